@@ -1,6 +1,6 @@
-//! `lab compare`: two things under the loads of one profile, in rounds and in turn. Each round runs every
-//! load on both, the one that goes first changing from round to round; what counts is the ratio
-//! within each pair. The second may be fio on the first: then it is the generators that are compared.
+//! `lab compare`: runs the loads of one profile on two things alternately. Each round runs every load on
+//! both, and the order alternates from round to round; the result is the ratio within each pair. The second
+//! may be fio on the same disk as the first, which compares the generators.
 
 use serde::Serialize;
 use serde_json::json;
@@ -19,17 +19,17 @@ use crate::{
 /// What is compared, and how often.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Beside this…
+    /// The first.
     pub a: On,
-    /// …this; nothing: fio on the same.
+    /// The second; `None` for fio on the first.
     pub b: Option<On>,
-    /// Rounds; each gives a pair of every load.
+    /// Rounds; each yields one pair of samples for every load.
     pub pairs: usize,
-    /// Whether data on them may be lost.
+    /// Whether existing data may be destroyed.
     pub overwrite: bool,
 }
 
-/// A load with all that was measured, in the order of the rounds.
+/// A load with all its samples, in the order of the rounds.
 #[derive(Clone, Debug, Serialize)]
 struct Compared {
     name: String,
@@ -40,10 +40,10 @@ struct Compared {
     p99: Comparison,
 }
 
-/// Compares them.
+/// Runs the comparison.
 ///
 /// # Errors
-/// The call cannot be meant, or something that is measured fails.
+/// The options are invalid, or something that is measured fails.
 pub fn compare(
     profile: &Profile,
     options: &Options,
@@ -134,7 +134,7 @@ pub fn compare(
     end(&lane, runner, findings)
 }
 
-/// The samples of each load, of A and of B.
+/// The samples of each load, for A and for B.
 type Measured = Vec<[Vec<Sample>; 2]>;
 
 fn measure(
@@ -154,7 +154,7 @@ fn measure(
         }
         for (case, samples) in cases.iter().zip(&mut measured) {
             let mut pair = [None, None];
-            // The one that goes first may find a disk that has rested, or a cache that is cold.
+            // Whichever goes first may find an idle disk or a cold cache, so the order alternates.
             for turn in [round % 2, (round + 1) % 2] {
                 pair[turn] = match luns.get(turn) {
                     Some(luns) => runner.sample(case, turn, luns)?,
@@ -222,8 +222,8 @@ fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
     }
 }
 
-/// The loads that tell by their throughput who is faster: at a given rate both do the same, so those count
-/// only where there are no others.
+/// The loads whose throughput shows which is faster. At a given rate both do the same work, so such loads
+/// count only if there are no others.
 fn counted(cases: &[Case], measured: &Measured) -> Measured {
     let at_rate = |case: &Case| matches!(&case.work, Work::Load(load) if matches!(load.arrivals, Arrivals::Open { .. }));
     let all_at_rates = cases.iter().all(at_rate);
@@ -237,7 +237,7 @@ fn ratio(a: &[Sample], b: &[Sample], of: fn(&Sample) -> f64) -> Comparison {
     Comparison::of(&values(a), &values(b))
 }
 
-/// One number for each whole round: the geometric mean of the throughputs of all loads.
+/// One number for each complete round: the geometric mean of the throughputs of all loads.
 fn scores(measured: &Measured, side: usize) -> Vec<f64> {
     let rounds = measured.iter().map(|samples| samples[side].len()).min();
     let score = |round: usize| {

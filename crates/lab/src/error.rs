@@ -1,5 +1,5 @@
-//! What can go wrong in the lab, as one enum. Each message names the file, line, value or
-//! statement that was wrong and what to do about it, because it is shown to the user as it is.
+//! The lab's error type, one enum. Messages are shown to the user unchanged, so each names the file, line,
+//! value or statement that was wrong and says what to do about it.
 
 use std::{io, path::PathBuf};
 
@@ -12,10 +12,10 @@ pub enum Error {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// A data file does not hold what a daily drive_stats file holds.
+    /// A data file is not in the format of a daily drive_stats file.
     #[error("{path}, line {line}: {what}")]
     Data {
         /// The data file.
@@ -25,10 +25,10 @@ pub enum Error {
         /// What was wrong, with the value, and what is expected.
         what: String,
     },
-    /// The data as a whole cannot be measured on.
+    /// The data set as a whole is unsuitable for a measurement.
     #[error("the data cannot be used: {0}")]
     Unusable(String),
-    /// The volume is too small, or does not carry the database layout.
+    /// The volume is too small, or does not contain the database layout.
     #[error("the volume cannot hold the database: {0}")]
     Layout(String),
     /// The volume under the database failed.
@@ -41,7 +41,7 @@ pub enum Error {
         doing: String,
         /// SQLite's error.
         source: rusqlite::Error,
-        /// The error of the volume which SQLite reported as an I/O error.
+        /// The volume error that SQLite reported as an I/O error.
         disk: Option<String>,
     },
     /// A share or a volume of the demo could not be used.
@@ -50,13 +50,13 @@ pub enum Error {
     /// A target, its load or the floor could not be run.
     #[error("the benchmark stopped: {0}")]
     Bench(String),
-    /// The call, or a profile, cannot be meant as it is.
+    /// The command line or a profile asks for something invalid.
     #[error("{0}")]
     Call(String),
-    /// What is measured could not be opened, or an I/O of it failed.
+    /// What is to be measured could not be opened, or an I/O on it failed.
     #[error("{0}")]
     Target(String),
-    /// A statement did not do what it must for its time to mean anything.
+    /// A statement did not do the work that its time is supposed to measure.
     #[error("{0}")]
     Meaningless(String),
 }

@@ -1,4 +1,4 @@
-//! The same loads by fio, which others trust: what it is told, and what it says.
+//! Runs the same loads with fio as an independent reference: builds its arguments and parses its output.
 
 use std::{
     io,
@@ -15,10 +15,10 @@ use crate::{
     profile::{Experiment, Sample},
 };
 
-/// Looks whether fio can run beside the loads of ours.
+/// Checks that fio can run alongside our loads.
 ///
 /// # Errors
-/// Our reads are compared with what we wrote, and fio writes something else.
+/// The profile verifies reads against what we wrote, and fio would overwrite that.
 pub(crate) fn check(experiment: &dyn Experiment) -> Result<()> {
     match experiment.verifies() {
         true => Err(Error::Call(
@@ -28,12 +28,12 @@ pub(crate) fn check(experiment: &dyn Experiment) -> Result<()> {
     }
 }
 
-/// Whether fio has such a load.
+/// Whether fio can express the load.
 pub(crate) fn has(workload: &Workload) -> bool {
     arguments(workload, 0).is_some()
 }
 
-/// Runs a load by fio on a file or device of `len_bytes`; `None` if fio has no such load.
+/// Runs a load with fio on a file or device of `len_bytes`; `None` if fio cannot express it.
 pub(crate) fn run(
     path: &Path,
     workload: &Workload,
@@ -54,7 +54,7 @@ pub(crate) fn run(
         .args(["--unified_rw_reporting=mixed", "--output-format=json"])
         .args(["--lat_percentiles=1", "--percentile_list=50:99"])
         .arg("--filename")
-        // A colon separates names for fio.
+        // fio separates file names with colons, so a colon in a name must be escaped.
         .arg(path.display().to_string().replace(':', "\\:"))
         .arg(format!("--runtime={}ms", time.as_millis()))
         .arg(format!("--ramp_time={}ms", time.as_millis() / 10))
@@ -80,7 +80,7 @@ pub(crate) fn run(
     }
 }
 
-/// How fio is told of a load.
+/// fio's arguments for a load.
 fn arguments(workload: &Workload, len_bytes: u64) -> Option<Vec<String>> {
     if workload.adapter.is_some() || workload.ios_max.is_some() {
         return None;
@@ -134,7 +134,7 @@ fn arguments(workload: &Workload, len_bytes: u64) -> Option<Vec<String>> {
     Some(arguments)
 }
 
-/// Its rate is one of each direction.
+/// fio takes one rate for reads and one for writes.
 fn rates(workload: &Workload, rate_per_s: f64) -> String {
     let part = |percent: u64| (rate_per_s * percent as f64 / 100.0).round().max(1.0);
     match workload.read_percent {

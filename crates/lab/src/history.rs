@@ -1,5 +1,6 @@
-//! `lab history`: a series of runs of one profile, and where it changed. For each figure that the profile follows
-//! the runs are cut where they differ most, and again on both sides, as long as chance does not explain it.
+//! `lab history`: reads a series of runs of one profile and finds where it changed. For each figure, the
+//! series is split where the two sides differ most, then each side is split again, as long as chance does not
+//! explain the difference.
 
 use std::{
     collections::BTreeMap,
@@ -14,23 +15,23 @@ use crate::{
     statistics::{Change, RUNS_MIN, changes},
 };
 
-/// More runs are more than anybody looks at, and the test takes the square of their number.
+/// More runs than anybody looks at; the test takes time quadratic in their number.
 const RUNS_MAX: usize = 1000;
 
-/// The chance that anything is called a change where nothing is, over all figures together.
+/// Probability of reporting any change where there is none, over all figures together.
 const FALSE_ALARMS: f64 = 0.05;
 
-/// One figure in all runs.
+/// One figure over all runs.
 struct Series {
     name: String,
     more_is_better: bool,
     values: Vec<f64>,
 }
 
-/// What the files, each the JSON of a run, say in their order.
+/// Analyses files in their order, each the JSON of one run.
 ///
 /// # Errors
-/// A file that is no run, or is of another profile; too few of them.
+/// A file is not a run or is of another profile, or there are too few files.
 pub fn history(paths: &[PathBuf]) -> Result<Findings> {
     if !(RUNS_MIN..=RUNS_MAX).contains(&paths.len()) {
         return Err(Error::Call(format!(
@@ -104,7 +105,7 @@ fn series(runs: &[Value]) -> Vec<Series> {
     all.collect()
 }
 
-/// What a run is followed by: its scores, and where its profile shows layers, their total.
+/// The figures that a run is tracked by: its scores, and the total of its layers if its profile has them.
 fn scores(run: &Value) -> BTreeMap<String, (f64, bool)> {
     let mut all = BTreeMap::new();
     for score in run["scores"].as_array().into_iter().flatten() {

@@ -1,12 +1,13 @@
-//! The lab: database workloads on volumes, measured and reported. It makes or reads the data
-//! (`drive_stats`), runs SQLite on a volume without a file system between (`sqlite`, and
-//! `VolumeDisk` between them), times the statements of the reference experiment on several set-ups
-//! in turn (`statements`), and tells the result as terminal text, JSON and one HTML page
-//! (`report`). `demo` starts shares and runs that experiment on them; `bench` compares targets.
+//! The lab runs database workloads on volumes, measures them and reports the results.
 //!
-//! `run` runs a `profile` on whatever `target` can open, with the load generator in `load`, and
-//! `compare` two of them in turn, judged by `statistics`; `history` says where a series of runs changed. `databases`
-//! has the servers that some profiles measure, and what they lie on.
+//! Data comes from `drive_stats`, generated or read from files. `sqlite` runs SQLite directly on a volume,
+//! with no file system between them; `VolumeDisk` connects the two. `statements` times the statements of the
+//! reference experiment on several set-ups in turn, and `report` presents results as terminal text, JSON or
+//! one HTML page. `demo` starts shares and runs that experiment on them; `bench` compares targets.
+//!
+//! `run` runs a `profile` on anything `target` can open, using the load generator in `load`. `compare`
+//! alternates between two such things and judges the difference with `statistics`; `history` finds where a
+//! series of runs changed. `databases` runs the servers that some profiles measure and sets up their storage.
 
 pub mod bench;
 pub mod compare;

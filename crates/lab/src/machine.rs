@@ -1,4 +1,5 @@
-//! What a measurement was taken on, and what the processors did meanwhile, from /proc (proc(5)).
+//! Describes the machine a measurement ran on and how busy its processors were meanwhile, from /proc
+//! (proc(5)).
 
 use std::{collections::BTreeMap, fs, time::Instant};
 
@@ -8,10 +9,10 @@ use crate::bench::host;
 
 pub(crate) use crate::bench::{ended_ns, family_ns, machine_ns, process_ns};
 
-/// A core that is busier than this sets the pace.
+/// A core busier than this may be the bottleneck.
 const BUSY: f64 = 0.9;
 
-/// More of all processors than this, used by others, is in the figures.
+/// If others used more than this share of all processors, the figures are affected.
 const OTHERS_MAX: f64 = 0.05;
 
 /// The machine and the program, for reports.
@@ -19,7 +20,7 @@ pub(crate) fn facts() -> BTreeMap<String, String> {
     host()
 }
 
-/// The processors' counters at the beginning of a run.
+/// The processors' counters at the start of a run.
 pub(crate) struct Watch {
     began: Instant,
     cores: Vec<Ticks>,
@@ -31,12 +32,12 @@ pub(crate) struct Watch {
 /// What the processors did during a run.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub(crate) struct Cpu {
-    /// Processor time of this program, 100 for one core all the time.
+    /// Processor time of this program; 100 is one core all the time.
     pub(crate) own_percent: f64,
-    /// The same of the process that was named.
+    /// The same for the process given by the user.
     pub(crate) pid_percent: Option<f64>,
-    /// Part of all processors that neither of them used, and that was not idle. The kernel's work for
-    /// them that is nobody's is in it.
+    /// Share of all processors used by neither of them. Includes kernel work done for them that is not
+    /// charged to any process.
     pub(crate) others: f64,
     /// Cores that were busy for more than nine tenths of the time.
     pub(crate) busy_cores: usize,
@@ -51,7 +52,7 @@ struct Ticks {
 }
 
 impl Watch {
-    /// Begins; `pid` is a process to look at besides this one.
+    /// Starts counting; `pid` is a process to observe besides this one.
     pub(crate) fn begin(pid: Option<u32>) -> Watch {
         Watch {
             began: Instant::now(),
@@ -91,7 +92,7 @@ impl Watch {
     }
 }
 
-/// Says so where other work ran beside a measurement: `others` are the parts of all processors.
+/// A note if other work ran during a measurement; `others` are shares of all processors.
 pub(crate) fn told_of_others(others: &[f64], has_pid: bool) -> Option<String> {
     let mean = others.iter().sum::<f64>() / others.len().max(1) as f64;
     let besides = match has_pid {
@@ -107,7 +108,7 @@ pub(crate) fn told_of_others(others: &[f64], has_pid: bool) -> Option<String> {
     })
 }
 
-/// The lines of the cores in /proc/stat.
+/// The per-core lines of /proc/stat.
 fn cores(stat: &str) -> Vec<Ticks> {
     let cores = stat.lines().filter(|line| {
         let name = line.split(' ').next().unwrap_or_default();
@@ -116,7 +117,7 @@ fn cores(stat: &str) -> Vec<Ticks> {
     cores
         .map(|line| {
             let fields = line.split_ascii_whitespace().skip(1).flat_map(str::parse);
-            // Guests' time, behind the eighth, is in the first two already.
+            // Guest time, after the eighth field, is already included in the first two.
             let fields: Vec<u64> = fields.take(8).collect();
             let idle: u64 = fields.iter().skip(3).take(2).sum();
             let all = fields.iter().sum();

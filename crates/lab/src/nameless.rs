@@ -1,14 +1,14 @@
-//! Files without a name: they take their space with them when the process ends, however it ends.
+//! Files without a name: their space is freed when the process ends, however it ends.
 
 use std::{fs::File, path::Path};
 
 use crate::{Error, Result};
 
-/// A new file on the file system of `directory`, to read and write, that never has a name or has
-/// lost it already.
+/// Creates a file on the file system of `directory`, open for reading and writing, that either never had a
+/// name or has already been unlinked.
 ///
 /// # Errors
-/// The system's, with the directory.
+/// The system's error, with the directory.
 pub(crate) fn nameless_file(directory: &Path) -> Result<File> {
     tempfile::tempfile_in(directory).map_err(|source| Error::File {
         path: directory.to_owned(),

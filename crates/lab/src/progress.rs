@@ -1,5 +1,4 @@
-//! Progress for people: a bar on a terminal; elsewhere nothing moves, and each stage is one line on
-//! stderr when it is done.
+//! Progress for people: a bar if stderr is a terminal; otherwise one line per stage when it is done.
 
 use std::{
     io::{IsTerminal, Write},
@@ -78,7 +77,7 @@ impl Stage {
         self.bar.inc(1);
     }
 
-    /// Says what is being done.
+    /// Shows what is being done.
     pub fn say(&self, what: &str) {
         self.bar.set_message(what.to_string());
     }
@@ -88,7 +87,7 @@ impl Stage {
         self.bar.set_length(steps);
     }
 
-    /// Says what each step does as it begins, from wherever.
+    /// Returns a callback that shows each step as it begins; it can be called from anywhere.
     pub fn teller(&self) -> impl Fn(&str) + 'static {
         let bar = self.bar.clone();
         move |what| {
@@ -97,7 +96,7 @@ impl Stage {
         }
     }
 
-    /// A line that stays, while the stage goes on; with the time that is left, if that can be told.
+    /// Prints a line that stays while the stage continues, with the time left if that is known.
     pub fn tell(&self, line: &str) {
         let (done, all) = (self.bar.position(), self.bar.length().unwrap_or(0));
         let left = all.saturating_sub(done) as f64 * self.begun.elapsed().as_secs_f64();
@@ -108,7 +107,7 @@ impl Stage {
         };
         match self.progress {
             Progress::Bars => self.bar.println(format!("  {line}")),
-            // The work goes on also when nobody can be told.
+            // A failure to write to stderr must not stop the work.
             Progress::Lines => {
                 let _ = writeln!(std::io::stderr(), "  {line}{left}");
             }
@@ -116,14 +115,14 @@ impl Stage {
         }
     }
 
-    /// Ends the stage with a line that stays, `outcome` in it.
+    /// Ends the stage with a line that stays and contains `outcome`.
     pub fn done(self, outcome: &str) {
         self.bar.finish_and_clear();
         if self.progress != Progress::Silent {
             let seconds = self.begun.elapsed().as_secs_f64();
             let colon = if outcome.is_empty() { "" } else { ": " };
             let line = format!("  {seconds:6.1} s  {}{colon}{outcome}\n", self.name);
-            // The work goes on also when nobody can be told.
+            // A failure to write to stderr must not stop the work.
             let _ = std::io::stderr().write_all(line.as_bytes());
         }
     }

@@ -1,4 +1,4 @@
-//! `lab run`: a profile on what is named, from the call to its findings.
+//! `lab run`: runs a profile on what the user named, from the options to the findings.
 
 use std::{
     fs, io,
@@ -23,33 +23,33 @@ use crate::{
     target::{Configured, On, Opening, Target},
 };
 
-/// Free memory for buffers that a lane keeps.
+/// Free buffer memory that a lane may keep.
 const BUFFERS_BYTES: usize = 64 << 20;
 
 /// How a profile is run.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// What it is run on, all together.
+    /// What the profile runs on, all together.
     pub on: Vec<On>,
-    /// Whether data on it may be lost.
+    /// Whether existing data may be destroyed.
     pub overwrite: bool,
-    /// A process whose processor time counts.
+    /// A process whose processor time is measured as well.
     pub pid: Option<u32>,
     /// Whether fio runs each load as well.
     pub with_fio: bool,
-    /// This program, which attaches volumes.
+    /// Path of this program, used to attach volumes.
     pub binary: PathBuf,
-    /// The JSON of a run that was interrupted, which goes on where it stopped.
+    /// The JSON of an interrupted run to continue.
     pub resume: Option<Value>,
 }
 
-/// Is given the JSON of a run after each of its steps, as it would be if the run ended there.
+/// Receives the JSON of a run after each step, as it would be if the run ended there.
 pub type Keep<'a> = &'a dyn Fn(&Value);
 
-/// The answer of the run that left this JSON, if nothing is left to measure.
+/// The conclusion of the run that wrote this JSON, if nothing is left to measure.
 ///
 /// # Errors
-/// It is of another run.
+/// The JSON is of another run.
 pub fn finished(json: &Value, profile: &Profile) -> Result<Option<String>> {
     Journal::of(json, profile)?;
     let answer = json["answer"].as_str().map(str::to_owned);
@@ -59,7 +59,7 @@ pub fn finished(json: &Value, profile: &Profile) -> Result<Option<String>> {
 /// Runs a profile.
 ///
 /// # Errors
-/// The call cannot be meant, or something that is measured fails.
+/// The options are invalid, or something that is measured fails.
 pub fn run(
     profile: &Profile,
     options: &Options,
@@ -155,7 +155,8 @@ pub fn run(
     found
 }
 
-/// Copies what one state directory knows of disks to another: those that a daemon has served before are known there, too.
+/// Copies the volume records from one state directory to another, so that disks a daemon has served before
+/// are recognised there.
 fn copy_records(from: &Path, to: &Path) -> Result<()> {
     const RECORDS: &str = "volumes.toml";
     let records = from.join(RECORDS);
@@ -168,23 +169,24 @@ fn copy_records(from: &Path, to: &Path) -> Result<()> {
     }
 }
 
-/// What databases with a file system of theirs are put on, and what has been made for that.
+/// What databases with their own file system are placed on, and everything created for that.
 struct Beds {
     on: Vec<On>,
     beds: Vec<(String, Bed)>,
-    /// Files that were made.
+    /// Files created for the run.
     made: Vec<PathBuf>,
-    /// Whether the configuration is in use by a volume. A state directory is for one process at a time: the others
-    /// have one of their own.
+    /// Whether a volume already uses the original configuration. A state directory belongs to one process at
+    /// a time, so further volumes get their own.
     has_volume: bool,
     /// State directories, and configurations of disks of targets.
     directories: Vec<tempfile::TempDir>,
-    /// Copies of the configuration, one for each volume but the first.
+    /// Copies of the configuration, one for each volume after the first.
     configurations: Vec<tempfile::NamedTempFile>,
 }
 
 impl Beds {
-    /// Looks at what is named, whether it may be written to; `None` if it is to be opened as volumes.
+    /// Resolves what the user named and checks that it may be written to; `None` if the profile opens it as
+    /// volumes.
     fn new(
         lane: &Lane,
         options: &Options,
@@ -293,7 +295,7 @@ impl Beds {
         self.beds.iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Lets a later run know that what is left on disks and volumes is nobody's data.
+    /// Marks disks and volumes so that a later run knows that they hold nobody's data.
     fn leave(self, lane: &Lane, configured: Option<&Configured<'_>>, opening: Opening) {
         let overwrite = Opening {
             overwrite: true,
@@ -305,7 +307,7 @@ impl Beds {
                 continue;
             }
             let home = lane.handle();
-            // If it fails, that run asks for --overwrite.
+            // If this fails, the later run will ask for --overwrite.
             let opened = lane.block_on(Target::open(on, configured, &home, overwrite));
             close(lane, opened.into_iter().collect());
         }
@@ -320,7 +322,7 @@ impl Drop for Beds {
     }
 }
 
-/// Completes what was found, if anything was, and closes what was opened for it.
+/// Completes the findings, if there are any, and closes everything opened for the run.
 pub(crate) fn end(lane: &Lane, mut runner: Runner, found: Result<Findings>) -> Result<Findings> {
     let found = found.map(|mut findings| {
         findings.machine = machine::facts();
@@ -333,7 +335,7 @@ pub(crate) fn end(lane: &Lane, mut runner: Runner, found: Result<Findings>) -> R
     found
 }
 
-/// The lane that everything is opened and loaded on.
+/// The lane on which everything is opened and loaded.
 pub(crate) fn lane() -> Result<Rc<Lane>> {
     buf::keep_at_most(BUFFERS_BYTES);
     let started = Lane::new(&LaneConfig::default());
@@ -341,7 +343,7 @@ pub(crate) fn lane() -> Result<Rc<Lane>> {
     started.map_err(|error: io::Error| Error::Target(format!("starting a lane: {error}")))
 }
 
-/// Opens what is named. What was made for the run is written to once, so that no read finds a hole.
+/// Opens what is named. Anything created for the run is filled first, so that no read finds a hole.
 pub(crate) fn open(
     lane: &Lane,
     on: &[On],
@@ -367,7 +369,7 @@ pub(crate) fn open(
     Ok((names.collect(), targets))
 }
 
-/// What is to be measured: what the call names, or the one volume that there is.
+/// What to measure: what the user named, or the only volume in the configuration.
 fn named(on: &[On], configured: Option<&Configured<'_>>) -> Result<Vec<On>> {
     Ok(match (on, configured) {
         ([], Some(configured)) => match &configured.names[..] {
@@ -390,7 +392,7 @@ fn named(on: &[On], configured: Option<&Configured<'_>>) -> Result<Vec<On>> {
     })
 }
 
-/// What to know of these before figures of them are believed.
+/// Caveats to show before the figures.
 pub(crate) fn to_know(lane: &Lane, targets: &[Target], needs: Needs) -> Vec<String> {
     let of_one = |target| lane.block_on(Target::to_know(target, needs));
     targets.iter().flat_map(of_one).collect()
@@ -432,6 +434,6 @@ pub(crate) fn close(lane: &Lane, targets: Vec<Target>) {
     for target in targets {
         lane.block_on(target.close());
     }
-    // What ends beside (a session's goodbye) has a moment to do so.
+    // Gives background work, such as a session's logout, a moment to finish.
     lane.block_on(async { engine::time::sleep(Duration::from_millis(1)).await });
 }

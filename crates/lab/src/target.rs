@@ -1,9 +1,9 @@
-//! What is measured: a volume of a configuration, a file or block device of this machine, or a disk of any
-//! iSCSI target; each opened as the product opens it.
+//! What a profile measures: a volume of a configuration, a local file or block device, or a disk of any iSCSI
+//! target. Each is opened the way the product opens it.
 //!
-//! Nobody's data is overwritten by a measurement: a file that is not there is made for the run and removed
-//! after it; anything else is written to only if its beginning is empty or from an earlier run, or if
-//! the user says that its data may be lost.
+//! A measurement never overwrites user data. A file that does not exist is created for the run and removed
+//! afterwards. Anything else is written to only if its beginning is empty or from an earlier run, or if the
+//! user permits its data to be lost.
 
 use std::{
     fs,
@@ -29,9 +29,9 @@ use crate::{
     profile::Needs,
 };
 
-/// Where a trace finds a file or device that no configuration names.
+/// The trace path of a file or device that no configuration names.
 pub(crate) const FILE: &str = "file";
-/// A disk in more pieces than this is looked at no further.
+/// Limit on allocation queries; a more fragmented disk is only examined up to there.
 const LOOKS_MAX: usize = 1024;
 
 /// What `--on` names.
@@ -55,7 +55,7 @@ impl FromStr for On {
 }
 
 impl On {
-    /// As it was written.
+    /// The name as the user wrote it.
     pub fn name(&self) -> &str {
         match self {
             On::Url(name) | On::Name(name) => name,
@@ -63,22 +63,22 @@ impl On {
     }
 }
 
-/// How it is to be opened.
+/// How to open it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Opening {
-    /// Sessions with a disk of an iSCSI target.
+    /// Sessions to open to a disk of an iSCSI target.
     pub(crate) sessions: usize,
-    /// The length of a file that is made for the run.
+    /// Length of a file created for the run, in bytes.
     pub(crate) made_bytes: u64,
-    /// Whether it is written to.
+    /// Whether the run writes to it.
     pub(crate) writes: bool,
-    /// Whether its data may be lost.
+    /// Whether existing data may be destroyed.
     pub(crate) overwrite: bool,
-    /// Whether somebody wants to know where the time goes.
+    /// Whether requests are traced, to show where the time goes.
     pub(crate) is_watched: bool,
 }
 
-/// Something that is open to be measured.
+/// Something that is open for measurement.
 pub(crate) struct Target {
     pub(crate) name: String,
     /// One for each session.
@@ -91,7 +91,7 @@ pub(crate) struct Target {
     made: Option<Made>,
 }
 
-/// A file that is made for a run and removed after it.
+/// A file that is created for a run and removed afterwards.
 struct Made(PathBuf);
 
 impl Drop for Made {
@@ -120,7 +120,8 @@ impl Target {
         };
         target.name = on.name().to_owned();
         if opening.writes && opening.overwrite && target.made.is_none() {
-            // Whatever the profile leaves of the old data: a later run may write here, too.
+            // Marks the disk, whatever old data the profile leaves on it, so that a later run may write here
+            // too.
             let marked = mark_as_ours(&**target.volume()).await;
             marked.map_err(|error| failed(on.name(), error))?;
         }
@@ -188,7 +189,7 @@ impl Target {
         Ok(Target::of(vec![volume], vec![graph], vec![tree]))
     }
 
-    /// A file or device by its path, with direct I/O.
+    /// Opens a file or device by its path, with direct I/O.
     async fn file(
         name: &str,
         configured: Option<&Configured<'_>>,
@@ -211,7 +212,7 @@ impl Target {
                 )));
             }
         }
-        // 4096 where it fits: it is what every direct I/O can be written in.
+        // Use 4096 where the length permits: every direct I/O can be written in such blocks.
         let len_bytes = there.as_ref().map_or(opening.made_bytes, fs::Metadata::len);
         let options = FileOptions {
             path: path.clone(),
@@ -233,28 +234,28 @@ impl Target {
         })
     }
 
-    /// The disk, by its first session.
+    /// The disk, through its first session.
     pub(crate) fn volume(&self) -> &SharedVolume {
         &self.volumes[0]
     }
 
-    /// The nodes that it is made of; a file or device by its path is one, which a trace finds at [`FILE`].
+    /// Its tree of nodes; a file or device opened by path is a single node, with the trace path [`FILE`].
     pub(crate) fn view(&self) -> Option<NodeView> {
         self.graphs.first()?.view(self.trees.first()?.name())
     }
 
-    /// Its length.
+    /// Its length, in bytes.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.volume().shape().len_bytes()
     }
 
-    /// Whether it was made for this run.
+    /// Whether it was created for this run.
     pub(crate) fn is_made(&self) -> bool {
         self.made.is_some()
     }
 
-    /// `count` sessions with it; where there are fewer, some are the same. With `verified`, reads of the first
-    /// so many bytes are compared with what was written.
+    /// Returns `count` sessions with it, reusing some if there are fewer. With `verified`, reads of that many
+    /// bytes at the start are compared with what was written.
     pub(crate) fn luns(&self, count: usize, verified: Option<u64>) -> Result<Vec<Lun>> {
         let block = self.volume().shape().block_size_bytes as usize;
         let ledger = |span: u64| Ledger::new(span.min(self.len_bytes()), block).map(Rc::new);
@@ -268,7 +269,7 @@ impl Target {
         Ok(volumes.map(lun).collect())
     }
 
-    /// What to know of it before figures of such a profile are believed.
+    /// Caveats about it for a profile with these needs.
     pub(crate) async fn to_know(&self, needs: Needs) -> Vec<String> {
         let (name, len) = (&self.name, self.len_bytes());
         let used = len.min(needs.size_bytes);
@@ -296,14 +297,14 @@ impl Target {
         notes
     }
 
-    /// How much of the first `len` bytes takes no space, as far as a few looks tell.
+    /// Estimates how much of the first `len` bytes is unallocated, using at most [`LOOKS_MAX`] queries.
     async fn unwritten_bytes(&self, len: u64) -> u64 {
         let (mut at, mut unwritten) = (0, 0);
         for _ in 0..LOOKS_MAX {
             if at >= len {
                 break;
             }
-            // Who cannot tell is taken to be written.
+            // A volume that cannot tell counts as fully written.
             let Ok(found) = self.volume().allocation(at, len - at).await else {
                 break;
             };
@@ -314,7 +315,7 @@ impl Target {
         unwritten
     }
 
-    /// Flushes and closes it, and removes what was made.
+    /// Flushes and closes it, and removes the file if it was created for the run.
     pub(crate) async fn close(self) {
         let Target {
             volumes,
@@ -323,7 +324,7 @@ impl Target {
             made,
             ..
         } = self;
-        // What a measurement wrote is nobody's data: an error here says nothing about what was measured.
+        // What a measurement wrote is nobody's data, and an error here does not affect what was measured.
         let _ = volumes[0].flush().await;
         drop(volumes);
         for mut graph in graphs {
@@ -342,14 +343,14 @@ fn failed(what: &str, error: impl std::fmt::Display) -> Error {
     Error::Target(format!("{what}: {error}"))
 }
 
-/// The volumes of a configuration, for whoever has read it.
+/// The volumes of a configuration, independent of how it was parsed.
 pub struct Configured<'a> {
     /// The configuration's file.
     pub path: &'a Path,
-    /// What they are called.
+    /// The volumes' names.
     pub names: Vec<String>,
-    /// Makes their graph.
+    /// Builds their graph.
     pub graph: &'a dyn Fn() -> Result<Graph>,
-    /// An error of theirs, with its place in the file.
+    /// Formats a configuration error with its place in the file.
     pub located: &'a dyn Fn(&volume::config::ConfigError) -> String,
 }

@@ -1,11 +1,11 @@
-//! A volume as the disk under SQLite. The thread that runs SQLite is a lane of the engine: when a
-//! read must wait, it drives the lane itself, so no thread is woken and none is waited for.
+//! A volume as the disk under SQLite. The thread that runs SQLite is itself a lane of the engine: when a read
+//! must wait, it drives the lane, so there is no second thread to wake or wait for.
 //!
-//! Writes are left in flight, up to a bound, until a flush asks for them; that is what a file
-//! promises, and it is what keeps all shares of a stripe busy. Two writes of the same block never
-//! fly together (a volume gives them no order), and a read that overlaps a write in flight sees
-//! the new bytes, laid over what the volume gave. The first error of a write or flush is kept and
-//! every later call fails with it: what the disk would read is not what was written.
+//! Writes stay in flight, up to a bound, until a flush waits for them. That is what a file promises, and it
+//! keeps all shares of a stripe busy. Two writes of the same block are never in flight together, because a
+//! volume does not order them. A read that overlaps a write in flight sees the new bytes, copied over what
+//! the volume returned. The first error of a write or flush is sticky: every later call fails with it,
+//! because a read could no longer return what was written.
 
 use std::{
     cell::{Cell, RefCell},
@@ -24,7 +24,7 @@ use volume::{Durability, ErrorKind, SharedVolume};
 
 use crate::sqlite::{BLOCK_BYTES, Disk, checked_range};
 
-/// Bytes of writes in flight that keep a few fast links busy and are still little memory.
+/// Enough writes in flight to keep a few fast links busy, at little memory.
 pub const IN_FLIGHT_BYTES: usize = 8 << 20;
 
 /// A volume on a lane, used from the thread that drives the lane.
@@ -34,7 +34,7 @@ pub struct VolumeDisk {
     flight: Rc<Flight>,
 }
 
-/// What flies, shared with the tasks that fly it.
+/// The state of I/O in flight, shared with its tasks.
 struct Flight {
     volume: SharedVolume,
     budget: Rc<Budget>,
@@ -59,11 +59,11 @@ impl Write {
 }
 
 impl VolumeDisk {
-    /// The disk on `volume`, which was opened on `lane`, with at most `in_flight_bytes` of writes in
-    /// flight ([`IN_FLIGHT_BYTES`]). A volume's odd tail below a whole block is not used.
+    /// The disk on `volume`, which was opened on `lane`, with at most `in_flight_bytes` of writes in flight
+    /// ([`IN_FLIGHT_BYTES`]). A partial block at the end of the volume is not used.
     ///
     /// # Errors
-    /// A read-only volume.
+    /// The volume is read-only.
     pub fn new(
         lane: Rc<Lane>,
         volume: SharedVolume,
@@ -106,12 +106,12 @@ impl Disk for VolumeDisk {
         if buffer.is_empty() {
             return Ok(());
         }
-        // Taken before the read: a write that lands while it runs may be missing in its result.
+        // Taken before the read: a write that completes while the read runs may be missing from its result.
         let newer = self.flight.overlapping(offset, buffer.len());
         let data = self.lane.block_on(async {
             let data = self.flight.volume.read(offset, buffer.len()).await;
-            // A read that is answered from memory gives no turn to the lane, and whoever only ever
-            // finds its data would never look at the sockets that bring more.
+            // A read served from memory completes without yielding. Without this, a scan that always hits
+            // would never let the lane poll the sockets that bring in more data.
             task::yield_now().await;
             data
         });
@@ -119,7 +119,7 @@ impl Disk for VolumeDisk {
         for (at, data) in newer {
             lay_over(buffer, offset, at, &data);
         }
-        // A write lost meanwhile may have been one of the newer ones, or what was read instead.
+        // A write may have failed meanwhile, and the data just read may depend on it.
         self.flight.check_lost().map_err(|error| into_io(&error))
     }
 
@@ -141,7 +141,7 @@ impl Disk for VolumeDisk {
 }
 
 impl Flight {
-    /// Starts a write as soon as the bound and the writes in flight let it.
+    /// Starts a write as soon as the bound and overlapping writes in flight permit.
     async fn begin(self: Rc<Self>, at: u64, data: Payload) {
         let len = data.len();
         let permit = self.budget.take(len).await;
@@ -178,7 +178,7 @@ impl Flight {
         result
     }
 
-    /// The writes in flight within a range, in the order they began.
+    /// The writes in flight within a range, in the order they were started.
     fn overlapping(&self, at: u64, len: usize) -> Vec<(u64, Payload)> {
         let writes = self.writes.borrow();
         let range = at..at + len as u64;
@@ -199,7 +199,7 @@ impl Flight {
     }
 }
 
-/// Copies what `data` (at `at`) and `buffer` (at `offset`) have in common into `buffer`.
+/// Copies the overlap of `data` (at `at`) and `buffer` (at `offset`) into `buffer`.
 fn lay_over(buffer: &mut [u8], offset: u64, at: u64, data: &Payload) {
     let (from, to) = (
         at.max(offset),

@@ -1,5 +1,5 @@
-//! Over a real lane: the disk's promises with writes in flight, on a volume whose writes are slow,
-//! end in any order, and can fail; and a database on a `ram` volume.
+//! Tests on a real lane: the disk's guarantees with writes in flight, on a volume whose writes are slow,
+//! complete in any order and can fail; and a database on a `ram` volume.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::sqlite::{Settings, Store};
 
 const LEN: usize = 1 << 20;
 
-/// Memory whose writes take some random time and only change it at their end.
+/// A memory volume whose writes take a random time and change the data only when they complete.
 struct SlowVolume {
     shape: Shape,
     bytes: RefCell<Vec<u8>>,

@@ -21,7 +21,7 @@ pub(crate) struct ApplyCall {
     dry_run: bool,
 }
 
-/// Applies what `call` names to the daemon whose state directory that has.
+/// Applies the configuration in `call` to the running daemon that uses its state directory.
 pub(crate) fn run(call: &ApplyCall) -> Result<(), Failure> {
     let state = Config::state_directory_of(&call.config)?;
     let asked = Asked::Apply {

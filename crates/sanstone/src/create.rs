@@ -15,7 +15,7 @@ use volume::{
 
 use crate::{failure::Failure, output};
 
-/// Makes the stripe or concat in the volume called `name`.
+/// Creates the stripe or concat in the volume called `name`.
 pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
     let config = Config::load(path)?;
     let process = Process {

@@ -1,4 +1,4 @@
-//! `sanstone demo`: the main job on this machine, from the call to the table and the report.
+//! `sanstone demo`: the main experiment on this machine, from the command line to the table and the report.
 
 use std::{
     fs,
@@ -32,7 +32,8 @@ use crate::{
     output::{self, OutputFile},
 };
 
-/// Made rows; a database of some 17 GiB. More would be made for hours before anything is measured.
+/// Maximum generated rows; a database of some 17 GiB. Generating more would take hours before anything is
+/// measured.
 const ROWS_MAX: u64 = 100_000_000;
 
 /// What the table's columns are.
@@ -89,17 +90,18 @@ pub(crate) struct DemoCall {
 pub(crate) fn run(call: DemoCall) -> Result<(), Failure> {
     let options = options(&call)?;
     let progress = Progress::for_stderr();
-    // Where it cannot write is known before the rows are made, which takes a while.
+    // Opened now, because generating the rows takes a while and an unwritable file should be reported before
+    // that.
     let mut outputs = vec![OutputFile::open(&call.report)?];
     if let Some(json) = &call.json {
         outputs.push(OutputFile::open(json)?);
     }
     let parent = call.dir.clone().unwrap_or_else(std::env::temp_dir);
-    // First of all: a signal that comes before anyone looks for it waits.
+    // Done first, so that a signal that arrives early stays pending.
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("catching signals")?;
     let directory = Directory::new_in(&parent).map_err(wrong)?;
     remove_when_interrupted(signals, directory.path())?;
-    // Whatever is wrong with the data is wrong with the call.
+    // Bad data is reported as an error of the call.
     let survey = Survey::of(&options.source, progress).map_err(wrong)?;
     let report = demo::run(&options, &survey, &directory, progress)?;
     output::print(report::table(&report))?;
@@ -165,7 +167,7 @@ fn wrong(error: Error) -> Failure {
     Failure::Wrong(error.to_string())
 }
 
-/// On a signal that ends us, removes `directory` before it does. The shares end with us.
+/// When a signal ends this process, removes `directory` first. The shares end with us.
 fn remove_when_interrupted(mut signals: Signals, directory: &Path) -> Result<(), Failure> {
     let directory = directory.to_owned();
     let watch = move || {
@@ -178,8 +180,8 @@ fn remove_when_interrupted(mut signals: Signals, directory: &Path) -> Result<(),
     Ok(())
 }
 
-/// Removes a directory in which shares may just be starting and making files. Once it is gone no
-/// share can: none makes it again.
+/// Removes a directory in which shares may still be starting and creating files. Once it is gone, no share
+/// can create anything in it.
 fn remove_for_good(directory: &Path) {
     const TRIES: u32 = 100;
     for _ in 0..TRIES {

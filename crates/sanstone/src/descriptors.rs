@@ -1,15 +1,15 @@
-//! The limit on open files: each connection is one. The soft limit is what old programs with
-//! `select` can bear, 1024 on most systems; the hard limit is what we may have.
+//! Raises the limit on open files, because each connection needs one. The soft limit, often 1024, protects
+//! old programs that use `select`; we may use everything up to the hard limit.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// For volumes, rings, listening sockets, and connections on their way in and out.
+/// Descriptors for volumes, rings, listening sockets, and connections being opened or closed.
 const BESIDE_CONNECTIONS: u64 = 256;
 
-/// Raises the soft limit to the hard one, and says so when that is less than `connections` need.
+/// Raises the soft limit to the hard one, and logs a warning if that is less than `connections` need.
 pub(crate) fn raise(connections: u64) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    // None is without a limit.
+    // `None` means unlimited.
     if current != maximum {
         let raised = Rlimit {
             current: maximum,

@@ -1,13 +1,13 @@
-//! Why a verb did not do its work: the exit code tells the two apart.
+//! Why a verb failed. The exit code distinguishes the two kinds.
 
 use std::fmt;
 
 /// What ends a verb early.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The call or the configuration is wrong (exit code 2); the whole message for the user.
+    /// The command line or the configuration is wrong (exit code 2); the full message for the user.
     Wrong(String),
-    /// It was right and failed (exit code 1).
+    /// The call was valid but failed (exit code 1).
     Failed(anyhow::Error),
 }
 
@@ -30,7 +30,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     }
 }
 
-/// What was being done, outermost first, and what went wrong. Some errors say all of that themselves.
+/// The context, outermost first, followed by the cause, on one line. Some errors already include their cause.
 pub(crate) fn in_a_line(error: &anyhow::Error) -> String {
     let mut line = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

@@ -116,7 +116,7 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
                 others: with,
             };
             let json = json.as_deref().map(OutputFile::open).transpose()?;
-            // Asked for now; the run is appended to whatever it is then.
+            // Check it now; at the end the run is appended to the file as it is then.
             let history_at = history.as_deref();
             history_at.map(output::check_appendable).transpose()?;
             let report = bench::run(&settings, |line| log::say(line))?;

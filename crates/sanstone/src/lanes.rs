@@ -1,5 +1,5 @@
-//! A thread for each CPU that this process may use, each pinned and driving one lane. Where another
-//! number of lanes is asked for, the scheduler places them: which CPUs others use, only it knows.
+//! Starts one thread for each CPU that this process may use, pinned to it and driving one lane. If another
+//! number of lanes is configured, the threads are not pinned: only the scheduler knows which CPUs are free.
 
 use std::{
     sync::mpsc,
@@ -13,7 +13,7 @@ use engine::{
 };
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The lanes beside the calling thread's own.
+/// The calling thread's lane and the threads of the others.
 pub(crate) struct Lanes {
     /// The calling thread's lane; the caller drives it.
     pub(crate) first: Lane,
@@ -56,7 +56,7 @@ impl Lanes {
     pub(crate) fn stop(self) {
         for (_, stop, thread) in self.others {
             drop(stop);
-            // A lane that panicked has ended the process already.
+            // A lane that panicked has already ended the process.
             let _ = thread.join();
         }
     }
@@ -91,7 +91,7 @@ fn start_thread(
     Ok((handle, stop, thread))
 }
 
-/// Keeps the current thread on one CPU. Where that is refused it runs unpinned.
+/// Pins the current thread to one CPU. If that is refused, it runs unpinned.
 fn pin(cpu: usize) {
     let mut set = CpuSet::new();
     set.set(cpu);

@@ -1,7 +1,7 @@
-//! The log on standard error. Whoever has a line to say never waits for whoever reads it: lines go
-//! through a bounded queue to one thread that writes them. A line that finds no room or cannot be
-//! written is left out, and the next one that is written says how many were. At the end of the
-//! process what is queued gets a moment.
+//! The log on standard error. Logging never waits for the reader of standard error: lines go through a
+//! bounded queue to one thread that writes them. A line that does not fit or cannot be written is dropped,
+//! and the next line written is preceded by the number dropped. When the process ends, queued lines get a
+//! moment to be written.
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -19,11 +19,11 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
 use crate::failure::Failure;
 
-/// What waits at most to be written.
+/// Maximum size of the queue.
 const QUEUE_MAX_BYTES: usize = 1 << 20;
-/// How long the end of the process waits for a reader.
+/// How long the process waits at its end for the queue to drain.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// What `--log` can set a level for: our crates.
+/// The parts for which `--log` can set a level: our crates.
 const PARTS: [&str; 12] = [
     "engine",
     "front_fuse",
@@ -41,8 +41,8 @@ const PARTS: [&str; 12] = [
 
 static QUEUE: Queue = Queue::new();
 
-/// Has a panic of any thread end the process, with its message in the log: a lane that panics has lost
-/// the state of whom it serves, and the end of the process tells everyone.
+/// Makes a panic on any thread end the process, with its message in the log. A lane that panicked has lost
+/// the state of its clients, and ending the process makes all of them notice.
 pub(crate) fn abort_at_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = thread::current();
@@ -57,14 +57,14 @@ pub(crate) fn abort_at_panic() {
     }));
 }
 
-/// Reads what `--log` says: a level, or `PART=LEVEL`, or several of them.
+/// Parses `--log`: a level, or `PART=LEVEL`, or several of them.
 fn filter(text: &str) -> Result<EnvFilter, String> {
     for directive in text.split(',') {
         let (part, level) = match directive.split_once('=') {
             Some((part, level)) => (Some(part), level),
             None => (None, directive),
         };
-        // An empty level would be `error`.
+        // EnvFilter would read an empty level as `error`.
         if level.is_empty() || LevelFilter::from_str(level).is_err() {
             return Err(format!(
                 "--log \"{text}\": \"{level}\" is not a level; write off, error, warn, info, debug or \
@@ -83,13 +83,13 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
     EnvFilter::try_new(text).map_err(|error| format!("--log \"{text}\": {error}; write --log info"))
 }
 
-/// Starts the thread that writes, and takes in what the program logs from here on.
+/// Starts the writer thread and collects the program's log events from here on.
 pub(crate) fn start(wanted: &str) -> Result<(), Failure> {
     thread::Builder::new()
         .name("log".into())
         .spawn(|| QUEUE.write_to(&mut io::stderr()))
         .inspect_err(|error| {
-            // Nobody is going to write what is queued.
+            // There is no thread to write what is queued.
             let _ = writeln!(io::stderr(), "sanstone: starting the log's thread: {error}");
         })?;
     tracing_subscriber::fmt()
@@ -100,18 +100,18 @@ pub(crate) fn start(wanted: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Says a line that is not a log's, and too seldom said to be left out.
+/// Writes a line that is not a log event and is too rare to be dropped.
 pub(crate) fn say(line: impl Display) {
     let mut state = QUEUE.lock();
     QUEUE.push(&mut state, format!("{line}\n").into_bytes());
 }
 
-/// Waits until all is written, for a second at most.
+/// Waits until the queue is written, for at most a second.
 pub(crate) fn flush() {
     QUEUE.flush(FLUSH_TIMEOUT);
 }
 
-/// Takes one formatted event, which comes as one write.
+/// Receives one formatted event, which arrives as a single write.
 struct Entry;
 
 impl Write for Entry {
@@ -125,7 +125,7 @@ impl Write for Entry {
     }
 }
 
-/// Lines on their way to the thread that writes them.
+/// Lines waiting for the writer thread.
 struct Queue {
     state: Mutex<State>,
     filled: Condvar,
@@ -134,16 +134,16 @@ struct Queue {
 
 struct State {
     lines: VecDeque<Line>,
-    /// Of the lines.
+    /// Total length of the queued lines.
     bytes: usize,
-    /// Lines that found no room since the last one in the queue.
+    /// Lines dropped since the last one that was queued.
     lost: u64,
-    /// The thread has taken something that it has not written yet.
+    /// Whether the thread has taken a line and not finished writing it.
     writing: bool,
 }
 
 struct Line {
-    /// Lines that were left out before it.
+    /// Lines dropped before this one.
     lost: u64,
     text: Vec<u8>,
 }
@@ -183,7 +183,7 @@ impl Queue {
         self.filled.notify_one();
     }
 
-    /// Writes lines as they come, for ever.
+    /// Writes lines as they come, forever.
     fn write_to(&self, out: &mut impl Write) {
         let mut lost = 0;
         loop {
@@ -193,7 +193,8 @@ impl Queue {
         }
     }
 
-    /// Waits for the next line; the last one is written. Lines that were lost behind it make one.
+    /// Waits for the next line. If lines were dropped after the last one, returns an empty line that carries
+    /// their number.
     fn next(&self) -> Line {
         let mut state = self.lock();
         loop {
@@ -218,12 +219,12 @@ impl Queue {
 
     fn flush(&self, timeout: Duration) {
         let busy = |state: &mut State| state.writing || !state.lines.is_empty();
-        // Whether it was in time or not: the process ends.
+        // The process ends now, whether the queue was drained in time or not.
         drop(self.emptied.wait_timeout_while(self.lock(), timeout, busy));
     }
 }
 
-/// Writes a line and before it how many were lost. Returns how many are lost now.
+/// Writes a line, preceded by the number of dropped lines. Returns the number dropped and not yet reported.
 fn write_line(out: &mut impl Write, lost: u64, line: &Line) -> u64 {
     let lost = lost + line.lost;
     let mut text = Vec::new();
@@ -243,7 +244,7 @@ fn write_line(out: &mut impl Write, lost: u64, line: &Line) -> u64 {
 mod tests {
     use super::*;
 
-    /// Refuses as many writes, then takes all.
+    /// Fails this many writes, then succeeds.
     struct Reluctant {
         refusals: usize,
         taken: Vec<u8>,
@@ -264,7 +265,7 @@ mod tests {
         }
     }
 
-    /// Writes what waits in the queue.
+    /// Writes everything in the queue.
     fn drain(queue: &Queue, out: &mut Reluctant) -> String {
         let mut lost = 0;
         while !queue.lock().lines.is_empty() || queue.lock().lost > 0 {

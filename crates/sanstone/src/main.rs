@@ -161,8 +161,8 @@ fn main() -> ExitCode {
 }
 
 fn run(verb: Verb) -> Result<(), Failure> {
-    // A write beyond the limit on file sizes (`ulimit -f`) fails; unless this signal has a handler, it
-    // would end the process.
+    // A write beyond the file size limit (`ulimit -f`) should fail; without a handler, this signal would end
+    // the process.
     flag::register(SIGXFSZ, Arc::default())?;
     match verb {
         Verb::Serve { config, supervised } => serve::run(&config, supervised),

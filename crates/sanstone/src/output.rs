@@ -1,5 +1,4 @@
-//! What a verb found out: on standard output, which can be full or closed like any other file, and in
-//! files.
+//! Writes a verb's results to standard output, which can be full or closed like any other file, and to files.
 
 use std::{
     cell::Cell,
@@ -14,13 +13,13 @@ use anyhow::{Context, bail};
 
 use crate::failure::Failure;
 
-/// A file for what a verb finds out. It is opened before the work: one that cannot be written is
-/// better known then. It keeps what is in it until there is something new.
+/// A file for results. It is opened before the work, so that an unwritable file is reported early. Its old
+/// contents stay until there are new ones.
 pub(crate) struct OutputFile {
     path: PathBuf,
     file: fs::File,
     is_begun: bool,
-    /// Whether another file has taken the place of the one that was opened.
+    /// Whether the opened file has been replaced by a new one.
     is_kept: Cell<bool>,
 }
 
@@ -31,7 +30,7 @@ pub(crate) enum Output {
 }
 
 impl Output {
-    /// Writes `text`: the first time in place of what is in the file, then after it.
+    /// Writes `text`: the first call replaces the file's contents, later ones append.
     pub(crate) fn append(&mut self, text: &str) -> anyhow::Result<()> {
         match self {
             Output::File(file) => file.append(text),
@@ -40,15 +39,15 @@ impl Output {
     }
 }
 
-/// How the files begin that we write: pages, and JSON objects.
+/// How files that we write begin: HTML pages and JSON objects.
 const BEGINNINGS: [&[u8]; 2] = [b"<!doctype html>", b"{"];
 
 impl OutputFile {
-    /// The file at `path`, which need not exist. What holds anything but what we write is left alone: a
-    /// name that was mistyped costs nobody's data.
+    /// Opens the file at `path`, which need not exist. A file that does not look like our output is refused,
+    /// so that a mistyped name does not destroy data.
     ///
     /// # Errors
-    /// It cannot be written, or is no file for this.
+    /// It cannot be written, or is not a suitable file.
     pub(crate) fn open(path: &Path) -> Result<OutputFile, Failure> {
         if !is_replaceable(path)? {
             return Err(Failure::Wrong(format!(
@@ -66,7 +65,7 @@ impl OutputFile {
         })
     }
 
-    /// The same, where `-` is standard output.
+    /// The same, but `-` means standard output.
     pub(crate) fn open_or_standard(path: &Path) -> Result<Output, Failure> {
         match path == Path::new("-") {
             true => Ok(Output::Standard),
@@ -74,7 +73,7 @@ impl OutputFile {
         }
     }
 
-    /// Replaces what is in it.
+    /// Replaces the contents.
     pub(crate) fn write(mut self, text: &str) -> anyhow::Result<()> {
         match self.is_kept.get() {
             true => self.keep(text),
@@ -82,8 +81,8 @@ impl OutputFile {
         }
     }
 
-    /// Replaces what is in it at once, and more may follow: whoever ends this program in between leaves the whole
-    /// text or the one before. What is no file, as a pipe, waits for the last.
+    /// Replaces the contents atomically, and may be called again: a crash leaves either the old or the new
+    /// text. Anything but a regular file, such as a pipe, is written only by the final [`OutputFile::write`].
     pub(crate) fn keep(&self, text: &str) -> anyhow::Result<()> {
         let of = |path: &Path| path.display().to_string();
         let found = self.file.metadata().with_context(|| of(&self.path))?;
@@ -106,7 +105,7 @@ impl OutputFile {
     }
 
     fn append(&mut self, text: &str) -> anyhow::Result<()> {
-        // A pipe or a terminal has no length.
+        // A pipe or a terminal cannot be truncated.
         let has_len = self.file.metadata().is_ok_and(|found| found.is_file());
         let emptied = match self.is_begun || !has_len {
             true => Ok(()),
@@ -123,10 +122,10 @@ impl OutputFile {
     }
 }
 
-/// Finds out before the work whether the file at `path` can be appended to.
+/// Checks before the work that the file at `path` can be appended to.
 ///
 /// # Errors
-/// It cannot, or is no file for this.
+/// It cannot, or is not a suitable file.
 pub(crate) fn check_appendable(path: &Path) -> Result<(), Failure> {
     open_to_write(path).map(drop)
 }
@@ -150,8 +149,8 @@ fn unusable(path: &Path, error: &io::Error) -> Failure {
     Failure::Wrong(format!("{}: {error}", path.display()))
 }
 
-/// Whether nothing is lost when the file at `path` is replaced: it is not there, is empty, holds what an
-/// earlier call wrote, or is something that has no content, as a pipe.
+/// Whether replacing the file at `path` loses nothing: it does not exist, is empty, holds output of an
+/// earlier call, or has no contents, like a pipe.
 fn is_replaceable(path: &Path) -> Result<bool, Failure> {
     if !fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0) {
         return Ok(true);
@@ -167,7 +166,7 @@ fn is_replaceable(path: &Path) -> Result<bool, Failure> {
     Ok(BEGINNINGS.iter().any(|ours| start.starts_with(ours)))
 }
 
-/// Whether two paths lead to the same file, also one that is not there yet.
+/// Whether two paths lead to the same file, even if it does not exist yet.
 pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
     let place = |path: &Path| match fs::metadata(path) {
         Ok(found) => (Some((found.dev(), found.ino())), None),
@@ -186,7 +185,7 @@ pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
     place(one) == place(other)
 }
 
-/// Writes all of `text`.
+/// Writes all of `text` to standard output.
 pub(crate) fn print(text: impl Display) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     write!(out, "{text}")

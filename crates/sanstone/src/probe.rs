@@ -1,6 +1,6 @@
-//! Whether the portals could be bound, asked before anything is made on disk: a port in use or an address
-//! that this machine does not have is then the first and only thing that happens. The server binds them
-//! for good once its volumes are open; what changes in between is an error then.
+//! Checks that the portals can be bound before anything is created on disk, so that a port in use or an
+//! address this machine lacks is reported first and without side effects. The server binds the portals for
+//! good once its volumes are open; if that fails after all, it is an error then.
 
 use std::{io, net::SocketAddr, thread, time::Duration};
 
@@ -9,10 +9,10 @@ use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
 
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Binds each address for a moment. One that is in use is tried again for a while, as the server does.
+/// Binds each address for a moment, retrying one that is in use for a while, as the server does.
 ///
 /// # Errors
-/// The first that cannot be bound.
+/// The first address that cannot be bound.
 pub(crate) fn portals(portals: impl IntoIterator<Item = SocketAddr>) -> Result<(), StartError> {
     for portal in portals {
         let mut waited = Duration::ZERO;
@@ -27,14 +27,14 @@ pub(crate) fn portals(portals: impl IntoIterator<Item = SocketAddr>) -> Result<(
     Ok(())
 }
 
-/// Binds without listening: nobody can connect before somebody answers.
+/// Binds without listening, so that nobody can connect before the server is ready.
 fn probe(portal: SocketAddr) -> io::Result<()> {
     let family = match portal {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
     let socket = socket(family, SocketType::STREAM, None)?;
-    // Past connections that still wait for their end, as every listener does.
+    // Permits binding while old connections are in TIME-WAIT, as every listener does.
     sockopt::set_socket_reuseaddr(&socket, true)?;
     Ok(bind(&socket, &portal)?)
 }

@@ -1,6 +1,6 @@
-//! Quantities for people, in few characters.
+//! Formats quantities briefly for people.
 
-/// A number of bytes, as `1.5 GiB`.
+/// A number of bytes, such as `1.5 GiB`.
 pub(crate) fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
     let mut value = bytes as f64;
@@ -15,7 +15,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A number of things, with its thousands apart: `1,234,567`.
+/// A count with thousands separators: `1,234,567`.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -28,13 +28,13 @@ pub(crate) fn count(number: u64) -> String {
     out
 }
 
-/// A time, as `87 µs`, `1.5 ms`, `12 s`, `3 h 20 min`.
+/// A duration, such as `87 µs`, `1.5 ms`, `12 s`, `3 h 20 min`.
 pub(crate) fn seconds(seconds: f64) -> String {
     let short = |value: f64, unit: &str| match value < 10.0 {
         true => format!("{value:.1} {unit}"),
         false => format!("{value:.0} {unit}"),
     };
-    // What rounds up to the next unit is told in that.
+    // A value that would round up to the next unit uses that unit.
     match seconds {
         s if s < 0.000_999_5 => short(s * 1e6, "µs"),
         s if s < 0.999_5 => short(s * 1e3, "ms"),

@@ -1,7 +1,7 @@
-//! `sanstone serve`: starts a daemon, and on SIGTERM or SIGINT (or, supervised, when standard input
-//! closes) has it finish what was accepted before it ends; on a second one it ends at once.
-//! SIGHUP has it look at the lengths of its files again, SIGUSR1 say where the time went. What others
-//! want to know of it they ask over the admin socket.
+//! `sanstone serve`: starts a daemon. On SIGTERM or SIGINT (or, supervised, when standard input closes) it
+//! finishes accepted commands before it ends; a second signal ends it at once. SIGHUP makes it check the
+//! lengths of its files again, SIGUSR1 makes it log where the time went. All other requests come over the
+//! admin socket.
 
 use std::{
     collections::VecDeque,
@@ -28,14 +28,14 @@ use crate::{
 
 /// Serves until told to stop.
 pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
-    // First of all: until then a SIGHUP ends the process.
+    // Done first: until the handlers are installed, SIGHUP would end the process.
     let (teller, wanted) = channel();
     signals::listen(&teller, supervised)?;
     let (config, _) = Config::load_to_serve(path, supervised, |note| {
         log::say(format_args!("note: {note}"));
     })?;
     config.require_targets()?;
-    // Before anything is made for volumes that nobody could reach.
+    // Checked before anything is created for volumes that nobody could reach.
     probe::portals(config.portals()?).map_err(|error| config.not_started(&error))?;
     let limits = config.limits();
     descriptors::raise((limits.connections_max + 2 * limits.logins_max) as u64);
@@ -78,14 +78,14 @@ async fn serve(
     if let Some(admin) = admin {
         admin.stop();
     }
-    // However it went: what is claimed is given up.
+    // Whatever the outcome, give up the claims.
     daemon.stop().await?;
     announced?;
     tracing::info!("stopped");
     Ok(())
 }
 
-/// Opens the admin socket. Without it the daemon serves all the same.
+/// Opens the admin socket. The daemon serves even without it.
 fn open_admin(daemon: &Daemon, teller: Sender<Wanted>) -> Option<admin::Server> {
     let state = daemon.state_directory();
     let hand = move |ask| teller.send(Wanted::Asked(ask)).is_ok();
@@ -102,9 +102,9 @@ fn open_admin(daemon: &Daemon, teller: Sender<Wanted>) -> Option<admin::Server> 
         .ok()
 }
 
-/// Does what `daemon` is told to, until that is to stop.
+/// Handles requests to `daemon` until it is told to stop.
 async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
-    // What came while a configuration was applied.
+    // Requests that arrived while a configuration was being applied.
     let mut later = VecDeque::new();
     loop {
         let next = match later.pop_front() {
@@ -121,7 +121,7 @@ async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
                 }
             }
             Some(Wanted::Asked(Ask::View(answer))) => {
-                // Whoever asked may have gone.
+                // The client may have gone.
                 let _ = answer.send(daemon.view().await);
             }
             Some(Wanted::Asked(Ask::Apply {
@@ -145,9 +145,9 @@ async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
     }
 }
 
-/// What comes of `work`, which may wait for a disk for a long time; `None` when the daemon is to stop before
-/// that. Who wants to look meanwhile sees what `onlooker` does; what else is wanted is for `later`: admin
-/// clients, of whom there are few, and signals.
+/// Runs `work`, which may wait for a disk for a long time; `None` if the daemon is told to stop before it is
+/// done. Meanwhile, views are answered from `onlooker`. Other requests (few admin clients, and signals) are
+/// queued in `later`.
 async fn unless_stopped<T>(
     mut work: Pin<&mut impl Future<Output = T>>,
     onlooker: &Onlooker,
@@ -166,7 +166,7 @@ async fn unless_stopped<T>(
     }
 }
 
-/// Logs what another configuration has changed.
+/// Logs what another configuration changed.
 fn tell_applied(path: &str, is_dry_run: bool, applied: &Result<Vec<String>, node::Failure>) {
     match applied {
         Ok(_) if is_dry_run => {}
@@ -183,11 +183,11 @@ fn tell_applied(path: &str, is_dry_run: bool, applied: &Result<Vec<String>, node
     }
 }
 
-/// What is wanted of the daemon.
+/// A request to the daemon.
 enum Wanted {
-    /// By who started it.
+    /// From a signal or the process that started us.
     Told(Told),
-    /// By who came over the admin socket.
+    /// From a client of the admin socket.
     Asked(Ask),
 }
 
@@ -197,7 +197,7 @@ impl From<Told> for Wanted {
     }
 }
 
-/// Tells whoever started us where we serve.
+/// Tells the process that started us the addresses we serve on.
 fn announce(daemon: &Daemon) -> io::Result<()> {
     let mut out = io::stdout().lock();
     for portal in daemon.portals() {

@@ -1,4 +1,4 @@
-//! `sanstone show`: what a running daemon serves, to whom, and what was asked of it.
+//! `sanstone show`: what a running daemon serves, to whom, and its statistics.
 
 use std::{
     fmt::{self, Display},
@@ -24,7 +24,7 @@ pub(crate) struct ShowCall {
     json: Option<PathBuf>,
 }
 
-/// Shows the daemon that `call` names.
+/// Shows the daemon selected by `call`.
 pub(crate) fn run(call: &ShowCall) -> Result<(), Failure> {
     let state = call.place.state()?;
     let Some(json) = &call.json else {
@@ -37,7 +37,7 @@ pub(crate) fn run(call: &ShowCall) -> Result<(), Failure> {
     Ok(file.append(&format!("{text}\n"))?)
 }
 
-/// A description for people.
+/// Formats a description for people.
 struct Shown<'a>(&'a Description);
 
 impl Display for Shown<'_> {
@@ -85,7 +85,7 @@ fn show_volume(f: &mut fmt::Formatter<'_>, name: &str, volume: &Volume) -> fmt::
 fn show_node(f: &mut fmt::Formatter<'_>, node: &Node, depth: usize) -> fmt::Result {
     let indent = "  ".repeat(depth);
     write!(f, "{indent}{}", node.kind)?;
-    // The head has the name of the volume itself.
+    // The heading already has the volume's own name.
     if let (Some(name), true) = (&node.name, depth > 1) {
         write!(f, " (volume {name})")?;
     }

@@ -1,4 +1,4 @@
-//! What whoever started this process wants of it, by signals or by closing its standard input.
+//! Turns signals, and the closing of standard input, into requests to this process.
 
 use std::{
     io, thread,
@@ -14,11 +14,11 @@ use signal_hook::{
 
 use crate::{failure::Failure, log};
 
-/// Signals within it are one request to stop: `timeout` sends SIGTERM to its child and to the child's
-/// group, and a shell's trap may add one to the terminal's.
+/// Stop signals within this time count as one request: `timeout` sends SIGTERM both to its child and to the
+/// child's process group, and a shell's trap may add one to the terminal's.
 const ONE_REQUEST: Duration = Duration::from_secs(1);
 
-/// What whoever started us can want.
+/// A request by signal or standard input.
 #[derive(Clone, Copy)]
 pub(crate) enum Told {
     Stop,
@@ -26,8 +26,8 @@ pub(crate) enum Told {
     LookAgain,
 }
 
-/// Listens for SIGTERM and SIGINT (stop), SIGUSR1 (report) and SIGHUP (look at the lengths again), and tells
-/// `teller` of them.
+/// Listens for SIGTERM and SIGINT (stop), SIGUSR1 (report) and SIGHUP (check lengths again), and passes them
+/// to `teller`.
 pub(crate) fn listen<T: From<Told> + Send + 'static>(
     teller: &Sender<T>,
     supervised: bool,
@@ -36,7 +36,7 @@ pub(crate) fn listen<T: From<Told> + Send + 'static>(
     if supervised {
         let teller = teller.clone();
         let watch = move || {
-            // Whatever is written there means nothing; only the end counts.
+            // The input itself is ignored; only its end counts.
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
             let _ = teller.send(Told::Stop.into());
         };

@@ -1,6 +1,6 @@
-//! `sanstone volume take-over`: makes a stripe ours whose owner is gone for good and could not give
-//! its claim up. The claim stays, under the identity of the state directory, for the daemon that is
-//! started next.
+//! `sanstone volume take-over`: takes over a stripe whose owner is gone for good and could not release its
+//! claim. The new claim is made under the identity of the state directory, so that the daemon started next
+//! can use it.
 
 use std::path::Path;
 
@@ -10,8 +10,7 @@ use volume::claim::{DOUBT, Others, Owner, boot_id, name_of};
 
 use crate::{failure::Failure, output};
 
-/// Takes over the stripe in the volume called `name`; `force`: also where its owner cannot be kept from
-/// writing.
+/// Takes over the stripe in the volume called `name`; with `force`, even if its owner cannot be fenced off.
 pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
     let config = Config::load(path)?;
     let lane = Lane::new(&LaneConfig::default())?;
@@ -36,8 +35,8 @@ pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
     let home = lane.handle();
     lane.block_on(async {
         let taken = graph.take_over(name, &home, others).await?;
-        // The former owner may answer reads from its cache until its last look is so long ago; clocks
-        // do not run alike.
+        // The former owner may answer reads from its cache until its last check of the claim is this old; the
+        // extra second allows for clock drift.
         time::sleep(DOUBT + Duration::from_secs(1)).await;
         Ok(taken)
     })

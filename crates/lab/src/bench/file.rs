@@ -1,8 +1,9 @@
-//! The `file` leaf beside fio: the same loads on the same file, past the page cache and in turn, ours
-//! in this process on one lane, fio's with io_uring in a process of its own on the same core.
+//! Compares the `file` leaf with fio: the same loads on the same file, bypassing the page cache, run
+//! alternately. Ours run in this process on one lane; fio runs with io_uring in its own process on the same
+//! core.
 //!
-//! The throughput of a disk that others use wanders, so what counts is the ratio within each pair of
-//! runs, and of all pairs the median.
+//! The throughput of a shared disk drifts, so the result is the median of the ratios within each pair of
+//! runs.
 
 use std::{
     collections::BTreeMap,
@@ -40,13 +41,13 @@ const FILE_BYTES: u64 = 512 << 20;
 pub struct Settings {
     /// A file that is made for the run and removed after it.
     pub path: PathBuf,
-    /// How many pairs of runs each load gets.
+    /// The number of pairs of runs for each load.
     pub pairs: usize,
-    /// How long each run.
+    /// The duration of each run.
     pub duration: Duration,
 }
 
-/// The loads, with fio's name of each pattern.
+/// The loads, each with fio's name for its pattern.
 const CASES: [(&str, &str, Load); 4] = [
     (
         "4K random read, depth 32",
@@ -96,12 +97,12 @@ pub struct Report {
 #[derive(Clone, Debug, Serialize)]
 struct CaseReport {
     name: &'static str,
-    /// Our throughput over fio's, of each pair.
+    /// Our throughput divided by fio's, for each pair.
     throughput_ratio: Median,
     pairs: Vec<Pair>,
 }
 
-/// A run of ours and the run of fio that followed it.
+/// One of our runs and the fio run that followed it.
 #[derive(Clone, Copy, Debug, Serialize)]
 struct Pair {
     ours: Sample,
@@ -113,11 +114,11 @@ struct Pair {
 struct Sample {
     /// I/Os per second.
     iops: f64,
-    /// CPU time of the process per I/O, in microseconds; of fio, what it says of its job.
+    /// CPU time of the process per I/O, in microseconds; for fio, as fio reports it for its job.
     cpu_us: f64,
 }
 
-/// Runs the comparison; `told` is called with a line on what is happening.
+/// Runs the comparison; `told` is called with a line of progress.
 ///
 /// # Errors
 /// When the file exists, fio is missing, or an I/O fails.
@@ -174,11 +175,11 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
     })
 }
 
-/// The file, removed when the run ends.
+/// The test file, removed when the run ends.
 struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Makes it; a file that exists holds somebody's data.
+    /// Creates the file. An existing file is refused, because it may hold somebody's data.
     fn new(path: &Path) -> Result<Scratch> {
         match fs::File::create_new(path) {
             Ok(_) => Ok(Scratch(path.to_owned())),
@@ -229,7 +230,7 @@ fn fio(path: &Path, pattern: &str, load: Load, duration: Duration) -> Result<Sam
         .args(["--time_based", "--randrepeat=0", "--norandommap=1"])
         .args(["--output-format=json", "--thread"])
         .arg("--filename")
-        // A colon separates names for fio.
+        // fio separates file names with colons, so a colon in a name must be escaped.
         .arg(path.display().to_string().replace(':', "\\:"))
         .arg(format!("--size={FILE_BYTES}"))
         .arg(format!("--rw={pattern}"))
@@ -255,7 +256,7 @@ struct FioOutput {
 struct FioJob {
     read: FioDirection,
     write: FioDirection,
-    /// In per cent of the run time.
+    /// As a percentage of the run time.
     usr_cpu: f64,
     sys_cpu: f64,
     /// In milliseconds.
@@ -268,7 +269,7 @@ struct FioDirection {
     total_ios: u64,
 }
 
-/// The sample in fio's JSON.
+/// Extracts the sample from fio's JSON.
 fn said(json: &[u8], operation: Operation) -> Option<Sample> {
     let output: FioOutput = serde_json::from_slice(json).ok()?;
     let job = output.jobs.first()?;
@@ -283,7 +284,7 @@ fn said(json: &[u8], operation: Operation) -> Option<Sample> {
     })
 }
 
-/// Ours over fio's, of each pair.
+/// Ours divided by fio's, for each pair.
 fn ratio(pairs: &[Pair], of: impl Fn(&Sample) -> f64) -> Median {
     let ratios: Vec<f64> = pairs
         .iter()
@@ -293,7 +294,7 @@ fn ratio(pairs: &[Pair], of: impl Fn(&Sample) -> f64) -> Median {
 }
 
 impl Report {
-    /// All of it, for programs.
+    /// The whole report, for programs.
     pub fn json(&self) -> serde_json::Value {
         serde_json::to_value(self).unwrap_or_default()
     }
@@ -360,7 +361,7 @@ mod tests {
             ours: sample(ours),
             fio: sample(fio),
         };
-        // The disk halves its speed under both: the ratio stays.
+        // The disk halves its speed for both, so the ratio must not change.
         let pairs = [pair(90.0, 100.0), pair(45.0, 50.0), pair(9.0, 10.0)];
         assert_eq!(ratio(&pairs, |sample| sample.iops).median, 0.9);
     }

@@ -1,7 +1,7 @@
-//! The floor: what TCP itself costs for the same bytes. A server answers requests of one length
-//! with replies of another and does nothing else; a client keeps as many in flight as the load.
-//! Both use plain blocking calls, as large as the socket gives; at depth 1 both poll instead, so
-//! that no sleep is in the round trip.
+//! The floor: what TCP alone costs for the same bytes. The server answers requests of one length with replies
+//! of another and does nothing else; the client keeps as many requests in flight as the load has. Both use
+//! plain blocking calls, each as large as the socket allows. At depth 1 both poll instead, so that the round
+//! trip contains no sleep.
 
 use std::{
     collections::VecDeque,
@@ -82,7 +82,7 @@ impl Terms {
     }
 }
 
-/// A socket that is read and written by sleeping or by polling.
+/// A socket that either sleeps or polls when it reads and writes.
 struct Pipe {
     stream: TcpStream,
 }
@@ -135,14 +135,14 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     }
 }
 
-/// `count` in pieces of at most `longest`.
+/// Splits `count` into pieces of at most `longest`.
 fn batches(count: usize, longest: usize) -> impl Iterator<Item = usize> {
     (0..count)
         .step_by(longest.max(1))
         .map(move |start| longest.min(count - start))
 }
 
-/// The server in a process of its own.
+/// The server, running in its own process.
 pub(super) struct Floor {
     child: Child,
     address: SocketAddr,

@@ -1,5 +1,5 @@
-//! The history: the short form of a run, appended to a Markdown file, so that successive commits can
-//! be read one below the other.
+//! The benchmark's history: appends a short summary of a run to a Markdown file, so that successive commits
+//! can be compared line by line.
 
 use std::{
     fmt::Write as _,
@@ -13,11 +13,11 @@ use std::{
 use super::report::{Report, Row};
 use crate::{Error, Result, drive_stats::Date};
 
-/// Who made a row's load: our own initiator.
+/// Names the client that generated a row's load: our own initiator.
 const OWN_CLIENT: &str = "own";
 
 impl Report {
-    /// Appends the short form to `path`; a missing file is made.
+    /// Appends the summary to `path`, creating the file if it does not exist.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -41,7 +41,7 @@ impl Report {
     }
 }
 
-/// A run under its title: a row for each load, then what rows cannot say.
+/// One run under its own heading: a row for each load, then remarks that do not fit in rows.
 fn section(
     title: &str,
     rows: impl Iterator<Item = (&'static str, Row)>,
@@ -73,7 +73,7 @@ fn section(
     out
 }
 
-/// A multiple, or a dash where there was nothing to compare with.
+/// Formats a multiple, or a dash if there was nothing to compare with.
 pub(super) fn times(value: f64) -> String {
     if value.is_finite() {
         format!("{value:.1}×")
@@ -82,7 +82,7 @@ pub(super) fn times(value: f64) -> String {
     }
 }
 
-/// The day, in UTC.
+/// Today's date, in UTC.
 fn today() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     let days = since.map_or(0, |since| since.as_secs() / 86_400);

@@ -1,9 +1,10 @@
-//! One LUN over two lanes: what an I/O costs there beside one lane, and which share of the work each
-//! lane has. Two cores hold both sides, so throughput cannot show it; the target's CPU time can.
+//! Measures one LUN served by two lanes: the CPU time of an I/O compared with one lane, and how the work is
+//! divided between the lanes. Client and target together have only two cores, so throughput cannot show this;
+//! the target's CPU time can.
 //!
-//! A target with one lane is measured twice: on a core of its own, and on a core that it shares with
-//! its client as each of two lanes has to. The first says what two lanes cost in all, the second what
-//! the sharing of the LUN alone costs.
+//! A target with one lane is measured twice: on a core of its own, and on a core shared with its client, as
+//! each of two lanes has to do. The first shows the total cost of two lanes, the second the cost of sharing
+//! the LUN alone.
 
 use std::{rc::Rc, thread, time::Duration};
 
@@ -33,7 +34,7 @@ pub(super) struct Lanes {
     pub(super) setups: Vec<SetupReport>,
 }
 
-/// A number of lanes on some cores with clients on some, each with two sessions.
+/// One set-up: a number of lanes on given cores, and clients on given cores, each client with two sessions.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct SetupReport {
     pub(super) name: &'static str,
@@ -47,7 +48,7 @@ pub(super) struct LanesSample {
     pub(super) iops: f64,
     /// CPU time of the target's process per I/O, in microseconds.
     pub(super) target_us: f64,
-    /// The part of the lanes' CPU time that each had, the greatest first.
+    /// Each lane's share of the lanes' CPU time, largest first.
     pub(super) shares: Vec<f64>,
 }
 
@@ -60,7 +61,7 @@ impl Lanes {
         self.median(setup, |sample| sample.iops)
     }
 
-    /// The part of the work that the busiest lane had.
+    /// The busiest lane's share of the work.
     pub(super) fn greatest_share(&self, setup: usize) -> f64 {
         self.median(setup, |sample| {
             sample.shares.first().copied().unwrap_or(f64::NAN)
@@ -120,8 +121,8 @@ pub(super) fn run(
     Ok(Lanes { setups: reports })
 }
 
-/// One run: a thread with two sessions on each of the client's cores. Logging in is in the figures;
-/// beside the run it is nothing.
+/// One run: one thread with two sessions on each of the client's cores. The figures include the login, which
+/// is negligible.
 fn measure(settings: &Settings, peer: &Peer, client_cores: &[usize]) -> Result<LanesSample> {
     let (process_ns, lanes_ns) = (usage::process_ns(peer.pid), usage::lanes_ns(peer.pid));
     let done: Vec<load::Done> = thread::scope(|scope| {
@@ -165,7 +166,7 @@ fn client(peer: &Peer, core: usize, duration: Duration) -> Result<load::Done> {
     })
 }
 
-/// The part that each had, the greatest first.
+/// Each one's share of the total, largest first.
 fn shares(mut spent: Vec<u64>) -> Vec<f64> {
     spent.sort_unstable_by(|a, b| b.cmp(a));
     let all = spent.iter().sum::<u64>().max(1);

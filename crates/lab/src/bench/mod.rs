@@ -1,9 +1,11 @@
-//! The benchmark of targets: the same loads from one core against targets on another, in turn in one
-//! run, with the CPU that each spends per I/O. Its first table has the loads that users have, by
-//! libiscsi, beside their floors: the same bytes through TCP and the same I/O on the file, alone. The
-//! second has our own initiator at full speed, beside a bare TCP exchange of the same bytes. A file is
-//! compared with a file, past the page cache or through it; a disk in the target's own memory shows what
-//! the target costs without a medium, and what our own initiator costs beside libiscsi.
+//! The target benchmark: runs the same loads from one core against targets on another, alternating within one
+//! run, and measures the CPU time each side spends per I/O.
+//!
+//! The first table has realistic loads sent by libiscsi, next to their floors: the same bytes through TCP
+//! alone and the same I/O on the file alone. The second has our own initiator at full speed, next to a bare
+//! TCP exchange of the same bytes. Targets are compared only on the same kind of file, direct or through the
+//! page cache. A disk in the target's own memory shows what the target costs without a medium, and what our
+//! initiator costs compared with libiscsi.
 
 pub mod file;
 mod floor;
@@ -40,28 +42,28 @@ use usage::Usage;
 pub struct Settings {
     /// The `sanstone` binary, for the processes that it starts.
     pub binary: PathBuf,
-    /// How often every load meets every peer.
+    /// The number of times each load runs on each peer.
     pub rounds: usize,
-    /// How long each time.
+    /// The duration of each run.
     pub duration: Duration,
-    /// Only the loads whose name has this in it.
+    /// Only loads whose name contains this string.
     pub only: String,
-    /// Where the files go that are served.
+    /// The directory for the served files.
     pub directory: PathBuf,
     /// Other targets: name, URL and process.
     pub others: Vec<Other>,
 }
 
-/// A target that runs already.
+/// A target that is already running.
 #[derive(Clone, Debug)]
 pub struct Other {
-    /// What the report calls it.
+    /// Its name in the report.
     pub name: String,
-    /// Portal.
+    /// Its portal.
     pub address: SocketAddr,
     /// iSCSI name.
     pub target: String,
-    /// Logical unit.
+    /// Its logical unit number.
     pub lun: u16,
     /// The process whose CPU time counts.
     pub pid: u32,
@@ -70,7 +72,7 @@ pub struct Other {
 /// A load with the number of sessions that it runs over.
 #[derive(Clone, Copy, Debug, serde::Serialize)]
 pub struct Case {
-    /// What the report calls it.
+    /// Its name in the report.
     pub name: &'static str,
     /// Sessions; each has the load's depth in flight.
     pub sessions: usize,
@@ -90,8 +92,8 @@ pub struct Sample {
     pub p99_us: f64,
     /// CPU time of the target's process per I/O, in microseconds.
     pub target_us: f64,
-    /// Busy time of the target's core per I/O, in microseconds: the process and what interrupts
-    /// did for it. Counted in ticks of 10 ms.
+    /// Busy time of the target's core per I/O, in microseconds: the process and the interrupt handling done
+    /// for it. Counted in ticks of 10 ms.
     pub core_us: f64,
     /// CPU time of this process per I/O, in microseconds.
     pub client_us: f64,
@@ -203,14 +205,14 @@ pub const CASES: [Case; 10] = [
     ),
 ];
 
-/// The names of all that is measured.
+/// The names of all measurements.
 pub fn names() -> Vec<&'static str> {
     let names = CASES.iter().map(|case| case.name);
     let users = stock::CASES.iter().map(|case| case.name);
     users.chain(names).chain([lanes::NAME]).collect()
 }
 
-/// Refuses a part of a name that no load has.
+/// Refuses a filter that matches no load's name.
 ///
 /// # Errors
 /// The message lists the names.
@@ -225,10 +227,10 @@ pub fn check_only(only: &str) -> std::result::Result<(), String> {
     ))
 }
 
-/// Refuses further targets that would be taken for one another or for those of every run.
+/// Refuses extra targets whose names collide with each other or with the built-in peers.
 ///
 /// # Errors
-/// The message names the one.
+/// The message names the offender.
 pub fn check_others(others: &[Other]) -> std::result::Result<(), String> {
     for (index, Other { name, .. }) in others.iter().enumerate() {
         let is_ours = name == "floor"
@@ -244,13 +246,13 @@ pub fn check_others(others: &[Other]) -> std::result::Result<(), String> {
     Ok(())
 }
 
-/// Runs the benchmark; `told` is called with a line on what is happening.
+/// Runs the benchmark; `told` is called with a line of progress.
 ///
 /// # Errors
 /// When a peer cannot be started or an I/O fails.
 pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
     let cores = peers::cores()?;
-    // What the targets are started with.
+    // Holds the targets' configurations and control sockets.
     let directory =
         tempfile::tempdir().map_err(|e| Error::bench_io("making a temporary directory", e))?;
     let places = Places {
@@ -298,7 +300,8 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
                 let sample = client.run_tcp(&floor, *case, settings.duration)?;
                 report.add_libiscsi(index, report::FLOOR, sample);
             }
-            // What a target leaves behind, pages to be written for instance, meets each other one as often.
+            // A run may leave work behind, such as dirty pages. Rotating the order spreads that over all the
+            // others.
             for turn in 0..peers.len() {
                 let peer_index = (round + turn) % peers.len();
                 let peer = &peers[peer_index];
@@ -327,7 +330,7 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
             let done = floor.run(*case, settings.duration)?;
             report.add(index, 0, usage.end(&done));
             for (peer_index, peer) in peers.iter().enumerate() {
-                // Past the page cache the disk sets the pace, which the first table has.
+                // With direct I/O the disk sets the pace, and the first table covers that.
                 if peer.medium == Some(Medium::DirectFile) {
                     continue;
                 }

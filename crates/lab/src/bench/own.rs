@@ -1,5 +1,5 @@
-//! Our own initiator as the client: at full speed for the benchmark's second table, and with the loads of
-//! the first one for what it costs beside libiscsi.
+//! Our own initiator as the client: at full speed for the second table, and with the first table's loads for
+//! a comparison with libiscsi.
 
 use std::{rc::Rc, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     load::{self, Stop, Workload},
 };
 
-/// Writes a peer's whole disk, so that no measurement pays for memory that is touched first.
+/// Writes the peer's whole disk, so that no measurement pays for first touching memory.
 pub(super) fn fill(lane: &Lane, peer: &Peer) -> Result<()> {
     lane.block_on(async {
         let disk = open(peer).await?;
@@ -40,7 +40,7 @@ pub(super) fn measure(
         let disks: Vec<Rc<IscsiDisk>> = disks.into_iter().collect::<Result<_>>()?;
         let volumes: Vec<SharedVolume> = disks.iter().map(|d| d.clone() as SharedVolume).collect();
         let failed = |error: volume::Error| Error::bench(format!("{}: {error}", peer.name));
-        // The first moments fill caches and windows.
+        // Warm-up: fills caches and windows.
         load::run(&volumes, case.load, duration / 10)
             .await
             .map_err(failed)?;
@@ -56,8 +56,8 @@ pub(super) fn measure(
     })
 }
 
-/// A load of the first table on a peer, sent by our own initiator. A tenth of the time before it is a warm-up, as
-/// it is for libiscsi.
+/// Runs a load of the first table on a peer with our own initiator. As with libiscsi, a warm-up of a tenth of
+/// the time precedes it.
 pub(super) fn measure_as_libiscsi(
     lane: &Lane,
     peer: &Peer,

@@ -1,5 +1,5 @@
-//! The targets that are measured: started for the run on the target's core and ended with it. Each
-//! serves one disk on one medium, and targets are compared on the same medium only.
+//! The targets under measurement, started for the run on the target's core and stopped with it. Each serves
+//! one disk on one medium; targets are compared only on the same medium.
 
 use std::{
     fs::{self, File},
@@ -16,11 +16,11 @@ use serde::Serialize;
 use super::Other;
 use crate::{Error, Result, nameless::nameless_file};
 
-/// Length of every disk that is measured.
+/// Length of every disk measured, in bytes.
 pub(super) const DISK_BYTES: u64 = 512 << 20;
 const IQN: &str = "iqn.2026-11.io.sanstone:bench";
 
-/// How the names of our own targets begin, and those of tgt.
+/// Name prefixes of our own targets and of tgt.
 pub(super) const OWN_NAME: &str = "Sanstone";
 pub(super) const TGT_NAME: &str = "tgt";
 
@@ -32,11 +32,11 @@ pub(super) struct Places {
     pub(super) disks: PathBuf,
 }
 
-/// What a disk that is measured lies on.
+/// What a disk under measurement is stored on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Medium {
-    /// A file past the page cache (O_DIRECT).
+    /// A file, bypassing the page cache (O_DIRECT).
     DirectFile,
     /// A file through the page cache.
     CachedFile,
@@ -45,7 +45,7 @@ pub(super) enum Medium {
 }
 
 impl Medium {
-    /// What the report calls it.
+    /// Its name in the report.
     pub(super) fn name(self) -> &'static str {
         match self {
             Medium::DirectFile => "direct file",
@@ -55,15 +55,15 @@ impl Medium {
     }
 }
 
-/// The disk of a target: its medium, and the file where that is one.
+/// A target's disk: its medium, and the backing file if there is one.
 struct Disk {
     medium: Medium,
     file: Option<File>,
 }
 
 impl Disk {
-    /// A new disk. A file of it lies in `directory` and has no name, so it goes with us and the
-    /// target, however they end.
+    /// A new disk. Its backing file, if it has one, is created in `directory` and has no name, so it
+    /// disappears with this process and the target, however they end.
     fn new(medium: Medium, directory: &Path) -> Result<Disk> {
         if medium == Medium::Memory {
             return Ok(Disk { medium, file: None });
@@ -75,13 +75,13 @@ impl Disk {
         Ok(Disk { medium, file })
     }
 
-    /// The path by which a target opens our file, as long as we hold it; none in memory.
+    /// The path by which a target can open our file while we hold it open; `None` for memory.
     fn path(&self) -> Option<String> {
         let file = self.file.as_ref()?;
         Some(format!("/proc/{}/fd/{}", process::id(), file.as_raw_fd()))
     }
 
-    /// The volume of it, in the configuration's language.
+    /// The disk's volume, in configuration syntax.
     fn volume(&self) -> String {
         let Some(path) = self.path() else {
             return format!("ram = {{ size = \"{}MiB\" }}", DISK_BYTES >> 20);
@@ -94,7 +94,7 @@ impl Disk {
     }
 }
 
-/// The core for the targets and the one for the client.
+/// The core for targets and the core for the client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cores {
     pub(super) target: usize,
@@ -113,12 +113,12 @@ pub(super) fn cores() -> Result<Cores> {
     }
 }
 
-/// Keeps this thread, and what it starts from now on, on one CPU.
+/// Pins this thread, and anything it starts from now on, to one CPU.
 pub(super) fn pin(cpu: usize) -> Result<()> {
     pin_to(&[cpu])
 }
 
-/// Keeps this thread, and what it starts from now on, on some CPUs.
+/// Pins this thread, and anything it starts from now on, to these CPUs.
 pub(super) fn pin_to(cpus: &[usize]) -> Result<()> {
     let mut set = CpuSet::new();
     for &cpu in cpus {
@@ -130,14 +130,14 @@ pub(super) fn pin_to(cpus: &[usize]) -> Result<()> {
 /// A target under measurement.
 pub(super) struct Peer {
     pub(super) name: String,
-    /// None of a target that somebody else has started.
+    /// `None` for a target that somebody else started.
     pub(super) medium: Option<Medium>,
     pub(super) address: SocketAddr,
     pub(super) target: String,
     pub(super) lun: u16,
     pub(super) pid: u32,
     child: Option<Child>,
-    /// Open by its path as long as we hold it.
+    /// Held so that its path stays valid.
     disk: Option<Disk>,
 }
 
@@ -160,12 +160,12 @@ impl Peer {
         self.name.starts_with(OWN_NAME)
     }
 
-    /// The path of its disk's file, where that is one of ours.
+    /// The path of the disk's file, if it is a file of ours.
     pub(super) fn file(&self) -> Option<String> {
         self.disk.as_ref()?.path()
     }
 
-    /// Our own target. `places`: where its files go.
+    /// Starts our own target; `places` is where its files go.
     pub(super) fn sanstone(
         binary: &Path,
         lanes: usize,
@@ -189,7 +189,7 @@ impl Peer {
         Peer::start(&name, &mut command, address, 0, disk)
     }
 
-    /// Debian's tgt over a file.
+    /// Starts Debian's tgt on a file.
     pub(super) fn tgt(medium: Medium, places: &Places) -> Result<Peer> {
         let address = free_address()?;
         let disk = Disk::new(medium, &places.disks)?;
@@ -197,7 +197,7 @@ impl Peer {
             return Err(Error::bench("tgt serves files only"));
         };
         let socket = places.control.join(format!("{}.ctl", address.port()));
-        // It goes with us, however we end.
+        // setpriv makes it die with this process, however we end.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "tgtd"]);
         command
@@ -268,7 +268,7 @@ impl Peer {
 impl Drop for Peer {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // tgtd does not end on SIGTERM while it has a target.
+            // tgtd ignores SIGTERM while it has a target, so it is killed.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -1,4 +1,4 @@
-//! What the benchmark found: every sample, as JSON, and medians with their range, as a table.
+//! The results of the benchmark: every sample as JSON, medians and ranges as a table.
 
 use std::{collections::BTreeMap, fmt::Write, fs};
 
@@ -12,7 +12,7 @@ use super::{
     stock::{OurClientSample, StockSample, StockTable},
 };
 
-/// All samples of a run and where it was made.
+/// All samples of a run, and the machine it ran on.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     machine: BTreeMap<String, String>,
@@ -27,7 +27,7 @@ pub struct Report {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PeerReport {
     pub(super) name: String,
-    /// None of the floor and of targets that somebody else has started.
+    /// `None` for the floor and for targets that somebody else started.
     pub(super) medium: Option<Medium>,
 }
 
@@ -36,7 +36,7 @@ impl PeerReport {
         self.name.starts_with(OWN_NAME)
     }
 
-    /// The place of tgt on the same medium among `peers`.
+    /// The index among `peers` of tgt on the same medium.
     pub(super) fn tgt_beside(&self, peers: &[PeerReport]) -> Option<usize> {
         let is_alike =
             |other: &PeerReport| other.name.starts_with(TGT_NAME) && other.medium == self.medium;
@@ -51,34 +51,34 @@ struct CaseReport {
     samples: Vec<Vec<Sample>>,
 }
 
-/// The rows that tell whether many outstanding I/Os are a burden.
+/// This row, compared with a deeper one, shows what many outstanding I/Os cost.
 const SHALLOW: &str = "4K random read, depth 64";
 const DEEP: &str = "4K random read, depth 1024";
 
-/// The same load by our own client and by libiscsi's.
+/// The load that both our own client and libiscsi run.
 const DEPTH_32: &str = "4K random read, depth 32";
 const LIBISCSI_32: &str = "4K read, 32 at a time";
 
-/// The floor's place among the peers.
+/// The floor's index among the peers.
 pub(super) const FLOOR: usize = 0;
 
-/// A load by our own target on one medium, in medians.
+/// One load on our own target on one medium, in medians.
 pub(super) struct Row {
     pub(super) name: &'static str,
     pub(super) medium: &'static str,
     pub(super) iops: f64,
     pub(super) target_us: f64,
-    /// How many times less CPU time than tgt on the same medium; not a number without one.
+    /// How many times less CPU time than tgt on the same medium; NaN without one.
     pub(super) times_tgt: f64,
-    /// How many times the floor's CPU time.
+    /// CPU time as a multiple of the floor's.
     pub(super) times_floor: f64,
 }
 
-/// Our own target with many I/Os outstanding, beside fewer.
+/// Our own target with many I/Os outstanding, compared with fewer.
 pub(super) struct Deep {
     /// Throughput as a multiple.
     pub(super) throughput: f64,
-    /// Peak memory without the disk, in bytes: with fewer, and with many.
+    /// Peak memory without the disk, in bytes: with fewer, then with many.
     pub(super) memory_bytes: [u64; 2],
 }
 
@@ -135,7 +135,7 @@ impl Report {
         self.machine.get(key).map_or("unknown", String::as_str)
     }
 
-    /// The loads that were run, as our own target did them on each medium.
+    /// The results of our own target on each medium, for the loads that were run.
     pub(super) fn rows(&self) -> impl Iterator<Item = Row> {
         self.measured().flat_map(|case| {
             self.own().map(|(peer, medium)| Row {
@@ -149,7 +149,7 @@ impl Report {
         })
     }
 
-    /// Our own targets: their places among the peers and their media.
+    /// Our own targets: their indexes among the peers, and their media.
     fn own(&self) -> impl Iterator<Item = (usize, Medium)> {
         let peers = self.peers.iter().enumerate();
         peers.filter_map(|(place, peer)| {
@@ -158,13 +158,13 @@ impl Report {
         })
     }
 
-    /// Our own target with its disk in memory.
+    /// The index of our own target with its disk in memory.
     fn own_in_memory(&self) -> Option<usize> {
         let mut own = self.own();
         own.find_map(|(place, medium)| (medium == Medium::Memory).then_some(place))
     }
 
-    /// What many outstanding I/Os did, if both loads were run.
+    /// The effect of many outstanding I/Os, if both loads were run.
     pub(super) fn deep(&self) -> Option<Deep> {
         let own = self.own_in_memory()?;
         let samples = |name: &str| {
@@ -175,7 +175,8 @@ impl Report {
         let memory_bytes = |bytes: Option<u64>| bytes.unwrap_or(0).saturating_sub(DISK_BYTES);
         Some(Deep {
             throughput: median(deep, |s| s.iops) / median(shallow, |s| s.iops),
-            // What many have touched may stay, so the least of the first and the most of the second.
+            // Memory used by the deep load may stay allocated in later rounds, so compare the minimum of the
+            // shallow runs with the maximum of the deep ones.
             memory_bytes: [
                 memory_bytes(shallow.iter().map(|s| s.target_peak_bytes).min()),
                 memory_bytes(deep.iter().map(|s| s.target_peak_bytes).max()),
@@ -183,7 +184,7 @@ impl Report {
         })
     }
 
-    /// Sentences on what the table of loads cannot show.
+    /// Sentences about what the table of loads cannot show.
     pub(super) fn remarks(&self) -> Vec<String> {
         let mut remarks = Vec::new();
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
@@ -215,7 +216,7 @@ impl Report {
         remarks
     }
 
-    /// CPU time of our own client and of libiscsi's per I/O, on our disk in memory, if both were run.
+    /// CPU time per I/O of our own client and of libiscsi's, on our disk in memory, if both were run.
     fn clients_us(&self) -> Option<(f64, f64)> {
         let own = self.own_in_memory()?;
         let case = self.measured().find(|case| case.name == DEPTH_32)?;
@@ -223,7 +224,7 @@ impl Report {
         Some((own_us, self.libiscsi.client_us(LIBISCSI_32, own)?))
     }
 
-    /// The loads that libiscsi ran, as our own target did them on each medium.
+    /// The results of our own target on each medium, for the loads sent by libiscsi.
     pub(super) fn libiscsi_rows(&self) -> Vec<Row> {
         self.libiscsi.rows(&self.peers)
     }
@@ -239,7 +240,7 @@ impl Report {
         tgt.map_or(f64::NAN, |tgt| case.target_us(tgt) / case.target_us(peer))
     }
 
-    /// All of it, for programs.
+    /// The whole report, for programs.
     pub fn json(&self) -> serde_json::Value {
         serde_json::to_value(self).unwrap_or_default()
     }
@@ -343,7 +344,7 @@ fn range(samples: &[Sample], of: impl Fn(&Sample) -> f64) -> (f64, f64) {
     (at(0), at(values.len().saturating_sub(1)))
 }
 
-/// Where the run was made.
+/// The machine the run was made on.
 fn machine(cores: &Cores) -> BTreeMap<String, String> {
     let mut machine = host();
     let mut tell = |key: &str, value: String| machine.insert(key.to_owned(), value);
@@ -357,14 +358,14 @@ fn machine(cores: &Cores) -> BTreeMap<String, String> {
     machine
 }
 
-/// Writes what a measurement was taken on, a line each.
+/// Writes the machine's description, one line for each fact.
 pub(super) fn tell(machine: &BTreeMap<String, String>, out: &mut String) {
     for (key, value) in machine {
         let _ = writeln!(out, "{key}: {value}");
     }
 }
 
-/// What is the same for every measurement on this machine.
+/// Facts that are the same for every measurement on this machine.
 pub(crate) fn host() -> BTreeMap<String, String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");

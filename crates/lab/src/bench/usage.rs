@@ -1,5 +1,5 @@
-//! What a run costs, from /proc (proc(5)): CPU time of the target's process, of its threads, of its
-//! whole core and of this process, and the target's peak memory.
+//! The cost of a run, from /proc (proc(5)): CPU time of the target's process, its threads, its whole core and
+//! this process, and the target's peak memory.
 
 use std::{collections::BTreeMap, fs, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::load::Done;
 /// /proc/stat counts in ticks of USER_HZ, which is 100 on every Linux.
 const TICK_NS: u64 = 10_000_000;
 
-/// Counters at the beginning of a run.
+/// Counters at the start of a run.
 pub(super) struct Usage {
     pid: u32,
     core: usize,
@@ -33,7 +33,7 @@ impl Usage {
         }
     }
 
-    /// CPU time of the target's process for each of `ios`, in microseconds.
+    /// CPU time of the target's process per I/O over `ios` I/Os, in microseconds.
     pub(super) fn target_us(&self, ios: u64) -> f64 {
         let spent = process_ns(self.pid).saturating_sub(self.target_ns);
         spent as f64 / 1e3 / ios.max(1) as f64
@@ -54,35 +54,35 @@ impl Usage {
     }
 }
 
-/// CPU time of a process with all its threads, also those that have ended, in nanoseconds.
+/// CPU time of a process and all its threads, including those that have exited, in nanoseconds.
 pub(crate) fn process_ns(pid: u32) -> u64 {
     cpu_ns(&read(&format!("/proc/{pid}/stat")), UTIME)
 }
 
-/// The same with that of the processes which it has started and which have ended.
+/// The same, plus the CPU time of the children it has started and reaped.
 pub(crate) fn family_ns(pid: u32) -> u64 {
     let stat = read(&format!("/proc/{pid}/stat"));
     cpu_ns(&stat, UTIME) + cpu_ns(&stat, ENDED)
 }
 
-/// That of the processes alone which it has started and which have ended.
+/// CPU time of its reaped children alone, in nanoseconds.
 pub(crate) fn ended_ns(pid: u32) -> u64 {
     cpu_ns(&read(&format!("/proc/{pid}/stat")), ENDED)
 }
 
-/// CPU time of this process with all its threads, to the nanosecond.
+/// CPU time of this process with all its threads, with nanosecond resolution.
 pub(super) fn this_process() -> Duration {
     let spent = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
 }
 
-/// Time that the cores of this machine were not idle, all together, in nanoseconds.
+/// Non-idle time of all cores of this machine together, in nanoseconds.
 pub(crate) fn machine_ns() -> u64 {
     busy_ns("cpu ")
 }
 
-/// CPU time of each lane of a `sanstone` process, in nanoseconds: the first lane has the main
-/// thread, the others say in their names what they are.
+/// CPU time of each lane of a `sanstone` process, in nanoseconds. The first lane runs on the main thread; the
+/// others are identified by their thread names.
 pub(super) fn lanes_ns(pid: u32) -> BTreeMap<u32, u64> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return BTreeMap::new();
@@ -97,7 +97,7 @@ pub(super) fn lanes_ns(pid: u32) -> BTreeMap<u32, u64> {
     threads.collect()
 }
 
-/// Peak of the memory that a process held, in bytes (VmHWM).
+/// Peak resident memory of a process, in bytes (VmHWM).
 fn peak_bytes(pid: u32) -> u64 {
     let text = read(&format!("/proc/{pid}/status"));
     let value = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
@@ -105,7 +105,8 @@ fn peak_bytes(pid: u32) -> u64 {
     kib.unwrap_or(0) << 10
 }
 
-/// Lets the peak count from now on. Where that is not allowed it is the peak since the start.
+/// Resets the peak, so that it counts from now on. Where that is not permitted, it remains the peak since the
+/// start.
 fn forget_peak(pid: u32) {
     let _ = fs::write(format!("/proc/{pid}/clear_refs"), "5");
 }
@@ -114,15 +115,15 @@ fn read(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Where /proc/PID/stat has a process's own time, counted from the field behind its name; the
-/// system's share follows the user's.
+/// Index in /proc/PID/stat of the process's own user time, counted from the field after its name; the system
+/// time follows it.
 const UTIME: usize = 11;
-/// Where it has that of its children that have ended.
+/// Index of the user time of its reaped children.
 const ENDED: usize = UTIME + 2;
 
-/// The user's and the system's time in a line of /proc/PID/stat, in nanoseconds.
+/// User plus system time in a line of /proc/PID/stat, in nanoseconds.
 fn cpu_ns(stat: &str, field: usize) -> u64 {
-    // The command's name may hold anything but ends with the last parenthesis.
+    // The command's name may contain anything; it ends at the last parenthesis.
     let Some((_, fields)) = stat.rsplit_once(')') else {
         return 0;
     };
@@ -131,7 +132,7 @@ fn cpu_ns(stat: &str, field: usize) -> u64 {
     ticks * TICK_NS
 }
 
-/// Time that a core was not idle, in nanoseconds: /proc/stat's fields but idle and iowait.
+/// Time that a core was busy, in nanoseconds: all fields of /proc/stat except idle and iowait.
 fn core_busy_ns(core: usize) -> u64 {
     busy_ns(&format!("cpu{core} "))
 }

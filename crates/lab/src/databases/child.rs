@@ -1,4 +1,4 @@
-//! A process that is started for a measurement, with what it says in a file.
+//! A process that is started for a measurement, with its output in a log file.
 
 use std::{
     fs::{self, File},
@@ -15,9 +15,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::programs::last_lines;
 use crate::{Error, Result};
 
-/// How often it is looked at.
+/// How often its state is polled.
 const POLL: Duration = Duration::from_millis(10);
-/// How long it has to end once it was told to.
+/// How long it may take to exit after it was told to.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// A running process; dropping it ends it.
@@ -27,7 +27,8 @@ pub(super) struct Child {
     log: PathBuf,
 }
 
-/// A command that dies with this program, as the user `nobody` if it must not be root's.
+/// A command that is killed when this program dies and, if it must not run as root, runs as the user
+/// `nobody`.
 pub(super) fn dying_with_us(mut before: Command, program: &Path, as_nobody: bool) -> Command {
     before.arg("setpriv");
     if as_nobody {
@@ -38,12 +39,12 @@ pub(super) fn dying_with_us(mut before: Command, program: &Path, as_nobody: bool
 }
 
 impl Child {
-    /// Starts it, in a process group of its own: a signal from the terminal is ours to attend to.
+    /// Starts it in a process group of its own, so that a signal from the terminal reaches only us.
     pub(super) fn start(name: &str, command: &mut Command, log: &Path) -> Result<Child> {
         Child::start_with(name, command, log, Stdio::null())
     }
 
-    /// The same for one whose standard input is written by us.
+    /// The same for a process whose standard input we write.
     pub(super) fn start_fed(name: &str, command: &mut Command, log: &Path) -> Result<Child> {
         Child::start_with(name, command, log, Stdio::piped())
     }
@@ -72,17 +73,17 @@ impl Child {
         self.process.id()
     }
 
-    /// Its standard input, once, if we write it.
+    /// Takes its standard input, if we write it; works once.
     pub(super) fn input(&mut self) -> Option<process::ChildStdin> {
         self.process.stdin.take()
     }
 
-    /// What it has said.
+    /// What it has written so far.
     pub(super) fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Waits until it does what it is to do, or ends.
+    /// Waits until `is_there`; fails if it exits first or `limit` passes.
     pub(super) fn wait_until(
         &mut self,
         limit: Duration,
@@ -101,7 +102,7 @@ impl Child {
         Ok(())
     }
 
-    /// Waits for its end, or until `is_over`, which ends it. `None`: it was ended.
+    /// Waits for it to exit, or until `is_over`, which ends it. `None`: we ended it.
     pub(super) fn wait(&mut self, is_over: impl Fn() -> bool) -> Option<ExitStatus> {
         loop {
             if let Some(status) = self.ended() {
@@ -117,13 +118,13 @@ impl Child {
     }
 
     pub(super) fn signal(&self, signal: Signal) {
-        // One that has ended gets none.
+        // Do not signal a process that has already exited.
         if let Some(pid) = Pid::from_raw(self.pid() as i32) {
             let _ = kill_process(pid, signal);
         }
     }
 
-    /// Why it is of no use.
+    /// An error that says why it is of no use.
     pub(super) fn failed(&self, what: &str) -> Error {
         let said = last_lines(&self.said());
         Error::Target(format!("{}: {what}: {said}", self.name))

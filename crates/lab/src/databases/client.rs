@@ -1,5 +1,5 @@
-//! SQL by the server's own client program: a connection for each call, timed by the server's clock, so that neither the
-//! start of the client nor the way to it counts.
+//! Runs SQL through the server's own client program. Each call is a new connection and is timed by the
+//! server's clock, so that neither starting the client nor reaching the server counts.
 
 use std::{
     io::{self, Write},
@@ -13,26 +13,26 @@ use super::{
 };
 use crate::{Error, Result, load::Stop};
 
-/// A statement that has run.
+/// The result of a statement.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Answered {
-    /// By the server's clock.
+    /// Elapsed time by the server's clock.
     pub(crate) seconds: f64,
-    /// What it gave, with a tab between two columns.
+    /// The rows it returned, columns separated by tabs.
     pub(crate) rows: Vec<String>,
 }
 
 impl Kind {
-    /// The server's clock, in seconds.
+    /// A statement that returns the server's clock, in seconds.
     fn clock(self) -> &'static str {
         match self {
-            // NOW() stands still within a statement's text.
+            // NOW() does not advance within a statement's text, but SYSDATE does.
             Kind::Mariadb => "SELECT UNIX_TIMESTAMP(SYSDATE(6))",
             Kind::Postgresql => "SELECT extract(epoch FROM clock_timestamp())",
         }
     }
 
-    /// Fills a table from rows of tab-separated columns that come from the client's standard input.
+    /// A statement that fills a table with rows of tab-separated columns from the client's standard input.
     fn fill(self, table: &str) -> String {
         match self {
             Kind::Mariadb => format!("LOAD DATA LOCAL INFILE '/dev/stdin' INTO TABLE {table}"),
@@ -42,8 +42,8 @@ impl Kind {
 }
 
 impl Server {
-    /// Runs statements one after the other, each in a transaction of its own, and gives the rows of all of them.
-    /// `None`: the user has asked to end.
+    /// Runs statements one after the other, each in a transaction of its own, and returns all their rows.
+    /// `None`: the user asked to stop.
     pub(crate) fn execute(
         &self,
         stack: &Stack,
@@ -81,8 +81,8 @@ impl Server {
         }
     }
 
-    /// Fills a table with what `write` writes: rows of tab-separated columns, `\N` for NULL. `None`: the user has asked
-    /// to end.
+    /// Fills a table with what `write` writes: rows of tab-separated columns, `\N` for NULL. `None`: the user
+    /// asked to stop.
     pub(crate) fn fill(
         &self,
         stack: &Stack,
@@ -103,7 +103,7 @@ impl Server {
             }
             None => Ok(()),
         };
-        // If the client has ended early, it says why.
+        // If the client has exited early, its output says why.
         let ended = self.ended(&mut child, stop)?;
         match (written, ended) {
             (Err(error), Some(_)) => Err(error),
@@ -121,10 +121,10 @@ impl Server {
         }
     }
 
-    /// The client, which prints bare rows.
+    /// The client, set to print bare rows.
     fn client(&self, statements: &[&str]) -> Result<Command> {
         let mut env = Command::new("env");
-        // Nothing of the user's account comes in between.
+        // Keeps settings of the user's account from interfering.
         env.args(["-u", "MYSQL_HOST", "-u", "PGHOST", "-u", "PGOPTIONS"]);
         let mut command = dying_with_us(env, &self.kind().client()?, false);
         let run_in = self.run_in().display();
@@ -149,7 +149,7 @@ impl Server {
     }
 }
 
-/// A value as the servers read it from a text: what would end a column or a row is written otherwise.
+/// Escapes a value for the servers' text format, so that it cannot end a column or a row.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {

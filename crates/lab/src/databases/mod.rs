@@ -1,10 +1,10 @@
-//! A database server that is measured, with its files in a directory, or on a file system on a file, a device or an
-//! attached volume. `stack` is what it lies on, `mounts` keeps what is mounted to this program and what it starts,
-//! `server` runs MariaDB or PostgreSQL, `sysbench` is a load of transactions, `client` runs single statements, `child`
-//! and `programs` start all of them.
+//! Runs a database server for a measurement, with its files in a directory, or in a file system on a file, a
+//! device or an attached volume. `stack` is the storage under it, `mounts` keeps mounts private to this
+//! program and its children, `server` runs MariaDB or PostgreSQL, `sysbench` generates a load of
+//! transactions, `client` runs single statements, and `child` and `programs` start all of them.
 //!
-//! However this program ends, so does what it has started: each process dies with it (PR_SET_PDEATHSIG), and
-//! mounts and loop devices, which are in a namespace of theirs alone, go with the last of them.
+//! However this program ends, nothing is left behind: each process dies with it (PR_SET_PDEATHSIG), and
+//! mounts and loop devices live in a private mount namespace, so they disappear with its last process.
 
 mod child;
 mod client;

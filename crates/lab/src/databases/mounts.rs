@@ -1,5 +1,6 @@
-//! A mount namespace of our own (mount_namespaces(7)): what is mounted in it nobody else sees, and it goes with the last
-//! process in it, however that ends. A `cat` keeps it, which ends when our end of its input closes.
+//! A mount namespace of our own (mount_namespaces(7)): its mounts are invisible to others and disappear with
+//! the last process in it, however that ends. A `cat` keeps the namespace alive and exits when our end of its
+//! standard input closes.
 
 use std::{
     io::Write,
@@ -22,11 +23,11 @@ pub(crate) struct Namespace {
     keeper: Child,
 }
 
-/// How long whoever was ended may still hold a file system.
+/// How long a file system may stay busy after its users were ended.
 const UNMOUNT_LIMIT: Duration = Duration::from_secs(20);
 
 impl Namespace {
-    /// A new one if any of these is mounted.
+    /// Creates a namespace if any of these has to be mounted.
     pub(crate) fn of_beds(beds: &[(String, Bed)]) -> Result<Option<Rc<Namespace>>> {
         let is_mounted = |(_, bed): &(String, Bed)| !matches!(bed, Bed::Directory(_));
         match beds.iter().any(is_mounted) {
@@ -35,7 +36,7 @@ impl Namespace {
         }
     }
 
-    /// A new one. It needs root.
+    /// Creates a namespace. This requires root.
     fn new() -> Result<Namespace> {
         let wanted = "a file system on a volume, a file or a device";
         if !rustix::process::geteuid().is_root() {
@@ -54,7 +55,7 @@ impl Namespace {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| Error::Target(format!("unshare: {error}")))?;
-        // What it gives back says that it is there, with its namespace.
+        // The echo proves that the process is running in its namespace.
         let mut answer = [0];
         let (stdin, stdout) = (keeper.stdin.as_mut(), keeper.stdout.as_mut());
         let there = stdin.is_some_and(|stdin| stdin.write_all(b"\n").is_ok())
@@ -68,7 +69,7 @@ impl Namespace {
         }
     }
 
-    /// A command that runs the program whose name and arguments follow in it.
+    /// A command that runs, inside the namespace, the program whose name and arguments are appended to it.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new("nsenter");
         let of = format!("--mount=/proc/{}/ns/mnt", self.keeper.id());
@@ -76,7 +77,7 @@ impl Namespace {
         command
     }
 
-    /// Makes a file system on a file or device and mounts it at `at`; gives the device that it is on.
+    /// Creates a file system on a file or device and mounts it at `at`; returns the device it is on.
     pub(super) fn mount_new(&self, on: &Path, at: &Path) -> Result<PathBuf> {
         let is_file = |path: &Path| run(self.command().arg("test").arg("-f").arg(path)).is_ok();
         let device = match is_file(on) {
@@ -90,19 +91,19 @@ impl Namespace {
         let mounted = run(self.command().args(["mkfs.ext4", "-q", "-F"]).arg(&device))
             .and_then(|_| run(self.command().arg("mount").arg(&device).arg(at)));
         if device != on {
-            // A loop device that is mounted goes when it no longer is.
+            // While the loop device is mounted, the kernel defers this detach until the unmount.
             run(self.command().args(["losetup", "--detach"]).arg(&device))?;
         }
         mounted.map(|_| device)
     }
 
-    /// A path in it, for this program, which is not in it.
+    /// A path inside the namespace, as this program, which is outside, can open it.
     pub(super) fn seen(&self, path: &Path) -> PathBuf {
         let root = format!("/proc/{}/root", self.keeper.id());
         Path::new(&root).join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Takes a mount away.
+    /// Unmounts `at`.
     pub(super) fn unmount(&self, at: &Path) {
         let deadline = Instant::now() + UNMOUNT_LIMIT;
         while let Err(error) = run(self.command().arg("umount").arg(at)) {

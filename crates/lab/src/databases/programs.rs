@@ -1,4 +1,4 @@
-//! Programs of this machine, and what they say when they fail.
+//! Finds and runs programs of this machine, and reports their errors.
 
 use std::{
     env,
@@ -9,16 +9,16 @@ use std::{
 
 use crate::{Error, Result};
 
-/// The program by its name from PATH, or from where administrators' programs are.
+/// Finds the program in PATH or in the administrators' directories.
 pub(super) fn find(name: &str) -> Option<PathBuf> {
     let path = env::var("PATH").unwrap_or_default();
-    // /usr/sbin is not in every account's PATH.
+    // /usr/sbin is not in every user's PATH.
     let directories = path.split(':').chain(["/usr/sbin", "/sbin"]);
     let mut candidates = directories.map(|directory| Path::new(directory).join(name));
     candidates.find(|candidate| candidate.is_file())
 }
 
-/// The same; `package` is Debian's that has it, and `wanted` what it is for.
+/// The same, or an error that names the Debian `package` and what the program is `wanted` for.
 pub(super) fn program(name: &str, package: &str, wanted: &str) -> Result<PathBuf> {
     find(name).ok_or_else(|| {
         Error::Call(format!(
@@ -27,11 +27,11 @@ pub(super) fn program(name: &str, package: &str, wanted: &str) -> Result<PathBuf
     })
 }
 
-/// Runs a program to its end and gives what it wrote to standard output.
+/// Runs a program to its end and returns its standard output.
 pub(super) fn run(command: &mut Command) -> Result<String> {
     let named = format!("{command:?}").replace('"', "");
     let failed = |what: &str| Error::Target(format!("{named}: {what}"));
-    // A signal from the terminal is this program's to attend to.
+    // In its own process group, a signal from the terminal reaches only us.
     let output = command.process_group(0).stdin(Stdio::null()).output();
     let output = output.map_err(|error| failed(&error.to_string()))?;
     match output.status.success() {
@@ -43,7 +43,7 @@ pub(super) fn run(command: &mut Command) -> Result<String> {
     }
 }
 
-/// The end of a log: where the reason usually is.
+/// The last lines of a log, which usually contain the reason.
 pub(super) fn last_lines(text: &str) -> String {
     const LINES: usize = 6;
     let lines: Vec<&str> = text.trim().lines().collect();

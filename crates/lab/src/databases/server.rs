@@ -1,4 +1,4 @@
-//! MariaDB and PostgreSQL, each with durable commits and its data in a directory that it is given.
+//! Runs MariaDB and PostgreSQL, each with durable commits and its data in a given directory.
 
 use std::{
     fs,
@@ -18,13 +18,13 @@ use super::{
 };
 use crate::{Error, Result, machine};
 
-/// How long it may take to start; as long as a slow disk takes.
+/// How long it may take to start, even on a slow disk.
 const START_LIMIT: Duration = Duration::from_secs(300);
 
-/// What MariaDB takes for its pool at the least, in pages: 24 MiB of the largest.
+/// The minimum that MariaDB accepts for its buffer pool, in pages: 24 MiB with the largest pages.
 const POOL_PAGES_MIN: u64 = 384;
 
-/// Which one.
+/// Which database server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Kind {
@@ -47,10 +47,10 @@ impl Kind {
         }
     }
 
-    /// Whether all that it needs is on this machine.
+    /// Checks that everything it needs is installed on this machine.
     ///
     /// # Errors
-    /// What is not, and its package.
+    /// Names what is missing, and its package.
     pub(crate) fn check(self) -> Result<()> {
         match self {
             Kind::Mariadb => {
@@ -76,7 +76,7 @@ impl Kind {
         format!("database = \"{this}\" (\"{other}\" is the other one)")
     }
 
-    /// The program that sends it SQL.
+    /// The client program that sends it SQL.
     pub(super) fn client(self) -> Result<PathBuf> {
         match self {
             Kind::Mariadb => program("mariadb", "mariadb-client", &self.wanted()),
@@ -88,7 +88,7 @@ impl Kind {
         match self {
             Kind::Mariadb => program(name, "mariadb-server-core", &self.wanted()),
             Kind::Postgresql => {
-                // Debian keeps those of each version in a directory.
+                // Debian has a directory for each version.
                 let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
                 let mut found = versions
                     .filter_map(|version| Some(version.ok()?.path().join("bin").join(name)))
@@ -101,8 +101,8 @@ impl Kind {
 }
 
 impl Server {
-    /// Makes an empty database on `stack` and starts it with so much memory for pages. `page_bytes` is the length of
-    /// MariaDB's, if it is not to be the usual one.
+    /// Creates an empty database on `stack` and starts the server with `memory_bytes` for its page cache.
+    /// `page_bytes` is MariaDB's page size, if not the default.
     pub(crate) fn create(
         kind: Kind,
         stack: &Stack,
@@ -115,14 +115,14 @@ impl Server {
             let mut make = stack.command();
             make.args(["install", "-d", "-m", "700"]);
             if is_root {
-                // Neither of them runs as root.
+                // Neither server runs as root.
                 make.args(["-o", "65534", "-g", "65534"]);
             }
             run(make.arg(directory))?;
         }
         let command = |name: &str| -> Result<Command> {
             let mut command = dying_with_us(stack.command(), &kind.program(name)?, is_root);
-            // The temporary directory of this program may be for its user alone.
+            // TMPDIR may be accessible only to this program's user.
             command.env("TMPDIR", &run_in);
             Ok(command)
         };
@@ -137,7 +137,8 @@ impl Server {
                 run(install.arg(format!("--datadir={}", data.display())))?;
                 let mut start = command("mariadbd")?;
                 start.args(["--no-defaults", "--skip-networking", "--skip-name-resolve"]);
-                // Each commit is durable before it is acknowledged: the default, and what this is about.
+                // Each commit is durable before it is acknowledged: the default, and the subject of the
+                // measurement.
                 start.args([
                     "--innodb-flush-log-at-trx-commit=1",
                     "--innodb-log-file-size=32M",
@@ -158,7 +159,8 @@ impl Server {
                 start.args(["-c", &format!("shared_buffers={}kB", memory_bytes >> 10)]);
                 let sockets = format!("unix_socket_directories={}", run_in.display());
                 start.args(["-c", &sockets]);
-                // Else a scan begins where another one is or was, and LIMIT gives other rows each time.
+                // Otherwise a scan may start where a concurrent or earlier one is, and LIMIT returns
+                // different rows each time.
                 start.args(["-c", "synchronize_seqscans=off"]);
                 start
             }
@@ -197,7 +199,7 @@ impl Server {
                 let mut ask = reach("psql")?;
                 ask.args(["-X", "-c", "SELECT 1", "postgres"]);
                 let mut create = reach("createdb")?;
-                // It takes connections before it answers.
+                // It accepts connections before it can answer.
                 let ask = std::cell::RefCell::new(ask);
                 self.child
                     .wait_until(START_LIMIT, |_| run(&mut ask.borrow_mut()).is_ok())?;
@@ -210,12 +212,12 @@ impl Server {
         self.kind
     }
 
-    /// Where its socket is.
+    /// The directory of its socket.
     pub(super) fn run_in(&self) -> &Path {
         &self.run_in
     }
 
-    /// How sysbench reaches it.
+    /// sysbench's options to connect to it.
     pub(super) fn sysbench(&self) -> Vec<String> {
         let run_in = self.run_in.display();
         match self.kind {
@@ -234,28 +236,28 @@ impl Server {
         }
     }
 
-    /// Processor time that it has used, with what it has started and what has ended, in nanoseconds.
+    /// Processor time of the server and its children, including those that have exited, in nanoseconds.
     pub(crate) fn cpu_ns(&self) -> u64 {
         machine::family_ns(self.child.pid())
     }
 
-    /// Lets it stand still while others are measured: what it still has to write must not count for them.
+    /// Stops the server while others are measured, so that its background writes do not count against them.
     pub(crate) fn pause(&self) {
         self.child.signal(Signal::STOP);
     }
 
-    /// Lets it go on.
+    /// Resumes it.
     pub(crate) fn go_on(&self) {
         self.child.signal(Signal::CONT);
     }
 
-    /// Why it is of no use, with what it said last.
+    /// An error that includes the end of its log.
     pub(crate) fn failed(&self, error: &Error) -> Error {
         self.child.failed(&error.to_string())
     }
 }
 
-/// Lets the server's user into a directory.
+/// Gives the server's user access to a directory.
 pub(super) fn open_to_all(directory: &Path) -> Result<()> {
     use std::os::unix::fs::PermissionsExt;
     let permissions = fs::Permissions::from_mode(0o755);

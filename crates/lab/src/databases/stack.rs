@@ -1,5 +1,5 @@
-//! What a database lies on: a directory, or a file system on a file, a device or a volume that a `sanstone
-//! attach` of ours shows as a file. All of it goes when it is dropped, from the top to the bottom.
+//! The storage under a database: a directory, or a file system on a file, on a device or on a volume that our
+//! own `sanstone attach` exposes as a file. Dropping it removes all layers, from the top down.
 
 use std::{
     fs::{self, File},
@@ -19,16 +19,16 @@ use super::{
 };
 use crate::{Error, Result, machine, statements::Traffic};
 
-/// How long `attach` may take to come up.
+/// How long `attach` may take to start.
 const ATTACH_LIMIT: Duration = Duration::from_secs(120);
 
-/// What a volume with a cache before it is called in a configuration of ours.
+/// The name, in a configuration of ours, of a volume with a cache in front of it.
 const CACHED: &str = "sanstone-lab-cached";
 
-/// What a database is put on.
+/// What a database is placed on.
 #[derive(Clone, Debug)]
 pub(crate) enum Bed {
-    /// In a new directory in this one.
+    /// In a new directory inside this one.
     Directory(PathBuf),
     /// On a file system on this file or device.
     Disk(PathBuf),
@@ -40,22 +40,23 @@ pub(crate) enum Bed {
     },
 }
 
-/// A place for a database.
+/// The storage of one database.
 pub(crate) struct Stack {
     name: String,
     namespace: Option<Rc<Namespace>>,
     attach: Option<Child>,
-    /// The mounted file system, and the device that it is on.
+    /// The mounted file system and the device it is on.
     mounted: Option<(PathBuf, PathBuf)>,
     data: PathBuf,
-    /// For sockets and logs, and removed with all that is in it.
+    /// For sockets and logs; removed with its contents.
     directory: TempDir,
-    /// Removed with the database in it.
+    /// Removed together with the database in it.
     _data: Option<TempDir>,
 }
 
 impl Stack {
-    /// Makes it, with a cache of so many bytes before a volume, if any. Whatever was on a disk or volume is lost.
+    /// Creates it, with a cache of `cache_bytes` in front of a volume, if given. Everything on a disk or
+    /// volume is lost.
     pub(crate) fn new(
         name: &str,
         bed: &Bed,
@@ -145,22 +146,23 @@ impl Stack {
         Ok(())
     }
 
-    /// What the user calls it.
+    /// The name that the user gave.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Where the database's files go.
+    /// The directory for the database's files.
     pub(super) fn data(&self) -> &Path {
         &self.data
     }
 
-    /// Where all else goes.
+    /// The directory for everything else.
     pub(super) fn directory(&self) -> &Path {
         self.directory.path()
     }
 
-    /// A command that runs the program whose name and arguments follow where its files are seen.
+    /// A command that runs the program whose name and arguments are appended to it, where the files are
+    /// visible.
     pub(super) fn command(&self) -> Command {
         match &self.namespace {
             Some(namespace) => namespace.command(),
@@ -168,14 +170,14 @@ impl Stack {
         }
     }
 
-    /// Processor time of what attaches the volume, in nanoseconds.
+    /// Processor time of the process that attaches the volume, in nanoseconds.
     pub(crate) fn attach_ns(&self) -> Option<u64> {
         self.attach
             .as_ref()
             .map(|attach| machine::family_ns(attach.pid()))
     }
 
-    /// I/Os and flushes that the file system's device has had.
+    /// I/Os and flushes that the file system's device has completed.
     pub(crate) fn ios(&self) -> Option<u64> {
         let fields = self.device_fields()?;
         // Reads, writes and flushes.
@@ -187,7 +189,7 @@ impl Stack {
         )
     }
 
-    /// What the file system's device has moved.
+    /// What the file system's device has transferred.
     pub(crate) fn traffic(&self) -> Option<Traffic> {
         const SECTOR_BYTES: u64 = 512;
         let fields = self.device_fields()?;
@@ -206,11 +208,11 @@ impl Stack {
         Some(text.split_whitespace().flat_map(str::parse).collect())
     }
 
-    /// Writes what is in the kernel's memory of the database's files to their medium, and takes it out of memory:
-    /// whatever is read next comes from the medium.
+    /// Writes the cached pages of the database's files to their medium and evicts them, so that the next
+    /// reads come from the medium.
     ///
     /// # Errors
-    /// The file system's.
+    /// The file system's error.
     pub(crate) fn forget_pages(&self) -> Result<()> {
         let data = match &self.namespace {
             Some(namespace) => namespace.seen(&self.data),
@@ -229,7 +231,7 @@ impl Stack {
                     directories.push(entry.path());
                     continue;
                 }
-                // A server may remove files of its own at any time.
+                // The server may remove its files at any time, so one that cannot be opened is skipped.
                 let Some(file) = kind.is_file().then(|| File::open(entry.path()).ok()) else {
                     continue;
                 };
@@ -244,8 +246,8 @@ impl Stack {
     }
 }
 
-/// A changed copy of a configuration, beside it: paths in it are relative to where it is. Its state directory is that of
-/// the original, unless `change` says otherwise.
+/// Writes a changed copy of a configuration next to the original, because paths in it are relative to its
+/// location. It keeps the original's state directory unless `change` sets another.
 pub(crate) fn derived(
     configuration: &Path,
     change: impl FnOnce(&mut toml::Table),
@@ -257,7 +259,7 @@ pub(crate) fn derived(
     let text = fs::read_to_string(configuration).map_err(failed)?;
     let mut table: toml::Table = toml::from_str(&text)
         .map_err(|error| Error::Call(format!("{}: {error}", configuration.display())))?;
-    // A configuration without one has the directory of its own name.
+    // The default state directory is named after the configuration.
     let state = path::absolute(configuration).map_err(failed)?;
     let state = state.with_extension("state").to_string_lossy().into_owned();
     table.entry("state").or_insert(state.into());
@@ -271,12 +273,12 @@ pub(crate) fn derived(
     Ok(copy)
 }
 
-/// Adds a volume: a cache before `volume`.
+/// Adds a volume: a cache in front of `volume`.
 fn with_cache(table: &mut toml::Table, volume: &str, cache_bytes: u64) {
     let settings = toml::Table::from_iter([
         ("size".to_owned(), format!("{cache_bytes}B").into()),
         ("of".to_owned(), volume.into()),
-        // Nobody else has what is measured.
+        // Nobody else uses what is being measured.
         ("only_writer".to_owned(), true.into()),
     ]);
     let cached = toml::Table::from_iter([("cache".to_owned(), settings.into())]);
@@ -290,7 +292,7 @@ impl Drop for Stack {
         if let (Some((at, _)), Some(namespace)) = (self.mounted.take(), &self.namespace) {
             namespace.unmount(&at);
         }
-        // It takes its own mount away.
+        // Ending it removes its own mount.
         self.attach = None;
     }
 }

@@ -1,4 +1,4 @@
-//! The load: sysbench's `oltp_read_write`, a fixed number of transactions.
+//! Generates the load with sysbench's `oltp_read_write`: a fixed number of transactions.
 
 use std::{path::PathBuf, process::Command};
 
@@ -10,17 +10,17 @@ use super::{
 };
 use crate::{Result, load::Stop};
 
-/// How it is called.
+/// How to call it.
 #[derive(Clone, Debug)]
 pub(crate) struct Sysbench {
     program: PathBuf,
-    /// Tables, rows of each, connections.
+    /// Tables, rows in each, connections.
     tables: u32,
     rows: u64,
     threads: u32,
 }
 
-/// What it said of a run.
+/// The figures it reported for a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Ran {
     pub(crate) transactions: u64,
@@ -40,7 +40,7 @@ impl Sysbench {
 
     fn command(&self, server: &Server) -> Command {
         let mut env = Command::new("env");
-        // Nothing of the user's account comes in between.
+        // Keeps settings of the user's account from interfering.
         env.args(["-u", "MYSQL_HOST", "-u", "PGHOST"]);
         let mut command = dying_with_us(env, &self.program, false);
         command.arg("oltp_read_write").args(server.sysbench());
@@ -51,7 +51,7 @@ impl Sysbench {
         command
     }
 
-    /// Makes the tables; less of them if the user asks to end.
+    /// Creates the tables, stopping early if the user asks to.
     pub(crate) fn prepare(&self, server: &Server, stack: &Stack, stop: &Stop) -> Result<()> {
         let log = stack.directory().join("prepare.log");
         let mut child = Child::start("sysbench", self.command(server).arg("prepare"), &log)?;
@@ -63,7 +63,7 @@ impl Sysbench {
         }
     }
 
-    /// So many transactions. `None`: the user has asked to end.
+    /// Runs a number of transactions. `None`: the user asked to stop.
     pub(crate) fn run(
         &self,
         server: &Server,
@@ -87,7 +87,7 @@ impl Sysbench {
     }
 }
 
-/// The figures at the end of what it says.
+/// Parses the figures at the end of its output.
 fn figures(said: &str) -> Option<Ran> {
     let value = |name: &str| -> Option<f64> {
         let line = said

@@ -1,6 +1,5 @@
-//! A directory for the shares' files. It is removed as soon as every process has opened what it
-//! needs: the files then live without names as long as the processes, and nothing is left behind
-//! however the run ends.
+//! A directory for the shares' files. It is removed as soon as every process has opened what it needs. The
+//! unlinked files then live as long as the processes, so nothing is left behind however the run ends.
 
 use std::{
     fs::{self, File},
@@ -15,12 +14,12 @@ use crate::{Error, Result, nameless::nameless_file};
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    /// Removes it.
+    /// Removes the directory on drop.
     _own: TempDir,
 }
 
 impl Directory {
-    /// Makes one in `parent`.
+    /// Creates one in `parent`.
     ///
     /// # Errors
     /// The system's, with the path.
@@ -29,7 +28,7 @@ impl Directory {
             let own = tempfile::Builder::new()
                 .prefix("sanstone-demo-")
                 .tempdir_in(parent)?;
-            // The shares' configurations need it whole, wherever they are read from.
+            // The shares' configurations need an absolute path, wherever they are read from.
             let path = fs::canonicalize(own.path())?;
             Ok(Directory { path, _own: own })
         };
@@ -39,12 +38,12 @@ impl Directory {
         })
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Refuses if fewer than `bytes` are free.
+    /// Fails if fewer than `bytes` are free.
     pub(super) fn require(&self, bytes: u64) -> Result<()> {
         let stat = rustix::fs::statvfs(&self.path).map_err(|error| self.failed(error.into()))?;
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
@@ -61,18 +60,18 @@ impl Directory {
         )))
     }
 
-    /// A new file in it that has lost its name already.
+    /// Creates a file in it that has already been unlinked.
     pub(super) fn nameless_file(&self) -> Result<File> {
         nameless_file(&self.path)
     }
 
-    /// Removes what is in it.
+    /// Removes its contents.
     pub(super) fn clear(&self) -> Result<()> {
         self.remove()?;
         fs::create_dir(&self.path).map_err(|error| self.failed(error))
     }
 
-    /// Removes it with what is in it.
+    /// Removes it and its contents.
     pub(super) fn remove(&self) -> Result<()> {
         fs::remove_dir_all(&self.path).map_err(|error| self.failed(error))
     }

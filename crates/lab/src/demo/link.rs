@@ -1,39 +1,39 @@
-//! Which link each share gets. A link is worth measuring only if the machine could move clearly
-//! more than all links together: otherwise the figures are about its CPU, and say so.
+//! Chooses the link speed of each share. A link is worth measuring only if the machine can move clearly more
+//! than all links together. Otherwise the figures reflect its CPU, and the report says so.
 
 use crate::report::link_text;
 
 /// The links that shares may have, in bits a second: the Ethernets of small servers.
 pub const LINKS_BITS_PER_S: [u64; 3] = [1_000_000_000, 2_500_000_000, 10_000_000_000];
 
-/// The part of what the machine moves that all links together may ask for.
+/// The links together may need at most this part of what the machine can move.
 const PART_MAX: f64 = 0.5;
-/// If even the smallest links ask for more than this part, the figures are not theirs alone.
+/// If even the slowest links need more than this part, the figures do not reflect the links alone.
 const PART_TOO_MUCH: f64 = 0.8;
 
 /// What limits a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// The largest link that this machine can fill, found by measuring.
+    /// The fastest link that this machine can fill, found by measuring.
     Measured,
-    /// So much in each direction.
+    /// A limit in each direction.
     Limited {
         /// The rate in bits a second.
         bits_per_s: u64,
     },
-    /// Nothing.
+    /// No limit.
     Unlimited,
 }
 
 /// What a machine moves through a stripe without any limit.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Machine {
-    /// What each statement moved in the direction in which it moved more, in bytes a second.
+    /// For each statement, the bytes per second it moved in its busier direction.
     pub(super) bytes_per_s: Vec<(String, f64)>,
 }
 
 impl Machine {
-    /// The statement that moved least, and how much.
+    /// The statement that moved least, and its rate.
     fn slowest(&self) -> (String, f64) {
         let all = self.bytes_per_s.iter().cloned();
         all.reduce(|a, b| if b.1 < a.1 { b } else { a })
@@ -41,16 +41,16 @@ impl Machine {
     }
 }
 
-/// The link that was chosen, and why.
+/// The chosen link, and why.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Choice {
     pub(super) bits_per_s: Option<u64>,
-    /// What was measured for it, if anything was.
+    /// The measurement it is based on, if there was one.
     measured: Option<(String, f64)>,
     too_much: bool,
 }
 
-/// The largest link of which `shares` stay well below what `machine` moves, or else the smallest.
+/// The fastest link at which `shares` links need well below what `machine` can move, or else the slowest.
 pub(super) fn choose(machine: &Machine, shares: usize) -> Choice {
     let slowest = machine.slowest();
     let all_bytes_per_s = |link: u64| link as f64 / 8.0 * shares as f64;
@@ -65,7 +65,7 @@ pub(super) fn choose(machine: &Machine, shares: usize) -> Choice {
 }
 
 impl Choice {
-    /// A link that was asked for.
+    /// A link that the user asked for.
     pub(super) fn given(bits_per_s: u64) -> Choice {
         Choice {
             bits_per_s: Some(bits_per_s),
@@ -78,7 +78,7 @@ impl Choice {
         self.bits_per_s.map_or("no limit".into(), link_text)
     }
 
-    /// What was chosen and on which measurement, in a line.
+    /// What was chosen, and the measurement behind it, in one line.
     pub(super) fn reason(&self) -> String {
         let link = self.link();
         match &self.measured {
@@ -91,7 +91,7 @@ impl Choice {
         }
     }
 
-    /// What a reader must know before the figures.
+    /// Caveats that a reader must know before the figures.
     pub(super) fn note(&self, shares: usize) -> Option<String> {
         let (_, bytes_per_s) = self.measured.as_ref().filter(|_| self.too_much)?;
         let links = shares as f64 * LINKS_BITS_PER_S[0] as f64 / 8e6;

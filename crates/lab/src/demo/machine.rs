@@ -1,6 +1,6 @@
-//! What this machine moves when nothing limits it: the experiment itself, small and without links,
-//! on the stripe. So everything takes part that will take part later: SQLite and its files, the
-//! initiator, loopback, the targets and their files.
+//! Measures what this machine moves when nothing limits it, by running the experiment itself, small and
+//! without link limits, on the stripe. That way everything takes part that matters later: SQLite and its
+//! files, the initiator, loopback, the targets and their files.
 
 use super::{
     Directory, Options,
@@ -15,13 +15,13 @@ use crate::{
     statements::{Experiment, Survey, Traffic, statements},
 };
 
-/// Rows that it is measured with: some 50 MiB, several times what the client's memory holds.
+/// Rows for this measurement: some 50 MiB, several times the client's memory.
 const ROWS: u64 = 300_000;
-/// Runs of each statement. The fastest counts: what the machine can move is asked for, not what
-/// it moves while something else has it.
+/// Runs of each statement. The fastest counts, because the question is what the machine can move when nothing
+/// else uses it.
 const RUNS: u32 = 3;
 
-/// Measures it, in one or two seconds.
+/// Runs the measurement, in one or two seconds.
 pub(super) fn measure(options: &Options, directory: &Directory) -> Result<Machine> {
     let source = Source::Generated {
         rows: ROWS,
@@ -64,7 +64,7 @@ pub(super) fn measure(options: &Options, directory: &Directory) -> Result<Machin
     })
 }
 
-/// What all shares together moved in the direction in which they moved more.
+/// What all shares together moved in the busier direction, in bytes per second.
 fn moved_bytes_per_s(run: &RunReport) -> f64 {
     let all = run.traffic.iter();
     let all = all.fold(Traffic::default(), |sum, share| sum.plus(*share));

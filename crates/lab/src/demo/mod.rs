@@ -1,10 +1,10 @@
-//! The main job: shares served by processes of their own, each behind a link of limited rate, one
-//! of them and a stripe of all of them under SQLite, and the five statements timed on both.
+//! The main experiment: shares served by separate processes, each behind a rate-limited link, with SQLite on
+//! one share and on a stripe of all of them, and the five statements timed on both.
 //!
-//! `share` starts and ends the processes, `volumes` writes their configuration and ours and opens
-//! what we use of them, `machine` measures what this machine moves without a limit, `link` chooses
-//! the rate by it, and [`run`] puts everything in order. The thread that calls it is the one lane
-//! of the client: it runs SQLite and, while SQLite waits, the initiator.
+//! `share` starts and stops the processes, `volumes` writes their configuration and ours and opens our end,
+//! `machine` measures what this machine moves without a limit, `link` chooses the rate from that, and [`run`]
+//! coordinates everything. The calling thread is the client's only lane: it runs SQLite and, while SQLite
+//! waits, the initiator.
 
 mod directory;
 mod link;
@@ -35,7 +35,7 @@ use crate::{
 /// Timed runs of DELETE and VACUUM; scans run as often as in the paper.
 const DESTRUCTIVE_RUNS: u32 = 3;
 
-/// What is to be run.
+/// The experiment's options.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The `sanstone` program, whose `serve` is a share.
@@ -44,18 +44,18 @@ pub struct Options {
     pub shares: usize,
     /// What limits each share.
     pub link: Link,
-    /// What goes to one share before the next one's turn, in bytes.
+    /// Bytes placed on one share before the stripe moves on to the next.
     pub stripe_unit_bytes: u32,
     /// The rows.
     pub source: Source,
-    /// How the database is run.
+    /// SQLite's settings.
     pub settings: Settings,
 }
 
-/// Runs all of it in `directory` on the data that `survey` describes.
+/// Runs the experiment in `directory` on the data that `survey` describes.
 ///
 /// # Errors
-/// Too little space, a share that does not start, and [`Experiment::run`]'s.
+/// Too little space, a share that does not start, and the errors of [`Experiment::run`].
 pub fn run(
     options: &Options,
     survey: &Survey,
@@ -79,7 +79,7 @@ pub fn run(
     let stage = progress.stage("start the shares", None);
     let client = Client::open(&plan, choice.bits_per_s, &options.binary, directory)?;
     let image = directory.nameless_file()?;
-    // From here on nothing has a name any more: however this ends, nothing is left behind.
+    // From here on no file has a name, so nothing is left behind however this ends.
     directory.remove()?;
     stage.done(&format!("{} processes", options.shares));
     let mut report = Experiment {
@@ -107,7 +107,7 @@ fn repeated(statement: Statement) -> Statement {
     }
 }
 
-/// What a reader must know before the figures.
+/// Caveats that a reader must know before the figures.
 fn notes(plan: &Plan, choice: &Choice) -> Vec<String> {
     choice
         .note(plan.shares())
@@ -116,7 +116,7 @@ fn notes(plan: &Plan, choice: &Choice) -> Vec<String> {
         .collect()
 }
 
-/// What is set beside the database, by name, for people.
+/// The conditions other than the data, by name, for people.
 fn conditions(options: &Options, plan: &Plan, choice: &Choice) -> Vec<(String, String)> {
     let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);

@@ -1,6 +1,5 @@
-//! A share: `sanstone serve` in a process of its own, as on a machine of its own. It tells us its
-//! portal when it serves, and stops by itself when our end of its standard input closes, so that
-//! it outlives us in no case.
+//! A share: `sanstone serve` in its own process, as if on its own machine. It prints its portal once it
+//! serves, and exits when our end of its standard input closes, so that it never outlives us.
 
 use std::{
     fs::{self, File},
@@ -12,19 +11,19 @@ use std::{
 
 use crate::{Error, Result};
 
-/// The most shares of one run: each is a process.
+/// Maximum number of shares in one run: each is a process.
 pub const SHARES_MAX: usize = 16;
 
 /// A running share.
 pub(super) struct Share {
     index: usize,
     child: Child,
-    /// What it has said, without a name in the directory.
+    /// Its output, in a file without a name.
     log: File,
 }
 
 impl Share {
-    /// Starts number `index` with `configuration`, whose relative paths are in `directory`.
+    /// Starts share `index` with `configuration`, whose relative paths start from `directory`.
     pub(super) fn start(
         binary: &Path,
         directory: &super::Directory,
@@ -53,11 +52,11 @@ impl Share {
         Ok(Share { index, child, log })
     }
 
-    /// Waits until it serves; gives its portal.
+    /// Waits until it serves; returns its portal.
     pub(super) fn portal(&mut self) -> Result<SocketAddr> {
         let mut line = String::new();
         if let Some(stdout) = self.child.stdout.take() {
-            // Ends with the line or with the process.
+            // Returns when the line is complete or the process exits.
             let _ = BufReader::new(stdout).read_line(&mut line);
         }
         line.trim().parse().map_err(|_| {
@@ -81,7 +80,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // What it holds goes with it, so there is nothing to finish.
+        // Its data is discarded with it, so there is nothing to shut down cleanly.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -96,7 +95,7 @@ mod tests {
     #[test]
     fn a_share_that_ends_at_once_is_reported_with_what_it_said() {
         let directory = super::super::Directory::new_in(&std::env::temp_dir()).unwrap();
-        // `ls` refuses the options on standard error and ends.
+        // `ls` rejects the options on standard error and exits.
         let mut share = Share::start(Path::new("ls"), &directory, 3, "").unwrap();
         let error = share.portal().unwrap_err().to_string();
         assert!(error.contains("share 3 did not start: ls:"), "{error}");

@@ -1,10 +1,10 @@
-//! The set-ups as configurations: what each share serves, and what the client makes of it. Both
-//! are the text that a user would write, and are opened by the code that opens a user's.
+//! The set-ups as configurations: what each share serves, and what the client builds from it. Both are text
+//! as a user would write it, opened by the same code.
 //!
-//! Each set-up has a LUN of its own on each share that it uses, because each holds its own copy of
-//! the database; and each LUN has its own throttle. On a real share all LUNs would have one link
-//! together. Here only one set-up runs at a time, and the others are quiet by then
-//! ([`Client::settle`]), so a throttle for each LUN gives each set-up what one for all would.
+//! Each set-up keeps its own copy of the database, so it has its own LUN on each share it uses, and each LUN
+//! has its own throttle. On a real share all LUNs would use one link together. Here only one set-up runs at a
+//! time and the others are idle by then ([`Client::settle`]), so a throttle for each LUN has the same effect
+//! as one for all.
 
 use std::{
     collections::BTreeMap,
@@ -33,11 +33,11 @@ use crate::{
     statements::{SetUp, Share as MeasuredShare, Traffic},
 };
 
-/// The client's memory for what it reads ahead, in the set-ups without a cache worth the name.
+/// The client's memory for read-ahead, in the set-ups without a significant cache.
 pub(super) const SMALL_CACHE_BYTES: u64 = 16 << 20;
-/// What is read ahead of a scan at most, in all set-ups.
+/// Maximum read-ahead of a scan, in all set-ups.
 pub(super) const READ_AHEAD_BYTES: u64 = 2 << 20;
-/// How the shares keep their files.
+/// The caching mode of the shares' files.
 pub(super) const CACHING: &str = "write-back";
 
 const INITIATOR: &str = "iqn.2026-11.io.sanstone:demo";
@@ -45,7 +45,7 @@ const INITIATOR: &str = "iqn.2026-11.io.sanstone:demo";
 /// One set-up.
 #[derive(Debug, Clone)]
 struct SetUpPlan {
-    /// What the configurations call its volume.
+    /// The name of its volume in the configurations.
     volume: &'static str,
     name: String,
     lun: usize,
@@ -54,7 +54,7 @@ struct SetUpPlan {
     cache_bytes: u64,
 }
 
-/// All set-ups and how large they are.
+/// All set-ups and their sizes.
 #[derive(Debug, Clone)]
 pub(super) struct Plan {
     shares: usize,
@@ -98,16 +98,16 @@ impl Plan {
         }
     }
 
-    /// Only the stripe.
+    /// The stripe alone.
     pub(super) fn stripe(shares: usize, stripe_unit_bytes: u32, database_bytes: u64) -> Plan {
         let mut plan = Plan::experiment(shares, stripe_unit_bytes, database_bytes);
         plan.set_ups.retain(|set_up| set_up.volume == "stripe");
         plan
     }
 
-    /// What the shares' files will take at most, and the image of the database, in bytes.
+    /// Maximum size of the shares' files plus the image of the database, in bytes.
     pub(super) fn disk_bytes(&self) -> u64 {
-        // Each set-up's database, its journals and VACUUM's copy: 3.4 times the database, measured.
+        // For each set-up the database, its journals and VACUUM's copy: 3.4 times the database, measured.
         let databases = 4 * self.set_ups.len() as u64 + 1;
         databases * self.database_bytes + (16 << 20)
     }
@@ -117,7 +117,7 @@ impl Plan {
         self.shares
     }
 
-    /// Says so where the table is too small to measure links with.
+    /// A note if the table is too small for measuring links.
     pub(super) fn note(&self) -> Option<String> {
         (self.database_bytes < 2 * SMALL_CACHE_BYTES).then(|| {
             format!(
@@ -134,7 +134,7 @@ impl Plan {
         large_cache_bytes(self.database_bytes)
     }
 
-    /// What share number `share` serves.
+    /// The configuration that share number `share` serves.
     fn share_configuration(&self, share: usize, link: Option<u64>) -> String {
         let mut text = format!("state = \"share-{share}.state\"\nlanes = 1\n\n");
         let mut luns = Vec::new();
@@ -170,11 +170,11 @@ impl Plan {
         if !set_up.striped {
             return disk.next_multiple_of(4096);
         }
-        // The superblock's MiB before a whole number of units.
+        // The superblock's MiB, followed by a whole number of units.
         (1 << 20) + disk.div_ceil(set_up.shares as u64).next_multiple_of(unit)
     }
 
-    /// What the client makes of the shares at `portals`.
+    /// The client's configuration for the shares at `portals`.
     fn client_configuration(&self, portals: &[SocketAddr]) -> String {
         let mut text = String::new();
         for set_up in &self.set_ups {
@@ -190,7 +190,7 @@ impl Plan {
                     )
                 })
                 .collect();
-            // Nobody but the demo logs in to a share of its own.
+            // Only the demo logs in to its own shares.
             let (only_writer, below) = if set_up.striped {
                 let unit = self.stripe_unit_bytes;
                 let disks = disks.join(", ");
@@ -210,7 +210,7 @@ impl Plan {
     }
 }
 
-/// Room for the table, for what is read ahead, and for a little of the journal's blocks.
+/// Room for the table, for read-ahead, and for some of the journal's blocks.
 fn large_cache_bytes(database_bytes: u64) -> u64 {
     (database_bytes + (32 << 20)).next_multiple_of(1 << 20)
 }
@@ -219,15 +219,15 @@ fn target(share: usize) -> String {
     format!("iqn.2026-11.io.sanstone:demo-share-{share}")
 }
 
-/// The client's end: its lane, the volumes open on it, and the shares.
+/// The client's end: its lane, the volumes opened on it, and the shares.
 pub(super) struct Client {
     plan: Plan,
     volumes: Vec<SharedVolume>,
-    /// For each share the counters of its LUNs, one for each set-up that uses it.
+    /// For each share, the counters of its LUNs, one for each set-up that uses it.
     counters: Vec<Vec<StatsHandle>>,
     lane: Rc<Lane>,
     graph: Graph,
-    // Last: fields drop in order, and the sessions end before their targets.
+    // Declared last: fields drop in order, and the sessions must end before their targets.
     _shares: Vec<Share>,
 }
 
@@ -265,7 +265,7 @@ impl Client {
         })
     }
 
-    /// What is measured: a disk for each set-up.
+    /// The disks to measure, one for each set-up.
     pub(super) fn set_ups(&self) -> Result<Vec<SetUp>> {
         let set_ups = self.plan.set_ups.iter().zip(&self.volumes);
         set_ups
@@ -292,8 +292,8 @@ impl Client {
             .collect()
     }
 
-    /// Waits until the links are quiet: what was read ahead of the last statement and not used
-    /// must not be on its way when the next one is timed.
+    /// Waits until the links are idle: unused read-ahead of the last statement must not be in transit when
+    /// the next one is timed.
     pub(super) fn settle(&self) -> impl Fn() + 'static {
         const QUIET: Duration = Duration::from_millis(15);
         const ROUNDS_MAX: u32 = 200;
@@ -319,9 +319,9 @@ impl Client {
 }
 
 impl Drop for Client {
-    /// Gives the stripes up and logs out.
+    /// Closes the stripes and logs out.
     fn drop(&mut self) {
-        // The shares go next, and their disks with them.
+        // The shares are dropped next, and their disks with them.
         let _ = self.lane.clone().block_on(self.graph.close());
     }
 }
@@ -367,7 +367,7 @@ async fn open_volumes(plan: &Plan, graph: &mut Graph, lane: &Lane) -> Result<Vec
     Ok(volumes)
 }
 
-/// The counters of each share's LUNs, by where the client's configuration has them.
+/// The counters of each share's LUNs, found by their names in the client's configuration.
 fn counters(plan: &Plan, stats: &BTreeMap<String, StatsHandle>) -> Vec<Vec<StatsHandle>> {
     let of_share = |share: usize| {
         let used = plan.set_ups.iter().filter(|set_up| share < set_up.shares);

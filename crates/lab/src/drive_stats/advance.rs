@@ -1,12 +1,12 @@
-//! Real days continued: the rows of the files as they are, and after the last of their days the
-//! fleet of that day, advanced until the data covers the days that were asked for.
+//! Continues real data: first the rows of the files unchanged, then the fleet of their last day, advanced day
+//! by day until the data covers the requested number of days.
 
 use super::{Date, Row, Schema, csv::Files, fleet::Fleet};
 use crate::{Error, Result};
 use engine::random::SplitMix64;
 use std::sync::Arc;
 
-/// The rows of files, then those of their fleet on the days after.
+/// The rows of files, followed by those of their fleet on later days.
 pub(crate) struct Continued {
     files: Files,
     schema: Arc<Schema>,
@@ -15,12 +15,12 @@ pub(crate) struct Continued {
     first_date: Option<Date>,
     /// The rows of the latest day read so far.
     latest: Vec<Row>,
-    /// Set once the files have ended.
+    /// Set once the files are exhausted.
     future: Option<(Fleet, u64)>,
 }
 
 impl Continued {
-    /// Continues `files` until `days` days are covered, theirs included.
+    /// Continues `files` until `days` days are covered, including theirs.
     pub(crate) fn new(files: Files, days: u32, seed: u64) -> Self {
         let schema = files.schema();
         Self {

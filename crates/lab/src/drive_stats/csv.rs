@@ -1,7 +1,7 @@
-//! Backblaze's daily CSV files, plain or gzip (told apart by their first two bytes, not by name).
-//! Columns are found by their header's name, so files of different years, with more or fewer SMART
-//! columns, can be read together: the schema is the union, and what a file lacks is NULL. Columns
-//! that are neither fixed nor SMART (newer years name the data centre) are not read.
+//! Reads Backblaze's daily CSV files, plain or gzip (recognised by their first two bytes, not by name).
+//! Columns are found by header name, so files of different years, with more or fewer SMART columns, can be
+//! read together: the schema is the union, and a column missing from a file is NULL. Columns that are neither
+//! fixed nor SMART (newer years name the data centre) are ignored.
 
 use std::{
     collections::HashMap,
@@ -19,7 +19,7 @@ pub(crate) struct Files {
     schema: Arc<Schema>,
     paths: std::vec::IntoIter<PathBuf>,
     file: Option<DailyFile>,
-    /// Models repeat row after row: each name is kept once.
+    /// Models repeat row after row, so each name is stored once.
     models: HashMap<String, Arc<str>>,
 }
 
@@ -46,7 +46,7 @@ impl Files {
         })
     }
 
-    /// The columns of all files together.
+    /// The union of the columns of all files.
     pub(crate) fn schema(&self) -> Arc<Schema> {
         self.schema.clone()
     }
@@ -85,16 +85,16 @@ impl Iterator for Files {
     }
 }
 
-/// One open file and where its columns are.
+/// One open file and the positions of its columns.
 struct DailyFile {
     path: PathBuf,
     reader: csv::Reader<Box<dyn Read>>,
     record: csv::StringRecord,
-    /// The fields of [`FIXED_COLUMNS`].
+    /// The field numbers of [`FIXED_COLUMNS`].
     fixed: [usize; FIXED_COLUMNS.len()],
-    /// What each field is, if it is a SMART value.
+    /// For each field, its SMART column, if it is one.
     smart: Vec<Option<SmartColumn>>,
-    /// Field and its place in [`Row::smart`].
+    /// Field number and index in [`Row::smart`].
     places: Vec<(usize, usize)>,
     rows: u64,
 }
@@ -217,7 +217,7 @@ impl DailyFile {
             .map_err(|_| self.wrong(&format!("{what} is `{text}`, not a whole number")))
     }
 
-    /// An error in the record that was read last.
+    /// An error in the last record read.
     fn wrong(&self, what: &str) -> Error {
         let line = self.record.position().map_or(1, csv::Position::line);
         Error::Data {

@@ -1,7 +1,7 @@
-//! A fleet of drives that advances day by day: it writes one row for each drive and day, ages the
-//! SMART values, lets drives fail at their model's annual rate (the row of the last day says
-//! failure=1), and replaces a failed drive the next day by a new one of the same model. Made and
-//! real fleets are advanced by this same code; it keeps one row per drive and nothing older.
+//! A fleet of drives that advances day by day. It emits one row per drive and day, ages the SMART values,
+//! lets drives fail at their model's annual rate (the last day's row has failure=1), and replaces a failed
+//! drive the next day with a new one of the same model. Generated and real fleets use the same code. It keeps
+//! one row per drive and no history.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -14,20 +14,20 @@ struct Drive {
     /// The row of the current day.
     row: Row,
     vendor: Vendor,
-    /// Days until its last one; 0 is today.
+    /// Days until its last day; 0 is today.
     days_left: u32,
-    /// For how many days before the last its SMART values show it.
+    /// For how many days before the last its SMART values show the coming failure.
     ill_days: u32,
 }
 
-/// Where an attribute's two values are in a row.
+/// The columns of an attribute's two values in a row.
 struct Attribute {
     number: u8,
     normalized: Option<usize>,
     raw: Option<usize>,
 }
 
-/// The rows of a fleet, drive by drive and day by day, without end.
+/// The endless sequence of a fleet's rows, drive by drive and day by day.
 pub(crate) struct Fleet {
     drives: Vec<Drive>,
     attributes: Vec<Attribute>,
@@ -39,8 +39,8 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// A fleet that starts with `rows`, all of one day, and whose first row out is the first of
-    /// that day again.
+    /// A fleet that starts with `rows`, all of one day. The first row it returns is the first of that same
+    /// day.
     pub(crate) fn new(schema: &Schema, rows: Vec<Row>, date: Date, mut random: SplitMix64) -> Self {
         let serials = rows.iter().map(|row| row.serial_number.clone()).collect();
         let drives = rows
@@ -57,7 +57,7 @@ impl Fleet {
         }
     }
 
-    /// Goes on to the next day at once, so that the first row out is that of the next day.
+    /// Advances to the next day at once, so that the first row returned is of that day.
     pub(crate) fn starting_tomorrow(mut self) -> Self {
         self.begin_next_day();
         self
@@ -99,12 +99,12 @@ impl Iterator for Fleet {
 impl Drive {
     fn new(row: Row, random: &mut SplitMix64) -> Self {
         let rate = models::annual_failure_rate(&row.model);
-        // Failures come at a constant rate, so the time to the next one is exponential; a drive
-        // lives one day at least.
+        // Failures have a constant rate, so the time to the next one is exponential; a drive lives at least
+        // one day.
         let days_left = (-random.unit().ln() * 365.25 / rate)
             .ceil()
             .min(f64::from(u32::MAX));
-        // About a quarter of all drives die without a warning.
+        // About a quarter of all drives fail without warning.
         let ill_days = if random.one_in(4) {
             0
         } else {
@@ -146,7 +146,7 @@ impl Drive {
     }
 }
 
-/// The new drive that takes the slot of `failed`: same model, reporting the same attributes.
+/// The new drive that replaces `failed`: same model, reporting the same attributes.
 fn replacement(
     failed: &Row,
     attributes: &[Attribute],
@@ -176,8 +176,8 @@ fn replacement(
     row
 }
 
-/// A serial number that looks like `like` (letters for letters, digits for digits, the same two
-/// first characters, or four for "WD-W") and which no drive of the fleet has.
+/// A serial number shaped like `like` (letters for letters, digits for digits, the same two first characters,
+/// or four for "WD-W") that no drive of the fleet has.
 pub(crate) fn new_serial(
     like: &str,
     serials: &mut HashSet<Arc<str>>,
@@ -199,7 +199,7 @@ pub(crate) fn new_serial(
         if serials.insert(serial.clone()) {
             return serial;
         }
-        // A shape with few or no free characters runs out: lengthen it.
+        // A shape with few free characters can run out of numbers, so lengthen it now and then.
         if random.one_in(64) {
             return new_serial(&format!("{like}0"), serials, random);
         }

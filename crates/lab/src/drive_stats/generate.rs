@@ -1,7 +1,6 @@
-//! A made data set: the models and capacities of the real fleet in their real proportions, drives
-//! of mixed age, from 2017-01-01 on. At the default size the fleet has as many drives as the real
-//! one; for fewer rows it has fewer drives rather than fewer days, so that January 2017 is always
-//! complete.
+//! A generated data set: models and capacities in the proportions of the real fleet, drives of mixed age,
+//! starting on 2017-01-01. At the default size the fleet has as many drives as the real one. Fewer rows mean
+//! fewer drives rather than fewer days, so that January 2017 is always complete.
 
 use std::{collections::HashSet, sync::Arc};
 
@@ -14,10 +13,10 @@ use super::{
     smart,
 };
 
-/// Days that a data set smaller than the full fleet's covers at least.
+/// A data set smaller than the full fleet covers at least this many days.
 const DAYS_MIN: u64 = 45;
 
-/// `rows` rows; the same `seed` gives the same ones.
+/// Generates `rows` rows; the same `seed` gives the same rows.
 pub(crate) fn rows(rows: u64, seed: u64) -> impl Iterator<Item = Row> {
     let schema = Schema::of_2013();
     let mut random = SplitMix64::new(seed);
@@ -32,8 +31,8 @@ fn first_day(schema: &Schema, drives: u64, date: Date, random: &mut SplitMix64) 
     let names: Vec<Arc<str>> = MODELS.iter().map(|model| model.name.into()).collect();
     let mut rows: Vec<Row> = (0..drives)
         .map(|drive| {
-            // The drive's place among the real fleet's decides its model: with all places taken,
-            // the counts are exactly the real ones.
+            // The drive's position in the real fleet determines its model, so that a full-size fleet has
+            // exactly the real counts.
             let model = model_at(drive * FLEET_DRIVES / drives);
             let serial_number = new_serial(MODELS[model].serial_like, &mut serials, random);
             let smart = first_smart(schema, &MODELS[model], random);
@@ -49,7 +48,7 @@ fn first_day(schema: &Schema, drives: u64, date: Date, random: &mut SplitMix64) 
             }
         })
         .collect();
-    // In the real files, models are mixed: drives are listed by where they sit in the racks.
+    // Real files mix the models, because they list drives by rack position.
     for last in (1..rows.len()).rev() {
         rows.swap(last, random.below(last as u64 + 1) as usize);
     }
@@ -70,7 +69,7 @@ fn first_smart(schema: &Schema, model: &Model, random: &mut SplitMix64) -> Vec<O
     let vendor = Vendor::of(model.name);
     let reported = smart::reported_by(vendor);
     let hours = random.between(24, 36_000);
-    // Both values of an attribute must come from one draw; the columns lie side by side.
+    // Both values of an attribute must come from one draw; their columns are adjacent.
     let mut drawn = (0, (0, 0));
     let value = |column: &super::SmartColumn| {
         if !reported.contains(&column.attribute) {

@@ -1,7 +1,7 @@
-//! Backblaze's daily drive_stats: one row a drive and day, with the drive's SMART values. Rows come
-//! from a seeded synthetic fleet (`generate`), from the published CSV files (`csv`), or from such a
-//! file whose fleet is continued day by day (`advance`). All three are streams: no more than one
-//! day's fleet is in memory.
+//! Backblaze's daily drive_stats: one row per drive and day, with the drive's SMART values. Rows come from a
+//! seeded synthetic fleet (`generate`), from the published CSV files (`csv`), or from such files with their
+//! last fleet continued day by day (`advance`). All three are streams: memory holds at most one day of the
+//! fleet.
 
 mod advance;
 mod csv;
@@ -28,7 +28,7 @@ pub struct Row {
     pub serial_number: Arc<str>,
     /// Its model, with the vendor's name where the vendor gives it.
     pub model: Arc<str>,
-    /// Its capacity in bytes (-1 where the drive would not say).
+    /// Its capacity in bytes (-1 if the drive did not report it).
     pub capacity_bytes: i64,
     /// Whether this was the drive's last day.
     pub failure: bool,
@@ -41,7 +41,7 @@ pub struct Row {
 pub struct SmartColumn {
     /// Attribute number, 1 to 255.
     pub attribute: u8,
-    /// The raw value, else the normalized one.
+    /// Whether this is the raw value rather than the normalized one.
     pub raw: bool,
 }
 
@@ -68,7 +68,7 @@ impl fmt::Display for SmartColumn {
     }
 }
 
-/// The columns of a data set: [`FIXED_COLUMNS`], then these.
+/// The columns of a data set: [`FIXED_COLUMNS`], followed by these.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schema {
     /// The SMART columns in their order.
@@ -91,7 +91,7 @@ const ATTRIBUTES_2013: [u8; 40] = [
 ];
 
 impl Schema {
-    /// The 85 columns of the files of 2013, which a made fleet has.
+    /// The 85 columns of the 2013 files, which a generated fleet has.
     pub fn of_2013() -> Self {
         let both = |attribute| [false, true].map(|raw| SmartColumn { attribute, raw });
         Self {
@@ -109,7 +109,7 @@ impl Schema {
 /// Where the rows come from.
 #[derive(Debug, Clone)]
 pub enum Source {
-    /// A made fleet from 2017-01-01 on.
+    /// A generated fleet from 2017-01-01 on.
     Generated {
         /// How many rows.
         rows: u64,
@@ -130,11 +130,11 @@ pub enum Source {
 /// Rows for [`Source::Generated`] with which a scan moves 275 MiB (at 64 KiB pages).
 pub const DEFAULT_ROWS: u64 = 1_600_000;
 
-/// A stream of rows and what is known of it.
+/// A stream of rows and its description.
 pub struct Rows {
     /// The columns of each row.
     pub schema: Arc<Schema>,
-    /// How many rows will come, where that is known before.
+    /// How many rows will come, if known in advance.
     pub expected: Option<u64>,
     rows: Box<dyn Iterator<Item = Result<Row>>>,
 }
@@ -148,11 +148,11 @@ impl Iterator for Rows {
 }
 
 impl Source {
-    /// Opens the source: reads the files' headers, makes the fleet.
+    /// Opens the source: reads the files' headers, or creates the fleet.
     ///
     /// # Errors
-    /// A file that cannot be read, or lacks a column of [`FIXED_COLUMNS`]. A bad row is an error of
-    /// the stream, with its file and line.
+    /// A file cannot be read or lacks a column of [`FIXED_COLUMNS`]. A bad row is an error of the stream,
+    /// with its file and line.
     pub fn open(&self) -> Result<Rows> {
         match self {
             Self::Generated { rows, seed } => Ok(Rows {

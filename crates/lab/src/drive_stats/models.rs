@@ -1,8 +1,8 @@
-//! The drive models of one real day, 2013-04-10, with how many of each were running: the mix that a
-//! made fleet has. Failure rates are per year and rounded from what Backblaze published for these
-//! models over their lives; a model not listed fails at the rate of the whole fleet.
+//! The drive models of one real day, 2013-04-10, with the number of each in service: the mix of a generated
+//! fleet. Failure rates are per year, rounded from what Backblaze published for these models over their
+//! lifetime; a model not listed fails at the rate of the whole fleet.
 
-/// A drive maker, as far as SMART differs between them.
+/// Drive makers, as far as their SMART values differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Vendor {
     /// Hitachi and HGST.
@@ -11,7 +11,7 @@ pub(crate) enum Vendor {
     Seagate,
     /// Western Digital.
     WesternDigital,
-    /// Toshiba, Samsung and whoever else.
+    /// Toshiba, Samsung and all others.
     Other,
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct Model {
     pub(crate) capacity_bytes: i64,
     /// Drives of this model on 2013-04-10.
     pub(crate) drives: u64,
-    /// Share of drives failing in a year.
+    /// Fraction of drives that fail in a year.
     pub(crate) annual_failure_rate: f64,
     /// What its serial numbers look like.
     pub(crate) serial_like: &'static str,
@@ -68,7 +68,7 @@ const fn model(
 /// Failure rate per year of a model that is not in [`MODELS`].
 const FLEET_FAILURE_RATE: f64 = 0.03;
 
-/// All drives of 2013-04-10.
+/// Number of drives on 2013-04-10.
 pub(crate) const FLEET_DRIVES: u64 = 21_195;
 
 /// The table; the counts add up to [`FLEET_DRIVES`].
@@ -111,7 +111,7 @@ pub(crate) static MODELS: [Model; 36] = [
     model("WDC WD15EADS", TB1_5, 1, 0.05, WD),
 ];
 
-/// How often drives called `name` fail, as a share in a year.
+/// The annual failure rate of the model `name`, as a fraction.
 pub(crate) fn annual_failure_rate(name: &str) -> f64 {
     let known = MODELS.iter().find(|model| model.name == name);
     known.map_or(FLEET_FAILURE_RATE, |model| model.annual_failure_rate)

@@ -1,7 +1,7 @@
-//! SMART attributes: what a drive of each maker reports when it is new to the fleet, and how a day
-//! changes it. The rules are per attribute and work on whatever a row holds, so that a real drive's
-//! values (often only five raw ones) go on from where they are. A drive that is about to fail has
-//! growing reallocated, pending and uncorrectable sector counts; others hardly ever do.
+//! SMART attributes: what a drive of each maker reports when it is new to the fleet, and how a day changes
+//! it. The rules work on each attribute from whatever the row holds, so that a real drive's values (often
+//! only five raw ones) continue from where they are. A drive about to fail has growing reallocated, pending
+//! and uncorrectable sector counts; in other drives these hardly ever grow.
 
 use engine::random::SplitMix64;
 
@@ -97,7 +97,7 @@ pub(crate) fn initial(
     }
 }
 
-/// Advances `attribute` by one day; `dying` drives wear out visibly. What is `None` stays so.
+/// Advances `attribute` by one day; `dying` drives wear out visibly. `None` stays `None`.
 pub(crate) fn age(
     attribute: u8,
     vendor: Vendor,

@@ -1,5 +1,5 @@
-//! What a data set must be: seeded, of the real mix, with drives that fail and are replaced; and
-//! what the reader says of files that are not daily files.
+//! Tests the properties of a data set: seeded, the real mix of models, drives that fail and are replaced; and
+//! the reader's errors for files that are not daily files.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,7 +22,7 @@ fn date(text: &str) -> Date {
     text.parse().unwrap()
 }
 
-/// A file of its own for a test, removed at its end.
+/// A temporary file of one test, removed at its end.
 struct TestFile(PathBuf);
 
 impl TestFile {
@@ -269,7 +269,7 @@ fn a_real_day_is_continued_with_its_own_drives() {
     assert_eq!(rows[2].date, date("2013-04-11"));
     assert_eq!(rows[2].serial_number, rows[0].serial_number);
     assert_eq!(rows[2].smart, [None, Some(0), Some(4055)]);
-    // The second drive failed on the real day: another one is in its place, with the same columns.
+    // The second drive failed on the real day, so another one replaces it, with the same columns.
     assert_eq!(rows[3].model, rows[1].model);
     assert_ne!(rows[3].serial_number, rows[1].serial_number);
     assert!(rows[3].smart.iter().all(Option::is_some));
@@ -278,6 +278,6 @@ fn a_real_day_is_continued_with_its_own_drives() {
         Some(0),
         "a new drive's hours start at zero"
     );
-    // What is covered already needs no continuing.
+    // Days already covered need no continuation.
     assert_eq!(file.read_days(Some(1)).unwrap().len(), 2);
 }

@@ -1,20 +1,20 @@
-//! When the I/Os of an open loop are to begin: known beforehand, whatever becomes of them.
+//! The arrival times of an open loop, which are fixed in advance and do not depend on how fast I/Os complete.
 
 use engine::random::SplitMix64;
 use serde::{Deserialize, Serialize};
 
-/// How arrivals follow each other.
+/// The distribution of the intervals between arrivals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Spacing {
-    /// Independently of each other, as the requests of many users.
+    /// Independent of each other, like the requests of many users.
     #[default]
     Poisson,
-    /// One after the other in even steps.
+    /// At equal intervals.
     Even,
 }
 
-/// The moments of arrivals, in nanoseconds from the beginning. Its copies give the same ones.
+/// Arrival times, in nanoseconds from the start. A clone continues with the same times.
 #[derive(Clone, Debug)]
 pub(super) struct Schedule {
     at_ns: f64,

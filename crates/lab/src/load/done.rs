@@ -1,51 +1,52 @@
-//! What a load has done, with the times of all of its I/Os.
+//! The results of a load, including the times of all its I/Os.
 
 use engine::Duration;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use volume::layers::Layers;
 
-/// What a load has done.
+/// The results of a load.
 #[derive(Clone, Debug)]
 pub struct Done {
     /// I/Os completed.
     pub ios: u64,
-    /// Bytes that they moved.
+    /// Bytes transferred by them.
     pub bytes: u64,
-    /// How long it ran, to the end of its last I/O.
+    /// Duration of the load, up to the end of its last I/O.
     pub elapsed: Duration,
-    /// Time of each I/O in nanoseconds: of a closed loop from its beginning, of an open one from the moment
-    /// at which it was to begin.
+    /// Latency of each I/O in nanoseconds: in a closed loop from its start, in an open loop from its intended
+    /// start.
     pub latency_ns: Histogram<u64>,
-    /// The part of it that the volume took, in nanoseconds; without the wait for an adapter's place and
-    /// for a load that is behind.
+    /// The part of the latency spent in the volume, in nanoseconds; it excludes waiting for the adapter and
+    /// for a load that has fallen behind.
     pub volume_ns: Histogram<u64>,
-    /// How late the generator itself began each I/O of an open loop, in nanoseconds.
+    /// How late the generator itself started each I/O of an open loop, in nanoseconds.
     pub late_ns: Histogram<u64>,
-    /// Arrivals of an open loop that did not begin before the time was over.
+    /// Arrivals of an open loop that had not started when the time was over.
     pub not_begun: u64,
-    /// What it was like meanwhile.
+    /// The state of the load over time.
     pub series: Vec<Point>,
-    /// Of a load that was watched: I/Os over all of its time, a few thousand of them.
+    /// If the load was watched: a few thousand I/Os sampled over its whole duration.
     pub seen: Vec<SeenIo>,
 }
 
 /// Where the time of an I/O went.
 #[derive(Clone, Copy, Debug)]
 pub struct SeenIo {
-    /// As its latency counts, in nanoseconds.
+    /// Its latency, measured as in [`Done::latency_ns`], in nanoseconds.
     pub latency_ns: u64,
-    /// The part of it that the volume took.
+    /// The part of it spent in the volume, in nanoseconds.
     pub volume_ns: u64,
-    /// And where that was.
+    /// How the volume's part divides into layers.
     pub layers: Layers,
 }
 
-/// One of so many I/Os, always as many more as there are too many of them.
+/// A sample of a stream of I/Os in bounded memory: when it is full, it drops every other one and from then on
+/// keeps half as many.
 #[derive(Debug, Default)]
 pub(super) struct Sampled {
     pub(super) ios: Vec<SeenIo>,
-    /// As a power of two.
+    /// The sampling interval, as a power of two.
     one_of: u32,
     count: u64,
 }
@@ -71,28 +72,28 @@ impl Sampled {
     }
 }
 
-/// A moment of a load, and what has happened since the one before.
+/// A moment of a load, and what happened since the previous point.
 #[derive(Clone, Copy, PartialEq, Debug, Deserialize, Serialize)]
 pub struct Point {
-    /// Since the beginning, in milliseconds.
+    /// Time since the start, in milliseconds.
     pub at_ms: f64,
-    /// I/Os that have arrived and not ended: those at the volume and those that wait before it.
+    /// I/Os that have arrived and not completed: those at the volume and those waiting in front of it.
     pub queue: u64,
-    /// Of these, at the volume.
+    /// Those of them at the volume.
     pub at_volume: u64,
-    /// I/Os a second.
+    /// I/Os per second.
     pub iops: f64,
-    /// Mean latency of those that have ended, in microseconds; 0 if none has.
+    /// Mean latency of the I/Os that completed, in microseconds; 0 if there were none.
     pub latency_us: f64,
 }
 
 impl Done {
-    /// That of a load of which the times of single I/Os are not known.
+    /// The result of a load for which the times of single I/Os are unknown.
     pub(crate) fn without_times(elapsed: Duration) -> Done {
         Done::of_latencies(elapsed, histogram())
     }
 
-    /// What is known where only latencies were measured.
+    /// The result where only latencies were measured.
     pub(crate) fn of_latencies(elapsed: Duration, latency_ns: Histogram<u64>) -> Done {
         Done {
             ios: latency_ns.len(),
@@ -122,30 +123,30 @@ impl Done {
         self.latency_ns.mean() / 1e3
     }
 
-    /// The latency which a part `quantile` of all I/Os does not exceed, in microseconds.
+    /// The latency that a fraction `quantile` of all I/Os does not exceed, in microseconds.
     pub fn quantile_us(&self, quantile: f64) -> f64 {
         quantile_us(&self.latency_ns, quantile)
     }
 
-    /// Mean number of I/Os that had arrived and not ended, as it was counted from time to time.
+    /// Mean number of I/Os that had arrived and not completed, from periodic samples.
     pub fn mean_queue(&self) -> f64 {
         let sum: u64 = self.series.iter().map(|point| point.queue).sum();
         sum as f64 / self.series.len().max(1) as f64
     }
 
-    /// The same by Little's law: arrivals a second times the mean time that each took.
+    /// The same by Little's law: arrival rate times mean latency.
     pub fn queue_by_little(&self) -> f64 {
         self.iops() * self.mean_us() / 1e6
     }
 }
 
-/// The same of any histogram in nanoseconds.
+/// A quantile of any histogram in nanoseconds, converted to microseconds.
 pub(crate) fn quantile_us(histogram: &Histogram<u64>, quantile: f64) -> f64 {
     histogram.value_at_quantile(quantile) as f64 / 1e3
 }
 
-/// All values of a histogram in nanoseconds, as pairs: from so many microseconds on, so many. A pair reaches
-/// to the next eighth of a power of two.
+/// A histogram in nanoseconds as pairs of a lower bound in microseconds and a count. Each bucket spans an
+/// eighth of a power of two.
 pub(crate) fn buckets_us(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
     let mut buckets: Vec<(f64, u64)> = Vec::new();
     for recorded in histogram.iter_recorded() {
@@ -160,7 +161,8 @@ pub(crate) fn buckets_us(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
     buckets
 }
 
-/// From 100 ns to a minute, to 0.1 %: what is compared with others' percentiles adds no error of its own.
+/// From 100 ns to a minute with a precision of 0.1 %, so that comparisons with other tools' percentiles add
+/// no error.
 pub(super) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(100, 60_000_000_000, 3).expect("valid bounds")
 }

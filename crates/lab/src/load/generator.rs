@@ -1,6 +1,6 @@
-//! Drives a load: a task for each outstanding I/O of a closed loop; of an open one a single task that
-//! lets each I/O begin at its moment, whatever has become of those before, and one for each I/O.
-//! Another task looks at the queue from time to time.
+//! Drives a load. A closed loop has one task for each outstanding I/O. An open loop has a single task that
+//! starts each I/O at its arrival time, however slowly earlier ones complete, and one task for each I/O.
+//! Another task samples the queue length.
 
 use std::{
     cell::{Cell, RefCell},
@@ -29,36 +29,37 @@ use super::{
     stamps::marked,
 };
 
-/// I/Os of an open loop that have begun and not ended, at most: what arrives above it waits, and its
-/// latency counts. fio is told the same.
+/// Maximum number of started but uncompleted I/Os in an open loop. Arrivals beyond it wait, and their latency
+/// includes the wait. fio gets the same limit.
 pub(crate) const BEGUN_MAX: usize = 1024;
 
-/// And as many bytes.
+/// The same limit in bytes.
 const BEGUN_BYTES_MAX: usize = 256 << 20;
 
-/// Looks at the queue over the whole time.
+/// Number of queue samples over the whole duration.
 const POINTS: u32 = 200;
-/// The least time between two of them.
+/// The least time between two samples.
 const POINT_MIN: Duration = Duration::from_millis(2);
-/// The most time for which the end of a load may go unnoticed.
+/// The longest that the end of a load may go unnoticed.
 const LOOK_MAX: Duration = Duration::from_millis(20);
 
-/// A sleep may end so much too late where the processor has rested.
+/// How late a sleep may end on an idle processor.
 const SPIN: Duration = Duration::from_micros(60);
 
-/// Of a load that is watched, so many I/Os are: to tell where its time went takes a target longer. A prime, so
-/// that it is not always the same disk's.
+/// A watched load samples one I/O in this many, because reporting stage times costs the target CPU. A prime,
+/// so that the samples do not always fall on the same disk.
 pub(crate) const SEEN_ONE_OF: u64 = 67;
-/// And one is that comes so long after the last.
+/// An I/O is also sampled if the last sample is older than this.
 const SEEN_AFTER: Duration = Duration::from_millis(1);
 
-/// How often another place is drawn where a write is in the way, before it is waited for.
+/// How many other places to try, when another write is in the way, before waiting for it.
 const DRAWS_MAX: u32 = 16;
 
-/// Loads `luns` in turn for `duration`, or until `stop`.
+/// Loads `luns` in rotation for `duration`, or until `stop`.
 ///
 /// # Errors
-/// The first error of an I/O ends the load, and so does the first read that gives what was not written.
+/// The first I/O error ends the load, and so does the first read that returns data other than what was
+/// written.
 pub async fn generate(
     luns: &[Lun],
     workload: &Workload,
@@ -78,7 +79,8 @@ pub async fn generate(
             rate_per_s,
             spacing,
         } => {
-            // Otherwise Linux may end each sleep up to 50 µs late. If this is refused, only precision is lost.
+            // By default Linux may end each sleep up to 50 µs late (the timer slack). If this fails, only
+            // precision suffers.
             let _ = thread::set_current_timer_slack(NonZeroU64::new(1));
             arrive(&run, began, Schedule::new(rate_per_s, spacing)).await;
             let _ = thread::set_current_timer_slack(None);
@@ -109,7 +111,7 @@ pub async fn generate(
 
 struct Run {
     luns: Vec<LunRun>,
-    /// The adapter's places in all.
+    /// The adapter's total queue slots.
     places: Option<Rc<Budget>>,
     data: Payload,
     durability: Durability,
@@ -117,7 +119,7 @@ struct Run {
     stop: Stop,
     ios_max: u64,
     is_over: Cell<bool>,
-    /// The arrivals of an open loop that are still to come, and how many have come.
+    /// The future arrivals of an open loop, and the number of past ones.
     arrivals: RefCell<Option<(Peekable<Schedule>, u64)>>,
     begun: Cell<u64>,
     at_volume: Cell<u64>,
@@ -126,7 +128,7 @@ struct Run {
     times: RefCell<Times>,
     is_prompt: bool,
     is_watched: bool,
-    /// When the last I/O was issued that is watched.
+    /// When the last sampled I/O was issued.
     seen_at: Cell<Instant>,
     seen: RefCell<Sampled>,
     failed: RefCell<Option<Error>>,
@@ -136,7 +138,7 @@ struct LunRun {
     volume: SharedVolume,
     ledger: Option<Rc<Ledger>>,
     ios: RefCell<Places>,
-    /// The adapter's places for this one.
+    /// The adapter's queue slots for this LUN.
     places: Option<Rc<Budget>>,
 }
 
@@ -145,7 +147,7 @@ struct Times {
     latency_ns: Histogram<u64>,
     volume_ns: Histogram<u64>,
     late_ns: Histogram<u64>,
-    /// Of all latencies, for the means between two looks.
+    /// Sum of all latencies, for the mean between two points.
     sum_ns: u64,
 }
 
@@ -205,7 +207,7 @@ impl Run {
         })
     }
 
-    /// How many I/Os have arrived in the first `ns` nanoseconds, begun or not.
+    /// Number of I/Os that arrived in the first `ns` nanoseconds, started or not.
     fn arrived(&self, ns: u64) -> u64 {
         let mut arrivals = self.arrivals.borrow_mut();
         let Some((to_come, come)) = arrivals.as_mut() else {
@@ -221,10 +223,11 @@ impl Run {
         self.stop.is_asked() || self.failed.borrow().is_some() || self.begun.get() >= self.ios_max
     }
 
-    /// One I/O that was to begin at `intended`, from its place in line to its end.
+    /// Runs one I/O with the intended start `intended`, from queueing to completion.
     async fn one(&self, index: usize, intended: Instant) {
         let lun = &self.luns[index];
-        // A disk's own place first: who waits for it holds none that another disk could use.
+        // Take the LUN's own slot first, so that an I/O waiting for it does not hold a shared slot that
+        // another LUN could use.
         let _places = (take(&lun.places).await, take(&self.places).await);
         let issued = time::now();
         self.at_volume.set(self.at_volume.get() + 1);
@@ -244,7 +247,7 @@ impl Run {
         }
     }
 
-    /// Whether the I/O that is issued now is to be watched.
+    /// Whether to sample the I/O issued now.
     fn is_seen(&self, issued: Instant) -> bool {
         let is_one =
             self.begun.get() % SEEN_ONE_OF == 0 || issued - self.seen_at.get() > SEEN_AFTER;
@@ -282,7 +285,7 @@ async fn take(places: &Option<Rc<Budget>>) -> Option<Permit> {
 }
 
 impl LunRun {
-    /// Does the next I/O of this volume, and gives its length.
+    /// Performs the next I/O of this volume and returns its length.
     async fn perform(&self, data: &Payload, durability: Durability) -> Result<usize> {
         let io = self.ios.borrow_mut().next();
         if let Some(ledger) = &self.ledger {
@@ -316,7 +319,7 @@ impl LunRun {
                 break data;
             }
             if draws == DRAWS_MAX {
-                // Another session with the disk may have the one that is in the way.
+                // The write in the way may belong to another session with the same disk.
                 time::sleep(Duration::from_micros(100)).await;
                 continue;
             }
@@ -333,7 +336,7 @@ impl LunRun {
     }
 }
 
-/// A place among those that are outstanding in a closed loop.
+/// One of the outstanding I/Os of a closed loop: issues the next as soon as the last completes.
 async fn worker(run: Rc<Run>, index: usize) {
     let lun = index % run.luns.len();
     for own in 1_u64.. {
@@ -343,15 +346,15 @@ async fn worker(run: Rc<Run>, index: usize) {
         }
         run.begun.set(run.begun.get() + 1);
         run.one(lun, now).await;
-        // A volume that answers at once gives no turn to the others.
+        // A volume that completes immediately never yields, so yield for the other tasks.
         if own % 64 == 0 {
             task::yield_now().await;
         }
     }
 }
 
-/// Waits for the moment of an arrival. Who sleeps is woken late, and each latency would have that in it: the last
-/// of the wait is spent looking at the clock.
+/// Waits for an arrival time. A sleep ends late, and every latency would include that, so the last part of
+/// the wait polls the clock.
 async fn arrival(intended: Instant, is_prompt: bool) {
     let spin = if is_prompt { SPIN } else { Duration::ZERO };
     let mut now = time::now();
@@ -363,7 +366,7 @@ async fn arrival(intended: Instant, is_prompt: bool) {
         task::yield_now().await;
         let before = now;
         now = time::now();
-        // Virtual time stands still until all sleep.
+        // Virtual time advances only when all tasks sleep.
         if now == before {
             time::sleep_until(intended).await;
             now = time::now();
@@ -371,14 +374,14 @@ async fn arrival(intended: Instant, is_prompt: bool) {
     }
 }
 
-/// Lets every I/O of an open loop begin at its moment.
+/// Starts every I/O of an open loop at its arrival time.
 async fn arrive(run: &Rc<Run>, began: Instant, schedule: Schedule) {
     let begun = Budget::new(
         BEGUN_MAX
             .min(BEGUN_BYTES_MAX / run.data.len().max(1))
             .max(1),
     );
-    // Until then the load was held up by what had not ended; the generator is not to blame.
+    // The last time a full window held up the load: delays before it are not the generator's fault.
     let mut free_since = began;
     let until = (run.deadline - began).as_nanos() as u64;
     for (index, at_ns) in schedule.enumerate() {
@@ -408,14 +411,14 @@ async fn arrive(run: &Rc<Run>, began: Instant, schedule: Schedule) {
             drop(place);
             run.one_ended.notify();
         });
-        // Those that are due already may be many: what has arrived has a turn in between.
+        // After a delay many arrivals may be due at once; yield so that started I/Os can progress.
         if index % 64 == 63 {
             task::yield_now().await;
         }
     }
 }
 
-/// Looks at the queue from time to time until the load is over.
+/// Samples the queue until the load is over.
 async fn watch(run: Rc<Run>, began: Instant, duration: Duration) -> Vec<Point> {
     let step = (duration / POINTS).max(POINT_MIN);
     let mut points: Vec<Point> = Vec::new();
@@ -429,7 +432,7 @@ async fn watch(run: Rc<Run>, began: Instant, duration: Duration) -> Vec<Point> {
         let (ended, sum_ns) = (run.ended.get(), run.times.borrow().sum_ns);
         let ios = ended - ended_before;
         let seconds = (now - last).as_secs_f64();
-        // What waits to begin counts from its moment on. After the last moment nothing arrives.
+        // Arrivals that have not started count from their arrival time. Nothing arrives after the deadline.
         let arrived = run.arrived((now.min(run.deadline) - began).as_nanos() as u64);
         points.push(Point {
             at_ms: (now - began).as_secs_f64() * 1e3,
@@ -443,7 +446,7 @@ async fn watch(run: Rc<Run>, began: Instant, duration: Duration) -> Vec<Point> {
     points
 }
 
-/// How much of a volume a load may use.
+/// The span of a volume that a load may use, in bytes.
 fn checked_span(workload: &Workload, volume: &SharedVolume) -> Result<u64> {
     let shape = volume.shape();
     let wrong = |what: String| Error::new(ErrorKind::Configuration, what);

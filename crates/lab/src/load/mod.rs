@@ -1,14 +1,14 @@
-//! The load generator: reads and writes of given sizes in a given order on several volumes, with all of
-//! their times. It is driven in one of two ways:
+//! The load generator: reads and writes of given sizes in a given order on several volumes, recording the
+//! time of each. It has two modes:
 //!
-//! - **Closed loop**: a number of I/Os is outstanding; the next one begins when one has ended. A medium
-//!   that stops stops the load as well, and what would have come meanwhile is never seen.
-//! - **Open loop**: I/Os arrive at a rate, whatever became of those before. The latency counts from the
-//!   moment at which one was *to* begin, so that a stop is in the latency of all that waited for it. How
-//!   late the generator itself was is a series of its own.
+//! - **Closed loop**: the number of outstanding I/Os is fixed; when one completes, the next starts. A medium
+//!   that stalls stalls the load as well, so what would have arrived meanwhile is never measured.
+//! - **Open loop**: I/Os arrive at a given rate, regardless of earlier ones. Latency counts from the
+//!   *intended* start, so that a stall shows in the latency of everything that waited for it. The generator's
+//!   own lateness is recorded separately.
 //!
-//! `generator` drives it, `arrivals` says when, `places` where, `stamps` what is written and whether it
-//! is read again, and `done` holds what came of it.
+//! `generator` drives the load, `arrivals` decides when I/Os start, `places` where they go, `stamps` what is
+//! written and how reads are verified, and `done` holds the results.
 
 mod arrivals;
 mod done;
@@ -38,17 +38,17 @@ pub(crate) use generator::{BEGUN_MAX, SEEN_ONE_OF};
 pub(crate) use stamps::MARK;
 pub use stamps::{Ledger, is_free_to_write};
 
-/// Which way the data goes.
+/// The direction of the transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Operation {
     /// From the volume.
     Read,
-    /// To the volume, acknowledged as its cache has it.
+    /// To the volume, acknowledged once it is in the volume's cache.
     Write,
 }
 
-/// In which order the volume is visited. Places are multiples of the size.
+/// The order of visited offsets, which are multiples of the I/O size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Order {
@@ -59,67 +59,67 @@ pub enum Order {
     Sequential,
     /// From the end to the start, again and again.
     Backward,
-    /// Every seventeenth place, then those behind them, and so on.
+    /// Every seventeenth place, then the places after those, and so on.
     Strided,
-    /// At random, few places often and many seldom: by Zipf's law with an exponent of 0.99, as YCSB.
+    /// Random with a few hot places: Zipf's law with an exponent of 0.99, as in YCSB.
     Zipf,
 }
 
-/// When I/Os begin.
+/// When I/Os start.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub enum Arrivals {
     /// Closed loop.
     Closed {
-        /// Outstanding on all volumes together.
+        /// Outstanding I/Os on all volumes together.
         outstanding: usize,
     },
     /// Open loop.
     Open {
-        /// Arrivals a second on all volumes together.
+        /// Arrivals per second on all volumes together.
         rate_per_s: f64,
-        /// How they follow each other.
+        /// The distribution of the intervals.
         spacing: Spacing,
     },
 }
 
-/// An adapter between the load and the volumes: what is above its limits waits in line.
+/// An adapter between the load and the volumes: I/Os above its limits wait in its queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Adapter {
-    /// Outstanding on each volume.
+    /// Outstanding I/Os on each volume.
     pub per_lun: usize,
-    /// Outstanding in all.
+    /// Outstanding I/Os in total.
     pub total: usize,
 }
 
 /// What to do to the volumes.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// Part of the I/Os that read, from 0 to 100.
+    /// Percentage of I/Os that are reads, 0 to 100.
     pub read_percent: u64,
-    /// Lengths in bytes, and how often each comes beside the others.
+    /// I/O lengths in bytes, each with its relative weight.
     pub sizes: Vec<(usize, u64)>,
-    /// Where.
+    /// The order of offsets.
     pub order: Order,
-    /// When.
+    /// When I/Os start.
     pub arrivals: Arrivals,
-    /// What is in between.
+    /// The adapter between load and volumes, if any.
     pub adapter: Option<Adapter>,
     /// When a write counts as done.
     pub durability: Durability,
-    /// Only this much of each volume, from its start.
+    /// Restricts the load to this many bytes at the start of each volume.
     pub span_bytes: Option<u64>,
-    /// Ends after as many I/Os, if the time has not passed before.
+    /// Ends the load after this many I/Os, if its time has not passed before.
     pub ios_max: Option<u64>,
-    /// Whether the I/Os of an open loop begin to the microsecond, for which a processor looks at the clock; else
-    /// when a sleep ends.
+    /// Whether an open loop starts its I/Os with microsecond precision, by polling the clock, instead of
+    /// relying on sleeps.
     pub is_prompt: bool,
-    /// Whether it is watched where the time of its I/Os goes.
+    /// Whether to record where the time of sampled I/Os goes.
     pub is_watched: bool,
 }
 
 impl Workload {
-    /// I/Os of one size, uniformly at random, as many outstanding as given.
+    /// I/Os of one size at uniformly random places, with a fixed number outstanding.
     pub fn closed(operation: Operation, size_bytes: usize, outstanding: usize) -> Workload {
         Workload {
             read_percent: match operation {
@@ -149,7 +149,7 @@ impl Workload {
 pub struct Lun {
     /// The volume.
     pub volume: SharedVolume,
-    /// What was written to it, if reads are to be compared with that. Sessions with one disk share it.
+    /// What was written to it, if reads are verified. Sessions with the same disk share it.
     pub ledger: Option<Rc<Ledger>>,
 }
 
@@ -162,12 +162,12 @@ impl From<SharedVolume> for Lun {
     }
 }
 
-/// Ends a load early, from anywhere: it keeps what it has measured.
+/// Ends a load early, from any thread; results so far are kept.
 #[derive(Clone, Debug, Default)]
 pub struct Stop(pub Arc<AtomicBool>);
 
 impl Stop {
-    /// Whether it was asked for.
+    /// Whether stopping was requested.
     pub fn is_asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -178,11 +178,11 @@ impl Stop {
 pub struct Load {
     /// Reads or writes.
     pub operation: Operation,
-    /// Where.
+    /// The order of offsets.
     pub order: Order,
     /// Length of each, in bytes.
     pub size_bytes: usize,
-    /// In flight on each volume.
+    /// I/Os in flight on each volume.
     pub depth: usize,
 }
 
@@ -200,7 +200,7 @@ pub async fn run(volumes: &[SharedVolume], load: Load, duration: Duration) -> vo
     generate(&luns, &workload, duration, &Stop::default()).await
 }
 
-/// Writes every byte of `volume` once, from the start to the end.
+/// Writes every byte of `volume` once, from start to end.
 ///
 /// # Errors
 /// The first error of a write ends it.
@@ -209,7 +209,7 @@ pub async fn fill(volume: &dyn Volume) -> volume::Result<()> {
     fill_to(volume, end, &Stop::default(), |_| ()).await
 }
 
-/// Lets a later load know that what is on `volume` is nobody's data.
+/// Marks `volume`, so that a later load knows that it holds nobody's data.
 ///
 /// # Errors
 /// The first error of a write ends it.
@@ -218,7 +218,7 @@ pub async fn mark_as_ours(volume: &dyn Volume) -> volume::Result<()> {
     fill_to(volume, end, &Stop::default(), |_| ()).await
 }
 
-/// Writes the first `end` bytes of `volume`, a few MiB at a time; `told` is called with how many are
+/// Writes the first `end` bytes of `volume`, a few MiB at a time; `told` is called with the number of bytes
 /// written.
 ///
 /// # Errors

@@ -1,15 +1,15 @@
-//! Where the next I/O goes, and how long it is.
+//! Chooses the offset and the length of the next I/O.
 
 use engine::random::SplitMix64;
 
 use super::{Order, Workload};
 
-/// From one place to the next of a strided order, in places.
+/// Step of the strided order, in places.
 const STRIDE: u64 = 17;
 /// Zipf's exponent.
 const EXPONENT: f64 = 0.99;
 
-/// An I/O to do.
+/// An I/O to perform.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Io {
     pub(super) at: u64,
@@ -17,23 +17,23 @@ pub(super) struct Io {
     pub(super) is_read: bool,
 }
 
-/// The I/Os on one volume, in their order.
+/// The sequence of I/Os on one volume.
 pub(super) struct Places {
     order: Order,
     read_percent: u64,
-    /// Lengths with the sum of the weights up to them.
+    /// Each length with the cumulative weight up to it.
     sizes: Vec<(usize, u64)>,
     span_bytes: u64,
-    /// Where the order goes on, in bytes; of a strided one, in places.
+    /// Where the order continues: an offset in bytes, or a place in the strided order.
     next: u64,
-    /// The first place of this round of a strided order.
+    /// The first place of the current round of the strided order.
     round: u64,
     random: SplitMix64,
     zipf: Vec<Zipf>,
 }
 
 impl Places {
-    /// On the first `span_bytes` of a volume, which hold the longest I/O.
+    /// For the first `span_bytes` of a volume, which must hold the longest I/O.
     pub(super) fn new(workload: &Workload, span_bytes: u64, seed: u64) -> Places {
         let mut sum = 0;
         let sizes = workload.sizes.iter().map(|(size, weight)| {
@@ -69,7 +69,7 @@ impl Places {
             Order::Random => self.random.below(count) * size,
             Order::Zipf => {
                 let rank = self.zipf[index].next(&mut self.random);
-                // Places that come often are not neighbours.
+                // Hashing the rank scatters the hot places.
                 SplitMix64::new(rank).below(count) * size
             }
             Order::Sequential => {
@@ -105,7 +105,7 @@ impl Places {
         }
     }
 
-    /// Which of the sizes is next.
+    /// Draws the next length.
     fn size(&mut self) -> usize {
         if self.sizes.len() == 1 {
             return 0;
@@ -116,14 +116,14 @@ impl Places {
     }
 }
 
-/// Ranks from 1 by Zipf's law, by rejection and inversion (Hörmann and Derflinger, 1996): nothing has to
-/// be summed up first.
+/// Zipf-distributed ranks from 1, by rejection-inversion (Hörmann and Derflinger, 1996), which needs no
+/// precomputed sum.
 struct Zipf {
     count: f64,
-    /// The integral of the law's upper bound at the first rank and behind the last.
+    /// The integral of the hat function at the first rank and past the last.
     first: f64,
     last: f64,
-    /// Below this distance a rank is taken without a further look.
+    /// Within this distance a rank is accepted without a further test.
     shortcut: f64,
 }
 
@@ -175,7 +175,7 @@ mod tests {
     }
 
     fn starts(order: Order, places_of_span: u64, count: usize) -> Vec<u64> {
-        // A tail below a whole place is never touched.
+        // A partial place at the end is never touched.
         let mut places = places(order, 512, places_of_span * 512 + 100);
         (0..count).map(|_| places.next().at / 512).collect()
     }

@@ -1,9 +1,9 @@
-//! What is written. Every 512 bytes begin with a mark, by which a later run knows that what is on a disk
-//! is nobody's data.
+//! The contents of writes. Every 512 bytes start with a mark, by which a later run recognises that a disk
+//! holds nobody's data.
 //!
-//! Where reads are verified, each unit also carries its place and the number of its write, and the rest
-//! of it follows from both. A [`Ledger`] knows which writes of each unit have begun and which have ended,
-//! so that a read that gives an older write, or that of another place, is found.
+//! Where reads are verified, each unit also carries its place and the sequence number of its write, and the
+//! rest of the unit is derived from both. A [`Ledger`] tracks which writes of each unit have started and
+//! which have completed, so that a read returning a stale write, or one of another place, is detected.
 
 use std::{cell::RefCell, collections::HashSet};
 
@@ -15,13 +15,13 @@ use super::places::Io;
 pub(crate) const MARK: &[u8; 16] = b"sanstone lab\0\0\0\0";
 const SECTOR_BYTES: usize = 512;
 
-/// How much of a disk is looked at before it is written to.
+/// How much of a disk to examine before writing to it, in bytes.
 pub(super) const LOOK_BYTES: u64 = 1 << 20;
 
-/// More units than this would take more memory than a load generator should: 8 bytes each.
+/// Maximum number of units: at 8 bytes each, more would take too much memory for a load generator.
 const UNITS_MAX: u64 = 32 << 20;
 
-/// `len` bytes for writes that nobody verifies.
+/// `len` bytes of marked data, for writes that are not verified.
 pub(super) fn marked(len: usize) -> Payload {
     let mut buf = Buf::zeroed(len);
     for sector in buf.chunks_mut(SECTOR_BYTES) {
@@ -31,8 +31,8 @@ pub(super) fn marked(len: usize) -> Payload {
     buf.into()
 }
 
-/// Whether a disk may be written to without a loss: its first MiB is empty, or all in it is from an
-/// earlier load.
+/// Whether a disk may be written to without loss: its first MiB is empty, or all of it comes from an earlier
+/// load.
 ///
 /// # Errors
 /// It cannot be read.
@@ -43,7 +43,7 @@ pub async fn is_free_to_write(volume: &SharedVolume) -> Result<bool> {
     Ok(data.chunks(SECTOR_BYTES).all(is_free))
 }
 
-/// Which writes of each unit of a volume have begun, and which have ended.
+/// Tracks which writes of each unit of a volume have started and which have completed.
 #[derive(Debug)]
 pub struct Ledger {
     unit_bytes: usize,
@@ -54,15 +54,17 @@ pub struct Ledger {
 struct State {
     begun: Vec<u32>,
     ended: Vec<u32>,
-    /// Units with a write in flight: two at once would have no order.
+    /// Units with a write in flight. A second concurrent write would have no defined order, so it is not
+    /// started.
     busy: HashSet<u64>,
 }
 
-/// What a read may find in its units: for each the last write that had ended before it began.
+/// What a read may return: for each of its units, the last write completed before the read started.
 pub(super) struct Expected(Vec<u32>);
 
 impl Ledger {
-    /// For the first `span_bytes` of a volume, in units of `unit_bytes`, of which all I/Os are multiples.
+    /// Covers the first `span_bytes` of a volume in units of `unit_bytes`; all I/Os must be multiples of a
+    /// unit.
     ///
     /// # Errors
     /// There are more units than a ledger may have.
@@ -94,7 +96,7 @@ impl Ledger {
         io.at / unit..(io.at + io.len as u64) / unit
     }
 
-    /// Begins a write: what it is to write, or `None` while another one is in its way.
+    /// Starts a write: returns its data, or `None` while another write is in the way.
     pub(super) fn begin(&self, io: &Io) -> Option<Payload> {
         let mut state = self.state.borrow_mut();
         if self.units(io).any(|unit| state.busy.contains(&unit)) {
@@ -110,7 +112,7 @@ impl Ledger {
         Some(buf.into())
     }
 
-    /// Ends a write.
+    /// Completes a write.
     pub(super) fn end(&self, io: &Io) {
         let mut state = self.state.borrow_mut();
         for unit in self.units(io) {
@@ -119,7 +121,7 @@ impl Ledger {
         }
     }
 
-    /// Expects nothing any more of the first `len_bytes`: they have been discarded, while nothing was under way.
+    /// Resets the first `len_bytes` to unknown: they were discarded while nothing was in flight.
     pub(crate) fn forget(&self, len_bytes: u64) {
         let units = (len_bytes / self.unit_bytes as u64) as usize;
         let mut state = self.state.borrow_mut();
@@ -130,14 +132,14 @@ impl Ledger {
             .for_each(|ended| *ended = 0);
     }
 
-    /// What a read that begins now may find at least.
+    /// The oldest data that a read starting now may return.
     pub(super) fn expect(&self, io: &Io) -> Expected {
         let state = self.state.borrow();
         let ended = self.units(io).map(|unit| state.ended[unit as usize]);
         Expected(ended.collect())
     }
 
-    /// Compares what a read has found.
+    /// Verifies the data of a read.
     pub(super) fn check(&self, io: &Io, expected: &Expected, data: &Payload) -> Result<()> {
         let state = self.state.borrow();
         let data = data.to_vec();
@@ -145,7 +147,7 @@ impl Ledger {
         let units = self.units(io).zip(&expected.0);
         for ((unit, &ended), bytes) in units.zip(data.chunks(self.unit_bytes)) {
             if ended == 0 {
-                // Not written in this run: what is there, nobody knows.
+                // Not written in this run, so its contents are unknown.
                 continue;
             }
             let (place, number) = stamp_of(bytes);
@@ -170,7 +172,7 @@ impl Ledger {
     }
 }
 
-/// Fills a unit with what write `number` of `unit` writes.
+/// Fills a unit with the data of write `number` to `unit`.
 fn stamp(bytes: &mut [u8], unit: u64, number: u32) {
     let pattern = (unit ^ u64::from(number) << 40).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     for (index, sector) in bytes.chunks_mut(SECTOR_BYTES).enumerate() {
@@ -214,7 +216,7 @@ mod tests {
         let second = ledger.begin(&here).expect("it has ended");
         let expected = ledger.expect(&here);
         let check = |data: &Payload| ledger.check(&here, &expected, data);
-        // While the second flies, both may be there.
+        // While the second write is in flight, a read may return either.
         check(&first).expect("the first");
         check(&second).expect("the second");
         ledger.end(&here);
@@ -230,7 +232,7 @@ mod tests {
         let mut torn = second.to_vec();
         torn[5000] ^= 1;
         assert!(told(&Buf::copy_of(&torn).into()).contains("byte 12288"));
-        // What is discarded may hold anything until it is written again.
+        // Discarded data is undefined until it is written again.
         ledger.forget(4096 * 4);
         ledger
             .check(&here, &ledger.expect(&here), &Payload::zeroes(8192))
@@ -240,7 +242,7 @@ mod tests {
         let expected = ledger.expect(&here);
         ledger.check(&here, &expected, &third).expect("the last");
         assert!(ledger.check(&here, &expected, &second).is_err());
-        // What was never written may hold anything.
+        // Data that was never written may be anything.
         let never = io(65536, 4096);
         let zeroes = Payload::zeroes(4096);
         ledger

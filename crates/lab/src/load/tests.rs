@@ -1,4 +1,4 @@
-//! Loads in virtual time, where what they must measure is known.
+//! Tests loads in virtual time, where the correct results are known.
 
 use std::rc::Rc;
 
@@ -16,7 +16,7 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// A disk in memory that takes `latency` for each request, and what stops it.
+/// A disk in memory that takes `latency` for each request, with a handle that can stall it.
 fn disk(latency: Duration) -> (Lun, FaultHandle) {
     let ram = Region::new(4 << 20, 512).expect("little memory");
     let rate = Rate::from_bits_per_s(1 << 50).expect("above zero");
@@ -31,7 +31,7 @@ async fn load(luns: &[Lun], workload: &Workload, duration: Duration) -> Done {
     loaded.expect("it answers")
 }
 
-/// Loads a disk of a millisecond for two seconds, in which it stops for `stopped`.
+/// Loads a disk with a latency of one millisecond for two seconds, during which it stalls for `stopped`.
 fn stopped_for(stopped: Duration, arrivals: Arrivals) -> Done {
     let world = World::new(1);
     let host = world.host("a");
@@ -67,8 +67,8 @@ fn the_open_loop_shows_the_latency_that_coordinated_omission_hides() {
         quiet.quantile_us(1.0)
     );
 
-    // A quarter of the time the disk stands: of the I/Os of these 500 ms the first waited for all of
-    // them, the last for none. So half of an eighth of all waited longer than 250 ms.
+    // The disk stalls for a quarter of the time. Of the I/Os that arrive in these 500 ms, the first waits for
+    // all of them and the last for none. So an eighth of all I/Os wait longer than 250 ms.
     let open = stopped_for(500 * MS, EVEN);
     assert_eq!(open.ios, 199);
     assert_eq!(open.not_begun, 0);
@@ -76,12 +76,12 @@ fn the_open_loop_shows_the_latency_that_coordinated_omission_hides() {
     assert!((470_000.0..505_000.0).contains(&p99), "{p99}");
     let p875 = open.quantile_us(0.875);
     assert!((230_000.0..270_000.0).contains(&p875), "{p875}");
-    // The generator was in time: what was late was the disk.
+    // The generator was on time: the disk was late.
     assert!(open.late_ns.max() < 1_000_000, "{}", open.late_ns.max());
     let longest = open.series.iter().map(|point| point.queue).max();
     assert!((48..=51).contains(&longest.unwrap_or(0)), "{longest:?}");
 
-    // The closed loop had a single I/O under way meanwhile.
+    // The closed loop had a single I/O in flight meanwhile.
     let closed = stopped_for(500 * MS, Arrivals::Closed { outstanding: 1 });
     let p99 = closed.quantile_us(0.99);
     assert!(p99 < 1_100.0, "{p99}");
@@ -109,7 +109,7 @@ fn a_closed_loop_begins_the_next_when_one_has_ended() {
         let done = load(&luns, &workload, 300 * MS).await;
         let mut queues: Vec<u64> = done.series.iter().map(|point| point.queue).collect();
         queues.sort_unstable();
-        // Whatever else this machine does: only in its last moments it has fewer.
+        // Independent of this machine's speed: only in its last moments does it have fewer.
         assert_eq!(queues[queues.len() / 2], 256);
     });
 }
@@ -134,7 +134,7 @@ fn a_rate_above_what_the_disk_can_do_is_seen_in_the_queue_and_in_what_did_not_be
     let world = World::new(1);
     let host = world.host("a");
     let done = world.block_on(&host, async {
-        // One at a time through the adapter: 1,000 a second.
+        // One at a time through the adapter: 1,000 per second.
         let (lun, _) = disk(MS);
         let workload = Workload {
             arrivals: Arrivals::Open {
@@ -154,7 +154,7 @@ fn a_rate_above_what_the_disk_can_do_is_seen_in_the_queue_and_in_what_did_not_be
     let longest = done.series.iter().map(|point| point.queue).max();
     assert!(longest > Some(6000), "{longest:?}");
     assert!(done.series.iter().all(|point| point.at_volume <= 1));
-    // The disk itself took as long as ever.
+    // The disk's own latency is unchanged.
     assert!(done.volume_ns.max() < 1_100_000, "{}", done.volume_ns.max());
     assert!(done.late_ns.max() < 1_000_000, "{}", done.late_ns.max());
 }
@@ -198,7 +198,7 @@ fn verified_writes_are_read_again_and_a_lost_one_is_found() {
         let done = generate(&luns, &workload, 500 * MS, &Stop::default()).await;
         assert!(done.expect("all is as it was written").ios > 10_000);
 
-        // A disk that forgets what it has acknowledged.
+        // A disk that forgets acknowledged writes.
         let forgetful = disk(MS / 10).0.volume;
         lun.volume = forgetful;
         let error = generate(&[lun], &workload, 500 * MS, &Stop::default()).await;

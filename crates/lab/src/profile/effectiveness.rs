@@ -1,6 +1,6 @@
-//! `effectiveness`: how many I/Os each percent of a processor does, of reads and of writes, as many as it can
-//! do and at given rates. At the most, whoever is faster may only have had more of the processor; at a
-//! given rate all do the same work.
+//! `effectiveness`: I/Os per percent of a processor, for reads and for writes, at full speed and at given
+//! rates. At full speed a faster disk may simply have got more processor time; at a given rate all do the
+//! same work.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -16,7 +16,7 @@ use crate::{
     report::{Axis, Findings, Marks, Plot, Score, Table, short},
 };
 
-/// A rate above this part of the most is not one that it can be held at.
+/// A rate above this fraction of the maximum cannot be held reliably.
 const HELD_MAX: f64 = 0.95;
 
 /// The settings of an `effectiveness` profile.
@@ -42,9 +42,9 @@ pub(super) struct Effectiveness {
 #[derive(Clone, Debug, Serialize)]
 struct Run {
     operation: Operation,
-    /// `None`: as many as it can do.
+    /// `None`: at full speed.
     rate_per_s: Option<f64>,
-    /// I/Os a second for each percent of a processor.
+    /// I/Os per second for each percent of a processor.
     ios_per_percent: f64,
     figures: Figures,
 }
@@ -67,7 +67,7 @@ impl Effectiveness {
         Workload {
             order: self.order,
             arrivals,
-            // What it measures is processor time.
+            // It measures processor time, so do not spend any on polling the clock.
             is_prompt: false,
             ..workload(self.block, read_percent, self.size)
         }
@@ -182,7 +182,7 @@ fn name(operation: Operation, rate_per_s: Option<f64>) -> String {
     }
 }
 
-/// What a history follows.
+/// The figure that a history tracks.
 fn score(run: &Run) -> Score {
     let name = name(run.operation, run.rate_per_s);
     Score::more(
@@ -231,7 +231,7 @@ fn advice(runs: &[Run]) -> Option<String> {
     })
 }
 
-/// A field with a row for each direction and a column for each rate.
+/// A field plot with a row for each direction and a column for each rate.
 fn plot(runs: &[Run]) -> Plot {
     let rate = |run: &Run| run.rate_per_s.map_or("as many as it can do".into(), short);
     let mut columns: Vec<String> = Vec::new();

@@ -1,6 +1,6 @@
-//! `iozone`: its eight streams over file sizes and transfer sizes, with direct I/O and several transfers in
-//! flight. Each stream transfers the whole file once, or as much as fits in its time; what was
-//! written is flushed within it.
+//! `iozone`: IOzone's eight streams over file sizes and transfer sizes, with direct I/O and several transfers
+//! in flight. Each stream transfers the whole file once, or as much as fits in its time; the time includes
+//! flushing what was written.
 
 use std::{collections::BTreeMap, time::Instant};
 
@@ -15,7 +15,7 @@ use crate::{
     report::{Axis, Findings, Marks, Plot, Score, Table, short},
 };
 
-/// Throughput within this part of the most is as good as the most.
+/// Throughput within this fraction of the maximum counts as equally good.
 const AS_GOOD: f64 = 0.95;
 
 /// The settings of an `iozone` profile.
@@ -36,12 +36,12 @@ pub(super) struct Iozone {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 enum Stream {
-    /// The first write, to where nothing is yet.
+    /// The first write, to unwritten space.
     Write,
-    /// The same again.
+    /// The same range written again.
     Rewrite,
     Read,
-    /// The same again.
+    /// The same range read again.
     ReRead,
     RandomRead,
     RandomWrite,
@@ -77,7 +77,7 @@ impl Stream {
     }
 }
 
-/// What one stream did with one file size and one transfer size.
+/// The result of one stream with one file size and one transfer size.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Cell {
     stream: Stream,
@@ -115,7 +115,7 @@ impl Iozone {
         })
     }
 
-    /// The same, with the flush of what was written.
+    /// The same, including the flush of written data.
     fn measure(
         &self,
         runner: &mut Runner<'_>,
@@ -266,7 +266,7 @@ impl Experiment for Iozone {
     }
 }
 
-/// What a history follows: the most that a stream did.
+/// The figure that a history tracks: the maximum of a stream.
 fn score(stream: Stream, cells: &[Cell]) -> Option<Score> {
     let of_stream = cells.iter().filter(|cell| cell.stream == stream);
     let most = of_stream
@@ -301,7 +301,7 @@ fn answer(cells: &[Cell]) -> String {
     }
 }
 
-/// The transfer size from which sequential reads of the largest file gain nothing any more.
+/// The transfer size beyond which sequential reads of the largest file gain nothing.
 fn advice(cells: &[Cell]) -> Option<String> {
     let largest = cells.iter().map(|cell| cell.file_bytes).max()?;
     let reads = cells
@@ -327,7 +327,7 @@ fn advice(cells: &[Cell]) -> Option<String> {
     })
 }
 
-/// The table and the surface of a stream.
+/// The table and the surface plot of a stream.
 fn shown(stream: Stream, cells: &[&Cell]) -> (Table, Plot) {
     let mut by_file: BTreeMap<u64, BTreeMap<u64, f64>> = BTreeMap::new();
     let mut transfers = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! What a run has measured so far, by what it is called. It stands in the run's JSON, so that a run which was
-//! interrupted goes on where it stopped: what is in there is not measured again.
+//! What a run has measured so far, by name. The journal is part of the run's JSON, so that an interrupted run
+//! can continue where it stopped: anything in the journal is not measured again.
 
 use std::collections::BTreeMap;
 
@@ -9,22 +9,22 @@ use serde_json::{Map, Value};
 use super::Profile;
 use crate::{Error, Result};
 
-/// What has been measured.
+/// The completed measurements.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     before: Map<String, Value>,
     now: Map<String, Value>,
-    /// How often each name has come up: rounds repeat the same loads.
+    /// How often each name has occurred, because rounds repeat the same loads.
     seen: BTreeMap<String, usize>,
-    /// A measurement that is a part of another is kept with that one.
+    /// Set while a measurement runs inside another one, which records both.
     pub(super) is_within: bool,
 }
 
 impl Journal {
-    /// That of an earlier run of the same profile, from the JSON that it left.
+    /// The journal of an earlier run of the same profile, from its JSON.
     ///
     /// # Errors
-    /// It is of another run.
+    /// The JSON is of another run.
     pub(crate) fn of(json: &Value, profile: &Profile) -> Result<Journal> {
         let is_same = json["profile"] == profile.name && json["settings"] == profile.text;
         let steps = json["steps"].as_object().filter(|_| is_same);
@@ -41,7 +41,7 @@ impl Journal {
         })
     }
 
-    /// What `name` is called in the journal, the second time too.
+    /// The journal's key for `name`, unique even if the name repeats.
     pub(super) fn key(&mut self, name: &str) -> String {
         let seen = self.seen.entry(name.to_owned()).or_default();
         *seen += 1;
@@ -51,18 +51,18 @@ impl Journal {
         }
     }
 
-    /// What was measured before.
+    /// An earlier measurement with this key.
     pub(super) fn recall<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
         T::deserialize(self.before.get(key)?).ok()
     }
 
-    /// Keeps what has been measured.
+    /// Records a measurement.
     pub(super) fn keep<T: Serialize>(&mut self, key: &str, value: &T) {
         let value = serde_json::to_value(value).unwrap_or_default();
         self.now.insert(key.to_owned(), value);
     }
 
-    /// All of it, for the JSON; also what was measured before and has not come up again.
+    /// Everything, for the JSON, including earlier measurements that have not come up again.
     pub(super) fn steps(&self) -> Value {
         let mut all = self.before.clone();
         all.extend(self.now.clone());

@@ -1,11 +1,12 @@
-//! Where the time of operations went, in rows: means of the whole and of its parts over all of them, and over
-//! those whose whole time lies about the median and about the 99th percentile, so that the rows add up.
+//! Breaks the time of operations down into rows: means of the total and of its parts, over all operations and
+//! over those whose total is near the median or near the 99th percentile. Selecting by the total makes the
+//! rows add up.
 
 use volume::layers::Layers as Seen;
 
 use crate::report::{Layer, Layers, Times};
 
-/// Where the time went for which one operation waited for its volume, in nanoseconds.
+/// Where one operation spent the time that it waited for its volume, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Way {
     initiator_ns: u64,
@@ -16,7 +17,7 @@ pub(crate) struct Way {
     is_partial: bool,
 }
 
-/// A row: its name, and what it takes of an operation.
+/// A row: its name, and how to get its time from an operation.
 pub(crate) type Row<T> = (&'static str, fn(&T) -> u64);
 
 pub(crate) const INITIATOR: &str = "initiator";
@@ -25,7 +26,7 @@ pub(crate) const TARGET: &str = "target";
 pub(crate) const MEDIUM: &str = "medium";
 pub(crate) const UNTOLD: &str = "wire and target: not visible";
 
-/// The rows of a way, from the top to the bottom: they make up all of it.
+/// The rows of a way, from top to bottom; together they make up all of it.
 const ROWS: [Row<Way>; 5] = [
     (INITIATOR, |way| way.initiator_ns),
     (WIRE, |way| way.wire_ns),
@@ -35,12 +36,13 @@ const ROWS: [Row<Way>; 5] = [
 ];
 
 impl Way {
-    /// Of an operation that has waited for `waited_ns`, of which this was seen. The rest was spent on this side.
+    /// For an operation that waited for `waited_ns`, of which `seen` was observed. The rest was spent on this
+    /// side.
     pub(crate) fn new(waited_ns: u64, seen: &Seen) -> Way {
         let all = [seen.wire, seen.target, seen.medium, seen.untold];
         let all = all.map(|part| part.as_nanos());
         let sum_ns = all.iter().sum::<u128>();
-        // What went on while nobody waited for it does not count.
+        // Parallel work can add up to more than the wait, so scale it down to the wait.
         let [wire_ns, target_ns, medium_ns, untold_ns] = match sum_ns > waited_ns.into() {
             false => all.map(|ns| ns as u64),
             true => all.map(|ns| (ns * u128::from(waited_ns) / sum_ns) as u64),
@@ -56,7 +58,7 @@ impl Way {
     }
 }
 
-/// The whole of all operations in these rows, and then in those of their ways.
+/// The total of all operations, the given rows, and then the rows of their ways.
 pub(crate) fn layers<T: Copy>(
     all: &[T],
     total_ns: fn(&T) -> u64,
@@ -87,7 +89,7 @@ pub(crate) fn layers<T: Copy>(
         times: times(of),
     };
     let own = rows.iter().map(|(name, of)| layer(name, of));
-    // Nobody asks where the wire is on the way to a file.
+    // Omit rows without any time: nobody expects a wire on the way to a file.
     let taken = |of: fn(&Way) -> u64| all.iter().any(|operation| of(&way(operation)) > 0);
     let of_way = ROWS.iter().filter(|(_, of)| taken(*of));
     let of_way = of_way.map(|(name, of)| layer(name, &|operation| of(&way(operation))));
@@ -97,7 +99,7 @@ pub(crate) fn layers<T: Copy>(
     }
 }
 
-/// What to know about these ways to read their rows.
+/// Caveats for reading the rows of these ways.
 pub(crate) fn notes(ways: impl Iterator<Item = Way> + Clone) -> Vec<String> {
     let mut notes = Vec::new();
     if ways.clone().any(|way| way.untold_ns > 0) {

@@ -1,6 +1,6 @@
-//! Profiles: what `sanstone lab run` does, as TOML that users copy and change. A profile is of a kind, which
-//! is code: how its figures are taken and what is made of them. All else stands in the file. Its table `quick`
-//! replaces what it names for `--quick`, which ends within a minute.
+//! Profiles define what `sanstone lab run` does, as TOML that users copy and change. A profile's kind is
+//! code: how it measures and what it concludes. Everything else is in the file. Its table `quick` overrides
+//! keys for `--quick`, which ends within a minute.
 
 mod commit;
 mod effectiveness;
@@ -31,7 +31,7 @@ use crate::{
     report::Findings,
 };
 
-/// The profiles that the program brings: their names and their texts.
+/// The built-in profiles: names and texts.
 pub const BUILT_IN: [(&str, &str); 8] = [
     ("queue", include_str!("queue.toml")),
     ("iozone", include_str!("iozone.toml")),
@@ -56,9 +56,9 @@ const KINDS: [&str; 6] = [
 /// A profile, ready to run.
 #[derive(Clone, Debug)]
 pub struct Profile {
-    /// What it is called: its built-in name, or that of its file.
+    /// Its built-in name, or that of its file.
     pub name: String,
-    /// All that stands in it, for whoever asks whether two runs are of the same.
+    /// Its full settings, to check whether two runs are of the same profile.
     pub(crate) text: serde_json::Value,
     settings: Settings,
 }
@@ -73,21 +73,21 @@ enum Settings {
     Oltp(oltp::Oltp),
 }
 
-/// What a profile needs of what it is run on.
+/// What a profile requires of the disks it runs on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
-    /// Sessions with a disk of an iSCSI target.
+    /// Sessions to open to a disk of an iSCSI target.
     pub(crate) sessions: usize,
-    /// How much of the disk it uses; the length of a file that is made for it.
+    /// How much of the disk it uses, in bytes; also the length of a file created for it.
     pub(crate) size_bytes: u64,
     /// Whether it writes.
     pub(crate) writes: bool,
-    /// Whether its loads are spread over all of that, and read there what was there before.
+    /// Whether its loads are spread over that whole range and read data that was there before.
     pub(crate) is_spread: bool,
 }
 
 impl Needs {
-    /// Of a database, which writes so much by one session.
+    /// For a database, which writes up to `size_bytes` through one session.
     fn of_database(size_bytes: u64) -> Needs {
         Needs {
             sessions: 1,
@@ -98,16 +98,16 @@ impl Needs {
     }
 }
 
-/// Something that is compared: one number says how fast it went.
+/// Something to compare; a single number says how fast it went.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) work: Work,
-    /// How long it takes at the most.
+    /// Its maximum duration.
     pub(crate) time: Time,
 }
 
-/// What is done.
+/// The work of a case.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Load(Workload),
@@ -115,45 +115,45 @@ pub(crate) enum Work {
     Statements(sql_scan::Sweep),
 }
 
-/// What a kind of profile can do.
+/// The behaviour of a profile's kind.
 pub(crate) trait Experiment {
-    /// What it is about, in a sentence.
+    /// What it measures, in one sentence.
     fn about(&self) -> &str;
 
-    /// Looks at the data that it is to use, before anything is opened.
+    /// Examines the data it will use, before anything is opened.
     fn survey(&self, _progress: Progress) -> Result<()> {
         Ok(())
     }
 
-    /// Whether what it is run on is opened for it. If not, it gets [`Runner::beds`].
+    /// Whether its disks are opened as volumes. If not, it gets [`Runner::beds`].
     fn opens_volumes(&self) -> bool {
         true
     }
 
-    /// What it needs.
+    /// Its requirements.
     fn needs(&self) -> Needs;
 
-    /// How many loads it runs, about.
+    /// Approximate number of loads it runs.
     fn steps(&self) -> usize;
 
-    /// Runs all of it and says what was found.
+    /// Runs everything and returns the findings.
     fn run(&self, runner: &mut Runner<'_>) -> Result<Findings>;
 
-    /// What `lab compare` runs of it, again and again.
+    /// The cases that `lab compare` repeats.
     fn cases(&self) -> Vec<Case>;
 
-    /// Whether its reads are compared with what it wrote.
+    /// Whether its reads are verified against what it wrote.
     fn verifies(&self) -> bool;
 
-    /// Refuses numbers that cannot be meant; the message says what to write.
+    /// Rejects invalid numbers; the message says what to write instead.
     fn check(&self) -> std::result::Result<(), String>;
 }
 
 impl Profile {
-    /// The built-in profile of this name, or the one in this file.
+    /// Loads the built-in profile of this name, or the one in this file.
     ///
     /// # Errors
-    /// There is none, or it cannot be meant; the message says what to write.
+    /// There is none, or it is invalid; the message says what to write instead.
     pub fn load(name: &str, quick: bool) -> Result<Profile> {
         let built_in = BUILT_IN.iter().find(|(built_in, _)| *built_in == name);
         if let Some((_, text)) = built_in {
@@ -174,7 +174,7 @@ impl Profile {
         Profile::parse(&stem, &text, quick)
     }
 
-    /// The profile in `text`.
+    /// Parses the profile in `text`.
     fn parse(name: &str, text: &str, quick: bool) -> Result<Profile> {
         let wrong = |error: toml::de::Error| {
             Error::Call(format!("profile {name}: {}", error.to_string().trim_end()))
@@ -205,10 +205,10 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Uses this data in place of what the profile makes.
+    /// Uses this data instead of generated data.
     ///
     /// # Errors
-    /// It uses none.
+    /// The profile uses no data.
     pub fn set_data(&mut self, source: Source) -> Result<()> {
         self.text["data"] = format!("{source:?}").into();
         match &mut self.settings {
@@ -223,7 +223,7 @@ impl Profile {
         Ok(())
     }
 
-    /// What it is about, in a sentence.
+    /// What it measures, in one sentence.
     pub fn about(&self) -> &str {
         self.experiment().about()
     }
@@ -260,9 +260,9 @@ impl Settings {
     }
 }
 
-/// The settings in `table`; the message of an error begins with the key that it is about.
+/// Deserializes the settings in `table`; an error message starts with the key it is about.
 fn settings<T: DeserializeOwned>(table: &toml::Table) -> std::result::Result<T, String> {
-    // Only text has places, by which the key is found.
+    // Only errors from text have positions, which lead to the key.
     let text = toml::to_string(table).map_err(|error| error.to_string())?;
     toml::from_str(&text).map_err(|error| {
         let place = error.span().filter(|span| *span != (0..text.len()));
@@ -273,8 +273,8 @@ fn settings<T: DeserializeOwned>(table: &toml::Table) -> std::result::Result<T, 
     })
 }
 
-/// The key of a text of ours at this byte: each stands in a line of its own, and those of a table below its
-/// head.
+/// The key at this byte of a text that we generated: every key is on its own line, and those of a table
+/// follow its header.
 fn key_at(text: &str, at: usize) -> Option<String> {
     let line_end = text[at..].find('\n').map_or(text.len(), |end| at + end);
     let mut lines = text[..line_end].lines().rev();
@@ -289,9 +289,9 @@ fn key_at(text: &str, at: usize) -> Option<String> {
     Some(table.unwrap_or_default() + key.trim())
 }
 
-/// More I/Os at once are no load but an error in writing.
+/// More outstanding I/Os must be a typing error.
 const OUTSTANDING_MAX: usize = 65_536;
-/// More sessions are more than targets take.
+/// Targets do not accept more sessions than this.
 const SESSIONS_MAX: usize = 1024;
 
 fn within<T: PartialOrd + Display>(
@@ -316,7 +316,7 @@ fn check_time(time: Time) -> std::result::Result<(), String> {
     )
 }
 
-/// What most profiles say of their I/Os.
+/// The I/O settings that most profiles share.
 fn workload(block: Size, read_percent: u64, span: Size) -> Workload {
     let bytes = usize::try_from(block.bytes()).unwrap_or(usize::MAX);
     Workload {

@@ -1,5 +1,5 @@
-//! `oltp`: a fixed number of transactions on a database server, on several things in turn: how many a minute,
-//! and what each costs in processor time, on the side of the database and on that of the target.
+//! `oltp`: a fixed number of transactions on a database server, alternating between several disks. It reports
+//! transactions per minute, and their cost in processor time on the database's side and on the target's.
 
 use std::time::Duration;
 
@@ -17,10 +17,11 @@ use crate::{
     statistics::{Comparison, Median, SAMPLES_MIN},
 };
 
-/// What the servers need for their own files, whatever is in the tables.
+/// Space the servers need for their own files, regardless of the tables.
 const SIZE_MIN: u64 = 512 << 20;
 
-/// Published comparisons: what stood beside what, and the second's throughput and cost divided by the first's.
+/// Published comparisons: what was compared with what, and the second's throughput and cost relative to the
+/// first's.
 const PUBLISHED: [(&str, &str, &str); 2] = [
     (
         "software iSCSI beside 2 Gbit/s Fibre Channel, Oracle",
@@ -49,32 +50,32 @@ pub(super) struct Oltp {
     rounds: usize,
 }
 
-/// A database with all that it lies on. The server ends first.
+/// A database server and its storage. The server is dropped first.
 struct Site {
     server: Server,
     stack: Stack,
 }
 
-/// One round on one of them; times of the processor are for each transaction.
+/// One round on one site; processor times are per transaction.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Round {
     per_minute: f64,
     seconds: f64,
     p99_ms: f64,
-    /// Of the whole machine.
+    /// The whole machine.
     cpu_us: f64,
     server_cpu_us: f64,
-    /// Of what attaches the volume: the initiator's side.
+    /// The process that attaches the volume: the initiator's side.
     attach_cpu_us: Option<f64>,
-    /// Of the process that was named: the target's side.
+    /// The process given by the user: the target's side.
     target_cpu_us: Option<f64>,
-    /// Of sysbench.
+    /// sysbench.
     #[serde(default)]
     load_cpu_us: f64,
     ios: Option<f64>,
 }
 
-/// All rounds on one thing.
+/// All rounds on one disk.
 #[derive(Clone, Debug, Serialize)]
 struct Measured {
     name: String,
@@ -113,7 +114,7 @@ impl Oltp {
     ) -> Result<Option<Round>> {
         let Site { server, stack } = site;
         let of_target = || runner.pid.map(family_ns);
-        // Of all that this program starts, only sysbench ends meanwhile.
+        // Of this program's children, only sysbench exits meanwhile.
         let of_load = || ended_ns(std::process::id());
         server.go_on();
         let before = (
@@ -125,7 +126,7 @@ impl Oltp {
             of_load(),
         );
         let ran = sysbench.run(server, stack, self.transactions, &runner.stop);
-        // A server counts what its processes used once it has seen their end.
+        // A server accounts for a child's processor time only after reaping it.
         std::thread::sleep(Duration::from_millis(20));
         let after = (
             machine_ns(),
@@ -160,8 +161,8 @@ impl Oltp {
 }
 
 impl Round {
-    /// What none of the programs has used: the kernel's own threads, as those of the loop device and of the network, and
-    /// whatever else ran.
+    /// Processor time not used by any of the programs: kernel threads such as those of the loop device and
+    /// the network, and anything else that ran.
     fn rest_us(&self) -> f64 {
         let programs = [
             Some(self.server_cpu_us),
@@ -208,11 +209,11 @@ impl Experiment for Oltp {
             .collect();
         let sites = self.sites(runner, &beds)?;
         if sites.len() < beds.len() {
-            // The user has asked to end.
+            // The user asked to stop.
             return Ok(self.findings(&measured, runner.pid.is_some()));
         }
         for number in 0..self.rounds {
-            // The one that goes first may find a disk that has rested.
+            // Whichever goes first may find an idle disk, so the order rotates.
             for turn in 0..sites.len() {
                 let index = (turn + number) % sites.len();
                 let name = sites[index].stack.name().to_owned();
@@ -307,7 +308,7 @@ fn median(measured: &Measured, of: impl Fn(&Round) -> f64) -> f64 {
     Median::of(&all).median
 }
 
-/// What `measured` did beside the first, round by round.
+/// Compares `measured` with the first, round by round.
 fn beside(first: &Measured, measured: &Measured, of: fn(&Round) -> f64) -> Comparison {
     let all = |measured: &Measured| -> Vec<f64> { measured.rounds.iter().map(of).collect() };
     Comparison::of(&all(first), &all(measured))

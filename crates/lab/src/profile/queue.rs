@@ -1,6 +1,6 @@
 //! `queue`: throughput, latency and queue length by the number of outstanding I/Os and by arrival rate. It
-//! finds the knee, beyond which more of them only wait, holds what it has counted against Little's law,
-//! and shows what the limits of an adapter do.
+//! finds the knee, beyond which more outstanding I/Os only wait, checks the counted queue against Little's
+//! law, and shows the effect of an adapter's limits.
 
 use std::collections::BTreeMap;
 
@@ -23,13 +23,13 @@ use crate::{
     statistics::Median,
 };
 
-/// Throughput within this part of the most is as good as the most.
+/// Throughput within this fraction of the maximum counts as equally good.
 const AS_GOOD: f64 = 0.95;
-/// An adapter that does so many times as much is better by more than noise.
+/// An adapter faster by this factor is better by more than noise.
 const BETTER: f64 = 1.25;
-/// The generator may be late by this part of the latency that it measures.
+/// The generator may be late by this fraction of the latency it measures.
 const LATE_MAX: f64 = 0.25;
-/// Little's law holds if both sides are as near as this.
+/// Little's law holds if both sides differ by at most this fraction.
 const LITTLE_MAX: f64 = 0.1;
 
 /// The settings of a `queue` profile.
@@ -50,7 +50,7 @@ pub(super) struct Queue {
     time: Time,
     #[serde(default)]
     rates_percent: Vec<u64>,
-    /// I/Os a second.
+    /// Arrivals per second.
     #[serde(default)]
     rates: Vec<f64>,
     #[serde(default = "poisson")]
@@ -79,20 +79,20 @@ fn one() -> usize {
     1
 }
 
-/// Where more outstanding I/Os stop to help.
+/// The point beyond which more outstanding I/Os do not help.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 struct Knee {
     outstanding: usize,
     iops: f64,
     mean_us: f64,
-    /// Whether more were tried.
+    /// Whether larger numbers were tried.
     is_passed: bool,
 }
 
-/// All runs by the number that was outstanding.
+/// All runs, by the number outstanding.
 type Sweep = BTreeMap<usize, Vec<Figures>>;
 
-/// Where the time of I/Os went, by the number that was outstanding; of the first run of each.
+/// Where the time of I/Os went, by the number outstanding; from the first run of each.
 type Ways = BTreeMap<usize, Vec<IoSpent>>;
 
 /// Where the time of one I/O went.
@@ -107,7 +107,7 @@ fn median(runs: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
     Median::of(&values).median
 }
 
-/// The least number that does as well as the best.
+/// The smallest number that performs as well as the best.
 fn knee(sweep: &Sweep) -> Option<Knee> {
     let points = sweep.iter().map(|(outstanding, runs)| Knee {
         outstanding: *outstanding,
@@ -141,7 +141,7 @@ impl Queue {
                 self.try_number(runner, luns, *outstanding, &mut all)?;
             }
         }
-        // Powers of two are far apart: one number more tells the knee apart from its neighbour below.
+        // Powers of two are far apart, so also try one number between the knee and its lower neighbour.
         if let Some(found) = knee(&all.0).filter(|knee| knee.is_passed && knee.outstanding >= 4) {
             for _ in 0..self.rounds.max(1) {
                 self.try_number(runner, luns, found.outstanding * 3 / 4, &mut all)?;
@@ -185,7 +185,7 @@ impl Queue {
         }
     }
 
-    /// At parts of the most that it can do, and at given rates.
+    /// Runs at fractions of the maximum throughput, and at given rates.
     fn rates(
         &self,
         runner: &mut Runner<'_>,
@@ -285,7 +285,7 @@ impl Experiment for Queue {
         if !adapters.is_empty() {
             findings.tables.push(adapters_table(&adapters));
         }
-        // Beyond the knee all that grows is a wait.
+        // Beyond the knee only the waiting grows.
         let at = knee.map_or(0, |knee| knee.outstanding);
         if let Some(spent) = ways.get(&at).filter(|spent| !spent.is_empty()) {
             findings.layers = Some(across(spent));
@@ -321,7 +321,7 @@ impl Experiment for Queue {
             work: Work::Load(self.open(*rate_per_s)),
             time: self.time,
         };
-        // Every third tells as much of a comparison as all of them.
+        // For a comparison, every third number tells as much as all of them.
         let closed = self.outstanding.iter().step_by(3).map(case);
         closed.chain(self.rates.iter().map(at_rate)).collect()
     }
@@ -391,7 +391,7 @@ fn answer(knee: Option<&Knee>, tried: usize) -> String {
     }
 }
 
-/// What the knee advises, if there is more beyond it than noise.
+/// The advice that follows from the knee, if latency beyond it is clearly higher.
 fn advice_of_knee(knee: Option<&Knee>, sweep: &Sweep) -> Option<String> {
     let knee = knee.filter(|knee| knee.is_passed)?;
     let (last, runs) = sweep.last_key_value()?;
@@ -417,7 +417,7 @@ fn advice_of_knee(knee: Option<&Knee>, sweep: &Sweep) -> Option<String> {
     })
 }
 
-/// What the adapters advise, if one does more than the other.
+/// The advice that follows from the adapters, if one is clearly better.
 fn advice_of_adapters(adapters: &[(&NamedAdapter, Step)]) -> Option<String> {
     let by_iops = |a: &&(&NamedAdapter, Step), b: &&(&NamedAdapter, Step)| {
         a.1.figures.iops.total_cmp(&b.1.figures.iops)
@@ -439,7 +439,7 @@ fn advice_of_adapters(adapters: &[(&NamedAdapter, Step)]) -> Option<String> {
     })
 }
 
-/// Whether what was counted agrees with Little's law.
+/// Whether the counted queue agrees with Little's law.
 fn little(sweep: &Sweep) -> Option<String> {
     let runs = sweep.values().flatten();
     let off = |run: &Figures| (run.queue_by_little / run.queue - 1.0).abs();
@@ -460,7 +460,7 @@ fn little(sweep: &Sweep) -> Option<String> {
     })
 }
 
-/// Whether the generator itself was what limited it.
+/// A note if the generator itself was the bottleneck.
 fn late(rates: &[(u64, f64, Step)]) -> Option<String> {
     let is_late = |(_, _, step): &&(u64, f64, Step)| {
         step.figures.generator_late_p99_us > LATE_MAX * step.figures.p99_us
@@ -658,7 +658,7 @@ mod tests {
         }
     }
 
-    /// A disk that takes a millisecond for each, and does so many a second at most.
+    /// A disk that takes a millisecond per I/O and completes at most `most` per second.
     fn sweep(most: f64) -> Sweep {
         let numbers = (0..=10).map(|power| 1_usize << power).chain([48]);
         numbers

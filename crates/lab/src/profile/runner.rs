@@ -1,6 +1,6 @@
-//! Runs the loads of a profile one after the other on what is open, with progress, and notes what the
-//! processors did meanwhile. When it is interrupted, loads that have not begun are left out, and all that was
-//! measured is kept.
+//! Runs a profile's loads one after the other on what is open, shows progress, and records what the
+//! processors did meanwhile. After an interruption, the remaining loads are skipped and everything measured
+//! so far is kept.
 
 use std::{rc::Rc, time::Duration};
 
@@ -20,7 +20,7 @@ use crate::{
     target::Target,
 };
 
-/// Of a load's time, what comes before and is not counted: caches and windows fill.
+/// The uncounted warm-up takes one part in this many of a load's time; it fills caches and windows.
 const SETTLE: u32 = 10;
 
 /// Runs loads.
@@ -29,23 +29,23 @@ pub(crate) struct Runner<'a> {
     pub(crate) targets: Vec<Target>,
     pub(crate) stop: Stop,
     pub(crate) stage: Stage,
-    /// A process whose processor time counts.
+    /// A process whose processor time is measured as well.
     pub(crate) pid: Option<u32>,
-    /// Whether each load is run by fio as well.
+    /// Whether fio also runs each load.
     pub(crate) with_fio: bool,
-    /// Reads are compared with what was written to the first so many bytes.
+    /// Reads are verified within this many bytes at the start.
     pub(crate) verified: Option<u64>,
-    /// What it is run on by its name, for a profile that does not have it opened as volumes.
+    /// The storage by name, for a profile that does not have it opened as volumes.
     pub(crate) beds: Vec<(String, Bed)>,
-    /// What has been measured.
+    /// What has been measured so far.
     pub(crate) journal: Journal,
-    /// Is given all that has been measured after each step.
+    /// Called with everything measured so far after each step.
     pub(crate) keeper: Option<Box<dyn Fn(Value) + 'a>>,
     beside: Vec<(String, Figures, Sample)>,
     others: Vec<f64>,
 }
 
-/// What a load was like, in figures.
+/// The figures of a load.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Figures {
     pub(crate) iops: f64,
@@ -53,32 +53,32 @@ pub(crate) struct Figures {
     pub(crate) mean_us: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// Of the mean, what the volume took.
+    /// The part of the mean latency spent in the volume.
     pub(crate) volume_us: f64,
-    /// Mean number that had arrived and not ended, counted from time to time.
+    /// Mean number of I/Os that had arrived and not completed, from periodic samples.
     pub(crate) queue: f64,
     /// The same by Little's law.
     pub(crate) queue_by_little: f64,
-    /// How late the generator was at the 99th percentile; of an open loop.
+    /// How late the generator was at the 99th percentile, in an open loop.
     pub(crate) generator_late_p99_us: f64,
-    /// Arrivals that did not begin in time.
+    /// Arrivals that had not started when the time was over.
     pub(crate) not_begun: u64,
-    /// All latencies: from so many microseconds on, so many I/Os.
+    /// The latency histogram: pairs of a lower bound in microseconds and a number of I/Os.
     #[serde(default)]
     pub(crate) latencies_us: Vec<(f64, u64)>,
-    /// The same of how late the generator was.
+    /// The same for the generator's lateness.
     #[serde(default)]
     pub(crate) generator_late_us: Vec<(f64, u64)>,
     pub(crate) cpu: Cpu,
 }
 
-/// A load that has run.
+/// A completed load.
 pub(crate) struct Step {
     pub(crate) done: Done,
     pub(crate) figures: Figures,
 }
 
-/// The same, as the journal has it: without the times of single I/Os, of which the figures have been made.
+/// The form kept in the journal: without single I/Os, which the figures already summarise.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Recorded {
     figures: Figures,
@@ -115,10 +115,10 @@ impl From<Recorded> for Step {
     }
 }
 
-/// How fast something went, for comparisons.
+/// The speed of something, for comparisons.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(crate) struct Sample {
-    /// Operations a second.
+    /// Operations per second.
     pub(crate) per_s: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
@@ -157,7 +157,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// `count` sessions over all targets in turn.
+    /// `count` sessions, distributed over all targets in rotation.
     pub(crate) fn luns(&self, count: usize) -> Result<Vec<Lun>> {
         let each = count.max(self.targets.len()).div_ceil(self.targets.len());
         let of_target = |target: &Target| target.luns(each, self.verified);
@@ -167,12 +167,12 @@ impl<'a> Runner<'a> {
         Ok(in_turn.take(count.max(self.targets.len())).collect())
     }
 
-    /// Whether the user has asked to end.
+    /// Whether the user asked to stop.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.is_asked()
     }
 
-    /// Runs a load, after a short time that does not count. `None`: the user has asked to end.
+    /// Runs a load after a short warm-up. `None`: the user asked to stop.
     pub(crate) fn load(
         &mut self,
         name: &str,
@@ -188,7 +188,7 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// The same where the first I/O counts.
+    /// The same without a warm-up: the first I/O counts.
     pub(crate) fn load_at_once(
         &mut self,
         name: &str,
@@ -212,7 +212,7 @@ impl<'a> Runner<'a> {
         Ok(fresh.or_else(|| recorded.map(Step::from)))
     }
 
-    /// What is called `name`, as an earlier run has measured it, or else as `work` does now.
+    /// The measurement called `name`: from an earlier run's journal, or else by running `work`.
     pub(crate) fn once<T: DeserializeOwned + Serialize>(
         &mut self,
         name: &str,
@@ -255,7 +255,7 @@ impl<'a> Runner<'a> {
         let figures = figures(&done, watch.end());
         self.stage.step();
         if self.is_stopped() && done.elapsed < time / 2 {
-            // Too short to say anything.
+            // Too short to be meaningful.
             return Ok(None);
         }
         self.others.push(figures.cpu.others);
@@ -267,7 +267,7 @@ impl<'a> Runner<'a> {
         Ok(Some(Step { done, figures }))
     }
 
-    /// Does something on target number `target`, whose sessions are `luns`, and says how fast it went.
+    /// Runs a case on target number `target`, whose sessions are `luns`, and returns its speed.
     pub(crate) fn sample(
         &mut self,
         case: &Case,
@@ -291,7 +291,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// The same by fio, on the file or device of target number `target`.
+    /// The same with fio, on the file or device of target number `target`.
     pub(crate) fn sample_of_fio(&mut self, case: &Case, target: usize) -> Result<Option<Sample>> {
         let Work::Load(workload) = &case.work else {
             return Ok(None);
@@ -332,17 +332,17 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    /// Lets the first `len` bytes of every target be as if nothing had been written, where it can do that.
+    /// Discards the first `len` bytes of every target that supports it, as if nothing had been written there.
     pub(crate) fn discard(&self, len: u64) {
         for target in &self.targets {
             let len = len.min(target.len_bytes());
-            // It is no more than a hint.
+            // Discarding is only a hint, so errors do not matter.
             let discarded = async { target.volume().discard(0, len).await };
             let _ = self.lane.block_on(discarded);
         }
     }
 
-    /// Completes what a profile has found with what is the same for all of them.
+    /// Adds to a profile's findings what all of them share.
     pub(crate) fn finish(&mut self, findings: &mut Findings) {
         findings
             .notes

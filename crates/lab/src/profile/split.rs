@@ -1,20 +1,20 @@
-//! Whether a stripe cuts small I/Os in two: each part is a command of its own, which pays where a share would be idle
-//! otherwise, and is only more work where all of them are busy.
+//! Detects stripes that split small I/Os. Each part becomes a command of its own, which helps if a share
+//! would otherwise be idle, but is only extra work if all shares are busy.
 
 use volume::{config::Size, graph::NodeView};
 
 use crate::load::Order;
 
-/// I/Os from this length on are to use several shares.
+/// I/Os larger than this are meant to use several shares.
 const SMALL_BYTES_MAX: u64 = 512 << 10;
-/// A stripe that cuts more of them than this is worth a word.
+/// Advise only if more than this fraction of the I/Os is split.
 const MANY: f64 = 0.5;
-/// A unit that leaves so small a part of the cuts is worth to make the stripe again.
+/// Recreating the stripe is worth it only if the new unit leaves at most this fraction of the splits.
 const FEWER: f64 = 0.3;
-/// The longest unit that is advised.
+/// The largest unit that is advised.
 const UNIT_BYTES_MAX: u64 = 4 << 20;
 
-/// The stripe that a volume is, below layers of one child.
+/// The stripe under a volume, looking through layers with a single child.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stripe {
     path: String,
@@ -35,11 +35,12 @@ impl Stripe {
         }
     }
 
-    /// What another unit would gain for I/Os of `block`, of which `outstanding` are the most that do better.
+    /// What another unit would gain for I/Os of `block`, if `outstanding` is the largest number that still
+    /// helps.
     pub(super) fn advice(&self, block: Size, order: Order, outstanding: usize) -> Option<String> {
         let block_bytes = block.bytes();
         let goes_on = !matches!(order, Order::Random | Order::Zipf);
-        // With fewer outstanding a share would be idle.
+        // With fewer outstanding, a share would be idle.
         let has_idle_shares = outstanding < 2 * self.shares;
         if goes_on || has_idle_shares || self.shares < 2 || block_bytes > SMALL_BYTES_MAX {
             return None;
@@ -67,9 +68,9 @@ impl Stripe {
     }
 }
 
-/// The part of all I/Os of this length, at multiples of it, that lie in more than one unit.
+/// The fraction of I/Os of this length, at multiples of it, that span more than one unit.
 fn split(block_bytes: u64, unit_bytes: u64) -> f64 {
-    // After so many the places in a unit come again.
+    // After this many I/Os the positions within a unit repeat.
     let count = unit_bytes.min(1 << 16);
     let is_split = |io: &u64| {
         let at = io * block_bytes;

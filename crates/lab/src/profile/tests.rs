@@ -1,4 +1,4 @@
-//! The built-in profiles, and what a user may get wrong in a copy.
+//! Tests the built-in profiles, and the mistakes a user may make in a copy.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn the_quick_forms_end_within_a_minute() {
         let profile = Profile::load(name, true).expect(name);
         let experiment = profile.experiment();
         if !experiment.opens_volumes() {
-            // A number of transactions takes what it takes.
+            // A profile with a fixed number of transactions has no time limit.
             continue;
         }
         let longest = experiment

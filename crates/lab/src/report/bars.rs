@@ -1,4 +1,4 @@
-//! Plots of bars in rows: what ran when, or what a whole consists of. A row has lines of bars below each other.
+//! Plots of bars in rows: what ran when, or the parts of a whole. A row has one or more lines of bars.
 
 use std::fmt::Write;
 
@@ -14,18 +14,18 @@ const TOP: f64 = 10.0;
 const BOTTOM: f64 = 44.0;
 const LINE: f64 = 20.0;
 const GAP: f64 = 10.0;
-/// About as wide is a letter of a label.
+/// Approximate width of a letter of a label.
 const LETTER: f64 = 6.4;
-/// A name of a row may have so many letters.
+/// Maximum letters in a row's name.
 const NAME_MAX: usize = 36;
-/// A bar is never thinner: nobody could point at it.
+/// Minimum width of a bar, so that it can still be pointed at.
 const BAR_MIN: f64 = 1.5;
 
 fn height_of(row: &BarRow) -> f64 {
     row.lines.len().max(1) as f64 * LINE + GAP
 }
 
-/// How high the plot is.
+/// The height of the plot.
 pub(super) fn height(rows: &[BarRow]) -> f64 {
     TOP + BOTTOM + rows.iter().map(height_of).sum::<f64>()
 }
@@ -79,7 +79,7 @@ fn draw_bar(out: &mut String, bar: &Bar, scale: &Scale, top: f64) {
         bar.class % 8,
         LINE - 2.0,
     );
-    // A label that does not fit would be read as another bar's.
+    // A label that overflows its bar would be read as another bar's.
     if !bar.label.is_empty() && width > bar.label.chars().count() as f64 * LETTER + 8.0 {
         let _ = write!(
             out,
@@ -91,7 +91,7 @@ fn draw_bar(out: &mut String, bar: &Bar, scale: &Scale, top: f64) {
     }
 }
 
-/// The end of a path tells more than its middle.
+/// Shortens a name in the middle, because the end of a path tells more.
 fn elided(name: &str) -> String {
     let count = name.chars().count();
     if count <= NAME_MAX {

@@ -1,6 +1,6 @@
-//! The line chart of the HTML page: what each share of a set-up moved over the measured time, as
-//! SVG. Runs follow each other without the untimed gaps; each statement is a band with its name.
-//! Reads are solid lines, writes are dashed, the link's rate is a line across.
+//! The line chart of the HTML page, as SVG: what each share of a set-up transferred over the measured time.
+//! Runs follow each other without the untimed gaps, and each statement is a labelled band. Reads are solid
+//! lines, writes are dashed, the link's rate is a horizontal line.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ const RIGHT: f64 = 12.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 26.0;
 
-/// More points than this across a chart cannot be seen; samples are merged.
+/// More points than this cannot be distinguished on a chart, so samples are merged.
 const POINTS_MAX: usize = 500;
 
 /// The chart of one set-up.
@@ -70,7 +70,7 @@ pub(super) fn throughput(report: &Report, set: &SetReport) -> String {
     svg
 }
 
-/// From seconds and bytes a second to places in the picture.
+/// Converts seconds and bytes per second to coordinates.
 struct Scale {
     seconds: f64,
     top: f64,
@@ -86,7 +86,7 @@ impl Scale {
     }
 }
 
-/// The upper end of the y axis: above the link and every point.
+/// The upper end of the y axis: above the link's rate and every point.
 fn highest(report: &Report, set: &SetReport, merge: usize) -> f64 {
     let runs = set.statements.iter().flat_map(|s| &s.runs);
     let points = runs
@@ -101,7 +101,7 @@ fn highest(report: &Report, set: &SetReport, merge: usize) -> f64 {
     top * 1.12
 }
 
-/// Length in seconds, and bytes a second read and written, of some samples together.
+/// Total length of some samples in seconds, and bytes per second read and written.
 fn rate(samples: &[Sample], share: usize) -> (f64, f64, f64) {
     let seconds: f64 = samples.iter().map(|sample| sample.seconds).sum();
     let sum = |bytes: fn(&crate::statements::Traffic) -> u64| -> f64 {
@@ -148,7 +148,7 @@ fn nice_steps(top: f64) -> Vec<f64> {
         .find(|step| *step >= rough);
     let step = step.unwrap_or(top);
     let count = (top / step).floor() as usize;
-    // Rounded, or 3 × 0.1 would be written with all its digits.
+    // Rounded, because 3 × 0.1 would otherwise be printed with all its digits.
     (0..=count)
         .map(|n| (n as f64 * step * 1e6).round() / 1e6)
         .collect()
@@ -174,7 +174,7 @@ fn band(
         to - from,
         HEIGHT - TOP - BOTTOM,
     );
-    // About 6.5 units a letter: a name that does not fit is in the band's title only.
+    // About 6.5 units per letter; a name that does not fit appears only in the band's title.
     let name = &statement.statement.name;
     if to - from > name.len() as f64 * 6.5 {
         let _ = write!(
@@ -187,7 +187,7 @@ fn band(
     svg.push_str("</g>");
 }
 
-/// The paths under construction, reads and writes of each share.
+/// The paths being built: reads and writes of each share.
 struct Lines<'a> {
     set: &'a SetReport,
     reads: Vec<String>,
@@ -214,7 +214,7 @@ impl<'a> Lines<'a> {
                     (&mut self.reads[line], read),
                     (&mut self.writes[line], written),
                 ] {
-                    // A run begins anew; within it, each interval is a level.
+                    // Each run starts a new path; within it, each interval is a horizontal step.
                     let verb = if index == 0 { 'M' } else { 'L' };
                     let (from, to, y) = (scale.x(from), scale.x(to), scale.y(value));
                     let _ = write!(path, "{verb}{from:.1} {y:.1}H{to:.1}");
@@ -227,7 +227,7 @@ impl<'a> Lines<'a> {
     fn draw(&self, svg: &mut String) {
         let several = self.set.shares.len() > 1;
         for (line, share) in self.set.shares.iter().enumerate() {
-            // Shares in step lie on each other: the first is broad, so that it is seen beneath.
+            // Shares with equal rates overlap, so the first line is broad enough to show beneath the others.
             let first = if several && line == 0 { " first" } else { "" };
             for (class, path) in [("write", &self.writes[line]), ("read", &self.reads[line])] {
                 let share = share % 4;

@@ -1,5 +1,5 @@
-//! What a profile or a comparison has found, in the form that its table, its page and its JSON share: the
-//! answer in one sentence first, then what to do about it, then the figures.
+//! The findings of a profile or a comparison, in the form that the text, the page and the JSON share: the
+//! answer in one sentence first, then the advice, then the figures.
 
 use std::{
     collections::BTreeMap,
@@ -10,20 +10,20 @@ use std::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// What was found.
+/// The findings.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
     /// The profile's name.
     pub profile: String,
     /// What was measured.
     pub on: Vec<String>,
-    /// What it is about, in a sentence.
+    /// The profile's subject, in one sentence.
     pub about: String,
-    /// The answer, in a sentence.
+    /// The answer, in one sentence.
     pub answer: String,
-    /// What to change, each with the figure that says so.
+    /// Recommended changes, each with the figure that supports it.
     pub advice: Vec<String>,
-    /// What makes the figures less sure or needs to be known to read them.
+    /// What weakens the figures, or must be known to read them.
     pub notes: Vec<String>,
     /// The machine and the program.
     pub machine: BTreeMap<String, String>,
@@ -31,24 +31,24 @@ pub struct Findings {
     pub tables: Vec<Table>,
     /// Plots for people.
     pub plots: Vec<Plot>,
-    /// Where the time of an operation went, if the profile shows that.
+    /// Breakdown of an operation's time, if the profile provides one.
     pub layers: Option<Layers>,
     /// Every sample.
     pub figures: Value,
-    /// What is followed over many runs.
+    /// Figures tracked over many runs.
     pub scores: Vec<Score>,
-    /// What has been measured step by step, for a run that goes on where this one stopped.
+    /// The journal of measurements, for a later run that continues this one.
     pub steps: Value,
-    /// What the profile says, for the same.
+    /// The profile's settings, for the same purpose.
     pub settings: Value,
-    /// Whether the user has ended it early.
+    /// Whether the user stopped it early.
     pub is_interrupted: bool,
 }
 
-/// A figure by which runs are compared over time.
+/// A figure used to compare runs over time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Score {
-    /// What it is, with its unit.
+    /// Its name, with the unit.
     pub name: String,
     /// Its value.
     pub value: f64,
@@ -57,7 +57,7 @@ pub struct Score {
 }
 
 impl Score {
-    /// One of which more is better.
+    /// A score where more is better.
     pub(crate) fn more(name: String, value: f64) -> Score {
         Score {
             name,
@@ -66,7 +66,7 @@ impl Score {
         }
     }
 
-    /// One of which less is better.
+    /// A score where less is better.
     pub(crate) fn less(name: String, value: f64) -> Score {
         Score {
             more_is_better: false,
@@ -75,14 +75,14 @@ impl Score {
     }
 }
 
-/// A table whose cells are written already.
+/// A table whose cells are already formatted.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     /// What it shows.
     pub title: String,
     /// How to read it.
     pub about: String,
-    /// The heads of its columns; the first is that of the rows' names.
+    /// Column headers; the first is for the names of the rows.
     pub columns: Vec<String>,
     /// Its rows.
     pub rows: Vec<Vec<String>>,
@@ -95,9 +95,9 @@ pub struct Plot {
     pub title: String,
     /// How to read it.
     pub about: String,
-    /// From left to right.
+    /// The axis from left to right.
     pub x: Axis,
-    /// Upwards.
+    /// The axis from bottom to top.
     pub y: Axis,
     /// What is drawn.
     pub marks: Marks,
@@ -106,9 +106,9 @@ pub struct Plot {
 /// An axis.
 #[derive(Clone, Debug, Default)]
 pub struct Axis {
-    /// What is on it, with its unit.
+    /// Its quantity and unit.
     pub label: String,
-    /// Whether each step is a factor.
+    /// Whether the scale is logarithmic.
     pub is_logarithmic: bool,
 }
 
@@ -117,20 +117,20 @@ pub struct Axis {
 pub enum Marks {
     /// Lines through points.
     Lines(Vec<Line>),
-    /// A field of values, a row for each name of the y axis.
+    /// A field of values, with a row for each name on the y axis.
     Field {
-        /// From left to right.
+        /// Column names, from left to right.
         columns: Vec<String>,
-        /// From the bottom to the top, with a value for each column, if it was measured.
+        /// Rows from bottom to top, with a value for each column that was measured.
         rows: Vec<(String, Vec<Option<f64>>)>,
         /// The unit of the values.
         unit: String,
     },
     /// Bars in rows.
     Bars {
-        /// From the top to the bottom.
+        /// Rows from top to bottom.
         rows: Vec<BarRow>,
-        /// The classes of bars, and what each is.
+        /// The classes of bars and their meaning.
         legend: Vec<(usize, String)>,
     },
 }
@@ -138,47 +138,47 @@ pub enum Marks {
 /// A row of bars.
 #[derive(Clone, Debug)]
 pub struct BarRow {
-    /// What it is.
+    /// Its name.
     pub name: String,
-    /// Lines of bars, below each other.
+    /// Lines of bars, one below the other.
     pub lines: Vec<Vec<Bar>>,
 }
 
 /// A bar.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// Where it begins on the x axis.
+    /// Its start on the x axis.
     pub from: f64,
-    /// Where it ends.
+    /// Its end.
     pub to: f64,
-    /// Its class, which gives it its colour.
+    /// Its class, which determines its colour.
     pub class: usize,
-    /// What is written on it, if there is room.
+    /// Written on it if there is room.
     pub label: String,
-    /// Its figures.
+    /// Its figures, shown when it is pointed at.
     pub tip: String,
 }
 
 /// A line of a plot.
 #[derive(Clone, Debug)]
 pub struct Line {
-    /// What it is.
+    /// Its name.
     pub name: String,
     /// Its points, from left to right.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Where the time of an operation went.
+/// Breakdown of an operation's time.
 #[derive(Clone, Debug, Serialize)]
 pub struct Layers {
     /// The whole.
     pub total: Times,
-    /// Its parts, from the top to the bottom.
+    /// Its parts, from top to bottom.
     pub layers: Vec<Layer>,
 }
 
-/// Times of operations, in microseconds. Those of a layer at a quantile are of the operations whose
-/// *whole* time lies at that quantile, so that the parts add up.
+/// Times of operations, in microseconds. A layer's time at a quantile is taken from the operations whose
+/// *total* time lies at that quantile, so that the parts add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Times {
     /// The mean.
@@ -192,7 +192,7 @@ pub struct Times {
 /// One part of the whole.
 #[derive(Clone, Debug, Serialize)]
 pub struct Layer {
-    /// What it is.
+    /// Its name.
     pub name: String,
     /// Its times.
     #[serde(flatten)]
@@ -212,7 +212,7 @@ impl Table {
 }
 
 impl Layers {
-    /// The table of a waterfall.
+    /// The table of a breakdown.
     pub(crate) fn table(&self) -> Table {
         let mut table = Table::new(
             "Where the time went",
@@ -239,7 +239,7 @@ impl Layers {
 }
 
 impl Findings {
-    /// All of it, for programs. Keys may be added.
+    /// Everything as JSON, for programs. Keys may be added.
     pub fn json(&self) -> Value {
         let mut json = json!({
             "format": 1,
@@ -263,7 +263,7 @@ impl Findings {
         json
     }
 
-    /// All tables; that of the layers is the first.
+    /// All tables, with that of the layers first.
     pub(crate) fn all_tables(&self) -> Vec<Table> {
         let layers = self.layers.as_ref().map(Layers::table);
         layers.into_iter().chain(self.tables.clone()).collect()
@@ -294,13 +294,13 @@ impl Findings {
     }
 }
 
-/// Now, in seconds since 1970.
+/// The current time, in seconds since 1970.
 fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }
 
-/// Columns as wide as they have to be, the first to the left, the others to the right.
+/// Writes columns as wide as necessary, the first aligned left, the others right.
 fn write_table(out: &mut String, table: &Table) {
     let width = |column: usize| {
         let rows = table.rows.iter().chain([&table.columns]);

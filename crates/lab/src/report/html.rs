@@ -1,5 +1,5 @@
-//! The report as one HTML page that needs nothing else: style and charts are inline, nothing is
-//! fetched, no script runs. It follows the reader's light or dark setting and prints well.
+//! The report as one self-contained HTML page: style and charts are inline, nothing is fetched, no script
+//! runs. It follows the reader's light or dark setting and prints well.
 
 use std::fmt::Write;
 
@@ -29,7 +29,7 @@ pub fn html(report: &Report) -> String {
     page
 }
 
-/// `text` for use in HTML content and attributes.
+/// Escapes `text` for HTML content and attributes.
 pub(super) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -108,8 +108,7 @@ fn counted(count: usize, what: &str) -> String {
     }
 }
 
-/// Bars of each statement's average on each set-up, longest first to its full width, with a mark
-/// for every run.
+/// For each statement, bars of the average on each set-up, scaled to the longest, with a mark for every run.
 fn bars(page: &mut String, report: &Report) {
     page.push_str(
         "<section><h2>Time of each statement</h2><p class=\"soft\">Average in seconds, a mark for \
@@ -259,7 +258,7 @@ fn tables(page: &mut String, report: &Report) {
     page.push_str("</section>\n");
 }
 
-/// One piece for each share: what it read and, where the statement writes, wrote.
+/// One fragment per share: what it read and, for statements that write, what it wrote.
 fn link_cells(report: &Report, set: &SetReport, statement: &StatementReport) -> String {
     let in_unit = |bytes_per_s: f64| match report.link_bytes_per_s() {
         Some(link) => format!("{:.0} %", 100.0 * bytes_per_s / link),

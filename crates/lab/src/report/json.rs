@@ -1,12 +1,12 @@
-//! The report for programs. `sets[].{name, weighted_score_s, speedup, statements[].{name, runs_s,
-//! average_s, speedup}}` is an interface that stays; keys may be added.
+//! The report for programs. `sets[].{name, weighted_score_s, speedup, statements[].{name, runs_s, average_s,
+//! speedup}}` is a stable interface; other keys may be added.
 
 use serde_json::{Value, json};
 
 use super::{Report, SetReport, table::paper_speedup};
 use crate::statements::paper_scores_s;
 
-/// The report with all samples. Times are in seconds, rates in bits or bytes a second as named.
+/// The report with all samples. Times are in seconds, rates in bits or bytes per second as named.
 pub fn json(report: &Report) -> Value {
     let [paper_one, paper_two] = paper_scores_s();
     json!({

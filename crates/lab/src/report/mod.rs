@@ -1,6 +1,6 @@
-//! What was measured, with every sample, and what follows from it; and its three forms: text for the
-//! terminal, JSON for programs, one HTML page for people. [`Report`] is the demo's experiment,
-//! [`Findings`] what a profile or a comparison has found.
+//! Measurements with all samples, what follows from them, and three output forms: text for the terminal, JSON
+//! for programs, and one HTML page for people. [`Report`] is the demo's experiment; [`Findings`] is for a
+//! profile or a comparison.
 
 mod bars;
 mod chart;
@@ -30,9 +30,9 @@ pub use crate::statements::Sample;
 /// A finished experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
-    /// Lines to begin with: what was chosen and why, what to know of this machine.
+    /// Introductory lines: what was chosen and why, and facts about this machine.
     pub notes: Vec<String>,
-    /// Each link's rate in each direction in bits a second, if it was limited.
+    /// Each link's rate in each direction in bits per second, if it was limited.
     pub link_bits_per_s: Option<u64>,
     /// The database's settings, by name, as SQLite reports them.
     pub settings: Vec<(String, String)>,
@@ -40,11 +40,11 @@ pub struct Report {
     pub data: DataReport,
     /// The shares.
     pub shares: Vec<ShareReport>,
-    /// The set-ups; the first is what the others are compared with.
+    /// The set-ups; the others are compared with the first.
     pub sets: Vec<SetReport>,
 }
 
-/// The data that was measured on.
+/// The data used for the measurement.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct DataReport {
     /// Rows in the table.
@@ -53,7 +53,7 @@ pub struct DataReport {
     pub first_day: String,
     /// Its last day.
     pub last_day: String,
-    /// The month which DELETE took away.
+    /// The month that DELETE removed.
     pub deleted_month: String,
     /// Size of the database in bytes.
     pub table_bytes: u64,
@@ -62,14 +62,14 @@ pub struct DataReport {
 /// One share.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShareReport {
-    /// What it is called.
+    /// Its name.
     pub name: String,
 }
 
 /// One set-up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SetReport {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The shares it uses, by index.
     pub shares: Vec<usize>,
@@ -89,9 +89,9 @@ pub struct StatementReport {
 /// One timed run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RunReport {
-    /// How long it took.
+    /// Its duration in seconds.
     pub seconds: f64,
-    /// What each share of the experiment moved.
+    /// What each share of the experiment transferred.
     pub traffic: Vec<Traffic>,
     /// The same over time.
     pub samples: Vec<Sample>,
@@ -106,7 +106,7 @@ impl StatementReport {
         }
     }
 
-    /// The seconds of each run as tables have them, empty for runs that did not take place.
+    /// The seconds of each run as formatted for tables; empty for runs that did not take place.
     pub(crate) fn cells(&self, runs: usize) -> impl Iterator<Item = String> {
         let cell = |run: &RunReport| format!("{:.2}", run.seconds);
         (0..runs).map(move |run| self.runs.get(run).map(cell).unwrap_or_default())
@@ -127,7 +127,7 @@ impl StatementReport {
         self.average_s() * self.statement.weight
     }
 
-    /// What `share` read and wrote in bytes a second, over all runs.
+    /// What `share` read and wrote in bytes per second, over all runs.
     pub fn throughput(&self, share: usize) -> (f64, f64) {
         let seconds: f64 = self.runs.iter().map(|run| run.seconds).sum();
         let traffic = self.runs.iter().filter_map(|run| run.traffic.get(share));
@@ -143,7 +143,7 @@ impl StatementReport {
 }
 
 impl SetReport {
-    /// The columns that its statements' runs need.
+    /// The number of columns that its statements' runs need.
     pub(crate) fn runs_max(&self) -> usize {
         let runs = self.statements.iter().map(|s| s.runs.len());
         runs.max().unwrap_or(0)
@@ -178,12 +178,12 @@ impl Report {
         ratio(self.sets.first().map_or(0.0, average), average(set))
     }
 
-    /// What a link carries in each direction, in bytes a second.
+    /// The capacity of a link in each direction, in bytes per second.
     pub fn link_bytes_per_s(&self) -> Option<f64> {
         self.link_bits_per_s.map(|bits| bits as f64 / 8.0)
     }
 
-    /// The smallest share of its link, 0 to 1, that any share of `set` read at in any scan.
+    /// The lowest link utilisation, 0 to 1, at which any share of `set` was read in any scan.
     pub fn least_scan_link_use(&self, set: &SetReport) -> Option<f64> {
         let link = self.link_bytes_per_s()?;
         let scans = set
@@ -199,7 +199,7 @@ fn ratio(before: f64, after: f64) -> f64 {
     if after > 0.0 { before / after } else { 0.0 }
 }
 
-/// A link's rate for people: "2.5 Gbit/s".
+/// Formats a link's rate: "2.5 Gbit/s".
 pub(crate) fn link_text(bits_per_s: u64) -> String {
     let giga = bits_per_s as f64 / 1e9;
     if giga >= 1.0 {
@@ -209,7 +209,7 @@ pub(crate) fn link_text(bits_per_s: u64) -> String {
     }
 }
 
-/// A number with thousands apart: "1,250,000".
+/// Formats a number with thousands separators: "1,250,000".
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

@@ -1,6 +1,6 @@
-//! Findings as one HTML page that needs nothing else: the answer, what to do, the tables, the plots.
-//! Style, plots and the script that says what a person points at are inline, nothing is fetched, and
-//! without the script nothing is missing but that. It follows the reader's light or dark setting.
+//! Findings as one self-contained HTML page: the answer, the advice, the tables, the plots. Style, plots and
+//! the script that shows the figures under the pointer are inline, and nothing is fetched. Without the script
+//! only those figures are missing. It follows the reader's light or dark setting.
 
 use std::fmt::Write;
 
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn every_value_that_has_a_place_is_a_mark_with_its_figures() {
         let page = page(&findings());
-        // Two of the logarithmic plot (nothing is at 0), one of the linear, one of the field.
+        // Two in the logarithmic plot (which has nothing at 0), one in the linear plot, one in the field.
         assert_eq!(page.matches("data-tip=").count(), 4);
         assert!(page.contains("data-tip=\"a &lt;b&gt;\nI/Os &amp; more: 8\nI/Os &amp; more: 90\""));
         assert!(page.contains("1MiB × 4KiB\n5 MB/s"));

@@ -1,5 +1,5 @@
-//! Plots as SVG. Every mark carries its figures as text (`data-tip`), which the page's script shows to
-//! whoever points at it, and as a title for those who have no script.
+//! Plots as SVG. Every mark carries its figures as text (`data-tip`), which the page's script shows under the
+//! pointer, and as a title for readers without the script.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ const LEFT: f64 = 84.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 26.0;
 const BOTTOM: f64 = 48.0;
-/// Marks closer than this are a line only.
+/// Lines with more points than this get small marks.
 const MARKS_MAX: usize = 60;
 
 /// The plot with its legend.
@@ -75,12 +75,12 @@ pub(super) fn svg(plot: &Plot) -> String {
     out
 }
 
-/// From values to places on one axis.
+/// Converts values to coordinates on one axis.
 pub(super) struct Scale {
     from: f64,
     to: f64,
     is_logarithmic: bool,
-    /// Where `from` and `to` are drawn.
+    /// The coordinates of `from` and `to`.
     ends: (f64, f64),
 }
 
@@ -104,7 +104,7 @@ impl Scale {
         }
     }
 
-    /// From nothing to `to`, without a margin.
+    /// From zero to `to`, without a margin.
     pub(super) fn exact(to: f64, axis: &Axis, ends: (f64, f64)) -> Scale {
         Scale {
             to: if to > 0.0 { to } else { 1.0 },
@@ -277,7 +277,7 @@ fn draw_field(
     }
 }
 
-/// A number as short as it may be: 1,234 or 12.3 or 0.123.
+/// Formats a number briefly: 1,234 or 12.3 or 0.123.
 pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),

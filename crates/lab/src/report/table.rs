@@ -5,13 +5,13 @@ use std::fmt::Write;
 use super::{Report, SetReport, StatementReport, grouped, link_text};
 use crate::statements::{Kind, paper_scores_s};
 
-/// Width of the statement's column; longer ones end in "…".
+/// Width of the statement column; longer statements end in "…".
 const STATEMENT_WIDTH: usize = 38;
 
 /// Width of a setting's name.
 const SETTING_WIDTH: usize = 16;
 
-/// The tables of all set-ups and the scores, each line at most some 120 columns wide.
+/// The tables of all set-ups and the scores, in lines of at most some 120 columns.
 pub fn table(report: &Report) -> String {
     let mut text = String::new();
     for note in &report.notes {
@@ -101,8 +101,8 @@ fn set_table(text: &mut String, report: &Report, set: &SetReport) {
     );
 }
 
-/// What each share of the set-up moved, as a share of its link or in MB/s: what it read, and for
-/// statements that write also what it wrote.
+/// What each share of the set-up transferred, as a fraction of its link or in MB/s: what it read and, for
+/// statements that write, what it wrote.
 fn links(report: &Report, set: &SetReport, statement: &StatementReport) -> String {
     let in_unit = |bytes_per_s: f64| match report.link_bytes_per_s() {
         Some(link) => format!("{:.0}", 100.0 * bytes_per_s / link),
@@ -134,7 +134,7 @@ fn scores(text: &mut String, report: &Report) {
         .max(9);
     for set in &report.sets {
         let least = report.least_scan_link_use(set).map(|part| match part {
-            // A cache that holds the table leaves the links idle.
+            // With a cache that holds the table, the links are idle.
             ..0.05 => "   the scans came from memory".to_string(),
             _ => format!(
                 "   every share read at ≥ {:.0} % of its link in the scans",
@@ -165,7 +165,7 @@ pub(super) fn paper_speedup() -> f64 {
     one / two
 }
 
-/// "1.85×".
+/// Formats a ratio: "1.85×".
 pub(super) fn times(ratio: f64) -> String {
     format!("{ratio:.2}×")
 }

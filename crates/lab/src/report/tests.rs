@@ -1,5 +1,5 @@
-//! The figures of the paper must come out of the model as they stand in it, and the three forms
-//! must say what the model says.
+//! The report model must reproduce the paper's published figures, and the three output forms must agree with
+//! the model.
 
 use super::*;
 use crate::statements::{Traffic, statements};
@@ -127,7 +127,7 @@ fn the_page_stands_alone_and_escapes_what_it_shows() {
     }
     assert_eq!(page.matches("<svg").count(), 2);
     assert!(!page.contains("NaN") && !page.contains("inf"));
-    // An experiment without a run must not divide by nothing.
+    // An experiment without a run must not divide by zero.
     let mut empty = papers_report();
     for statement in empty.sets.iter_mut().flat_map(|set| &mut set.statements) {
         statement.runs.clear();

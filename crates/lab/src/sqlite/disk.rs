@@ -1,36 +1,36 @@
-//! The disk under the database: what SQLite's files ask of a volume, and no more. It is synchronous
-//! because SQLite is; an implementation may leave a write in flight until `flush`, as a disk with
-//! a volatile cache does.
+//! The disk under the database: the operations that SQLite's files need from a volume, and no more. It is
+//! synchronous because SQLite is. An implementation may leave a write in flight until `flush`, like a disk
+//! with a volatile cache.
 
 use std::{cell::RefCell, io};
 
 /// The unit of all I/O on a [`Disk`], in bytes: the physical block that volumes report.
 pub const BLOCK_BYTES: usize = 4096;
 
-/// A disk of a fixed size. Offsets and lengths are multiples of [`BLOCK_BYTES`] and within it; what
-/// is not so is refused with `InvalidInput`.
+/// A disk of a fixed size. Offsets and lengths must be multiples of [`BLOCK_BYTES`] within it; anything else
+/// fails with `InvalidInput`.
 pub trait Disk {
     /// Its size in bytes.
     fn len_bytes(&self) -> u64;
 
-    /// Fills `buffer` from `offset`. It sees every write before it.
+    /// Fills `buffer` from `offset`. The read sees every earlier write.
     ///
     /// # Errors
-    /// The disk's, as they are.
+    /// The disk's errors, unchanged.
     fn read_at(&self, offset: u64, buffer: &mut [u8]) -> io::Result<()>;
 
-    /// Writes `bytes` at `offset`. Until the next flush, a power cut may lose any of its 512-byte
-    /// sectors. A disk that learns of a failed write only after it returned fails every later call:
-    /// what it would read is not what was written.
+    /// Writes `bytes` at `offset`. Until the next flush, a power cut may lose any of its 512-byte sectors. If
+    /// a write fails only after this has returned, every later call must fail, because reads could no longer
+    /// return what was written.
     ///
     /// # Errors
-    /// The disk's, of this or an earlier write.
+    /// The disk's error, from this or an earlier write.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Returns when every write before it is on persistent media.
+    /// Returns when every earlier write is on persistent media.
     ///
     /// # Errors
-    /// Of the flush, or of any write before it.
+    /// An error of the flush, or of any earlier write.
     fn flush(&self) -> io::Result<()>;
 }
 
@@ -71,7 +71,7 @@ impl Disk for MemoryDisk {
     }
 }
 
-/// The range of an I/O on a disk of `disk_bytes`, if it is aligned and within it.
+/// The range of an I/O on a disk of `disk_bytes`, if it is aligned and in bounds.
 pub(crate) fn checked_range(
     disk_bytes: u64,
     offset: u64,

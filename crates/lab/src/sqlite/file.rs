@@ -1,9 +1,9 @@
-//! One file in its extent: any bytes at any place for SQLite, whole blocks for the disk.
+//! One file in its extent: SQLite reads and writes any bytes at any offset, the disk sees whole blocks.
 //!
-//! Consecutive writes are gathered into one run, which goes to the disk when it is long enough, when
-//! a write or read elsewhere needs it gone, or at a sync. So the journal's records (a page between
-//! two four-byte numbers) become large aligned writes, and a stripe sees requests that span it. Only
-//! the blocks at a run's two ends are ever read before they are written.
+//! Consecutive writes are gathered into one run, which is written to the disk when it is long enough, when a
+//! write or read elsewhere requires it, or at a sync. So the journal's records (a page between two four-byte
+//! numbers) become large aligned writes, and a stripe sees requests that span it. Only the blocks at a run's
+//! two ends ever need a read before they are written.
 
 use std::{io, rc::Rc};
 
@@ -14,14 +14,14 @@ use super::{
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
 
-/// A run this long goes to the disk: large enough for every child of a stripe to take part, small
-/// enough that the first of it is under way while SQLite makes the rest.
+/// A run of this length is written to the disk: long enough for every child of a stripe to take part, short
+/// enough that its start is in flight while SQLite produces more.
 const RUN_BYTES: usize = 512 << 10;
 
-/// The unit in which a file remembers what was written, in bytes.
+/// The granularity at which a file tracks what was written, in bytes.
 pub(crate) const CHUNK_BYTES: u64 = 1 << 20;
 
-/// Why a file could not be read or written.
+/// Why a file operation failed.
 #[derive(Debug)]
 pub(crate) enum FileError {
     /// Its extent is full.
@@ -36,7 +36,7 @@ impl From<io::Error> for FileError {
     }
 }
 
-/// A file. Its size is the one SQLite sees; making it durable is the layout's business.
+/// A file. Its size is the one SQLite sees; the layout makes the size durable.
 pub(crate) struct File {
     disk: Rc<dyn Disk>,
     extent: Extent,
@@ -46,12 +46,12 @@ pub(crate) struct File {
     written: Vec<bool>,
 }
 
-/// Bytes that have not gone to the disk: `bytes[from..]` belongs at `start + from`.
+/// Bytes not yet written to the disk: `bytes[from..]` belongs at `start + from`.
 #[derive(Default)]
 struct Run {
-    /// Place in the file, a multiple of the block.
+    /// Offset in the file, a multiple of the block size.
     start: u64,
-    /// Where in the first block the run begins.
+    /// Where in the first block the run starts.
     from: usize,
     bytes: Vec<u8>,
 }
@@ -88,7 +88,7 @@ impl File {
         self.size
     }
 
-    /// Fills `buffer` from `offset` and returns how many bytes the file had there; the rest are
+    /// Fills `buffer` from `offset` and returns how many bytes the file had there; the rest is filled with
     /// zeros.
     pub(crate) fn read(&mut self, offset: u64, buffer: &mut [u8]) -> Result<usize, FileError> {
         let len = self.size.saturating_sub(offset).min(buffer.len() as u64) as usize;
@@ -113,7 +113,7 @@ impl File {
         Ok(len)
     }
 
-    /// Writes `bytes` at `offset`; a gap after the file's end becomes zeros.
+    /// Writes `bytes` at `offset`; a gap after the file's end is filled with zeros.
     pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), FileError> {
         let end = offset
             .checked_add(bytes.len() as u64)
@@ -129,7 +129,7 @@ impl File {
         self.append_to_run(offset, bytes)
     }
 
-    /// Sets the size; what is new are zeros.
+    /// Sets the size; any new part reads as zeros.
     pub(crate) fn truncate(&mut self, size: u64) -> Result<(), FileError> {
         if size > self.size {
             return self.write(size, &[]);
@@ -141,7 +141,7 @@ impl File {
         Ok(())
     }
 
-    /// Takes what the disk holds up to `size` as the file's content.
+    /// Adopts the disk's contents up to `size` as the file's contents.
     pub(crate) fn adopt_size(&mut self, size: u64) {
         self.run = Run::default();
         self.size = size.min(self.extent.len);
@@ -153,7 +153,7 @@ impl File {
         self.size = 0;
     }
 
-    /// Hands everything to the disk (whose flush makes it durable).
+    /// Writes everything to the disk (whose flush makes it durable).
     pub(crate) fn drain(&mut self) -> Result<(), FileError> {
         self.write_whole_blocks()?;
         if self.run.bytes.is_empty() {
@@ -195,7 +195,7 @@ impl File {
         }
     }
 
-    /// Writes the run up to its last whole block; the rest begins the next run.
+    /// Writes the run up to its last whole block; the rest starts the next run.
     fn write_whole_blocks(&mut self) -> Result<(), FileError> {
         let whole = self.run.bytes.len() / BLOCK_BYTES * BLOCK_BYTES;
         if whole == 0 {
@@ -208,8 +208,8 @@ impl File {
             self.run.bytes[..self.run.from].copy_from_slice(&block[..self.run.from]);
             self.run.from = 0;
         }
-        // Out of `self` while it is written, so that nothing is copied. After an error it stays in
-        // the run: the disk holds bytes of another time there, which must never be read as ours.
+        // Moved out of `self` during the write to avoid a copy. After an error it stays in the run, because
+        // the disk may hold stale bytes there, which must never be read as ours.
         let mut bytes = std::mem::take(&mut self.run.bytes);
         let result = self.write_out(self.run.start, &bytes[..whole]);
         if result.is_ok() {
@@ -229,8 +229,7 @@ impl File {
         Ok(self.disk.write_at(self.extent.offset + start, blocks)?)
     }
 
-    /// The chunks (by number) that were written since [`File::forget_written`]; all of them if it
-    /// was never called.
+    /// The numbers of the chunks written since [`File::forget_written`]; all of them if it was never called.
     pub(crate) fn written_chunks(&self) -> Vec<u64> {
         let written = self.written.iter().enumerate();
         written
@@ -238,12 +237,12 @@ impl File {
             .collect()
     }
 
-    /// Takes every chunk as written.
+    /// Marks every chunk as written.
     pub(crate) fn remember_all_as_written(&mut self) {
         self.written.fill(true);
     }
 
-    /// Takes what the file holds now as the state from which changes are counted.
+    /// Makes the current contents the baseline from which changes are tracked.
     pub(crate) fn forget_written(&mut self) {
         self.written.fill(false);
     }
@@ -263,7 +262,7 @@ mod tests {
                 len: 2 << 20,
             };
             let disk = Rc::new(MemoryDisk::new(4 << 20));
-            // Bytes of an earlier life must never show.
+            // Stale bytes from earlier use must never show.
             disk.write_at(8192, &vec![0xAA; 2 << 20]).unwrap();
             let mut file = File::new(disk.clone(), extent, 0);
             let mut model: Vec<u8> = Vec::new();

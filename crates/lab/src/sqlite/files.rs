@@ -1,11 +1,10 @@
-//! The files of one database as a small file system: which exist, which are open, what a sync and
-//! a delete make durable. Everything here is safe code with Rust errors; `vfs` translates it for
-//! SQLite.
+//! The files of one database as a small file system: which exist, which are open, and what a sync or a delete
+//! makes durable. This is all safe code with Rust errors; `vfs` translates it for SQLite.
 //!
-//! Promises SQLite's rollback journal builds on: after `sync` returns, the file's content and size
-//! survive a power cut; after `delete` returns, the journal stays away, which is the moment a
-//! transaction is committed. In between, only the file's size from the last sync can come back, never
-//! bytes that were not written to this file.
+//! SQLite's rollback journal relies on these guarantees: after `sync` returns, the file's contents and size
+//! survive a power cut; after `delete` returns, the journal stays deleted, which is the moment a transaction
+//! is committed. In between, a power cut can only bring back the file's size from the last sync, never bytes
+//! that were not written to this file.
 
 use std::{
     cell::{Cell, RefCell, RefMut},
@@ -20,7 +19,7 @@ use super::{
 };
 use crate::Result;
 
-/// What SQLite opens.
+/// The kinds of files that SQLite opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// The database itself.
@@ -29,7 +28,7 @@ pub(crate) enum Kind {
     Journal,
     /// A temporary database: VACUUM's copy, a large sort's or view's table.
     TempDatabase,
-    /// Another temporary file: a sorter's runs, a statement's journal.
+    /// Any other temporary file: a sorter's runs, a statement's journal.
     Temp,
 }
 
@@ -38,7 +37,7 @@ pub(crate) enum Kind {
 pub(crate) enum OpenError {
     /// It does not exist.
     Missing,
-    /// It is open already, or no temporary file is left.
+    /// It is already open, or all temporary files are in use.
     Busy,
 }
 
@@ -48,11 +47,11 @@ pub(crate) struct Files {
     layout: Layout,
     files: [RefCell<File>; FILES],
     open: [Cell<bool>; FILES],
-    /// Whether the journal exists now; whether it does after a power cut is in the layout.
+    /// Whether the journal exists now; the layout records whether it does after a power cut.
     journal_exists: Cell<bool>,
-    /// The image that the main file's changes are counted from.
+    /// The image relative to which the main file's changes are tracked.
     base: Cell<Option<u64>>,
-    /// The last error of the disk, for the message: SQLite passes on only that there was one.
+    /// The disk's last error, for the message: SQLite passes on only that there was one.
     disk_error: RefCell<Option<String>>,
 }
 
@@ -63,7 +62,7 @@ impl Files {
         Ok(Self::new(disk, layout))
     }
 
-    /// Opens what was formatted.
+    /// Opens a formatted disk.
     pub(crate) fn open_disk(disk: Rc<dyn Disk>) -> Result<Self> {
         let layout = Layout::open(disk.clone())?;
         Ok(Self::new(disk, layout))
@@ -106,7 +105,7 @@ impl Files {
             }
             Kind::Journal => self.closed([JOURNAL])?,
             Kind::TempDatabase => self.closed(TEMP..FILES)?,
-            // Whatever else is temporary leaves the longest extent to VACUUM while it can.
+            // Other temporary files take the longest extent last, to leave it to VACUUM.
             Kind::Temp => self.closed((TEMP + 1..FILES).chain([TEMP]))?,
         };
         if kind == Kind::Journal {
@@ -127,7 +126,7 @@ impl Files {
             .ok_or(OpenError::Busy)
     }
 
-    /// Closes a file; a temporary one is gone with it.
+    /// Closes a file; a temporary file is deleted.
     pub(crate) fn close(&self, index: usize) -> std::result::Result<(), FileError> {
         self.open[index].set(false);
         if index >= TEMP {
@@ -172,12 +171,12 @@ impl Files {
         self.noted(self.file(index).write(offset, bytes))
     }
 
-    /// Sets a file's size; durable with the next sync.
+    /// Sets a file's size; the next sync makes it durable.
     pub(crate) fn truncate(&self, index: usize, size: u64) -> std::result::Result<(), FileError> {
         self.noted(self.file(index).truncate(size))
     }
 
-    /// Makes a file's content and then its size durable. A temporary file has nothing to lose.
+    /// Makes a file's contents and then its size durable. Does nothing for a temporary file.
     pub(crate) fn sync(&self, index: usize) -> std::result::Result<(), FileError> {
         if index >= TEMP {
             return Ok(());
@@ -196,7 +195,7 @@ impl Files {
         Ok(self.layout.set_durable(durable)?)
     }
 
-    /// Deletes the journal, durably.
+    /// Deletes the journal durably.
     pub(crate) fn delete_journal(&self) -> std::result::Result<(), FileError> {
         self.file(JOURNAL).clear();
         self.journal_exists.set(false);
@@ -207,7 +206,7 @@ impl Files {
         self.noted(self.layout.set_durable(durable).map_err(FileError::from))
     }
 
-    /// Calls `chunk` with each MiB of the main file, in order, to make image `image` of it.
+    /// Calls `chunk` with each MiB of the main file in order, to record it as image `image`.
     pub(crate) fn read_main(
         &self,
         image: u64,
@@ -228,9 +227,9 @@ impl Files {
         Ok(())
     }
 
-    /// Makes the main file what image `image` of `size` bytes holds, and the journal not exist. Only
-    /// chunks that changed since they held this image are written; `read` fills a buffer from an
-    /// offset of the image. Returns how many bytes were written.
+    /// Replaces the main file with image `image` of `size` bytes and deletes the journal. Writes only chunks
+    /// that changed since the file held this image; `read` fills a buffer from an offset of the image.
+    /// Returns the number of bytes written.
     pub(crate) fn replace_main(
         &self,
         image: u64,
@@ -243,7 +242,7 @@ impl Files {
         }
         let changed = self.file(MAIN).written_chunks();
         self.file(JOURNAL).clear();
-        // Where nothing was written the disk still holds the image, also behind a shorter end.
+        // Unwritten chunks still hold the image on the disk, even past the end of a file that was shortened.
         self.file(MAIN).adopt_size(size);
         let mut buffer = vec![0; CHUNK_BYTES as usize];
         let mut written = 0;
@@ -269,7 +268,7 @@ impl Files {
         Ok(written)
     }
 
-    /// Takes the last error of the disk.
+    /// Takes the disk's last error.
     pub(crate) fn take_disk_error(&self) -> Option<String> {
         self.disk_error.borrow_mut().take()
     }

@@ -1,5 +1,5 @@
-//! A fresh copy in little time: the loaded database is kept once as a file on this machine, and
-//! putting it back writes only what has changed since. Both are outside every timed run.
+//! Fast restoration of a fresh copy: the loaded database is saved once as a local file, and restoring it
+//! writes only what has changed since. Both happen outside every timed run.
 
 use std::{
     fs::File,
@@ -11,19 +11,19 @@ use std::{
 use super::Store;
 use crate::{Error, Result};
 
-/// The database of one store at one time.
+/// A snapshot of a store's database.
 pub struct Image {
     file: File,
     bytes: u64,
-    /// Tells images of this process apart.
+    /// Distinguishes the images of this process.
     id: u64,
 }
 
 impl Image {
-    /// Copies a store's database to `file`, which is empty.
+    /// Copies a store's database to `file`, which must be empty.
     ///
     /// # Errors
-    /// The disk's or the file's.
+    /// An error of the disk or the file.
     pub fn capture(store: &Store, mut file: File) -> Result<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -42,11 +42,11 @@ impl Image {
         self.bytes
     }
 
-    /// Makes `store` hold the image, durably. A store that holds it already, changed here and
-    /// there, gets only the changed MiB written. Returns how many bytes were.
+    /// Makes `store` hold the image, durably. If the store holds a modified copy of it, only the changed MiB
+    /// are written. Returns the number of bytes written.
     ///
     /// # Errors
-    /// The disk's or the image file's; an open database is refused.
+    /// An error of the disk or the image file, or the database is open.
     pub fn restore(&self, store: &Store) -> Result<u64> {
         if store.files.any_open() {
             return Err(Error::Unusable(

@@ -1,20 +1,19 @@
-//! Where the database's files lie on the disk: a fixed set of files in fixed extents, and a header
-//! that says how long the lasting ones are.
+//! The on-disk layout of the database's files: a fixed set of files in fixed extents, and a header that
+//! records the sizes of the permanent ones.
 //!
 //! ```text
 //! | slot 0 | slot 1 | main database | rollback journal | temp 0 | temp 1 | temp 2 | temp 3 |
 //! ```
 //!
-//! The header lives in two slots, written in turn with rising sequence numbers. It fits one
-//! 512-byte sector, so a power cut leaves it old or new, and the other slot is never touched by the
-//! write: one good slot always remains. Its rule is the one good file systems keep: a file's size
-//! (or its existence) becomes durable only *after* the bytes it covers. Otherwise a new journal
-//! could come back with the content of the one before it, which SQLite would take for a transaction
-//! to undo.
+//! The header has two slots, written alternately with increasing sequence numbers. It fits in one 512-byte
+//! sector, so a power cut leaves it either old or new, and a write never touches the other slot, so one valid
+//! slot always remains. As in good file systems, a file's size (or its existence) becomes durable only
+//! *after* the bytes it covers. Otherwise a new journal could come back with the contents of its predecessor,
+//! which SQLite would take for a transaction to roll back.
 //!
-//! Version 1, little endian: magic, version, CRC-32C of the 512 bytes with this field zero,
-//! sequence, disk size, size of the main file, size of the journal (all ones: no journal), then
-//! offset and length of each extent.
+//! Version 1, little endian: magic, version, CRC-32C of the 512 bytes with this field zero, sequence, disk
+//! size, size of the main file, size of the journal (all ones: no journal), then offset and length of each
+//! extent.
 
 use std::{cell::Cell, io, rc::Rc};
 
@@ -33,14 +32,14 @@ pub(crate) const FILES: usize = 6;
 pub(crate) const MAIN: usize = 0;
 /// Its rollback journal.
 pub(crate) const JOURNAL: usize = 1;
-/// The first temporary file: as long as the main one, for VACUUM's copy.
+/// The first temporary file: as long as the main file, for VACUUM's copy.
 pub(crate) const TEMP: usize = 2;
 
-/// How the space is shared out, in 64ths. VACUUM journals whatever it overwrites, so the journal
-/// needs the main file's length and the records' few bytes on top. A large sort has two files.
+/// Division of the space, in 64ths. VACUUM journals everything it overwrites, so the journal needs the main
+/// file's length plus the record headers. A large sort uses two files.
 const SHARES: [u64; FILES] = [14, 15, 14, 9, 9, 3];
 
-/// A disk below this size holds no database worth having.
+/// A smaller disk cannot hold a useful database.
 const DISK_BYTES_MIN: u64 = 4 << 20;
 
 /// A range of the disk, in bytes.
@@ -50,7 +49,7 @@ pub(crate) struct Extent {
     pub(crate) len: u64,
 }
 
-/// What the header says of the lasting files.
+/// The header's record of the permanent files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Durable {
     /// Size of the main database in bytes.
@@ -68,14 +67,14 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Writes an empty layout; whatever database was there is gone.
+    /// Writes an empty layout; any existing database is lost.
     pub(crate) fn format(disk: Rc<dyn Disk>) -> Result<Self> {
         let extents = extents(disk.len_bytes())?;
         let empty = Durable {
             main_bytes: 0,
             journal_bytes: None,
         };
-        // Both slots: a newer-looking header of an older database must not survive.
+        // Both slots, so that no header of an older database survives with a higher sequence number.
         for slot in 0..SLOTS {
             disk.write_at(slot * BLOCK_BYTES as u64, &[0; BLOCK_BYTES])?;
         }
@@ -115,12 +114,12 @@ impl Layout {
         })
     }
 
-    /// What is durable now.
+    /// The current durable state.
     pub(crate) fn durable(&self) -> Durable {
         self.durable.get()
     }
 
-    /// Makes `durable` so, if it is not yet. The bytes it covers must have been flushed before.
+    /// Updates the durable state if it differs. The bytes it covers must have been flushed before.
     pub(crate) fn set_durable(&self, durable: Durable) -> io::Result<()> {
         if durable == self.durable.get() {
             Ok(())
@@ -162,7 +161,7 @@ fn extents(disk_bytes: u64) -> Result<[Extent; FILES]> {
     }))
 }
 
-/// The size of disk, in bytes, whose main file can hold `main_bytes`.
+/// The disk size, in bytes, whose main file can hold `main_bytes`.
 pub(crate) fn disk_bytes_for(main_bytes: u64) -> u64 {
     let share = main_bytes
         .div_ceil(SHARES[MAIN])
@@ -192,8 +191,8 @@ fn encode(
     header
 }
 
-/// Sequence, sizes and extents of a header; `Err(None)` if there is none, `Err(Some)` if there is
-/// one that this disk or this release cannot use.
+/// Decodes a header into its sequence, sizes and extents. `Err(None)`: there is no header. `Err(Some)`: this
+/// disk or this release cannot use it.
 fn decode(
     header: &[u8],
     disk_bytes: u64,
@@ -274,7 +273,7 @@ mod tests {
             Layout::open(disk.clone()).unwrap().durable().main_bytes,
             12288
         );
-        // Tear the newest slot (sequence 4, slot 0): the one before it is used.
+        // Tear the newest slot (sequence 4, slot 0): the previous one must be used.
         let mut block = [0; BLOCK_BYTES];
         disk.read_at(0, &mut block).unwrap();
         block[40] ^= 1;
@@ -287,7 +286,7 @@ mod tests {
                 journal_bytes: Some(7)
             }
         );
-        // And the next header goes to the torn slot.
+        // And the next header must go to the torn slot.
         layout
             .set_durable(Durable {
                 main_bytes: 1,

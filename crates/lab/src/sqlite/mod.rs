@@ -1,6 +1,6 @@
-//! SQLite on a disk of ours, without a file system: `disk` is what it needs of a volume, `layout`
-//! says where its files lie, `file` and `files` make them, `vfs` shows them to SQLite, and this
-//! module opens databases with the settings that every set-up shares.
+//! Runs SQLite on our disks without a file system. `disk` is what it needs of a volume, `layout` assigns
+//! space to its files, `file` and `files` implement them, `vfs` presents them to SQLite, and this module
+//! opens databases with the settings that every set-up shares.
 
 mod disk;
 mod file;
@@ -29,27 +29,27 @@ pub struct Store {
 }
 
 impl Store {
-    /// Writes an empty layout; a database that was there is gone.
+    /// Writes an empty layout; any existing database is lost.
     ///
     /// # Errors
-    /// A disk that is too small, or that fails.
+    /// The disk is too small, or fails.
     pub fn format(disk: Rc<dyn Disk>) -> Result<Self> {
         Ok(Self {
             files: Rc::new(files::Files::format(disk)?),
         })
     }
 
-    /// Opens the layout that is on the disk.
+    /// Opens the layout on the disk.
     ///
     /// # Errors
-    /// A disk that carries none, or one of another version or size, or that fails.
+    /// The disk has no layout, or one of another version or size, or fails.
     pub fn open(disk: Rc<dyn Disk>) -> Result<Self> {
         Ok(Self {
             files: Rc::new(files::Files::open_disk(disk)?),
         })
     }
 
-    /// The disk size in bytes which a database of `database_bytes` needs for all of its files.
+    /// The disk size in bytes that a database of `database_bytes` needs for all of its files.
     pub fn disk_bytes_for(database_bytes: u64) -> u64 {
         layout::disk_bytes_for(database_bytes)
     }
@@ -59,11 +59,11 @@ impl Store {
         self.files.size(layout::MAIN)
     }
 
-    /// Opens the database, new if there is none; a transaction that a crash left behind is undone
-    /// with the first statement. One at a time.
+    /// Opens the database, creating it if there is none; the first statement rolls back a transaction
+    /// interrupted by a crash. Only one can be open at a time.
     ///
     /// # Errors
-    /// SQLite's, also when the database is open already.
+    /// SQLite's errors, including that the database is already open.
     pub fn database(&self, settings: &Settings) -> Result<Database> {
         let registration = vfs::Registration::new(self.files.clone())?;
         let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE
@@ -93,22 +93,23 @@ impl Store {
 
 /// An open database.
 pub struct Database {
-    // Before the registration: fields drop in order, and the connection uses it to its end.
+    // Declared before the registration: fields drop in order, and the connection uses the registration until
+    // it closes.
     connection: rusqlite::Connection,
     _registration: vfs::Registration,
     files: Rc<files::Files>,
 }
 
 impl Database {
-    /// The connection, for whatever SQLite can do.
+    /// The connection, for everything else that SQLite can do.
     pub fn connection(&self) -> &rusqlite::Connection {
         &self.connection
     }
 
-    /// Runs `body`; its error says that it happened while `doing`, and what the disk said.
+    /// Runs `body`; its error includes that it happened while `doing`, and the disk's error.
     ///
     /// # Errors
-    /// The body's.
+    /// The body's error.
     pub fn run<'a, T>(
         &'a self,
         doing: &str,
@@ -121,10 +122,10 @@ impl Database {
         })
     }
 
-    /// Runs statements that give no rows.
+    /// Runs statements that return no rows.
     ///
     /// # Errors
-    /// SQLite's, with the disk's beneath it.
+    /// SQLite's error, with the disk's error that caused it.
     pub fn execute(&self, sql: &str) -> Result<()> {
         self.run(sql, |connection| connection.execute_batch(sql))
     }

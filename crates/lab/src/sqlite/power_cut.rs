@@ -1,8 +1,8 @@
-//! The proof of the layout's promise. A recording disk logs writes and flushes while transactions
-//! run; then, for many points of the log, a disk is made as a power cut there could have left it:
-//! what was flushed is there, and of what was not, any subset of its 512-byte sectors. SQLite opens
-//! it and must find a whole database with every committed transaction. Some recoveries are cut
-//! themselves. The same test over a disk whose flush does nothing must fail, or it proves nothing.
+//! Tests the layout's guarantee against power cuts. A recording disk logs writes and flushes while
+//! transactions run. Then, for many points of the log, a disk is built as a power cut there could have left
+//! it: flushed data is present, and of unflushed data any subset of its 512-byte sectors. SQLite opens it and
+//! must find an intact database with every committed transaction. Some recoveries are themselves cut. The
+//! same test on a disk whose flush does nothing must fail, or it proves nothing.
 
 use std::{cell::RefCell, io, rc::Rc};
 
@@ -15,16 +15,16 @@ const SECTOR_BYTES: usize = 512;
 enum Operation {
     Write(u64, Vec<u8>),
     Flush,
-    /// The transaction with this number was committed: the application was told so.
+    /// The transaction with this number was committed and acknowledged to the application.
     Committed(i64),
 }
 
-/// Remembers every write and flush since its `start`.
+/// Records every write and flush since its `start`.
 struct RecordingDisk {
     now: MemoryDisk,
     start: Vec<u8>,
     log: RefCell<Vec<Operation>>,
-    /// A disk that claims to flush and does not.
+    /// Whether it acknowledges flushes without performing them.
     lies: bool,
 }
 
@@ -46,7 +46,7 @@ impl RecordingDisk {
             .push(Operation::Committed(transaction));
     }
 
-    /// A disk after a power cut at `at` of the log, and the last transaction committed before.
+    /// The disk after a power cut at position `at` of the log, and the last transaction committed before it.
     fn cut(&self, at: usize, random: &mut SplitMix64) -> (Vec<u8>, i64) {
         let log = &self.log.borrow()[..at];
         let mut disk = self.start.clone();
@@ -54,7 +54,7 @@ impl RecordingDisk {
         let flushed = log
             .iter()
             .rposition(|operation| matches!(operation, Operation::Flush));
-        // How much of the unflushed got through: nothing, little, half, most, all.
+        // How much of the unflushed data survived: none, little, half, most, all.
         let chance = [0, 1, 4, 7, 8][random.below(5) as usize];
         for (place, operation) in log.iter().enumerate() {
             let durable = flushed.is_some_and(|flushed| place < flushed);
@@ -102,13 +102,13 @@ impl Disk for RecordingDisk {
 
 const ACCOUNTS: i64 = 600;
 
-/// SQL for `len` characters which no other transaction writes.
+/// SQL for `len` characters that no other transaction writes.
 fn filler(number: i64, len: u64) -> String {
     format!("substr(replace(hex(zeroblob({len})), '00', '{number}.'), 1, {len})")
 }
 
-/// Moves money between accounts, so that the sum never changes, and writes transaction `number`
-/// into a ledger; now and then a large change, a roll-back or a VACUUM.
+/// Moves money between accounts, so that the sum never changes, and records transaction `number` in a ledger;
+/// occasionally a large change, a rollback or a VACUUM.
 fn transact(database: &Database, number: i64, random: &mut SplitMix64) {
     let (from, to) = (random.between(1, ACCOUNTS), random.between(1, ACCOUNTS));
     let amount = random.between(1, 50);
@@ -120,7 +120,7 @@ fn transact(database: &Database, number: i64, random: &mut SplitMix64) {
         filler(number, random.below(3_000))
     );
     if random.one_in(6) {
-        // Far more than the cache: pages go to the database before the commit.
+        // Far larger than the cache, so pages are written to the database before the commit.
         sql += &format!("UPDATE account SET filler = {};", filler(number, 1_800));
     }
     if random.one_in(5) {
@@ -149,7 +149,7 @@ fn set_up(database: &Database) {
         .unwrap();
 }
 
-/// Opens the database on `disk` and says what is wrong with it, if anything is.
+/// Opens the database on `disk` and returns what is wrong with it.
 fn examine(disk: Rc<dyn Disk>, settings: &Settings, last: i64) -> std::result::Result<(), String> {
     let said = |error: crate::Error| error.to_string();
     let store = Store::open(disk).map_err(said)?;
@@ -172,7 +172,7 @@ fn examine(disk: Rc<dyn Disk>, settings: &Settings, last: i64) -> std::result::R
         one("SELECT count(DISTINCT number) FROM ledger")?,
     );
     let money = one("SELECT sum(money) FROM account")?;
-    // One more may be there: committed, but cut before it could be said.
+    // One more may be present: committed, but cut before the acknowledgement.
     if newest != entries || !(last..=last + 1).contains(&newest) || money != 100 * ACCOUNTS {
         return Err(format!(
             "{last} transactions were committed; {entries} are there, the newest {newest}, and the \
@@ -182,7 +182,7 @@ fn examine(disk: Rc<dyn Disk>, settings: &Settings, last: i64) -> std::result::R
     Ok(())
 }
 
-/// Runs transactions and examines `cuts` power cuts; what was found wrong.
+/// Runs transactions, examines `cuts` power cuts and returns the errors found.
 fn trial(seed: u64, page_bytes: u32, cuts: usize, lies: bool) -> Vec<String> {
     let settings = Settings {
         page_bytes,

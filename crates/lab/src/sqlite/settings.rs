@@ -1,5 +1,5 @@
-//! How the database is run, the same in every set-up. What is printed is read back from SQLite, so
-//! that nothing can be claimed that is not so.
+//! The database's settings, the same in every set-up. What is reported is read back from SQLite, so that the
+//! report cannot claim settings that are not in effect.
 
 use super::Database;
 use crate::{Error, Result};
@@ -14,8 +14,8 @@ pub struct Settings {
 }
 
 impl Default for Settings {
-    /// 64 KiB pages: SQLite reads page by page, so a page is what one call into the volume moves.
-    /// 16 MiB of cache: far smaller than the table, as the reference experiment's memory was.
+    /// 64 KiB pages: SQLite reads page by page, so each call into the volume transfers one page. 16 MiB of
+    /// cache: far smaller than the table, as was the reference experiment's memory.
     fn default() -> Self {
         Self {
             page_bytes: 65_536,
@@ -25,7 +25,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Sets a new connection up.
+    /// Configures a new connection.
     pub(crate) fn apply(&self, database: &Database) -> Result<()> {
         let Self {
             page_bytes,
@@ -48,10 +48,10 @@ impl Settings {
         )))
     }
 
-    /// The settings in use, as pairs of name and value for people, read back from SQLite.
+    /// The settings in effect, as pairs of name and value for people, read back from SQLite.
     ///
     /// # Errors
-    /// SQLite's.
+    /// SQLite's error.
     pub fn in_use(database: &Database) -> Result<Vec<(String, String)>> {
         let pragma = |name| Self::pragma::<i64>(database, name);
         let journal: String = Self::pragma(database, "journal_mode")?;

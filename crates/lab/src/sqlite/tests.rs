@@ -1,12 +1,12 @@
-//! SQL through the whole stack over a disk in memory: right results for every page size, temporary
-//! files on the disk, a full disk and a failing disk as SQL errors, and fresh copies.
+//! Runs SQL through the whole stack on a disk in memory: correct results for every page size, temporary files
+//! on the disk, a full disk and a failing disk reported as SQL errors, and fresh copies.
 
 use std::{cell::Cell, io, rc::Rc};
 
 use super::*;
 
 fn settings(page_bytes: u32) -> Settings {
-    // A tiny cache, so that everything spills.
+    // A tiny cache, so that everything spills to disk.
     Settings {
         page_bytes,
         cache_bytes: 256 << 10,
@@ -41,7 +41,7 @@ fn statements_give_what_sqlite_promises_for_every_page_size() {
         let database = store.database(&settings(page_bytes)).unwrap();
         fill(&database, 20_000);
         assert_eq!(count(&database, "SELECT count(*) FROM t"), 20_000);
-        // A sort larger than the cache goes through temporary files.
+        // A sort larger than the cache uses temporary files.
         let sorted = "SELECT sum(n = wanted) FROM (
                         SELECT n, row_number() OVER (ORDER BY text, n) AS wanted FROM (
                           SELECT n * 31 % 20011 AS n, printf('%0300d', n * 31 % 20011) AS text FROM t)
@@ -109,7 +109,7 @@ fn a_full_disk_is_an_error_and_leaves_the_database_whole() {
     assert_eq!(count(&database, "SELECT count(*) FROM t"), 1_000);
 }
 
-/// Fails every I/O of the kinds that are switched on.
+/// Fails every I/O of the enabled kinds.
 struct FailingDisk {
     inner: MemoryDisk,
     reads: Cell<bool>,
@@ -184,7 +184,7 @@ fn errors_of_the_disk_become_errors_of_the_statement_with_their_cause() {
         assert!(error.starts_with(sql) && error.contains(cause), "{error}");
         switch.set(false);
     }
-    // What failed was undone.
+    // The failed statement was rolled back.
     assert_eq!(count(&database, "SELECT sum(n) FROM t"), 5_000 * 5_001 / 2);
 }
 
@@ -229,7 +229,7 @@ fn a_fresh_copy_is_the_loaded_database_and_writes_only_what_changed() {
             50_000 * 50_001 / 2
         );
     }
-    // Another image of the same store does not take the first one's changes for its own.
+    // Another image of the same store must not inherit the first one's change tracking.
     let database = two.database(&settings(65_536)).unwrap();
     database.execute("DELETE FROM t WHERE n <= 40000").unwrap();
     drop(database);

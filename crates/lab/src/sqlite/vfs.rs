@@ -1,9 +1,8 @@
-//! The glue between SQLite's C interface and `files`: it registers a VFS under a name of its own,
-//! turns pointers into slices and errors into SQLite's codes, and lets no panic cross into C. This
-//! is the only module of the lab with unsafe code. Interface: <https://sqlite.org/vfs.html>.
+//! The glue between SQLite's C interface and `files`: registers a VFS under a unique name, turns pointers
+//! into slices and errors into SQLite's codes, and keeps panics from crossing into C. This is the only module
+//! of the lab with unsafe code. Interface: <https://sqlite.org/vfs.html>.
 //!
-//! Locks are trivial because a database has one connection: a second open of the main file is
-//! refused.
+//! Locks are trivial because a database has only one connection: a second open of the main file fails.
 
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
@@ -21,16 +20,16 @@ use super::{
 };
 use crate::{Error, Result};
 
-/// The main database's name within the VFS; the journal's is this with "-journal".
+/// The main database's name in the VFS; the journal appends "-journal".
 pub(crate) const MAIN_NAME: &str = "main.db";
 
-/// A registered VFS; it is unregistered when this is dropped.
+/// A registered VFS; dropping it unregisters it.
 pub(crate) struct Registration {
     vfs: *mut Vfs,
     files: Rc<Files>,
 }
 
-/// The VFS object. SQLite links it into its list, so its address must not change while registered.
+/// The VFS object. SQLite links it into its list, so its address must not change while it is registered.
 #[repr(C)]
 struct Vfs {
     base: ffi::sqlite3_vfs,
@@ -38,11 +37,11 @@ struct Vfs {
     name: CString,
 }
 
-/// An open file as SQLite holds it, in memory of SQLite's.
+/// An open file as SQLite holds it, in memory that SQLite allocates.
 #[repr(C)]
 struct Handle {
     base: ffi::sqlite3_file,
-    /// Alive while the [`Vfs`] is, which lives until no file is open.
+    /// Valid while the [`Vfs`] exists, which is until no file is open.
     files: *const Files,
     index: usize,
 }
@@ -82,13 +81,13 @@ impl Registration {
             files: files.clone(),
             name,
         }));
-        // SAFETY: `vfs` is a valid sqlite3_vfs at its start (repr(C)) whose address stays until
-        // `drop` has unregistered it.
+        // SAFETY: `vfs` points to a valid sqlite3_vfs at its start (repr(C)), and its address does not change
+        // until `drop` has unregistered it.
         let code = unsafe { ffi::sqlite3_vfs_register(vfs.cast(), 0) };
         if code == ffi::SQLITE_OK {
             return Ok(Self { vfs, files });
         }
-        // SAFETY: SQLite did not take it, so this is the only pointer to the box made above.
+        // SAFETY: SQLite did not register it, so this is the only pointer to the box created above.
         drop(unsafe { Box::from_raw(vfs) });
         let source = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
         Err(Error::Sqlite {
@@ -98,9 +97,9 @@ impl Registration {
         })
     }
 
-    /// The name to open a connection with.
+    /// The VFS name to open a connection with.
     pub(crate) fn name(&self) -> &str {
-        // SAFETY: `vfs` is the box made in `new`, freed only in `drop`.
+        // SAFETY: `vfs` is the box created in `new`, freed only in `drop`.
         let name = unsafe { &(*self.vfs).name };
         name.to_str().unwrap_or_default()
     }
@@ -110,9 +109,9 @@ impl Drop for Registration {
     fn drop(&mut self) {
         // SAFETY: `vfs` was registered in `new` and is unregistered only here.
         unsafe { ffi::sqlite3_vfs_unregister(self.vfs.cast()) };
-        // A connection that could not be closed still points here: then leak rather than dangle.
+        // A connection that could not be closed still points here, so leak rather than dangle.
         if !self.files.any_open() {
-            // SAFETY: made by Box::into_raw in `new`; SQLite knows it no more, no file is open.
+            // SAFETY: created by Box::into_raw in `new`; SQLite no longer knows it, and no file is open.
             drop(unsafe { Box::from_raw(self.vfs) });
         }
     }
@@ -140,12 +139,12 @@ static METHODS: ffi::sqlite3_io_methods = ffi::sqlite3_io_methods {
     xUnfetch: None,
 };
 
-/// Runs `body`; a panic in it becomes `code`.
+/// Runs `body`; a panic in it is turned into `code`.
 fn guarded(code: c_int, body: impl FnOnce() -> c_int) -> c_int {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(code)
 }
 
-/// SQLite's code for a result; a failing disk is `code`.
+/// SQLite's code for a result; a disk failure becomes `code`.
 fn code_of(result: std::result::Result<(), FileError>, code: c_int) -> c_int {
     match result {
         Ok(()) => ffi::SQLITE_OK,
@@ -155,16 +154,16 @@ fn code_of(result: std::result::Result<(), FileError>, code: c_int) -> c_int {
 }
 
 /// # Safety
-/// `vfs` must be one that [`Registration::new`] made and that is alive.
+/// `vfs` must have been created by [`Registration::new`] and still be alive.
 unsafe fn files_of<'a>(vfs: *mut ffi::sqlite3_vfs) -> &'a Files {
-    // SAFETY: sqlite3_vfs is the first field of Vfs (repr(C)); alive by the caller's promise.
+    // SAFETY: sqlite3_vfs is the first field of Vfs (repr(C)); the caller guarantees that it is alive.
     unsafe { &(*vfs.cast::<Vfs>()).files }
 }
 
 /// # Safety
-/// `file` must be one that [`open`] opened and that is not closed.
+/// `file` must have been opened by [`open`] and not been closed.
 unsafe fn handle_of<'a>(file: *mut ffi::sqlite3_file) -> (&'a Files, usize) {
-    // SAFETY: sqlite3_file is the first field of Handle, which `open` filled in whole; the Files
+    // SAFETY: sqlite3_file is the first field of Handle, which `open` initialised completely; the Files
     // outlive every open file (see Registration::drop).
     unsafe {
         let handle = file.cast::<Handle>();
@@ -172,12 +171,12 @@ unsafe fn handle_of<'a>(file: *mut ffi::sqlite3_file) -> (&'a Files, usize) {
     }
 }
 
-/// What a name given by SQLite names.
+/// Whether a name passed by SQLite is that of the journal.
 ///
 /// # Safety
 /// `name` must be null or a C string.
 unsafe fn is_journal(name: *const c_char) -> bool {
-    // SAFETY: a C string by the caller's promise.
+    // SAFETY: the caller guarantees a C string.
     !name.is_null()
         && unsafe { CStr::from_ptr(name) }
             .to_bytes()
@@ -191,8 +190,8 @@ unsafe extern "C" fn open(
     flags: c_int,
     out_flags: *mut c_int,
 ) -> c_int {
-    // SAFETY: SQLite gives szOsFile writable bytes. Null methods say that there is nothing to
-    // close, which must hold also after a failure.
+    // SAFETY: SQLite passes szOsFile writable bytes. Null methods say that there is nothing to close, which
+    // must also hold after a failure.
     unsafe { (*file).pMethods = std::ptr::null() };
     // SAFETY: SQLite passes the VFS that it was asked to use.
     let files = unsafe { files_of(vfs) };
@@ -233,8 +232,8 @@ unsafe extern "C" fn delete(
 ) -> c_int {
     // SAFETY: the VFS of `open`, and a C string.
     let (files, journal) = unsafe { (files_of(vfs), is_journal(name)) };
-    // With synchronous=FULL SQLite does not ask for the directory's sync, and a commit could come
-    // undone by a power cut soon after it. Here every delete is durable: a commit is a commit.
+    // With synchronous=FULL, SQLite does not ask for a sync of the directory, so a power cut soon after a
+    // commit could undo it. Here every delete is durable, so every commit is.
     guarded(ffi::SQLITE_IOERR_DELETE, || {
         if !journal || !files.journal_exists() {
             return ffi::SQLITE_IOERR_DELETE_NOENT;
@@ -257,7 +256,7 @@ unsafe extern "C" fn access(
         // SAFETY: a C string, as above.
         unsafe { CStr::from_ptr(name) }.to_bytes() == MAIN_NAME.as_bytes()
     };
-    // SAFETY: SQLite gives a place for the answer.
+    // SAFETY: SQLite passes a valid pointer for the result.
     unsafe { *out = c_int::from(exists) };
     ffi::SQLITE_OK
 }
@@ -278,7 +277,7 @@ unsafe extern "C" fn full_pathname(
     ffi::SQLITE_OK
 }
 
-/// The system's own VFS, for what has nothing to do with files.
+/// The system's default VFS, for operations unrelated to files.
 fn system_vfs() -> *mut ffi::sqlite3_vfs {
     // SAFETY: null asks for the default VFS.
     unsafe { ffi::sqlite3_vfs_find(std::ptr::null()) }
@@ -286,7 +285,7 @@ fn system_vfs() -> *mut ffi::sqlite3_vfs {
 
 unsafe extern "C" fn randomness(_: *mut ffi::sqlite3_vfs, bytes: c_int, out: *mut c_char) -> c_int {
     let system = system_vfs();
-    // SAFETY: a registered VFS, and its method called as SQLite called ours.
+    // SAFETY: a registered VFS, whose method is called the way SQLite called ours.
     unsafe {
         (*system)
             .xRandomness
@@ -315,7 +314,7 @@ unsafe extern "C" fn current_time(_: *mut ffi::sqlite3_vfs, out: *mut f64) -> c_
 }
 
 unsafe extern "C" fn close(file: *mut ffi::sqlite3_file) -> c_int {
-    // SAFETY: SQLite closes what `open` opened, once.
+    // SAFETY: SQLite closes a file opened by `open`, exactly once.
     let (files, index) = unsafe { handle_of(file) };
     guarded(ffi::SQLITE_IOERR_CLOSE, || {
         code_of(files.close(index), ffi::SQLITE_IOERR_CLOSE)
@@ -334,7 +333,7 @@ unsafe extern "C" fn read(
         let (Ok(len), Ok(offset)) = (usize::try_from(bytes), u64::try_from(offset)) else {
             return ffi::SQLITE_IOERR_READ;
         };
-        // SAFETY: SQLite gives `bytes` bytes to fill, allocated and so initialised as bytes go
+        // SAFETY: SQLite passes `bytes` bytes to fill, allocated and therefore initialised as far as bytes go
         // (they are only written to before they are read).
         let buffer = unsafe { std::slice::from_raw_parts_mut(out.cast::<u8>(), len) };
         match files.read(index, offset, buffer) {
@@ -357,7 +356,7 @@ unsafe extern "C" fn write(
         let (Ok(len), Ok(offset)) = (usize::try_from(bytes), u64::try_from(offset)) else {
             return ffi::SQLITE_IOERR_WRITE;
         };
-        // SAFETY: SQLite gives `bytes` bytes to write.
+        // SAFETY: SQLite passes `bytes` readable bytes.
         let data = unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) };
         code_of(files.write(index, offset, data), ffi::SQLITE_IOERR_WRITE)
     })
@@ -387,7 +386,7 @@ unsafe extern "C" fn file_size(
     // SAFETY: an open file.
     let (files, index) = unsafe { handle_of(file) };
     guarded(ffi::SQLITE_IOERR_FSTAT, || {
-        // SAFETY: SQLite gives a place for the answer.
+        // SAFETY: SQLite passes a valid pointer for the result.
         unsafe { *out = files.size(index) as ffi::sqlite3_int64 };
         ffi::SQLITE_OK
     })
@@ -398,7 +397,7 @@ unsafe extern "C" fn lock(_: *mut ffi::sqlite3_file, _level: c_int) -> c_int {
 }
 
 unsafe extern "C" fn check_reserved_lock(_: *mut ffi::sqlite3_file, out: *mut c_int) -> c_int {
-    // SAFETY: SQLite gives a place for the answer: nobody else holds a lock.
+    // SAFETY: SQLite passes a valid pointer for the result. Nobody else holds a lock.
     unsafe { *out = 0 };
     ffi::SQLITE_OK
 }
@@ -411,9 +410,9 @@ unsafe extern "C" fn sector_size(_: *mut ffi::sqlite3_file) -> c_int {
     BLOCK_BYTES as c_int
 }
 
-/// Only what the layout keeps: a file's size becomes durable after the bytes it covers. (Not
-/// POWERSAFE_OVERWRITE: an unaligned write rewrites its whole block, and what a block device does to
-/// the rest of a block at a power cut is not ours to promise.)
+/// Claims only what the layout guarantees: a file's size becomes durable after the bytes it covers. (Not
+/// POWERSAFE_OVERWRITE: an unaligned write rewrites its whole block, and we cannot promise what a block
+/// device does to the rest of the block at a power cut.)
 unsafe extern "C" fn device_characteristics(_: *mut ffi::sqlite3_file) -> c_int {
     ffi::SQLITE_IOCAP_SAFE_APPEND
 }

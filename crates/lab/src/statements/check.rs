@@ -1,12 +1,12 @@
-//! Statements that somebody else has written, looked at before anything is loaded: they must be what a scan
-//! is, one statement that reads.
+//! Checks user-written statements before anything is loaded: like a scan, each must be a single read-only
+//! statement.
 
 use rusqlite::Connection;
 
 use super::load::create_table;
 use crate::drive_stats::Schema;
 
-/// What is wrong with `sql` as a scan of a table with these columns, if anything is.
+/// Returns what is wrong with `sql` as a scan of a table with these columns.
 pub(crate) fn check(sql: &str, schema: &Schema) -> std::result::Result<(), String> {
     let empty = Connection::open_in_memory().and_then(|connection| {
         connection.execute_batch(&create_table(schema))?;

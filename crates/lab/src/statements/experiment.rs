@@ -1,7 +1,7 @@
-//! The order of events: load once, copy to every set-up, then the statements. Set-ups take turns
-//! within each run of each statement (A B C A B C …), so that a machine whose speed wanders is
-//! equally unfair to all. Every timed run has a connection of its own, so SQLite's cache is cold;
-//! copying, opening and reading the schema are not timed.
+//! The order of the experiment: load once, copy to every set-up, then run the statements. Within each run of
+//! each statement the set-ups alternate (A B C A B C …), so that drift in the machine's speed affects all
+//! equally. Every timed run opens a new connection, so SQLite's cache is cold; copying, opening and reading
+//! the schema are not timed.
 
 use std::{fs::File, rc::Rc};
 
@@ -18,9 +18,9 @@ use crate::{
     sqlite::{Database, Disk, Image, Settings, Store},
 };
 
-/// One way of reaching the shares, to be compared with the others.
+/// One way to reach the shares, to be compared with the others.
 pub struct SetUp {
-    /// What to call it: "one share".
+    /// Its name: "one share".
     pub name: String,
     /// Its volume. Set-ups are separate volumes: each holds a copy of the database.
     pub disk: Rc<dyn Disk>,
@@ -28,52 +28,52 @@ pub struct SetUp {
     pub shares: Vec<usize>,
 }
 
-/// One share, as far as it is measured.
+/// One share, as far as the experiment needs it.
 pub struct Share {
-    /// What to call it.
+    /// Its name.
     pub name: String,
-    /// What has gone over its link so far, of all set-ups.
+    /// The traffic over its link so far, from all set-ups.
     pub traffic: Box<dyn Fn() -> Traffic>,
 }
 
-/// Everything that is measured, and how.
+/// What to measure, and how.
 pub struct Experiment {
-    /// The set-ups; the first is the one that the others are compared with.
+    /// The set-ups; the others are compared with the first.
     pub set_ups: Vec<SetUp>,
     /// The shares.
     pub shares: Vec<Share>,
-    /// Each link's rate in each direction in bits a second, if it is limited.
+    /// Each link's rate in each direction in bits per second, if it is limited.
     pub link_bits_per_s: Option<u64>,
     /// The data.
     pub source: Source,
     /// The database's settings, the same for all.
     pub settings: Settings,
-    /// What is timed, how often. Each round of those that write begins on a fresh copy.
+    /// What to time, and how often. Each round of modifying statements starts with a fresh copy.
     pub statements: Vec<Statement>,
-    /// An empty file where the loaded database is kept for the fresh copies.
+    /// An empty file for the loaded database, from which fresh copies are made.
     pub image: File,
-    /// Waits until nothing moves on the links; called before each timed run.
+    /// Waits until the links are idle; called before each timed run.
     pub settle: Box<dyn Fn()>,
-    /// Asked before each run: whether what has been measured by then shall be all.
+    /// Called before each run; true ends the experiment with the results so far.
     pub is_over: Box<dyn Fn() -> bool>,
-    /// Called with what comes next: loading, then each run.
+    /// Called with the next step: loading, then each run.
     pub told: Box<dyn Fn(&str)>,
-    /// Lines that the report begins with: what was chosen, what is wrong with this machine.
+    /// Introductory lines of the report: what was chosen, and what is wrong with this machine.
     pub notes: Vec<String>,
 }
 
-/// A set-up while it is measured.
+/// A set-up and its results so far.
 struct Measured {
     store: Store,
     report: SetReport,
 }
 
 impl Experiment {
-    /// Runs all of it.
+    /// Runs the experiment.
     ///
     /// # Errors
-    /// The data's, the disks' or SQLite's; a DELETE that deleted nothing, or a statement that
-    /// answered differently on different set-ups.
+    /// Errors of the data, the disks or SQLite; a DELETE that deleted nothing, or a statement that returned
+    /// different results on different set-ups.
     pub fn run(self, progress: Progress) -> Result<Report> {
         let meters: Vec<_> = self
             .shares
@@ -189,7 +189,7 @@ impl Experiment {
     }
 }
 
-/// Gives every set-up a fresh copy.
+/// Restores a fresh copy on every set-up.
 fn restore_all(image: &Image, measured: &[Measured], stage: Option<&Stage>) -> Result<()> {
     for (index, set_up) in (1..).zip(measured) {
         image.restore(&set_up.store)?;
@@ -200,7 +200,7 @@ fn restore_all(image: &Image, measured: &[Measured], stage: Option<&Stage>) -> R
     Ok(())
 }
 
-/// The set-ups, one turn after the other.
+/// Runs statements on the set-ups in turn.
 struct Turns {
     settings: Settings,
     sampler: Rc<Sampler>,
@@ -208,7 +208,7 @@ struct Turns {
     is_over: Box<dyn Fn() -> bool>,
     told: Box<dyn Fn(&str)>,
     measured: Vec<Measured>,
-    /// What each statement answered, by its index.
+    /// The result of each statement, by its index.
     answers: Vec<(usize, Answer)>,
 }
 
@@ -220,7 +220,7 @@ impl Turns {
         )
     }
 
-    /// Runs a statement once on each set-up, unless it is over.
+    /// Runs a statement once on each set-up, unless the experiment is over.
     fn turn(&mut self, index: usize, statement: &Statement, stage: &Stage) -> Result<()> {
         for set_up in &mut self.measured {
             if (self.is_over)() {
@@ -229,7 +229,7 @@ impl Turns {
             stage.say(&set_up.report.name);
             (self.told)(&format!("{}: {}", set_up.report.name, statement.name));
             let database = set_up.store.database(&self.settings)?;
-            // Reads the schema, which every statement needs and none is to pay for.
+            // Reads the schema, which every statement needs and none should be charged for.
             database.execute("SELECT count(*) FROM sqlite_schema")?;
             (self.settle)();
             self.sampler.begin();
@@ -273,7 +273,7 @@ impl Turns {
     }
 }
 
-/// What a statement gave, as far as it must be the same everywhere.
+/// The part of a statement's result that must be the same everywhere.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     rows: u64,

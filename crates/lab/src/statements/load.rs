@@ -18,7 +18,7 @@ pub(crate) struct Loaded {
     pub(crate) first: Date,
     /// The data's last day.
     pub(crate) last: Date,
-    /// Its first full month, which the DELETE takes away.
+    /// Its first full month, which DELETE removes.
     pub(crate) month: Month,
 }
 

@@ -1,7 +1,7 @@
-//! The reference experiment: five SQL statements over `drive_stats`, each with a weight, timed on
-//! several set-ups in turn, and one score for each set-up. Statements, weights and score are those
-//! of "An Investigation in to iSCSI performance optimization for Virtualized Sequential SQL
-//! Database operations", whose figures are kept here to stand beside ours.
+//! The reference experiment: five SQL statements over `drive_stats`, each with a weight, timed on alternating
+//! set-ups, with one score for each set-up. Statements, weights and score are those of "An Investigation in
+//! to iSCSI performance optimization for Virtualized Sequential SQL Database operations", whose published
+//! figures are included here for comparison.
 
 mod check;
 mod experiment;
@@ -18,7 +18,7 @@ pub use survey::Survey;
 
 use crate::drive_stats::Month;
 
-/// Stands in a statement for the month that is deleted, as `2017-01`.
+/// Placeholder in a statement for the month to delete, such as `2017-01`.
 const MONTH: &str = "{month}";
 
 /// How a statement is run.
@@ -28,16 +28,16 @@ pub enum Kind {
     Scan,
     /// Deletes a month; needs a fresh copy.
     Delete,
-    /// Rewrites the table; runs on the copy that the deletion left, as the paper did.
+    /// Rewrites the table; runs on the copy left by the deletion, as in the paper.
     Vacuum,
 }
 
-/// A statement that is timed.
+/// A timed statement.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Statement {
     /// A short name without spaces.
     pub name: String,
-    /// What SQLite runs; `{month}` in it stands for the data's first full month.
+    /// The SQL to run; `{month}` in it stands for the data's first full month.
     pub sql: String,
     /// How it is run.
     pub kind: Kind,
@@ -51,12 +51,12 @@ pub struct Statement {
 }
 
 impl Statement {
-    /// What the paper gained with two shares.
+    /// The paper's speedup from two shares.
     pub fn paper_speedup(&self) -> Option<f64> {
         self.paper_s.map(|[one, two]| one / two)
     }
 
-    /// The same, run so often.
+    /// The same statement with this number of runs.
     #[must_use]
     pub fn repeated(self, runs: u32) -> Statement {
         Statement { runs, ..self }
@@ -69,8 +69,8 @@ impl Statement {
     }
 }
 
-/// The five statements in the paper's order, run as often as there. `VACUUM` stands for `OPTIMIZE TABLE`:
-/// both rewrite the table without its holes.
+/// The five statements in the paper's order, run as often as in the paper. `VACUUM` replaces
+/// `OPTIMIZE TABLE`: both rewrite the table without its holes.
 pub fn statements() -> [Statement; 5] {
     let statement = |name: &str, sql: &str, kind, weight, paper_s| Statement {
         name: name.into(),
@@ -114,8 +114,8 @@ pub fn statements() -> [Statement; 5] {
     ]
 }
 
-/// The score: the mean of the weighted averages, in seconds; less is better. As in the paper the
-/// weights do not add up to one, so the deletion and the rewrite, which take longest, count most.
+/// The score: the mean of the weighted averages, in seconds; less is better. As in the paper, the weights do
+/// not add up to one, so the deletion and the rewrite, which take longest, count most.
 pub fn score_s(weights_and_averages_s: impl IntoIterator<Item = (f64, f64)>) -> f64 {
     let (mut sum, mut count) = (0.0, 0.0);
     for (weight, average_s) in weights_and_averages_s {

@@ -1,6 +1,6 @@
-//! Throughput over time. The thread that runs SQLite is the one that owns the shares' counters, so
-//! it looks at them itself: after each call into the disk it checks the clock, and notes a sample
-//! when the interval has passed. No second thread, no shared counter.
+//! Samples throughput over time. The thread that runs SQLite also owns the shares' counters, so it samples
+//! them itself: after each call into the disk it checks the clock and records a sample if the interval has
+//! passed. This needs no second thread and no shared counter.
 
 use std::{
     cell::{Cell, RefCell},
@@ -11,7 +11,7 @@ use std::{
 
 use crate::sqlite::Disk;
 
-/// What went over a share's link, payload only, in bytes.
+/// Traffic over a share's link, payload only, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Traffic {
     /// From the share.
@@ -21,7 +21,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// What was added since `earlier`.
+    /// The traffic added since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -30,7 +30,7 @@ impl Traffic {
         }
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
@@ -40,10 +40,10 @@ impl Traffic {
     }
 }
 
-/// What each share moved in an interval.
+/// What each share transferred in an interval.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 pub struct Sample {
-    /// End of the interval, in seconds since the run began.
+    /// End of the interval, in seconds since the start of the run.
     pub at_s: f64,
     /// Its length in seconds.
     pub seconds: f64,
@@ -87,7 +87,7 @@ impl Sampler {
         })
     }
 
-    /// Begins a timed run.
+    /// Starts a timed run.
     pub(crate) fn begin(&self) {
         let first = (self.meters)();
         let begun = Instant::now();
@@ -101,7 +101,7 @@ impl Sampler {
         self.next.set(Some(begun + INTERVAL));
     }
 
-    /// Ends it.
+    /// Ends the run.
     pub(crate) fn end(&self) -> Timed {
         let now = Instant::now();
         self.next.set(None);
@@ -159,7 +159,7 @@ impl TimedRun {
         self.last = (now, traffic);
     }
 
-    /// A last interval of a few milliseconds would show a rate that never was.
+    /// Merges a last interval of a few milliseconds into the previous one; its rate would be meaningless.
     fn join_short_tail(&mut self) {
         let short = |sample: &Sample| sample.seconds < INTERVAL.as_secs_f64() / 2.0;
         if self.samples.len() < 2 || !self.samples.last().is_some_and(short) {
@@ -175,7 +175,7 @@ impl TimedRun {
     }
 }
 
-/// A disk that lets the sampler look at the clock after each call.
+/// A disk that lets the sampler check the clock after each call.
 pub(crate) struct SampledDisk {
     pub(crate) inner: Rc<dyn Disk>,
     pub(crate) sampler: Rc<Sampler>,

@@ -1,6 +1,6 @@
-//! A first pass over the data, before anything is started: is it all readable, does it hold a full
-//! month, how many rows will there be, and how large a database do they make? Disks and caches are
-//! sized by the answer.
+//! A first pass over the data before anything is started: checks that it is readable and contains a full
+//! month, and determines the number of rows and the size of the resulting database, from which disks and
+//! caches are sized.
 
 use super::load::full_month;
 use crate::{
@@ -10,7 +10,7 @@ use crate::{
     sqlite::Settings,
 };
 
-/// What there is to load.
+/// The properties of the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Survey {
     /// Rows.
@@ -21,15 +21,15 @@ pub struct Survey {
     pub last: Date,
     /// The first full month.
     pub month: Month,
-    /// All rows as SQLite stores them, without what its pages add, in bytes.
+    /// The size of all rows as SQLite stores them, without the overhead of pages, in bytes.
     stored_bytes: u64,
 }
 
 impl Survey {
-    /// Reads `source` from its beginning to its end.
+    /// Reads `source` from start to end.
     ///
     /// # Errors
-    /// What is wrong with the data: [`Source::open`]'s, a bad row, no full month.
+    /// What is wrong with the data: an error of [`Source::open`], a bad row, no full month.
     pub fn of(source: &Source, progress: Progress) -> Result<Survey> {
         let mut rows = source.open()?;
         let stage = progress.stage("look through the data", rows.expected);
@@ -57,21 +57,21 @@ impl Survey {
         Ok(survey)
     }
 
-    /// A bound on the database's size in bytes, 2 to 4 % above what it will be with pages of 4 KiB
-    /// to 64 KiB.
+    /// An upper bound on the database's size in bytes, 2 to 4 % above its actual size with pages of 4 KiB to
+    /// 64 KiB.
     pub fn database_bytes(&self, settings: &Settings) -> u64 {
         let page = f64::from(settings.page_bytes);
-        // Half a row is left free at each page's end on average; one page in some hundreds is an
-        // inner one of the tree.
+        // On average, half a row is left free at each page's end; one page in some hundreds is an inner node
+        // of the tree.
         let row = self.stored_bytes as f64 / self.rows.max(1) as f64;
         let filled = self.stored_bytes as f64 * page / (page - row).max(page / 4.0);
         (filled * 1.02) as u64 + 8 * u64::from(settings.page_bytes)
     }
 }
 
-/// What a row takes in a leaf of SQLite's table tree: a pointer of two bytes, the length of the
-/// payload, the row number, and the payload (a header with each column's type, then the values);
-/// "Record Format" and "B-tree Pages" of SQLite's file format.
+/// Size of a row in a leaf of SQLite's table tree: a pointer of two bytes, the length of the payload, the row
+/// number, and the payload (a header with each column's type, then the values); see "Record Format" and
+/// "B-tree Pages" of SQLite's file format.
 fn stored_bytes(row: &Row, number: u64) -> u64 {
     let date = text_bytes(10);
     let texts = [&row.serial_number, &row.model].map(|text| text_bytes(text.len() as u64));
@@ -84,12 +84,12 @@ fn stored_bytes(row: &Row, number: u64) -> u64 {
     2 + varint_bytes(payload) + varint_bytes(number) + payload
 }
 
-/// A text with its type.
+/// Size of a text including its type.
 fn text_bytes(len: u64) -> u64 {
     varint_bytes(13 + 2 * len) + len
 }
 
-/// A value without its type, which takes one byte.
+/// Size of a value without its type, which takes one byte.
 fn integer_bytes(value: Option<i64>) -> u64 {
     let Some(value) = value.filter(|value| !matches!(value, 0 | 1)) else {
         return 0;
@@ -105,7 +105,7 @@ fn integer_bytes(value: Option<i64>) -> u64 {
     }
 }
 
-/// SQLite's variable-length integer holds 7 bits a byte.
+/// SQLite's variable-length integers hold 7 bits per byte.
 fn varint_bytes(value: u64) -> u64 {
     (70 - u64::from((value | 1).leading_zeros())) / 7
 }

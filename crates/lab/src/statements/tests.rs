@@ -1,5 +1,5 @@
-//! The whole experiment over disks in memory: what is measured, in which order, and that a volume
-//! which lies is found out.
+//! Runs the whole experiment on disks in memory: what is measured, in which order, and that a volume
+//! returning wrong data is detected.
 
 use std::{cell::Cell, io, rc::Rc};
 
@@ -12,7 +12,7 @@ use crate::{
     sqlite::{Disk, MemoryDisk, Settings},
 };
 
-/// A memory disk that counts, and that can return wrong bytes for one read late in its life.
+/// A memory disk that counts, and that can return wrong bytes for one late read.
 struct CountingDisk {
     inner: MemoryDisk,
     traffic: Rc<Cell<Traffic>>,
@@ -32,7 +32,7 @@ impl Disk for CountingDisk {
             .wrong_after_bytes
             .is_some_and(|bytes| traffic.read_bytes > bytes)
         {
-            // The last cell of a page: a row, not the page's structure.
+            // The last cell of a page, so that a row changes rather than the page's structure.
             let end = buffer.len();
             buffer[end - 120..].fill(b'7');
         }
@@ -49,7 +49,7 @@ impl Disk for CountingDisk {
     }
 }
 
-/// A scan as often as the paper ran it, all else three times.
+/// Scans run as often as in the paper, all other statements three times.
 fn three_rewrites(statement: Statement) -> Statement {
     match statement.kind {
         Kind::Scan => statement,
@@ -146,7 +146,7 @@ fn data_without_a_full_month_is_refused() {
 
 #[test]
 fn a_volume_that_returns_wrong_rows_is_found_out() {
-    // Reads of the second set-up go wrong after its first scan.
+    // Reads of the second set-up return wrong data after its first scan.
     let error = experiment(20_000, Some(7 << 20))
         .run(Progress::Silent)
         .unwrap_err()

@@ -1,39 +1,40 @@
-//! Where a series of measurements changed: E-divisive means (Matteson and James, "A Nonparametric Approach for
-//! Multiple Change Point Analysis of Multivariate Data", 2014). A series is cut where both sides differ most by the
-//! energy distance between them; the chance that runs in any other order would have had a cut as deep is counted by
-//! permuting them; and both sides are looked at again, until nothing is left that chance does not explain.
+//! Change point detection by E-divisive means (Matteson and James, "A Nonparametric Approach for Multiple
+//! Change Point Analysis of Multivariate Data", 2014). A series is split where the energy distance between
+//! both sides is largest. A permutation test estimates the probability that the same runs in random order
+//! would have an equally deep split. Both sides are then examined again, until every remaining split is
+//! explained by chance.
 //!
-//! It needs no shape of the noise, only that runs of equals may have come in any order. A change of less
-//! than [`SIDE_MIN`] runs is not one: it would be a wild run.
+//! The method assumes nothing about the distribution of the noise, only that runs without a change are
+//! exchangeable. A change of fewer than [`SIDE_MIN`] runs is treated as an outlier.
 
 use engine::random::SplitMix64;
 use serde::Serialize;
 
 use super::Median;
 
-/// Runs on each side of a change.
+/// Minimum number of runs on each side of a change.
 const SIDE_MIN: usize = 3;
-/// With fewer runs even a change beyond doubt has a chance of more than 5 %.
+/// With fewer runs, even an obvious change has a p-value above 5 %.
 pub(crate) const RUNS_MIN: usize = 8;
-/// Permutations for each test. The chance that they give is exact for any number, and rough for few.
+/// Permutations for each test. The p-value is exact for any number, but coarse for few.
 const PERMUTATIONS: usize = 999;
 
 /// A change of a series.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Change {
-    /// The first run after it.
+    /// The first run after the change.
     pub(crate) at: usize,
-    /// Median of the runs since the change before, or since the first run.
+    /// Median of the runs since the previous change, or since the first run.
     pub(crate) before: f64,
     /// Median of the runs up to the next change, or to the last run.
     pub(crate) after: f64,
-    /// The chance of a cut as deep where there is no change.
+    /// The p-value: the probability of an equally deep split without a change.
     pub(crate) chance: f64,
 }
 
-/// The changes of `values`, which are above zero, in their order; `chance` is that of finding one where there is none.
+/// The changes of `values`, which must be above zero, in order; `chance` is the probability of a false alarm.
 pub(crate) fn changes(values: &[f64], chance: f64) -> Vec<Change> {
-    // A factor counts alike wherever it happens.
+    // On logarithms, a given factor counts the same at any level.
     let logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
     let mut random = SplitMix64::new(values.len() as u64);
     let mut cuts = vec![(0, 0.0)];
@@ -50,7 +51,7 @@ pub(crate) fn changes(values: &[f64], chance: f64) -> Vec<Change> {
     found.collect()
 }
 
-/// Cuts `values`, which begin at run `from`, and both sides again.
+/// Splits `values`, which start at run `from`, and then both sides recursively.
 fn divide(
     values: &[f64],
     from: usize,
@@ -63,12 +64,12 @@ fn divide(
     };
     let mut permuted = values.to_vec();
     let mut as_deep = 0;
-    // Enough of them that a chance of this size can be told at all.
+    // Enough permutations to resolve a p-value this small.
     let permutations = PERMUTATIONS.max((10.0 / chance_max) as usize);
     for _ in 0..permutations {
         shuffle(&mut permuted, random);
         let (_, of_chance) = deepest(&permuted).unwrap_or((0, 0.0));
-        // Sums in another order may differ in their last digit.
+        // Sums in a different order may differ in their last digit.
         as_deep += usize::from(of_chance >= depth * (1.0 - 1e-9));
     }
     let chance = (as_deep + 1) as f64 / (permutations + 1) as f64;
@@ -80,12 +81,13 @@ fn divide(
     divide(&values[at..], from + at, chance_max, random, cuts);
 }
 
-/// The cut whose sides differ most, and by how much: the energy distance between them, weighted by how many
-/// runs they have.
+/// The split whose sides differ most, and its depth: the energy distance between them, weighted by their
+/// lengths.
 fn deepest(values: &[f64]) -> Option<(usize, f64)> {
     let count = values.len();
     let distance = |i: usize, j: usize| (values[i] - values[j]).abs();
-    // Sums of the distances within the left side, within the right one, and between them, moved on by a run at a time.
+    // Sums of the distances within the left side, within the right side, and between them, updated as the
+    // split advances by one run.
     let (mut within_left, mut within_right, mut between) = (0.0, 0.0, 0.0);
     for i in 0..count {
         within_right += (i + 1..count).map(|j| distance(i, j)).sum::<f64>();
@@ -114,7 +116,7 @@ fn deepest(values: &[f64]) -> Option<(usize, f64)> {
     best
 }
 
-/// Any order, each as likely (Fisher and Yates).
+/// A uniformly random permutation (Fisher and Yates).
 fn shuffle(values: &mut [f64], random: &mut SplitMix64) {
     for last in (1..values.len()).rev() {
         values.swap(last, random.below(last as u64 + 1) as usize);

@@ -1,25 +1,25 @@
-//! Medians with an interval that assumes nothing about how the samples are spread: the sign test's.
-//! Half of all samples lie below the true median, so how many of n do is a matter of n tosses of a
-//! coin, and the k-th least and k-th greatest sample enclose it in all but twice the chance of fewer
-//! than k heads.
+//! Medians with a distribution-free confidence interval from the sign test. Each sample lies below the true
+//! median with probability one half, so the number of n samples below it is binomial like n coin tosses. The
+//! k-th smallest and k-th largest sample therefore enclose the true median except with twice the probability
+//! of fewer than k heads.
 
 use serde::Serialize;
 
-/// The median of some samples and where the true one is.
+/// The median of some samples and an interval for the true median.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
 pub(crate) struct Median {
-    /// The middle sample, or the mean of the two.
+    /// The middle sample, or the mean of the two middle ones.
     pub(crate) median: f64,
-    /// Encloses the true median in at least 95 % of all cases; `None` with fewer than six samples,
-    /// which cannot tell.
+    /// Contains the true median with a probability of at least 95 %; `None` with fewer than six samples,
+    /// which are too few.
     pub(crate) interval: Option<(f64, f64)>,
 }
 
-/// The least number of samples that have an interval.
+/// The minimum number of samples for an interval.
 pub(crate) const SAMPLES_MIN: usize = 6;
 
 impl Median {
-    /// Of these; their order does not matter.
+    /// From these samples, in any order.
     pub(crate) fn of(samples: &[f64]) -> Median {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -38,7 +38,7 @@ impl Median {
     }
 }
 
-/// The greatest k for which fewer than k heads in `count` tosses have a chance of at most 2.5 %.
+/// The largest k for which fewer than k heads in `count` tosses have a probability of at most 2.5 %.
 fn rank(count: usize) -> Option<usize> {
     let mut chance = 0.5_f64.powi(i32::try_from(count).ok()?);
     let mut below = 0.0;
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn ranks_are_those_of_the_tables() {
-        // Two-sided 5 % of the sign test: the published table's critical value and one.
+        // Two-sided 5 % of the sign test: the published table's critical value plus one.
         let expected = [
             (5, None),
             (SAMPLES_MIN, Some(1)),

@@ -1,13 +1,13 @@
-//! Whether two things differ, from pairs of measurements that were taken in turn.
+//! Decides whether two things differ, from pairs of measurements taken alternately.
 //!
-//! What wanders slowly (a disk that others use, a machine that gets warm) changes both halves of a
-//! pair alike, so only the ratio within each pair counts. The estimate is the middle of all means of two
-//! ratios (Hodges and Lehmann), which a few wild pairs hardly move. Its interval is a bootstrap over
-//! the pairs, and never narrower than the exact one of Wilcoxon's signed ranks: a bootstrap of few pairs
-//! alone finds differences that are none in up to one of seven cases. Both work on logarithms, where "half" is as far
-//! from "the same" as "twice".
+//! Slow drift (a shared disk, a machine warming up) affects both halves of a pair alike, so only the ratio
+//! within each pair counts. The estimate is the median of all pairwise means of the ratios (Hodges and
+//! Lehmann), which a few outliers hardly move. Its interval is a bootstrap over the pairs, widened if
+//! necessary to the exact one of Wilcoxon's signed ranks: with few pairs, a bootstrap alone reports false
+//! differences in up to one of seven cases. Both work on logarithms, where "half" is as far from "the same"
+//! as "twice".
 //!
-//! Everything here is arithmetic on its arguments: the same samples give the same answer.
+//! Everything here is deterministic: the same samples give the same answer.
 
 mod changes;
 mod median;
@@ -22,33 +22,32 @@ pub(crate) use median::{Median, SAMPLES_MIN};
 
 /// Resamples of the bootstrap.
 const RESAMPLES: usize = 1000;
-/// Part of all cases in which the true ratio may lie outside of the interval, on each side.
+/// Probability that the true ratio lies outside of the interval, on each side.
 const TAIL: f64 = 0.025;
-/// The difference for which [`Comparison::pairs_needed`] is given.
+/// The difference that [`Comparison::pairs_needed`] refers to.
 const DIFFERENCE: f64 = 1.05;
 
-/// What pairs of measurements say about B beside A.
+/// What pairs of measurements say about B compared with A.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Comparison {
     /// B divided by A.
     pub ratio: f64,
-    /// Where the true ratio lies in 95 % of all cases; `None` with fewer than six pairs, which cannot
-    /// tell.
+    /// Contains the true ratio with a probability of 95 %; `None` with fewer than six pairs, which are too
+    /// few.
     pub interval: Option<(f64, f64)>,
     /// Pairs of measurements.
     pub pairs: usize,
-    /// How far the ratio of one pair lies from that of another: a standard deviation, 0.03 for 3 %.
+    /// Standard deviation of the ratios between pairs: 0.03 for 3 %.
     pub noise: f64,
-    /// By how much both moved together from the first pair to the last, as a ratio, where that is no
-    /// chance.
+    /// The change of both from the first pair to the last, as a ratio, if it is significant.
     pub drift: Option<f64>,
-    /// Pairs with which a difference of 5 % is nearly always found at this noise.
+    /// The number of pairs needed to detect a difference of 5 % reliably at this noise.
     pub pairs_needed: usize,
 }
 
 impl Comparison {
-    /// Compares `b` with `a`, which were measured in turn: the first with the first, and so on. What
-    /// has no partner, or is not above zero, is left out.
+    /// Compares `b` with `a`, which were measured alternately: the first with the first, and so on. Values
+    /// without a partner, or not above zero, are ignored.
     pub fn of(a: &[f64], b: &[f64]) -> Comparison {
         let is_usable = |(a, b): &(f64, f64)| *a > 0.0 && *b > 0.0 && (a * b).is_finite();
         let pairs = a.iter().copied().zip(b.iter().copied());
@@ -66,7 +65,7 @@ impl Comparison {
         }
     }
 
-    /// Whether B is something else than A.
+    /// Whether B differs from A.
     pub fn differs(&self) -> bool {
         self.interval
             .is_some_and(|(low, high)| low > 1.0 || high < 1.0)
@@ -90,7 +89,7 @@ impl Comparison {
         )
     }
 
-    /// What makes the answer less sure, in sentences.
+    /// Caveats that weaken the answer, as sentences.
     pub fn doubts(&self) -> Vec<String> {
         let mut doubts = Vec::new();
         if !self.differs() && self.pairs >= SAMPLES_MIN && self.pairs_needed > self.pairs {
@@ -111,7 +110,7 @@ impl Comparison {
     }
 }
 
-/// The means of each value with each, itself included.
+/// The means of all pairs of values, including each value with itself.
 fn means_of_two(values: &[f64]) -> Vec<f64> {
     let mut means = Vec::with_capacity(values.len() * (values.len() + 1) / 2);
     for (index, first) in values.iter().enumerate() {
@@ -120,7 +119,7 @@ fn means_of_two(values: &[f64]) -> Vec<f64> {
     means
 }
 
-/// The middle value, or the mean of the two; their order changes.
+/// The median; reorders the values.
 fn middle(values: &mut [f64]) -> f64 {
     if values.is_empty() {
         return f64::NAN;
@@ -135,7 +134,7 @@ fn middle(values: &mut [f64]) -> f64 {
     }
 }
 
-/// Where the true middle lies, from both ways of telling.
+/// The interval of the true median, wide enough for both methods.
 fn interval(values: &[f64]) -> Option<(f64, f64)> {
     if values.len() < SAMPLES_MIN {
         return None;
@@ -145,13 +144,13 @@ fn interval(values: &[f64]) -> Option<(f64, f64)> {
     Some((low.min(least), high.max(most)))
 }
 
-/// The interval of Wilcoxon's signed ranks: the k-th least and k-th greatest mean of two, where fewer
-/// than k is a sum of ranks that has a chance of [`TAIL`] at most.
+/// The interval of Wilcoxon's signed ranks: the k-th smallest and k-th largest pairwise mean, where a rank
+/// sum below k has a probability of at most [`TAIL`].
 fn signed_ranks(values: &[f64]) -> Option<(f64, f64)> {
     let mut means = means_of_two(values);
     means.sort_unstable_by(f64::total_cmp);
-    // The chance of each sum of ranks when each rank counts or not by the toss of a coin. Sums in the
-    // lower tail of many pairs are all that is needed, but all of them are few.
+    // The probability of each rank sum if each rank counts or not by a coin toss. Only the lower tail is
+    // needed, but computing all sums is cheap.
     let mut chances = vec![0.0; means.len() + 1];
     chances[0] = 1.0;
     for rank in 1..=values.len() {
@@ -173,9 +172,9 @@ fn signed_ranks(values: &[f64]) -> Option<(f64, f64)> {
     (rank > 0).then(|| (means[rank - 1], means[means.len() - rank]))
 }
 
-/// The interval that holds the middle of all but [`TAIL`] of the resamples on each side.
+/// The interval that excludes the medians of a fraction [`TAIL`] of the resamples on each side.
 fn bootstrap(values: &[f64]) -> (f64, f64) {
-    // Any seed will do, and the same one gives the same answer again.
+    // A fixed seed makes the result reproducible; any would do.
     let mut random = SplitMix64::new(values.len() as u64);
     let mut resample = vec![0.0; values.len()];
     let mut middles: Vec<f64> = (0..RESAMPLES)
@@ -201,8 +200,8 @@ fn deviation(values: &[f64]) -> f64 {
     (squares / (values.len() - 1) as f64).sqrt()
 }
 
-/// How far values move from the first to the last, by the middle of the slopes between any two (Theil
-/// and Sen), if Kendall's test gives such an order a chance of 1 % at most.
+/// The change from the first to the last value, from the median of the slopes between any two (Theil and
+/// Sen), if Kendall's test rejects chance at 1 %.
 fn drift(values: &[f64]) -> Option<f64> {
     let count = values.len();
     let (mut slopes, mut order) = (Vec::new(), 0.0);
@@ -219,10 +218,11 @@ fn drift(values: &[f64]) -> Option<f64> {
     (!is_chance).then(|| middle(&mut slopes) * (n - 1.0))
 }
 
-/// Pairs with which [`DIFFERENCE`] is found in 95 % of all cases, for ratios that lie `noise` apart.
+/// Pairs needed to find [`DIFFERENCE`] with a probability of 95 %, for ratios with a standard deviation of
+/// `noise`.
 fn pairs_needed(noise: f64) -> usize {
-    // Two-sided 5 %, one-sided 5 % to miss it; ranks need π/3 of what a mean does. A few more
-    // because the noise itself is only known from some pairs.
+    // A two-sided 5 % test with 5 % misses. A rank test needs π/3 times the samples of a mean, and a few more
+    // because the noise itself is only estimated.
     let pairs = ((1.96 + 1.645) * noise / DIFFERENCE.ln()).powi(2) * std::f64::consts::PI / 3.0;
     (pairs.ceil() as usize).saturating_add(4).max(SAMPLES_MIN)
 }

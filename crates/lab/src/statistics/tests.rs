@@ -1,19 +1,19 @@
-//! Made data, of which the truth is known.
+//! Tests on synthetic data whose true parameters are known.
 
 use super::*;
 
 const TRIALS: usize = 1000;
-/// The pairs that `lab compare` takes when it is not told how many.
+/// The default number of pairs of `lab compare`.
 const PAIRS: usize = 12;
-/// A standard deviation of one measurement here, on a machine that others use as well.
+/// Standard deviation of one measurement on a shared machine.
 const NOISE: f64 = 0.03;
 
-/// A normal value of deviation 1 (Box and Muller).
+/// A normally distributed value with a standard deviation of 1 (Box and Muller).
 fn normal(random: &mut SplitMix64) -> f64 {
     (-2.0 * random.unit().ln()).sqrt() * (std::f64::consts::TAU * random.unit()).cos()
 }
 
-/// How often a difference is found where B is `ratio` times A, and both have the noise given.
+/// How often a difference is found if B is `ratio` times A and both have the given noise.
 fn found(
     trials: usize,
     pairs: usize,
@@ -105,7 +105,7 @@ fn the_sentence_says_what_was_found_and_how_surely() {
 #[test]
 fn the_interval_of_ranks_is_the_published_one() {
     // Wilcoxon's critical values for a two-sided test at 5 %: 0, 13 and 52 for 6, 12 and 20 pairs. The
-    // interval begins with the mean behind them.
+    // interval starts at the mean after them.
     for (pairs, critical) in [(6, 0), (12, 13), (20, 52)] {
         let values: Vec<f64> = (0..pairs).map(|n| 1.7_f64.powi(n)).collect();
         let mut means = means_of_two(&values);
@@ -123,7 +123,7 @@ fn what_is_no_measurement_is_left_out() {
     assert!(Comparison::of(&[], &[]).ratio.is_nan());
 }
 
-/// A series that is `ratio` times as much from run `at` on.
+/// A series that is multiplied by `ratio` from run `at` on.
 fn series(
     random: &mut SplitMix64,
     runs: usize,
@@ -151,7 +151,7 @@ fn a_history_without_a_change_gives_no_false_alarm() {
         let alarm =
             |_: &usize| !changes(&series(&mut random, runs, runs, 1.0, noise), 0.05).is_empty();
         let alarms = (0..trials).filter(alarm).count();
-        // 5 %, and what 200 tosses lie above it in one of a thousand cases.
+        // 5 %, plus a margin that 200 trials exceed only once in a thousand cases.
         assert!(
             alarms <= trials / 20 + 10,
             "{alarms} of {trials} with {runs} runs"
@@ -186,7 +186,7 @@ fn two_changes_are_both_found_and_a_wild_run_is_none() {
         .map(|change| change.at)
         .collect();
     assert_eq!(at, [12, 20]);
-    // As few runs as there may be, and a change beyond doubt.
+    // The minimum number of runs, with an obvious change.
     let few = [1.0, 1.01, 1.02, 1.03, 2.0, 2.01, 2.02, 2.03];
     assert_eq!(
         changes(&few, 0.05)

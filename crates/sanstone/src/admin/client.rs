@@ -1,4 +1,4 @@
-//! Asks a running daemon.
+//! The client side of the admin socket: queries and commands for a running daemon.
 
 use std::{
     io::{self, ErrorKind},
@@ -22,7 +22,7 @@ use super::{
 };
 use crate::failure::Failure;
 
-/// More than any daemon has to say.
+/// More than any daemon would ever send.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
 /// Which daemon is meant.
@@ -38,7 +38,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// The state directory.
+    /// The daemon's state directory.
     ///
     /// # Errors
     /// The configuration cannot be read.
@@ -50,10 +50,10 @@ impl Place {
     }
 }
 
-/// Asks the daemon whose state directory is `state`.
+/// Sends a request to the daemon whose state directory is `state`, and returns its answer.
 ///
 /// # Errors
-/// There is none, or it refuses.
+/// No daemon is listening, or it refuses.
 pub(crate) fn ask<T: DeserializeOwned>(state: &Path, asked: Asked) -> Result<T, Failure> {
     let stream = connect(state)?;
     let is_change = matches!(asked, Asked::Apply { dry_run: false, .. });
@@ -68,7 +68,7 @@ pub(crate) fn ask<T: DeserializeOwned>(state: &Path, asked: Asked) -> Result<T, 
             state.display()
         ),
     };
-    // A daemon that is too busy says so without waiting for the question.
+    // A busy daemon refuses without reading the request, so the reply counts even if sending failed.
     let sent = write_line(&stream, &request(asked)?);
     let line = read_line(&stream, ANSWER_BYTES_MAX);
     let line = line.map_err(|error| lost(sent.err().unwrap_or(error)))?;
@@ -78,7 +78,7 @@ pub(crate) fn ask<T: DeserializeOwned>(state: &Path, asked: Asked) -> Result<T, 
     })
 }
 
-/// What to do about a daemon that takes no connections any more, or does not say a word on `stream`.
+/// The error for a daemon that no longer accepts connections, or that stays silent on `stream`.
 fn silent(state: &Path, stream: Option<&UnixStream>, is_change: bool) -> anyhow::Error {
     let peer = stream.and_then(|stream| socket_peercred(stream).ok());
     let (who, pid) = peer.map_or(("the daemon".to_owned(), "PID".to_owned()), |peer| {
@@ -118,8 +118,8 @@ fn connect(state: &Path) -> Result<UnixStream, Failure> {
     })
 }
 
-/// A connection on which no call waits longer than [`SILENCE_TIMEOUT`], that which makes it included: a daemon that
-/// stands still has room for few who wait.
+/// A connection on which no call, including the connect itself, waits longer than [`SILENCE_TIMEOUT`]. The
+/// connect may block too, because the backlog of a hung daemon fills up.
 fn connect_in_time(at: &Short) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -130,7 +130,7 @@ fn connect_in_time(at: &Short) -> io::Result<UnixStream> {
     Ok(socket.into())
 }
 
-/// Why nobody listens in a state directory.
+/// Explains why nobody listens in a state directory.
 fn not_listening(state: &Path) -> String {
     let (shown, path) = (state.display(), socket::path(state));
     let Some(pid) = lock::holder(state) else {

@@ -1,15 +1,15 @@
-//! Who has a state directory, as the kernel tells it of the lock on it.
+//! Finds the process that holds a state directory, from the kernel's table of file locks.
 
 use std::{fs, path::Path};
 
 use engine::store;
 
-/// The process that has locked the state directory `state`, if one has and the kernel says which.
+/// The process that holds the lock on the state directory `state`, if there is one and the kernel shows it.
 pub(super) fn holder(state: &Path) -> Option<u32> {
     store::lock_holder(&state.join("lock"))
 }
 
-/// Whether process `pid` is one of `sanstone attach`.
+/// Whether process `pid` is a `sanstone attach`.
 pub(super) fn is_attach(pid: u32) -> bool {
     let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     line.split(|&byte| byte == 0).nth(1) == Some(b"attach")
@@ -28,7 +28,7 @@ mod tests {
         let file = fs::File::create(scratch.path().join("lock")).expect("room");
         assert_eq!(holder(scratch.path()), None);
         flock(&file, FlockOperation::LockExclusive).expect("nobody else has it");
-        // Some file systems have another number in that table than everywhere else.
+        // Some file systems show a different device number in that table than elsewhere.
         let holder = holder(scratch.path());
         assert!(
             holder.is_none_or(|pid| pid == std::process::id()),

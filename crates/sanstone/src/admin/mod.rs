@@ -1,5 +1,5 @@
-//! A running daemon, asked and told things by another process on the same machine: over a Unix socket
-//! in the state directory, by the user who runs the daemon, or by root.
+//! The admin interface: another process on the same machine, run by the daemon's user or by root, queries and
+//! controls a running daemon over a Unix socket in the state directory.
 //!
 //! ```text
 //!  show, top, apply ──► client ──► admin.sock ──► server (a thread beside the lanes)

@@ -1,6 +1,6 @@
-//! What client and daemon say to each other: the client one line, the daemon one line, and that is all
-//! of a connection. Both are JSON objects that begin with the version of this protocol. Before its line the daemon
-//! sends spaces, which mean nothing in JSON: while they come, it is at work.
+//! The protocol between client and daemon: each connection carries one line from the client and one from the
+//! daemon. Both are JSON objects that start with the protocol version. While it works on the answer, the
+//! daemon sends spaces, which JSON ignores, as a sign of life.
 
 use std::{
     io::{self, BufRead, Read, Write},
@@ -12,54 +12,54 @@ use node::description::Counters;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-/// How long a daemon may take to say what it knows; it answers nobody while it stops.
+/// How long a daemon may take to answer a query; while stopping it answers nobody.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long it may take to change: volumes are opened, and what is served no more ends.
+/// How long it may take to apply a change, which opens volumes and ends what is no longer served.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
-/// How often a daemon that is at work sends a space.
+/// Interval at which a working daemon sends a space.
 pub(crate) const BEAT: Duration = Duration::from_secs(2);
-/// How long a daemon may send nothing at all before it is taken to stand still.
+/// A daemon that sends nothing for this long is considered hung.
 pub(crate) const SILENCE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Of this protocol.
+/// The protocol version.
 const VERSION: u32 = 1;
 
-/// What a daemon is asked.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Asked {
-    /// Everything that there is to see: a [`Description`](node::description::Description).
+    /// Everything there is to show. Answer: a [`Description`](node::description::Description).
     Show,
-    /// What was counted since the start: a [`Sample`].
+    /// The counters since the start. Answer: a [`Sample`].
     Counters,
-    /// Serve the configuration at `path`, which begins at the root: an [`Applied`].
+    /// Serve the configuration at the absolute path `path`. Answer: an [`Applied`].
     Apply {
         path: PathBuf,
-        /// Only say what that would change.
+        /// Only report what that would change.
         dry_run: bool,
     },
 }
 
-/// What was changed, or would be.
+/// What was changed, or would be in a dry run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Applied {
-    /// A line each; none: nothing.
+    /// One line per change; empty if there is none.
     pub(crate) changes: Vec<String>,
-    /// What works and may not be what was meant.
+    /// Warnings about settings that work but may not be what was intended.
     pub(crate) notes: Vec<String>,
 }
 
-/// What was counted until a moment.
+/// The counters at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sample {
-    /// The moment, on a clock that only goes on, in nanoseconds.
+    /// The moment in nanoseconds, on a monotonic clock.
     pub(crate) at_ns: u64,
-    /// What the process has had of the CPUs, in nanoseconds.
+    /// CPU time of the process, in nanoseconds.
     pub(crate) cpu_ns: u64,
     pub(crate) counters: Counters,
 }
 
 impl Asked {
-    /// How long the daemon may take to answer.
+    /// How long the daemon may take to answer this request.
     pub(crate) fn timeout(&self) -> Duration {
         match self {
             Asked::Show | Asked::Counters => ANSWER_TIMEOUT,
@@ -68,17 +68,17 @@ impl Asked {
     }
 }
 
-/// Why there is no answer.
+/// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Refusal {
-    /// What was asked is wrong, rather than that it failed.
+    /// Whether the request itself is wrong; otherwise it was valid and failed.
     pub(crate) is_wrong: bool,
     /// The whole message for the user.
     pub(crate) message: String,
 }
 
 impl Refusal {
-    /// It was right and failed.
+    /// A valid request that failed.
     pub(crate) fn failed(message: impl Into<String>) -> Refusal {
         Refusal {
             is_wrong: false,
@@ -104,7 +104,7 @@ struct Reply<T> {
     refused: Option<Refusal>,
 }
 
-/// The line that asks for something.
+/// Encodes a request as a line.
 pub(crate) fn request(asked: Asked) -> io::Result<Vec<u8>> {
     line(&Request {
         version: VERSION,
@@ -112,10 +112,10 @@ pub(crate) fn request(asked: Asked) -> io::Result<Vec<u8>> {
     })
 }
 
-/// What a line asks for.
+/// Decodes a request line.
 ///
 /// # Errors
-/// It is no request of this version.
+/// It is not a request of this version.
 pub(crate) fn asked(line: &[u8]) -> Result<Asked, Refusal> {
     let request: Request = versioned(line).map_err(|message| Refusal {
         is_wrong: true,
@@ -124,7 +124,7 @@ pub(crate) fn asked(line: &[u8]) -> Result<Asked, Refusal> {
     Ok(request.asked)
 }
 
-/// The line that answers.
+/// Encodes an answer as a line.
 pub(crate) fn reply(answer: Result<impl Serialize, Refusal>) -> io::Result<Vec<u8>> {
     let (answer, refused) = match answer {
         Ok(answer) => (Some(answer), None),
@@ -137,10 +137,10 @@ pub(crate) fn reply(answer: Result<impl Serialize, Refusal>) -> io::Result<Vec<u
     })
 }
 
-/// What a line answers.
+/// Decodes an answer line.
 ///
 /// # Errors
-/// That the daemon refuses, or answers what this program does not understand.
+/// The daemon refused, or sent an answer that this program does not understand.
 pub(crate) fn answer<T: DeserializeOwned>(line: &[u8]) -> Result<T, Refusal> {
     let reply: Reply<T> = versioned(line).map_err(Refusal::failed)?;
     match (reply.answer, reply.refused) {
@@ -156,7 +156,7 @@ fn line(value: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-/// The version first: what another one means by the rest is not ours to guess.
+/// Checks the version before parsing the rest, whose meaning another version may have changed.
 fn versioned<T: DeserializeOwned>(line: &[u8]) -> Result<T, String> {
     let value: Value = serde_json::from_slice(line)
         .map_err(|error| format!("a line that is no JSON object came: {error}"))?;
@@ -173,7 +173,7 @@ fn versioned<T: DeserializeOwned>(line: &[u8]) -> Result<T, String> {
     serde_json::from_value(value).map_err(|error| format!("it cannot be understood: {error}"))
 }
 
-/// Reads a line of at most `max` bytes, without its end.
+/// Reads a line of at most `max` bytes; the newline is removed.
 pub(crate) fn read_line(from: impl Read, max: u64) -> io::Result<Vec<u8>> {
     let mut line = Vec::new();
     io::BufReader::new(from)

@@ -1,5 +1,5 @@
-//! The daemon's side of the admin socket. One thread lets connections in, a few others answer one each;
-//! no lane waits for any of them. A client that says nothing, or takes nothing, is left in time.
+//! The daemon's side of the admin socket. One thread accepts connections and starts a short-lived thread for
+//! each; no lane ever waits for them. A client that sends or reads nothing is dropped after a timeout.
 
 use std::{
     cell::RefCell,
@@ -32,20 +32,20 @@ use super::{
     socket,
 };
 
-/// Clients that are answered at a time; further ones are sent away.
+/// Maximum number of clients served at a time; others are turned away.
 const CLIENTS_MAX: usize = 8;
-/// What a client may ask with.
+/// Maximum length of a request, in bytes.
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
-/// How long a client may take to ask, and how long each piece of the answer may wait for it.
+/// How long a client may take to send its request, and to accept each piece of the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Before the next try when a connection could not be accepted.
+/// Pause before the next attempt after a failed accept.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 
-/// What the daemon is asked, on its own lane. Who has gone meanwhile gets no answer.
+/// A request for the daemon, handled on its own lane. Answers to a client that has gone are dropped.
 pub(crate) enum Ask {
-    /// A look at it.
+    /// Return the current view.
     View(mpsc::Sender<View>),
-    /// To serve another configuration, or, in a dry run, only to say what that would change.
+    /// Apply another configuration or, in a dry run, only report what that would change.
     Apply {
         config: Box<Config>,
         is_dry_run: bool,
@@ -53,21 +53,21 @@ pub(crate) enum Ask {
     },
 }
 
-/// Hands a question to the daemon; false when it listens no more.
+/// Passes a request to the daemon; false once it no longer takes any.
 type Hand = dyn Fn(Ask) -> bool + Send + Sync;
 
-/// The open socket.
+/// The listening socket.
 pub(crate) struct Server {
     path: PathBuf,
     stopping: Arc<AtomicBool>,
 }
 
 impl Server {
-    /// Listens in the state directory `state`, which is locked by this process: a socket that is there
-    /// was left by one that has ended.
+    /// Listens in the state directory `state`. Because this process holds the directory's lock, an existing
+    /// socket is a leftover of a process that has ended.
     ///
     /// # Errors
-    /// What keeps it from being made.
+    /// The socket cannot be created.
     pub(crate) fn start(
         state: &Path,
         hand: impl Fn(Ask) -> bool + Send + Sync + 'static,
@@ -78,7 +78,7 @@ impl Server {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        // Under another name until nobody else can open it.
+        // Bound under a temporary name until its permissions exclude other users.
         let listener = UnixListener::bind(new.path())?;
         fs::set_permissions(new.path(), fs::Permissions::from_mode(0o600))?;
         fs::rename(new.path(), &path)?;
@@ -90,7 +90,7 @@ impl Server {
         Ok(Server { path, stopping })
     }
 
-    /// Answers nobody from now on.
+    /// Stops answering requests.
     pub(crate) fn stop(self) {
         self.stopping.store(true, Ordering::Relaxed);
         if let Err(error) = fs::remove_file(&self.path) {
@@ -100,7 +100,7 @@ impl Server {
     }
 }
 
-/// Lets clients in until the end of the process.
+/// Accepts clients until the process ends.
 fn serve<H>(listener: &UnixListener, hand: &Arc<H>, stopping: &AtomicBool)
 where
     H: Fn(Ask) -> bool + Send + Sync + 'static,
@@ -139,12 +139,12 @@ where
     }
 }
 
-/// A client's place among those that are answered.
+/// A client's slot among those being served.
 struct Client(Arc<AtomicUsize>);
 
 impl Client {
     fn enter(clients: &Arc<AtomicUsize>) -> Option<Client> {
-        // This thread alone adds to them.
+        // Only this thread increments the count, so check and increment do not race.
         (clients.load(Ordering::Relaxed) < CLIENTS_MAX).then(|| {
             clients.fetch_add(1, Ordering::Relaxed);
             Client(clients.clone())
@@ -158,7 +158,7 @@ impl Drop for Client {
     }
 }
 
-/// Hears one client and answers it.
+/// Reads one client's request and answers it.
 fn attend(stream: &UnixStream, hand: &Hand) -> io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
     stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
@@ -189,13 +189,13 @@ fn attend(stream: &UnixStream, hand: &Hand) -> io::Result<()> {
     write_line(stream, &line)
 }
 
-/// Does `work`, and meanwhile tells the client by spaces that it goes on.
+/// Runs `work` and meanwhile sends the client spaces to show that it continues.
 fn while_beating<T>(stream: &UnixStream, work: impl FnOnce() -> T) -> T {
     let (working, over) = mpsc::channel::<()>();
     let beat = move || {
         let mut stream = stream;
         while over.recv_timeout(BEAT) == Err(mpsc::RecvTimeoutError::Timeout) {
-            // Who has gone needs none.
+            // A client that has disconnected needs none.
             if stream.write_all(b" ").is_err() {
                 return;
             }
@@ -218,7 +218,7 @@ fn refuse(stream: &UnixStream) -> io::Result<()> {
     write_line(stream, &reply(Err::<(), _>(Refusal::failed(message)))?)
 }
 
-/// Asks the daemon what `ask` makes, and waits for its answer.
+/// Sends the daemon the request that `ask` builds, and waits for the answer.
 fn call<T>(
     hand: &Hand,
     timeout: Duration,
@@ -239,8 +239,8 @@ fn call<T>(
     })
 }
 
-/// Reads and checks a configuration as a start would, here, where no lane waits for the disk; then has the
-/// daemon serve it.
+/// Reads and checks a configuration like a start would, on this thread so that no lane waits for the disk,
+/// and then has the daemon apply it.
 fn apply(
     hand: &Hand,
     timeout: Duration,

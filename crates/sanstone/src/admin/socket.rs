@@ -1,5 +1,5 @@
-//! Where the socket is: `admin.sock` in the state directory. The address of a Unix socket holds 107
-//! bytes; a longer path is reached through an open descriptor of the directory.
+//! The socket's path: `admin.sock` in the state directory. The address of a Unix socket holds 107 bytes; a
+//! longer path is reached through an open descriptor of its directory.
 
 use std::{
     io,
@@ -13,10 +13,10 @@ use std::{
 use rustix::fs::{Mode, OFlags, open};
 
 const NAME: &str = "admin.sock";
-/// `sun_path` with its last zero.
+/// The size of `sun_path` without its terminating zero.
 const ADDRESS_BYTES_MAX: usize = 107;
 
-/// A path in a directory that fits into an address, as long as it is kept.
+/// A path within a directory that fits into a socket address; valid while this value lives.
 pub(crate) struct Short {
     path: PathBuf,
     _directory: Option<OwnedFd>,
@@ -54,12 +54,12 @@ pub(crate) fn path(state: &Path) -> PathBuf {
     state.join(NAME)
 }
 
-/// The same as an address.
+/// The same path in a form that fits into a socket address.
 pub(crate) fn address(state: &Path) -> io::Result<Short> {
     Short::new(state, NAME)
 }
 
-/// Where a socket is made before it takes the place of an older one.
+/// The temporary address at which a socket is created before it replaces an older one.
 pub(crate) fn new_address(state: &Path) -> io::Result<Short> {
     Short::new(state, "admin.sock.new")
 }

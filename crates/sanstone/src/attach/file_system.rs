@@ -1,8 +1,8 @@
-//! The file system of an attached volume, mounted on a directory by a loop device on the volume's file.
+//! Mounts the file system of an attached volume on a directory, through a loop device on the volume's file.
 //!
-//! All of it waits for this process, which serves the file: it runs on threads beside the lanes. The programs of
-//! util-linux do the work. The loop device is detached as soon as it is mounted: the kernel lets go of it when it is
-//! unmounted, whoever does that, and also after the death of this process.
+//! Each of these operations waits for this process, because it serves the file, so they run on threads beside
+//! the lanes, using the programs of util-linux. The loop device is detached as soon as it is mounted: the
+//! kernel then releases it on unmount, whoever unmounts it, even after this process has died.
 
 use std::{
     fs, io,
@@ -18,9 +18,9 @@ use engine::{blocking, time};
 
 use super::users::users_of;
 
-/// Before the next look at a directory in use, or at a loop device that is going.
+/// Interval of the checks on a busy directory, or on a loop device being released.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long the kernel may take to let go of a loop device.
+/// How long the kernel may take to release a loop device.
 const DETACH_LIMIT: Duration = Duration::from_secs(10);
 
 /// Where the file system goes, and how.
@@ -35,10 +35,10 @@ pub(super) struct MountOptions {
 }
 
 impl MountOptions {
-    /// Takes the directory, if one is wanted.
+    /// Claims the directory, if one was requested.
     ///
     /// # Errors
-    /// What is in the way.
+    /// Why the directory cannot be used.
     pub(super) fn take(&self) -> anyhow::Result<Option<MountPoint>> {
         let Some(directory) = &self.mount else {
             return Ok(None);
@@ -48,7 +48,7 @@ impl MountOptions {
     }
 }
 
-/// An empty directory that nothing is mounted on.
+/// An empty directory on which nothing is mounted.
 #[derive(Clone)]
 pub(super) struct MountPoint {
     directory: PathBuf,
@@ -91,7 +91,7 @@ impl MountPoint {
     /// Mounts the file system on `file`.
     ///
     /// # Errors
-    /// When there is none, or it cannot be mounted; nothing is left behind then.
+    /// There is none, or it cannot be mounted; nothing is left behind then.
     pub(super) async fn mount(self, file: &Path) -> anyhow::Result<FileSystem> {
         let (file, here) = (file.to_owned(), self.clone());
         let mounting = move || here.mount_now(&file);
@@ -112,7 +112,7 @@ impl MountPoint {
             mount.args(["-o", options]);
         }
         let mounted = ran(mount.arg(&device).arg(&self.directory));
-        // In any case: while it is mounted it stays.
+        // Detach in any case: while the device is mounted, the kernel defers it.
         let detached = ran(Command::new("losetup").args(["--detach", &device]));
         mounted?;
         detached?;
@@ -160,7 +160,7 @@ fn kind_on(file: &Path) -> anyhow::Result<String> {
     }
 }
 
-/// Runs a program to its end; gives what it has printed.
+/// Runs a program to its end and returns its output.
 fn ran(command: &mut Command) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();
@@ -171,21 +171,22 @@ fn ran(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A file system that is mounted.
+/// A mounted file system.
 pub(super) struct FileSystem {
     directory: PathBuf,
     device: String,
 }
 
-/// How an attempt to unmount has ended.
+/// The result of an attempt to unmount.
 enum Unmounted {
     Yes,
-    /// Who uses it.
+    /// The processes that use it.
     InUse(String),
 }
 
 impl FileSystem {
-    /// Unmounts it, as soon as nobody uses it. What is not written yet is written: the file has to be served meanwhile.
+    /// Unmounts it as soon as nobody uses it. Unmounting writes back dirty pages, so the file must still be
+    /// served meanwhile.
     pub(super) async fn unmount(self) {
         let mut told = String::new();
         loop {
@@ -221,7 +222,7 @@ impl FileSystem {
         }
     }
 
-    /// Whether the kernel still has the loop device on the file.
+    /// Whether the loop device is still attached to the file.
     fn is_attached(&self) -> bool {
         let name = Path::new(&self.device).file_name().unwrap_or_default();
         Path::new("/sys/block").join(name).join("loop").exists()
@@ -231,7 +232,7 @@ impl FileSystem {
 fn unmount_now(directory: &Path, device: &str) -> anyhow::Result<Unmounted> {
     match mount_at(directory)? {
         Some(it) if it.source == Path::new(device) => {}
-        // Somebody has unmounted it, or mounted another one over it.
+        // Somebody has already unmounted it, or mounted another one over it.
         _ => return Ok(Unmounted::Yes),
     }
     let Err(error) = rustix::mount::unmount(directory, rustix::mount::UnmountFlags::NOFOLLOW)

@@ -1,5 +1,5 @@
-//! `sanstone attach`: opens one volume and shows it to this machine, until SIGTERM or SIGINT, or until its
-//! front has nothing to serve any more. A second signal ends it at once.
+//! `sanstone attach`: opens one volume and exposes it to this machine until SIGTERM or SIGINT, or until its
+//! front has nothing left to serve. A second signal ends it at once.
 
 mod file_system;
 mod users;
@@ -77,7 +77,7 @@ struct TlsOptions {
 
 impl TlsOptions {
     fn load(&self, to: &To) -> Result<Option<Tls>, Failure> {
-        // Clap forgets what an option requires where that excludes another one that is there.
+        // If a required option conflicts with one that is given, Clap does not report it as missing.
         if self.tls_certificate.is_some() && to.nbd.is_none() {
             return Err(Failure::Wrong(
                 "--tls-certificate is for NBD clients: leave the TLS options out, or attach with --nbd".into(),
@@ -96,20 +96,21 @@ impl TlsOptions {
     }
 }
 
-/// Where the volume appears, ready to be taken.
+/// The place where the volume will appear, claimed but not yet served.
 enum Door {
     Fuse(Place),
     Nbd(front_nbd::Place),
 }
 
-/// What shows it there.
+/// The running front that exposes the volume.
 enum Front {
     Fuse(front_fuse::Front),
     Nbd(Server),
 }
 
 impl To {
-    /// Takes the place before the volume is opened: what is wrong with it needs nobody's claim.
+    /// Claims the place before the volume is opened, so that a problem with it is found before anything is
+    /// claimed.
     async fn take(&self) -> Result<Door, Failure> {
         match (&self.fuse, &self.nbd) {
             (Some(path), _) => Ok(Door::Fuse(Place::take(path).await?)),
@@ -152,7 +153,7 @@ impl Front {
         }
     }
 
-    /// Waits until there is nothing to serve any more.
+    /// Waits until there is nothing left to serve.
     async fn ended(&self) {
         match self {
             Front::Fuse(front) => front.ended().await,
@@ -160,7 +161,7 @@ impl Front {
         }
     }
 
-    /// The file, if it is one.
+    /// The file, if the front serves one.
     fn file(&self) -> Option<&Path> {
         match self {
             Front::Fuse(front) => Some(front.path()),
@@ -168,7 +169,7 @@ impl Front {
         }
     }
 
-    /// Finishes what was accepted.
+    /// Finishes accepted requests and stops.
     async fn stop(self) {
         match self {
             Front::Fuse(front) => front.stop().await,
@@ -179,14 +180,14 @@ impl Front {
 
 /// Attaches a volume until told to stop.
 pub(crate) fn run(call: &AttachCall) -> Result<(), Failure> {
-    // First of all: until then a SIGHUP ends the process.
+    // Done first: until the handlers are installed, SIGHUP would end the process.
     let (teller, told) = channel();
     signals::listen(&teller, false)?;
     let config = Config::load(&call.config)?;
     let tls = call.tls.load(&call.to)?;
     descriptors::raise(0);
     log::abort_at_panic();
-    // For this thread and those that it starts.
+    // The setting is inherited by threads that this one starts.
     let flusher = rustix::process::configure_io_flusher_behavior(true);
     let lanes = Lanes::start(config.lanes(), config.waiting())?;
     let handles = lanes.handles();
@@ -218,7 +219,7 @@ async fn attach(
         }
         Err(failure) => Err(failure),
     };
-    // However it went: what is claimed is given up.
+    // Whatever the outcome, give up the claim.
     let flushed = volume.stop().await;
     started?;
     flushed?;
@@ -226,7 +227,7 @@ async fn attach(
     Ok(())
 }
 
-/// Mounts the file system, if that is wanted, and unmounts it when all is to stop.
+/// Mounts the file system, if requested, and unmounts it when stopping.
 async fn serve(
     front: &Front,
     mount_point: Option<MountPoint>,
@@ -247,7 +248,7 @@ async fn serve(
     Ok(())
 }
 
-/// Does what it is told to, until that is to stop or the front has ended.
+/// Handles requests until told to stop or until the front has ended.
 async fn attend(front: &Front, volume: &Attachment, told: &Receiver<Told>) {
     let mut ended = pin!(front.ended());
     loop {
@@ -269,8 +270,8 @@ async fn attend(front: &Front, volume: &Attachment, told: &Receiver<Told>) {
     }
 }
 
-/// Memory that this process needs should be made free without writing to a file system, which may lie on
-/// the volume and wait for this process. Says what it means that the system does not let us ask for that.
+/// Warns if PR_SET_IO_FLUSHER was refused. Allocations of this process must not write back to a file system
+/// that may be on the volume, because that write would wait for this very process.
 fn warn_of_standstill(flusher: rustix::io::Result<()>) {
     if let Err(error) = flusher {
         tracing::warn!(

@@ -1,4 +1,5 @@
-//! Who uses a directory: the processes that have a file below it open or are in it.
+//! Finds the processes that use a directory: those with an open or mapped file, their program, or their
+//! working or root directory in it.
 
 use std::{
     fmt::Write,
@@ -6,10 +7,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// So many are named.
+/// Maximum number of processes to name.
 const NAMED_MAX: usize = 5;
 
-/// For people, as `process 123 (bash)`. Only the names of open files are looked at, which waits for nobody.
+/// Describes them for people, as `process 123 (bash)`. It reads only link names in /proc, so it cannot block
+/// on the file system.
 pub(super) fn users_of(directory: &Path) -> String {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let processes = processes.map(|entry| entry.path());
@@ -36,7 +38,7 @@ fn uses(process: &Path, directory: &Path) -> bool {
     {
         return true;
     }
-    // Mapped files, too, which need not be open any more.
+    // Mapped files count too, as their descriptors may already be closed.
     ["fd", "map_files"].iter().any(|list| {
         let entries = fs::read_dir(process.join(list))
             .into_iter()

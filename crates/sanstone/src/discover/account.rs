@@ -1,4 +1,4 @@
-//! Who asks: the initiator's name, and how it proves that it is this one.
+//! The identity used for discovery: the initiator's name and its CHAP credentials.
 
 use std::{
     fmt::{self, Display},
@@ -42,13 +42,13 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    /// The name that we log in with.
+    /// The initiator name to log in with.
     pub(super) fn initiator_name(&self) -> Result<String, Failure> {
         let name = initiator_name(self.initiator.as_deref());
         name.map_err(|error| Failure::Wrong(format!("--initiator {error}")))
     }
 
-    /// Who proves what; the secrets are read.
+    /// The CHAP credentials of both sides, with the secrets read from their files.
     pub(super) fn chap(&self) -> Result<Option<Arc<Chap>>, Failure> {
         let credentials =
             |(user, file): (&String, &PathBuf)| Credentials::in_file(user.clone(), file.clone());
@@ -72,7 +72,7 @@ impl Account {
         user.zip(self.mutual_secret_file.as_ref())
     }
 
-    /// What else there is to try where nothing is shown to us.
+    /// What to try if the target shows us nothing.
     pub(super) fn mend(&self) -> &'static str {
         match self.chap_user {
             None => "; or prove who we are with --chap-user",
@@ -80,8 +80,8 @@ impl Account {
         }
     }
 
-    /// The settings of a volume that logs in as we do, each after a comma. Paths are absolute, as those of a
-    /// configuration are relative to it.
+    /// The settings of a volume that logs in the same way, each preceded by a comma. Paths are made absolute,
+    /// because those in a configuration are relative to its location.
     pub(super) fn settings(&self) -> anyhow::Result<String> {
         let mut settings = String::new();
         if let Some(name) = &self.initiator {

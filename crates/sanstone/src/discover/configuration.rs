@@ -1,23 +1,23 @@
-//! What was found as volumes of a configuration.
+//! Formats what was found as volumes of a configuration.
 
 use std::collections::HashSet;
 
 use volume::discovery::{FoundPortal, FoundTarget, IscsiUrl};
 
-/// The most paths that a volume has.
+/// Maximum number of paths of a volume.
 const PATHS_MAX: usize = 16;
-/// The longest name that is made, in bytes, before what tells it from another one.
+/// Maximum length of a generated name, in bytes, before the suffix that makes it unique.
 const NAME_BYTES_MAX: usize = 40;
 
-/// Makes volumes, each with a name of its own.
+/// Generates volumes with unique names.
 #[derive(Default)]
 pub(super) struct Volumes {
     names: HashSet<String>,
 }
 
 impl Volumes {
-    /// The volume that `lun` of `target` is to whoever logs in with these settings. As a comment where no
-    /// configuration can have it.
+    /// The volume for `lun` of `target`, with these login settings. It is commented out if no configuration
+    /// can express it.
     pub(super) fn volume(&mut self, target: &FoundTarget, lun: u16, login: &str) -> String {
         let url = format!("iscsi://{}/{}/{lun}", target.portals[0].portal, target.name);
         if let Err(why) = url.parse::<IscsiUrl>() {
@@ -28,7 +28,7 @@ impl Volumes {
         format!("[volume.{name}]\niscsi = {{ url = {url}{paths}{login} }}\n")
     }
 
-    /// Made of the end of the target's name, with what a key has without quotes.
+    /// A name from the end of the target's name, using only characters that a TOML key allows without quotes.
     fn name(&mut self, target_name: &str, lun: u16) -> String {
         let end = target_name.rsplit(':').next().unwrap_or_default();
         let plain = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
@@ -48,7 +48,7 @@ impl Volumes {
     }
 }
 
-/// `paths`, where the portal of the URL is not the only one.
+/// The `paths` setting, if the target has portals other than the one in the URL.
 fn paths(portals: &[FoundPortal]) -> String {
     if portals.len() == 1 {
         return String::new();
@@ -61,7 +61,7 @@ fn paths(portals: &[FoundPortal]) -> String {
     format!(", paths = [\n{}]", lines.collect::<String>())
 }
 
-/// A basic string of TOML.
+/// Formats a TOML basic string.
 pub(super) fn quoted(text: &str) -> String {
     let mut quoted = String::from("\"");
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! What was found, for people and as JSON.
+//! The results of a discovery, for people and as JSON.
 
 use std::fmt::{self, Display};
 
@@ -26,11 +26,11 @@ pub(super) struct Found {
 struct Target {
     name: String,
     portals: Vec<TargetPortal>,
-    /// `None`: nobody has asked.
+    /// `None` if the LUNs were not requested.
     luns: Option<Vec<Lun>>,
-    /// Why it has not said which units it has.
+    /// Why the target did not report its LUNs.
     error: Option<String>,
-    /// The volumes of a configuration.
+    /// The corresponding volumes of a configuration.
     configuration: String,
 }
 
@@ -61,7 +61,7 @@ impl Found {
         }
     }
 
-    /// Adds a target, with its units if they were asked for. `login` has the settings of volumes on it.
+    /// Adds a target, with its LUNs if they were requested. `login` has the login settings for its volumes.
     pub(super) fn add(
         &mut self,
         target: &FoundTarget,
@@ -77,7 +77,7 @@ impl Found {
             Some(Err(error)) => (None, Some(error.to_string())),
         };
         let disks = match &luns {
-            // Where there is a disk, it is most often this one.
+            // LUN 0 is the most likely one to hold a disk.
             None => vec![0],
             Some(luns) => {
                 let disks = luns.iter().filter(|lun| lun.size_bytes.is_some());
@@ -169,7 +169,7 @@ impl Display for Target {
         match (&self.luns, &self.error) {
             (Some(luns), _) if luns.is_empty() => writeln!(f, "#   it has no LUN for us")?,
             (Some(luns), _) => luns.iter().try_for_each(|lun| write!(f, "#   {lun}"))?,
-            // It may have come from the target, as everything here.
+            // The text may come from the target, like everything here, so it is escaped.
             (None, Some(error)) => writeln!(f, "#   its LUNs: {}", error.escape_debug())?,
             (None, None) => writeln!(f, "#   LUN 0 is a guess: --luns asks which there are")?,
         }

@@ -42,7 +42,7 @@ pub(crate) struct DiscoverCall {
     json: Option<PathBuf>,
 }
 
-/// Discovers what `call` asks for.
+/// Runs the discovery that `call` describes.
 pub(crate) fn run(call: &DiscoverCall) -> Result<(), Failure> {
     let asker = Asker {
         initiator_name: call.account.initiator_name()?,
@@ -98,7 +98,7 @@ async fn ask(call: &DiscoverCall, asker: &Asker) -> Result<Found, Failure> {
     Ok(found)
 }
 
-/// What is wrong with who we are says who that was.
+/// Adds our identity to errors about authentication or authorization.
 fn refused(error: Error, account: &Account, asker: &Asker) -> Failure {
     let is_about_us = error.kind() == ErrorKind::Configuration;
     let error = anyhow::Error::new(error);

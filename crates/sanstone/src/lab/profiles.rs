@@ -1,5 +1,5 @@
-//! `sanstone lab run`, `lab compare` and `lab profiles`: a profile on whatever is named, once or on two
-//! things in turn.
+//! `sanstone lab run`, `lab compare`, `lab profiles` and `lab history`: run a profile once or on two things
+//! alternately, list the profiles, or analyse a series of runs.
 
 use std::{
     path::{Path, PathBuf},
@@ -158,7 +158,7 @@ pub(crate) fn run_profile(call: &RunCall) -> Result<(), Failure> {
 }
 
 impl RunCall {
-    /// The JSON of the run that is to go on, if there is one.
+    /// The JSON of the run to resume, if there is one.
     fn earlier(&self) -> Result<Option<Value>, Failure> {
         let path = self.common.json.as_ref().filter(|_| self.resume);
         let text = path.map(std::fs::read_to_string);
@@ -173,7 +173,7 @@ impl RunCall {
                     ))
                 })
             }
-            // The first run begins with no file, or with one that nothing was written to.
+            // The first run finds no file, or an empty one.
             _ => Ok(None),
         }
     }
@@ -221,7 +221,7 @@ pub(crate) fn list(call: &ProfilesCall) -> Result<(), Failure> {
 }
 
 impl Common {
-    /// Refuses to measure one file as two, and to write what is found out to what it is found out of.
+    /// Refuses one file in two roles: measured twice, or both measured and written to as output.
     fn keep_apart(&self, on: &[On]) -> Result<(), Failure> {
         for (index, one) in on.iter().enumerate() {
             let is_twice = |other: &&On| match (one, *other) {
@@ -253,7 +253,7 @@ impl Common {
         Ok(())
     }
 
-    /// The profile of this name or file, with the data that is named.
+    /// The profile of this name or file, with the data given on the command line.
     fn profile(&self, name: &str) -> Result<Profile, Failure> {
         let mut profile = Profile::load(name, self.quick).map_err(refused)?;
         if !self.data.is_empty() {
@@ -267,8 +267,8 @@ impl Common {
         Ok(profile)
     }
 
-    /// Opens what is written to, reads the configuration, lets SIGINT end the work early, and tells what was
-    /// found.
+    /// Opens the output files, reads the configuration, makes SIGINT end the work early, runs the work and
+    /// reports the findings.
     fn carry_out(
         &self,
         work: impl FnOnce(
@@ -278,7 +278,7 @@ impl Common {
             run::Keep<'_>,
         ) -> ::lab::Result<Findings>,
     ) -> Result<(), Failure> {
-        // Where it cannot write is better known before.
+        // Opened first, because an unwritable file should be reported before the work.
         let open = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::open).transpose();
         let (json, report) = (open(&self.json)?, open(&self.report)?);
         let config = self.config.as_deref().map(Config::load).transpose()?;
@@ -288,7 +288,7 @@ impl Common {
         let path = self.config.clone().unwrap_or_default();
         let keep = |value: &Value| {
             let kept = json.as_ref().map(|json| json.keep(&pretty(value)));
-            // The run goes on, and tries again after the next step.
+            // The run continues and tries again after the next step.
             if let Some(Err(error)) = kept {
                 log::say(format!("keeping what is measured: {error:#}"));
             }
@@ -313,7 +313,7 @@ impl Common {
     }
 }
 
-/// What SIGINT and SIGTERM set; a second one ends the program at once.
+/// Set by SIGINT and SIGTERM; a second signal ends the program at once.
 fn stopped_by_signals() -> Result<Stop, Failure> {
     let stop = Stop::default();
     for signal in [SIGINT, SIGTERM] {
@@ -345,7 +345,7 @@ fn pretty(json: &Value) -> String {
     format!("{json:#}")
 }
 
-/// What cannot be meant is the caller's to mend.
+/// Invalid calls are the user's error, not a failure.
 fn refused(error: ::lab::Error) -> Failure {
     match error {
         ::lab::Error::Call(message) => Failure::Wrong(message),

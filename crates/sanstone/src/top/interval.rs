@@ -1,5 +1,5 @@
-//! What happened between two samples: rates, and the times of just what ended in between. Counters only
-//! grow; a daemon that was started again begins anew, which counts as nothing.
+//! What happened between two samples: rates, and latencies of the requests that completed in between.
+//! Counters only grow; one that has shrunk belongs to a restarted daemon, and counts as unchanged.
 
 use std::collections::BTreeMap;
 
@@ -11,13 +11,13 @@ use crate::admin::Sample;
 /// An interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Interval {
-    /// Of this shape.
+    /// The version of this JSON schema.
     version: u32,
-    /// How long it was.
+    /// Length of the interval.
     pub(crate) seconds: f64,
-    /// What the process had of the CPUs; 100 is one of them.
+    /// CPU time of the process; 100 is one CPU all the time.
     pub(crate) cpu_percent: f64,
-    /// The same over the commands; absent when there was none.
+    /// CPU time per command, in microseconds; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cpu_us_per_io: Option<f64>,
     /// The commands of all initiators.
@@ -32,10 +32,10 @@ pub(crate) struct Interval {
     pub(crate) initiators: BTreeMap<String, Row>,
 }
 
-/// What somebody did, or what was asked of somebody.
+/// The activity of one node, cache, volume or initiator.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Row {
-    /// All of it.
+    /// All kinds together.
     pub(crate) all: Rates,
     /// By the kind of request.
     pub(crate) kinds: BTreeMap<String, Rates>,
@@ -44,35 +44,35 @@ pub(crate) struct Row {
 /// Rates and times.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Rates {
-    /// A second.
+    /// Per second.
     pub(crate) iops: f64,
-    /// A second.
+    /// Per second.
     pub(crate) bytes: f64,
-    /// That failed, a second.
+    /// Failed requests per second.
     pub(crate) errors: f64,
-    /// How many were in the daemon's hands at a time, on average.
+    /// Average number in progress in the daemon.
     pub(crate) queue: f64,
-    /// Half of them took no longer; absent when none ended.
+    /// Median latency; absent if nothing completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_us: Option<f64>,
-    /// All but one of a hundred took no longer.
+    /// 99th percentile of the latency; absent if nothing completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p99_us: Option<f64>,
 }
 
-/// What a cache did.
+/// The activity of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct CacheRates {
-    /// Of a hundred reads, those that were answered from memory at once; absent when there was none.
+    /// Percentage of reads answered from memory immediately; absent if there were none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) hit_percent: Option<f64>,
-    /// Reads that waited for what was on its way already, a second.
+    /// Reads per second that waited for data already being fetched.
     pub(crate) late_hits: f64,
-    /// Reads that had to ask what is below, a second.
+    /// Reads per second that had to go to the layer below.
     pub(crate) misses: f64,
-    /// Read ahead, a second.
+    /// Bytes per second read ahead.
     pub(crate) read_ahead_bytes: f64,
-    /// Read ahead for nobody, a second.
+    /// Bytes per second read ahead and never used.
     pub(crate) read_ahead_wasted_bytes: f64,
 }
 
@@ -93,7 +93,7 @@ impl CacheRates {
     }
 }
 
-/// What was counted in the interval.
+/// The counts of an interval.
 #[derive(Clone, Debug, Default)]
 struct Delta {
     errors: u64,
@@ -133,7 +133,7 @@ impl Delta {
         self.times_ns.values().sum()
     }
 
-    /// The time that this part of a hundred did not exceed.
+    /// The latency that `percent` % of the requests did not exceed.
     fn quantile_us(&self, percent: u64) -> Option<f64> {
         let wanted = (self.count() * percent).div_ceil(100).max(1);
         let mut so_far = 0;
@@ -163,7 +163,7 @@ type Kinds = BTreeMap<String, Counted>;
 impl Interval {
     /// What happened from `before` to `after`.
     pub(crate) fn between(before: &Sample, after: &Sample) -> Interval {
-        // Two samples in the same moment are no interval; a nanosecond keeps its rates finite.
+        // Two samples at the same moment are not an interval; a nanosecond keeps the rates finite.
         let ns = after.at_ns.saturating_sub(before.at_ns).max(1);
         let seconds = ns as f64 / 1e9;
         let cpu_ns = after.cpu_ns.saturating_sub(before.cpu_ns);
@@ -192,7 +192,7 @@ impl Interval {
     }
 }
 
-/// The rows of all that is there now; `each` gets what was counted of each.
+/// The rows of everything that exists now; `each` receives the counts of each.
 fn rows(
     before: &BTreeMap<String, Kinds>,
     after: &BTreeMap<String, Kinds>,
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn an_interval_has_what_ended_in_it_and_nothing_before() {
-        // Before it, a thousand slow ones.
+        // Before the interval, a thousand slow ones.
         let before = sample(10, 5_000_000, counted(1 << 20, &[(9_000_000, 1000)]));
         let times = [(1_000_000, 98), (2_000_000, 2), (9_000_000, 1000)];
         let after = sample(12, 405_000_000, counted((1 << 20) + 8192, &times));

@@ -1,4 +1,4 @@
-//! `sanstone top`: what a running daemon does right now, part by part.
+//! `sanstone top`: what a running daemon is doing right now, component by component.
 
 mod interval;
 mod screen;
@@ -35,7 +35,7 @@ use crate::{
     output::OutputFile,
 };
 
-/// How long a key or a signal may wait.
+/// The longest delay in handling a key or a signal.
 const PATIENCE: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
@@ -63,7 +63,7 @@ fn interval(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "write seconds, 0.1 to 3600".to_owned())
 }
 
-/// Shows what the daemon does that `call` names, until the user or the call ends it.
+/// Shows what the daemon selected by `call` does, until the user or an option ends it.
 pub(crate) fn run(call: &TopCall) -> Result<(), Failure> {
     let state = call.place.state()?;
     let count = match call.once {
@@ -85,7 +85,7 @@ fn sample(state: &Path) -> Result<Sample, Failure> {
     admin::ask(state, Asked::Counters)
 }
 
-/// Writes intervals for a program.
+/// Writes intervals as JSON, for programs.
 fn write(state: &Path, pause: Duration, count: Option<u64>, json: &Path) -> Result<(), Failure> {
     let mut file = OutputFile::open_or_standard(json)?;
     let mut before = sample(state)?;
@@ -101,9 +101,9 @@ fn write(state: &Path, pause: Duration, count: Option<u64>, json: &Path) -> Resu
     Ok(())
 }
 
-/// Shows intervals on the terminal, which is left as it was.
+/// Shows intervals on the terminal and restores it at the end.
 fn show(state: &Path, pause: Duration, count: Option<u64>) -> Result<(), Failure> {
-    // Before the terminal changes: an error is then a line like any other.
+    // Done before the terminal changes, so that an error is printed as an ordinary line.
     let first = sample(state)?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -124,7 +124,7 @@ fn show_on(
 ) -> Result<(), Failure> {
     let of = state.display().to_string();
     let mut before = first;
-    // Until there is an interval, nothing has happened.
+    // An empty interval to show until there is a real one.
     let mut interval = Interval::between(&before, &before);
     let (mut first_row, mut shown) = (0u16, 0);
     let mut due = Instant::now() + pause;
@@ -151,7 +151,7 @@ fn show_on(
     }
 }
 
-/// What a key means.
+/// The meaning of a key.
 enum Key {
     Quit,
     Up,
@@ -159,7 +159,8 @@ enum Key {
     Other,
 }
 
-/// What is pressed within `limit`. A terminal that has gone is the end: reading its keys would go on for ever.
+/// Waits up to `limit` for a key. A terminal that has hung up counts as quitting, or reading keys would loop
+/// forever.
 fn wait_for_key(limit: Duration) -> io::Result<Key> {
     let stdin = io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];

@@ -1,5 +1,5 @@
-//! An interval on a terminal: a line of totals, a table of nodes, one of caches and one of initiators. It fits into 80
-//! columns; where the rows do not fit, the arrow keys move them.
+//! Draws an interval on a terminal of at least 80 columns: a line of totals, and tables of nodes, caches and
+//! initiators. Rows that do not fit can be scrolled with the arrow keys.
 
 use ratatui::{
     Frame,
@@ -12,13 +12,13 @@ use ratatui::{
 use super::interval::{CacheRates, Interval, Rates, Row};
 use crate::quantity::seconds;
 
-/// The columns behind the name.
+/// The column headings after the name.
 const HEADINGS: &str = "     IOPS      MB/s   queue       p50       p99";
-/// The same for caches, as wide.
+/// The same for caches, with the same width.
 const CACHE_HEADINGS: &str = "    HIT %  MISSES/s  LATE/s     AHEAD    WASTED";
 
-/// Draws `interval` of the daemon that is called `of`, from row `first` on; gives the last row that makes
-/// sense as the first.
+/// Draws `interval` of the daemon called `of`, starting at row `first`; returns the largest useful value of
+/// `first`.
 pub(crate) fn draw(frame: &mut Frame<'_>, of: &str, interval: &Interval, first: u16) -> u16 {
     let areas = Layout::vertical([
         Constraint::Length(2),
@@ -106,7 +106,7 @@ fn cache_columns(rates: &CacheRates) -> String {
     )
 }
 
-/// The end of a name that is too long: that is where names differ.
+/// Keeps the end of a long name, where names differ.
 fn shortened(name: &str, width: usize) -> String {
     let chars = name.chars().count();
     if chars <= width {

@@ -3,14 +3,14 @@
  *
  *   client URL read|write|write-atomic|compare-and-write SIZE_BYTES SESSIONS DEPTH RATE SECONDS TARGET_PID
  *
- * RATE 0 is a closed loop: DEPTH commands in flight on each session. Otherwise commands arrive at random
- * (a Poisson process) with RATE a second on average, and a command's latency counts from the moment at
- * which it was meant to be sent. DEPTH bounds what is in flight then too; arrivals beyond it wait, and
- * their latency counts the wait. COMPARE AND WRITE expects the bytes that all others write, and each
- * session keeps to places of its own for it. After a tenth of the time as a warm-up, it prints one line of JSON.
+ * RATE 0 is a closed loop: DEPTH commands in flight on each session. Otherwise commands arrive at random (a
+ * Poisson process) at RATE per second on average, and a command's latency counts from its intended start.
+ * DEPTH also limits the commands in flight then; arrivals beyond it wait, and their latency includes the wait.
+ * COMPARE AND WRITE expects the bytes that all other writers write, and each session uses blocks of its own
+ * for it. A warm-up takes the first tenth of the time. The result is one line of JSON.
  *
- * The target's CPU time comes from the clock of its process, which counts nanoseconds of all its
- * threads, those that have ended included. */
+ * The target's CPU time comes from the CPU clock of its process, which counts nanoseconds of all its threads,
+ * including those that have exited. */
 #include "load.h"
 
 #include <iscsi/iscsi.h>
@@ -206,7 +206,7 @@ int main(int count, char **arguments)
 	lateness_ns = malloc(SAMPLES_MAX * sizeof *lateness_ns);
 	if (!payload || !latencies_ns || !lateness_ns)
 		fail("memory");
-	/* As the load generator of the lab writes, and fills disks: COMPARE AND WRITE expects it. */
+	/* The lab's load generator fills disks with the same bytes, and COMPARE AND WRITE expects them. */
 	memset(payload, 0, 2 * size_bytes);
 	for (size_t sector = 0; sector < 2 * (size_t)size_bytes; sector += 512)
 		memcpy(payload + sector, MARK, sizeof MARK - 1);

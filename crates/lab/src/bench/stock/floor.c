@@ -1,13 +1,12 @@
-/* The floors of a load: what its bytes cost through TCP alone, and what its I/O costs on a file alone.
+/* Measures the floors of a load: the cost of its bytes through TCP alone, and of its I/O on a file alone.
  *
  *   floor tcp PORT read|write SIZE_BYTES DEPTH RATE SECONDS SERVER_PID
  *   floor file PATH direct|cached read|write SIZE_BYTES DEPTH RATE SECONDS
  *
- * `tcp` sends requests of the lengths of the load's PDUs to the benchmark's bare server, which sleeps until
- * there are some; the CPU time is that of its process. `file` is pread and pwrite by threads that each sleep
- * until their I/O has ended: the cheapest way to a file that sleeps. Its CPU time is that of the calls, by
- * the clock of the thread, without what the clock itself takes. DEPTH, RATE and what is printed are the
- * client's. */
+ * `tcp` sends requests as long as the load's PDUs to the benchmark's bare server, which sleeps while there are
+ * none; the CPU time is that of the server's process. `file` uses pread and pwrite in threads that sleep until
+ * their I/O completes: the cheapest way to do file I/O without polling. Its CPU time is that of the calls, by
+ * the thread's clock, minus the cost of reading the clock. DEPTH, RATE and the output are as in the client. */
 #include "load.h"
 
 #include <arpa/inet.h>
@@ -20,7 +19,7 @@
 #define HEADER_BYTES 48
 #define IN_FLIGHT_MAX 1024
 #define THREADS_MAX 64
-/* A thread of its own for so many I/Os a second: few arrive while it is at one. */
+/* I/Os per second for each thread: few enough that arrivals rarely wait for a busy thread. */
 #define RATE_OF_A_THREAD 2500.0
 #define SAMPLES_MAX (1u << 22)
 
@@ -152,7 +151,7 @@ struct worker {
 	uint32_t *latencies_ns;
 };
 
-/* What looking at the thread's clock twice costs by that clock. */
+/* The CPU time that two readings of the thread's clock take by that clock. */
 static uint64_t clock_cost_ns(void)
 {
 	uint64_t least_ns = UINT64_MAX;
@@ -209,7 +208,7 @@ static void on_file(const char *path, int is_direct, double seconds)
 	uint32_t *latencies_ns = malloc(SAMPLES_MAX * sizeof *latencies_ns);
 	if (length < (off_t)size_bytes || !latencies_ns || threads > THREADS_MAX)
 		fail(path);
-	/* As whoever serves it reads it: no more than is asked for. */
+	/* Like a target, read only what is requested: no read-ahead. */
 	posix_fadvise(file, 0, 0, POSIX_FADV_RANDOM);
 	uint64_t began_ns = clock_ns(CLOCK_MONOTONIC), end_ns = began_ns + (uint64_t)(seconds * 1.1e9);
 	for (unsigned i = 0; i < threads; i++) {

@@ -1,4 +1,4 @@
-/* What the programs of the benchmark's first table share: clocks, arrivals at random, quantiles. */
+/* Shared by the programs of the benchmark's first table: clocks, random arrivals, quantiles. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -34,7 +34,7 @@ static uint64_t next_random(uint64_t *state)
 	return z ^ z >> 31;
 }
 
-/* To the next arrival of a Poisson process. */
+/* Time to the next arrival of a Poisson process. */
 static double next_gap_ns(uint64_t *state, double rate)
 {
 	double uniform = ((double)(next_random(state) >> 11) + 1) / 9007199254740993.0;

@@ -1,11 +1,10 @@
-//! The benchmark's first table: loads as users have them, from a client that no one here wrote. A
-//! small C program drives libiscsi, the initiator of QEMU, at one command at a time, at given rates and
-//! at full speed. It is compiled for the run, and measures the target's CPU time itself, by the clock
-//! of the target's process.
+//! The benchmark's first table: realistic loads from a client that Sanstone's authors did not write. A small
+//! C program drives libiscsi, the initiator used by QEMU, with one command at a time, at given rates and at
+//! full speed. It is compiled for the run, and it measures the target's CPU time itself, using the clock of
+//! the target's process.
 //!
-//! Beside it runs what no target can do without, as loads of their own: the same bytes through TCP and
-//! the same I/O on the same file, each by a program that does nothing else and sleeps until there is
-//! something to do.
+//! The floors, the minimum that any target must pay, run as loads of their own: the same bytes through TCP
+//! and the same I/O on the same file, each by a program that does nothing else and sleeps while it waits.
 
 mod table;
 
@@ -37,12 +36,12 @@ enum Operation {
     Write,
     /// WRITE ATOMIC (16).
     WriteAtomic,
-    /// Each session on blocks of its own.
+    /// Each session uses blocks of its own.
     CompareAndWrite,
 }
 
 impl Operation {
-    /// What the client calls it.
+    /// Its name on the client's command line.
     fn name(self) -> &'static str {
         match self {
             Operation::Read => "read",
@@ -53,43 +52,44 @@ impl Operation {
     }
 }
 
-/// A load of the first table, at random places.
+/// A load of the first table, at random offsets.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct StockCase {
-    /// What the report calls it.
+    /// Its name in the report.
     pub(super) name: &'static str,
     operation: Operation,
     size_bytes: usize,
     sessions: usize,
-    /// In flight on each session; at a given rate, the most.
+    /// I/Os in flight on each session; the maximum if a rate is given.
     depth: usize,
-    /// Arrivals a second, at random; `None`: as fast as it goes.
+    /// Poisson arrivals per second; `None` for full speed.
     rate: Option<u32>,
-    /// What excludes others from its blocks, and what that is compared with: on our own memory only.
+    /// A load about commands that exclude others from their blocks, or the baseline for one. Runs only on our
+    /// own disk in memory.
     is_about_exclusion: bool,
 }
 
 impl StockCase {
-    /// Whether the load is for a target with its disk on `medium`.
+    /// Whether the load runs on a target with its disk on `medium`.
     pub(super) fn is_for(&self, medium: Option<Medium>) -> bool {
         !self.is_about_exclusion || medium == Some(Medium::Memory)
     }
 
-    /// Whether its floors are measured: where the load is given, where one command follows the other, and
-    /// where the bytes are what costs. Of small ones at full speed a floor does more than a target, and
-    /// what one of them costs is another thing.
+    /// Whether its floors are measured: for loads at a given rate, loads with one command at a time, and
+    /// large transfers, where copying the bytes dominates. For small commands at full speed the floor does
+    /// more I/Os than a target, so their costs per I/O are not comparable.
     pub(super) fn has_floors(&self) -> bool {
         let is_one_at_a_time = self.sessions * self.depth == 1;
         let is_long = self.size_bytes >= LONG_BYTES;
         !self.is_about_exclusion && (self.rate.is_some() || is_one_at_a_time || is_long)
     }
 
-    /// Whether our own initiator does it as well, for what it costs beside libiscsi.
+    /// Whether our own initiator also runs it, for comparison with libiscsi.
     pub(super) fn is_for_our_client(&self) -> bool {
         !self.is_about_exclusion && self.sessions == 1
     }
 
-    /// The load as our own generator has it.
+    /// The equivalent load for our own generator.
     pub(super) fn workload(&self) -> Workload {
         let operation = match self.operation {
             Operation::Read => load::Operation::Read,
@@ -98,7 +98,7 @@ impl StockCase {
             }
         };
         let mut workload = Workload {
-            // What is compared with libiscsi's client is processor time.
+            // The comparison with libiscsi's client is about processor time.
             is_prompt: false,
             ..Workload::closed(operation, self.size_bytes, self.depth)
         };
@@ -112,10 +112,10 @@ impl StockCase {
     }
 }
 
-/// The copies of so many bytes cost more than all else about their command.
+/// From this length on, copying the bytes costs more than everything else about a command.
 const LONG_BYTES: usize = 128 << 10;
 
-/// At a given rate: enough that only a target that falls behind makes arrivals wait.
+/// Depth for loads at a given rate: large enough that arrivals wait only if the target falls behind.
 const DEPTH_AT_A_RATE: usize = 128;
 
 const fn closed(
@@ -203,15 +203,15 @@ pub(super) const CASES: [StockCase; 20] = [
 pub(super) struct StockSample {
     /// I/Os per second.
     pub(super) iops: f64,
-    /// Median latency, in microseconds; at a given rate from the intended start.
+    /// Median latency, in microseconds; at a given rate, from the intended start.
     pub(super) p50_us: f64,
-    /// 99th percentile of it, in microseconds.
+    /// 99th percentile of the latency, in microseconds.
     pub(super) p99_us: f64,
     /// CPU time of the target's process per I/O, in microseconds.
     pub(super) target_us: f64,
-    /// The client's, in microseconds.
+    /// CPU time of the client per I/O, in microseconds.
     pub(super) client_us: f64,
-    /// How late the client sent, in microseconds: the median and the 99th percentile.
+    /// How late the client sent commands, in microseconds: median and 99th percentile.
     pub(super) late_p50_us: f64,
     pub(super) late_p99_us: f64,
 }
@@ -221,16 +221,16 @@ pub(super) struct StockSample {
 pub(super) struct OurClientSample {
     /// I/Os per second.
     iops: f64,
-    /// Median latency, in microseconds; at a given rate from the intended start.
+    /// Median latency, in microseconds; at a given rate, from the intended start.
     p50_us: f64,
-    /// 99th percentile of it, in microseconds.
+    /// 99th percentile of the latency, in microseconds.
     p99_us: f64,
-    /// Its CPU time per I/O, in microseconds, that of the load generator included.
+    /// CPU time of this process per I/O, in microseconds, including the load generator.
     client_us: f64,
 }
 
 impl OurClientSample {
-    /// `spent`: the client's CPU time.
+    /// `spent` is the client's CPU time.
     pub(super) fn new(done: &Done, spent: Duration) -> OurClientSample {
         let quantile_us = |q: f64| done.latency_ns.value_at_quantile(q) as f64 / 1e3;
         OurClientSample {
@@ -242,7 +242,7 @@ impl OurClientSample {
     }
 }
 
-/// What the client prints.
+/// The client's output.
 #[derive(Deserialize)]
 struct Printed {
     ios: u64,
@@ -255,17 +255,17 @@ struct Printed {
     late_p99_us: f64,
 }
 
-/// The programs, compiled.
+/// The compiled programs.
 pub(super) struct StockClient {
     client: PathBuf,
     floor: PathBuf,
 }
 
 impl StockClient {
-    /// Compiles them in `directory`.
+    /// Compiles the programs in `directory`.
     ///
     /// # Errors
-    /// When there is no compiler or no libiscsi to compile with; the message says what to install.
+    /// There is no compiler, or libiscsi's headers are missing; the message says what to install.
     pub(super) fn build(directory: &Path) -> Result<StockClient> {
         fs::write(directory.join("load.h"), include_str!("load.h"))
             .map_err(|e| Error::bench_io("writing the client's source", e))?;
@@ -290,7 +290,7 @@ impl StockClient {
         sample_of(&self.client, &arguments, &peer.name, case, duration)
     }
 
-    /// What the bytes of `case` cost through TCP alone.
+    /// Measures what the bytes of `case` cost through TCP alone.
     pub(super) fn run_tcp(
         &self,
         floor: &Floor,
@@ -304,8 +304,8 @@ impl StockClient {
         sample_of(&self.floor, &arguments, "bare TCP", case, duration)
     }
 
-    /// What the I/O of `case` costs on the file of `peer` alone, on the target's core; `None` where it has
-    /// no file of ours.
+    /// Measures what the I/O of `case` costs on the file of `peer` alone, on the target's core; `None` if the
+    /// peer has no file of ours.
     pub(super) fn run_file(
         &self,
         peer: &Peer,
@@ -331,7 +331,7 @@ impl StockClient {
 }
 
 impl StockCase {
-    /// As the programs take them.
+    /// The load's kind, as command-line arguments of the programs.
     fn kind(&self) -> [String; 3] {
         [
             self.operation.name().to_owned(),
@@ -340,7 +340,7 @@ impl StockCase {
         ]
     }
 
-    /// As the programs take them.
+    /// The rate and the duration, as command-line arguments of the programs.
     fn rate_and_seconds(&self, duration: Duration) -> [String; 2] {
         [
             self.rate.unwrap_or(0).to_string(),
@@ -371,7 +371,7 @@ fn compile(directory: &Path, name: &str, text: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Runs one of the programs; `name` is what it measures.
+/// Runs one of the programs; `name` says what it measures.
 fn sample_of(
     program: &Path,
     arguments: &[String],

@@ -1,6 +1,6 @@
-//! The first table: every sample of the client on libiscsi and of the floors, and for people the medians, with two
-//! ratios as the median of pairs, one for each round, and its interval: of tgt's CPU time on the same medium to
-//! ours, and of ours to the sum of the floors.
+//! The first table: every sample of the libiscsi client and of the floors. For people it shows medians and
+//! two ratios with their intervals, each the median of one pair per round: tgt's CPU time divided by ours on
+//! the same medium, and ours divided by the sum of the floors.
 
 use std::fmt::Write;
 
@@ -25,16 +25,16 @@ pub(crate) struct StockTable {
 struct StockReport {
     #[serde(flatten)]
     case: StockCase,
-    /// By target, in the order of the report's `peers`; of the floor, the bytes through TCP.
+    /// By target, in the order of the report's `peers`; for the floor, the bytes through TCP.
     samples: Vec<Vec<StockSample>>,
-    /// The I/O on the file of each target alone; none of a disk in memory.
+    /// The I/O on each target's file alone; empty for a disk in memory.
     file_floors: Vec<Vec<StockSample>>,
-    /// Our own client in place of libiscsi, on our disk in memory.
+    /// Our own client instead of libiscsi, on our disk in memory.
     our_client: Vec<OurClientSample>,
 }
 
 impl StockTable {
-    /// An empty table of `peers` targets.
+    /// An empty table for `peers` targets.
     pub(crate) fn new(peers: usize) -> StockTable {
         let cases = CASES.iter().map(|&case| StockReport {
             case,
@@ -47,17 +47,17 @@ impl StockTable {
         }
     }
 
-    /// Adds a sample of load `case` (by its place in [`CASES`]) on target `peer`.
+    /// Adds a sample of load `case` (its index in [`CASES`]) on target `peer`.
     pub(crate) fn add(&mut self, case: usize, peer: usize, sample: StockSample) {
         self.cases[case].samples[peer].push(sample);
     }
 
-    /// Adds what load `case` costs on the file of target `peer` alone, if it has one.
+    /// Adds the cost of load `case` on the file of target `peer` alone, if it has one.
     pub(crate) fn add_file_floor(&mut self, case: usize, peer: usize, sample: Option<StockSample>) {
         self.cases[case].file_floors[peer].extend(sample);
     }
 
-    /// Adds what load `case` costs our own client.
+    /// Adds the cost of load `case` for our own client.
     pub(crate) fn add_our_client(&mut self, case: usize, sample: OurClientSample) {
         self.cases[case].our_client.push(sample);
     }
@@ -74,7 +74,7 @@ impl StockTable {
         Some(case.median(peer, |sample| sample.client_us))
     }
 
-    /// The loads that were run, as our own targets did them.
+    /// The results of our own targets, for the loads that were run.
     pub(crate) fn rows(&self, peers: &[PeerReport]) -> Vec<Row> {
         let mut rows = Vec::new();
         for case in self.measured() {
@@ -166,7 +166,7 @@ impl StockReport {
         median(&self.samples[peer], of)
     }
 
-    /// Writes what our own client took, beside libiscsi round by round.
+    /// Writes the cost of our own client, compared with libiscsi round by round.
     fn write_our_client(&self, peers: &[PeerReport], out: &mut String) {
         let in_memory = |peer: &PeerReport| peer.is_own() && peer.medium == Some(Medium::Memory);
         let Some(peer) = peers.iter().position(in_memory) else {
@@ -196,7 +196,7 @@ impl StockReport {
         );
     }
 
-    /// How many times less CPU time a target takes than tgt on the same medium, round by round.
+    /// How many times less CPU time a target uses than tgt on the same medium, round by round.
     fn times_tgt(&self, peers: &[PeerReport], peer: usize) -> Median {
         let Some(tgt) = peers[peer].tgt_beside(peers) else {
             return Median::of(&[]);
@@ -208,7 +208,7 @@ impl StockReport {
         Median::of(&ratios)
     }
 
-    /// How many times the CPU time of its floors one of our own targets takes, round by round.
+    /// CPU time of one of our own targets as a multiple of its floors', round by round.
     fn times_floor(&self, peers: &[PeerReport], peer: usize) -> Median {
         if !peers[peer].is_own() {
             return Median::of(&[]);
@@ -230,7 +230,7 @@ fn median(samples: &[StockSample], of: impl Fn(&StockSample) -> f64) -> f64 {
     Median::of(&values).median
 }
 
-/// A ratio with its interval, or nothing where there was none to compare with.
+/// Formats a ratio with its interval, or nothing if there was nothing to compare with.
 fn ratio(of: Median) -> String {
     if !of.median.is_finite() {
         return String::new();

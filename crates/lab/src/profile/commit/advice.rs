@@ -1,5 +1,5 @@
-//! What to change, from the figures of many commits: only a part of the time that is surely large, with an interval over
-//! parts of the run, and with the setting that it hangs on.
+//! Derives advice from the figures of many commits. It is given only where one part of the time is large with
+//! certainty, judged by a confidence interval over sections of the run, and it names the setting responsible.
 
 use super::{
     nodes::Nodes,
@@ -8,26 +8,29 @@ use super::{
 };
 use crate::{statistics::Median, target::FILE};
 
-/// The run is cut into so many parts, each of which says how large a part of its commits something is.
+/// The run is divided into this many sections; each yields one sample of how large a part of the commit time
+/// something is.
 const PARTS: usize = 12;
-/// A part of more than this is worth a word.
+/// A part larger than this deserves advice.
 const LARGE: f64 = 0.5;
-/// And so is more than this for which one share of several is waited for, if it is slower than the others.
+/// A part larger than this deserves advice if it is spent waiting for one share that is slower than the
+/// others.
 const UNEQUAL: f64 = 0.25;
-/// It is slower if it takes so many times as much as each of the others.
+/// A share is slower if it takes at least this many times as long as each of the others.
 const SLOWER: f64 = 2.0;
 
-/// A part of the time, as each part of the run has it.
+/// Something's part of the commit time, over the sections of the run.
 struct Share(Median);
 
 impl Share {
-    /// Of these pairs of a part and its whole.
+    /// From pairs of a part and its whole.
     fn of(parts: impl Iterator<Item = (f64, f64)>) -> Share {
         let shares: Vec<f64> = parts.map(|(part, whole)| part / whole).collect();
         Share(Median::of(&shares))
     }
 
-    /// In words, if it is surely above `least`. Few commits have no interval, and give no advice.
+    /// The part in words, if its interval is entirely above `least`. Few commits have no interval and yield
+    /// no advice.
     fn told_above(&self, least: f64) -> Option<String> {
         let (low, high) = self.0.interval.filter(|(low, _)| *low > least)?;
         Some(format!(
@@ -39,7 +42,7 @@ impl Share {
     }
 }
 
-/// What the calls of the database are good for.
+/// Advice about the calls that the database makes.
 pub(super) fn of_calls(all: &[super::Spent]) -> Option<String> {
     let size = all.len().div_ceil(PARTS).max(1);
     for (name, part_ns) in super::PARTS {
@@ -74,7 +77,8 @@ pub(super) fn of_calls(all: &[super::Spent]) -> Option<String> {
     None
 }
 
-/// Where in the volume that is: one share of several that all wait for, or else one layer of one node.
+/// Advice about where in the volume the time is spent: one share of several that all wait for, or else one
+/// layer of one node.
 pub(super) fn of_nodes(kept: &Kept, nodes: &Nodes) -> Option<String> {
     let size = kept.commits.len().div_ceil(PARTS).max(1);
     let parts: Vec<(Own, f64)> = kept
@@ -88,7 +92,7 @@ pub(super) fn of_nodes(kept: &Kept, nodes: &Nodes) -> Option<String> {
     of_shares(&parts, nodes).or_else(|| of_one_node(&parts, nodes))
 }
 
-/// All that a node and those below it have of a commit, for one kind of request.
+/// The time that a node and those below it have in a commit, for one kind of request.
 fn within(own: &Own, nodes: &Nodes, top: usize, kind: &str) -> f64 {
     let mine = own.iter().filter(|(owner, _)| {
         owner.kind == kind && owner.node.is_some_and(|node| nodes.is_within(node, top))
@@ -112,7 +116,7 @@ fn of_shares(parts: &[(Own, f64)], nodes: &Nodes) -> Option<String> {
             };
             let others = children.iter().filter(|child| **child != slowest);
             let most = others.map(|child| all(*child)).fold(0.0, f64::max);
-            // Shares that had nothing to do say nothing about this one.
+            // If the other shares had nothing to do, there is nothing to compare this one with.
             if most == 0.0 || all(slowest) < SLOWER * most {
                 continue;
             }
@@ -153,7 +157,7 @@ fn of_one_node(parts: &[(Own, f64)], nodes: &Nodes) -> Option<String> {
     ))
 }
 
-/// The layer and the node that have most of the time, of those that count.
+/// The layer and node with the most time, among nodes that satisfy `counts`.
 fn largest(parts: &[(Own, f64)], counts: impl Fn(usize) -> bool) -> Option<(Layer, usize)> {
     let mut sums = std::collections::BTreeMap::new();
     for (owner, ns) in parts.iter().flat_map(|(own, _)| own) {
@@ -174,7 +178,7 @@ fn cause(parts: &[(Own, f64)], nodes: &Nodes, counts: impl Fn(usize) -> bool) ->
     ))
 }
 
-/// What to change about a layer of a node.
+/// The fix to suggest for a layer of a node.
 fn mend(layer: Layer, node: usize, nodes: &Nodes) -> String {
     let path = &nodes.all()[node].path;
     match (layer, nodes.all()[node].kind) {
@@ -194,7 +198,7 @@ fn mend(layer: Layer, node: usize, nodes: &Nodes) -> String {
              power-loss protection"
                 .to_owned()
         }
-        // Found by its path, it may lie on anything.
+        // A file named by its path may be on any file system.
         (Layer::Medium, "file") if path == FILE => format!(
             "that is the file system and the disk beneath this file; if that is a volume of Sanstone, `sanstone show` \
              (of `sanstone attach`: SIGUSR1) tells which node of it; else move `{}` to a disk with a faster flush",
@@ -236,7 +240,7 @@ mod tests {
         ])
     }
 
-    /// A commit of a flush of two shares; the second takes `late_us` in its throttle first.
+    /// A commit with a flush on two shares; the second spends `late_us` in its throttle first.
     fn commit(place: usize, own_us: u64, late_us: u64) -> Traced {
         const MEDIUM_NS: u64 = 100_000;
         let (from_ns, late_ns) = (own_us * 1000, late_us * 1000);
@@ -292,7 +296,8 @@ mod tests {
             mine.map(|(_, ns)| ns).sum()
         };
         assert_eq!(of(Layer::Database, None), 70_000.0);
-        // While the first share's medium works, it has the time; then only the throttle's wait is left.
+        // While the first share's medium works, the time is its own; after that only the throttle's wait is
+        // left.
         assert_eq!(of(Layer::Medium, Some(1)), 100_000.0);
         assert_eq!(of(Layer::Volume, Some(2)), 330_000.0);
         assert_eq!(of(Layer::Medium, Some(3)), 100_000.0);
@@ -361,7 +366,7 @@ mod tests {
         assert!(told.contains("a faster disk would not help"), "{told}");
         assert_eq!(of_calls(&[spent(100, 48); 24]), of_calls(&[]));
         assert_eq!(of_calls(&[spent(100, 70); 5]), None, "no interval");
-        // Now this, now that: nobody knows what the next run would say.
+        // The cost alternates, so the next run might differ.
         let unsteady: Vec<Spent> = (0..24)
             .map(|n| spent(100, if n / 2 % 2 == 0 { 20 } else { 95 }))
             .collect();

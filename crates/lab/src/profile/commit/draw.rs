@@ -1,6 +1,8 @@
-//! What is shown of single commits: the waterfall of one, bars of the layers, a table by node.
+//! Draws single commits: the waterfall of one, bars of the layers, a table by node.
 //!
-//! Clocks of two machines are never compared. Of a command this side knows when it was sent and when its answer came,
+//! Clocks of two machines are never compared. For each command, this side knows when it was sent and when its
+//! response arrived, while the target reports only durations. So the target's stages are drawn in the middle
+//! of the wait, with half of the wire time on each side.
 //! the target tells durations; so its stages are drawn in the middle of the wait, with half of the wire on each side.
 
 use std::collections::BTreeMap;
@@ -14,7 +16,7 @@ use super::{
 };
 use crate::report::{Axis, Bar, BarRow, Layers, Marks, Plot, Table, short};
 
-/// Works that ran side by side have lines of their own, but no more than these.
+/// Maximum number of lines for concurrent work.
 const LINES_MAX: usize = 6;
 
 /// The waterfalls of the commits at the median and the 99th percentile.
@@ -110,7 +112,7 @@ fn bar(layer: Layer, from_ns: u64, to_ns: u64, label: &str, tip: &str) -> Bar {
     }
 }
 
-/// What the database did itself: all but its calls.
+/// The database's own time: everything except its calls.
 fn database(commit: &Traced) -> BarRow {
     let mut line = Vec::new();
     let mut from_ns = 0;
@@ -127,7 +129,7 @@ fn database(commit: &Traced) -> BarRow {
     }
 }
 
-/// What it waited for.
+/// The calls that the database waited for.
 fn calls(commit: &Traced) -> BarRow {
     let line = commit.calls.iter().map(|call| {
         let tip = format!("the database waits: {}", sized(call.kind, call.len_bytes));
@@ -146,7 +148,7 @@ fn sized(kind: &str, len_bytes: u64) -> String {
     }
 }
 
-/// What ran side by side has lines of its own.
+/// Distributes the works over lines, so that concurrent ones do not overlap.
 fn lines(works: &[&Work], tip: &str) -> Vec<Vec<Bar>> {
     let mut lines: Vec<(u64, Vec<Bar>)> = Vec::new();
     for work in works {
@@ -213,7 +215,7 @@ fn of_work(work: &Work, tip: &str) -> Vec<Bar> {
     stages
 }
 
-/// The layers of commits at the median and the 99th percentile, and below each its nodes.
+/// The layers of commits at the median and the 99th percentile, with the nodes of each below it.
 pub(super) fn flames(kept: &Kept, layers: &Layers, nodes: &Nodes) -> Plot {
     let mut rows = Vec::new();
     for (at, band, of) in [
@@ -293,7 +295,7 @@ pub(super) fn flames(kept: &Kept, layers: &Layers, nodes: &Nodes) -> Plot {
     }
 }
 
-/// To whom the time of these commits belongs, all together.
+/// The total time of these commits by owner.
 pub(super) fn sum<'a>(commits: impl Iterator<Item = &'a Traced>, nodes: &Nodes) -> Own {
     let mut sum = Own::new();
     for (owner, ns) in commits.flat_map(|commit| own_times(commit, nodes)) {
@@ -302,7 +304,7 @@ pub(super) fn sum<'a>(commits: impl Iterator<Item = &'a Traced>, nodes: &Nodes) 
     sum
 }
 
-/// What each node had of a commit, by kind of request.
+/// The time each node had in a commit, by kind of request.
 struct NodeRow {
     node: usize,
     kind: &'static str,
@@ -340,7 +342,7 @@ fn node_rows(kept: &Kept, nodes: &Nodes) -> Vec<NodeRow> {
     took.into_iter().map(row).collect()
 }
 
-/// The table of the nodes, and the same for programs.
+/// The table of the nodes, and the same as JSON.
 pub(super) fn by_node(kept: &Kept, layers: &Layers, nodes: &Nodes) -> (Table, Value) {
     let mut table = Table::new(
         "By node of the volume",
@@ -382,7 +384,7 @@ pub(super) fn by_node(kept: &Kept, layers: &Layers, nodes: &Nodes) -> (Table, Va
     (table, json.collect())
 }
 
-/// The commits of the waterfalls, for programs.
+/// The commits of the waterfalls, as JSON.
 pub(super) fn traced(kept: &Kept, layers: &Layers, nodes: &Nodes) -> Value {
     let json_of = |commit: &Traced| {
         let calls = commit.calls.iter().map(|call| {

@@ -1,6 +1,6 @@
-//! `commit`: single-row inserts with a commit each, as an application makes them that knows no better, and
-//! where the time of each goes. SQLite runs straight on the volume; what it waits for is measured
-//! between the two, by one clock. Some commits are also traced, for the page to show them.
+//! `commit`: single-row inserts with a commit each, as a naive application makes them, and a breakdown of the
+//! time of each commit. SQLite runs directly on the volume, and its waits are measured between the two, by
+//! one clock. Some commits are also traced for the page.
 
 mod advice;
 mod draw;
@@ -39,15 +39,15 @@ use crate::{
     target::FILE,
 };
 
-/// Fewer commits say nothing about a 99th percentile.
+/// Fewer commits give no meaningful 99th percentile.
 const COMMITS_MIN: usize = 200;
 
-/// A commit that comes so long after the last whose I/Os were watched has its own watched, besides one of
-/// [`SEEN_ONE_OF`]: a target that tells where the time of a command went takes an eighth more instructions for
-/// it. Where commits are slow, so that it is most of them, it has nothing else to do.
+/// Besides one commit of [`SEEN_ONE_OF`], a commit is watched if the last watched one is older than this.
+/// Watching costs the target an eighth more instructions for each command. If commits are so slow that most
+/// of them are watched, the target has time to spare.
 const SEEN_AFTER: Duration = Duration::from_millis(20);
 
-/// What the published table has for each row of ours, in microseconds: an insert of 385 µs.
+/// The published time of each of our rows, in microseconds: an insert of 385 µs.
 const PUBLISHED: [(&str, f64); 4] = [
     ("SQL and its code", 84.7),
     ("operating system", 42.3),
@@ -62,14 +62,14 @@ pub(super) struct Commit {
     about: String,
     size: Size,
     page: Size,
-    /// Statements after the table was made: a trigger, an index.
+    /// Statements to run after creating the table: a trigger, an index.
     #[serde(default)]
     setup: Vec<String>,
     commits: usize,
     time: Time,
 }
 
-/// What is inserted.
+/// What to insert.
 #[derive(Clone, Debug)]
 pub(crate) struct Inserts {
     page: Size,
@@ -78,14 +78,14 @@ pub(crate) struct Inserts {
     time: Time,
 }
 
-/// Where the time of one commit went, in nanoseconds.
+/// Breakdown of the time of one commit, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Spent {
     total_ns: u64,
     read_ns: u64,
     write_ns: u64,
     flush_ns: u64,
-    /// Where it waited, all three together; of those that were watched.
+    /// Where it waited, all three kinds of waits together; only for watched commits.
     way: Option<Way>,
 }
 
@@ -99,10 +99,10 @@ const DATABASE: &str = "SQLite and its files";
 const READS: &str = "waiting for reads";
 const DURABLE: &str = "waiting until they are durable";
 
-/// What SQLite does itself.
+/// The time spent in SQLite itself.
 const OWN: Row<Spent> = (DATABASE, |spent| spent.total_ns - spent.waited_ns());
 
-/// What a commit is made of, as SQLite sees it: all of it.
+/// The parts of a commit as SQLite sees them; they add up to all of it.
 const PARTS: [Row<Spent>; 4] = [
     OWN,
     (READS, |spent| spent.read_ns),
@@ -110,7 +110,7 @@ const PARTS: [Row<Spent>; 4] = [
     (DURABLE, |spent| spent.flush_ns),
 ];
 
-/// Where the time of all commits went, and what ran within those that are kept.
+/// The breakdown of all commits, and the spans of those that are kept.
 #[derive(Default)]
 struct Inserted {
     spent: Vec<Spent>,
@@ -118,13 +118,13 @@ struct Inserted {
     nodes: Nodes,
 }
 
-/// A disk that notes when and how long SQLite waits for it.
+/// A disk that records when and how long SQLite waits for it.
 struct TimedDisk {
     disk: VolumeDisk,
     noted: Rc<Noted>,
 }
 
-/// What it has noted of the commit that runs.
+/// What it recorded about the current commit.
 #[derive(Default)]
 struct Noted {
     began: Cell<Option<Instant>>,
@@ -185,7 +185,7 @@ impl Disk for TimedDisk {
 }
 
 impl Inserts {
-    /// Inserts rows into a new database on target number `target`, until the user asks to end.
+    /// Inserts rows into a new database on target number `target`, until the user asks to stop.
     fn run(&self, runner: &Runner<'_>, target: usize) -> Result<Inserted> {
         let target = &runner.targets[target];
         let volume = target.volume().clone();
@@ -201,7 +201,7 @@ impl Inserts {
         let view = target.view();
         let nodes = view.map_or_else(|| Nodes::file(FILE, &target.name), |view| Nodes::of(&view));
         let inserted = self.insert(Rc::new(disk), &noted, nodes, runner);
-        // A later run may know by it that this was nobody's data.
+        // Marks the disk, so that a later run knows that it holds nobody's data.
         lane.block_on(mark_as_ours(&*volume)).map_err(failed)?;
         inserted
     }
@@ -247,7 +247,7 @@ impl Inserts {
             }
             noted.began.set(is_one.then_some(began));
             let value = inserted.spent.len() as i64 % 5 + 5;
-            // All of this thread's I/Os until then are the commit's.
+            // All I/Os of this thread until then belong to the commit.
             let watched = watch.as_ref().map(Watch::enter);
             database.run(doing, |_| statement.execute([value]))?;
             drop(watched);
@@ -278,7 +278,7 @@ impl Inserts {
         Ok(inserted)
     }
 
-    /// How fast it went, for a comparison.
+    /// The insert rate, for a comparison.
     pub(crate) fn sample(&self, runner: &Runner<'_>, target: usize) -> Result<Option<Sample>> {
         let all = self.run(runner, target)?.spent;
         runner.stage.step();
@@ -294,8 +294,8 @@ impl Inserts {
     }
 }
 
-/// Where the time of those that were watched went, from the database to the medium. Its total is theirs, too,
-/// so that the rows add up to it.
+/// The breakdown of watched commits, from the database to the medium. The total covers only these commits, so
+/// that the rows add up to it.
 fn across(all: &[Spent]) -> Layers {
     let seen = all.iter().filter(|spent| spent.way.is_some());
     let seen: Vec<Spent> = seen.copied().collect();
@@ -303,7 +303,7 @@ fn across(all: &[Spent]) -> Layers {
     layers::layers(&seen, |spent| spent.total_ns, &[OWN], way)
 }
 
-/// The same as the database sees it.
+/// The same from the database's point of view.
 fn waits(all: &[Spent]) -> Layers {
     layers::layers(all, |spent| spent.total_ns, &PARTS, |_| Way::default())
 }
@@ -447,7 +447,7 @@ fn published() -> Table {
     table
 }
 
-/// Commits in their order; of many, the median of each few.
+/// Commits in order; if there are many, the median of each small group.
 fn plot(totals: &[f64]) -> Plot {
     const POINTS: usize = 400;
     let few = totals.len().div_ceil(POINTS).max(1);
@@ -504,7 +504,7 @@ mod tests {
 
     #[test]
     fn the_parts_add_up_at_the_mean_the_median_and_the_99th_percentile() {
-        // Slow commits are slow in another part than the others.
+        // Slow commits spend their extra time in a different part than the others.
         let quick = (0..950).map(|n| spent(100 + n % 7, 60));
         let slow = (0..50).map(|n| spent(1000 + n, 60));
         let all: Vec<Spent> = quick.chain(slow).collect();

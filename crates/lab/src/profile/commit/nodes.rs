@@ -1,26 +1,26 @@
-//! The nodes of the volume that is measured, in the order of its tree.
+//! The nodes of the measured volume, in tree order.
 
 use volume::graph::NodeView;
 
-/// All of them.
+/// All nodes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Nodes(Vec<TreeNode>);
 
-/// One of them.
+/// One node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TreeNode {
-    /// As `show` and `top` call it.
+    /// Its name in `show` and `top`.
     pub(super) path: String,
     /// Its kind of volume.
     pub(super) kind: &'static str,
-    /// Where it lies, if it is a leaf.
+    /// Its location, if it is a leaf.
     pub(super) place: Option<String>,
-    /// The index of the one that is made of it.
+    /// The index of its parent node.
     pub(super) parent: Option<usize>,
 }
 
 impl Nodes {
-    /// A medium without a configuration.
+    /// A single medium without a configuration.
     pub(super) fn file(path: &str, place: &str) -> Nodes {
         Nodes(vec![TreeNode {
             path: path.to_owned(),
@@ -30,7 +30,7 @@ impl Nodes {
         }])
     }
 
-    /// Those of a tree.
+    /// The nodes of a tree.
     pub(super) fn of(view: &NodeView) -> Nodes {
         let mut nodes = Nodes::default();
         nodes.add(view, None);
@@ -63,7 +63,7 @@ impl Nodes {
         self.0.iter().position(|node| node.path == path)
     }
 
-    /// Whether the node is `above` or below it.
+    /// Whether `node` is `above` or a descendant of it.
     pub(super) fn is_within(&self, node: usize, above: usize) -> bool {
         let mut at = Some(node);
         while let Some(index) = at {
@@ -75,13 +75,13 @@ impl Nodes {
         false
     }
 
-    /// What a node is made of.
+    /// The children of a node.
     pub(super) fn children(&self, of: usize) -> impl Iterator<Item = usize> + '_ {
         let nodes = self.0.iter().enumerate();
         nodes.filter_map(move |(index, node)| (node.parent == Some(of)).then_some(index))
     }
 
-    /// The node as a person would look for it: its path, and where it lies.
+    /// The node as a person would look for it: its path and its location.
     pub(super) fn told(&self, node: usize) -> String {
         let TreeNode { path, place, .. } = &self.0[node];
         match place {

@@ -1,6 +1,6 @@
-//! To whom each moment of a commit belongs: the layer and the node that worked while the database waited, so that
-//! all of them together make up the commit. Where several work side by side they share the moment in equal parts. What goes on
-//! while the database itself works belongs to the database.
+//! Attributes each moment of a commit to the layer and node that worked while the database waited, so that
+//! all parts add up to the commit. Concurrent workers share a moment equally. Anything that runs while the
+//! database itself works counts as the database's time.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ impl Layer {
         }
     }
 
-    /// The class of its bars: neighbours are easy to tell apart, in light and in dark.
+    /// The colour class of its bars, chosen so that neighbours are easy to tell apart in light and dark mode.
     pub(super) fn class(self) -> usize {
         match self {
             Layer::Database => 0,
@@ -58,7 +58,7 @@ impl Layer {
         }
     }
 
-    /// The row of the table of layers that it is a part of.
+    /// The row of the layers' table that it belongs to.
     pub(super) fn row(self) -> &'static str {
         match self {
             Layer::Volume | Layer::Line => layers::INITIATOR,
@@ -67,7 +67,7 @@ impl Layer {
     }
 }
 
-/// Who worked, for which kind of request.
+/// Who worked, and for which kind of request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Owner {
     pub(super) layer: Layer,
@@ -78,7 +78,7 @@ pub(super) struct Owner {
 /// Nanoseconds by owner.
 pub(super) type Own = BTreeMap<Owner, f64>;
 
-/// All of one commit.
+/// The time of one commit by owner.
 pub(super) fn own_times(commit: &Traced, nodes: &Nodes) -> Own {
     let mut own = Own::new();
     let mut at: Vec<u64> = vec![0, commit.total_ns];
@@ -163,7 +163,7 @@ pub(super) fn own_times(commit: &Traced, nodes: &Nodes) -> Own {
     own
 }
 
-/// Whether a medium or a target works.
+/// Whether a medium or a target is working on it.
 fn is_below(work: &Work, now_ns: u64) -> bool {
     match work.what {
         What::Request { is_medium, .. } => is_medium,
@@ -171,7 +171,7 @@ fn is_below(work: &Work, now_ns: u64) -> bool {
     }
 }
 
-/// Whether nobody below works for the same.
+/// Whether no node below works on the same request.
 fn is_deepest(work: &Work, there: &[&Work], nodes: &Nodes) -> bool {
     let is_request = matches!(work.what, What::Request { .. });
     let Some(node) = work.node.filter(|_| is_request) else {
@@ -184,7 +184,7 @@ fn is_deepest(work: &Work, there: &[&Work], nodes: &Nodes) -> bool {
     })
 }
 
-/// The kind of request that it is, or is a part of.
+/// The kind of request that it is or belongs to.
 fn kind_of(work: &Work, there: &[&Work]) -> &'static str {
     let kind = |work: &Work| match work.what {
         What::Request { kind, .. } => Some(kind),
@@ -196,7 +196,7 @@ fn kind_of(work: &Work, there: &[&Work]) -> &'static str {
         .unwrap_or("")
 }
 
-/// The layers of a work that is below, and their parts of it.
+/// The layers of a work below this side, and their fractions of its time.
 fn parts(work: &Work) -> Vec<(Layer, f64)> {
     let (sent_ns, target_ns, medium_ns) = match work.what {
         What::Request { .. } => return vec![(Layer::Medium, 1.0)],
@@ -210,7 +210,7 @@ fn parts(work: &Work) -> Vec<(Layer, f64)> {
         } => (sent_ns, target_ns, medium_ns),
     };
     let whole_ns = (work.to_ns - sent_ns).max(1);
-    // A target may say what it likes: it had the command no longer than it took here.
+    // Do not trust the target: it cannot have had the command for longer than we waited.
     let target_ns = target_ns.min(whole_ns);
     let medium_ns = medium_ns.min(target_ns);
     let part = |ns: u64| ns as f64 / whole_ns as f64;

@@ -1,5 +1,5 @@
-//! What ran when within a commit: the calls of the database, and below them each request of each node and each
-//! command, all by one clock. Of many commits a part is kept, spread evenly over all of them.
+//! Records what ran when within a commit: the database's calls, and below them each request of each node and
+//! each command, all by one clock. Of many commits, an evenly spaced sample is kept.
 
 use std::time::{Duration, Instant};
 
@@ -8,25 +8,25 @@ use volume::layers::{Ran, Span};
 
 use super::nodes::Nodes;
 
-/// Spans of all commits that are kept together: some 20 MB.
+/// Maximum spans of all kept commits together: some 20 MB.
 const SPANS_MAX: usize = 200_000;
 
-/// One commit; times are nanoseconds since its beginning.
+/// One commit; times are nanoseconds since its start.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Traced {
-    /// Its number among those that are traced, from 0.
+    /// Its number among the traced commits, from 0.
     pub(super) place: usize,
-    /// Its number among all, from 1.
+    /// Its number among all commits, from 1.
     pub(super) number: usize,
     pub(super) total_ns: u64,
-    /// In their order; none overlaps another.
+    /// In order and without overlap.
     pub(super) calls: Vec<Call>,
     pub(super) works: Vec<Work>,
-    /// What ran besides and is not kept.
+    /// Spans that ran but were not kept.
     pub(super) left_out: usize,
 }
 
-/// For so long the database waited for its disk.
+/// An interval in which the database waited for its disk.
 #[derive(Clone, Debug)]
 pub(super) struct Call {
     /// Such as "write".
@@ -54,11 +54,11 @@ pub(super) enum What {
         is_medium: bool,
     },
     Command {
-        /// Until then it was in line.
+        /// It was queued until then.
         sent_ns: u64,
-        /// How long the target says that it had it.
+        /// How long the target reports having had it.
         target_ns: Option<u64>,
-        /// Of that, how long its medium had it.
+        /// The part of that spent in the target's medium.
         medium_ns: u64,
     },
 }
@@ -69,7 +69,7 @@ impl Work {
     }
 }
 
-/// The clock of the lane beside that of the thread.
+/// Relates the lane's clock to the thread's clock.
 pub(super) struct Clock {
     thread: Instant,
     lane: engine::Instant,
@@ -85,14 +85,14 @@ impl Clock {
         }
     }
 
-    /// How long after `began` this was, in nanoseconds.
+    /// Nanoseconds from `began` to this moment.
     fn since(&self, began: Instant, at: engine::Instant) -> u64 {
         let at = self.thread + at.since(self.lane);
         at.saturating_duration_since(began).as_nanos() as u64
     }
 }
 
-/// The spans of a watch as works of a commit that took from `began` on for `total`.
+/// Converts the spans of a watch to works of a commit that started at `began` and took `total`.
 pub(super) fn works(
     spans: Vec<Span>,
     nodes: &Nodes,
@@ -124,12 +124,12 @@ pub(super) fn works(
     works
 }
 
-/// Commits that are kept: all at first; whenever they have too many spans together, every other one goes.
+/// The kept commits: all at first; when their spans exceed the limit, every other one is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) commits: Vec<Traced>,
     spans: usize,
-    /// As a power of two.
+    /// The sampling interval, as a power of two.
     one_of: u32,
     count: usize,
 }
@@ -152,14 +152,14 @@ impl Kept {
         }
     }
 
-    /// The one whose time is next to this.
+    /// The commit whose time is closest to this.
     pub(super) fn nearest(&self, total_us: f64) -> Option<&Traced> {
         let off = |commit: &&Traced| (commit.total_ns as f64 / 1e3 - total_us).abs();
         let commits = self.commits.iter();
         commits.min_by(|a, b| off(a).total_cmp(&off(b)))
     }
 
-    /// Those whose time is among the parts from `from` to `to` of all, by their times.
+    /// The commits whose times rank between the fractions `from` and `to` of all.
     pub(super) fn band(&self, from: f64, to: f64) -> Vec<&Traced> {
         let mut sorted: Vec<&Traced> = self.commits.iter().collect();
         sorted.sort_by_key(|commit| commit.total_ns);

@@ -1,5 +1,5 @@
-//! What the sweep has found: which page and cache did best on which disk, and that table as the published
-//! experiment has it.
+//! Turns the sweep's measurements into findings: the best page size and cache for each disk, and that
+//! measurement in the form of the published experiment.
 
 use serde_json::json;
 
@@ -9,13 +9,13 @@ use crate::{
     statements::paper_scores_s,
 };
 
-/// A factor above this is worth a word.
+/// A factor above this deserves advice.
 const LARGE: f64 = 1.1;
 
-/// Each page and cache was loaded once.
+/// Caveat: each page size and cache was loaded only once.
 const ONCE: &str = " (one load of each: run it again before you act on it)";
 
-/// All of it, by this database.
+/// All findings for this database.
 pub(super) fn findings(all: &[Measured], database: &str) -> Findings {
     let names: Vec<&str> = all.first().map_or(Vec::new(), |measured| {
         measured.sets.iter().map(|set| set.name.as_str()).collect()
@@ -57,7 +57,7 @@ pub(super) fn findings(all: &[Measured], database: &str) -> Findings {
     }
 }
 
-/// What a history follows: each disk's score with each page and cache.
+/// The figures a history tracks: each disk's score with each page size and cache.
 fn scores_of(all: &[Measured]) -> Vec<Score> {
     let sets = all
         .iter()
@@ -69,7 +69,7 @@ fn scores_of(all: &[Measured]) -> Vec<Score> {
     sets.filter_map(score).collect()
 }
 
-/// The least score of disk number `disk`.
+/// The lowest score of disk number `disk`.
 fn best_of(all: &[Measured], disk: usize) -> Option<(&Measured, f64)> {
     let scores = all
         .iter()
@@ -98,7 +98,7 @@ fn answer(
     if told.is_empty() {
         return "Nothing was measured.".into();
     }
-    // A cache in front hides what is behind it.
+    // A cache in front hides the disk behind it.
     let is_bare =
         |m: &&Measured| m.cache.starts_with('0') || all.iter().all(|m| !m.cache.starts_with('0'));
     let bare: Vec<Measured> = all.iter().filter(is_bare).cloned().collect();
@@ -124,7 +124,7 @@ fn answer(
     format!("{database}: {}{gains}.", told.join(", "))
 }
 
-/// How many times as fast as on the first disk the statements that only read are on this one: the least and the most.
+/// The lowest and highest speedup, relative to the first disk, of the read-only statements on this one.
 fn scan_gains(measured: &Measured, disk: usize) -> Option<(f64, f64)> {
     let [first, this] = [measured.sets.first()?, measured.sets.get(disk)?];
     let gains = first
@@ -140,7 +140,7 @@ fn scan_gains(measured: &Measured, disk: usize) -> Option<(f64, f64)> {
     })
 }
 
-/// What a page and a cache gain on the last disk, if they gain much.
+/// The gain from a page size and a cache on the last disk, if it is large.
 fn advice(all: &[Measured], disks: usize) -> Vec<String> {
     let Some(disk) = disks.checked_sub(1) else {
         return Vec::new();
@@ -216,7 +216,7 @@ fn scores(all: &[Measured], names: &[&str]) -> Table {
     table
 }
 
-/// One disk's statements as the published experiment has them.
+/// One disk's statements in the form of the published experiment.
 fn statements(measured: &Measured, disk: usize) -> Table {
     let set = &measured.sets[disk];
     let first = &measured.sets[0];
@@ -307,7 +307,7 @@ fn published() -> Table {
     table
 }
 
-/// A field: pages from left to right, disks and caches upwards.
+/// A field plot: page sizes from left to right, disks and caches upwards.
 fn plot(all: &[Measured], names: &[&str]) -> Plot {
     let mut pages: Vec<String> = Vec::new();
     let mut caches: Vec<String> = Vec::new();
@@ -349,7 +349,7 @@ fn plot(all: &[Measured], names: &[&str]) -> Plot {
     }
 }
 
-/// How many times as fast as on the first disk, if it ran on both.
+/// The speedup relative to the first disk, if the statement ran on both.
 fn gain(first: &MeasuredStatement, this: &MeasuredStatement) -> String {
     match first.runs_s.is_empty() || this.runs_s.is_empty() {
         true => "–".into(),
@@ -365,7 +365,8 @@ fn times(ratio: f64) -> String {
 mod tests {
     use super::*;
 
-    /// One disk with one page, which scores so much with this cache; its processor time, if it is a server's.
+    /// One disk with one page size that scores `score_s` with this cache; with processor times, if it is a
+    /// server's.
     fn measured(cache: &str, score_s: f64, processors: Option<Processors>) -> Measured {
         let statement = MeasuredStatement {
             name: "scan".into(),

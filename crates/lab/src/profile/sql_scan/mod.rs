@@ -1,6 +1,7 @@
 //! `sql-scan`: five statements over `drive_stats`, as a published experiment timed them on one iSCSI share
-//! and on a stripe of two, by the database's page and with and without a cache, on all disks in turn: by SQLite straight on
-//! them (`sweep`), or by a database server on a file system (`served`).
+//! and on a stripe of two. It varies the database's page size and cache and alternates between all disks. The
+//! statements run in SQLite directly on the disks (`sweep`), or in a database server on a file system
+//! (`served`).
 
 mod findings;
 mod served;
@@ -24,13 +25,14 @@ use crate::{
     statements::{Kind, Statement, Survey, check, statements},
 };
 
-/// Made rows; a database of some 17 GiB. More would be made for hours before anything is measured.
+/// Maximum generated rows; a database of some 17 GiB. Generating more would take hours before anything is
+/// measured.
 const ROWS_MAX: u64 = 100_000_000;
-/// What a made row takes in the database at the most, in bytes.
+/// Maximum size of a generated row in the database, in bytes.
 const ROW_BYTES: u64 = 200;
-/// What a server and a file system need for themselves, in bytes, whatever is in the table.
+/// Space that a server and a file system need for themselves, in bytes, regardless of the table.
 const SERVER_BYTES: u64 = 640 << 20;
-/// What a row takes of a disk on a server, with its rewritten copy and its log, in bytes.
+/// Disk space per row on a server, including its rewritten copy and its log, in bytes.
 const SERVED_ROW_BYTES: u64 = 1536;
 
 /// The settings of a `sql-scan` profile.
@@ -46,19 +48,19 @@ pub(super) struct SqlScan {
     memory: Size,
     time: Time,
     statements: Vec<Chosen>,
-    /// Rows from elsewhere.
+    /// Data that replaces generated rows.
     #[serde(skip)]
     data: Option<Source>,
-    /// What a first look has found.
+    /// The result of the first pass over the data.
     #[serde(skip)]
     survey: OnceCell<Survey>,
 }
 
-/// What runs the statements.
+/// The database that runs the statements.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Database {
-    /// Straight on the disk.
+    /// Directly on the disk.
     #[default]
     Sqlite,
     Mariadb,
@@ -74,12 +76,12 @@ impl Database {
         }
     }
 
-    /// The pages that it can have.
+    /// The page sizes it supports.
     fn pages(self) -> RangeInclusive<Size> {
         let (least, most) = match self {
             Database::Sqlite => (512, 65_536),
             Database::Mariadb => (4096, 65_536),
-            // As it was compiled.
+            // Fixed at compile time.
             Database::Postgresql => (8192, 8192),
         };
         Size::from_bytes(least)..=Size::from_bytes(most)
@@ -101,7 +103,7 @@ struct Chosen {
 }
 
 impl Chosen {
-    /// What is run.
+    /// The statement to run.
     fn statement(&self) -> std::result::Result<Statement, String> {
         let name = &self.name;
         let known = statements().into_iter().find(|known| known.name == *name);
@@ -149,10 +151,10 @@ impl SqlScan {
         self.data.clone().unwrap_or(made)
     }
 
-    /// All pages with all caches.
+    /// All combinations of page sizes and caches.
     fn sweeps(&self) -> Vec<Sweep> {
         let statements = self.statements.iter().map(Chosen::statement);
-        // They have been checked.
+        // They have already been checked.
         let statements: Vec<Statement> = statements.filter_map(std::result::Result::ok).collect();
         let all = self
             .caches
@@ -171,7 +173,7 @@ impl SqlScan {
         all.map(sweep).collect()
     }
 
-    /// What the database takes at the most, in bytes.
+    /// Maximum size of the database, in bytes.
     fn database_bytes(&self) -> u64 {
         let Some(survey) = self.survey.get() else {
             return self.rows * ROW_BYTES;
@@ -194,7 +196,7 @@ impl Experiment for SqlScan {
     }
 
     fn survey(&self, progress: Progress) -> Result<()> {
-        // Whatever is wrong with the data is wrong with the call.
+        // Bad data is reported as an error of the call.
         let wrong = |error: Error| Error::Call(error.to_string());
         let schema = self.source().open().map_err(wrong)?.schema;
         for chosen in &self.statements {
@@ -242,7 +244,7 @@ impl Experiment for SqlScan {
                 )));
             }
         }
-        // Each is loaded, then runs on every disk.
+        // Each combination is loaded once, then runs on every disk.
         let runs = self.statements.iter().map(|chosen| u64::from(chosen.runs));
         let each = 1 + runs.sum::<u64>() * disks as u64;
         runner.stage.expect(self.steps() as u64 * each);

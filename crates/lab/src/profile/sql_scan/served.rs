@@ -1,5 +1,5 @@
-//! The statements on a database server, on all disks in turn. Its memory for pages is small and the kernel's is emptied
-//! before each statement, so that what is read comes from the disk, as with SQLite.
+//! Runs the statements on a database server, alternating between all disks. The server's page cache is small,
+//! and the kernel's is dropped before each statement, so that reads come from the disk, as with SQLite.
 
 use std::{
     cell::Cell,
@@ -18,16 +18,16 @@ use crate::{
     statements::{Kind, Statement, Survey, Traffic, score_s},
 };
 
-/// The table, as the published experiment called it.
+/// The table's name, as in the published experiment.
 const TABLE: &str = "drive_stats";
 
-/// How often whoever fills a table looks whether the user has asked to end, in rows.
+/// Loading checks after this many rows whether the user asked to stop.
 const LOOK: usize = 4096;
 
-/// A server counts what its processes used once it has seen their end.
+/// Time for a server to reap its exited processes, after which it accounts for their processor time.
 const ENDED: Duration = Duration::from_millis(20);
 
-/// A server with the table. It ends before what it lies on.
+/// A server with the table. It is dropped before its storage.
 struct Site {
     name: String,
     server: Server,
@@ -42,7 +42,7 @@ struct Run {
 }
 
 impl Site {
-    /// Makes the table anew. `None`: the user has asked to end.
+    /// Recreates the table. `None`: the user asked to stop.
     fn load(&self, sweep: &Sweep, kind: ServerKind, stop: &Stop) -> Result<Option<()>> {
         let mut rows = sweep.source.open()?;
         let drop_it = format!("DROP TABLE IF EXISTS {TABLE}");
@@ -72,7 +72,7 @@ impl Site {
         };
         let answer = match statement.kind {
             Kind::Scan => Answer::of(rows),
-            // What it says of itself differs between servers, and what it leaves does not.
+            // The count that the server reports differs between servers; what remains in the table does not.
             Kind::Delete | Kind::Vacuum => {
                 let count = format!("SELECT count(*) FROM {TABLE}");
                 match self.server.execute(&self.stack, &[&count], stop)? {
@@ -100,7 +100,8 @@ impl Site {
     }
 }
 
-/// What a statement gave, as far as it must be the same everywhere. Without ORDER BY, rows come in any order.
+/// The part of a statement's result that must be the same everywhere. Without ORDER BY, rows come in any
+/// order.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     rows: Vec<String>,
@@ -114,7 +115,8 @@ impl Answer {
 }
 
 impl Sweep {
-    /// Measures it with a server of this kind. `None`: nothing was measured before the user asked to end.
+    /// Measures the sweep with a server of this kind. `None`: the user asked to stop before anything was
+    /// measured.
     pub(super) fn serve(
         &self,
         runner: &Runner<'_>,
@@ -143,7 +145,7 @@ impl Sweep {
             site.server.pause();
             sites.push(site);
         }
-        // A table may take longer to load than to measure.
+        // Loading a table may take longer than measuring, so the time starts here.
         let deadline = Instant::now() + self.time.duration();
         let is_over = || runner.is_stopped() || Instant::now() >= deadline;
         let statements: Vec<Statement> = self
@@ -207,7 +209,7 @@ impl Sweep {
     }
 }
 
-/// The statements, one after the other on all sites.
+/// Runs the statements, one after the other, on all sites.
 struct Turns<'a> {
     sweep: &'a Sweep,
     kind: ServerKind,
@@ -215,7 +217,7 @@ struct Turns<'a> {
     sites: &'a [Site],
     told: &'a dyn Fn(&str),
     is_over: &'a dyn Fn() -> bool,
-    /// Whether no statement that writes has run yet.
+    /// Whether no modifying statement has run yet.
     is_first: Cell<bool>,
 }
 
@@ -243,7 +245,7 @@ impl Turns<'_> {
         Ok(())
     }
 
-    /// Every round of what writes begins with a table as it was loaded.
+    /// Every round of modifying statements starts with a freshly loaded table.
     fn renew(&self) -> Result<()> {
         if self.is_first.replace(false) {
             return Ok(());
@@ -296,7 +298,7 @@ impl Turns<'_> {
     }
 }
 
-/// A statement in the server's SQL.
+/// The statement in the server's SQL dialect.
 fn sql(statement: &Statement, kind: ServerKind) -> String {
     match (statement.kind, kind) {
         (Kind::Vacuum, ServerKind::Mariadb) => format!("OPTIMIZE TABLE {TABLE}"),
@@ -305,12 +307,13 @@ fn sql(statement: &Statement, kind: ServerKind) -> String {
     }
 }
 
-/// What is written of the table after it was filled is not to be in the time of the first statement.
+/// Statements that finish deferred writes to the table after loading, so that they do not count in the first
+/// statement's time.
 fn settle(kind: ServerKind) -> &'static [&'static str] {
     match kind {
-        // The table's pages go to the disk before it is answered.
+        // Returns only after the table's pages were written to the disk.
         ServerKind::Mariadb => &["FLUSH TABLES drive_stats FOR EXPORT", "UNLOCK TABLES"],
-        // A first scan would note on each page that its rows are visible to all.
+        // Otherwise the first scan would mark the rows on each page as visible to all.
         ServerKind::Postgresql => &["VACUUM (FREEZE) drive_stats", "CHECKPOINT"],
     }
 }

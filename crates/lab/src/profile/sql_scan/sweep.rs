@@ -1,5 +1,5 @@
-//! The statements with one page and one cache, on all disks in turn: each is loaded anew, because pages
-//! cannot be changed in a database that is there.
+//! Runs the statements with one page size and one cache, alternating between all disks. The database is
+//! loaded anew for each, because an existing database cannot change its page size.
 
 use std::{
     cell::Cell,
@@ -28,10 +28,10 @@ use crate::{
     statements::{Experiment, SetUp, Share, Statement, Survey, Traffic, score_s},
 };
 
-/// The statements with one page and one cache.
+/// The statements with one page size and one cache.
 #[derive(Clone, Debug)]
 pub(crate) struct Sweep {
-    /// On which server, and what its data is like; `None` is SQLite.
+    /// The server and a survey of its data; `None` for SQLite.
     pub(super) server: Option<(Kind, Survey)>,
     pub(super) page: Size,
     pub(super) cache: Size,
@@ -41,7 +41,7 @@ pub(crate) struct Sweep {
     pub(super) time: Time,
 }
 
-/// What was measured with one page and one cache.
+/// The measurements with one page size and one cache.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct Measured {
     pub(super) name: String,
@@ -49,21 +49,22 @@ pub(super) struct Measured {
     pub(super) cache: String,
     pub(super) rows: u64,
     pub(super) table_bytes: u64,
-    /// The disks, in the order of the call.
+    /// The disks, in the order the user named them.
     pub(super) sets: Vec<MeasuredSet>,
 }
 
-/// One disk.
+/// The measurements on one disk.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub(super) struct MeasuredSet {
     pub(super) name: String,
-    /// `None`: some statement did not run.
+    /// `None` if some statement did not run.
     pub(super) score_s: Option<f64>,
     pub(super) statements: Vec<MeasuredStatement>,
 }
 
 impl MeasuredSet {
-    /// Whether a cache stands before it, if there is one: a server's is before volumes alone.
+    /// Whether a configured cache applies to this disk: with a server, only volumes have one in front of
+    /// them.
     pub(super) fn can_have_cache(&self) -> bool {
         let is_volume = |of: &Processors| of.attach_s.is_some();
         let mut served = self.statements.iter().flat_map(|s| &s.processors);
@@ -82,7 +83,7 @@ pub(super) struct MeasuredStatement {
     pub(super) read_megabytes_per_s: f64,
     pub(super) written_megabytes_per_s: f64,
     pub(super) paper_s: Option<[f64; 2]>,
-    /// On average; of a server.
+    /// Average over the runs; only with a server.
     #[serde(default)]
     pub(super) processors: Option<Processors>,
 }
@@ -90,10 +91,10 @@ pub(super) struct MeasuredStatement {
 /// Processor time of a run, in seconds.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 pub(super) struct Processors {
-    /// Of the whole machine.
+    /// The whole machine.
     pub(super) machine_s: f64,
     pub(super) server_s: f64,
-    /// Of what attaches the volume.
+    /// The process that attaches the volume.
     pub(super) attach_s: Option<f64>,
 }
 
@@ -126,7 +127,7 @@ impl Processors {
 }
 
 impl Sweep {
-    /// Its page and its cache in words.
+    /// Its page size and cache in words.
     pub(super) fn name(&self) -> String {
         let cache = match self.cache.bytes() {
             0 => "no cache".into(),
@@ -135,7 +136,7 @@ impl Sweep {
         format!("pages of {}, {cache}", self.page)
     }
 
-    /// The same with one run of each statement.
+    /// The same with a single run of each statement.
     pub(super) fn once(self) -> Sweep {
         let statements = self.statements.into_iter().map(|s| s.repeated(1));
         Sweep {
@@ -144,9 +145,9 @@ impl Sweep {
         }
     }
 
-    /// Measures it on all disks. `None`: nothing was measured before the user asked to end.
+    /// Measures it on all disks. `None`: the user asked to stop before anything was measured.
     pub(super) fn measure(&self, runner: &mut Runner<'_>) -> Result<Option<Measured>> {
-        // What is not complete is told, and measured again if the run goes on later.
+        // A partial result is reported but not recorded, so a resumed run measures it again.
         let mut partial = None;
         let complete = self.name();
         let complete = runner.once(&complete, |runner| {
@@ -182,7 +183,7 @@ impl Sweep {
         Ok(measured)
     }
 
-    /// How fast it went on one disk, for a comparison.
+    /// The speed on one disk, for a comparison.
     pub(crate) fn sample(&self, runner: &Runner<'_>, target: usize) -> Result<Option<Sample>> {
         let measured = self.run(runner, &[target], Box::new(|_| ()))?;
         runner.stage.step();
@@ -244,7 +245,7 @@ impl Sweep {
         };
         let report = experiment.run(Progress::Silent);
         for volume in &flushed {
-            // A later run may know by it that this was nobody's data.
+            // Marks the disk, so that a later run knows that it holds nobody's data.
             let marked = runner.lane.block_on(mark_as_ours(&**volume));
             marked.map_err(|error| Error::Target(error.to_string()))?;
         }
@@ -303,15 +304,15 @@ impl Sweep {
     }
 }
 
-/// What was read ahead of the last statement, and not used, must not be on its way in the next one.
+/// Gives unused read-ahead of the last statement time to finish, so that it does not slow down the next.
 fn settle(runner: &Runner<'_>) -> impl Fn() + 'static {
     const QUIET: Duration = Duration::from_millis(15);
     let lane = runner.lane.clone();
     move || lane.block_on(async { engine::time::sleep(QUIET).await })
 }
 
-/// A disk that counts what SQLite moves, and fails when the user has asked to end: a statement may take
-/// minutes.
+/// A disk that counts what SQLite transfers, and fails once the user has asked to stop, because a statement
+/// may take minutes.
 struct CountedDisk {
     disk: VolumeDisk,
     traffic: Rc<Cell<Traffic>>,
