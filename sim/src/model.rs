@@ -211,7 +211,8 @@ impl Model {
 
     /// A read has succeeded and returned `bytes`.
     ///
-    /// # Errors The first sector whose content is not permitted, and what it might have held.
+    /// # Errors
+    /// The first sector whose content is not permitted, and what it might have held.
     pub fn end_read(&mut self, read: Read, bytes: &[u8]) -> Result<(), String> {
         assert_eq!(bytes.len(), read.sectors.len() * SECTOR_BYTES);
         self.now();
@@ -247,7 +248,8 @@ impl Model {
 
     /// A flush has ended, well or not.
     ///
-    /// # Errors When it succeeded although an earlier flush had failed before it began.
+    /// # Errors
+    /// When it succeeded although an earlier flush had failed before it began.
     pub fn end_flush(&mut self, flush: &Flush, good: bool) -> Result<(), String> {
         let now = self.now();
         if !good {

@@ -26,8 +26,8 @@ pub struct Load {
     pub pause_max: Duration,
     /// Whether requests may fail. If not, an error fails the test.
     pub errors: bool,
-    /// Whether workers read. Without reads a failed write may still take effect later; once a read has not found it,
-    /// the model no longer permits it.
+    /// Whether workers read. Must be false where a failed write may still take effect later, because the model does not
+    /// permit that after a read that has not found the write.
     pub reads: bool,
 }
 

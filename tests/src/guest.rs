@@ -202,7 +202,8 @@ impl Running {
 
     /// Waits until it prints a line that contains `what`.
     ///
-    /// # Panics If it ends without printing it, or takes too long.
+    /// # Panics
+    /// If it ends without printing it, or takes too long.
     #[track_caller]
     pub fn wait_for(&self, what: &str) {
         let deadline = self.begun + self.limit;

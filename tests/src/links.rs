@@ -174,7 +174,8 @@ impl Links {
 
     /// What a link has carried.
     ///
-    /// # Panics If the system does not report it.
+    /// # Panics
+    /// If the system does not report it.
     pub fn carried(&self, link: u32) -> Carried {
         let port = self.near_port(link);
         let counter = |name: &str| {

@@ -31,7 +31,8 @@ pub fn signal(id: i64, signal: &str) {
 
 /// Finds a program by name, also in /usr/sbin, which is not in every account's PATH.
 ///
-/// # Panics If it is not found; the message names its Debian package.
+/// # Panics
+/// If it is not found; the message names its Debian package.
 pub fn program(name: &str, package: &str) -> PathBuf {
     find_program(name).unwrap_or_else(|| {
         panic!("{name} is not here: it comes with Debian's package {package}, which `make test` installs")
@@ -146,7 +147,8 @@ impl Daemon {
 
     /// The same once they contain `text` this many times.
     ///
-    /// # Panics If that does not happen within a minute.
+    /// # Panics
+    /// If that does not happen within a minute.
     pub fn log_with_times(&self, text: &str, times: usize) -> String {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -177,7 +179,8 @@ impl Daemon {
 
     /// Stops it (SIGSTOP) and waits until all its threads are stopped; `signal("CONT")` continues it.
     ///
-    /// # Panics If it does not stop within a minute.
+    /// # Panics
+    /// If it does not stop within a minute.
     pub fn stop(&self) {
         self.signal("STOP");
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -189,7 +192,8 @@ impl Daemon {
 
     /// Waits for its end.
     ///
-    /// # Errors [`io::ErrorKind::TimedOut`] if it is still running after `limit`.
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`] if it is still running after `limit`.
     pub fn wait(&mut self, limit: Duration) -> io::Result<ExitStatus> {
         let deadline = Instant::now() + limit;
         loop {

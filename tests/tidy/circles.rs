@@ -50,7 +50,8 @@ impl std::fmt::Display for Circle {
 
 /// The circles of the crate whose files are `sources`: paths relative to its `src`, with their texts.
 ///
-/// # Panics If a file is not valid Rust, or a module has no file.
+/// # Panics
+/// If a file is not valid Rust, or a module has no file.
 pub(crate) fn circles(sources: &BTreeMap<&str, &str>) -> Vec<Circle> {
     let mut modules = Modules::default();
     modules.read_file(sources, "lib.rs", Vec::new());
