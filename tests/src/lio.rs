@@ -104,7 +104,7 @@ impl Lio {
         MACHINE.guest.run(&set).success();
     }
 
-    /// How many commands the disk has received through portal 0 or 1.
+    /// How many commands have reached the disk through portal 0 or 1.
     ///
     /// # Panics
     /// If the kernel does not say.
