@@ -1,8 +1,8 @@
-# Sanstone: everything a user or a developer does, each a line here and a script in tools/.
+# Sanstone: the commands for users and developers; the scripts behind them are in tools/.
 
 CARGO ?= cargo
 ARGS ?=
-# A measurement program of tests/src/bin, with the release binary.
+# Runs a measurement program of tests/src/bin with the release binary.
 MEASURE = tools/install bench && tools/with-rust env SANSTONE_BIN="$$(tools/built release)" \
 	$(CARGO) run --quiet --locked --package sanstone-tests --bin
 

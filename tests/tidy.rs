@@ -1,6 +1,6 @@
-//! The house's style as far as a program can check it: which crate may depend on which, how long
-//! a file may be and how it opens, where `unsafe` may stand, and words that must not be there. Which
-//! crates have no circles of modules is here as well; `circles` finds them.
+//! The project's style rules as far as a program can check them: which crate may depend on which, how long a file may
+//! be and how it must begin, where `unsafe` is allowed, and which words are forbidden. It also lists the crates that
+//! must be free of circular modules; `circles` finds those.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,8 +9,8 @@ use std::process::Command;
 #[path = "tidy/circles.rs"]
 mod circles;
 
-/// Folders of crates, and which of our crates each may depend on. Downwards only: the pure
-/// protocols and the engine know nothing of ours, and only the binary knows everything.
+/// Folders of crates, and which of our crates each may depend on. Downwards only: the pure protocol crates and the
+/// engine depend on none of our crates, and only the binary on all of them.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("crates/iscsi", &[]),
     ("crates/scsi", &[]),
@@ -42,12 +42,12 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "engine",
         ],
     ),
-    // `disk` plays an iscsi leaf in the simulated world.
+    // The fuzz target `disk` runs an iscsi leaf in the simulated world.
     (
         "fuzz/bodies",
         &["front-fuse", "volume", "engine", "iscsi", "nbd", "scsi"],
     ),
-    // Its only dependency of ours is the crate within it.
+    // It depends on none of our crates but the one inside it.
     ("fuzz", &["fuzz-bodies"]),
     (
         "sim",
@@ -78,9 +78,9 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What only the tests of a crate may depend on besides.
+/// What a crate's tests may depend on in addition.
 const TESTS_MAY_DEPEND_ON: &[(&str, &[&str])] = &[
-    // Its tests turn its own feature on.
+    // Its tests enable a feature of the crate itself.
     ("crates/engine", &["engine"]),
     // They serve volumes, and reach them with our initiator.
     ("crates/front-iscsi", &["volume"]),
@@ -101,8 +101,8 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "crates/front-fuse",
 ];
 
-/// Where `unsafe` may stand: the ring and its buffers, what maps memory, SQLite's C interface, and
-/// the allocators that count for tests.
+/// Where `unsafe` is allowed: the ring and its buffers, code that maps memory, SQLite's C interface, and the counting
+/// allocators of tests.
 const UNSAFE_ALLOWED: &[&str] = &[
     "crates/engine/",
     "crates/volume/src/kinds/ram",
@@ -133,7 +133,7 @@ fn root() -> &'static Path {
         .expect("tests/ lies in the repository")
 }
 
-/// Every text file of the repository, as git sees it: committed or about to be, not ignored.
+/// Every text file of the repository as git sees it: tracked or untracked, but not ignored.
 fn files() -> Vec<File> {
     let listed = Command::new("git")
         .args([
@@ -153,7 +153,7 @@ fn files() -> Vec<File> {
     );
     let listed = String::from_utf8(listed.stdout).expect("our paths are plain text");
     let files = listed.split_terminator('\0').filter_map(|path| {
-        // What is deleted but not yet committed, and what is binary, has no text.
+        // Skips binary files, and files deleted but not yet committed.
         let text = std::fs::read_to_string(root().join(path)).ok()?;
         Some(File {
             path: path.to_owned(),
@@ -187,11 +187,11 @@ fn lines(files: &[File], complain: impl Fn(&File, &str) -> Option<String>) -> Ve
     complaints
 }
 
-/// Dependency tables of a manifest: those of what is built, and that of tests alone.
+/// Dependency tables of a manifest: for what is built, and for tests only.
 const BUILT: &[&str] = &["dependencies", "build-dependencies"];
 const TESTS: &[&str] = &["dev-dependencies"];
 
-/// The crates of ours that a manifest names in dependency tables of these `kinds`, without the prefix.
+/// Our crates in the manifest's dependency tables of these `kinds`, without the prefix.
 fn own_dependencies(manifest: &str, kinds: &[&str]) -> BTreeSet<String> {
     let manifest: toml::Table = manifest.parse().expect("cargo has read it before us");
     let per_target = manifest
@@ -249,7 +249,7 @@ fn no_dependency_table_hides_a_crate() {
     assert_eq!(named(TESTS).collect::<String>(), "b");
 }
 
-/// The table has a row for each crate, `| `name` | what it is | `used`, … |`, and the picture a box.
+/// The table must have a row for each crate, `| `name` | what it is | `used`, … |`, and the picture a box.
 #[test]
 fn the_architecture_shows_the_crates_that_there_are() {
     let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("it is there");
@@ -347,7 +347,7 @@ fn every_rust_file_says_what_it_is_for() {
 
 #[test]
 fn nothing_is_left_for_later() {
-    // Written in two halves, or this file would be the first to be found.
+    // Written in two halves, so that this file does not match itself.
     let words = [
         concat!("TO", "DO"),
         concat!("FIX", "ME"),
@@ -376,7 +376,7 @@ fn unsafe_code_stays_where_it_is_needed() {
     }));
 }
 
-/// Whether a line of code has the keyword; comments and strings may say the word.
+/// Whether a line of code contains the keyword outside of comments and strings.
 fn has_unsafe(line: &str) -> bool {
     let code = line.split("//").next().unwrap_or_default();
     let code: String = code.split('"').step_by(2).collect();
@@ -408,7 +408,7 @@ fn nothing_names_the_machine_it_was_written_on() {
     }));
 }
 
-/// What only tests use of ours is behind a feature, and nothing that the binary is made of turns one on.
+/// Code that only tests use is behind a feature, and no crate in the binary enables such a feature.
 #[test]
 fn what_ships_is_built_without_what_only_tests_use() {
     let tree = |package: &str| {

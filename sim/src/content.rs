@@ -1,7 +1,7 @@
-//! What a sector holds: its own address and the version that wrote it, spread over all its bytes,
-//! so that data that is torn, misplaced, stale or foreign is seen and can be named.
+//! The content of a sector: its own address and the version that wrote it, spread over all its bytes, so that torn,
+//! misplaced, stale or foreign data is detected and can be named.
 
-/// The unit that the model looks at, in bytes: what no disk here tears.
+/// The unit of the model, in bytes; no disk here tears it.
 pub const SECTOR_BYTES: usize = 512;
 
 /// The version of a sector that reads as zeroes: never written, or discarded.
@@ -37,7 +37,7 @@ pub fn bytes(version: u64, sectors: std::ops::Range<u64>) -> Vec<u8> {
     bytes
 }
 
-/// The versions of sectors from `first` on that the bytes are.
+/// The versions that `bytes` contains, for the sectors from `first` on.
 #[track_caller]
 pub fn versions(first: u64, bytes: &[u8]) -> Vec<u64> {
     let sectors = (first..).zip(bytes.chunks(SECTOR_BYTES));
@@ -47,10 +47,10 @@ pub fn versions(first: u64, bytes: &[u8]) -> Vec<u64> {
         .collect()
 }
 
-/// Which version of `sector` the bytes are.
+/// Identifies the version of `sector` that the bytes are.
 ///
 /// # Errors
-/// What is wrong with bytes that no version of this sector has.
+/// A description, if the bytes are no version of this sector.
 pub fn version_of(sector: u64, bytes: &[u8]) -> Result<u64, String> {
     let word_at = |index: usize| {
         let bytes = &bytes[8 * index..8 * index + 8];

@@ -1,6 +1,6 @@
-//! A machine that runs a whole daemon from the text of its configuration, as `sanstone serve` does. Its
-//! software can be told to stop, killed, left without power and started again; its files, the state
-//! directory among them, are what its disk has kept.
+//! A simulated machine that runs a whole daemon from the text of its configuration, as `sanstone serve` does. It can be
+//! shut down, killed, cut from power and restarted; its files, including the state directory, are what its simulated
+//! disk has kept.
 
 use std::{
     cell::{Cell, RefCell},
@@ -21,21 +21,21 @@ use node::{Config, Daemon, Failure, Process};
 use uuid::Uuid;
 use volume::graph::NewStripe;
 
-/// Where every machine has its configuration.
+/// The path of the configuration on every machine.
 const CONFIG: &str = "/srv/daemon.toml";
-/// Whoever restarts a daemon that does not start waits so long before the next attempt.
+/// The pause before the next attempt to start a daemon that did not start.
 const RESTART_AFTER: Duration = Duration::from_millis(100);
-/// A daemon that does not start for so long never will.
+/// After this many attempts the daemon will never start.
 const ATTEMPTS_MAX: usize = 1_000;
 
 /// How a machine is brought down.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum End {
-    /// Its daemon is told to stop, as by SIGTERM, and when it has, the power goes.
+    /// The daemon is told to stop, as by SIGTERM; once it has stopped, the power is cut.
     Stopped,
-    /// Its daemon is killed; what it had written is in the page cache of a system that lives on.
+    /// The daemon is killed; what it had written survives in the page cache, because the system stays up.
     Killed,
-    /// The power goes.
+    /// The power is cut.
     PowerCut,
 }
 
@@ -45,9 +45,9 @@ pub struct DaemonMachine {
     pub host: Host,
     /// How often it has been switched on.
     boots: Cell<u128>,
-    /// Starts that failed; each was followed by another one.
+    /// Failed starts; each was retried.
     refused: Rc<Cell<usize>>,
-    /// Of the daemon that serves, if one does.
+    /// The serving daemon, if any.
     serving: Rc<RefCell<Option<Serving>>>,
     running: RefCell<Option<Running>>,
 }
@@ -57,7 +57,7 @@ struct Serving {
     disks: BTreeMap<String, Uuid>,
 }
 
-/// A daemon, serving or on its way there.
+/// A daemon that serves or is starting.
 struct Running {
     stop: Sender<()>,
     ended: JoinHandle<()>,
@@ -91,8 +91,7 @@ impl DaemonMachine {
         created.await.unwrap_or_else(|failure| panic!("{failure}"));
     }
 
-    /// Starts the daemon, on a machine that is on and runs none, and again for as long as it does not
-    /// start.
+    /// Starts the daemon on a machine that is on and runs none, retrying until it starts.
     pub fn start(&self) {
         let (stop, told) = channel();
         let (process, host) = (self.process(), self.host.clone());
@@ -167,7 +166,7 @@ fn load() -> Result<Config, Failure> {
     Config::load(&PathBuf::from(CONFIG))
 }
 
-/// Starts a daemon on the current machine, `host`; as often as it takes.
+/// Starts a daemon on the current machine, `host`, retrying until it starts.
 async fn start(host: &Host, process: &Process, refused: &Cell<usize>) -> Daemon {
     let mut last = String::new();
     for _ in 0..ATTEMPTS_MAX {
@@ -177,7 +176,7 @@ async fn start(host: &Host, process: &Process, refused: &Cell<usize>) -> Daemon 
             .collect();
         match Daemon::start(config, process, &lanes, true).await {
             Ok(daemon) => return daemon,
-            // The configuration and the disks fit together: only what is elsewhere can be missing.
+            // The configuration matches the local disks, so only remote disks can be missing.
             Err(Failure::Wrong(message)) => panic!("{message}"),
             Err(Failure::Failed(message)) => {
                 refused.set(refused.get() + 1);
@@ -189,8 +188,8 @@ async fn start(host: &Host, process: &Process, refused: &Cell<usize>) -> Daemon 
     panic!("{host:?} does not start: {last}");
 }
 
-/// Serves until told to stop. What cannot be flushed then is told to the log: whoever wrote it learns of
-/// it when the daemon is there again.
+/// Serves until told to stop. A flush that fails then is only logged: the client that wrote the data learns of the loss
+/// when the daemon is back.
 async fn serve(daemon: Daemon, told: Receiver<()>) {
     told.receive().await;
     let _ = daemon.stop().await;

@@ -1,6 +1,5 @@
-//! Two whole daemons, each from the text of its configuration, and a client: the storage serves four file
-//! disks, the gateway serves a stripe of them, perhaps through a cache, and the client has that as its
-//! disk.
+//! Two whole daemons, each from the text of its configuration, and a client: the storage serves four file disks, the
+//! gateway serves a stripe of them, perhaps through a cache, and the client uses that as its disk.
 //!
 //! ```text
 //!  client: iscsi ──► gateway: cache? ──► stripe ──► iscsi × 4 ──► storage: file × 4
@@ -23,22 +22,22 @@ use crate::{
 };
 
 const STORAGE: &str = "iqn.2026-11.io.sanstone:storage";
-/// A disk of the storage that no stripe has: its reservations are nobody else's.
+/// A disk of the storage that belongs to no stripe, so that nobody else reserves it.
 const NOTES: &str = "iqn.2026-11.io.sanstone:notes";
 const GATEWAY: &str = "iqn.2026-11.io.sanstone:gateway";
 const PORT: u16 = 3260;
 const DISKS: usize = 4;
-/// Of each disk, behind the superblock.
+/// Data of each disk, after the superblock.
 const DATA_KIB: u64 = 96;
-/// What a client that keeps a registration at each of the two registers.
+/// The key that a client registers with each of the two daemons.
 const KEY: u8 = 7;
 
-/// How long the gateway waits for a storage that is away: longer than any is.
+/// How long the gateway waits for an absent storage: longer than it is ever absent.
 const GATEWAY_WAITS: &str = "300s";
-/// How long the client waits for the gateway, which may wait itself.
+/// How long the client waits for the gateway, which may be waiting itself.
 const CLIENT_WAITS: Duration = Duration::from_secs(900);
 
-/// What both configurations begin with: little room, so that bounds are met, and short patience.
+/// The start of both configurations: low limits, so that they are reached, and short timeouts.
 fn settings(lanes: usize) -> String {
     format!(
         "lanes = {lanes}\nmemory = \"32MiB\"\nping_interval = \"2s\"\npeer_timeout = \"5s\"\n\
@@ -47,7 +46,7 @@ fn settings(lanes: usize) -> String {
 }
 
 fn storage_text(random: &mut Random, lanes: usize) -> String {
-    // Volatile caches more often: they have more to lose.
+    // Volatile caches are drawn more often: they can lose more.
     let modes = [
         "write-back",
         "direct",
@@ -95,12 +94,12 @@ fn gateway_text(lanes: usize, is_cached: bool) -> String {
     )
 }
 
-/// One of the two.
+/// One of the two daemons.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Which {
-    /// It has the disks.
+    /// The one with the disks.
     Storage,
-    /// It has the stripe of them.
+    /// The one with the stripe.
     Gateway,
 }
 
@@ -117,9 +116,9 @@ pub struct Daemons {
     /// What the client may see.
     pub model: RefCell<Model>,
     disk: RefCell<Option<Rc<IscsiDisk>>>,
-    /// What the disks were when they were served first.
+    /// The identities of the disks when they were first served.
     known: RefCell<BTreeMap<String, Uuid>>,
-    /// What the client's disk called itself then.
+    /// The name of the client's disk at that time.
     name: RefCell<Option<String>>,
 }
 
@@ -165,8 +164,8 @@ impl Daemons {
         output
     }
 
-    /// Starts both daemons for the first time, creates the stripe, registers a key with each that they
-    /// have to keep, and gives the client's volume.
+    /// Starts both daemons for the first time, creates the stripe, registers a key with each that they have to keep,
+    /// and returns the client's volume.
     pub async fn begin(&self) -> SharedVolume {
         self.storage.start();
         self.storage.ready().await;
@@ -182,7 +181,7 @@ impl Daemons {
         self.open().await
     }
 
-    /// It, and the other one.
+    /// This machine, and the other one.
     pub fn both(&self, which: Which) -> (&DaemonMachine, &DaemonMachine) {
         match which {
             Which::Storage => (&self.storage, &self.gateway),
@@ -190,9 +189,8 @@ impl Daemons {
         }
     }
 
-    /// Brings one of them down, and tells the model what that may have lost: what a daemon that was told
-    /// to stop had acknowledged is durable, a system that lives on keeps its page cache, and the gateway
-    /// holds nothing itself.
+    /// Brings one of them down, and tells the model what may be lost: nothing acknowledged by a daemon that was told to
+    /// stop, nothing in the page cache if the system stays up, and nothing at the gateway, which stores no data.
     pub async fn end(&self, which: Which, how: End) {
         let (machine, _) = self.both(which);
         machine.end(how).await;
@@ -201,7 +199,7 @@ impl Daemons {
         }
     }
 
-    /// Who keeps a registration.
+    /// Portals and targets where a registration is kept.
     fn keepers(&self) -> [(SocketAddr, &'static str); 2] {
         [
             (self.storage.host.addr(PORT), NOTES),
@@ -215,8 +213,8 @@ impl Daemons {
         served
     }
 
-    /// Holds what is served against what was served first: the identities of the disks, and what their
-    /// units had to remember.
+    /// Compares what is served with what was served first: the identities of the disks, and the state that their units
+    /// had to keep.
     pub async fn check_identities(&self) {
         assert_eq!(self.served(), *self.known.borrow(), "a disk is another one");
         assert_eq!(self.served().len(), DISKS + 2);
@@ -235,7 +233,7 @@ impl Daemons {
             target_name: GATEWAY.into(),
             lun: 0,
             initiator_name: "iqn.2026-11.io.sanstone:client".into(),
-            // The same initiator port each time, so that a session that was left behind ends first.
+            // Always the same initiator port, so that the login ends any session left behind.
             isid: iscsi::Isid::random([0; 3], 1),
             multipath: Multipath::default(),
             chap: None,
@@ -261,8 +259,8 @@ impl Daemons {
         panic!("the gateway does not come up");
     }
 
-    /// Closes the client's `volume`, of which the caller keeps nothing, starts the gateway again and
-    /// opens the volume there: the cure for a flush that has failed.
+    /// Closes the client's `volume`, of which the caller must keep no reference, restarts the gateway and reopens the
+    /// volume. This is how a client recovers from a failed flush.
     pub async fn reopen(&self, volume: SharedVolume, how: End) -> SharedVolume {
         drop(volume);
         if let Some(disk) = self.disk.take() {

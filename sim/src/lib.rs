@@ -1,6 +1,6 @@
-//! The whole system in one process under a seeded, faulty, virtual world: targets on simulated
-//! machines with simulated disks, our initiator, stripe and cache on another, a network that
-//! delays, splits, resets and parts them, and a client that knows what it may see.
+//! The whole system in one process under a seeded, faulty, virtual world: targets on simulated machines with simulated
+//! disks, our initiator, stripe and cache on another, a network that delays, splits, resets and partitions, and a
+//! client that knows what it may observe.
 //!
 //! ```text
 //!  client:  workload ──► cache? ──► stripe ──► iscsi, iscsi        (model checks every read)
@@ -8,9 +8,9 @@
 //!  target A, target B: front_iscsi::Server ──► fault? ──► file     disk: engine::sim
 //! ```
 //!
-//! Nothing of the product is replaced: the code that runs here is the code that runs on a ring. A
-//! [`Site`] is one such world, drawn from a seed; the scenarios in `tests/` are what happens to it.
-//! [`daemons::Daemons`] is another, of whole daemons that are started from configuration files.
+//! No part of the product is replaced: the same code runs here as on a ring. A [`Site`] is one such world, drawn from a
+//! seed; the scenarios in `tests/` define what happens to it. [`daemons::Daemons`] is another kind of world, with whole
+//! daemons started from configuration files.
 #![forbid(unsafe_code)]
 
 pub mod content;

@@ -1,19 +1,18 @@
-//! What a client may see of a volume: a checker that knows, for each sector, which versions a read
-//! may find now and which ones a crash of the target may bring back.
+//! The model of what a client may observe on a volume. For each sector it tracks which versions a read may return now
+//! and which ones a crash of the target may bring back.
 //!
-//! Every write is an *entry* of each sector it touches, from its beginning on. An entry is *live*
-//! when a read may find it. A write that has ended well makes those dead that had ended before it
-//! began; a read that finds one version makes dead whatever else had ended before the read began,
-//! for what was seen once is not unseen; and a write that failed may or may not have happened, but
-//! does not happen later: it dies like the others. A crash makes every entry live again. An entry
-//! is forgotten, and never permitted again, once a write that began after its end is *durable*:
-//! acknowledged with FUA or by a disk without a volatile cache, or acknowledged before the
-//! beginning of a flush that ended well, or the only live one then.
+//! From the moment it begins, a write is an *entry* of each sector it touches. An entry is *live* while a read may
+//! return it. A successful write kills the entries that had ended before it began. A read that returns one version
+//! kills all others that had ended before the read began, because a version once seen cannot disappear again. A failed
+//! write may or may not have happened, but it does not happen later: it dies like the others. A crash makes every entry
+//! live again. An entry is forgotten, and never permitted again, once a write that began after the entry's end is
+//! *durable*: acknowledged with FUA or by a disk without a volatile cache, acknowledged before a successful flush
+//! began, or the only live entry at that time.
 //!
-//! With a cache before the volume, what was lost may still be read until the cache lets go of it:
-//! until the volume is opened again, a read proves nothing about what was there before the crash.
+//! A cache in front of the volume may still return data that the crash has lost, until it evicts it. So until the
+//! volume is reopened, a read proves nothing about data from before the crash.
 //!
-//! So losing an acknowledged write is a violation exactly when a later flush was told to be good.
+//! So losing an acknowledged write is a violation exactly when a later flush was reported as successful.
 
 use std::{collections::BTreeSet, ops::Range};
 
@@ -27,17 +26,17 @@ enum Fate {
     Pending,
     Acknowledged,
     Durable,
-    /// It failed, or a flush that should have kept it did.
+    /// It failed, or a flush that should have made it durable failed.
     Unknown,
-    /// A sync of it failed: the page cache shows it as if it were on the medium, which no later
-    /// sync will change (as Linux has it).
+    /// A sync of it failed: the page cache shows it as if it were on the medium, and no later sync will write it again
+    /// (this is how Linux behaves).
     Doubtful,
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
     version: u64,
-    /// What a read finds: the version, or zeroes.
+    /// What a read returns: the version, or zeroes.
     value: u64,
     began: u64,
     ended: Option<u64>,
@@ -54,33 +53,33 @@ impl Entry {
 #[derive(Clone, Debug)]
 struct Sector {
     entries: SmallVec<[Entry; 2]>,
-    /// When its target last lost what was not durable.
+    /// When its target last lost data that was not durable.
     crashed: u64,
-    /// When which value may have come to be there, as far back as the oldest read in flight.
+    /// Which value may have appeared when, as far back as the oldest read in flight.
     appeared: SmallVec<[(u64, u64); 2]>,
-    /// A cache may still know what that crash has taken away.
+    /// A cache may still hold data that this crash has destroyed.
     remembered: bool,
 }
 
 /// How a write ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ending {
-    /// Well; a flush is to make it durable.
+    /// It succeeded; only a flush makes it durable.
     Acknowledged,
-    /// Well and durable.
+    /// It succeeded and is durable.
     Durable,
-    /// Not well: it may have happened, in any of its sectors.
+    /// It failed: it may have happened, in any of its sectors.
     Failed,
 }
 
-/// A write on its way.
+/// A write in flight.
 #[derive(Debug)]
 pub struct Write {
     version: u64,
     sectors: Range<usize>,
 }
 
-/// A read on its way, with what it may find.
+/// A read in flight, with what it may return.
 #[derive(Debug)]
 pub struct Read {
     began: u64,
@@ -88,7 +87,7 @@ pub struct Read {
     allowed: Vec<SmallVec<[u64; 2]>>,
 }
 
-/// A flush on its way.
+/// A flush in flight.
 #[derive(Debug)]
 pub struct Flush {
     began: u64,
@@ -145,7 +144,7 @@ impl Model {
         self.tick
     }
 
-    /// A write of `sectors` begins; gives its bytes as well. With `zeroes` it makes them zero.
+    /// A write of `sectors` begins; also returns its bytes. With `zeroes` it zeroes the sectors.
     pub fn begin_write(&mut self, sectors: Range<usize>, zeroes: bool) -> (Write, Vec<u8>) {
         let began = self.now();
         self.version += 1;
@@ -186,7 +185,7 @@ impl Model {
             let began = entry.began;
             match ending {
                 Ending::Durable => sector.forget(),
-                // An answer from before a crash tells nothing about what is there now.
+                // A write that began before a crash tells nothing about what is there now.
                 Ending::Acknowledged if sector.crashed < began => {
                     for older in &mut sector.entries {
                         older.live &= !older.ended_before(began);
@@ -210,10 +209,10 @@ impl Model {
         }
     }
 
-    /// A read has ended well and gave `bytes`.
+    /// A read has succeeded and returned `bytes`.
     ///
     /// # Errors
-    /// The first sector that holds what it must not, and what it might have held.
+    /// The first sector whose content is not permitted, and what it might have held.
     pub fn end_read(&mut self, read: Read, bytes: &[u8]) -> Result<(), String> {
         assert_eq!(bytes.len(), read.sectors.len() * SECTOR_BYTES);
         self.now();
@@ -250,7 +249,7 @@ impl Model {
     /// A flush has ended, well or not.
     ///
     /// # Errors
-    /// When it ended well although an earlier one had failed before it began.
+    /// When it succeeded although an earlier flush had failed before it began.
     pub fn end_flush(&mut self, flush: &Flush, good: bool) -> Result<(), String> {
         let now = self.now();
         if !good {
@@ -277,7 +276,7 @@ impl Model {
         Ok(())
     }
 
-    /// The target of the `chosen` sectors has lost what was not durable, or some of it.
+    /// The target of the `chosen` sectors has lost data that was not durable, all or some of it.
     pub fn crashed(&mut self, chosen: impl Fn(usize) -> bool) {
         let now = self.now();
         for (index, sector) in self.sectors.iter_mut().enumerate() {
@@ -296,13 +295,13 @@ impl Model {
         }
     }
 
-    /// A disk failed to sync what it had in its cache.
+    /// A disk failed to sync its cache.
     pub fn sync_failed(&mut self) {
         self.sync_failed = true;
     }
 
-    /// The volume is opened again. A flush that failed before is history, and what the one before
-    /// had acknowledged is promised only once it was seen and a flush has ended well.
+    /// The volume is reopened. This clears an earlier flush failure; data acknowledged before it counts as promised
+    /// only once it was read back and a flush has succeeded.
     pub fn reopened(&mut self) {
         for sector in &mut self.sectors {
             sector.remembered = false;
@@ -319,12 +318,12 @@ impl Model {
         }
     }
 
-    /// How many sectors have a write on its way.
+    /// How many sectors have a write in flight.
     pub fn in_flight(&self) -> usize {
         self.having(Fate::Pending)
     }
 
-    /// How many sectors have a write that was acknowledged and not made durable.
+    /// How many sectors have a write that is acknowledged but not durable.
     pub fn unflushed(&self) -> usize {
         self.having(Fate::Acknowledged)
     }
@@ -345,8 +344,8 @@ impl Sector {
         self.entries.iter().filter(|e| e.live).map(|e| e.value)
     }
 
-    /// The one that is there, if nothing else can have been since `tick`: who made it and whether
-    /// it was acknowledged does not matter to a flush.
+    /// The only entry that can have been there since `tick`, if there is just one: a flush makes it durable no matter
+    /// who wrote it and whether it was acknowledged.
     fn only_one(&mut self, tick: u64) -> Option<&mut Entry> {
         if self.remembered || self.crashed > tick || self.live().count() != 1 {
             return None;
@@ -361,8 +360,8 @@ impl Sector {
         self.appeared.push((when, value));
     }
 
-    /// A read that began at `began` found `value`: what had ended before and is another is not
-    /// there, unless a crash since then has brought it back.
+    /// A read that began at `began` returned `value`: entries of other values that had ended before are dead, unless a
+    /// crash since then has revived them.
     fn seen(&mut self, value: u64, began: u64) {
         if self.crashed > began || !self.live().any(|live| live == value) {
             return;
@@ -373,7 +372,7 @@ impl Sector {
         }
     }
 
-    /// Forgets what no crash can bring back.
+    /// Forgets the entries that no crash can bring back.
     fn forget(&mut self) {
         let durable = self.entries.iter().filter(|e| e.fate == Fate::Durable);
         let Some(latest) = durable.map(|entry| entry.began).max() else {

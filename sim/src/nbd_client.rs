@@ -1,4 +1,4 @@
-//! An NBD client of the tests' own: it shares no code with the server, has no patience and mends nothing.
+//! An NBD client for tests. It shares no code with the server, and neither times out nor recovers.
 
 use std::{cell::RefCell, collections::BTreeMap, io, net::SocketAddr, rc::Rc};
 
@@ -28,10 +28,10 @@ pub const PERMISSION: u32 = 1;
 /// NBD_EIO
 pub const IO: u32 = 5;
 
-/// What a request came to: its data, or its error. `None`: the connection ended before.
+/// The outcome of a request: its data or its error. `None`: the connection ended first.
 pub type Answer = Option<Result<Vec<u8>, u32>>;
 
-/// A connection in transmission.
+/// A connection in the transmission phase.
 pub struct NbdClient {
     stream: TcpStream,
     state: RefCell<State>,
@@ -43,13 +43,13 @@ pub struct NbdClient {
 struct State {
     cookie: u64,
     outgoing: Vec<u8>,
-    /// How much data a reply without chunks brings, by cookie.
+    /// How much data a simple reply carries, by cookie.
     open: BTreeMap<u64, usize>,
     answers: BTreeMap<u64, Result<Vec<u8>, u32>>,
     is_over: bool,
 }
 
-/// Connects and takes the greeting.
+/// Connects and reads the greeting.
 pub async fn connect(addr: SocketAddr) -> io::Result<(TcpStream, FramedReader)> {
     let stream = TcpStream::connect(addr).await?;
     let mut reader = FramedReader::new(stream.clone(), 128 << 10);
@@ -80,7 +80,7 @@ fn number(bytes: &[u8]) -> u64 {
         .fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// An option of the handshake.
+/// Encodes an option of the handshake.
 pub fn option(option: u32, data: &[u8]) -> Vec<u8> {
     let mut bytes = b"IHAVEOPT".to_vec();
     bytes.extend(option.to_be_bytes());
@@ -89,7 +89,7 @@ pub fn option(option: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A request without its data.
+/// Encodes a request without its data.
 pub fn request(kind: u16, flags: u16, cookie: u64, at: u64, len: u32) -> Vec<u8> {
     let mut bytes = 0x2560_9513u32.to_be_bytes().to_vec();
     bytes.extend(flags.to_be_bytes());
@@ -127,7 +127,7 @@ pub async fn negotiate(
 }
 
 impl NbdClient {
-    /// Connects and goes into transmission.
+    /// Connects and enters the transmission phase.
     pub async fn start(addr: SocketAddr, is_structured: bool) -> io::Result<Rc<NbdClient>> {
         let (stream, mut reader) = connect(addr).await?;
         negotiate(&stream, &mut reader, is_structured).await?;
@@ -153,7 +153,7 @@ impl NbdClient {
         self.stream.shutdown();
     }
 
-    /// Sends a request; gives the cookie that its answer has.
+    /// Sends a request; returns the cookie that the answer will carry.
     pub fn submit(&self, (kind, flags): (u16, u16), (at, len): (u64, u32), data: &[u8]) -> u64 {
         let mut state = self.state.borrow_mut();
         state.cookie += 1;

@@ -1,5 +1,5 @@
-//! A machine that starts as `serve` does, up to where it would serve: a configuration with one file as
-//! its volume, a state directory, and the names of all of these, which an administrator changes.
+//! A machine that starts as `serve` does, but stops short of serving: a configuration with one file volume, a state
+//! directory, and the names of all these, which an administrator changes.
 
 use std::path::PathBuf;
 
@@ -15,9 +15,9 @@ const BLOCK_BYTES: usize = 4096;
 pub struct Names {
     /// The configuration file.
     pub config: PathBuf,
-    /// What it calls its volume.
+    /// The name of its volume.
     pub volume: String,
-    /// What it calls the volume's file.
+    /// The name of the volume's file.
     pub file: String,
 }
 
@@ -46,7 +46,7 @@ impl Shown {
     /// Starts on the current lane of `host`, as far as it goes.
     ///
     /// # Errors
-    /// What keeps the disk from being served, in the words that the user reads.
+    /// Why the disk cannot be served, as shown to the user.
     pub async fn start(host: &Host, names: &Names) -> Result<Shown, String> {
         let Names { volume, file, .. } = names;
         let text = format!("{volume}.file = {{ path = \"{file}\", size = \"64KiB\" }}");

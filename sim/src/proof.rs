@@ -1,10 +1,10 @@
-//! What a scenario shows for itself: the hard cases that it is there for have occurred under its seeds.
+//! Proof that a scenario tested what it is for: its hard cases occurred under its seeds.
 
-/// Checks that each of these cases, given with how often it occurred, did so at all. A run of chosen seeds
-/// (`SANSTONE_SEED`, `SANSTONE_SEEDS`) may go without.
+/// Checks that each of these cases, given with its count, occurred at least once. Not required of runs with chosen
+/// seeds (`SANSTONE_SEED`, `SANSTONE_SEEDS`).
 ///
 /// # Panics
-/// When one never occurred; the message names those.
+/// If any never occurred; the message names them.
 #[track_caller]
 pub fn assert_occurred<const N: usize>(cases: [(&str, u64); N]) {
     println!("{cases:?}");

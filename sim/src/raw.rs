@@ -1,5 +1,5 @@
-//! A bare session: commands and task management functions one by one, as no volume sends them.
-//! It has no patience and mends nothing; a session that breaks fails whoever waits.
+//! A bare iSCSI session that sends single commands and task management functions in ways no volume does. It neither
+//! times out nor recovers; when it breaks, every waiter fails.
 
 use std::{cell::RefCell, collections::BTreeMap, net::SocketAddr, rc::Rc};
 
@@ -46,7 +46,7 @@ struct State {
     over: bool,
 }
 
-/// What became of a command: its SCSI status, with sense key, code and qualifier, and its data.
+/// The outcome of a command: its SCSI status, sense key, code and qualifier, and its data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Answer {
     /// Status byte; `None`: aborted.
@@ -90,13 +90,13 @@ impl RawSession {
         Ok(session)
     }
 
-    /// Logs in to target `index` of a site that serves, as the initiator called `name`.
+    /// Logs in to target `index` of a running site, as the initiator called `name`.
     pub async fn login_as(site: &Site, index: usize, name: &str) -> Rc<RawSession> {
         let target = &site.targets[index];
         RawSession::login_at(site.iscsi(index).address, &target.iqn, name).await
     }
 
-    /// Logs in to a target by its name, at a portal of it that serves.
+    /// Logs in to a target by name, at a portal that is up.
     pub async fn login_at(portal: SocketAddr, target: &str, name: &str) -> Rc<RawSession> {
         let name = format!("iqn.2026-11.io.sanstone:{name}");
         let config = InitiatorConfig::new(name, Some(target.to_owned()));
@@ -104,7 +104,7 @@ impl RawSession {
         session.expect("a healthy target lets us in")
     }
 
-    /// Sends a SIMPLE command with `data_out`, or for `in_len` bytes.
+    /// Sends a SIMPLE command that writes `data_out` or reads `in_len` bytes.
     pub fn submit(&self, cdb: &[u8], data_out: &[u8], in_len: u32) -> Result<TaskId, Over> {
         self.submit_as(1, cdb, data_out, in_len)
     }
@@ -165,7 +165,7 @@ impl RawSession {
         std::mem::take(&mut self.state.borrow_mut().ended)
     }
 
-    /// Sends a command and waits for its end, past any unit attention.
+    /// Sends a command and waits for its end, repeating it past unit attentions.
     pub async fn execute(&self, cdb: &[u8], data_out: &[u8], in_len: u32) -> Result<Answer, Over> {
         const UNIT_ATTENTION: u8 = 6;
         loop {
@@ -204,7 +204,7 @@ impl RawSession {
         self.wait(|state| state.answered.remove(&task)).await
     }
 
-    /// Ends it without a word in the protocol.
+    /// Ends the session without a logout.
     pub fn end(&self) {
         self.state.borrow_mut().over = true;
         self.stream.shutdown();
@@ -299,8 +299,8 @@ pub fn reserve_out(action: u8, kind: u8, key: u8, new_key: u8) -> ([u8; 10], [u8
     ([0x5F, action, kind, 0, 0, 0, 0, 0, 24, 0], list)
 }
 
-/// PERSISTENT RESERVE OUT, REGISTER AND IGNORE EXISTING KEY with APTPL: the unit keeps `key` for this
-/// initiator over a loss of power.
+/// PERSISTENT RESERVE OUT, REGISTER AND IGNORE EXISTING KEY with APTPL: the unit keeps `key` for this initiator through
+/// a loss of power.
 pub async fn register_lasting(session: &RawSession, key: u8) {
     past_attentions(session).await;
     let mut list = [0; 24];
@@ -310,7 +310,7 @@ pub async fn register_lasting(session: &RawSession, key: u8) {
     assert_eq!(answer.status, Some(0));
 }
 
-/// The keys that PERSISTENT RESERVE IN tells, of one byte each.
+/// The registered keys that PERSISTENT RESERVE IN reports, one byte each.
 pub async fn registered_keys(session: &RawSession) -> Vec<u8> {
     past_attentions(session).await;
     let cdb = [0x5E, 0, 0, 0, 0, 0, 0, 1, 0, 0];
@@ -319,7 +319,7 @@ pub async fn registered_keys(session: &RawSession) -> Vec<u8> {
     reply.data[8..8 + len].chunks(8).map(|key| key[7]).collect()
 }
 
-/// Hears what the unit has to tell first: a power-on.
+/// Consumes the first unit attentions, such as the power-on.
 async fn past_attentions(session: &RawSession) {
     session.execute(&[0; 6], &[], 0).await.expect("an answer");
 }

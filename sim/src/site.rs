@@ -1,4 +1,4 @@
-//! One world of client and targets, drawn from a seed, and the volume that the client opens there.
+//! A simulated world with a client and two targets, drawn from a seed, and the volume that the client opens there.
 
 use std::{
     cell::{Cell, RefCell},
@@ -36,16 +36,16 @@ pub const UNIT_BYTES: u32 = 8 << 10;
 const CACHE_BYTES: u64 = 256 << 10;
 const TARGETS: usize = 2;
 
-/// How a site is made.
+/// How a site is set up.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The world: its network and its disks.
     pub world: Config,
     /// How the targets serve.
     pub served: Served,
-    /// A cache before the stripe.
+    /// Whether a cache lies above the stripe.
     pub cached: bool,
-    /// For a lost session to come back.
+    /// How long a lost session may take to come back.
     pub reconnect_timeout: Duration,
     /// Lanes of the client, which all use each disk.
     pub client_lanes: usize,
@@ -57,7 +57,7 @@ impl Setup {
     /// A setup drawn from `seed`: caching mode, block size, lanes of both sides, layers.
     pub fn draw(seed: u64) -> Setup {
         let mut random = Random::new(seed ^ 0x5e7);
-        // Volatile caches twice as often: they have more to lose.
+        // Volatile caches are drawn twice as often: they can lose more.
         let modes = [
             "write-back",
             "direct",
@@ -86,14 +86,14 @@ impl Setup {
         }
     }
 
-    /// With so many lanes of the client, and so many sessions with each disk.
+    /// With this many client lanes, and this many sessions with each disk.
     #[must_use]
     pub fn on_lanes(mut self, lanes: usize, sessions: usize) -> Setup {
         (self.client_lanes, self.sessions) = (lanes, sessions);
         self
     }
 
-    /// With a disk that may lose what was not flushed.
+    /// With disks that may lose unflushed data.
     #[must_use]
     pub fn volatile(mut self) -> Setup {
         self.served.caching = match self.served.caching {
@@ -111,7 +111,7 @@ impl Setup {
         self
     }
 
-    /// With a fault layer before each file.
+    /// With a fault layer above each file.
     #[must_use]
     pub fn behind_faults(mut self) -> Setup {
         self.served.behind_faults = true;
@@ -129,7 +129,7 @@ pub struct Site {
     pub targets: Vec<TargetMachine>,
     /// What the client may see.
     pub model: RefCell<Model>,
-    /// What the volume that is open is made of.
+    /// The disks of the open volume.
     disks: RefCell<Vec<Rc<IscsiDisk>>>,
     setup: Setup,
 }
@@ -157,21 +157,21 @@ impl Site {
         })
     }
 
-    /// How many lanes a machine has that uses the disks.
+    /// How many lanes a machine that uses the disks has.
     pub fn client_lanes(&self) -> usize {
         self.setup.client_lanes
     }
 
-    /// Runs `scenario` on the client until it ends, and the world with it: tasks that go on for ever may
-    /// hold the site.
+    /// Runs `scenario` on the client until it ends, then ends the world as well, because tasks that never end may hold
+    /// the site.
     pub fn run<T>(self: &Rc<Site>, scenario: impl Future<Output = T>) -> T {
         let output = self.world.block_on(&self.client, scenario);
         self.world.end();
         output
     }
 
-    /// How the client logs in to target `index`. The same initiator port each time, so that a
-    /// session that was left behind ends first.
+    /// How the client logs in to target `index`. Always as the same initiator port, so that the login ends any session
+    /// left behind.
     pub fn iscsi(&self, index: usize) -> IscsiConfig {
         let target = &self.targets[index];
         IscsiConfig {
@@ -215,13 +215,13 @@ impl Site {
         self.setup.sessions.max(networks) as u16
     }
 
-    /// What has happened to the paths of the volume that is open, all added up.
+    /// What has happened to the paths of each disk of the open volume, summed over the paths.
     pub fn path_counts(&self) -> Vec<PathCounts> {
         let disks = self.disks.borrow();
         disks.iter().map(|disk| disk.path_counts()).collect()
     }
 
-    /// Waits until every path of the volume that is open can be used.
+    /// Waits until every path of the open volume is usable.
     pub async fn paths_are_back(&self) {
         let disks = self.disks.borrow().clone();
         let is_back = |(index, disk): (usize, &Rc<IscsiDisk>)| {
@@ -232,11 +232,11 @@ impl Site {
         }
     }
 
-    /// Closes `volume`, of which the caller keeps nothing, and opens it again.
+    /// Closes `volume`, of which the caller must keep no reference, and opens it again.
     pub async fn reopen(&self, volume: SharedVolume) -> SharedVolume {
         drop(volume);
         for disk in self.disks.take() {
-            // What was read ahead may still be on its way, and would log in again.
+            // A read-ahead may still be in flight, and would log in again.
             while Rc::strong_count(&disk) > 1 {
                 time::sleep(Duration::from_millis(1)).await;
             }
@@ -288,7 +288,7 @@ impl Site {
         }
     }
 
-    /// Takes the power of target `index` away, and tells the model.
+    /// Cuts the power of target `index`, and tells the model.
     pub fn power_cut(&self, index: usize) {
         self.targets[index].power_cut();
         self.model
@@ -307,7 +307,7 @@ impl Watched for Site {
     }
 }
 
-/// A disk as all lanes use it at once: each request comes from another one.
+/// A disk used by all lanes at once: each request comes from the next lane.
 pub struct Spread {
     ways: Vec<SharedVolume>,
     turn: Cell<usize>,
@@ -397,7 +397,7 @@ fn child_of(sector: usize) -> usize {
     sector * SECTOR_BYTES / UNIT_BYTES as usize % TARGETS
 }
 
-/// The disks of a fresh stripe, made once by the code that makes every stripe.
+/// The disk images of a new stripe, created once by the production code.
 fn images() -> &'static [Vec<u8>] {
     static IMAGES: OnceLock<Vec<Vec<u8>>> = OnceLock::new();
     IMAGES.get_or_init(|| {

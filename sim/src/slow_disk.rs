@@ -1,5 +1,5 @@
-//! A disk in memory that takes its time, sector by sector, fails now and then, and logs when every
-//! write began, landed and ended. What landed is known by its [`content`]: each version has a writer.
+//! An in-memory disk that is slow, sector by sector, fails now and then, and logs when every write began, landed and
+//! ended. What landed can be recognised by its [`content`]: each version identifies its writer.
 
 use std::{
     rc::Rc,
@@ -30,11 +30,11 @@ pub struct Moment(u64);
 /// One write, zeroing or discard.
 #[derive(Clone, Debug)]
 pub struct Logged {
-    /// Of its first sector; [`content::ZEROES`] for what is no version.
+    /// The version in its first sector; [`content::ZEROES`] if it is not a version.
     pub version: u64,
     /// Its sectors.
     pub sectors: std::ops::Range<u64>,
-    /// When the disk was asked.
+    /// When the disk received the request.
     pub began: Moment,
     /// When its last sector landed.
     pub landed: Option<Moment>,
@@ -62,7 +62,7 @@ struct State {
 }
 
 impl SlowDisk {
-    /// One full of zeroes, whose chance comes from `random`.
+    /// A disk of zeroes that draws its random choices from `random`.
     pub fn new(random: Random) -> Arc<SlowDisk> {
         Arc::new(SlowDisk {
             state: Mutex::new(State {
@@ -84,12 +84,12 @@ impl SlowDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long it may take for each sector from now on.
+    /// Sets the longest time for each sector from now on.
     pub fn set_pause_max(&self, pause_max: Duration) {
         self.lock().pause_max = pause_max;
     }
 
-    /// How often a write fails from now on, after some of its sectors have landed.
+    /// Sets the probability that a write fails from now on, after some of its sectors have landed.
     pub fn set_fail_chance(&self, chance: f64) {
         self.lock().fail_chance = chance;
     }
@@ -99,7 +99,7 @@ impl SlowDisk {
         self.lock().failed
     }
 
-    /// Becomes longer.
+    /// Grows the disk to [`SECTORS_GROWN`].
     pub fn grow(&self) {
         self.has_grown.store(true, Ordering::Relaxed);
     }
@@ -114,14 +114,14 @@ impl SlowDisk {
         self.lock().writes.clone()
     }
 
-    /// How many writes for which `chosen(version)` holds are at work.
+    /// How many writes for which `chosen(version)` holds are in flight.
     pub fn writing(&self, chosen: impl Fn(u64) -> bool) -> usize {
         let state = self.lock();
         let running = state.writes.iter().filter(|write| write.ended.is_none());
         running.filter(|write| chosen(write.version)).count()
     }
 
-    /// How many reads are at work.
+    /// How many reads are in flight.
     pub fn reading(&self) -> usize {
         self.lock().reading
     }

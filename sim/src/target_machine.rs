@@ -1,5 +1,5 @@
-//! A machine that serves one disk: a file leaf on its simulated disk, perhaps behind a fault layer,
-//! on one or two lanes. Its software can be stopped in good order, killed, and started again.
+//! A simulated machine that serves one disk: a file leaf on its simulated disk, optionally behind a fault layer, on one
+//! or two lanes. Its software can be shut down, killed and restarted.
 
 use std::{
     cell::RefCell,
@@ -37,13 +37,13 @@ pub struct Served {
     pub caching: &'static str,
     /// 512 or 4096.
     pub block_size_bytes: u32,
-    /// With a fault layer before the file, which also gives the volume one home.
+    /// Whether a fault layer lies above the file; it also gives the volume a single home lane.
     pub behind_faults: bool,
     /// Lanes of the machine.
     pub lanes: usize,
-    /// The disk is served through a second portal group and by a second target, too.
+    /// Whether the disk is also served through a second portal group and by a second target.
     pub everywhere: bool,
-    /// The networks that it is served on.
+    /// The networks on which it is served.
     pub networks: Networks,
 }
 
@@ -91,7 +91,7 @@ impl TargetMachine {
         machine
     }
 
-    /// Starts the software, on a machine that runs and where none serves.
+    /// Starts the software on a running machine that serves nothing yet.
     pub fn start(&self) {
         let (host, iqn) = (self.host.clone(), self.iqn.clone());
         let (server, faults) = (self.server.clone(), self.faults.clone());
@@ -171,7 +171,7 @@ impl TargetMachine {
         });
     }
 
-    /// Tells the software to stop in good order, as SIGTERM does, and then takes the power away.
+    /// Shuts the software down, as SIGTERM does, and then cuts the power.
     pub async fn stop(&self) {
         let (server, units) = self.server.take().expect("it serves");
         let stopped = self.host.spawn(async move {
@@ -182,13 +182,13 @@ impl TargetMachine {
         self.power_cut();
     }
 
-    /// Kills the software. What it had written is in the page cache of a system that lives on.
+    /// Kills the software. What it had written survives in the page cache, because the system stays up.
     pub fn kill(&self) {
         self.host.kill();
         self.server.take();
     }
 
-    /// Takes the machine's power away.
+    /// Cuts the machine's power.
     pub fn power_cut(&self) {
         self.host.power_cut();
         self.server.take();
@@ -205,7 +205,7 @@ impl TargetMachine {
         self.faults.borrow().add(rule);
     }
 
-    /// Ends all rules of the fault layer.
+    /// Removes all rules of the fault layer.
     pub fn clear_rules(&self) {
         self.faults.borrow().clear();
     }
@@ -215,7 +215,7 @@ impl TargetMachine {
         self.faults.borrow().acted()
     }
 
-    /// Waits until it serves.
+    /// A task that ends once the machine serves.
     pub fn ready(&self) -> JoinHandle<()> {
         let server = self.server.clone();
         task::spawn(async move {
@@ -226,7 +226,7 @@ impl TargetMachine {
     }
 }
 
-/// The name of the second target beside the one called `iqn`.
+/// The name of the second target, derived from `iqn`.
 pub fn second_name(iqn: &str) -> String {
     format!("{iqn}-too")
 }
@@ -248,7 +248,7 @@ fn graph(served: &Served) -> Graph {
     Graph::new(volumes, Path::new("/")).expect("it can be meant")
 }
 
-/// Narrow enough that every bound is met.
+/// Low enough that every limit is reached.
 fn unit_limits() -> unit::Limits {
     unit::Limits {
         memory_bytes: 2 << 20,

@@ -1,5 +1,5 @@
-//! A machine with one disk behind two fronts at once: the iSCSI server, and on each lane a front that
-//! speaks no SCSI, as NBD or a mirror's local copy would be.
+//! A machine with one disk behind two fronts at once: the iSCSI server and, on each lane, a front without SCSI such as
+//! NBD or a mirror's local copy.
 
 use std::{cell::Cell, collections::BTreeMap, net::SocketAddr, ops::Range, rc::Rc, sync::Arc};
 
@@ -35,7 +35,7 @@ const LUN: u32 = 0;
 pub struct TwoFronts {
     /// Where it runs.
     pub host: Host,
-    /// The medium of its disk.
+    /// The medium behind its disk.
     pub disk: Arc<SlowDisk>,
     /// Its units.
     pub units: Units,
@@ -102,7 +102,7 @@ fn units_config(medium: Arc<SlowDisk>) -> UnitsConfig {
     UnitsConfig {
         disks: vec![disk],
         keep: None,
-        // Narrow enough that reads wait for memory.
+        // Low enough that reads have to wait for memory.
         limits: Limits {
             memory_bytes: 2 << 20,
             transfer_max_bytes: TRANSFER_MAX_BYTES,
@@ -136,7 +136,7 @@ fn server_config(portal: SocketAddr) -> ServerConfig {
 /// What a block front is asked, on its lane.
 type Job = Box<dyn FnOnce(&Rc<BlockFront>) + Send>;
 
-/// The way to a block front on its lane.
+/// A handle for sending jobs to a block front on its lane.
 pub struct BlockHandle(Sender<Job>);
 
 impl BlockHandle {
@@ -152,7 +152,7 @@ impl BlockHandle {
         BlockHandle(jobs)
     }
 
-    /// Has the front do `job`, beside all others; gives what it gives.
+    /// Starts `job` on the front, concurrently with all others; returns its result.
     pub fn start<T, F, J>(&self, job: J) -> impl Future<Output = T> + use<T, F, J>
     where
         T: Send + 'static,
@@ -169,7 +169,7 @@ impl BlockHandle {
     }
 }
 
-/// A front that does block operations on its lane.
+/// A front that performs block operations on its lane.
 pub struct BlockFront {
     units: Rc<LaneUnits>,
     nexus: Rc<Nexus>,
@@ -190,7 +190,7 @@ impl BlockFront {
         let nexus = units.enter("block", &luns, no_commands());
         let port = format!("iqn.2026-11.io.sanstone:block-{lane},i,0x000000000000");
         luns[&LUN].logical.borrow().establish(nexus.id, &port);
-        // That it is switched on: from now on it is told what happens.
+        // The power-on attention; from now on the nexus receives unit attentions.
         let first = nexus.take_attention(LUN);
         assert_eq!(first, Some(Attention::PowerOnOrReset));
         Rc::new(BlockFront {
@@ -205,7 +205,7 @@ impl BlockFront {
         (CommandId(self.operations.get()), LUN)
     }
 
-    /// Writes `version` to `sectors`, which it has memory for by then.
+    /// Reserves memory, then writes `version` to `sectors`.
     pub async fn write(&self, version: u64, sectors: Range<u64>) -> Result<(), BlockError> {
         let (at, data) = (sectors.start, content::bytes(version, sectors));
         let _paid = self.nexus.memory.take(data.len()).await;
@@ -217,7 +217,7 @@ impl BlockFront {
         write.await
     }
 
-    /// Reads `sectors`; gives their versions.
+    /// Reads `sectors`; returns their versions.
     pub async fn read(&self, sectors: Range<u64>) -> Result<Vec<u64>, BlockError> {
         let read = self
             .units
@@ -235,7 +235,7 @@ impl BlockFront {
         zero.await
     }
 
-    /// Makes what was written durable.
+    /// Flushes.
     pub async fn flush(&self) -> Result<(), BlockError> {
         self.units.flush(&self.nexus, self.operation()).await
     }
@@ -266,7 +266,7 @@ impl BlockFront {
         changed.await.expect("it is wanted").status
     }
 
-    /// What it is told.
+    /// The next unit attention, if any.
     pub fn take_attention(&self) -> Option<Attention> {
         self.nexus.take_attention(LUN)
     }
@@ -277,7 +277,7 @@ impl BlockFront {
         unit.len_bytes() / SECTOR_BYTES as u64
     }
 
-    /// Leaves, as at the end of a front.
+    /// Leaves the unit, as a front does when it ends.
     pub async fn leave(&self) {
         self.units.leave(&self.nexus).await;
     }

@@ -1,5 +1,5 @@
-//! The client's load: workers that read, write, zero, discard and flush at random places of one
-//! volume, all at once, and hold every answer against the model.
+//! The client's load: concurrent workers that read, write, zero, discard and flush random places of one volume and
+//! check every answer against the model.
 
 use std::{cell::RefCell, ops::Range, rc::Rc, time::Duration};
 
@@ -15,18 +15,19 @@ use crate::{
     model::{Ending, Model},
 };
 
-/// How much a client does.
+/// The parameters of a load.
 #[derive(Clone, Copy, Debug)]
 pub struct Load {
     /// Workers, each with one request at a time.
     pub workers: usize,
-    /// Requests of each.
+    /// Requests per worker.
     pub requests: usize,
     /// The longest pause of a worker between two requests.
     pub pause_max: Duration,
-    /// Whether requests may fail. If not, an error is a failure of the test.
+    /// Whether requests may fail. If not, an error fails the test.
     pub errors: bool,
-    /// Whether it reads. The model lets no failed write happen after a read that has not found it.
+    /// Whether workers read. Must be false where a failed write may still take effect later, because the model does not
+    /// permit that after a read that has not found the write.
     pub reads: bool,
 }
 
@@ -42,7 +43,7 @@ impl Default for Load {
     }
 }
 
-/// What a load has met.
+/// What a load encountered.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Tally {
     /// Requests that ended well.
@@ -51,11 +52,11 @@ pub struct Tally {
     pub failed: Vec<ErrorKind>,
     /// Errors of flushes.
     pub flush_failed: Vec<ErrorKind>,
-    /// The longest that a request took.
+    /// The longest time a request took.
     pub longest: Duration,
 }
 
-/// A world with a client whose volume is held against a model.
+/// A world with a client whose volume is checked against a model.
 pub trait Watched {
     /// The world.
     fn world(&self) -> &World;
@@ -70,7 +71,7 @@ struct Client<S> {
     tally: RefCell<Tally>,
 }
 
-/// Runs `load` on `volume` and gives what it met.
+/// Runs `load` on `volume` and returns what it encountered.
 pub async fn run<S: Watched + 'static>(site: &Rc<S>, volume: &SharedVolume, load: Load) -> Tally {
     let client = Rc::new(Client {
         site: site.clone(),
@@ -87,7 +88,7 @@ pub async fn run<S: Watched + 'static>(site: &Rc<S>, volume: &SharedVolume, load
     client.tally.take()
 }
 
-/// Reads all of `volume` and holds it against the model.
+/// Reads all of `volume` and checks it against the model.
 pub async fn check_all(site: &Rc<impl Watched>, volume: &SharedVolume) {
     let all = site.model().borrow().sectors_len();
     for start in (0..all).step_by(128) {
@@ -100,7 +101,7 @@ pub async fn check_all(site: &Rc<impl Watched>, volume: &SharedVolume) {
     }
 }
 
-/// Flushes `volume`; whether it was good.
+/// Flushes `volume`, recording the outcome in the model.
 pub async fn flush(site: &Rc<impl Watched>, volume: &SharedVolume) -> Result<(), Error> {
     let flush = site.model().borrow_mut().begin_flush();
     let result = volume.flush().await;
@@ -152,7 +153,7 @@ impl<S: Watched> Client<S> {
         self.site.model().borrow_mut()
     }
 
-    /// Whole blocks: mostly few, mostly where others work as well.
+    /// Whole blocks: mostly a few, mostly where other workers are active as well.
     fn choose(&self, random: &mut Random) -> Range<usize> {
         let block = self.volume.shape().block_size_bytes as usize / SECTOR_BYTES;
         let blocks = self.model().sectors_len() / block;
@@ -210,7 +211,7 @@ impl<S: Watched> Client<S> {
         let result = self.volume.discard(at, len).await;
         match reads_zeroes {
             true => self.end_write(write, &result, Durability::Cached),
-            // Zeroes or as it was, sector by sector.
+            // A discarded sector may read as zeroes or keep its content.
             false => self.model().end_write(write, Ending::Failed),
         }
         result

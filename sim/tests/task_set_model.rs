@@ -1,11 +1,11 @@
-//! Commands, task management and data in random segments, against a model of SAM-5's task set.
-//! `SANSTONE_SEEDS=100000` tries more cases than every day; one that fails is made smaller and
-//! printed with what happened, and the command that replays it.
+//! Commands, task management and data in random segments, against a model of SAM-5's task set. `SANSTONE_SEEDS=100000`
+//! tries more cases than the default; a failing one is shrunk and printed with its history and the command that replays
+//! it.
 
 use engine::sim::seeds;
 use sim::sam::{self, Counters, HARD_CASES, Script};
 
-/// Of every day.
+/// The default number of cases.
 const CASES: u64 = 30_000;
 
 fn judge(script: Script, counters: &mut Counters) {

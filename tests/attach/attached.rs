@@ -1,5 +1,4 @@
-//! A running `sanstone attach`, loop devices and mounts, all of which are gone when the test ends, however
-//! it ends.
+//! A running `sanstone attach`, loop devices and mounts, all removed when the test ends, however it ends.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -101,7 +100,7 @@ impl Attached {
         self.daemon = start(command, &self.directory, volume, &self.path, arguments);
     }
 
-    /// Has it end in good order.
+    /// Shuts it down in an orderly way.
     #[track_caller]
     pub(crate) fn stop(&mut self) {
         self.daemon.signal("TERM");

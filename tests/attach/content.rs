@@ -1,4 +1,4 @@
-//! What is written is what is read: any bytes, in parallel, by a file and by a loop device.
+//! What is written reads back: any byte ranges, in parallel, through a file and a loop device.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -29,8 +29,8 @@ impl Random {
     }
 }
 
-/// Changes `len` bytes at byte `at` of `file` in any way and looks at each step that they are as on a
-/// file. `at` and `len` are in the middle of blocks, which others change at the same time.
+/// Changes `len` bytes at byte `at` of `file` in every possible way, and checks after each step that they read back as
+/// from any file. The range is not block-aligned, and others change the same blocks at the same time.
 fn change(file: &File, at: usize, len: usize, seed: u64) {
     let mut random = Random(seed * 2 + 1);
     let mut model = vec![0; len];
@@ -101,7 +101,7 @@ fn a_disk_has_its_length_and_ends_there() {
     assert_eq!(file.read_at(&mut [0; 512], len).expect("nothing"), 0);
     let resized = file.set_len(len / 2).expect_err("a disk keeps its length");
     assert_eq!(resized.kind(), std::io::ErrorKind::InvalidInput);
-    // As programs do that copy an image.
+    // As programs that copy an image do.
     let truncating = OpenOptions::new()
         .write(true)
         .truncate(true)
@@ -113,7 +113,7 @@ fn a_disk_has_its_length_and_ends_there() {
     assert_eq!(file.metadata().expect("attributes").len(), len);
 }
 
-/// `fio` writes all of it at this depth, in pieces of all lengths, and reads each back.
+/// `fio` writes everything at this depth, in pieces of varying lengths, and verifies each.
 #[track_caller]
 fn verify(path: &str, kind: &str, depth: u32) {
     let depth = format!("--iodepth={depth}");

@@ -14,7 +14,7 @@ use crate::attached::{Attached, LONG, Loop, Mounted, can_attach, ran, text};
 
 const THIN: &str = "[volume.db]\nfile = { path = \"db.img\", size = \"128MiB\" }\n";
 
-/// Writes at depth 32 for as long as that goes well, and meanwhile does `then`, once many have been written.
+/// Writes at depth 32 until a write fails; runs `then` meanwhile, once many have been written.
 pub(crate) fn while_writing(attached: &mut Attached, then: impl FnOnce(&mut Attached)) -> Ran {
     let mut command = Command::new(program("fio", "fio"));
     command.args([

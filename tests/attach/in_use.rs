@@ -1,5 +1,4 @@
-//! A block device that somebody uses is not attached, nor served: what would be written to it, its file system
-//! knows nothing of.
+//! A block device in use is neither attached nor served, because its mounted file system would not know of our writes.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;

@@ -1,6 +1,6 @@
-//! Which lanes work: the kernel would wake them in turn, so that with one request at a time each went to the lane
-//! that had slept longest, and from there to the volume's home. And that a lane rests only when nothing is left
-//! that it alone was woken for.
+//! Which lanes handle requests. The kernel would wake them in turn, so with one request at a time each would go to the
+//! lane that had slept longest, and from there to the volume's home. Also checks that a lane rests only when no request
+//! is left for which it alone was woken.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -41,7 +41,7 @@ fn one_request_at_a_time_stays_on_one_lane() {
     if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
         return harness::skip("there is one CPU, and so one lane");
     }
-    // Each lane does the I/O of a file itself. A cache lives on one lane, and no other one takes its requests.
+    // Each lane does the I/O of a file itself. A cache lives on one lane, and no other lane takes its requests.
     let file =
         |mode| format!("file = {{ path = \"db.img\", size = \"16MiB\", cache = \"{mode}\" }}");
     let cached = format!(
@@ -57,7 +57,7 @@ fn one_request_at_a_time_stays_on_one_lane() {
                 file.read_exact_at(&mut [0; 4096], at).expect("a read");
             }
         };
-        // Lanes rest once they have seen that there is no more.
+        // Lanes rest once they have seen that no more requests come.
         read(100);
         let before = sleeps(&attached.daemon, "lane-1");
         read(READS);
@@ -87,7 +87,8 @@ fn every_request_of_a_burst_is_answered() {
         thread::spawn(move || {
             for burst in 0..BURSTS {
                 barrier.wait();
-                // All of them call the lanes, which come to rest with one at a time: about when there are two.
+                // At full depth all lanes are called; they come to rest again when only one or two requests are left at
+                // a time.
                 let requests = match (burst % 32, burst / 32 % 24) {
                     (0, _) => THREADS,
                     (at, pair) if at == pair + 4 => 2,

@@ -1,5 +1,5 @@
-//! Two networks to one disk: both carry it, one of them is lost under load, and comes back. Nobody above sees more
-//! than a pause.
+//! Two networks to one disk: both carry traffic, one is lost under load and comes back. Nobody above notices more than
+//! a pause.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -17,7 +17,7 @@ use crate::attached::{Attached, LONG, can_attach};
 
 const PORT: u16 = 3260;
 const MIB: u64 = 1 << 20;
-/// What has to pass before it is judged who carried it.
+/// How many bytes must pass before judging which link carried them.
 const WINDOW_BYTES: u64 = 64 * MIB;
 const WRITERS: u64 = 8;
 const SLOT_BYTES: usize = 64 << 10;
@@ -40,7 +40,7 @@ fn serve(links: &Links, directory: &Directory) -> Daemon {
     daemon
 }
 
-/// The disk over all links, as docs/guide/multipath.md has it.
+/// The disk over all links, as in docs/guide/multipath.md.
 fn volume(links: &Links) -> String {
     let path = |link| {
         let (portal, from) = (links.far_address(link), links.near_port(link));
@@ -55,7 +55,7 @@ fn volume(links: &Links) -> String {
     )
 }
 
-/// Writes its own slots again and again, and reads each back, until it is told to end.
+/// Writes its own slots again and again, reading each back, until told to stop.
 fn write(path: &Path, writer: u64, is_over: &AtomicBool) {
     let file: File = OpenOptions::new()
         .read(true)
@@ -75,7 +75,7 @@ fn write(path: &Path, writer: u64, is_over: &AtomicBool) {
     }
 }
 
-/// Waits until so much has passed over the links, and gives what each carried of it.
+/// Waits until this much has passed over the links; returns how much each carried.
 fn carried(links: &Links, bytes: u64) -> Vec<u64> {
     let now = || -> Vec<u64> {
         let counts = (0..links.count()).map(|link| links.carried(link).both());
@@ -104,7 +104,7 @@ fn both_carry(links: &Links) {
     assert!(carried.iter().all(|&bytes| bytes > least), "{carried:?}");
 }
 
-/// Loses the second of two links by `lose` under load, and has it again by `mend`.
+/// Takes the second of two links away with `lose` under load, and restores it with `mend`.
 fn survives(lose: impl Fn(&Links), mend: impl Fn(&Links)) {
     if !can_attach() {
         return;
@@ -123,7 +123,7 @@ fn survives(lose: impl Fn(&Links), mend: impl Fn(&Links)) {
                 scope.spawn(move || write(path, writer, is_over))
             })
             .collect();
-        // Whatever fails below, they must end, or nobody hears of it.
+        // Whatever fails below, the writers must end, or the failure would never be reported.
         let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             both_carry(&links);
             lose(&links);

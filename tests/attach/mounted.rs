@@ -1,5 +1,5 @@
-//! `--mount`: the file system of a volume is there as long as `sanstone attach` is, whatever lane serves it, and
-//! nothing is left of it at the end.
+//! `--mount`: a volume's file system is mounted for as long as `sanstone attach` runs, whichever lane serves it, and
+//! nothing is left of it afterwards.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use harness::sanstone::call;
 
 use crate::attached::{Attached, LONG, Mounted, can_attach, is_mounted, ran, text};
 
-/// With one lane there is no other that could serve what a lane waits for.
+/// A single lane: no other lane could serve a request that this one waits for.
 const THIN: &str = "lanes = 1\n[volume.db]\nfile = { path = \"db.img\", size = \"64MiB\" }\n";
 
-/// A directory with an image that has a file system on it, and an empty directory.
+/// A directory with an image that contains a file system, and an empty directory as mount point.
 fn prepared() -> (Directory, PathBuf) {
     let directory = Directory::new();
     let image = directory.sparse("db.img", 64 << 20);
@@ -104,7 +104,7 @@ fn a_file_system_is_mounted_with_the_volume_and_goes_before_it() {
     };
     let direct = fs::read_to_string(device.join("loop/dio")).expect("it is there");
     assert_eq!(direct.trim_end(), "1");
-    // Nothing was synced: what the page cache has is written at the unmount.
+    // Nothing was synced: the page cache is written at the unmount.
     attached.stop();
     let log = attached.daemon.log();
     assert!(!log.contains("in use"), "{log}");
@@ -146,7 +146,7 @@ fn the_end_waits_for_whoever_uses_the_file_system_and_names_them() {
     assert!(read.stdout.contains("Size: 1048576"), "{read}");
 }
 
-/// The guide names this command.
+/// The command from the guide.
 #[test]
 fn after_a_kill_one_unmount_clears_the_way() {
     if !can_attach() {
@@ -200,7 +200,7 @@ fn what_is_no_file_system_is_left_as_it_is() {
     };
     assert!(is_zero(&image), "nothing was made");
 
-    // A partition from sector 2048 on, of as many.
+    // A partition of 2048 sectors that starts at sector 2048.
     let mut table = vec![0; 512];
     table[446..462].copy_from_slice(&[0, 0, 0, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 8, 0, 0]);
     table[510..].copy_from_slice(&[0x55, 0xaa]);

@@ -1,4 +1,4 @@
-//! What cannot be attached, and where: each refusal says why, and changes nothing.
+//! Volumes and paths that cannot be attached: each refusal gives the reason and changes nothing.
 
 use std::fs;
 

@@ -1,6 +1,5 @@
-//! A file that stands still: its file system answers nobody, here because the process behind it is stopped. What is
-//! asked of it waits, however much that is, and nothing else does: not another volume on the same lane, whatever the
-//! page cache.
+//! A file whose file system does not answer, here because its FUSE process is stopped. Any number of requests to it
+//! wait, but nothing else does: no other volume on the same lane, with or without the page cache.
 
 use engine::{Buf, Payload, task};
 use harness::directory::Directory;

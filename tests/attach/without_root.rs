@@ -1,4 +1,4 @@
-//! A user without rights attaches a volume: `fusermount3` mounts and unmounts for that user, and nobody else, root
+//! An unprivileged user attaches a volume: `fusermount3` mounts and unmounts for that user, and nobody else, root
 //! included, opens the file.
 
 use std::fs;
@@ -13,7 +13,7 @@ use harness::sanstone::binary;
 
 use crate::attached::{Attached, LONG, can_attach, is_mounted, text};
 
-/// The user that has no files and no rights.
+/// The unprivileged user.
 const NOBODY: u32 = 65534;
 const THIN: &str = "[volume.db]\nfile = { path = \"db.img\", size = \"16MiB\" }\n";
 
@@ -22,8 +22,7 @@ fn setpriv() -> String {
     format!("setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups --pdeathsig KILL --")
 }
 
-/// The binary as nobody runs it, which may lie where that user may not look: root opens it, and it is run by its
-/// descriptor.
+/// The binary may be in a directory that `nobody` cannot read, so root opens it and it is run through its descriptor.
 fn sanstone() -> Command {
     let mut command = Command::new("sh");
     let script = format!("exec {} /proc/self/fd/0 \"$@\" < \"$0\"", setpriv());
@@ -31,7 +30,8 @@ fn sanstone() -> Command {
     command
 }
 
-/// `/dev/fuse` for everybody, as udev makes it (where there is no udev it is root's alone), and as it was before.
+/// Makes `/dev/fuse` accessible to everybody, as udev does (without udev only root may open it), and restores its mode
+/// afterwards.
 struct OpenDevice(fs::Permissions);
 
 impl OpenDevice {
@@ -95,7 +95,7 @@ fn a_user_without_rights_attaches_a_volume_by_fusermount3() {
     let image = fs::read(attached.directory.join("db.img")).expect("it is there");
     assert_eq!(&image[..4], b"data");
 
-    // What a killed one leaves is taken away by the next, and whoever has mounted it may unmount it.
+    // The next `attach` removes what a killed one left, and the user who mounted it may unmount it.
     attached.start_again_by(sanstone(), THIN, &[]);
     attached.daemon.signal("KILL");
     attached.daemon.wait(LONG).expect("it is dead");

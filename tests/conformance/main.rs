@@ -1,11 +1,11 @@
-//! libiscsi's conformance suite against what it said when this was last looked at.
+//! libiscsi's conformance suite, compared with its recorded outcome.
 //!
-//! Sanstone serves it three disks: a thin one, which is a file, with two paths; a removable one; a
-//! read-only one. Memory with blocks of 4096 bytes stands in for what no file system here promises,
-//! atomic writes, and for a test that mistakes other blocks. Other targets get one disk. `expected-TARGET-DISK.txt` beside this file holds the outcome of each
-//! test, `exceptions.txt` why a test takes part on none of Sanstone's disks; any difference, also
-//! one for the better, fails until the files are written anew: `SANSTONE_BLESS=1 cargo test -p
-//! sanstone-tests --test conformance`.
+//! Sanstone serves it three disks: a thin one, which is a file, with two paths; a removable one; a read-only one. A
+//! memory disk with blocks of 4096 bytes covers atomic writes, which no file system here provides, and a test that
+//! mishandles other block sizes. Other targets get one disk. `expected-TARGET-DISK.txt` in this directory holds the
+//! outcome of each test, `exceptions.txt` the reason why a test passes on none of Sanstone's disks. Any difference,
+//! also an improvement, fails until the files are rewritten: `SANSTONE_BLESS=1 cargo test -p sanstone-tests --test
+//! conformance`.
 
 use harness::conformance::{
     Destroys, Outcome, Outcomes, differences, expectation, run_suite, summary, together,
@@ -16,7 +16,7 @@ use harness::sanstone::{IQN, Sanstone};
 use std::fmt::Write as _;
 use std::path::Path;
 
-/// Compares with the expectation, or writes it.
+/// Compares with the expectation, or records it.
 fn compare(name: &str, outcomes: &Outcomes) -> Vec<String> {
     println!("libiscsi's suite on {name}: {}", summary(outcomes));
     let file =
@@ -83,9 +83,8 @@ const RUNS: [Run; 4] = [
     },
 ];
 
-/// Three disks and memory, and every test passes on one of them and fails on none, but for the
-/// exceptions. Each disk has a target of its own, so that they can be tested at the same time: some
-/// tests reset all that their target serves.
+/// With three disks and memory, every test except the exceptions passes on at least one and fails on none. Each disk
+/// has its own target so that they can be tested concurrently: some tests reset everything their target serves.
 fn all_disks() -> Vec<String> {
     let directory = Directory::new();
     let port = harness::free_port();

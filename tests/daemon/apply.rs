@@ -60,7 +60,7 @@ fn apply(directory: &Path, text: &str) -> Ran {
     apply_with(directory, text, &[])
 }
 
-/// What is served, without what was done with it.
+/// What is served, without statistics.
 fn described(directory: &Path) -> Value {
     let shown = call(&["show", "-c", &configuration(directory), "--json", "-"]).success();
     let mut shown: Value = serde_json::from_str(&shown.stdout).expect("it is JSON");
@@ -85,14 +85,14 @@ fn login(port: u16, target: &str, lun: u8, number: u16) -> Session {
     session
 }
 
-/// Sends a command and gives its status and, of a check condition, what the sense data say.
+/// Sends a command and returns its status and, for CHECK CONDITION, sense key, code and qualifier.
 fn send(session: &mut Session, cdb: &[u8], data: &[u8]) -> (u8, [u8; 3]) {
     let sent = session.command(cdb, Direction::Write, data.len() as u32, data);
     sent.expect("a command");
     let response = session.receive().expect("a response");
     assert_eq!(response.opcode(), opcode::SCSI_RESPONSE);
     let sense = match response.status() {
-        // Behind its length.
+        // The sense data follow their length.
         CHECK_CONDITION => [response.data[4] & 0xF, response.data[14], response.data[15]],
         _ => [0; 3],
     };
@@ -130,7 +130,7 @@ fn targets_volumes_and_luns_come_and_go_while_others_are_served() {
             .contains("nothing changes")
     );
 
-    // LUN 1 comes, and goes again.
+    // LUN 1 is added, then removed.
     let mut second = login(port, SECOND, 0, 2);
     assert_eq!(send(&mut second, &write_10(0, 1), &[2; 512]).0, 0);
     apply(at, &with_second("{ 0 = \"b\", 1 = \"c\" }")).success();
@@ -149,13 +149,13 @@ fn targets_volumes_and_luns_come_and_go_while_others_are_served() {
     let not_supported = (CHECK_CONDITION, [5, 0x25, 0]);
     assert_eq!(send(&mut new, &write_10(0, 1), &[3; 512]), not_supported);
 
-    // The whole target goes, and its sessions with it.
+    // The whole target is removed, and its sessions with it.
     let text = format!("{VOLUMES}{}", target(IQN, port, "[\"a\"]", ALL));
     let ran = apply(at, &text).success();
     assert!(ran.stdout.contains(&format!("- target {SECOND}")), "{ran}");
     let ended = (0..10).find_map(|_| second.receive().err());
     assert!(is_closed(&ended.expect("the session has ended")));
-    // The other session has seen nothing of all this.
+    // The other session has noticed nothing of all this.
     assert_eq!(send(&mut session, &write_10(0, 1), &[4; 512]), (0, [0; 3]));
 
     // A restart serves the same.
@@ -220,7 +220,7 @@ fn what_cannot_be_changed_or_does_not_work_changes_nothing() {
             2,
             "d.img",
         ),
-        // It could be opened, and is closed again.
+        // A volume that could be opened, and is closed again.
         (
             format!("{VOLUMES}{first}{}", more("[\"b\"]", taken)),
             1,
@@ -228,7 +228,7 @@ fn what_cannot_be_changed_or_does_not_work_changes_nothing() {
         ),
     ] {
         let ran = apply(at, &text);
-        // A daemon with another state directory is another daemon: there is none.
+        // Another state directory means another daemon, and none is running there.
         let is_elsewhere = text.starts_with("state");
         let (code, part) = match is_elsewhere {
             true => (1, "no daemon serves with the state directory"),
@@ -240,7 +240,7 @@ fn what_cannot_be_changed_or_does_not_work_changes_nothing() {
         assert_eq!(described(at), before, "{text}");
     }
     drop(listener);
-    // What was opened for the last one is free: it works now.
+    // What was opened for the last attempt is free again: it works now.
     apply(at, &format!("{VOLUMES}{first}{}", more("[\"b\"]", taken))).success();
     login(taken, SECOND, 0, 2);
     assert_eq!(send(&mut session, &write_10(0, 1), &[1; 512]), (0, [0; 3]));
@@ -253,7 +253,7 @@ fn who_may_not_use_a_target_any_more_is_sent_away_and_the_rest_stays() {
     let server = serve(at);
     let port = server.port();
     let mut session = login(port, IQN, 0, 1);
-    // A secret is asked for at the next login.
+    // A new secret is required at the next login.
     let file = directory.write("secret", "a-secret-of-16-b");
     fs::set_permissions(file, fs::Permissions::from_mode(0o600)).expect("it is ours");
     let secret = "allow = [\"*\"]\nchap = { user = \"db\", secret_file = \"secret\" }";
@@ -346,7 +346,7 @@ fn a_file_without_a_target_takes_nothing_away() {
 fn a_daemon_is_looked_at_and_ends_while_it_waits_for_a_disk() {
     let directory = Directory::new();
     let mut server = serve(directory.path());
-    // Nobody listens there.
+    // A portal where nobody listens.
     let away = format!(
         "[volume.away]\niscsi = {{ url = \"iscsi://127.0.0.1:{}/{IQN}/0\", wait_at_start = \"10min\" }}\n",
         harness::free_port()
@@ -358,7 +358,7 @@ fn a_daemon_is_looked_at_and_ends_while_it_waits_for_a_disk() {
     std::thread::scope(|scope| {
         let applying = scope.spawn(|| apply(directory.path(), &text));
         server.daemon().log_with("waiting for the disk");
-        // Who looks is answered meanwhile, and sees what is served until then.
+        // Queries are answered in the meantime, and show what is served until then.
         let shown = described(directory.path());
         assert!(shown["volumes"].get("away").is_none(), "{shown}");
         let top = ["top", "--once", "--json", "-", "--state"];
@@ -373,7 +373,7 @@ fn a_daemon_is_looked_at_and_ends_while_it_waits_for_a_disk() {
     });
 }
 
-/// How many sessions a daemon has.
+/// The number of sessions of a daemon.
 fn sessions(directory: &Path) -> usize {
     let shown = call(&["show", "-c", &configuration(directory), "--json", "-"]).success();
     let shown: Value = serde_json::from_str(&shown.stdout).expect("it is JSON");
@@ -402,7 +402,7 @@ fn a_remote_disk_has_a_session_for_each_lane_or_as_many_as_asked_for_and_none_wh
         check_sessions_of_leaf(above.path(), port, count);
         let far = login(own, IQN, 1, 1);
         apply(above.path(), &without).success();
-        // The log-outs are answered before the sessions are gone there.
+        // The target answers the logouts before it has removed the sessions.
         storage.daemon().wait_until(|| sessions(below.path()) == 0);
         drop(far);
     }
@@ -443,7 +443,7 @@ fn check_sessions_of_leaf(directory: &Path, port: u16, count: usize) {
     }
 }
 
-/// Nobody listens there, and nothing waits for it.
+/// A volume at a portal where nobody listens; no request waits for it to come back.
 fn away() -> String {
     format!(
         "[volume.away]\niscsi = {{ url = \"iscsi://127.0.0.1:{}/{IQN}/0\" }}\n",
@@ -469,7 +469,7 @@ fn an_apply_that_fails_leaves_no_file_and_no_record_behind() {
     let listener = TcpListener::bind(("127.0.0.1", taken)).expect("it is free");
     let first = target(IQN, port, "[\"a\"]", ALL);
     let second = |luns: &str, port| target(SECOND, port, luns, ALL);
-    // The second disk cannot be opened; and all can, but nobody can listen there.
+    // First the second disk cannot be opened; then all can, but the portal cannot be bound.
     let luns = "[\"new\", \"away\"]";
     let disk_away = format!("{VOLUMES}{new}{}{first}{}", away(), second(luns, port));
     let luns = "[\"new\", \"old\"]";
@@ -481,14 +481,14 @@ fn an_apply_that_fails_leaves_no_file_and_no_record_behind() {
         assert!(at.join("old.img").exists(), "{ran}");
         assert!(!records().contains("new"), "{}", records());
     }
-    // What is marked is known; of what is not, nothing is left.
+    // Disks that were marked are recorded; of the others nothing is left.
     let mut text = records();
     if let Some(start) = text.find("old.img") {
         assert!(text[..start].contains("marked"), "{text}");
         text = before.clone();
     }
     assert_eq!(text, before);
-    // A dry run tries the port, and makes nothing.
+    // A dry run tries the port, and creates nothing.
     let ran = apply_with(at, &port_taken, &["--dry-run"]);
     assert_eq!(ran.code(), Some(1), "{ran}");
     assert!(ran.stderr.contains("cannot listen on"), "{ran}");
@@ -520,7 +520,7 @@ fn what_the_daemon_itself_has_is_told_as_that() {
         assert!(ran.stderr.contains(part), "{ran}");
         assert!(ran.stderr.contains("and apply"), "{ran}");
     }
-    // Another name of the file means nothing; and what is in memory only is told.
+    // The configuration file's own name makes no difference; the loss of data that is only in memory is reported.
     let luns = "[\"a\", \"c\"]";
     let with_ram = format!("{VOLUMES}{}", target(IQN, port, luns, ALL));
     apply(at, &with_ram).success();
@@ -532,7 +532,7 @@ fn what_the_daemon_itself_has_is_told_as_that() {
     let gone = "! volume c is closed: what it holds in memory is gone\n";
     assert!(ran.stdout.contains(gone), "{ran}");
     assert!(!ran.stderr.contains("state directory"), "{ran}");
-    // A file without an end is no configuration.
+    // An endless file is not a configuration.
     let ran = call(&["apply", "-c", "/dev/zero"]);
     assert_eq!(ran.code(), Some(2), "{ran}");
     assert!(ran.stderr.contains("is it the right file?"), "{ran}");
@@ -553,6 +553,6 @@ fn many_clients_at_once_are_answered_or_told_why_not() {
             assert!(ran.code() == Some(0) || is_told, "{ran}");
         }
     });
-    // What is no file has no length.
+    // A file that is not regular has no length.
     call(&["show", "-c", &configuration, "--json", "/dev/stdout"]).success();
 }

@@ -1,5 +1,5 @@
-//! WRITE ATOMIC (16) on a file whose file system writes all or nothing. XFS does (Linux 6.16), on a
-//! loop device too; where this account or this system cannot mount one, the test says so and ends.
+//! WRITE ATOMIC (16) on a file system that supports atomic writes. XFS does (Linux 6.16), also on a loop device.
+//! Skipped where this account or system cannot mount one.
 
 use harness::directory::Directory;
 use harness::process::find_program;
@@ -38,7 +38,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // The kernel may still be at work for the daemon that has been killed.
+        // The kernel may still be finishing I/O of the killed daemon.
         for _ in 0..100 {
             if run(Command::new("umount").arg(&self.place)).is_ok() {
                 return;
@@ -84,7 +84,7 @@ fn a_file_system_with_atomic_writes_lends_them_to_the_disk() {
         Ok(mounted) => mounted,
         Err(why) => return harness::skip(format_args!("no XFS can be mounted here: {why}")),
     };
-    // Layers above the file take nothing away.
+    // Layers above the file preserve the limits.
     let volume = format!(
         "[volume.disk]\ncache = {{ size = \"8MiB\", of = {{ stats = {{ of = \"file\" }} }} }}\n\
          [volume.file]\nfile = {{ path = \"{}\", size = \"64MiB\" }}\n",

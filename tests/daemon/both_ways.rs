@@ -1,5 +1,5 @@
-//! A command that is to move data both ways: no disk has one, and whoever sends one, with lies about
-//! its data on top, is told so and harms nobody.
+//! Bidirectional commands: no disk supports them. An initiator that sends one, and even lies about its data, gets an
+//! error and harms nobody.
 
 use harness::{
     directory::Directory,
@@ -57,7 +57,7 @@ fn a_command_that_moves_data_both_ways_is_refused_and_harms_nobody() {
     session.wait_until_ready().expect("a ready disk");
     for task in [0x1000, 0x1001] {
         both_ways(&mut session, task);
-        // It is answered when all its data has come, or can not any more.
+        // It is answered once all its data has arrived, or no longer can.
         out_of_order(&mut session, task);
         let answer = session.receive().expect("an answer");
         assert_eq!(

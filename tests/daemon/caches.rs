@@ -36,7 +36,7 @@ fn a_stripe_of_disks_that_take_no_writes_has_no_cache_without_the_users_word() {
     let (_, file) = config(0, "");
     call(&["volume", "create", "-c", &file, "db"]).success();
     let (_, file) = config(1, "");
-    // Only the target tells that the disk takes no writes.
+    // Only the target knows that the disk is read-only.
     call(&["check", "-c", &file]).success();
     let refused = call(&["serve", "-c", &file]);
     assert_eq!(refused.code(), Some(1), "{refused}");

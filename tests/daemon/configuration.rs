@@ -1,5 +1,5 @@
-//! A wrong configuration gets one clear message that names the file, the line where there is one,
-//! and the value or key at fault; the exit code is 2, and nothing has been served.
+//! A wrong configuration gets one clear message that names the file, the line where there is one, and the value or key
+//! at fault; the exit code is 2, and nothing is served.
 
 use harness::directory::Directory;
 use harness::run::Ran;
@@ -7,7 +7,7 @@ use harness::sanstone::{IQN, Sanstone, call, target_table};
 
 const RAM: &str = "[volume.disk]\nram = { size = \"16MiB\" }\n";
 
-/// Puts the configuration into a file and calls `sanstone VERB -c` with it.
+/// Writes the configuration to a file and runs `sanstone VERB -c` on it.
 #[track_caller]
 pub(crate) fn call_with(verb: &str, directory: &Directory, configuration: &str) -> Ran {
     let file = directory.write("bad.toml", configuration);
@@ -426,7 +426,7 @@ fn what_serde_finds_comes_with_the_mend() {
     );
 }
 
-/// Two volumes of these files.
+/// Two volumes on these files.
 fn two(first: &str, second: &str) -> String {
     let table = target_table(3260, &["a"]);
     let file = |path: &str| format!("file = {{ path = \"{path}\", size = \"1MiB\" }}\n");
@@ -575,7 +575,7 @@ fn a_size_that_the_file_system_does_not_take_leaves_no_file_behind() {
         !directory.join("a.img").exists(),
         "an empty file is left behind"
     );
-    // Whose it was before keeps it.
+    // A file that existed before is kept.
     directory.write("a.img", "");
     assert_eq!(
         call_with("serve", &directory, &configuration).code(),

@@ -1,5 +1,4 @@
-//! The file under a disk goes away: nobody is shown a blank disk, or zeroes, in place of what they
-//! have written.
+//! The file under a disk disappears: no initiator may see a blank disk or zeroes in place of its data.
 
 use harness::directory::Directory;
 use harness::run::Ran;
@@ -35,7 +34,7 @@ fn again(verb: &str, directory: &Directory) -> Ran {
     call(&[verb, "-c", &file.to_string_lossy()])
 }
 
-/// Both verbs must refuse what has happened to this file, with the mend, and leave it so.
+/// Both verbs must refuse the state of this file, say how to fix it, and change nothing.
 #[track_caller]
 fn refused(directory: &Directory, name: &str, is_there: bool) {
     for verb in ["check", "serve"] {
@@ -67,7 +66,7 @@ fn a_file_that_was_served_is_not_made_anew() {
     std::fs::write(&file, "").expect("an empty file");
     refused(&directory, "db.img", true);
 
-    // The way out that the message names: another disk, under another name.
+    // The remedy in the message: another disk, under another name.
     let record = directory.join("sanstone.state/volumes.toml");
     let before = std::fs::read_to_string(&record).expect("the record");
     let (rest, table) = before.split_once("[disk.").expect("one disk");
@@ -113,7 +112,7 @@ fn a_file_cut_short_while_it_is_served_reads_as_an_error() {
             .open(directory.join("db.img"));
         file.and_then(|file| file.set_len(1 << 20))
             .expect("it is cut");
-        // Behind the end, and across it.
+        // Beyond the end, and across it.
         for lba in [4096, 2044] {
             let read = session.execute(&read_10(lba, 8), &[], 4096);
             assert_eq!(
@@ -122,7 +121,7 @@ fn a_file_cut_short_while_it_is_served_reads_as_an_error() {
                 "{cache} {lba}"
             );
         }
-        // QEMU asks this before it reads, and reads no hole.
+        // QEMU asks for this first, and does not read what is reported as a hole.
         let mut status = [0; 16];
         (status[0], status[1], status[8], status[13]) = (0x9E, 0x12, 16, 24);
         let status = session.execute(&status, &[], 24);
@@ -161,7 +160,7 @@ fn a_write_beyond_the_limit_on_file_sizes_fails_and_the_daemon_serves_on() {
     let directory = Directory::new();
     let mut server = Sanstone::serve(directory.path(), FILE, &["db"]);
     let mut session = login(&server);
-    // As a shell's `ulimit -f 1024` would have had it.
+    // Like a shell's `ulimit -f 1024`.
     let limited = std::process::Command::new("prlimit")
         .args(["--fsize=1048576", "--pid", &server.pid().to_string()])
         .status();

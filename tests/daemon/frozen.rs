@@ -1,6 +1,5 @@
-//! A file whose file system stands still, as while a disk does not answer: what is written to it through the page cache
-//! waits, and the reads of another volume on the same lane do not. Where this account or this system cannot mount a file
-//! system, the test says so and ends.
+//! A frozen file system, as if its disk did not answer: writes to it through the page cache wait, but reads of another
+//! volume on the same lane do not. Skipped where this account or system cannot mount a file system.
 
 use harness::sanstone::{IQN, Sanstone};
 use harness::wire::{Direction, Session, read_10, write_10};
@@ -51,7 +50,7 @@ fn a_file_system_that_stands_still_holds_up_its_own_volume_only() {
         };
         let (mut still, mut other) = (login(0, 1), login(1, 2));
         let data = [0x5A; 4096];
-        // Its blocks are there: what waits is the file system, and not a read.
+        // Its blocks are cached, so that the file system blocks the write and not a read.
         assert_eq!(
             still
                 .execute(&write_10(0, 8), &data, 0)
@@ -76,7 +75,7 @@ fn a_file_system_that_stands_still_holds_up_its_own_volume_only() {
                 .expect("a response");
             assert_eq!(read.0, GOOD);
         }
-        // None of them was answered meanwhile.
+        // None of them was answered in the meantime.
         let mut byte = [0];
         still.stream().set_nonblocking(true).expect("a socket");
         let none = still.stream().peek(&mut byte);

@@ -1,5 +1,5 @@
-//! SIGHUP has the daemon look at the lengths of its files again: disks grow while they are in use,
-//! each initiator is told once, and what cannot be followed is said in the log.
+//! SIGHUP makes the daemon check the lengths of its files again: disks grow while in use, each initiator is told once,
+//! and changes that cannot be followed are logged.
 
 use std::{
     fs::File,
@@ -84,11 +84,11 @@ fn a_file_that_grew_is_longer_for_every_session_and_io_goes_on() {
             session.wait_until_ready().expect("a ready disk");
             session
         };
-        // Two on each port: they come to different lanes.
+        // Two on each port, so that they land on different lanes.
         let mut sessions: Vec<_> = (0..4)
             .map(|number| login(ports[usize::from(number / 2)], number))
             .collect();
-        // One writes all the time, and hears of nothing but the one attention.
+        // One writes all the time, and must receive exactly one unit attention.
         let stop = Arc::new(AtomicBool::new(false));
         let mut busy = login(ports[0], 9);
         let stopping = stop.clone();
@@ -138,7 +138,7 @@ fn a_file_that_grew_is_longer_for_every_session_and_io_goes_on() {
             write_and_read(session, end, number);
             write_and_read(session, BEFORE - 2048, number);
         }
-        // And that is all that there is to hear, also when nothing has changed since.
+        // There are no further attentions, even after another SIGHUP without a change.
         server.daemon().signal("HUP");
         server.daemon().log_with("no file has changed its length");
         for session in &mut sessions {
@@ -202,7 +202,7 @@ fn what_is_not_followed_is_said_with_the_mend_and_the_disks_stay() {
         assert_eq!((test(session), capacity(session)), (vec![], BEFORE));
         write_and_read(session, 4096, 1);
     }
-    // What lies behind a shrunk file's end fails, and comes back with the mend.
+    // I/O beyond the end of a shrunk file fails, and works again once the file is restored.
     let behind = ((BEFORE - 4096) / BLOCK) as u32;
     let read = sessions[0]
         .execute(&read_10(behind, 8), &[], 4096)
@@ -248,7 +248,7 @@ fn a_sanitize_ends_before_the_disk_that_it_sanitizes_grows() {
     let ended = sanitizing.responses_to(&[sanitize]).expect("an answer");
     assert_eq!(ended[0].0, GOOD);
     server.daemon().log_with("a disk has grown");
-    // It is told once: a machine that paused may have heard of it above.
+    // It is reported once: if this machine paused, that may already have happened above.
     if said != CAPACITY_CHANGED {
         said = test(other);
     }

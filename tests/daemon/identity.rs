@@ -1,5 +1,5 @@
-//! A disk's identity belongs to the disk: it stays over renames of the configuration, the volume and
-//! the file, over moves and copies, and what cannot be told is refused, never guessed.
+//! A disk's identity belongs to the disk: it survives renames of the configuration, the volume and the file, moves and
+//! copies. If it cannot be determined, the start is refused; nothing is guessed.
 
 use harness::directory::Directory;
 use harness::process::{Daemon, wait_until_free};
@@ -19,12 +19,12 @@ const DATA: [u8; 512] = [0x5A; 512];
 /// What initiators know a disk by: its serial number, and its first designator.
 type Names = (Vec<u8>, Vec<u8>);
 
-/// Serves `config`, an existing file, until the end of `look`; gives what that gave, and the log.
+/// Serves `config`, an existing file, until `look` ends; returns its result and the log.
 #[track_caller]
 fn serve<T>(config: &Path, port: u16, look: impl FnOnce(&mut Session) -> T) -> (T, String) {
     let mut command = Command::new(binary());
     command.args(["serve", "-c"]).arg(config);
-    // Of the one before.
+    // The port of the previous daemon.
     wait_until_free((Ipv4Addr::LOCALHOST, port).into());
     let mut daemon = Daemon::start(&command, config.with_extension("log"));
     daemon.wait_for_port(port);
@@ -69,7 +69,7 @@ fn run(program: &str, arguments: &[impl AsRef<OsStr>]) {
     assert!(ran.status.success(), "{program}: {ran:?}");
 }
 
-/// A configuration in a directory of its own, that has been served once.
+/// A configuration in its own directory that has been served once.
 struct Served {
     directory: Directory,
     port: u16,
@@ -101,25 +101,25 @@ impl Served {
         self.directory.join(name)
     }
 
-    /// The disk is served under the same names, with what was written.
+    /// Checks that the disk is served under the same names, with the data that was written.
     #[track_caller]
     fn is_found_by(&self, config: &Path) -> String {
         let check = call(&["check", "-c", &config.to_string_lossy()]).success();
         let (seen, log) = serve(config, self.port, |session| (names(session), read(session)));
         assert_eq!(seen.0, self.names, "another disk:\n{log}");
         assert_eq!(seen.1, DATA, "another content:\n{log}");
-        // What is a warning of one is a note of the other.
+        // A warning of one verb is a note of the other.
         let warned = log.lines().filter(|line| line.contains("WARN")).count();
         let noted = check.stderr.matches("note:").count();
         assert!(noted >= warned, "{log}{check}");
-        // Once it is known, nothing is left to be said.
+        // Once the disk is known, there is nothing more to report.
         let (again, log) = serve(config, self.port, names);
         assert_eq!(again, self.names);
         assert!(!log.contains("WARN"), "{log}");
         log
     }
 
-    /// Both verbs refuse, with these words, and change nothing.
+    /// Checks that both verbs refuse with a message that has these words, and change nothing.
     #[track_caller]
     fn is_refused_by(&self, config: &Path, parts: &[&str]) -> Ran {
         let mut refused = None;
@@ -137,7 +137,7 @@ impl Served {
     }
 }
 
-/// What is below a directory, and how long it is.
+/// The files below a directory, with their lengths.
 fn listing(directory: &Path) -> Vec<(std::path::PathBuf, u64)> {
     let mut all = Vec::new();
     for entry in fs::read_dir(directory).expect("it is there").flatten() {
@@ -174,7 +174,7 @@ fn a_renamed_configuration_is_refused_until_its_state_follows() {
     served.is_refused_by(&new, &["db.img", &mend]);
     fs::rename(served.at("away"), served.at("db.img")).expect("it is there");
 
-    // One mend, and the other.
+    // One remedy, then the other.
     let text = fs::read_to_string(&new).expect("it is there");
     fs::write(&new, format!("state = \"app.state\"\n{text}")).expect("room");
     served.is_found_by(&new);
@@ -190,7 +190,7 @@ fn a_renamed_volume_and_a_renamed_file_are_the_same_disk() {
     fs::write(&file, config(served.port, "accounts", Path::new("db.img"))).expect("room");
     served.is_found_by(&file);
     fs::rename(served.at("db.img"), served.at("moved.img")).expect("it is there");
-    // The file is looked for where it was, and not made there anew.
+    // The file is expected where it was, and not created there anew.
     served.is_refused_by(&file, &["db.img", "served before", "[disk."]);
     fs::write(
         &file,
@@ -215,7 +215,7 @@ fn a_configuration_in_another_directory_serves_the_same_disk() {
     let served = Served::once(true);
     let elsewhere = Directory::new();
     let moved = elsewhere.join("app.toml");
-    // Its state does not come along: the mark tells the disk, and what is missing is said.
+    // Its state stays behind: the mark identifies the disk, and the message says what is missing.
     fs::rename(served.at("app.toml"), &moved).expect("it is there");
     let log = {
         let (seen, log) = serve(&moved, served.port, names);
@@ -226,7 +226,7 @@ fn a_configuration_in_another_directory_serves_the_same_disk() {
         log.contains("WARN") && log.contains("reservations"),
         "{log}"
     );
-    // Its state comes along.
+    // Its state is moved too.
     fs::remove_dir_all(elsewhere.join("app.state")).expect("it was made");
     run("mv", &[served.at("app.state"), elsewhere.join("app.state")]);
     served.is_found_by(&moved);
@@ -259,7 +259,7 @@ fn a_copy_beside_its_original_is_refused() {
         &file,
         &["db.img", "copy.img", "setfattr -x user.sanstone.disk"],
     );
-    // A copy without the mark is a disk of its own.
+    // A copy without the mark is a different disk.
     fs::remove_file(served.at("copy.img")).expect("it is there");
     run("cp", &[served.at("db.img"), served.at("copy.img")]);
     fs::write(&file, &both).expect("room");
@@ -293,11 +293,11 @@ fn a_copy_of_everything_keeps_the_identity() {
             assert_eq!(seen, (served.names.clone(), DATA.to_vec()), "{log}");
             assert!(log.contains("WARN"), "the original is still there: {log}");
         } else {
-            // Without its mark it may be any file, while the one that has it is there.
+            // Without its mark it could be any file, because the marked one still exists.
             let mend = "setfattr -n user.sanstone.disk";
             served.is_refused_by(&config, &["still there", "another file", mend]);
         }
-        // On another machine there is no original.
+        // As on another machine, where there is no original.
         fs::remove_file(served.at("db.img")).expect("it is there");
         served.is_found_by(&config);
     }
@@ -327,7 +327,7 @@ fn a_state_directory_of_an_older_release_is_taken_over() {
         "{text}"
     );
 
-    // Renamed before it was served again: the directory knows the name, and its configuration is gone.
+    // Renamed before it was served again: the state directory knows the name, and its configuration is gone.
     run("cp", &[served.at("db.img"), copied.clone()]);
     fs::rename(&copied, served.at("db.img")).expect("it is there");
     fs::write(&record, &old).expect("room");
@@ -369,7 +369,7 @@ fn a_new_disk_in_place_of_one_that_is_gone_is_told_aloud() {
     assert_ne!(seen, served.names);
     let line = log.lines().find(|line| line.contains("WARN"));
     assert!(line.is_some_and(told), "{log}");
-    // The mend, followed.
+    // The remedy from the message.
     fs::write(&file, config(served.port, "db", Path::new("moved.img"))).expect("room");
     served.is_found_by(&file);
 }
@@ -386,13 +386,13 @@ fn a_state_directory_of_another_configuration_is_not_to_be_mended() {
     let first_shown = first.display().to_string();
     let ran = served.is_refused_by(&second, &[&first_shown, "another state = "]);
     assert!(!ran.stderr.contains("remove the table"), "{ran}");
-    // The same disk by another configuration: it is served, and told.
+    // The same disk in another configuration: it is served, with a message.
     of_second("db.img");
     let (seen, log) = serve(&second, served.port, names);
     assert_eq!(seen, served.names);
     let told = |line: &str| line.contains("WARN") && line.contains(&first_shown);
     assert!(log.lines().any(told), "{log}");
-    // Once that one is gone, the directory is this one's.
+    // Once that configuration is gone, the directory belongs to this one.
     fs::remove_file(&first).expect("it is there");
     let (_, log) = serve(&second, served.port, names);
     assert!(!log.contains("WARN"), "{log}");
@@ -465,14 +465,14 @@ fn a_concat_that_another_state_directory_knows_is_refused_before_it_is_claimed()
     serve(&file, port, names);
     let record = fs::read_to_string(directory.join("app.state/volumes.toml")).expect("a record");
     assert!(record.contains("kind = \"concat\""), "{record}");
-    // By a daemon that was killed: its claim stands.
+    // Served by a daemon that is then killed: its claim remains.
     let mut command = Command::new(binary());
     command.args(["serve", "-c"]).arg(&file);
     wait_until_free((Ipv4Addr::LOCALHOST, port).into());
     let mut daemon = Daemon::start(&command, directory.join("killed.log"));
     daemon.wait_for_port(port);
     let other = directory.write("other.toml", &text);
-    // While it runs, that is what is said.
+    // While it runs, the message says so.
     let verbs = ["check", "serve"];
     for verb in verbs {
         let refused = call(&[verb, "-c", &other.to_string_lossy()]);
@@ -545,7 +545,7 @@ fn serials(config: &Path, port: u16, volumes_toml: &str, volumes: &[&str]) -> Ve
 fn volumes_that_nobody_writes_to_may_be_views_of_one_disk() {
     let served = Served::once(false);
     let config = served.at("app.toml");
-    // Before and behind it in the alphabet.
+    // Views whose names sort before and after it.
     let views = |of: &str| {
         let view = |name| format!("[volume.{name}]\nstats = {{ of = \"{of}\" }}\n");
         ["a", "z"].map(view).concat()
@@ -571,6 +571,6 @@ fn volumes_that_nobody_writes_to_may_be_views_of_one_disk() {
     let volumes = format!("{stripe}{}", views("two"));
     let beside = serials(&config, served.port, &volumes, &["two", "a", "z"]);
     assert_eq!(alone[0], beside[0]);
-    // The views have the names that they had.
+    // The views keep their names.
     assert_eq!(beside[1..], first[1..]);
 }

@@ -1,6 +1,5 @@
-//! The limits on connections as an initiator meets them: who has to make room or finds no place
-//! hears so if it has begun a login, and those who are served go on, also when the system has no
-//! descriptor left.
+//! Connection limits as initiators see them: an initiator that is displaced or finds no place is told so if it has
+//! begun a login, and established sessions continue, even when the system runs out of descriptors.
 
 use harness::directory::Directory;
 use harness::process::Daemon;
@@ -12,7 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const VOLUME: &str = "[volume.disk]\nram = { size = \"16MiB\" }\n";
-/// So that nobody leaves for want of time, which looks the same from outside.
+/// Long, so that no connection ends by timeout, which looks the same from outside.
 const PATIENT: &str = "[limits]\nlogin_time = \"300s\"\n";
 const OUT_OF_RESOURCES: [u8; 2] = [3, 2];
 
@@ -23,7 +22,7 @@ fn serve(settings: &str) -> Sanstone {
     Sanstone::serve_configuration(directory.path(), &configuration, port).owning(directory)
 }
 
-/// A connection from 127.0.0.`host` whose login stays at its first answer.
+/// A connection from 127.0.0.`host` whose login stops after the first response.
 fn begin_login(server: &Sanstone, host: u8) -> TcpStream {
     let mut stream =
         connect_from(Ipv4Addr::new(127, 0, 0, host), server.port()).expect("a connection");
@@ -57,7 +56,7 @@ fn is_closed(stream: &mut TcpStream) -> bool {
 #[test]
 fn who_has_to_make_room_is_told_if_it_has_begun() {
     let mut server = serve(&format!("{PATIENT}logins = 3"));
-    // Whoever waited for the port to open has gone, or makes room first.
+    // The connection that waited for the port to open is gone, or is displaced first.
     let mut begun: Vec<TcpStream> = (1..=3)
         .map(|host| begin_login(&server, 10 + host))
         .collect();

@@ -1,5 +1,5 @@
-//! The log when nobody takes it: whatever becomes of standard error, and however much is logged, the
-//! daemon serves and stops.
+//! A log that nobody reads: whatever happens to standard error, and however much is logged, the daemon serves and
+//! stops.
 
 use harness::directory::Directory;
 use harness::process::Daemon;

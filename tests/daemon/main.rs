@@ -1,4 +1,4 @@
-//! `sanstone serve` as an administrator meets it: its messages, its end, its appetite.
+//! `sanstone serve` as an administrator sees it: its messages, its shutdown, its resource use.
 
 mod apply;
 mod atomic;

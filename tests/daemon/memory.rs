@@ -1,6 +1,6 @@
-//! Memory stays bounded whatever clients send: many sessions that read without taking the data,
-//! write without sending all of it, ignore the command window, talk garbage, or have the target read
-//! and write for nothing, all at once.
+//! Memory stays bounded whatever clients send: many sessions at once that request reads but never receive the data,
+//! announce writes but never send all of it, ignore the command window, send garbage, or make the target do pointless
+//! I/O.
 
 use harness::disk::Disk;
 use harness::noise;
@@ -22,30 +22,30 @@ struct Site {
     bound_bytes: u64,
 }
 
-/// What the server may hold beside what its configuration allows for payload: 24 MiB for the program,
-/// 256 KiB for each session, with its reserve and a full window of commands that wait, and 32 KiB for each
-/// connection before login, of which as many again may be on their way out.
+/// What the server may hold in addition to the payload memory that its configuration allows: 24 MiB for the program,
+/// 256 KiB for each session (its reserve and a full window of waiting commands), and 32 KiB for each connection before
+/// login, counted twice because as many again may be closing.
 const BESIDE_BYTES: u64 = (24 << 20) + CONNECTIONS * (256 << 10) + 2 * LOGINS * (32 << 10);
-/// And for each lane, its thread and its ring.
+/// For each lane, its thread and its ring.
 const LANE_BYTES: u64 = 256 << 10;
-/// One for each attacker, and some for whoever comes when they have gone.
+/// One for each attacker, and some for clients that come when they have gone.
 const CONNECTIONS: u64 = CLIENTS_PER_KIND as u64 * KINDS.len() as u64 + 16;
-/// From one address.
+/// Connections before login allowed from one address.
 const LOGINS: u64 = 64;
-/// Where the test kills the server, so that it takes nobody else's memory.
+/// At this size the test kills the server, before it exhausts the machine's memory.
 const GIVE_UP_BYTES: u64 = 1 << 30;
 const ATTACK: Duration = Duration::from_secs(8);
 const CLIENTS_PER_KIND: u16 = 16;
 
-/// Whoever does not log in stays until the server has ended it: whether it holds what was given up by
-/// hundreds while this machine paused is for `hostile` to see.
+/// Connections that never log in stay until the server drops them. The `hostile` tests cover the case of hundreds of
+/// connections abandoned during a pause of the machine.
 const ENDED_WITHIN: Duration = Duration::from_secs(30);
 
-/// An attacker: sends until the time is over or the server has had enough of it.
+/// An attacker: sends until the time is up or the server drops it.
 type Attack = fn(&str, &str, u8, u16, Instant) -> std::io::Result<()>;
 
-/// Lazy writers count twice: 64 KiB for each command of the window is what a session can send
-/// unasked, and a server that took it all from so many would hold 256 MiB.
+/// There are two lots of lazy writers: a session can send 64 KiB of unsolicited data for each command of the window,
+/// and a server that accepted all of it from this many would hold 256 MiB.
 const KINDS: [Attack; 7] = [
     greedy_reader,
     lazy_writer,
@@ -56,7 +56,7 @@ const KINDS: [Attack; 7] = [
     novelist,
 ];
 
-/// Reads of 4 MiB each whose data is never taken.
+/// Reads of 4 MiB each whose data is never received.
 fn greedy_reader(
     address: &str,
     target: &str,
@@ -75,7 +75,7 @@ fn greedy_reader(
     Ok(())
 }
 
-/// Keys that let as much data as possible come unasked.
+/// Keys that allow as much unsolicited data as possible.
 const UNASKED: [&str; 3] = [
     "ImmediateData=Yes",
     "InitialR2T=No",
@@ -97,7 +97,7 @@ fn lazy_writer(address: &str, target: &str, lun: u8, n: u16, end: Instant) -> st
     Ok(())
 }
 
-/// Many writes of 4 MiB at once, of which it sends what it is asked for but for the last bytes.
+/// Many concurrent writes of 4 MiB; it sends all solicited data except the last bytes.
 fn stalling_writer(
     address: &str,
     target: &str,
@@ -145,7 +145,7 @@ fn comparer(address: &str, target: &str, lun: u8, n: u16, end: Instant) -> std::
     Ok(())
 }
 
-/// Bytes that mean nothing, before login and after it.
+/// Random bytes, before and after login.
 fn babbler(address: &str, target: &str, lun: u8, n: u16, end: Instant) -> std::io::Result<()> {
     let mut garbage = noise(u64::from(n), 64 << 10);
     let mut stream = if n % 2 == 0 {
@@ -184,7 +184,7 @@ fn memory_stays_bounded_whatever_clients_send() {
     });
 }
 
-/// However many lanes divide it; the longest transfer is far longer than what each has.
+/// The bound holds for any number of lanes, even if the longest transfer far exceeds each lane's part.
 #[test]
 fn memory_stays_bounded_with_many_lanes() {
     attack(&Site {
@@ -204,7 +204,7 @@ fn attack(site: &Site) {
     let refused = AtomicU64::new(0);
     let attack_one = |attack: Attack, number: u16, end: Instant| {
         let (target, lun) = disk.target_and_lun();
-        // Whoever is thrown out or stalled comes back, but not in a hot loop.
+        // Attackers that are dropped or stalled come back, but not in a hot loop.
         while Instant::now() < end {
             let result = attack(disk.address(), target, lun, number, end);
             if result.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {

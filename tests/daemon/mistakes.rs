@@ -1,5 +1,5 @@
-//! What people really get wrong in a configuration: brackets, quotes, units, formats of other programs.
-//! Each message has the line, the cause and what to write, and one run reports all of them.
+//! Mistakes that people really make in configurations: brackets, quotes, units, formats of other programs. Each message
+//! has the line, the cause and what to write instead, and one run reports all mistakes.
 
 use crate::configuration::{call_with, refused_at};
 use harness::directory::Directory;
@@ -44,7 +44,7 @@ fn all_errors_that_do_not_follow_from_each_other_are_reported_in_order() {
     let table = target_table(3260, &["a"]);
     let ran = call_with("check", &directory, &format!("{limits}{table}"));
     assert_eq!(ran.stderr.lines().count(), 5, "{ran}");
-    // What only the system knows is found in the same run.
+    // Errors that only the system can report are found in the same run.
     let missing =
         "[volume.a]\nfile = { path = \"a.img\" }\n[volume.b]\nfile = { path = \"b.img\" }\n";
     let table = target_table(3260, &["a", "b"]).replace("127.0.0.1:", "localhost:");
@@ -411,7 +411,7 @@ fn a_refused_create_leaves_no_file_behind() {
     let refused = create(&stripe(["new", "full"]));
     assert_eq!(refused.code(), Some(1), "{refused}");
     assert!(!directory.join("new").exists(), "{refused}");
-    // And one of whose children is lost.
+    // A stripe of which one child is missing.
     let config = stripe(["a", "b"]);
     create(&config).success();
     let lost = directory.join("b");
@@ -419,7 +419,7 @@ fn a_refused_create_leaves_no_file_behind() {
     let refused = create(&config);
     assert_eq!(refused.code(), Some(1), "{refused}");
     assert!(!lost.exists(), "{refused}");
-    // What has worked stays.
+    // What used to work still works.
     std::fs::rename(directory.join("away"), &lost).expect("a file");
     create(&stripe(["c", "d"])).success();
     assert!(directory.join("c").exists() && directory.join("d").exists());
@@ -452,7 +452,7 @@ fn a_check_finds_a_state_directory_that_cannot_be_written() {
     let file = directory.write("bad.toml", format!("{volume}{table}"));
     let open = Permissions::from_mode(0o755);
     std::fs::set_permissions(directory.path(), open).expect("its mode");
-    // Root may write every directory.
+    // Root may write to every directory.
     let mut check = match rustix::process::geteuid().is_root() {
         true => {
             let mut check = Command::new(program("setpriv", "util-linux"));

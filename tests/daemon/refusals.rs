@@ -1,5 +1,4 @@
-//! What the log says of logins and sessions that did not go as they should: a line for each, with who
-//! it was and the reason in words.
+//! What the log says about failed logins and sessions: one line for each, with the initiator and the reason in words.
 
 use harness::directory::Directory;
 use harness::process::{Daemon, program};
@@ -144,7 +143,7 @@ fn a_refusal_says_whether_it_is_by_name_or_by_address() {
             "{line}"
         );
     }
-    // Discovery lists none of them, which looks like a target without disks.
+    // Discovery lists nothing, which looks like a target without disks.
     let mut list = Command::new(program("iscsi-ls", "libiscsi-bin"));
     list.args(["-i", "iqn.2026-11.io.sanstone:host"])
         .arg(server.portal());
@@ -340,7 +339,7 @@ fn a_login_that_waits_for_hung_io_is_refused_and_the_log_says_where_it_hangs() {
     session.wait_until_ready().expect("a ready disk");
     let write = session.command(&write_10(0, 1), Direction::Write, 512, &[1; 512]);
     write.expect("a command");
-    // Behind it: so it has begun.
+    // Sent after it, so once this is answered the other has begun.
     let read = session.execute(&read_10(8, 1), &[], 512).expect("a read");
     assert_eq!(read.0, 0);
     Session::login(&address, IQN, 0, 1, &[]).expect_err("the old session has not ended");

@@ -1,5 +1,5 @@
-//! Registrations and the reservation made with APTPL (SPC-4 5.12.4) are there again after the
-//! daemon has been stopped or killed, whatever targets there are then; those made without it are not.
+//! Registrations and the reservation made with APTPL (SPC-4 5.12.4) are restored after the daemon was stopped or
+//! killed, even if its set of targets has changed; those made without APTPL are not.
 
 use harness::directory::Directory;
 use harness::sanstone::{IQN, Sanstone, target_table};
@@ -14,7 +14,7 @@ const CONFLICT: u8 = 0x18;
 struct Initiator(Session);
 
 impl Initiator {
-    /// Initiator `number`, whose ISID is the same every time, once it has heard what there is.
+    /// Logs in as initiator `number`, always with the same ISID, and consumes the unit attentions.
     fn login(server: &Sanstone, number: u16) -> Initiator {
         let address = format!("127.0.0.1:{}", server.port());
         let session = Session::login(&address, IQN, 0, number, &[]).expect("a login");
@@ -81,14 +81,14 @@ fn outlive(signal: &str) {
     assert_eq!(other.write(), CONFLICT, "the reservation is gone");
     let mut holder = Initiator::login(&server, 1);
     assert_eq!(holder.write(), GOOD, "the holder is not known again");
-    // PRGENERATION begins anew; all else is as it was.
+    // PRGENERATION restarts from zero; everything else is unchanged.
     assert_eq!(
         holder.reserve_in(0),
         [0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, KEY]
     );
     assert_eq!(holder.reserve_in(1)[4..], before[4..]);
 
-    // A registration without APTPL takes the promise back.
+    // A registration without APTPL switches persistence off again.
     assert_eq!(holder.reserve_out(REGISTER, KEY, KEY, false), GOOD);
     server = restart(server, &directory, signal);
     let mut other = Initiator::login(&server, 2);

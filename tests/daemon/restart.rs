@@ -1,5 +1,5 @@
-//! A target that is stopped in good order and started again, below a daemon whose volume lies there: a pause
-//! for whoever writes, with nothing lost and no error above.
+//! A target is shut down and restarted below a daemon whose volume it serves: writers only see a pause, nothing is
+//! lost, and there is no error above.
 
 use std::{
     sync::{
@@ -33,7 +33,7 @@ fn write_on(session: &mut Session, written: &AtomicU32, stop: &AtomicBool) {
     }
 }
 
-/// Waits until so many more have been written.
+/// Waits until this many more have been written.
 fn goes_on(written: &AtomicU32, more: u32) {
     let (before, deadline) = (
         written.load(Ordering::Relaxed),

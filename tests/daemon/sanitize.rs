@@ -1,5 +1,5 @@
-//! What SANITIZE leaves over a restart (SBC-3 4.11): one that has begun and not ended has failed, and a
-//! failure that EXIT FAILURE MODE has ended does not come back.
+//! SANITIZE across a restart (SBC-3 4.11): an unfinished one has failed, and a failure cleared by EXIT FAILURE MODE
+//! does not come back.
 
 use harness::directory::Directory;
 use harness::foreign::ForeignTarget;
@@ -10,7 +10,7 @@ use volume::foreign::{Claims, Instead};
 
 const GOOD: u8 = 0x00;
 const CHECK_CONDITION: u8 = 0x02;
-/// AUSE: a failure may be left.
+/// AUSE: the failure may be cleared by EXIT FAILURE MODE.
 const UNRESTRICTED_EXIT: u8 = 0x20;
 const IMMED: u8 = 0x80;
 const OVERWRITE: u8 = 0x01;
@@ -19,7 +19,7 @@ const EXIT_FAILURE_MODE: u8 = 0x1F;
 /// One pass of a pattern of four zeroes.
 const LIST: [u8; 8] = [1, 0, 0, 4, 0, 0, 0, 0];
 
-/// A disk whose first write goes as this fault rule says.
+/// A disk whose first write behaves as this fault rule says.
 fn volume(rule: &str) -> String {
     format!(
         "[volume.disk.fault]\nrules = [{{ on = \"write\", {rule} }}]\n\
@@ -77,7 +77,7 @@ fn a_failure_that_was_left_does_not_come_back() {
 #[test]
 fn one_that_was_answered_at_its_beginning_is_not_forgotten() {
     let directory = Directory::new();
-    // The sanitize waits for a write that is at work, and has not begun to overwrite anything.
+    // The sanitize is waiting for a write in progress, and has not begun to overwrite anything.
     let volume = volume("delay = \"60s\", times = 1");
     let server = Sanstone::serve(directory.path(), &volume, &["disk"]);
     let mut session = login(&server);

@@ -1,4 +1,4 @@
-//! `sanstone show` asks a running daemon over the socket in its state directory.
+//! `sanstone show` queries a running daemon over the socket in its state directory.
 
 use std::{
     fs,
@@ -71,7 +71,7 @@ fn it_shows_trees_targets_sessions_and_reservations() {
     let server = serve(directory.path());
     let mut session = login(&server);
     good(&mut session, &write_10(0, 8), &[0x5A; 4096]);
-    // What was written, what was not, and that again.
+    // A written block, an unwritten one, and the latter again.
     for lba in [0, 1024, 1024] {
         let task = session.command(&read_10(lba, 8), Direction::Read, 4096, &[]);
         let task = task.expect("a command");
@@ -149,7 +149,7 @@ fn the_socket_is_its_users_alone_and_goes_with_the_daemon() {
         .permissions()
         .mode();
     assert_eq!(mode & 0o777, 0o600);
-    // What a killed daemon leaves is in nobody's way.
+    // The socket left by a killed daemon does not get in the way.
     server.daemon().signal("KILL");
     server
         .daemon()
@@ -208,7 +208,7 @@ fn clients_that_say_nothing_nonsense_or_too_much_harm_nobody() {
         let said = answer(stream);
         assert!(said.contains("refused") && said.contains(part), "{said}");
     }
-    // Silent ones take all places, and are left in time.
+    // Silent clients take all places, and are dropped in time.
     let silent: Vec<UnixStream> = (0..40).map(|_| connect()).collect();
     let ends: Vec<String> = silent.into_iter().map(answer).collect();
     assert!(ends.iter().any(|end| end.contains("try again")), "{ends:?}");
@@ -275,7 +275,7 @@ fn top_tells_what_happens_node_by_node_and_initiator_by_initiator() {
         let figure = |name: &str| rates[name].as_f64().unwrap_or_default();
         assert!(figure("iops") > 0.0, "{last}");
         assert!(figure("p99_us") >= figure("p50_us"), "{last}");
-        // Each was of 4096 bytes.
+        // Each request had 4096 bytes.
         let bytes = figure("bytes") / figure("iops");
         assert!((bytes - 4096.0).abs() < 1024.0, "{bytes}: {last}");
     }

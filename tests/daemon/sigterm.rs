@@ -1,5 +1,5 @@
-//! SIGTERM finishes what was accepted, then stops: a write whose R2T is out gets to send its data
-//! and its good status, and what was acknowledged is in the file.
+//! SIGTERM finishes accepted commands, then stops: a write whose R2T has been sent can still send its data and gets
+//! GOOD status, and acknowledged data is in the file.
 
 use harness::directory::Directory;
 use harness::disk::Disk;
@@ -59,13 +59,13 @@ fn a_solicited_write_works_at_all() {
 
 #[test]
 fn sigterm_finishes_an_accepted_write_and_then_stops() {
-    // The target waits for an initiator that says nothing for two seconds and a half: a try in which
-    // this machine paused for as long says nothing of it.
+    // The target waits two and a half seconds for a silent initiator, so an attempt during which this machine paused
+    // that long proves nothing.
     let told = (0..5).any(|_| accepted_write_at_sigterm());
     assert!(told, "this machine was never awake for two seconds");
 }
 
-/// Whether the data were sent in time; if so, all was as it must be.
+/// Returns whether the data was sent in time; if so, everything was checked.
 fn accepted_write_at_sigterm() -> bool {
     let directory = Directory::new();
     let volume = "[volume.disk]\nfile = { path = \"disk.img\", size = \"16MiB\", cache = \"write-through\" }\n";
@@ -105,7 +105,7 @@ fn a_second_sigterm_ends_what_the_first_one_waits_for() {
     assert!(told, "two signals at once were two requests each time");
 }
 
-/// Whether two signals at once were one request; if so, a later one ended the write.
+/// Returns whether two simultaneous signals counted as one request; if so, a later one ended the write.
 fn writes_until_told_again() -> bool {
     let directory = Directory::new();
     let volume =
@@ -118,7 +118,7 @@ fn writes_until_told_again() -> bool {
     session
         .answer_r2t(&r2t, &harness::noise(3, BYTES))
         .expect("the target takes the data");
-    // 32 s for the link; two signals at once are one request, as `timeout` makes it.
+    // The link takes 32 s; two simultaneous signals, as `timeout` sends them, are one request.
     for _ in 0..2 {
         server.daemon().signal("TERM");
     }
@@ -148,7 +148,7 @@ fn sigterm_does_not_wait_for_ever_for_a_silent_client() {
     let _never_answered = begin_write(&mut session, 0);
     server.daemon().signal("TERM");
     asked_to_log_out(&mut session);
-    // It has a few seconds to go on with what it began, far less than a ping's.
+    // The initiator has a few seconds to continue what it began, far less than a ping timeout.
     let status = server
         .daemon()
         .wait(Duration::from_secs(15))
@@ -168,7 +168,7 @@ fn a_last_flush_that_fails_is_told_by_the_exit_code() {
     assert_eq!(status.expect("it stops").code(), Some(1), "{log}");
     let said = "sanstone: the last flush of volume disk failed";
     assert!(log.contains(said), "{log}");
-    // Why, it says once, however many lanes there are.
+    // The reason is logged once, however many lanes there are.
     assert_eq!(
         log.matches("the last flush of a volume failed").count(),
         1,

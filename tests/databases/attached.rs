@@ -1,5 +1,5 @@
-//! A volume that is attached to this machine as a file, a loop device on the file, and a file system on
-//! that: the way that docs/guide/attach.md shows.
+//! A volume attached to this machine as a file, with a loop device on the file and a file system on that, as
+//! docs/guide/attach.md shows.
 
 use harness::directory::Directory;
 use harness::process::{Daemon, program};
@@ -29,7 +29,7 @@ pub(crate) fn can_attach() -> bool {
     can
 }
 
-/// A mounted volume. Dropping it takes all of it away, whatever state it is in.
+/// A mounted volume. Dropping it removes everything, whatever state it is in.
 pub(crate) struct Attached {
     directory: Directory,
     process: Option<Daemon>,
@@ -68,7 +68,7 @@ impl Attached {
         self.directory.join("data")
     }
 
-    /// Unmounts the file system and has its own checker look at all of it.
+    /// Unmounts the file system and runs its own checker on it.
     pub(crate) fn check(&mut self, file_system: FileSystem) {
         let device = self.loop_device.take().expect("it is attached");
         self.unmount();
@@ -81,21 +81,21 @@ impl Attached {
         self.loop_device = Some(device);
     }
 
-    /// Kills the attachment without a warning.
+    /// Kills the attachment without warning.
     pub(crate) fn kill(&mut self) {
         let mut process = self.process.take().expect("it is attached");
         process.signal("KILL");
         process.wait(LIMIT).expect("it is dead");
     }
 
-    /// What to do after its death: everything above it is taken away, then it is attached again.
+    /// Recovers from its death: removes everything above it, then attaches it again.
     pub(crate) fn again(&mut self) {
         self.unmount();
         self.attach();
         self.mount();
     }
 
-    /// Ends everything in good order, and looks that `attach` ended with success.
+    /// Shuts everything down in order, and checks that `attach` exited successfully.
     pub(crate) fn end(mut self) {
         self.unmount();
         let mut process = self.process.take().expect("it is attached");
@@ -104,7 +104,7 @@ impl Attached {
         assert!(status.success(), "{status}:\n{}", process.log());
     }
 
-    /// What `attach` has said.
+    /// The log of `attach`.
     pub(crate) fn log(&self) -> String {
         self.process.as_ref().map(Daemon::log).unwrap_or_default()
     }
@@ -138,7 +138,7 @@ impl Attached {
 
     fn unmount(&mut self) {
         if std::mem::take(&mut self.mounted) {
-            // Whoever was killed has a moment's work left with its files.
+            // A killed process may hold its files for another moment.
             let deadline = Instant::now() + LIMIT;
             loop {
                 let ran = run(Command::new("umount").arg(self.data()), LIMIT);

@@ -1,5 +1,5 @@
-//! Clients that commit one row at a time and keep a ledger of what the database has acknowledged. What
-//! is in the ledger has to be in the database, whatever happened to it.
+//! Clients that commit one row at a time and keep a ledger of what the database has acknowledged. Every row in the
+//! ledger must be in the database, whatever happened to it.
 
 use harness::database::Database;
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const CLIENTS: usize = 4;
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// What the clients know, across all the times that they ran.
+/// What the clients know, across all their runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Ledger(Arc<Mutex<State>>);
 
@@ -20,14 +20,14 @@ pub(crate) struct Ledger(Arc<Mutex<State>>);
 struct State {
     /// The rows of each client that were acknowledged.
     committed: [BTreeSet<u64>; CLIENTS],
-    /// The next row of each client: a row that was not acknowledged may be there, so none is sent twice.
+    /// The next row of each client: an unacknowledged row may be there, so no row is sent twice.
     next: [u64; CLIENTS],
     is_over: bool,
     /// Connections that ended before they were told to.
     losses: usize,
 }
 
-/// Clients at work, until [`Clients::stop`].
+/// Running clients, until [`Clients::stop`].
 pub(crate) struct Clients {
     ledger: Ledger,
     threads: Vec<JoinHandle<()>>,
@@ -57,7 +57,7 @@ impl Ledger {
         self.with(|state| state.losses)
     }
 
-    /// Waits until each client was acknowledged `more` rows.
+    /// Waits until `more` rows of each client have been acknowledged.
     pub(crate) fn wait_for(&self, more: usize) {
         let start: Vec<usize> = self.counts();
         let deadline = Instant::now() + LIMIT;
@@ -109,7 +109,7 @@ impl Ledger {
                 });
                 if !connection.commits(client, number) {
                     self.with(|state| state.losses += 1);
-                    // A database that is away is away for a moment at least.
+                    // A database that is down stays down for a moment at least.
                     sleep(Duration::from_millis(50));
                     break;
                 }
@@ -118,7 +118,7 @@ impl Ledger {
         }
     }
 
-    /// Looks that every row that was acknowledged is there, and how many there are.
+    /// Checks that every acknowledged row is there; returns the number of rows.
     pub(crate) fn check(&self, database: &impl Database) -> usize {
         let mut there: [BTreeSet<u64>; CLIENTS] = Default::default();
         let rows = ask(database, "SELECT client, number FROM ledger;");
@@ -142,7 +142,7 @@ impl Ledger {
 }
 
 impl Clients {
-    /// Lets the clients end with the row in hand.
+    /// Lets the clients finish their current row and end.
     pub(crate) fn stop(self) {
         self.ledger.with(|state| state.is_over = true);
         for thread in self.threads {
@@ -185,10 +185,10 @@ impl Connection {
         })
     }
 
-    /// Commits a row of its own transaction; says whether that was acknowledged.
+    /// Commits one row in its own transaction; returns whether that was acknowledged.
     fn commits(&mut self, client: usize, number: u64) -> bool {
         let insert = format!("INSERT INTO ledger VALUES ({client}, {number}, '{number}');");
-        // The second statement is only done when the first was: the client ends at an error.
+        // The second statement runs only if the first succeeded, because the client exits at an error.
         let sent = writeln!(self.input, "{insert}\nSELECT {number};");
         let mut line = String::new();
         let read = sent.and_then(|()| self.output.read_line(&mut line));

@@ -1,9 +1,9 @@
-//! Databases on an attached volume: MariaDB and PostgreSQL on a file system on a loop device on the file of
+//! Databases on an attached volume: MariaDB and PostgreSQL on a file system, on a loop device, on the file of
 //! `sanstone attach`, which is a cached stripe of four shares from two `sanstone serve`s.
 //!
-//! Under load one part after the other is killed without a warning: the database, the attachment, a
-//! target, a path. Each time the database comes back, its own check finds nothing, and no transaction is
-//! missing that a client was told was committed. These tests need root, for mounts and loop devices.
+//! Under load one component after the other is killed: the database, the attachment, a target, a path. Each time the
+//! database must recover, its own checker must find no fault, and no transaction acknowledged to a client may be
+//! missing. These tests need root, for mounts and loop devices.
 
 mod attached;
 mod fsx;

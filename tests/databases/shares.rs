@@ -1,4 +1,4 @@
-//! Four shares from two daemons, the first of them behind a way that can fail.
+//! Four shares from two daemons, the first of which is reached over a path that can fail.
 
 use harness::directory::Directory;
 use harness::forwarder::Forwarder;
@@ -7,21 +7,21 @@ use harness::sanstone::Sanstone;
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// Of each share, in MiB.
+/// Size of each share, in MiB.
 const SHARE_MIB: u32 = 256;
 const SHARES_EACH: usize = 2;
 
 /// Two daemons with two shares each.
 pub(crate) struct Shares {
     servers: Vec<Server>,
-    /// The way to the first daemon: nothing else leads there.
+    /// The only path to the first daemon.
     pub(crate) way: Forwarder,
 }
 
 struct Server {
     directory: Directory,
     port: u16,
-    /// How its files are opened.
+    /// The caching mode of its files.
     cache: &'static str,
     daemon: Option<Sanstone>,
 }
@@ -52,8 +52,8 @@ impl Server {
 impl Shares {
     /// Serves them.
     pub(crate) fn serve() -> Shares {
-        // The second one is killed. What a disk with a volatile cache had not flushed then counts as
-        // lost, and the volume fails until it is opened again: only without one is that a mere pause.
+        // The second daemon is killed. Unflushed data of a disk with a volatile cache then counts as lost, and the
+        // volume fails until it is reopened; only without a volatile cache is the kill a mere pause.
         let servers = ["direct", "direct-sync"].into_iter().map(|cache| {
             let mut server = Server {
                 cache,
@@ -72,7 +72,7 @@ impl Shares {
         }
     }
 
-    /// The volumes `stripe` over all shares and `db`, a cache over it, for whoever attaches them.
+    /// The configuration of the volumes `stripe`, over all shares, and `db`, a cache over it.
     pub(crate) fn volumes(&self) -> String {
         let ports = [self.way.address().port(), self.servers[1].port];
         let urls = ports.iter().flat_map(|port| {
@@ -87,7 +87,7 @@ impl Shares {
         )
     }
 
-    /// Kills the second daemon without a warning and starts it again.
+    /// Kills the second daemon and starts it again.
     pub(crate) fn kill_one(&mut self) {
         let server = self.servers.last_mut().expect("there are two");
         let mut daemon = server.daemon.take().expect("it runs");

@@ -1,5 +1,5 @@
-//! Calls that are wrong end with code 2 before anything is started, and say what to write; a run
-//! that means nothing ends with code 1.
+//! Calls that are wrong end with code 2 before anything is started, and say what to write; a run with a meaningless
+//! result ends with code 1.
 
 use crate::Place;
 

@@ -1,4 +1,4 @@
-//! However it is ended, its shares end and their files are gone.
+//! However a demo is ended, its shares end and their files are gone.
 
 use crate::Place;
 use harness::process::signal;
@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Starts a run of some 20 s, ends it by a signal once `ready`, and gives what became of it.
+/// Starts a run of some 20 s, ends it with a signal once `ready`, and returns its result.
 #[track_caller]
 fn ended_by(name: &str, ready: impl Fn(&Place) -> bool) -> ExitStatus {
     let place = Place::new();
@@ -30,7 +30,7 @@ fn ended_by(name: &str, ready: impl Fn(&Place) -> bool) -> ExitStatus {
     status
 }
 
-/// Both shares run, and their files have lost their names.
+/// Both shares run, and their files have been unlinked.
 fn under_way(place: &Place) -> bool {
     place.share_processes().len() == 2 && crate::names(place.shares.path()).is_empty()
 }
@@ -43,7 +43,7 @@ fn an_interrupt_leaves_nothing() {
 
 #[test]
 fn an_interrupt_at_the_start_leaves_nothing() {
-    // The names are there for a moment; on a machine that pauses just then it is one under way.
+    // The names exist only for a moment, but on a machine that pauses just then they can be caught.
     let at_the_start = |place: &Place| !crate::names(place.shares.path()).is_empty();
     ended_by("INT", |place| at_the_start(place) || under_way(place));
 }

@@ -1,4 +1,4 @@
-//! What it measures and how it tells it.
+//! What the demo measures and how it reports it.
 
 use crate::Place;
 use std::fs;

@@ -1,5 +1,5 @@
-//! `sanstone demo` from outside: its figures, its files, its exit codes, and that nothing of it is
-//! left behind, however it ends.
+//! `sanstone demo` from outside: its figures, its files, its exit codes, and that it leaves nothing behind, however it
+//! ends.
 
 mod calls;
 mod ends;
@@ -64,7 +64,7 @@ impl Place {
         pids.filter(of_ours).collect()
     }
 
-    /// Fails unless all processes and files are gone, which may take a busy machine a minute.
+    /// Fails unless all processes and files are gone within a minute, which a busy machine may need.
     #[track_caller]
     fn assert_nothing_is_left(&self) {
         let deadline = Instant::now() + Duration::from_secs(60);

@@ -1,23 +1,23 @@
-//! The longest form of each command: what makes the target work the most for one CDB.
+//! The longest form of each command, the one that makes the target work most for one CDB.
 
 /// A command to flood with.
 #[derive(Clone, Debug)]
 pub(crate) struct Form {
     /// The command, 16 bytes or fewer.
     pub(crate) cdb: Vec<u8>,
-    /// Its data-out; the first 64 KiB go with it, the rest when asked for.
+    /// Its data-out; the first 64 KiB are sent with it, the rest on R2T.
     pub(crate) data: Vec<u8>,
-    /// What it may read.
+    /// Expected data-in length.
     pub(crate) read_bytes: u32,
-    /// How often it is sent at once.
+    /// How many are sent at once.
     pub(crate) count: usize,
-    /// The least that one of it moves in memory, where the lane itself does that, in bytes.
+    /// The least memory that one command moves when the lane does the work itself, in bytes.
     pub(crate) moved_bytes: u64,
     /// Sent before the flood.
     pub(crate) before: Vec<Form>,
 }
 
-/// Below the window that a session begins with.
+/// Below the initial command window of a session.
 const FLOOD: usize = 120;
 /// With 4 MiB of payload each.
 const FLOOD_OF_PAYLOAD: usize = 16;
@@ -47,7 +47,7 @@ fn writing(cdb: &[u8], data: Vec<u8>) -> Form {
     Form { data, ..plain(cdb) }
 }
 
-/// With payload of the longest transfer.
+/// A command with payload of the longest transfer.
 fn transfer(cdb: &[u8], moved_bytes: usize) -> Form {
     Form {
         data: vec![0x5A; TRANSFER_BYTES],
@@ -57,7 +57,7 @@ fn transfer(cdb: &[u8], moved_bytes: usize) -> Form {
     }
 }
 
-/// A CDB of the length that its operation code says, from block 0 on.
+/// A CDB for blocks from 0 on, as long as its operation code requires.
 fn blocks(operation: u8, flags: u8, count: u32) -> Vec<u8> {
     let count_bytes = count.to_be_bytes();
     match operation >> 5 {
@@ -82,7 +82,7 @@ fn blocks(operation: u8, flags: u8, count: u32) -> Vec<u8> {
     }
 }
 
-/// What is sent for a command; `None` if it is not known here.
+/// The forms to send for a command; `None` if it is unknown here.
 pub(crate) fn longest(operation: u8, action: u8, naa: &[u8; 16]) -> Option<Vec<Form>> {
     let all = if matches!(operation >> 5, 1 | 2) {
         0xFFFF
@@ -100,7 +100,7 @@ pub(crate) fn longest(operation: u8, action: u8, naa: &[u8; 16]) -> Option<Vec<F
         (0x55, _) => vec![writing(&[0x55, 0x10, 0, 0, 0, 0, 0, 0, 8, 0], vec![0; 8])],
         (0x25, _) => vec![reading(&[0x25, 0, 0, 0, 0, 0, 0, 0, 0, 0], 8)],
         (0x9E, 0x10) => vec![reading(&extended(0x9E, 0x10, 32), 32)],
-        // Nothing of it was ever written.
+        // On a disk that was never written to.
         (0x9E, 0x12) => vec![Form {
             moved_bytes: 4 << 20,
             ..reading(&extended(0x9E, 0x12, 24), 24)
@@ -137,7 +137,7 @@ pub(crate) fn longest(operation: u8, action: u8, naa: &[u8; 16]) -> Option<Vec<F
             let zeroes = vec![0; 512];
             vec![
                 plain(&blocks(operation, 0, TRANSFER_BLOCKS)),
-                // All compared with one block, and with as many.
+                // Compares everything with one block, then with as many blocks.
                 Form {
                     count: 8,
                     moved_bytes: TRANSFER_BYTES as u64,
@@ -213,7 +213,7 @@ fn unmap() -> Form {
     }
 }
 
-/// Answered at its beginning: it goes on beside the read.
+/// Answered when it begins (IMMED): it runs on while the other session reads.
 fn sanitize(action: u8) -> Form {
     const IMMEDIATE: u8 = 0x80;
     let cdb = |len| vec![0x48, IMMEDIATE | action, 0, 0, 0, 0, 0, 0, len, 0];
@@ -232,12 +232,12 @@ fn sanitize(action: u8) -> Form {
 
 fn reserve_out(action: u8) -> Form {
     let mut list = vec![0; 24];
-    // A key to register where that is what it does.
+    // A key to register, for the service actions that register.
     list[15] = u8::from(matches!(action, 0 | 6));
     writing(&[0x5F, action, 5, 0, 0, 0, 0, 0, 24, 0], list)
 }
 
-/// As many segments as one may have, each of 4 MiB.
+/// A copy with the maximum number of segments, 4 MiB each.
 fn copy(action: u8, naa: &[u8; 16]) -> Form {
     const SEGMENTS: u16 = 16;
     let mut list = match action {

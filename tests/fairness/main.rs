@@ -1,8 +1,8 @@
-//! Whatever one session sends, another's 4K read on the same lane is answered within a few turns of
-//! the lane, and no turn does more than a piece of anybody's work. For every command that the disk
-//! reports, so that a new one fails here until `forms` knows its longest form: one session sends a
-//! flood of it while another reads. What fails is a count, of turns and of work; the worst time is
-//! printed. And what an ORDERED command costs does not depend on how many are open.
+//! Fairness on a lane: whatever one session sends, another session's 4K read is answered within a few turns of the
+//! lane, and no turn does more than one piece of anybody's work. For every command that the disk reports, one session
+//! floods the lane with its longest form while another reads; a new command fails here until `forms` knows its longest
+//! form. The tests check counts of turns and work; the worst time is only printed. The cost of an ORDERED command must
+//! not depend on how many are open.
 
 mod forms;
 mod ordered;
@@ -32,23 +32,23 @@ use unit::{DiskSpec, Units, UnitsConfig};
 use volume::{IscsiConfig, IscsiDisk, Multipath, Volume, graph::Graph};
 
 const IQN: &str = "iqn.2026-11.io.sanstone:fairness";
-/// The disk that is flooded, and the one that is read beside it.
+/// The disk that is flooded, and the one that the other session reads.
 const FLOODED: u8 = 0;
 const READ: u8 = 1;
 const DISKS: [(u8, &str); 2] = [(FLOODED, "disk"), (READ, "other")];
 
-/// Turns of the lane that a read may take, with those of its own initiator, which shares the lane.
+/// Turns of the lane that a read may take, including those of its own initiator, which shares the lane.
 const TURNS_MAX: u64 = 12;
-/// How often a flood is tried: the lane also turns while the kernel, on a busy machine, has not yet
-/// delivered what was sent over the loopback.
+/// Attempts per flood: on a busy machine the lane also takes turns while the kernel has not yet delivered loopback
+/// data.
 const ATTEMPTS: usize = 8;
-/// Work of one share between two looks at the reactor: a turn's worth and the last piece. That is one
-/// call of the system at most, which cannot be cut: a transfer.
+/// The most work of one share between two polls of the reactor: one turn's worth plus the last piece. That piece is at
+/// most one system call, a whole transfer, which cannot be split.
 const SPENT_MAX_BYTES: usize = share::TURN_BYTES + (4 << 20);
-/// The same, where all work is the lane's own.
+/// The same, where the lane does all the work itself.
 const SPENT_MAX_OWN_BYTES: usize = share::TURN_BYTES + (512 << 10);
 
-/// What the flooded disk is made of.
+/// What backs the flooded disk.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Medium {
     Ram,
@@ -74,21 +74,21 @@ impl Medium {
     }
 }
 
-/// What a flood cost the reads beside it.
+/// What a flood cost the concurrent reads.
 #[derive(Default, Debug)]
 struct Seen {
     reads: u64,
     worst: Duration,
     turns_most: u64,
-    /// Commands of the flood that ended well.
+    /// Commands of the flood that ended with GOOD.
     good: usize,
-    /// The most that one share did between two looks at the reactor, in bytes.
+    /// The most work one share did between two polls of the reactor, in bytes.
     spent: usize,
-    /// Looks at the reactor while the flood lasted.
+    /// Polls of the reactor during the flood.
     looks: u64,
 }
 
-/// Serves on a lane of its own while `test` runs there, with the address of the server.
+/// Runs `test` with the address of a server on the same private lane.
 fn with_server<T>(medium: Medium, test: impl AsyncFnOnce(SocketAddr) -> T) -> T {
     let directory = Directory::new();
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
@@ -166,7 +166,7 @@ fn login(address: SocketAddr, number: u16) -> Session {
     session
 }
 
-/// Sends `form` as often as it says, all at once, and takes the answers: how many were GOOD.
+/// Sends `form` as often as it says, all at once, and collects the answers; returns how many were GOOD.
 fn flood(session: &mut Session, form: &Form) -> usize {
     let direction = match (form.data.is_empty(), form.read_bytes) {
         (false, _) => Direction::Write,
@@ -199,7 +199,7 @@ fn flood(session: &mut Session, form: &Form) -> usize {
     good
 }
 
-/// Reads 4 KiB again and again while another session floods the lane.
+/// Reads 4 KiB repeatedly while another session floods the lane.
 async fn read_beside(address: SocketAddr, form: Form) -> Seen {
     let disk = IscsiDisk::open(IscsiConfig {
         address,
@@ -218,7 +218,7 @@ async fn read_beside(address: SocketAddr, form: Form) -> Seen {
     });
     let disk = disk.await.expect("a login");
     let (prepared, ended) = (Arc::new(AtomicBool::new(false)), Arc::default());
-    // The flood begins when the turns before it are counted.
+    // The flood begins once the turns before it have been counted.
     let (begin, begins) = mpsc::channel();
     let thread = {
         let (prepared, ended): (_, Arc<AtomicBool>) = (prepared.clone(), Arc::clone(&ended));
@@ -286,7 +286,7 @@ fn commands(medium: Medium) -> (Vec<(u8, Option<u8>)>, [u8; 16]) {
     })
 }
 
-/// On a thread of its own, with a lane of its own.
+/// Measures on a new thread with its own lane.
 fn measured(medium: Medium, form: Form) -> Seen {
     let run = move || with_server(medium, async |address| read_beside(address, form).await);
     std::thread::spawn(run).join().expect("a measured flood")
@@ -349,7 +349,7 @@ fn every_command(medium: Medium) {
                 "{name} did the work of {} bytes in one turn",
                 seen.spent
             );
-            // Whatever the code says that it has spent: so many bytes cannot be moved in fewer turns.
+            // Whatever the code reports as spent, this many bytes cannot be moved in fewer turns.
             let own = if medium == Medium::File { 0 } else { moved };
             assert!(
                 seen.looks >= own / SPENT_MAX_OWN_BYTES as u64,

@@ -1,4 +1,4 @@
-//! ORDERED commands, many at a time: each waits for those before it, and costs what it costs alone.
+//! Many ORDERED commands at a time: each waits for those before it, and costs no more than it does alone.
 
 use engine::{Duration, share::counts, time};
 use harness::wire::{Direction, opcode, read_10};

@@ -1,6 +1,5 @@
-//! A remote disk that has a unit attention for every command, or that others reset all the time:
-//! its requests fail in their time, and the daemon, other volumes of it and, afterwards, the disk
-//! itself go on.
+//! A remote disk that answers every command with a unit attention, or that others reset all the time: its requests fail
+//! in time, and the daemon, its other volumes and, afterwards, the disk itself keep working.
 
 use harness::directory::Directory;
 use harness::foreign::ForeignTarget;
@@ -16,7 +15,7 @@ const GOOD: u8 = 0;
 const FAR: u8 = 0;
 const NEAR: u8 = 1;
 
-/// Serves the disk at `url` as [`FAR`] and one of its own as [`NEAR`].
+/// Serves the disk at `url` as [`FAR`] and a local one as [`NEAR`].
 fn before(url: &str) -> Sanstone {
     let directory = Directory::new();
     let volumes = format!(
@@ -33,7 +32,7 @@ fn login(server: &Sanstone, lun: u8, number: u16) -> Session {
     session
 }
 
-/// Reads and writes at the near disk until `stop`, and counts that in `rounds`.
+/// Reads and writes the near disk until `stop`, counting in `rounds`.
 fn lives_on(server: &Sanstone, stop: &AtomicBool, rounds: &AtomicU32) {
     let mut session = login(server, NEAR, 90);
     while !stop.load(Ordering::Relaxed) {
@@ -49,7 +48,7 @@ fn lives_on(server: &Sanstone, stop: &AtomicBool, rounds: &AtomicU32) {
     }
 }
 
-/// Whether `holds` comes to be true while `thread` goes on; for some minutes at most.
+/// Whether `holds` becomes true while `thread` runs; waits a few minutes at most.
 fn comes_true<T>(thread: &ScopedJoinHandle<'_, T>, holds: impl Fn() -> bool) -> bool {
     let deadline = Instant::now() + Duration::from_secs(180);
     loop {
@@ -67,7 +66,7 @@ fn count(counted: &AtomicU32) -> u32 {
     counted.load(Ordering::Relaxed)
 }
 
-/// Waits until the far disk is read well again.
+/// Waits until the far disk can be read again.
 fn works_again(server: &Sanstone) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let mut session = login(server, FAR, 91);
@@ -102,7 +101,7 @@ fn a_remote_that_has_a_unit_attention_for_every_command_takes_nobody_with_it() {
                 failed.fetch_add(1, Ordering::Relaxed);
             }
         });
-        // However long this machine pauses: many rounds for each read that failed.
+        // However long this machine pauses, there are many rounds for each failed read.
         let lives_on = comes_true(&near, || {
             count(&failed) >= 3 && 3 * count(&rounds) > 10 * count(&failed)
         });
@@ -128,7 +127,7 @@ fn strangers_who_reset_a_share_all_the_time_take_nobody_with_it() {
     let server = before(&share.url(0));
     let stop = AtomicBool::new(false);
     let [rounds, resets, reads] = [const { AtomicU32::new(0) }; 3];
-    // All are there before the first reset: nobody's disk is ready for long after it.
+    // All must be logged in before the first reset, because after it no disk stays ready for long.
     let strangers = [11, 12].map(|number| login(&share, 0, number));
     let mut reader = login(&server, FAR, 21);
     scope(|scope| {
@@ -147,7 +146,7 @@ fn strangers_who_reset_a_share_all_the_time_take_nobody_with_it() {
         // One command at a time, so that each meets a reset of its own.
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                // Well or not, it is answered.
+                // Successful or not, it is answered.
                 let read = reader.execute(&read_10(0, 1), &[], 512);
                 read.expect("the daemon lives");
                 reads.fetch_add(1, Ordering::Relaxed);

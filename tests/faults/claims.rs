@@ -1,6 +1,6 @@
-//! Two daemons and one stripe, over two disks of a third, of tgt or of Linux's own target (LIO): the
-//! second daemon is refused with the name of the first, a daemon that was killed comes back by itself, and
-//! one whose stripe was taken over answers nothing from its past.
+//! Two daemons and one stripe, over two disks of a third, of tgt or of Linux's own target (LIO): the second daemon is
+//! refused and told the name of the first, a daemon that was killed recovers by itself, and one whose stripe was taken
+//! over never answers with stale data.
 
 use engine::{Buf, Duration, Payload};
 use harness::directory::Directory;
@@ -17,7 +17,7 @@ const CHILDREN: &str = "\
 [volume.a]\nfile = { path = \"a.img\", size = \"16MiB\", cache = \"write-back\" }\n\
 [volume.b]\nfile = { path = \"b.img\", size = \"16MiB\", cache = \"write-back\" }\n";
 
-/// Two disks that somebody serves.
+/// Two disks served by some target.
 struct Shares {
     /// The settings of an `iscsi` volume on each.
     disks: Vec<String>,
@@ -47,7 +47,7 @@ fn of_lio() -> Option<Shares> {
     Some(by_lio(lios()?, |lio| at(&lio.url())))
 }
 
-/// By both of its portals, in a portal group each.
+/// Disks of LIO over both of its portals, each in its own portal group.
 fn of_lio_by_two_paths() -> Option<Shares> {
     let by_two = |lio: &Lio| {
         let [one, two] = lio.portals();
@@ -75,7 +75,7 @@ fn at(url: &str) -> String {
     format!("url = \"{url}\", connect_timeout = \"60s\"")
 }
 
-/// A machine with a configuration of the stripe, whose state directory is its own, and its initiator's name.
+/// A machine with its own configuration of the stripe, state directory and initiator name.
 struct Host {
     directory: Directory,
     port: u16,
@@ -117,7 +117,7 @@ impl Host {
         call(&[&["volume", verb, "-c", &config, "db"], more].concat())
     }
 
-    /// What `serve` says when it does not come up.
+    /// The message of a `serve` that does not come up.
     fn is_refused(&self) -> String {
         let ran = call(&["serve", "-c", &self.config()]);
         assert_eq!(ran.code(), Some(1), "{}", ran.text());
@@ -164,7 +164,7 @@ fn a_second_one_is_refused(shares: &Shares) {
         write(&disk, 2).await;
         disk.close().await;
     });
-    // After an end in good order there is nothing to take over.
+    // After an orderly shutdown there is nothing to take over.
     first.daemon().signal("TERM");
     let ended = first.daemon().wait(Duration::from_secs(60));
     assert!(
@@ -199,7 +199,7 @@ fn one_that_was_killed_comes_back(shares: &Shares) {
         let gone = first.daemon().wait(Duration::from_secs(60));
         gone.expect("nothing survives kill -9");
     }
-    // For another one it may be alive.
+    // To another daemon it may still be alive.
     let named = format!("in use by sanstone serve -c {}", one.config());
     has(&other.is_refused(), &[&named]);
     drop(one.serve());
@@ -214,7 +214,7 @@ fn one_that_was_killed_comes_back(shares: &Shares) {
     has(&one.is_refused(), &[&other.config()]);
 }
 
-/// The first one lives on and does not know; `pauses`: it stands still while it is taken over.
+/// The first daemon keeps running and does not know; `pauses`: it is stopped during the take-over.
 fn one_that_is_taken_over_answers_nothing_old(shares: &Shares, pauses: bool) {
     let (one, other) = (Host::new(shares), Host::new(shares));
     one.volume("create", &[]).success();
@@ -227,7 +227,7 @@ fn one_that_is_taken_over_answers_nothing_old(shares: &Shares, pauses: bool) {
         let daemon = first.as_mut().expect("it runs").daemon();
         if pauses {
             daemon.stop();
-            // Longer than a cache may answer without a look at its children.
+            // Longer than a cache may answer without checking its children.
             sleep(Duration::from_secs(4));
         }
         other.volume("take-over", &[]).success();
@@ -250,7 +250,7 @@ fn one_that_is_taken_over_answers_nothing_old(shares: &Shares, pauses: bool) {
         assert_eq!(first_byte(&new).await.expect("it is served"), 2);
         write(&new, 4).await;
         new.close().await;
-        // Nothing is lost, and whoever stops it learns nothing new from an error.
+        // Nothing is lost, so stopping it is not an error.
         daemon.signal("TERM");
         let ended = daemon.wait(Duration::from_secs(60));
         assert!(ended.expect("it ends").success(), "{}", daemon.log());
@@ -293,7 +293,7 @@ fn a_second_daemon_is_refused_with_the_name_of_the_first_over_two_paths_to_lio()
     }
 }
 
-/// LIO lets in nobody of the name that has reserved the disk but that very initiator port.
+/// Of the initiator name that holds the reservation, LIO admits only the very initiator port that made it.
 #[test]
 fn a_daemon_that_was_killed_comes_back_over_lio() {
     if let Some(shares) = of_lio() {
@@ -309,7 +309,7 @@ fn a_second_daemon_is_refused_with_the_name_of_the_first_over_two_sessions_to_li
     }
 }
 
-/// Whoever registers, or takes that back, says for all whether the target keeps registrations through a loss of power.
+/// Every REGISTER, also one that unregisters, sets APTPL for all registrations of the disk.
 #[test]
 fn a_daemon_that_is_refused_leaves_a_fence_that_lasts() {
     let Some([a, b]) = lios() else {
@@ -372,8 +372,8 @@ fn a_stripe_of_files_is_claimed_too() {
     first.daemon().signal("KILL");
     let gone = first.daemon().wait(Duration::from_secs(60));
     gone.expect("nothing survives kill -9");
-    // Nobody else has it open, and the owner was on this machine since it was booted.
+    // Nobody else has it open, and the owner ran on this machine in its current boot.
     let mut second = Sanstone::serve_configuration(directory.path(), &text("other"), port);
-    // It writes its log in its own time.
+    // The log is written asynchronously.
     second.daemon().log_with("left by an owner that has ended");
 }

@@ -14,7 +14,7 @@ const SLOT_BYTES: usize = 16 << 10;
 const SLOTS: usize = 1024;
 const WRITERS: usize = 32;
 
-/// What is known of each slot, by number of the write.
+/// What is known of each slot, by write number.
 struct Slots {
     /// The last write that was begun: nothing newer can be there.
     begun: Vec<u64>,
@@ -24,7 +24,7 @@ struct Slots {
     flushed: Vec<u64>,
 }
 
-/// Contents of a slot: its number and the write's in every block, and noise between them.
+/// Contents of a slot: its number and the write's number in every block, with noise in between.
 fn contents(source: &[u8], slot: usize, write: u64) -> Vec<u8> {
     let begin = (slot * 7 + write as usize * 13) % 4096;
     let mut bytes = source[begin..begin + SLOT_BYTES].to_vec();
@@ -105,8 +105,8 @@ fn acknowledged_writes_survive(cache: &str) {
         let began = Awake::begin();
         let errors = task::join_all(loads).await;
         let took = began.elapsed();
-        // One second to come back, two more for an attempt that began before its end, and what the
-        // system takes to end a process with requests in flight.
+        // One second to come back, two more for an attempt that began before that second ended, and the time the system
+        // takes to end a process with requests in flight.
         assert!(took < Duration::from_secs(8), "errors came after {took:?}");
         for error in errors {
             let kinds = [ErrorKind::Unreachable, ErrorKind::TimedOut];
@@ -140,7 +140,7 @@ fn acknowledged_writes_survive(cache: &str) {
     });
 }
 
-/// Blocks may be of different writes if a write was cut; none may be older than acknowledged.
+/// Blocks may come from different writes if a write was cut; none may be older than the acknowledged one.
 fn check_slot(slots: &Slots, source: &[u8], slot: usize, found: &[u8]) {
     let (oldest, newest) = (slots.acknowledged[slot], slots.begun[slot]);
     assert!(slots.flushed[slot] <= oldest);

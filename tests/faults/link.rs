@@ -1,5 +1,5 @@
-//! The link to the target is cut, for real: packets vanish and nobody is told. Shorter than the
-//! time limits that is a pause; longer, an error in time, and the disk works again afterwards.
+//! The link to the target is really cut: packets vanish without notification. If that is shorter than the time limits,
+//! it is a pause; if longer, requests fail in time, and the disk works again afterwards.
 
 use engine::{Buf, Duration, Payload, task, time};
 use harness::directory::Directory;
@@ -70,7 +70,7 @@ fn a_cut_link_is_a_pause_or_an_error_in_time() {
         return harness::skip("a network namespace needs root and iproute2");
     };
     on_lane(async {
-        // Within the limit of a request: the same session goes on.
+        // Within the time limit of a request: the same session continues.
         let disk = opened(far.with_limits(60, 60)).await;
         far.link.cut(0);
         let writing = writes(&disk, 1);
@@ -82,7 +82,7 @@ fn a_cut_link_is_a_pause_or_an_error_in_time() {
         all_hold(&disk, 1).await;
         disk.flush().await.expect("a flush");
 
-        // Beyond it, within the limit to come back: another session, and no error.
+        // Beyond it, but within the limit for reconnecting: a new session, and no error.
         let disk = opened(far.with_limits(1, 60)).await;
         far.link.cut(0);
         let writing = writes(&disk, 2);
@@ -103,7 +103,7 @@ fn a_cut_link_is_a_pause_or_an_error_in_time() {
         let took = begun.elapsed();
         assert!(took < Duration::from_secs(6), "errors came after {took:?}");
         far.link.mend(0);
-        // The system sends again in its own time what was lost, which may be after the limits.
+        // TCP retransmits lost segments on its own schedule, which may be after the limits.
         let deadline = time::now() + Duration::from_secs(60);
         while let Err(error) = task::join_all(writes(&disk, 4))
             .await

@@ -1,6 +1,5 @@
-//! Our initiator and our target when things break: the target is killed under load, restarts,
-//! stands still, or its link is cut. What was acknowledged stays, what hangs ends in an error in
-//! time, what may be lost is said.
+//! Our initiator and our target under faults: the target is killed under load, restarts, stalls, or its link is cut.
+//! Acknowledged data stays, hanging requests fail in time, and possible losses are reported.
 
 mod attentions;
 mod claims;

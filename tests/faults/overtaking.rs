@@ -1,7 +1,6 @@
-//! Whoever aborts, resets, logs in again or preempts is answered only when the writes that he
-//! overtakes have ended (design law 8). Over real sockets: a write that the disk is slow to do is
-//! overtaken, and as soon as that is answered other data goes to the same blocks. No later read may
-//! ever show the older data.
+//! An abort, reset, repeated login or preemption is answered only when the writes it overtakes have ended. Over real
+//! sockets: a slow write is overtaken, and as soon as the overtaking function is answered, other data is written to the
+//! same blocks. No later read may ever return the older data.
 
 use harness::directory::Directory;
 use harness::sanstone::{IQN, Sanstone};
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const BLOCKS: u16 = 16;
 const BYTES: usize = BLOCKS as usize * 512;
-/// What the disk takes for the one slow write.
+/// How long the disk takes for the one slow write.
 const SLOW: Duration = Duration::from_millis(1000);
 const KEYS: [&str; 3] = [
     "ImmediateData=Yes",
@@ -25,11 +24,11 @@ const CLEAR_TASK_SET: u8 = 4;
 const LOGICAL_UNIT_RESET: u8 = 5;
 const TARGET_WARM_RESET: u8 = 6;
 
-/// The initiators by number: whose write is slow, and who comes after him.
+/// The initiators by number: the one whose write is slow, and the one that overtakes it.
 const SLOW_ONE: u16 = 1;
 const OTHER_ONE: u16 = 2;
 
-/// A disk whose first write begins late, from one lane to another or on one.
+/// A disk whose first write is delayed, on one lane or across two.
 fn slow_disk(lanes: u32) -> Sanstone {
     let directory = Directory::new();
     let volume = format!(
@@ -47,7 +46,7 @@ fn login(server: &Sanstone, number: u16) -> Session {
     session
 }
 
-/// Gets a function answered, which must have been done.
+/// Sends a task management function, which must succeed.
 fn manage(session: &mut Session, function: u8, referenced: Option<u32>) {
     let task = session.task_management(function, referenced);
     let responses = session
@@ -66,8 +65,8 @@ fn reserve_out(session: &mut Session, action: u8, key: u64, action_key: u64) {
     assert_eq!(status, 0, "PERSISTENT RESERVE OUT {action:#x}");
 }
 
-/// Has `overtake` overtake a slow write of `slow`'s, then looks at what the disk holds. `overtake`
-/// gives the session that goes on.
+/// Has `overtake` overtake a slow write of `slow`, then checks what the disk holds. `overtake` returns the session to
+/// continue with.
 fn check(
     lanes: u32,
     prepare: impl FnOnce(&mut Session, &mut Session),
@@ -83,7 +82,7 @@ fn check(
     let task = slow
         .command(&write, Direction::Write, BYTES as u32, &older)
         .expect("a command");
-    // Commands of a session begin in order: when this one has its answer, the write has begun.
+    // Commands of a session begin in order: once this one is answered, the write has begun.
     let ready = slow.execute(&[0; 6], &[], 0).expect("an answer");
     assert_eq!(ready.0, 0);
     let mut next = overtake(&server, slow, other, task);
@@ -136,7 +135,7 @@ fn a_reset_of_a_copys_destination_waits_for_the_copy() {
     (cdb[0], cdb[13]) = (0x83, list.len() as u8);
     let copy = copying.command(&cdb, Direction::Write, list.len() as u32, &list);
     copy.expect("a command");
-    // Until it is at work: it has read its block by then, and its write is slow.
+    // Until the copy is running: it has read its block by then, and its write is slow.
     sleep(SLOW / 4);
     manage(other, LOGICAL_UNIT_RESET, None);
     other.wait_until_ready().expect("a ready disk");
@@ -148,7 +147,7 @@ fn a_reset_of_a_copys_destination_waits_for_the_copy() {
     sleep(SLOW + Duration::from_millis(300));
     let (_, seen) = other.execute(&read_10(0, 1), &[], 512).expect("an answer");
     assert!(seen == newer, "the copy has landed after the newer write");
-    // The same copy with nobody in its way.
+    // The same copy undisturbed.
     copying.wait_until_ready().expect("a ready disk");
     let (status, _) = copying.execute(&cdb, &list, 0).expect("an answer");
     assert_eq!(status, 0, "the copy");
@@ -182,7 +181,7 @@ fn copy_a_block(source: &[u8], destination: &[u8]) -> Vec<u8> {
 
 fn nothing(_: &mut Session, _: &mut Session) {}
 
-/// With one lane, and with a session on another lane than the one that it overtakes.
+/// With one lane, and with the overtaking session on another lane than the overtaken one.
 const LANES: [u32; 2] = [1, 2];
 
 #[test]
@@ -231,7 +230,7 @@ fn resets_wait_for_the_write() {
 fn a_login_in_a_sessions_place_waits_for_the_write() {
     for lanes in LANES {
         check(lanes, nothing, |server, slow, other, _| {
-            // An odd connection between them puts the new one on another lane.
+            // An extra connection in between puts the new one on another lane.
             let again = login(server, SLOW_ONE);
             drop((slow, other));
             again

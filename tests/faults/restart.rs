@@ -1,6 +1,6 @@
-//! The target is killed and comes back before the initiator gives up: I/O goes on as after a
-//! pause. But writes that were acknowledged and not flushed may be lost then, and the initiator
-//! has to say so at the next flush, also when the flush itself is what meets the new target.
+//! The target is killed and comes back before the initiator gives up: I/O continues as after a pause. But acknowledged,
+//! unflushed writes may be lost, and the initiator must report that at the next flush, even if that flush is the first
+//! command to reach the new target.
 
 use engine::{Buf, Duration, Payload, task, time};
 use harness::directory::Directory;
@@ -98,7 +98,7 @@ fn io_goes_on_when_the_target_is_back_in_time() {
             time::sleep(Duration::from_millis(300)).await;
             share.start();
         }
-        // It goes on, in every place.
+        // I/O continues in every slot.
         let before: Vec<usize> = rounds.iter().map(Cell::get).collect();
         let deadline = time::now() + Duration::from_secs(60);
         while rounds
@@ -117,7 +117,7 @@ fn io_goes_on_when_the_target_is_back_in_time() {
 
 #[test]
 fn a_flush_after_a_restart_fails_if_a_write_was_unflushed() {
-    // Who meets the new target first: a read, or the flush itself.
+    // The first command to reach the new target: a read, or the flush itself.
     for flush_first in [false, true] {
         let mut share = Share::new("write-back");
         on_lane(async {
@@ -132,7 +132,7 @@ fn a_flush_after_a_restart_fails_if_a_write_was_unflushed() {
                 let error = disk.flush().await.expect_err("the write may be lost");
                 assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
             }
-            // Nobody builds on what may be lost.
+            // Nothing may be written on top of data that may be lost.
             let write = disk.write(4096, block(2), Durability::Cached).await;
             let error = write.expect_err("it is refused");
             assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
@@ -150,9 +150,9 @@ fn a_long_write_that_is_cut_by_a_restart_is_not_called_durable() {
     }
 }
 
-/// Whether a restart of the share cut a long write, which the next flush then tells.
+/// Returns whether a restart of the share cut a long write in two, which the next flush must report.
 fn is_cut_and_told() -> bool {
-    // The target takes 4 MiB a command: the first part is acknowledged, the last one is not.
+    // The target accepts 4 MiB per command: the first part is acknowledged, the last one is not.
     const PARTS: usize = 8;
     let mut share = Share::new("write-back");
     on_lane(async {

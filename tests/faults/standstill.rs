@@ -1,6 +1,6 @@
-//! The target stands still (SIGSTOP), as it does for its peers when the link is cut: its machine
-//! still answers TCP, and nothing else. Shorter than the time limits that is a pause; longer, it is
-//! an error in time, after which the disk can be used again.
+//! The target is stopped (SIGSTOP): its machine still acknowledges TCP segments, but nothing answers. If that is
+//! shorter than the time limits, it is a pause; if longer, requests fail in time, and afterwards the disk can be used
+//! again.
 
 use engine::{Buf, Duration, Payload, task, time};
 use harness::directory::Directory;
@@ -38,8 +38,7 @@ fn writes(disk: &Rc<IscsiDisk>, byte: u8) -> Vec<task::JoinHandle<volume::Result
     (0..16).map(write).collect()
 }
 
-/// 16 durable writes that succeed, if not at once: a pause of this machine may be longer than the
-/// limits. A minute at most.
+/// 16 durable writes that succeed, retried for a minute at most, because a pause of this machine may exceed the limits.
 async fn written(disk: &Rc<IscsiDisk>, byte: u8) {
     let deadline = time::now() + Duration::from_secs(60);
     while let Err(error) = task::join_all(writes(disk, byte))
@@ -90,7 +89,7 @@ fn a_standstill_beyond_the_request_timeout_costs_the_session_and_no_io() {
             result.expect("it was sent again");
         }
         all_hold(&disk, 2).await;
-        // The target says that it lost the session and nothing else, so nothing unflushed is lost.
+        // The target reports only the loss of the session, so no unflushed data is lost.
         disk.flush().await.expect("a flush");
     });
 }

@@ -1,5 +1,4 @@
-//! Attacks of those who only connect, from many addresses or from one, and of those who try to
-//! guess a secret.
+//! Attacks by peers that only connect, from many addresses or from one, and by peers that try to guess a secret.
 
 use crate::{Attack, GUARDED, Site};
 use harness::noise;
@@ -29,7 +28,7 @@ fn source(number: u32) -> Ipv4Addr {
     Ipv4Addr::new(127, 1 + a, b, 1 + c % 254)
 }
 
-/// Holds connections that say nothing, and makes new ones for those that were ended.
+/// Holds silent connections, replacing those that were closed.
 fn hold(site: &Site, end: Instant, from: impl Fn(u32) -> Ipv4Addr) -> io::Result<()> {
     let mut held = Vec::new();
     for number in 0..CROWD / 2 {
@@ -60,7 +59,7 @@ fn crowd_from_one_address(site: &Site, _: u16, end: Instant) -> io::Result<()> {
     hold(site, end, |_| Ipv4Addr::new(127, 0, 0, 9))
 }
 
-/// A login of a byte a second, on many connections.
+/// A login sent at one byte per second, on many connections.
 fn slow_drip(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     let mut streams = Vec::new();
     for n in 0..64 {
@@ -70,7 +69,7 @@ fn slow_drip(site: &Site, number: u16, end: Instant) -> io::Result<()> {
         if Instant::now() >= end {
             return Ok(());
         }
-        // Some are thrown out on the way.
+        // Some are dropped along the way.
         for stream in &mut streams {
             let _ = stream.write_all(&[byte]);
         }
@@ -80,7 +79,7 @@ fn slow_drip(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// Connections of which one half is closed, or that stop in the middle of a header.
+/// Connections that are half closed, or that stop in the middle of a header.
 fn half_open(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     let mut held = Vec::new();
     for n in 0..256 {
@@ -107,7 +106,7 @@ fn impatient(source: Ipv4Addr, port: u16) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Bytes that mean nothing, in place of a login.
+/// Random bytes instead of a login.
 fn babble(site: &Site, number: u16, _: Instant) -> io::Result<()> {
     let mut stream = impatient(source(0x4_0000 + u32::from(number)), site.port)?;
     let garbage = noise(u64::from(number), 16 << 10);
@@ -117,7 +116,7 @@ fn babble(site: &Site, number: u16, _: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// A login whose lengths are as large as the fields allow, or that never comes to an end.
+/// A login with the largest lengths its fields allow, or one that never ends.
 fn announce(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     for kind in 0..4 {
         let mut stream = impatient(source(0x5_0000 + u32::from(number)), site.port)?;
@@ -147,7 +146,7 @@ fn announce(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// The first request of a login, as initiators of all names.
+/// The first request of a login, under varying initiator names.
 fn first_request(stream: &mut TcpStream, number: u16, name: u32, target: &str) -> io::Result<()> {
     let mut header = login_header(number);
     header[1] = 0x00; // the security stage, and no wish to leave it
@@ -158,7 +157,7 @@ fn first_request(stream: &mut TcpStream, number: u16, name: u32, target: &str) -
     send(stream, &mut header, text.as_bytes())
 }
 
-/// Logins that are begun and left.
+/// Logins that are begun and abandoned.
 fn begin_and_wait(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     let mut held = Vec::new();
     for n in 0..600 {
@@ -173,7 +172,7 @@ fn begin_and_wait(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// Guesses at a secret, several at once from one address.
+/// Guesses a secret, several attempts at once from one address.
 fn guess(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     let mut stream = connect_from(Ipv4Addr::new(127, 0, 0, 10), site.port)?;
     stream.set_read_timeout(Some(

@@ -1,5 +1,4 @@
-//! The one who must not notice: a session with verified I/O all the time, and a new login every
-//! second.
+//! The client that must not notice the attacks: a session with constant, verified I/O, and a new login every second.
 
 use harness::noise;
 use harness::sanstone::IQN;
@@ -19,10 +18,10 @@ const BLOCKS: u16 = 32;
 const BYTES: usize = BLOCKS as usize * 512;
 /// Commands in flight.
 const DEPTH: u32 = 8;
-/// Places that are written in turn, each of `BYTES`.
+/// Places that are written in turn, `BYTES` each.
 const PLACES: u32 = 2048;
 const TASK_SET_FULL: u8 = 0x28;
-/// What the target gives a login.
+/// How long the target allows for a login.
 pub(crate) const LOGIN_TIME: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
@@ -33,7 +32,7 @@ struct Shared {
     /// Commands that had to be sent again because of TASK SET FULL.
     again: AtomicU64,
     logins: AtomicU64,
-    /// Logins that took longer than the target gives them, because this machine paused.
+    /// Logins that took longer than the target allows, because this machine paused.
     late_logins: AtomicU64,
     slowest_login: Mutex<Duration>,
     slowest_round: Mutex<Duration>,
@@ -82,7 +81,7 @@ impl Database {
         assert_eq!(*failure, None);
     }
 
-    /// Ends, and says what there is to say.
+    /// Ends the client; returns a summary.
     pub(crate) fn end(self) -> String {
         self.shared.stop.store(true, Ordering::Relaxed);
         for thread in self.threads {
@@ -111,7 +110,7 @@ impl Shared {
     }
 }
 
-/// Writes some places at once, reads them back, and those of an earlier round too.
+/// Writes some places concurrently, reads them back, and also those of an earlier round.
 fn work(shared: &Shared, session: &mut Session) -> io::Result<()> {
     let mut versions = vec![0u64; PLACES as usize];
     let mut round = 0u64;
@@ -166,8 +165,8 @@ fn work(shared: &Shared, session: &mut Session) -> io::Result<()> {
     Ok(())
 }
 
-/// Has a command in flight for each place and waits for all; those refused for want of memory
-/// are sent again, as every initiator does.
+/// Runs one command per place concurrently and waits for all; commands refused for lack of memory are resent, as every
+/// initiator does.
 fn run(
     shared: &Shared,
     session: &mut Session,
@@ -204,13 +203,13 @@ fn run(
     Ok(())
 }
 
-/// A new session every second, which looks whether the disk is ready and goes.
+/// A new session every second, which checks that the disk is ready and ends.
 fn log_in(shared: &Shared, address: &str) -> io::Result<()> {
     while !shared.stop.load(Ordering::Relaxed) {
         let begun = Instant::now();
         let session = Session::login(address, IQN, 0, 2, &KEYS);
         let took = begun.elapsed();
-        // A pause of this machine may be longer than the target waits; sooner, nobody is refused.
+        // Only a pause of this machine longer than the target waits excuses a failed login.
         if session.is_err() && took >= LOGIN_TIME {
             shared.late_logins.fetch_add(1, Ordering::Relaxed);
             continue;

@@ -1,6 +1,6 @@
-//! Long commands of one session beside the reads of another, at the running daemon with one lane: what
-//! held others up for seconds. The worst is printed; what bounds it is counted by `fairness`. A read's
-//! time is what the daemon has worked meanwhile: a pause of the machine is nobody's fault.
+//! Long commands of one session during the reads of another, at a running daemon with one lane; such commands used to
+//! delay others for seconds. The worst time is printed; `fairness` counts the work that bounds it. A read's time is
+//! measured as the daemon's CPU time in the meantime, so that pauses of the machine do not count.
 
 use crate::IQN;
 use harness::directory::Directory;
@@ -10,7 +10,7 @@ use harness::wire::{Direction, Session, read_10};
 use std::time::{Duration, Instant};
 
 const OTHER: &str = "iqn.2026-11.io.sanstone:other";
-/// Before this, Linux's initiator asks whether the target lives; 120 WRITE SAME took nearly 5 s.
+/// Below the time after which Linux's initiator pings the target; 120 WRITE SAME used to take nearly 5 s.
 const LIMIT: Duration = Duration::from_secs(2);
 
 fn serve() -> Sanstone {
@@ -79,13 +79,13 @@ fn floods() -> [Flood; 3] {
 
 #[test]
 fn a_read_passes_long_commands() {
-    // The daemon also works while only this test's process is not run.
+    // The daemon may also be working while only this test's process is not scheduled.
     const ATTEMPTS: usize = 3;
     let passes = (0..ATTEMPTS).any(|_| worst_read() < LIMIT);
     assert!(passes, "{LIMIT:?} or more in each of {ATTEMPTS} attempts");
 }
 
-/// The longest that a read took beside any of the floods.
+/// The longest time of a read during any of the floods.
 fn worst_read() -> Duration {
     let server = serve();
     let address = format!("127.0.0.1:{}", server.port());
@@ -104,7 +104,7 @@ fn worst_read() -> Duration {
                 let mut sent = Vec::new();
                 for index in 0..flood.count {
                     if cdb[0] == WRITE_SAME_16 {
-                        // At 32 places: memory that was never touched takes longest.
+                        // At 32 places, because untouched memory takes longest.
                         cdb[7] = index as u8 % 32;
                     }
                     let command = flooder.command(&cdb, direction, expected, data);
@@ -120,7 +120,7 @@ fn worst_read() -> Duration {
                 assert_eq!(read.expect("a read").0, 0);
                 let took = begun.elapsed();
                 let worked = cpu_time(server.pid()).saturating_sub(worked_before);
-                // Without work it was not held up by another's; but it must not be lost either.
+                // If the daemon did no work, no other command delayed the read; but it must not be lost either.
                 let patience = Duration::from_secs(60);
                 assert!(
                     took < patience,

@@ -1,10 +1,9 @@
-//! Whatever strangers and ill-behaved initiators do to the daemon, a database beside them goes on:
-//! every I/O completes with the right data, no connection of its is lost, every new login of its is
-//! let in, and the daemon's memory stays under its bound. What the attacks cost in throughput is
-//! printed.
+//! Whatever strangers and misbehaving initiators do to the daemon, a database using it is not affected: all its I/Os
+//! complete with the right data, none of its connections is lost, all its new logins succeed, and the daemon's memory
+//! stays under its bound. The throughput lost to the attacks is printed.
 //!
-//! `long` has long commands beside another's reads. `crowd` has the attacks of those who only connect, `session` of those who may log in to a LUN of
-//! their own, `database` is the one who must not notice.
+//! `long` runs long commands next to another session's reads. `crowd` has the attacks of peers that only connect,
+//! `session` those of initiators that may log in to their own LUN, and `database` is the client that must not notice.
 
 mod crowd;
 mod database;
@@ -20,15 +19,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// The target that asks for a secret that no attacker has.
+/// The target that requires a secret that no attacker has.
 const GUARDED: &str = "iqn.2026-11.io.sanstone:guarded";
 
 const MEMORY_BYTES: u64 = 64 << 20;
 const CONNECTIONS: u64 = 128;
 const LOGINS: u64 = 512;
-/// What the daemon may hold: what its configuration gives to payload, 24 MiB for the program and
-/// its rings, 256 KiB for each session that there may be, and 32 KiB for each connection before
-/// login, of which as many again may be on their way out.
+/// The most memory the daemon may hold: the payload memory of its configuration, 24 MiB for the program and its rings,
+/// 256 KiB for each allowed session, and 32 KiB for each connection before login, counted twice because as many again
+/// may be closing.
 const BOUND_BYTES: u64 =
     MEMORY_BYTES + (24 << 20) + CONNECTIONS * (256 << 10) + 2 * LOGINS * (32 << 10);
 
@@ -39,7 +38,7 @@ const CALM: Duration = Duration::from_secs(4);
 /// What is attacked.
 pub(crate) struct Site {
     port: u16,
-    /// What attackers have done, of whatever kind; so that a test without attackers is seen.
+    /// Attack steps of any kind, counted so that a test whose attackers do nothing is noticed.
     done: AtomicU64,
 }
 
@@ -53,7 +52,7 @@ impl Site {
     }
 }
 
-/// An attack of one thread: a try, until it fails or the time is over.
+/// One attempt of an attacking thread; it ends when it fails or the time is up.
 type Attack = fn(&Site, u16, Instant) -> std::io::Result<()>;
 
 /// Runs each attack in as many threads as it says until `end`.
@@ -64,7 +63,7 @@ fn attack(site: &Site, attacks: &[(Attack, u16)], end: Instant) {
             for _ in 0..threads {
                 number += 1;
                 scope.spawn(move || {
-                    // Whoever is thrown out comes back, but not in a hot loop.
+                    // Attackers that are dropped come back, but not in a hot loop.
                     while Instant::now() < end {
                         let _ = attack(site, number, end);
                         site.did();
@@ -96,7 +95,7 @@ fn serve() -> Sanstone {
     Sanstone::serve_configuration(directory.path(), &configuration, port).owning(directory)
 }
 
-/// As many descriptors as this process may have; the attackers hold thousands.
+/// Raises this process's limit on open descriptors; the attackers hold thousands.
 fn raise_descriptors() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let raised = Rlimit {

@@ -1,5 +1,5 @@
-//! Attacks of initiators that may log in, to a LUN of their own beside the database's: lengths,
-//! numbers and tags that are wrong, storms of aborts and logins, and memory that is never given back.
+//! Attacks by initiators that may log in, with their own LUN next to the database's: wrong lengths, numbers and tags,
+//! storms of aborts and logins, and memory that is never released.
 
 use crate::{Attack, Site};
 use harness::noise;
@@ -42,13 +42,13 @@ fn login(site: &Site, number: u16) -> io::Result<Session> {
     Ok(session)
 }
 
-/// Takes what the target says, until it is silent or gone.
+/// Receives PDUs until the target is silent or gone.
 fn listen(session: &mut Session) {
     while session.receive().is_ok() {}
 }
 
-/// Takes what the target says up to its answer to `last`; false if it is silent before that, perhaps
-/// in the middle of a PDU.
+/// Receives PDUs up to the answer to `last`; false if the target falls silent before that, perhaps in the middle of a
+/// PDU.
 fn listen_for(session: &mut Session, last: u32) -> bool {
     loop {
         match session.receive() {
@@ -59,7 +59,7 @@ fn listen_for(session: &mut Session, last: u32) -> bool {
     }
 }
 
-/// Bytes that mean nothing.
+/// Sends random bytes.
 fn babble(site: &Site, number: u16, _: Instant) -> io::Result<()> {
     let mut session = login(site, number)?;
     let garbage = noise(u64::from(number), 64 << 10);
@@ -104,7 +104,7 @@ fn lie_in_commands(site: &Site, number: u16, end: Instant) -> io::Result<()> {
             (Direction::Write, 512),
             (Direction::None, 0),
         ] {
-            // Service actions and pages differ: take them as they come.
+            // Also varies the service action or page code.
             for second in [0, 1, 0x10] {
                 let mut cdb = [0xff; 16];
                 cdb[..2].copy_from_slice(&[operation, second]);
@@ -127,7 +127,7 @@ fn lie_in_commands(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// CmdSN before, beyond and twice in the window, with gaps; ExpStatSN of what was never sent.
+/// CmdSN before, beyond and twice in the window, with gaps; ExpStatSN of PDUs that were never sent.
 fn miscount(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     for step in [1u32, 2, 100, 128, 129, 1 << 31, u32::MAX, 0] {
         if Instant::now() >= end {
@@ -147,7 +147,7 @@ fn miscount(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// Data-Out for tasks that do not exist, and for one that does with every field wrong in turn.
+/// Data-Out for tasks that do not exist, and for an existing one with each field wrong in turn.
 fn send_unasked(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     for (offset, value) in [
         (16, 0x7777_7777), // initiator task tag
@@ -187,7 +187,7 @@ fn send_unasked(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// Commands and aborts of them, of those of others, and of none, as fast as they go.
+/// Commands and aborts as fast as possible: of its own commands, of others', and of none.
 fn abort(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     const ABORT_TASK: u8 = 1;
     const ABORT_TASK_SET: u8 = 2;
@@ -227,12 +227,12 @@ fn reset(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// A login, and gone.
+/// Logs in and disconnects.
 fn reconnect(site: &Site, number: u16, _: Instant) -> io::Result<()> {
     login(site, number).map(drop)
 }
 
-/// The same initiator port logs in again and again while its older session is at work.
+/// The same initiator port logs in again and again while its previous session is busy.
 fn take_over(site: &Site, _: u16, end: Instant) -> io::Result<()> {
     const SHARED: u16 = 250;
     let mut session = login(site, SHARED)?;
@@ -246,7 +246,7 @@ fn take_over(site: &Site, _: u16, end: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// Long reads whose data is never taken.
+/// Long reads whose data is never received.
 fn read_and_not_take(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     let mut session = login(site, number)?;
     while Instant::now() < end {
@@ -255,7 +255,7 @@ fn read_and_not_take(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     Ok(())
 }
 
-/// Long writes with much unasked data, whose R2Ts are never answered; then it only stays.
+/// Long writes with much unsolicited data, whose R2Ts are never answered; then it just stays connected.
 fn write_and_not_send(site: &Site, number: u16, end: Instant) -> io::Result<()> {
     let mut session = login(site, number)?;
     let data = noise(6, 65536);

@@ -1,5 +1,5 @@
-//! CHAP, access lists and digests as other people's programs speak them: libiscsi's tools and QEMU log in
-//! to Sanstone, and Sanstone's own initiator logs in to tgt.
+//! CHAP, access lists and digests with third-party programs: libiscsi's tools and QEMU log in to Sanstone, and
+//! Sanstone's own initiator logs in to tgt.
 
 use harness::directory::Directory;
 use harness::process::{Daemon, program};
@@ -93,7 +93,7 @@ fn libiscsi_and_sanstone_prove_themselves_to_each_other() {
     let_in(&inquiry(&target(TARGET_SECRET), &url));
     refused(&inquiry(&target("another target's"), &url));
     let_in(&inquiry(&[], &url));
-    // A target without a proof of its own cannot give one.
+    // A target without mutual CHAP cannot authenticate itself.
     let plain = serve("", CHAP);
     refused(&inquiry(
         &target(TARGET_SECRET),
@@ -118,7 +118,7 @@ fn discovery_asks_for_a_secret_where_it_is_configured_to() {
     assert!(ran.code() == Some(0) && ran.stdout.contains(IQN), "{ran}");
     let ran = tool("iscsi-ls", &[], &[&portal("")]);
     assert!(ran.code() != Some(0) && !ran.stdout.contains(IQN), "{ran}");
-    // The target itself asks for none, and takes who brings one, as libiscsi then does, all the same.
+    // The target requires no CHAP, but admits an initiator that offers it, as libiscsi then does.
     let_in(&inquiry(&[], &url(&server, "", "")));
     let_in(&inquiry(&[], &url(&server, "host", SECRET)));
     let listed = [&portal(&format!("host%{SECRET}@"))[..]];
@@ -141,7 +141,7 @@ fn a_target_shows_itself_to_those_who_may_use_it() {
     let_in(&inquiry(&[], &url(&server, "", "")));
 }
 
-/// Has qemu-io log in as `host` with what is in the file `secret`, and do these commands.
+/// Has qemu-io log in as `host` with the secret in the file `secret`, and execute these commands.
 #[track_caller]
 fn qemu_io(port: u16, secret: &Path, options: &str, commands: &[&str]) {
     let object = format!("secret,id=s0,file={}", secret.display());

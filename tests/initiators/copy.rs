@@ -1,5 +1,5 @@
-//! EXTENDED COPY between two units of a target, by a LID1 list as VMware sends it and by a LID4
-//! list: the data arrive, the results tell so, and a unit that the target does not serve is told.
+//! EXTENDED COPY between two units of a target, by a LID1 list as VMware sends it and by a LID4 list: the data arrives,
+//! the results report it, and a unit that the target does not serve is an error.
 
 use harness::directory::Directory;
 use harness::noise;

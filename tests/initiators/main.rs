@@ -1,5 +1,5 @@
-//! Initiators that no one here wrote, on a disk of ours: libiscsi's tools and QEMU's driver.
-//! The protocol as its users speak it; `SANSTONE_TEST_TARGET=tgt` tries the tests themselves.
+//! Third-party initiators on our disk: libiscsi's tools and QEMU's driver. `SANSTONE_TEST_TARGET=tgt` checks the tests
+//! themselves.
 
 mod authentication;
 mod copy;

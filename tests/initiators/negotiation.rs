@@ -1,6 +1,6 @@
-//! What may be negotiated, at its extremes: burst and segment lengths of 512 bytes and of 2^24 - 1,
-//! every combination of unsolicited and immediate data, one R2T at a time or several, digests. The
-//! target must keep to what was agreed, PDU by PDU, and the data must be the same afterwards.
+//! Negotiation at its extremes: burst and segment lengths of 512 bytes and of 2^24 - 1, every combination of
+//! unsolicited and immediate data, one R2T at a time or several, digests. The target must respect the negotiated values
+//! in every PDU, and the data must survive unchanged.
 
 use harness::directory::Directory;
 use harness::noise;
@@ -11,7 +11,7 @@ use std::io::Write;
 
 const LENGTH_MAX: u32 = (1 << 24) - 1;
 const UNSOLICITED: u32 = u32::MAX;
-/// What the target wants of its own accord; the smaller wins (RFC 7143 §13.13, §13.14, §13.17).
+/// The target's own MaxBurstLength; the smaller value wins (RFC 7143 §13.13, §13.14, §13.17).
 const OWN_MAX_BURST: u32 = 1 << 20;
 const OWN_FIRST_BURST: u32 = 64 << 10;
 const OWN_OUTSTANDING_R2T: u32 = 4;
@@ -35,7 +35,7 @@ struct Offer {
     digests: (bool, bool),
 }
 
-/// A session in which that was offered, and what must have come of it.
+/// A session with that offer, and the values that must result from it.
 struct Agreed {
     session: Session,
     offer: Offer,
@@ -114,8 +114,7 @@ impl Agreed {
         }
     }
 
-    /// Writes as much as may come unasked, then only what R2Ts ask for. Gives how many of those
-    /// there were.
+    /// Sends as much unsolicited data as allowed, then only what R2Ts ask for. Returns the number of R2Ts.
     fn write(&mut self, lba: u32, data: &[u8]) -> usize {
         let offer = self.offer;
         let blocks = (data.len() / 512) as u16;
@@ -139,7 +138,7 @@ impl Agreed {
             let sent = session.data_out(task, UNSOLICITED, data, range, self.segment);
             sent.expect("the target reads");
         }
-        // As many R2Ts as may be open are, and no more, before any is answered.
+        // Before any R2T is answered, exactly as many as allowed are outstanding.
         let expected = (data.len() - unsolicited).div_ceil(self.max_burst);
         let open_at_once = expected.min(self.outstanding_r2t);
         let (mut asked, mut seen, mut open) = (unsolicited, 0, VecDeque::new());
@@ -186,7 +185,7 @@ impl Agreed {
                 open.push_back(take(session));
             }
         }
-        // What came unasked as a whole may be answered before the ping is.
+        // A write that was entirely unsolicited may be answered before the ping.
         let end = match pong.opcode() {
             opcode::NOP_IN => session.receive().expect("a response"),
             _ => {
@@ -277,7 +276,7 @@ fn digests_are_right_in_every_combination() {
             immediate_data: true,
             first_burst: 4096,
             max_burst: 8192,
-            // No multiple of four: padding comes under the digest.
+            // Not a multiple of four, so that the digest covers padding.
             segment: 1001,
             outstanding_r2t: 4,
             digests,
@@ -307,7 +306,7 @@ fn damaged_data_never_reach_the_disk() {
     let before = noise(1, 512);
     Agreed::login(&server, offer).write(0, &before);
     for damaged_byte in [20, 60] {
-        // In the header, then in the data.
+        // First in the header, then in the data.
         let mut agreed = Agreed::login(&server, offer);
         let mut header = [0; 48];
         header[..2].copy_from_slice(&[0x01, 0xa1]);

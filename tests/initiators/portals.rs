@@ -1,6 +1,5 @@
-//! Where a target is reached: several portals and portal groups, IPv6 and both families on one
-//! socket, and a target that sends its initiators elsewhere. libiscsi's tools and our own initiator
-//! read what discovery tells and follow.
+//! Portals: several portals and portal groups, IPv6, both address families on one socket, and a target that redirects
+//! its initiators. libiscsi's tools and our own initiator read the discovery results and follow them.
 
 use engine::Buf;
 use harness::directory::Directory;
@@ -25,7 +24,7 @@ fn serve(port: u16, place: &str) -> Sanstone {
         .owning(directory)
 }
 
-/// Sends whoever logs in on this port elsewhere.
+/// Redirects every login on this port.
 fn redirect(port: u16, setting: &str, settings: &str) -> Sanstone {
     let directory = Directory::new();
     let configuration = format!(
@@ -40,7 +39,7 @@ fn tool(name: &str, arguments: &[&str]) -> Ran {
     run(command.args(arguments), Duration::from_secs(120))
 }
 
-/// The portals that discovery tells, as `ADDRESS:PORT,TAG`.
+/// The portals that discovery reports, as `ADDRESS:PORT,TAG`.
 #[track_caller]
 fn portals(address: &str) -> Vec<String> {
     let ran = tool("iscsi-ls", &[&format!("iscsi://{address}")]).success();
@@ -72,7 +71,7 @@ fn holds_data(address: &str) {
     });
 }
 
-/// The status that refuses a login there, and what comes with it.
+/// The status with which a login there is refused, and the text that comes with it.
 fn refusal(address: &str) -> String {
     let refused = Session::login(address, IQN, 0, 1, &[]);
     refused.expect_err("the login is refused").to_string()
@@ -140,7 +139,7 @@ fn each_group_is_a_target_port_with_sessions_of_its_own() {
             "no {name} in {page:?}"
         );
     }
-    // At the same one it is the same session, which begins anew.
+    // At the same target port it reinstates the session.
     let _third = login(two);
     let error = second
         .wait_until_ready()
@@ -160,7 +159,7 @@ fn a_portal_on_all_addresses_is_told_as_the_one_that_was_used() {
         assert_eq!(portals(&address), [format!("{address},1")]);
         is_a_disk(&address);
     }
-    // On [::] come both families; IPv4 is told, and let in, as IPv4.
+    // [::] accepts both families; IPv4 peers are reported and admitted as IPv4.
     let port = harness::free_port();
     let only_from = "allow_from = [\"127.0.0.0/8\", \"::1\"]";
     let _server = serve(port, &format!("portals = [\"[::]:{port}\"]\n{only_from}"));
@@ -233,13 +232,13 @@ fn a_target_that_has_moved_sends_everybody_to_its_new_place() {
             "{said}"
         );
         if !permanent {
-            // libiscsi follows 0101h alone.
+            // libiscsi follows only 0101h.
             is_a_disk(&address);
         }
         holds_data(&address);
         assert_eq!(portals(&address), [format!("{address},1")]);
     }
-    // Who may not log in learns nothing.
+    // An initiator that may not log in learns no address.
     let setting = format!("to = \"127.0.0.1:{new}\"");
     let old = harness::free_port();
     let _server = redirect(
@@ -265,7 +264,7 @@ fn our_initiator_remembers_what_has_moved_for_good_and_does_not_go_round_in_circ
     let server = redirect(old, &setting, "allow = [\"*\"]\n");
     on_lane(async {
         let disk = IscsiDisk::open(at_url(&url)).await.expect("it is let in");
-        // The old place is gone, and the new one starts again: the session finds it all the same.
+        // The old portal is gone and the new one restarts: the session still finds it.
         drop(server);
         drop(served);
         let _served = Sanstone::serve_on(new, directory.path(), file, &["disk"]);

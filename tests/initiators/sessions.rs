@@ -1,5 +1,5 @@
-//! Sessions from their begin to their end, PDU by PDU: one connection each, a new login of the same
-//! initiator port, and peers that fall silent.
+//! Sessions from login to end, PDU by PDU: one connection each, a second login of the same initiator port, and peers
+//! that fall silent.
 
 use harness::directory::Directory;
 use harness::process::Daemon;

@@ -1,5 +1,5 @@
-//! The report in a real browser: its plots are drawn, its script runs without an error, what is at a mark is
-//! said to a keyboard, and it prints.
+//! The report in a real browser: its plots are drawn, its script runs without errors, marks can be read with the
+//! keyboard, and it prints.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 

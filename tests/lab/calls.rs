@@ -1,4 +1,4 @@
-//! Calls that are wrong end with code 2 and say what to write, and nobody's data is written over.
+//! Invalid calls end with code 2 and say what to write, and user data is never overwritten.
 
 use std::fs;
 
@@ -122,7 +122,7 @@ fn data_is_not_written_over_unless_it_may_be_lost() {
         fs::read(&file).expect("it is there") != data,
         "nothing was written"
     );
-    // What a run has left is nobody's data.
+    // What a run leaves behind does not count as user data.
     place
         .run(&["run", "effectiveness", "--on", &shown, "--quick"])
         .success();

@@ -31,7 +31,7 @@ use harness::{
 };
 use serde_json::Value;
 
-/// A directory with the outputs of one call.
+/// A directory for the outputs of one run.
 struct Place {
     directory: Directory,
 }
@@ -47,7 +47,7 @@ impl Place {
         self.directory.join(name).to_string_lossy().into_owned()
     }
 
-    /// The call `lab` with these arguments, and both files to write to.
+    /// The command `lab` with these arguments, writing both output files.
     fn command(&self, arguments: &[impl AsRef<OsStr>]) -> Command {
         let mut command = Command::new(binary());
         command.arg("lab").args(arguments);
@@ -65,13 +65,13 @@ impl Place {
         serde_json::from_str(&text).expect("it is JSON")
     }
 
-    /// The JSON of a run that may still be under way, if it has left any.
+    /// The JSON written so far by a run that may still be in progress.
     fn kept(&self) -> Option<Value> {
         let text = fs::read_to_string(self.directory.join("lab.json")).ok()?;
         (!text.is_empty()).then(|| serde_json::from_str(&text).expect("it is whole"))
     }
 
-    /// The page, which must need nothing else.
+    /// The HTML page, which must be self-contained.
     fn page(&self) -> String {
         let page = fs::read_to_string(self.directory.join("lab.html")).expect("it is there");
         for outside in ["http://", "https://", " src=", "@import", "url("] {
@@ -80,7 +80,7 @@ impl Place {
         page
     }
 
-    /// The call of a profile's quick form on the file `made.img`, which it makes, and on `db` beside it.
+    /// The arguments for a profile's quick form on the file `made.img`, which it creates, and on `db`.
     fn beside(&self, profile: &str, configuration: &str) -> Vec<String> {
         let file = self.path("made.img");
         let call = ["run", profile, "--quick", "-c", configuration];
@@ -113,7 +113,7 @@ throttle = { rate = "100Gbit/s", latency = "5ms", of = { ram = { size = "8MiB" }
     }
 }
 
-/// A run that ends with its test, however that ends.
+/// A run that is killed when its test ends, however it ends.
 struct Lab(Child);
 
 impl Drop for Lab {
@@ -123,7 +123,7 @@ impl Drop for Lab {
     }
 }
 
-/// What is the same for every profile: an answer, figures, and that its page shows them.
+/// Checks common to all profiles: an answer, figures, and a page that shows them.
 #[track_caller]
 fn assert_told(place: &Place, ran: &Ran) -> Value {
     let json = place.json();
@@ -146,8 +146,7 @@ fn assert_told(place: &Place, ran: &Ran) -> Value {
     json
 }
 
-/// Where a profile shows layers, they are the whole: at the mean, and of the same operations at the median and the 99th
-/// percentile.
+/// Checks that the layers a profile shows add up to the whole: at the mean, at the median and at the 99th percentile.
 #[track_caller]
 fn assert_adds_up(json: &Value) {
     let Some(layers) = json["layers"].as_array() else {
@@ -164,13 +163,13 @@ fn assert_adds_up(json: &Value) {
     }
 }
 
-/// Whether nothing has been left of a file that was made for a run.
+/// Checks that nothing is left of a file created for a run.
 #[track_caller]
 fn assert_gone(path: &str) {
     assert!(!Path::new(path).exists(), "{path} was left");
 }
 
-/// Starts `lab`, and waits until it has told of what has `told` in it.
+/// Starts `lab`, and waits until it has printed a line that contains `told`.
 fn begun(mut lab: Command, told: &str) -> Child {
     let mut lab = lab
         .stdin(Stdio::null())
@@ -180,7 +179,7 @@ fn begun(mut lab: Command, told: &str) -> Child {
         .expect("it starts");
     let mut lines = BufReader::new(lab.stderr.take().expect("it is piped")).lines();
     let is_it = |line: &io::Result<String>| line.as_ref().is_ok_and(|line| line.contains(told));
-    // Nothing is left behind by this test either.
+    // This test must not leave anything behind either.
     if !lines.any(|line| is_it(&line)) {
         let _ = (lab.kill(), lab.wait());
         panic!("it never told of {told}");

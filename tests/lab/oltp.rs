@@ -1,4 +1,4 @@
-//! Transactions on a database server, on a stripe that is attached, on a plain file and in a directory.
+//! Transactions on a database server: on an attached stripe, on a plain file and in a directory.
 
 use std::{
     ffi::OsStr,
@@ -19,7 +19,7 @@ use crate::{Place, assert_gone, assert_told, begun};
 
 const LIMIT: Duration = Duration::from_secs(600);
 
-/// Whether a server, its client and sysbench are here; if not, the test is skipped.
+/// Whether a server, its client and sysbench are installed; if not, the test is skipped.
 fn has_packages() -> bool {
     let has = find_program("sysbench").is_some();
     if !has {
@@ -28,7 +28,7 @@ fn has_packages() -> bool {
     has && has_mariadb()
 }
 
-/// Whether that server and its client are here; if not, the test is skipped.
+/// Whether MariaDB and its client are installed; if not, the test is skipped.
 pub(crate) fn has_mariadb() -> bool {
     let all = ["mariadbd", "mariadb"];
     let has = all.iter().all(|name| find_program(name).is_some());
@@ -38,7 +38,7 @@ pub(crate) fn has_mariadb() -> bool {
     has
 }
 
-/// The same of the other one.
+/// The same for PostgreSQL.
 pub(crate) fn has_postgresql() -> bool {
     let has = Path::new("/usr/lib/postgresql").exists();
     if !has {
@@ -47,7 +47,7 @@ pub(crate) fn has_postgresql() -> bool {
     has
 }
 
-/// Whether volumes can be attached and file systems be mounted here.
+/// Whether volumes can be attached and file systems mounted here.
 pub(crate) fn can_mount() -> bool {
     let can = rustix::process::geteuid().is_root() && Path::new("/dev/fuse").exists();
     if !can {
@@ -82,7 +82,7 @@ file = { path = "other.img", size = "640MiB" }
     path
 }
 
-/// Nothing that was started for this place is left: no process names it, no mount and no loop device has it.
+/// Checks that nothing started for this place is left: no process names it, no mount or loop device uses it.
 #[track_caller]
 pub(crate) fn assert_nothing_left(place: &Place) {
     let of_place = place.directory.path().to_string_lossy().into_owned();
@@ -99,11 +99,11 @@ pub(crate) fn assert_nothing_left(place: &Place) {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// The call, whose temporary files are in the place.
+/// The command, with its temporary files in the place.
 fn prepared(place: &Place, arguments: &[impl AsRef<OsStr>]) -> Command {
     let temporary = place.directory.join("tmp");
     fs::create_dir_all(&temporary).expect("a fresh directory");
-    // The server's user comes through.
+    // So that the server's user can enter.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(place.directory.path(), open).expect("it is ours");
     let mut command = place.command(arguments);
@@ -151,7 +151,7 @@ fn oltp_on_an_attached_stripe_beside_a_plain_file() {
     let json = assert_told(&place, &ran);
     assert_sites(&json, &[&file, "db"], 1);
     for site in 0..2 {
-        // Counted in ticks of 10 ms, of which fewer transactions may take none.
+        // Counted in ticks of 10 ms, so a few transactions may show none.
         let round = &json["figures"]["sites"][site]["rounds"][0];
         let of_load = round["load_cpu_us"].as_f64().expect("a figure");
         assert!(of_load > 0.0, "{round}");
@@ -171,7 +171,7 @@ fn oltp_on_an_attached_stripe_beside_a_plain_file() {
     );
     assert_gone(&file);
     assert_nothing_left(&place);
-    // What it has left on the volume is nobody's data.
+    // What it leaves on the volume does not count as user data.
     let profile = place.directory.write("short.toml", short("mariadb"));
     let again = [
         "run",
@@ -223,7 +223,7 @@ fn what_cannot_be_run_is_named_with_the_mend() {
         let place = Place::new();
         let profile = place.directory.write("mine.toml", text);
         let mut command = place.command(&["run", &profile.to_string_lossy(), "--on", "/tmp"]);
-        // Nothing is to be found there, and little in /usr/sbin.
+        // There is nothing to be found in that PATH, and little in /usr/sbin.
         let ran = run(command.env("PATH", place.directory.path()), LIMIT);
         assert_eq!(ran.code(), Some(2), "{ran}");
         for part in parts {
@@ -245,7 +245,7 @@ fn what_cannot_be_run_is_named_with_the_mend() {
     );
 }
 
-/// A run of hours on a plain file, whose first round is over.
+/// Starts a run of hours on a plain file, and waits until its first round is over.
 fn begun_for_hours(place: &Place, file: &str) -> Child {
     let long = short("mariadb").replace("rounds = 2", "rounds = 1000");
     let profile = place.directory.write("long.toml", long);

@@ -1,5 +1,5 @@
-//! Where the time of a commit goes, with real daemons: a delay that is planted in one place, so long that noise does not
-//! matter, is in the row of that place and in no other, and the advice leads there.
+//! Where the time of a commit goes, with real daemons: a delay planted in one place, too long to be noise, appears in
+//! the row of that place and in no other, and the advice points there.
 
 use std::{
     io::{Read, Write},
@@ -19,7 +19,7 @@ use crate::{Place, assert_told};
 const DELAY: Duration = Duration::from_millis(50);
 const FILE: &str = "{ file = { path = \"v.img\", size = \"80MiB\" } }";
 
-/// A volume `v` whose requests take so much longer in a layer.
+/// A volume `v` with a layer that delays requests by this much.
 fn late(kind: &str, delay: Duration) -> String {
     let ms = delay.as_millis();
     let layer = match kind {
@@ -62,7 +62,7 @@ fn row(json: &Value, name: &str) -> f64 {
     row.map_or(0.0, |row| row["p50_us"].as_f64().expect("a time"))
 }
 
-/// The row has the delay, and no other row has half as much.
+/// Checks that the row has the delay, and that no other row has half as much.
 #[track_caller]
 fn assert_planted_in(json: &Value, planted: &str) {
     let there = row(json, planted);
@@ -150,7 +150,7 @@ fn a_slow_share_of_a_stripe_is_named() {
     );
     let slow = Sanstone::serve(directories[1].path(), &late("throttle", DELAY), &["v"]);
     let place = Place::new();
-    // So short a unit that each commit uses both.
+    // The unit is so small that each commit uses both shares.
     let text = format!(
         "[volume.db]\nstripe = {{ unit = \"4KiB\", of = [\n  {{ iscsi = {{ url = \"{}\" }} }},\n  {{ iscsi = {{ url = \
          \"{}\" }} }},\n] }}\n",
@@ -173,7 +173,7 @@ fn a_slow_share_of_a_stripe_is_named() {
     }
 }
 
-/// A way to `to` that takes longer, in either direction. It ends with its connections.
+/// A slow path to `to`, in both directions. It ends with its connections.
 fn slow_way(to: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("a bound socket has one");

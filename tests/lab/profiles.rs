@@ -1,4 +1,4 @@
-//! Every profile in its quick form, on what it may be run on.
+//! Every profile in its quick form, on each kind of storage it supports.
 
 use std::fs;
 
@@ -236,7 +236,7 @@ fn effectiveness_counts_the_process_that_is_named() {
     assert!(ran.stdout.contains(&format!("process {pid}")), "{ran}");
 }
 
-/// A commit on a link of `latency`, by its parts.
+/// The parts of a commit on a link with this latency.
 fn commit(place: &Place, latency: &str) -> Value {
     let text = format!(
         "[volume.db]\nthrottle = {{ rate = \"100Gbit/s\", latency = \"{latency}\", of = {{ file = {{ path = \
@@ -260,7 +260,7 @@ fn commit_on_a_file_and_a_planted_delay_is_in_its_row() {
     let json = assert_told(&place, &ran);
     assert!(json["figures"]["commits"].as_u64().expect("a number") > 0);
     assert_gone(&file);
-    // So long that nothing else on this machine takes as long.
+    // Longer than anything else on this machine takes.
     let delayed = commit(&place, "20ms");
     let layers = delayed["figures"]["waits"]["layers"].as_array();
     let layers = layers.expect("layers");
@@ -282,7 +282,7 @@ fn commit_on_a_file_and_a_planted_delay_is_in_its_row() {
     );
 }
 
-/// The names of the rows that a commit on `url` shows, and what each has at the median.
+/// The rows that a commit on `url` shows: names and medians.
 fn commit_rows(url: &str) -> Vec<(String, f64)> {
     let place = Place::new();
     let ran = place
@@ -300,7 +300,7 @@ fn commit_rows(url: &str) -> Vec<(String, f64)> {
 #[test]
 fn commit_shows_what_a_target_of_ours_has_of_it() {
     let directory = Directory::new();
-    // One lane, so that the layer and its file are where the session is.
+    // One lane, so that the layer and its file are on the session's lane.
     let volume = "lanes = 1\n[volume.v]\nthrottle = { rate = \"100Gbit/s\", latency = \"20ms\", \
                   of = { file = { path = \"v.img\", size = \"80MiB\" } } }\n";
     let target = Sanstone::serve(directory.path(), volume, &["v"]);
@@ -314,7 +314,7 @@ fn commit_shows_what_a_target_of_ours_has_of_it() {
         "medium",
     ];
     assert_eq!(names, expected);
-    // A write and a flush at least, each behind the delay that is planted there.
+    // At least a write and a flush, each delayed by the planted latency.
     assert!(rows[3].1 > 40_000.0, "{rows:?}");
 }
 
@@ -352,7 +352,7 @@ fn commit_on_a_stripe() {
         nodes.iter().any(|node| node["node"] == "db/stripe/0/file"),
         "{json}"
     );
-    // What it has left is nobody's data.
+    // What it leaves behind does not count as user data.
     assert_told(&place, &place.run(&call).success());
 }
 

@@ -1,4 +1,4 @@
-//! A run that was interrupted or killed goes on where it stopped, and one that was not is not repeated.
+//! A run that was interrupted or killed resumes where it stopped; a completed run is not repeated.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ time = "10h"
 const FIRST: &str = "write of 32KiB by 4KiB";
 const SECOND: &str = "write of 16MiB by 4KiB";
 
-/// The volume `db`, each I/O of which takes so long.
+/// The volume `db`, with this latency for each I/O.
 fn volume(place: &Place, latency: &str) -> String {
     let text = format!(
         "[volume.db]\nthrottle = {{ rate = \"100Gbit/s\", latency = \"{latency}\", of = {{ ram = {{ size = \
@@ -36,8 +36,8 @@ fn volume(place: &Place, latency: &str) -> String {
     path.to_string_lossy().into_owned()
 }
 
-/// Begins a run of which the first step takes a second and the second ten minutes, and ends it by this signal
-/// once it has kept the first.
+/// Starts a run whose first step takes a second and the second ten minutes, and ends it with this signal once the first
+/// is stored.
 fn end_after_the_first_step(place: &Place, call: &[&str], name: &str) {
     let mut lab = place.command(call);
     let lab = lab.stdin(Stdio::null()).stdout(Stdio::null());
@@ -70,7 +70,7 @@ fn goes_on_after(name: &str) {
     assert!(known["iops"].as_f64().expect("a rate") > 0.0, "{json}");
     assert_eq!(json["steps"][SECOND], Value::Null, "{json}");
 
-    // Another profile is not what was ended.
+    // A different profile does not match the interrupted run.
     fs::write(&*path, PROFILE.replace("10h", "9h")).expect("it is ours");
     let ran = place.run(&call);
     assert_eq!(ran.code(), Some(2), "{ran}");
@@ -119,7 +119,7 @@ fn loads_of_a_generator_are_recalled_with_their_figures() {
     let file = place.path("made.img");
     let call = ["run", "queue", "--on", &file, "--quick"];
     place.run(&call).success();
-    // What an interrupt would have left: all but the last steps.
+    // As left by an interrupt: without the last steps.
     let mut json = place.json();
     json["interrupted"] = true.into();
     let steps = json["steps"].as_object_mut().expect("steps");

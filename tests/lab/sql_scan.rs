@@ -48,7 +48,7 @@ fn sql_scan_on_a_stripe_beside_a_plain_file() {
         }
     }
     assert_gone(&file);
-    // What it has left is nobody's data.
+    // What it leaves behind does not count as user data.
     let profile = place.directory.write("short.toml", SHORT);
     let profile = profile.to_string_lossy();
     let again = ["run", &profile, "-c", &configuration, "--on", "db"];
@@ -141,7 +141,7 @@ fn what_cannot_be_run_is_named_with_the_mend_before_anything_is_made() {
     let ran = place.run(&["run", "queue", "--on", "./f", "--data", "day.csv"]);
     assert_eq!(ran.code(), Some(2), "{ran}");
     assert!(ran.stderr.contains("sql-scan does"), "{ran}");
-    // A disk that is too small keeps what it has.
+    // A disk that is too small is left unchanged.
     let small = place.directory.write("small.img", vec![0; 1 << 20]);
     let profile = place.directory.write("short.toml", SHORT);
     let call = [
@@ -159,7 +159,7 @@ fn what_cannot_be_run_is_named_with_the_mend_before_anything_is_made() {
     assert!(fs::read(&small).expect("it is there") == vec![0; 1 << 20]);
 }
 
-/// The statements on a server, on a plain file, on a stripe and on another volume of the same configuration.
+/// Runs the statements on a server: on a plain file, on a stripe and on another volume of the same configuration.
 fn served(database: &str) {
     if !can_mount() {
         return;
@@ -194,7 +194,7 @@ fn served(database: &str) {
     assert_no_copies(&place);
 }
 
-/// Nothing is left of copies of the configuration.
+/// Checks that no copies of the configuration are left.
 #[track_caller]
 fn assert_no_copies(place: &Place) {
     let entries = fs::read_dir(place.directory.path()).expect("it is there");

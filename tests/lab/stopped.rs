@@ -1,5 +1,5 @@
-//! A target that stops: an open loop shows it in the latency of all that arrived meanwhile, a closed loop in that of
-//! the few that were outstanding.
+//! A target that stalls: an open loop shows it in the latency of all I/Os that arrived in the meantime, a closed loop
+//! only in that of the few outstanding ones.
 
 use std::{
     process::Stdio,
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::{Lab, Place};
 
-/// Closed loops, and then an open one at a rate that is no effort.
+/// Closed loops, then an open one at an easily reached rate.
 const PROFILE: &str = r#"
 kind = "queue"
 about = "Four at a time, and then 1,500 a second"
@@ -28,12 +28,12 @@ spacing = "even"
 
 const OUTSTANDING: u64 = 4;
 const RATE: f64 = 1500.0;
-/// The generator begins so many; what arrives then waits for its turn, which counts as well.
+/// The generator's limit of outstanding I/Os; later arrivals wait, and that wait is part of their latency.
 const BEGUN_MAX: f64 = 1024.0;
 const STOP: Duration = Duration::from_millis(1500);
 const LONG_MS: f64 = 300.0;
 
-/// Waits until the run has kept this step; whether it did so before its end.
+/// Waits until the run has stored this step; returns whether it did so before it ended.
 fn has_kept(place: &Place, lab: &mut Lab, step: &str) -> bool {
     while lab.0.try_wait().expect("a child of ours").is_none() {
         if place
@@ -47,9 +47,9 @@ fn has_kept(place: &Place, lab: &mut Lab, step: &str) -> bool {
     false
 }
 
-/// Stops the target while the load that begins now is measured, as far as this machine lets us.
+/// Stops the target during the load that begins now, as precisely as this machine permits.
 fn stop(target: &mut Sanstone) {
-    // The first tenth of a load's time does not count.
+    // The first tenth of a load's time is not measured.
     sleep(Duration::from_secs(1));
     target.daemon().stop();
     let began = Instant::now();
@@ -59,7 +59,7 @@ fn stop(target: &mut Sanstone) {
     target.daemon().signal("CONT");
 }
 
-/// I/Os that took so long, at the least.
+/// The number of I/Os that took at least this long.
 fn long(buckets: &Value) -> u64 {
     let buckets = buckets.as_array().expect("buckets").iter();
     let count = |bucket: &Value| {
@@ -77,7 +77,7 @@ fn all(buckets: &Value) -> u64 {
         .sum()
 }
 
-/// What a closed and an open loop say of a target that was stopped in the midst of each.
+/// The results of a closed and an open loop during each of which the target was stopped.
 fn stopped_twice() -> Option<(Value, Value)> {
     let place = Place::new();
     let directory = Directory::new();
@@ -104,10 +104,11 @@ fn stopped_twice() -> Option<(Value, Value)> {
 
 #[test]
 fn an_open_loop_shows_a_stop_in_all_that_arrived_meanwhile_and_a_closed_one_in_few() {
-    // All that arrived in the stop but its last moments, to an eighth as buckets are, and more than began.
+    // All I/Os that arrived during the stop except its last moments (to an eighth, the bucket width), and more than
+    // were outstanding.
     let arrived = RATE * (STOP.as_secs_f64() - LONG_MS * 1.125 / 1e3);
     assert!(arrived > 1.5 * BEGUN_MAX);
-    // A machine with much else to do is late with the stop, or stops itself: then once more.
+    // A busy machine may be late with the stop, or stall itself: then try again.
     let seen = (0..5).any(|_| {
         let Some((closed, open)) = stopped_twice() else {
             return false;

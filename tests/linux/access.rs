@@ -1,12 +1,11 @@
-//! Who may log in: CHAP with every algorithm that open-iscsi has, in one direction and in both, and
-//! what is refused.
+//! Access control: CHAP with every algorithm of open-iscsi, one-way and mutual, and refused logins.
 
 use crate::{Check, QUIET, host::Host};
 
 const USER: (&str, &str) = ("dbhost", "a-secret-of-22-letters");
 const TARGET: (&str, &str) = ("t0", "the-other-one-of-24-let.");
 
-/// A target that demands CHAP, with these algorithms, and can prove itself.
+/// A target that demands CHAP with these algorithms, and can authenticate itself.
 fn host(name: &str, algorithms: &str) -> Host {
     let target = format!(
         "chap = {{ user = \"{}\", secret_file = \"in\" }}\n\
@@ -35,7 +34,7 @@ fn settings(algorithms: &str, secret: &str, target: Option<&str>) -> String {
     text
 }
 
-/// Logs in one way and both ways with the one algorithm that each side is allowed.
+/// Logs in with one-way and with mutual CHAP, using the single allowed algorithm.
 fn both_ways_with(ours: &str, theirs: &str) {
     let host = host(&format!("chap-{ours}"), &format!("\"{ours}\""));
     let Some(check) = Check::begin(&QUIET, &[]) else {
@@ -128,7 +127,7 @@ fn chap_refuses_a_wrong_secret_and_says_so_on_both_sides() {
         .run(&format!("iscsiadm -m node -o delete -T {}", host.iqn))
         .success();
 
-    // And all of that has locked nobody out.
+    // None of this has locked anybody out.
     let right = settings("SHA256", USER.1, Some(TARGET.1));
     check
         .run(&format!("login {} {right}", host.node()))

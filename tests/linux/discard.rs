@@ -1,10 +1,9 @@
-//! Space that is given back: the file behind the disk gets smaller, and what was discarded or
-//! zeroed reads as zeroes.
+//! Deallocation: the file behind the disk shrinks, and discarded or zeroed blocks read as zeroes.
 
 use crate::{Check, QUIET, host::Host};
 use std::os::unix::fs::MetadataExt;
 
-/// What the file behind the disk takes on this machine, in bytes.
+/// The space allocated to the file behind the disk, in bytes.
 fn allocated_bytes(host: &Host) -> u64 {
     std::fs::metadata(host.image())
         .expect("it is served")

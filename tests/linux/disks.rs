@@ -1,4 +1,4 @@
-//! What every user of a disk does: find it, log in, make a file system and trust it.
+//! The usual life of a disk: discovery, login, a file system, and data that must survive.
 
 use crate::{Check, QUIET, host::Host};
 use harness::guest::LONG;

@@ -1,5 +1,5 @@
-//! What serves the guests: a `sanstone serve` of a check's own on this machine, at addresses that
-//! the guests reach under the same name.
+//! The server for the guests: a check's private `sanstone serve` on this machine, at addresses that are the same in the
+//! guests.
 
 use harness::directory::Directory;
 use harness::process::{Daemon, wait_until_free};
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// The guests' way to this machine; see tests/linux/guest/init.
+/// Addresses at which guests reach this machine; see tests/linux/guest/init.
 pub(crate) const ADDRESSES: [&str; 2] = ["127.0.2.1", "127.0.2.2"];
 
 /// A daemon with one target and two portals.
@@ -72,7 +72,7 @@ impl Host {
         }
     }
 
-    /// A daemon at portals of its own that sends the initiators of `there` there.
+    /// A daemon at separate portals that redirects initiators to `there`.
     pub(crate) fn redirect(there: &Host, permanent: bool) -> Host {
         let directory = Directory::new();
         let (iqn, [to, _]) = (there.iqn.clone(), there.portals);
@@ -102,13 +102,13 @@ impl Host {
         )
     }
 
-    /// Starts it again where it was.
+    /// Restarts it at the same portals.
     fn restart(&mut self) {
         wait_until_free(self.portals[0]);
         self.daemon = start(&self.directory, self.portals[0]);
     }
 
-    /// Ends the daemon without a warning, and starts it again.
+    /// Kills the daemon and restarts it.
     pub(crate) fn kill_and_restart(&mut self) {
         self.daemon.signal("KILL");
         let ended = self.daemon.wait(Duration::from_secs(60));

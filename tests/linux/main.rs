@@ -1,11 +1,11 @@
-//! The real Linux initiator, in virtual machines: its kernel, open-iscsi, multipath-tools, file
-//! systems and sg3-utils against `sanstone serve` on this machine, its NBD client against `sanstone
-//! attach`, and the daemon, the demo and a volume as a file on that kernel themselves.
+//! The real Linux initiator, in virtual machines: its kernel, open-iscsi, multipath-tools, file systems and sg3-utils
+//! against `sanstone serve` on this machine, its NBD client against `sanstone attach`, and the daemon, the demo and a
+//! volume as a file running on that kernel.
 //!
-//! Two machines boot once and side by side. On the `quiet` one nothing is ever interrupted, so its
-//! kernel has nothing to complain about; on the `rough` one links fail and daemons restart. A check
-//! has a machine to itself, leaves it as it was, and ends with a look into the kernel's log: every
-//! warning and error must be one that the check expects, with the reason beside it.
+//! Two machines boot once and side by side. On the `quiet` one nothing is ever interrupted, so its kernel has nothing
+//! to complain about; on the `rough` one links fail and daemons restart. A check has a machine to itself, leaves it
+//! unchanged, and ends by examining the kernel's log: the check must list every warning and error as expected, with the
+//! reason.
 
 mod access;
 mod discard;
@@ -34,10 +34,10 @@ fn boot(name: &str) -> Mutex<Guest> {
     Mutex::new(Guest::boot(name, &scripts, &binary(), &[]))
 }
 
-/// Part of a line of the kernel's log that a check expects, and why it is no complaint.
+/// Part of an expected line of the kernel's log, and why it is harmless.
 type Expected = (&'static str, &'static str);
 
-/// What every check may find.
+/// Lines that any check may find.
 const ALWAYS: &[Expected] = &[
     (
         "Power-on or device reset occurred",
@@ -66,7 +66,7 @@ const ALWAYS: &[Expected] = &[
     ),
 ];
 
-/// What a check may find whose connection is lost, or its target gone for a while.
+/// Lines that a check may find if its connection is lost or its target is away for a while.
 const LOST: &[Expected] = &[
     (
         "ping timeout of",
@@ -81,8 +81,7 @@ fn expecting(some: &[Expected], others: &[Expected]) -> &'static [Expected] {
     [some, others].concat().leak()
 }
 
-/// A machine for one check. Make it after the hosts that it uses, so that it leaves them before
-/// they end.
+/// A machine for one check. Create it after the hosts that it uses, so that it logs out before they end.
 struct Check {
     guest: MutexGuard<'static, Guest>,
     expected: &'static [Expected],
@@ -136,8 +135,8 @@ impl Drop for Check {
     }
 }
 
-/// What a raw kernel log has of warnings or worse that is not expected. The warnings between "cut
-/// here" and "end trace" are one: expected if one of them is.
+/// The unexpected warnings and errors in a raw kernel log. The lines between "cut here" and "end trace" count as one,
+/// which is expected if any of them is.
 fn complaints(log: &str, expected: &[Expected]) -> String {
     let is_expected = |lines: &[&str]| {
         let mut expected = ALWAYS.iter().chain(expected);
@@ -159,7 +158,7 @@ fn complaints(log: &str, expected: &[Expected]) -> String {
             complaints.extend(ended.iter().filter(|_| !is_expected(&ended)));
         }
     }
-    // A trace whose end is missing is not understood, so none of it is expected.
+    // A trace without an end cannot be judged, so none of it is expected.
     complaints.extend(trace.into_iter().flatten());
     complaints.join("\n")
 }

@@ -28,7 +28,7 @@ struct Attached {
     daemon: Daemon,
     address: SocketAddr,
     directory: Directory,
-    /// How often its counts were asked for.
+    /// How often its counters were queried.
     asked: Cell<usize>,
 }
 
@@ -52,7 +52,7 @@ impl Attached {
         }
     }
 
-    /// Ends it in good order.
+    /// Shuts it down in an orderly way.
     fn stop(&mut self) {
         self.daemon.signal("TERM");
         let ended = self.daemon.wait(Duration::from_secs(60));
@@ -65,7 +65,7 @@ impl Attached {
         self.asked.set(0);
     }
 
-    /// How many such requests its file has had.
+    /// How many requests of this kind its file has received.
     fn count(&self, kind: &str) -> u64 {
         self.asked.set(self.asked.get() + 1);
         self.daemon.signal("USR1");
@@ -95,7 +95,7 @@ fn start(directory: &Directory, address: SocketAddr) -> Daemon {
     daemon
 }
 
-/// The guest as NBD client, if its kernel is one.
+/// The guest as an NBD client, if its kernel supports NBD.
 fn client(expected: &'static [Expected]) -> Option<Check> {
     let check = Check::begin(&QUIET, expected)?;
     if check.run("has_module nbd").code != Some(0) {
@@ -136,7 +136,7 @@ fn nbd_of_the_kernel_reads_what_it_wrote_over_several_connections() {
     check.run(&begin(attached.address, "-C 4")).success();
     attached.daemon.log_with_times("a client has come", 4);
     check.start("nbd_verify", LONG).finish().success();
-    // Given back is what is trimmed, and reads as zeroes.
+    // Trimmed blocks are deallocated and read as zeroes.
     check.run("fill /dev/nbd0 32").success();
     let before = attached.allocated_bytes();
     check
@@ -184,7 +184,7 @@ fn nbd_of_the_kernel_sends_flushes_and_fua() {
     check.run("nbd_write --fdatasync=4").success();
     let flushes = attached.count("flush");
     assert!(flushes >= 3, "{flushes}");
-    // The kernel sends FUA where it was told that there is one, and a flush only where there is none.
+    // The kernel sends FUA if the server offers it, and a flush only if it does not.
     check.run("nbd_write --sync=dsync").success();
     assert!(tap.fua() >= 16, "{}", tap.fua());
     check.run("nbd_end").success();
@@ -218,7 +218,7 @@ fn nbd_of_the_kernel_comes_back_after_a_server_that_ended_while_it_was_idle() {
     check.end();
 }
 
-/// A way to the server on which writes with FUA are counted.
+/// A proxy to the server that counts writes with FUA.
 struct Tap {
     address: SocketAddr,
     fua: Arc<AtomicU32>,
@@ -258,7 +258,7 @@ fn clone(stream: &TcpStream) -> TcpStream {
     stream.try_clone().expect("a socket")
 }
 
-/// Hands on what comes, and shows it to `look`: each byte once, but for the last seven of the piece before.
+/// Forwards the stream and shows it to `look`: each byte once, plus the last seven bytes of the previous piece.
 fn forward(mut from: TcpStream, mut to: TcpStream, look: impl Fn(&[u8])) {
     let (mut piece, mut kept) = (vec![0; 64 << 10], Vec::new());
     while let Ok(length @ 1..) = from.read(&mut piece) {

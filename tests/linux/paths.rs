@@ -1,5 +1,5 @@
-//! Paths that fail: under multipath one of two goes and comes back, a link is cut for a while under
-//! load. A disk grows while its file system is used. Applications see no error.
+//! Failing paths: under multipath one of two paths is lost and comes back; a link is cut for a while under load; a disk
+//! grows while its file system is in use. Applications see no error.
 
 use crate::{Check, LOST, QUIET, ROUGH, host::Host};
 use harness::forwarder::Forwarder;
@@ -73,7 +73,7 @@ fn link_loss_under_load_is_a_pause_and_no_error() {
     let load = check.start(&format!("load $(disk {node})"), LONG);
     load.wait_for("load: first round written");
     forwarder.stall();
-    // The kernel notices by its pings that nothing comes any more, and gives the session up.
+    // The kernel's pings go unanswered, and it gives the session up.
     check
         .run(&format!("until_true 200 not logged_in {} 1", host.iqn))
         .success();
@@ -103,7 +103,7 @@ fn resize_is_seen_by_a_mounted_file_system() {
     host.grow(80 << 20);
     host.signal("HUP");
     host.log_with("a disk has grown");
-    // The next command hears of it and is sent again; nothing else is different.
+    // The next command gets the unit attention and is resent; nothing else changes.
     check
         .run("fill /mnt/r/next 1 && sync && filled /mnt/r/next 0 1")
         .success();

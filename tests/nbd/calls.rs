@@ -1,4 +1,4 @@
-//! The command's own side: addresses that cannot be, sockets that are taken or left over, signals.
+//! The command line: invalid addresses, sockets that are in use or left over, signals.
 
 use std::process::Command;
 
@@ -26,7 +26,7 @@ fn an_address_that_cannot_be_is_refused_with_what_to_write() {
     ));
     assert_eq!(ran.code(), Some(1), "{ran}");
     assert!(ran.text().contains("make its directory first"), "{ran}");
-    // A file that is no socket stays as it is.
+    // A file that is not a socket is left alone.
     let file = directory.write("file", "precious");
     let ran = attach(&format!("unix:{}", file.display()));
     assert_eq!(ran.code(), Some(1), "{ran}");
@@ -49,7 +49,7 @@ fn a_socket_is_not_taken_from_who_listens_and_one_left_over_makes_way() {
     first.daemon.signal("KILL");
     first.daemon.wait(LIMIT).expect("it ends");
     assert!(first.socket().exists(), "a killed one leaves it");
-    // The kernel closes it a moment later than it ends the process.
+    // The kernel closes it a moment after the process has ended.
     while std::os::unix::net::UnixStream::connect(first.socket()).is_ok() {
         std::thread::yield_now();
     }

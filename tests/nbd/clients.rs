@@ -1,4 +1,4 @@
-//! Copies, patterns and checksums by clients that no one here wrote.
+//! Copies, patterns and checksums by third-party clients.
 
 use harness::noise;
 use std::fs;
@@ -64,7 +64,7 @@ fn an_image_is_copied_in_and_out_and_its_holes_stay() {
         "the copy differs"
     );
     qemu_img(&["compare", "-f", "raw", "-F", "raw", &image, &uri]).success();
-    // What is written is mapped, and the rest is not.
+    // Written blocks are mapped, the rest is not.
     let map = nbdinfo(&["--map", &uri]).success().stdout;
     let extents: Vec<Vec<&str>> = map
         .lines()
@@ -78,7 +78,7 @@ fn an_image_is_copied_in_and_out_and_its_holes_stay() {
         "{map}"
     );
     qemu_img(&["map", "-f", "raw", "--output=json", &uri]).success();
-    // QEMU's own way in.
+    // QEMU's own way of naming an export.
     let qcow2 = attached.directory.join("in.qcow2").display().to_string();
     qemu_img(&["convert", "-f", "raw", "-O", "qcow2", &image, &qcow2]).success();
     qemu_io(&uri, &[&format!("write -P 7 0 {SIZE}")]).success();
@@ -128,7 +128,7 @@ fn a_read_only_volume_takes_no_writes() {
     assert!(told.stdout.contains("is_read_only: true"), "{told}");
 }
 
-/// fio checks each block that it reads by its checksum, at every depth, with trims beside it.
+/// fio verifies the checksum of each block it reads, at every depth, with concurrent trims.
 #[test]
 fn fio_finds_every_block_as_it_was_written() {
     let attached = Attached::file("lanes = 2", &[]);

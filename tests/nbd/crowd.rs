@@ -1,4 +1,4 @@
-//! More connections than there may be, and others than clients.
+//! More connections than allowed, and connections that are not clients.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -38,7 +38,7 @@ fn more_clients_than_there_may_be_are_refused_until_one_leaves() {
     }
 }
 
-/// A connection that has named the export in the oldest way (NBD_OPT_EXPORT_NAME), and heard how long it is.
+/// A connection that has selected the export with the oldest option (NBD_OPT_EXPORT_NAME), and received its length.
 fn client_in_transmission(attached: &Attached) -> UnixStream {
     let mut stream = UnixStream::connect(attached.socket()).expect("it listens");
     stream.read_exact(&mut [0; 18]).expect("a greeting");
@@ -55,7 +55,7 @@ fn nonsense_ends_its_own_connection_alone() {
         let mut stream = UnixStream::connect(attached.socket()).expect("it listens");
         let mut greeting = [0; 18];
         stream.read_exact(&mut greeting).expect("a greeting");
-        // It may be sent away in the middle.
+        // The server may drop it half-way.
         let _ = stream.write_all(nonsense);
         let mut rest = Vec::new();
         let _ = stream.read_to_end(&mut rest);

@@ -1,5 +1,5 @@
-//! `sanstone attach --nbd` with other people's clients: libnbd's tools, QEMU's and fio; what its user may get wrong;
-//! and crowds.
+//! `sanstone attach --nbd` with third-party clients: libnbd's tools, QEMU's and fio; user mistakes; and crowds of
+//! clients.
 
 mod calls;
 mod clients;
@@ -19,7 +19,7 @@ use harness::sanstone::binary;
 const MIB: u64 = 1 << 20;
 /// The size of the volume.
 const SIZE: u64 = 64 * MIB;
-/// Before a client counts as hung.
+/// How long a client may take before it counts as hung.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// A volume for NBD clients, at a Unix socket in a directory of its own.
@@ -29,7 +29,7 @@ struct Attached {
 }
 
 impl Attached {
-    /// A file volume with further `settings` before it, attached with further `arguments`.
+    /// A file volume, attached with these `arguments`; `settings` precede its table.
     fn file(settings: &str, arguments: &[&str]) -> Attached {
         let directory = Directory::new();
         let table = format!(
@@ -87,8 +87,8 @@ fn qemu_io(uri: &str, commands: &[&str]) -> Ran {
     client("qemu-io", "qemu-utils", &arguments)
 }
 
-/// Has fio's NBD engine write at random, and check each block that it reads by its checksum, at `depth`; `beside` are
-/// further jobs.
+/// Has fio's NBD engine write randomly at `depth`, and verify the checksum of each block it reads; `beside` are
+/// additional jobs.
 #[track_caller]
 fn fio_verifies(uri: &str, depth: &str, beside: &[&str]) {
     let (uri, depth) = (format!("--uri={uri}"), format!("--iodepth={depth}"));

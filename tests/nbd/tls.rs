@@ -1,4 +1,5 @@
-//! TLS: other people's clients with certificates, who is let in, what bad files are told, and what is no handshake.
+//! TLS: third-party clients with certificates, who is admitted, messages for bad files, and bytes that are not a
+//! handshake.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -17,7 +18,7 @@ use crate::{LIMIT, MIB, SIZE, client, fio_verifies, nbdinfo};
 
 const RAM: &str = "state = \"state\"\nlanes = 2\n[volume.db]\nram = { size = \"67108864B\" }\n";
 
-/// An authority, and what it has signed, under the names that libnbd and QEMU look for.
+/// A certificate authority and the certificates it signed, under the file names that libnbd and QEMU expect.
 struct Authority(Directory);
 
 impl Authority {
@@ -62,7 +63,7 @@ impl Authority {
         self.0.join(name).display().to_string()
     }
 
-    /// What clients are given: the authority and, if it is `named`, a certificate of their own.
+    /// A client's files: the authority's certificate and, if `named`, a client certificate.
     fn client(&self, named: bool) -> PathBuf {
         let directory = self.0.join(if named { "named" } else { "unnamed" });
         fs::create_dir(&directory).expect("a test can make directories");
@@ -79,7 +80,7 @@ impl Authority {
     }
 }
 
-/// A volume in memory, by TLS, at a socket in a directory of its own or at a port.
+/// A memory volume served over TLS, at a private socket or at a port.
 struct Secure {
     daemon: Daemon,
     directory: Directory,
@@ -127,7 +128,7 @@ impl Secure {
         )
     }
 
-    /// The disk as QEMU's programs are told of it.
+    /// The disk as QEMU's programs name it.
     fn disk(&self) -> String {
         let server = format!(
             "file.server.type=inet,file.server.host=localhost,file.server.port={}",
@@ -145,7 +146,7 @@ impl Secure {
     }
 }
 
-/// The certificates as QEMU's programs are told of them.
+/// The certificates as QEMU's programs name them.
 fn credentials(certificates: &Path) -> String {
     let directory = certificates.display();
     format!("tls-creds-x509,id=tls0,endpoint=client,dir={directory}")
@@ -207,8 +208,8 @@ fn qemu_copies_by_tls() {
     img(&[&["compare"][..], &with, &[&file, &disk]].concat());
 }
 
-/// fio checks each block that it reads by its checksum, at every depth; its own NBD engine has no certificates, so QEMU
-/// is between.
+/// fio verifies the checksum of each block it reads, at every depth. Its NBD engine does not support certificates, so
+/// QEMU is in between.
 #[test]
 fn fio_finds_every_block_as_it_was_written_by_tls() {
     let authority = Authority::with_server();
@@ -231,7 +232,7 @@ fn fio_finds_every_block_as_it_was_written_by_tls() {
 fn a_client_needs_a_certificate_of_the_authority_that_is_named() {
     let (authority, foreign) = (Authority::with_server(), Authority::new());
     let (named, unnamed) = (authority.client(true), authority.client(false));
-    // One of its own, from somebody else, who trusts the server all the same.
+    // A client that trusts the server, but whose certificate is from another authority.
     let stranger = foreign.client(true);
     fs::copy(authority.path("ca-cert.pem"), stranger.join("ca-cert.pem")).expect("a copy");
     let secure = Secure::start(&authority, false, true);
@@ -243,7 +244,7 @@ fn a_client_needs_a_certificate_of_the_authority_that_is_named() {
     let log = secure.daemon.log_with_times("TLS could not begin", 2);
     assert!(log.contains("peer sent no certificates"), "{log}");
     assert!(log.contains("invalid peer certificate"), "{log}");
-    // And who does not trust the server does not stay.
+    // A client that does not trust the server disconnects.
     let distrustful = foreign.0.join("unnamed");
     fs::create_dir(&distrustful).expect("a directory");
     fs::copy(foreign.path("ca-cert.pem"), distrustful.join("ca-cert.pem")).expect("a copy");
@@ -301,7 +302,7 @@ fn bad_files_are_named_with_what_mends_them() {
         assert!(ran.text().contains(blamed), "{ran}");
         assert!(ran.text().contains(mend), "{ran}");
     }
-    // Half of it, or without NBD, is a mistake in the call.
+    // Giving only one of the options, or using them without NBD, is a usage error.
     for further in [&["--tls-key", &key][..], &["--tls-certificate", &cert]] {
         let line = ["attach", "-c", &config, "db", "--nbd", "127.0.0.1:0"];
         let ran = call(&[&line[..], further].concat());
@@ -347,7 +348,7 @@ fn a_client_that_asks_without_tls_is_told_of() {
         .log_with("it has asked for the volume without TLS");
 }
 
-/// A client by hand that has asked for TLS and been answered.
+/// A raw client that has requested TLS and received the reply.
 fn begun(secure: &Secure, with_request: &[u8]) -> UnixStream {
     let mut stream = UnixStream::connect(secure.socket()).expect("it listens");
     let mut greeting = [0; 18];
@@ -364,7 +365,7 @@ fn begun(secure: &Secure, with_request: &[u8]) -> UnixStream {
     stream
 }
 
-/// What comes until the end; a reset is one.
+/// All bytes until the connection ends; a reset counts as the end.
 fn rest(mut stream: UnixStream) -> Vec<u8> {
     let mut rest = Vec::new();
     let _ = stream.read_to_end(&mut rest);
@@ -377,7 +378,7 @@ fn what_is_no_handshake_ends_its_own_connection_alone() {
     let certificates = authority.client(false);
     let secure = Secure::start(&authority, false, false);
     let is_served = || nbdinfo(&["--size", &secure.uri(&certificates)]).success();
-    // Nobody is dismissed for silence before its time; the log says so in the end.
+    // Silent clients are not dropped before the time limit; the log reports it in the end.
     let silent = begun(&secure, &[]);
     // The beginning of a record of 16 KiB, and nothing of it.
     let mut stalled = begun(&secure, &[]);
@@ -398,7 +399,7 @@ fn what_is_no_handshake_ends_its_own_connection_alone() {
         b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0",
     ] {
         let mut stream = begun(&secure, &[]);
-        // It may be sent away in the middle.
+        // The server may drop it half-way.
         let _ = stream.write_all(garbage);
         rest(stream);
         is_served();
@@ -408,7 +409,7 @@ fn what_is_no_handshake_ends_its_own_connection_alone() {
     stream.write_all(&[22, 3, 1, 2, 0, 1]).expect("it is taken");
     drop(stream);
     secure.daemon.log_with_times("TLS could not begin", 6);
-    // Whoever could write into the stream before TLS must not be heard after.
+    // Data injected into the stream before TLS must have no effect afterwards.
     rest(begun(&secure, b"IHAVEOPT\0\0\0\x03\0\0\0\0"));
     secure
         .daemon
@@ -429,7 +430,7 @@ fn who_leaves_or_stays_is_no_hindrance_at_the_end() {
     let image = secure.directory.write("in.img", noise(9, SIZE as usize));
     let (image, uri) = (image.display().to_string(), secure.uri(&certificates));
     let copy = std::thread::spawn(move || {
-        // Whether it had come to its end by then is not known.
+        // It may or may not have completed by then.
         client("nbdcopy", "libnbd-bin", &[&image, &uri]);
     });
     secure.daemon.log_with("a client has come");

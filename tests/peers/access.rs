@@ -1,4 +1,4 @@
-//! A target that says how its ports may be used (ALUA, SPC-4 5.15), and says otherwise while it is in use.
+//! A target that reports access states for its ports (ALUA, SPC-4 5.15) and changes them while in use.
 
 use engine::{Buf, Duration, Payload, task, time};
 use harness::initiator::{at_url, in_flight, on_lane};
@@ -41,7 +41,7 @@ async fn write_some(disk: &IscsiDisk) {
     .await;
 }
 
-/// Writes until this is how they go, by portal. What a path is asked now and then is no use of it.
+/// Writes until the writes are distributed over the portals like this. Occasional probes of a path do not count as use.
 async fn goes_over(disk: &IscsiDisk, lio: &Lio, expected: [bool; 2]) {
     let deadline = time::now() + Duration::from_secs(180);
     loop {
@@ -74,7 +74,7 @@ fn the_ports_that_lio_calls_the_best_are_used_and_no_others() {
             ([NON_OPTIMIZED, UNAVAILABLE], [true, false]),
             ([OPTIMIZED, OPTIMIZED], [true, true]),
         ] {
-            // First what is better than it was, so that there is always a port to use.
+            // Improves states first, so that there is always a usable port.
             for portal in [1, 0] {
                 lio.set_state(portal, states[portal]);
             }

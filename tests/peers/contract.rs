@@ -1,6 +1,6 @@
-//! A disk of another target keeps the contract of a volume: random requests against a model, what
-//! must be refused, overlapping requests in flight. None of these targets promises that a read beside a write
-//! sees whole blocks: they leave it to the page cache, which does not.
+//! A disk of another target keeps the contract of a volume: random requests against a model, requests that must be
+//! refused, overlapping requests in flight. None of these targets promises that a read concurrent with a write sees
+//! whole blocks; they leave that to the page cache, which does not guarantee it.
 
 use harness::directory::Directory;
 use harness::disk::{Disk, Target};

@@ -1,5 +1,5 @@
-//! `sanstone discover` at every target: what it finds, that what it prints is a configuration that works, and what
-//! it says where it is refused.
+//! `sanstone discover` at every target: what it finds, that its output is a working configuration, and its message when
+//! it is refused.
 
 use std::fs;
 use std::net::TcpListener;
@@ -30,7 +30,7 @@ fn refused(ran: &Ran, code: i32, words: &[&str]) {
     }
 }
 
-/// What it says as JSON of the target with this name.
+/// Its JSON for the target with this name.
 #[track_caller]
 fn as_json(portal: &str, name: &str, arguments: &[&str]) -> Value {
     let ran = discover(portal, &[arguments, &["--json", "-"]].concat()).success();
@@ -40,7 +40,7 @@ fn as_json(portal: &str, name: &str, arguments: &[&str]) -> Value {
     target.unwrap_or_else(|| panic!("no {name}: {ran}")).clone()
 }
 
-/// Serves the volume that `printed` has, all of which is put before a table of targets.
+/// Serves the volume in `printed`, followed by a target table.
 fn serve_what_was_printed(printed: &str) -> Sanstone {
     let head = printed
         .lines()
@@ -115,7 +115,7 @@ fn several_portals_are_the_paths_of_one_volume() {
     drop(serve_what_was_printed(&printed));
 }
 
-/// Its portals are those of the guest's own network: its disk is asked where it was listed.
+/// LIO reports portals of the guest's own network, so the disk is queried at the portal that listed it.
 #[test]
 fn it_finds_lio_at_both_of_its_portal_groups_and_its_disk_at_the_one_that_can_be_reached() {
     let Some(lio) = Lio::serve(Backing::Ram, 1 << 20, 512) else {
@@ -184,7 +184,7 @@ fn a_target_that_refuses_us_says_so_beside_its_name() {
     assert!(error.contains("authentication"), "{error}");
     let file = secret_file(&directory, "initiator.secret", SECRET);
     let account = ["--chap-user", "host", "--chap-secret-file", &file, "--luns"];
-    // tgt knows no CHAP in a discovery session.
+    // tgt does not support CHAP in discovery sessions.
     let mend = "--discovery-without-chap";
     refused(
         &discover(portal, &account),

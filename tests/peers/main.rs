@@ -1,6 +1,6 @@
-//! Our initiator on targets that no one here wrote: Debian's tgt and istgt, and Linux's own (LIO). What
-//! it wrote it reads back at every depth and size, it keeps the contract of a volume, it finds what they offer, and
-//! it lives with any parameters that a peer may legally choose.
+//! Our initiator on third-party targets: Debian's tgt and istgt, and the kernel's own (LIO). It reads back what it
+//! wrote at every depth and size, keeps the contract of a volume, discovers what they offer, and copes with any
+//! parameters that a peer may legally choose.
 
 mod access;
 mod contract;

@@ -1,5 +1,5 @@
-//! A peer may choose any legal parameters: the smallest bursts and segments, no data before it is
-//! asked for, digests. Our initiator keeps to them and the data arrive all the same.
+//! A peer may choose any legal parameters: the smallest bursts and segments, no unsolicited data, digests. Our
+//! initiator must comply, and the data must arrive intact.
 
 use engine::Buf;
 use harness::directory::Directory;
@@ -15,7 +15,7 @@ use volume::{
 
 const DISK_BYTES: u64 = 16 << 20;
 
-/// Keys of RFC 7143 §13 as targets take them.
+/// Keys of RFC 7143 §13, in the targets' own syntax.
 const CHOICES: [&[(&str, &str)]; 5] = [
     &[
         ("MaxRecvDataSegmentLength", "512"),
@@ -29,7 +29,7 @@ const CHOICES: [&[(&str, &str)]; 5] = [
         ("FirstBurstLength", "262144"),
         ("MaxBurstLength", "16776192"),
     ],
-    // Several R2Ts of each write are open at a time.
+    // Several R2Ts of each write are outstanding at a time.
     &[
         ("InitialR2T", "Yes"),
         ("ImmediateData", "No"),
@@ -92,8 +92,8 @@ fn what_was_written_is_read_back_whatever_lio_has_chosen() {
     }
 }
 
-/// The key by which targets of ours tell where the time of a command goes is nothing to others: they answer
-/// that they do not know it, and the session goes on.
+/// Other targets do not know the key by which ours report stage times: they answer NotUnderstood, and the session goes
+/// on.
 #[test]
 fn a_target_that_does_not_know_a_key_of_ours_goes_on_without() {
     for target in [Target::Tgt, Target::Istgt, Target::Lio] {
@@ -125,7 +125,7 @@ fn a_target_that_does_not_know_a_key_of_ours_goes_on_without() {
     }
 }
 
-/// Asks for these digests, and writes and reads a little.
+/// Requests these digests, and writes and reads a little.
 fn with_digests(url: &str, header_digest: bool, data_digest: bool) {
     let bytes = noise(12, 200 << 10);
     let what = format!("{url} header {header_digest} data {data_digest}");

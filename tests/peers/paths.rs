@@ -1,5 +1,5 @@
-//! Two paths to one disk of a target that others wrote. One breaks, or lets nothing through, with writes
-//! in flight; requests go on over the other one, nothing is lost, and the path comes back.
+//! Two paths to one disk of a third-party target. One path breaks, or silently drops everything, with writes in flight;
+//! requests continue over the other, nothing is lost, and the path comes back.
 
 use engine::{Buf, Duration, Payload, task, time};
 use harness::disk::{Disk, Target};
@@ -33,7 +33,7 @@ fn by(forwarders: &[Forwarder; 2], url: &str) -> IscsiConfig {
     config
 }
 
-/// Waits until so many paths can be used.
+/// Waits until this many paths are usable.
 async fn paths(disk: &IscsiDisk, count: usize) {
     let deadline = time::now() + Duration::from_secs(180);
     while disk.live_paths() != count {
@@ -46,7 +46,7 @@ async fn paths(disk: &IscsiDisk, count: usize) {
     }
 }
 
-/// Writes each slot of its own again and again until it is told to end; gives what each holds then.
+/// Writes its own slots again and again until told to stop; returns what each slot then holds.
 async fn write(disk: SharedVolume, writer: u64, is_over: Rc<Cell<bool>>) -> Vec<(u64, u8)> {
     let own: Vec<u64> = (0..SLOTS).filter(|slot| slot % WRITERS == writer).collect();
     let mut held = Vec::new();
@@ -67,7 +67,7 @@ async fn write(disk: SharedVolume, writer: u64, is_over: Rc<Cell<bool>>) -> Vec<
     unreachable!("it is told to end")
 }
 
-/// Two sessions by the one portal of a disk: on two lanes, each with a session of its own, or with both on one.
+/// Two sessions through a disk's only portal: one on each of two lanes, or both on one lane.
 fn one_path_is_enough(target: Target, is_on_two_lanes: bool) {
     if let Some(served) = Disk::on(target, 16 << 20) {
         let portal: SocketAddr = served.address().parse().expect("an address");
@@ -136,7 +136,7 @@ fn one_path_of_lio_is_enough() {
     one_path_is_enough(Target::Lio, true);
 }
 
-/// What was lost on a path is ended by a LOGICAL UNIT RESET over the other one.
+/// Writes lost on one path are ended by a LOGICAL UNIT RESET over the other.
 #[test]
 fn one_path_of_lio_is_enough_where_each_has_a_portal_group_of_its_own() {
     if let Some(lio) = Lio::serve(Backing::File, 16 << 20, 512) {

@@ -1,5 +1,4 @@
-//! What our initiator wrote it reads back, from one request at a time to 128, from a single block
-//! to 4 MiB each.
+//! Our initiator reads back what it wrote, with 1 to 128 requests at a time, from a single block to 4 MiB each.
 
 use engine::{Buf, Payload};
 use harness::disk::{Disk, Target};
@@ -25,7 +24,7 @@ fn reads_back_what_it_wrote(target: Target, longest_bytes: usize) {
     let Some(disk) = Disk::on(target, (longest_bytes * longest_depth) as u64) else {
         return;
     };
-    // Every request takes its bytes from another place of the same noise.
+    // Every request uses a different slice of the same noise.
     let bytes = noise(5, (4 << 20) + 4096 * 128);
     let source: Payload = Buf::copy_of(&bytes).into();
     on_lane(async {

@@ -1,4 +1,4 @@
-//! A running `sanstone attach` of a measurement's own, ended in good order.
+//! A running `sanstone attach` for a measurement, shut down in an orderly way.
 
 use crate::directory::Directory;
 use crate::process::{Daemon, program};
@@ -67,7 +67,7 @@ impl Attachment {
         self.daemon.pid()
     }
 
-    /// What it has said.
+    /// Its log so far.
     pub fn log(&self) -> String {
         self.daemon.log()
     }
@@ -83,7 +83,7 @@ impl Drop for Attachment {
     }
 }
 
-/// A mount that whoever made it may leave behind; it goes with this.
+/// A mount that its creator might leave behind; dropping this removes it.
 #[derive(Debug)]
 pub struct Mounted(pub PathBuf);
 
@@ -93,7 +93,7 @@ impl Drop for Mounted {
     }
 }
 
-/// Takes away what is left of a mount, if anything is.
+/// Removes what is left of a mount, if anything.
 fn unmount(path: &Path) {
     let mut command = Command::new(program("umount", "mount"));
     let _ = command.arg("-l").arg(path).stderr(Stdio::null()).status();

@@ -1,9 +1,8 @@
-//! Runs libiscsi's conformance suite and counts it.
+//! Runs libiscsi's conformance suite and counts the outcomes.
 //!
-//! `iscsi-test-cu` calls a skipped test passed, runs most tests two or three times over, and a test
-//! that hangs ends the whole run. So each suite of its family `ALL`, which holds every test once,
-//! is a run of its own, killed when it has been silent for too long; the tests that came after one
-//! without an end are then run one by one.
+//! `iscsi-test-cu` reports skipped tests as passed, runs most tests two or three times, and a test that hangs blocks
+//! the whole run. So each suite of its family `ALL`, which contains every test once, is run separately and killed when
+//! it has been silent for too long; the tests after one that did not end are then run one by one.
 
 use crate::process::program;
 use crate::run::run_unless_silent;
@@ -19,9 +18,9 @@ pub enum Outcome {
     Passed,
     /// The test found a reason not to run, given here, and no assertion failed.
     Skipped(String),
-    /// An assertion failed; what the test said about it.
+    /// An assertion failed, with what the test printed about it.
     Failed(String),
-    /// It printed neither verdict: it hung, crashed or broke off; what it had printed.
+    /// It printed no verdict, because it hung, crashed or aborted; with what it had printed.
     NoEnd(String),
 }
 
@@ -48,21 +47,21 @@ impl Outcome {
 /// Outcomes by `Suite.Test`.
 pub type Outcomes = BTreeMap<String, Outcome>;
 
-/// How long a single test may be silent before it counts as hung. The slowest honest one looks
-/// once a minute whether a sanitize has ended.
+/// How long a single test may be silent before it counts as hung. The slowest correct one polls once a minute whether a
+/// sanitize has ended.
 const SILENCE: Duration = Duration::from_secs(300);
 
 /// What may be written in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destroys {
-    /// All there is on the disk.
+    /// The whole disk.
     Everything,
-    /// Nothing, on a disk that should refuse it: only the suite that tries this is let loose.
+    /// Nothing, on a disk that must refuse writes: only the suite that tries this is allowed to write.
     OnlyWhatIsReadOnly,
 }
 
-/// Runs all tests on the disk at this URL, or those of some suites (of all if `only` names none), with these arguments more:
-/// options, or the URL of a second path for the tests of several.
+/// Runs the tests of the suites in `only` (all if it is empty) on the disk at this URL. `arguments` are further
+/// options, or the URL of a second path for the multipath tests.
 ///
 /// # Panics
 /// If iscsi-test-cu is missing.
@@ -88,7 +87,7 @@ pub fn run_suite(url: &str, arguments: &[&str], destroys: Destroys, only: &[&str
         let of_all = arguments.iter().filter(|a| !a.starts_with("iscsi://"));
         let paths = arguments.iter().filter(|a| a.starts_with("iscsi://"));
         command.args(of_all).args(["-t", filter, url]);
-        // A reservation that a test leaves on its second path would meet the next test.
+        // A reservation that a test leaves on its second path would disturb the next test.
         if filter.starts_with("ALL.MultipathIO") {
             command.args(paths);
         }
@@ -109,7 +108,7 @@ pub fn run_suite(url: &str, arguments: &[&str], destroys: Destroys, only: &[&str
     outcomes
 }
 
-/// The outcomes over several disks: a test has passed if it did on one and failed on none.
+/// Merges the outcomes of several disks: a test passes if it passed on at least one disk and failed on none.
 pub fn together(disks: &[Outcomes]) -> Outcomes {
     let mut all = Outcomes::new();
     for (name, outcome) in disks.iter().flatten() {
@@ -125,7 +124,7 @@ pub fn together(disks: &[Outcomes]) -> Outcomes {
     all
 }
 
-/// Reads the suite's output: one outcome for each test in it, the worst one if a test ran twice.
+/// Parses the suite's output: one outcome per test, the worst if a test ran twice.
 pub fn count(output: &str) -> Outcomes {
     let mut outcomes = Outcomes::new();
     let mut suite = "";
@@ -161,9 +160,9 @@ pub fn count(output: &str) -> Outcomes {
     outcomes
 }
 
-/// CUnit's own verdict is a word at a line's end; `[FAILED]` and `[SKIPPED]` are libiscsi's talk.
+/// CUnit's verdict is a word at the end of a line; `[FAILED]` and `[SKIPPED]` are libiscsi's own messages.
 fn judge(text: &str) -> Outcome {
-    // What the suite says when it cleans up may follow the verdict of its last test.
+    // Messages from the suite's cleanup may follow the verdict of its last test.
     let ends_with = |word: &str| {
         let talk = format!("{word}    ");
         text.lines().any(|line| {
@@ -176,7 +175,7 @@ fn judge(text: &str) -> Outcome {
             .find_map(|line| line.split_once(mark))
             .map(|(_, why)| why.trim().to_owned())
     };
-    // Some tests forget to ask whether they may write, and fail at what they are not let do.
+    // Some tests do not check whether they may write, and fail when they are refused.
     let refused_itself = text.contains("--dataloss flag is not set in");
     if refused_itself {
         Outcome::Skipped("--dataloss flag is not set".to_owned())
@@ -235,7 +234,7 @@ pub fn expectation(outcomes: &Outcomes) -> String {
         })
 }
 
-/// The differences to an expectation file, a line each, with what the test itself said.
+/// The differences from an expectation file, one line each, with the test's own message.
 pub fn differences(expected: &str, outcomes: &Outcomes) -> Vec<String> {
     let expected: BTreeMap<&str, &str> = expected
         .lines()

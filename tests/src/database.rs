@@ -1,4 +1,4 @@
-//! What tests and measurements want of a database.
+//! The interface of databases used by tests and measurements.
 
 use crate::process::{Daemon, signal};
 use crate::run::run;
@@ -11,8 +11,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// A database server with its data in one directory. Its processes run as `nobody`.
 pub trait Database: Sized {
-    /// Makes an empty one in `data`, which is on the volume; `run` is a directory beside it, for
-    /// sockets and logs.
+    /// Creates an empty database in `data`, which is on the volume; `run` is a separate directory for sockets and logs.
     fn create(data: &Path, run: &Path) -> Self;
 
     /// Starts it and waits until it answers: after a crash, until it has recovered.
@@ -21,24 +20,24 @@ pub trait Database: Sized {
     /// Its main process.
     fn pid(&self) -> u32;
 
-    /// Kills it without a warning, with all its processes.
+    /// Kills it with all its processes, without warning.
     fn kill(&mut self);
 
-    /// A client that reads SQL from its standard input and prints the rows of each answer, one a line,
-    /// as soon as it has them; it ends at the first error.
+    /// A client that reads SQL from its standard input and prints the rows of each result, one per line, as soon as it
+    /// has them; it exits at the first error.
     fn client(&self) -> Command;
 
-    /// How sysbench reaches it.
+    /// The options with which sysbench connects to it.
     fn sysbench(&self) -> Vec<String>;
 
-    /// Looks at every table and index with the database's own checker.
+    /// Checks every table and index with the database's own checker.
     fn check(&self);
 }
 
 /// The command, as `nobody`.
 pub fn as_nobody(program: &Path) -> Command {
     let mut command = Command::new("setpriv");
-    // Another user is no child that dies with its parent, unless that is said again.
+    // Changing the user clears the parent-death signal, so it has to be set again.
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     command.args(["--pdeathsig", "KILL", "--"]);
     command.arg(program);
@@ -51,8 +50,8 @@ pub fn give_to_nobody(path: &Path) {
     run(command.args(["-R", "65534:65534"]).arg(path), LIMIT).success();
 }
 
-/// Kills a server and what it has started: PostgreSQL's processes outlive their parent for a moment, in
-/// which they have the directory `data`, where all of them work.
+/// Kills a server and what it has started: PostgreSQL's processes outlive their parent for a moment; they are found by
+/// their working directory `data`.
 pub fn kill_with_children(server: &mut Daemon, data: &Path) {
     server.signal("KILL");
     let ended = server.wait(LIMIT);

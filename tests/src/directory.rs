@@ -1,4 +1,4 @@
-//! A directory of a test's own, removed at its end. `SANSTONE_KEEP=1` keeps it for a look.
+//! A test's private directory, removed at its end. `SANSTONE_KEEP=1` keeps it for inspection.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,7 +1,7 @@
-//! An iSCSI disk to try an initiator on, whoever serves it.
+//! An iSCSI disk to test initiators on, served by Sanstone or by another target.
 //!
-//! `SANSTONE_TEST_TARGET=tgt` runs the same tests against a target that is known to work: when one
-//! fails there, the test is wrong and not Sanstone.
+//! `SANSTONE_TEST_TARGET=tgt` runs the same tests against a target that is known to work: a test that fails there is
+//! itself wrong.
 
 use crate::directory::Directory;
 use crate::istgt::Istgt;
@@ -18,7 +18,7 @@ pub enum Target {
     Tgt,
     /// Debian's `istgt`.
     Istgt,
-    /// Linux's own, in a virtual machine.
+    /// The Linux kernel's target, in a virtual machine.
     Lio,
 }
 
@@ -48,7 +48,7 @@ impl Target {
     }
 }
 
-/// A disk of zeroes and the target that serves it, which ends with it.
+/// A disk of zeroes and the target that serves it, which is stopped when the disk is dropped.
 #[derive(Debug)]
 pub struct Disk {
     /// `iscsi://HOST:PORT/IQN/LUN`
@@ -57,7 +57,7 @@ pub struct Disk {
     pub portal: String,
     /// The serving process.
     pub pid: u32,
-    /// Held for its `Drop`, which ends the process and removes its files.
+    /// Held for its `Drop`, which stops the process and removes its files.
     _server: Box<dyn std::fmt::Debug + Send + Sync>,
 }
 
@@ -83,7 +83,7 @@ impl Disk {
         }
     }
 
-    /// The same on the target given. Where that cannot be had, the test [skips](crate::skip) it.
+    /// The same on the target given. If that target is not available, the test is [skipped](crate::skip).
     ///
     /// # Panics
     /// If the target does not come up.

@@ -1,4 +1,4 @@
-//! fio, other people's load generator, and its figures.
+//! Runs the load generator fio and reads its figures.
 
 use crate::process::program;
 use crate::run::run;
@@ -24,31 +24,31 @@ pub struct Load {
     pub kind: &'static str,
     /// Bytes of each I/O.
     pub block_bytes: u32,
-    /// I/Os under way at a time.
+    /// I/Os in flight.
     pub depth: u32,
-    /// I/Os a second, if not as many as can be.
+    /// I/Os per second; `None`: as many as possible.
     pub rate: Option<u32>,
-    /// It goes round in so many bytes.
+    /// The size of the range it covers, in bytes.
     pub size_bytes: u64,
 }
 
-/// What became of it.
+/// The results of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// I/Os that were done.
+    /// Completed I/Os.
     pub ios: f64,
-    /// In how many seconds.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// Bytes a second.
+    /// Bytes per second.
     pub bytes_per_s: f64,
-    /// How long the longest took, in seconds.
+    /// Latency of the slowest I/O, in seconds.
     pub longest_s: f64,
     /// fio's own CPU time, in seconds.
     pub client_cpu_s: f64,
 }
 
 impl Load {
-    /// fio with this load for so long.
+    /// The fio command for this load and duration.
     pub fn command(&self, at: &At, seconds: f64) -> Command {
         let mut command = Command::new(program("fio", "fio"));
         command.args(["--name=load", "--output-format=json", "--time_based"]);
@@ -64,7 +64,7 @@ impl Load {
         let file = |path: &Path| format!("--filename={}", path.display());
         match at {
             At::Direct(path) => command.args(["--ioengine=libaio", "--direct=1", &file(path)]),
-            // What is in the page cache stays there.
+            // Keep the page cache.
             At::Cached(path) => {
                 command.args(["--ioengine=libaio", "--direct=0", "--invalidate=0"]);
                 command.arg(file(path))
@@ -77,7 +77,7 @@ impl Load {
         command
     }
 
-    /// Runs it for so long.
+    /// Runs the load for this many seconds.
     ///
     /// # Panics
     /// If an I/O fails.
@@ -87,13 +87,13 @@ impl Load {
     }
 }
 
-/// Runs a fio that prints JSON, and reads that.
+/// Runs a fio that prints JSON, and parses it.
 ///
 /// # Panics
 /// If it fails, or prints anything else.
 pub fn figures(fio: &mut Command, limit: Duration) -> Figures {
     let ran = run(fio, limit).success();
-    // Its engines print before it.
+    // I/O engines may print something before the JSON.
     let json = ran.stdout.find('{').map(|at| &ran.stdout[at..]);
     let json: Option<serde_json::Value> = json.and_then(|json| serde_json::from_str(json).ok());
     let job = json.as_ref().map(|json| &json["jobs"][0]);

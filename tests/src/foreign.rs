@@ -1,5 +1,5 @@
-//! A target that is not ours and does what a test wants, also what none should: the one that the
-//! `iscsi` leaf's own tests use, over real sockets, on a lane in a thread of its own.
+//! A scripted target that does what a test wants, including what no target should do. It is the one that the `iscsi`
+//! leaf's unit tests use, but over real sockets, on a lane in its own thread.
 
 use crate::initiator::on_lane;
 use engine::net::TcpListener;
@@ -57,7 +57,7 @@ impl ForeignTarget {
         )
     }
 
-    /// From now on it is hostile, or not.
+    /// Switches hostile behaviour on or off.
     pub fn be_hostile(&self, hostile: bool) {
         self.hostile.store(hostile, Ordering::Relaxed);
     }

@@ -1,8 +1,8 @@
-//! A way to a target that can fail: a TCP forwarder that stalls (bytes wait, nobody is told), breaks
-//! connections, and refuses new ones, while the target behind it serves on.
+//! A network path that can fail: a TCP forwarder that can stall (bytes wait, nobody is told), break connections and
+//! refuse new ones, while the target behind it keeps serving.
 //!
-//! What is refused is never accepted first: so it is with a portal that is gone, and open-iscsi before
-//! 2.1.9 does not find back if a new connection ends just before its login (its pull request 388).
+//! Refused connections are never accepted first. A vanished portal behaves like that, and open-iscsi before 2.1.9 does
+//! not recover if a new connection ends just before its login (its pull request 388).
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -10,7 +10,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// Forwards from an address of its own for as long as it lives.
+/// Forwards from its own address until dropped.
 #[derive(Debug)]
 pub struct Forwarder {
     address: SocketAddr,
@@ -55,12 +55,12 @@ impl Forwarder {
         self.address
     }
 
-    /// Lets nothing through in either direction, as a cut cable does.
+    /// Lets nothing through in either direction, like a cut cable.
     pub fn stall(&self) {
         self.way.with(|state| state.stalled = true);
     }
 
-    /// Breaks the oldest connection; others go on, but new ones are refused.
+    /// Breaks the oldest connection; others continue, but new ones are refused.
     ///
     /// # Panics
     /// If there is none.
@@ -88,7 +88,7 @@ impl Forwarder {
         drop(self.way.wait_while(|state| state.listening));
     }
 
-    /// Lets everything through again.
+    /// Ends all faults: everything passes again.
     pub fn mend(&self) {
         self.way.with(|state| {
             state.stalled = false;
@@ -128,7 +128,7 @@ impl Way {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forwards what comes in until it has ended; without a socket as long as it refuses.
+    /// Accepts and forwards until the forwarder ends; has no listening socket while it refuses.
     fn listen(self: &Arc<Way>, mut listener: TcpListener, address: SocketAddr, to: SocketAddr) {
         loop {
             for near in listener.incoming().map_while(Result::ok) {
@@ -165,7 +165,7 @@ impl Way {
         }
     }
 
-    /// Copies in one direction until that ends; also the end waits for a stalled way.
+    /// Copies in one direction until the stream ends; a stall delays the end of the stream as well.
     fn copy(&self, number: u64, mut from: TcpStream, mut to: TcpStream) {
         let mut buffer = vec![0; 128 << 10];
         loop {

@@ -1,12 +1,12 @@
 //! A virtual machine that boots a real Linux as a storage host: its kernel initiator, udev,
 //! multipath and file systems against targets of this machine.
 //!
-//! `tools/guest` makes the kernel and the initramfs; the scripts of `tests/linux/guest` and the
-//! binary under test ride in a second archive behind it. QEMU emulates (no KVM is needed), and the
-//! guest reaches this machine's 127.0.2.0/23 through QEMU's user network, under the same addresses.
-//! Commands go over a serial port, each with a time limit; the kernel's console and all that
-//! commands print lie in TARGET/guest/NAME.*.log. QEMU belongs to a thread that never ends, and the
-//! kernel kills it with that: at the latest when the test's process ends, however it does.
+//! `tools/guest` prepares the kernel and the initramfs; a second archive appended to it holds the scripts of
+//! `tests/linux/guest` and the binary under test. QEMU emulates (KVM is not needed), and the guest reaches this
+//! machine's 127.0.2.0/23 through QEMU's user network, under the same addresses. Commands go over a serial port, each
+//! with a time limit; the kernel's console and all command output are in TARGET/guest/NAME.*.log. QEMU is started by a
+//! thread that never ends, and the kernel kills it together with that thread: at the latest when the test process ends,
+//! for whatever reason.
 
 use crate::directory::Directory;
 use crate::process::{find_program, program};
@@ -21,12 +21,12 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Emulation on a busy machine is slow: what one command may take if nothing else is said.
+/// The default time limit of a command; emulation on a busy machine is slow.
 pub const USUAL: Duration = Duration::from_secs(300);
-/// What a command may take that writes and reads much, or starts the machine.
+/// The time limit of a command that does much I/O, or boots the machine.
 pub const LONG: Duration = Duration::from_secs(600);
 
-/// The kernel's watchdogs wait for as long as an emulated processor may have to.
+/// The kernel's watchdogs must tolerate the pauses of an emulated processor.
 const CMDLINE: &str = "console=ttyS0 loglevel=4 panic=-1 watchdog_thresh=60 \
     rcupdate.rcu_cpu_stall_timeout=300 workqueue.watchdog_thresh=300";
 
@@ -57,7 +57,7 @@ pub struct Running {
     console: PathBuf,
 }
 
-/// What a command in a guest left behind.
+/// The result of a command in a guest.
 #[derive(Debug)]
 pub struct Done {
     /// The command, for messages.
@@ -70,7 +70,7 @@ pub struct Done {
     pub took: Duration,
 }
 
-/// Where `tools/guest` puts what it makes.
+/// Where `tools/guest` puts its output.
 fn directory() -> PathBuf {
     let own = std::env::current_exe().expect("a running program has a path");
     let target = own.ancestors().nth(3).expect("TARGET/PROFILE/deps/TEST");
@@ -78,14 +78,13 @@ fn directory() -> PathBuf {
 }
 
 impl Guest {
-    /// Whether this kind of machine can have one; if not, tests say that they are left out.
+    /// Whether guests can run on this architecture; if not, tests are skipped.
     pub fn is_possible() -> bool {
         cfg!(target_arch = "x86_64")
     }
 
-    /// Boots a guest called `name` with the files of `scripts` and the binary under test, and
-    /// waits until it takes commands. `forwards` are ports of 127.0.0.1 here, each with the guest's
-    /// port that it leads to.
+    /// Boots a guest called `name` with the files of `scripts` and the binary under test, and waits until it accepts
+    /// commands. `forwards` maps ports of 127.0.0.1 on the host to ports of the guest.
     ///
     /// # Panics
     /// If it does not come up; the message holds its console.
@@ -135,8 +134,7 @@ impl Guest {
         self.start(command, USUAL).finish()
     }
 
-    /// Starts a command that may take until `limit`. It is one line of shell, with the functions
-    /// of lib.sh.
+    /// Starts a command with a time limit. It is one line of shell, and may use the functions of lib.sh.
     ///
     /// # Panics
     /// If the guest has gone.
@@ -169,12 +167,12 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Running {
-    /// Waits for its end. What it printed goes to this test's output as it comes, so that a hang
-    /// shows where it hangs.
+    /// Waits for its end. Its output is copied to the test's output as it arrives, so that a hang shows where it
+    /// happened.
     pub fn finish(self) -> Done {
         let (mut text, mut code) = (String::new(), None);
         println!("guest: {}", self.command);
-        // The guest kills it at its limit; what is on top is for the way.
+        // The guest kills it at its limit; the extra time allows for the serial port.
         let deadline = self.begun + self.limit + Duration::from_secs(10);
         while let Some(left) = deadline.checked_duration_since(Instant::now()) {
             match self.said.recv_timeout(left) {
@@ -205,7 +203,7 @@ impl Running {
     /// Waits until it prints a line that contains `what`.
     ///
     /// # Panics
-    /// If it ends without, or takes too long.
+    /// If it ends without printing it, or takes too long.
     #[track_caller]
     pub fn wait_for(&self, what: &str) {
         let deadline = self.begun + self.limit;
@@ -236,7 +234,7 @@ impl Done {
         self.text
     }
 
-    /// Returns what it printed if it ended with another exit code.
+    /// Returns what it printed if it ended with a non-zero exit code.
     ///
     /// # Panics
     /// If it succeeded or did not end.
@@ -262,8 +260,7 @@ impl std::fmt::Display for Done {
     }
 }
 
-/// The programs' archive, and behind it one with the scripts and the binary, without what only
-/// debuggers read.
+/// The programs' archive followed by one with the scripts and the binary, stripped of debug information.
 fn initramfs(made: &Path, temporary: &Directory, scripts: &Path, binary: &Path) -> PathBuf {
     let shell = r#"set -eu
         mkdir -p "$4/tree/tests" "$4/tree/bin"
@@ -305,8 +302,7 @@ fn qemu(kernel: &Path, initramfs: &Path, console: &Path, forwards: &[(u16, u16)]
     command
 }
 
-/// The kernel ends a child with the thread that started it, so this thread only ends with the
-/// process.
+/// The kernel kills a child together with the thread that started it, so this thread lives as long as the process.
 fn start_in_own_thread(mut command: Command) -> Child {
     let (sender, child) = mpsc::channel();
     thread::spawn(move || {
@@ -323,7 +319,7 @@ fn start_in_own_thread(mut command: Command) -> Child {
     child.recv().expect("QEMU starts")
 }
 
-/// Gives each line that the guest says to who waits for it.
+/// Delivers each line from the guest to whoever waits for it.
 fn listen(output: ChildStdout, mut log: File, waiting: &Waiting) {
     for line in BufReader::new(output).split(b'\n').map_while(Result::ok) {
         let line = String::from_utf8_lossy(&line);
@@ -334,7 +330,7 @@ fn listen(output: ChildStdout, mut log: File, waiting: &Waiting) {
         };
         let (id, rest) = (&line[..at], &line[at + 1..]);
         let mut waiting = lock(waiting);
-        // Who waited may have given up; its command's output is in the log.
+        // The waiter may have given up; the output is in the log anyway.
         if line[at..].starts_with('|') {
             if let Some(to) = waiting.get(id) {
                 let _ = to.send(Said::Line(rest.to_owned()));
@@ -343,6 +339,6 @@ fn listen(output: ChildStdout, mut log: File, waiting: &Waiting) {
             let _ = to.send(Said::Ended(rest.parse().unwrap_or(-1)));
         }
     }
-    // Whoever still waits learns that nothing comes any more.
+    // Tells remaining waiters that nothing more will come.
     lock(waiting).clear();
 }

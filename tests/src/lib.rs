@@ -1,11 +1,10 @@
-//! The harness of the tests from outside: it starts targets (Sanstone, tgt, istgt, LIO) on free
-//! loopback ports, runs other people's initiators against them with a time limit, or our own, and
-//! looks at processes the way an administrator would, through /proc.
+//! The harness of the integration tests: it starts targets (Sanstone, tgt, istgt, LIO) on free loopback ports, runs
+//! third-party initiators or our own against them with a time limit, and inspects processes as an administrator would,
+//! through /proc.
 //!
-//! A test asks for a [`disk::Disk`] and gets a URL; which target serves it is `SANSTONE_TEST_TARGET`
-//! (`sanstone` if unset, else `tgt`, `istgt` or `lio`), so that the same test can be tried on a target
-//! that is known to work. Everything a test starts it also ends: daemons are killed by their pid
-//! when their handle is dropped, directories are removed.
+//! A test asks for a [`disk::Disk`] and gets a URL; which target serves it is `SANSTONE_TEST_TARGET` (`sanstone` if
+//! unset, else `tgt`, `istgt` or `lio`), so that a test can be tried on a target that is known to work. A test cleans
+//! up everything it starts: daemons are killed by pid when their handle is dropped, and directories are removed.
 #![forbid(unsafe_code)]
 
 pub mod attachment;
@@ -37,9 +36,9 @@ use std::io::ErrorKind;
 use std::net::{Ipv4Addr, Ipv6Addr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A TCP port that nobody used on any address a moment ago, and that this process has not been given
-/// before. It lies below those that Linux gives to outgoing connections, of which other tests make
-/// thousands: one of them would keep a server off the port.
+/// A TCP port that was free on every address a moment ago, and that this process has not been given before. It is below
+/// the range that Linux uses for outgoing connections: other tests make thousands of those, and one of them could
+/// occupy a server's port.
 ///
 /// # Panics
 /// If the machine has no free port.
@@ -47,7 +46,7 @@ pub fn free_port() -> u16 {
     const FIRST: u32 = 16_000;
     const COUNT: u32 = 16_000;
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Other processes begin elsewhere.
+    // Other processes start their search elsewhere.
     let start = std::process::id().wrapping_mul(251);
     for _ in 0..COUNT {
         let number = start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
@@ -55,7 +54,7 @@ pub fn free_port() -> u16 {
         let everywhere = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port));
         let bound = everywhere.or_else(|error| match error.kind() {
             ErrorKind::AddrInUse => Err(error),
-            // There may be no IPv6 here.
+            // IPv6 may be unavailable.
             _ => TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)),
         });
         if bound.is_ok() {
@@ -65,7 +64,7 @@ pub fn free_port() -> u16 {
     panic!("no free TCP port from {FIRST} on");
 }
 
-/// `length_bytes` bytes that look random and are the same for the same seed (xorshift64*).
+/// `length_bytes` pseudo-random bytes, determined by the seed (xorshift64*).
 pub fn noise(seed: u64, length_bytes: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     let mut bytes = Vec::with_capacity(length_bytes + 8);

@@ -1,9 +1,9 @@
-//! Links to another machine, which can be cut: a network namespace with pairs of virtual Ethernet ports to it.
+//! Network links that can be cut: a network namespace, standing for another machine, connected by veth pairs.
 //!
-//! The kernel does with them what it does with cables: they have a rate ([`Links::limit`]), lose their carrier
-//! ([`Links::cut`]), are taken down by an administrator ([`Links::take_down`]), or swallow every packet while both
-//! ends believe them to be whole ([`Links::swallow`]). It needs root and iproute2, for the last one also nftables;
-//! tests that cannot have it are [skipped](crate::skip).
+//! They can fail as cables do: they have a rate ([`Links::limit`]), lose their carrier ([`Links::cut`]), are taken down
+//! by an administrator ([`Links::take_down`]), or swallow every packet while both ends believe that they work
+//! ([`Links::swallow`]). This needs root and iproute2, and nftables for swallowing; without them tests are
+//! [skipped](crate::skip).
 
 use crate::process::find_program;
 use std::io::Write;
@@ -12,19 +12,19 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A namespace of a test's own with links to it, removed at its end.
+/// A private namespace with links to it, removed when dropped.
 #[derive(Debug)]
 pub struct Links {
     ip: PathBuf,
     numbers: Range<u32>,
 }
 
-/// What a link has carried since it was made, in bytes on the wire, as this end has it.
+/// What a link has carried since it was created, in bytes on the wire, as counted at this end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carried {
-    /// To this end.
+    /// Received at this end.
     pub received: u64,
-    /// From it.
+    /// Sent from this end.
     pub sent: u64,
 }
 
@@ -46,7 +46,7 @@ impl Links {
             numbers: first..first + count,
         };
         let namespace = links.namespace();
-        // A step that fails ends it, and dropping the links takes away what the others have made.
+        // The first failing step ends the setup, and dropping the links removes what earlier steps created.
         let made = links.ip(&["netns", "add", &namespace])
             && (0..count).all(|link| links.make(link, &namespace));
         made.then_some(links)
@@ -96,7 +96,7 @@ impl Links {
     /// If the system refuses.
     pub fn limit(&self, rate_mbit: u32) {
         let rate = format!("{rate_mbit}mbit");
-        // What passes at once: 2 ms of it, and never less than the longest segment that the kernel hands over.
+        // The burst is 2 ms at this rate, but never less than the longest segment that the kernel hands over.
         let burst = (u64::from(rate_mbit) * 250).max(128 << 10).to_string();
         for link in 0..self.count() {
             for (namespace, port) in [
@@ -115,8 +115,8 @@ impl Links {
         }
     }
 
-    /// Cuts a link at its far end: it loses its carrier, and this end sends into the void, as it does when a switch
-    /// loses power.
+    /// Cuts a link at its far end: it loses its carrier, and packets from this end are lost, as when a switch loses
+    /// power.
     ///
     /// # Panics
     /// If the system refuses.
@@ -132,7 +132,7 @@ impl Links {
         assert!(self.set_far(link, "up"), "the link cannot be mended");
     }
 
-    /// Takes a link down at this end: what is sent on it is refused by this machine.
+    /// Takes a link down at this end: this machine then refuses to send on it.
     ///
     /// # Panics
     /// If the system refuses.
@@ -150,7 +150,7 @@ impl Links {
         assert!(up, "the link cannot be brought up");
     }
 
-    /// From now on a link swallows every packet in both directions, while both ends believe it to be whole.
+    /// From now on a link drops every packet in both directions, while both ends believe that it works.
     ///
     /// # Panics
     /// If there is no `nft`, or the system refuses.
@@ -175,7 +175,7 @@ impl Links {
     /// What a link has carried.
     ///
     /// # Panics
-    /// If the system does not say it.
+    /// If the system does not report it.
     pub fn carried(&self, link: u32) -> Carried {
         let port = self.near_port(link);
         let counter = |name: &str| {
@@ -221,7 +221,7 @@ impl Links {
         self.numbers.start + link
     }
 
-    /// From 198.18.0.0/15, which RFC 2544 sets aside for tests of networks.
+    /// From 198.18.0.0/15, which RFC 2544 reserves for network tests.
     fn address(&self, link: u32, end: u32) -> String {
         let host = self.number(link) * 4 + end;
         let (high, low) = (host >> 8 & 0xff, host & 0xff);

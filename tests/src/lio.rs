@@ -1,6 +1,5 @@
-//! The target of Linux's own kernel (LIO) in a virtual machine, one for all tests of a program. QEMU forwards
-//! two ports of 127.0.0.1 to its two portals, and `tests/linux/guest/lio.sh` tells it through configfs what to
-//! serve.
+//! The target of Linux's own kernel (LIO) in a virtual machine, one for all tests of a program. QEMU forwards two ports
+//! of 127.0.0.1 to its two portals, and `tests/linux/guest/lio.sh` configures it through configfs.
 
 use crate::guest::Guest;
 use crate::sanstone::binary;
@@ -9,13 +8,13 @@ use std::path::Path;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Where the guest's portals are, as its target says to those that discover it.
+/// The guest's portals, as its target reports them in discovery.
 pub const PORTALS_INSIDE: [&str; 2] = ["10.0.2.15:3260", "10.0.2.15:3261"];
 
-/// What a disk is made of.
+/// What backs a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
-    /// A file in its page cache: a volatile cache, thin.
+    /// A file through the page cache: volatile write cache, thin.
     File,
     /// Memory.
     Ram,
@@ -24,7 +23,7 @@ pub enum Backing {
 }
 
 impl Backing {
-    /// All there are.
+    /// All of them.
     pub const ALL: [Backing; 3] = [Backing::File, Backing::Ram, Backing::Device];
 
     fn name(self) -> &'static str {
@@ -63,8 +62,8 @@ pub struct Lio {
 }
 
 impl Lio {
-    /// Serves a disk of zeroes of `size_bytes` (whole MiB) to every initiator. Where there is no virtual machine,
-    /// or its kernel has no target, the test [skips](crate::skip) it.
+    /// Serves a disk of zeroes of `size_bytes` (whole MiB) to every initiator. Without a virtual machine, or if its
+    /// kernel lacks the target, the test is [skipped](crate::skip).
     ///
     /// # Panics
     /// If it does not come up.
@@ -105,7 +104,7 @@ impl Lio {
         MACHINE.guest.run(&set).success();
     }
 
-    /// How many commands have come for the disk through portal 0 or 1.
+    /// How many commands have reached the disk through portal 0 or 1.
     ///
     /// # Panics
     /// If the kernel does not say.

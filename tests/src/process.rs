@@ -1,5 +1,5 @@
-//! Daemons under test: started with their output in a log, killed by pid when dropped, and ended
-//! by the kernel should the test itself die.
+//! Daemons under test: started with their output in a log, killed by pid when dropped, and killed by the kernel should
+//! the test itself die.
 
 use std::fs::File;
 use std::io;
@@ -18,10 +18,10 @@ pub struct Daemon {
     log: PathBuf,
 }
 
-/// Sends a signal (`TERM`, `KILL`, …) to a process, or to a group when `id` is negative.
-/// A process that has already gone is no error.
+/// Sends a signal (`TERM`, `KILL`, …) to a process, or to a group when `id` is negative. It is not an error if the
+/// process is already gone.
 ///
-/// The shell's own `kill` is the only way there without unsafe code that every system has.
+/// The shell's built-in `kill` is the only way without unsafe code that every system has.
 pub fn signal(id: i64, signal: &str) {
     let _ = Command::new("sh")
         .args(["-c", "kill -s \"$0\" -- \"$1\"", signal, &id.to_string()])
@@ -29,17 +29,17 @@ pub fn signal(id: i64, signal: &str) {
         .status();
 }
 
-/// The program by its name, also from /usr/sbin, which is not in every account's PATH.
+/// Finds a program by name, also in /usr/sbin, which is not in every account's PATH.
 ///
 /// # Panics
-/// If it is nowhere; the message names Debian's package for it.
+/// If it is not found; the message names its Debian package.
 pub fn program(name: &str, package: &str) -> PathBuf {
     find_program(name).unwrap_or_else(|| {
         panic!("{name} is not here: it comes with Debian's package {package}, which `make test` installs")
     })
 }
 
-/// The program by its name from PATH, /usr/sbin or /sbin, if it is there.
+/// Finds a program by name in PATH, /usr/sbin or /sbin.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     path.split(':')
@@ -48,8 +48,8 @@ pub fn find_program(name: &str) -> Option<PathBuf> {
         .find(|candidate| candidate.is_file())
 }
 
-/// Waits until nobody listens at this address; for a minute at most. The kernel lets go of a killed
-/// daemon's ring, and of its port with it, a moment after its end.
+/// Waits until nobody listens at this address; for a minute at most. The kernel releases a killed daemon's ring, and
+/// its port with it, a moment after the process has ended.
 pub fn wait_until_free(address: SocketAddr) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while TcpStream::connect(address).is_ok() && Instant::now() < deadline {
@@ -106,7 +106,7 @@ impl Daemon {
         self.wait_until(|| UnixStream::connect(socket).is_ok());
     }
 
-    /// Waits until `listens` says so.
+    /// Waits until `listens` returns true.
     ///
     /// # Panics
     /// Like [`Daemon::wait_for_port`].
@@ -136,8 +136,8 @@ impl Daemon {
         String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned()
     }
 
-    /// The whole lines that it has printed once `text` is in them. It writes its log in its own time:
-    /// a line may come after the answer that it is about.
+    /// The complete lines it has printed, once they contain `text`. The log is written asynchronously: a line may
+    /// appear after the answer that it is about.
     ///
     /// # Panics
     /// If `text` is not in it within a minute.
@@ -145,10 +145,10 @@ impl Daemon {
         self.log_with_times(text, 1)
     }
 
-    /// The same once `text` is in them so many times.
+    /// The same once they contain `text` this many times.
     ///
     /// # Panics
-    /// If that is not so within a minute.
+    /// If that does not happen within a minute.
     pub fn log_with_times(&self, text: &str, times: usize) -> String {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
@@ -177,11 +177,10 @@ impl Daemon {
         signal(i64::from(self.pid()), name);
     }
 
-    /// Stops it (SIGSTOP) and waits until every thread of it stands still; `signal("CONT")` lets it
-    /// go on.
+    /// Stops it (SIGSTOP) and waits until all its threads are stopped; `signal("CONT")` continues it.
     ///
     /// # Panics
-    /// If it does not stand still within a minute.
+    /// If it does not stop within a minute.
     pub fn stop(&self) {
         self.signal("STOP");
         let deadline = Instant::now() + Duration::from_secs(60);
@@ -194,7 +193,7 @@ impl Daemon {
     /// Waits for its end.
     ///
     /// # Errors
-    /// [`io::ErrorKind::TimedOut`] if it still runs after `limit`.
+    /// [`io::ErrorKind::TimedOut`] if it is still running after `limit`.
     pub fn wait(&mut self, limit: Duration) -> io::Result<ExitStatus> {
         let deadline = Instant::now() + limit;
         loop {

@@ -1,5 +1,5 @@
-//! Runs other people's programs with a time limit: a client that hangs is killed with everything
-//! it started, and a failure shows what it had printed.
+//! Runs third-party programs with a time limit: a client that hangs is killed with all its children, and a failure
+//! shows what it had printed.
 
 use crate::process::signal;
 use std::io::Read;
@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a program left behind.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Ran {
     /// The command line, for messages.
@@ -75,8 +75,8 @@ pub fn run(command: &mut Command, limit: Duration) -> Ran {
     run_while(command, |started, _| started.elapsed() < limit)
 }
 
-/// Runs a program and kills its process group once it has printed nothing for `silence`, or after
-/// `limit` in all: for a suite whose single tests may hang.
+/// Runs a program and kills its process group once it has printed nothing for `silence`, or after `limit` in all: for a
+/// suite in which single tests may hang.
 ///
 /// # Panics
 /// If it cannot be started.
@@ -126,7 +126,7 @@ fn run_while(command: &mut Command, go_on: impl Fn(Instant, Instant) -> bool) ->
                 take(chunk);
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {}
-            // Both ends are closed: only the exit status is missing, so do not spin for it.
+            // Both pipes are closed and only the exit status is missing: sleep instead of spinning.
             Err(mpsc::RecvTimeoutError::Disconnected) => thread::sleep(Duration::from_millis(2)),
         }
         if let Some(status) = child.try_wait().expect("a child of ours can be waited for") {
@@ -139,7 +139,7 @@ fn run_while(command: &mut Command, go_on: impl Fn(Instant, Instant) -> bool) ->
         }
     };
     let took = started.elapsed();
-    // What it left running in the background would keep its pipes open for ever.
+    // Background processes it left behind would keep its pipes open for ever.
     signal(-i64::from(child.id()), "KILL");
     for reader in readers {
         reader.join().expect("a reader does not panic");
@@ -214,10 +214,10 @@ mod tests {
 
     #[test]
     fn only_silence_counts_against_a_suite() {
-        // Longer in all than one silence may be, and then silent.
+        // Talks for longer than the allowed silence, then stays silent.
         let talk = "for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 0.5; done; sleep 600";
         let silence = Duration::from_millis(3500);
-        // A pause of this machine is silence, too.
+        // Retried, because a pause of this machine also counts as silence.
         let whole = (0..5).any(|_| {
             let ran = run_unless_silent(&mut shell(talk), silence, Duration::from_secs(300));
             assert!(ran.status.is_none(), "{ran}");

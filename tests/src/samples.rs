@@ -1,7 +1,7 @@
-//! What the measurement programs share: how they are called, and samples that are taken in turn, with their medians.
+//! Shared by the measurement programs: command lines, and samples with their medians.
 //!
-//! Absolute figures of a virtual machine wander; so each round measures everything once, in turn, ratios are taken
-//! within a round, and all samples are kept.
+//! Absolute figures of a virtual machine drift. So each round measures everything once, in alternation, ratios are
+//! taken within a round, and all samples are kept.
 
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -10,21 +10,21 @@ use std::path::PathBuf;
 /// How such a program was called.
 #[derive(Debug)]
 pub struct Call {
-    /// How often everything is measured.
+    /// How many times everything is measured.
     pub rounds: usize,
-    /// For how long each, in seconds.
+    /// Duration of each measurement, in seconds.
     pub seconds: f64,
     /// Where all samples go as JSON.
     pub json: Option<PathBuf>,
     /// Other options, by name, without their dashes.
     pub options: BTreeMap<String, String>,
-    /// The parts to measure; none: all.
+    /// The parts to measure; all if empty.
     pub parts: Vec<String>,
 }
 
 impl Call {
-    /// What this program was called with: `[PART…] [--rounds N] [--seconds S] [--json FILE] [--OPTION VALUE…]`.
-    /// A call that makes no sense ends it with code 2.
+    /// Parses the command line: `[PART…] [--rounds N] [--seconds S] [--json FILE] [--OPTION VALUE…]`. An invalid one
+    /// ends the program with exit code 2.
     pub fn read(rounds: usize, seconds: f64) -> Call {
         let mut call = Call {
             rounds,
@@ -59,7 +59,7 @@ impl Call {
         self.parts.is_empty() || self.parts.iter().any(|wanted| wanted == part)
     }
 
-    /// An option that is a number.
+    /// A numeric option.
     pub fn number<T: std::str::FromStr>(&self, name: &str, default: T) -> T {
         let value = self.options.get(name);
         value.map_or(default, |value| number(name, value))
@@ -76,39 +76,39 @@ fn wrong(message: &str) -> ! {
     std::process::exit(2);
 }
 
-/// Samples by what they are of; those of one round have the same place.
+/// Samples by name; samples of one round have the same index.
 #[derive(Debug, Default)]
 pub struct Samples(BTreeMap<String, Vec<f64>>);
 
-/// The middle of some samples, and where the true one is in 95 % of all cases (the sign test's interval; all of
-/// them where they are fewer than six).
+/// The median of some samples with its 95 % confidence interval (the sign test's; the full range if there are fewer
+/// than six samples).
 #[derive(Clone, Copy, Debug)]
 pub struct Median {
-    /// The middle one.
+    /// The median.
     pub median: f64,
     /// The interval's ends.
     pub interval: (f64, f64),
 }
 
 impl Samples {
-    /// One more.
+    /// Adds a sample.
     pub fn note(&mut self, what: impl Into<String>, value: f64) {
         self.0.entry(what.into()).or_default().push(value);
     }
 
-    /// The median of what has this name; `None`: it was not measured.
+    /// The median of the samples of this name; `None`: it was not measured.
     pub fn median(&self, what: &str) -> Option<Median> {
         self.0.get(what).map(|samples| Median::of(samples))
     }
 
-    /// `what` ÷ `to`, taken round by round.
+    /// The ratio `what` ÷ `to`, taken round by round.
     pub fn ratio(&self, what: &str, to: &str) -> Option<Median> {
         let rounds = self.0.get(what)?.iter().zip(self.0.get(to)?);
         let ratios: Vec<f64> = rounds.map(|(what, to)| what / to).collect();
         Some(Median::of(&ratios))
     }
 
-    /// Writes them where the call says.
+    /// Writes the samples to the file named in the call, if any.
     ///
     /// # Panics
     /// If the file cannot be written.
@@ -122,7 +122,7 @@ impl Samples {
 }
 
 impl Median {
-    /// Of these, in any order.
+    /// The median of these samples, in any order.
     pub fn of(samples: &[f64]) -> Median {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -151,8 +151,8 @@ impl std::fmt::Display for Median {
     }
 }
 
-/// How many of `count` samples lie outside of the interval at either end: fewer heads than that have a chance of
-/// 2.5 % at most in as many tosses of a coin.
+/// How many of `count` samples lie outside the interval at each end: the largest number such that fewer heads in
+/// `count` coin tosses have a probability of at most 2.5 %.
 fn outside(count: usize) -> usize {
     let mut chance = 0.5_f64.powi(count as i32);
     let (mut below, mut heads) = (chance, 0);
@@ -170,7 +170,7 @@ mod tests {
 
     #[test]
     fn the_interval_is_that_of_the_sign_test() {
-        // The published table: of 6 to 8 all, of 9 to 11 without one at each end, of 20 without five.
+        // The published table: all samples of 6 to 8; one dropped at each end of 9 to 11; five of 20.
         let known = [
             (1, 0),
             (5, 0),

@@ -1,4 +1,4 @@
-//! The `sanstone` binary under test: `SANSTONE_BIN`, or the one that cargo built beside the tests.
+//! The `sanstone` binary under test: `SANSTONE_BIN`, or the one cargo built next to the tests.
 
 use crate::directory::Directory;
 use crate::process::{Daemon, wait_until_free};
@@ -25,7 +25,7 @@ pub fn binary() -> PathBuf {
     path
 }
 
-/// Tests run from TARGET/PROFILE/deps, tools from TARGET/PROFILE; the binary lies in the latter.
+/// Tests run from TARGET/PROFILE/deps, tools from TARGET/PROFILE; the binary is in the latter.
 fn built_beside_the_tests() -> PathBuf {
     let own = std::env::current_exe().expect("a running program has a path");
     let profile = own
@@ -48,7 +48,7 @@ pub fn call(arguments: &[&str]) -> Ran {
     )
 }
 
-/// A `sanstone serve` of a test's own, in a directory of its own.
+/// A private `sanstone serve`, in its own directory.
 #[derive(Debug)]
 pub struct Sanstone {
     daemon: Daemon,
@@ -56,8 +56,8 @@ pub struct Sanstone {
     _directory: Option<Directory>,
 }
 
-/// The table that serves volumes as LUN 0, 1, … of [`IQN`] on this port to everybody. It goes
-/// behind the volumes' own tables.
+/// The target table that serves volumes as LUN 0, 1, … of [`IQN`] on this port to everybody. It must follow the
+/// volumes' own tables.
 pub fn target_table(port: u16, volumes: &[&str]) -> String {
     let luns = volumes
         .iter()
@@ -79,7 +79,7 @@ impl Sanstone {
         Sanstone::serve_on(crate::free_port(), directory, volumes_toml, volumes)
     }
 
-    /// The same on this port of 127.0.0.1: where an earlier one was, for clients that come back.
+    /// The same on this port of 127.0.0.1, for example that of an earlier daemon whose clients reconnect.
     ///
     /// # Panics
     /// If it does not come up; the message holds its log.
@@ -107,8 +107,8 @@ impl Sanstone {
         }
     }
 
-    /// Waits until it answers what it is asked over the socket in its state directory, `state`: it has that
-    /// a moment after its portals.
+    /// Waits until it answers on the admin socket in its state directory, `state`, which it opens a moment after its
+    /// portals.
     ///
     /// # Panics
     /// If it does not answer.

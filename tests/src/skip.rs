@@ -1,14 +1,14 @@
-//! A test that cannot be run here says so, and is counted: cargo calls it passed, and shows what it
-//! prints only of tests that fail. So it also writes a line to the file that `SANSTONE_SKIPPED` names;
-//! `tools/test` makes that file, shows it, and takes what is in it out of the number of those that passed.
+//! Reports tests that cannot run here. cargo counts such a test as passed, and shows output only of failed tests. So
+//! the test also writes a line to the file named by `SANSTONE_SKIPPED`; `tools/test` creates that file, shows it, and
+//! subtracts its lines from the number of passed tests.
 
 use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// Notes that the test of this thread leaves out what it is for, or a part of that, and why. A test
-/// that does so several times is one.
+/// Records that the current thread's test is skipped, wholly or in part, and why. A test that calls this several times
+/// counts once.
 ///
 /// # Panics
 /// If the file that is named cannot be written.
@@ -25,13 +25,13 @@ pub fn skip(why: impl Display) {
 fn test() -> String {
     let binary = std::env::current_exe().unwrap_or_default();
     let stem = binary.file_stem().unwrap_or_default().to_string_lossy();
-    // Cargo puts a hash behind it.
+    // Cargo appends a hash to the name.
     let name = stem.rsplit_once('-').map_or(&*stem, |(name, _)| name);
     let thread = std::thread::current();
     format!("{name} {}", thread.name().unwrap_or("?"))
 }
 
-/// In one write, whoever else writes.
+/// In a single write, because other processes append too.
 fn note(file: &Path, test: &str, why: impl Display) -> io::Result<()> {
     let line = format!("{test}: {why}\n").replace('\n', " ");
     let line = format!("{}\n", line.trim_end());

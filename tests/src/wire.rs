@@ -1,6 +1,6 @@
-//! An initiator of a few lines that shares no code with the product: for tests that need control
-//! over single PDUs, politely or not. RFC 7143 §11 has the layouts; digests are off unless asked
-//! for, one connection is a session, and sequence numbers are the caller's to break.
+//! A minimal initiator that shares no code with the product, for tests that need control over single PDUs, valid or
+//! not. RFC 7143 §11 has the layouts. Digests are off unless asked for, a session has one connection, and callers may
+//! corrupt sequence numbers.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
@@ -67,14 +67,14 @@ impl Pdu {
 pub struct Session {
     stream: TcpStream,
     lun: u8,
-    /// The attribute of the commands that are sent: 1 SIMPLE, 2 ORDERED, 3 HEAD OF QUEUE.
+    /// The task attribute of the commands it sends: 1 SIMPLE, 2 ORDERED, 3 HEAD OF QUEUE.
     pub attribute: u8,
     next_task: u32,
     header_digest: bool,
     data_digest: bool,
-    /// Whether the data digests that are sent are wrong.
+    /// Whether it sends wrong data digests.
     pub has_wrong_data_digests: bool,
-    /// What the target said at login, `KEY=value` each.
+    /// The keys that the target answered at login, each `KEY=value`.
     pub answers: Vec<String>,
     /// The target's name for the session.
     pub tsih: u16,
@@ -87,8 +87,8 @@ pub struct Session {
 }
 
 impl Session {
-    /// Connects to `HOST:PORT` and logs in with the operational keys given, each `KEY=value`.
-    /// `number` tells initiators apart: it goes into name and ISID.
+    /// Connects to `HOST:PORT` and logs in with the operational keys given, each `KEY=value`. `number` distinguishes
+    /// initiators: it goes into the name and the ISID.
     ///
     /// # Errors
     /// Of the socket, or [`io::ErrorKind::ConnectionRefused`] with the status if login is refused.
@@ -103,7 +103,7 @@ impl Session {
         Session::login_with(stream, target, lun, number, login_header(number), keys)
     }
 
-    /// The same on a connection that is there already.
+    /// The same on an existing connection.
     ///
     /// # Errors
     /// As above.
@@ -117,7 +117,7 @@ impl Session {
         Session::login_with(stream, target, lun, number, login_header(number), keys)
     }
 
-    /// The same with a Login Request's header of the caller's own.
+    /// The same with the caller's own Login Request header.
     ///
     /// # Errors
     /// Those of [`Session::login`]; after a redirection they name the TargetAddress.
@@ -189,7 +189,7 @@ impl Session {
         }
     }
 
-    /// What the target said about this key at login.
+    /// The target's answer for this key at login.
     pub fn answer(&self, key: &str) -> Option<&str> {
         let pairs = self.answers.iter().filter_map(|pair| pair.split_once('='));
         pairs
@@ -213,7 +213,7 @@ impl Session {
         self.command_and_data(cdb, direction, expected_bytes, immediate, true)
     }
 
-    /// The same; unless it is `last`, unsolicited Data-Out follows.
+    /// The same; unless the immediate data is the `last`, unsolicited Data-Out follows.
     ///
     /// # Errors
     /// Of the socket.
@@ -241,8 +241,8 @@ impl Session {
         Ok(task)
     }
 
-    /// Sends a task management function (RFC 7143 §11.5), concerning `referenced` if it is ABORT
-    /// TASK, as an immediate request. Its response has the task tag that is returned.
+    /// Sends a task management function (RFC 7143 §11.5), concerning `referenced` if it is ABORT TASK, as an immediate
+    /// request. Returns the task tag, which the response will carry.
     ///
     /// # Errors
     /// Of the socket.
@@ -257,7 +257,7 @@ impl Session {
         header[20..24].copy_from_slice(&referenced.unwrap_or(u32::MAX).to_be_bytes());
         header[24..28].copy_from_slice(&self.cmd_sn.to_be_bytes());
         header[28..32].copy_from_slice(&self.exp_stat_sn.to_be_bytes());
-        // RefCmdSN: only used while the command has not arrived, and it has.
+        // RefCmdSN only matters if the referenced command has not arrived, and it has.
         header[32..36].copy_from_slice(&self.cmd_sn.to_be_bytes());
         self.send(&mut header, &[])?;
         Ok(task)
@@ -295,8 +295,7 @@ impl Session {
         Ok(statuses.into_iter().flatten().zip(read).collect())
     }
 
-    /// A command from its sending to its end, whose data-out goes with it: its status and its
-    /// data-in.
+    /// Executes a command, sending its data-out with it: returns its status and its data-in.
     ///
     /// # Errors
     /// Of the socket.
@@ -317,8 +316,7 @@ impl Session {
         Ok(responses.remove(0))
     }
 
-    /// Answers an R2T with all the data that it asks for, in one Data-Out; `data` is the whole
-    /// command's.
+    /// Answers an R2T with all the data it asks for, in one Data-Out; `data` is that of the whole command.
     ///
     /// # Errors
     /// Of the socket.
@@ -333,8 +331,8 @@ impl Session {
         )
     }
 
-    /// Sends this range of a command's data in one sequence of Data-Out PDUs, none longer than
-    /// `segment_bytes`. The transfer tag is the R2T's, or all ones for what was not asked for.
+    /// Sends this range of a command's data in one sequence of Data-Out PDUs, none longer than `segment_bytes`. The
+    /// transfer tag is the R2T's, or all ones for unsolicited data.
     ///
     /// # Errors
     /// Of the socket.
@@ -362,7 +360,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends a NOP-Out: with our tag it asks for a NOP-In, with the target's it answers one.
+    /// Sends a NOP-Out: with our task tag it asks for a NOP-In, with the target's transfer tag it answers one.
     ///
     /// # Errors
     /// Of the socket.
@@ -394,7 +392,7 @@ impl Session {
         Ok(())
     }
 
-    /// Waits for the next PDU and takes its StatSN and MaxCmdSN.
+    /// Waits for the next PDU and records its StatSN and MaxCmdSN.
     ///
     /// # Errors
     /// Of the socket; [`io::ErrorKind::UnexpectedEof`] once the target has closed it;
@@ -412,7 +410,7 @@ impl Session {
         let pdu = Pdu { header, data };
         let has_status = match pdu.opcode() {
             opcode::R2T => false,
-            // A ping of the target's own has the next StatSN without taking it.
+            // A NOP-In that the target sends as a ping carries the next StatSN without consuming it.
             opcode::NOP_IN => pdu.task() != u32::MAX,
             opcode::DATA_IN => pdu.header[1] & 1 != 0,
             _ => true,
@@ -424,7 +422,7 @@ impl Session {
         Ok(pdu)
     }
 
-    /// TEST UNIT READY until the unit attentions of a new nexus have been told (SAM-5 5.14).
+    /// Sends TEST UNIT READY until the unit attentions of a new nexus have been reported (SAM-5 5.14).
     ///
     /// # Errors
     /// Of the socket, or if the unit does not become ready.
@@ -438,7 +436,7 @@ impl Session {
         Err(io::Error::other("TEST UNIT READY keeps failing"))
     }
 
-    /// The socket, for what the methods above are too polite for.
+    /// The socket, for protocol violations that the methods above do not allow.
     pub fn stream(&mut self) -> &mut TcpStream {
         &mut self.stream
     }
@@ -532,8 +530,7 @@ pub fn send(stream: &mut TcpStream, header: &mut [u8; 48], data: &[u8]) -> io::R
     stream.write_all(&with_digests(header, data, false, false))
 }
 
-/// A whole PDU: the header with its data segment's length filled in, the data, its padding, and
-/// the digests that are wanted.
+/// A whole PDU: the header with its data segment's length filled in, the data, its padding, and the requested digests.
 pub fn with_digests(
     header: &mut [u8; 48],
     data: &[u8],

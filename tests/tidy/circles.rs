@@ -1,13 +1,13 @@
-//! Circles of modules: modules of a crate each of which uses the next, and the last the first. None of them can be
-//! read, moved or tested without the others.
+//! Finds circular modules: modules of a crate of which each uses the next and the last uses the first. None of them can
+//! be read, moved or tested without the others.
 //!
-//! A use counts between siblings: one of `a::x` by `b::y` is one of `a` by `b`, and one of `a::y` by `a::x` concerns
-//! the inside of `a` alone. So a folder counts as one module among its siblings, and its files count among each other.
-//! What a module gives its children, and they to it, is its own affair. A name that another module only passes on, such
-//! as a re-export of `lib.rs`, is a use of the module that it comes from.
+//! Uses are counted between siblings: if `b::y` uses `a::x`, then `b` uses `a`; if `a::x` uses `a::y`, that is internal
+//! to `a`. So a folder counts as one module among its siblings, and its files are compared with each other. Uses
+//! between a module and its children do not count. Using a name that another module only re-exports, such as `lib.rs`,
+//! counts as a use of the module that defines it.
 //!
-//! Uses are read from the tokens of the code: every path from `crate`, `super` or `self`, and every `use`. Code for
-//! tests alone does not count.
+//! Uses are read from the tokens of the code: every path that begins with `crate`, `super` or `self`, and every `use`.
+//! Test-only code does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -17,7 +17,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 /// The names from the crate's root to a module.
 type ModulePath = Vec<String>;
 
-/// One name of a `use` or one path of an expression or type, as it is written.
+/// One name of a `use`, or one path of an expression or type, as written.
 struct Use {
     segments: Vec<String>,
     line: usize,
@@ -28,11 +28,11 @@ struct Use {
 struct Module {
     file: String,
     uses: Vec<Use>,
-    /// What `use` brings into the module, by the name that it has there.
+    /// What `use` imports into the module, by its local name.
     imports: BTreeMap<String, Vec<String>>,
 }
 
-/// Modules of one crate that use each other, and the lines that do.
+/// Modules of one crate that use each other, and the lines where they do.
 pub(crate) struct Circle {
     /// Their paths from the crate's root, such as `net::socket`.
     pub(crate) modules: Vec<String>,
@@ -48,17 +48,17 @@ impl std::fmt::Display for Circle {
     }
 }
 
-/// The circles of the crate whose files are `sources`: paths from its `src` on, with their texts.
+/// The circles of the crate whose files are `sources`: paths relative to its `src`, with their texts.
 ///
 /// # Panics
-/// When a file is no Rust, or a module has no file.
+/// If a file is not valid Rust, or a module has no file.
 pub(crate) fn circles(sources: &BTreeMap<&str, &str>) -> Vec<Circle> {
     let mut modules = Modules::default();
     modules.read_file(sources, "lib.rs", Vec::new());
     modules.circles()
 }
 
-/// The modules of a crate, but for those of tests.
+/// The modules of a crate, except test modules.
 #[derive(Default)]
 struct Modules(BTreeMap<ModulePath, Module>);
 
@@ -104,7 +104,7 @@ impl Modules {
         }
     }
 
-    /// The module in which what `segments` names within `from` is defined; `None`: in another crate.
+    /// The module that defines what `segments` names within `from`; `None`: another crate does.
     fn definer(&self, from: &[String], segments: &[String], hops: usize) -> Option<ModulePath> {
         let mut at = from.to_vec();
         for (i, segment) in segments.iter().enumerate() {
@@ -120,12 +120,12 @@ impl Modules {
                 name => {
                     let import = self.0.get(&at).and_then(|module| module.imports.get(name));
                     return match import {
-                        // A name that stands for itself is one of another crate: `use libc;`.
+                        // An import that maps to itself names another crate: `use libc;`.
                         Some(import) if hops > 0 && (i > 0 || import != segments) => {
                             let rest = &segments[i + 1..];
                             self.definer(&at, &[import, rest].concat(), hops - 1)
                         }
-                        // An item of this module; a path that begins with it is of another crate.
+                        // An item of this module; if it is the first segment, the path belongs to another crate.
                         _ => (i > 0).then_some(at),
                     };
                 }
@@ -135,7 +135,7 @@ impl Modules {
     }
 
     fn circles(&self) -> Vec<Circle> {
-        // Of each module, by the modules below it: which uses which, and the lines that say so.
+        // For each module: which of its children use which others, and the lines where they do.
         type Uses = BTreeMap<(ModulePath, ModulePath), Vec<String>>;
         let mut below: BTreeMap<ModulePath, Uses> = BTreeMap::new();
         for (user, module) in &self.0 {
@@ -164,7 +164,7 @@ impl Modules {
     }
 }
 
-/// What `start` uses, and what that uses, to the end.
+/// Everything `start` uses, directly or indirectly.
 fn reached<'a>(
     uses: &'a BTreeMap<(ModulePath, ModulePath), Vec<String>>,
     start: &'a ModulePath,
@@ -211,12 +211,12 @@ fn components(uses: &BTreeMap<(ModulePath, ModulePath), Vec<String>>) -> Vec<Cir
 struct Reader {
     uses: Vec<Use>,
     imports: BTreeMap<String, Vec<String>>,
-    /// Modules declared here, with their bodies where these stand here as well.
+    /// Modules declared here, with their bodies if they are inline.
     children: Vec<(String, Option<TokenStream>)>,
 }
 
 impl Reader {
-    /// Reads `tokens`, which are the module's items or (`is_top` false) lie within one of them.
+    /// Reads `tokens`: the module's items or, if `is_top` is false, the inside of one.
     fn read(&mut self, tokens: TokenStream, is_top: bool) {
         let tokens: Vec<TokenTree> = tokens.into_iter().collect();
         let mut i = 0;
@@ -252,7 +252,7 @@ impl Reader {
         }
     }
 
-    /// Reads a path that begins `tokens`; gives how many of them follow the first.
+    /// Reads a path at the start of `tokens`; returns how many tokens follow the first.
     fn read_path(&mut self, tokens: &[TokenTree]) -> usize {
         let mut segments = vec![tokens[0].to_string()];
         let mut end = 0;
@@ -270,7 +270,7 @@ impl Reader {
         end
     }
 
-    /// Reads what follows `use`, or a part of it that follows `start`.
+    /// Reads what follows `use`, or the part of it that follows `start`.
     fn read_use(&mut self, tokens: &[TokenTree], start: &[String], is_top: bool) {
         for one in tokens.split(|token| is_punct(Some(token), ',')) {
             let mut segments = start.to_vec();
@@ -288,7 +288,7 @@ impl Reader {
                         self.read_use(&within, &segments, is_top);
                         segments.clear();
                     }
-                    // `*` uses the module that it follows.
+                    // `*` counts as a use of the module before it.
                     _ => {}
                 }
             }
@@ -317,19 +317,19 @@ fn is_separator(tokens: &[TokenTree]) -> bool {
     is_punct(tokens.first(), ':') && is_punct(tokens.get(1), ':')
 }
 
-/// Whether a path that begins with this word is one within the crate.
+/// Whether a path that begins with this word is within the crate.
 fn is_start(word: &proc_macro2::Ident) -> bool {
     ["crate", "self", "super"].iter().any(|start| word == start)
 }
 
-/// Whether these brackets say that what follows is compiled for tests alone.
+/// Whether this attribute makes what follows test-only.
 fn is_for_tests(attribute: Option<&TokenTree>) -> bool {
     let text = attribute.map(ToString::to_string).unwrap_or_default();
     let text: String = text.split_whitespace().collect();
     text.starts_with("[cfg(test)") || text.starts_with("[cfg(all(test,")
 }
 
-/// How many tokens the item, statement, field or variant that begins `tokens` has.
+/// The number of tokens of the item, statement, field or variant at the start of `tokens`.
 fn item_len(tokens: &[TokenTree]) -> usize {
     const ITEMS: [&str; 15] = [
         "async",

@@ -15,10 +15,10 @@ pub(super) const TASK_ABORTED: u8 = 0x40;
 const MISCOMPARE: [u8; 3] = [0xE, 0x1D, 0];
 const OUT_OF_RANGE: [u8; 3] = [5, 0x21, 0];
 const INVALID_MESSAGE: [u8; 3] = [5, 0x49, 0];
-/// For how long an answer may be on its way, in nanoseconds.
+/// How long an answer may be in transit, in nanoseconds.
 pub(super) const ON_ITS_WAY_NS: u64 = 10_000_000;
 
-/// A case that is over.
+/// A completed case.
 pub(super) struct Check<'a> {
     pub(super) setup: &'a Setup,
     pub(super) history: &'a History,
@@ -69,7 +69,7 @@ impl<'a> Check<'a> {
             .collect()
     }
 
-    /// Each command ends once, as it should, and does what its answer says and no more.
+    /// Each command ends once, with a permitted status, and has done exactly what its answer says.
     fn commands(&mut self) {
         for index in 0..self.tasks.len() {
             let faults = self.command(&self.tasks[index]);

@@ -1,5 +1,5 @@
-//! Whether the cases were hard: how often each of the situations occurred that have hidden errors
-//! before. A run in which one of them never occurred proves nothing about it.
+//! Counts how often each situation that has hidden bugs before occurred. A run in which one never occurred proves
+//! nothing about it.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{
 /// How often each situation occurred.
 pub type Counters = BTreeMap<&'static str, u64>;
 
-/// What has to occur in a run.
+/// The situations that must occur in a run.
 pub const HARD_CASES: [&str; 25] = [
     "a function between two commands in one segment",
     "a function while a write waits for the data of its R2T",

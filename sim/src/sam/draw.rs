@@ -1,5 +1,5 @@
-//! Draws a case from a seed: sessions that crowd on a few blocks, with functions, resets and ends of
-//! sessions among their commands.
+//! Draws a case from a seed: sessions that compete for a few blocks, with task management functions, resets and session
+//! ends among their commands.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::script::{
     TARGET_WARM_RESET, What,
 };
 
-/// A command's READ extents are its own, so that what the medium does can be told apart.
+/// Every READ has its own extent, so that calls of the medium can be attributed to commands.
 struct Extents {
     taken: BTreeSet<(u32, u64, u16)>,
 }
@@ -72,7 +72,7 @@ impl Script {
     }
 }
 
-/// None, or of every order of magnitude up to milliseconds.
+/// Zero, or of any order of magnitude up to milliseconds.
 fn duration(random: &mut Random) -> u64 {
     let order = [0, 0, 10_000, 100_000, 1_000_000, 5_000_000][random.index(6)];
     random.below(order + 1)
@@ -102,7 +102,7 @@ fn what(
                 17..18 => TARGET_WARM_RESET,
                 _ => NOT_OFFERED[random.index(4)],
             };
-            // Mostly one of the latest, else any, or one that never was.
+            // Mostly one of the latest commands, else any, or one that never existed.
             let referenced = match (own.len(), random.below(10)) {
                 (0, _) | (_, 0) => 0,
                 (len, 1..7) => own[len - 1 - random.index(len.min(3))],
@@ -126,7 +126,7 @@ fn what(
 
 fn command(random: &mut Random, setup: &Setup, extents: &mut Extents, before: &[Step]) -> Command {
     let lun = random.below(setup.luns.into()) as u32;
-    // Half of the commands crowd on the first blocks.
+    // Half of the commands use the first blocks.
     let op = match random.below(100) {
         0..25 => match extents.draw(random, lun, 8) {
             Some((lba, blocks)) => Op::Read { lba, blocks },

@@ -1,5 +1,5 @@
-//! What ends commands without their own doing: functions, resets, PREEMPT AND ABORT, errors under
-//! QERR, and the end of a session; and which commands each of these is for (SAM-5 5.6, 7).
+//! Events that end other commands: task management functions, resets, PREEMPT AND ABORT, errors under QERR, and the end
+//! of a session; and which commands each of them affects (SAM-5 5.6, 7).
 
 use super::{
     history::{At, History, Sent, SentWhat},
@@ -12,7 +12,7 @@ use super::{
 const GOOD: u8 = 0;
 const CHECK_CONDITION: u8 = 2;
 const TASK_ABORTED: u8 = 0x40;
-/// What other lanes may still do after an answer has left, in nanoseconds.
+/// How long other lanes may still act after an answer has left, in nanoseconds.
 const ELSEWHERE_NS: u64 = 2_000_000;
 
 /// One cause of aborts.
@@ -22,9 +22,9 @@ pub(super) struct Event {
     pub(super) tag: u32,
     pub(super) nexus: usize,
     pub(super) kind: Kind,
-    /// It cannot have happened before,
+    /// The earliest it can have happened.
     pub(super) from: At,
-    /// nor after; `None`: it may still happen.
+    /// The latest it can have happened; `None`: it may still happen.
     pub(super) until: Option<At>,
     place: u64,
 }
@@ -36,7 +36,7 @@ pub(super) enum Kind {
     Clear(u32),
     /// A reset of one disk or of all.
     Reset(Option<u32>),
-    /// PREEMPT AND ABORT of what this initiator does at disk 0.
+    /// PREEMPT AND ABORT of this initiator's commands at disk 0.
     Preempt(usize),
     /// CHECK CONDITION under QERR.
     Error(u32),
@@ -61,13 +61,13 @@ pub(super) fn tasks(history: &History) -> Vec<Task<'_>> {
     .collect()
 }
 
-/// All that has aborted commands, or may have.
+/// All events that have aborted commands, or may have.
 pub(super) fn events(setup: &Setup, history: &History) -> Vec<Event> {
     let mut events = Vec::new();
     for (&tag, sent) in &history.sent {
         let answer = sent.answer.as_ref();
         let status = answer.and_then(|answer| answer.status);
-        // What was aborted itself may have begun.
+        // An aborted function or command may have begun anyway.
         let is_aborted = status == Some(TASK_ABORTED);
         let is_refused = answer.is_some() && status != Some(GOOD) && !is_aborted;
         let mut push = |kind| {
@@ -122,7 +122,7 @@ pub(super) fn events(setup: &Setup, history: &History) -> Vec<Event> {
 }
 
 impl Event {
-    /// Whether it is for this command, if it came while that was open.
+    /// Whether it affects this command, provided the command was open when it came.
     pub(super) fn concerns(&self, setup: &Setup, history: &History, task: &Task<'_>) -> bool {
         let (is_own, lun) = (self.nexus == task.sent.nexus, task.command.lun);
         let is_for = match self.kind {
@@ -139,11 +139,11 @@ impl Event {
         is_for && self.tag != task.tag && !self.was_before(task)
     }
 
-    /// Whether it was over when the command came.
+    /// Whether the event was over when the command came.
     fn was_before(&self, task: &Task<'_>) -> bool {
         let is_own = self.nexus == task.sent.nexus;
         match self.kind {
-            // What the initiator sends after it is not concerned (SAM-5 7.1).
+            // Commands that the initiator sends later are not affected (SAM-5 7.1).
             _ if is_own && !matches!(self.kind, Kind::Error(_)) => self.place < task.sent.place,
             Kind::Error(_) if !is_own => {
                 let late = |until: At| until.ns + ELSEWHERE_NS < task.sent.at.ns;
@@ -153,8 +153,8 @@ impl Event {
         }
     }
 
-    /// Whether the command was certainly there when it came: sent before it on the same connection,
-    /// or long enough before it on another one.
+    /// Whether the command had certainly arrived when the event came: sent before it on the same connection, or long
+    /// enough before it on another.
     pub(super) fn found(&self, task: &Task<'_>) -> bool {
         const ON_ITS_WAY_NS: u64 = 10_000_000;
         match self.nexus == task.sent.nexus {
@@ -166,7 +166,7 @@ impl Event {
         }
     }
 
-    /// Whether it is a function or PREEMPT AND ABORT that was answered: then it is over for all.
+    /// When it was answered, if it is a function or PREEMPT AND ABORT: from then on it is over for everybody.
     pub(super) fn is_complete(&self) -> Option<At> {
         match self.kind {
             Kind::Error(_) | Kind::End => None,

@@ -1,5 +1,5 @@
-//! What happened in one case, in one order: what the initiators sent and received, and what the
-//! medium did. Whoever notes something that no order of events can make right adds a fault.
+//! The history of one case as a single sequence of events: what the initiators sent and received, and what the medium
+//! did. A recorder that sees something no order of events can justify adds a fault.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use super::script::{Command, Ending, Function};
 /// A moment: which event it was, and the virtual time in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct At {
-    /// How many events were before.
+    /// How many events came before.
     pub(super) index: u64,
     /// Virtual time in nanoseconds.
     pub(super) ns: u64,
@@ -27,40 +27,40 @@ pub(super) struct Nexus {
     pub(super) who: usize,
     /// The login was answered.
     pub(super) begun: At,
-    /// The initiator has ended it.
+    /// When the initiator ended it.
     pub(super) ended: Option<At>,
     /// How it was ended.
     pub(super) ended_by: Option<Ending>,
-    /// The end was complete: the logout was answered, or the next login.
+    /// When the end was complete: the logout, or the next login, was answered.
     pub(super) gone: Option<At>,
-    /// It was told of a unit attention: disk, code and qualifier.
+    /// The unit attentions it received: disk, code and qualifier.
     pub(super) told: Vec<(u32, [u8; 2])>,
-    /// When each disk first answered without one.
+    /// When each disk first answered without a unit attention.
     pub(super) quiet: BTreeMap<u32, At>,
-    /// When each disk was asked whether anything is left to be told.
+    /// When the disks were asked for any remaining unit attentions.
     pub(super) probed: Option<At>,
-    /// The last of the script that was sent.
+    /// The last step of the script that was sent.
     pub(super) last_sent: u32,
 }
 
 /// A command or function that was sent, by its Initiator Task Tag.
 #[derive(Debug)]
 pub(super) struct Sent {
-    /// Of which session, by its number.
+    /// The number of its session.
     pub(super) nexus: usize,
-    /// Its place in what the session sent.
+    /// Its position among everything the session sent.
     pub(super) place: u64,
     /// The number of its segment.
     pub(super) segment: u64,
-    /// When it was about to be given to the network.
+    /// When it was about to be handed to the network.
     pub(super) at: At,
-    /// When its segment had been given to the network.
+    /// When its segment had been handed to the network.
     pub(super) out: Option<At>,
     /// What it is.
     pub(super) what: SentWhat,
     /// When its unsolicited data were sent.
     pub(super) unsolicited: Option<At>,
-    /// Its end.
+    /// How it was answered.
     pub(super) answer: Option<Answer>,
     /// The latest of R2T, Data-In and answer.
     pub(super) last: Option<At>,
@@ -75,7 +75,7 @@ pub(super) struct Sent {
 pub(super) enum SentWhat {
     /// A command of the script.
     Command(Command),
-    /// TEST UNIT READY or REGISTER beside the script, for this disk.
+    /// TEST UNIT READY or REGISTER in addition to the script, for this disk.
     Beside(u32),
     /// A function.
     Function(Function),
@@ -107,7 +107,7 @@ pub(super) struct Io {
     pub(super) lun: u32,
     /// What.
     pub(super) call: Call,
-    /// The command that it is for, by its tag; 0 for a flush.
+    /// The tag of the command that it serves; 0 for a flush.
     pub(super) task: u32,
     /// First block and number of blocks.
     pub(super) blocks: (u64, u64),
@@ -117,11 +117,11 @@ pub(super) struct Io {
     pub(super) ended: Option<At>,
     /// With FUA.
     pub(super) is_fua: bool,
-    /// What a read gave.
+    /// The data a read returned.
     pub(super) data: Vec<u8>,
 }
 
-/// All of it.
+/// The whole history.
 #[derive(Debug, Default)]
 pub(super) struct History {
     index: u64,
@@ -131,27 +131,27 @@ pub(super) struct History {
     pub(super) sent: BTreeMap<u32, Sent>,
     /// Calls of the medium.
     pub(super) ios: Vec<Io>,
-    /// How often the target has said by itself that a window is open again.
+    /// How often the target has announced, unasked, that a window is open again.
     pub(super) windows_told: u64,
     /// Rules that were broken.
     pub(super) faults: Vec<String>,
-    /// For people.
+    /// The events in readable form.
     pub(super) trace: Vec<String>,
 }
 
-/// A history that all parts of a case write.
+/// A history that all parts of a case write to.
 #[derive(Clone, Default)]
 pub(super) struct Shared(Arc<Mutex<History>>);
 
 impl Shared {
-    /// Looks at it.
+    /// Locks it for reading or writing.
     pub(super) fn lock(&self) -> MutexGuard<'_, History> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl History {
-    /// Notes that initiator `who` has logged in; gives the number of the session.
+    /// Records that initiator `who` has logged in; returns the number of the session.
     pub(super) fn begin(&mut self, who: usize) -> usize {
         let nexus = self.nexuses.len();
         let begun = self.note(format_args!("{nexus} <-- initiator {who} is logged in"));
@@ -169,7 +169,7 @@ impl History {
         nexus
     }
 
-    /// Notes an event, in words for people.
+    /// Records an event, described in words.
     pub(super) fn note(&mut self, what: fmt::Arguments<'_>) -> At {
         self.index += 1;
         let ns = time::now().as_ns();
@@ -181,7 +181,7 @@ impl History {
         }
     }
 
-    /// Notes that a rule was broken.
+    /// Records that a rule was broken.
     pub(super) fn fault(&mut self, what: String) {
         self.note(format_args!("!! {what}"));
         self.faults.push(what);

@@ -1,5 +1,4 @@
-//! Errors that were found, each as the script that brings it about: under any seed of the world it is
-//! to be right.
+//! Bugs found earlier, each as the script that reproduced it: it must now pass under any world seed.
 
 use super::script::{
     ABORT_TASK_SET, ACA, CLEAR_TASK_SET, Command, Ending, Function, LOGICAL_UNIT_RESET, ORDERED,
@@ -98,7 +97,7 @@ fn setup(initiators: usize) -> Setup {
     }
 }
 
-/// Of four blocks, which come with the command or in Data-Out PDUs that nobody asks for.
+/// A write of four blocks, sent as immediate data or in unsolicited Data-Out PDUs.
 fn write(is_unsolicited: bool) -> Op {
     Op::Write {
         lba: 0,
@@ -140,7 +139,7 @@ fn step(who: usize, what: What, pause_ns: u64) -> Step {
     }
 }
 
-/// In one segment with the next.
+/// Puts the step into one segment with the next.
 fn glued(who: usize, what: What) -> Step {
     Step {
         is_glued: true,

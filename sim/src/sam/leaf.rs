@@ -1,5 +1,5 @@
-//! The medium of a case: memory that takes the time that the script says, applies a write in two
-//! halves, knows for which command it is called, and notes all of it.
+//! The medium of a case: memory with the latency that the script says. It applies a write in two halves, knows which
+//! command each call serves, and records everything.
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use crate::content::{self, SECTOR_BYTES};
 /// Which command reads this extent of this disk.
 type Readers = BTreeMap<(u32, u64, u64), u32>;
 
-/// What all disks of a case have in common.
+/// State shared by all disks of a case.
 #[derive(Clone)]
 pub(super) struct Medium {
     history: Shared,
@@ -36,7 +36,7 @@ pub(super) struct Disk {
     shape: Shape,
 }
 
-/// The number under which `content` knows a block.
+/// The sector number that `content` uses for a block.
 pub(super) fn sector(lun: u32, lba: u64) -> u64 {
     u64::from(lun) << 32 | lba
 }

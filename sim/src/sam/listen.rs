@@ -1,5 +1,5 @@
-//! The receiving half of a session: every PDU of the target is held against the rules of RFC 7143
-//! (StatSN, ExpCmdSN and MaxCmdSN, R2Ts, one answer for each command) and noted.
+//! The receiving half of a session: it checks every PDU of the target against the rules of RFC 7143 (StatSN, ExpCmdSN
+//! and MaxCmdSN, R2Ts, one answer per command) and records it.
 
 use std::rc::Rc;
 
@@ -95,7 +95,7 @@ impl Session {
                 let at = history.note(format_args!("{} <-- logout response", self.nexus));
                 history.nexuses[self.nexus].gone = Some(at);
             }
-            // One that asks for nothing opens the window.
+            // A NOP-In that asks for no reply announces an open window.
             ResponsePdu::NopIn(pdu) if pdu.target_transfer_tag.get() == pdu::RESERVED_TAG => {
                 self.number(bhs, false);
                 let mut history = self.history.lock();

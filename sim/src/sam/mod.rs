@@ -1,5 +1,5 @@
-//! A property of the target: whatever PDUs arrive in whatever segments, what becomes of them is what
-//! SAM-5's task set allows.
+//! Property test of the target: whatever PDUs arrive, however TCP segments them, their outcome must be one that SAM-5's
+//! task set allows.
 //!
 //! ```text
 //!  script ──► run: peer, listen (wire) ══ segments ══► target ──► leaf
@@ -7,9 +7,9 @@
 //!                                          └──► check: the model; counters: was it hard?
 //! ```
 //!
-//! A [`Script`] is drawn from a seed (or [`known`] for an error that was found). Its initiators never wait for an answer nor ping: what the
-//! target does late, it does not do. All that is sent, received, and done by the medium goes into
-//! one history, which the model judges when all is over. A failing script is made smaller by
+//! A [`Script`] is drawn from a seed (or is [`known`], for a bug found earlier). Its initiators neither wait for
+//! answers nor ping, so nothing they send can trigger work that the target has forgotten. Everything sent, received,
+//! and done by the medium is recorded in one history, which the model checks at the end. A failing script is shrunk by
 //! leaving out steps.
 
 mod check;

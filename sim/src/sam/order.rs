@@ -1,5 +1,5 @@
-//! The model, of commands beside each other: what is over when an abort has been answered, what
-//! ORDERED, HEAD OF QUEUE and COMPARE AND WRITE keep apart, and that a fence holds.
+//! The model of concurrent commands: what must be over when an abort is answered, which commands ORDERED, HEAD OF QUEUE
+//! and COMPARE AND WRITE must separate, and that a fence holds.
 
 use super::{
     check::{Check, ON_ITS_WAY_NS, TASK_ABORTED},
@@ -9,7 +9,7 @@ use super::{
 };
 
 impl Check<'_> {
-    /// What an abort has overtaken is over when its initiator hears so, and stays so.
+    /// I/O that an abort overtook is over when the initiator gets the answer, and stays over.
     pub(super) fn aborts(&mut self) {
         let mut faults = Vec::new();
         for task in &self.tasks {
@@ -40,7 +40,7 @@ impl Check<'_> {
                     ));
                 }
             }
-            // Whatever it was that ended it without an answer, the last of them has waited.
+            // Whichever event ended it without an answer, the last of these events must have waited for it.
             let ends: Vec<Option<At>> = causes
                 .iter()
                 .map(|event| match event.kind {
@@ -113,7 +113,7 @@ impl Check<'_> {
         self.faults.extend(faults);
     }
 
-    /// Who was preempted writes no more.
+    /// A preempted initiator writes no more.
     pub(super) fn fence(&mut self) {
         let mut faults = Vec::new();
         for event in &self.events {

@@ -1,6 +1,6 @@
-//! One session of a case: it sends what the script says, in segments as the script cuts them,
-//! answers R2Ts, and notes what the target sends. It sends nothing else: no NOP-Out tells the
-//! target to look again. `listen` is its other half.
+//! One session of a case: it sends what the script says, segmented as the script says, answers R2Ts, and records what
+//! the target sends. It sends nothing else, in particular no NOP-Out that could make the target re-examine its queues.
+//! `listen` is its other half.
 
 use std::{
     cell::{Cell, RefCell},
@@ -31,16 +31,16 @@ pub(super) struct Session {
     /// What each command has to send.
     pub(super) commands: RefCell<BTreeMap<u32, Rc<Outgoing>>>,
     pub(super) changed: Notify,
-    /// It has ended, or the initiator is about to end it.
+    /// Whether it has ended, or the initiator is about to end it.
     pub(super) over: Cell<bool>,
     out: RefCell<VecDeque<Vec<u8>>>,
     wake: Notify,
-    /// The segment that the script is making.
+    /// The segment that the script is assembling.
     pending: RefCell<Vec<u8>>,
     in_pending: RefCell<Vec<u32>>,
     segment: Cell<u64>,
     place: Cell<u64>,
-    /// A PDU has been sent in part, and this has to wait for the rest.
+    /// Set while a PDU has been sent in part: bytes that must wait for its rest.
     held: RefCell<Option<Vec<u8>>>,
     /// Commands that owe unsolicited data, by their tags, in order.
     owed: RefCell<VecDeque<u32>>,
@@ -52,7 +52,7 @@ pub(super) struct Counts {
     pub(super) cmd_sn: u32,
     pub(super) exp_cmd_sn: u32,
     pub(super) max_cmd_sn: u32,
-    /// The StatSN that is due.
+    /// The StatSN expected next.
     pub(super) stat_sn: u32,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Outgoing {
     pub(super) cmd_sn: u32,
     pub(super) r2t_delay: Duration,
     pub(super) r2t_sn: Cell<u32>,
-    /// How far R2Ts have asked.
+    /// Up to where R2Ts have asked for data.
     pub(super) asked: Cell<u32>,
     /// R2Ts to be answered: their transfer tags, and what they ask for.
     pub(super) r2ts: RefCell<VecDeque<(u32, Range<usize>)>>,
@@ -117,7 +117,7 @@ impl Session {
         }
     }
 
-    /// Whether one more command fits into the window, within half a second.
+    /// Waits up to half a second for room in the command window; returns whether there is any.
     pub(super) async fn has_window(&self) -> bool {
         let is_open = || {
             let counts = self.counts.borrow();
@@ -140,7 +140,7 @@ impl Session {
         opened.is_some()
     }
 
-    /// Adds a command to the segment. `skip` leaves CmdSNs out.
+    /// Adds a command to the segment. `skip`: how many CmdSNs to leave out.
     pub(super) fn command(&self, tag: u32, prepared: Prepared, what: SentWhat, skip: u32) {
         self.counts.borrow_mut().cmd_sn += skip;
         let numbers = self.numbers(tag);

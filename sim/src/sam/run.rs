@@ -1,4 +1,4 @@
-//! Runs one case in a world of its own: a target with the case's disks, and its initiators.
+//! Runs one case in its own world: a target with the case's disks, and its initiators.
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 
@@ -17,14 +17,14 @@ use super::{
 };
 use crate::target_machine::PORT;
 
-/// Within this the target must have answered everything by itself.
+/// Within this time the target must have answered everything, without being prompted.
 const QUIET_TIME: Duration = Duration::from_secs(3);
 /// No case takes longer.
 pub(super) const CASE_TIME: Duration = Duration::from_secs(60);
-/// Tags of what is sent beside the script.
+/// The first tag of commands sent in addition to the script.
 const BESIDE: u32 = 1_000;
 
-/// Runs `script`; what happened.
+/// Runs `script`; returns the history.
 pub(super) fn run(script: &Script) -> Shared {
     let history = Shared::default();
     let mut config = Config::default();
@@ -66,7 +66,7 @@ impl Case {
     async fn run(self: Rc<Self>, steps: Vec<Step>) {
         let mut sessions = Vec::new();
         for who in 0..self.setup.initiators {
-            // One after the other: by QERR the unit attention of one may abort what another sends.
+            // One after the other: with QERR, the unit attention of one initiator may abort another's commands.
             let Some(session) = self.begin(who).await else {
                 return;
             };
@@ -80,14 +80,14 @@ impl Case {
         for runner in runners.collect::<Vec<_>>() {
             last.extend(runner.await);
         }
-        // Nothing is sent any more but the data that the target asks for.
+        // From now on only solicited data is sent.
         time::sleep(QUIET_TIME).await;
         for session in last {
             self.probe(&session).await;
         }
     }
 
-    /// Logs in, hears what there is to be told, and registers.
+    /// Logs in, consumes the unit attentions, and registers.
     async fn begin(&self, who: usize) -> Option<Rc<Session>> {
         let mut attempts = 0;
         let session = loop {

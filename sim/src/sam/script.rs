@@ -1,6 +1,6 @@
-//! What happens in one case: PDUs of several initiators, in which segments, with which pauses, and
-//! how long the medium takes for each command. It is there before anything runs, so that steps can
-//! be left out while the rest stays as it was.
+//! The script of one case: the PDUs of several initiators, how they are segmented, the pauses, and how long the medium
+//! takes for each command. It is complete before anything runs, so that shrinking can leave out steps without changing
+//! the rest.
 
 /// Blocks of each disk, of 512 bytes.
 pub(super) const DISK_BLOCKS: u64 = 32;
@@ -34,25 +34,25 @@ pub(super) struct Setup {
     pub(super) window: u16,
     /// Disk 0 is reserved by the first initiator, and all are registered.
     pub(super) reserved: bool,
-    /// The network splits and joins on top of what the script does.
+    /// The network splits and joins segments in addition to the script.
     pub(super) network_splits: bool,
 }
 
 /// A case.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// What it is drawn from.
+    /// The seed it was drawn from.
     pub(super) seed: u64,
     /// What its steps have in common.
     pub(super) setup: Setup,
-    /// The steps of all initiators; those of each are done in this order.
+    /// The steps of all initiators; each initiator performs its own in this order.
     pub(super) steps: Vec<Step>,
 }
 
-/// One PDU, or what belongs to one.
+/// One PDU, or an action that belongs to one.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
-    /// Its name, also when others have been left out.
+    /// Its identifier, which stays the same when other steps are left out.
     pub(super) id: u32,
     /// The initiator.
     pub(super) who: usize,
@@ -73,9 +73,9 @@ pub(super) enum What {
     Command(Command),
     /// Sends a task management function.
     Function(Function),
-    /// Sends the unsolicited data of the oldest command that still owes some.
+    /// Sends the unsolicited data of the oldest command that has not sent all of it.
     Unsolicited,
-    /// Ends the session; the next steps are those of a new one of the same initiator port.
+    /// Ends the session; the following steps belong to a new session of the same initiator port.
     End(Ending),
 }
 
@@ -103,7 +103,7 @@ pub(super) enum Op {
         lba: u64,
         blocks: u16,
     },
-    /// `immediate`: bytes with the command; `is_unsolicited`: Data-Out PDUs follow unasked.
+    /// `immediate`: bytes sent with the command; `is_unsolicited`: unsolicited Data-Out PDUs follow.
     Write {
         lba: u64,
         blocks: u16,
@@ -135,7 +135,7 @@ pub(super) struct Function {
     pub(super) code: u8,
     /// Disk.
     pub(super) lun: u32,
-    /// The step whose command ABORT TASK names; a step that sends none stands for an unknown one.
+    /// The step whose command ABORT TASK references; a step without a command stands for an unknown task.
     pub(super) referenced: u32,
     /// Immediate delivery.
     pub(super) is_immediate: bool,
@@ -144,13 +144,13 @@ pub(super) struct Function {
 /// How a session ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ending {
-    /// The connection is closed without a word.
+    /// The connection is closed without a logout.
     Drop,
     /// By a Logout Request.
     Logout,
-    /// By a login of the same initiator port while the connection stands.
+    /// By a login of the same initiator port while the connection is still open.
     Reinstate,
-    /// By a command whose CmdSN leaves one out, which nothing can fill any more.
+    /// By a command that skips a CmdSN, a gap that nothing can fill.
     Gap,
 }
 

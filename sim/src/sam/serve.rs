@@ -61,7 +61,7 @@ pub(super) fn serve(host: &Host, script: &Script, history: Shared) {
             limits: Limits {
                 command_window: setup.window,
                 data_segment_max_bytes: setup.segment_max,
-                // What would have the target look again is not to come.
+                // Pings are off: they would make the target re-examine its queues.
                 ping_interval: 2 * CASE_TIME,
                 ..Limits::default()
             },

@@ -1,5 +1,4 @@
-//! Runs scripts and makes those that fail smaller: leaves out one step after the other as long as
-//! the rest still fails.
+//! Runs scripts and shrinks those that fail, by leaving out one step after the other as long as the rest still fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -29,7 +28,7 @@ pub fn fails(script: &Script, counters: &mut Counters) -> Option<String> {
     })
 }
 
-/// The smallest script that still fails and is found by leaving out steps of `script`, and how.
+/// The smallest failing script found by leaving out steps of `script`, with its failure.
 pub fn shrink(mut script: Script, mut failure: String) -> (Script, String) {
     loop {
         let before = script.steps.len();

@@ -1,5 +1,5 @@
-//! The model, of unit attentions: each session is told once of what concerns it, by the table in
-//! docs/internals/conformance.md.
+//! The model of unit attentions: each session is notified once of everything that concerns it, according to the table
+//! in docs/internals/conformance.md.
 
 use super::{
     check::{Check, ON_ITS_WAY_NS},
@@ -8,7 +8,7 @@ use super::{
 };
 
 impl Check<'_> {
-    /// Each session is told what it has to be told, once.
+    /// Checks that each session gets every required unit attention once.
     pub(super) fn sessions(&mut self) {
         for index in 0..self.history.nexuses.len() {
             for lun in 0..self.setup.luns {
@@ -63,7 +63,7 @@ impl Check<'_> {
             task.sent.nexus == index && task.command.lun == lun && task.sent.answer.is_none()
         });
         let lost: Vec<&Task<'_>> = lost.collect();
-        // A condition may go with the answer that was to tell it.
+        // A condition may be lost with the answer that should have reported it.
         let has_own_abort = lost.iter().any(|task| {
             let causes = self.causes(task);
             causes.iter().any(|event| event.nexus == index)

@@ -36,12 +36,12 @@ pub(super) struct Prepared {
     pub(super) data_in_len: u32,
     /// Bytes with the command itself.
     pub(super) immediate_len: usize,
-    /// Where what comes unasked ends.
+    /// Where the unsolicited data ends.
     pub(super) unsolicited_end: usize,
 }
 
 impl Prepared {
-    /// A command without data, beside the script.
+    /// A command outside the script.
     pub(super) fn plain(lun: u32, cdb: &[u8], data_out: &[u8]) -> Prepared {
         let mut padded = [0; 16];
         padded[..cdb.len()].copy_from_slice(cdb);
@@ -70,7 +70,7 @@ impl Prepared {
         Prepared::plain(0, &cdb, &list)
     }
 
-    /// A command of the script, whose writes bear the version `tag`.
+    /// A command of the script; its writes carry the version `tag`.
     pub(super) fn of(
         command: &Command,
         tag: u32,
@@ -132,7 +132,7 @@ impl Prepared {
         if session.immediate_data {
             let segment = session.max_send_data_segment_length as usize;
             let most = immediate.min(first).min(segment);
-            // Data of several PDUs is cut at words only, but for its end.
+            // Data split over several PDUs may only be cut at word boundaries.
             prepared.immediate_len = if most == len { most } else { most / 4 * 4 };
         }
         let asks = !session.initial_r2t && is_unsolicited;

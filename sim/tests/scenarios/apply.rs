@@ -1,6 +1,6 @@
-//! A daemon that serves one configuration is given another, at any moment of a load. What it serves then
-//! is what a start with the other one serves, disks and ports are the same, and a session whose target
-//! is in both sees nothing of it.
+//! A daemon is switched to another configuration at a random moment of a load. It then serves what a start with the new
+//! configuration would serve, disks and ports keep their identity, and a session whose target is in both configurations
+//! notices nothing.
 
 use std::{
     cell::{Cell, RefCell},
@@ -28,7 +28,7 @@ const SEEDS: u64 = 60;
 const CONFIG: &str = "/srv/daemon.toml";
 const PORT: u16 = 3260;
 const KEPT: &str = "iqn.2026-11.io.sanstone:kept";
-/// Those that may come and go.
+/// How many targets may come and go.
 const TARGETS: usize = 3;
 const VOLUMES: [&str; 4] = [
     "file = { path = \"v0\", size = \"64KiB\" }",
@@ -39,7 +39,7 @@ const VOLUMES: [&str; 4] = [
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
 const GOOD: Option<u8> = Some(0);
 
-/// How often what is hard has happened, over all seeds.
+/// How often the hard cases occurred, over all seeds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Met {
     sessions_ended: u64,
@@ -148,7 +148,7 @@ async fn ask<T>(asks: &Sender<Ask>, make: impl FnOnce(OneshotSender<T>) -> Ask) 
     answer.await.expect("the daemon answers")
 }
 
-/// What it serves, without what was done with it.
+/// What it serves, without statistics.
 async fn described(asks: &Sender<Ask>) -> Description {
     let mut description = ask(asks, Ask::Describe).await;
     fn forget(node: &mut Node) {
@@ -161,7 +161,7 @@ async fn described(asks: &Sender<Ask>) -> Description {
     description
 }
 
-/// Logs in, once there is somebody, and hears what there is to hear.
+/// Logs in as soon as the target is up, and consumes the unit attentions.
 async fn login(host: &Host, target: &str) -> Rc<RawSession> {
     let session = RawSession::login_at(host.addr(PORT), target, "client").await;
     let ready = session.execute(&TEST_UNIT_READY, &[], 0).await;
@@ -169,8 +169,7 @@ async fn login(host: &Host, target: &str) -> Rc<RawSession> {
     session
 }
 
-/// Sends commands to the target that stays, until it is told to stop; none may find that anything has
-/// happened.
+/// Sends commands to the target that stays, until told to stop; none may notice a change.
 async fn load(session: Rc<RawSession>, is_over: Rc<Cell<bool>>, done: Rc<Cell<u64>>) {
     let write: [u8; 10] = [0x2A, 0, 0, 0, 0, 0, 0, 0, 8, 0];
     while !is_over.get() {
@@ -211,7 +210,7 @@ fn run(seed: u64, met: &RefCell<Met>) {
         time::sleep(MS * random.below(20) as u32).await;
 
         if random.chance(0.3) {
-            // A step that fails: nothing is changed.
+            // A step that fails: nothing may change.
             let mut text = after.text.clone();
             text += "[volume.gone]\nfile = { path = \"gone\" }\n";
             text +=
@@ -242,7 +241,7 @@ fn run(seed: u64, met: &RefCell<Met>) {
         }
         let live = described(&asks).await;
         if random.chance(0.5) {
-            // There and back: what went is free again at once.
+            // There and back: removed resources are free again at once.
             for (text, expected) in [(&before.text, &first), (&after.text, &live)] {
                 server.put_file(CONFIG, text.as_bytes());
                 let applied = ask(&asks, Ask::Apply).await;
@@ -255,7 +254,7 @@ fn run(seed: u64, met: &RefCell<Met>) {
         loaded.await;
 
         ask(&asks, Ask::Stop).await;
-        // As a process ends: what it had locked is free.
+        // As when a process ends: its locks are released.
         server.power_cut();
         server.restart();
         let asks = start(&server, lanes);
@@ -268,7 +267,7 @@ fn run(seed: u64, met: &RefCell<Met>) {
     });
 }
 
-/// Looks what a session has seen of the change from `luns` of its target to `now`.
+/// Checks what a session sees of the change from `luns` of its target to `now`.
 async fn check_session(
     session: &RawSession,
     luns: &BTreeMap<usize, usize>,
@@ -304,7 +303,7 @@ async fn check_session(
                 [6, 0x3F, 0x0E]
             }
         },
-        // A disk that it had not seen: POWER ON OCCURRED.
+        // A disk it had not seen before: POWER ON OCCURRED.
         _ => [6, 0x29, 0],
     };
     assert_eq!(answer.sense, expected, "{was:?} to {is:?}");

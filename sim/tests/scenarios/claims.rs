@@ -1,7 +1,7 @@
-//! Two daemons that want one stripe, with crashes, power cuts, partings and restarts between and within
-//! their claims. Whatever happens, one of them has it: no read gives what was overwritten before it
-//! began, no write of the one who had it lands after the other one has it, and who had it and crashed
-//! comes back by itself.
+//! Two daemons contend for one stripe, with crashes, power cuts, network partitions and restarts between and during
+//! their claims. Whatever happens, only one of them owns it: no read returns data overwritten before the read began, no
+//! write of the former owner lands after the other has taken over, and an owner that crashed recovers its claim by
+//! itself.
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
@@ -26,11 +26,10 @@ use volume::{
 
 use crate::MS;
 
-/// Sectors that are written, in turn on both children.
+/// Sectors that are written, alternating between both children.
 const PLACES: u64 = 6;
 const SECTOR_BYTES: usize = 512;
-/// How long a cache may answer after another owner has come, without knowing of it: see
-/// `volume::claim`.
+/// How long a cache may keep answering, unaware that another owner has taken over: see `volume::claim`.
 const CACHE_LAG: Duration = Duration::from_secs(4);
 
 /// A write: its value is its number.
@@ -39,18 +38,18 @@ struct Written {
     place: u64,
     by: usize,
     begun: Instant,
-    /// From then on it changes nothing any more; `None`: it still may.
+    /// When it stopped having any effect; `None`: it may still take effect.
     ended: Option<Instant>,
     /// When it was acknowledged.
     good: Option<Instant>,
 }
 
-/// All that happened, as somebody sees it who sees everything.
+/// Everything that happened, as an omniscient observer sees it.
 #[derive(Default)]
 struct History {
     writes: BTreeMap<u64, Written>,
     acquired: [usize; 2],
-    /// Who had it last, and since when.
+    /// Who owned the stripe last, and since when.
     holder: Option<(usize, Instant)>,
     refused: usize,
     preempted: usize,
@@ -91,7 +90,7 @@ impl History {
         }
     }
 
-    /// `by` has the stripe: nothing of another one lands from now on, nor of itself before a crash.
+    /// `by` owns the stripe: from now on no write of another owner lands, nor one of its own from before a crash.
     fn acquire(&mut self, by: usize) {
         self.acquired[by] += 1;
         let now = time::now();
@@ -101,8 +100,7 @@ impl History {
         }
     }
 
-    /// A read that began at `begun` gave `value`; a cache may lag behind other owners' writes by
-    /// `lag`.
+    /// A read that began at `begun` returned `value`; a cache may lag behind other owners' writes by `lag`.
     fn read(&mut self, place: u64, value: u64, begun: Instant, by: usize, lag: Duration) {
         self.reads += 1;
         let of_place = || self.writes.iter().filter(|(_, write)| write.place == place);
@@ -129,14 +127,14 @@ impl History {
     }
 }
 
-/// What one daemon is and does.
+/// One daemon and its behaviour.
 #[derive(Clone)]
 struct Daemon {
     site: Rc<Site>,
     history: Rc<RefCell<History>>,
     index: usize,
     host: Host,
-    /// Of the machine; each uses each disk.
+    /// Lanes of the machine; each uses each disk.
     lanes: usize,
     cached: bool,
     takes_over: f64,
@@ -158,16 +156,16 @@ impl Daemon {
         }
     }
 
-    /// Runs the daemon from its start, for as long as the machine runs: it opens the stripe, uses it
-    /// for a while, ends and begins anew, well or not.
+    /// Runs the daemon for as long as the machine runs: it opens the stripe, uses it for a while, ends in an orderly
+    /// way or not, and starts again.
     async fn run(self, boot: u64, mut random: Random) {
-        // The state directory is the same after a crash, and everything else is not.
+        // After a crash only the state directory is the same.
         let uuid = Uuid::from_u128(100 + self.index as u128);
         let boot = Uuid::from_u128((u128::from(boot) << 8) + self.index as u128 + 1);
-        // Both begin at once, and later each when it likes.
+        // Both start at once, later at random times.
         let mut pause = 3 * MS;
         loop {
-            // Each time it is another process.
+            // Each start is a new process.
             let owner = Owner::new(uuid, boot, format!("daemon {}", self.index));
             time::sleep(random_time(&mut random, pause)).await;
             pause = 300 * MS;
@@ -194,7 +192,7 @@ impl Daemon {
                 Err(error) if error.kind() == ErrorKind::Claimed => {
                     self.history.borrow_mut().refused += 1;
                 }
-                // A target is down, or somebody took over in the middle of it.
+                // A target is down, or another daemon took over during the attempt.
                 Err(error) => assert_ne!(error.kind(), ErrorKind::Configuration, "{error}"),
             }
         }
@@ -231,7 +229,7 @@ impl Daemon {
         Ok(Rc::new(Cache::new(stripe, &config)?))
     }
 
-    /// Reads and writes until it is time to end, or the stripe is another's.
+    /// Reads and writes until it is time to end, or another daemon owns the stripe.
     async fn use_it(self, volume: SharedVolume, ends: Instant, mut random: Random) {
         let lag = if self.cached {
             CACHE_LAG
@@ -268,7 +266,7 @@ impl Daemon {
                     self.history.borrow_mut().preempted += 1;
                     return;
                 }
-                // Who lost writes has to open it again.
+                // After losing writes the volume must be reopened.
                 Err(ErrorKind::FlushFailed) => return,
                 _ => {}
             }
@@ -297,7 +295,7 @@ const ALL: [Blow; 5] = [
 fn setup(seed: u64) -> Setup {
     let networks = [Networks::One, Networks::TwoOfOneGroup, Networks::TwoGroups];
     let mut setup = Setup::draw(seed).on(networks[seed as usize / 2 % 3]);
-    // What is acknowledged is durable, so that only owners can lose it.
+    // Acknowledged writes are durable, so only a wrong owner can lose them.
     setup.served.caching = ["write-through", "direct-sync"][seed as usize % 2];
     setup.served.block_size_bytes = 512;
     setup.served.behind_faults = false;
@@ -308,12 +306,12 @@ struct Plan {
     blows: &'static [Blow],
     takes_over: f64,
     ends_well: f64,
-    /// Between two blows at most.
+    /// The longest time between two blows.
     pause: Duration,
     rounds: usize,
 }
 
-/// The daemon of this number, which nothing happens to.
+/// The daemon with this number, to which nothing happens.
 fn daemon(site: &Rc<Site>, index: usize) -> Daemon {
     let lanes = site.client_lanes();
     Daemon {
@@ -330,7 +328,7 @@ fn daemon(site: &Rc<Site>, index: usize) -> Daemon {
     }
 }
 
-/// Two daemons from the same moment on, and blows; then peace, in which both find the stripe.
+/// Two daemons that start at the same moment, and blows; then a quiet time in which both find the stripe.
 fn contend(seed: u64, plan: &Plan) -> (Rc<RefCell<History>>, Rc<Site>) {
     let setup = setup(seed);
     let site = Site::new(seed, setup);
@@ -383,7 +381,7 @@ fn contend(seed: u64, plan: &Plan) -> (Rc<RefCell<History>>, Rc<Site>) {
                     target.ready().await;
                 }
                 Blow::Parted => {
-                    // Other things happen meanwhile.
+                    // Everything else goes on in the meantime.
                     let (daemon, target) = (daemon.host.clone(), target.host.clone());
                     let parted = random_time(&mut random, 6_000 * MS);
                     drop(spawn(async move {
@@ -470,7 +468,7 @@ fn who_was_taken_over_answers_nothing_from_its_past() {
     ]);
 }
 
-/// Has `daemon` open the stripe on its machine, with nobody in the way.
+/// Has `daemon` open the stripe on its machine, without contention.
 async fn open(daemon: &Daemon, others: Others) -> SharedVolume {
     let running = daemon.clone();
     let opened = daemon.host.spawn(async move {
@@ -481,7 +479,7 @@ async fn open(daemon: &Daemon, others: Others) -> SharedVolume {
     opened.await
 }
 
-/// Has `daemon` fill the first sector of what it has open.
+/// Has `daemon` fill the first sector of its open volume.
 async fn write(daemon: &Daemon, volume: &SharedVolume, value: u8) -> Result<()> {
     let volume = volume.clone();
     let written = daemon.host.spawn(async move {
@@ -491,8 +489,8 @@ async fn write(daemon: &Daemon, volume: &SharedVolume, value: u8) -> Result<()> 
     written.await
 }
 
-/// One is parted from its targets while another takes over. Then a target loses the reservation with its
-/// power, and the first one is there before the second: only the mark tells it.
+/// One daemon is partitioned from its targets while another takes over. Then a target loses power, and with it the
+/// reservation, and the first daemon is back before the second: only the mark tells it that it has lost the stripe.
 #[test]
 fn who_could_not_see_a_take_over_finds_it_before_it_writes() {
     seeds(100, |seed| {
@@ -531,7 +529,7 @@ fn who_could_not_see_a_take_over_finds_it_before_it_writes() {
     });
 }
 
-/// How reads of a cache ended whose volume another owner had overwritten.
+/// How reads ended through a cache whose volume another owner had overwritten.
 #[derive(Default)]
 pub(crate) struct Stale {
     from_memory: u64,
@@ -539,8 +537,8 @@ pub(crate) struct Stale {
     told: u64,
 }
 
-/// One has all that it reads in its cache when another takes over and writes under it. It may be parted from
-/// its targets meanwhile, so that nobody can tell it.
+/// One daemon has everything it reads in its cache when another takes over and writes to the disks. The first may be
+/// partitioned from its targets at the time, so that nothing can tell it.
 pub(crate) fn overwrite_what_is_cached(seed: u64, stale: &mut Stale) {
     let site = Site::new(seed, setup(seed));
     let [mut old, new] = [0, 1].map(|index| daemon(&site, index));

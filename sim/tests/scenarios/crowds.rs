@@ -1,6 +1,5 @@
-//! Strangers that connect and stay, begin logins that they never finish, and take every session's
-//! place that they can get. A client that was there before, and whose connections break again and
-//! again, comes back each time and loses no I/O.
+//! Strangers connect and stay, begin logins that they never finish, and take every session place they can get. A client
+//! that was there before, and whose connections keep breaking, gets back in each time and loses no I/O.
 
 use std::{cell::Cell, rc::Rc, time::Duration};
 
@@ -20,7 +19,7 @@ use sim::{
 
 use crate::MS;
 
-/// More than have room before login and after it together.
+/// More than there are places before and after login together.
 const CROWD: usize = 7;
 const HOSTS: usize = 3;
 
@@ -31,7 +30,7 @@ enum Stranger {
     Babbling,
     /// Half a login.
     Hesitant,
-    /// A session under a name of its own, as long as it lasts.
+    /// A session under its own name, held as long as possible.
     Staying,
 }
 
@@ -50,7 +49,7 @@ struct Crowd {
     sessions: Cell<u64>,
 }
 
-/// Does that to target `index` until told to stop.
+/// Bothers target `index` in that way until told to stop.
 async fn bother(site: Rc<Site>, index: usize, name: usize, mut random: Random, crowd: Rc<Crowd>) {
     let target = &site.targets[index];
     let address = target.host.addr(PORT);
@@ -65,7 +64,7 @@ async fn bother(site: Rc<Site>, index: usize, name: usize, mut random: Random, c
                 config.isid = Isid::random([0; 3], random.below(1 << 16) as u16);
                 if let Ok(session) = RawSession::login(address, config).await {
                     crowd.sessions.set(crowd.sessions.get() + 1);
-                    // It stays for as long as anything does.
+                    // It stays for as long as the session lasts.
                     while !crowd.stop.get() && session.execute(&[0; 6], &[], 0).await.is_ok() {
                         time::sleep(500 * MS).await;
                     }
@@ -126,7 +125,7 @@ fn a_client_that_was_there_before_comes_back_through_any_crowd() {
                         for target in &site.targets {
                             time::sleep(random_time(&mut random, 10 * MS)).await;
                             site.client.reset_connections(&target.host);
-                            // The target hears of it, and has time to give the place away.
+                            // The target notices it, and has time to give the place away.
                             time::sleep(2 * MS).await;
                             site.client.partition(&target.host);
                             time::sleep(500 * MS + random_time(&mut random, 500 * MS)).await;

@@ -1,7 +1,6 @@
-//! Two whole daemons from their configurations, one of which serves a stripe of the other's disks. Each
-//! is stopped, killed, left without power and started again, in any order and while its client writes.
-//! What was promised reads back, every disk is the one that it was, and what a unit has to remember is
-//! remembered.
+//! Two whole daemons from their configurations, one of which serves a stripe of the other's disks. Each is stopped,
+//! killed, cut from power and restarted, in any order and while its client writes. Promised data reads back, every disk
+//! keeps its identity, and units keep the state that they must.
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
@@ -21,19 +20,19 @@ use crate::{MS, log};
 const SEEDS: u64 = 20;
 const ROUNDS: usize = 3;
 
-/// The lines of the log that say what no client sees.
+/// Log lines for events that no client can see.
 const LOGGED_IN_AGAIN: &str = "logged in again target_name=\"iqn.2026-11.io.sanstone:storage\"";
 const CLAIM_REPLACED: &str = "replacing a claim that was left by an owner that has ended";
 
-/// How often what is hard has happened, over all seeds.
+/// How often the hard cases occurred, over all seeds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Met {
-    // While a write of the client was on its way.
+    // Power cuts of the storage while a client's write was in flight.
     storage_cuts_in_flight: usize,
     gateway_cuts_in_flight: usize,
     kills_in_flight: usize,
     stops_in_flight: usize,
-    /// Power cuts of the storage while it held what was acknowledged and not flushed.
+    /// Power cuts of the storage while it held acknowledged but unflushed data.
     cuts_unflushed: usize,
     /// Power cuts of a daemon that had not finished its start.
     cuts_while_starting: usize,
@@ -41,11 +40,11 @@ struct Met {
     both: usize,
     /// The connections between the two were reset while both ran.
     resets: usize,
-    /// Daemons that did not start, because the other one was away, and did later.
+    /// Daemons that could not start at first, because the other one was away.
     refused: usize,
-    /// Registrations and identities were looked at after a power cut, and were the same.
+    /// Registrations and identities were checked after a power cut, and were unchanged.
     state_found_again: usize,
-    /// Flushes that told the client of a loss.
+    /// Flushes that reported a loss to the client.
     flushes_failed: usize,
 }
 
@@ -55,7 +54,7 @@ struct Fall {
     how: End,
     after: Duration,
     down: Duration,
-    /// Another power cut, so long after the start has begun, if it has not ended until then.
+    /// Another power cut this long after the start began, if the start has not ended by then.
     again: Option<Duration>,
 }
 
@@ -71,7 +70,7 @@ impl Fall {
     }
 }
 
-/// Lets one machine fall and get up again.
+/// Brings one machine down and up again.
 async fn fall(site: Rc<Daemons>, which: Which, fall: Fall, met: Rc<RefCell<Met>>) {
     time::sleep(fall.after).await;
     let (machine, other) = site.both(which);
@@ -117,8 +116,8 @@ async fn reset(site: Rc<Daemons>, mut random: Random, met: Rc<RefCell<Met>>) {
     }
 }
 
-/// Rounds of load in each of which the storage falls, the gateway, or both. A volume whose flush has
-/// failed is opened again after its round, at a gateway that was started again.
+/// Rounds of load in each of which the storage, the gateway or both fall. A volume whose flush failed is reopened after
+/// its round, at a restarted gateway.
 async fn rounds(site: &Rc<Daemons>, met: &Rc<RefCell<Met>>) -> Tally {
     let mut all = Tally::default();
     let mut random = site.world.random();
@@ -169,8 +168,7 @@ async fn rounds(site: &Rc<Daemons>, met: &Rc<RefCell<Met>>) -> Tally {
     all
 }
 
-/// The last word: after a flush that was good, nothing but what was written survives a loss of all
-/// power.
+/// The final check: after a successful flush and a loss of all power, exactly the written data survives.
 async fn end(site: &Rc<Daemons>, volume: SharedVolume) {
     workload::flush(site, &volume)
         .await
@@ -193,14 +191,14 @@ fn two_daemons_keep_what_they_promised_whatever_falls_when() {
     let run = |seed| {
         let site = Daemons::new(seed);
         let tally = site.run(rounds(&site, &met));
-        // A gateway tells its client of a flush that has failed below as of a medium that has.
+        // A gateway reports a failed flush below it to its client as a medium error.
         let told = [ErrorKind::FlushFailed, ErrorKind::Medium];
         for kind in tally.failed.iter().chain(&tally.flush_failed) {
             assert!(told.contains(kind), "{kind:?}");
         }
         met.borrow_mut().refused += site.storage.refused() + site.gateway.refused();
     };
-    // Leaves of the gateway that found the storage again, and claims of the gateway's crashed self.
+    // Leaves of the gateway that reconnected to the storage, and claims that replaced those of the crashed gateway.
     let wanted = [LOGGED_IN_AGAIN, CLAIM_REPLACED];
     let ((), logged) = log::counting(&wanted, || seeds(SEEDS, run));
     let met = met.borrow();

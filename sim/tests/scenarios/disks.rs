@@ -1,4 +1,4 @@
-//! Disks that fail: an error is told, a failed flush is sticky, and nothing else goes wrong.
+//! Failing disks: errors are reported, a failed flush is sticky, and nothing else goes wrong.
 
 use engine::{
     sim::{Fault, FaultKind, Occurred, seeds},
@@ -72,7 +72,7 @@ fn faulty_round(seed: u64, setup: Setup, kind: FaultKind) -> (Occurred, Tally) {
     (site.world.occurred(), tally)
 }
 
-/// As the target alone tells it, without an initiator that remembers.
+/// Seen through the target alone, without our initiator, which would remember failures itself.
 #[test]
 fn a_failed_sync_is_told_to_every_session_until_the_file_is_opened_again() {
     const SYNCHRONIZE_CACHE: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -85,7 +85,7 @@ fn a_failed_sync_is_told_to_every_session_until_the_file_is_opened_again() {
         site.run(async {
             let target = &site.targets[0];
             target.ready().await;
-            // Who asks, the sense key of the flush, and whether the write before it is refused.
+            // Which session asks, the sense key of the flush, and whether the write before it is refused.
             for (session, key, refused) in [
                 ("one", 0, false),
                 ("one", HARDWARE_ERROR, false),

@@ -1,5 +1,5 @@
-//! One disk behind the iSCSI server and behind fronts that speak no SCSI, on both lanes of a machine:
-//! a fence is a fence for every front, and nobody is overtaken by the past of another.
+//! One disk behind the iSCSI server and behind fronts that speak no SCSI, on both lanes of a machine: a fence holds for
+//! every front, and no answered operation is overwritten later by an older one of another front.
 
 use std::{
     cell::{Cell, RefCell},
@@ -37,7 +37,7 @@ const REGISTER: u8 = 0;
 const RESERVE: u8 = 1;
 const RELEASE: u8 = 2;
 const PREEMPT_AND_ABORT: u8 = 5;
-/// What most operations here are for.
+/// The sectors that most operations here use.
 const PLACE: Range<u64> = 0..8;
 const SLOW: Duration = Duration::from_millis(20);
 
@@ -48,7 +48,7 @@ enum Writer {
     Block = 1,
     /// An initiator, by a plain write.
     Plain = 2,
-    /// An initiator, by an operation that has its blocks for itself.
+    /// An initiator, by an operation with exclusive access to its blocks.
     Alone = 3,
 }
 
@@ -113,7 +113,7 @@ impl Bench {
         session
     }
 
-    /// Has the block front on `lane` write; its end is to be awaited.
+    /// Has the block front on `lane` write; returns a future for its end.
     fn block_write(
         &self,
         lane: usize,
@@ -142,7 +142,7 @@ impl Bench {
         assert_eq!(status.await, Status::Good);
     }
 
-    /// What becomes of a write and of a read of the block front on each lane.
+    /// The results of a write and of a read by the block front on each lane.
     async fn block_results(&self) -> (Vec<Option<BlockError>>, Vec<Option<BlockError>>) {
         let (mut writes, mut reads) = (Vec::new(), Vec::new());
         for lane in 0..LANES {
@@ -152,7 +152,7 @@ impl Bench {
         (writes, reads)
     }
 
-    /// Every write of block fronts had ended when an answer came at `answered`.
+    /// Checks that every write of the block fronts had ended when the answer came, at `answered`.
     fn assert_nothing_after(&self, answered: Moment) {
         for write in self.disk().writes() {
             let is_over = write.ended.is_some_and(|ended| ended < answered);
@@ -163,7 +163,7 @@ impl Bench {
         }
     }
 
-    /// Waits until a block front's write is at work on the disk.
+    /// Waits until the disk is working on a block front's write.
     async fn until_writing(&self) {
         while self.disk().writing(is_blocks) == 0 {
             time::sleep(MS / 10).await;
@@ -230,7 +230,7 @@ fn a_reservation_of_an_initiator_keeps_block_fronts_out() {
             assert_eq!(write(bench, &other).await.status, CONFLICT);
             reserve(&holder, RELEASE, kind, (1, 0)).await;
         }
-        // And the other way round.
+        // The same with the roles swapped.
         bench.block_reserve(0, REGISTER, 0, (0, 2)).await;
         bench
             .block_reserve(0, RESERVE, WRITE_EXCLUSIVE, (2, 0))
@@ -255,7 +255,7 @@ fn preempt_and_abort_is_answered_when_no_block_write_can_land_any_more() {
         bench.block_reserve(0, RESERVE, kind, (1, 0)).await;
         bench.disk().set_pause_max(SLOW);
         bench.disk().set_fail_chance(0.1);
-        // Elsewhere, so that they run; and where an ordered write keeps them at the gate.
+        // Some to other blocks, so that they run; some to blocks where an ordered write holds them at the gate.
         let mut writes = Vec::new();
         for at in 0..6 {
             let (lane, at) = (at as usize % LANES, 64 + 8 * at);
@@ -276,7 +276,7 @@ fn preempt_and_abort_is_answered_when_no_block_write_can_land_any_more() {
             .collect();
         time::sleep(MS * (1 + bench.below(10) as u32)).await;
         let running = bench.disk().writing(is_blocks);
-        // Past the ordered command, which would hold it back.
+        // Bypasses the ordered command, which would hold it back.
         let (cdb, list) = raw::reserve_out(PREEMPT_AND_ABORT, kind, 9, 1);
         let preempt = fencer.submit_as(raw::HEAD_OF_QUEUE, &cdb, &list, 0);
         let preempt = fencer.answer(preempt.expect("it is sent")).await;
@@ -332,14 +332,14 @@ fn a_logical_unit_reset_waits_for_block_operations() {
     assert!(overtaken.take() > 0);
 }
 
-/// What operations that exclude others have met.
+/// What exclusive operations encountered.
 #[derive(Default)]
 struct Alone {
     ordered: usize,
     atomic: usize,
     compared: usize,
     miscompared: usize,
-    /// Whose old versions are to be those that the new one replaced.
+    /// New versions, each with the old versions it must have replaced.
     replaced: Vec<(u64, Vec<u64>)>,
     beside: usize,
 }
@@ -380,7 +380,7 @@ async fn write_alone(bench: &Bench, session: &RawSession, met: &RefCell<Alone>) 
 }
 
 impl Alone {
-    /// Nothing else was at work on the same blocks, and what was compared was replaced.
+    /// Checks that nothing else was working on the same blocks, and that exactly the compared versions were replaced.
     fn check(&mut self, bench: &Bench) {
         let writes = bench.disk().writes();
         let is_alone = |version| Writer::Alone.wrote(version);
@@ -518,7 +518,7 @@ fn a_block_front_that_leaves_is_waited_for_and_does_nothing_afterwards() {
         let meanwhile = spawn(bench.block_write(0, PLACE));
         left.await;
         bench.assert_nothing_after(bench.disk().now());
-        // It came before the end, and is waited for, or it is refused.
+        // Either it came before the front left, and is waited for, or it is refused.
         match meanwhile.await {
             Ok(()) => {}
             Err(error) => {

@@ -1,5 +1,5 @@
-//! Starts whose power goes at any step, and an administrator who renames everything in between: an
-//! identity that an initiator has seen stays, and what it has written is there.
+//! Power cuts at any step of a start, with an administrator who renames everything in between: an identity that an
+//! initiator has seen never changes, and what it wrote is still there.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use uuid::Uuid;
 
 const SEEDS: u64 = 200;
 
-/// A machine, and what an initiator of it has seen.
+/// A machine, and what an initiator has seen of it.
 struct Machine {
     world: World,
     host: Host,
     names: Names,
     seen: Option<Uuid>,
     written: u8,
-    /// What its logical unit has kept in the state directory that it has now.
+    /// What its logical unit has saved in the current state directory.
     kept: Option<String>,
     renames: u32,
 }
@@ -28,7 +28,7 @@ struct Machine {
 #[derive(Debug)]
 enum Started {
     Served,
-    /// The power went.
+    /// The power was cut.
     Cut,
     Refused(String),
 }
@@ -38,7 +38,7 @@ impl Machine {
         let world = World::new(seed);
         let host = world.host("server");
         host.put_file("/etc/app.toml", b"");
-        // Not where the configuration is: a sync of one directory is none of the other.
+        // In another directory than the configuration, because syncing one directory does not sync the other.
         host.put_file("/etc/data/other", b"");
         Machine {
             world,
@@ -55,13 +55,13 @@ impl Machine {
         }
     }
 
-    /// Starts with power for so many changes of the disk, checks what an initiator sees, and writes;
-    /// then the power goes in any case.
+    /// Starts with power for this many changes of the disk, checks what an initiator sees, and writes; then the power
+    /// is cut in any case.
     fn start(&mut self, changes: u64) -> Started {
         self.start_until(changes, Host::power_cut)
     }
 
-    /// The same, up to `end`.
+    /// The same, with `end` instead of the power cut.
     fn start_until(&mut self, changes: u64, end: fn(&Host)) -> Started {
         let (host, names) = (self.host.clone(), self.names.clone());
         let (seen, written, kept) = (self.seen, self.written, self.kept.clone());
@@ -71,7 +71,7 @@ impl Machine {
             if let Some(seen) = seen {
                 assert_eq!(shown.uuid, seen, "another disk is shown");
             }
-            // What comes now is the data path's to keep.
+            // From here on durability is the data path's responsibility.
             host.doom_after(u64::MAX);
             assert_eq!(shown.read().await, written, "not what was written");
             assert_eq!(shown.kept(), kept, "not what was kept");
@@ -95,7 +95,7 @@ impl Machine {
         started
     }
 
-    /// Starts with power enough.
+    /// Starts without a power cut on the way.
     #[track_caller]
     fn serves(&mut self) {
         match self.start(u64::MAX) {
@@ -104,7 +104,7 @@ impl Machine {
         }
     }
 
-    /// What was seen is refused, and nothing is made in its place.
+    /// The start must be refused, and nothing created in place of the known disk.
     #[track_caller]
     fn is_refused(&mut self, part: &str) {
         match self.start(u64::MAX) {
@@ -142,12 +142,12 @@ impl Machine {
         self.host.rename(old.state(), self.names.state());
     }
 
-    /// As a copy without attributes does.
+    /// Removes the mark, as a copy without attributes does.
     fn lose_mark(&mut self) {
         self.host.set_mark(self.names.path(), None);
     }
 
-    /// The configuration goes elsewhere with its file, and not with its state.
+    /// Moves the configuration and its file, but not its state.
     fn leave_state(&mut self) {
         let old = self.rename_config();
         let hidden = self.fresh("/old/hidden");
@@ -181,7 +181,7 @@ fn what_a_killed_start_left_is_made_durable_by_the_next() {
     seeds(SEEDS, |seed| {
         for changes in 1.. {
             let mut machine = Machine::new(seed);
-            // The system lives on with all that was done, durable or not.
+            // The system stays up with all that was done, durable or not.
             let started = machine.start_until(changes, Host::kill);
             machine.serves();
             machine.serves();
@@ -253,14 +253,14 @@ fn years_of_renames_and_power_cuts_leave_one_disk() {
                 1 => machine.rename_file(),
                 2 => machine.rename_config_and_state(),
                 3 => {
-                    // Of mark and record, one is there.
+                    // Either the mark or the record is there.
                     machine.serves();
                     machine.lose_mark();
                     machine.serves();
                 }
                 4 => machine.leave_state(),
                 5 => {
-                    // Its state stays behind: refused, until it follows.
+                    // Its state stays behind: refused until that is moved too.
                     machine.serves();
                     let old = machine.rename_config();
                     machine.is_refused("does not know");
@@ -279,7 +279,7 @@ fn years_of_renames_and_power_cuts_leave_one_disk() {
                     machine.host.rename("/away", &path);
                 }
                 _ => {
-                    // A file in its place that nobody has written to.
+                    // In its place a file that nobody has written to.
                     machine.serves();
                     let path = machine.names.path();
                     machine.host.rename(&path, "/away");

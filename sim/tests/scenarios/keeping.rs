@@ -1,5 +1,5 @@
-//! What a unit has to remember over a restart is kept where it blocks nobody, in the order of its
-//! changes, and a change takes effect when it has been kept.
+//! State that a unit needs after a restart is saved without blocking anybody and in the order of its changes, and a
+//! change takes effect only once it is saved.
 
 use std::{
     cell::Cell,
@@ -85,7 +85,7 @@ fn register(session: &RawSession, key: u8) -> iscsi::TaskId {
     session.submit(&cdb, &list, 0).expect("it is sent")
 }
 
-/// The keys that PERSISTENT RESERVE IN tells.
+/// The keys that PERSISTENT RESERVE IN reports.
 async fn keys(session: &RawSession) -> Vec<u8> {
     let cdb = [0x5E, 0, 0, 0, 0, 0, 0, 1, 0, 0];
     let reply = session.execute(&cdb, &[], 256).await.expect("a reply");
@@ -95,13 +95,13 @@ async fn keys(session: &RawSession) -> Vec<u8> {
 
 async fn login(portal: SocketAddr, name: &str) -> Rc<RawSession> {
     let session = RawSession::login_at(portal, IQN, name).await;
-    // Past the unit attention of the power-on.
+    // Consumes the unit attention of the power-on.
     session.execute(&[0; 6], &[], 0).await.expect("it is ready");
     session
 }
 
-/// Reads over another session while one waits for its state to be kept, which it is not before all of
-/// these reads: the last one lets it be written.
+/// Reads over another session while one waits for its state to be saved. The last read lets the save proceed, so all of
+/// them complete before it.
 async fn reads_meanwhile(portal: SocketAddr, kept: &AtomicBool, let_go: mpsc::Sender<()>) {
     let one = login(portal, "one").await;
     let other = login(portal, "other").await;
@@ -180,7 +180,7 @@ fn nobody_sees_a_change_before_it_is_kept() {
                 time::sleep(MS).await;
             }
             assert!(looks > 100, "{looks} looks in 1.9 s");
-            // Who aborts it is answered when it has happened.
+            // An abort is answered only when the change has been made.
             let response = one.abort(task).await.expect("an answer");
             assert!(time::now() - began >= Duration::from_secs(2), "{response}");
             assert_eq!(keys(&other).await, [1]);
@@ -188,7 +188,7 @@ fn nobody_sees_a_change_before_it_is_kept() {
     });
 }
 
-/// What is kept, and which attempts fail.
+/// The saved state, and which attempts fail.
 #[derive(Default)]
 struct File {
     text: Option<String>,

@@ -1,5 +1,5 @@
-//! Where the time of an I/O went, across both ends: a delay that is planted somewhere shows in that row and in
-//! no other, and the rows add up.
+//! Where the time of an I/O goes, across both ends: a delay planted in one place shows up in its row and in no other,
+//! and the rows add up.
 
 use std::{path::Path, time::Duration};
 
@@ -19,11 +19,11 @@ use volume::{
 const TARGET: &str = "iqn.2026-11.io.sanstone:t0";
 const US: Duration = Duration::from_micros(1);
 const PLANTED: Duration = Duration::from_micros(200);
-/// Turns take time, too, and a row may have one of its neighbour.
+/// Tolerance: passes of a lane take time too, and one may be counted in the neighbouring row.
 const NEAR: Duration = Duration::from_micros(8);
 const IOS: u32 = 50;
 
-/// How long an I/O takes at each place.
+/// How long an I/O takes in each place.
 #[derive(Clone, Copy)]
 struct Delays {
     /// In a layer at the initiator.
@@ -32,7 +32,7 @@ struct Delays {
     link: Duration,
     /// In a layer at the target.
     tree: Duration,
-    /// In a rule of a `fault` beneath that.
+    /// In a rule of a `fault` layer beneath that.
     fault: Duration,
     /// At its disk.
     disk: Duration,
@@ -70,7 +70,7 @@ fn world(seed: u64, delays: Delays) -> World {
     World::with_config(seed, config)
 }
 
-/// A daemon of one lane, and the client's way to its disk.
+/// The configurations of a daemon with one lane, and of the client.
 fn texts(delays: Delays) -> [String; 2] {
     let throttled = |latency: Duration, of: &str| {
         format!(
@@ -94,7 +94,7 @@ fn texts(delays: Delays) -> [String; 2] {
     ]
 }
 
-/// Runs `scenario` on the client's volume, opened for somebody who watches.
+/// Runs `scenario` on the client's volume, opened with stage times enabled.
 fn run<T>(seed: u64, delays: Delays, scenario: impl AsyncFnOnce(SharedVolume) -> T) -> T {
     let world = world(seed, delays);
     let [served, used] = texts(delays);
@@ -116,7 +116,7 @@ fn run<T>(seed: u64, delays: Delays, scenario: impl AsyncFnOnce(SharedVolume) ->
     })
 }
 
-/// What `io` has taken in all, and where.
+/// How long `io` took in all, and where.
 async fn watch<T>(io: impl Future<Output = volume::Result<T>>) -> (Duration, Layers) {
     let (watch, began) = (Watch::new(), time::now());
     watched(watch.clone(), io).await.expect("it works");
@@ -169,7 +169,7 @@ fn a_planted_delay_shows_in_its_row_and_in_no_other() {
             (0, Delays { own, ..PLAIN }),
             (1, Delays { link, ..PLAIN }),
             (2, Delays { tree, ..PLAIN }),
-            // To whoever looks from outside a layer that delays is the target's, whatever it plays.
+            // Seen from outside, any delaying layer belongs to the target, whatever it simulates.
             (2, Delays { fault, ..PLAIN }),
             (3, Delays { disk, ..PLAIN }),
         ] {
@@ -201,7 +201,7 @@ fn a_trace_says_the_same_by_node_and_command() {
         (watch.take_spans().0, rows(took, watch.layers()))
     });
     let nodes: Vec<&str> = spans.iter().map(|span| &*span.node).collect();
-    // The command ends before the request that it was sent for, and that before the one above.
+    // A command ends before the request that it serves, and that request before the one above it.
     assert_eq!(
         nodes,
         [
@@ -228,7 +228,7 @@ fn a_trace_says_the_same_by_node_and_command() {
 #[test]
 fn the_rows_of_an_io_of_many_commands_add_up() {
     let (took, layers) = run(1, PLAIN, async |volume| {
-        // More than a command carries, so that several are under way at a time.
+        // More than one command carries, so that several are in flight.
         watch(volume.read(0, 8 << 20)).await
     });
     let [own, wire, target, medium] = rows(took, layers);
@@ -253,6 +253,6 @@ fn a_command_that_waits_for_the_window_waits_at_the_initiator() {
         })
     };
     assert!(waits(8) < 20 * US);
-    // Far more than the target lets an initiator have open.
+    // Far more than the target's command window.
     assert!(waits(1500) > 5 * PLAIN.disk);
 }

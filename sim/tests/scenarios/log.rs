@@ -1,4 +1,4 @@
-//! How often the log says something: what no model of the outside sees.
+//! How often the log reports something, which no client-side model can see.
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,5 @@
-//! Targets that stop: killed, without power, out of reach for too long, or told to. What was
-//! promised is kept, and who may have lost something is told.
+//! Targets that stop: killed, cut from power, unreachable for too long, or shut down. Promises are kept, and a client
+//! that may have lost data is told.
 
 use std::{rc::Rc, time::Duration};
 
@@ -20,14 +20,13 @@ use crate::MS;
 enum Stop {
     Kill,
     PowerCut,
-    /// With connections that break again and again after the restart.
+    /// A power cut, after which connections break again and again.
     PowerCutAndResets,
     InGoodOrder,
 }
 
-/// Rounds of load in each of which one target stops in some way and comes back. A volume whose
-/// flush has failed is opened again after its round. Gives, too, in how many of them something was
-/// acknowledged and not durable when the target stopped.
+/// Rounds of load in each of which one target stops in some way and comes back. A volume whose flush has failed is
+/// reopened after its round. Also returns in how many rounds acknowledged data was not durable when the target stopped.
 async fn rounds(site: &Rc<Site>, stop: Stop, rounds: usize) -> (Tally, u64) {
     let (mut all, mut unflushed) = (Tally::default(), 0);
     let mut volume = site.open().await;
@@ -55,7 +54,7 @@ async fn rounds(site: &Rc<Site>, stop: Stop, rounds: usize) -> (Tally, u64) {
     (all, unflushed)
 }
 
-/// Gives whether something was acknowledged and not durable then.
+/// Returns whether acknowledged data was not durable then.
 async fn stop_and_restart(site: &Rc<Site>, random: &mut Random, stop: Stop) -> bool {
     time::sleep(random_time(random, 80 * MS)).await;
     let index = random.index(site.targets.len());
@@ -64,7 +63,7 @@ async fn stop_and_restart(site: &Rc<Site>, random: &mut Random, stop: Stop) -> b
     match stop {
         Stop::Kill => target.kill(),
         Stop::PowerCut | Stop::PowerCutAndResets => site.power_cut(index),
-        // All that was acknowledged is durable then: the model is told of no loss.
+        // All acknowledged data is durable then: the model records no loss.
         Stop::InGoodOrder => target.stop().await,
     }
     time::sleep(random_time(random, 500 * MS)).await;
@@ -79,8 +78,7 @@ async fn stop_and_restart(site: &Rc<Site>, random: &mut Random, stop: Stop) -> b
     is_unflushed
 }
 
-/// The last word: after a flush that was good, nothing but what was written survives a loss of
-/// all power.
+/// The final check: after a successful flush and a loss of all power, exactly the written data survives.
 async fn end(site: &Rc<Site>, volume: SharedVolume) {
     let flushed = workload::flush(site, &volume).await;
     if let Err(error) = flushed {
@@ -94,7 +92,7 @@ async fn end(site: &Rc<Site>, volume: SharedVolume) {
     check_all(site, &volume).await;
 }
 
-/// Nothing failed but flushes, with the word that tells what happened, and what a volume refuses
+/// Checks that only flushes failed, with the error kind that tells what happened, and requests that the volume refuses
 /// after that.
 fn only_flushes_failed(tally: &Tally) {
     for kind in tally.failed.iter().chain(&tally.flush_failed) {
@@ -161,8 +159,8 @@ fn a_target_that_is_killed_and_started_again_goes_on() {
     assert_occurred([("kills during writes", met.kills_during_writes)]);
 }
 
-/// It asks its initiators to log out, and they flush before they do: nothing is unflushed when it comes
-/// back, and nothing has failed.
+/// The target asks its initiators to log out, and they flush first: nothing is unflushed when it comes back, and
+/// nothing has failed.
 #[test]
 fn a_target_that_is_told_to_stop_and_started_again_is_a_pause() {
     let mut unflushed = 0;
@@ -212,7 +210,7 @@ fn a_target_that_stays_away_is_an_error_and_no_hang() {
             for kind in &tally.failed {
                 assert!(expected.contains(kind), "{kind:?}");
             }
-            // What is noticed last, an attempt to connect, and the wait for another one's.
+            // Time to notice the loss, to attempt a connection, and to wait for another request's attempt.
             let bound = RECONNECT + Duration::from_secs(5);
             assert!(tally.longest < bound, "{:?}", tally.longest);
             away.await;

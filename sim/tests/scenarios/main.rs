@@ -1,6 +1,6 @@
-//! What happens to the system under seeds: a calm day, a bad network, crowds of strangers, machines that stop, disks
-//! that fail, and functions that abort what runs. `SANSTONE_SEEDS=2000` tries more than the few
-//! of every day; a seed that fails prints the command that replays it.
+//! Seeded scenarios for the whole system: normal operation, a bad network, crowds of strangers, machines that stop,
+//! disks that fail, and functions that abort running commands. `SANSTONE_SEEDS=2000` tries more than the few default
+//! seeds; a failing seed prints the command that replays it.
 
 mod apply;
 mod claims;

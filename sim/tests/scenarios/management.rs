@@ -1,5 +1,5 @@
-//! Who aborts, resets or logs in again is answered only when the writes that he overtakes have
-//! ended: what he writes then is not overwritten by the past (RFC 7143 §6.3.5, SAM-5 7).
+//! An abort, reset or repeated login is answered only when the writes it overtakes have ended, so that data written
+//! afterwards is never overwritten by an older write (RFC 7143 §6.3.5, SAM-5 7).
 
 use std::{rc::Rc, time::Duration};
 
@@ -29,7 +29,7 @@ enum By {
     LoginAfterReset,
 }
 
-/// Where the one that overtakes is logged in.
+/// Where the overtaking initiator is logged in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Through {
     /// At the same target port.
@@ -70,7 +70,7 @@ async fn login(site: &Site, name: &str) -> Rc<RawSession> {
     RawSession::login_as(site, 0, name).await
 }
 
-/// A write that takes its time, overtaken by another one's.
+/// A slow write, overtaken by another initiator.
 async fn overtake(site: &Rc<Site>, by: By, through: Through, random: &mut Random) {
     let target = &site.targets[0];
     target.ready().await;
@@ -155,7 +155,7 @@ fn a_write_is_overtaken_through_whatever_port_it_came() {
     });
 }
 
-/// What aborted commands were told.
+/// The outcomes of aborted commands.
 #[derive(Default)]
 struct Aborts {
     /// The function came in time.
@@ -166,7 +166,7 @@ struct Aborts {
     without_answer: u64,
 }
 
-/// Commands of all sizes, aborted at every moment of their lives, alone and all together.
+/// Commands of all sizes, aborted at random moments, singly and all together.
 async fn abort_at_random(site: &Rc<Site>, random: &mut Random, aborts: &mut Aborts) {
     let target = &site.targets[0];
     target.ready().await;
@@ -225,8 +225,8 @@ fn commands_may_be_aborted_at_any_moment() {
     ]);
 }
 
-/// A disk so slow that the client gives sessions up: each login ends the writes of the session
-/// before it, and what is sent again is not overtaken by what was sent first.
+/// A disk so slow that the client gives sessions up: each login ends the writes of the previous session, so a resent
+/// write is never overwritten by its first transmission.
 #[test]
 fn a_slow_disk_makes_sessions_that_do_not_overtake_each_other() {
     let mut slow_writes = 0;

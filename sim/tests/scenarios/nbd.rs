@@ -1,5 +1,5 @@
 //! An NBD server on both lanes of a machine, beside an iSCSI server on the same disk: clients that write and read,
-//! leave in the middle, send what makes no sense, or take nothing; and a fence by an initiator.
+//! disconnect half-way, send nonsense, or never read replies; and a fence set by an initiator.
 
 use std::{cell::Cell, ops::Range, rc::Rc, time::Duration};
 
@@ -105,7 +105,7 @@ impl Bench {
         client.expect("it is let in")
     }
 
-    /// A connection through the handshake, by hand.
+    /// A raw connection that has completed the handshake.
     async fn by_hand(&self) -> TcpStream {
         let addr = self.machine.host.addr(NBD_PORT);
         let (stream, mut reader) = nbd_client::connect(addr).await.expect("it is let in");
@@ -114,7 +114,7 @@ impl Bench {
         stream
     }
 
-    /// Waits until all places are free again, by taking them.
+    /// Waits until all connection places are free again, by taking them.
     async fn until_places_are_free(&self) {
         loop {
             let mut clients = Vec::new();
@@ -134,7 +134,7 @@ impl Bench {
     }
 }
 
-/// Writes, zeroes, trims and reads in sectors of its own, one after the other.
+/// Writes, zeroes, trims and reads its own sectors, one request at a time.
 async fn work(bench: Rc<Bench>, client: Rc<NbdClient>, own: Range<u64>, requests: usize) {
     let mut model = vec![content::ZEROES; (own.end - own.start) as usize];
     for _ in 0..requests {
@@ -291,7 +291,7 @@ fn who_leaves_or_talks_nonsense_troubles_nobody() {
                 // In the middle of a header, and of the data of a write.
                 0 => write[..11].to_vec(),
                 1 => [&write[..], &[0; 1000]].concat(),
-                // While it is at work for them.
+                // While the server is working on them.
                 2 => nbd_client::request(READ, 0, 7, 0, TRANSFER_MAX_BYTES).repeat(40),
                 3 => vec![bench.below(256) as u8; 500],
                 _ => [sense.repeat(100), vec![0xff; 28]].concat(),
@@ -312,7 +312,7 @@ fn who_takes_or_sends_nothing_is_sent_away_and_the_silent_are_not() {
     Bench::each(6, async |bench| {
         let quiet = bench.client().await;
         let addr = bench.machine.host.addr(NBD_PORT);
-        // No word, half a handshake, half a request, half its data, and nothing taken of many replies.
+        // Silence, half a handshake, half a request, half of its data, and many replies that are never read.
         let silent = nbd_client::connect(addr).await.expect("it is let in");
         let halves = [
             [&[0, 0, 0, 3], &nbd_client::option(7, &[0; 6])[..20]].concat(),
@@ -330,14 +330,14 @@ fn who_takes_or_sends_nothing_is_sent_away_and_the_silent_are_not() {
             spawn(async move { nbd_client::send(&theirs, &half).await });
             streams.push(stream);
         }
-        // Two of them are in their handshake.
+        // Two of them are still in their handshake.
         let others = LIMITS.connections_max - (streams.len() - 2) - 1;
         for _ in 0..others {
             streams.push(bench.by_hand().await);
         }
         let refused = NbdClient::start(addr, true).await;
         assert!(refused.is_err(), "there are as many as there may be");
-        // Others have memory all the while.
+        // Other clients still get memory.
         join_all(crowd(bench, std::slice::from_ref(&quiet), 10)).await;
         time::sleep(3 * LIMITS.peer_time).await;
         for _ in 0..streams.len() {
@@ -359,7 +359,7 @@ fn who_stays_in_the_handshake_makes_room_for_clients() {
         let mut strangers = Vec::new();
         for n in 1..LIMITS.connections_max {
             for _ in 0..2 * LIMITS.handshakes_max {
-                // Some are told to leave before their greeting.
+                // Some are dropped before their greeting.
                 strangers.extend(nbd_client::connect(addr).await);
             }
             let client = NbdClient::start(addr, n % 2 == 0).await;

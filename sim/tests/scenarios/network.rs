@@ -1,4 +1,4 @@
-//! The network delays, splits, resets and parts; the client's data does not notice.
+//! The network delays, splits, resets and partitions; the client's data is not affected.
 
 use engine::{
     sim::{Config, NetConfig, Occurred, seeds},

@@ -1,6 +1,6 @@
-//! A disk over two networks, used from several lanes. One of them fails, also in one direction only, with writes in flight: nobody
-//! above notices, no write lands after a newer one was answered, and a flush covers both paths. When both
-//! fail, requests fail in time.
+//! A disk reached over two networks and used from several lanes. One network fails, sometimes in one direction only,
+//! with writes in flight: nobody above notices, no write lands after a newer one was answered, and a flush covers both
+//! paths. When both networks fail, requests fail in time.
 
 use std::{rc::Rc, time::Duration};
 
@@ -20,7 +20,7 @@ use volume::{
 
 use crate::MS;
 
-/// What the paths of many worlds have met.
+/// What the paths encountered, summed over many worlds.
 #[derive(Default)]
 pub(crate) struct Met {
     occurred: Occurred,
@@ -48,9 +48,9 @@ impl Met {
 /// How a network fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
-    /// Connections are reset, and new ones are made at once.
+    /// Connections are reset; new ones can be made at once.
     Reset,
-    /// Nothing passes in these directions, and nobody is told.
+    /// Nothing passes in these directions, without any notification.
     Cut(&'static [Direction]),
 }
 
@@ -68,7 +68,7 @@ fn setup(seed: u64, networks: Networks) -> Setup {
     setup
 }
 
-/// One network of a target fails for a time; the other one works.
+/// One network of a target fails for a while; the other one works.
 async fn fail_one(site: &Site, random: &mut Random) {
     let target = &site.targets[random.index(site.targets.len())];
     let ips = [target.host.ip(), target.second_ip.expect("two networks")];
@@ -90,7 +90,7 @@ async fn fail_one(site: &Site, random: &mut Random) {
     }
 }
 
-/// Fails networks of `site` in turn while a load runs that must not notice.
+/// Fails the networks in turn under a load that must not notice.
 fn one_after_the_other(seed: u64, networks: Networks, met: &mut Met) {
     let site = Site::new(seed, setup(seed, networks));
     site.run(async {
@@ -163,8 +163,8 @@ fn a_path_that_fails_is_not_noticed_when_its_portals_are_two_groups() {
     assert_met(&met, true);
 }
 
-/// Resets one network of each target in turn while its writes are late, on the network or within the target.
-/// Gives how many were held in a target.
+/// Resets one network of each target in turn while its writes are delayed, on the network or within the target. Returns
+/// how many were delayed in a target.
 pub(crate) fn lose_late_writes(seed: u64, networks: Networks, met: &mut Met) -> u64 {
     let mut setup = setup(seed, networks).behind_faults();
     setup.world.net.latency_ns = 50_000..60_000_000;
@@ -199,13 +199,13 @@ pub(crate) fn lose_late_writes(seed: u64, networks: Networks, met: &mut Met) -> 
     })
 }
 
-/// Resets what a target has open on one of its two networks.
+/// Resets a target's open connections on one of its two networks.
 fn reset_a_network(target: &TargetMachine, random: &mut Random) {
     let ips = [target.host.ip(), target.second_ip.expect("two")];
     target.host.reset_at(ips[random.index(2)]);
 }
 
-/// Has the next `times` writes take `time` longer.
+/// Delays the next `times` writes by `time`.
 fn delay_writes(target: &TargetMachine, times: u64, time: Duration) {
     target.add_rule(Rule {
         on: Some(Operation::Write),
@@ -230,8 +230,8 @@ fn a_late_write_of_a_lost_path_lands_before_a_newer_one_or_never() {
     ]);
 }
 
-/// Writes hang in a target for longer than requests wait, and neither a login nor a reset ends them. Other lanes
-/// are held up meanwhile, so that they hear of it late. Gives how many requests have failed.
+/// Writes hang in a target for longer than requests wait, and neither a login nor a reset ends them. Other lanes are
+/// delayed in the meantime, so that they learn of it late. Returns how many requests failed.
 pub(crate) fn lose_writes_that_hang(seed: u64, met: &mut Met) -> u64 {
     const RETRY_FOR: Duration = Duration::from_secs(5);
     const HANGS: Duration = Duration::from_secs(150);
@@ -266,7 +266,7 @@ pub(crate) fn lose_writes_that_hang(seed: u64, met: &mut Met) -> u64 {
         };
         let tally = workload::run(&site, &volume, load).await;
         failing.await;
-        // It waits for its turn, for the lane, for a path, and for what had begun by then; pieces follow each other.
+        // It may wait for its turn, the lane, a path, and requests begun earlier; its pieces run one after the other.
         let limit = 8 * (RETRY_FOR + Duration::from_secs(5));
         assert!(tally.longest < limit, "{:?}", tally.longest);
         time::sleep(HANGS).await;
@@ -288,7 +288,7 @@ fn a_write_that_hangs_in_the_target_fails_in_time_and_harms_no_newer_one() {
     ]);
 }
 
-/// Cuts the power between flushes, so that one that covers a single path is seen. Gives how many flushes there were.
+/// Cuts the power between flushes, to catch a flush that covers only one path. Returns the number of flushes.
 pub(crate) fn cut_power_after_flushes(seed: u64, met: &mut Met) -> u64 {
     const ROUNDS: u64 = 3;
     let site = Site::new(seed, setup(seed, Networks::TwoOfOneGroup).volatile());
@@ -327,7 +327,7 @@ fn a_flush_covers_what_went_over_every_path_and_from_every_lane() {
     ]);
 }
 
-/// Both networks of a target fail for longer than requests wait.
+/// Both networks of a target are down for longer than requests wait.
 #[test]
 fn requests_end_in_time_when_every_path_fails() {
     const RETRY_FOR: Duration = Duration::from_secs(5);
@@ -356,8 +356,8 @@ fn requests_end_in_time_when_every_path_fails() {
                 let tally = workload::run(&site, &volume, load).await;
                 failing.await;
                 failed += tally.failed.len() as u64;
-                // To see that the path is lost, to come back, and for what had begun by then; pieces
-                // of a request follow each other.
+                // Time to notice the lost path, to come back, and for requests begun earlier; the pieces of a request
+                // run one after the other.
                 let limit = 8 * (RETRY_FOR + Duration::from_secs(5));
                 assert!(tally.longest < limit, "{:?}", tally.longest);
                 site.paths_are_back().await;

@@ -1,5 +1,4 @@
-//! Whether the scenarios find what they are there for: each bug here is planted, and its scenario has to fail within
-//! so many seeds.
+//! Tests the scenarios themselves: each bug here is planted, and its scenario must fail within a given number of seeds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,7 +10,7 @@ use crate::{claims, paths};
 /// Runs `scenario` with `bug` under one seed after another until it fails.
 ///
 /// # Panics
-/// If it fails under none of the first `seeds_max`.
+/// If it fails under none of the first `seeds_max` seeds.
 #[track_caller]
 fn finds(bug: Bug, seeds_max: u64, mut scenario: impl FnMut(u64)) {
     let _planted = Planted::new(bug);

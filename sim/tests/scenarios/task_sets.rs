@@ -1,5 +1,5 @@
-//! Commands beside each other: which begins first (task attributes, SAM-5 8), and what becomes of
-//! those that an error or another initiator aborts (QERR and TAS of the control mode page).
+//! Concurrent commands: which begins first (task attributes, SAM-5 8), and what happens to those aborted by an error or
+//! by another initiator (QERR and TAS of the control mode page).
 
 use std::{rc::Rc, time::Duration};
 
@@ -31,7 +31,7 @@ fn bytes(version: u64, blocks: usize) -> Vec<u8> {
     bytes
 }
 
-/// Sessions that have heard of the power-on, on a site with a fault layer and 512-byte blocks.
+/// Sessions that have consumed the power-on attention, on a site with a fault layer and 512-byte blocks.
 struct Bench {
     site: Rc<Site>,
 }
@@ -57,14 +57,14 @@ impl Bench {
         session
     }
 
-    /// Has the next write take its time.
+    /// Delays the next write.
     fn delay_a_write(&self) {
         let mut rule = Rule::always(Action::Delay(SLOW));
         (rule.on, rule.times) = (Some(Operation::Write), Some(1));
         self.site.targets[0].add_rule(rule);
     }
 
-    /// A write that has reached the medium and takes its time.
+    /// A slow write that has reached the medium.
     async fn slow_write(&self, session: &RawSession, version: u64) -> TaskId {
         let target = &self.site.targets[0];
         self.delay_a_write();
@@ -82,13 +82,13 @@ async fn execute(session: &RawSession, cdb: &[u8], data: &[u8]) -> Answer {
     answer.expect("the session lives")
 }
 
-/// One command, whose unit attention is what is looked for.
+/// Sends a command once, because its unit attention is what the test wants.
 async fn once(session: &RawSession, cdb: &[u8]) -> Answer {
     let task = session.submit(cdb, &[], 0).expect("it is sent");
     session.answer(task).await.expect("the session lives")
 }
 
-/// Sets QERR and TAS, and has everybody else hear of it.
+/// Sets QERR and TAS, and has the other sessions consume the attention.
 async fn set_control(by: &RawSession, others: &[&Rc<RawSession>], qerr: u8, tas: bool) {
     let mut list = vec![0; 4];
     let tas = if tas { 0x40 } else { 0 };
@@ -113,7 +113,7 @@ async fn set_control(by: &RawSession, others: &[&Rc<RawSession>], qerr: u8, tas:
     }
 }
 
-/// Waits for these commands, all well, and checks that they were answered in this order.
+/// Waits for these commands to succeed, and checks that they were answered in this order.
 async fn end_in_order(session: &RawSession, tasks: &[TaskId]) {
     for task in tasks {
         let answer = session.answer(*task).await.expect("the session lives");
@@ -122,7 +122,7 @@ async fn end_in_order(session: &RawSession, tasks: &[TaskId]) {
     assert_eq!(session.ended(), tasks);
 }
 
-/// Lengths that come all at once, and such that the target asks for.
+/// Blocks: a length that goes as immediate data, and one for which the target sends R2Ts.
 const LENGTHS: [usize; 2] = [8, 128];
 
 #[test]
@@ -253,7 +253,7 @@ fn who_loses_commands_hears_of_it_in_one_way() {
         assert_eq!(once(&idle, &READY).await.sense, NO_SENSE, "it lost nothing");
         let waiting = time::timeout(SLOW, one.answer(lost)).await;
         assert!(waiting.is_none(), "an answer to what was aborted");
-        // With TAS it is the command itself that says so, once its write has ended.
+        // With TAS the aborted command itself reports it, once its write has ended.
         set_control(&two, &[&one, &idle], 0, true).await;
         let told = bench.slow_write(&one, 2).await;
         let begun = time::now();
@@ -264,7 +264,7 @@ fn who_loses_commands_hears_of_it_in_one_way() {
         );
         assert!(time::now() - begun > SLOW / 2, "its write had not ended");
         assert_eq!(once(&one, &READY).await.sense, NO_SENSE);
-        // Whose own function it is hears nothing of its commands.
+        // The initiator whose function it is gets no answers for its own commands.
         let own = bench.slow_write(&one, 3).await;
         assert_eq!(one.task_management(raw::CLEAR_TASK_SET).await, Ok(0));
         assert_eq!(once(&one, &READY).await.sense, NO_SENSE);
@@ -338,7 +338,7 @@ fn preempt_and_abort_answers_after_the_writes_that_it_overtakes() {
                 seen.expect("an answer").data == bytes(version + 1, 8),
                 "the write of who was fenced off has landed after the newer one"
             );
-            // Let everybody in again.
+            // Clear the reservation.
             let (cdb, list) = reserve_out(3, 2, 0);
             assert_eq!(execute(&two, &cdb, &list).await.status, GOOD);
         }

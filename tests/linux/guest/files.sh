@@ -1,5 +1,5 @@
-# files FILE_SYSTEM IQN PORTAL: makes a file system, writes files and checks them, then logs out and
-# in again and checks them once more, and the file system itself.
+# files FILE_SYSTEM IQN PORTAL: makes a file system, writes and checks files, then logs out and in again and checks the
+# files and the file system once more.
 files() {
   local kind=$1 iqn=$2 portal=$3 dev dir=/mnt/$1
   login "$iqn" "$portal"
@@ -9,7 +9,7 @@ files() {
   mount -t "$kind" "$dev" "$dir" || fail "no mount of $kind"
   write_and_verify "$dir/random" 4k libaio
   tree "$dir/tree" || fail 'files'
-  # Names and times without a copy in memory: what is read next comes from the disk.
+  # Drops cached data and metadata, so that the next reads come from the disk.
   sync
   umount "$dir" || fail 'umount'
   logout "$iqn" "$portal"
@@ -43,7 +43,7 @@ verify_again() { # verify_again FILE BLOCK_SIZE: reads what write_and_verify lef
   fio_job "$1" "$2" --rw=randwrite --ioengine=libaio --iodepth=16 --verify_only
 }
 
-# tree DIRECTORY: forty files of many sizes, and the sums that they must have.
+# tree DIRECTORY: forty files of many sizes, and their checksums.
 tree() {
   local number
   mkdir "$1" && cd "$1" || return 1
@@ -54,7 +54,7 @@ tree() {
   cd /
 }
 
-# The first MiB of a stream that is the same every time; it is no two blocks the same.
+# The first MiB of a fixed stream in which no two blocks are the same.
 pattern() {
   [ -f /tmp/pattern.mib ] || seq 1 200000 | head -c 1048576 >/tmp/pattern.mib
 }

@@ -1,5 +1,4 @@
-# A volume as a file of this machine, whose backing lies on a file system of its own: its flushes are counted by the
-# device below that.
+# A volume as a local file. Its backing file is on a separate file system, whose device counts the flushes.
 
 fuse_begin() {
   modprobe fuse
@@ -15,12 +14,12 @@ END
   sanstone attach -c /tmp/fuse/sanstone.toml db --fuse /tmp/fuse/disk >/tmp/fuse/log 2>&1 </dev/null &
   until_true 200 grep -q ' attached ' /tmp/fuse/log
   cat /tmp/fuse/log
-  # All of its blocks are there from now on: what is flushed later is what was asked for.
+  # Allocates all blocks, so that later flushes are only the requested ones.
   fill /tmp/fuse/disk 32
   sync
 }
 
-# fuse_flushes COMMAND...: prints how often the device below was flushed meanwhile.
+# fuse_flushes COMMAND...: prints how often the device below was flushed during the command.
 fuse_flushes() {
   local stat before
   stat=/sys/block/$(basename "$(cat /tmp/fuse/loop)")/stat

@@ -2,7 +2,7 @@
 
 INSIDE='iqn.2026-11.io.sanstone:inside 127.0.0.1:3260'
 
-# A file on tmpfs, where direct I/O is not to be had, and all that a data disk does.
+# A file on tmpfs, which does not support direct I/O, and everything that a data disk does.
 serve_inside() {
   mkdir -p /tmp/inside
   cat >/tmp/inside/sanstone.toml <<'END'

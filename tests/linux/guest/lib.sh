@@ -1,5 +1,4 @@
-# Functions that the checks' commands are made of. Each ends the command that calls it when it
-# fails, with a line that says what was expected.
+# Functions for the checks' commands. On failure each ends the calling command with a line that says what was expected.
 
 fail() { echo "FAILED: $*"; exit 1; }
 
@@ -9,7 +8,7 @@ node() {
   shift 2
   iscsiadm -m node -o new -T "$iqn" -p "$portal" >/dev/null || fail "no record of $iqn"
   for setting; do settings="$settings -n ${setting%%=*} -v ${setting#*=}"; done
-  # In one call: each is a program's start, which emulation makes dear.
+  # In one call, because starting a program is slow under emulation.
   [ -z "$settings" ] || iscsiadm -m node -o update -T "$iqn" -p "$portal" $settings ||
     fail "not taken: $settings"
 }
@@ -26,8 +25,8 @@ logout() {
   undisturbed iscsiadm -m node -T "$1" -p "$2" -u || fail "no logout from $1"
 }
 
-# undisturbed COMMAND...: with udev at rest. It looks at a disk each time that a writer closes it, and
-# a disk that goes while it does makes the kernel complain.
+# undisturbed COMMAND...: with udev paused. udev probes a disk each time a writer closes it, and if the disk disappears
+# during that, the kernel logs errors.
 undisturbed() {
   local code=0
   resume
@@ -38,8 +37,8 @@ undisturbed() {
   return $code
 }
 
-# resume: waits until udev has done all it was to do. udev 252 now and then does not go on when it is told to
-# start its queue again, until it is told once more: what was logged in next then had no disk for two minutes.
+# resume: waits until udev's queue is empty. Now and then udev 252 does not restart its queue until it is told a second
+# time; the next login then had no disk for two minutes.
 resume() {
   local tries=0
   until udevadm settle --timeout=10; do
@@ -86,7 +85,7 @@ equals() { # equals WHAT EXPECTED FOUND
   [ "$2" = "$3" ] || fail "$1: expected $2, found $3"
 }
 
-# Leaves the machine as it was before a check, also one that failed half way.
+# Restores the machine to its state before a check, even one that failed half-way.
 tidy() {
   local mounted
   grep ' /mnt/' /proc/mounts | cut -d ' ' -f 2 | while read -r mounted; do umount "$mounted"; done
@@ -105,7 +104,7 @@ not() { ! "$@"; }
 
 has_module() { modprobe -n -q "$1"; } # has_module NAME: this kernel has it
 
-# gone NAME: no such program runs; one that only nobody has waited for does not count.
+# gone NAME: no such program runs; zombies do not count.
 gone() {
   local pid
   for pid in $(pidof "$1"); do

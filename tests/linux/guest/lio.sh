@@ -1,4 +1,4 @@
-# The kernel's own target (LIO), which learns through configfs what to serve.
+# The kernel's own target (LIO), configured through configfs.
 
 LIO=/sys/kernel/config/target
 LIO_ADDRESS=10.0.2.15 # eth0, to which QEMU forwards the ports 3260 and 3261
@@ -10,8 +10,8 @@ lio_begin() {
   mkdir -p /var/target/pr "$LIO/iscsi"
 }
 
-# lio_serve IQN file|ram|device MEBIBYTES BLOCK_SIZE: a disk of zeroes as LUN 0 of a target that admits every
-# initiator. Its portal groups 1 and 2 have a portal each, and the disk a target port group for each.
+# lio_serve IQN file|ram|device MEBIBYTES BLOCK_SIZE: a disk of zeroes as LUN 0 of a target that admits every initiator.
+# Portal groups 1 and 2 have one portal each, and the disk has a target port group for each.
 lio_serve() {
   local iqn=$1 name=${1##*:} core group
   core=$(lio_core "$iqn" "$2")
@@ -27,7 +27,7 @@ lio_serve() {
   echo "$name" | md5sum | head -c 32 >"$core/wwn/vpd_unit_serial"
   echo 1 >"$core/enable" || fail "the $2 disk cannot be used"
   [ "$2" = device ] || echo "$4" >"$core/attrib/block_size"
-  # What a disk can do that its backing can: given back is what is zeroed.
+  # Offers UNMAP where the backing can deallocate by zeroing.
   [ "$2" = ram ] || echo 1 >"$core/attrib/emulate_tpu"
   mkdir "$core/alua/second"
   echo 2 >"$core/alua/second/tg_pt_gp_id"
@@ -56,7 +56,7 @@ lio_core() {
   esac
 }
 
-# lio_remove IQN file|ram|device: what lio_serve made is gone.
+# lio_remove IQN file|ram|device: removes what lio_serve created.
 lio_remove() {
   local iqn=$1 name=${1##*:} core group loop
   core=$(lio_core "$iqn" "$2")

@@ -11,14 +11,14 @@ nbd_begin() {
 }
 nbd_has_length() { [ "$(cat /sys/block/nbd0/size)" != 0 ]; }
 
-# nbd_end: disconnects, with udev at rest: its look at a disk that goes would be an error in the kernel's log.
+# nbd_end: disconnects, with udev paused: if udev probed the disappearing disk, the kernel would log an error.
 nbd_end() {
   undisturbed nbd-client -d /dev/nbd0 || fail 'it does not disconnect'
   until_true 200 not nbd_is_connected
 }
 nbd_is_connected() { [ -e /sys/block/nbd0/pid ]; }
 
-# nbd_facts: what the server has told.
+# nbd_facts: what the server has reported.
 nbd_facts() {
   local queue=/sys/block/nbd0/queue
   echo "size=$(blockdev --getsize64 /dev/nbd0) logical=$(cat $queue/logical_block_size)" \
@@ -26,7 +26,8 @@ nbd_facts() {
     "discards=$([ "$(cat $queue/discard_max_bytes)" != 0 ] && echo 1)"
 }
 
-# nbd_verify: what is written is what is read, at a depth, of all lengths, with trims of the other half beside it.
+# nbd_verify: writes read back correctly, with several in flight and of all lengths, with concurrent trims of the other
+# half.
 nbd_verify() {
   fio --filename=/dev/nbd0 --direct=1 --ioengine=libaio --iodepth=16 --bsrange=512-128k --blockalign=512 \
     --randseed=1 --output-format=terse --name=verify --rw=randrw --size=8M --io_size=12M --verify=crc32c --verify_fatal=1 \
@@ -37,7 +38,7 @@ nbd_verify() {
   ! grep 'verify:' /tmp/fio.nbd || fail 'fio has read something else'
 }
 
-# nbd_file_system: files are made, given back and checked.
+# nbd_file_system: creates, trims and checks files.
 nbd_file_system() {
   mkfs.ext4 -q /dev/nbd0 || fail 'mkfs.ext4'
   mkdir -p /mnt/nbd

@@ -1,11 +1,11 @@
-# Paths that come and go, and a load that looks at its own data all the while.
+# Paths that come and go, under a load that verifies its own data.
 
 # Settings that notice a dead link within seconds and try again every second or two.
 QUICK='node.conn[0].timeo.noop_out_interval=1 node.conn[0].timeo.noop_out_timeout=2
   node.conn[0].timeo.login_timeout=5'
 
-# two_paths IQN PORTAL: two sessions to one portal under multipath, which fail fast once a connection
-# is closed. Without quick pings: a pause of the machine would take the other path away, too.
+# two_paths IQN PORTAL: two sessions to one portal under multipath, which fail fast once a connection is closed. Without
+# quick pings, because a pause of the machine would then fail the other path, too.
 two_paths() {
   multipathd
   until_true 200 multipathd show status
@@ -25,7 +25,7 @@ map_of() { # map_of IQN: prints the multipath device above the target's disks
   return 1
 }
 
-# paths_are IQN ACTIVE FAILED: what the kernel's multipath says of its paths.
+# paths_are IQN ACTIVE FAILED: succeeds if the kernel's multipath reports these numbers of paths.
 paths_are() {
   local status found
   status=$(dmsetup status "$(cat "/sys/block/$(basename "$(map_of "$1")")/dm/name")")

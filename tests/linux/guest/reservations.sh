@@ -1,4 +1,4 @@
-# Persistent reservations (SPC-4 5.13) as sg_persist asks for them.
+# Persistent reservations (SPC-4 5.13) through sg_persist.
 
 two_sessions() { # two_sessions IQN PORTAL
   login "$1" "$2" node.session.nr_sessions=2
@@ -6,7 +6,7 @@ two_sessions() { # two_sessions IQN PORTAL
   until_true 200 has_disks "$1" 2
 }
 
-# logged_in IQN SESSIONS: so many sessions of this target are up.
+# logged_in IQN SESSIONS: this many sessions of this target are up.
 logged_in() {
   local session count=0
   for session in /sys/class/iscsi_session/session*; do
@@ -28,7 +28,7 @@ holds_key() { # holds_key DISK KEY: the reservation's holder has this key
 
 may_write() { dd if=/dev/zero of="$1" bs=4k count=1 oflag=direct 2>/dev/null; }
 
-# A device takes the first command after a unit attention once more; sg_persist does not.
+# The kernel's disk driver repeats a command that got a unit attention; sg_persist does not.
 settle() { sg_turs "$1" >/dev/null 2>&1; may_read "$1"; }
 may_read() { dd if="$1" of=/dev/null bs=4k count=1 iflag=direct 2>/dev/null; }
 

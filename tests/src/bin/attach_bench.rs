@@ -1,8 +1,8 @@
-//! What it costs to have a volume as a file or as an NBD export of this machine: `sanstone attach` beside nbdkit with
-//! nbdfuse, nbdkit and qemu-nbd, and beside the file itself. `make attach-bench` runs it; it needs root.
+//! The cost of a volume as a local file or NBD export: `sanstone attach` compared with nbdkit plus nbdfuse, nbdkit,
+//! qemu-nbd, and the file itself. `make attach-bench` runs it; it needs root.
 //!
-//! Each server has a copy of its own of one file, in the page cache, and reads and writes it through that. The load is
-//! fio's. What counts are I/Os for each second of the server's CPU time, its kernel threads' and workers' included.
+//! Each server has its own copy of one file, in the page cache, and accesses it through the page cache. fio generates
+//! the load. The result is I/Os per second of the server's CPU time, including its kernel threads and workers.
 
 use harness::attachment::{Attachment, Front, Mounted};
 use harness::directory::Directory;
@@ -16,18 +16,18 @@ use std::time::Duration;
 
 const SIZE_BYTES: u64 = 128 << 20;
 
-/// Someone who serves the file, and where clients find it.
+/// A server of the file, and where clients find it.
 struct Server {
     name: &'static str,
     at: At,
     pids: Vec<u32>,
-    /// In the order of their end.
+    /// Dropped in this order.
     _attachment: Option<Attachment>,
     _mounted: Option<Mounted>,
     _daemons: Vec<Daemon>,
 }
 
-/// Who is measured beside whom: `sanstone attach` by either front.
+/// The comparisons: `sanstone attach` with either front against other servers.
 const PAIRS: [(&str, &str); 4] = [
     ("attach --fuse", "nbdkit + nbdfuse"),
     ("attach --fuse", "the file itself"),
@@ -128,7 +128,7 @@ fn print(servers: &[Server], loads: &[&str], samples: &Samples) {
     }
 }
 
-/// Everybody who is here.
+/// All servers that are installed.
 fn servers(directory: &Directory) -> Vec<Server> {
     let bytes = harness::noise(1, SIZE_BYTES as usize);
     let copy = |name: &str| directory.write(name, &bytes);

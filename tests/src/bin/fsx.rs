@@ -1,9 +1,8 @@
-//! `fsx FILE SEED OPERATIONS`: does random operations on one file, and the same ones on bytes in memory,
-//! and compares what it reads. It exits with 1 at the first difference, and says which operations touched
-//! that place.
+//! `fsx FILE SEED OPERATIONS`: performs random operations on a file and on a copy in memory, and compares what it
+//! reads. At the first difference it exits with 1 and lists the operations that touched that place.
 //!
-//! The idea is Apple's fsx of 1991: what a file system or the disk below it loses is found by whoever reads
-//! often, by every way there is: `read`, direct I/O, a mapping, `copy_file_range`.
+//! The idea is Apple's fsx of 1991: to find what a file system or the disk below it loses, read often and in every
+//! possible way: `read`, direct I/O, a mapping, `copy_file_range`.
 
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
@@ -43,7 +42,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Numbers that look random and are the same for the same seed (xorshift64*).
+/// Pseudo-random numbers, determined by the seed (xorshift64*).
 struct Random(u64);
 
 impl Random {
@@ -99,7 +98,7 @@ const OPERATIONS: [Operation; 14] = [
     Operation::Reopen,
 ];
 
-/// The file, what it has to hold, and what was done.
+/// The file, its expected content, and the operations so far.
 struct Exercise<'a> {
     path: &'a Path,
     file: File,
@@ -197,7 +196,7 @@ impl Exercise<'_> {
         Ok(())
     }
 
-    /// Where an operation goes, and how long it is, within the lengths that are allowed.
+    /// Picks the place and length of an operation, within its limits.
     fn range(&mut self, operation: Operation) -> (usize, usize) {
         let now = self.expected.len();
         let len = 1 + self.random.below(OPERATION_MAX);
@@ -230,7 +229,7 @@ impl Exercise<'_> {
         }
     }
 
-    /// Copies a range to another place in the file that it does not overlap.
+    /// Copies a range to a place in the file that does not overlap it.
     fn copy(&mut self, from: usize, len: usize) -> Result<()> {
         let to = self.random.below(LEN_MAX);
         let len = len.min(LEN_MAX - to).min(from.abs_diff(to));
@@ -256,7 +255,7 @@ impl Exercise<'_> {
         Ok(())
     }
 
-    /// The next reads of the file come from the disk.
+    /// Drops the file's cached pages, so that the next reads come from the disk.
     fn forget_pages(&self) -> Result<()> {
         self.file.sync_all()?;
         Ok(fadvise(&self.file, 0, None, Advice::DontNeed)?)
@@ -321,7 +320,7 @@ impl Exercise<'_> {
     }
 }
 
-/// Bytes at an address that direct I/O takes.
+/// A buffer aligned for direct I/O.
 struct Aligned {
     whole: Vec<u8>,
     start: usize,
@@ -350,7 +349,7 @@ impl Aligned {
     }
 }
 
-/// Maps the first `len` bytes of the file, which has them, for as long as `f` runs.
+/// Maps the first `len` bytes of the file, which must be that long, while `f` runs.
 fn with_mapping(file: &File, len: usize, f: impl FnOnce(&mut [u8])) -> Result<()> {
     if len == 0 {
         f(&mut []);

@@ -1,9 +1,9 @@
-//! What several networks give: bandwidth over one, two and four links of a given rate, what becomes of it when one of
-//! two links is lost, and what each I/O costs the initiator over one share and over four. `make links` runs it; it
+//! Measures what several networks are worth: bandwidth over one, two and four links of a given rate, the effect of
+//! losing one of two links, and the initiator's cost per I/O over one share and over four. `make links` runs it; it
 //! needs root.
 //!
-//! The links are virtual, into a network namespace in which `sanstone serve` runs; `tc tbf` holds each to the rate.
-//! The volumes are `ram`, so that the links are what is measured. Parts: `rates`, `losses`, `costs`.
+//! The links are virtual, into a network namespace in which `sanstone serve` runs; `tc tbf` limits each to the rate.
+//! The volumes are `ram`, so that only the links are measured. Parts: `rates`, `losses`, `costs`.
 
 use harness::attachment::{Attachment, Front};
 use harness::directory::Directory;
@@ -21,19 +21,19 @@ use std::time::Duration;
 const IQN: &str = "iqn.2026-11.io.sanstone";
 const PORT: u16 = 3260;
 const MIB: u32 = 1 << 20;
-/// What a load goes round in: all volumes are as long, or longer.
+/// The range that a load covers; every volume is at least this long.
 const SIZE_BYTES: u64 = 240 << 20;
 
 /// A volume over some of the links.
 #[derive(Clone, Copy)]
 enum Kind {
-    /// One share, over so many of them.
+    /// One share, over this many links.
     Paths(u32),
-    /// A stripe of so many shares, each over one of them.
+    /// A stripe of this many shares, each over its own link.
     Shares(u32),
 }
 
-/// What is compared. One path to one share is what all others are measured by.
+/// The setups. All are compared with one path to one share.
 const SET_UPS: [(&str, Kind); 5] = [
     ("one link", Kind::Paths(1)),
     ("two paths", Kind::Paths(2)),
@@ -141,7 +141,7 @@ fn sequential(kind: &'static str) -> Load {
     }
 }
 
-/// 1 MiB, sequential, depth 8: what each set-up reaches, and how many times one link that is.
+/// 1 MiB, sequential, depth 8: the bandwidth of each setup, also as a multiple of one link.
 fn rates(call: &Call, links: &Links, rate_mbit: u32, samples: &mut Samples) {
     let attached = SET_UPS.map(|(name, kind)| (name, attach(links, kind)));
     for _ in 0..call.rounds {
@@ -173,12 +173,12 @@ fn rates(call: &Call, links: &Links, rate_mbit: u32, samples: &mut Samples) {
     }
 }
 
-/// When, in seconds since the load began, one of two links is lost, it is there again, and all ends.
+/// When, in seconds since the load began, one of two links is lost, when it is restored, and when the load ends.
 const LOST_S: f64 = 3.0;
 const BACK_S: f64 = 10.0;
 const END_S: f64 = 16.0;
 
-/// One of two links is lost under load: what passes meanwhile, and how soon.
+/// Loses one of two links under load: measures the bandwidth meanwhile, and how soon it recovers.
 fn losses(call: &Call, links: &Links, rate_mbit: u32, samples: &mut Samples) {
     type Do = fn(&Links);
     let ways: [(&str, Do, Do); 2] = [
@@ -204,7 +204,7 @@ fn losses(call: &Call, links: &Links, rate_mbit: u32, samples: &mut Samples) {
             assert!(lost > 0, "the loss was not noticed:\n{}", traced.log);
             let one = f64::from(rate_mbit) / 8.0;
             let mean = |from, to| traced.mean(from, to);
-            // Until then it was less, at some time: a link's own rate, less its headers and a margin.
+            // The last time that bandwidth was below one link's rate, less headers and a margin.
             let down = traced.slow_until(LOST_S, BACK_S, 0.85 * one) - LOST_S;
             let again = traced.fast_from(BACK_S, 1.7 * one).map(|at| at - BACK_S);
             let again = again.unwrap_or(f64::INFINITY);
@@ -229,7 +229,7 @@ fn losses(call: &Call, links: &Links, rate_mbit: u32, samples: &mut Samples) {
     let _ = call;
 }
 
-/// What passed while something happened.
+/// The bandwidth over time during an event.
 struct Traced {
     /// MB/s in each [`SLOT_S`].
     slots: Vec<f64>,
@@ -238,7 +238,7 @@ struct Traced {
 }
 
 const SLOT_S: f64 = 0.1;
-/// Slots that are looked at together: single ones depend on when an I/O of a mebibyte ends.
+/// Slots averaged together, because a single slot depends on when a 1 MiB I/O happens to end.
 const TOGETHER: usize = 5;
 
 fn trace(
@@ -293,7 +293,7 @@ impl Traced {
         slots.iter().sum::<f64>() / slots.len() as f64
     }
 
-    /// The rate of some slots together, and when they end.
+    /// Averaged rates of adjacent slots, with the time at which they end.
     fn windows(&self, from_s: f64, to_s: f64) -> impl DoubleEndedIterator<Item = (f64, f64)> {
         let windows = self.slots.windows(TOGETHER).enumerate();
         windows
@@ -306,20 +306,20 @@ impl Traced {
             .into_iter()
     }
 
-    /// The end of the last time in which less passed.
+    /// When the last window with a lower rate ended.
     fn slow_until(&self, from_s: f64, to_s: f64, rate: f64) -> f64 {
         let slow = self.windows(from_s, to_s).rfind(|window| window.1 < rate);
         slow.map_or(from_s, |(end_s, _)| end_s)
     }
 
-    /// When more passed again.
+    /// When the rate was first exceeded again.
     fn fast_from(&self, from_s: f64, rate: f64) -> Option<f64> {
         let fast = self.windows(from_s, END_S).find(|window| window.1 >= rate);
         fast.map(|(end_s, _)| end_s)
     }
 }
 
-/// In this time all of a volume is written over one link.
+/// Enough time to write a whole volume over one link.
 const FILL_S: f64 = 5.0;
 
 /// What `start` starts may use only `cpu`.
@@ -365,7 +365,7 @@ fn costs(call: &Call, links: &Links, samples: &mut Samples) {
     let attached = on_cpu(initiator_cpu, || {
         set_ups.map(|(name, kind)| (name, attach(links, kind)))
     });
-    // Memory that nobody has touched yet is slow.
+    // Untouched memory is slow.
     for (_, attached) in &attached {
         sequential("write").run(&At::Direct(attached.path()), FILL_S);
     }
