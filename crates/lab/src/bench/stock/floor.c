@@ -4,9 +4,10 @@
  *   floor file PATH direct|cached read|write SIZE_BYTES DEPTH RATE SECONDS
  *
  * `tcp` sends requests as long as the load's PDUs to the benchmark's bare server, which sleeps while there are
- * none; the CPU time is that of the server's process. `file` uses pread and pwrite in threads that sleep until
- * their I/O completes: the cheapest way to do file I/O without polling. Its CPU time is that of the calls, by
- * the thread's clock, minus the cost of reading the clock. DEPTH, RATE and the output are as in the client. */
+ * none; the CPU times are those of the server's process and of this one, the client. `file` uses pread and pwrite
+ * in threads that sleep until their I/O completes: the cheapest way to do file I/O without polling. Its CPU time is
+ * that of the calls, by the thread's clock, minus the cost of reading the clock. DEPTH, RATE and the output are as
+ * in the client. */
 #include "load.h"
 
 #include <arpa/inet.h>
@@ -27,10 +28,10 @@ static uint32_t size_bytes, depth;
 static double rate;
 static int is_write;
 
-static void print(uint32_t ios, uint64_t elapsed_ns, uint64_t floor_ns, uint32_t *latencies_ns)
+static void print(uint32_t ios, uint64_t elapsed_ns, uint64_t floor_ns, uint64_t client_ns, uint32_t *latencies_ns)
 {
-	printf("{\"ios\": %" PRIu32 ", \"elapsed_s\": %.6f, \"target_ns\": %" PRIu64 ", \"client_ns\": 0", ios,
-	       (double)elapsed_ns / 1e9, floor_ns);
+	printf("{\"ios\": %" PRIu32 ", \"elapsed_s\": %.6f, \"target_ns\": %" PRIu64 ", \"client_ns\": %" PRIu64,
+	       ios, (double)elapsed_ns / 1e9, floor_ns, client_ns);
 	printf(", \"p50_us\": %.2f", quantile_us(latencies_ns, ios, 0.5));
 	printf(", \"p99_us\": %.2f", quantile_us(latencies_ns, ios, 0.99));
 	printf(", \"late_p50_us\": 0, \"late_p99_us\": 0}\n");
@@ -136,8 +137,10 @@ static void through_tcp(int port, double seconds, int server_pid)
 	exchange(&connection, clock_ns(CLOCK_MONOTONIC) + (uint64_t)(seconds * 1e8));
 	connection.measured = 0;
 	uint64_t began_ns = clock_ns(CLOCK_MONOTONIC), server_ns = clock_ns(server);
+	uint64_t client_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 	exchange(&connection, began_ns + (uint64_t)(seconds * 1e9));
-	print(connection.measured, clock_ns(CLOCK_MONOTONIC) - began_ns, clock_ns(server) - server_ns,
+	client_ns = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - client_ns;
+	print(connection.measured, clock_ns(CLOCK_MONOTONIC) - began_ns, clock_ns(server) - server_ns, client_ns,
 	      connection.latencies_ns);
 }
 
@@ -233,7 +236,7 @@ static void on_file(const char *path, int is_direct, double seconds)
 		done += workers[i].done;
 		io_ns += workers[i].io_ns;
 	}
-	print(done, (uint64_t)(seconds * 1e9), io_ns, latencies_ns);
+	print(done, (uint64_t)(seconds * 1e9), io_ns, 0, latencies_ns);
 }
 
 int main(int count, char **arguments)

@@ -166,7 +166,7 @@ impl StockReport {
         median(&self.samples[peer], of)
     }
 
-    /// Writes the cost of our own client, compared with libiscsi round by round.
+    /// Writes the cost of our own client, compared round by round with libiscsi and with a client of bare TCP.
     fn write_our_client(&self, peers: &[PeerReport], out: &mut String) {
         let in_memory = |peer: &PeerReport| peer.is_own() && peer.medium == Some(Medium::Memory);
         let Some(peer) = peers.iter().position(in_memory) else {
@@ -179,20 +179,24 @@ impl StockReport {
             let values: Vec<f64> = self.our_client.iter().map(of).collect();
             Median::of(&values).median
         };
-        let pairs = self.our_client.iter().zip(&self.samples[peer]);
-        let ratios: Vec<f64> = pairs
-            .map(|(own, libiscsi)| own.client_us / libiscsi.client_us)
-            .collect();
+        let times = |peer: usize| {
+            let pairs = self.our_client.iter().zip(&self.samples[peer]);
+            let ratios: Vec<f64> = pairs
+                .map(|(own, other)| own.client_us / other.client_us)
+                .collect();
+            ratio(Median::of(&ratios))
+        };
         let _ = writeln!(
             out,
-            "  {:<30} {:>9.0} {:>9.1} {:>9.1} {:>12} {:>9.2} {} of libiscsi's CPU time",
+            "  {:<30} {:>9.0} {:>9.1} {:>9.1} {:>12} {:>9.2} {} of libiscsi's CPU time, {} of bare TCP's client",
             "  our own client on it",
             own(|sample| sample.iops),
             own(|sample| sample.p50_us),
             own(|sample| sample.p99_us),
             "",
             own(|sample| sample.client_us),
-            ratio(Median::of(&ratios)).trim_start(),
+            times(peer).trim_start(),
+            times(FLOOR).trim_start(),
         );
     }
 
