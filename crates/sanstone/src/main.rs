@@ -199,7 +199,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
 
 fn check(path: &Path) -> Result<(), Failure> {
     let tell = |note: &dyn Display| log::say(format_args!("note: {note}"));
-    let (config, disks) = Config::load_to_serve(path, false, tell)?;
+    let (config, disks) = Config::load_to_serve(path, false, |_, note| tell(note))?;
     for note in disks {
         tell(&config.located(&note.text));
     }

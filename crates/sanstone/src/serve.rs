@@ -16,7 +16,7 @@ use engine::{
     cross::{Receiver, Sender, channel},
     task::{self, Either},
 };
-use node::{Config, Daemon, Onlooker, Process, View};
+use node::{Config, Daemon, Level, Onlooker, Process, View};
 
 use crate::{
     admin::{self, Change},
@@ -32,8 +32,11 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     // Done first: until the handlers are installed, SIGHUP would end the process.
     let (teller, wanted) = channel();
     signals::listen(&teller, supervised)?;
-    let (config, _) = Config::load_to_serve(path, supervised, |note| {
-        log::say(format_args!("note: {note}"));
+    // Advice is for `check`: a start would repeat it each time.
+    let (config, _) = Config::load_to_serve(path, supervised, |level, note| {
+        if level == Level::Warn {
+            log::say(format_args!("note: {note}"));
+        }
     })?;
     config.require_targets()?;
     // Checked before anything is created for volumes that nobody could reach.

@@ -260,7 +260,7 @@ fn apply(
         message: message.clone(),
     })?;
     let notes = RefCell::new(Vec::new());
-    let note = |note: &dyn Display| notes.borrow_mut().push(note.to_string());
+    let note = |_, note: &dyn Display| notes.borrow_mut().push(note.to_string());
     let (config, disks) = Config::load_to_apply(path, note)?;
     config.require_targets()?;
     let mut notes = notes.take();
