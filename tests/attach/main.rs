@@ -2,6 +2,7 @@
 //! system do with it, and what becomes of them when it ends. It needs root and `/dev/fuse`;
 //! one of them runs `sanstone` as a user without rights.
 
+mod asked;
 mod attached;
 mod content;
 mod death;

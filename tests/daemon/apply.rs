@@ -231,7 +231,7 @@ fn what_cannot_be_changed_or_does_not_work_changes_nothing() {
         // Another state directory means another daemon, and none is running there.
         let is_elsewhere = text.starts_with("state");
         let (code, part) = match is_elsewhere {
-            true => (1, "no daemon serves with the state directory"),
+            true => (1, "runs with the state directory"),
             false => (code, part),
         };
         assert_eq!(ran.code(), Some(code), "{ran}");

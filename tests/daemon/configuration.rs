@@ -650,3 +650,22 @@ fn volumes_that_share_one_are_not_served_beside_each_other() {
         call_with("check", &directory, &serve(first, second)).success();
     }
 }
+
+#[test]
+fn a_start_tells_what_will_be_lost_and_leaves_advice_to_check() {
+    let volumes = "[volume.a]\nram = { size = \"1MiB\" }\n\
+                   [volume.b]\nfile = { path = \"b.img\", size = \"1MiB\", cache = \"write-back\" }\n";
+    let directory = Directory::new();
+    let mut server = Sanstone::serve(directory.path(), volumes, &["b"]);
+    let log = server.daemon().log_with("\"a\" is in memory");
+    assert_eq!(log.matches("is in memory").count(), 1, "{log}");
+    assert!(!log.contains("page cache"), "{log}");
+    let file = directory.join("sanstone.toml");
+    let ran = call(&["check", "-c", &file.to_string_lossy()]).success();
+    for part in [
+        "\"a\" is in memory",
+        "b.img goes through this machine's page cache",
+    ] {
+        assert_eq!(ran.stderr.matches(part).count(), 1, "{ran}");
+    }
+}

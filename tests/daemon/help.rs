@@ -20,6 +20,8 @@ fn help_is_a_command_like_the_others() {
             &["serve", "--help"],
             &["SIGTERM", "SIGHUP", "SIGUSR1", "--config <FILE>"],
         ),
+        (&["help", "show"], &["`attach`", "--state <DIR>"]),
+        (&["top", "--help"], &["`attach`", "--state <DIR>"]),
         (
             &["help", "lab", "bench"],
             &[

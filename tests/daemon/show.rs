@@ -1,4 +1,4 @@
-//! `sanstone show` queries a running daemon over the socket in its state directory.
+//! `sanstone show` queries a running daemon or an attached volume over the socket in its state directory.
 
 use std::{
     fs,
@@ -169,8 +169,7 @@ fn the_socket_is_its_users_alone_and_goes_with_the_daemon() {
     let ran = show(directory.path());
     assert_eq!(ran.code(), Some(1), "{ran}");
     assert!(
-        ran.stderr
-            .contains("no daemon serves with the state directory"),
+        ran.stderr.contains("runs with the state directory"),
         "{ran}"
     );
     assert!(!socket.exists());
@@ -227,8 +226,7 @@ fn a_daemon_that_is_not_there_is_named() {
     let ran = call(&["show", "-c", configuration.to_str().expect("plain text")]);
     assert_eq!(ran.code(), Some(1), "{ran}");
     assert!(
-        ran.stderr
-            .contains("no daemon serves with the state directory"),
+        ran.stderr.contains("runs with the state directory"),
         "{ran}"
     );
     let ran = call(&["show", "-c", "/nowhere.toml"]);
@@ -344,19 +342,43 @@ fn a_daemon_that_stops_and_waits_is_named() {
 }
 
 #[test]
-fn an_attach_cannot_be_asked_and_is_named() {
+fn an_attach_is_asked_by_the_same_configuration_and_takes_no_other() {
     let directory = Directory::new();
-    let configuration = "[volume.db]\nram = { size = \"1MiB\" }\n";
-    let configuration = directory.write("sanstone.toml", configuration);
+    let configuration = directory.write("sanstone.toml", VOLUMES);
+    let configuration = configuration.to_str().expect("plain text");
     let socket = directory.join("db.sock");
+    let address = format!("unix:{}", socket.display());
     let mut command = Command::new(binary());
-    command.args(["attach", "-c"]).arg(configuration);
-    command.args(["db", "--nbd", &format!("unix:{}", socket.display())]);
+    command.args(["attach", "-c", configuration, "db", "--read-only"]);
+    command.args(["--nbd", &address]);
     let mut attached = Daemon::start(&command, directory.join("attach.log"));
     attached.wait_for_socket(&socket);
     attached.log_with("attached");
-    let ran = show(directory.path());
-    assert_eq!(ran.code(), Some(1), "{ran}");
-    let named = format!("`sanstone attach`, process {}", attached.pid());
-    assert!(ran.stderr.contains(&named), "{ran}");
+    let shown = shown(directory.path());
+    let at = serde_json::json!({
+        "volume": "db", "front": "nbd", "place": address, "read_only": true,
+    });
+    assert_eq!(shown["attached"], at, "{shown}");
+    let volumes = shown["volumes"].as_object().expect("an object");
+    assert_eq!(volumes.keys().collect::<Vec<_>>(), ["db"]);
+    let tree = &shown["volumes"]["db"]["tree"];
+    assert_eq!(tree["children"][0]["path"], "below/file");
+    let text = show(directory.path()).success().stdout;
+    let line = format!("attached db to NBD clients at {address}, read-only\n");
+    assert!(text.ends_with(&line), "{text}");
+    for more in [&[][..], &["--dry-run"]] {
+        let ran = call(&[&["apply", "-c", configuration], more].concat());
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        let named = format!("process {} is `sanstone attach`", attached.pid());
+        assert!(ran.stderr.contains(&named), "{ran}");
+        assert!(ran.stderr.contains("attach with the new one"), "{ran}");
+    }
+    attached.signal("TERM");
+    let ended = attached.wait(Duration::from_secs(60)).expect("it ends");
+    assert_eq!(ended.code(), Some(0), "{}", attached.log());
+    assert!(
+        !Path::new(&state(directory.path()))
+            .join("admin.sock")
+            .exists()
+    );
 }

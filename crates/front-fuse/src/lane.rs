@@ -4,14 +4,15 @@
 use std::{io, pin::pin, rc::Rc};
 
 use engine::{
-    Buf, Payload, begin,
+    Buf, Instant, Payload, begin,
     cross::{Receiver, Sender},
     device::Device,
     sync::{Budget, Permit},
     task::{self, Either},
+    time,
 };
 use rustix::io::Errno;
-use unit::{BlockError, CommandId, Permits};
+use unit::{BlockError, CommandId, Kind, Permits, Times};
 
 use crate::{
     crew,
@@ -46,6 +47,13 @@ pub(crate) enum End {
     Aborted,
     /// The device failed.
     Failed(io::Error),
+}
+
+/// How work has ended.
+enum Done {
+    /// By what the permits pay for.
+    Data(Payload, Permits),
+    Reply(Reply),
 }
 
 /// The front on one lane.
@@ -148,6 +156,7 @@ impl LaneFront {
                     self.reply_beside(request.unique, reply, place);
                 }
                 Step::Work(work) => {
+                    let received = time::turn_began();
                     let data = match work {
                         Work::Write { len, .. } => {
                             let len = len as usize;
@@ -158,7 +167,8 @@ impl LaneFront {
                         _ => None,
                     };
                     let front = self.clone();
-                    begin(async move { front.work(request.unique, work, data, place).await });
+                    let unique = request.unique;
+                    begin(async move { front.work(unique, (work, received), data, place).await });
                 }
             }
         }
@@ -197,24 +207,55 @@ impl LaneFront {
         }
     }
 
-    /// Processes a request, then answers it.
+    /// Processes a request, answers it, then counts it.
     async fn work(
         self: Rc<Self>,
         unique: u64,
-        work: Work,
+        (work, received): (Work, Instant),
         data: Option<(Payload, Permits)>,
         _place: Permit,
     ) {
-        let id = CommandId(unique);
+        let complete = time::turn_began();
+        let data = data.as_ref().map(|(data, _paid)| data);
+        let done = self.perform(CommandId(unique), work, data).await;
+        let times = Times {
+            received,
+            complete,
+            started: complete,
+            ended: time::now(),
+        };
+        match done {
+            Ok(Done::Data(data, _paid)) => self.send_data(unique, data).await,
+            Ok(Done::Reply(reply)) => self.send(unique, reply).await,
+            Err(error) => {
+                tracing::debug!(%error, ?work, "a request failed");
+                self.send(unique, Reply::Error(errno(error))).await;
+            }
+        }
+        let moved = match work {
+            Work::Read { len, .. } => (Kind::Read, len.into()),
+            Work::Write { len, .. } => (Kind::Write, len.into()),
+            Work::Zero { .. } | Work::Flush => (Kind::Other, 0),
+        };
+        let Transfer { units, nexus, .. } = &self.transfer;
+        units.count(nexus, LUN, moved, &times, time::now());
+    }
+
+    async fn perform(
+        &self,
+        id: CommandId,
+        work: Work,
+        data: Option<&Payload>,
+    ) -> Result<Done, BlockError> {
         let transfer = &self.transfer;
-        let done = match (work, &data) {
-            (Work::Read { at, len }, _) => match transfer.read(id, at, len).await {
-                Ok((data, _paid)) => return self.send_data(unique, data).await,
-                Err(error) => Err(error),
-            },
-            (Work::Write { at, len, durable }, Some((data, _paid))) => {
-                let written = transfer.write(id, at, data.clone(), durable).await;
-                written.map(|()| Reply::Written(len))
+        let reply = match (work, data) {
+            (Work::Read { at, len }, _) => {
+                let (data, paid) = transfer.read(id, at, len).await?;
+                return Ok(Done::Data(data, paid));
+            }
+            (Work::Write { at, len, durable }, Some(data)) => {
+                transfer.write(id, at, data.clone(), durable).await?;
+                Reply::Written(len)
             }
             (Work::Write { .. }, None) => unreachable!("a write has its data"),
             (
@@ -225,16 +266,15 @@ impl LaneFront {
                 },
                 _,
             ) => {
-                let zeroed = transfer.zero(id, at, len, may_discard).await;
-                zeroed.map(|()| Reply::Done)
+                transfer.zero(id, at, len, may_discard).await?;
+                Reply::Done
             }
-            (Work::Flush, _) => transfer.flush(id).await.map(|()| Reply::Done),
+            (Work::Flush, _) => {
+                transfer.flush(id).await?;
+                Reply::Done
+            }
         };
-        let reply = done.unwrap_or_else(|error| {
-            tracing::debug!(%error, ?work, "a request failed");
-            Reply::Error(errno(error))
-        });
-        self.send(unique, reply).await;
+        Ok(Done::Reply(reply))
     }
 
     fn reply_beside(self: &Rc<Self>, unique: u64, reply: Reply, place: Permit) {

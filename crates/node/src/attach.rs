@@ -3,7 +3,7 @@
 //! front shows it.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     sync::{Arc, Mutex},
 };
 
@@ -19,8 +19,10 @@ use crate::{
     Failure,
     config::Config,
     daemon::{Process, close, lock, units_config},
+    description::Attached,
     open::{self, Disk},
     state::State,
+    view::{Seen, View},
 };
 
 /// The name under which the target port number of a local front is stored.
@@ -42,6 +44,8 @@ impl Process {
 /// An open volume, until [`Attachment::stop`].
 pub struct Attachment {
     volume: String,
+    configuration: PathBuf,
+    state_directory: PathBuf,
     graph: Graph,
     disks: Vec<Disk>,
     units: Units,
@@ -66,6 +70,8 @@ impl Attachment {
         match open(config, volume, process, &mut graph, &mut disks, lanes).await {
             Ok((units, relative_port, state)) => Ok(Attachment {
                 volume: volume.to_owned(),
+                configuration: config.path().to_owned(),
+                state_directory: config.state_directory(),
                 graph,
                 disks,
                 units,
@@ -94,6 +100,34 @@ impl Attachment {
     /// The relative port identifier for that front.
     pub fn relative_port(&self) -> u16 {
         self.relative_port
+    }
+
+    /// The state directory, which this process holds the lock of.
+    pub fn state_directory(&self) -> &Path {
+        &self.state_directory
+    }
+
+    /// A snapshot of the volume, whose front has it `attached`. No lane is asked.
+    pub fn view(&self, attached: Attached) -> View {
+        let tree = self.graph.view(&self.volume);
+        let disks = self.disks.iter();
+        let disks = disks.map(|disk| (disk.tree.name().to_owned(), disk.uuid));
+        let seen = Seen {
+            configuration: self.configuration.clone(),
+            state: self.state_directory.clone(),
+            trees: tree
+                .map(|tree| (self.volume.clone(), tree))
+                .into_iter()
+                .collect(),
+            disks: disks.collect(),
+            targets: Vec::new(),
+            attached: Some(attached),
+            units: self.units.clone(),
+        };
+        View {
+            seen,
+            sessions: Vec::new(),
+        }
     }
 
     /// Where the time has gone since the start, as tables for people.

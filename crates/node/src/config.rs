@@ -36,7 +36,7 @@ use volume::{
 pub(crate) use self::luns::Lun;
 use self::luns::Luns;
 use self::names::{by_number, check_name, check_target_name, lun_number, wrong_value};
-use crate::{Failure, Note, Refusal, Site};
+use crate::{Failure, Level, Note, Refusal, Site};
 
 /// The port that IANA assigned to iSCSI targets (RFC 7143 §4.2.7.1).
 const PORT: u16 = 3260;
@@ -187,15 +187,16 @@ impl Config {
     }
 
     /// Reads and validates `path`, and checks whether the volumes would open, without opening them.
-    /// Unless `may_choose_ports`, each portal must name its port. `tell` is called with warnings about
-    /// what is valid but may not be what was meant. Returns the notes about the served disks.
+    /// Unless `may_choose_ports`, each portal must name its port. `tell` is called with what is to be said about
+    /// valid settings: warnings about what may not be what was meant, and advice. Returns the notes about the
+    /// served disks.
     ///
     /// # Errors
     /// Everything that is wrong with it, or would keep its volumes from opening.
     pub fn load_to_serve(
         path: &Path,
         may_choose_ports: bool,
-        tell: impl Fn(&dyn Display),
+        tell: impl Fn(Level, &dyn Display),
     ) -> Result<(Config, Vec<Note>), Failure> {
         Config::look(Config::read(path)?, may_choose_ports, tell)
     }
@@ -207,7 +208,7 @@ impl Config {
     /// As [`Config::load_to_serve`].
     pub fn load_to_apply(
         path: &Path,
-        tell: impl Fn(&dyn Display),
+        tell: impl Fn(Level, &dyn Display),
     ) -> Result<(Config, Vec<Note>), Failure> {
         let (mut config, errors) = Config::read(path)?;
         config.is_successor = true;
@@ -218,7 +219,7 @@ impl Config {
     fn look(
         (mut config, mut errors): (Config, Vec<ConfigError>),
         may_choose_ports: bool,
-        tell: impl Fn(&dyn Display),
+        tell: impl Fn(Level, &dyn Display),
     ) -> Result<(Config, Vec<Note>), Failure> {
         config.may_choose_ports = may_choose_ports;
         if !may_choose_ports {
@@ -248,8 +249,10 @@ impl Config {
                 .filter(|e| !is_said(e))
                 .collect();
             errors.extend(found);
-            for note in &findings.notes {
-                tell(&config.located(note));
+            let warnings = findings.warnings.iter().map(|it| (Level::Warn, it));
+            let notes = findings.notes.iter().map(|it| (Level::Info, it));
+            for (level, text) in warnings.chain(notes) {
+                tell(level, &config.located(text));
             }
         }
         config.refuse(errors)?;
@@ -270,7 +273,7 @@ impl Config {
             return Ok(None);
         }
         let looked = Config::parse(&self.path, bytes)
-            .and_then(|read| Config::look(read, self.may_choose_ports, |_| {}));
+            .and_then(|read| Config::look(read, self.may_choose_ports, |_, _| {}));
         Ok(Some(looked.map(drop)))
     }
 

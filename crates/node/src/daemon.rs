@@ -26,7 +26,7 @@ use crate::{
     open::{self, Disk},
     record::Records,
     state::State,
-    view::{Onlooker, View},
+    view::{Onlooker, Seen, View},
 };
 
 /// A daemon's process, as described to others that want a stripe it has claimed.
@@ -143,14 +143,18 @@ impl Daemon {
         let trees = names.filter_map(|name| Some((name.clone(), self.graph.view(name)?)));
         let disks = self.disks.iter();
         let disks = disks.map(|disk| (disk.tree.name().to_owned(), disk.uuid));
-        Onlooker {
+        let seen = Seen {
             configuration: self.config().path().to_owned(),
             state: self.state_directory(),
             trees: trees.collect(),
             disks: disks.collect(),
             targets: self.server.targets().to_vec(),
-            reporter: self.server.reporter(),
+            attached: None,
             units: self.units.clone(),
+        };
+        Onlooker {
+            seen,
+            reporter: self.server.reporter(),
         }
     }
 

@@ -1,5 +1,5 @@
-//! The description of a running daemon: what it serves, to whom, and its counters. For people and for
-//! programs; `docs/guide/show.md` documents the format for programs.
+//! The description of a running daemon or an attached volume: what it serves, to whom, and its counters. For people
+//! and for programs; `docs/guide/show.md` documents the format for programs.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,24 @@ use serde::{Deserialize, Serialize};
 /// Version of the format; a program written for another version cannot interpret this one.
 pub const VERSION: u32 = 1;
 
-/// Everything there is to see of a daemon now.
+/// Everything there is to see of a daemon or of an attached volume now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Description {
     /// [`VERSION`].
     pub version: u32,
-    /// The configuration file that it serves.
+    /// The configuration file that it was started with.
     pub configuration: String,
     /// Its state directory.
     pub state: String,
     /// The number of serving threads.
     pub lanes: usize,
-    /// The volumes of the configuration, by name.
+    /// The volumes of the configuration by name; where one is attached, that one alone.
     pub volumes: BTreeMap<String, Volume>,
     /// The targets, by name.
     pub targets: BTreeMap<String, Target>,
+    /// Where its volume is attached; absent for a daemon, which has targets.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub attached: Option<Attached>,
     /// The sessions, in the order of their initiators' names.
     pub sessions: Vec<Session>,
 }
@@ -30,12 +33,12 @@ pub struct Description {
 /// A volume.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Volume {
-    /// Its identity for initiators; absent when no target serves it.
+    /// Its identity for initiators; absent when it is not served.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub uuid: Option<String>,
     /// The tree of nodes it is made of.
     pub tree: Node,
-    /// The SCSI state set by initiators; absent when no target serves it.
+    /// The SCSI state set by initiators; absent when it is not served.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unit: Option<Unit>,
 }
@@ -221,6 +224,19 @@ pub struct Target {
     /// Where initiators are redirected to.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub redirect: Option<String>,
+}
+
+/// A volume that is attached to this machine.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attached {
+    /// Its name.
+    pub volume: String,
+    /// What shows it: `fuse` or `nbd`.
+    pub front: String,
+    /// The path of the file, or the address at which NBD clients are served.
+    pub place: String,
+    /// Whether writes are refused here.
+    pub read_only: bool,
 }
 
 /// Portals that share their sessions.

@@ -1,5 +1,5 @@
-//! Observing a daemon. Lanes are asked only for what they alone know. The resulting [`View`] is then
-//! described off the lanes, where nobody is kept waiting.
+//! Observing a daemon or an attached volume. Lanes are asked only for what they alone know. The resulting [`View`]
+//! is then described off the lanes, where nobody is kept waiting.
 
 use std::{
     collections::BTreeMap,
@@ -18,46 +18,54 @@ use volume::{
 };
 
 use crate::description::{
-    Cache, Claim, Counted, Counters, Description, Lun, Node, NodeSession, PathSession, PortalGroup,
-    Registration, Requests, Reservation, Session, Target, Unit, VERSION, Volume,
+    Attached, Cache, Claim, Counted, Counters, Description, Lun, Node, NodeSession, PathSession,
+    PortalGroup, Registration, Requests, Reservation, Session, Target, Unit, VERSION, Volume,
 };
 
-/// A handle for observing a daemon as it is served now, even while another configuration is being applied.
+/// What can be seen without asking a lane. Counters are read when it is described.
 #[derive(Clone)]
-pub struct Onlooker {
+pub(crate) struct Seen {
     pub(crate) configuration: PathBuf,
     pub(crate) state: PathBuf,
     pub(crate) trees: BTreeMap<String, NodeView>,
     /// The identities of the served volumes.
     pub(crate) disks: BTreeMap<String, Uuid>,
     pub(crate) targets: Vec<TargetSpec>,
-    pub(crate) reporter: Reporter,
+    pub(crate) attached: Option<Attached>,
     pub(crate) units: Units,
+}
+
+/// A handle for observing a daemon as it is served now, even while another configuration is being applied.
+#[derive(Clone)]
+pub struct Onlooker {
+    pub(crate) seen: Seen,
+    pub(crate) reporter: Reporter,
 }
 
 impl Onlooker {
     /// Takes a snapshot.
     pub async fn view(&self) -> View {
         View {
-            daemon: self.clone(),
+            seen: self.seen.clone(),
             sessions: self.reporter.sessions().await,
         }
     }
 }
 
-/// A snapshot of a daemon. Its counters are read when it is described.
+/// A snapshot of a daemon or of an attached volume. Its counters are read when it is described.
 pub struct View {
-    daemon: Onlooker,
-    sessions: Vec<SessionReport>,
+    pub(crate) seen: Seen,
+    pub(crate) sessions: Vec<SessionReport>,
 }
 
 impl View {
     /// Everything there is to see.
     pub fn describe(&self) -> Description {
-        let reports = self.daemon.units.reports();
-        let volumes = self.daemon.trees.iter().map(|(name, tree)| {
+        let seen = &self.seen;
+        let reports = seen.units.reports();
+        let volumes = seen.trees.iter().map(|(name, tree)| {
             let volume = Volume {
-                uuid: self.daemon.disks.get(name).map(Uuid::to_string),
+                uuid: seen.disks.get(name).map(Uuid::to_string),
                 tree: node(tree),
                 unit: reports.get(name).map(unit),
             };
@@ -65,23 +73,23 @@ impl View {
         });
         Description {
             version: VERSION,
-            configuration: absolute(&self.daemon.configuration),
-            state: absolute(&self.daemon.state),
-            lanes: self.daemon.units.lanes(),
+            configuration: absolute(&seen.configuration),
+            state: absolute(&seen.state),
+            lanes: seen.units.lanes(),
             volumes: volumes.collect(),
-            targets: self
-                .daemon
+            targets: seen
                 .targets
                 .iter()
                 .map(|spec| (spec.name.clone(), target(spec)))
                 .collect(),
+            attached: seen.attached.clone(),
             sessions: self.sessions.iter().map(session).collect(),
         }
     }
 
     /// Counters since the start.
     pub fn counters(&self) -> Counters {
-        let stages = self.daemon.units.stage_times();
+        let stages = self.seen.units.stage_times();
         let by_kind = |tables: &BTreeMap<String, StageTable>| {
             let tables = tables.iter();
             tables
@@ -93,7 +101,7 @@ impl View {
             initiators: by_kind(&stages.initiators),
             ..Counters::default()
         };
-        for tree in self.daemon.trees.values() {
+        for tree in self.seen.trees.values() {
             count(tree, &mut counters);
         }
         counters

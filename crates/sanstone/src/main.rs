@@ -71,6 +71,8 @@ enum Verb {
     /// accepted, flushes the volume and ends. What a killed one has left mounted at the path is taken away.
     ///
     /// SIGHUP: use what files and devices have grown by. The configuration is not read again.
+    ///
+    /// `sanstone show` and `top` look at it while it runs.
     Attach(attach::AttachCall),
     /// Ask any iSCSI target which targets and disks there are.
     ///
@@ -86,11 +88,13 @@ enum Verb {
     /// Have a running daemon serve another configuration.
     ///
     /// Prints what that changes. Sessions that it does not concern see nothing of it. What cannot be
-    /// changed while it is served is refused before anything is done.
+    /// changed while it is served is refused before anything is done. `attach` cannot change its configuration.
     Apply(apply::ApplyCall),
-    /// Show what a running daemon serves, to whom, and what was asked of it.
+    /// Show what a running `serve` or `attach` serves, to whom, and its statistics.
+    ///
+    /// The configuration file, or the state directory, finds it: only one at a time uses a state directory.
     Show(show::ShowCall),
-    /// Watch a running daemon: IOPS, MB/s, queue and times of every node and every initiator.
+    /// Watch a running `serve` or `attach`: IOPS, MB/s, queue and times of every node and every initiator.
     ///
     /// q quits. In the queue of an initiator are its commands that the daemon works on, without those
     /// whose data it waits for or whose answers it waits to be taken.
@@ -195,7 +199,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
 
 fn check(path: &Path) -> Result<(), Failure> {
     let tell = |note: &dyn Display| log::say(format_args!("note: {note}"));
-    let (config, disks) = Config::load_to_serve(path, false, tell)?;
+    let (config, disks) = Config::load_to_serve(path, false, |_, note| tell(note))?;
     for note in disks {
         tell(&config.located(&note.text));
     }

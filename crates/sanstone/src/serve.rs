@@ -8,6 +8,7 @@ use std::{
     io::{self, Write},
     path::Path,
     pin::{Pin, pin},
+    sync::mpsc,
 };
 
 use engine::{
@@ -15,10 +16,10 @@ use engine::{
     cross::{Receiver, Sender, channel},
     task::{self, Either},
 };
-use node::{Config, Daemon, Onlooker, Process};
+use node::{Config, Daemon, Level, Onlooker, Process, View};
 
 use crate::{
-    admin::{self, Ask},
+    admin::{self, Change},
     descriptors,
     failure::Failure,
     lanes::Lanes,
@@ -31,8 +32,11 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     // Done first: until the handlers are installed, SIGHUP would end the process.
     let (teller, wanted) = channel();
     signals::listen(&teller, supervised)?;
-    let (config, _) = Config::load_to_serve(path, supervised, |note| {
-        log::say(format_args!("note: {note}"));
+    // Advice is for `check`: a start would repeat it each time.
+    let (config, _) = Config::load_to_serve(path, supervised, |level, note| {
+        if level == Level::Warn {
+            log::say(format_args!("note: {note}"));
+        }
     })?;
     config.require_targets()?;
     // Checked before anything is created for volumes that nobody could reach.
@@ -87,19 +91,14 @@ async fn serve(
 
 /// Opens the admin socket. The daemon serves even without it.
 fn open_admin(daemon: &Daemon, teller: Sender<Wanted>) -> Option<admin::Server> {
-    let state = daemon.state_directory();
-    let hand = move |ask| teller.send(Wanted::Asked(ask)).is_ok();
-    let server = admin::Server::start(&state, hand);
-    server
-        .inspect_err(|error| {
-            let state = state.display();
-            tracing::error!(
-                %state,
-                %error,
-                "there is no admin socket: `sanstone show`, `top` and `apply` cannot reach this daemon"
-            );
-        })
-        .ok()
+    let looks = teller.clone();
+    let asked = admin::Daemon {
+        view: Box::new(move |answer| looks.send(Wanted::View(answer)).is_ok()),
+        apply: Ok(Box::new(move |change| {
+            teller.send(Wanted::Apply(change)).is_ok()
+        })),
+    };
+    admin::Server::start(&daemon.state_directory(), asked)
 }
 
 /// Handles requests to `daemon` until it is told to stop.
@@ -120,11 +119,11 @@ async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
                     tracing::info!("SIGHUP: no file has changed its length");
                 }
             }
-            Some(Wanted::Asked(Ask::View(answer))) => {
+            Some(Wanted::View(answer)) => {
                 // The client may have gone.
                 let _ = answer.send(daemon.view().await);
             }
-            Some(Wanted::Asked(Ask::Apply {
+            Some(Wanted::Apply(Change {
                 config,
                 is_dry_run,
                 answer,
@@ -158,7 +157,7 @@ async fn unless_stopped<T>(
         match task::either(work.as_mut(), wanted.receive()).await {
             Either::One(done) => return Some(done),
             Either::Other(Some(Wanted::Told(Told::Stop)) | None) => return None,
-            Either::Other(Some(Wanted::Asked(Ask::View(answer)))) => {
+            Either::Other(Some(Wanted::View(answer))) => {
                 let _ = answer.send(onlooker.view().await);
             }
             Either::Other(Some(other)) => later.push_back(other),
@@ -187,8 +186,10 @@ fn tell_applied(path: &str, is_dry_run: bool, applied: &Result<Vec<String>, node
 enum Wanted {
     /// From a signal or the process that started us.
     Told(Told),
-    /// From a client of the admin socket.
-    Asked(Ask),
+    /// From a client of the admin socket: return the current view.
+    View(mpsc::Sender<View>),
+    /// From a client of the admin socket: apply another configuration.
+    Apply(Change),
 }
 
 impl From<Told> for Wanted {

@@ -1,4 +1,4 @@
-//! `sanstone show`: what a running daemon serves, to whom, and its statistics.
+//! `sanstone show`: what a running `serve` or `attach` serves, to whom, and its statistics.
 
 use std::{
     fmt::{self, Display},
@@ -6,7 +6,9 @@ use std::{
 };
 
 use clap::Args;
-use node::description::{Cache, Description, Node, PathSession, Session, Target, Unit, Volume};
+use node::description::{
+    Attached, Cache, Description, Node, PathSession, Session, Target, Unit, Volume,
+};
 
 use crate::{
     admin::{self, Asked, Place},
@@ -48,6 +50,7 @@ impl Display for Shown<'_> {
             lanes,
             volumes,
             targets,
+            attached,
             sessions,
             ..
         } = self.0;
@@ -63,9 +66,10 @@ impl Display for Shown<'_> {
             show_target(f, name, target)?;
         }
         writeln!(f)?;
-        match &**sessions {
-            [] => writeln!(f, "no sessions"),
-            sessions => sessions.iter().try_for_each(|it| show_session(f, it)),
+        match (attached, &**sessions) {
+            (Some(attached), _) => show_attached(f, attached),
+            (None, []) => writeln!(f, "no sessions"),
+            (None, sessions) => sessions.iter().try_for_each(|it| show_session(f, it)),
         }
     }
 }
@@ -242,6 +246,21 @@ fn show_target(f: &mut fmt::Formatter<'_>, name: &str, target: &Target) -> fmt::
         write!(f, " from {}", target.allow_from.join(", "))?;
     }
     writeln!(f, "{}", if target.chap { ", with CHAP" } else { "" })
+}
+
+fn show_attached(f: &mut fmt::Formatter<'_>, attached: &Attached) -> fmt::Result {
+    let Attached {
+        volume,
+        front,
+        place,
+        read_only,
+    } = attached;
+    let how = match &**front {
+        "fuse" => "as the file",
+        _ => "to NBD clients at",
+    };
+    write!(f, "attached {volume} {how} {place}")?;
+    writeln!(f, "{}", if *read_only { ", read-only" } else { "" })
 }
 
 fn show_session(f: &mut fmt::Formatter<'_>, session: &Session) -> fmt::Result {

@@ -29,10 +29,10 @@ const ANSWER_BYTES_MAX: u64 = 1 << 30;
 #[derive(Args)]
 #[group(multiple = false)]
 pub(crate) struct Place {
-    /// The configuration file that the daemon serves.
+    /// The configuration file that `serve` or `attach` was started with.
     #[arg(short, long, value_name = "FILE", default_value = "sanstone.toml")]
     config: PathBuf,
-    /// The daemon's state directory.
+    /// The state directory of that process.
     #[arg(long, value_name = "DIR")]
     state: Option<PathBuf>,
 }
@@ -135,19 +135,13 @@ fn not_listening(state: &Path) -> String {
     let (shown, path) = (state.display(), socket::path(state));
     let Some(pid) = lock::holder(state) else {
         return format!(
-            "no daemon serves with the state directory {shown}: there is no {}; start one, or name another with -c \
-             or --state",
+            "no `sanstone serve` or `attach` runs with the state directory {shown}: there is no {}; start one, or \
+             name another with -c or --state",
             path.display()
         );
     };
-    match lock::is_attach(pid) {
-        true => format!(
-            "{shown} is the state directory of `sanstone attach`, process {pid}, which cannot be asked: show, top and \
-             apply are for `sanstone serve`; kill -USR1 {pid} has it log where its time went"
-        ),
-        false => format!(
-            "process {pid} has the state directory {shown} and answers nobody: it is starting, or it is stopping and \
-             waits for I/O that it has accepted (its log says what it does); a second SIGTERM ends it at once"
-        ),
-    }
+    format!(
+        "process {pid} has the state directory {shown} and answers nobody: it is starting, or it is stopping and waits \
+         for I/O that it has accepted (its log says what it does); a second SIGTERM ends it at once"
+    )
 }

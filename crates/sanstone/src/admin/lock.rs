@@ -1,6 +1,6 @@
 //! Finds the process that holds a state directory, from the kernel's table of file locks.
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use engine::store;
 
@@ -9,14 +9,10 @@ pub(super) fn holder(state: &Path) -> Option<u32> {
     store::lock_holder(&state.join("lock"))
 }
 
-/// Whether process `pid` is a `sanstone attach`.
-pub(super) fn is_attach(pid: u32) -> bool {
-    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    line.split(|&byte| byte == 0).nth(1) == Some(b"attach")
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use rustix::fs::{FlockOperation, flock};
 
     use super::*;
@@ -34,6 +30,5 @@ mod tests {
             holder.is_none_or(|pid| pid == std::process::id()),
             "{holder:?}"
         );
-        assert!(!is_attach(std::process::id()));
     }
 }

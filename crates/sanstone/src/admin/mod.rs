@@ -1,9 +1,10 @@
 //! The admin interface: another process on the same machine, run by the daemon's user or by root, queries and
-//! controls a running daemon over a Unix socket in the state directory.
+//! controls a running daemon (`serve` or `attach`) over a Unix socket in the state directory. Only one daemon at a
+//! time holds that directory, so one name for the socket is enough.
 //!
 //! ```text
 //!  show, top, apply ──► client ──► admin.sock ──► server (a thread beside the lanes)
-//!                       one line of JSON each way   │ Ask, over the channel that signals use
+//!                       one line of JSON each way   │ Daemon, by channels
 //!                                                   ▼
 //!                                                 the daemon, on its lane
 //! ```
@@ -16,4 +17,4 @@ mod socket;
 
 pub(crate) use client::{Place, ask};
 pub(crate) use protocol::{Applied, Asked, Sample};
-pub(crate) use server::{Ask, Server};
+pub(crate) use server::{Change, Daemon, Server};

@@ -41,20 +41,23 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before the next attempt after a failed accept.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 
-/// A request for the daemon, handled on its own lane. Answers to a client that has gone are dropped.
-pub(crate) enum Ask {
-    /// Return the current view.
-    View(mpsc::Sender<View>),
-    /// Apply another configuration or, in a dry run, only report what that would change.
-    Apply {
-        config: Box<Config>,
-        is_dry_run: bool,
-        answer: mpsc::Sender<Result<Vec<String>, Failure>>,
-    },
+/// The requests that the daemon handles on its own lane. Answers to a client that has gone are dropped.
+pub(crate) struct Daemon {
+    /// Returns the current view.
+    pub(crate) view: Hand<mpsc::Sender<View>>,
+    /// Applies another configuration; or the message that refuses it.
+    pub(crate) apply: Result<Hand<Change>, String>,
 }
 
 /// Passes a request to the daemon; false once it no longer takes any.
-type Hand = dyn Fn(Ask) -> bool + Send + Sync;
+type Hand<T> = Box<dyn Fn(T) -> bool + Send + Sync>;
+
+/// Another configuration to apply or, in a dry run, to report the difference of.
+pub(crate) struct Change {
+    pub(crate) config: Box<Config>,
+    pub(crate) is_dry_run: bool,
+    pub(crate) answer: mpsc::Sender<Result<Vec<String>, Failure>>,
+}
 
 /// The listening socket.
 pub(crate) struct Server {
@@ -64,14 +67,22 @@ pub(crate) struct Server {
 
 impl Server {
     /// Listens in the state directory `state`. Because this process holds the directory's lock, an existing
-    /// socket is a leftover of a process that has ended.
-    ///
-    /// # Errors
-    /// The socket cannot be created.
-    pub(crate) fn start(
-        state: &Path,
-        hand: impl Fn(Ask) -> bool + Send + Sync + 'static,
-    ) -> io::Result<Server> {
+    /// socket is a leftover of a process that has ended. A failure is logged: the daemon serves even without it.
+    pub(crate) fn start(state: &Path, daemon: Daemon) -> Option<Server> {
+        let started = Server::listen(state, daemon);
+        started
+            .inspect_err(|error| {
+                let state = state.display();
+                tracing::error!(
+                    %state,
+                    %error,
+                    "there is no admin socket: `sanstone show`, `top` and `apply` cannot reach this daemon"
+                );
+            })
+            .ok()
+    }
+
+    fn listen(state: &Path, daemon: Daemon) -> io::Result<Server> {
         let path = socket::path(state);
         let new = socket::new_address(state)?;
         match fs::remove_file(new.path()) {
@@ -86,7 +97,7 @@ impl Server {
         let stop = stopping.clone();
         thread::Builder::new()
             .name("admin".into())
-            .spawn(move || serve(&listener, &Arc::new(hand), &stop))?;
+            .spawn(move || serve(&listener, &Arc::new(daemon), &stop))?;
         Ok(Server { path, stopping })
     }
 
@@ -101,10 +112,7 @@ impl Server {
 }
 
 /// Accepts clients until the process ends.
-fn serve<H>(listener: &UnixListener, hand: &Arc<H>, stopping: &AtomicBool)
-where
-    H: Fn(Ask) -> bool + Send + Sync + 'static,
-{
+fn serve(listener: &UnixListener, daemon: &Arc<Daemon>, stopping: &AtomicBool) {
     let clients = Arc::new(AtomicUsize::new(0));
     loop {
         let accepted = listener.accept();
@@ -120,10 +128,10 @@ where
             }
         };
         let place = Client::enter(&clients);
-        let hand = hand.clone();
+        let daemon = daemon.clone();
         let answer = move || {
             let answered = match place {
-                Some(_place) => attend(&stream, &*hand),
+                Some(_place) => attend(&stream, &daemon),
                 None => refuse(&stream),
             };
             if let Err(error) = answered {
@@ -159,7 +167,7 @@ impl Drop for Client {
 }
 
 /// Reads one client's request and answers it.
-fn attend(stream: &UnixStream, hand: &Hand) -> io::Result<()> {
+fn attend(stream: &UnixStream, daemon: &Daemon) -> io::Result<()> {
     stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
     stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     let peer = socket_peercred(stream)?;
@@ -175,14 +183,14 @@ fn attend(stream: &UnixStream, hand: &Hand) -> io::Result<()> {
             let timeout = asked.timeout();
             match asked {
                 Asked::Show => {
-                    let view = call(hand, timeout, Ask::View);
+                    let view = call(&daemon.view, timeout, |answer| answer);
                     reply(view.map(|view| view.describe()))
                 }
                 Asked::Counters => {
-                    let view = call(hand, timeout, Ask::View);
+                    let view = call(&daemon.view, timeout, |answer| answer);
                     reply(view.map(|view| sample(&view)))
                 }
-                Asked::Apply { path, dry_run } => reply(apply(hand, timeout, &path, dry_run)),
+                Asked::Apply { path, dry_run } => reply(apply(daemon, timeout, &path, dry_run)),
             }
         }
     })?;
@@ -219,10 +227,10 @@ fn refuse(stream: &UnixStream) -> io::Result<()> {
 }
 
 /// Sends the daemon the request that `ask` builds, and waits for the answer.
-fn call<T>(
-    hand: &Hand,
+fn call<Q, T>(
+    hand: &Hand<Q>,
     timeout: Duration,
-    ask: impl FnOnce(mpsc::Sender<T>) -> Ask,
+    ask: impl FnOnce(mpsc::Sender<T>) -> Q,
 ) -> Result<T, Refusal> {
     let (sender, answer) = mpsc::channel();
     let stopping = "the daemon is stopping";
@@ -242,13 +250,17 @@ fn call<T>(
 /// Reads and checks a configuration like a start would, on this thread so that no lane waits for the disk,
 /// and then has the daemon apply it.
 fn apply(
-    hand: &Hand,
+    daemon: &Daemon,
     timeout: Duration,
     path: &Path,
     is_dry_run: bool,
 ) -> Result<Applied, Refusal> {
+    let hand = daemon.apply.as_ref().map_err(|message| Refusal {
+        is_wrong: true,
+        message: message.clone(),
+    })?;
     let notes = RefCell::new(Vec::new());
-    let note = |note: &dyn Display| notes.borrow_mut().push(note.to_string());
+    let note = |_, note: &dyn Display| notes.borrow_mut().push(note.to_string());
     let (config, disks) = Config::load_to_apply(path, note)?;
     config.require_targets()?;
     let mut notes = notes.take();
@@ -258,7 +270,7 @@ fn apply(
             .map(|note| config.located(&note.text).to_string()),
     );
     let config = Box::new(config);
-    let changes = call(hand, timeout, |answer| Ask::Apply {
+    let changes = call(hand, timeout, |answer| Change {
         config,
         is_dry_run,
         answer,

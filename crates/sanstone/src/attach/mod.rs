@@ -1,27 +1,31 @@
 //! `sanstone attach`: opens one volume and exposes it to this machine until SIGTERM or SIGINT, or until its
-//! front has nothing left to serve. A second signal ends it at once.
+//! front has nothing left to serve. A second signal ends it at once. Clients of the admin socket are answered
+//! meanwhile, even while mounting or unmounting the file system waits for the volume.
 
 mod file_system;
 mod users;
 
 use std::{
+    convert::Infallible,
     future::pending,
     path::{Path, PathBuf},
     pin::pin,
+    process,
+    sync::mpsc,
 };
 
 use clap::Args;
 use engine::{
     LaneHandle,
-    cross::{Receiver, channel},
+    cross::{Receiver, Sender, channel},
     task::{self, Either},
 };
 use front_fuse::{Place, Spec};
 use front_nbd::{Address, Server, Tls, TlsFiles};
-use node::{Attachment, Config, Process};
+use node::{Attachment, Config, Process, View, description::Attached};
 
 use crate::{
-    descriptors,
+    admin, descriptors,
     failure::Failure,
     lanes::Lanes,
     log,
@@ -135,7 +139,6 @@ impl Front {
                     relative_port: volume.relative_port(),
                 };
                 let front = front_fuse::Front::start(&spec, place, volume.units()).await?;
-                tracing::info!(volume = volume.volume(), path = %front.path().display(), "attached");
                 Ok(Front::Fuse(front))
             }
             Door::Nbd(place) => {
@@ -147,9 +150,32 @@ impl Front {
                     tls,
                 };
                 let server = Server::start(config, place, volume.units()).await?;
-                tracing::info!(volume = volume.volume(), nbd = %server.address(), "attached");
                 Ok(Front::Nbd(server))
             }
+        }
+    }
+
+    /// Logs that `volume` is attached.
+    fn tell_attached(&self, volume: &str) {
+        match self {
+            Front::Fuse(front) => {
+                tracing::info!(volume, path = %front.path().display(), "attached");
+            }
+            Front::Nbd(server) => tracing::info!(volume, nbd = %server.address(), "attached"),
+        }
+    }
+
+    /// Describes where the volume is attached.
+    fn describe(&self, call: &AttachCall) -> Attached {
+        let (front, place) = match self {
+            Front::Fuse(front) => ("fuse", front.path().display().to_string()),
+            Front::Nbd(server) => ("nbd", server.address().to_string()),
+        };
+        Attached {
+            volume: call.volume.clone(),
+            front: front.to_owned(),
+            place,
+            read_only: call.read_only,
         }
     }
 
@@ -212,8 +238,19 @@ async fn attach(
     let volume = Attachment::open(config, &call.volume, &process, lanes).await?;
     let started = match Front::start(call, door, tls, &volume).await {
         Ok(front) => {
+            let (looks, wanted) = channel();
+            let admin = open_admin(&volume, looks);
+            front.tell_attached(volume.volume());
             warn_of_standstill(flusher);
-            let served = serve(&front, mount_point, &volume, told).await;
+            let serving = serve(&front, mount_point, &volume, told);
+            let answering = answer(wanted, || volume.view(front.describe(call)));
+            let served = match task::either(serving, answering).await {
+                Either::One(served) => served,
+                Either::Other(never) => match never {},
+            };
+            if let Some(admin) = admin {
+                admin.stop();
+            }
             front.stop().await;
             served
         }
@@ -225,6 +262,30 @@ async fn attach(
     flushed?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Opens the admin socket. The volume is served even without it.
+fn open_admin(volume: &Attachment, looks: Sender<mpsc::Sender<View>>) -> Option<admin::Server> {
+    let (name, pid) = (volume.volume(), process::id());
+    let refusal = format!(
+        "process {pid} is `sanstone attach` of volume \"{name}\", which cannot change its configuration while it \
+         runs: stop it (kill {pid}), then attach with the new one"
+    );
+    let asked = admin::Daemon {
+        view: Box::new(move |answer| looks.send(answer).is_ok()),
+        apply: Err(refusal),
+    };
+    admin::Server::start(volume.state_directory(), asked)
+}
+
+/// Answers the clients of the admin socket until it is dropped.
+async fn answer(wanted: Receiver<mpsc::Sender<View>>, view: impl Fn() -> View) -> Infallible {
+    while let Some(answer) = wanted.receive().await {
+        // The client may have gone.
+        let _ = answer.send(view());
+    }
+    // The admin socket could not be opened.
+    pending().await
 }
 
 /// Mounts the file system, if requested, and unmounts it when stopping.

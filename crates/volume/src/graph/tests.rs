@@ -407,6 +407,7 @@ fn a_check_finds_what_would_fail_and_changes_nothing() {
         nowhere.file = { path = "no/where", size = "1MiB" }
         directory.file = { path = "." }
         scratch.ram = { size = "1MiB" }
+        cached.file = { path = "cached", size = "1MiB", cache = "write-back" }
     "#;
     let findings = graph(text, scratch.path()).check();
     let messages: Vec<&str> = findings.errors.iter().map(ConfigError::message).collect();
@@ -423,7 +424,13 @@ fn a_check_finds_what_would_fail_and_changes_nothing() {
         );
     }
     assert_eq!(messages.len(), 5, "{messages:?}");
-    assert_eq!(findings.notes.len(), 1, "memory is volatile");
+    let said = |messages: &[ConfigError], part: &str| {
+        messages.len() == 1 && messages[0].message().contains(part)
+    };
+    let is_volatile = said(&findings.warnings, "\"scratch\" is in memory");
+    assert!(is_volatile, "{:?}", findings.warnings);
+    let is_cached = said(&findings.notes, "page cache");
+    assert!(is_cached, "{:?}", findings.notes);
     assert!(!scratch.file("new").exists());
 }
 

@@ -13,7 +13,9 @@ pub(crate) const USE_IT_TWICE: &str = "to use it twice, name one volume in two p
 pub struct Findings {
     /// What would keep the volumes from opening.
     pub errors: Vec<ConfigError>,
-    /// What works but may not be intended.
+    /// What works but may not be intended, such as a volume that does not last.
+    pub warnings: Vec<ConfigError>,
+    /// Advice: what works as intended, and what would suit other users better.
     pub notes: Vec<ConfigError>,
 }
 
@@ -97,6 +99,12 @@ impl<'a> Look<'a> {
     }
 
     /// Reports something about the node that works but may not be intended.
+    pub(crate) fn warn(&mut self, message: String) {
+        let warning = ConfigError::new(self.node.span.clone(), message);
+        self.findings.warnings.push(warning);
+    }
+
+    /// Gives advice about the node: it works as intended, and something else would suit other users better.
     pub(crate) fn note(&mut self, message: String) {
         let note = ConfigError::new(self.node.span.clone(), message);
         self.findings.notes.push(note);

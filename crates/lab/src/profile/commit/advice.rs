@@ -201,7 +201,7 @@ fn mend(layer: Layer, node: usize, nodes: &Nodes) -> String {
         // A file named by its path may be on any file system.
         (Layer::Medium, "file") if path == FILE => format!(
             "that is the file system and the disk beneath this file; if that is a volume of Sanstone, `sanstone show` \
-             (of `sanstone attach`: SIGUSR1) tells which node of it; else move `{}` to a disk with a faster flush",
+             tells which node of it; else move `{}` to a disk with a faster flush",
             nodes.all()[node].place.as_deref().unwrap_or("path")
         ),
         (Layer::Medium, _) => format!(

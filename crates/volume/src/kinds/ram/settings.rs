@@ -39,7 +39,7 @@ impl Settings for Ram {
     }
 
     fn look(&self, look: &mut Look<'_>) {
-        look.note(format!(
+        look.warn(format!(
             "\"{}\" is in memory: what it holds is gone when the process ends",
             look.volume()
         ));

@@ -1,0 +1,204 @@
+//! `sanstone show` and `top` look at an attached volume, whatever it is at, and its socket comes and goes with it.
+
+use std::{
+    fs,
+    os::unix::fs::{FileExt, PermissionsExt},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use harness::{
+    directory::Directory,
+    process::{Daemon, program},
+    run::Ran,
+    sanstone::call,
+};
+use serde_json::Value;
+
+use crate::attached::{Attached, LONG, Mounted, can_attach, ran, text};
+
+const THIN: &str = "[volume.db]\nfile = { path = \"db.img\", size = \"64MiB\" }\n";
+
+fn ask(verb: &str, directory: &Directory, more: &[&str]) -> Ran {
+    let configuration = directory.join("sanstone.toml");
+    call(&[&[verb, "-c", text(&configuration)], more].concat())
+}
+
+fn shown(directory: &Directory) -> Value {
+    let ran = ask("show", directory, &["--json", "-"]).success();
+    serde_json::from_str(&ran.stdout).expect("it is JSON")
+}
+
+fn socket(directory: &Directory) -> PathBuf {
+    directory.join("sanstone.state/admin.sock")
+}
+
+fn writable(path: &Path) -> fs::File {
+    let file = fs::OpenOptions::new().write(true).open(path);
+    file.expect("it is attached")
+}
+
+#[test]
+fn what_was_asked_of_each_node_is_shown() {
+    if !can_attach() {
+        return;
+    }
+    let mut attached = Attached::start(THIN);
+    let file = writable(&attached.path);
+    file.write_all_at(&[1; 8192], 0).expect("a write");
+    file.sync_all().expect("a flush");
+    drop(file);
+    let shown = shown(&attached.directory);
+    assert_eq!(shown["attached"]["front"], "fuse");
+    assert_eq!(shown["attached"]["place"], text(&attached.path));
+    let volume = &shown["volumes"]["db"];
+    assert_eq!(volume["uuid"].as_str().map(str::len), Some(36), "{volume}");
+    let requests = &volume["tree"]["requests"];
+    assert_eq!(requests["write"]["bytes"], 8192, "{volume}");
+    assert_eq!(requests["flush"]["requests"], 1, "{volume}");
+    let ran = ask("show", &attached.directory, &[]).success();
+    let line = format!("attached db as the file {}\n", text(&attached.path));
+    for part in ["volume db  ", "  file db.img, 64 MiB", "flush", &line] {
+        assert!(ran.stdout.contains(part), "no {part:?} in\n{ran}");
+    }
+    assert!(!ran.stdout.contains("no sessions"), "{ran}");
+    attached.stop();
+}
+
+#[test]
+fn top_tells_what_the_volume_does_now() {
+    if !can_attach() {
+        return;
+    }
+    let mut attached = Attached::start(THIN);
+    let file = writable(&attached.path);
+    let is_over = AtomicBool::new(false);
+    let ran = thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                file.write_all_at(&[1; 4096], 0).expect("a write");
+            }
+        });
+        let ran = ask("top", &attached.directory, &["--json", "-", "--once"]);
+        is_over.store(true, Ordering::Relaxed);
+        ran.success()
+    });
+    drop(file);
+    let line: Value = serde_json::from_str(&ran.stdout).expect("a line of JSON");
+    for rates in [
+        &line["total"],
+        &line["volumes"]["db"]["kinds"]["write"],
+        &line["nodes"]["db/file"]["kinds"]["write"],
+        &line["initiators"]["attach"]["all"],
+    ] {
+        for figure in ["iops", "bytes", "queue", "p99_us"] {
+            assert!(rates[figure].as_f64().is_some_and(|it| it > 0.0), "{line}");
+        }
+    }
+    attached.stop();
+}
+
+#[test]
+fn the_socket_is_its_users_alone_and_goes_with_the_attach() {
+    if !can_attach() {
+        return;
+    }
+    let mut attached = Attached::start(THIN);
+    let socket = socket(&attached.directory);
+    let mode = fs::metadata(&socket)
+        .expect("it is there")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // What a killed one leaves is in nobody's way.
+    attached.daemon.signal("KILL");
+    attached.daemon.wait(LONG).expect("it ends");
+    let ran = ask("show", &attached.directory, &[]);
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(ran.stderr.contains("has ended; start it again"), "{ran}");
+    attached.start_again(THIN);
+    ask("show", &attached.directory, &[]).success();
+    attached.stop();
+    assert!(!socket.exists());
+    let ran = ask("show", &attached.directory, &[]);
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(ran.stderr.contains("`attach` runs with"), "{ran}");
+    // Whoever unmounts the file ends it, too.
+    attached.start_again(THIN);
+    ran_umount(&attached.path);
+    attached.daemon.wait(LONG).expect("it ends");
+    assert!(!socket.exists());
+}
+
+#[track_caller]
+fn ran_umount(path: &Path) {
+    ran("umount", "mount", &[text(path)]).success();
+}
+
+#[test]
+fn a_configuration_is_not_applied() {
+    if !can_attach() {
+        return;
+    }
+    let mut attached = Attached::start(THIN);
+    let other = THIN.replace("64MiB", "128MiB");
+    attached.directory.write("sanstone.toml", other);
+    let ran = ask("apply", &attached.directory, &[]);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    let pid = attached.daemon.pid();
+    for part in [
+        &*format!("process {pid} is `sanstone attach` of volume \"db\""),
+        &format!("stop it (kill {pid})"),
+    ] {
+        assert!(ran.stderr.contains(part), "no {part:?} in {ran}");
+    }
+    let length = fs::metadata(&attached.path).expect("it is attached").len();
+    assert_eq!(length, 64 << 20);
+    attached.stop();
+}
+
+#[test]
+fn a_mount_that_waits_for_the_volume_is_looked_into() {
+    if !can_attach() {
+        return;
+    }
+    let directory = Directory::new();
+    let files = directory.join("files");
+    fs::create_dir(&files).expect("a directory");
+    let hanging = "[volume.db.fault]\nrules = [{ on = \"read\", hang = true }]\n\
+                   of = { ram = { size = \"1MiB\" } }\n";
+    let attached = Attached::start_in(directory, hanging, &["--mount", text(&files)]);
+    // It reads what file system there is, for ever.
+    let shown = shown(&attached.directory);
+    assert_eq!(shown["attached"]["volume"], "db", "{shown}");
+    assert!(!attached.daemon.log().contains(" mounted "));
+}
+
+#[test]
+fn a_file_system_that_is_still_in_use_at_the_end_is_looked_into() {
+    if !can_attach() {
+        return;
+    }
+    let directory = Directory::new();
+    let image = directory.sparse("db.img", 64 << 20);
+    ran("mkfs.ext4", "e2fsprogs", &["-q", "-F", text(&image)]).success();
+    let files = directory.path().canonicalize().expect("it is there");
+    let files = files.join("files");
+    fs::create_dir(&files).expect("a directory");
+    let mut attached = Attached::start_in(directory, THIN, &["--mount", text(&files)]);
+    attached.daemon.log_with(" mounted ");
+    let _guard = Mounted(files.clone());
+    let mut user = Command::new(program("sleep", "coreutils"));
+    user.arg("3600").current_dir(&files);
+    let mut user = Daemon::start(&user, attached.directory.join("user.log"));
+    attached.daemon.signal("TERM");
+    attached.daemon.log_with("in use by process");
+    assert_eq!(shown(&attached.directory)["attached"]["volume"], "db");
+    user.signal("KILL");
+    user.wait(LONG).expect("it ends");
+    let status = attached.daemon.wait(LONG).expect("it ends");
+    assert_eq!(status.code(), Some(0), "{}", attached.daemon.log());
+    assert!(!socket(&attached.directory).exists());
+}
