@@ -2,9 +2,10 @@
 //! itself and does what a test puts into it, also what our own target never would. It runs on any
 //! lane, in the simulated world or over real sockets.
 //!
-//! This is the disk; [`portal`] has the connections, over which it is reached.
+//! This is the disk; [`portal`] has the connections, over which it is reached, and [`reservations`] who may use it.
 
 mod portal;
+mod reservations;
 
 use std::{
     cell::{Cell, RefCell},
@@ -13,9 +14,12 @@ use std::{
 
 use engine::{Duration, net::TcpStream, sync::Notify};
 use iscsi::LoginStatus;
-use scsi::opcode;
+use scsi::{UnitReport, opcode};
+
+use self::reservations::Reservations;
 
 pub use portal::Group;
+pub use reservations::LetsIn;
 
 const BLOCK_BYTES: u32 = 512;
 const ILLEGAL_REQUEST: u8 = 0x05;
@@ -93,6 +97,10 @@ pub struct Foreign {
     /// Writes that were taken and are still on their way to the medium: LBA and data.
     late: RefCell<Vec<(u64, Vec<u8>)>>,
     connections: RefCell<Vec<TcpStream>>,
+    /// How many there were.
+    accepted: Cell<u64>,
+    /// Without any, every command of them is GOOD and none means anything.
+    reservations: RefCell<Option<Reservations>>,
     changed: Notify,
 }
 
@@ -186,6 +194,19 @@ impl Foreign {
     /// From now on `porter` is asked what comes of a login at a portal group.
     pub fn at_login(&self, porter: impl FnMut(Group) -> AtLogin + 'static) {
         *self.at_login.borrow_mut() = Some(Box::new(porter));
+    }
+
+    /// It has persistent reservations, which these portal groups know. Nobody may have logged in yet.
+    pub fn reserves(&self, lets_in: LetsIn, groups: &[Group]) {
+        let reservations = Reservations::new(lets_in, groups, self.len_blocks.get());
+        *self.reservations.borrow_mut() = Some(reservations);
+    }
+
+    /// Who is registered, who has reserved the disk, and how often a reservation has ended.
+    pub fn reserved(&self) -> (UnitReport, u64) {
+        let reservations = self.reservations.borrow();
+        let told = reservations.as_ref().map(|it| (it.report(), it.ends));
+        told.unwrap_or_default()
     }
 
     /// Ends every connection.
