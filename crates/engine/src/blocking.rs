@@ -1,6 +1,6 @@
 //! What would block a lane runs here, on threads of the process: system calls that wait and that
-//! io_uring has no operation for (where a file takes space, a file replaced with all its fsyncs, the
-//! address of a host's name). The answer comes back to the lane that asked, by its inbox.
+//! io_uring has no operation for (where a file takes space, a file replaced with all its fsyncs, what
+//! disks hold before they are opened, the address of a host's name). The answer comes back to the lane that asked, by its inbox.
 //!
 //! Each [`Kind`] has threads and a queue of its own, so that a name server or a network file system
 //! that hangs holds up its own kind only. Both are bounded: threads are started when there is work
@@ -12,6 +12,7 @@
 //! decides: other events may come before it, and between it and its answer.
 
 use std::{
+    cell::Cell,
     collections::VecDeque,
     future::poll_fn,
     io,
@@ -43,7 +44,7 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 pub enum Kind {
     /// A file's map of its extents.
     Extents,
-    /// Small files that are read or replaced as a whole.
+    /// Small files that are read or replaced as a whole, and the first look at what disks hold.
     Files,
     /// Names of hosts.
     Names,
@@ -65,7 +66,9 @@ pub async fn run<T: Send + 'static>(
         Some(before) => drop(spawn(async move {
             sleep(before).await;
             if sender.is_awaited() {
+                IS_AT_WORK.set(true);
                 let output = work();
+                IS_AT_WORK.set(false);
                 sleep(simulated_delay().unwrap_or_default()).await;
                 sender.send(output);
             }
@@ -122,6 +125,17 @@ pub async fn look_up(host: &str, port: u16, limit: Duration) -> io::Result<Socke
 /// How long what blocks takes in a simulated world; `None` where it takes its own time on a thread.
 pub(crate) fn simulated_delay() -> Option<Duration> {
     with(|lane| lane.reactor_mut().blocking_delay())
+}
+
+thread_local! {
+    /// In a simulated world: what runs now would run on a thread.
+    static IS_AT_WORK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether, in a simulated world, what runs now is work that blocks no lane.
+#[cfg(feature = "sim")]
+pub(crate) fn is_at_work() -> bool {
+    IS_AT_WORK.get()
 }
 
 type Work = Box<dyn FnOnce() + Send>;

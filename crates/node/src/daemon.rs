@@ -156,8 +156,8 @@ impl Daemon {
 
     /// Looks again at what may have changed outside: the configuration, which it says, the lengths of
     /// files, which its disks follow, and their paths. Whether a file has another length.
-    pub fn look_again(&self) -> bool {
-        self.tell_changed_configuration();
+    pub async fn look_again(&self) -> bool {
+        self.tell_changed_configuration().await;
         let has_grown = self.follow_lengths();
         self.tell_lost_paths();
         self.units.tell_lengths();
@@ -332,9 +332,9 @@ impl Daemon {
     }
 
     /// Says when the configuration is another one than that which is served, and what is wrong with it.
-    fn tell_changed_configuration(&self) {
+    async fn tell_changed_configuration(&self) {
         let path = self.config().path().display();
-        match self.config().changed() {
+        match self.config().changed().await {
             Ok(None) => {}
             Ok(Some(Ok(()))) => tracing::warn!(
                 %path,

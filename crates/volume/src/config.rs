@@ -14,7 +14,7 @@
 //! both stand in `kinds`; the values of settings stand in `values`.
 
 pub use crate::{
-    kinds::{Kind, Node, Volumes, What, file::Caching, ram::settings::Ram},
+    kinds::{Kind, Node, Volumes, What, file::Caching, ram::settings::Ram, starts::Starts},
     values::{BlockSize, ChapAlgorithm, ChapSettings, ConfigError, Credentials, Rate, Size, Time},
 };
 

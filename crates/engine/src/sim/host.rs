@@ -187,6 +187,13 @@ impl Host {
         }
     }
 
+    /// From now on its disk takes `d` to tell by [`crate::store`] what files hold. A lane that asks without
+    /// [`crate::blocking`] stands still for so long.
+    pub fn stall_disk(&self, d: Duration) {
+        let mut state = self.world.state.borrow_mut();
+        state.host(self.id).disk.stall = d;
+    }
+
     /// Lets its disk make `changes` more changes, syncs among them; from then on everything there fails
     /// with EIO until the machine stops, as in the moment in which its power goes.
     pub fn doom_after(&self, changes: u64) {
