@@ -4,6 +4,7 @@
 
 use engine::{Buf, Duration, Payload};
 use harness::directory::Directory;
+use harness::forwarder::Forwarder;
 use harness::initiator::{on_lane, on_port, opened};
 use harness::lio::{Backing, Lio};
 use harness::run::Ran;
@@ -299,6 +300,47 @@ fn a_daemon_that_was_killed_comes_back_over_lio() {
     if let Some(shares) = of_lio() {
         one_that_was_killed_comes_back(&shares);
     }
+}
+
+#[test]
+fn a_daemon_that_was_killed_comes_back_over_two_paths_to_lio() {
+    if let Some(shares) = of_lio_by_two_paths() {
+        one_that_was_killed_comes_back(&shares);
+    }
+}
+
+/// Only the second path is there when the disks are reserved, and both are when the daemon comes back.
+#[test]
+fn a_daemon_that_was_killed_finds_the_reservation_of_its_second_path_to_lio() {
+    let Some(lios) = lios() else {
+        return;
+    };
+    let [one, two] = lios[0].portals();
+    let way = Forwarder::new("127.0.0.1", one);
+    let paths = format!(
+        "[{{ portal = \"{}\" }}, {{ portal = \"{two}\" }}]",
+        way.address()
+    );
+    let shares = by_lio(lios, |lio| format!("{}, paths = {paths}", at(&lio.url())));
+    let host = Host::new(&shares);
+    way.break_all();
+    host.volume("create", &[]).success();
+    let mut first = host.serve();
+    on_lane(async {
+        let disk = host.disk().await;
+        write(&disk, 1).await;
+    });
+    first.daemon().signal("KILL");
+    let gone = first.daemon().wait(Duration::from_secs(60));
+    gone.expect("nothing survives kill -9");
+    way.mend();
+    let _second = host.serve();
+    on_lane(async {
+        let disk = host.disk().await;
+        assert_eq!(first_byte(&disk).await.expect("it is served"), 1);
+        write(&disk, 2).await;
+        disk.close().await;
+    });
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Runs work that would block a lane on threads of its own: blocking system calls for which io_uring
-//! has no operation (querying a file's extents, replacing a file with all its fsyncs, resolving a
-//! host name). The answer returns to the calling lane through its inbox.
+//! What would block a lane runs here, on threads of the process: system calls that wait and that
+//! io_uring has no operation for (where a file takes space, a file replaced with all its fsyncs, what
+//! disks hold before they are opened, the address of a host's name). The answer comes back to the lane that asked, by its inbox.
 //!
 //! Each [`Kind`] has its own threads and queue, so that a hanging name server or network file system
 //! delays only its own kind. Both are bounded: threads are started on demand and end when idle for a
@@ -11,6 +11,7 @@
 //! the seed: other events may come before it, and between it and its answer.
 
 use std::{
+    cell::Cell,
     collections::VecDeque,
     future::poll_fn,
     io,
@@ -42,7 +43,7 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 pub enum Kind {
     /// A file's extent map.
     Extents,
-    /// Small files that are read or replaced as a whole.
+    /// Small files that are read or replaced as a whole, and the first look at what disks hold.
     Files,
     /// Host names.
     Names,
@@ -64,7 +65,9 @@ pub async fn run<T: Send + 'static>(
         Some(before) => drop(spawn(async move {
             sleep(before).await;
             if sender.is_awaited() {
+                IS_AT_WORK.set(true);
                 let output = work();
+                IS_AT_WORK.set(false);
                 sleep(simulated_delay().unwrap_or_default()).await;
                 sender.send(output);
             }
@@ -121,6 +124,17 @@ pub async fn look_up(host: &str, port: u16, limit: Duration) -> io::Result<Socke
 /// How long blocking work takes in a simulated world; `None` if it runs on a real thread.
 pub(crate) fn simulated_delay() -> Option<Duration> {
     with(|lane| lane.reactor_mut().blocking_delay())
+}
+
+thread_local! {
+    /// In a simulated world: what runs now would run on a thread.
+    static IS_AT_WORK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether, in a simulated world, what runs now is work that blocks no lane.
+#[cfg(feature = "sim")]
+pub(crate) fn is_at_work() -> bool {
+    IS_AT_WORK.get()
 }
 
 type Work = Box<dyn FnOnce() + Send>;

@@ -22,7 +22,7 @@ use std::{
     sync::Arc,
 };
 
-use engine::{Waiting, store};
+use engine::{Waiting, blocking, store};
 use front_iscsi::{Chap, Limits, PortalGroup, Prefix, Redirect, StartError};
 use serde::Deserialize;
 use toml::Spanned;
@@ -262,19 +262,24 @@ impl Config {
     /// Whether the file has changed since it was read: `None` if not, else whether it is valid.
     ///
     /// # Errors
-    /// If the file cannot be read any more.
-    pub fn changed(&self) -> io::Result<Option<Result<(), Failure>>> {
-        // A pipe or a terminal cannot be read again.
-        if store::look(&self.path)?.kind != store::Kind::File {
-            return Ok(None);
-        }
-        let bytes = store::read(&self.path)?;
-        if bytes == self.text.as_bytes() {
-            return Ok(None);
-        }
-        let looked = Config::parse(&self.path, bytes)
-            .and_then(|read| Config::look(read, self.may_choose_ports, |_, _| {}));
-        Ok(Some(looked.map(drop)))
+    /// The file cannot be read any more.
+    pub async fn changed(&self) -> io::Result<Option<Result<(), Failure>>> {
+        let (path, text) = (self.path.clone(), self.text.clone());
+        let may_choose_ports = self.may_choose_ports;
+        let look = move || {
+            // What came from a pipe or a terminal cannot be read again.
+            if store::look(&path)?.kind != store::Kind::File {
+                return Ok(None);
+            }
+            let bytes = store::read(&path)?;
+            if bytes == text.as_bytes() {
+                return Ok(None);
+            }
+            let looked = Config::parse(&path, bytes)
+                .and_then(|read| Config::look(read, may_choose_ports, |_| {}));
+            Ok(Some(looked.map(drop)))
+        };
+        blocking::run(blocking::Kind::Files, look).await?
     }
 
     /// Determines which disks are served; returns the notes about them, or the errors. If `is_first`,

@@ -158,11 +158,10 @@ impl Daemon {
         }
     }
 
-    /// Checks for changes from outside: of the configuration (logged), of file lengths (the disks
-    /// follow), and of the files' paths (logged). Returns whether a file has another length, even one that
-    /// could not be followed.
-    pub fn look_again(&self) -> bool {
-        self.tell_changed_configuration();
+    /// Looks again at what may have changed outside: the configuration, which it says, the lengths of
+    /// files, which its disks follow, and their paths. Whether a file has another length.
+    pub async fn look_again(&self) -> bool {
+        self.tell_changed_configuration().await;
         let has_grown = self.follow_lengths();
         self.tell_lost_paths();
         self.units.tell_lengths();
@@ -336,10 +335,10 @@ impl Daemon {
         flushed
     }
 
-    /// Logs whether the configuration file differs from the one being served, and any errors in it.
-    fn tell_changed_configuration(&self) {
+    /// Says when the configuration is another one than that which is served, and what is wrong with it.
+    async fn tell_changed_configuration(&self) {
         let path = self.config().path().display();
-        match self.config().changed() {
+        match self.config().changed().await {
             Ok(None) => {}
             Ok(Some(Ok(()))) => tracing::warn!(
                 %path,

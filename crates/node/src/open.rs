@@ -8,11 +8,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use engine::{LaneHandle, random, store};
+use engine::{LaneHandle, blocking, random, store};
 use uuid::Uuid;
 use volume::{
     claim::Owner,
-    config::ConfigError,
+    config::{ConfigError, Starts},
     graph::{Carried, Graph, Tree},
 };
 
@@ -34,36 +34,74 @@ pub struct Disk {
     pub uuid: Uuid,
 }
 
-/// What was found by inspecting the site.
-struct Survey<'a> {
-    site: &'a Site<'a>,
+/// What there is, and which disks that are, as far as it can be told without opening them.
+struct Survey {
     all: Vec<Asked>,
     siblings: Vec<Sibling>,
     state_exists: bool,
     sharer: Option<PathBuf>,
-    is_defined: Box<dyn Fn(&str) -> bool + 'a>,
+    identities: Vec<Identity>,
+    notes: Vec<Note>,
+    /// What is to be said before they are open of what they carry.
+    notes_before: Vec<Note>,
 }
 
-impl<'a> Survey<'a> {
-    fn make(site: &'a Site<'a>, records: &Records) -> Survey<'a> {
-        Survey {
-            site,
-            all: asked(site, records),
+impl Survey {
+    /// Looks at what `site` serves and at what lies beside it: every disk of it may have to be waited for.
+    ///
+    /// # Errors
+    /// What keeps it from being served.
+    fn make(site: &Site<'_>, records: &Records, starts: &Starts) -> Result<Survey, Refusal> {
+        let mut survey = Survey {
+            all: asked(site, records, starts),
             siblings: siblings(site),
             state_exists: store::look(site.state).is_ok(),
             sharer: sharer(site),
-            is_defined: Box::new(|name| site.volumes.0.contains_key(name)),
-        }
+            identities: Vec::new(),
+            notes: Vec::new(),
+            notes_before: Vec::new(),
+        };
+        let is_defined = |name: &str| site.volumes.0.contains_key(name);
+        let known = survey.known(site, records, &is_defined);
+        let (identities, notes) = known.judge(&survey.all).map_err(Refusal::Volumes)?;
+        let before = known.judge_before(&survey.all, &identities);
+        let notes_before = before.map_err(Refusal::Volumes)?;
+        (survey.identities, survey.notes, survey.notes_before) = (identities, notes, notes_before);
+        Ok(survey)
     }
 
-    fn known<'b>(&'b self, records: &'b Records) -> Known<'b> {
+    /// As [`Survey::make`], where it holds up no lane.
+    async fn make_aside(site: &Site<'_>, records: &Records) -> Result<Survey, Refusal> {
+        let (config, state) = (site.config.to_owned(), site.state.to_owned());
+        let (volumes, served) = (site.volumes.clone(), site.served.to_vec());
+        let (records, is_successor) = (records.clone(), site.is_successor);
+        let make = move || {
+            let site = Site {
+                config: &config,
+                state: &state,
+                volumes: &volumes,
+                served: &served,
+                is_successor,
+            };
+            Survey::make(&site, &records, &Starts::default())
+        };
+        let made = blocking::run(blocking::Kind::Files, make).await;
+        made.map_err(Error::io("looking at the disks".to_owned()))?
+    }
+
+    fn known<'a>(
+        &'a self,
+        site: &'a Site<'_>,
+        records: &'a Records,
+        is_defined: &'a dyn Fn(&str) -> bool,
+    ) -> Known<'a> {
         Known {
             records,
             siblings: &self.siblings,
-            state: self.site.state,
+            state: site.state,
             state_exists: self.state_exists,
             sharer: self.sharer.as_deref(),
-            is_defined: &self.is_defined,
+            is_defined,
             at: &found,
             holder: &store::lock_holder,
         }
@@ -77,18 +115,15 @@ impl<'a> Survey<'a> {
 pub fn look(site: &Site<'_>) -> Result<Vec<Note>, Refusal> {
     let records = Records::read(site.state)?;
     State::look(site.state)?;
-    let survey = Survey::make(site, &records);
-    let known = survey.known(&records);
-    let (identities, mut notes) = known.judge(&survey.all).map_err(Refusal::Volumes)?;
-    let carried = known.judge_before(&survey.all, &identities);
-    notes.extend(carried.map_err(Refusal::Volumes)?);
+    let starts = Starts::default();
+    let survey = Survey::make(site, &records, &starts)?;
     let (volumes, base) = (site.volumes, site.base());
     let served = site.served.iter();
     let errors: Vec<_> = served
-        .flat_map(|name| volumes.look_at_children(name, &base))
+        .flat_map(|name| volumes.look_at_children(name, &base, &starts))
         .collect();
     match errors.is_empty() {
-        true => Ok(notes),
+        true => Ok([survey.notes, survey.notes_before].concat()),
         false => Err(Refusal::Volumes(errors)),
     }
 }
@@ -141,13 +176,11 @@ pub(crate) async fn open_all(
     graph: &mut Graph,
     lanes: &[LaneHandle],
 ) -> Result<Opened, Refusal> {
-    let survey = Survey::make(site, records);
-    let known = survey.known(records);
-    let (identities, mut notes) = known.judge(&survey.all).map_err(Refusal::Volumes)?;
-    // Nothing is claimed if a volume is refused. Notes about the others follow once they are open.
-    known
-        .judge_before(&survey.all, &identities)
-        .map_err(Refusal::Volumes)?;
+    // Nothing is claimed of what is refused; what is to be said of what the others carry is said when they are open.
+    let survey = Survey::make_aside(site, records).await?;
+    let is_defined = |name: &str| site.volumes.0.contains_key(name);
+    let known = survey.known(site, records, &is_defined);
+    let mut notes = survey.notes.clone();
     let mut trees = Vec::new();
     for (asked, home) in survey.all.iter().zip(lanes.iter().cycle()) {
         let tree = graph.open(&asked.volume, home).await;
@@ -161,12 +194,12 @@ pub(crate) async fn open_all(
             None => asked.carried,
         },
     };
-    let taken = known.taken(&survey.all, &identities, |index| {
+    let taken = known.taken(&survey.all, &survey.identities, |index| {
         carried(&survey.all[index], &trees[index])
     });
     let mut disks = Vec::<Disk>::new();
     let mut records = records.clone();
-    for ((asked, tree), identity) in survey.all.iter().zip(trees).zip(identities) {
+    for ((asked, tree), identity) in survey.all.iter().zip(trees).zip(&survey.identities) {
         let carried = carried(asked, &tree);
         let identity = match identity {
             Identity::Carried => {
@@ -175,7 +208,7 @@ pub(crate) async fn open_all(
                 notes.extend(found);
                 identity
             }
-            judged => judged,
+            judged => *judged,
         };
         let uuid = match identity {
             Identity::Known(uuid) => uuid,

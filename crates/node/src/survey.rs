@@ -10,7 +10,7 @@ use std::{
 use engine::store;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
-use volume::config::{self, Node, What};
+use volume::config::{self, Node, Starts, What};
 
 use crate::{
     Site,
@@ -84,10 +84,10 @@ pub(crate) struct Sibling {
     pub(crate) is_orphan: bool,
 }
 
-/// The disks that `site` serves. If several volumes are the same disk, the one recorded as it, or else
-/// the first, becomes the disk, and the others are views of it.
-pub(crate) fn asked(site: &Site<'_>, records: &Records) -> Vec<Asked> {
-    let mut all = asked_each(site);
+/// The disks that `site` serves. Of several volumes that are one disk, the one that is recorded as it,
+/// or the first, is the disk, and the others are views of it.
+pub(crate) fn asked(site: &Site<'_>, records: &Records, starts: &Starts) -> Vec<Asked> {
+    let mut all = asked_each(site, starts);
     let is_recorded = |asked: &Asked| {
         let mut records = records.disks.values();
         records.any(|record| record.volume == asked.volume && record.is_lasting())
@@ -111,7 +111,7 @@ pub(crate) fn asked(site: &Site<'_>, records: &Records) -> Vec<Asked> {
     all
 }
 
-fn asked_each(site: &Site<'_>) -> Vec<Asked> {
+fn asked_each(site: &Site<'_>, starts: &Starts) -> Vec<Asked> {
     let base = site.base();
     let base = store::resolve(&base).unwrap_or(base);
     let all = site.served.iter().filter_map(|name| {
@@ -131,9 +131,10 @@ fn asked_each(site: &Site<'_>) -> Vec<Asked> {
             leaves,
             root: root.span.clone(),
         };
+        let carried = || site.volumes.carried(root, &base, starts);
         (asked.kind, asked.carried) = match &**kind {
-            config::Kind::Stripe(_) => (Kind::Stripe, site.volumes.carried(root, &base)),
-            config::Kind::Concat(_) => (Kind::Concat, site.volumes.carried(root, &base)),
+            config::Kind::Stripe(_) => (Kind::Stripe, carried()),
+            config::Kind::Concat(_) => (Kind::Concat, carried()),
             config::Kind::Iscsi(iscsi) => {
                 let url = iscsi.url.get_ref();
                 let target = url.target.to_lowercase();

@@ -115,7 +115,7 @@ async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
                 tracing::info!("where the time went\n{}", daemon.report());
             }
             Some(Wanted::Told(Told::LookAgain)) => {
-                if !daemon.look_again() {
+                if !daemon.look_again().await {
                     tracing::info!("SIGHUP: no file has changed its length");
                 }
             }

@@ -21,6 +21,7 @@ use node::{
 };
 use sim::{assert_occurred, raw::RawSession};
 use uuid::Uuid;
+use volume::graph::NewStripe;
 
 use crate::MS;
 
@@ -115,16 +116,20 @@ enum Ask {
     Stop(OneshotSender<()>),
 }
 
+fn process() -> Process {
+    Process {
+        boot: Uuid::from_u128(1),
+        name: "a daemon".to_owned(),
+    }
+}
+
 /// Starts the daemon on `host`.
 fn start(host: &Host, lanes: usize) -> Sender<Ask> {
     let (asks, told) = channel();
     let on = host.clone();
     drop(host.spawn(async move {
         let load = || Config::load(Path::new(CONFIG)).unwrap_or_else(|failure| panic!("{failure}"));
-        let process = Process {
-            boot: Uuid::from_u128(1),
-            name: "a daemon".to_owned(),
-        };
+        let process = process();
         let lanes: Vec<_> = (0..lanes).map(|lane| on.lane(lane)).collect();
         let daemon = Daemon::start(load(), &process, &lanes, true).await;
         let mut daemon = daemon.unwrap_or_else(|failure| panic!("{failure}"));
@@ -308,6 +313,68 @@ async fn check_session(
     };
     assert_eq!(answer.sense, expected, "{was:?} to {is:?}");
     session.end();
+}
+
+/// Gives a daemon with one lane a stripe more while its disk stalls; a session of it is served all the time.
+fn apply_with_a_stalled_disk(seed: u64) {
+    const STALL: Duration = Duration::from_secs(2);
+    let world = World::new(seed);
+    let (server, client) = (world.host("server"), world.host("client"));
+    let text = |luns: &str| {
+        format!(
+            "lanes = 1\nmemory = \"32MiB\"\n\
+             [volume.kept]\nfile = {{ path = \"kept\", size = \"64KiB\" }}\n\
+             [volume.wide.stripe]\nof = [{{ file = {{ path = \"s0\", size = \"4MiB\" }} }}, \
+             {{ file = {{ path = \"s1\", size = \"4MiB\" }} }}]\n\
+             [target.\"{KEPT}\"]\nluns = [{luns}]\nallow = [\"*\"]\n"
+        )
+    };
+    server.put_file(CONFIG, text("\"kept\"").as_bytes());
+    world.block_on(&client, async {
+        let home = server.lane(0);
+        let created = server.spawn(async move {
+            let config = Config::load(Path::new(CONFIG))?;
+            let new = NewStripe {
+                uuid: Uuid::from_u128(7),
+                created_unix_s: 0,
+                force: false,
+            };
+            node::create_stripe(&config, &process(), "wide", &home, &new).await
+        });
+        created.await.unwrap_or_else(|failure| panic!("{failure}"));
+        let asks = start(&server, 1);
+        // It serves when it answers.
+        described(&asks).await;
+        let session = login(&server, KEPT).await;
+        server.stall_disk(STALL);
+        let (is_over, slowest) = (Rc::new(Cell::new(false)), Rc::new(Cell::default()));
+        let loaded = spawn({
+            let (is_over, slowest) = (is_over.clone(), slowest.clone());
+            async move {
+                while !is_over.get() {
+                    let begun = time::now();
+                    let task = session.submit(&TEST_UNIT_READY, &[], 0);
+                    let task = task.expect("the session goes on");
+                    session.answer(task).await.expect("the session goes on");
+                    slowest.set((time::now() - begun).max(slowest.get()));
+                }
+                session.end();
+            }
+        });
+        server.put_file(CONFIG, text("\"kept\", \"wide\"").as_bytes());
+        let applied = ask(&asks, Ask::Apply).await;
+        let changes = applied.unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(changes.iter().any(|it| it.contains("wide")), "{changes:?}");
+        is_over.set(true);
+        loaded.await;
+        assert!(slowest.get() < STALL, "a command took {:?}", slowest.get());
+        ask(&asks, Ask::Stop).await;
+    });
+}
+
+#[test]
+fn a_disk_that_stalls_while_it_is_looked_at_holds_up_no_session() {
+    seeds(5, apply_with_a_stalled_disk);
 }
 
 #[test]

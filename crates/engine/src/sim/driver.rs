@@ -47,8 +47,8 @@ struct Running {
     key: LaneKey,
     host: HostId,
     lane: Rc<Lane>,
-    /// It gets no turn before this time.
-    held_until: Instant,
+    /// It gets no turn before.
+    held_until: Rc<Cell<Instant>>,
 }
 
 impl Driver {
@@ -97,10 +97,12 @@ impl Driver {
         for _ in 0..host_lanes.count {
             let key = LaneKey(self.next_lane.get());
             self.next_lane.set(key.0 + 1);
+            let held_until = Rc::new(Cell::new(Instant::default()));
             let reactor = SimReactor {
                 state: self.state.clone(),
                 host,
                 lane: key,
+                held_until: held_until.clone(),
             };
             let inbox = Inbox::register(None);
             self.inboxes.borrow_mut().push(inbox.clone());
@@ -111,7 +113,7 @@ impl Driver {
                 key,
                 host,
                 lane: Rc::new(lane),
-                held_until: Instant::default(),
+                held_until,
             });
             host_lanes.lanes.push(key);
         }
@@ -136,9 +138,9 @@ impl Driver {
     pub(super) fn hold(&self, host: HostId, n: usize, d: Duration) {
         let key = self.hosts.borrow()[host.0].lanes[n];
         let until = self.state.borrow().now + d;
-        let mut lanes = self.lanes.borrow_mut();
-        if let Some(held) = lanes.iter_mut().find(|it| it.key == key) {
-            held.held_until = until;
+        let lanes = self.lanes.borrow();
+        if let Some(held) = lanes.iter().find(|it| it.key == key) {
+            held.held_until.set(until);
         }
     }
 
@@ -224,8 +226,9 @@ impl Driver {
                 // The flag comes from a late waker of an earlier block_on.
                 lane.0.tasks.borrow_mut().main_woken = false;
             }
-            if running.held_until > now {
-                next = Some(next.map_or(running.held_until, |next| next.min(running.held_until)));
+            let held_until = running.held_until.get();
+            if held_until > now {
+                next = Some(next.map_or(held_until, |next| next.min(held_until)));
                 continue;
             }
             let deadline = lane.0.timers.borrow().next_deadline();

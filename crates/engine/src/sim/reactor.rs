@@ -1,7 +1,7 @@
 //! The reactor of one simulated lane, which forwards everything to the world's [`State`].
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     io,
     net::{IpAddr, SocketAddr},
     path::Path,
@@ -25,6 +25,8 @@ pub(super) struct SimReactor {
     pub(super) state: Rc<RefCell<State>>,
     pub(super) host: HostId,
     pub(super) lane: LaneKey,
+    /// The lane gets no turn before.
+    pub(super) held_until: Rc<Cell<Instant>>,
 }
 
 impl Reactor for SimReactor {

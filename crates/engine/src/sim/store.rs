@@ -1,5 +1,6 @@
-//! The verbs of [`crate::store`] on a simulated machine's disk: directories, whole files and marks.
-//! They take no time. Changes are durable after a sync; before that the seed decides what survives.
+//! Directories, whole files and marks of a simulated machine: [`crate::store`]'s verbs on its disk.
+//! What they change is durable after a sync, and until then the seed's to keep. They take no time, unless the disk
+//! stalls: then a lane that reads what a disk holds stands still with it.
 
 use std::{
     io,
@@ -13,7 +14,10 @@ use super::{
     },
     reactor::SimReactor,
 };
-use crate::reactor::{Kind, Look, Store, TAIL_BYTES_MAX};
+use crate::{
+    blocking,
+    reactor::{Kind, Look, Store, TAIL_BYTES_MAX},
+};
 
 impl SimReactor {
     /// Runs `f` on the disk, if it has power.
@@ -22,6 +26,15 @@ impl SimReactor {
         let disk = &mut state.host(self.host).disk;
         disk.has_power()?;
         f(disk)
+    }
+
+    /// The caller reads what is on the disk, which a lane must not wait for.
+    fn waits_for_disk(&self) {
+        let mut state = self.state.borrow_mut();
+        let until = state.now + state.host(self.host).disk.stall;
+        if !blocking::is_at_work() {
+            self.held_until.set(self.held_until.get().max(until));
+        }
     }
 
     pub(super) fn remove_name(&self, path: &Path) -> io::Result<()> {
@@ -60,6 +73,7 @@ impl Store for SimReactor {
     }
 
     fn read_start(&self, path: &Path, len: usize) -> io::Result<Vec<u8>> {
+        self.waits_for_disk();
         self.disk(|disk| {
             let file = disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
             let content = &disk.files[file].current;
@@ -74,6 +88,7 @@ impl Store for SimReactor {
     }
 
     fn is_blank(&self, path: &Path) -> io::Result<bool> {
+        self.waits_for_disk();
         self.disk(|disk| {
             let file = disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
             let content = &disk.files[file].current;

@@ -2,9 +2,14 @@
 
 use std::path::Path;
 
+use engine::{Lane, LaneConfig};
 use serde::Deserialize;
 
 use super::*;
+use crate::{
+    graph::{Graph, NewStripe},
+    scratch::Scratch,
+};
 
 #[derive(Deserialize, Debug)]
 #[serde(deny_unknown_fields)]
@@ -327,4 +332,40 @@ fn configurations_are_equal_when_they_mean_the_same() {
         let other: Whole = toml::from_str(&other).expect(to);
         assert_ne!(volumes, other.volume, "{from} and {to} are different");
     }
+}
+
+#[test]
+fn the_superblocks_of_a_stripe_are_read_once_for_all_that_is_asked_of_them() {
+    let volumes = read(
+        r#"
+        [volume.db.stripe]
+        of = [{ file = { path = "a", size = "4MiB" } }, { file = { path = "b", size = "4MiB" } }]
+        "#,
+    )
+    .expect("it can be meant");
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let scratch = Scratch::new();
+    let uuid = uuid::Uuid::from_u128(7);
+    lane.block_on(async {
+        let new = NewStripe {
+            uuid,
+            created_unix_s: 1,
+            force: false,
+        };
+        let mut graph = Graph::new(volumes.clone(), scratch.path()).expect("it can be meant");
+        let created = graph.create_stripe("db", &lane.handle(), &new).await;
+        created.expect("it is created");
+    });
+    let asked = |starts: &Starts| {
+        let carried = volumes.carried(&volumes.0["db"], scratch.path(), starts);
+        let errors = volumes.look_at_children("db", scratch.path(), starts);
+        (carried, errors.len())
+    };
+    let starts = Starts::default();
+    assert_eq!(asked(&starts), (Some(uuid), 0));
+    for name in ["a", "b"] {
+        std::fs::remove_file(scratch.path().join(name)).expect("it was there");
+    }
+    assert_eq!(asked(&starts), (Some(uuid), 0));
+    assert_eq!(asked(&Starts::default()), (None, 2));
 }

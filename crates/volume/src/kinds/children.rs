@@ -4,34 +4,40 @@ use std::path::Path;
 
 use uuid::Uuid;
 
-use super::{Kind, Node, Volumes, What, stripe::Wanted};
+use super::{Kind, Node, Volumes, What, starts::Starts, stripe::Wanted};
 use crate::values::ConfigError;
 
 impl Volumes {
-    /// The identity that the stripe or concat `node` carries, if one of its children is a file and reveals it. Paths
-    /// are relative to `base`. Nothing is opened as a volume, locked or claimed.
-    pub fn carried(&self, node: &Node, base: &Path) -> Option<Uuid> {
+    /// The name that the stripe or concat `node` carries, if one of its children that are files tells; with paths
+    /// that are relative to `base`. Nothing is opened, locked or claimed.
+    pub fn carried(&self, node: &Node, base: &Path, starts: &Starts) -> Option<Uuid> {
         let What::Inline(kind) = &node.what else {
             return None;
         };
         match &**kind {
-            Kind::Stripe(stripe) => stripe.family().carried(Wanted::Stripe(None), base, self),
-            Kind::Concat(concat) => concat.family().carried(Wanted::Concat, base, self),
+            Kind::Stripe(stripe) => {
+                let family = stripe.family();
+                family.carried(Wanted::Stripe(None), base, self, starts)
+            }
+            Kind::Concat(concat) => {
+                let family = concat.family();
+                family.carried(Wanted::Concat, base, self, starts)
+            }
             _ => None,
         }
     }
 
-    /// What would keep the stripes and concats within the volume called `name` from opening, as far as their children
-    /// that are files tell. Paths are relative to `base`. Nothing is opened as a volume, locked or claimed.
-    pub fn look_at_children(&self, name: &str, base: &Path) -> Vec<ConfigError> {
+    /// What would keep the stripes and concats that the volume called `name` is made of from opening, of what their
+    /// children that are files say; with paths that are relative to `base`. Nothing is opened, locked or claimed.
+    pub fn look_at_children(&self, name: &str, base: &Path, starts: &Starts) -> Vec<ConfigError> {
         let parts = self.parts(name).into_iter();
         let nodes = parts.flat_map(|part| self.0[part].all());
         let looked = nodes.filter_map(|node| match &node.what {
             What::Inline(kind) => match &**kind {
-                Kind::Stripe(stripe) => Some(stripe.look_at_children(base, self)),
+                Kind::Stripe(stripe) => Some(stripe.look_at_children(base, self, starts)),
                 Kind::Concat(concat) => {
                     let family = concat.family();
-                    Some(family.look_at_children(Wanted::Concat, base, self))
+                    Some(family.look_at_children(Wanted::Concat, base, self, starts))
                 }
                 _ => None,
             },

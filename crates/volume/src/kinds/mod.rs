@@ -15,6 +15,7 @@ mod look;
 mod node;
 pub mod ram;
 mod settings;
+pub mod starts;
 pub mod stats;
 pub mod stripe;
 pub mod throttle;

@@ -7,7 +7,7 @@ pub(super) mod medium;
 pub(super) mod names;
 mod sparse;
 
-use std::{io, ops::Range, path::Path};
+use std::{io, ops::Range, path::Path, time::Duration};
 
 use self::{
     medium::{FileState, What},
@@ -27,6 +27,8 @@ pub(super) struct Disk {
     pub(super) changes: u64,
     /// How many more changes it makes before it fails; `None`: unlimited.
     pub(super) changes_left: Option<u64>,
+    /// For how long it keeps waiting whoever asks it by [`crate::store`] what it holds.
+    pub(super) stall: Duration,
 }
 
 /// What a disk does when an operation's time has come.

@@ -23,8 +23,8 @@ use engine::{Buf, Duration, LaneFuture, Payload, spawn, time};
 use super::{
     cdb::{self, Cdb, ReserveOut},
     claimed::Held,
-    holder::{be, holder_of},
     nexus::Nexus,
+    paths::Path,
     patience::AT_ONCE_MAX,
     sense::Verdict,
     session::{Data, RESERVATION_CONFLICT},
@@ -97,17 +97,25 @@ impl Unit {
         self.run(&cdb::test_unit_ready(), Data::None, &mut self.patience())
             .await?;
         let nexus = self.nexus(&mut self.patience()).await?;
+        // A reservation of our own from before a restart stands where it is: it gets another key there.
+        let holding = self.holding_path(&nexus).await;
+        let nexus = holding.and_then(Path::usable).unwrap_or(nexus);
         let at = time::now();
         let is_fenced = self.take(&nexus, claim).await?;
         claim.proved(at);
         let claim = claim.clone();
         spawn(watch(Rc::downgrade(self), claim.clone()));
         self.claimed.held.replace(Some(Held { claim, is_fenced }));
-        // Registrations are per I_T nexus.
+        // Each nexus is registered for itself (SPC-4 5.12.7).
         for other in self.paths.usable() {
-            match self.establish_claim(&other).await {
-                Err(error) if !other.is_over() => return Err(error),
-                _ => {}
+            if let Err(error) = self.establish_claim(&other).await {
+                self.claimed.check()?;
+                // That path alone cannot be used.
+                if !Rc::ptr_eq(&other, &nexus) {
+                    other.end(error);
+                } else if !other.is_over() {
+                    return Err(error);
+                }
             }
         }
         Ok(())
@@ -133,6 +141,16 @@ impl Unit {
             for nexus in self.paths.usable() {
                 self.unregister(&nexus, &claim).await;
             }
+            self.end_left_behind(&nexus, &claim).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the reservation of a nexus of ours that is lost, and could not do it itself.
+    async fn end_left_behind(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<()> {
+        if self.is_reserved(nexus, claim).await? && self.register(nexus, claim).await? {
+            self.oust(nexus, claim, claim.key()).await?;
+            self.unregister(nexus, claim).await;
         }
         Ok(())
     }
@@ -230,6 +248,10 @@ impl Unit {
         if let Some(refused) = refused {
             self.unregister(nexus, claim).await;
             return Err(refused);
+        }
+        // It was this nexus's own, from before a restart, and has the new key now (SPC-4 5.12.7).
+        if self.is_reserved(nexus, claim).await? {
+            return Ok(Step::Reserved);
         }
         let target_name = &self.config().target_name;
         tracing::info!(target_name, kind, "preempting the reservation {key:016x}h");
@@ -376,6 +398,7 @@ impl Unit {
         let Some(Held { claim, is_fenced }) = held else {
             return Ok(());
         };
+        let mut why = "the disk's reservation is another one whenever it is looked at";
         for _ in 0..ROUNDS_MAX {
             claim.check()?;
             let at = time::now();
@@ -399,6 +422,7 @@ impl Unit {
                 // registered.
                 Told::Conflict if is_fenced => {
                     self.register(nexus, &claim).await?;
+                    why = "the target keeps the session out, although it is registered";
                 }
                 Told::Conflict => {
                     let by = self.holder(nexus).await;
@@ -407,7 +431,6 @@ impl Unit {
                 Told::Refused(why) => return Err(Error::new(ErrorKind::Medium, why)),
             }
         }
-        let why = "the disk's reservation is another one whenever it is looked at";
         Err(Error::new(ErrorKind::Protocol, why))
     }
 
@@ -534,17 +557,6 @@ impl Unit {
         })
     }
 
-    /// Who has reserved the disk, as far as the target tells.
-    async fn holder(&self, nexus: &Rc<Nexus>) -> String {
-        const LEN: u16 = 4096;
-        let read = cdb::persistent_reserve_in(cdb::READ_FULL_STATUS, LEN);
-        let data = match self.tell(nexus, &read, Data::In(LEN.into())).await {
-            Ok(Told::Good(data)) => data,
-            _ => Vec::new(),
-        };
-        holder_of(&data).unwrap_or_else(|| "another initiator, which has reserved it".to_owned())
-    }
-
     async fn reserve_out(&self, nexus: &Rc<Nexus>, out: ReserveOut) -> Result<Told> {
         let list = Buf::copy_of(&out.list).into();
         self.tell(nexus, &out.cdb, Data::Out(list)).await
@@ -611,7 +623,14 @@ impl Unit {
     }
 }
 
-/// Whether the mark on the disk allows `claim` to take it.
+/// A number of up to eight bytes.
+pub(super) fn be(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+}
+
+/// Whether what is in the mark's place lets `claim` have the disk.
 fn judge(claim: &Claim, block: &[u8]) -> Result<()> {
     match claim.standing(block, false) {
         Standing::Free | Standing::Dead(_) => Ok(()),

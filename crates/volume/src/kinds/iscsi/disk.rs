@@ -52,32 +52,42 @@ impl IscsiDisk {
             "{} LUN {} at {}",
             config.target_name, config.lun, config.address
         );
-        let opened = async {
-            let unit = Unit::new(config, on);
-            let opened = async {
-                unit.open_first().await?;
-                let facts = inquiry::ask(&unit).await?;
-                let extent = (facts.shape.block_size_bytes, facts.shape.len.clone());
-                let _ = unit.extent.set(extent);
-                let _ = unit.identity.set(facts.identity.clone());
-                unit.open_others().await?;
-                Ok(facts)
-            };
-            match opened.await {
-                Ok(facts) => {
-                    let facts = Arc::new(facts);
-                    let disk = Rc::new(IscsiDisk { unit, facts });
-                    let weak = Rc::downgrade(&disk);
-                    lanes::branch_out(&disk.unit, weak, &disk.facts, on).await?;
-                    Ok(disk)
-                }
-                Err(error) => {
-                    unit.paths.end(&error);
-                    Err(error)
+        let unit = Unit::new(config.clone(), on);
+        let opened = match IscsiDisk::open_by(&unit, on, 0).await {
+            Err(error) if error.kind() == ErrorKind::ReservationConflict => {
+                // A target may let in that one of our ports alone that has reserved it before a restart.
+                let holding = unit.holding_index().await;
+                unit.paths.end(&error);
+                match holding {
+                    Some(path @ 1..) => {
+                        let unit = Unit::new(config, on);
+                        let opened = IscsiDisk::open_by(&unit, on, path).await;
+                        opened.inspect_err(|error| unit.paths.end(error))
+                    }
+                    _ => Err(error),
                 }
             }
+            opened => opened.inspect_err(|error| unit.paths.end(error)),
         };
-        opened.await.map_err(|error: Error| error.context(&what))
+        opened.map_err(|error: Error| error.context(&what))
+    }
+
+    /// Opens it as a unit that has no session yet, over path `begin` before the others.
+    async fn open_by(unit: &Rc<Unit>, on: &[LaneHandle], begin: usize) -> Result<Rc<IscsiDisk>> {
+        unit.open_first(begin).await?;
+        let facts = inquiry::ask(unit).await?;
+        let extent = (facts.shape.block_size_bytes, facts.shape.len.clone());
+        let _ = unit.extent.set(extent);
+        let _ = unit.identity.set(facts.identity.clone());
+        unit.open_others().await?;
+        let facts = Arc::new(facts);
+        let disk = Rc::new(IscsiDisk {
+            unit: unit.clone(),
+            facts,
+        });
+        let weak = Rc::downgrade(&disk);
+        lanes::branch_out(&disk.unit, weak, &disk.facts, on).await?;
+        Ok(disk)
     }
 
     /// The digests of its sessions; none while there is no session.

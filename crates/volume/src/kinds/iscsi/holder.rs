@@ -1,7 +1,54 @@
-//! Who holds a persistent reservation, as the target reports it.
+//! Who holds a persistent reservation, as the target tells: somebody else, or an initiator port of ours.
 
-/// The reservation holder in the data of READ FULL STATUS (SPC-4 6.14.5).
-pub(super) fn holder_of(data: &[u8]) -> Option<String> {
+use std::rc::Rc;
+
+use iscsi::Isid;
+
+use super::{
+    cdb,
+    claim::{Told, be},
+    nexus::Nexus,
+    paths::Path,
+    session::Data,
+    unit::Unit,
+};
+
+impl Unit {
+    /// Who has reserved the disk, as far as the target tells.
+    pub(super) async fn holder(&self, nexus: &Rc<Nexus>) -> String {
+        match self.holding_port(nexus).await {
+            Some(port) => format!("the initiator {port}, which has reserved it"),
+            None => "another initiator, which has reserved it".to_owned(),
+        }
+    }
+
+    /// The path whose own initiator port has reserved the disk, perhaps before a restart: asked over `nexus`.
+    pub(super) async fn holding_path(&self, nexus: &Rc<Nexus>) -> Option<&Path> {
+        let holder = self.holding_port(nexus).await?;
+        let name = &self.config().initiator_name;
+        let mut paths = self.paths.all().iter();
+        paths.find(|path| is_port(&holder, name, path.config.isid))
+    }
+
+    /// The number of that path, asked over whatever nexus there is.
+    pub(super) async fn holding_index(&self) -> Option<usize> {
+        let nexus = self.paths.usable().next()?;
+        let path = self.holding_path(&nexus).await?;
+        Some(self.paths.index_of(path))
+    }
+
+    async fn holding_port(&self, nexus: &Rc<Nexus>) -> Option<String> {
+        const LEN: u16 = 4096;
+        let read = cdb::persistent_reserve_in(cdb::READ_FULL_STATUS, LEN);
+        match self.tell(nexus, &read, Data::In(LEN.into())).await {
+            Ok(Told::Good(data)) => holder_of(&data),
+            _ => None,
+        }
+    }
+}
+
+/// The initiator port that holds the reservation, from what READ FULL STATUS brought (SPC-4 6.14.5).
+fn holder_of(data: &[u8]) -> Option<String> {
     const HEADER_BYTES: usize = 8;
     const DESCRIPTOR_BYTES: usize = 24;
     const R_HOLDER: u8 = 0x01;
@@ -13,18 +60,17 @@ pub(super) fn holder_of(data: &[u8]) -> Option<String> {
         if descriptor[12] & R_HOLDER != 0 {
             // The iSCSI name follows four bytes and is padded with zeroes (SPC-4 7.6.4.6).
             let name = String::from_utf8_lossy(id.get(4..)?);
-            let name: String = name.chars().filter(|c| !c.is_control()).take(256).collect();
-            return Some(format!("the initiator {name}, which has reserved it"));
+            return Some(name.chars().filter(|c| !c.is_control()).take(256).collect());
         }
         rest = after;
     }
 }
 
-/// A big-endian number of up to eight bytes.
-pub(super) fn be(bytes: &[u8]) -> u64 {
-    bytes
-        .iter()
-        .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+/// Whether `port` is the initiator port of this name and ISID, `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4).
+fn is_port(port: &str, name: &str, isid: Isid) -> bool {
+    port.split_once(",i,0x").is_some_and(|(of, digits)| {
+        of.eq_ignore_ascii_case(name) && u64::from_str_radix(digits, 16) == Ok(be(&isid.0))
+    })
 }
 
 #[cfg(test)]
@@ -45,12 +91,23 @@ mod tests {
             data.extend((id.len() as u32).to_be_bytes());
             data.extend(id);
         }
-        let said = holder_of(&data).expect("one holds it");
-        assert!(
-            said.contains("the initiator iqn.b:y,i,0x2, which"),
-            "{said}"
-        );
+        assert_eq!(holder_of(&data).as_deref(), Some("iqn.b:y,i,0x2"));
         assert_eq!(holder_of(&data[..40]), None);
+    }
+
+    #[test]
+    fn a_port_is_known_by_its_name_and_its_isid() {
+        let isid = Isid([0x80, 0, 0, 0xab, 0, 1]);
+        for (port, is_ours) in [
+            ("iqn.a:x,i,0x800000ab0001", true),
+            ("iqn.A:X,i,0x800000AB0001", true),
+            ("iqn.a:x,i,0x800000ab0002", false),
+            ("iqn.a:xy,i,0x800000ab0001", false),
+            ("iqn.a:x", false),
+            ("iqn.a:x,i,0x", false),
+        ] {
+            assert_eq!(is_port(port, "iqn.a:x", isid), is_ours, "{port}");
+        }
     }
 
     proptest! {

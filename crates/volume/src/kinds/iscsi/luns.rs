@@ -127,7 +127,7 @@ impl Asker {
             ..config.clone()
         };
         let unit = Unit::new(config, &[]);
-        let answer = match unit.open_first().await {
+        let answer = match unit.open_first(0).await {
             Ok(()) => question(&unit).await,
             Err(error) => Err(error),
         };

@@ -44,12 +44,13 @@ const ACCESS_INTERVAL: Duration = Duration::from_secs(10);
 const VOUCH_MAX: Duration = Duration::from_secs(1);
 
 impl Unit {
-    /// Logs in on the first path that works.
+    /// Logs in on the first path that lets us, at once; path `begin` is tried before the others.
     ///
     /// # Errors
-    /// The first path's error, if none works.
-    pub(super) async fn open_first(&self) -> Result<()> {
-        for path in self.paths.all() {
+    /// Why the first one does not, if none does.
+    pub(super) async fn open_first(&self, begin: usize) -> Result<()> {
+        let (before, from) = self.paths.all().split_at(begin);
+        for path in from.iter().chain(before) {
             match self.bring_up(path, self.paths.login_limit()).await {
                 Ok(()) => return Ok(()),
                 Err(error) => self.paths.attempted(path, Some(error)),

@@ -1,9 +1,8 @@
 //! What can be told about a stripe or concat without opening it, from the superblocks of those children that are
 //! files. Nothing is created, locked or claimed.
 
-use std::{io, path::Path};
+use std::path::Path;
 
-use engine::store;
 use uuid::Uuid;
 
 use super::{
@@ -11,12 +10,15 @@ use super::{
     open::{Listed, Wanted, check_together},
     refuse,
     settings::Family,
-    superblock::SUPERBLOCK_BYTES,
     superblock_of,
 };
 use crate::{
     Result,
-    kinds::{Kind, Node, Volumes, What, file::settings::File},
+    kinds::{
+        Kind, Node, Volumes, What,
+        file::settings::File,
+        starts::{Start, Starts},
+    },
     values::ConfigError,
 };
 
@@ -28,6 +30,7 @@ impl Family<'_> {
         wanted: Wanted,
         base: &Path,
         volumes: &Volumes,
+        starts: &Starts,
     ) -> Vec<ConfigError> {
         let mut errors = Vec::new();
         let mut found = Vec::new();
@@ -36,7 +39,7 @@ impl Family<'_> {
                 continue;
             };
             let name = self.name_of(index, node);
-            match listed(name, wanted, file, base) {
+            match listed(name, wanted, file, (base, starts)) {
                 Ok(listed) => found.extend(listed),
                 Err(error) => {
                     // Point at where it is listed, because the fix is in the volume that lists it.
@@ -56,12 +59,18 @@ impl Family<'_> {
         errors
     }
 
-    /// The volume's identity, if children that are files reveal it and agree.
-    pub(crate) fn carried(&self, wanted: Wanted, base: &Path, volumes: &Volumes) -> Option<Uuid> {
+    /// The name that the volume carries, if children that are files tell, and all the same one.
+    pub(crate) fn carried(
+        &self,
+        wanted: Wanted,
+        base: &Path,
+        volumes: &Volumes,
+        starts: &Starts,
+    ) -> Option<Uuid> {
         let nodes = self.of.get_ref().iter();
         let mut told = nodes.filter_map(|node| {
             let file = file_of(node, volumes)?;
-            let listed = listed(String::new(), wanted, file, base).ok()??;
+            let listed = listed(String::new(), wanted, file, (base, starts)).ok()??;
             Some(listed.superblock.volume)
         });
         let first = told.next()?;
@@ -83,25 +92,26 @@ fn file_of<'a>(mut node: &'a Node, volumes: &'a Volumes) -> Option<&'a File> {
     }
 }
 
-/// The superblock of the child in `file`. `None`: it cannot be determined, or the file's problem is already reported
-/// elsewhere.
-fn listed(name: String, wanted: Wanted, file: &File, base: &Path) -> Result<Option<Listed>> {
-    let path = base.join(file.path.get_ref());
+/// What the superblock of the child in `file` says. `None`: that cannot be told, or what is wrong with the file is said
+/// already.
+fn listed(
+    name: String,
+    wanted: Wanted,
+    file: &File,
+    (base, starts): (&Path, &Starts),
+) -> Result<Option<Listed>> {
     let is_made = file.size.is_some() && !file.read_only;
-    let would_be_made = || {
-        let why = "it is not there, or empty, and would be made blank: mount its file system, or put it back; if it \
-                   is to become part of a new volume, run `sanstone volume create -c FILE NAME`";
-        Err(refuse(&name, why))
-    };
-    let file_len_bytes = match store::look(&path).map(|look| (look.kind, look.len_bytes)) {
-        Ok((store::Kind::File, 0)) if is_made => return would_be_made(),
-        Err(error) if is_made && error.kind() == io::ErrorKind::NotFound => return would_be_made(),
-        Ok((store::Kind::File, len_bytes @ 1..)) => Some(len_bytes),
-        Ok((store::Kind::BlockDevice { .. }, _)) => None,
-        _ => return Ok(None),
-    };
-    let Ok(block) = store::read_start(&path, SUPERBLOCK_BYTES) else {
-        return Ok(None);
+    let (block, file_len_bytes) = match starts.of(&base.join(file.path.get_ref())) {
+        Start::Block {
+            block,
+            file_len_bytes,
+        } => (block, file_len_bytes),
+        Start::Nothing if is_made => {
+            let why = "it is not there, or empty, and would be made blank: mount its file system, or put it back; if it \
+                       is to become part of a new volume, run `sanstone volume create -c FILE NAME`";
+            return Err(refuse(&name, why));
+        }
+        Start::Nothing | Start::Unknown => return Ok(None),
     };
     if let Some(len_bytes) = file_len_bytes {
         check_len(&name, len_bytes)?;

@@ -10,7 +10,7 @@ use toml::Spanned;
 use super::{Child, Layout, Opened, UNIT_BYTES_DEFAULT, Wanted};
 use crate::{
     Claim, Result,
-    kinds::{Look, Node, Settings, Volumes, What},
+    kinds::{Look, Node, Settings, Volumes, What, starts::Starts},
     part::{Carried, Opening, Part},
     values::{ConfigError, Size},
 };
@@ -43,9 +43,15 @@ impl Stripe {
     }
 
     /// As [`Family::look_at_children`].
-    pub(crate) fn look_at_children(&self, base: &Path, volumes: &Volumes) -> Vec<ConfigError> {
+    pub(crate) fn look_at_children(
+        &self,
+        base: &Path,
+        volumes: &Volumes,
+        starts: &Starts,
+    ) -> Vec<ConfigError> {
         let wanted = Wanted::Stripe(self.unit_bytes());
-        self.family().look_at_children(wanted, base, volumes)
+        let family = self.family();
+        family.look_at_children(wanted, base, volumes, starts)
     }
 
     fn unit_bytes(&self) -> Option<u32> {

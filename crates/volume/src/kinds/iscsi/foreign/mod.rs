@@ -1,9 +1,10 @@
 //! A scriptable target for tests of our initiator: one disk that reports and does whatever a test tells it to,
 //! including what our own target never would. It runs on any lane, in the simulated world or over real sockets.
 //!
-//! This file is the disk; [`portal`] has the connections to it.
+//! This is the disk; [`portal`] has the connections, over which it is reached, and [`reservations`] who may use it.
 
 mod portal;
+mod reservations;
 
 use std::{
     cell::{Cell, RefCell},
@@ -12,9 +13,12 @@ use std::{
 
 use engine::{Duration, net::TcpStream, sync::Notify};
 use iscsi::LoginStatus;
-use scsi::opcode;
+use scsi::{UnitReport, opcode};
+
+use self::reservations::Reservations;
 
 pub use portal::Group;
+pub use reservations::LetsIn;
 
 const BLOCK_BYTES: u32 = 512;
 const ILLEGAL_REQUEST: u8 = 0x05;
@@ -92,6 +96,10 @@ pub struct Foreign {
     /// Writes accepted but not yet on the medium: LBA and data.
     late: RefCell<Vec<(u64, Vec<u8>)>>,
     connections: RefCell<Vec<TcpStream>>,
+    /// How many there were.
+    accepted: Cell<u64>,
+    /// Without any, every command of them is GOOD and none means anything.
+    reservations: RefCell<Option<Reservations>>,
     changed: Notify,
 }
 
@@ -187,7 +195,20 @@ impl Foreign {
         *self.at_login.borrow_mut() = Some(Box::new(porter));
     }
 
-    /// Closes every connection.
+    /// It has persistent reservations, which these portal groups know. Nobody may have logged in yet.
+    pub fn reserves(&self, lets_in: LetsIn, groups: &[Group]) {
+        let reservations = Reservations::new(lets_in, groups, self.len_blocks.get());
+        *self.reservations.borrow_mut() = Some(reservations);
+    }
+
+    /// Who is registered, who has reserved the disk, and how often a reservation has ended.
+    pub fn reserved(&self) -> (UnitReport, u64) {
+        let reservations = self.reservations.borrow();
+        let told = reservations.as_ref().map(|it| (it.report(), it.ends));
+        told.unwrap_or_default()
+    }
+
+    /// Ends every connection.
     pub fn drop_connections(&self) {
         for stream in self.connections.take() {
             stream.shutdown();

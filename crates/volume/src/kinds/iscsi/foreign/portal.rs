@@ -13,6 +13,7 @@ use iscsi::{
     TargetEvent, TaskId,
 };
 use iscsi_stream::Receiver;
+use scsi::NexusId;
 
 use super::{Answer, AtLogin, Foreign, Instead};
 
@@ -25,6 +26,7 @@ struct Connection {
     machine: TargetConnection,
     foreign: Rc<Foreign>,
     group: Group,
+    nexus: NexusId,
     writes: BTreeMap<TaskId, (CommandRequest, Vec<u8>)>,
     reads: BTreeMap<TaskId, Payload>,
     /// Raw bytes to send before the replies.
@@ -45,10 +47,15 @@ impl Foreign {
             while let Ok(stream) = listener.accept().await {
                 foreign.connections.borrow_mut().push(stream.clone());
                 let foreign = foreign.clone();
+                foreign.accepted.set(foreign.accepted.get() + 1);
+                let nexus = NexusId(foreign.accepted.get());
                 spawn(async move {
                     foreign.connected.set(foreign.connected.get() + 1);
-                    serve(&stream, foreign.clone(), group).await;
+                    serve(&stream, foreign.clone(), (group, nexus)).await;
                     stream.shutdown();
+                    if let Some(reservations) = &mut *foreign.reservations.borrow_mut() {
+                        reservations.end(nexus, group);
+                    }
                     foreign.connected.set(foreign.connected.get() - 1);
                 });
             }
@@ -56,12 +63,13 @@ impl Foreign {
     }
 }
 
-async fn serve(stream: &TcpStream, foreign: Rc<Foreign>, group: Group) {
+async fn serve(stream: &TcpStream, foreign: Rc<Foreign>, (group, nexus): (Group, NexusId)) {
     let mut receiver = Receiver::new(stream.clone(), 1 << 20);
     let mut connection = Connection {
         machine: TargetConnection::new(TargetConfig::default()),
         foreign,
         group,
+        nexus,
         writes: BTreeMap::new(),
         reads: BTreeMap::new(),
         raw: Vec::new(),
@@ -91,7 +99,12 @@ impl Connection {
         while let Some(event) = self.machine.poll_event() {
             match event {
                 TargetEvent::LoginRequest(_) => self.log_in(),
-                TargetEvent::SessionRequest(_) => {
+                TargetEvent::SessionRequest(who) => {
+                    if let Some(reservations) = &mut *self.foreign.reservations.borrow_mut() {
+                        let isid = who.isid.0.map(|byte| format!("{byte:02x}")).concat();
+                        let port = format!("{},i,0x{isid}", who.initiator_name);
+                        reservations.begin(self.nexus, self.group, &port);
+                    }
                     self.machine.login_accept(1).expect("a login is open");
                     self.foreign.logins.set(self.foreign.logins.get() + 1);
                 }
@@ -162,7 +175,13 @@ impl Connection {
         if let Some(answer) = foreign.access_of(self.group, &command.cdb) {
             return self.answer(task, answer);
         }
-        let execute = || foreign.execute(&command.cdb, &written);
+        let (nexus, group) = (self.nexus, self.group);
+        let reserved = || {
+            let mut reservations = foreign.reservations.borrow_mut();
+            let reservations = reservations.as_mut()?;
+            reservations.answer(nexus, group, &command.cdb, &written)
+        };
+        let execute = || reserved().unwrap_or_else(|| foreign.execute(&command.cdb, &written));
         let answer = match foreign.instead(&command.cdb) {
             None => execute(),
             Some(Instead::Sense(sense)) => Answer::check_condition(sense),

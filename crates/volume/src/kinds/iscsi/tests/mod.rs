@@ -5,6 +5,7 @@ mod claims;
 mod lanes;
 mod loss;
 mod paths;
+mod restarts;
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc};
 
