@@ -276,7 +276,7 @@ impl Config {
                 return Ok(None);
             }
             let looked = Config::parse(&path, bytes)
-                .and_then(|read| Config::look(read, may_choose_ports, |_| {}));
+                .and_then(|read| Config::look(read, may_choose_ports, |_, _| {}));
             Ok(Some(looked.map(drop)))
         };
         blocking::run(blocking::Kind::Files, look).await?
