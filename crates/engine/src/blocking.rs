@@ -1,6 +1,7 @@
-//! What would block a lane runs here, on threads of the process: system calls that wait and that
-//! io_uring has no operation for (where a file takes space, a file replaced with all its fsyncs, what
-//! disks hold before they are opened, the address of a host's name). The answer comes back to the lane that asked, by its inbox.
+//! Runs work that would block a lane on threads of its own: blocking system calls for which io_uring
+//! has no operation (querying a file's extents, replacing a file with all its fsyncs, reading what disks
+//! hold before they are opened, resolving a host name). The answer returns to the calling lane through its
+//! inbox.
 //!
 //! Each [`Kind`] has its own threads and queue, so that a hanging name server or network file system
 //! delays only its own kind. Both are bounded: threads are started on demand and end when idle for a

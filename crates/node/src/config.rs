@@ -262,12 +262,12 @@ impl Config {
     /// Whether the file has changed since it was read: `None` if not, else whether it is valid.
     ///
     /// # Errors
-    /// The file cannot be read any more.
+    /// If the file cannot be read any more.
     pub async fn changed(&self) -> io::Result<Option<Result<(), Failure>>> {
         let (path, text) = (self.path.clone(), self.text.clone());
         let may_choose_ports = self.may_choose_ports;
         let look = move || {
-            // What came from a pipe or a terminal cannot be read again.
+            // A pipe or a terminal cannot be read again.
             if store::look(&path)?.kind != store::Kind::File {
                 return Ok(None);
             }

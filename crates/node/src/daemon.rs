@@ -158,8 +158,9 @@ impl Daemon {
         }
     }
 
-    /// Looks again at what may have changed outside: the configuration, which it says, the lengths of
-    /// files, which its disks follow, and their paths. Whether a file has another length.
+    /// Checks for changes from outside: of the configuration (logged), of file lengths (the disks
+    /// follow), and of the files' paths (logged). Returns whether a file has another length, even one that
+    /// could not be followed.
     pub async fn look_again(&self) -> bool {
         self.tell_changed_configuration().await;
         let has_grown = self.follow_lengths();
@@ -335,7 +336,7 @@ impl Daemon {
         flushed
     }
 
-    /// Says when the configuration is another one than that which is served, and what is wrong with it.
+    /// Logs whether the configuration file differs from the one being served, and any errors in it.
     async fn tell_changed_configuration(&self) {
         let path = self.config().path().display();
         match self.config().changed().await {

@@ -34,7 +34,7 @@ pub struct Disk {
     pub uuid: Uuid,
 }
 
-/// What there is, and which disks that are, as far as it can be told without opening them.
+/// The disks that are there, and their identities as far as they can be told without opening them.
 struct Survey {
     all: Vec<Asked>,
     siblings: Vec<Sibling>,
@@ -176,7 +176,7 @@ pub(crate) async fn open_all(
     graph: &mut Graph,
     lanes: &[LaneHandle],
 ) -> Result<Opened, Refusal> {
-    // Nothing is claimed of what is refused; what is to be said of what the others carry is said when they are open.
+    // Nothing is claimed if a volume is refused. Notes about the others follow once they are open.
     let survey = Survey::make_aside(site, records).await?;
     let is_defined = |name: &str| site.volumes.0.contains_key(name);
     let known = survey.known(site, records, &is_defined);

@@ -84,8 +84,8 @@ pub(crate) struct Sibling {
     pub(crate) is_orphan: bool,
 }
 
-/// The disks that `site` serves. Of several volumes that are one disk, the one that is recorded as it,
-/// or the first, is the disk, and the others are views of it.
+/// The disks that `site` serves. If several volumes are the same disk, the one recorded as it, or else
+/// the first, becomes the disk, and the others are views of it.
 pub(crate) fn asked(site: &Site<'_>, records: &Records, starts: &Starts) -> Vec<Asked> {
     let mut all = asked_each(site, starts);
     let is_recorded = |asked: &Asked| {

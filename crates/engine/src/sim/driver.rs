@@ -47,7 +47,7 @@ struct Running {
     key: LaneKey,
     host: HostId,
     lane: Rc<Lane>,
-    /// It gets no turn before.
+    /// It gets no turn before this time.
     held_until: Rc<Cell<Instant>>,
 }
 

@@ -186,15 +186,15 @@ impl Host {
         }
     }
 
-    /// From now on its disk takes `d` to tell by [`crate::store`] what files hold. A lane that asks without
-    /// [`crate::blocking`] stands still for so long.
+    /// From now on each read of its disk through [`crate::store`] takes `d`. A lane that reads without
+    /// [`crate::blocking`] is blocked that long.
     pub fn stall_disk(&self, d: Duration) {
         let mut state = self.world.state.borrow_mut();
         state.host(self.id).disk.stall = d;
     }
 
-    /// Lets its disk make `changes` more changes, syncs among them; from then on everything there fails
-    /// with EIO until the machine stops, as in the moment in which its power goes.
+    /// Lets its disk make `changes` more changes, syncs included. From then on everything on it fails
+    /// with EIO until the machine stops, as at the moment of a power loss.
     pub fn doom_after(&self, changes: u64) {
         let mut state = self.world.state.borrow_mut();
         state.host(self.id).disk.changes_left = Some(changes);

@@ -1,6 +1,6 @@
-//! Directories, whole files and marks of a simulated machine: [`crate::store`]'s verbs on its disk.
-//! What they change is durable after a sync, and until then the seed's to keep. They take no time, unless the disk
-//! stalls: then a lane that reads what a disk holds stands still with it.
+//! The verbs of [`crate::store`] on a simulated machine's disk: directories, whole files and marks.
+//! Changes are durable after a sync; before that the seed decides what survives. They take no time, unless the disk
+//! stalls: then a lane that reads it is blocked.
 
 use std::{
     io,

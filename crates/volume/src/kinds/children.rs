@@ -8,8 +8,8 @@ use super::{Kind, Node, Volumes, What, starts::Starts, stripe::Wanted};
 use crate::values::ConfigError;
 
 impl Volumes {
-    /// The name that the stripe or concat `node` carries, if one of its children that are files tells; with paths
-    /// that are relative to `base`. Nothing is opened, locked or claimed.
+    /// The identity that the stripe or concat `node` carries, if one of its children is a file and reveals it. Paths
+    /// are relative to `base`. Nothing is opened as a volume, locked or claimed.
     pub fn carried(&self, node: &Node, base: &Path, starts: &Starts) -> Option<Uuid> {
         let What::Inline(kind) = &node.what else {
             return None;
@@ -27,8 +27,8 @@ impl Volumes {
         }
     }
 
-    /// What would keep the stripes and concats that the volume called `name` is made of from opening, of what their
-    /// children that are files say; with paths that are relative to `base`. Nothing is opened, locked or claimed.
+    /// What would keep the stripes and concats within the volume called `name` from opening, as far as their children
+    /// that are files tell. Paths are relative to `base`. Nothing is opened as a volume, locked or claimed.
     pub fn look_at_children(&self, name: &str, base: &Path, starts: &Starts) -> Vec<ConfigError> {
         let parts = self.parts(name).into_iter();
         let nodes = parts.flat_map(|part| self.0[part].all());

@@ -106,7 +106,7 @@ impl Unit {
         let claim = claim.clone();
         spawn(watch(Rc::downgrade(self), claim.clone()));
         self.claimed.held.replace(Some(Held { claim, is_fenced }));
-        // Each nexus is registered for itself (SPC-4 5.12.7).
+        // Registrations are per I_T nexus (SPC-4 5.12.7).
         for other in self.paths.usable() {
             if let Err(error) = self.establish_claim(&other).await {
                 self.claimed.check()?;
@@ -623,14 +623,14 @@ impl Unit {
     }
 }
 
-/// A number of up to eight bytes.
+/// A big-endian number of up to eight bytes.
 pub(super) fn be(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
 }
 
-/// Whether what is in the mark's place lets `claim` have the disk.
+/// Whether the mark on the disk allows `claim` to take it.
 fn judge(claim: &Claim, block: &[u8]) -> Result<()> {
     match claim.standing(block, false) {
         Standing::Free | Standing::Dead(_) => Ok(()),

@@ -1,4 +1,4 @@
-//! Who holds a persistent reservation, as the target tells: somebody else, or an initiator port of ours.
+//! Who holds a persistent reservation, as the target reports it: another initiator, or one of our own ports.
 
 use std::rc::Rc;
 
@@ -14,7 +14,7 @@ use super::{
 };
 
 impl Unit {
-    /// Who has reserved the disk, as far as the target tells.
+    /// Who holds the reservation, for messages.
     pub(super) async fn holder(&self, nexus: &Rc<Nexus>) -> String {
         match self.holding_port(nexus).await {
             Some(port) => format!("the initiator {port}, which has reserved it"),
@@ -22,7 +22,7 @@ impl Unit {
         }
     }
 
-    /// The path whose own initiator port has reserved the disk, perhaps before a restart: asked over `nexus`.
+    /// The path whose initiator port holds the reservation, perhaps since before a restart. Asks over `nexus`.
     pub(super) async fn holding_path(&self, nexus: &Rc<Nexus>) -> Option<&Path> {
         let holder = self.holding_port(nexus).await?;
         let name = &self.config().initiator_name;
@@ -30,7 +30,7 @@ impl Unit {
         paths.find(|path| is_port(&holder, name, path.config.isid))
     }
 
-    /// The number of that path, asked over whatever nexus there is.
+    /// The index of that path. Asks over any usable nexus.
     pub(super) async fn holding_index(&self) -> Option<usize> {
         let nexus = self.paths.usable().next()?;
         let path = self.holding_path(&nexus).await?;
@@ -47,7 +47,7 @@ impl Unit {
     }
 }
 
-/// The initiator port that holds the reservation, from what READ FULL STATUS brought (SPC-4 6.14.5).
+/// The initiator port that holds the reservation, from the data of READ FULL STATUS (SPC-4 6.14.5).
 fn holder_of(data: &[u8]) -> Option<String> {
     const HEADER_BYTES: usize = 8;
     const DESCRIPTOR_BYTES: usize = 24;
@@ -66,7 +66,7 @@ fn holder_of(data: &[u8]) -> Option<String> {
     }
 }
 
-/// Whether `port` is the initiator port of this name and ISID, `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4).
+/// Whether `port` names the initiator port of this name and ISID, `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4).
 fn is_port(port: &str, name: &str, isid: Isid) -> bool {
     port.split_once(",i,0x").is_some_and(|(of, digits)| {
         of.eq_ignore_ascii_case(name) && u64::from_str_radix(digits, 16) == Ok(be(&isid.0))

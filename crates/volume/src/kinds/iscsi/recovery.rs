@@ -44,10 +44,10 @@ const ACCESS_INTERVAL: Duration = Duration::from_secs(10);
 const VOUCH_MAX: Duration = Duration::from_secs(1);
 
 impl Unit {
-    /// Logs in on the first path that lets us, at once; path `begin` is tried before the others.
+    /// Logs in on the first path that works, trying path `begin` first.
     ///
     /// # Errors
-    /// Why the first one does not, if none does.
+    /// The first path's error, if none works.
     pub(super) async fn open_first(&self, begin: usize) -> Result<()> {
         let (before, from) = self.paths.all().split_at(begin);
         for path in from.iter().chain(before) {

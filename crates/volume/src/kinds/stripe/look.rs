@@ -59,7 +59,7 @@ impl Family<'_> {
         errors
     }
 
-    /// The name that the volume carries, if children that are files tell, and all the same one.
+    /// The volume's identity, if children that are files reveal it and agree.
     pub(crate) fn carried(
         &self,
         wanted: Wanted,
@@ -92,8 +92,8 @@ fn file_of<'a>(mut node: &'a Node, volumes: &'a Volumes) -> Option<&'a File> {
     }
 }
 
-/// What the superblock of the child in `file` says. `None`: that cannot be told, or what is wrong with the file is said
-/// already.
+/// The superblock of the child in `file`. `None`: it cannot be determined, or the file's problem is already reported
+/// elsewhere.
 fn listed(
     name: String,
     wanted: Wanted,

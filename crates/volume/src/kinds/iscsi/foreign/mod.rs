@@ -1,7 +1,7 @@
 //! A scriptable target for tests of our initiator: one disk that reports and does whatever a test tells it to,
 //! including what our own target never would. It runs on any lane, in the simulated world or over real sockets.
 //!
-//! This is the disk; [`portal`] has the connections, over which it is reached, and [`reservations`] who may use it.
+//! This file is the disk; [`portal`] has the connections to it, and [`reservations`] decides who may use it.
 
 mod portal;
 mod reservations;
@@ -195,7 +195,7 @@ impl Foreign {
         *self.at_login.borrow_mut() = Some(Box::new(porter));
     }
 
-    /// It has persistent reservations, which these portal groups know. Nobody may have logged in yet.
+    /// Gives the disk persistent reservations at these portal groups. Call it before the first login.
     pub fn reserves(&self, lets_in: LetsIn, groups: &[Group]) {
         let reservations = Reservations::new(lets_in, groups, self.len_blocks.get());
         *self.reservations.borrow_mut() = Some(reservations);
@@ -208,7 +208,7 @@ impl Foreign {
         told.unwrap_or_default()
     }
 
-    /// Ends every connection.
+    /// Closes every connection.
     pub fn drop_connections(&self) {
         for stream in self.connections.take() {
             stream.shutdown();
