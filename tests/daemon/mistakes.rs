@@ -235,7 +235,7 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
                 "file = { path = \"disk.img\", size = \"16MiB\" }",
                 "type = \"file\"",
             ),
-            "in place of type = \"file\" and path = \"…\" write file = { path = \"…\" }",
+            "instead of type = \"file\" and path = \"…\" write file = { path = \"…\" }",
         ),
         (
             2,
