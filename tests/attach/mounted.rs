@@ -245,7 +245,7 @@ fn what_is_in_the_way_is_said() {
     let nowhere = directory.join("nowhere");
     refused(
         &attach(&directory, &nowhere, &[]),
-        &["create the directory first"],
+        &["make the directory first"],
     );
     assert!(
         !directory.join("sanstone.state").exists(),

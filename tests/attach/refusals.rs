@@ -70,7 +70,11 @@ fn a_path_that_is_no_empty_file_is_left_alone() {
     );
     assert_eq!(fs::read(&data).expect("it is there"), b"precious");
     refused(&attach(text(directory.path())), 1, &["not a regular file"]);
-    refused(&attach("/dev/null"), 1, &["/dev/null is no regular file"]);
+    refused(
+        &attach("/dev/null"),
+        1,
+        &["/dev/null is not a regular file"],
+    );
     let nowhere = directory.join("no/where");
     refused(&attach(text(&nowhere)), 1, &["create the directory first"]);
     assert!(!is_mounted(&data));
