@@ -186,7 +186,7 @@ fn what_is_not_followed_is_said_with_the_mend_and_the_disks_stay() {
     };
     let mend = format!("truncate -s {BEFORE}");
     said(&[
-        "shrunk.img has become shorter",
+        "shrunk.img was truncated",
         "8388608",
         "16777216",
         &mend,
