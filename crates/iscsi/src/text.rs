@@ -152,7 +152,7 @@ pub(crate) fn decode_targets(text: &[u8]) -> Result<Vec<TargetRecord>, Error> {
             }
             ("TargetAddress", _) if !is_address(value) => {
                 let why = "an address must have 1 to 267 bytes, without white space or control \
-                     characters";
+                           characters";
                 return Err(refused(key, value, why));
             }
             ("TargetName", _) => {

@@ -89,8 +89,8 @@ impl Settings for File {
         LaneFuture::new(async move {
             let options = self.options(opening.base());
             if !opening.may_make() && store::look(&options.path).is_err() {
-                let why = "it does not exist, and would be created blank: mount its file system, or \
-                     restore it";
+                let why = "it does not exist, and would be created blank: mount its file system, \
+                           or restore it";
                 let path = options.path.display();
                 return Err(Error::new(
                     ErrorKind::Configuration,

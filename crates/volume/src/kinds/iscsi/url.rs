@@ -37,7 +37,7 @@ impl FromStr for IscsiUrl {
 
     fn from_str(text: &str) -> Result<Self, String> {
         const FORM: &str = "write iscsi://HOST[:PORT]/TARGET/LUN, such as \
-             iscsi://10.0.1.2/iqn.2026-11.io.sanstone:a/0";
+                            iscsi://10.0.1.2/iqn.2026-11.io.sanstone:a/0";
         // The part before an @ may be a secret, so no message repeats it.
         let shown = match text.rsplit_once('@') {
             Some((_, rest)) => format!("…@{rest}"),

@@ -89,9 +89,9 @@ fn listed(name: String, wanted: Wanted, file: &File, base: &Path) -> Result<Opti
     let path = base.join(file.path.get_ref());
     let is_made = file.size.is_some() && !file.read_only;
     let would_be_made = || {
-        let why = "it does not exist, or is empty, and would be created blank: mount its file system, or \
-             restore it; to make it part of a new volume, run `sanstone volume create -c FILE \
-             NAME`";
+        let why = "it does not exist, or is empty, and would be created blank: mount its file \
+                   system, or restore it; to make it part of a new volume, run `sanstone volume \
+                   create -c FILE NAME`";
         Err(refuse(&name, why))
     };
     let file_len_bytes = match store::look(&path).map(|look| (look.kind, look.len_bytes)) {
