@@ -185,12 +185,7 @@ fn what_is_not_followed_is_said_with_the_mend_and_the_disks_stay() {
         assert!(errors.any(all), "{parts:?} in\n{log}");
     };
     let mend = format!("truncate -s {BEFORE}");
-    said(&[
-        "shrunk.img was truncated",
-        "8388608",
-        "16777216",
-        &mend,
-    ]);
+    said(&["shrunk.img was truncated", "8388608", "16777216", &mend]);
     said(&[
         "fixed.img",
         "16777216 to 41943040",
