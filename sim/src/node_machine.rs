@@ -52,7 +52,7 @@ impl Shown {
         let text = format!("{volume}.file = {{ path = \"{file}\", size = \"64KiB\" }}");
         let volumes: Volumes = toml::from_str(&text).expect("it parses");
         let base = names.config.parent().expect("it lies in a directory");
-        let mut graph = Graph::new(volumes.clone(), base).expect("it can be meant");
+        let mut graph = Graph::new(volumes.clone(), base).expect("the configuration is valid");
         let site = Site {
             config: &names.config,
             state: &names.state(),

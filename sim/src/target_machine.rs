@@ -245,7 +245,7 @@ fn graph(served: &Served) -> Graph {
         false => format!("disk.{file}"),
     };
     let volumes: Volumes = toml::from_str(&text).expect("it parses");
-    Graph::new(volumes, Path::new("/")).expect("it can be meant")
+    Graph::new(volumes, Path::new("/")).expect("the configuration is valid")
 }
 
 /// Low enough that every limit is reached.

@@ -76,7 +76,7 @@ fn whoever_writes_gets_errors_and_the_next_attach_serves_again() {
 
     attached.start_again(THIN);
     assert!(
-        attached.daemon.log().contains("has died"),
+        attached.daemon.log().contains("that died"),
         "{}",
         attached.daemon.log()
     );

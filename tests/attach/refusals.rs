@@ -38,7 +38,7 @@ fn two_attaches_do_not_share_a_path() {
     refused(
         &second,
         1,
-        &[text(&attached.path), "attached already", "stop that one"],
+        &[text(&attached.path), "already attached", "stop it"],
     );
     fs::write(&attached.path, "still served").expect("a write");
     // Nor a state directory.
@@ -69,10 +69,14 @@ fn a_path_that_is_no_empty_file_is_left_alone() {
         &["data is not empty", "name an empty file"],
     );
     assert_eq!(fs::read(&data).expect("it is there"), b"precious");
-    refused(&attach(text(directory.path())), 1, &["no regular file"]);
-    refused(&attach("/dev/null"), 1, &["/dev/null is no regular file"]);
+    refused(&attach(text(directory.path())), 1, &["not a regular file"]);
+    refused(
+        &attach("/dev/null"),
+        1,
+        &["/dev/null is not a regular file"],
+    );
     let nowhere = directory.join("no/where");
-    refused(&attach(text(&nowhere)), 1, &["make the directory first"]);
+    refused(&attach(text(&nowhere)), 1, &["create the directory first"]);
     assert!(!is_mounted(&data));
     assert!(!directory.join("s.state").exists(), "nothing was opened");
 }

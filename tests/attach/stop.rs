@@ -39,7 +39,7 @@ fn sigterm_under_load_finishes_what_was_accepted_and_ends() {
     assert!(writes.status.is_some(), "it hangs: {writes}");
     assert_ne!(writes.code(), Some(0), "{writes}");
     assert!(
-        attached.daemon.log().contains("it is in use"),
+        attached.daemon.log().contains("the file is in use"),
         "{}",
         attached.daemon.log()
     );

@@ -512,8 +512,8 @@ fn what_the_daemon_itself_has_is_told_as_that() {
     let renamed = format!("{renamed}{}", target(IQN, port, "[\"z\"]", ALL));
     let everywhere = format!("{VOLUMES}{everywhere}");
     for (text, part) in [
-        (&everywhere, "this daemon itself listens on 127.0.0.1:"),
-        (&renamed, "is still open for a volume that goes"),
+        (&everywhere, "this daemon already listens on 127.0.0.1:"),
+        (&renamed, "is still open for a volume that is being removed"),
     ] {
         let ran = apply(at, text);
         assert_ne!(ran.code(), Some(0), "{ran}");

@@ -219,7 +219,7 @@ fn a_port_in_use_is_an_error_at_start() {
         assert_eq!(ran.code(), Some(1), "{ran}");
         let place = format!("bad.toml:5:12: cannot listen on 127.0.0.1:{port}: ");
         assert!(
-            ran.stderr.contains(&place) && ran.stderr.contains("stop it, or write another port"),
+            ran.stderr.contains(&place) && ran.stderr.contains("stop it, or choose another port"),
             "{ran}"
         );
         let made = std::fs::read_dir(directory.path()).expect("a directory");
@@ -285,9 +285,9 @@ fn children_that_do_not_belong_together_are_told_by_check_and_nothing_is_made() 
     call_with("check", &directory, &whole).success();
     for (children, said) in [
         (["a", "x"], "it belongs to concat"),
-        (["a", "copy"], "both say that they are child 0 of 2"),
-        (["a", "foreign"], "no Sanstone superblock"),
-        (["a", "lost"], "it is not there, or empty"),
+        (["a", "copy"], "both claim to be child 0 of 2"),
+        (["a", "foreign"], "other than a Sanstone superblock"),
+        (["a", "lost"], "it does not exist, or is empty"),
     ] {
         let text = concat_text(children);
         for verb in ["check", "serve"] {
@@ -479,13 +479,13 @@ fn a_file_that_may_not_be_made_or_holds_no_block_says_so() {
     let leaf = |rest: &str| format!("[volume.disk]\nfile = {{ {rest} }}\n{table}");
     refused(
         &leaf("path = \"a.img\", size = \"1MiB\", read_only = true"),
-        &["a.img", "nothing is made for read_only"],
+        &["a.img", "with read_only = true, no file is created"],
     );
     let directory = Directory::new();
     let short = directory.sparse("short.img", 100);
     refused(
         &leaf(&format!("path = \"{}\"", short.display())),
-        &["100 bytes", "less than a block of 512"],
+        &["100 bytes", "less than one block of 512"],
     );
 }
 

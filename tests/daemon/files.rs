@@ -183,7 +183,7 @@ fn a_file_longer_than_its_size_is_logged() {
         let log = stop(Sanstone::serve(directory.path(), FILE, &["db"]));
         let line = log
             .lines()
-            .find(|line| line.contains("its end is not served"));
+            .find(|line| line.contains("the rest is not served"));
         let names_it =
             line.is_some_and(|line| line.contains("db.img") && line.contains("16777216"));
         assert_eq!(names_it, is_logged, "{log}");

@@ -410,7 +410,7 @@ fn two_names_of_one_file_and_a_mark_that_is_none_are_told_with_the_mend() {
             target_table(served.port, &["db", "x"])
         );
         fs::write(&file, both).expect("room");
-        let ran = served.is_refused_by(&file, &["db.img are one file", link]);
+        let ran = served.is_refused_by(&file, &["db.img are the same file", link]);
         assert_eq!(ran.stderr.lines().count(), 1, "{ran}");
     }
     fs::write(&file, config(served.port, "db", Path::new("db.img"))).expect("room");

@@ -167,7 +167,7 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
             ),
             "path is a setting of a kind of volume; write file = { path = \"…\" }",
         ),
-        (2, with("disk.img", "~/disk.img"), "write it from / on"),
+        (2, with("disk.img", "~/disk.img"), "write the full path"),
         (
             5,
             with("portals", "portal"),
@@ -235,7 +235,7 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
                 "file = { path = \"disk.img\", size = \"16MiB\" }",
                 "type = \"file\"",
             ),
-            "in place of type = \"file\" and path = \"…\" write file = { path = \"…\" }",
+            "instead of type = \"file\" and path = \"…\" write file = { path = \"…\" }",
         ),
         (
             2,
@@ -243,7 +243,7 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
                 "file = { path = \"disk.img\", size = \"16MiB\" }",
                 "iscsi = { url = \"iscsi://fd00::1/iqn.x:y/0\" }",
             ),
-            "an IPv6 address without brackets, which are written as iscsi://[fd00::1]:3260/",
+            "an IPv6 address without brackets, as in iscsi://[fd00::1]:3260/",
         ),
         (
             2,
@@ -271,7 +271,7 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
         (
             2,
             with("disk.img", "disk\\u0000.img"),
-            "the path has a NUL character in it; write the file's",
+            "the path contains a NUL character; write the file's path",
         ),
         (
             2,
@@ -281,7 +281,7 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
         (
             2,
             with("16MiB", "0B"),
-            "a volume of 0 bytes holds nothing; write \"512B\" or more",
+            "a volume of 0 bytes cannot hold data; write \"512B\" or more",
         ),
         (
             2,
@@ -294,7 +294,7 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
                 "file = { path = \"disk.img\", size = \"16MiB\" }",
                 "fault = { rules = [{ hang = true, skip = -1 }], of = { ram = { size = \"1MiB\" } } }",
             ),
-            "-1 is no number of requests; write 0 or more",
+            "-1 is not a number of requests; write 0 or more",
         ),
         (
             2,
@@ -380,7 +380,7 @@ fn a_take_over_makes_no_file_and_wants_a_stripe() {
     assert!(
         refused
             .stderr
-            .contains("k2: it is not there, and would be made anew"),
+            .contains("k2: it does not exist, and would be created blank"),
         "{refused}"
     );
     assert!(!second.exists(), "{refused}");
@@ -389,7 +389,7 @@ fn a_take_over_makes_no_file_and_wants_a_stripe() {
     assert!(
         refused
             .stderr
-            .contains("\"plain\" has no stripe or concat in it"),
+            .contains("\"plain\" contains no stripe or concat"),
         "{refused}"
     );
     assert!(!directory.path().join("p").exists(), "{refused}");

@@ -74,7 +74,7 @@ fn a_refused_login_leaves_a_line_with_its_reason() {
         (
             nowhere,
             &whole,
-            "initiator error (status 0x0200): its request names a stage that is not possible",
+            "initiator error (status 0x0200): its request names a stage that is not allowed",
         ),
         (
             login_header(1),
@@ -100,7 +100,7 @@ fn a_refused_login_leaves_a_line_with_its_reason() {
     );
     server
         .daemon()
-        .log_with("authentication failed: it insists on a method");
+        .log_with("authentication failed: it requires authentication");
     let log = server.daemon().log();
     assert!(!log.contains("suppressed"), "nothing was left out:\n{log}");
     let lines = log.matches("WARN").count();
@@ -148,7 +148,7 @@ fn a_refusal_says_whether_it_is_by_name_or_by_address() {
     list.args(["-i", "iqn.2026-11.io.sanstone:host"])
         .arg(server.portal());
     assert_eq!(run(&mut list, Duration::from_secs(60)).stdout, "");
-    let line = line(server.daemon(), "discovery lists no target: its ");
+    let line = line(server.daemon(), "discovery returned no targets: its ");
     assert!(
         line.contains("WARN") && line.contains("sanstone:host"),
         "{line}"
@@ -166,7 +166,7 @@ fn a_login_that_the_initiator_gives_up_leaves_a_line() {
     send(&mut stream, &mut header, text.as_bytes()).expect("a request");
     stream.read_exact(&mut [0; 48]).expect("an answer");
     drop(stream);
-    let line = line(server.daemon(), "login given up: ");
+    let line = line(server.daemon(), "login abandoned: ");
     assert!(
         line.contains("sanstone:host") && !line.contains("mutual"),
         "{line}"
@@ -199,11 +199,8 @@ fn a_target_that_cannot_prove_itself_says_where_to_look() {
         Duration::from_secs(60),
     );
     assert_ne!(ran.code(), Some(0), "{ran}");
-    let line = line(server.daemon(), "login given up: ");
-    assert!(
-        line.contains("look at user and secret of `mutual`"),
-        "{line}"
-    );
+    let line = line(server.daemon(), "login abandoned: ");
+    assert!(line.contains("check user and secret of `mutual`"), "{line}");
 }
 
 #[test]
@@ -216,8 +213,8 @@ fn a_lun_that_the_target_does_not_have_is_named_with_where_to_look() {
     let ran = call(&["serve", "-c", &file.to_string_lossy()]);
     assert_eq!(ran.code(), Some(1), "{ran}");
     let said = format!(
-        "the target {IQN} has no LUN 7, or none for this initiator; look at the number at the end of the url, \
-         and at the target's LUNs (it reports ILLEGAL REQUEST, logical unit not supported"
+        "the target {IQN} has no LUN 7, or none for this initiator; check the number at the end of the url, \
+         and the target's LUNs (it reports ILLEGAL REQUEST, logical unit not supported"
     );
     assert!(
         ran.stderr.contains("client.toml:2:17: ") && ran.stderr.contains(&said),
@@ -231,7 +228,10 @@ fn a_session_that_is_lost_is_told_from_one_that_logs_out() {
     let address = format!("127.0.0.1:{}", server.port());
     let login = |number| Session::login(&address, IQN, 0, number, &[]).expect("a login");
     drop(login(1));
-    let lost = line(server.daemon(), "connection lost: the peer has closed it");
+    let lost = line(
+        server.daemon(),
+        "connection lost: the peer closed the connection",
+    );
     assert!(lost.contains("sanstone:wire-1"), "{lost}");
     assert!(!server.daemon().log().contains("logged out"));
     let mut polite = login(2);
@@ -242,7 +242,7 @@ fn a_session_that_is_lost_is_told_from_one_that_logs_out() {
     let _again = login(3);
     server
         .daemon()
-        .log_with("connection lost: the initiator has logged in again");
+        .log_with("connection lost: the initiator logged in again");
     assert!(!server.daemon().log().contains("suppressed"));
 }
 
@@ -318,11 +318,11 @@ fn a_wrong_data_digest_of_a_command_that_is_over_ends_the_connection_with_its_re
     session.has_wrong_data_digests = true;
     session.answer_r2t(&r2t, &[1; 512]).expect("late data");
     while session.receive().is_ok() {}
-    let line = line(server.daemon(), "the peer broke the protocol");
+    let line = line(server.daemon(), "the peer violated the protocol");
     assert!(line.contains("digest"), "{line}");
     server
         .daemon()
-        .log_with("connection lost: the peer broke the protocol");
+        .log_with("connection lost: the peer violated the protocol");
     Session::login(&address, IQN, 0, 2, &[]).expect("others are served");
 }
 
@@ -344,7 +344,7 @@ fn a_login_that_waits_for_hung_io_is_refused_and_the_log_says_where_it_hangs() {
     assert_eq!(read.0, 0);
     Session::login(&address, IQN, 0, 1, &[]).expect_err("the old session has not ended");
     let line = line(server.daemon(), "its initiator port cannot log in again");
-    let said = "the volume has not answered 1 of its I/Os on LUN 0 (volume disk)";
+    let said = "1 of its I/Os on LUN 0 (volume disk) still hang";
     assert!(
         line.contains(said) && line.contains("sanstone:wire-1"),
         "{line}"

@@ -92,6 +92,6 @@ fn a_clean_restart_of_a_target_loses_nothing_and_is_no_error_above() {
         .expect("the session stays");
     assert_eq!((status, block), (0, last.to_be_bytes().repeat(128)));
     let log = gateway.daemon().log();
-    assert!(log.contains("asks for a logout"), "{log}");
+    assert!(log.contains("requested a logout"), "{log}");
     assert!(!log.contains("unflushed"), "{log}");
 }

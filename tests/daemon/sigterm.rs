@@ -174,5 +174,5 @@ fn a_last_flush_that_fails_is_told_by_the_exit_code() {
         1,
         "{log}"
     );
-    assert_eq!(log.matches("failed as told by a rule").count(), 1, "{log}");
+    assert_eq!(log.matches("a fault rule made this").count(), 1, "{log}");
 }

@@ -106,7 +106,7 @@ fn with_server<T>(medium: Medium, test: impl AsyncFnOnce(SocketAddr) -> T) -> T 
 
 async fn units(medium: Medium, directory: &Path, lane: &engine::LaneHandle) -> UnitsConfig {
     let volumes = toml::from_str(medium.configuration()).expect("it parses");
-    let mut graph = Graph::new(volumes, directory).expect("it can be meant");
+    let mut graph = Graph::new(volumes, directory).expect("the configuration is valid");
     let mut disks = Vec::new();
     for (number, name) in DISKS {
         let tree = graph.open(name, lane).await.expect("a volume");

@@ -417,5 +417,5 @@ fn a_stripe_of_files_is_claimed_too() {
     // Nobody else has it open, and the owner ran on this machine in its current boot.
     let mut second = Sanstone::serve_configuration(directory.path(), &text("other"), port);
     // The log is written asynchronously.
-    second.daemon().log_with("left by an owner that has ended");
+    second.daemon().log_with("of an owner that has stopped");
 }

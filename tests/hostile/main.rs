@@ -147,7 +147,7 @@ fn a_database_notices_no_attack() {
         server.daemon().ended().is_none(),
         "it does not serve any more"
     );
-    let log = server.daemon().log_with("has made room for a new one");
+    let log = server.daemon().log_with("to make room for a new one");
     assert!(
         log.len() < 1 << 20,
         "the attackers wrote {} bytes of log",

@@ -123,7 +123,7 @@ fn nbd_of_the_kernel_is_told_what_the_volume_is() {
     let expected = format!("size={SIZE} logical=512 cache=write back fua=1 discards=1\n");
     assert_eq!(facts, expected);
     check.run("nbd_end").success();
-    attached.daemon.log_with("a client has left");
+    attached.daemon.log_with("a client has disconnected");
     check.end();
 }
 
@@ -134,7 +134,7 @@ fn nbd_of_the_kernel_reads_what_it_wrote_over_several_connections() {
         return;
     };
     check.run(&begin(attached.address, "-C 4")).success();
-    attached.daemon.log_with_times("a client has come", 4);
+    attached.daemon.log_with_times("a client has connected", 4);
     check.start("nbd_verify", LONG).finish().success();
     // Trimmed blocks are deallocated and read as zeroes.
     check.run("fill /dev/nbd0 32").success();
@@ -151,7 +151,9 @@ fn nbd_of_the_kernel_reads_what_it_wrote_over_several_connections() {
         .run("filled /dev/nbd0 0 8 && zeroes /dev/nbd0 8 16 && filled /dev/nbd0 24 8")
         .success();
     check.run("nbd_end").success();
-    attached.daemon.log_with_times("a client has left", 4);
+    attached
+        .daemon
+        .log_with_times("a client has disconnected", 4);
     check.end();
 }
 
@@ -214,7 +216,9 @@ fn nbd_of_the_kernel_comes_back_after_a_server_that_ended_while_it_was_idle() {
     check.run(&begin(attached.address, "-C 2")).success();
     check.run("filled /dev/nbd0 0 4").success();
     check.run("nbd_end").success();
-    attached.daemon.log_with_times("a client has left", 2);
+    attached
+        .daemon
+        .log_with_times("a client has disconnected", 2);
     check.end();
 }
 

@@ -25,7 +25,7 @@ fn an_address_that_cannot_be_is_refused_with_what_to_write() {
         directory.join("none/db.sock").display()
     ));
     assert_eq!(ran.code(), Some(1), "{ran}");
-    assert!(ran.text().contains("make its directory first"), "{ran}");
+    assert!(ran.text().contains("create its directory first"), "{ran}");
     // A file that is not a socket is left alone.
     let file = directory.write("file", "precious");
     let ran = attach(&format!("unix:{}", file.display()));
@@ -70,7 +70,7 @@ fn told_to_end_it_finishes_and_takes_its_socket_away() {
         // Whether it had come to its end by then is not known.
         run(command.args([&image, &uri]), LIMIT);
     });
-    attached.daemon.log_with("a client has come");
+    attached.daemon.log_with("a client has connected");
     attached.daemon.signal("TERM");
     let status = attached.daemon.wait(LIMIT).expect("it ends");
     assert!(status.success(), "{}", attached.daemon.log());
@@ -108,6 +108,6 @@ fn a_file_in_the_place_of_the_socket_is_told_of() {
         &place,
     ]);
     assert_eq!(ran.code(), Some(1), "{ran}");
-    assert!(ran.stderr.contains("is no socket"), "{ran}");
+    assert!(ran.stderr.contains("is not a socket"), "{ran}");
     assert_eq!(std::fs::read(&file).expect("it is there"), b"mine");
 }

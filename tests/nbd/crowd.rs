@@ -11,9 +11,7 @@ fn a_thousand_strangers_keep_no_client_out() {
     let crowd: Vec<UnixStream> = (0..1000)
         .map_while(|_| UnixStream::connect(attached.socket()).ok())
         .collect();
-    attached
-        .daemon
-        .log_with("a connection in its handshake has made room for a new one");
+    attached.daemon.log_with("to make room for a new one");
     // All of them stay.
     nbdinfo(&["--size", &attached.uri()]).success();
     drop(crowd);
@@ -29,7 +27,7 @@ fn more_clients_than_there_may_be_are_refused_until_one_leaves() {
     assert_ne!(refused.code(), Some(0), "{refused}");
     let log = attached
         .daemon
-        .log_with("a connection was refused: there are as many as there may be");
+        .log_with("connection refused: the client limit is reached");
     assert!(log.contains("limit=256"), "{log}");
     clients.pop();
     // Its place is free in a moment.
@@ -61,5 +59,5 @@ fn nonsense_ends_its_own_connection_alone() {
         let _ = stream.read_to_end(&mut rest);
         qemu_io(&attached.uri(), &["write -P 5 0 64k", "read -P 5 0 64k"]).success();
     }
-    attached.daemon.log_with("a client was sent away");
+    attached.daemon.log_with("disconnected a client");
 }

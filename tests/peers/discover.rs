@@ -156,11 +156,7 @@ fn chap_is_proved_to_the_discovery_and_to_the_target() {
     refused(
         &wrong,
         1,
-        &[
-            &portal,
-            "look at user and secret",
-            "by --chap-user \"host\"",
-        ],
+        &[&portal, "check user and secret", "by --chap-user \"host\""],
     );
     refused(
         &discover(&portal, &[]),
@@ -200,12 +196,12 @@ fn what_cannot_be_discovered_says_why_and_what_to_do() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let silent = listener.local_addr().expect("bound").to_string();
     let ran = discover(&silent, &["--timeout", "200ms"]);
-    refused(&ran, 1, &[&silent, "has not let us in within 200ms"]);
+    refused(&ran, 1, &[&silent, "did not complete within 200ms"]);
     drop(listener);
     refused(
         &discover(&silent, &[]),
         1,
-        &[&silent, "does the target run and listen there?"],
+        &[&silent, "is the target running, and listening there?"],
     );
     refused(
         &discover("10.0.1.2:x", &[]),

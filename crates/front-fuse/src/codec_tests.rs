@@ -115,7 +115,7 @@ fn what_is_cut_off_or_too_long_is_no_request() {
         }
         // Truncated, even if the header has the right length.
         let cut = request(bytes[4].into(), 9, &bytes[40..44]);
-        parse(&cut).expect_err("it is shorter than its kind");
+        parse(&cut).expect_err("it is too short for its opcode");
     }
 }
 

@@ -55,7 +55,7 @@ pub enum StartError {
     #[error("mounting: {0}")]
     Mount(String),
     /// The kernel speaks another protocol version, or does not respond.
-    #[error("the kernel's FUSE {0} is too old or too new; Linux 6.1 and later have what is needed")]
+    #[error("the kernel's FUSE version {0} is not supported; Linux 6.1 or later is required")]
     Version(String),
 }
 
@@ -124,7 +124,7 @@ impl Front {
                 Ok(front)
             }
             greeting => {
-                let version = greeting.map_or("answers nothing and".to_owned(), |greeting| {
+                let version = greeting.map_or("(no answer)".to_owned(), |greeting| {
                     format!("{}.{}", greeting.version.0, greeting.version.1)
                 });
                 front.stop().await;
@@ -144,9 +144,10 @@ impl Front {
         let path = self.path().display();
         match self.ended.receive().await {
             Some(End::Unmounted | End::Stopped) | None => {
-                tracing::info!(%path, "somebody has unmounted it");
+                tracing::info!(%path, "the file has been unmounted by somebody else");
             }
-            Some(End::Aborted) => tracing::warn!(%path, "somebody has aborted its connection"),
+            Some(End::Aborted) => tracing::warn!(%path,
+                "somebody else has aborted the FUSE connection"),
             Some(End::Failed(error)) => tracing::error!(%path, %error, "the FUSE device failed"),
         }
     }
@@ -161,8 +162,8 @@ impl Front {
                     tracing::warn!(
                         path = %path.display(),
                         %error,
-                        "it is in use: whoever has it open gets errors from now on; what they have \
-                         written and not synced is lost"
+                        "the file is in use: programs that have it open now get errors, and data \
+                         that they have not synced is lost"
                     );
                     mount::unmount(&path, true)
                 })
@@ -173,7 +174,7 @@ impl Front {
         let unmounted = blocking::run(blocking::Kind::Files, unmounting).await;
         let unmounted = unmounted.unwrap_or_else(|error| Err(error.to_string()));
         if let Err(error) = unmounted {
-            tracing::error!(path = %self.path().display(), %error, "it cannot be unmounted");
+            tracing::error!(path = %self.path().display(), %error, "unmounting failed");
         }
         drop(self.stop);
         while let Some(end) = self.ended.receive().await {
@@ -209,12 +210,12 @@ fn device_of(first: &mut Option<SharedDevice>, is_last: bool) -> Option<SharedDe
 fn tell(place: &Place, greeting: &Greeting) {
     let (major, minor) = greeting.version;
     let path = place.path().display();
-    tracing::debug!(%path, major, minor, "the kernel is there");
+    tracing::debug!(%path, major, minor, "the kernel has answered");
     if minor < MINOR_PARALLEL_WRITES {
         tracing::warn!(
             %path,
-            "this kernel writes to a FUSE file one at a time, past the page cache too; Linux 6.2 and later \
-             do so in parallel"
+            "this kernel sends the writes to a FUSE file one at a time, even with direct I/O; \
+             Linux 6.2 and later send them in parallel"
         );
     }
 }

@@ -35,7 +35,7 @@ pub(crate) fn mount(path: &Path, options: &str) -> Result<OwnedFd, String> {
     drop(its);
     received(&ours).map_err(failed)?.ok_or_else(|| {
         format!(
-            "{PROGRAM} has mounted {} and sent no descriptor",
+            "{PROGRAM} has mounted {} but sent no descriptor",
             path.display()
         )
     })
@@ -56,7 +56,8 @@ fn run(mut command: Command) -> Result<(), String> {
     let ran = command.stdin(Stdio::null()).output();
     let ran = ran.map_err(|error| match error.kind() {
         ErrorKind::NotFound => format!(
-            "only root may mount without {PROGRAM}, which is not here; install it (Debian's package fuse3)"
+            "without {PROGRAM}, which is not installed, only root may mount; install it (Debian's \
+             package fuse3)"
         ),
         _ => format!("{PROGRAM}: {error}"),
     })?;

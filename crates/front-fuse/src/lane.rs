@@ -141,7 +141,7 @@ impl LaneFront {
             let request = match Request::parse(&head[..first], &body[..rest]) {
                 Ok(request) => request,
                 Err(malformed) => {
-                    tracing::warn!(%malformed, "the kernel has sent what is no request");
+                    tracing::warn!(%malformed, "the kernel sent a malformed request");
                     if let Some(unique) = malformed.unique {
                         self.reply_beside(unique, Reply::Error(Errno::INVAL), place);
                     }
@@ -289,7 +289,7 @@ impl LaneFront {
         let bytes = Buf::copy_of(&reply.to_bytes(unique));
         match self.device.send(bytes.into()).await {
             Err(error) if !is_over(&error) => {
-                tracing::error!(%error, ?reply, "the kernel refuses an answer");
+                tracing::error!(%error, ?reply, "the kernel refused a reply");
             }
             _ => {}
         }
@@ -301,7 +301,7 @@ impl LaneFront {
         message.append(data);
         match self.device.send(message).await {
             Err(error) if !is_over(&error) => {
-                tracing::error!(%error, "the kernel refuses the data of a read");
+                tracing::error!(%error, "the kernel refused the data of a read");
                 // Answer anyway, or the reader would wait forever.
                 self.send(unique, Reply::Error(Errno::IO)).await;
             }

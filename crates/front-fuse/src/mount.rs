@@ -30,8 +30,8 @@ pub(crate) fn mount(path: &Path, mode: u32, read_only: bool) -> Result<SharedDev
     }
     let device = SharedDevice::open().map_err(|error| {
         let mend = match error.kind() {
-            io::ErrorKind::NotFound => "; this kernel has no FUSE, or `modprobe fuse` loads it",
-            io::ErrorKind::PermissionDenied => "; a container has to be given the device",
+            io::ErrorKind::NotFound => "; load FUSE with `modprobe fuse`, if this kernel has it",
+            io::ErrorKind::PermissionDenied => "; give the container access to the device",
             _ => "",
         };
         format!("/dev/fuse: {error}{mend}")
@@ -49,7 +49,7 @@ pub(crate) fn mount(path: &Path, mode: u32, read_only: bool) -> Result<SharedDev
     rustix::mount::mount(SOURCE, path, TYPE, flags, options.as_c_str()).map_err(|error| {
         let mend = match error {
             rustix::io::Errno::PERM => "; mounting needs CAP_SYS_ADMIN",
-            rustix::io::Errno::NODEV => "; this kernel has no FUSE, or `modprobe fuse` loads it",
+            rustix::io::Errno::NODEV => "; load FUSE with `modprobe fuse`, if this kernel has it",
             _ => "",
         };
         format!("{}: {error}{mend}", path.display())

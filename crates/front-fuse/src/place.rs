@@ -33,17 +33,17 @@ pub enum PlaceError {
         cause: io::Error,
     },
     /// It is not a regular file.
-    #[error("{} is no regular file; name one that is empty, or a path where there is nothing yet", .0.display())]
+    #[error("{} is not a regular file; name an empty file, or a path that does not exist yet", .0.display())]
     NoFile(PathBuf),
     /// It has content.
     #[error(
-        "{} is not empty, and what is in it could not be seen any more; name an empty file, or a path where \
-         there is nothing yet",
+        "{} is not empty, and the mount would hide its contents; name an empty file, or a path \
+         that does not exist yet",
         .0.display()
     )]
     NotEmpty(PathBuf),
     /// A running process serves a volume there.
-    #[error("{} is attached already, by a `sanstone attach` that runs; stop that one, or name another path", .0.display())]
+    #[error("{} is already attached by a running `sanstone attach`; stop it, or name another path", .0.display())]
     Attached(PathBuf),
     /// Something else is mounted there.
     #[error("something else is mounted on {}: {kind}; unmount it, or name another path", path.display())]
@@ -65,8 +65,8 @@ pub enum PlaceError {
 
 fn mend(cause: &io::Error) -> &'static str {
     match cause.kind() {
-        io::ErrorKind::NotFound => "; make the directory first",
-        io::ErrorKind::PermissionDenied => "; give this user the right, or name another path",
+        io::ErrorKind::NotFound => "; create the directory first",
+        io::ErrorKind::PermissionDenied => "; grant this user access, or name another path",
         _ => "",
     }
 }
@@ -215,7 +215,7 @@ async fn clear(path: &Path) -> Result<(), PlaceError> {
         })?;
         tracing::warn!(
             path = %path.display(),
-            "unmounted what a `sanstone attach` that has died had left mounted"
+            "unmounted the file: a `sanstone attach` that died had left it mounted"
         );
     }
     Err(PlaceError::Attached(path.to_owned()))

@@ -109,14 +109,14 @@ impl Request {
     pub fn parse(head: &[u8], rest: &[u8]) -> Result<Request, Malformed> {
         let mut bytes = Bytes { head, rest };
         let malformed = |why| Malformed { unique: None, why };
-        let header: InHeader = bytes.take().ok_or(malformed("it has no whole header"))?;
+        let header: InHeader = bytes.take().ok_or(malformed("its header is incomplete"))?;
         let unique = header.unique;
         let malformed = |why| Malformed {
             unique: Some(unique),
             why,
         };
         if u64::from(header.len) != (head.len() + rest.len()) as u64 {
-            return Err(malformed("its length is not the one that it says"));
+            return Err(malformed("its length differs from the one in its header"));
         }
         let operation = operation(header.opcode, bytes).map_err(malformed)?;
         Ok(Request { unique, operation })
@@ -125,7 +125,7 @@ impl Request {
 
 /// Parses what follows the header.
 fn operation(opcode: u32, mut bytes: Bytes<'_>) -> Result<Operation, &'static str> {
-    const SHORT: &str = "it is shorter than its kind";
+    const SHORT: &str = "it is too short for its opcode";
     Ok(match opcode {
         opcode::INIT => {
             let fixed: InitIn = bytes.take().ok_or(SHORT)?;
@@ -166,7 +166,7 @@ fn operation(opcode: u32, mut bytes: Bytes<'_>) -> Result<Operation, &'static st
         opcode::WRITE => {
             let fields: WriteIn = bytes.take().ok_or(SHORT)?;
             if !bytes.head.is_empty() || bytes.rest.len() as u64 != u64::from(fields.size) {
-                return Err("its data are not as long as it says");
+                return Err("its data is not as long as it announces");
             }
             Operation::Write {
                 at: fields.offset,

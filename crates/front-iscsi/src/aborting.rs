@@ -43,7 +43,7 @@ impl Commands for Connection {
             let task = task_of(*command);
             let result = self.machine.borrow_mut().respond(task, aborted);
             if let Err(error) = result {
-                tracing::debug!(%error, "an aborted command had been answered");
+                tracing::debug!(%error, "an aborted command had already been answered");
             }
         }
         self.transmit.notify();

@@ -59,7 +59,7 @@ pub(crate) fn send_data(
         .borrow_mut()
         .data_in(task, len, Some(good))
     {
-        tracing::debug!(%error, "a reply to a command that has ended");
+        tracing::debug!(%error, "a reply to a command that has already ended");
     }
 }
 
@@ -116,7 +116,7 @@ pub(crate) fn respond(
     };
     let responded = connection.machine.borrow_mut().respond(task, outcome);
     if let Err(error) = responded {
-        tracing::debug!(%error, "a reply to a command that has ended");
+        tracing::debug!(%error, "a reply to a command that has already ended");
     } else if let (Some(unit), Some(nexus), Status::CheckCondition) =
         (unit, connection.nexus(), ending.status)
     {

@@ -102,13 +102,13 @@ fn change(
         Some(gone(connection))
     };
     let Some(now) = now else {
-        return end("its target is served no more");
+        return end("its target is no longer served");
     };
     if now.spec.redirect.is_some() {
-        return end("its target is served elsewhere");
+        return end("its target is now served elsewhere");
     }
     if !now.admits(&key.initiator_name, connection.peer.ip()) {
-        return end("it may not use its target any more");
+        return end("it is no longer allowed to use its target");
     }
     connection.set_target(now.clone());
     if Rc::ptr_eq(&now.luns, &before.luns) {

@@ -24,7 +24,7 @@ const NO_UNIT: u32 = u32::MAX;
 /// Starts a command. Its immediate data, if any, is received right after.
 pub(crate) fn begin(connection: &Rc<Connection>, request: &CommandRequest) {
     let Some(nexus) = connection.nexus() else {
-        return connection.end("a command came without a target: the protocol machine is wrong");
+        return connection.end("a command arrived without a target: a bug in the protocol machine");
     };
     let lun = scsi::Lun::decode(request.lun.0.to_be_bytes()).map_or(NO_UNIT, scsi::Lun::number);
     let unit = nexus.unit(lun);
@@ -171,7 +171,7 @@ fn act_on(
             }
         }
         other => {
-            tracing::error!(?other, "an action came without its parameter list");
+            tracing::error!(?other, "an action arrived without its parameter list");
             refuse(connection, offer, Some(unit), &Ending::BUSY, 0);
         }
     }

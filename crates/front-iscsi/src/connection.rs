@@ -278,7 +278,7 @@ impl Connection {
         let connection = self.clone();
         spawn(async move {
             let _ = time::timeout(LAST_WORD_TIME, connection.over()).await;
-            connection.end("its last word was not taken");
+            connection.end("it did not read its last replies");
         });
     }
 

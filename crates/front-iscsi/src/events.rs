@@ -120,11 +120,11 @@ fn log_close(connection: &Connection, reason: &CloseReason) {
         }
         CloseReason::Protocol(error) => {
             connection.note_ending(|| match connection.is_logged_in() {
-                true => Ending::Lost("the peer broke the protocol".to_owned()),
+                true => Ending::Lost("the peer violated the protocol".to_owned()),
                 false => Ending::Refused,
             });
             if let Some(suppressed) = connection.may_say(Notice::Broken) {
-                tracing::warn!(%peer, %error, suppressed, "the peer broke the protocol");
+                tracing::warn!(%peer, %error, suppressed, "the peer violated the protocol");
             }
         }
         other => tracing::debug!(%peer, reason = ?other, "connection closed"),

@@ -60,7 +60,7 @@ impl Front {
                         continue;
                     };
                     spawn(async move {
-                        connection.end("the initiator has logged in again");
+                        connection.end("the initiator logged in again");
                         connection.gone().await;
                         done.send(());
                     });
@@ -114,7 +114,7 @@ impl Front {
     async fn stop(&self) {
         self.service.stopping.set(true);
         for connection in self.all() {
-            watchdog::finish(connection, "the target stops");
+            watchdog::finish(connection, "the target is stopping");
         }
         self.changed
             .wait_for(|| self.connections.borrow().is_empty().then_some(()))
@@ -147,7 +147,8 @@ impl Front {
             let hung = hung(nexus);
             tracing::warn!(
                 %peer, initiator, suppressed,
-                "a session is over and {hung}: until that ends, its initiator port cannot log in again"
+                "session ended, but {hung} still hang: its initiator port cannot log in again \
+                 until they complete"
             );
         }
         left.await;
@@ -200,5 +201,5 @@ fn hung(nexus: &Nexus) -> String {
         true => " and others",
         false => "",
     };
-    format!("the volume has not answered {}{and_more}", shown.join(", "))
+    format!("{}{and_more}", shown.join(", "))
 }

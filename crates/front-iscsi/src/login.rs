@@ -122,19 +122,17 @@ pub(crate) fn given_up(connection: &Connection) {
     let (peer, initiator) = (connection.peer, &report.request.initiator_name);
     let target = report.request.target_name.as_deref().unwrap_or("-");
     let mend = match report.has_proven {
-        true => {
-            "; if it does not accept what the target proved, look at user and secret of `mutual`"
-        }
+        true => "; if it rejected the target's CHAP response, check user and secret of `mutual`",
         false => "",
     };
-    tracing::warn!(%peer, ?initiator, ?target, suppressed, "login given up: {why}{mend}");
+    tracing::warn!(%peer, ?initiator, ?target, suppressed, "login abandoned: {why}{mend}");
 }
 
 /// The same CHAP settings with a fresh, unpredictable challenge.
 fn authentication(chap: Arc<Chap>) -> Result<Authentication, LoginStatus> {
     let mut challenge = [0; Authentication::RANDOM_LEN];
     random::fill(&mut challenge).map_err(|error| {
-        tracing::error!(%error, "no random bytes for a challenge");
+        tracing::error!(%error, "cannot generate random bytes for a challenge");
         LoginStatus::TARGET_ERROR
     })?;
     Ok(Authentication::new(chap, challenge))
@@ -350,7 +348,8 @@ fn tell_hidden(connection: &Connection, which: &SendTargets) {
     };
     if let Some(suppressed) = connection.may_say(Notice::Refused) {
         let target = target.name();
-        tracing::warn!(%peer, ?initiator, ?target, suppressed, "discovery lists no target: {why}");
+        tracing::warn!(%peer, ?initiator, ?target, suppressed,
+            "discovery returned no targets: {why}");
     }
 }
 

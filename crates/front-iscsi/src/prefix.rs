@@ -36,14 +36,15 @@ impl FromStr for Prefix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Prefix, String> {
-        const FORM: &str = "write an address or a network, as \"10.0.1.0/24\" or \"2001:db8::/32\"";
+        const FORM: &str =
+            "write an address or a network, such as \"10.0.1.0/24\" or \"2001:db8::/32\"";
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits)),
             None => (text, None),
         };
         let address: IpAddr = address
             .parse()
-            .map_err(|_| format!("\"{text}\" is no network; {FORM}"))?;
+            .map_err(|_| format!("\"{text}\" is not a network; {FORM}"))?;
         let (value, len) = number(address);
         let bits = match bits {
             None => Some(len),
@@ -52,11 +53,11 @@ impl FromStr for Prefix {
         };
         let bits = bits
             .filter(|bits| *bits <= len)
-            .ok_or_else(|| format!("\"{text}\" has no length from 0 to {len}; {FORM}"))?;
+            .ok_or_else(|| format!("\"{text}\" has no prefix length from 0 to {len}; {FORM}"))?;
         if value & !mask(len, bits) != 0 {
             return Err(format!(
-                "\"{text}\" has bits beyond its first {bits}, so one host or its whole network may \
-                 be meant; {FORM}"
+                "\"{text}\" has bits set beyond its first {bits}, so it could be one host or its \
+                 whole network; {FORM}"
             ));
         }
         // The prefix of an IPv4-mapped IPv6 address is 96 bits long.

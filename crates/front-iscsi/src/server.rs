@@ -51,8 +51,8 @@ pub enum StartError {
     /// The portal overlaps another portal of this server, which keeps listening until the new configuration is in
     /// force.
     #[error(
-        "cannot listen on {address}: this daemon itself listens on {other}; take that portal away and apply, \
-         then write this one"
+        "cannot listen on {address}: this daemon already listens on {other}; remove that portal \
+         and apply, then add this one"
     )]
     Ours {
         /// The address that could not be bound.
@@ -144,7 +144,7 @@ impl Server {
             let (done, answer) = oneshot();
             let config = config.clone();
             if lane.send(Request::Prepare { config, done }).is_ok() {
-                let ready = answered(answer, "make another configuration ready").await;
+                let ready = answered(answer, "prepare a new configuration").await;
                 if let Some(Err(error)) = ready {
                     self.forget_ready().await;
                     return Err(StartError::Unit(error));
@@ -160,7 +160,7 @@ impl Server {
         self.listen(bound);
         for over in over {
             // A lane that has shut down has no sessions.
-            answered(over, "end what is served no more").await;
+            answered(over, "close targets that are no longer served").await;
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ impl Server {
     /// Has every lane discard the configuration it prepared.
     async fn forget_ready(&self) {
         for forgotten in self.ask(|done| Request::Forget { done }) {
-            answered(forgotten, "forget another configuration").await;
+            answered(forgotten, "discard a prepared configuration").await;
         }
     }
 
@@ -270,7 +270,7 @@ impl Reporter {
         for answer in ask(&self.lanes, |done| Request::Report { done }) {
             // A lane that has shut down has no sessions.
             sessions.extend(
-                answered(answer, "describe its sessions")
+                answered(answer, "report its sessions")
                     .await
                     .into_iter()
                     .flatten(),
@@ -340,16 +340,17 @@ async fn bind(
 fn mend(address: SocketAddr, kind: ErrorKind) -> &'static str {
     match kind {
         ErrorKind::PermissionDenied if address.port() < 1024 => {
-            "ports below 1024 need a privilege: write one from 1024 on, as 3260, or give this process \
-             CAP_NET_BIND_SERVICE"
+            "ports below 1024 require a privilege: choose 1024 or above, such as 3260, or give \
+             this process CAP_NET_BIND_SERVICE"
         }
         ErrorKind::AddrNotAvailable => {
-            "this machine does not have that address: write one that it has, or 0.0.0.0 for all"
+            "this machine does not have that address: use one that it has, or 0.0.0.0 for all"
         }
         ErrorKind::AddrInUse => {
-            "another program listens there (`ss -ltnp` shows which): stop it, or write another port"
+            "another program listens there (`ss -ltnp` shows which): stop it, or choose another \
+             port"
         }
-        _ => "write another address, or see to it that this process may listen there",
+        _ => "choose another address, or make sure that this process may listen there",
     }
 }
 
@@ -460,7 +461,7 @@ impl Door {
                 peer = %entry.peer,
                 limit,
                 suppressed,
-                "a connection that had not logged in has made room for a new one"
+                "closed a connection that had not logged in, to make room for a new one"
             );
         }
         if entry

@@ -39,9 +39,10 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
         let sending = connection.sending_since.get();
         if sending.is_some_and(|since| now - since > limits.peer_timeout) {
             if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
-                tracing::warn!(peer = %connection.peer, suppressed, "replies not taken for {:?}", limits.peer_timeout);
+                tracing::warn!(peer = %connection.peer, suppressed,
+                    "the peer has read no replies for {:?}", limits.peer_timeout);
             }
-            connection.end("the peer does not take its replies");
+            connection.end("the peer does not read its replies");
         }
         // Doubled because several writes may share a slow link.
         let patience = 2 * limits.peer_timeout;
@@ -52,7 +53,8 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
         ) > patience
         {
             if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
-                tracing::warn!(peer = %connection.peer, suppressed, "data of a write not sent for {patience:?}");
+                tracing::warn!(peer = %connection.peer, suppressed,
+                    "the peer has sent no data of a write for {patience:?}");
             }
             connection.end("the peer does not send its data");
         }
@@ -97,7 +99,7 @@ fn longest(seen: &mut Vec<(TaskId, Instant)>, waiting: &[TaskId], now: Instant) 
 /// `status` is of class 3, so the initiator may retry. (On class 2, Linux gives up the session for good.)
 pub(crate) fn dismiss(connection: &Rc<Connection>, status: LoginStatus) {
     if !connection.machine.borrow_mut().login_abandon(status) {
-        return connection.end("it is in nobody's service");
+        return connection.end("it had not begun a login");
     }
     // The caller has logged the reason.
     connection.note_ending(|| Ending::Refused);

@@ -91,7 +91,7 @@ fn work_on(connection: Rc<Connection>, unit: Rc<Unit>, work: MediumWork, io: Io)
             }
         });
         if noted.is_none() {
-            return; // aborted meanwhile: who did that answers it, or nobody
+            return; // aborted meanwhile: the abort answers it, or nothing does
         }
         let (ending, len) = match executed.result {
             Ok(read) if read_len > 0 => {

@@ -32,7 +32,7 @@ pub(crate) async fn run(connection: Rc<Connection>) {
         }
         if gather.is_empty() {
             if connection.is_closing() {
-                connection.end("all was sent");
+                connection.end("everything was sent");
                 break;
             }
             send_bytes = FIRST_SEND_BYTES;

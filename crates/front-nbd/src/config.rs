@@ -18,7 +18,8 @@ pub enum Address {
 /// The string is not a valid listening address.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "`{0}` is no place to listen at: write `unix:PATH`, or an address and a port as `127.0.0.1:10809` or `[::]:10809`"
+    "`{0}` is not a listening address: write `unix:PATH`, or an IP address and port such as \
+     `127.0.0.1:10809` or `[::]:10809`"
 )]
 pub struct NoAddress(String);
 

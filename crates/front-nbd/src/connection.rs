@@ -104,7 +104,7 @@ impl Connection {
         debug_assert!(is_first, "a handshake ends once");
         is_known
             .then_some(())
-            .ok_or("the disk knows as many clients as it can; end some of them")
+            .ok_or("the disk cannot track any more clients; disconnect one first")
     }
 
     /// The connection's nexus, once the handshake is over.
@@ -175,7 +175,7 @@ impl Connection {
         self.ending
             .borrow()
             .clone()
-            .unwrap_or_else(|| "the server stops".into())
+            .unwrap_or_else(|| "the server is stopping".into())
     }
 
     /// Ends the connection now. Running requests continue to completion, but their replies are dropped.
@@ -210,11 +210,7 @@ impl Connection {
             .notices
             .may_say(Notice::Trouble, time::now())
         {
-            tracing::warn!(
-                peer = self.peer,
-                suppressed,
-                "a client was sent away: {why}"
-            );
+            tracing::warn!(peer = self.peer, suppressed, "disconnected a client: {why}");
         }
         self.end(why);
     }

@@ -93,7 +93,7 @@ impl Front {
     /// Ends a connection that is still in its handshake, if it has not ended already.
     fn make_room(&self, id: u64) {
         if let Some(connection) = self.connections.borrow().get(&id) {
-            connection.end("it was in its handshake for longest, and others came");
+            connection.end("it had been in its handshake longest when the limit was reached");
         }
     }
 
@@ -114,7 +114,7 @@ impl Front {
         tracing::debug!(peer, id, why, "connection ended");
         if connection.nexus().is_some() {
             if let Some(suppressed) = everywhere.notices.may_say(Notice::Client, time::now()) {
-                tracing::info!(peer, suppressed, "a client has left: {why}");
+                tracing::info!(peer, suppressed, "a client has disconnected: {why}");
             }
         }
         self.changed.notify();

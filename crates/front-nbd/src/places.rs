@@ -80,10 +80,10 @@ impl<T> Places<T> {
     pub(crate) fn enter(&self, id: u64) -> Result<(), &'static str> {
         let mut state = self.lock();
         if state.clients.len() >= self.limits.connections_max {
-            return Err("there are as many clients as there may be; end some of them");
+            return Err("the limit on clients is reached; disconnect a client first");
         }
         if state.handshakes.remove(&id).is_none() {
-            return Err("its handshake took so long that it had to make room for another one");
+            return Err("its handshake took so long that another client was given its place");
         }
         state.clients.insert(id);
         Ok(())
@@ -125,7 +125,11 @@ mod tests {
         assert_eq!(arrive(&places), Some((2, None)));
         assert_eq!(arrive(&places), Some((3, None)));
         assert_eq!(arrive(&places), Some((4, Some(2))));
-        assert!(places.enter(2).is_err_and(|why| why.contains("make room")));
+        assert!(
+            places
+                .enter(2)
+                .is_err_and(|why| why.contains("given its place"))
+        );
         assert_eq!(arrive(&places), Some((5, Some(3))));
         assert!(places.is_crowded());
         places.leave(2);
@@ -143,7 +147,7 @@ mod tests {
         assert!(
             places
                 .enter(2)
-                .is_err_and(|why| why.contains("as many clients"))
+                .is_err_and(|why| why.contains("limit on clients"))
         );
         assert_eq!(arrive(&places), None);
         places.leave(1);

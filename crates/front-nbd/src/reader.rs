@@ -32,7 +32,7 @@ pub(crate) async fn run(connection: &Rc<Connection>) {
         tracing::debug!(peer = connection.peer, %error, "receiving failed");
         match error.kind() {
             // Requests that it sent before may still be answered.
-            ErrorKind::UnexpectedEof => connection.note_ending("it has closed the connection"),
+            ErrorKind::UnexpectedEof => connection.note_ending("it closed the connection"),
             _ => connection.end(&error.to_string()),
         }
     }
@@ -110,7 +110,7 @@ async fn act(connection: &Rc<Connection>, reader: &mut Reader) -> io::Result<()>
             Event::AskedWithoutTls => tell_of_tls(connection),
             Event::StartTls => start_tls(connection, reader).await,
             Event::End => {
-                connection.note_ending("it has disconnected");
+                connection.note_ending("it asked to disconnect");
                 connection.close();
             }
         }
@@ -124,7 +124,7 @@ fn tell_of_tls(connection: &Connection) {
         tracing::warn!(
             peer = connection.peer,
             suppressed,
-            "a client was refused: it has asked for the volume without TLS"
+            "a client was refused: it asked for the volume without TLS"
         );
     }
 }
@@ -137,11 +137,14 @@ async fn start_tls(connection: &Connection, reader: &Reader) {
     let is_sent = || connection.is_idle() || connection.is_closing();
     connection.sent.wait_for(|| is_sent().then_some(())).await;
     if !reader.is_empty() {
-        let why = "it has sent something between NBD_OPT_STARTTLS and the reply to that";
+        let why = "it sent data between NBD_OPT_STARTTLS and the reply to it";
         return connection.dismiss(why);
     }
     if let Err(error) = connection.wire.start_tls(offered).await {
-        connection.dismiss(&format!("TLS could not begin: {}", tls::explain(&error)));
+        connection.dismiss(&format!(
+            "the TLS handshake failed: {}",
+            tls::explain(&error)
+        ));
     }
 }
 
@@ -151,7 +154,7 @@ fn begin_transmission(connection: &Connection) {
     }
     let everywhere = &connection.service.everywhere;
     if let Some(suppressed) = everywhere.notices.may_say(Notice::Client, time::now()) {
-        tracing::info!(peer = connection.peer, suppressed, "a client has come");
+        tracing::info!(peer = connection.peer, suppressed, "a client has connected");
     }
 }
 

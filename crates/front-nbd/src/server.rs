@@ -128,25 +128,26 @@ fn not_bound(address: &Address, error: &io::Error) -> StartError {
     let is_unix = matches!(address, Address::Unix(_));
     let mend = match error.kind() {
         ErrorKind::AddrInUse if is_unix => {
-            "another program listens there: end that, remove the socket, or write another path"
+            "another program listens there: stop it, remove the socket, or choose another path"
         }
         ErrorKind::AlreadyExists if is_unix => {
-            "what is there is no socket: remove it, or write another path"
+            "the path exists and is not a socket: remove the file, or choose another path"
         }
-        ErrorKind::NotFound if is_unix => "make its directory first, or write another path",
+        ErrorKind::NotFound if is_unix => "create its directory first, or choose another path",
         ErrorKind::InvalidInput if is_unix => {
-            "the path of a socket has at most 107 bytes: write a shorter one"
+            "the path of a socket has at most 107 bytes: choose a shorter one"
         }
         ErrorKind::AddrInUse => {
-            "another program listens there (`ss -ltnp` shows which): stop it, or write another port"
+            "another program listens there (`ss -ltnp` shows which): stop it, or choose another \
+             port"
         }
         ErrorKind::AddrNotAvailable => {
-            "this machine does not have that address: write one that it has, or 0.0.0.0 for all"
+            "this machine does not have that address: use one that it has, or 0.0.0.0 for all"
         }
         ErrorKind::PermissionDenied => {
-            "write one where this process may listen; ports below 1024 need a privilege"
+            "choose one where this process may listen; ports below 1024 require a privilege"
         }
-        _ => "write another address, or see to it that this process may listen there",
+        _ => "choose another address, or make sure that this process may listen there",
     };
     StartError::Address {
         address: address.clone(),
@@ -284,7 +285,8 @@ impl Door {
                         peer,
                         limit,
                         suppressed,
-                        "a connection was refused: there are as many as there may be; end some of them"
+                        "connection refused: the client limit is reached; disconnect a client \
+                         first"
                     );
                 }
                 return;
@@ -310,7 +312,8 @@ impl Door {
                 tracing::warn!(
                     peer = guest.peer,
                     suppressed,
-                    "a connection in its handshake has made room for a new one"
+                    "closed a connection that was still in its handshake, to make room for a new \
+                     one"
                 );
             }
             if guest.lane.send(Request::MakeRoom(id)).is_err() {

@@ -42,29 +42,31 @@ pub enum TlsError {
     #[error("cannot read {0}: {1}")]
     Unreadable(PathBuf, std::io::Error),
     /// A file is not valid PEM.
-    #[error("{0} is no good PEM file: {1}")]
+    #[error("{0} is not a valid PEM file: {1}")]
     NotPem(PathBuf, pem::Error),
     /// A file contains no certificate.
     #[error(
-        "{0} holds no certificate: it needs a part that begins with -----BEGIN CERTIFICATE-----"
+        "{0} contains no certificate: it needs a section that begins with -----BEGIN \
+         CERTIFICATE-----"
     )]
     NoCertificate(PathBuf),
     /// A file contains no private key.
     #[error(
-        "{0} holds no private key: it needs a part that begins with -----BEGIN PRIVATE KEY-----; one that is \
-         encrypted is written in the clear by: openssl pkey -in {0} -out KEY.pem"
+        "{0} contains no private key: it needs a section that begins with -----BEGIN PRIVATE \
+         KEY-----; decrypt an encrypted key with: openssl pkey -in {0} -out KEY.pem"
     )]
     NoKey(PathBuf),
     /// A private key cannot be used.
     #[error(
-        "the private key in {0} cannot be used: {1}; RSA (2048 bits or more), ECDSA (P-256, P-384) and Ed25519 can"
+        "the private key in {0} cannot be used: {1}; use RSA (2048 bits or more), ECDSA (P-256, \
+         P-384) or Ed25519"
     )]
     Key(PathBuf, rustls::Error),
     /// The certificate does not match the private key, or cannot be used.
-    #[error("the certificate in {0} does not go with the private key in {1}: {2}")]
+    #[error("the certificate in {0} does not match the private key in {1}: {2}")]
     Pair(PathBuf, PathBuf, rustls::Error),
     /// The client CA certificates cannot be used.
-    #[error("the certificates in {0} cannot vouch for clients: {1}")]
+    #[error("the certificates in {0} cannot be used to verify clients: {1}")]
     ClientCa(PathBuf, String),
 }
 
@@ -126,12 +128,12 @@ pub(crate) fn explain(error: &io::Error) -> String {
     };
     match cause {
         CertificateError::ExpiredContext { time, not_after } => format!(
-            "invalid peer certificate: it was valid until {}, and it is {}",
+            "invalid peer certificate: it was valid until {}, and the time is now {}",
             Date::from_unix(not_after.as_secs()),
             Date::from_unix(time.as_secs())
         ),
         CertificateError::NotValidYetContext { time, not_before } => format!(
-            "invalid peer certificate: it is valid from {}, and it is {}",
+            "invalid peer certificate: it is valid from {}, and the time is now {}",
             Date::from_unix(not_before.as_secs()),
             Date::from_unix(time.as_secs())
         ),
@@ -185,7 +187,7 @@ mod tests {
             not_after: at(0),
         };
         let error = io::Error::other(rustls::Error::InvalidCertificate(expired));
-        let told = "invalid peer certificate: it was valid until 1970-01-01 00:00:00 UTC, and it is \
+        let told = "invalid peer certificate: it was valid until 1970-01-01 00:00:00 UTC, and the time is now \
                     2026-11-23 10:23:18 UTC";
         assert_eq!(explain(&error), told);
         assert_eq!(explain(&io::Error::other("else")), "else");

@@ -119,7 +119,8 @@ impl Validity {
     pub(crate) fn doubt(&self, now: Date) -> Option<String> {
         let Validity { from, until } = self;
         let is_valid = (*from..=*until).contains(&now);
-        (!is_valid).then(|| format!("it is valid from {from} until {until}, and it is {now}"))
+        (!is_valid)
+            .then(|| format!("it is valid from {from} until {until}, and the time is now {now}"))
     }
 }
 

@@ -23,11 +23,11 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
             let limit = limits.handshake_time;
             connection.dismiss(&format!("no handshake within {limit:?}"));
         } else if is_late(connection.sending_since.get(), peer_time) {
-            connection.dismiss(&format!("it has taken no replies for {peer_time:?}"));
+            connection.dismiss(&format!("it has read no replies for {peer_time:?}"));
         } else if is_late(connection.receiving_since.get(), 2 * peer_time) {
             let patience = 2 * peer_time;
             connection.dismiss(&format!(
-                "the rest of a request has not come within {patience:?}"
+                "the rest of a request did not arrive within {patience:?}"
             ));
         }
     }

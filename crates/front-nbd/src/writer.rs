@@ -34,7 +34,7 @@ pub(crate) async fn run(connection: Rc<Connection>) {
             if connection.is_closing() && connection.is_idle() {
                 connection.sending_since.set(Some(time::turn_began()));
                 connection.wire.say_goodbye().await;
-                connection.end("all was answered");
+                connection.end("all requests were answered");
                 break;
             }
             send_bytes = FIRST_SEND_BYTES;

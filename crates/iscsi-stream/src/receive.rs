@@ -17,7 +17,7 @@ use iscsi::{
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The peer has closed the stream, between two PDUs or within one.
-    #[error("the peer has closed it")]
+    #[error("the peer closed the connection")]
     Ended,
     /// The connection was lost.
     #[error("the connection was lost: {0}")]

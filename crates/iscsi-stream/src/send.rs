@@ -11,7 +11,7 @@ const PADDING: [u8; 3] = [0; 3];
 
 /// A machine wants to send data of a command whose data is gone: it was not told that the command has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("data of a command that has ended: the protocol machine is wrong")]
+#[error("data of a command that has ended: a bug in the protocol machine")]
 pub struct Forgotten;
 
 /// Whether another PDU fits into a send that should not exceed about `bytes_max` bytes.

@@ -66,7 +66,7 @@ pub enum Error {
         why: &'static str,
     },
     /// A sequence number that is not the expected one.
-    #[error("the peer sent {field} {received} in a {pdu} PDU where {expected} was due")]
+    #[error("the peer sent {field} {received} in a {pdu} PDU instead of {expected}")]
     Sequence {
         /// The PDU's name.
         pdu: &'static str,

@@ -19,7 +19,7 @@ pub(crate) fn pairs(text: &[u8]) -> Result<Vec<(&str, &str)>, Error> {
     let pair = |pair: &'_ str| match pair.split_once('=') {
         None => Err(Error::Text(format!("{:?} has no '='", truncated(pair)))),
         Some((key, _)) if key.is_empty() || key.len() > KEY_LEN_MAX => Err(Error::Text(format!(
-            "{:?} is no key of 1 to 63 bytes",
+            "{:?} is not a key of 1 to 63 bytes",
             truncated(key)
         ))),
         Some(_) => Ok(()),
@@ -146,11 +146,13 @@ pub(crate) fn decode_targets(text: &[u8]) -> Result<Vec<TargetRecord>, Error> {
     for (key, value) in pairs(text)? {
         match (key, targets.last_mut()) {
             ("TargetName", _) if !is_name(value) => {
-                let why = "a name has 1 to 223 bytes, and no white space or control character";
+                let why =
+                    "a name must have 1 to 223 bytes, without white space or control characters";
                 return Err(refused(key, value, why));
             }
             ("TargetAddress", _) if !is_address(value) => {
-                let why = "an address has 1 to 267 bytes, and no white space or control character";
+                let why = "an address must have 1 to 267 bytes, without white space or control \
+                           characters";
                 return Err(refused(key, value, why));
             }
             ("TargetName", _) => {
@@ -161,7 +163,8 @@ pub(crate) fn decode_targets(text: &[u8]) -> Result<Vec<TargetRecord>, Error> {
             }
             ("TargetAddress", Some(target)) => target.addresses.push(value.to_owned()),
             _ => {
-                let why = "only TargetName and then its TargetAddress belong into this answer";
+                let why =
+                    "this response may contain only TargetName, each followed by its TargetAddress";
                 return Err(refused(key, value, why));
             }
         }

@@ -29,19 +29,19 @@ pub enum Violation {
     #[error("the client sets unknown flags: {0:#x}")]
     ClientFlags(u32),
     /// An option does not begin with its magic number.
-    #[error("an option begins with {0:#018x}: this is no NBD client")]
+    #[error("an option begins with {0:#018x}: this is not an NBD client")]
     OptionMagic(u64),
     /// A request does not begin with its magic number.
     #[error("a request begins with {0:#010x}: the client has lost its place in the stream")]
     RequestMagic(u32),
     /// The client keeps sending options.
-    #[error("more than {0} options before the transmission")]
+    #[error("the client sent more than {0} options before the transmission phase")]
     TooManyOptions(u32),
     /// NBD_OPT_EXPORT_NAME for an unknown export: the option has no error reply.
-    #[error("there is no export called {0:?}; the one that is served is called {1:?}")]
+    #[error("there is no export called {0:?}; the only one is called {1:?}")]
     NoSuchExport(String, String),
     /// NBD_OPT_EXPORT_NAME before TLS: the option has no error reply.
-    #[error("the client asks for the export without TLS, which is needed here")]
+    #[error("the client asks for the export without TLS, which is required here")]
     WithoutTls,
     /// More data follows than is worth discarding to send a proper error reply.
     #[error("{0} bytes follow, which is more than any client needs to send at once")]

@@ -37,7 +37,7 @@ impl<'a> Data<'a> {
         let (taken, rest) = self
             .0
             .split_at_checked(len)
-            .ok_or(Malformed("its data end too early"))?;
+            .ok_or(Malformed("its data is truncated"))?;
         self.0 = rest;
         Ok(taken)
     }
@@ -63,7 +63,7 @@ impl<'a> Data<'a> {
     fn end(self) -> Result<(), Malformed> {
         match self.0.is_empty() {
             true => Ok(()),
-            false => Err(Malformed("its data go on behind their end")),
+            false => Err(Malformed("it has trailing data")),
         }
     }
 }

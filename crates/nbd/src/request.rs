@@ -194,7 +194,7 @@ fn command_of(
     let unknown = flags & !(allowed | command_flag::FUA);
     if unknown != 0 {
         return Err(invalid(format!(
-            "a request of type {kind} has no flags {unknown:#x} here"
+            "a request of type {kind} does not support the flags {unknown:#x}"
         )));
     }
     let fua = flags & command_flag::FUA != 0;
@@ -212,7 +212,7 @@ fn command_of(
         let max = export.block.payload_max;
         return Err((
             error,
-            format!("{len} bytes are more than the {max} that a request may have"),
+            format!("a request of {len} bytes exceeds the maximum of {max}"),
         ));
     }
     match kind {
@@ -225,7 +225,7 @@ fn command_of(
         | command::BLOCK_STATUS => check_range(export, kind, at, len)?,
         kind => {
             return Err(invalid(format!(
-                "there are no requests of type {kind} here"
+                "requests of type {kind} are not supported"
             )));
         }
     }
@@ -233,7 +233,7 @@ fn command_of(
         command::READ => Command::Read { at, len },
         command::WRITE => Command::Write { at, len, fua },
         command::TRIM if export.can_trim => Command::Trim { at, len, fua },
-        command::TRIM => return Err(invalid("this export takes no trims")),
+        command::TRIM => return Err(invalid("this export does not support trim")),
         command::WRITE_ZEROES => Command::WriteZeroes {
             at,
             len,
@@ -253,7 +253,7 @@ fn command_of(
 
 fn check_range(export: &Export, kind: u16, at: u64, len: u32) -> Result<(), Refusal> {
     if len == 0 {
-        return Err(invalid("a length of zero"));
+        return Err(invalid("the length is zero"));
     }
     let block = u64::from(export.block.minimum);
     let end = at.checked_add(len.into());

@@ -186,7 +186,7 @@ impl Server {
                 self.refuse(
                     option,
                     option_reply::TLS_REQUIRED,
-                    "begin with TLS (NBD_OPT_STARTTLS)",
+                    "start TLS first (NBD_OPT_STARTTLS)",
                 );
                 if matches!(option, option::INFO | option::GO) && !self.has_asked_without_tls {
                     self.has_asked_without_tls = true;
@@ -226,7 +226,7 @@ impl Server {
             _ => self.refuse(
                 option,
                 option_reply::UNSUPPORTED,
-                "there is no such option here",
+                "this option is not supported",
             ),
         }
         Ok(())
@@ -239,10 +239,10 @@ impl Server {
             return self.refuse_data(option);
         }
         if self.is_secure {
-            return self.refuse(option, option_reply::INVALID, "TLS is on already");
+            return self.refuse(option, option_reply::INVALID, "TLS is already active");
         }
         if !self.has_tls || !is_fixed {
-            return self.refuse(option, option_reply::POLICY, "there is no TLS here");
+            return self.refuse(option, option_reply::POLICY, "TLS is not configured");
         }
         self.is_secure = true;
         // Discards everything negotiated before TLS, which an attacker could have injected.
@@ -283,7 +283,7 @@ impl Server {
 
     fn tell_contexts(&mut self, option: u32, request: &ContextRequest<'_>) {
         if !self.agreed.is_structured {
-            let why = "block status needs structured replies (NBD_OPT_STRUCTURED_REPLY)";
+            let why = "block status requires structured replies (NBD_OPT_STRUCTURED_REPLY)";
             return self.refuse(option, option_reply::INVALID, why);
         }
         if !self.export.is_called(request.name) {
@@ -338,7 +338,7 @@ impl Server {
 
     fn refuse_unknown(&mut self, option: u32) {
         let message = format!(
-            "there is no such export; the one that is served is called {:?}",
+            "there is no such export; the only one is called {:?}",
             self.export.name
         );
         self.refuse(option, option_reply::UNKNOWN, &message);

@@ -52,7 +52,7 @@ mod tests {
         let error = portals([any, taken]).expect_err("it is taken");
         let said = error.to_string();
         assert!(
-            said.contains(&taken.to_string()) && said.contains("write another port"),
+            said.contains(&taken.to_string()) && said.contains("choose another port"),
             "{said}"
         );
         let nowhere = "192.0.2.1:3260".parse().expect("an address");

@@ -15,7 +15,7 @@ pub enum LunError {
     #[error("LUN {0} is too large: use a number up to 16777215")]
     TooLarge(u32),
     /// A well-known, hierarchical or vendor-specific LUN.
-    #[error("LUN field {0:016x} uses an addressing method that no logical unit here has")]
+    #[error("LUN field {0:016x} uses an addressing method that is not supported")]
     Method(u64),
 }
 

@@ -22,7 +22,7 @@ pub fn allocation(volume: &dyn Volume, at: u64, len: u64) -> LaneFuture<'_, Resu
 
 /// For a volume whose [`Volume::atomic_writes`] is `None`: refuses.
 pub fn write_atomic<'a>() -> LaneFuture<'a, Result<()>> {
-    let why = "the volume cannot write all or nothing";
+    let why = "the volume does not support atomic writes";
     LaneFuture::new(async move { Err(Error::new(ErrorKind::Configuration, why)) })
 }
 

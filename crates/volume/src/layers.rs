@@ -154,7 +154,7 @@ impl Watch {
 
 /// Keeps a watch current on this thread while it lives.
 #[derive(Debug)]
-#[must_use = "dropped at once it watches over nothing"]
+#[must_use = "dropping it at once ends the watch"]
 pub struct Entered {
     before: Option<Watch>,
 }

@@ -30,7 +30,7 @@ pub(crate) async fn mark_local(volume: &dyn Volume, claim: &Claim, is_locked: bo
     volume.write(MARK_AT, claim.block(), fua).await?;
     let block = volume.read(MARK_AT, MARK_BYTES).await?.to_vec();
     claim.is_marked(&block).map_err(|other| {
-        let message = format!("its claim was written and reads back as that of {other}");
+        let message = format!("its claim was written, but what reads back is the claim of {other}");
         Error::new(ErrorKind::Medium, message)
     })
 }

@@ -121,7 +121,7 @@ fn a_cache_hit_from_another_lane() {
     const COUNT: u32 = 20_000;
     let text = "db.cache = { size = \"64MiB\", of = { ram = { size = \"32MiB\" } } }";
     let volumes = toml::from_str(text).expect("it parses");
-    let mut graph = Graph::new(volumes, Path::new(".")).expect("it can be meant");
+    let mut graph = Graph::new(volumes, Path::new(".")).expect("the configuration is valid");
     let (here, other) = (Lane::new(&LaneConfig::default()), OtherLane::start());
     let here = here.expect("io_uring works here");
     for (name, home) in [

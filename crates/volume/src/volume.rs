@@ -154,13 +154,14 @@ impl AtomicWrites {
             return Ok(());
         }
         let longest = self.max_bytes.map_or_else(
-            || "any length".to_owned(),
+            || "of any length".to_owned(),
             |max| format!("at most {max} bytes"),
         );
         Err(Error::new(
             ErrorKind::Misaligned,
             format!(
-                "an atomic write of {len} bytes at {at}: it takes whole units of {unit} bytes, {longest}"
+                "an atomic write of {len} bytes at {at} is not possible: it must be whole units of \
+                 {unit} bytes, {longest}"
             ),
         ))
     }

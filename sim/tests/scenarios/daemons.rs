@@ -22,7 +22,7 @@ const ROUNDS: usize = 3;
 
 /// Log lines for events that no client can see.
 const LOGGED_IN_AGAIN: &str = "logged in again target_name=\"iqn.2026-11.io.sanstone:storage\"";
-const CLAIM_REPLACED: &str = "replacing a claim that was left by an owner that has ended";
+const CLAIM_REPLACED: &str = "replacing the claim of an owner that has stopped";
 
 /// How often the hard cases occurred, over all seeds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -105,7 +105,7 @@ fn run<T>(seed: u64, delays: Delays, scenario: impl AsyncFnOnce(SharedVolume) ->
         target.start();
         target.ready().await;
         let volumes: Volumes = toml::from_str(&used).expect("it parses");
-        let mut graph = Graph::new(volumes, Path::new("/")).expect("it can be meant");
+        let mut graph = Graph::new(volumes, Path::new("/")).expect("the configuration is valid");
         graph.set_watched(true);
         let tree = graph.open("disk", &home).await.expect("it is served");
         let volume = tree.on_lane().await.expect("it is open");

@@ -336,7 +336,7 @@ fn who_takes_or_sends_nothing_is_sent_away_and_the_silent_are_not() {
             streams.push(bench.by_hand().await);
         }
         let refused = NbdClient::start(addr, true).await;
-        assert!(refused.is_err(), "there are as many as there may be");
+        assert!(refused.is_err(), "the client limit is reached");
         // Other clients still get memory.
         join_all(crowd(bench, std::slice::from_ref(&quiet), 10)).await;
         time::sleep(3 * LIMITS.peer_time).await;

@@ -136,7 +136,7 @@ impl Task {
             _ => 0,
         };
         if len == 0 || len > left.min(parameters.max_burst_length) {
-            let why = "it must be within the command's data and MaxBurstLength";
+            let why = "it must stay within the command's data and MaxBurstLength";
             return Err(refuse("Desired Data Transfer Length", len, why));
         }
         if r2t.target_transfer_tag.get() == RESERVED_TAG {

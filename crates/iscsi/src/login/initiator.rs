@@ -141,11 +141,11 @@ impl InitiatorLogin {
         let (current, granted) = Transition::of(response.flags);
         let flags = u64::from(response.flags);
         if current != self.stage {
-            return Err(field("CSG", flags, "the stage of the request was due"));
+            return Err(field("CSG", flags, "it must be the stage of the request"));
         }
         if response.flags & CONTINUE != 0 {
             return match granted.transit {
-                true => Err(field("flags", flags, "T and C exclude each other")),
+                true => Err(field("flags", flags, "T and C must not both be set")),
                 false => {
                     self.transit = false;
                     Ok(Step::Request(self.stage << 2, Vec::new()))
@@ -169,7 +169,11 @@ impl InitiatorLogin {
             ));
         }
         if !self.transit || granted.next != self.wanted_stage() {
-            return Err(field("NSG", flags, "the stage that was asked for was due"));
+            return Err(field(
+                "NSG",
+                flags,
+                "it must be the stage that was asked for",
+            ));
         }
         self.stage = granted.next;
         if self.stage == FULL_FEATURE {
@@ -193,7 +197,7 @@ impl InitiatorLogin {
                 .map_err(Error::Authentication),
             None if method.is_some_and(|method| method != "None") || !keys.is_empty() => {
                 Err(Error::Authentication(
-                    "the target wants authentication, and none is configured; write `chap`",
+                    "the target requires authentication, but none is configured; add `chap`",
                 ))
             }
             None => Ok(Next::Leave),

@@ -192,7 +192,7 @@ impl TargetLogin {
             return Err(self.wrong("ISID, TSIH, CID or task tag changed between its requests"));
         }
         if !legal_stage {
-            return Err(self.wrong("its request names a stage that is not possible"));
+            return Err(self.wrong("its request names a stage that is not allowed"));
         }
         self.requested = requested;
         Ok(())
@@ -220,7 +220,7 @@ impl TargetLogin {
             // libiscsi repeats these keys in the operational stage (§13.4, §13.5, §13.21 allow them once); repeating
             // the same value does no harm.
             "InitiatorName" | "TargetName" if !text::is_name(value) => {
-                return Err(self.wrong("its InitiatorName or TargetName is no iSCSI name"));
+                return Err(self.wrong("its InitiatorName or TargetName is not an iSCSI name"));
             }
             "InitiatorName" => {
                 let name = text::folded_name(value);
@@ -235,7 +235,7 @@ impl TargetLogin {
                 if leading && self.who.target_name.is_none() {
                     self.who.target_name = name;
                 } else if self.who.target_name != name {
-                    return Err(self.wrong("its TargetName changed, or came late"));
+                    return Err(self.wrong("its TargetName changed or came late"));
                 }
             }
             "InitiatorAlias" if value.len() <= 255 => {
@@ -261,7 +261,7 @@ impl TargetLogin {
             _ => match self.negotiation.take(key, value) {
                 Ok(Some(answer)) => text::push(&mut self.reply, key, &answer),
                 Ok(None) => {}
-                Err(_) => return Err(self.wrong("a key has a value that is not possible")),
+                Err(_) => return Err(self.wrong("a key has an invalid value")),
             },
         }
         Ok(())
@@ -321,7 +321,9 @@ impl TargetLogin {
             }
             if methods.is_some() {
                 if !offers("None") {
-                    return Err(self.fail(None, "it insists on a method, and none is configured"));
+                    return Err(
+                        self.fail(None, "it requires authentication, but none is configured")
+                    );
                 }
                 text::push(&mut self.reply, "AuthMethod", "None");
             }
@@ -345,7 +347,7 @@ impl TargetLogin {
         }
         let leaves = self.stage != SECURITY || self.requested.transit;
         if leaves && !chap.is_agreed() {
-            return Err(self.fail(None, "it wants to go on without authentication"));
+            return Err(self.fail(None, "it tries to continue without authentication"));
         }
         self.requested.transit = false;
         Ok(())

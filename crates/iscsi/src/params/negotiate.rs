@@ -58,7 +58,11 @@ impl Negotiation {
             return Ok((value != "NotUnderstood").then(|| "NotUnderstood".to_owned()));
         };
         if self.received & bit(key) != 0 {
-            return Err(refused(key, value, "a key may be sent once in a login"));
+            return Err(refused(
+                key,
+                value,
+                "a key may be sent only once in a login",
+            ));
         }
         self.received |= bit(key);
         if self.offered & bit(key) != 0 && !matches!(key.rule(), Rule::Declared(..)) {
@@ -117,7 +121,7 @@ impl Negotiation {
             Rule::Declared(..) | Rule::Fixed(_) => None,
         };
         let answer =
-            allowed.ok_or_else(|| refused(key, value, "no possible answer to what we offered"))?;
+            allowed.ok_or_else(|| refused(key, value, "not a possible answer to our offer"))?;
         key.store(answer, &mut self.parameters);
         Ok(())
     }

@@ -44,7 +44,7 @@ impl<'a> AdditionalHeaders<'a> {
                     return Err(field(
                         "AHSType",
                         kind.into(),
-                        "1 or 2 with its length was due",
+                        "it must be 1 or 2, with the length of that type",
                     ));
                 }
             }

@@ -210,7 +210,7 @@ impl TargetConnection {
         let tag = u32::from_be_bytes(pdu::Bhs::of(bhs).initiator_task_tag);
         let (true, Vacant(place)) = (tag != RESERVED_TAG, self.tags.entry(tag)) else {
             let field = "Initiator Task Tag";
-            let why = "a tag that no open task has was due";
+            let why = "an open task already has this tag";
             let error = Error::Field {
                 pdu: "request",
                 field,
@@ -315,7 +315,7 @@ impl TargetConnection {
         }
         let more = request.flags & FINAL == 0;
         if more && (!writes || self.parameters.initial_r2t) {
-            let why = "F=1 was due: no unsolicited Data-Out may follow";
+            let why = "F must be 1: no unsolicited Data-Out may follow";
             return Err(field("flags", request.flags.into(), why));
         }
         let unsolicited_end = more

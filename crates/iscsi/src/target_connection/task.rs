@@ -167,7 +167,7 @@ impl Task {
                 return Err(refuse(
                     "Target Transfer Tag",
                     tag,
-                    "no unsolicited data was due",
+                    "no unsolicited data is expected",
                 ));
             };
             if len > end - self.received {
@@ -188,7 +188,7 @@ impl Task {
                 return Err(refuse(
                     "Target Transfer Tag",
                     tag,
-                    "the oldest open R2T was due",
+                    "it must be that of the oldest open R2T",
                 ));
             };
             if len > open.len - open.received {
@@ -242,7 +242,7 @@ impl Task {
             }
             _ => {
                 let (pdu, field) = ("Data-Out", "Target Transfer Tag");
-                let why = "no such data was due";
+                let why = "no such data is expected";
                 return Err(Error::Field {
                     pdu,
                     field,

@@ -154,7 +154,10 @@ fn a_target_that_proves_nothing_or_the_wrong_thing_is_left() {
     )
     .unwrap();
     assert_refused_by_initiator(&mut pair(Some(mutual()), Some(wrong)), "that of `mutual`");
-    assert_refused_by_target(&mut pair(Some(mutual()), Some(one_way())), "no `mutual`");
+    assert_refused_by_target(
+        &mut pair(Some(mutual()), Some(one_way())),
+        "`mutual` is not configured",
+    );
 }
 
 #[test]
@@ -178,7 +181,7 @@ fn no_common_algorithm_is_refused() {
 fn a_challenge_of_our_own_is_refused() {
     let mut pair = pair(Some(mutual()), Some(mutual()));
     pair.target.authentication = with_random(mutual(), 1);
-    assert_refused_by_initiator(&mut pair, "the one that we are about to send");
+    assert_refused_by_initiator(&mut pair, "our own, reflected");
 }
 
 /// DataSegmentLength.
@@ -269,7 +272,7 @@ impl Words {
             Some((LoginStatus::AUTHENTICATION_FAILURE, Some(why))) => {
                 assert!(why.contains(part_of_why), "{why}");
             }
-            other => panic!("{other:?} where {part_of_why:?} was due"),
+            other => panic!("{other:?} instead of {part_of_why:?}"),
         }
         assert!(!self.target.wants_read());
     }
@@ -474,28 +477,28 @@ fn an_initiator_does_not_let_itself_be_downgraded() {
     const CHALLENGE: (u8, &str) = (0, "CHAP_A=5 CHAP_I=7 CHAP_C=0x0011223344556677 ");
     const METHOD: (u8, &str) = (0, "AuthMethod=CHAP ");
     let cases: [(&[(u8, &str)], &str); 12] = [
-        (&[(0, "AuthMethod=None ")], "does not take CHAP"),
+        (&[(0, "AuthMethod=None ")], "does not accept CHAP"),
         (
             &[(SECURITY_LEAVE, "AuthMethod=None ")],
-            "does not take CHAP",
+            "does not accept CHAP",
         ),
-        (&[(SECURITY_LEAVE, "")], "does not take CHAP"),
-        (&[(0, "AuthMethod=Reject ")], "does not take CHAP"),
+        (&[(SECURITY_LEAVE, "")], "does not accept CHAP"),
+        (&[(0, "AuthMethod=Reject ")], "does not accept CHAP"),
         (&[METHOD, METHOD], "out of turn"),
         (
             &[METHOD, (0, "CHAP_A=9 CHAP_I=7 CHAP_C=0x00 ")],
             "none of the algorithms",
         ),
         (&[METHOD, (0, "CHAP_A=5 CHAP_I=7 ")], "belong together"),
-        (&[METHOD, (0, "CHAP_A=5 ")], "were due"),
-        (&[METHOD, (SECURITY_LEAVE, "")], "were due"),
+        (&[METHOD, (0, "CHAP_A=5 ")], "did not send CHAP_I"),
+        (&[METHOD, (SECURITY_LEAVE, "")], "did not send CHAP_A"),
         (
             &[METHOD, CHALLENGE, (SECURITY_LEAVE, "")],
-            "does not prove who it is",
+            "did not authenticate itself",
         ),
         (
             &[METHOD, CHALLENGE, (0, ""), (SECURITY_LEAVE, "")],
-            "does not prove who it is",
+            "did not authenticate itself",
         ),
         (
             &[
@@ -503,7 +506,7 @@ fn an_initiator_does_not_let_itself_be_downgraded() {
                 CHALLENGE,
                 (SECURITY_LEAVE, "CHAP_N=disk CHAP_R=0x00 "),
             ],
-            "does not prove",
+            "did not authenticate",
         ),
     ];
     for (responses, part_of_why) in cases {

@@ -529,8 +529,8 @@ fn replies_have_chunks_where_that_was_agreed() {
     };
     let read = client.request(&request(0, 4, 1024, 512));
     let mut expected = chunk(1, 0);
-    expected[18] = 2; // 512 bytes…
-    expected[19] = 8; // … behind their offset.
+    expected[18] = 2; // 512 bytes ...
+    expected[19] = 8; // ... after their offset.
     expected.extend(1024u64.to_be_bytes());
     assert_eq!(read.data()[..], expected);
     let status = client.request(&request(7, 8, 1024, 4096));

@@ -88,7 +88,8 @@ impl Mark {
             Err(Unreadable::Foreign | Unreadable::OtherKind(_)) => return Found::Data,
             Err(Unreadable::OtherVersion(version)) => {
                 return Found::Unreadable(format!(
-                    "a claim of version {version}, where this release knows version {VERSION}"
+                    "an unknown owner (claim of version {version}; this release supports version \
+                     {VERSION})"
                 ));
             }
             Err(Unreadable::Damaged) => return Found::Damaged,

@@ -35,7 +35,7 @@ pub const DOUBT: Duration = Duration::from_secs(3);
 const RESERVED_BYTES: u64 = 1 << 20;
 
 /// Stands for the owner of a child whose mark is damaged.
-const A_DAMAGED: &str = "a damaged claim";
+const A_DAMAGED: &str = "an unknown owner (damaged claim)";
 
 /// The owner of claims: one per process, whatever it opens.
 #[derive(Clone)]
@@ -154,7 +154,7 @@ impl Claim {
     pub fn new(owner: &Owner, children: usize, others: Others, since_unix_s: u64) -> Result<Claim> {
         let mut nonce = [0; 16];
         engine::random::fill(&mut nonce).map_err(|error| {
-            let message = format!("no random bytes for a claim: {error}");
+            let message = format!("cannot generate random bytes for a claim: {error}");
             Error::new(ErrorKind::Unreachable, message)
         })?;
         let mark = Mark {
@@ -230,8 +230,8 @@ impl Claim {
         let error = Error::new(
             ErrorKind::Preempted,
             format!(
-                "{child} was taken over by {by}: this volume refuses all I/O from now on; stop this \
-                 daemon, or start it again when the other one has ended"
+                "{child} was taken over by {by}: this volume now refuses all I/O; stop this \
+                 daemon, or restart it after the other owner has stopped"
             ),
         );
         self.shared.is_preempted.store(true, Relaxed);
@@ -295,10 +295,10 @@ impl Claim {
         match Mark::decode(block) {
             Found::Mark(found) if found.nonce == self.shared.mark.nonce => Ok(()),
             Found::Mark(found) => Err(found.describe()),
-            Found::Nothing => Err("another one that has ended since".to_owned()),
+            Found::Nothing => Err("another owner, which has since released it".to_owned()),
             Found::Unreadable(what) => Err(what),
             Found::Damaged => Err(A_DAMAGED.to_owned()),
-            Found::Data => Err("somebody who overwrote the claim".to_owned()),
+            Found::Data => Err("an unknown owner that overwrote the claim".to_owned()),
         }
     }
 
@@ -341,8 +341,8 @@ pub(crate) fn refuse_alive(owner: &str) -> Error {
     Error::new(
         ErrorKind::Claimed,
         format!(
-            "it is in use by {owner}; stop that one. If it is gone for good, run `sanstone volume \
-             take-over -c FILE NAME`"
+            "it is in use by {owner}; stop that owner or, if it is gone for good, run `sanstone \
+             volume take-over -c FILE NAME`"
         ),
     )
 }
@@ -352,8 +352,8 @@ pub(crate) fn refuse_unfenced(owner: &str) -> Error {
     Error::new(
         ErrorKind::Claimed,
         format!(
-            "it is in use by {owner}, which nothing here can keep from writing on: make sure that \
-             it is off, then say --force"
+            "it is in use by {owner}, and nothing here can stop that owner's writes: make sure \
+             that it is switched off, then add --force"
         ),
     )
 }
@@ -362,8 +362,8 @@ pub(crate) fn refuse_unfenced(owner: &str) -> Error {
 pub(crate) fn refuse_ours() -> Error {
     Error::new(
         ErrorKind::Configuration,
-        "it is the same disk as another child, or is used by another volume of this configuration; \
-         give each child a disk of its own",
+        "it is the same disk as another child, or another volume of this configuration uses it; \
+         give each child its own disk",
     )
 }
 
@@ -381,10 +381,7 @@ pub(crate) fn refuse_data() -> Error {
 /// Logs that a dead owner's claim is replaced.
 pub(crate) fn tell_replaced(mark: &Mark) {
     let owner = mark.describe();
-    tracing::info!(
-        owner,
-        "replacing a claim that was left by an owner that has ended"
-    );
+    tracing::info!(owner, "replacing the claim of an owner that has stopped");
 }
 
 /// Whether a child's first MiB contains a mark of any owner and version.

@@ -124,12 +124,12 @@ fn what_is_wrong_is_said_with_its_place_and_the_mend() {
         (
             r#"volume.a.throttle = { rate = "1Gbit/s", of = 7 }"#,
             "7",
-            "expected a volume: the name of one",
+            "expected a volume: its name",
         ),
         (
             r#"volume.a.throttle = { rate = "1Gbit/s", of = { ram = { size = "1MiB" }, file = { path = "x" } } }"#,
             "{ ram",
-            "a volume has one kind, but here are \"file\" and \"ram\"",
+            "a volume has one kind, but this one has \"file\" and \"ram\"",
         ),
         (
             r#"volume.a.throttle = { rate = "1Gbit/s", of = { } }"#,
@@ -165,7 +165,7 @@ fn what_is_wrong_is_said_with_its_place_and_the_mend() {
         (
             r#"volume.a.iscsi = { url = "iscsi://h/iqn.x:y/0", request_timeout = "0s" }"#,
             "\"0s\"",
-            "lets nothing happen",
+            "leaves no time",
         ),
         (
             r#"volume.a.iscsi = { url = "iscsi://h/iqn.x:y/0", initiator = "foo bar" }"#,
@@ -175,7 +175,7 @@ fn what_is_wrong_is_said_with_its_place_and_the_mend() {
         (
             r#"volume.a.iscsi = { url = "iscsi://h/iqn.x:y/0", initiator = "" }"#,
             "\"\" }",
-            "or nothing for this host's own",
+            "or remove it to use this host's own name",
         ),
         (
             r#"volume.a.recorder = { of = { file = { path = "x" } } }"#,
@@ -185,12 +185,12 @@ fn what_is_wrong_is_said_with_its_place_and_the_mend() {
         (
             r#"volume.a.fault = { rules = [{ on = "read" }], of = { ram = { size = "1MiB" } } }"#,
             "{ on",
-            "a fault rule does one thing",
+            "a fault rule does exactly one thing",
         ),
         (
             r#"volume."a b".ram = { size = "1MiB" }"#,
             "",
-            "\"a b\" cannot name a volume",
+            "\"a b\" is not a valid volume name",
         ),
     ] {
         let error = read(text).expect_err(text);
@@ -267,7 +267,7 @@ fn a_volume_that_another_one_reaches_by_two_ways_is_refused() {
     let error = read(text).expect_err("two ways");
     let message = error.message();
     assert!(
-        message.contains("\"db\" reaches \"disk\" by two ways"),
+        message.contains("\"db\" reaches \"disk\" in two ways"),
         "{message}"
     );
     read(&text.replace("[\"quick\", \"slow\"]", "[\"quick\"]")).expect("one way");

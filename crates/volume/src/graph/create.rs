@@ -40,8 +40,8 @@ impl Graph {
         let node = self.volumes.find(name, &Node::named(name))?.clone();
         let Some(family) = find_family(&node) else {
             let message = format!(
-                "volume \"{name}\" has no stripe or concat in it: only these are created, other volumes are \
-                 made when they are first served"
+                "volume \"{name}\" contains no stripe or concat: only these need `create`; other \
+                 volumes are created when they are first served"
             );
             return Err(ConfigError::new(node.span.clone(), message));
         };
@@ -88,7 +88,8 @@ impl Graph {
         let node = self.volumes.find(name, &Node::named(name))?;
         if find_family(node).is_none() {
             let message = format!(
-                "volume \"{name}\" has no stripe or concat in it: only these have an owner to take over from"
+                "volume \"{name}\" contains no stripe or concat: only these have an owner to take \
+                 over from"
             );
             return Err(ConfigError::new(node.span.clone(), message));
         }

@@ -260,8 +260,8 @@ impl Graph {
         let gone = open.filter(|file| !file.is_at_its_path());
         gone.map(|file| {
             format!(
-                "{} was removed, renamed or replaced while it is served: what is written goes to the \
-                 file that it was, which is lost when the daemon stops unless it has another name; \
+                "{} was removed, renamed or replaced while it is served: writes still go to the \
+                 original file, which is lost when the daemon stops unless it has another name; \
                  copy it from /proc/{}/fd before that",
                 file.path().display(),
                 std::process::id()

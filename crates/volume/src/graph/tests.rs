@@ -24,7 +24,7 @@ use crate::{
 };
 
 fn graph(text: &str, base: &Path) -> Graph {
-    Graph::new(toml::from_str(text).expect("it parses"), base).expect("it can be meant")
+    Graph::new(toml::from_str(text).expect("it parses"), base).expect("the configuration is valid")
 }
 
 /// A lane on a thread of its own, until dropped.
@@ -412,11 +412,11 @@ fn a_check_finds_what_would_fail_and_changes_nothing() {
     let findings = graph(text, scratch.path()).check();
     let messages: Vec<&str> = findings.errors.iter().map(ConfigError::message).collect();
     for part in [
-        "give it a size to have it made",
-        "has 4096 bytes, fewer than the size of 1048576",
-        "its directory is not there (No such file",
+        "give it a size, such as",
+        "has 4096 bytes, less than its configured size of 1048576",
+        "its directory cannot be accessed (No such file",
         "is a directory",
-        "is used by \"again\" already",
+        "is already used by \"again\"",
     ] {
         assert!(
             messages.iter().any(|message| message.contains(part)),
@@ -680,7 +680,7 @@ fn the_name_of_a_host_is_looked_up_while_its_lane_goes_on() {
             let other = engine::spawn(async {});
             let error = graph.open("db", &host.lane(0)).await;
             let error = error.expect_err("no machine is called so").to_string();
-            let why = "\"nowhere\" cannot be looked up: it has no address";
+            let why = "\"nowhere\" cannot be resolved: it has no address";
             assert!(error.contains(why), "{error}");
             assert!(other.is_finished());
         });

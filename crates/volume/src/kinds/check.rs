@@ -62,7 +62,7 @@ impl Volumes {
                 format!(
                     "there is no volume called \"{name}\"; {}",
                     match names.len() {
-                        0 => format!("write a table [volume.{name}]"),
+                        0 => format!("add a table [volume.{name}]"),
                         1 => format!("there is only \"{}\"", names[0]),
                         _ => format!("there are {}", names.join(", ")),
                     }
@@ -99,8 +99,8 @@ impl Volumes {
             for (child, reference) in named {
                 if !seen.insert(child) {
                     let message = format!(
-                        "\"{name}\" reaches \"{child}\" by two ways, whose writes would overwrite each \
-                         other and go past each other's caches; name it once"
+                        "\"{name}\" reaches \"{child}\" in two ways, whose writes would overwrite \
+                         each other and bypass each other's caches; name it once"
                     );
                     return Err(ConfigError::new(reference.span.clone(), message));
                 }
@@ -124,9 +124,9 @@ impl Volumes {
             None => Ok(()),
             Some(disk) => {
                 let message = format!(
-                    "the {} does not see what others write to {}; write only_writer = true into it if \
-                     nobody else ever does, or put it before a stripe, which keeps others out (a stripe of \
-                     one disk does, too)",
+                    "the {} does not see what others write to {}; set only_writer = true in it if \
+                     nobody else ever writes there, or put it above a stripe, which keeps others \
+                     out (a stripe of one disk does, too)",
                     kind.name(),
                     disk.describe()
                 );
@@ -165,7 +165,7 @@ impl Volumes {
                 return Err(ConfigError::new(
                     node.span.clone(),
                     format!(
-                        "volume \"{child}\" would contain itself ({}); take one of these out",
+                        "volume \"{child}\" would contain itself ({}); remove one of these",
                         circle.join(" of ")
                     ),
                 ));
@@ -193,8 +193,8 @@ fn check_name(name: &str, node: &Node) -> Result<(), ConfigError> {
         return Err(ConfigError::new(
             node.span.clone(),
             format!(
-                "\"{name}\" cannot name a volume; use 1 to {NAME_BYTES_MAX} letters, digits, dots, \
-                 dashes and underscores"
+                "\"{name}\" is not a valid volume name; use 1 to {NAME_BYTES_MAX} letters, digits, \
+                 dots, dashes and underscores"
             ),
         ));
     }

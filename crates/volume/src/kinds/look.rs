@@ -6,7 +6,7 @@ use super::{Node, Volumes, What};
 use crate::{part::ByType, values::ConfigError};
 
 /// The advice to a user who names a medium twice.
-pub(crate) const USE_IT_TWICE: &str = "to use it twice, name one volume in two places";
+pub(crate) const USE_IT_TWICE: &str = "to use it twice, name the same volume in both places";
 
 /// The findings of [`Graph::check`](crate::graph::Graph::check).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -87,7 +87,8 @@ impl<'a> Look<'a> {
                  each disk once"
             ),
             false => format!(
-                "{medium} is used by \"{other}\" already, and \"{}\" would overwrite it; {USE_IT_TWICE}",
+                "{medium} is already used by \"{other}\", and \"{}\" would overwrite it; \
+                 {USE_IT_TWICE}",
                 self.volume
             ),
         }

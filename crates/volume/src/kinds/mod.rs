@@ -120,7 +120,7 @@ fn no_kind(name: &str) -> String {
         "path" => "file = { path = \"…\" }",
         "type" | "kind" => {
             return format!(
-                "a volume's {name} is the key of its settings; in place of {name} = \"file\" and \
+                "a volume's {name} is the key of its settings: instead of {name} = \"file\" and \
                  path = \"…\" write file = {{ path = \"…\" }}"
             );
         }

@@ -97,7 +97,8 @@ impl<'de> Deserialize<'de> for What {
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(
-                    "a volume: the name of one in quotes, or a table as { ram = { size = \"1GiB\" } }",
+                    "a volume: its name in quotes, or a table such as { ram = { size = \"1GiB\" } \
+                     }",
                 )
             }
 
@@ -108,14 +109,15 @@ impl<'de> Deserialize<'de> for What {
             fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<What, A::Error> {
                 let Some(name) = map.next_key::<String>()? else {
                     return Err(de::Error::custom(
-                        "a volume needs a kind; write one as ram = { size = \"1GiB\" }",
+                        "a volume needs a kind, such as ram = { size = \"1GiB\" }",
                     ));
                 };
                 let kind = Kind::read(&name, &mut map)?;
                 if let Some(second) = map.next_key::<String>()? {
                     return Err(de::Error::custom(format!(
-                        "a volume has one kind, but here are \"{name}\" and \"{second}\"; settings of \
-                         \"{name}\" go inside its braces, another volume into a table of its own"
+                        "a volume has one kind, but this one has \"{name}\" and \"{second}\"; put \
+                         settings of \"{name}\" inside its braces, and another volume into its own \
+                         table"
                     )));
                 }
                 Ok(What::Inline(Box::new(kind)))

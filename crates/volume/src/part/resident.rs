@@ -110,8 +110,5 @@ fn here<T: Clone + 'static>(number: u64) -> Result<T> {
 }
 
 fn lane_ended() -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        "the lane on which the volume lives has ended",
-    )
+    Error::new(ErrorKind::Unreachable, "the volume's lane has ended")
 }

@@ -26,7 +26,7 @@ impl BlockSize {
             return Err(ConfigError::at(
                 size,
                 match bytes {
-                    0 => format!("a volume of 0 bytes holds nothing; write \"{below}\" or more"),
+                    0 => format!("a volume of 0 bytes cannot hold data; write \"{below}\" or more"),
                     _ => format!(
                         "a size of {bytes} bytes is not a whole number of blocks of {block} bytes; write \
                          \"{below}\""
@@ -59,7 +59,7 @@ impl<'de> Deserialize<'de> for BlockSize {
                 match bytes {
                     512 | 4096 => Ok(BlockSize(bytes as u32)),
                     _ => Err(E::custom(format!(
-                        "a block size of {bytes} is not offered; write 512 or 4096"
+                        "a block size of {bytes} is not supported; write 512 or 4096"
                     ))),
                 }
             }

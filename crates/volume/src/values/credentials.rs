@@ -71,12 +71,12 @@ impl ChapSettings<'_> {
             let (alone, message) = match (self.mutual, self.algorithms) {
                 (Some(mutual), _) => (
                     mutual.span(),
-                    "a target proves itself only to initiators that have; write chap = { … } too",
+                    "a target authenticates itself only to initiators that have done so; add chap \
+                     = { … }",
                 ),
                 (None, Some(algorithms)) => (
                     algorithms.span(),
-                    "chap_algorithms says how to prove what nobody has to; write chap = { … } too, or \
-                     take it out",
+                    "chap_algorithms has no effect without chap; add chap = { … }, or remove it",
                 ),
                 (None, None) => return Ok(None),
             };
@@ -94,8 +94,8 @@ impl ChapSettings<'_> {
                 .map(|a| a.of_protocol())
                 .collect();
             let none = |_| {
-                let message =
-                    "no algorithm is allowed; write [\"sha256\", \"md5\"], or nothing for all";
+                let message = "no algorithm is allowed; write [\"sha256\", \"md5\"], or remove it to allow \
+                     all";
                 ConfigError::new(algorithms.span(), message)
             };
             read = read.with_algorithms(&allowed).map_err(none)?;
@@ -133,7 +133,7 @@ impl Credentials {
             _ => {
                 return Err(ConfigError::new(
                     self.user.span(),
-                    "a secret is in one place; write one of secret_file = \"FILE\" and credential = \
+                    "a secret has one source; write either secret_file = \"FILE\" or credential = \
                      \"NAME\"",
                 ));
             }
@@ -142,7 +142,8 @@ impl Credentials {
         let account = iscsi::ChapAccount::new(self.user.get_ref().clone(), secret);
         account.map_err(|_| {
             let message = format!(
-                "user has {} bytes and is not a CHAP name; write one of 1 to 255 bytes without a zero byte",
+                "user is not a valid CHAP name ({} bytes); write 1 to 255 bytes without a zero \
+                 byte",
                 self.user.get_ref().len()
             );
             ConfigError::new(self.user.span(), message)
@@ -162,8 +163,9 @@ fn credential(name: &Spanned<String>) -> Result<PathBuf, ConfigError> {
         None => Err(ConfigError::new(
             name.span(),
             format!(
-                "credential \"{text}\" comes from systemd, which has not set CREDENTIALS_DIRECTORY; write \
-                 LoadCredential={text}:/path/to/secret into the unit, or use secret_file"
+                "credential \"{text}\" comes from systemd, which has not set \
+                 CREDENTIALS_DIRECTORY; add LoadCredential={text}:/path/to/secret to the unit, or \
+                 use secret_file"
             ),
         )),
     }
@@ -206,7 +208,7 @@ fn secret(path: &Path) -> Result<iscsi::ChapSecret, String> {
         .map_err(unreadable)?;
     if bytes.starts_with(b"\xEF\xBB\xBF") {
         return Err(format!(
-            "{shown} begins with a byte order mark, which would be a part of the secret; save it \
+            "{shown} begins with a byte order mark, which would be part of the secret; save it \
              without one (sed -i '1s/^\\xEF\\xBB\\xBF//' {shown})"
         ));
     }
@@ -214,19 +216,19 @@ fn secret(path: &Path) -> Result<iscsi::ChapSecret, String> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     if line.contains(&0) {
         return Err(format!(
-            "{shown} has a zero byte in it, which no initiator can be given; make a secret with: \
-             openssl rand -hex 16"
+            "{shown} contains a zero byte, which cannot be entered on an initiator; generate a \
+             secret with: openssl rand -hex 16"
         ));
     }
     if line.iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
         return Err(format!(
-            "{shown} has more than one line; it must hold the secret alone"
+            "{shown} has more than one line; it must contain only the secret"
         ));
     }
     iscsi::ChapSecret::new(line).map_err(|_| {
         format!(
-            "the secret in {shown} has {} bytes, and CHAP needs 12 to 255; make one with: openssl rand \
-             -hex 16",
+            "the secret in {shown} has {} bytes, and CHAP needs 12 to 255; generate one with: \
+             openssl rand -hex 16",
             line.len()
         )
     })
@@ -285,7 +287,7 @@ mod tests {
             ("group", b"sixteen bytes ok", 0o660, "chmod g-w"),
             ("short", b"elevenbytes\n", 0o600, "has 11 bytes"),
             ("empty", b"", 0o600, "has 0 bytes"),
-            ("zero", b"sixteen bytes\0ok", 0o600, "has a zero byte"),
+            ("zero", b"sixteen bytes\0ok", 0o600, "contains a zero byte"),
             (
                 "bom",
                 b"\xEF\xBB\xBFsixteen bytes ok\n",
@@ -315,17 +317,17 @@ mod tests {
             (&chap("."), "is not a file"),
             (
                 "mutual = { user = \"t\", secret_file = \"plain\" }",
-                "write chap",
+                "add chap",
             ),
-            ("algorithms = [\"md5\"]", "take it out"),
-            ("chap = { user = \"u\" }", "one of secret_file"),
+            ("algorithms = [\"md5\"]", "or remove it"),
+            ("chap = { user = \"u\" }", "either secret_file"),
             (
                 "chap = { user = \"u\", credential = \"../x\" }",
                 "without a slash",
             ),
             (
                 "chap = { user = \"u\", secret_file = \"plain\", credential = \"x\" }",
-                "one of secret_file",
+                "either secret_file",
             ),
             (
                 "chap = { user = \"\", secret_file = \"plain\" }",

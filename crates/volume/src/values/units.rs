@@ -106,15 +106,16 @@ impl FromStr for Rate {
                 .ok_or_else(|| too_large(text, "rate"))?,
             // Also mention the other family of units in the message that lists them.
             _ => parse(text, RATE_UNITS, "rate", EXAMPLES).map_err(|message| {
-                let more = "and those of a size with /s, as MiB/s";
+                let more = "and those of a size with /s, such as MiB/s";
                 match message.contains("the units are") {
                     true => format!("{message}, {more}"),
                     false => message,
                 }
             })?,
         };
-        Rate::from_bits_per_s(bits)
-            .ok_or_else(|| format!("a rate of \"{text}\" moves nothing; write one above zero"))
+        Rate::from_bits_per_s(bits).ok_or_else(|| {
+            format!("a rate of \"{text}\" would let no I/O through; write one above zero")
+        })
     }
 }
 
@@ -163,7 +164,7 @@ fn parse(text: &str, units: &[(&str, u64)], what: &str, examples: &str) -> Resul
         .unwrap_or(trimmed.len());
     let (number, unit) = (&trimmed[..end], trimmed[end..].trim_start());
     let malformed =
-        || format!("\"{text}\" is not a {what}; write a number with its unit, as {examples}");
+        || format!("\"{text}\" is not a {what}; write a number with its unit, such as {examples}");
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() || fraction.contains('.') || (number.contains('.') && fraction.is_empty()) {
         return Err(malformed());
@@ -171,7 +172,7 @@ fn parse(text: &str, units: &[(&str, u64)], what: &str, examples: &str) -> Resul
     let Some(&(_, scale)) = units.iter().find(|(name, _)| *name == unit) else {
         if unit.is_empty() {
             return Err(format!(
-                "\"{text}\" has no unit; write a {what} as {examples}"
+                "\"{text}\" has no unit; write a {what} such as {examples}"
             ));
         }
         if let Some((right, _)) = units
@@ -214,7 +215,7 @@ fn parse(text: &str, units: &[(&str, u64)], what: &str, examples: &str) -> Resul
 }
 
 fn too_large(text: &str, what: &str) -> String {
-    format!("a {what} of \"{text}\" is beyond what can be counted; write a smaller one")
+    format!("a {what} of \"{text}\" is too large; write a smaller one")
 }
 
 fn write_largest(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
@@ -248,7 +249,7 @@ macro_rules! from_string {
                             concat!(
                                 "a ",
                                 $what,
-                                " is written in quotes and with its unit, as \"",
+                                " is written in quotes and with its unit, such as \"",
                                 $example,
                                 "\"; {} has none"
                             ),
@@ -326,7 +327,7 @@ mod tests {
         }
         let error = "1Gbit".parse::<Rate>().expect_err("no unit");
         assert!(
-            error.ends_with("Tbit/s, and those of a size with /s, as MiB/s"),
+            error.ends_with("Tbit/s, and those of a size with /s, such as MiB/s"),
             "{error}"
         );
         for text in ["0Gbit/s", "1Gbit", "1GiB", "fast", "9223372036854775807B/s"] {

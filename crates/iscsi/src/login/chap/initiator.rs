@@ -56,7 +56,8 @@ impl InitiatorChap {
             State::Method => {
                 if method != Some("CHAP") || !keys.is_empty() {
                     return Err(
-                        "the target does not take CHAP; configure it there, or remove `chap` here",
+                        "the target does not accept CHAP; configure it there, or remove `chap` \
+                         here",
                     );
                 }
                 let numbers = self.authentication.chap.algorithms.iter();
@@ -77,7 +78,7 @@ impl InitiatorChap {
                     }
                     self.verify(keys, algorithm)?;
                 } else if !keys.is_empty() {
-                    return Err("the target sent CHAP keys that nobody asked for");
+                    return Err("the target sent CHAP keys that were not asked for");
                 }
                 self.state = State::Done;
                 Ok(Next::Leave)
@@ -89,7 +90,7 @@ impl InitiatorChap {
     fn answer(&self, keys: &Keys, reply: &mut Vec<u8>) -> Result<ChapAlgorithm, Failure> {
         let chap = &self.authentication.chap;
         let (Some(chosen), None, None) = (&keys.algorithm, &keys.name, &keys.response) else {
-            return Err("CHAP_A, CHAP_I and CHAP_C were due from the target");
+            return Err("the target did not send CHAP_A, CHAP_I and CHAP_C");
         };
         let chosen = text::number(chosen);
         let algorithm = chap
@@ -97,13 +98,13 @@ impl InitiatorChap {
             .iter()
             .find(|algorithm| Some(algorithm.number()) == chosen);
         let algorithm =
-            *algorithm.ok_or("the target takes none of the algorithms that we offer")?;
+            *algorithm.ok_or("the target accepts none of the algorithms that we offer")?;
         let challenge = keys
             .challenge()?
-            .ok_or("CHAP_I and CHAP_C were due from the target")?;
+            .ok_or("the target did not send CHAP_I and CHAP_C")?;
         let own = self.authentication.challenge(algorithm);
         if challenge.bytes == own {
-            return Err("the target's challenge is the one that we are about to send");
+            return Err("the target's challenge is our own, reflected");
         }
         text::push(reply, "CHAP_N", &chap.initiator.user);
         text::push(
@@ -129,7 +130,7 @@ impl InitiatorChap {
             return Err("the target sent more than CHAP_N and CHAP_R");
         };
         let Ok((user, digest)) = keys.proof(algorithm) else {
-            return Err("the target does not prove who it is, as mutual CHAP demands");
+            return Err("the target did not authenticate itself, as mutual CHAP requires");
         };
         let Some(account) = &self.authentication.chap.target else {
             return Ok(());

@@ -251,22 +251,22 @@ impl Keys {
             _ => return Err("CHAP_I and CHAP_C belong together"),
         };
         let identifier = number(identifier).and_then(|number| u8::try_from(number).ok());
-        let identifier = identifier.ok_or("CHAP_I is no number from 0 to 255")?;
+        let identifier = identifier.ok_or("CHAP_I is not a number from 0 to 255")?;
         let bytes = value::decode(challenge, CHALLENGE_LEN_MAX)
             .filter(|bytes| !bytes.is_empty())
-            .ok_or("CHAP_C is no hexadecimal or base64 value of 1 to 1024 bytes")?;
+            .ok_or("CHAP_C is not a hexadecimal or base64 value of 1 to 1024 bytes")?;
         Ok(Some(Challenge { identifier, bytes }))
     }
 
     /// The peer's name and its response to our challenge.
     fn proof(&self, algorithm: ChapAlgorithm) -> Result<(&str, Vec<u8>), Failure> {
         let (Some(name), Some(response)) = (&self.name, &self.response) else {
-            return Err("CHAP_N and CHAP_R were due");
+            return Err("CHAP_N and CHAP_R are missing");
         };
         let len = algorithm.digest_len();
         let digest = value::decode(response, len)
             .filter(|digest| digest.len() == len)
-            .ok_or("CHAP_R is no hexadecimal or base64 value of the digest's length")?;
+            .ok_or("CHAP_R is not a hexadecimal or base64 value of the digest's length")?;
         Ok((name, digest))
     }
 }

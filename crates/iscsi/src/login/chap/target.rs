@@ -74,7 +74,7 @@ impl TargetChap {
             response: None,
         } = keys
         else {
-            return Err("CHAP_A, and no other CHAP key, was due");
+            return Err("it must send CHAP_A first, and no other CHAP key");
         };
         // The first algorithm in the initiator's order that we allow (RFC 7143 §6.2.1).
         let allowed = &self.authentication.chap.algorithms;
@@ -122,7 +122,9 @@ impl TargetChap {
         let has_proven = challenge.is_some();
         if let Some(challenge) = challenge {
             let Some(account) = &chap.target else {
-                return Err("it wants the target to prove itself, and no `mutual` is configured");
+                return Err(
+                    "it wants the target to authenticate itself, but `mutual` is not configured",
+                );
             };
             text::push(reply, "CHAP_N", &account.user);
             text::push(

@@ -119,13 +119,14 @@ impl Cache {
         let block = config.block_bytes;
         if !block.is_power_of_two() || !(4096..=1 << 20).contains(&block) {
             return refuse(format!(
-                "a cache block of {block} bytes: write a power of two from 4096 to 1048576"
+                "a cache block of {block} bytes is not supported; use a power of two from 4096 to \
+                 1048576"
             ));
         }
         let capacity = config.size_bytes / u64::from(block);
         if capacity < BLOCKS_MIN || capacity > u64::from(u32::MAX) {
             return refuse(format!(
-                "a cache of {} bytes: it needs at least {} with blocks of {block}",
+                "a cache of {} bytes is not possible: it needs at least {} with blocks of {block}",
                 config.size_bytes,
                 BLOCKS_MIN * u64::from(block)
             ));
@@ -460,7 +461,7 @@ impl Inner {
         let result = match self.child.read(bytes.start, len).await {
             Ok(payload) if payload.len() != len => Err(Error::new(
                 ErrorKind::Protocol,
-                format!("a read of {len} bytes gave {}", payload.len()),
+                format!("a read of {len} bytes returned {}", payload.len()),
             )),
             result => result,
         };

@@ -48,9 +48,9 @@ impl Settings for Cache {
                 return Err(Error::new(
                     ErrorKind::Configuration,
                     format!(
-                        "nothing keeps others from writing to {}, or tells when they do, and the cache \
-                         would go on giving what it has in memory; write only_writer = true into the \
-                         cache if nobody ever does, or leave the cache out",
+                        "nothing keeps others from writing to {} or reports their writes, so the \
+                         cache could serve stale data; set only_writer = true in the cache if \
+                         nobody else ever writes there, or remove the cache",
                         self.of.describe()
                     ),
                 ));
@@ -72,14 +72,14 @@ impl Settings for Cache {
         if size.bytes() < SIZE_BYTES_MIN {
             return Err(ConfigError::at(
                 &self.size,
-                format!("a cache of {size} holds nothing; write 64MiB or more"),
+                format!("a cache of {size} is too small; write 64MiB or more"),
             ));
         }
         match &self.read_ahead {
             Some(ahead) if ahead.get_ref() > size => Err(ConfigError::at(
                 ahead,
                 format!(
-                    "what is read ahead ({}) does not fit into the cache ({size})",
+                    "a read_ahead of {} does not fit into the cache of {size}; write a smaller one",
                     ahead.get_ref()
                 ),
             )),

@@ -296,7 +296,7 @@ fn the_order_of_the_list_does_not_matter_and_who_is_missing_or_foreign_is_named(
         let start = c.data.borrow()[..MIB as usize].to_vec();
         shrunk.data.borrow_mut()[..start.len()].copy_from_slice(&start);
         let shrunk = opened(&[a.clone(), b.clone(), shrunk]).await;
-        refused(shrunk, &["concat child c", "3145728", "grow it back"]);
+        refused(shrunk, &["concat child c", "3145728", "restore its size"]);
         let (_, others) = new_concat(&[1, 1, 1]).await;
         // The same identity for both, as if one had been created again over a part of the other.
         let again = CreateOptions {
@@ -306,7 +306,7 @@ fn the_order_of_the_list_does_not_matter_and_who_is_missing_or_foreign_is_named(
         };
         create(&named(&others), &again).await.expect("by force");
         let mixed = opened(&[a, b, others[2].clone()]).await;
-        refused(mixed, &["concat child c", "do not agree", "created at 5"]);
+        refused(mixed, &["concat child c", "disagree", "created at 5"]);
     });
 }
 

@@ -178,7 +178,7 @@ impl Fault {
         len: u64,
         request: LaneFuture<'_, Result<T>>,
     ) -> Result<T> {
-        let failure = |kind| Error::new(kind, format!("{operation:?} failed as told by a rule"));
+        let failure = |kind| Error::new(kind, format!("a fault rule made this {operation:?} fail"));
         match self.handle.decide(operation, at, len) {
             None => request.await,
             Some(Action::Fail(kind)) => Err(failure(kind)),

@@ -50,7 +50,7 @@ fn count<'de, D: Deserializer<'de>>(deserializer: D) -> std::result::Result<u64,
     let number = i64::deserialize(deserializer)?;
     let refused = |_| {
         de::Error::custom(format!(
-            "{number} is no number of requests; write 0 or more"
+            "{number} is not a number of requests; write 0 or more"
         ))
     };
     u64::try_from(number).map_err(refused)
@@ -133,8 +133,8 @@ impl Settings for Fault {
             None => Ok(()),
             Some(rule) => Err(ConfigError::at(
                 rule,
-                "a fault rule does one thing; write one of fail = \"medium\", delay = \"5ms\" and \
-                 hang = true",
+                "a fault rule does exactly one thing; write one of fail = \"medium\", delay = \
+                 \"5ms\" or hang = true",
             )),
         }
     }

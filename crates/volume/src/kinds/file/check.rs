@@ -56,26 +56,26 @@ pub(super) fn check_openable(options: &FileOptions, configured: &Path) -> Result
                 // These would have been expanded by a shell, but not here.
                 Some(Err(_)) if configured.to_string_lossy().starts_with(['~', '$']) => {
                     wrong(format!(
-                        "{shown} cannot be created: a path stands for itself, without ~ and variables; \
-                         write it from / on"
+                        "{shown} cannot be created: ~ and variables are not expanded; write the \
+                         full path"
                     ))
                 }
                 Some(Err(error)) => wrong(format!(
-                    "{shown} cannot be created: its directory is not there ({error}); create it with \
-                     mkdir -p, or mount its file system"
+                    "{shown} cannot be created: its directory cannot be accessed ({error}); create \
+                     it with mkdir -p, or mount its file system"
                 )),
             };
         }
         Err(error) if options.read_only => {
             return wrong(format!(
-                "{shown} cannot be opened: {error}; put it back, or name the right one: nothing is made for read_only = \
-                 true"
+                "{shown} cannot be opened: {error}; restore it, or correct the path: with \
+                 read_only = true, no file is created"
             ));
         }
         Err(error) => {
             return wrong(format!(
-                "{shown} cannot be opened: {error}; put it back, or name the right one; if it is to be a new, blank \
-                 disk, give it a size to have it made, as size = \"20GiB\""
+                "{shown} cannot be opened: {error}; restore it, or correct the path; to create a \
+                 new, blank disk, give it a size, such as size = \"20GiB\""
             ));
         }
     };
@@ -107,17 +107,17 @@ pub(super) fn check_openable(options: &FileOptions, configured: &Path) -> Result
     }
     match size {
         None if found.len() == 0 => wrong(format!(
-            "{shown} is empty; give it a size, as size = \"20GiB\""
+            "{shown} is empty; give it a size, such as size = \"20GiB\""
         )),
         None if found.len() < options.block_size_bytes.into() => wrong(format!(
-            "{shown} has {} bytes, less than a block of {}; name a longer file, or make it longer \
-             (truncate -s 1G)",
+            "{shown} has {} bytes, less than one block of {} bytes; name a larger file, or extend \
+             this one (truncate -s 1G)",
             found.len(),
             options.block_size_bytes
         )),
         Some(size) if found.len() > 0 && found.len() < size => wrong(format!(
-            "{shown} has {} bytes, fewer than the size of {size} that is configured; write the \
-             smaller size, or make the file longer (truncate -s {size})",
+            "{shown} has {} bytes, less than its configured size of {size}; configure a smaller \
+             size, or extend the file (truncate -s {size})",
             found.len()
         )),
         _ => Ok(()),

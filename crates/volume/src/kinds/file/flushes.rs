@@ -93,8 +93,8 @@ impl Flushes {
 
     fn fail(&self) {
         self.failed.set(
-            "an earlier flush failed, so what was written before it may be lost; check the medium, then \
-             open the volume again",
+            "an earlier flush failed, so data written before it may be lost; check the medium, \
+             then open the volume again",
         );
     }
 
@@ -192,7 +192,7 @@ impl LaneFlushes {
         synced.map_err(|error| {
             Error::new(
                 ErrorKind::FlushFailed,
-                format!("what was written could not be made durable: {error}"),
+                format!("written data could not be made durable: {error}"),
             )
         })
     }
@@ -235,7 +235,7 @@ impl Running<'_> {
     fn cover(&mut self, covers: u64, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.shared.lock();
         if state.is_doubted {
-            let error = io::Error::other("a durable write's own sync failed meanwhile");
+            let error = io::Error::other("the sync of a durable write failed in the meantime");
             return Poll::Ready(Err(error));
         }
         if state.judged > 0 {

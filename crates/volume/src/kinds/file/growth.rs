@@ -33,15 +33,15 @@ impl OpenFile {
         let unit = u64::from(self.align_bytes.max(self.shape.block_size_bytes));
         if found < len {
             return Err(configuration(format!(
-                "{shown} has become shorter: it has {found} bytes, and {len} are served. What lay \
-                 behind is lost and its blocks fail; a disk does not shrink: make the file as long \
-                 as it was (truncate -s {len}) and check the data"
+                "{shown} was truncated: it has {found} bytes, but {len} are served. Data beyond \
+                 its end is lost, and I/O to it fails. A disk cannot shrink: restore the file's \
+                 length (truncate -s {len}) and check the data"
             )));
         }
         if self.has_size && found > opened {
             return Err(configuration(format!(
-                "{shown} has grown from {opened} to {found} bytes, but its configured size keeps the \
-                 volume at {len}; write size = \"{}B\" or no size, and restart",
+                "{shown} has grown from {opened} to {found} bytes, but its configured size keeps \
+                 the volume at {len}; set size = \"{}B\" or remove size, then restart",
                 found / unit * unit
             )));
         }
@@ -50,8 +50,8 @@ impl OpenFile {
         }
         if found % unit != 0 {
             return Err(configuration(format!(
-                "{shown} has grown from {len} to {found} bytes, no whole number of units of {unit}; \
-                 make it longer (truncate -s {}) and look again",
+                "{shown} has grown from {len} to {found} bytes, which is not a multiple of {unit}; \
+                 extend it (truncate -s {}) and try again",
                 found.next_multiple_of(unit)
             )));
         }

@@ -76,13 +76,13 @@ impl<M: Medium> FileVolume<M> {
             tracing::error!(
                 file = %path,
                 at,
-                "the file ends before this byte of its disk: it was cut short while it was served. \
-                 What is behind its end is lost; stop serving it and restore it"
+                "the file ends before this byte of its disk: it was truncated while it was served. \
+                 Data beyond its end is lost; stop serving it and restore it"
             );
         }
         let mend = match error.kind() {
             io::ErrorKind::FileTooLarge => {
-                " (raise the limit on file sizes: `ulimit -f`, LimitFSIZE= of systemd)"
+                " (raise the limit on file sizes: `ulimit -f`, or LimitFSIZE= in systemd)"
             }
             _ => "",
         };
@@ -325,7 +325,8 @@ impl<M: Medium> Volume for FileVolume<M> {
             self.file.shape.check(at, len)?;
             let block = u64::from(self.file.shape.block_size_bytes);
             let extent = self.medium.extent(at).await;
-            let extent = extent.map_err(|error| self.failed("a look", at, len, &error))?;
+            let extent =
+                extent.map_err(|error| self.failed("allocation query", at, len, &error))?;
             // A block occupies space if any of its bytes does: a run of holes ends with its last whole block. A block
             // that is only partly a hole is reported as allocated.
             let end = match extent.is_allocated {
@@ -356,7 +357,7 @@ impl<M: Medium> Volume for FileVolume<M> {
             let Some(atomic) = self.file.atomic_writes else {
                 return Err(Error::new(
                     ErrorKind::Configuration,
-                    "the file system takes no atomic writes",
+                    "the file system does not support atomic writes",
                 ));
             };
             atomic.check(at, len)?;

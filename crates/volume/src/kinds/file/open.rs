@@ -102,7 +102,7 @@ impl OpenFile {
             }
             (0, _) => {
                 return Err(configuration(format!(
-                    "{shown} is empty; give it a size, as size = \"20GiB\""
+                    "{shown} is empty; give it a size, such as size = \"20GiB\""
                 )));
             }
             (found, _) => found,
@@ -114,7 +114,7 @@ impl OpenFile {
                 file = %shown,
                 file_bytes,
                 size_bytes = len_bytes,
-                "the file is longer than the size that is configured: its end is not served"
+                "the file is longer than its configured size: the rest is not served"
             );
         }
         let can_discard = !options.read_only && can_punch(&medium.on_lane(), file_bytes).await;
@@ -283,36 +283,39 @@ fn explain_open(options: &FileOptions, error: &io::Error) -> Error {
     let shown = options.path.display();
     let why = match error.kind() {
         io::ErrorKind::NotFound if options.len_bytes.is_some() && !options.read_only => {
-            "its directory does not exist; make it first".to_owned()
+            "its directory does not exist; create it first".to_owned()
         }
         io::ErrorKind::NotFound if options.read_only => {
-            "it does not exist; put it back, or name the right one: nothing is made for read_only = true"
+            "it does not exist; restore it, or correct the path: with read_only = true, no file is \
+             created"
                 .to_owned()
         }
         io::ErrorKind::NotFound => {
-            "it does not exist; put it back, or name the right one; if it is to be a new, blank disk, give \
-             it a size to have it made, as size = \"20GiB\""
+            "it does not exist; restore it, or correct the path; to create a new, blank disk, give \
+             it a size, such as size = \"20GiB\""
                 .to_owned()
         }
         io::ErrorKind::WouldBlock => match store::lock_holder(&options.path) {
             Some(pid) if pid == process::id() => {
-                format!("it is in use by process {pid}, which is this one; name it once")
+                format!("it is in use by process {pid}, which is this one; name it only once")
             }
             Some(pid) => {
-                format!("it is in use by process {pid}; stop that one, or serve another file")
+                format!("it is in use by process {pid}; stop that process, or serve another file")
             }
-            None => "another process has it locked; stop that one, or serve another file".to_owned(),
+            None => {
+                "another process has it locked; stop that process, or serve another file".to_owned()
+            }
         },
         io::ErrorKind::ResourceBusy => {
-            "it is in use: mounted, a part of another device (LVM, RAID), or \
-             open for another program alone; unmount or release it, or name another device"
+            "it is in use: mounted, part of another device (LVM, RAID), or opened exclusively by \
+             another program; unmount or release it, or name another device"
                 .to_owned()
         }
         io::ErrorKind::PermissionDenied => {
-            format!("{error}; give this user the right, or set read_only = true")
+            format!("{error}; grant this user access, or set read_only = true")
         }
         io::ErrorKind::InvalidInput if options.caching.is_direct() => format!(
-            "{error}: its file system may not take direct I/O; set cache = \"write-back\" or \
+            "{error}: its file system may not support direct I/O; set cache = \"write-back\" or \
              \"write-through\""
         ),
         _ => error.to_string(),
@@ -345,7 +348,7 @@ async fn make(medium: &FileMedium, path: &Path, len_bytes: u64, unit: u64) -> Re
         };
         Error::io(
             format_args!(
-                "{} could not be made {len_bytes} bytes long{mend}",
+                "{} could not be extended to {len_bytes} bytes{mend}",
                 path.display()
             ),
             &error,
@@ -357,7 +360,7 @@ async fn make(medium: &FileMedium, path: &Path, len_bytes: u64, unit: u64) -> Re
         .await
         .map_err(failed)?;
     medium.sync().await.map_err(failed)?;
-    tracing::info!(file = %path.display(), len_bytes, "made a new, blank file");
+    tracing::info!(file = %path.display(), len_bytes, "created a new, blank file");
     store::sync(&store::parent_of(path)).map_err(failed)?;
     Ok(len_bytes)
 }
@@ -368,26 +371,27 @@ fn volume_len(options: &FileOptions, file_bytes: u64, align_bytes: u32) -> Resul
     let len = options.len_bytes.unwrap_or(file_bytes);
     if file_bytes < len {
         return Err(configuration(format!(
-            "{shown} has {file_bytes} bytes, fewer than the size of {len} that is configured; write \
-             the smaller size, or make the file longer (truncate -s {len})"
+            "{shown} has {file_bytes} bytes, less than its configured size of {len}; configure a \
+             smaller size, or extend the file (truncate -s {len})"
         )));
     }
     if len < block {
         return Err(configuration(format!(
-            "{shown} has {len} bytes, less than a block of {block}; name a longer file, or make it \
-             longer (truncate -s 1G)"
+            "{shown} has {len} bytes, less than one block of {block} bytes; name a larger file, or \
+             extend this one (truncate -s 1G)"
         )));
     }
     if len % block != 0 {
         return Err(configuration(format!(
-            "{shown} has {len} bytes, no whole number of blocks of {block}; write size = \"{}B\"",
+            "{shown} has {len} bytes, which is not a multiple of its block size of {block}; set \
+             size = \"{}B\"",
             len / block * block
         )));
     }
     if len.next_multiple_of(align_bytes.into()) > file_bytes {
         return Err(configuration(format!(
-            "the end of {shown} at {len} is no multiple of the {align_bytes} bytes that direct I/O \
-             needs there; set cache = \"write-back\", or make the file longer (truncate -s {})",
+            "the end of {shown} at {len} is not a multiple of the {align_bytes} bytes that direct \
+             I/O requires there; set cache = \"write-back\", or extend the file (truncate -s {})",
             len.next_multiple_of(align_bytes.into())
         )));
     }

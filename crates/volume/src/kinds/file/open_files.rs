@@ -53,7 +53,8 @@ impl OpenFiles {
             match file.remove() {
                 Ok(()) => removed.push(path),
                 Err(error) => {
-                    tracing::warn!(file = %path.display(), %error, "a file that was made in vain stays");
+                    tracing::warn!(file = %path.display(), %error,
+                        "a file created by a failed attempt could not be removed");
                 }
             }
         }

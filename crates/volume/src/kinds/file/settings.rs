@@ -65,7 +65,7 @@ impl File {
         };
         let medium = match its_path == shown {
             true => shown,
-            false => format!("{shown} and {its_path} are one file, which"),
+            false => format!("{shown} and {its_path} are the same file, which"),
         };
         Err(ConfigError::at(
             &self.path,
@@ -77,8 +77,8 @@ impl File {
 /// The error when the graph still has the file open, for a volume that is being removed.
 fn still_open(path: &Path) -> Error {
     let message = format!(
-        "{} is still open for a volume that goes: to give its disk another name, take the old volume away and \
-         apply, then write the new one",
+        "{} is still open for a volume that is being removed: to rename its disk, remove the old \
+         volume and apply, then add the new one",
         path.display()
     );
     Error::new(ErrorKind::Configuration, message)
@@ -89,7 +89,8 @@ impl Settings for File {
         LaneFuture::new(async move {
             let options = self.options(opening.base());
             if !opening.may_make() && store::look(&options.path).is_err() {
-                let why = "it is not there, and would be made anew: mount its file system, or put it back";
+                let why = "it does not exist, and would be created blank: mount its file system, \
+                           or restore it";
                 let path = options.path.display();
                 return Err(Error::new(
                     ErrorKind::Configuration,
@@ -123,11 +124,11 @@ impl Settings for File {
         let path = self.path.get_ref().to_string_lossy();
         let why = match path.is_empty() {
             true => "is empty",
-            false if path.contains('\0') => "has a NUL character in it",
+            false if path.contains('\0') => "contains a NUL character",
             false => "",
         };
         if !why.is_empty() {
-            let message = format!("the path {why}; write the file's");
+            let message = format!("the path {why}; write the file's path");
             return Err(ConfigError::at(&self.path, message));
         }
         match &self.size {
@@ -145,8 +146,9 @@ impl Settings for File {
         look.errors(checked.err());
         if is_right && !self.cache.is_direct() && !self.read_only {
             look.note(format!(
-                "{} goes through this machine's page cache, which is for many small clients that read the same \
-                 blocks; a database that has a cache of its own is better served past it, with cache = \"{}\"",
+                "{} goes through this machine's page cache, which suits many small clients that \
+                 read the same blocks; a database with its own cache is better served without it, \
+                 with cache = \"{}\"",
                 options.path.display(),
                 match self.cache.is_synchronous() {
                     true => "direct-sync",

@@ -234,7 +234,7 @@ fn what_is_unfit_is_refused_with_the_mend() {
         len_bytes: None,
         ..base.clone()
     };
-    assert!(refusal(&missing).contains("give it a size to have it made"));
+    assert!(refusal(&missing).contains("give it a size, such as"));
     let nowhere = FileOptions {
         path: scratch.file("no/disk"),
         ..base.clone()
@@ -243,9 +243,9 @@ fn what_is_unfit_is_refused_with_the_mend() {
     fs::write(&base.path, b"").expect("a file");
     assert!(refusal(&missing).contains("is empty; give it a size"));
     fs::write(&base.path, vec![0; 4096]).expect("a file");
-    assert!(refusal(&base).contains("has 4096 bytes, fewer than the size of 1048576"));
+    assert!(refusal(&base).contains("has 4096 bytes, less than its configured size of 1048576"));
     fs::write(&base.path, vec![0; 1000]).expect("a file");
-    assert!(refusal(&missing).contains("write size = \"512B\""));
+    assert!(refusal(&missing).contains("set size = \"512B\""));
     let directory = FileOptions {
         path: scratch.path().to_owned(),
         ..base
@@ -627,7 +627,11 @@ fn an_atomic_write_has_the_one_length_that_is_promised() {
     assert_eq!(unit(4096..=4096), Some(4096));
     assert_eq!(unit(1 << 16..=1 << 20), Some(1 << 16));
     assert_eq!(unit(512..=3 << 10), None, "no power of two");
-    assert_eq!(atomic_unit(&(512..=2048), 4096), None, "less than a block");
+    assert_eq!(
+        atomic_unit(&(512..=2048), 4096),
+        None,
+        "less than one block"
+    );
 }
 
 /// ext4 copies to the page cache without excluding readers.

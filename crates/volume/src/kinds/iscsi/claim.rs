@@ -289,7 +289,7 @@ impl Unit {
             }
         }
         Err(refuse_alive(
-            "another initiator, whose registration does not end",
+            "another initiator, whose registration cannot be removed",
         ))
     }
 
@@ -301,7 +301,7 @@ impl Unit {
             Told::Good(data) => data,
             Told::Conflict => return Err(refuse_alive("an initiator that has reserved it")),
             Told::Refused(why) => {
-                let why = format!("the target does not tell who is registered: {why}");
+                let why = format!("the target does not report who is registered: {why}");
                 return Err(Error::new(ErrorKind::Protocol, why));
             }
         };
@@ -309,7 +309,10 @@ impl Unit {
         let keys =
             listed.and_then(|(len, keys)| keys.get(..(be(len) as usize).min(LEN as usize - 8)));
         let Some(keys) = keys else {
-            let why = format!("READ KEYS brought {} bytes, less than it lists", data.len());
+            let why = format!(
+                "READ KEYS returned {} bytes, less than it announces",
+                data.len()
+            );
             return Err(Error::new(ErrorKind::Protocol, why));
         };
         let keys = keys.chunks_exact(8).map(be);
@@ -340,8 +343,8 @@ impl Unit {
         claim.is_marked(&block).map_err(|by| refuse_alive(&by))?;
         tracing::info!(
             target_name = self.config().target_name,
-            "the target has no persistent reservations of the type that keeps others out: other owners \
-             are told by the mark of this one only"
+            "the target does not support the persistent reservations that keep others out: other \
+             owners can only be warned by this one's mark"
         );
         Ok(())
     }
@@ -371,7 +374,7 @@ impl Unit {
         while self.claimed.is_shaken() {
             if rounds.next().is_none() {
                 let why =
-                    "the target says whenever it is asked that its reservations may have ended";
+                    "the target reports with every command that its reservations may have ended";
                 return Err(Error::new(ErrorKind::TimedOut, why));
             }
             let _turn = self.claimed.turn().await;
@@ -439,7 +442,7 @@ impl Unit {
     async fn reserve_again(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<bool> {
         match self.reservation(nexus).await? {
             Reservation::Unknown => {
-                let why = "the target does not know persistent reservations any more";
+                let why = "the target no longer supports persistent reservations";
                 Err(Error::new(ErrorKind::Protocol, why))
             }
             Reservation::Held { key, .. } if key == claim.key() => Ok(true),
@@ -487,7 +490,7 @@ impl Unit {
         engine::random::fill(&mut key[1..]).map_err(|error| {
             Error::new(
                 ErrorKind::Medium,
-                format!("no random bytes for a key: {error}"),
+                format!("cannot generate random bytes for a key: {error}"),
             )
         })?;
         let key = u64::from_be_bytes(key);

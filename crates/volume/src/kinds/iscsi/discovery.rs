@@ -54,7 +54,7 @@ pub fn initiator_name(written: Option<&str>) -> std::result::Result<String, Stri
         None => Ok(own_name()),
         Some(name) if is_iscsi_name(name) => Ok(name.to_owned()),
         Some(name) => Err(format!(
-            "\"{name}\" is not an iSCSI name; write one as iqn.2026-11.io.sanstone:dbhost"
+            "\"{name}\" is not an iSCSI name; write one such as iqn.2026-11.io.sanstone:dbhost"
         )),
     }
 }
@@ -87,7 +87,7 @@ impl Asker {
             Opened::Session(session) => Ok(session),
             Opened::Redirected(elsewhere) => {
                 let to: String = elsewhere.to.chars().take(64).collect();
-                let message = format!("{portal} sends us to {to:?}; ask there");
+                let message = format!("{portal} redirects to {to:?}; run the discovery there");
                 Err(Error::new(ErrorKind::Unreachable, message))
             }
         }
@@ -98,7 +98,7 @@ impl Asker {
         let address = look_up(&portal.host, portal.port, self.limit).await;
         address.map_err(|error| {
             let message = format!(
-                "\"{}\" cannot be looked up: {error}; write its address instead",
+                "\"{}\" cannot be resolved: {error}; write its address instead",
                 portal.host
             );
             Error::new(ErrorKind::Unreachable, message)
@@ -123,7 +123,7 @@ fn targets_of(records: Vec<TargetRecord>, asked: &Portal) -> Vec<FoundTarget> {
                 Some(portal) => target.portals.push(portal),
                 None => {
                     let (target_name, address) = (&target.name, address.escape_debug());
-                    tracing::warn!(target_name, %address, "no portal; left out");
+                    tracing::warn!(target_name, %address, "ignoring an invalid portal");
                 }
             }
         }

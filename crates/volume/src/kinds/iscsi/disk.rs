@@ -120,7 +120,7 @@ impl IscsiDisk {
     pub async fn close(&self) {
         if let Err(error) = self.unit.release_claim().await {
             let target_name = &self.unit.config().target_name;
-            tracing::warn!(target_name, %error, "the claim was not given up");
+            tracing::warn!(target_name, %error, "the claim could not be released");
         }
         self.unit.paths.rest(true);
         self.unit.closed_doors(|| true).await;

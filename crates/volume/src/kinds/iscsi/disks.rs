@@ -58,7 +58,8 @@ impl OpenDisk {
             return Ok(());
         };
         let message = format!(
-            "{} in \"{}\" and {} in \"{}\" are one disk, {name}, and would overwrite each other; {USE_IT_TWICE}",
+            "{} in \"{}\" and {} in \"{}\" are the same disk, {name}, and would overwrite each \
+             other; {USE_IT_TWICE}",
             self.url, self.volume, open.url, open.volume
         );
         Err(Error::new(ErrorKind::Configuration, message))
@@ -115,7 +116,7 @@ mod tests {
             };
             let text = text(&leaf(), &leaf());
             let volumes = toml::from_str(&text).expect("it parses");
-            let graph = Graph::new(volumes, Path::new("")).expect("it can be meant");
+            let graph = Graph::new(volumes, Path::new("")).expect("the configuration is valid");
             test(graph, lane.handle()).await;
         });
     }

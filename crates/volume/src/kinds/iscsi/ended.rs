@@ -52,18 +52,18 @@ fn message_of(reason: &CloseReason) -> String {
     match reason {
         CloseReason::LoginRefused { status, .. } => {
             let mend = match *status {
-                LoginStatus::AUTHENTICATION_FAILURE => "; look at user and secret of `chap`",
+                LoginStatus::AUTHENTICATION_FAILURE => "; check user and secret of `chap`",
                 LoginStatus::MOVED_TEMPORARILY | LoginStatus::MOVED_PERMANENTLY => {
-                    ", and it does not say where to"
+                    ", but gave no new address"
                 }
-                LoginStatus::AUTHORIZATION_FAILURE => "; allow this initiator's name there",
+                LoginStatus::AUTHORIZATION_FAILURE => "; allow this initiator's name on the target",
                 _ => "",
             };
             format!("the target refused the login: {status}{mend}")
         }
         CloseReason::Protocol(error) => error.to_string(),
         CloseReason::PingTimeout => "the target did not answer a ping in time".to_owned(),
-        CloseReason::DroppedByPeer => "the target has dropped the session".to_owned(),
+        CloseReason::DroppedByPeer => "the target dropped the session".to_owned(),
         _ => "the session was logged out".to_owned(),
     }
 }

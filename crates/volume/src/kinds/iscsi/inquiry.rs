@@ -24,9 +24,10 @@ const COMMAND_MAX_BLOCKS: u64 = 1 << 20;
 pub(super) const DIRECT_ACCESS: u8 = 0;
 
 /// Why a target may lock out even a registrant.
-const OTHER_NAME: &str = "another initiator has reserved the disk; or this one has, with another `url` or other `sessions`, and the \
-     target is LIO, which lets no other session of the same name in: there, write them as they were, or \
-     another `initiator` for this volume";
+const OTHER_NAME: &str = "another initiator has reserved the disk; or this one did so with another \
+                          `url` or other `sessions`, and the target is LIO, which then refuses \
+                          other sessions of the same name: restore these settings, or set another \
+                          `initiator` for this volume";
 
 /// Queries everything that the shape describes.
 ///

@@ -255,8 +255,8 @@ impl Unit {
 
     /// The error for a write that was lost with its session and may still take effect.
     pub(super) fn unfenced() -> Error {
-        let message = "the session was lost with the write in flight, which the \
-                       target could not be made to forget: it is not sent again";
+        let message = "the session was lost with the write in flight, and the target could not be \
+                       made to abort it: it is not resent";
         Error::new(ErrorKind::Unreachable, message)
     }
 }

@@ -90,24 +90,24 @@ impl Portal {
                 // Untrusted text: limit its length.
                 let to: String = to.chars().take(64).collect();
                 let message = format!(
-                    "{from} sends us to {to:?}, {why}; have it name another, or write the right one \
-                     into `url`"
+                    "{from} redirects to {to:?}, {why}; correct the redirection on the target, or \
+                     write the right address into `url`"
                 );
                 Error::new(ErrorKind::Configuration, message)
             })?;
             let (to, target_name) = (address, &config.target_name);
             if permanently {
                 tracing::warn!(%from, %to, target_name,
-                    "the target has moved for good: write its new address into `url`");
+                    "the target has moved permanently: write its new address into `url`");
                 self.moved.set(Some(address));
             } else {
-                tracing::info!(%from, %to, target_name, "the target has moved for now");
+                tracing::info!(%from, %to, target_name, "the target has moved temporarily");
             }
         }
         self.moved.set(None);
         let message = format!(
-            "the target has sent us elsewhere more than {REDIRECTIONS_MAX} times, at last to \
-             {address}: its portals may send us round in a circle"
+            "the target has redirected us more than {REDIRECTIONS_MAX} times, most recently to \
+             {address}: its portals may redirect in a circle"
         );
         Err(Error::new(ErrorKind::Unreachable, message))
     }
@@ -131,7 +131,7 @@ fn initiator(config: &IscsiConfig, path: &PathConfig) -> Result<InitiatorConfig>
 pub(super) fn authentication(chap: &Arc<Chap>) -> Result<Authentication> {
     let mut challenge = [0; Authentication::RANDOM_LEN];
     engine::random::fill(&mut challenge).map_err(|error| {
-        let message = format!("no random bytes for a challenge: {error}");
+        let message = format!("cannot generate random bytes for a challenge: {error}");
         Error::new(ErrorKind::Unreachable, message)
     })?;
     Ok(Authentication::new(chap.clone(), challenge))
@@ -143,10 +143,10 @@ async fn resolve(target_address: &str, limit: Duration) -> std::result::Result<S
         return Ok(address);
     }
     let Some((host, port)) = parse_name(target_address) else {
-        return Err("which is no address".into());
+        return Err("which is not an address".into());
     };
     let found = look_up(host, port, limit).await;
-    let found = found.map_err(|error| format!("which cannot be looked up: {error}"))?;
+    let found = found.map_err(|error| format!("which cannot be resolved: {error}"))?;
     match found.ip().is_unspecified() {
         false => Ok(found),
         true => Err(format!("which is {}", found.ip())),
@@ -230,9 +230,9 @@ mod tests {
                 let ended = engine::time::now();
                 assert!((began..ended).contains(&other.await));
                 for (to, why) in [
-                    ("nowhere", "which cannot be looked up: it has no address"),
-                    ("no where", "which is no address"),
-                    ("0.0.0.0", "which is no address"),
+                    ("nowhere", "which cannot be resolved: it has no address"),
+                    ("no where", "which is not an address"),
+                    ("0.0.0.0", "which is not an address"),
                 ] {
                     assert_eq!(resolve(to, limit).await, Err(why.to_owned()));
                 }

@@ -145,12 +145,17 @@ async fn reported(unit: &Unit) -> Result<(Vec<u16>, SocketAddr)> {
     let nexus = unit.nexus(&mut patience).await?;
     let list = reply.data.to_vec();
     let (luns, others) = parse(&list).ok_or_else(|| {
-        let message = format!("the target reports its LUNs in {} bytes", list.len());
+        let message = format!("the target's list of LUNs has only {} bytes", list.len());
         Error::new(ErrorKind::Protocol, message)
     })?;
     if others > 0 {
         let target_name = &unit.config().target_name;
-        tracing::warn!(target_name, others, "logical units that are not asked");
+        tracing::warn!(
+            target_name,
+            others,
+            "some logical units are ignored: their numbers are not supported, or there are too \
+             many"
+        );
     }
     Ok((luns, nexus.port().address()))
 }

@@ -58,7 +58,7 @@ pub(super) struct Kept(pub(super) Rc<Own>);
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        let message = "nobody uses the session any more";
+        let message = "the session is no longer used";
         let error = Error::new(ErrorKind::Unreachable, message);
         self.0.session.end(error);
     }

@@ -59,7 +59,8 @@ impl FromStr for Portal {
         let portal = portal.map(|(host, port)| Portal { host, port });
         portal.ok_or_else(|| {
             format!(
-                "\"{text}\" is no portal; write HOST or HOST:PORT, as 10.0.1.2 or [fd00::2]:3260"
+                "\"{text}\" is not a portal; write HOST or HOST:PORT, such as 10.0.1.2 or \
+                 [fd00::2]:3260"
             )
         })
     }
@@ -165,7 +166,7 @@ impl SessionSettings<'_> {
             let Portal { host, port } = &path.portal;
             let address = look_up(host, *port, limit).await.map_err(|error| {
                 let message = format!(
-                    "{}: \"{host}\" cannot be looked up: {error}; write its address instead",
+                    "{}: \"{host}\" cannot be resolved: {error}; write its address instead",
                     self.url
                 );
                 Error::new(ErrorKind::Configuration, message)
@@ -202,14 +203,15 @@ impl SessionSettings<'_> {
                 .iter()
                 .find(|path| !seen.insert((&path.portal, &path.from)));
             let wrong = match (written.len(), twice) {
-                (0, _) => Some(
-                    "paths = [] lets nothing through; leave it out for the url's portal".into(),
-                ),
+                (0, _) => {
+                    Some("paths = [] leaves no path; remove it to use the portal of the url".into())
+                }
                 (SESSIONS_TOO_MANY.., _) => {
                     Some(format!("more than {SESSIONS_MAX} paths; write fewer"))
                 }
                 (_, Some(path)) => Some(format!(
-                    "the path to {} is there twice; write sessions = 2 for two sessions over each path",
+                    "the path to {} is listed twice; write sessions = 2 for two sessions over each \
+                     path",
                     path.portal
                 )),
                 _ => None,
@@ -224,7 +226,8 @@ impl SessionSettings<'_> {
                 return Err(ConfigError::at(
                     sessions,
                     format!(
-                        "sessions = {count}: write {paths} to {SESSIONS_MAX}, at least one for each path"
+                        "sessions = {count} is not possible; write {paths} to {SESSIONS_MAX}, at \
+                         least one for each path"
                     ),
                 ));
             }
@@ -232,7 +235,7 @@ impl SessionSettings<'_> {
         match self.user_timeout {
             Some(time) if time.get_ref().duration().as_millis() == 0 => Err(ConfigError::at(
                 time,
-                "user_timeout is a millisecond or more; write 10s, or leave it out",
+                "user_timeout must be at least a millisecond; write 10s, or remove it",
             )),
             _ => Ok(()),
         }
@@ -262,7 +265,7 @@ mod tests {
 
     /// The sessions of a disk used by `lanes` lanes, and how many of them are optional.
     fn sessions_on(lanes: usize, more: &str) -> (Vec<PathConfig>, usize) {
-        let settings = parsed(more).expect("it can be meant");
+        let settings = parsed(more).expect("the configuration is valid");
         let lane = engine::Lane::new(&engine::LaneConfig::default()).expect("a ring");
         let session_settings = settings.session_settings();
         let isids = Openings::default().next(Uuid::nil(), settings.url.get_ref());
@@ -336,22 +339,22 @@ mod tests {
         for (more, said) in [
             ("sessions = 0", "write 1 to 16"),
             ("sessions = 17", "write 1 to 16"),
-            ("paths = []", "lets nothing through"),
+            ("paths = []", "leaves no path"),
             (
                 "sessions = 1\npaths = [{ portal = \"a\" }, { portal = \"b\" }]",
                 "write 2 to 16",
             ),
             (
                 "paths = [{ portal = \"a\" }, { portal = \"a\" }]",
-                "there twice",
+                "listed twice",
             ),
-            ("paths = [{ portal = \"fd00::1\" }]", "is no portal"),
+            ("paths = [{ portal = \"fd00::1\" }]", "is not a portal"),
             (
                 "paths = [{ portal = \"a\", from = \"no such thing\" }]",
                 "from = \"eth0\"",
             ),
             ("policy = \"fastest\"", "least-outstanding"),
-            ("user_timeout = \"0s\"", "a millisecond or more"),
+            ("user_timeout = \"0s\"", "at least a millisecond"),
         ] {
             let error = parsed(more).expect_err(more);
             assert!(error.contains(said), "{more}: {error}");

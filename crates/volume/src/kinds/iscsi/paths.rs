@@ -497,7 +497,9 @@ impl Paths {
         let error = self.all[0].error().unwrap_or_else(unknown);
         match self.all.len() {
             1 => error,
-            paths => error.context(format_args!("none of {paths} paths can be used; the first")),
+            paths => error.context(format_args!(
+                "none of the {paths} paths can be used; the first"
+            )),
         }
     }
 
@@ -505,13 +507,14 @@ impl Paths {
         let waited = self.config.reconnect_timeout;
         if writes && self.usable().next().is_some() {
             let message = format!(
-                "a path was lost with writes in flight, and within {waited:?} the target could not be \
-                 made to forget them: nothing is written before that"
+                "a path was lost with writes in flight, and the target could not be made to abort \
+                 them within {waited:?}: writes are blocked until it does"
             );
             return Error::new(ErrorKind::Unreachable, message);
         }
-        self.why()
-            .context(format_args!("no session again within {waited:?}"))
+        self.why().context(format_args!(
+            "no session could be restored within {waited:?}"
+        ))
     }
 
     /// The patience of one request.

@@ -62,7 +62,7 @@ impl Patience {
         let left = self.left().unwrap_or_default();
         if left.is_zero() {
             let message = format!(
-                "{why}; it answered so {} times within {:?}",
+                "{why}; it gave this answer {} times within {:?}",
                 self.attempts, self.limit
             );
             return Err(Error::new(ErrorKind::TimedOut, message));

@@ -70,14 +70,15 @@ impl Unit {
                 return Ok(());
             };
             if path.leads_elsewhere.get() {
-                return Err(error.context(format_args!("the path by {}", path.config.address)));
+                return Err(error.context(format_args!("the path through {}", path.config.address)));
             }
             if path.is_spare && error.kind() == ErrorKind::Configuration {
                 let target_name = &self.config().target_name;
                 tracing::warn!(
                     target_name,
                     %error,
-                    "the target takes no further session; write `sessions` as many as it takes"
+                    "the target accepts no more sessions; set `sessions` to the number that it \
+                     accepts"
                 );
                 path.is_given_up.set(true);
                 self.paths.attempted(path, Some(error));
@@ -123,7 +124,8 @@ impl Unit {
         let before = path.error();
         if before.is_none_or(|before| before.to_string() != error.to_string()) {
             let (target_name, address) = (&self.config().target_name, path.config.address);
-            tracing::warn!(target_name, %address, %error, "a path is refused; it is tried again now and then");
+            tracing::warn!(target_name, %address, %error,
+                "a path is refused; it will be retried from time to time");
         }
         self.try_less_often(path);
     }
@@ -179,7 +181,7 @@ impl Unit {
         let limit = self.config().reconnect_timeout.max(limit);
         let prepared = time::timeout(limit, self.prepare(path, &nexus)).await;
         let prepared = prepared.unwrap_or_else(|| {
-            let message = format!("the target is not ready within {limit:?}");
+            let message = format!("the target was not ready within {limit:?}");
             Err(Error::new(ErrorKind::TimedOut, message))
         });
         // Even if the login is of no use: the target reports a restart only once.
@@ -189,7 +191,7 @@ impl Unit {
         let wanted = prepared.and_then(|()| match self.paths.is_at_rest() {
             true => Err(Error::new(
                 ErrorKind::Unreachable,
-                "the disk was closed meanwhile",
+                "the disk was closed in the meantime",
             )),
             false => Ok(()),
         });
@@ -224,7 +226,8 @@ impl Unit {
         let path = &self.paths.all()[nexus.path()];
         if !path.loss_is_told.replace(true) {
             let (target_name, address) = (&self.config().target_name, path.config.address);
-            tracing::info!(target_name, %address, "the target asks for a logout; logging in again when it is back");
+            tracing::info!(target_name, %address,
+                "the target requested a logout; logging in again when it is back");
         }
         nexus.idle().await;
         for _ in 0..AT_ONCE_MAX {
@@ -284,7 +287,7 @@ impl Unit {
                 }
             }
         }
-        let message = "the target has a unit attention for every command";
+        let message = "the target answers every command with a unit attention";
         Err(Error::new(ErrorKind::Protocol, message))
     }
 
@@ -367,8 +370,8 @@ impl Unit {
         }
         path.leads_elsewhere.set(true);
         let message = format!(
-            "LUN {} at {} is another disk: it calls itself {found}, and the disk of this volume {known}; \
-             look at the portals in `paths`, and at what the target serves there",
+            "LUN {} at {} is another disk: it identifies itself as {found}, but the disk of this \
+             volume is {known}; check the portals in `paths`, and what the target serves there",
             config.lun, path.config.address
         );
         Err(Error::new(ErrorKind::Configuration, message))
@@ -397,7 +400,8 @@ impl Unit {
         let access = access.unwrap_or_default();
         if path.access.replace(access) != access {
             let (target_name, address) = (&self.config().target_name, path.config.address);
-            tracing::info!(target_name, %address, ?access, "the target lets the path be used like this");
+            tracing::info!(target_name, %address, ?access,
+                "the access state of the path has changed");
             self.paths.tell_paths();
         }
         Ok(())
@@ -417,11 +421,11 @@ impl Unit {
             return Ok(());
         }
         let target_name = &self.config().target_name;
-        let consequence = "writes that were in flight have failed and may still happen";
+        let consequence = "writes that were in flight have failed, but may still take effect";
         tracing::error!(
             target_name,
             consequence,
-            "the session is at another portal group now, where LOGICAL UNIT RESET has failed"
+            "the new session is at another portal group, and LOGICAL UNIT RESET has failed there"
         );
         self.paths.leave_unfenced(ghosts());
         Ok(())
@@ -444,7 +448,7 @@ impl Unit {
             nexus.idle().await;
         };
         if time::timeout(DRAIN_MAX, drained).await.is_none() {
-            let message = "commands are in flight where the reset was to be sent";
+            let message = "commands are still in flight on the path of the reset";
             return Err(Error::new(ErrorKind::TimedOut, message));
         }
         self.paths.counts.borrow_mut().resets += 1;
@@ -455,7 +459,7 @@ impl Unit {
         let target_name = &self.config().target_name;
         tracing::warn!(
             target_name,
-            "LOGICAL UNIT RESET has ended the writes of a lost session"
+            "LOGICAL UNIT RESET has aborted the writes of a lost session"
         );
         for lost in ghosts {
             lost.settle_past(Past::Over);
@@ -465,7 +469,7 @@ impl Unit {
         for other in others.iter().filter(|other| !Rc::ptr_eq(other, nexus)) {
             other.expect_reset();
             // Its commands were aborted without a response, or will be if they reached the target after the reset.
-            let message = "its commands may have ended with our LOGICAL UNIT RESET";
+            let message = "its commands may have been aborted by our LOGICAL UNIT RESET";
             let error = Error::new(ErrorKind::Unreachable, message);
             other.end_if_busy(error).await;
         }
@@ -493,7 +497,7 @@ impl Unit {
                     self.reset(&nexus).await
                 };
                 if let Err(error) = reset.await {
-                    tracing::debug!(%error, "no reset over this path");
+                    tracing::debug!(%error, "the reset failed on this path");
                 }
             }
         }
@@ -524,7 +528,7 @@ async fn follow_access(unit: Weak<Unit>) {
             let asked = this.ask_access(path, &nexus).await;
             // It was not prepared for use; another login does that.
             if asked.is_ok() && path.access.get() != Access::No && nexus.is_new() {
-                let message = "its target port may be used now";
+                let message = "its target port has become usable";
                 nexus.end(Error::new(ErrorKind::Unreachable, message));
             }
         }

@@ -120,8 +120,8 @@ impl Sense {
         let no_such_unit = Asc::LOGICAL_UNIT_NOT_SUPPORTED.code;
         if received.key == SenseKey::IllegalRequest && received.asc.code == no_such_unit {
             return format!(
-                "the target {target_name} has no LUN {lun}, or none for this initiator; look at the number at \
-                 the end of the url, and at the target's LUNs (it reports {received})"
+                "the target {target_name} has no LUN {lun}, or none for this initiator; check the \
+                 number at the end of the url, and the target's LUNs (it reports {received})"
             );
         }
         format!("the target reports {received}")
@@ -207,9 +207,8 @@ mod tests {
     fn a_missing_logical_unit_is_named() {
         let missing = sense(SenseKey::IllegalRequest, 0x25, 0).report("iqn.a:b", 3);
         assert!(
-            missing.starts_with(
-                "the target iqn.a:b has no LUN 3, or none for this initiator; look at "
-            ),
+            missing
+                .starts_with("the target iqn.a:b has no LUN 3, or none for this initiator; check "),
             "{missing}"
         );
         assert_eq!(

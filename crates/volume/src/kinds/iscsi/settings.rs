@@ -214,7 +214,7 @@ impl Settings for Iscsi {
             if time.get_ref().duration().is_zero() {
                 return Err(ConfigError::at(
                     time,
-                    "a time limit of 0 lets nothing happen; write 5s",
+                    "a time limit of 0 leaves no time for anything; write 5s",
                 ));
             }
         }
@@ -223,9 +223,10 @@ impl Settings for Iscsi {
             Some(name) if !is_iscsi_name(name.get_ref()) => Err(ConfigError::at(
                 name,
                 format!(
-                    "initiator = \"{}\" is not an iSCSI name, which begins with iqn., eui. or naa., \
-                     has no space in it and is not longer than {ISCSI_NAME_BYTES_MAX} bytes; write \
-                     one as \"iqn.2026-11.io.sanstone:dbhost\", or nothing for this host's own",
+                    "initiator = \"{}\" is not an iSCSI name: it must begin with iqn., eui. or \
+                     naa., contain no spaces and have at most {ISCSI_NAME_BYTES_MAX} bytes; write \
+                     one such as \"iqn.2026-11.io.sanstone:dbhost\", or remove it to use this \
+                     host's own name",
                     name.get_ref()
                 ),
             )),

@@ -133,7 +133,7 @@ impl Tasks {
     ) -> std::result::Result<(), iscsi::Error> {
         while let Some(&key) = self.line.front() {
             let Some(task) = &mut self.entries[key] else {
-                unreachable!("who takes an entry out takes it out of the line");
+                unreachable!("whoever removes an entry removes it from the line");
             };
             let Request {
                 lun,

@@ -33,7 +33,7 @@ pub(super) fn whole(sent: Result<Reply>, len: usize) -> Result<()> {
     match sent {
         // GOOD with an underflow: the rest was not written (RFC 7143 §11.4.5.1).
         Ok(reply) if reply.transferred != len => {
-            let message = format!("the target took {} of {len} bytes", reply.transferred);
+            let message = format!("the target accepted {} of {len} bytes", reply.transferred);
             Err(Error::new(ErrorKind::Protocol, message))
         }
         sent => sent.map(drop),

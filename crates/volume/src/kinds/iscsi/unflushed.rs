@@ -155,8 +155,8 @@ impl Unflushed {
     /// A flush has failed: it is unknown what is durable.
     pub(super) fn lose(&self) {
         self.lost.set(
-            "the target failed or restarted before writes were durable; they may be lost: check the data, \
-             then open the volume again (start sanstone again)",
+            "the target failed or restarted before writes were durable; they may be lost: check \
+             the data, then open the volume again (restart sanstone)",
         );
     }
 

@@ -246,7 +246,7 @@ impl Unit {
         if are_lost {
             tracing::error!(
                 target_name = self.config().target_name,
-                "the target has restarted, or failed, with unflushed writes: they may be lost"
+                "the target restarted or failed with unflushed writes: they may be lost"
             );
         }
     }
@@ -259,7 +259,10 @@ impl Unit {
         }
         // The reset is reported by its own unit attention and is no restart: a restart would have ended this session.
         if Sense::of(reply).is_some_and(Sense::is_reset) && nexus.was_our_reset() {
-            return Some((Verdict::Retry, "the target tells of our reset".to_owned()));
+            return Some((
+                Verdict::Retry,
+                "the target reports our own reset".to_owned(),
+            ));
         }
         const BUSY: u8 = Status::Busy as u8;
         const TASK_SET_FULL: u8 = Status::TaskSetFull as u8;
@@ -291,7 +294,7 @@ impl Unit {
                 (Verdict::Fail(ErrorKind::ReservationConflict), why)
             }
             (status, None) => {
-                let why = format!("the target answers with the unknown SCSI status {status:02x}h");
+                let why = format!("the target returned the unknown SCSI status {status:02x}h");
                 (Verdict::Fail(ErrorKind::Protocol), why)
             }
         };
@@ -323,7 +326,7 @@ impl Unit {
                 block_size_bytes: other,
                 ..
             }) if other != *block_size_bytes => {
-                format!("the disk has blocks of {other} bytes now: open the volume again")
+                format!("the disk now has blocks of {other} bytes: open the volume again")
             }
             Ok(capacity) => {
                 let to = capacity.blocks * u64::from(*block_size_bytes);
@@ -333,8 +336,8 @@ impl Unit {
                 }
                 match to < from {
                     true => format!(
-                        "the disk has become shorter, {to} bytes instead of {from}: make it as long \
-                         as it was and check the data"
+                        "the disk has shrunk to {to} bytes from {from}: restore its size and check \
+                         the data"
                     ),
                     false => String::new(),
                 }
@@ -343,7 +346,7 @@ impl Unit {
             Err(_) if self.may_have_grown.get() => return,
             Err(error) => {
                 let problem =
-                    format!("the disk may have grown, and its capacity is not known: {error}");
+                    format!("the disk may have grown, but its capacity cannot be read: {error}");
                 if problem != *self.problem.borrow() {
                     tracing::warn!(target_name, "{problem}");
                 }
@@ -401,7 +404,7 @@ impl Unit {
 }
 
 pub(super) fn untold() -> Error {
-    Error::new(ErrorKind::Protocol, "the disk tells no capacity")
+    Error::new(ErrorKind::Protocol, "the disk reports no capacity")
 }
 
 impl Capacity {
@@ -440,11 +443,11 @@ impl Capacity {
         let block = self.block_size_bytes;
         let message = if block != 512 && block != 4096 {
             Some(format!(
-                "a disk with blocks of {block} bytes: only 512 and 4096 are used"
+                "the disk has blocks of {block} bytes: only 512 and 4096 are supported"
             ))
         } else if last >= u64::MAX / 4096 {
             Some(format!(
-                "a disk of {last} blocks is longer than any: look at the target"
+                "the disk reports {last} blocks, more than any disk has: check the target"
             ))
         } else {
             None

@@ -36,8 +36,8 @@ impl FromStr for IscsiUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        const FORM: &str =
-            "write iscsi://HOST[:PORT]/TARGET/LUN, as iscsi://10.0.1.2/iqn.2026-11.io.sanstone:a/0";
+        const FORM: &str = "write iscsi://HOST[:PORT]/TARGET/LUN, such as \
+                            iscsi://10.0.1.2/iqn.2026-11.io.sanstone:a/0";
         // The part before an @ may be a secret, so no message repeats it.
         let shown = match text.rsplit_once('@') {
             Some((_, rest)) => format!("…@{rest}"),
@@ -46,7 +46,7 @@ impl FromStr for IscsiUrl {
         let wrong = |what: &str| format!("\"{shown}\" {what}; {FORM}");
         if text.contains('@') {
             return Err(wrong(
-                "has a user in it; write chap = { user = \"…\", secret_file = \"…\" } beside it",
+                "contains a user; write chap = { user = \"…\", secret_file = \"…\" } next to it",
             ));
         }
         let rest = text
@@ -57,17 +57,18 @@ impl FromStr for IscsiUrl {
             .ok_or_else(|| wrong("names no target"))?;
         let (target, lun) = path.split_once('/').ok_or_else(|| wrong("names no LUN"))?;
         let (host, port) = split_portal(portal).ok_or_else(|| match is_bare_ipv6(portal) {
-            true => wrong("has an IPv6 address without brackets, which are written as iscsi://[fd00::1]:3260/…"),
+            true => wrong("has an IPv6 address without brackets, as in iscsi://[fd00::1]:3260/…"),
             false => wrong("has no valid host and port"),
         })?;
         if !is_iscsi_name(target) && is_iscsi_name(&target.to_ascii_lowercase()) {
             return Err(wrong(
-                "has a target name that begins in upper case, and iqn., eui. or naa. is lower case",
+                "has a target name that begins in upper case; iqn., eui. and naa. must be lower \
+                 case",
             ));
         }
         if !is_iscsi_name(target) {
             return Err(wrong(
-                "has a target name that does not begin with iqn., eui. or naa., has a space in it \
+                "has a target name that does not begin with iqn., eui. or naa., contains a space \
                  or is longer than 223 bytes",
             ));
         }

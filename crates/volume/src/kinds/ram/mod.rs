@@ -87,7 +87,9 @@ impl Region {
         let too_large = |why: String| {
             Error::new(
                 ErrorKind::NoSpace,
-                format!("{len_bytes} bytes of memory cannot be had ({why}); write a smaller size"),
+                format!(
+                    "cannot allocate {len_bytes} bytes of memory ({why}); write a smaller size"
+                ),
             )
         };
         let mapped_bytes = usize::try_from(len_bytes)

@@ -40,7 +40,7 @@ impl Settings for Ram {
 
     fn look(&self, look: &mut Look<'_>) {
         look.warn(format!(
-            "\"{}\" is in memory: what it holds is gone when the process ends",
+            "\"{}\" is in memory: its contents are lost when the process ends",
             look.volume()
         ));
     }

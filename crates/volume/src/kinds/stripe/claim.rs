@@ -26,7 +26,7 @@ pub async fn claim_all(children: &[Child], claim: &Claim) -> Result<()> {
 pub async fn give_up(children: &[Child]) {
     for child in children {
         if let Err(error) = child.volume.close().await {
-            tracing::warn!(child = child.name, %error, "a claim was not given up");
+            tracing::warn!(child = child.name, %error, "a claim could not be released");
         }
     }
 }

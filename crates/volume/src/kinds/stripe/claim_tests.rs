@@ -25,7 +25,13 @@ fn a_stripe_has_one_owner_and_all_children_or_none() {
         assert_eq!(opened.shape().claim, Some(claim.clone()));
         // From this very process, and from another owner.
         let again = Opened::claimed(&children, None, &claim_of(&one, Others::Refuse)).await;
-        refused(again, &["stripe child a", "used by another volume"]);
+        refused(
+            again,
+            &[
+                "stripe child a",
+                "another volume of this configuration uses it",
+            ],
+        );
         let second = claim_of(&other, Others::Refuse);
         let error = Opened::claimed(&children, None, &second).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Claimed);
@@ -103,7 +109,7 @@ fn a_disk_that_is_no_child_is_not_marked() {
         let claim = claim_of(&Owner::passing("a test"), Others::Overrule);
         refused(
             Opened::claimed(&children, None, &claim).await,
-            &["stripe child b", "no Sanstone"],
+            &["stripe child b", "other than a Sanstone"],
         );
         assert!(*foreign.data.borrow() == before);
         assert_eq!(volumes[0].count(Kind::Write(Durability::Fua)), 0);

@@ -99,7 +99,7 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
     match write_all(children, before.into_iter()).await {
         Ok(()) => Err(error),
         Err(second) => Err(error.context(format_args!(
-            "the children's first MiB could not be put back ({second}) after this"
+            "the children's first MiB could not be restored ({second}) after this"
         ))),
     }
 }
@@ -126,8 +126,8 @@ fn check_options(children: usize, options: &CreateOptions) -> Result<()> {
             return Err(Error::new(
                 ErrorKind::Configuration,
                 format!(
-                    "a stripe unit of {unit} bytes: write a power of two from {UNIT_BYTES_MIN} to \
-                     {UNIT_BYTES_MAX}, such as \"64KiB\""
+                    "a stripe unit of {unit} bytes is not supported; use a power of two from \
+                     {UNIT_BYTES_MIN} to {UNIT_BYTES_MAX}, such as \"64KiB\""
                 ),
             ));
         }
@@ -136,7 +136,7 @@ fn check_options(children: usize, options: &CreateOptions) -> Result<()> {
         let name = options.layout.name();
         return Err(Error::new(
             ErrorKind::Configuration,
-            format!("a {name} of {children} children: it takes 1 to {CHILDREN_MAX}"),
+            format!("a {name} of {children} children is not possible; use 1 to {CHILDREN_MAX}"),
         ));
     }
     Ok(())
@@ -145,8 +145,8 @@ fn check_options(children: usize, options: &CreateOptions) -> Result<()> {
 fn check_blank(child: &Child, start: &Payload) -> Result<()> {
     if let Ok(found) = Superblock::decode(&start.slice(0..SUPERBLOCK_BYTES).to_vec()) {
         return Err(child.refuse(format!(
-            "it is already child {} of {} of {} {}; use another, or --force to give up the data of \
-             that one",
+            "it is already child {} of {} of {} {}; use another disk, or --force to give up that \
+             volume's data",
             found.child_index,
             found.child_count,
             found.layout.name(),
@@ -161,8 +161,8 @@ fn check_blank(child: &Child, start: &Payload) -> Result<()> {
     for slice in unmarked.slices() {
         if let Some(within) = slice.iter().position(|&byte| byte != 0) {
             return Err(child.refuse(format!(
-                "it holds data (a byte that is not zero at {}); use a blank one, or --force to \
-                 overwrite it",
+                "it holds data (a nonzero byte at {}); use a blank disk, or --force to overwrite \
+                 it",
                 at + within
             )));
         }
@@ -200,11 +200,11 @@ async fn check_distinct(children: &[Child], superblocks: &[Superblock]) -> Resul
         let same = children.get(found.child_index as usize);
         if let Some(same) = same.filter(|_| found.volume == superblock.volume) {
             return Err(child.refuse(format!(
-                "it is the same disk as {}; give each child a disk of its own",
+                "it is the same disk as {}; give each child its own disk",
                 same.name
             )));
         }
-        return Err(child.refuse("it does not hold what was just written to it"));
+        return Err(child.refuse("reading it back does not return what was just written"));
     }
     Ok(())
 }

@@ -107,8 +107,9 @@ fn listed(
             file_len_bytes,
         } => (block, file_len_bytes),
         Start::Nothing if is_made => {
-            let why = "it is not there, or empty, and would be made blank: mount its file system, or put it back; if it \
-                       is to become part of a new volume, run `sanstone volume create -c FILE NAME`";
+            let why = "it does not exist, or is empty, and would be created blank: mount its file \
+                       system, or restore it; to make it part of a new volume, run `sanstone volume \
+                       create -c FILE NAME`";
             return Err(refuse(&name, why));
         }
         Start::Nothing | Start::Unknown => return Ok(None),

@@ -92,8 +92,8 @@ fn check_len(name: &str, len_bytes: u64) -> Result<()> {
         true => Err(refuse(
             name,
             format_args!(
-                "it has {len_bytes} bytes and cannot even hold a superblock; look for the child that \
-                 belongs here"
+                "it has {len_bytes} bytes, too few for a superblock; find the child that belongs \
+                 here"
             ),
         )),
     }
@@ -313,7 +313,7 @@ impl Stripe {
         if part.len() != len {
             let short = Error::new(
                 ErrorKind::Protocol,
-                format!("it gave {} bytes instead of {len}", part.len()),
+                format!("it returned {} bytes instead of {len}", part.len()),
             );
             return Err(self.blame(child, short));
         }

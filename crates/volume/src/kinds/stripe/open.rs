@@ -126,7 +126,7 @@ impl Opened {
             return Err(Error::new(
                 ErrorKind::Configuration,
                 format!(
-                    "a {} without children: list those it was created with",
+                    "a {} without children is not possible; list those it was created with",
                     wanted.name()
                 ),
             ));
@@ -265,8 +265,8 @@ pub(super) fn check_together(found: &[Listed], listed: usize, wanted: Wanted) ->
         if let Some(other) = before.find(|other| other.superblock.child_index == index) {
             let other = &other.name;
             let why = format!(
-                "it and {other} both say that they are child {index} of {count}; list each disk once, and \
-                 no copies of it"
+                "it and {other} both claim to be child {index} of {count}; list each disk once, \
+                 and no copies of it"
             );
             return Err(refuse(&child.name, why));
         }
@@ -276,8 +276,8 @@ pub(super) fn check_together(found: &[Listed], listed: usize, wanted: Wanted) ->
         (Wanted::Stripe(Some(wanted)), Layout::Stripe { unit_bytes }) if wanted != unit_bytes => {
             let (wanted, unit) = (written(wanted), written(unit_bytes));
             let message = format!(
-                "the configuration says a stripe unit of {wanted}, but stripe {volume} was created with \
-                 another one; write unit = \"{unit}\""
+                "the configuration has a stripe unit of {wanted}, but stripe {volume} was created \
+                 with another one; write unit = \"{unit}\""
             );
             Err(Error::new(ErrorKind::Configuration, message))
         }
@@ -321,9 +321,9 @@ fn check_agrees(child: &Listed, listed: usize, first: &Listed) -> Result<()> {
     };
     if same_layout != *first {
         let why = format!(
-            "its superblock and that of {first_name} are of one {kind} but do not agree (units of {} and \
-             {} bytes, {} and {} bytes of data, created at {} and {}); restore the older one's first \
-             MiB from a copy",
+            "its superblock and that of {first_name} belong to the same {kind} but disagree (units \
+             of {} and {} bytes, {} and {} bytes of data, created at {} and {}); restore the older \
+             one's first MiB from a copy",
             superblock.layout.grain_bytes(),
             first.layout.grain_bytes(),
             superblock.usable_bytes,
@@ -344,7 +344,8 @@ fn check_fits(child: &Child, superblock: &Superblock) -> Result<()> {
     let needed = RESERVED_BYTES + superblock.usable_bytes;
     if shape.len_bytes() < needed {
         return Err(child.refuse(format!(
-            "it has {} bytes, but had at least {needed} when the {kind} was created; grow it back",
+            "it has {} bytes, but had at least {needed} when the {kind} was created; restore its \
+             size",
             shape.len_bytes()
         )));
     }

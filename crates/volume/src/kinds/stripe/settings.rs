@@ -120,7 +120,7 @@ impl Family<'_> {
             return Err(ConfigError::at(
                 self.of,
                 format!(
-                    "a {kind} of {} volumes is not offered; name 1 to {CHILDREN_MAX}",
+                    "a {kind} of {} volumes is not possible; name 1 to {CHILDREN_MAX}",
                     children.len()
                 ),
             ));
@@ -132,7 +132,7 @@ impl Family<'_> {
                     return Err(ConfigError::new(
                         child.span.clone(),
                         format!(
-                            "the {kind} names \"{name}\" twice, so that its halves would overwrite each \
+                            "the {kind} names \"{name}\" twice, and its parts would overwrite each \
                              other; name each volume once"
                         ),
                     ));
@@ -153,8 +153,8 @@ impl Family<'_> {
             Some(child) => Err(ConfigError::new(
                 child.span.clone(),
                 format!(
-                    "a {}'s child in memory is blank whenever it is opened: what `sanstone volume \
-                     create` writes to it has gone before `serve` reads it; name a file or an iSCSI disk",
+                    "a {}'s child cannot be in memory: what `sanstone volume create` writes to it \
+                     is lost before `serve` reads it; name a file or an iSCSI disk",
                     self.kind()
                 ),
             )),
@@ -194,7 +194,8 @@ impl Settings for Stripe {
                 return Err(ConfigError::at(
                     unit,
                     format!(
-                        "a stripe unit of {} is not offered; write a power of two from 4KiB to 1GiB",
+                        "a stripe unit of {} is not supported; write a power of two from 4KiB to \
+                         1GiB",
                         unit.get_ref()
                     ),
                 ));

@@ -108,21 +108,23 @@ struct OnDisk {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refused {
     #[error(
-        "it is blank; if it is to become part of a new volume, run `sanstone volume create -c FILE NAME`, \
-         else look for the child that belongs here"
+        "it is blank; to make it part of a new volume, run `sanstone volume create -c FILE NAME`; \
+         otherwise find the child that belongs here"
     )]
     Blank,
     #[error(
-        "it holds something that is no Sanstone superblock; look for the child that belongs here \
+        "it holds something other than a Sanstone superblock; find the child that belongs here \
          (`sanstone volume create -c FILE NAME --force` would overwrite this one)"
     )]
     Foreign,
     #[error(
-        "it belongs to a Sanstone volume of kind {0:?}, not to a {1}; name it where it belongs"
+        "it belongs to a Sanstone volume of kind {0:?}, not to a {1}; list it in the volume that \
+         it belongs to"
     )]
     OtherKind(String, &'static str),
     #[error(
-        "its superblock has version {0}, this release knows version {VERSION}; use the release that created it, or a newer one"
+        "its superblock has version {0}, but this release supports version {VERSION}; use the \
+         release that created it, or a newer one"
     )]
     OtherVersion(u32),
     #[error("its superblock is damaged ({0}); restore the child's first MiB from a copy")]

@@ -462,7 +462,7 @@ fn creating_refuses_what_it_would_destroy() {
         let over_data = create(&pair(&full), &options(UNIT)).await;
         refused(
             over_data,
-            &["stripe child b", "not zero at 1044479", "--force"],
+            &["stripe child b", "nonzero byte at 1044479", "--force"],
         );
         assert_eq!(
             blank.count(Kind::Write(Durability::Fua)),
@@ -510,10 +510,7 @@ fn creating_refuses_children_that_do_not_fit() {
         let same = make(good.clone(), UNIT).await;
         refused(
             same,
-            &[
-                "the same disk as stripe child",
-                "each child a disk of its own",
-            ],
+            &["the same disk as stripe child", "each child its own disk"],
         );
     });
 }
@@ -567,7 +564,7 @@ fn opening_says_what_is_wrong_with_which_child() {
         let foreign = spoiled(0, b'X');
         refused(
             open(vec![a.clone(), foreign]).await,
-            &["stripe child b", "no Sanstone"],
+            &["stripe child b", "other than a Sanstone"],
         );
         let mirror = spoiled(8, b'm');
         refused(
@@ -601,7 +598,12 @@ fn opening_says_what_is_wrong_with_which_child() {
         let shrunk = open(vec![a.clone(), shrunk]).await;
         refused(
             shrunk,
-            &["stripe child b", "2096640 bytes", "2097152", "grow"],
+            &[
+                "stripe child b",
+                "2096640 bytes",
+                "2097152",
+                "restore its size",
+            ],
         );
         let tiny = open(vec![a.clone(), TestVolume::new(4096)]).await;
         refused(tiny, &["stripe child b", "4096 bytes"]);
@@ -622,7 +624,7 @@ fn opening_says_what_is_wrong_with_which_child() {
         let others = [TestVolume::new(2 * MIB), TestVolume::new(2 * MIB)];
         create(&named(&others), &remade).await.unwrap();
         let mixed = open(vec![a.clone(), others[1].clone()]).await;
-        refused(mixed, &["stripe child b", "do not agree", "created at 5"]);
+        refused(mixed, &["stripe child b", "disagree", "created at 5"]);
 
         let unit = Opened::open(&named(&volumes), Some(8192)).await;
         refused(unit, &["8KiB", "write unit = \"4KiB\""]);

@@ -83,8 +83,8 @@ impl Unflushed {
     /// refused.
     pub(super) fn failed(&self, error: &Error) {
         self.failed.set(format!(
-            "a flush failed and what was written before it may be lost: {error}; mend the child, check the \
-             data, then open the volume again"
+            "a flush failed, and data written before it may be lost: {error}; repair the child, \
+             check the data, then open the volume again"
         ));
     }
 }

@@ -120,7 +120,7 @@ impl Unused {
 impl Drop for Unused {
     fn drop(&mut self) {
         if let Some(session) = self.0.take() {
-            let message = "nobody waits for the session any more";
+            let message = "the session is no longer needed";
             session.end(Error::new(ErrorKind::Unreachable, message));
         }
     }
@@ -165,7 +165,7 @@ impl Session {
     ) -> Result<Opened> {
         let limit = timeouts.connect;
         let late = || {
-            let message = format!("{address} has not let us in within {limit:?}");
+            let message = format!("the login at {address} did not complete within {limit:?}");
             Error::new(ErrorKind::TimedOut, message)
         };
         let began = time::now();
@@ -412,7 +412,9 @@ impl Session {
 fn unreachable(address: SocketAddr, error: &std::io::Error) -> Error {
     Error::new(
         ErrorKind::Unreachable,
-        format!("{address} cannot be reached: {error}; does the target run and listen there?"),
+        format!(
+            "{address} cannot be reached: {error}; is the target running, and listening there?"
+        ),
     )
 }
 
@@ -509,10 +511,9 @@ fn protocol(error: iscsi::Error) -> Error {
 fn broken(error: iscsi_stream::Error) -> Error {
     match error {
         iscsi_stream::Error::Protocol(error) => protocol(*error),
-        iscsi_stream::Error::Ended => Error::new(
-            ErrorKind::Unreachable,
-            "the target has closed the connection",
-        ),
+        iscsi_stream::Error::Ended => {
+            Error::new(ErrorKind::Unreachable, "the target closed the connection")
+        }
         lost => Error::new(ErrorKind::Unreachable, lost.to_string()),
     }
 }

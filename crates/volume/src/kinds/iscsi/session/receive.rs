@@ -87,7 +87,7 @@ async fn read_pdu(session: &Rc<Session>, receiver: &mut Receiver) -> Result<()> 
                 session.changed.notify();
             }
             InitiatorEvent::Rejected { reason } => {
-                let message = format!("the target rejects the request (reason {reason:02x}h)");
+                let message = format!("the target rejected the request (reason {reason:02x}h)");
                 let refused = Error::new(ErrorKind::Protocol, message);
                 session.found.replace(Some(Err(refused)));
                 session.changed.notify();

@@ -112,7 +112,7 @@ fn a_write_that_the_target_takes_a_part_of_has_failed() {
             foreign.takes_max_bytes.set(Some(taken));
             let error = write().await.expect_err("the rest is nowhere");
             assert_eq!(error.kind(), ErrorKind::Protocol);
-            let said = format!("took {taken} of {len} bytes");
+            let said = format!("accepted {taken} of {len} bytes");
             assert!(error.to_string().contains(&said), "{error}");
         });
     }

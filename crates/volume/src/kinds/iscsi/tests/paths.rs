@@ -86,7 +86,7 @@ fn a_path_to_another_disk_is_refused() {
             let opened = IscsiDisk::open(with_second(&site, address)).await;
             let error = opened.err().expect("they are two");
             assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
-            let said = "is another disk: it calls itself ";
+            let said = "is another disk: it identifies itself as ";
             assert!(error.to_string().contains(said), "{error}");
         });
     }
