@@ -401,7 +401,7 @@ impl Unit {
         let Some(Held { claim, is_fenced }) = held else {
             return Ok(());
         };
-        let mut why = "the disk's reservation is another one whenever it is looked at";
+        let mut why = "the disk's reservation keeps changing";
         for _ in 0..ROUNDS_MAX {
             claim.check()?;
             let at = time::now();
@@ -425,7 +425,7 @@ impl Unit {
                 // registered.
                 Told::Conflict if is_fenced => {
                     self.register(nexus, &claim).await?;
-                    why = "the target keeps the session out, although it is registered";
+                    why = "the target rejects this session, although it is registered";
                 }
                 Told::Conflict => {
                     let by = self.holder(nexus).await;
