@@ -162,7 +162,7 @@ impl Ledger {
                 return Err(volume::Error::new(
                     ErrorKind::Medium,
                     format!(
-                        "verify: byte {at} of the disk was written {ended} times, and gives {found}: \
+                        "verify: byte {at} of the disk was written {ended} times, but holds {found}: \
                          this disk loses or misplaces writes"
                     ),
                 ));
