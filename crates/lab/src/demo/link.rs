@@ -151,7 +151,7 @@ mod tests {
             "{note}"
         );
         let given = Choice::given(2_500_000_000);
-        assert_eq!(given.reason(), "2.5 Gbit/s, as asked for");
+        assert_eq!(given.reason(), "2.5 Gbit/s, as requested");
         assert_eq!((given.note(2), Choice::default().note(2)), (None, None));
         assert_eq!(Choice::default().link(), "no limit");
     }

@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn what_is_not_ours_is_refused_with_the_reason() {
         for (line, part) in [
-            (&b"GET / HTTP/1.1"[..], "no JSON"),
+            (&b"GET / HTTP/1.1"[..], "not a JSON object"),
             (b"{}", "without the version"),
             (b"[1]", "without the version"),
             (b"{\"version\":\"1\"}", "without the version"),
