@@ -268,7 +268,7 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
         (
             2,
             with("disk.img", "disk\\u0000.img"),
-            "the path contains a NUL character; write the file's",
+            "the path has a NUL character in it; write the file's",
         ),
         (
             2,

@@ -199,7 +199,7 @@ fn clients_that_say_nothing_nonsense_or_too_much_harm_nobody() {
         answer
     };
     for (nonsense, part) in [
-        ("GET / HTTP/1.1\n", "no JSON"),
+        ("GET / HTTP/1.1\n", "not a JSON object"),
         ("{\"version\":2,\"request\":\"show\"}\n", "version 2"),
         ("{\"version\":1,\"request\":\"dance\"}\n", "dance"),
     ] {

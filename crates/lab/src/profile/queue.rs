@@ -478,9 +478,8 @@ fn late(rates: &[(u64, f64, Step)]) -> Option<String> {
 fn sweep_table(sweep: &Sweep) -> Table {
     let mut table = Table::new(
         "By the number outstanding",
-        "Closed loop: when one I/O ends, the next begins. Medians of all rounds; times in \
-         microseconds. The queue was sampled, and is also computed as throughput × mean by Little's \
-         law.",
+        "Closed loop: when one I/O ends, the next begins. Medians of all rounds; times in microseconds. The \
+         queue was sampled, and is also computed as throughput × mean by Little's law.",
         &[
             "outstanding",
             "I/Os/s",
@@ -530,10 +529,8 @@ fn sweep_plots(sweep: &Sweep) -> Vec<Plot> {
         },
         Plot {
             title: "Latency".into(),
-            about:
-                "Beyond the knee it grows with the number outstanding, because I/Os wait for each \
-                 other."
-                    .into(),
+            about: "Beyond the knee it grows with the number outstanding, because I/Os queue."
+                .into(),
             x: axis("outstanding I/Os", true),
             y: axis("microseconds", true),
             marks: Marks::Lines(vec![
