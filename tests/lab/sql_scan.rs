@@ -289,7 +289,7 @@ fn a_server_runs_real_rows_in_a_directory_and_refuses_pages_that_it_does_not_hav
     let profile = place.directory.write("pages.toml", text);
     let ran = place.run(&["run", &*profile.to_string_lossy(), "--on", &name]);
     assert_eq!(ran.code(), Some(2), "{ran}");
-    let part = "pages: 64KiB is no page of PostgreSQL; write \"8KiB\"";
+    let part = "pages: 64KiB is not a page size of PostgreSQL; write \"8KiB\"";
     assert!(ran.stderr.contains(part), "{ran}");
 }
 
