@@ -162,7 +162,7 @@ fn chap_is_proved_to_the_discovery_and_to_the_target() {
         &[
             &portal,
             "look at user and secret",
-            "by --chap-user \"host\"",
+            "with --chap-user \"host\"",
         ],
     );
     refused(
@@ -192,7 +192,7 @@ fn a_target_that_refuses_us_says_so_beside_its_name() {
     refused(
         &discover(portal, &account),
         1,
-        &[portal, "by --chap-user \"host\"", mend],
+        &[portal, "with --chap-user \"host\"", mend],
     );
     let printed = discover(portal, &[&account[..], &[mend]].concat()).success();
     drop(serve_what_was_printed(&printed.stdout));
