@@ -16,23 +16,23 @@ help: ## show this list
 	@echo
 	@echo 'Options of a command go in ARGS, for example: make demo ARGS="--shares 4 --link 1"'
 
-build: ## build target/release/sanstone (installs the compiler if there is none)
+build: ## build target/release/sanstone (installs the compiler if missing)
 	@tools/install build
 	@tools/with-rust $(CARGO) build --release --locked --package sanstone
 
-demo: build ## run the main job on this machine: two shares, one stripe, SQL on it; writes report.html
+demo: build ## run the demo on this machine: two shares, one stripe, SQL on it; writes report.html
 	@tools/with-rust $(CARGO) run --quiet --release --locked --package sanstone -- demo $(ARGS)
 
 test: ## install what the tests need, then run every check and every test
 	@tools/install test
 	@tools/with-rust tools/test
 
-test-long: ## tests that take an hour: databases on an attached volume, every part of which is killed again and again
+test-long: ## run the hour-long tests: databases on an attached volume, each part of which is killed again and again
 	@tools/install test
 	@tools/with-rust $(CARGO) build --workspace --locked --quiet
 	@tools/with-rust $(CARGO) test --locked --package sanstone-tests --test databases -- --ignored --nocapture --test-threads 1
 
-conformance: build ## count libiscsi's conformance suite on Sanstone, tgt and istgt
+conformance: build ## run libiscsi's conformance suite on Sanstone, tgt and istgt, and count the results
 	@tools/install test
 	@tools/with-rust env SANSTONE_BIN="$$(tools/built release)" \
 		$(CARGO) run --quiet --locked --package sanstone-tests --bin conformance -- $(ARGS)
@@ -41,24 +41,24 @@ bench: ## compare the target with tgt and bare TCP: I/Os, latency, CPU per I/O
 	@tools/install bench
 	@tools/with-rust $(CARGO) run --quiet --release --locked --package sanstone -- lab bench --history docs/performance.md $(ARGS)
 
-links: build ## bandwidth over 1, 2 and 4 virtual links, the loss of one of two, CPU per I/O; needs root
+links: build ## measure bandwidth over 1, 2 and 4 virtual links, the loss of one of two, CPU per I/O; needs root
 	@$(MEASURE) links -- $(ARGS)
 
-attach-bench: build ## a volume as a file or NBD export, beside nbdkit, nbdfuse, qemu-nbd and the file itself; needs root
+attach-bench: build ## compare an attached volume (file, NBD) with nbdkit, nbdfuse, qemu-nbd and the bare file; needs root
 	@$(MEASURE) attach-bench -- $(ARGS)
 
-oltp: build ## transactions of a database on a file, on attach over a file and over iSCSI, and on nbdfuse; needs root
+oltp: build ## compare database transactions on a file, on attach over a file and over iSCSI, on nbdfuse; needs root
 	@tools/install bench
 	@SANSTONE_BIN="$$(tools/built release)" tools/oltp $(ARGS)
 
-lab: build ## every profile of the lab, in some 35 minutes; writes docs/results (QUICK=1: minutes)
+lab: build ## run every lab profile, in about 35 minutes; writes docs/results (QUICK=1: a few minutes)
 	@tools/install bench
 	@SANSTONE_BIN="$$(tools/built release)" QUICK=$(QUICK) tools/lab
 
-fuzz: ## search for inputs that break the protocol and the disk, a minute each (ARGS="SECONDS TARGET...")
+fuzz: ## fuzz the protocol, the disk and the clients, a minute for each target (ARGS="SECONDS TARGET...")
 	@tools/install fuzz
 	@tools/with-rust tools/fuzz $(ARGS)
 
-clean: ## remove what the build and the demo left
+clean: ## remove what the build and the demo created
 	$(CARGO) clean
 	rm -f report.html demo.json

@@ -218,7 +218,7 @@ fn what_is_no_file_system_is_left_as_it_is() {
     ran("mkswap", "util-linux", &[text(&image)]).success();
     refused(
         &attach(&directory, &files, &[]),
-        &["holds swap, which is no file system"],
+        &["holds swap, which is not a file system"],
     );
     nothing_is_left(&directory, &files);
 }
@@ -241,7 +241,7 @@ fn what_is_in_the_way_is_said() {
         );
     }
     let image = directory.join("db.img");
-    refused(&attach(&directory, &image, &[]), &["is no directory"]);
+    refused(&attach(&directory, &image, &[]), &["is not a directory"]);
     let nowhere = directory.join("nowhere");
     refused(
         &attach(&directory, &nowhere, &[]),

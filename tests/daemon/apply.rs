@@ -185,17 +185,17 @@ fn what_cannot_be_changed_or_does_not_work_changes_nothing() {
         (
             format!("lanes = 3\n{VOLUMES}{first}"),
             2,
-            "lanes: that is set at the start; restart",
+            "lanes: set only at startup; restart",
         ),
         (
             format!("wait = \"cpu\"\n{VOLUMES}{first}"),
             2,
-            "wait: that is set at the start; restart",
+            "wait: set only at startup; restart",
         ),
         (
             format!("memory = \"64MiB\"\n{VOLUMES}{first}"),
             2,
-            "memory or limits.transfer: that is set at the start",
+            "memory or limits.transfer: set only at startup",
         ),
         (
             format!("state = \"elsewhere\"\n{VOLUMES}{first}"),
@@ -205,7 +205,7 @@ fn what_cannot_be_changed_or_does_not_work_changes_nothing() {
         (
             format!("{other_cache}{first}"),
             2,
-            "\"a\" has other settings, and is served",
+            "the settings of volume \"a\" cannot change while it is served",
         ),
         (
             format!("{VOLUMES}{first}nonsense = 1\n"),
@@ -262,7 +262,7 @@ fn who_may_not_use_a_target_any_more_is_sent_away_and_the_rest_stays() {
         &format!("{VOLUMES}{}", target(IQN, port, "[\"a\"]", secret)),
     )
     .success();
-    assert!(ran.stdout.contains("what has to be proved"), "{ran}");
+    assert!(ran.stdout.contains("authentication"), "{ran}");
     assert!(!ran.text().contains("a-secret"), "{ran}");
     assert_eq!(send(&mut session, &write_10(0, 1), &[1; 512]).0, 0);
     let address = format!("127.0.0.1:{port}");
@@ -529,13 +529,16 @@ fn what_the_daemon_itself_has_is_told_as_that() {
     fs::write(&other, format!("{state}{VOLUMES}{first}")).expect("room");
     let other = other.to_str().expect("plain text");
     let ran = call(&["apply", "-c", other]).success();
-    let gone = "! volume c is closed: what it holds in memory is gone\n";
+    let gone = "! volume c: closing it discards its data, which is only in memory\n";
     assert!(ran.stdout.contains(gone), "{ran}");
     assert!(!ran.stderr.contains("state directory"), "{ran}");
     // An endless file is not a configuration.
     let ran = call(&["apply", "-c", "/dev/zero"]);
     assert_eq!(ran.code(), Some(2), "{ran}");
-    assert!(ran.stderr.contains("is it the right file?"), "{ran}");
+    assert!(
+        ran.stderr.contains("check that it is the right file"),
+        "{ran}"
+    );
 }
 
 #[test]
@@ -549,7 +552,9 @@ fn many_clients_at_once_are_answered_or_told_why_not() {
             .collect();
         for client in clients {
             let ran = client.join().expect("no panic");
-            let is_told = ran.stderr.contains("others are being answered; try again");
+            let is_told = ran
+                .stderr
+                .contains("other clients are being served; try again");
             assert!(ran.code() == Some(0) || is_told, "{ran}");
         }
     });

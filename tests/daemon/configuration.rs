@@ -143,7 +143,7 @@ fn a_number_is_there_once_however_it_is_written() {
         refused_at(
             8,
             &format!("{RAM}{spare}{}", table.replace("luns = [\"disk\"]", &luns)),
-            &[&format!("LUN {number} is there twice"), one, other],
+            &[&format!("LUN {number} appears twice"), one, other],
         );
     }
     let portals = "portals = [\"127.0.0.1:3260\"]";
@@ -151,7 +151,7 @@ fn a_number_is_there_once_however_it_is_written() {
     refused_at(
         5,
         &format!("{RAM}{}", table.replace(portals, groups)),
-        &["portal group 1 is there twice", "\"01\""],
+        &["portal group 1 appears twice", "\"01\""],
     );
 }
 
@@ -378,7 +378,7 @@ fn a_state_directory_that_is_none_is_told_with_its_line() {
             "{ran}"
         );
         let mend =
-            "something else is in its place: move that away, or name another state directory";
+            "something else exists at this path: move it away, or name another state directory";
         assert!(ran.stderr.contains(mend), "{ran}");
     }
 }
@@ -409,7 +409,7 @@ fn what_serde_finds_comes_with_the_mend() {
     refused_at(
         1,
         &format!("connections = 99999999999\n{RAM}{table}"),
-        &["connections = 99999999999 is not possible; write 1 to 65536"],
+        &["connections = 99999999999 is not allowed; write 1 to 65536"],
     );
     let file = RAM
         .replace("{ size = \"16MiB\" }", "\"a.img\"")
@@ -531,7 +531,7 @@ fn a_bench_takes_no_target_for_another() {
                 .collect::<Vec<_>>(),
         );
         assert_eq!(ran.code(), Some(2), "{ran}");
-        assert!(ran.stderr.contains("already; give this one"), "{ran}");
+        assert!(ran.stderr.contains("give this one another name"), "{ran}");
     }
 }
 

@@ -276,7 +276,8 @@ fn a_configuration_that_has_changed_is_logged_and_not_applied() {
     let text = std::fs::read_to_string(&file).expect("the configuration");
     std::fs::write(&file, format!("lanes = 1\n{text}")).expect("another one");
     server.daemon().signal("HUP");
-    let said = "the configuration has changed; `sanstone apply -c` with this path, or a restart, serves it";
+    let said = "the configuration file has changed; `sanstone apply -c` with this path, or a restart, \
+         puts it into effect";
     server.daemon().log_with(said);
     std::fs::write(&file, format!("lanez = 1\n{text}")).expect("another one");
     server.daemon().signal("HUP");
@@ -289,6 +290,6 @@ fn a_configuration_that_has_changed_is_logged_and_not_applied() {
     server.daemon().signal("HUP");
     let log = server
         .daemon()
-        .log_with("the configuration cannot be read any more");
+        .log_with("the configuration file can no longer be read");
     assert_eq!(log.matches(said).count(), 1, "{log}");
 }

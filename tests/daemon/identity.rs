@@ -265,7 +265,7 @@ fn a_copy_beside_its_original_is_refused() {
     fs::write(&file, &both).expect("room");
     let (_, log) = serve(&file, served.port, names);
     let told =
-        |log: &str| log.contains("copy.img has no mark") && log.contains("its original keeps");
+        |log: &str| log.contains("copy.img has no mark") && log.contains("the original keeps");
     assert!(told(&log), "{log}");
     let log = served.is_found_by(&file);
     assert!(!told(&log), "only the first time: {log}");
@@ -295,7 +295,7 @@ fn a_copy_of_everything_keeps_the_identity() {
         } else {
             // Without its mark it could be any file, because the marked one still exists.
             let mend = "setfattr -n user.sanstone.disk";
-            served.is_refused_by(&config, &["still there", "another file", mend]);
+            served.is_refused_by(&config, &["still exists", "another file", mend]);
         }
         // As on another machine, where there is no original.
         fs::remove_file(served.at("db.img")).expect("it is there");

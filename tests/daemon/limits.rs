@@ -120,6 +120,6 @@ fn connections_beyond_the_systems_limit_make_room_too() {
         session.wait_until_ready().expect("a ready disk");
         database.wait_until_ready().expect("it does not notice");
     }
-    daemon.log_with("fewer files may be open");
+    daemon.log_with("the limit on open files is too low");
     daemon.log_with("could not be accepted");
 }

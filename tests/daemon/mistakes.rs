@@ -72,12 +72,12 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
         (
             6,
             with("[\"disk\"]", "[\"disk\"]]"),
-            "this ] closes nothing; take it out",
+            "this ] closes nothing; remove it",
         ),
         (
             2,
             with("disk.img\"", "disk.img"),
-            "this text has no \" at its end",
+            "this text has no closing \"",
         ),
         (
             4,
@@ -122,28 +122,24 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
         (
             2,
             with("disk.img", "C:\\data"),
-            "is written twice, as \\\\; or put the text in '…'",
+            "as \\\\, or put the text in '…'",
         ),
         (
             2,
             with("file =", "file:"),
-            "a value comes behind =, not behind a colon; write file = …",
+            "a value follows =, not a colon; write file = …",
         ),
         (
             2,
             with(", size", " size"),
-            "a comma is missing before this; write one",
+            "a comma is missing before this; add one",
         ),
         (
             2,
             with("path =", "path =="),
-            "here is one = too many; take it out",
+            "this = is one too many; remove it",
         ),
-        (
-            1,
-            with("[volume.disk]", "[volume.disk] ="),
-            "take the = out",
-        ),
+        (1, with("[volume.disk]", "[volume.disk] ="), "remove the ="),
         (
             1,
             with("[volume.disk]", "[volume disk]"),
@@ -181,7 +177,7 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
         (
             8,
             format!("{whole}allow = [\"*\"]\n"),
-            "allow is there twice; write it once",
+            "allow appears twice; write it once",
         ),
         (
             8,
@@ -191,7 +187,7 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
         (
             8,
             format!("{whole}\0"),
-            "the character '\\0' cannot be in the file",
+            "the character '\\0' is not allowed here",
         ),
         (
             6,
@@ -206,7 +202,7 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
         (
             1,
             format!("digests = False\n{whole}"),
-            "write false in place of False",
+            "write false instead of False",
         ),
         (
             1,
@@ -261,12 +257,13 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
         (
             1,
             format!("state = \"\"\n{whole}"),
-            "the path of the state directory is empty; write one as \"/var/lib/sanstone\", or take the line out",
+            "the path of the state directory is empty; write one such as \"/var/lib/sanstone\", or \
+             remove the line",
         ),
         (
             1,
             format!("state = \"a\\u0000b\"\n{whole}"),
-            "the path of the state directory has a NUL character in it",
+            "the path of the state directory contains a NUL character",
         ),
         (
             2,
@@ -276,7 +273,7 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
         (
             2,
             format!("lanes = 1000\nmemory = \"32MiB\"\n{whole}"),
-            "32 MiB of memory are too little for 1000 lanes",
+            "32 MiB of memory is too little for 1000 lanes",
         ),
         (
             2,
@@ -332,7 +329,7 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
         ),
         (
             &directory.join("none.toml"),
-            "none.toml: No such file or directory (os error 2); is the path behind -c right?",
+            "none.toml: No such file or directory (os error 2); check the path given with -c",
         ),
     ] {
         let ran = call(&["check", "-c", &path.to_string_lossy()]);

@@ -158,7 +158,7 @@ fn the_socket_is_its_users_alone_and_goes_with_the_daemon() {
     drop(server);
     let ran = show(directory.path());
     assert_eq!(ran.code(), Some(1), "{ran}");
-    assert!(ran.stderr.contains("has ended; start it again"), "{ran}");
+    assert!(ran.stderr.contains("has exited; start it again"), "{ran}");
     let mut server = serve(directory.path());
     show(directory.path()).success();
     server.daemon().signal("TERM");
@@ -198,7 +198,7 @@ fn clients_that_say_nothing_nonsense_or_too_much_harm_nobody() {
         answer
     };
     for (nonsense, part) in [
-        ("GET / HTTP/1.1\n", "no JSON"),
+        ("GET / HTTP/1.1\n", "not a JSON object"),
         ("{\"version\":2,\"request\":\"show\"}\n", "version 2"),
         ("{\"version\":1,\"request\":\"dance\"}\n", "dance"),
     ] {
@@ -231,7 +231,7 @@ fn a_daemon_that_is_not_there_is_named() {
     );
     let ran = call(&["show", "-c", "/nowhere.toml"]);
     assert_eq!(ran.code(), Some(2), "{ran}");
-    assert!(ran.stderr.contains("is the path behind -c right?"), "{ran}");
+    assert!(ran.stderr.contains("check the path given with -c"), "{ran}");
 }
 
 #[test]
@@ -306,7 +306,7 @@ fn a_daemon_that_stands_still_is_told_of_in_time() {
             assert_eq!(ran.code(), Some(1), "{ran}");
             for part in [
                 "admin.sock",
-                "has said nothing",
+                "has not responded",
                 &format!("kill -CONT {pid}"),
             ] {
                 assert!(ran.stderr.contains(part), "{ran}");
@@ -330,7 +330,10 @@ fn a_daemon_that_stops_and_waits_is_named() {
     session.execute(&read_10(8, 1), &[], 512).expect("a read");
     server.daemon().signal("TERM");
     server.daemon().log_with("stopping: finishing");
-    let named = format!("process {} has the state directory", server.daemon().pid());
+    let named = format!(
+        "process {} holds the state directory",
+        server.daemon().pid()
+    );
     let socket = directory.join("sanstone.state/admin.sock");
     while socket.exists() {
         thread::sleep(Duration::from_millis(5));

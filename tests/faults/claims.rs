@@ -255,7 +255,7 @@ fn one_that_is_taken_over_answers_nothing_old(shares: &Shares, pauses: bool) {
         daemon.signal("TERM");
         let ended = daemon.wait(Duration::from_secs(60));
         assert!(ended.expect("it ends").success(), "{}", daemon.log());
-        daemon.log_with("left without a last flush");
+        daemon.log_with("closed without a last flush");
         drop(second);
     });
 }

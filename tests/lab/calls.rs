@@ -43,12 +43,12 @@ fn a_wrong_call_is_refused_with_what_to_write() {
     for other in ["./a", "././a"] {
         refused(
             &["compare", "./a", other, "--profile", "queue"],
-            "one and the same",
+            "are the same",
         );
     }
     refused(
         &["run", "queue", "--on", "./a", "--on", "././a"],
-        "one and the same",
+        "are the same",
     );
     refused(&["run", "queue", "--on", "."], "this is a directory");
     let nowhere = ["run", "queue", "--on", "/nowhere/there.img"];
@@ -141,7 +141,7 @@ fn nothing_is_written_over_by_what_is_found_out() {
     for (measured, output, part) in [
         (&on, &detour, "would overwrite what is measured"),
         (&new, &new, "would overwrite what is measured"),
-        (&on, &notes_at, "something else than a report"),
+        (&on, &notes_at, "neither a report nor JSON"),
     ] {
         for option in ["--json", "--report"] {
             let ran = call(&[

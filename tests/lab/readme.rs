@@ -46,7 +46,8 @@ fn the_results_stand_beside_the_published_figures() {
     result("effectiveness-tgt", "Each percent", &more(200.0, 500.0));
     let answer = "MariaDB does 100 a minute on ./plain.img; 90 on stripe: 0.9×; 99 on iscsi://h/t/0: 0.99× as many.";
     result("oltp", answer, "");
-    let commit = "Where the time went\n  layer  mean\n  wire   12.5\n  total  99.5\n\nBeside a published one\n  no\n";
+    let commit = "Where the time went\n  layer  mean\n  wire   12.5\n  total  99.5\n\nBeside a \
+         published result\n  no\n";
     directory.write("commit-iscsi.txt", commit);
     let queue = "Behind an adapter\n  adapter               I/Os/s\n  32 a LUN, 128 in all  25,000  40,000  1\n  254 a LUN, 1,024 in \
                  all  99,000  10,000  1\n";

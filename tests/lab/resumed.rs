@@ -75,7 +75,7 @@ fn goes_on_after(name: &str) {
     let ran = place.run(&call);
     assert_eq!(ran.code(), Some(2), "{ran}");
     assert!(
-        ran.stderr.contains("--resume") && ran.stderr.contains("leave --resume out"),
+        ran.stderr.contains("--resume") && ran.stderr.contains("leave out --resume"),
         "{ran}"
     );
 
@@ -83,7 +83,7 @@ fn goes_on_after(name: &str) {
     let other = place.path("other.img");
     let ran = place.run(&["run", &path, "--on", &other, "--resume"]);
     assert_eq!(ran.code(), Some(2), "{ran}");
-    assert!(ran.stderr.contains("name the same by --on"), "{ran}");
+    assert!(ran.stderr.contains("name the same with --on"), "{ran}");
     assert_gone(&other);
 
     volume(&place, "1us");
@@ -98,7 +98,7 @@ fn goes_on_after(name: &str) {
     let answer = json["answer"].as_str().expect("an answer").to_owned();
     let ran = place.run(&call).success();
     assert!(
-        ran.stderr.contains("finished before") && ran.stdout.contains(&answer),
+        ran.stderr.contains("already finished") && ran.stdout.contains(&answer),
         "{ran}"
     );
 }

@@ -140,7 +140,7 @@ fn what_cannot_be_run_is_named_with_the_mend_before_anything_is_made() {
     let place = Place::new();
     let ran = place.run(&["run", "queue", "--on", "./f", "--data", "day.csv"]);
     assert_eq!(ran.code(), Some(2), "{ran}");
-    assert!(ran.stderr.contains("sql-scan does"), "{ran}");
+    assert!(ran.stderr.contains("use sql-scan"), "{ran}");
     // A disk that is too small is left unchanged.
     let small = place.directory.write("small.img", vec![0; 1 << 20]);
     let profile = place.directory.write("short.toml", SHORT);
@@ -153,7 +153,7 @@ fn what_cannot_be_run_is_named_with_the_mend_before_anything_is_made() {
     let ran = place.run(&call);
     assert_eq!(ran.code(), Some(2), "{ran}");
     assert!(
-        ran.stderr.contains("has 1 MiB, and these rows need"),
+        ran.stderr.contains("has 1 MiB, but these rows need"),
         "{ran}"
     );
     assert!(fs::read(&small).expect("it is there") == vec![0; 1 << 20]);
@@ -289,7 +289,7 @@ fn a_server_runs_real_rows_in_a_directory_and_refuses_pages_that_it_does_not_hav
     let profile = place.directory.write("pages.toml", text);
     let ran = place.run(&["run", &*profile.to_string_lossy(), "--on", &name]);
     assert_eq!(ran.code(), Some(2), "{ran}");
-    let part = "pages: 64KiB is no page of PostgreSQL; write \"8KiB\"";
+    let part = "pages: 64KiB is not a page size of PostgreSQL; write \"8KiB\"";
     assert!(ran.stderr.contains(part), "{ran}");
 }
 

@@ -107,7 +107,10 @@ fn several_portals_are_the_paths_of_one_volume() {
     let server = Sanstone::serve_configuration(directory.path(), &format!("{RAM}{table}"), port);
     let portal = format!("127.0.0.1:{}", server.port());
     let printed = discover(&portal, &[]).success().stdout;
-    assert!(printed.contains("--luns asks which there are"), "{printed}");
+    assert!(
+        printed.contains("--luns asks for the actual LUNs"),
+        "{printed}"
+    );
     for number in [1, 2] {
         let path = format!("{{ portal = \"127.0.0.{number}:{port}\" }}");
         assert!(printed.contains(&path), "no {path}: {printed}");
@@ -156,12 +159,16 @@ fn chap_is_proved_to_the_discovery_and_to_the_target() {
     refused(
         &wrong,
         1,
-        &[&portal, "check user and secret", "by --chap-user \"host\""],
+        &[
+            &portal,
+            "check user and secret",
+            "with --chap-user \"host\"",
+        ],
     );
     refused(
         &discover(&portal, &[]),
         1,
-        &[&portal, "--chap-user is not given"],
+        &[&portal, "without --chap-user"],
     );
     let missing = discover(&portal, &[&account[..], &["/no/such/file"]].concat());
     refused(&missing, 2, &["/no/such/file cannot be read"]);
@@ -185,7 +192,7 @@ fn a_target_that_refuses_us_says_so_beside_its_name() {
     refused(
         &discover(portal, &account),
         1,
-        &[portal, "by --chap-user \"host\"", mend],
+        &[portal, "with --chap-user \"host\"", mend],
     );
     let printed = discover(portal, &[&account[..], &[mend]].concat()).success();
     drop(serve_what_was_printed(&printed.stdout));
@@ -216,7 +223,7 @@ fn what_cannot_be_discovered_says_why_and_what_to_do() {
     refused(
         &discover(&silent, &["--timeout", "0s"]),
         2,
-        &["write --timeout 5s"],
+        &["such as --timeout 5s"],
     );
 
     let (directory, port) = (Directory::new(), harness::free_port());
@@ -227,7 +234,7 @@ fn what_cannot_be_discovered_says_why_and_what_to_do() {
     let portal = format!("127.0.0.1:{}", server.port());
     let me = "iqn.2026-11.example:me";
     let ran = discover(&portal, &["--initiator", me]);
-    refused(&ran, 1, &[&portal, me, "no target; allow that name there"]);
+    refused(&ran, 1, &[&portal, me, "allow that name there"]);
     let ran = discover(&portal, &["--initiator", "iqn.2026-11.example:other"]).success();
     assert!(ran.stdout.contains(IQN), "{ran}");
 }

@@ -83,7 +83,7 @@ pub async fn run<T: Send + 'static>(
         }
     }
     let answer = receiver.await;
-    answer.ok_or_else(|| io::Error::other("the work ended in a panic"))
+    answer.ok_or_else(|| io::Error::other("the work panicked"))
 }
 
 /// As [`run`], but waits no longer than `limit`. Work that has started continues unattended.
@@ -117,7 +117,7 @@ pub async fn look_up(host: &str, port: u16, limit: Duration) -> io::Result<Socke
             Some(known) => known.map(|address| SocketAddr::new(address, port)),
             None => (host.as_str(), port).to_socket_addrs()?.next(),
         }
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "it has no address"))
+        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
     };
     run_within(limit, Kind::Names, work).await?
 }

@@ -85,7 +85,7 @@ impl Clock {
         let (anchor_ticks, anchor_ns) = self.anchor.get();
         let (passed_ticks, passed_ns) = (ticks.wrapping_sub(anchor_ticks), ns - anchor_ns);
         if passed_ns < SCALE_MIN_NS || look.took_ticks > passed_ticks / LOOK_PART {
-            return ns; // too soon for a scale, or interrupted: the anchor stays
+            return ns; // too early to compute a scale, or interrupted: keep the anchor
         }
         self.anchor.set((ticks, ns));
         // Accept 100 MHz to 10 GHz; anything else cannot be a count of this interval.

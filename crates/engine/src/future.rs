@@ -79,7 +79,7 @@ impl<T> Future for LaneFuture<'_, T> {
             State::Ready(output) => Poll::Ready(
                 output
                     .take()
-                    .expect("a future that has ended is polled no more"),
+                    .expect("a finished future is not polled again"),
             ),
             // SAFETY: the frame is owned by self, never moves until it is dropped, and is polled
             // through an exclusive reference only.

@@ -308,8 +308,8 @@ fn refused(error: io::Error) -> io::Error {
     let mend = match error.raw_os_error() {
         Some(libc::ENOSYS) => "this kernel has no io_uring; Linux 6.1 or newer is needed",
         Some(libc::EPERM) => {
-            "io_uring is forbidden here; check `sysctl kernel.io_uring_disabled` (0 allows it), and \
-             in a container its seccomp profile"
+            "io_uring is not permitted here; check `sysctl kernel.io_uring_disabled` (0 allows it), \
+             and in a container its seccomp profile"
         }
         Some(libc::ENOMEM) => "no locked memory is left for the ring; raise `ulimit -l`",
         _ => "io_uring could not be set up",

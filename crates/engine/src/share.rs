@@ -54,7 +54,7 @@ pub fn charge(bytes: usize) {
 
 /// See [`spend`].
 #[derive(Debug)]
-#[must_use = "nothing is paid for until it is awaited"]
+#[must_use = "it does nothing until it is awaited"]
 pub struct Spend(usize);
 
 impl Future for Spend {

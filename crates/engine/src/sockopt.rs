@@ -18,7 +18,7 @@ pub(crate) fn apply(socket: RawFd, options: &ConnectOptions) -> io::Result<()> {
     match &options.source {
         None => {}
         Some(Source::Address(ip)) => {
-            bind(socket, *ip).map_err(named(format!("{ip} is no address of this machine")))?;
+            bind(socket, *ip).map_err(named(format!("{ip} is not an address of this machine")))?;
         }
         Some(Source::Interface(name)) => {
             let bound = set(

@@ -147,7 +147,7 @@ impl Budget {
                 .borrow()
                 .iter()
                 .any(|other| Rc::ptr_eq(other, &claim)),
-            "who was served stands in line no more"
+            "a waiter that was served is no longer queued"
         );
         Permit {
             budget: self.clone(),
@@ -159,7 +159,7 @@ impl Budget {
         let left = self.left.get() + amount;
         assert!(
             left <= self.total,
-            "{left} of {} left: more came back than was taken",
+            "{left} of {} left: more were returned than taken",
             self.total
         );
         self.left.set(left);

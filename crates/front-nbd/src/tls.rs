@@ -176,7 +176,7 @@ mod tests {
         };
         let error = Tls::load(&files).expect_err("it has no end").to_string();
         assert!(error.contains("/dev/zero"), "{error}");
-        assert!(error.contains("is it the right file?"), "{error}");
+        assert!(error.contains("check that it is the right file"), "{error}");
     }
 
     #[test]

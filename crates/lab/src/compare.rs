@@ -54,13 +54,14 @@ pub fn compare(
     let pairs = options.pairs;
     if pairs < SAMPLES_MIN {
         return Err(Error::Call(format!(
-            "--pairs {pairs} cannot tell a difference from chance: write {SAMPLES_MIN} or more, better 12"
+            "--pairs {pairs} is too few to tell a difference from chance: write {SAMPLES_MIN} or more, \
+             preferably 12"
         )));
     }
     if options.b.as_ref() == Some(&options.a) {
         let name = options.a.name();
         return Err(Error::Call(format!(
-            "{name} would be compared with itself: name two things"
+            "{name} would be compared with itself: name two different disks"
         )));
     }
     let experiment = profile.experiment();
@@ -84,12 +85,12 @@ pub fn compare(
         let is_known = |case: &Case| matches!(&case.work, Work::Load(load) if fio::has(load));
         let left_out = cases.iter().filter(|case| !is_known(case));
         notes.extend(
-            left_out.map(|case| format!("{}: left out, as fio has no such load", case.name)),
+            left_out.map(|case| format!("{}: left out, because fio has no such load", case.name)),
         );
         cases.retain(is_known);
         if cases.is_empty() {
             return Err(Error::Call(format!(
-                "--with fio: fio has none of the loads of {}; queue and effectiveness have some",
+                "--with fio: fio has none of the loads of {}; use queue or effectiveness",
                 profile.name
             )));
         }
@@ -189,8 +190,9 @@ fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
     let sentence = overall.sentence(a, b);
     let mut table = Table::new(
         "Each load",
-        "Ratios B / A with their 95 % intervals; more throughput is better, more latency is worse. Each row \
-         stands for itself: among twenty rows one may be outside of its interval by chance.",
+        "Ratios B / A with their 95 % intervals; more throughput is better, more latency is worse. \
+         Each interval covers one row only: among twenty rows, one may lie outside of its interval by \
+         chance.",
         &[
             "load",
             "throughput",
@@ -266,7 +268,7 @@ fn plot(names: [&str; 2], measured: &Measured) -> Plot {
     Plot {
         title: "Every round".into(),
         about: format!(
-            "The geometric mean of all loads' I/Os a second, {} at the least.",
+            "The geometric mean of all loads' I/Os a second; the least is {}.",
             short(least)
         ),
         x: axis("round"),

@@ -35,8 +35,8 @@ struct Series {
 pub fn history(paths: &[PathBuf]) -> Result<Findings> {
     if !(RUNS_MIN..=RUNS_MAX).contains(&paths.len()) {
         return Err(Error::Call(format!(
-            "{} runs are no history in which a change can be told from chance: name {RUNS_MIN} to {RUNS_MAX} \
-             files, each from a run with --json",
+            "{} runs: to tell a change from chance, name {RUNS_MIN} to {RUNS_MAX} files, each from a \
+             run with --json",
             paths.len()
         )));
     }
@@ -46,7 +46,8 @@ pub fn history(paths: &[PathBuf]) -> Result<Findings> {
         for what in ["profile", "on"] {
             if run[what] != first[what] {
                 return Err(Error::Call(format!(
-                    "{}: its {what} is {}, that of {} is {}: one history is of one profile on one thing",
+                    "{}: its {what} is {}, that of {} is {}: a history needs runs of one profile on \
+                     one disk",
                     path.display(),
                     run[what],
                     paths[0].display(),
@@ -58,7 +59,7 @@ pub fn history(paths: &[PathBuf]) -> Result<Findings> {
     let series = series(&runs);
     if series.is_empty() {
         return Err(Error::Call(format!(
-            "{}: there is no figure that all runs have",
+            "{}: the runs have no figure in common",
             paths[0].display()
         )));
     }
@@ -74,15 +75,15 @@ fn read(path: &Path) -> Result<Value> {
     let wrong = |what: &str| Error::Call(format!("{}: {what}", path.display()));
     let run: Value = serde_json::from_str(&text).map_err(|error| {
         wrong(&format!(
-            "no JSON of a run: {error}; write one by lab run --json"
+            "not the JSON of a run: {error}; write one with lab run --json"
         ))
     })?;
     match run["profile"].is_string() && run["figures"].is_object() {
         true if run["interrupted"] == true => Err(wrong(
-            "this run was interrupted: finish it by --resume, or leave it out",
+            "this run was interrupted: finish it with --resume, or leave it out",
         )),
         true => Ok(run),
-        false => Err(wrong("no run of lab run --json")),
+        false => Err(wrong("not a file that lab run --json wrote")),
     }
 }
 
@@ -138,9 +139,9 @@ fn findings(first: &Value, names: &[String], runs: &[Value], series: &[Series]) 
     let found: Vec<Vec<Change>> = series.iter().map(|s| changes(&s.values, chance)).collect();
     let mut table = Table::new(
         "Where it changed",
-        "The first run after each change, the medians of the runs before and after it up to the next ones, and the \
-         chance that runs of equals would look so. All figures together: a false alarm in 5 % of all histories at \
-         the most.",
+        "For each change: the first run after it, the medians of the runs before and after it up to \
+         the neighbouring changes, and the probability of such a difference without a change. Over all \
+         figures together, at most 5 % of histories raise a false alarm.",
         &["figure", "since", "before", "after", "ratio", "", "chance"],
     );
     let mut advice = Vec::new();
@@ -212,7 +213,7 @@ fn findings(first: &Value, names: &[String], runs: &[Value], series: &[Series]) 
             first["profile"].as_str().unwrap_or_default()
         ),
         on: on.map(str::to_owned).collect(),
-        about: "Runs in the order of the call, and where they changed".into(),
+        about: "Runs in the order given, and where they changed".into(),
         answer,
         advice,
         notes,
@@ -233,7 +234,7 @@ fn plot(series: &Series) -> Plot {
         .map(|(n, value)| (f64::from(n), *value));
     Plot {
         title: series.name.clone(),
-        about: "Each run, in the order of the call.".into(),
+        about: "Each run, in the order given.".into(),
         x: axis("runs"),
         y: axis(&series.name),
         marks: Marks::Lines(vec![Line {

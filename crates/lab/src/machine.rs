@@ -96,13 +96,13 @@ impl Watch {
 pub(crate) fn told_of_others(others: &[f64], has_pid: bool) -> Option<String> {
     let mean = others.iter().sum::<f64>() / others.len().max(1) as f64;
     let besides = match has_pid {
-        true => "this program and the process that was named",
+        true => "this program and the process of --pid",
         false => "this program",
     };
     (mean > OTHERS_MAX).then(|| {
         format!(
-            "beside other work: others than {besides} used {:.0} % of the processors meanwhile, targets \
-             on this machine included; figures of a machine at rest may differ",
+            "beside other work: processes other than {besides} used {:.0} % of the processors, \
+             including targets on this machine; figures of an idle machine may differ",
             mean * 100.0
         )
     })
@@ -146,9 +146,6 @@ mod tests {
     fn other_work_is_named() {
         assert_eq!(told_of_others(&[0.01, 0.05], false), None);
         let told = told_of_others(&[0.3, 0.5], true).expect("it is much");
-        assert!(
-            told.contains("40 %") && told.contains("that was named"),
-            "{told}"
-        );
+        assert!(told.contains("40 %") && told.contains("of --pid"), "{told}");
     }
 }

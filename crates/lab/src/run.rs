@@ -102,7 +102,8 @@ pub fn run(
     if let Some(earlier) = earlier.filter(|earlier| **earlier != json!(names)) {
         close(&lane, targets);
         return Err(Error::Call(format!(
-            "--resume: the run of the file of --json was on {earlier}: name the same by --on, or another file"
+            "--resume: the run in the --json file was on {earlier}: name the same with --on, or name \
+             another file"
         )));
     }
     if options.with_fio && targets.first().is_none_or(|target| target.path.is_none()) {
@@ -376,15 +377,15 @@ fn named(on: &[On], configured: Option<&Configured<'_>>) -> Result<Vec<On>> {
             [only] => vec![On::Name(only.clone())],
             names => {
                 return Err(Error::Call(format!(
-                    "say which volume to measure: --on with one of {}",
+                    "name the volume to measure: --on with one of {}",
                     names.join(", ")
                 )));
             }
         },
         ([], None) => {
             return Err(Error::Call(
-                "say what to measure: --on with a file, a block device, an iSCSI URL, or with -c a volume of \
-                 that configuration"
+                "name what to measure: --on with a file, a block device, an iSCSI URL, or with -c a \
+                 volume of that configuration"
                     .into(),
             ));
         }

@@ -131,7 +131,7 @@ impl Target {
                 let on = on.name();
                 target.close().await;
                 return Err(Error::Call(format!(
-                    "{on} holds data, and this profile writes to it: name something empty, or say \
+                    "{on} holds data, and this profile writes to it: name an empty disk, or add \
                      --overwrite if all of its data may be lost"
                 )));
             }
@@ -199,7 +199,8 @@ impl Target {
         let there = fs::metadata(&path).ok();
         if there.as_ref().is_some_and(fs::Metadata::is_dir) {
             return Err(Error::Call(format!(
-                "--on {name}: this is a directory; name a file in it, as {}, which is made for the run",
+                "--on {name}: this is a directory; name a file in it, such as {}, which is created for \
+                 the run",
                 path.join("lab.img").display()
             )));
         }
@@ -207,8 +208,8 @@ impl Target {
             if let Some(configured) = configured {
                 let names = configured.names.join(", ");
                 return Err(Error::Call(format!(
-                    "--on {name}: neither a volume of the configuration (it has {names}) nor a file; a \
-                     file to make needs a / in its path, as ./{name}"
+                    "--on {name}: neither a volume of the configuration (it has {names}) nor a file; \
+                     to have a file created, write a path with a /, such as ./{name}"
                 )));
             }
         }
@@ -279,7 +280,7 @@ impl Target {
         }
         if used < needs.size_bytes {
             notes.push(format!(
-                "{name} is {} long, and the profile's size is {}: the loads are spread over what there is",
+                "{name} has {}, less than the profile's size of {}: the loads are spread over all of it",
                 Size::from_bytes(len),
                 Size::from_bytes(needs.size_bytes)
             ));
@@ -287,9 +288,10 @@ impl Target {
         let unwritten = self.unwritten_bytes(used).await;
         if unwritten > 0 {
             notes.push(format!(
-                "{} of the {} that are measured of {name} were never written (a sparse file, or thin storage): they \
-                 read as zeroes without the disk, which is slower than these figures say; measure a copy \
-                 (cp --sparse=never), or name a path that does not exist, for a file that is made and filled",
+                "{} of the {} to be measured of {name} were never written (a sparse file, or thin \
+                 storage): they read as zeroes without access to the disk, which is slower than these \
+                 figures say; measure a copy (cp --sparse=never), or name a path that does not exist, \
+                 to have a file created and filled",
                 Size::from_bytes(unwritten),
                 Size::from_bytes(used)
             ));

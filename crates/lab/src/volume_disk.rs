@@ -71,7 +71,7 @@ impl VolumeDisk {
     ) -> volume::Result<Self> {
         let shape = volume.shape();
         if shape.read_only {
-            let message = "a database needs a volume that takes writes";
+            let message = "a database needs a writable volume";
             return Err(volume::Error::new(ErrorKind::ReadOnly, message));
         }
         let len_bytes = shape.len_bytes() / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;

@@ -289,7 +289,7 @@ impl Config {
         is_first: bool,
     ) -> Result<Result<Vec<Note>, Vec<ConfigError>>, Failure> {
         let Ok(served) = self.served() else {
-            return Ok(Ok(Vec::new())); // said already
+            return Ok(Ok(Vec::new())); // already reported
         };
         let directory = self.state_directory();
         let looked = crate::look(&self.site(&directory, &served)).and_then(|notes| {
@@ -310,7 +310,7 @@ impl Config {
         let bytes = store::read(path).map_err(|error| {
             let mend = match error.kind() {
                 ErrorKind::IsADirectory => "; name the configuration file in it",
-                ErrorKind::NotFound => "; is the path behind -c right?",
+                ErrorKind::NotFound => "; check the path given with -c",
                 _ => "",
             };
             Failure::Wrong(format!("{shown}: {error}{mend}"))
@@ -618,8 +618,8 @@ impl Config {
             None => Ok(BTreeMap::new()),
             Some(other) => {
                 let message = format!(
-                    "target \"{shown}\" sends initiators elsewhere and serves nothing itself; write \
-                     redirect without {other}"
+                    "target \"{shown}\" redirects its initiators and serves nothing itself; remove \
+                     {other}, or redirect"
                 );
                 Err(ConfigError::new(redirect.span(), message))
             }

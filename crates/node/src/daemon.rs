@@ -241,7 +241,7 @@ impl Daemon {
             let name = disk.tree.name();
             if known.get(name).is_some_and(|uuid| *uuid != disk.uuid) {
                 let message =
-                    format!("volume \"{name}\" would be another disk: restart to apply it");
+                    format!("volume \"{name}\" would become another disk: restart to apply this");
                 return Err(Failure::Failed(message));
             }
         }
@@ -275,7 +275,9 @@ impl Daemon {
         let gone = reports.filter(|(name, _)| !stays.contains(name));
         gone.filter(|(_, report)| matches!(report.sanitize, Some(SanitizeReport::Running { .. })))
             .map(|(name, _)| {
-                format!("volume \"{name}\" is being sanitized: wait until that has ended")
+                format!(
+                    "volume \"{name}\" is being sanitized: wait until the sanitize has finished"
+                )
             })
             .collect()
     }
@@ -291,7 +293,10 @@ impl Daemon {
             .map(|path| store::resolve(&path).unwrap_or(path))
             .collect();
         if self.graph.replace_volumes(volumes).is_err() {
-            tracing::error!("the configuration that is served is wrong now");
+            tracing::error!(
+                "the previous volumes could not be restored after a failed change: restart \
+                 the daemon"
+            );
         }
         let disks = self.disks.iter();
         let served = disks.map(|disk| (disk.tree.name().to_owned(), disk.uuid));
@@ -304,11 +309,17 @@ impl Daemon {
         if records != state.records {
             match records.save() {
                 Ok(()) => state.records = records,
-                Err(error) => tracing::warn!(%error, "a change in vain stays recorded"),
+                Err(error) => tracing::warn!(
+                    %error,
+                    "the records of a failed change could not be removed"
+                ),
             }
         }
         if let Err(error) = state.serves(&site) {
-            tracing::warn!(%error, "the state directory names the other configuration");
+            tracing::warn!(
+                %error,
+                "the state directory still names the configuration of the failed change"
+            );
         }
     }
 
@@ -343,19 +354,20 @@ impl Daemon {
             Ok(None) => {}
             Ok(Some(Ok(()))) => tracing::warn!(
                 %path,
-                "the configuration has changed; `sanstone apply -c` with this path, or a restart, serves it"
+                "the configuration file has changed; `sanstone apply -c` with this path, or a restart, \
+                 puts it into effect"
             ),
             Ok(Some(Err(failure))) => {
                 for line in failure.to_string().lines() {
                     tracing::error!(
-                        "the configuration has changed, and a restart would fail: {line}"
+                        "the configuration file has changed, and a restart would fail: {line}"
                     );
                 }
             }
             Err(error) => tracing::warn!(
                 %path,
                 %error,
-                "the configuration cannot be read any more; a restart would fail"
+                "the configuration file can no longer be read; a restart would fail"
             ),
         }
     }
@@ -377,7 +389,8 @@ impl Daemon {
             tracing::info!(%path, from, to, "a file has grown");
             let follows = |disk: &Disk| disk.tree.shape().len.is_shared_with(&grown.len);
             if !self.disks.iter().any(follows) {
-                let why = "a stripe or concat keeps the length that it was created with; for a longer one, create a new one";
+                let why = "a stripe or concat keeps the length that it was created with; create a new \
+                     one to use more space";
                 tracing::warn!(%path, "no served volume grows with this file: {why}");
             }
         }

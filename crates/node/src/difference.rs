@@ -75,7 +75,7 @@ impl Difference {
         difference.volumes(before, after);
         difference.targets(before, after);
         if before.discovery != after.discovery {
-            difference.line("~ discovery: what has to be proved");
+            difference.line("~ discovery: authentication");
         }
         difference
     }
@@ -94,8 +94,8 @@ impl Difference {
         let (was, is) = (before.state_directory(), after.state_directory());
         if real(&was) != real(&is) {
             self.refuse(format_args!(
-                "the state directory would be {}, and the daemon has {}: write state = \"{}\", or restart \
-                 to apply it",
+                "the state directory would become {}, but the daemon uses {}: write state = \"{}\", or \
+                 restart to apply it",
                 is.display(),
                 was.display(),
                 real(&was).display()
@@ -103,8 +103,8 @@ impl Difference {
         }
         if real(before.directory()) != real(after.directory()) {
             self.refuse(format_args!(
-                "its relative paths would begin in {}, and those that are served begin in {}: put it there, \
-                 or restart to apply it",
+                "its relative paths would start in {}, but the served ones start in {}: move the file \
+                 there, or restart to apply it",
                 after.directory().display(),
                 before.directory().display()
             ));
@@ -117,15 +117,15 @@ impl Difference {
         ] {
             if is_other {
                 self.refuse(format_args!(
-                    "{what}: that is set at the start; restart to apply it"
+                    "{what}: set only at startup; restart to apply it"
                 ));
             }
         }
         if before.limits() != after.limits() {
-            self.line("~ limits, for connections that come");
+            self.line("~ limits, for new connections");
         }
         if before.digests() != after.digests() {
-            self.line("~ digests, for connections that come");
+            self.line("~ digests, for new connections");
         }
     }
 
@@ -142,7 +142,8 @@ impl Difference {
                     self.line(format_args!("~ volume {name}"));
                     if was_open.contains(name) && is_open.contains(name) {
                         self.refuse(format_args!(
-                            "volume \"{name}\" has other settings, and is served: restart to apply them"
+                            "the settings of volume \"{name}\" cannot change while it is served: \
+                             restart to apply them"
                         ));
                     }
                 }
@@ -151,7 +152,7 @@ impl Difference {
         for name in was_open.difference(&is_open) {
             if was.0.get(name).is_some_and(is_of_memory) {
                 self.line(format_args!(
-                    "! volume {name} is closed: what it holds in memory is gone"
+                    "! volume {name}: closing it discards its data, which is only in memory"
                 ));
             }
         }
@@ -161,13 +162,13 @@ impl Difference {
             let parts = before.parts(name);
             if is_open.contains(name) {
                 self.refuse(format_args!(
-                    "volume \"{name}\" has no LUN any more, and is still a part of a volume that has one: \
-                     restart to apply it"
+                    "volume \"{name}\" no longer has a LUN, but is still part of a volume that has \
+                     one: restart to apply it"
                 ));
             } else if let Some(part) = parts.intersection(&is_open).next() {
                 self.refuse(format_args!(
-                    "volume \"{name}\" is served no more, but \"{part}\", which is a part of it, still is: \
-                     restart to apply it"
+                    "volume \"{name}\" is no longer served, but its part \"{part}\" still is: restart \
+                     to apply it"
                 ));
             }
         }
@@ -204,7 +205,7 @@ impl Difference {
             ("portals", was.portal_groups != is.portal_groups),
             ("allow", was.allow != is.allow),
             ("allow_from", was.allow_from != is.allow_from),
-            ("what has to be proved", was.chap != is.chap),
+            ("authentication", was.chap != is.chap),
             ("redirect", was.redirect != is.redirect),
         ] {
             if is_other {

@@ -24,17 +24,19 @@ pub enum Error {
 fn mend(cause: &io::Error) -> &'static str {
     match cause.kind() {
         io::ErrorKind::PermissionDenied => {
-            "; give this user the right, or name another state directory with state = \"…\""
+            "; grant this user the permission, or name another state directory with state = \"…\""
         }
         io::ErrorKind::NotADirectory | io::ErrorKind::AlreadyExists => {
-            "; something else is in its place: move that away, or name another state directory with \
+            "; something else exists at this path: move it away, or name another state directory with \
              state = \"…\""
         }
         io::ErrorKind::ReadOnlyFilesystem => {
-            "; mount its file system to be written, or name another state directory with state = \"…\""
+            "; mount its file system read-write, or name another state directory with state = \"…\""
         }
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; make room there",
-        io::ErrorKind::NotFound => "; make what leads there, or name another with state = \"…\"",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => "; free some space there",
+        io::ErrorKind::NotFound => {
+            "; create its parent directory, or name another with state = \"…\""
+        }
         _ => "",
     }
 }

@@ -200,8 +200,8 @@ impl Known<'_> {
                 .map(|leaf| leaf.path.display().to_string());
             let paths: Vec<String> = paths.collect();
             let text = format!(
-                "the file system of {} keeps no extended attributes: what is on it is known again by its \
-                 path and its volume's name only, so keep {} with it",
+                "the file system of {} does not support extended attributes: a disk on it is \
+                 recognised only by its path and its volume's name, so keep {} with it",
                 paths.join(", "),
                 self.state.display()
             );
@@ -223,8 +223,8 @@ impl Known<'_> {
                     &leaf.span,
                     format!(
                         "the mark of {path} names no disk ({text}): it is damaged or from a newer \
-                         sanstone; `setfattr -x {MARK} {path}` takes it away, and the file is known by its \
-                         path then"
+                         sanstone; `setfattr -x {MARK} {path}` removes it, and the file is then \
+                         recognised by its path"
                     ),
                 );
                 None
@@ -232,8 +232,8 @@ impl Known<'_> {
             Mark::Unreadable(error) => {
                 let path = leaf.path.display();
                 let message = format!(
-                    "which disk {path} is cannot be read from its mark, {MARK}: {error}; restore the file, or \
-                     `setfattr -x {MARK} {path}` to have it known by its path"
+                    "the mark {MARK} of {path}, which identifies its disk, cannot be read: {error}; \
+                     restore the file, or `setfattr -x {MARK} {path}` to have it recognised by its path"
                 );
                 judged.refuse(&leaf.span, message);
                 None
@@ -277,18 +277,18 @@ impl Known<'_> {
             let forget = self.forget(uuid, record);
             let message = match (is_here, record.path()) {
                 (true, _) => format!(
-                    "{path} is marked as disk {mark}, but disk {uuid} was served from there: restore the \
-                     file of that one; if this disk is to be served in its place, {forget}"
+                    "{path} is marked as disk {mark}, but disk {uuid} was served from there: restore \
+                     that disk's file; to serve this disk instead, {forget}"
                 ),
                 (false, Some(old)) => format!(
                     "{path} is marked as disk {mark}, but volume \"{}\" has been served as disk {uuid} \
-                     from {}: name that file; if this disk is to be served in its place, {forget}",
+                     from {}: name that file; to serve this disk instead, {forget}",
                     asked.volume,
                     old.display()
                 ),
                 (false, None) => format!(
-                    "{path} is marked as disk {mark}, but volume \"{}\" has been served as disk {uuid}: \
-                     name that one's file; if this disk is to be served in its place, {forget}",
+                    "{path} is marked as disk {mark}, but volume \"{}\" has been served as disk \
+                     {uuid}: name that disk's file; to serve this disk instead, {forget}",
                     asked.volume
                 ),
             };
@@ -320,9 +320,9 @@ impl Known<'_> {
                 return judged.refuse(
                     &leaf.span,
                     format!(
-                        "{path} is marked as disk {uuid}, and so is {shown}, from where that disk was \
-                         served: one is a copy; serve {shown}, or remove it; `setfattr -x {MARK} {path}` \
-                         makes {path} a disk of its own, for a volume with another name"
+                        "{path} is marked as disk {uuid}, and so is {shown}, from which that disk was \
+                         served: one is a copy; serve {shown}, or remove it; `setfattr -x {MARK} \
+                         {path}` makes {path} a disk of its own, for a volume with another name"
                     ),
                 );
             }
@@ -335,8 +335,8 @@ impl Known<'_> {
             Level::Warn,
             &leaf.span,
             format!(
-                "{} is a copy of disk {uuid} that keeps its identity, and {} is still there: no initiator \
-                 may see both, it would take them for one disk",
+                "{} is a copy of disk {uuid} that keeps its identity, and {} is still there: no \
+                 initiator may see both, because it would take them for one disk",
                 leaf.path.display(),
                 old.display()
             ),
@@ -383,7 +383,8 @@ impl Known<'_> {
                 let known = (&mark, record);
                 let message = self.second_name(leaf, known, sibling).unwrap_or_else(|| {
                     let what = format!("{path} is disk {mark}");
-                    let otherwise = "is to be served without its reservations and saved mode pages";
+                    let otherwise =
+                        "should be served without its reservations and saved mode pages";
                     self.elsewhere(std::slice::from_ref(leaf), &what, sibling, known, otherwise)
                 });
                 if self.records.is_new && !leaf.read_only {
@@ -393,9 +394,9 @@ impl Known<'_> {
             }
             None => format!(
                 "{path} is marked as disk {mark}, which {} does not know: it is served under that \
-                 identity, and reservations and saved mode pages kept in another state directory are not \
-                 here; if they matter, stop, and name that directory with state = \"…\"; if it is a copy \
-                 that is to be a disk of its own, stop, and `setfattr -x {MARK} {path}`",
+                 identity, without the reservations and saved mode pages that another state directory \
+                 may hold; if they matter, stop, and name that directory with state = \"…\"; if it is \
+                 a copy that should be a disk of its own, stop, and `setfattr -x {MARK} {path}`",
                 self.state.display()
             ),
         };
@@ -434,15 +435,15 @@ impl Known<'_> {
         let is_new = record.marked && *is_blank;
         if is_new || shorter.is_some() {
             let what = match shorter {
-                Some(bytes) => format!("{path} has {len_bytes} bytes, and disk {uuid} had {bytes}"),
-                None => format!("{path} is blank and has no mark, and disk {uuid} had one"),
+                Some(bytes) => format!("{path} has {len_bytes} bytes, but disk {uuid} had {bytes}"),
+                None => format!("{path} is blank and has no mark, but disk {uuid} had one"),
             };
             judged.refuse(
                 &leaf.span,
                 format!(
                     "{what}: volume \"{}\" has been served before, and this is another file; mount its \
-                     file system or restore the file; if a new disk is wanted, {forget}; if it is that \
-                     disk all the same, `setfattr -n {MARK} -v {uuid} {path}`",
+                     file system or restore the file; for a new disk, {forget}; if it is that disk \
+                     after all, `setfattr -n {MARK} -v {uuid} {path}`",
                     record.volume
                 ),
             );
@@ -491,9 +492,9 @@ impl Known<'_> {
             return judged.refuse(
                 &leaf.span,
                 format!(
-                    "volume \"{}\" has been served as disk {uuid} from {}, which is still there, and {path} \
-                     is another file: give its volume another name; if it is to be served in place of that \
-                     disk, {}{keep}",
+                    "volume \"{}\" has been served as disk {uuid} from {}, which still exists, and \
+                     {path} is another file: give its volume another name; to serve it in place of \
+                     that disk, {}{keep}",
                     asked.volume,
                     old.display(),
                     self.forget(uuid, record)
@@ -506,7 +507,7 @@ impl Known<'_> {
                 &format!("{path} was served as disk {}", disk.0),
                 sibling,
                 disk,
-                "is to be a new disk",
+                "should be a new disk",
             );
             if !leaf.read_only {
                 return judged.refuse(&leaf.span, message);
@@ -536,8 +537,8 @@ impl Known<'_> {
             judged.refuse(
                 span,
                 format!(
-                    "volume \"{}\" holds data and is not known, and no volume is called \"{old}\" any more, \
-                     which an older release has served as disk {uuid}: if it is that one, call it \"{old}\" \
+                    "volume \"{}\" holds data but is not known, and volume \"{old}\", which an older \
+                     release served as disk {uuid}, is gone: if this is that disk, call it \"{old}\" \
                      for one start; if not, {}",
                     asked.volume,
                     self.forget(uuid, record)
@@ -563,8 +564,8 @@ impl Known<'_> {
             return judged.refuse(
                 &leaf.span,
                 format!(
-                    "{path} is missing or empty, but volume \"{}\" has been served before{from}, as disk \
-                     {uuid}: mount its file system or restore the file; if a new, blank disk is wanted, {}",
+                    "{path} is missing or empty, but volume \"{}\" has been served before{from}, as \
+                     disk {uuid}: mount its file system or restore the file; for a new, blank disk, {}",
                     record.volume,
                     self.forget(uuid, record)
                 ),
@@ -579,7 +580,7 @@ impl Known<'_> {
                 ),
                 sibling,
                 disk,
-                "is to be a new, blank disk",
+                "should be a new, blank disk",
             );
             judged.refuse(&leaf.span, message);
         }
@@ -594,8 +595,8 @@ impl Known<'_> {
         judged.refuse(
             &asked.span,
             format!(
-                "volume \"{}\" has been served as disk {uuid}, which was another kind of volume: give this \
-                 one another name; if it is to be served in place of that disk, {}",
+                "volume \"{}\" has been served as disk {uuid}, which was another kind of volume: give \
+                 this one another name; to serve it in place of that disk, {}",
                 asked.volume,
                 self.forget(uuid, record)
             ),

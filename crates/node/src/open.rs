@@ -225,8 +225,8 @@ pub(crate) async fn open_all(
             {
                 let path = leaf.path.display();
                 let text = format!(
-                    "{path} has no mark, and {} knows no disk there: it is a new one now, {uuid}; if it \
-                     is a copy, its original keeps its own identity",
+                    "{path} has no mark, and {} records no disk there: it becomes a new disk, {uuid}; \
+                     if it is a copy, the original keeps its own identity",
                     site.state.display()
                 );
                 let text = ConfigError::new(leaf.span.clone(), text);
@@ -325,7 +325,7 @@ fn mark(leaf: &Leaf, uuid: Uuid) -> Result<bool, Error> {
     // The file is open now, so nobody else serves it. But somebody may have between the inspection and the opening.
     if let Ok(Some(other)) = store::mark(&leaf.path) {
         return Err(Error::Refused(format!(
-            "{path} was marked as disk {} by somebody else just now; start again",
+            "{path} was marked as disk {} by another process just now; start again",
             String::from_utf8_lossy(&other)
         )));
     }
@@ -337,8 +337,8 @@ fn mark(leaf: &Leaf, uuid: Uuid) -> Result<bool, Error> {
             | io::ErrorKind::ReadOnlyFilesystem
             | io::ErrorKind::StorageFull => {
                 tracing::warn!(
-                    "{path} cannot be marked as disk {uuid} ({error}): it is known again by its path and \
-                     its volume's name only"
+                    "{path} cannot be marked as disk {uuid} ({error}): it is recognised only by its \
+                     path and its volume's name"
                 );
                 Ok(false)
             }

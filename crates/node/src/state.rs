@@ -112,7 +112,7 @@ impl State {
     pub fn open(directory: &Path, with_parents: bool) -> Result<State, Error> {
         let shown = directory.display();
         store::make_directory(directory, with_parents).map_err(Error::io(format!(
-            "the state directory {shown} cannot be made"
+            "the state directory {shown} cannot be created"
         )))?;
         let options = OpenOptions {
             write: true,
@@ -201,7 +201,7 @@ impl State {
         let file = self.directory.join(PORTS_FILE);
         let port = last.checked_add(1).ok_or_else(|| {
             Error::Refused(format!(
-                "{} has no number left for {name}; remove the lines of ports that are gone",
+                "{} has no number left for {name}; remove the lines of ports that no longer exist",
                 file.display()
             ))
         })?;

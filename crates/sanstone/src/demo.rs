@@ -61,13 +61,13 @@ pub(crate) struct DemoCall {
     /// Do not limit the links.
     #[arg(long, conflicts_with = "link")]
     no_limit: bool,
-    /// How much goes to one share before the next one takes its turn.
+    /// The stripe unit: how much goes to one share before the next.
     #[arg(long, value_name = "SIZE", default_value = "64KiB")]
     stripe_unit: Size,
-    /// How many rows to generate if there is no --data; a scan of the default 1,600,000 moves 275 MiB.
+    /// How many rows to generate without --data; a scan of the default 1,600,000 moves 275 MiB.
     #[arg(long, value_name = "N", conflicts_with = "data")]
     rows: Option<u64>,
-    /// Load Backblaze's daily CSV files instead, plain or .gz, in the order of their days.
+    /// Load Backblaze's daily CSV files instead, plain or .gz, in the order of their dates.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<PathBuf>,
     /// Extend the data to this many days by ageing the drives of the last file.

@@ -27,7 +27,7 @@ pub(crate) fn raise(connections: u64) {
         tracing::warn!(
             most,
             needed,
-            "fewer files may be open than connections are allowed; raise the hard limit \
+            "the limit on open files is too low for the allowed connections; raise the hard limit \
              (LimitNOFILE= of systemd, `ulimit -Hn`), or lower `connections` and `limits.logins`"
         );
     }

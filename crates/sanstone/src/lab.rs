@@ -16,14 +16,14 @@ use crate::{
 
 #[derive(Subcommand)]
 pub(crate) enum LabVerb {
-    /// Run a profile on a volume, a file, a block device or an iSCSI disk, and say what was found.
+    /// Run a profile on a volume, a file, a block device or an iSCSI disk, and report the findings.
     ///
     /// SIGINT ends it early and keeps what was measured; a second one ends it at once. A profile that writes
-    /// refuses what holds data, unless told to --overwrite.
+    /// refuses a disk that holds data, unless --overwrite is given.
     Run(profiles::RunCall),
-    /// Compare two things under the loads of a profile, in turn, and say whether they differ.
+    /// Compare two disks, in turn, under the loads of a profile, and report whether they differ.
     Compare(profiles::CompareCall),
-    /// Say where a series of runs of one profile changed.
+    /// Report where the results changed in a series of runs of one profile.
     History(profiles::HistoryCall),
     /// List the built-in profiles, or print one.
     Profiles(profiles::ProfilesCall),
@@ -36,7 +36,7 @@ pub(crate) enum LabVerb {
         /// How long to run a load each time.
         #[arg(long, default_value_t = 0.25)]
         seconds: f64,
-        /// Run only the loads whose names contain this text, as "128K".
+        /// Run only the loads whose names contain this text, such as "128K".
         #[arg(long, value_name = "TEXT", default_value = "")]
         only: String,
         /// Write all samples to this file as JSON.
@@ -74,8 +74,8 @@ pub(crate) enum LabVerb {
 
 fn bench_loads() -> String {
     format!(
-        "Loads (--only names some of them):\n  {}\n\nEach round runs each load on each target for --seconds: \
-         about 10 minutes at the defaults, with tgt installed.",
+        "Loads (--only selects some of them):\n  {}\n\nEach round runs each load on each target for \
+         --seconds: about 10 minutes at the defaults, with tgt installed.",
         bench::names().join("\n  ")
     )
 }

@@ -46,7 +46,7 @@ static QUEUE: Queue = Queue::new();
 pub(crate) fn abort_at_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = thread::current();
-        let name = thread.name().unwrap_or("a nameless thread");
+        let name = thread.name().unwrap_or("an unnamed thread");
         say(format_args!("sanstone: {name} {panic}"));
         let backtrace = Backtrace::capture();
         if backtrace.status() == BacktraceStatus::Captured {
@@ -230,8 +230,8 @@ fn write_line(out: &mut impl Write, lost: u64, line: &Line) -> u64 {
     let mut text = Vec::new();
     if lost > 0 {
         let lines = if lost == 1 { "line was" } else { "lines were" };
-        text =
-            format!("sanstone: {lost} {lines} lost: nobody took them from standard error\n").into();
+        text = format!("sanstone: {lost} {lines} lost: nothing read them from standard error\n")
+            .into();
     }
     text.extend_from_slice(&line.text);
     match out.write_all(&text) {
@@ -287,7 +287,7 @@ mod tests {
         let said = drain(&queue, &mut out);
         assert_eq!(
             said,
-            "sanstone: 2 lines were lost: nobody took them from standard error\nthree\n"
+            "sanstone: 2 lines were lost: nothing read them from standard error\nthree\n"
         );
     }
 
@@ -303,7 +303,8 @@ mod tests {
         };
         let written = drain(&queue, &mut out);
         assert!(
-            written.ends_with("xsanstone: 1 line was lost: nobody took them from standard error\n")
+            written
+                .ends_with("xsanstone: 1 line was lost: nothing read them from standard error\n")
         );
         queue.offer(b"found\n");
         assert!(drain(&queue, &mut out).ends_with("error\nfound\n"));

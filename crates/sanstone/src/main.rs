@@ -41,7 +41,8 @@ use failure::Failure;
 struct Call {
     #[command(subcommand)]
     verb: Verb,
-    /// What to log to standard error: a level, or levels by part, as `info` or `front_iscsi=debug,volume=warn`.
+    /// What to log to standard error: a level, or levels by part, such as `info` or
+    /// `front_iscsi=debug,volume=warn`.
     #[arg(long, global = true, value_name = "FILTER", default_value = "info")]
     log: String,
 }
@@ -50,10 +51,10 @@ struct Call {
 enum Verb {
     /// Serve the targets of a configuration.
     ///
-    /// SIGTERM or SIGINT: finish the commands that were accepted, then end. A second one, a second or
-    /// more later: end at once.
+    /// SIGTERM or SIGINT: finish the accepted commands, then exit. A second one, at least a second later: exit
+    /// at once.
     ///
-    /// SIGHUP: use what files and devices have grown by. The configuration is not read again.
+    /// SIGHUP: use the space that files and devices have grown by. The configuration is not reread.
     ///
     /// SIGUSR1: log the time that commands spent in each stage, by volume and by initiator.
     Serve {
@@ -65,19 +66,19 @@ enum Verb {
         #[arg(long, hide = true)]
         supervised: bool,
     },
-    /// Attach a volume to this machine: as one file, that any program opens, or to NBD clients.
+    /// Attach a volume to this machine: as a file that any program can open, or to NBD clients.
     ///
-    /// Runs until SIGTERM, SIGINT, or until somebody unmounts the file: then it finishes what was
-    /// accepted, flushes the volume and ends. What a killed one has left mounted at the path is taken away.
+    /// Runs until SIGTERM or SIGINT, or until the file is unmounted: then it finishes the accepted requests,
+    /// flushes the volume and exits. A mount that a killed one has left at the path is removed.
     ///
-    /// SIGHUP: use what files and devices have grown by. The configuration is not read again.
+    /// SIGHUP: use the space that files and devices have grown by. The configuration is not reread.
     ///
     /// `sanstone show` and `top` look at it while it runs.
     Attach(attach::AttachCall),
-    /// Ask any iSCSI target which targets and disks there are.
+    /// List the targets and disks that any iSCSI portal offers.
     ///
-    /// Prints a piece of a configuration: a volume for each, with all of its portals as paths; the rest is
-    /// comments. It only looks: no disk is reserved or written to.
+    /// Prints part of a configuration: a volume for each disk, with all of its portals as paths; the rest is
+    /// comments. No disk is reserved or written to.
     Discover(discover::DiscoverCall),
     /// Check a configuration: report every error, open nothing.
     Check {
@@ -87,17 +88,17 @@ enum Verb {
     },
     /// Have a running daemon serve another configuration.
     ///
-    /// Prints what that changes. Sessions that it does not concern see nothing of it. What cannot be
-    /// changed while it is served is refused before anything is done. `attach` cannot change its configuration.
+    /// Prints what changes. Sessions that are not affected continue undisturbed. A change that cannot be made
+    /// while the daemon serves is refused before anything is done. `attach` cannot change its configuration.
     Apply(apply::ApplyCall),
-    /// Show what a running `serve` or `attach` serves, to whom, and its statistics.
+    /// Show what a running `serve` or `attach` serves, to whom, and how much I/O it has done.
     ///
     /// The configuration file, or the state directory, finds it: only one at a time uses a state directory.
     Show(show::ShowCall),
     /// Watch a running `serve` or `attach`: IOPS, MB/s, queue and times of every node and every initiator.
     ///
-    /// q quits. In the queue of an initiator are its commands that the daemon works on, without those
-    /// whose data it waits for or whose answers it waits to be taken.
+    /// q quits. The queue of an initiator counts the commands that the daemon is working on, but not those
+    /// that wait for their data or for their answers to be taken.
     Top(top::TopCall),
     /// Create volumes.
     Volume {
@@ -121,28 +122,28 @@ enum Verb {
 enum VolumeVerb {
     /// Create a stripe or concat: write a superblock to each of its children.
     ///
-    /// The data on the children is lost. A child whose first MiB is not all zeroes is refused; data
-    /// behind the first MiB is not looked for.
+    /// The data on the children is lost. A child whose first MiB is not all zeroes is refused; data beyond the
+    /// first MiB is not looked for.
     Create {
         /// The configuration file.
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
         /// The name of the volume in the configuration.
         name: String,
-        /// Overwrite children that hold data or belong to another one.
+        /// Overwrite children that hold data or belong to another volume.
         #[arg(long)]
         force: bool,
     },
-    /// Take a stripe or concat over from an owner that is gone for good: one that was not stopped in good order
-    /// and whose state directory is lost, or that ran on another machine. It is fenced off where the
-    /// children's targets can do that.
+    /// Take over a stripe or concat from an owner that is gone for good: one that was not stopped cleanly and
+    /// whose state directory is lost, or that ran on another machine. The old owner is fenced off where the
+    /// children's targets support it.
     TakeOver {
-        /// The configuration file of the daemon that is to have it.
+        /// The configuration file of the new owner.
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
         /// The volume's name in it.
         name: String,
-        /// The other owner is off for certain: also where it cannot be kept from writing.
+        /// The old owner is off for certain: take over even where it cannot be fenced off.
         #[arg(long)]
         force: bool,
     },
@@ -204,8 +205,7 @@ fn check(path: &Path) -> Result<(), Failure> {
         tell(&config.located(&note.text));
     }
     if !config.has_targets() {
-        let note =
-            "there is no target; `serve` needs one, as [target.\"iqn.2026-11.io.sanstone:t0\"]";
+        let note = "there is no target; `serve` needs one, such as [target.\"iqn.2026-11.io.sanstone:t0\"]";
         log::say(format_args!("note: {}: {note}", path.display()));
     }
     Ok(output::print(format!("{}\n", config.summary()))?)

@@ -51,8 +51,8 @@ impl OutputFile {
     pub(crate) fn open(path: &Path) -> Result<OutputFile, Failure> {
         if !is_replaceable(path)? {
             return Err(Failure::Wrong(format!(
-                "{}: this file holds something else than a report or JSON, and would be replaced: name a new \
-                 file, or remove this one",
+                "{}: this file is neither a report nor JSON and would be overwritten: name a new file, \
+                 or remove this one",
                 path.display()
             )));
         }

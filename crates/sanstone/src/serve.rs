@@ -76,7 +76,7 @@ async fn serve(
     if announced.is_ok() {
         attend(&mut daemon, wanted).await;
         tracing::info!(
-            "stopping: finishing the commands that were accepted; a second SIGTERM or SIGINT ends at once"
+            "stopping: finishing the accepted commands; a second SIGTERM or SIGINT ends at once"
         );
     }
     if let Some(admin) = admin {
@@ -133,7 +133,7 @@ async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
                 let applying = pin!(daemon.apply(*config, is_dry_run));
                 let applied = unless_stopped(applying, &onlooker, wanted, &mut later).await;
                 let Some(applied) = applied else {
-                    tracing::warn!(path, "not applied to its end: the daemon is to stop");
+                    tracing::warn!(path, "apply was interrupted: the daemon is stopping");
                     return;
                 };
                 tell_applied(&path, is_dry_run, &applied);

@@ -21,7 +21,7 @@ use crate::{
 pub(crate) struct ShowCall {
     #[command(flatten)]
     place: Place,
-    /// Write it to FILE as JSON instead; - is standard output.
+    /// Write JSON to FILE instead; - is standard output.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -225,7 +225,7 @@ fn show_target(f: &mut fmt::Formatter<'_>, name: &str, target: &Target) -> fmt::
         )?;
     }
     if let Some(to) = &target.redirect {
-        writeln!(f, "  initiators are sent to {to}")?;
+        writeln!(f, "  initiators are redirected to {to}")?;
     }
     for (number, lun) in &target.luns {
         write!(f, "  LUN {number}  {}", lun.volume)?;

@@ -58,7 +58,8 @@ pub(crate) fn listen<T: From<Told> + Send + 'static>(
                 && stopping.get_or_insert_with(Instant::now).elapsed() > ONE_REQUEST
             {
                 log::say(
-                    "sanstone: second request to stop: ending at once, without the commands that are not finished",
+                    "sanstone: second request to stop: ending at once, with accepted commands \
+                     unfinished",
                 );
                 log::flush();
                 std::process::exit(1);

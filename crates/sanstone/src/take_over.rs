@@ -42,7 +42,7 @@ pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
     })
     .map_err(|error| config.failed(&error))?;
     let line = format!(
-        "volume \"{name}\" is taken over: `sanstone serve -c {}` may use it now\n",
+        "volume \"{name}\" has been taken over: `sanstone serve -c {}` can use it now\n",
         path.display()
     );
     Ok(output::print(line)?)

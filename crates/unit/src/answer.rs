@@ -15,10 +15,13 @@ pub async fn answered<T>(answer: OneshotReceiver<T>, request: &'static str) -> O
         Err(Unanswered::Dropped) => {
             tracing::error!(
                 request,
-                "a lane has dropped a request without an answer: who asked waits for ever; restart the \
-                 daemon, and report this"
+                "a lane dropped a request without answering it, so the requester waits forever: \
+                 restart the daemon, and report this bug"
             );
-            debug_assert!(false, "a lane has dropped a request unanswered: {request}");
+            debug_assert!(
+                false,
+                "a lane dropped a request without answering it: {request}"
+            );
             std::future::pending().await
         }
     }
@@ -47,7 +50,7 @@ mod tests {
     #[test]
     #[cfg_attr(
         debug_assertions,
-        should_panic(expected = "dropped a request unanswered")
+        should_panic(expected = "dropped a request without answering it")
     )]
     fn a_dropped_request_is_never_done() {
         let world = World::new(1);

@@ -20,13 +20,13 @@ const PIECE_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 64 << 20 };
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BlockError {
     /// There is no unit at this LUN, or the nexus is leaving.
-    #[error("there is no unit there")]
+    #[error("there is no logical unit at this LUN")]
     NoUnit,
     /// The range is not in whole blocks, or reaches beyond the end of the disk.
-    #[error("it is not in whole blocks of the disk")]
+    #[error("the range is not in whole blocks, or reaches beyond the end of the disk")]
     OutOfRange,
     /// A read or write is longer than [`LaneUnits::transfer_max_bytes`].
-    #[error("it is longer than a transfer may be")]
+    #[error("it exceeds the maximum transfer length")]
     TooLong,
     /// Another nexus has reserved the disk, or has fenced this one off.
     #[error("another initiator has the disk reserved")]

@@ -92,7 +92,7 @@ pub(crate) async fn segment(
 }
 
 fn failed(error: &volume::Error) -> CopyError {
-    tracing::warn!(%error, "a copy was broken off");
+    tracing::warn!(%error, "a copy failed and was stopped");
     CopyError::Failed
 }
 

@@ -123,7 +123,13 @@ impl Unit {
                     "a disk has grown; its initiators get a unit attention"
                 );
             }
-            Err(error) => tracing::error!(volume, %error, "a disk has not grown"),
+            Err(error) => {
+                tracing::error!(
+                    volume,
+                    %error,
+                    "a disk cannot use the space that it has grown by"
+                )
+            }
         }
     }
 }

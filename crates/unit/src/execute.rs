@@ -172,7 +172,7 @@ impl LaneUnits {
             spare: None,
             by: nexus.id,
             before,
-            attention: None, // they are told of the loss of their registrations anyway
+            attention: None, // the loss of their registrations is reported anyway
         };
         abort.everywhere(self).await;
     }
@@ -222,7 +222,7 @@ impl LaneUnits {
         let mut ending = Ending::GOOD;
         for segment in &plan.segments {
             if !wanted() {
-                break; // aborted meanwhile
+                break; // aborted in the meantime
             }
             if let Err(error) = copy::segment(self, &nexus, segment).await {
                 ending = error.ending();

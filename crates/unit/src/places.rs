@@ -22,7 +22,7 @@ impl<T> Places<T> {
     /// Frees a slot; returns its value.
     pub(crate) fn leave(&mut self, index: usize) -> Option<T> {
         let value = self.places[index].take();
-        debug_assert!(value.is_some(), "who has a place leaves it once");
+        debug_assert!(value.is_some(), "a place is left once");
         self.free.push(index);
         value
     }

@@ -86,7 +86,12 @@ impl State {
         };
         let kept = keep(&self.volume, text).await;
         if let Err(error) = &kept {
-            tracing::error!(volume = self.volume, error, "a unit's state was not kept");
+            tracing::error!(
+                volume = self.volume,
+                error,
+                "the state of a logical unit could not be \
+                 saved"
+            );
         }
         kept.is_ok()
     }

@@ -60,7 +60,8 @@ pub struct OpenError(pub(crate) String);
 /// lost.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error(
-    "the last flush of volume {volume} failed, and what was written since the one before may be lost; the log says why"
+    "the last flush of volume {volume} failed; data written since the previous flush may be lost (see \
+     the log)"
 )]
 pub struct FlushError {
     /// The name of the volume.
@@ -255,7 +256,11 @@ pub(crate) async fn flush_disk(disk: &Disk) -> Option<(String, Error)> {
     let volume = disk.name().to_owned();
     // The written data is on the disks of the new owner, whose flushes cover it.
     if error.kind() == ErrorKind::Preempted {
-        tracing::warn!(volume, %error, "a volume that was taken over is left without a last flush");
+        tracing::warn!(
+            volume,
+            %error,
+            "a volume that another owner has taken over is closed without a last flush"
+        );
         return None;
     }
     Some((volume, error))

@@ -263,7 +263,7 @@ fn years_of_renames_and_power_cuts_leave_one_disk() {
                     // Its state stays behind: refused until that is moved too.
                     machine.serves();
                     let old = machine.rename_config();
-                    machine.is_refused("does not know");
+                    machine.is_refused("which is recorded not in");
                     machine.host.rename(old.state(), machine.names.state());
                 }
                 6 => {

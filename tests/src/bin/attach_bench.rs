@@ -178,9 +178,7 @@ fn servers(directory: &Directory) -> Vec<Server> {
         let kit = nbdkit(directory, &image, &socket);
         servers.push(exporter("nbdkit", socket, kit));
     } else {
-        println!(
-            "nbdkit or nbdfuse is not here (Debian's packages nbdkit and libnbd-bin): left out"
-        );
+        println!("skipping nbdkit and nbdfuse: install Debian's packages nbdkit and libnbd-bin");
     }
     if find_program("qemu-nbd").is_some() {
         let (image, socket) = (copy("qemu.img"), directory.join("qemu.sock"));
@@ -196,7 +194,7 @@ fn servers(directory: &Directory) -> Vec<Server> {
         daemon.wait_until(|| socket.exists());
         servers.push(exporter("qemu-nbd", socket, daemon));
     } else {
-        println!("qemu-nbd is not here (Debian's package qemu-utils): left out");
+        println!("skipping qemu-nbd: install Debian's package qemu-utils");
     }
     servers
 }

@@ -102,7 +102,7 @@ impl Future for Submitted {
                     self.taken = true;
                     Poll::Ready((op, result))
                 }
-                _ => unreachable!("polled after its end"),
+                _ => unreachable!("polled after completion"),
             }
         })
     }

@@ -40,9 +40,8 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
     if options.create_new {
         flags |= libc::O_CREAT | libc::O_EXCL;
     }
-    let c_path = std::ffi::CString::new(path.as_os_str().as_bytes()).map_err(|_| {
-        io::Error::new(io::ErrorKind::InvalidInput, "the path has a NUL byte in it")
-    })?;
+    let c_path = std::ffi::CString::new(path.as_os_str().as_bytes())
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path contains a NUL byte"))?;
     // SAFETY: a NUL-terminated path that lives through the call.
     let raw = unsafe { libc::open(c_path.as_ptr(), flags, 0o600) };
     if raw < 0 {
@@ -147,7 +146,7 @@ fn kind_of(file: &fs::File) -> Option<libc::c_long> {
 pub(super) fn reopen(raw: RawFd, options: &OpenOptions) -> io::Result<Opened> {
     let path = own_path(raw);
     open(Path::new(&path), options).map_err(|error| {
-        let message = format!("it cannot be opened a second time, by {path}: {error}");
+        let message = format!("it cannot be reopened through {path}: {error}");
         io::Error::other(message)
     })
 }

@@ -57,8 +57,9 @@ impl Store for System {
         let file = fs::File::open(path)?;
         file.take(READ_BYTES_MAX + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > READ_BYTES_MAX {
-            let message =
-                format!("it holds more than {READ_BYTES_MAX} bytes; is it the right file?");
+            let message = format!(
+                "it holds more than {READ_BYTES_MAX} bytes; check that it is the right file"
+            );
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
         }
         Ok(bytes)
@@ -156,7 +157,7 @@ impl Store for System {
 
 fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path has a NUL byte in it"))
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path contains a NUL byte"))
 }
 
 /// Maps ENOTSUP explicitly, because standard library releases differ in its error kind.

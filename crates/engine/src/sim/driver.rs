@@ -206,7 +206,7 @@ impl Driver {
     pub(super) fn step(&self, end: Option<Instant>, main: Option<&Rc<Lane>>) -> bool {
         self.steps.set(self.steps.get() + 1);
         if self.steps.get() > self.config.steps_max {
-            self.fail("the world runs in circles: it has passed Config::steps_max");
+            self.fail("the world does not come to rest: it has exceeded Config::steps_max");
         }
         let mut state = self.state.borrow_mut();
         state.settle();
@@ -214,7 +214,7 @@ impl Driver {
         let mut next = state.next_event();
         drop(state);
         if now.as_ns() > self.config.time_max.as_nanos() as u64 {
-            self.fail("the world has passed Config::time_max");
+            self.fail("the world has exceeded Config::time_max");
         }
         let mut due = self.due.take();
         due.clear();

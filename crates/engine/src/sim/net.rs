@@ -59,7 +59,7 @@ impl State {
         let mut latency = Duration::from_nanos(self.random.within(&net.latency_ns));
         let addresses = self.net.addresses_between(from, to);
         if from_host == to_host {
-            latency /= 8; // the loopback
+            latency /= 8; // loopback
         }
         let mut sent = self.now;
         if let (Packet::Data(bytes), Some(rate)) = (&packet, net.bytes_per_s) {
@@ -281,7 +281,7 @@ impl State {
         source: SocketAddr,
     ) {
         if !self.net.sockets.contains_key(&from.1) {
-            return; // whoever asked has gone
+            return; // the client is gone
         }
         let listeners = &self.net.listeners;
         let found = listeners.get(&(to, addr)).copied().or_else(|| {

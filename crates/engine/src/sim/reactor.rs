@@ -99,12 +99,12 @@ impl Reactor for SimReactor {
     }
 
     fn listen_unix(&self, path: &Path) -> io::Result<Handle> {
-        let _ = path; // its machines meet over the network
+        let _ = path; // simulated machines have only a network
         Err(io::ErrorKind::Unsupported.into())
     }
 
     fn socket(&self, addr: SocketAddr, options: &ConnectOptions) -> io::Result<Handle> {
-        let _ = addr; // either family goes everywhere here
+        let _ = addr; // either address family reaches every machine
         self.state.borrow_mut().fresh_socket(self.host, options)
     }
 
@@ -113,7 +113,7 @@ impl Reactor for SimReactor {
     }
 
     fn keep_alive(&self, socket: &Handle, idle: Duration) {
-        let _ = (socket, idle); // its peers end with a reset
+        let _ = (socket, idle); // a simulated peer that ends sends a reset
     }
 
     fn shutdown(&self, socket: &Handle) {

@@ -136,7 +136,7 @@ fn a_panic_is_an_error_of_its_own_work_only() {
         for n in 0..20 {
             let failed: io::Result<()> = run(Kind::Extents, || panic!("as this test wants")).await;
             let error = failed.expect_err("it panicked");
-            assert_eq!(error.to_string(), "the work ended in a panic");
+            assert_eq!(error.to_string(), "the work panicked");
             assert_eq!(run(Kind::Extents, move || n).await.expect("it is run"), n);
         }
     });

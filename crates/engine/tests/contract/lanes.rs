@@ -141,7 +141,7 @@ fn a_simulated_lane_that_is_driven_again_goes_on_with_its_tasks() {
         assert_eq!(steps.get(), 0);
         world.run_for(5 * MS);
         assert!((1..=3).contains(&steps.get()), "{}", steps.get());
-        world.block_on(&two, task); // waited for from another machine's lane
+        world.block_on(&two, task); // awaited on another machine's lane
         assert_eq!(steps.get(), 10);
     });
 }

@@ -193,7 +193,7 @@ async fn a_dropped_accept_loses_no_connection(_: Site) {
     let client = TcpStream::connect(listener.local_addr())
         .await
         .expect("a connection");
-    sleep(5 * MS).await; // comes while nobody waits
+    sleep(5 * MS).await; // arrives while nobody waits
     let server = listener.accept().await.expect("the connection");
     assert_eq!(
         server.addresses().expect("open").1,
@@ -207,7 +207,7 @@ async fn a_connection_that_nobody_takes_is_closed(_: Site) {
     let client = TcpStream::connect(listener.local_addr())
         .await
         .expect("a connection");
-    sleep(5 * MS).await; // it has been accepted by now, but nobody has taken it
+    sleep(5 * MS).await; // accepted by now, but not taken by anybody
     drop(listener);
     let receive = timeout(Duration::from_secs(60), client.receive(Buf::new(10), 0));
     let (result, _) = receive.await.expect("somebody closes it");

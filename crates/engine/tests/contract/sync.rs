@@ -32,7 +32,7 @@ async fn a_budget_serves_first_come_first_served(_: Site) {
             sleep(MS).await;
             permit.amount()
         }));
-        sleep(MS).await; // so that they stand in line in this order
+        sleep(MS).await; // so that they queue in this order
     }
     assert!(
         served.borrow().is_empty(),
@@ -53,7 +53,7 @@ async fn a_budget_serves_first_come_first_served(_: Site) {
         "more than there is counts as all of it"
     );
     let mut order = served.take();
-    order[..2].sort_unstable(); // the first two fit together
+    order[..2].sort_unstable(); // the first two fit at the same time
     assert_eq!(order, [0, 1, 2, 3]);
     assert_eq!(budget.left(), 10);
 }
@@ -70,13 +70,13 @@ async fn who_gives_up_leaves_the_line_and_its_permit(_: Site) {
     let mut small = pin!(budget.take(5));
     begin(small.as_mut()).await;
     drop(waiting);
-    let permit = small.await; // what stood before it has gone
+    let permit = small.await; // the one before it in the queue is gone
     drop((permit, held));
     let all = budget.take(10).await;
     {
         let mut granted = pin!(budget.take(3));
         begin(granted.as_mut()).await;
-        drop(all); // grants it, but it is dropped before it looks
+        drop(all); // grants it, but it is dropped before it is polled
     }
     assert_eq!(budget.left(), 10);
 }
@@ -91,7 +91,7 @@ async fn a_notification_reaches_all_who_wait(_: Site) {
         })
         .collect();
     sleep(MS).await;
-    notify.notify(); // without cause
+    notify.notify(); // the condition does not hold yet
     sleep(MS).await;
     *value.borrow_mut() = Some(7);
     notify.notify();

@@ -231,7 +231,7 @@ fn ports_and_addresses_are_as_on_a_real_machine() {
             io::ErrorKind::HostUnreachable
         );
         drop(listener);
-        sleep(MS).await; // its accepts end first
+        sleep(MS).await; // let its accepts end first
         TcpListener::bind(addr).expect("free again");
         let lost = timeout(MS * 100, TcpStream::connect(foreign)).await;
         let error = lost.expect("at once").expect_err("nobody listens");

@@ -126,7 +126,7 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
     if settings.pairs < SAMPLES_MIN {
         let pairs = settings.pairs;
         return Err(Error::bench(format!(
-            "{pairs} pairs cannot have an interval: take {SAMPLES_MIN} or more, better 20"
+            "{pairs} pairs are too few for an interval: take {SAMPLES_MIN} or more, preferably 20"
         )));
     }
     let mut machine = host();

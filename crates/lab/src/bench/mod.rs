@@ -239,7 +239,7 @@ pub fn check_others(others: &[Other]) -> std::result::Result<(), String> {
                 .any(|own| name.starts_with(own));
         if is_ours || others[..index].iter().any(|other| other.name == *name) {
             return Err(format!(
-                "another target is called \"{name}\" already; give this one a name of its own"
+                "another target is already called \"{name}\"; give this one another name"
             ));
         }
     }
@@ -265,7 +265,7 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
     for medium in [Medium::DirectFile, Medium::CachedFile, Medium::Memory] {
         peers.push(Peer::sanstone(&settings.binary, 1, medium, &places)?);
         if medium == Medium::Memory {
-            continue; // tgt has no memory of its own to serve.
+            continue; // tgt cannot serve memory.
         }
         match Peer::tgt(medium, &places) {
             Ok(tgt) => peers.push(tgt),

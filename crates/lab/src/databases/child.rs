@@ -92,10 +92,10 @@ impl Child {
         let deadline = Instant::now() + limit;
         while !is_there(self) {
             if let Some(status) = self.ended() {
-                return Err(self.failed(&format!("it ended ({status})")));
+                return Err(self.failed(&format!("it exited ({status})")));
             }
             if Instant::now() > deadline {
-                return Err(self.failed(&format!("nothing came of it in {} s", limit.as_secs())));
+                return Err(self.failed(&format!("it was not ready within {} s", limit.as_secs())));
             }
             sleep(POLL);
         }

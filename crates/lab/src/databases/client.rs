@@ -76,7 +76,7 @@ impl Server {
                 rows,
             })),
             _ => Err(self.failed(&Error::Target(format!(
-                "it does not tell the time: {rows:?}"
+                "it did not return the time: {rows:?}"
             )))),
         }
     }

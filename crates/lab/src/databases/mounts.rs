@@ -41,7 +41,8 @@ impl Namespace {
         let wanted = "a file system on a volume, a file or a device";
         if !rustix::process::geteuid().is_root() {
             return Err(Error::Call(format!(
-                "{wanted} is mounted, which needs root: run it as root, or name a directory by --on"
+                "{wanted} has to be mounted, which needs root: run this as root, or name a directory \
+                 with --on"
             )));
         }
         for (name, package) in [("losetup", "mount"), ("mkfs.ext4", "e2fsprogs")] {
@@ -64,7 +65,8 @@ impl Namespace {
         match there {
             true => Ok(namespace),
             false => Err(Error::Target(
-                "no mount namespace of our own: does this container allow unshare(1)?".into(),
+                "cannot create a mount namespace: check whether this container allows unshare(1)"
+                    .into(),
             )),
         }
     }

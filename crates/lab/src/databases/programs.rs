@@ -22,7 +22,7 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
 pub(super) fn program(name: &str, package: &str, wanted: &str) -> Result<PathBuf> {
     find(name).ok_or_else(|| {
         Error::Call(format!(
-            "{wanted} needs {name}, which is not here: install the package {package}"
+            "{wanted} needs {name}, which is not installed: install the package {package}"
         ))
     })
 }
@@ -49,7 +49,7 @@ pub(super) fn last_lines(text: &str) -> String {
     let lines: Vec<&str> = text.trim().lines().collect();
     let last = lines[lines.len().saturating_sub(LINES)..].join("\n");
     match last.is_empty() {
-        true => "it said nothing".into(),
+        true => "it printed nothing".into(),
         false => last,
     }
 }

@@ -138,7 +138,7 @@ impl Stack {
         })?;
         let Some(namespace) = &self.namespace else {
             return Err(Error::Target(
-                "there is nowhere to mount a file system".into(),
+                "there is no mount namespace for a file system".into(),
             ));
         };
         let device = namespace.mount_new(on, &at)?;

@@ -82,7 +82,7 @@ impl Choice {
     pub(super) fn reason(&self) -> String {
         let link = self.link();
         match &self.measured {
-            None => format!("{link}, as asked for"),
+            None => format!("{link}, as requested"),
             Some((statement, bytes_per_s)) => format!(
                 "{link}, chosen: without a limit this machine moves {:.0} MB/s in the slowest \
                  statement ({statement})",
@@ -96,8 +96,8 @@ impl Choice {
         let (_, bytes_per_s) = self.measured.as_ref().filter(|_| self.too_much)?;
         let links = shares as f64 * LINKS_BITS_PER_S[0] as f64 / 8e6;
         Some(format!(
-            "TOO MUCH FOR THIS MACHINE: {shares} links of {} carry {links:.0} MB/s, and without a \
-             limit it moves {:.0} MB/s: the figures are about its CPU as much as about the links",
+            "TOO MUCH FOR THIS MACHINE: {shares} links of {} carry {links:.0} MB/s, but without a \
+             limit it moves {:.0} MB/s: the figures measure its CPU as much as the links",
             link_text(LINKS_BITS_PER_S[0]),
             bytes_per_s / 1e6,
         ))
@@ -151,7 +151,7 @@ mod tests {
             "{note}"
         );
         let given = Choice::given(2_500_000_000);
-        assert_eq!(given.reason(), "2.5 Gbit/s, as asked for");
+        assert_eq!(given.reason(), "2.5 Gbit/s, as requested");
         assert_eq!((given.note(2), Choice::default().note(2)), (None, None));
         assert_eq!(Choice::default().link(), "no limit");
     }

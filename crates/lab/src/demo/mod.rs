@@ -136,7 +136,7 @@ fn conditions(options: &Options, plan: &Plan, choice: &Choice) -> Vec<(String, S
         ),
         (
             "read-ahead",
-            format!("{}, alike in all set-ups", mib(READ_AHEAD_BYTES)),
+            format!("{}, the same in all set-ups", mib(READ_AHEAD_BYTES)),
         ),
         (
             "client memory",

@@ -71,7 +71,7 @@ impl Share {
         let _ = self.log.read_to_string(&mut said);
         let said = said.trim();
         if said.is_empty() {
-            "it said nothing".into()
+            "it printed nothing".into()
         } else {
             said.into()
         }

@@ -121,8 +121,8 @@ impl Plan {
     pub(super) fn note(&self) -> Option<String> {
         (self.database_bytes < 2 * SMALL_CACHE_BYTES).then(|| {
             format!(
-                "TOO FEW ROWS: the table of {} MiB fits into the client's memory of {} MiB, or \
-                 nearly: its scans are about that, not about the links",
+                "TOO FEW ROWS: the table of {} MiB fits, or nearly fits, into the client's memory of \
+                 {} MiB: its scans measure that memory, not the links",
                 self.database_bytes >> 20,
                 SMALL_CACHE_BYTES >> 20,
             )

@@ -50,7 +50,7 @@ impl Continued {
     fn begin_future(&mut self) -> Result<(Fleet, u64)> {
         let rows = std::mem::take(&mut self.latest);
         let (Some(first), Some(last)) = (self.first_date, rows.last().map(|row| row.date)) else {
-            return Err(Error::Unusable("the files hold no row".into()));
+            return Err(Error::Unusable("the files have no rows".into()));
         };
         let missing = i64::from(self.days) - 1 - last.days_since(first);
         let owed = missing.max(0) as u64 * rows.len() as u64;

@@ -74,7 +74,7 @@ impl Iterator for Files {
             match file.next_row(self.schema.smart.len(), &mut self.models) {
                 Ok(Some(row)) => return Some(Ok(row)),
                 Ok(None) if file.rows == 0 => {
-                    let error = file.wrong("the file has a header but no row");
+                    let error = file.wrong("the file has a header but no rows");
                     self.file = None;
                     return Some(Err(error));
                 }
@@ -232,7 +232,7 @@ fn unreadable(path: &Path, line: u64, error: &csv::Error) -> Error {
     let line = error.position().map_or(line, csv::Position::line);
     let what = match error.kind() {
         csv::ErrorKind::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            "the compressed file ends too early; fetch it again".into()
+            "the compressed file is truncated; download it again".into()
         }
         csv::ErrorKind::Io(error) => format!("cannot be read: {error}"),
         csv::ErrorKind::Utf8 { .. } => "the line is not UTF-8".into(),

@@ -459,7 +459,8 @@ fn checked_span(workload: &Workload, volume: &SharedVolume) -> Result<u64> {
         let size = *size as u64;
         if size == 0 || size % block != 0 {
             return Err(wrong(format!(
-                "I/Os of {size} bytes are not whole blocks of this disk, which has {block} bytes in each"
+                "I/Os of {size} bytes are not whole blocks of this disk, whose blocks have {block} \
+                 bytes"
             )));
         }
         if size > span {
@@ -471,7 +472,7 @@ fn checked_span(workload: &Workload, volume: &SharedVolume) -> Result<u64> {
     if workload.read_percent < 100 && shape.read_only {
         return Err(Error::new(
             ErrorKind::ReadOnly,
-            "this load writes, and the disk takes no writes",
+            "this load writes, but the disk is read-only",
         ));
     }
     Ok(span)

@@ -162,7 +162,7 @@ impl Ledger {
                 return Err(volume::Error::new(
                     ErrorKind::Medium,
                     format!(
-                        "verify: byte {at} of the disk was written {ended} times, and gives {found}: \
+                        "verify: byte {at} of the disk was written {ended} times, but holds {found}: \
                          this disk loses or misplaces writes"
                     ),
                 ));
@@ -224,11 +224,11 @@ mod tests {
         let check = |data: &Payload| ledger.check(&here, &expected, data);
         check(&second).expect("the last");
         let told = |data: &Payload| check(data).expect_err("it is wrong").to_string();
-        assert!(told(&first).contains("gives write 1 of byte 8192"));
+        assert!(told(&first).contains("holds write 1 of byte 8192"));
         assert!(told(&Payload::zeroes(8192)).contains("something else"));
         let elsewhere = io(0, 8192);
         let misplaced = ledger.begin(&elsewhere).expect("nothing flies there");
-        assert!(told(&misplaced).contains("gives write 1 of byte 0"));
+        assert!(told(&misplaced).contains("holds write 1 of byte 0"));
         let mut torn = second.to_vec();
         torn[5000] ^= 1;
         assert!(told(&Buf::copy_of(&torn).into()).contains("byte 12288"));

@@ -104,7 +104,7 @@ impl Experiment for Effectiveness {
                 let name = name(operation, rate_per_s);
                 if rate_per_s.is_some_and(|rate| rate > HELD_MAX * most) {
                     notes.push(format!(
-                        "{name}: left out, as it can do {} at the most",
+                        "{name}: left out, because at most {} a second are possible",
                         short(most)
                     ));
                     continue;
@@ -128,13 +128,13 @@ impl Experiment for Effectiveness {
         }
         let whose = match runner.pid {
             Some(pid) => format!("process {pid}"),
-            None => "this program, the load generator included".into(),
+            None => "this program, including the load generator".into(),
         };
         notes.extend(
             runner
                 .pid
                 .is_none()
-                .then(|| "name the target's process by --pid to see what it costs alone".into()),
+                .then(|| "name the target's process with --pid to see its cost alone".into()),
         );
         Ok(Findings {
             answer: answer(&runs, &whose),
@@ -209,7 +209,7 @@ fn answer(runs: &[Run], whose: &str) -> String {
     match both.is_empty() {
         true => "Nothing was measured.".into(),
         false => format!(
-            "Each percent of a processor does {}; counted is {whose}.",
+            "Each percent of a processor does {}; the processor time is that of {whose}.",
             both.join(" and ")
         ),
     }
@@ -221,9 +221,9 @@ fn advice(runs: &[Run]) -> Option<String> {
     let cpu = &run.figures.cpu;
     (cpu.busy_cores > 0).then(|| {
         format!(
-            "{} of {} cores were busy for more than 90 % of the time at {} I/Os a second: the processor sets \
-             the pace there, and faster disks would not help; give the target more `lanes`, on cores of their own \
-             (one run: run it again before you act on it)",
+            "{} of {} cores were busy for more than 90 % of the time at {} I/Os a second: the \
+             processor is the bottleneck there, and faster disks would not help; give the target more \
+             `lanes`, on cores of their own (one run: run it again before you act on it)",
             cpu.busy_cores,
             cpu.cores,
             short(run.figures.iops)
@@ -269,8 +269,8 @@ fn table(runs: &[Run], whose: &str) -> Table {
     let mut table = Table::new(
         "I/Os for each percent of a processor",
         &format!(
-            "100 % is one core all the time. Counted is {whose}. The last column counts cores of this \
-             machine that were busy for more than 90 %. Times in microseconds."
+            "100 % is one fully busy core. The processor time is that of {whose}. The last column \
+             counts cores of this machine that were busy for more than 90 %. Times in microseconds."
         ),
         &[
             "load",

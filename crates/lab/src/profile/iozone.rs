@@ -315,9 +315,9 @@ fn advice(cells: &[Cell]) -> Option<String> {
     let (least, first) = by_size.first_key_value()?;
     (enough > least && *there > 1.5 * first).then(|| {
         format!(
-            "sequential reads do {} MB/s in transfers of {} and {} MB/s from {} on: let what scans read \
-             {} at once (`read_ahead` of a cache, innodb_read_ahead_threshold, effective_io_concurrency; one run of \
-             each: run it again before you act on it)",
+            "sequential reads do {} MB/s in transfers of {} and {} MB/s from {} on: let scans read {} \
+             at once (`read_ahead` of a cache, innodb_read_ahead_threshold, effective_io_concurrency; \
+             one run of each: run it again before you act on it)",
             short(*first),
             Size::from_bytes(*least),
             short(*there),

@@ -30,8 +30,8 @@ impl Journal {
         let steps = json["steps"].as_object().filter(|_| is_same);
         let Some(steps) = steps else {
             return Err(Error::Call(format!(
-                "--resume: the file of --json is of another run (profile {}, on {}), or its profile has been \
-                 changed: name another file, or leave --resume out to begin again",
+                "--resume: the --json file is of another run (profile {}, on {}), or its profile has \
+                 changed: name another file, or leave out --resume to start again",
                 json["profile"], json["on"]
             )));
         };

@@ -104,15 +104,15 @@ pub(crate) fn notes(ways: impl Iterator<Item = Way> + Clone) -> Vec<String> {
     let mut notes = Vec::new();
     if ways.clone().any(|way| way.untold_ns > 0) {
         notes.push(
-            "the target does not tell where it spends the time (other storage than Sanstone, or one \
-             before this version): what lies behind the initiator is not visible"
+            "the target does not report where it spends the time (it is not Sanstone, or is older than \
+             this version): what happens behind the initiator is not visible"
                 .to_owned(),
         );
     }
     if ways.clone().any(|way| way.is_partial) {
         notes.push(
-            "a layer of the target's volume lives on another of its lanes: there the time of its medium is \
-             not visible, and is in the target's row"
+            "part of the target's volume runs on another of its lanes: the time of that part's medium \
+             is not visible, and counts in the target's row"
                 .to_owned(),
         );
     }
@@ -175,7 +175,10 @@ mod tests {
             ..Way::default()
         };
         assert_eq!(notes([Way::default()].into_iter()).len(), 0);
-        for (way, said) in [(untold, "does not tell"), (partial, "another of its lanes")] {
+        for (way, said) in [
+            (untold, "does not report"),
+            (partial, "another of its lanes"),
+        ] {
             let notes = notes([Way::default(), way].into_iter());
             assert!(notes.len() == 1 && notes[0].contains(said), "{notes:?}");
         }

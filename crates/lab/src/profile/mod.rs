@@ -215,7 +215,7 @@ impl Profile {
             Settings::SqlScan(sql_scan) => sql_scan.set_data(source),
             _ => {
                 return Err(Error::Call(format!(
-                    "--data: the profile {} loads no rows; sql-scan does",
+                    "--data: the profile {} loads no rows; use sql-scan",
                     self.name
                 )));
             }
@@ -304,7 +304,7 @@ fn within<T: PartialOrd + Display>(
     }
     let (least, most) = (range.start(), range.end());
     Err(format!(
-        "{what}: {value} cannot be meant; write {least} to {most}"
+        "{what}: {value} is out of range; write {least} to {most}"
     ))
 }
 

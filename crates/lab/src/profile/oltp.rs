@@ -262,13 +262,14 @@ impl Oltp {
     fn findings(&self, measured: &[Measured], has_pid: bool) -> Findings {
         let mut notes = Vec::new();
         if !has_pid {
-            notes
-                .push("name the target's process by --pid to see its side of a transaction".into());
+            notes.push(
+                "name the target's process with --pid to see its side of a transaction".into(),
+            );
         }
         let fewest = measured.iter().map(|m| m.rounds.len()).min().unwrap_or(0);
         if measured.len() > 1 && fewest < SAMPLES_MIN {
             notes.push(format!(
-                "fewer than {SAMPLES_MIN} rounds cannot tell a difference from chance (rounds)"
+                "fewer than {SAMPLES_MIN} rounds cannot tell a difference from chance; raise `rounds`"
             ));
         }
         let scores = measured
@@ -351,10 +352,11 @@ fn answer(measured: &[Measured], database: Kind) -> String {
 fn table(measured: &[Measured]) -> Table {
     let mut table = Table::new(
         "Transactions",
-        "Medians of the rounds. ÷: beside the first, round by round. Processor time is microseconds for each \
-         transaction: of the whole machine, of the server, of what attaches the volume (the initiator's side), of the \
-         process that was named (the target's), of sysbench, and the rest: the kernel's own threads for the loop device, \
-         the file system and the network. I/Os are those of the file system's device, flushes included.",
+        "Medians of the rounds. ÷: the ratio to the first, round by round. Processor time is in \
+         microseconds for each transaction: of the whole machine, of the server, of the process that \
+         attaches the volume (the initiator's side), of the process of --pid (the target's), of \
+         sysbench, and the rest: the kernel's own threads for the loop device, the file system and the \
+         network. I/Os are those of the file system's device, flushes included.",
         &[
             "on", "a minute", "÷", "seconds", "99 % ms", "CPU µs", "÷", "server", "attach",
             "target", "sysbench", "rest", "I/Os",
@@ -399,9 +401,9 @@ fn table(measured: &[Measured]) -> Table {
 
 fn published() -> Table {
     let mut table = Table::new(
-        "Beside published ones",
-        "A fixed load of transactions: throughput and processor use of the one beside the other. Other databases on \
-         other hardware: see what moves, not how far.",
+        "Beside published results",
+        "A fixed load of transactions: throughput and processor use of the one relative to the other. \
+         Other databases on other hardware: compare the directions, not the sizes.",
         &["what was compared", "throughput", "processor"],
     );
     let rows =

@@ -381,8 +381,8 @@ fn answer(knee: Option<&Knee>, tried: usize) -> String {
              throughput does not grow, only the wait does."
         ),
         false if tried < 2 => format!(
-            "Only {outstanding} outstanding was tried: {iops} I/Os a second at {time} µs each; whether more of \
-             them bring more is not known."
+            "Only {outstanding} outstanding was tried: {iops} I/Os a second at {time} µs each; whether \
+             more would bring more is not known."
         ),
         false => format!(
             "Throughput still grows at {outstanding} outstanding, the most that was tried: {iops} I/Os a \
@@ -405,8 +405,8 @@ fn advice_of_knee(knee: Option<&Knee>, sweep: &Sweep) -> Option<String> {
     };
     (mean_us > 1.5 * knee.mean_us).then(|| {
         format!(
-            "beyond {} outstanding throughput does not grow ({} I/Os a second there, {} with {last}), and \
-             each I/O takes {} µs instead of {}: let whoever sends them have no more than {} outstanding{doubt}",
+            "beyond {} outstanding throughput does not grow ({} I/Os a second there, {} with {last}), \
+             and each I/O takes {} µs instead of {}: limit the initiator to {} outstanding{doubt}",
             knee.outstanding,
             short(knee.iops),
             short(iops),
@@ -449,12 +449,12 @@ fn little(sweep: &Sweep) -> Option<String> {
         .reduce(f64::max)?;
     Some(match worst <= LITTLE_MAX {
         true => format!(
-            "Little's law holds: arrivals × time and the queue that was counted differ by {:.1} % at most",
+            "Little's law holds: arrivals × time and the counted queue differ by {:.1} % at most",
             worst * 100.0
         ),
         false => format!(
-            "Little's law does not hold: arrivals × time and the queue that was counted differ by up to \
-             {:.0} %; this run was too short or too unsteady for its figures to be trusted",
+            "Little's law does not hold: arrivals × time and the counted queue differ by up to {:.0} \
+             %; this run was too short or too unsteady for its figures to be trusted",
             worst * 100.0
         ),
     })
@@ -467,8 +467,8 @@ fn late(rates: &[(u64, f64, Step)]) -> Option<String> {
     };
     let (percent, _, step) = rates.iter().find(is_late)?;
     Some(format!(
-        "from {percent} % of the knee's rate on the load generator itself was late ({} µs at the 99th \
-         percentile, of a latency of {} µs): there it had no more processor time, and the latencies are as \
+        "from {percent} % of the knee's rate on, the load generator itself was late ({} µs at the 99th \
+         percentile, of a latency of {} µs): it had run out of processor time, so the latencies are as \
          much its own as the disk's",
         short(step.figures.generator_late_p99_us),
         short(step.figures.p99_us),
@@ -479,7 +479,7 @@ fn sweep_table(sweep: &Sweep) -> Table {
     let mut table = Table::new(
         "By the number outstanding",
         "Closed loop: when one I/O ends, the next begins. Medians of all rounds; times in microseconds. The \
-         queue was counted from time to time, and follows from throughput × mean by Little's law.",
+         queue was sampled, and is also computed as throughput × mean by Little's law.",
         &[
             "outstanding",
             "I/Os/s",
@@ -522,16 +522,15 @@ fn sweep_plots(sweep: &Sweep) -> Vec<Plot> {
     vec![
         Plot {
             title: "Throughput".into(),
-            about: "Where it stops to rise is the knee.".into(),
+            about: "The knee is where it stops rising.".into(),
             x: axis("outstanding I/Os", true),
             y: axis("I/Os a second", false),
             marks: Marks::Lines(vec![line("throughput", |run| run.iops)]),
         },
         Plot {
             title: "Latency".into(),
-            about:
-                "Beyond the knee it grows with the number outstanding: they wait for each other."
-                    .into(),
+            about: "Beyond the knee it grows with the number outstanding, because I/Os queue."
+                .into(),
             x: axis("outstanding I/Os", true),
             y: axis("microseconds", true),
             marks: Marks::Lines(vec![
@@ -545,9 +544,9 @@ fn sweep_plots(sweep: &Sweep) -> Vec<Plot> {
 fn rates_table(rates: &[(u64, f64, Step)]) -> Table {
     let mut table = Table::new(
         "By arrival rate",
-        "Open loop: I/Os arrive whatever became of those before. Times in microseconds, from the moment at \
-         which each was to begin; the last two columns are how late the generator itself was, and how many \
-         arrivals could not begin before the end.",
+        "Open loop: I/Os arrive whether or not earlier ones have ended. Times in microseconds, from \
+         the moment each was due; the last two columns are how late the generator itself was, and how \
+         many I/Os could not begin before the end.",
         &[
             "of the knee's rate",
             "arrivals/s",
@@ -587,8 +586,8 @@ fn queue_plot(rates: &[(u64, f64, Step)]) -> Plot {
     });
     Plot {
         title: "Queue over time".into(),
-        about: "I/Os that have arrived and not ended. Where they come faster than they are done, the queue \
-                only grows."
+        about: "I/Os that have arrived and not ended. Where they arrive faster than they end, the \
+                queue only grows."
             .into(),
         x: Axis {
             label: "milliseconds".into(),
@@ -605,13 +604,13 @@ fn queue_plot(rates: &[(u64, f64, Step)]) -> Plot {
 fn adapters_table(adapters: &[(&NamedAdapter, Step)]) -> Table {
     let mut table = Table::new(
         "Behind an adapter",
-        "What the application sends above the adapter's limits waits before it. Microseconds.",
+        "I/Os beyond the adapter's limits wait in front of it. Times in microseconds.",
         &[
             "adapter",
             "I/Os/s",
             "mean µs",
-            "of it before the adapter µs",
-            "of it the disk µs",
+            "before the adapter µs",
+            "at the disk µs",
             "99 % µs",
         ],
     );

@@ -350,7 +350,7 @@ impl<'a> Runner<'a> {
         findings.steps = self.journal.steps();
         findings.is_interrupted = self.is_stopped();
         if self.is_stopped() {
-            let note = "interrupted: what had been measured by then is all there is";
+            let note = "interrupted: the results are those measured by then";
             findings.notes.push(note.into());
         }
         if self.beside.is_empty() {
@@ -358,8 +358,9 @@ impl<'a> Runner<'a> {
         }
         let mut table = Table::new(
             "Beside fio",
-            "The same loads by fio on the same file, each after ours; I/Os a second and microseconds. fio \
-             counts an open loop's latency from when it sends, ours from when it was to send.",
+            "The same loads with fio on the same file, each after ours; I/Os a second and \
+             microseconds. In an open loop, fio measures latency from when it sends an I/O, ours from \
+             when the I/O was due.",
             &[
                 "load", "I/Os/s", "fio", "ratio", "median", "fio", "ratio", "99 %", "fio", "ratio",
             ],

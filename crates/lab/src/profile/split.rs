@@ -55,9 +55,9 @@ impl Stripe {
         let unit = Size::from_bytes(self.unit_bytes);
         (now > MANY).then(|| {
             format!(
-                "a unit of {unit} splits {:.0} % of the I/Os of {block} over two shares or more, and {outstanding} \
-                 outstanding keep all {} busy without that: create {} anew with unit = \"{}\", which splits \
-                 {:.0} % (counted, not measured)",
+                "a unit of {unit} splits {:.0} % of the I/Os of {block} over two shares or more, and \
+                 {outstanding} outstanding keep all {} busy without that: recreate {} with unit = \
+                 \"{}\", which splits {:.0} % (calculated, not measured)",
                 100.0 * now,
                 self.shares,
                 self.path,

@@ -86,7 +86,7 @@ fn what_cannot_be_meant_is_named() {
     refused("block = ", "line 1");
     refused(
         &queue.replace("[1, 2,", "[0, 2,"),
-        "outstanding: 0 cannot be meant; write 1 to",
+        "outstanding: 0 is out of range; write 1 to",
     );
     refused(&queue.replace("luns = 4", "luns = 4000"), "luns: 4000");
     let rates = "rates_percent = [25, 50, 75, 90, 110]";
@@ -95,12 +95,12 @@ fn what_cannot_be_meant_is_named() {
             "rates_percent = [0, -5]",
             "rates_percent: invalid value: integer `-5`",
         ),
-        ("rates_percent = [0]", "rates_percent: 0 cannot be meant"),
+        ("rates_percent = [0]", "rates_percent: 0 is out of range"),
     ] {
         refused(&queue.replace(rates, wrong), part);
     }
     for (wrong, part) in [
-        ("rates = [0.5]", "rates: 0.5 cannot be meant"),
+        ("rates = [0.5]", "rates: 0.5 is out of range"),
         ("rates = \"fast\"", "rates: invalid type"),
     ] {
         refused(&queue.replace("rates = []", wrong), part);
@@ -109,11 +109,11 @@ fn what_cannot_be_meant_is_named() {
     for (wrong, part) in [
         (
             "per_lun = 0, total = 0",
-            "adapters[1].per_lun: 0 cannot be meant",
+            "adapters[1].per_lun: 0 is out of range",
         ),
         (
             "per_lun = 1, total = 0",
-            "adapters[1].total: 0 cannot be meant",
+            "adapters[1].total: 0 is out of range",
         ),
         (
             "per_lun = 1, total = -1",

@@ -92,7 +92,7 @@ impl Layout {
     /// Reads the layout of a formatted disk.
     pub(crate) fn open(disk: Rc<dyn Disk>) -> Result<Self> {
         let mut best: Option<(u64, Durable, [Extent; FILES])> = None;
-        let mut reason = "it has no header of ours; format it first".to_string();
+        let mut reason = "it has no Sanstone header; format it first".to_string();
         for slot in 0..SLOTS {
             let mut block = [0; BLOCK_BYTES];
             disk.read_at(slot * BLOCK_BYTES as u64, &mut block)?;

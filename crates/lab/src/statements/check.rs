@@ -16,7 +16,7 @@ pub(crate) fn check(sql: &str, schema: &Schema) -> std::result::Result<(), Strin
     let prepared = empty.prepare(sql);
     match prepared {
         Ok(statement) if !statement.readonly() || statement.column_count() == 0 => {
-            Err("it does not read: write one SELECT".into())
+            Err("it is not a query: write one SELECT".into())
         }
         Ok(_) => Ok(()),
         Err(error) => Err(format!(

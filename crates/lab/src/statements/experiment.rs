@@ -245,7 +245,7 @@ impl Turns {
             let answer = answer?;
             if statement.kind == Kind::Delete && answer.changed == 0 {
                 return Err(Error::Meaningless(format!(
-                    "{} deleted no row",
+                    "{} deleted no rows",
                     statement.sql
                 )));
             }
@@ -255,8 +255,8 @@ impl Turns {
                 Some(known) if *known == answer => {}
                 Some(known) => {
                     return Err(Error::Meaningless(format!(
-                        "{} answered {answer} on \"{}\" and {known} before: the volume returned \
-                         wrong data",
+                        "{} answered {answer} on \"{}\", but {known} before: the volume returned wrong \
+                         data",
                         statement.sql, set_up.report.name
                     )));
                 }

@@ -47,7 +47,7 @@ pub(crate) fn load(database: &Database, rows: &mut Rows, stage: &Stage) -> Resul
     }
     drop(statement);
     database.execute("COMMIT")?;
-    let (first, last) = span.ok_or_else(|| Error::Unusable("it holds no row".into()))?;
+    let (first, last) = span.ok_or_else(|| Error::Unusable("it has no rows".into()))?;
     Ok(Loaded {
         rows: loaded,
         first,
@@ -60,8 +60,8 @@ pub(crate) fn load(database: &Database, rows: &mut Rows, stage: &Stage) -> Resul
 pub(super) fn full_month(first: Date, last: Date) -> Result<Month> {
     Month::first_full(first, last).ok_or_else(|| {
         Error::Unusable(format!(
-            "it covers {first} to {last} and no full month, which the DELETE needs; give more \
-             files, or continue the fleet with --days 60"
+            "it covers {first} to {last} but no full month, which the DELETE needs; give more files, \
+             or continue the fleet with --days 60"
         ))
     })
 }

@@ -45,7 +45,7 @@ impl Survey {
                 stage.set(count);
             }
         }
-        let (first, last) = days.ok_or_else(|| Error::Unusable("it holds no row".into()))?;
+        let (first, last) = days.ok_or_else(|| Error::Unusable("it has no rows".into()))?;
         let survey = Survey {
             rows: count,
             first,

@@ -139,7 +139,7 @@ fn data_without_a_full_month_is_refused() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("2017-01-01 to 2017-01-20 and no full month"),
+        error.contains("2017-01-01 to 2017-01-20 but no full month"),
         "{error}"
     );
 }

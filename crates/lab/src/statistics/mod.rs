@@ -75,7 +75,7 @@ impl Comparison {
     pub fn sentence(&self, a: &str, b: &str) -> String {
         let pairs = self.pairs;
         let Some((low, high)) = self.interval else {
-            return format!("{pairs} pairs cannot tell: take {SAMPLES_MIN} or more");
+            return format!("{pairs} pairs are too few: take {SAMPLES_MIN} or more");
         };
         if self.differs() {
             let ratio = self.ratio;
@@ -94,16 +94,16 @@ impl Comparison {
         let mut doubts = Vec::new();
         if !self.differs() && self.pairs >= SAMPLES_MIN && self.pairs_needed > self.pairs {
             doubts.push(format!(
-                "noise: the ratios of the pairs lie {:.1} % apart; a difference of 5 % would need {} \
-                 pairs to be found",
+                "noise: the ratios of the pairs differ by {:.1} %; finding a difference of 5 % would \
+                 take {} pairs",
                 self.noise * 100.0,
                 self.pairs_needed
             ));
         }
         if let Some(drift) = self.drift {
             doubts.push(format!(
-                "drift: from the first pair to the last both became {drift:.2}× of what they were; the \
-                 ratio of each pair is free of it, absolute figures are not"
+                "drift: from the first pair to the last both became {drift:.2}× what they were; this \
+                 does not affect the ratio of each pair, only absolute figures"
             ));
         }
         doubts

@@ -49,7 +49,7 @@ pub(super) fn allow(
         return Err(wrong_value(
             name.span(),
             format_args!(
-                "\"{}\": names are compared whole, a * in one stands for itself",
+                "\"{}\": names are compared whole, so a * within one matches only itself",
                 name.get_ref()
             ),
             "each name, or [\"*\"] alone for everybody",
@@ -58,7 +58,7 @@ pub(super) fn allow(
     // Any initiator that could log in under "*" can be named here: some have names that the
     // standard does not allow, mostly with underscores.
     let may_hold = |c: char| !c.is_whitespace() && !c.is_control();
-    let write = "its iSCSI name, as \"iqn.1993-08.org.debian:01:dbhost\"";
+    let write = "its iSCSI name, such as \"iqn.1993-08.org.debian:01:dbhost\"";
     names
         .iter()
         .try_for_each(|name| check_name(name, "an initiator", may_hold, write))?;
@@ -77,7 +77,7 @@ pub(super) fn allow_from(
         return Err(wrong_value(
             from.span(),
             "nobody may log in from anywhere",
-            "networks as [\"10.0.1.0/24\"], or nothing for all",
+            "networks such as [\"10.0.1.0/24\"], or leave it out to allow all",
         ));
     }
     let parse = |text: &Spanned<String>| {

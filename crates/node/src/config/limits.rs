@@ -134,7 +134,7 @@ impl Reader<'_> {
         write: fmt::Arguments<'_>,
     ) -> Option<U> {
         let given = &self.text[value.span()];
-        let message = format!("{name} = {given} is not possible; write {write}");
+        let message = format!("{name} = {given} is not allowed; write {write}");
         self.errors.push(ConfigError::new(value.span(), message));
         None
     }

@@ -7,7 +7,7 @@ use toml::Spanned;
 
 /// The accepted forms of `luns`, for error messages.
 pub(super) const FORMS: &str =
-    "volumes by number as { 0 = \"log\" }, or a list of them as [\"log\"]";
+    "volumes by number, such as { 0 = \"log\" }, or a list of them, such as [\"log\"]";
 
 /// `luns = ["log", "scratch"]`, or `{ 0 = "log", 7 = "scratch" }`.
 #[derive(Debug)]
@@ -52,7 +52,10 @@ impl<'de> Deserialize<'de> for Lun {
             type Value = Lun;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a volume's name as \"log\", or { volume = \"log\", read_only = true }")
+                f.write_str(
+                    "a volume's name, such as \"log\", or { volume = \"log\", read_only = true \
+                     }",
+                )
             }
 
             fn visit_str<E: de::Error>(self, volume: &str) -> Result<Lun, E> {

@@ -58,8 +58,8 @@ pub(super) fn check_lanes(
     let has = limits.memory_bytes >> 20;
     let transfer = limits.transfer_max_bytes >> 10;
     let message = format!(
-        "{has} MiB of memory are too little for {lanes} lanes and transfers of {transfer} KiB; \
-         {write}, or fewer lanes"
+        "{has} MiB of memory is too little for {lanes} lanes and transfers of {transfer} KiB; {write}, \
+         or use fewer lanes"
     );
     Err(ConfigError::new(at, message))
 }

@@ -10,7 +10,7 @@ use super::{LUN_MAX, NAME_BYTES_MAX};
 
 pub(super) fn check_target_name(name: &Spanned<String>) -> Result<(), ConfigError> {
     let may_hold = |c: char| c.is_alphanumeric() && !c.is_uppercase() || "-.:".contains(c);
-    let write = "an iSCSI name in lower case, as \"iqn.2026-11.io.sanstone:t0\"";
+    let write = "an iSCSI name in lower case, such as \"iqn.2026-11.io.sanstone:t0\"";
     check_name(name, "a target", may_hold, write)
 }
 
@@ -41,7 +41,7 @@ pub(super) fn by_number<'a, N: Copy + Display + Ord, V>(
         let number = number(key)?;
         if let Some(other) = seen.insert(number, key.get_ref()) {
             let message = format!(
-                "{what} {number} is there twice, as \"{other}\" and as \"{}\"; write it once",
+                "{what} {number} appears twice, as \"{other}\" and as \"{}\"; write it once",
                 key.get_ref()
             );
             return Err(ConfigError::new(key.span(), message));
@@ -61,12 +61,12 @@ pub(super) fn check_name(
     let text = name.get_ref();
     let folded = folded_name(text);
     let why = if let Some(wrong) = text.chars().find(|c| !may_hold(*c)) {
-        format!("{wrong:?} cannot be in it")
+        format!("it contains {wrong:?}")
     } else if !["iqn.", "eui.", "naa."]
         .iter()
         .any(|p| folded.starts_with(p))
     {
-        "it begins with none of iqn. eui. naa.".to_owned()
+        "it does not begin with iqn., eui. or naa.".to_owned()
     } else if text.len() > NAME_BYTES_MAX {
         format!("it is longer than {NAME_BYTES_MAX} bytes")
     } else {

@@ -14,7 +14,7 @@ use volume::config::ConfigError;
 
 use super::{PORT, by_number, wrong_value};
 
-const FORM: &str = "addresses as [\"127.0.0.1:3260\"] or [\"[::1]:3260\"]";
+const FORM: &str = "addresses such as [\"127.0.0.1:3260\"] or [\"[::1]:3260\"]";
 
 /// `["10.0.1.1:3260", "[fd00::1]:3260"]`
 pub(super) type Addresses = Spanned<Vec<Spanned<String>>>;
@@ -55,7 +55,7 @@ impl Place<'_> {
         if let Some(portals) = self.portals {
             return Err(wrong_value(
                 portals.span(),
-                "portals and portal_groups say the same thing",
+                "portals and portal_groups exclude each other",
                 "portal_groups = { 1 = [\"10.0.1.1:3260\"], 2 = [\"10.0.2.1:3260\"] } alone",
             ));
         }
@@ -90,18 +90,18 @@ impl Place<'_> {
             return Ok(None);
         };
         let RedirectTable { to, permanent } = table.get_ref();
-        let form = "another portal's address as \"10.0.2.1:3260\" or \"[fd00::2]:3260\"";
+        let form = "another portal's address, such as \"10.0.2.1:3260\" or \"[fd00::2]:3260\"";
         let address = address(to.get_ref()).filter(|address| {
             let ip = address.ip();
             !ip.is_unspecified() && !ip.is_multicast() && address.port() != 0
         });
         let address = address.ok_or_else(|| {
-            let what = format_args!("nobody can be sent to \"{}\"", to.get_ref());
+            let what = format_args!("cannot redirect initiators to \"{}\"", to.get_ref());
             wrong_value(to.span(), what, form)
         })?;
         if self.groups()?.iter().any(|g| g.portals.contains(&address)) {
             let what = format_args!(
-                "\"{}\" is a portal of this very target: initiators would go round in a circle",
+                "\"{}\" is a portal of this target itself: initiators would be redirected in a loop",
                 to.get_ref()
             );
             return Err(wrong_value(to.span(), what, form));
@@ -131,7 +131,7 @@ pub(super) fn check<'a>(places: impl Iterator<Item = Place<'a>>) -> Result<(), C
         for (index, (portal, span)) in own.iter().enumerate() {
             let chosen_by_the_system = portal.port() == 0;
             if own[..index].iter().any(|(other, _)| other == portal) && !chosen_by_the_system {
-                let message = format!("\"{portal}\" is there twice; name it once");
+                let message = format!("\"{portal}\" appears twice; name it once");
                 return Err(ConfigError::new(span.clone(), message));
             }
             let others = seen.iter().chain(&own[..index]);
@@ -142,8 +142,8 @@ pub(super) fn check<'a>(places: impl Iterator<Item = Place<'a>>) -> Result<(), C
                     _ => continue,
                 };
                 let message = format!(
-                    "\"{wide}\" takes the connections to \"{narrow}\", too, and both are portals; \
-                     write the one or the other in both places"
+                    "\"{wide}\" also accepts the connections to \"{narrow}\", and both are portals; \
+                     write one of them in both places"
                 );
                 return Err(ConfigError::new(
                     span.clone().or(other_span.clone()),
@@ -166,7 +166,7 @@ pub(super) fn check_ports<'a>(
             return Ok(());
         };
         let message = format!(
-            "\"{portal}\" has a port that nobody would know; write one, as \"{}\"",
+            "\"{portal}\" has port 0, which initiators could not know; write one, such as \"{}\"",
             SocketAddr::new(portal.ip(), PORT)
         );
         Err(ConfigError::new(span, message))
@@ -209,16 +209,18 @@ fn addresses(portals: &Addresses) -> Result<Vec<SocketAddr>, ConfigError> {
             Some(host) => wrong_value(
                 portal.span(),
                 format_args!("\"{text}\" is a host name, and a portal is an IP address"),
-                &format!("one that `getent hosts {host}` shows, as \"10.0.1.1:3260\""),
+                &format!("one that `getent hosts {host}` shows, such as \"10.0.1.1:3260\""),
             ),
             None if has_address(text) => {
                 let what = format_args!("\"{text}\" has no valid port behind its address");
-                wrong_value(portal.span(), what, "one from 1 to 65535, as 3260")
+                wrong_value(portal.span(), what, "one from 1 to 65535, such as 3260")
             }
             None if is_ambiguous(text) => wrong_value(
                 portal.span(),
-                format_args!("\"{text}\" has no brackets: is its end a port?"),
-                "an IPv6 address in brackets, as \"[fd00::1]:3260\"",
+                format_args!(
+                    "\"{text}\" has no brackets, so its last part may or may not be a port"
+                ),
+                "an IPv6 address in brackets, such as \"[fd00::1]:3260\"",
             ),
             None => wrong_value(
                 portal.span(),
@@ -353,11 +355,11 @@ mod tests {
             ),
             (
                 "portals = [\"0.0.0.0\", \"10.0.0.1\"]",
-                &["\"0.0.0.0:3260\" takes", "10.0.0.1:3260"],
+                &["\"0.0.0.0:3260\" also accepts", "10.0.0.1:3260"],
             ),
             (
                 "portals = [\"0.0.0.0\", \"::\"]",
-                &["\"[::]:3260\" takes", "0.0.0.0:3260"],
+                &["\"[::]:3260\" also accepts", "0.0.0.0:3260"],
             ),
             ("portal_groups = {}", &["portal_groups = { 1 ="]),
             ("portal_groups = { 1 = [] }", &["needs a portal"]),
@@ -390,7 +392,7 @@ mod tests {
             ),
             (
                 "portals = [\"::1\"]\nredirect = { to = \"[::1]:3260\" }",
-                &["[::1]:3260", "circle"],
+                &["[::1]:3260", "loop"],
             ),
         ] {
             let table = Table::parse(text);

@@ -59,7 +59,7 @@ fn shared(file: &File, name: &str, served: &Served, other: &str, part: &str) -> 
         format!("\"{other}\" and \"{name}\" are made of \"{part}\"")
     };
     let message = format!(
-        "{both}, and both are served: what is written to one goes past the cache and the reservations of the \
+        "{both}, and both are served: writes to one bypass the cache and the reservations of the \
          other; serve one of them, or write both like {{ volume = \"{name}\", read_only = true }}"
     );
     ConfigError::new(served.span.clone(), message)

@@ -17,14 +17,14 @@ pub(super) fn check(file: &File, path: &Path, text: &str) -> Vec<ConfigError> {
         let given = state.get_ref().to_string_lossy();
         let why = match &*given {
             "" => "is empty",
-            given if given.contains('\0') => "has a NUL character in it",
+            given if given.contains('\0') => "contains a NUL character",
             _ => "",
         };
         if !why.is_empty() {
             let own = path.with_extension("state");
             let message = format!(
-                "the path of the state directory {why}; write one as \"/var/lib/sanstone\", or take \
-                 the line out for {}",
+                "the path of the state directory {why}; write one such as \"/var/lib/sanstone\", or \
+                 remove the line to use {}",
                 own.display()
             );
             errors.push(ConfigError::new(state.span(), message));
@@ -33,8 +33,7 @@ pub(super) fn check(file: &File, path: &Path, text: &str) -> Vec<ConfigError> {
     if let Some(memory) = &file.memory {
         if memory.get_ref().bytes() < MEMORY_MIN_BYTES {
             let size = &text[memory.span()];
-            let message =
-                format!("memory = {size} is too little to serve with; write \"32MiB\" or more");
+            let message = format!("memory = {size} is too little; write \"32MiB\" or more");
             errors.push(ConfigError::new(memory.span(), message));
         }
     }
@@ -45,7 +44,7 @@ pub(super) fn check(file: &File, path: &Path, text: &str) -> Vec<ConfigError> {
         let Some(value) = value else { continue };
         if !(TIME_MIN..=TIME_MAX).contains(&value.get_ref().duration()) {
             let given = &text[value.span()];
-            let message = format!("{name} = {given} is not possible; write \"1s\" to \"60min\"");
+            let message = format!("{name} = {given} is not allowed; write \"1s\" to \"60min\"");
             errors.push(ConfigError::new(value.span(), message));
         }
     }
@@ -56,7 +55,7 @@ pub(super) fn check(file: &File, path: &Path, text: &str) -> Vec<ConfigError> {
         if let Some(value) = value {
             if !(1..=most).contains(value.get_ref()) {
                 let given = value.get_ref();
-                let message = format!("{name} = {given} is not possible; write 1 to {most}");
+                let message = format!("{name} = {given} is not allowed; write 1 to {most}");
                 errors.push(ConfigError::new(value.span(), message));
             }
         }

@@ -119,14 +119,15 @@ impl<'a> Scan<'a> {
                 ';' => {
                     return Self::slip(
                         self.at,
-                        "a ; ends nothing in TOML; take it out (a comment begins with #)",
+                        "TOML has no ; at the end of a line; remove it (a comment begins with #)",
                     );
                 }
                 next if next.is_control() && !next.is_whitespace() => {
                     return Self::slip(
                         self.at,
                         format!(
-                            "the character {next:?} cannot be in the file; save it as plain UTF-8 text"
+                            "the character {next:?} is not allowed here; save the file as plain UTF-8 \
+                             text"
                         ),
                     );
                 }
@@ -184,7 +185,7 @@ impl<'a> Scan<'a> {
                 let colon = at + text.len() - behind_key.len();
                 Self::slip(
                     colon,
-                    format!("a value comes behind =, not behind a colon; write {key} = …"),
+                    format!("a value follows =, not a colon; write {key} = …"),
                 )
             }
             _ => Ok(()),
@@ -217,7 +218,7 @@ impl<'a> Scan<'a> {
 
     fn closes(&mut self, bracket: char) -> Step {
         let Some(open) = self.open.pop() else {
-            let message = format!("this {bracket} closes nothing; take it out");
+            let message = format!("this {bracket} closes nothing; remove it");
             return Self::slip(self.at, message);
         };
         if closing(open.bracket) != bracket {
@@ -240,7 +241,7 @@ impl<'a> Scan<'a> {
                 let at = self.at + 1 + behind.len() - text.len();
                 Self::slip(
                     at,
-                    "a table's [name] stands alone on its line; take the = out",
+                    "a table's [name] stands alone on its line; remove the =",
                 )
             }
             _ => Ok(()),
@@ -272,7 +273,7 @@ impl<'a> Scan<'a> {
                     if !"btnfre\"\\xuU".contains(c) {
                         return Self::slip(
                             start + index - 1,
-                            "a \\ in \"…\" is written twice, as \\\\; or put the text in '…'",
+                            "write a \\ in \"…\" as \\\\, or put the text in '…'",
                         );
                     }
                     escaped = false;
@@ -287,7 +288,7 @@ impl<'a> Scan<'a> {
         }
         Self::slip(
             start,
-            format!("this text has no {quote} at its end; write one on the same line"),
+            format!("this text has no closing {quote}; write one on the same line"),
         )
     }
 
@@ -326,8 +327,8 @@ impl<'a> Scan<'a> {
         }
         if std::mem::take(&mut self.is_value) && DeValue::parse(word).is_err() {
             let message = match word.to_ascii_lowercase().as_str() {
-                "true" | "yes" | "on" => format!("write true in place of {word}"),
-                "false" | "no" | "off" => format!("write false in place of {word}"),
+                "true" | "yes" | "on" => format!("write true instead of {word}"),
+                "false" | "no" | "off" => format!("write false instead of {word}"),
                 _ => format!("text needs quotes; write \"{word}\""),
             };
             return Self::slip(start, message);
@@ -392,7 +393,7 @@ mod tests {
                 "[volume.a\nram = { size = \"1MiB\" }\n",
                 "1:1: this [ has no ] on its line; write [volume.NAME] or [target.\"NAME\"]",
             ),
-            ("a = [1]]\n", "1:8: this ] closes nothing; take it out"),
+            ("a = [1]]\n", "1:8: this ] closes nothing; remove it"),
             ("a = [1\n", "1:5: this [ is never closed; write its ]"),
         ] {
             assert_eq!(found(text), said, "{text}");
@@ -415,14 +416,11 @@ mod tests {
                 "1:29: text needs quotes; write \"1GiB\"",
             ),
             ("luns = [db]\n", "1:9: text needs quotes; write \"db\""),
-            ("digests = no\n", "1:11: write false in place of no"),
-            (
-                "digests = True # yes\n",
-                "1:11: write true in place of True",
-            ),
+            ("digests = no\n", "1:11: write false instead of no"),
+            ("digests = True # yes\n", "1:11: write true instead of True"),
             (
                 "path = \"a.img\nsize = \"1MiB\"\n",
-                "1:8: this text has no \" at its end; write one on the same line",
+                "1:8: this text has no closing \"; write one on the same line",
             ),
             (
                 "path = “a.img”\n",
@@ -430,7 +428,7 @@ mod tests {
             ),
             (
                 "path = \"C:\\data\"\n",
-                "1:11: a \\ in \"…\" is written twice, as \\\\; or put the text in '…'",
+                "1:11: write a \\ in \"…\" as \\\\, or put the text in '…'",
             ),
             (
                 "a = \"\"\"\nb\n",
@@ -448,7 +446,7 @@ mod tests {
             ("volume:\n  db:\n", "1:1: this looks like YAML; "),
             (
                 "[volume.a]\nfile: { path = \"a\" }\n",
-                "2:5: a value comes behind =, not behind a colon; write file = …",
+                "2:5: a value follows =, not a colon; write file = …",
             ),
             (
                 "// a\nlanes = 1\n",
@@ -456,11 +454,11 @@ mod tests {
             ),
             (
                 "lanes = 1;\n",
-                "1:10: a ; ends nothing in TOML; take it out",
+                "1:10: TOML has no ; at the end of a line; remove it",
             ),
             (
                 "[volume.a] = 1\n",
-                "1:12: a table's [name] stands alone on its line; take the = out",
+                "1:12: a table's [name] stands alone on its line; remove the =",
             ),
             (
                 "[volume a]\n",
@@ -468,7 +466,7 @@ mod tests {
             ),
             (
                 "lanes = 1\n\0",
-                "2:1: the character '\\0' cannot be in the file; ",
+                "2:1: the character '\\0' is not allowed here; ",
             ),
         ] {
             let found = found(text);

@@ -20,10 +20,10 @@ const LIMITS: [&str; 8] = [
 
 /// Messages of the TOML parser, and what to show instead.
 const OF_THE_PARSER: [(&str, &str); 8] = [
-    ("missing comma", "a comma is missing before this; write one"),
+    ("missing comma", "a comma is missing before this; add one"),
     (
         "unexpected key or value",
-        "nothing else can stand on this line; begin a new one, or take it out",
+        "nothing else may follow on this line; begin a new line, or remove it",
     ),
     (
         "key with no value",
@@ -33,7 +33,7 @@ const OF_THE_PARSER: [(&str, &str); 8] = [
         "missing value",
         "a value is missing here; write KEY = VALUE",
     ),
-    ("extra assignment", "here is one = too many; take it out"),
+    ("extra assignment", "this = is one too many; remove it"),
     (
         "invalid unquoted key",
         "this character needs quotes in a name; put the name in quotes",
@@ -42,7 +42,7 @@ const OF_THE_PARSER: [(&str, &str); 8] = [
         "invalid key-value pair",
         "no key begins like this; write KEY = VALUE, or [volume.NAME] for a table",
     ),
-    ("extra comma", "here is one comma too many; take it out"),
+    ("extra comma", "this comma is one too many; remove it"),
 ];
 
 /// The text of a file from its bytes.
@@ -64,7 +64,7 @@ pub(super) fn not_toml(text: &str, error: &Error) -> ConfigError {
     match (slips::find(text), key) {
         (Some(slip), _) => slip,
         (None, Some(key)) if error.message() == "duplicate key" => {
-            ConfigError::new(error.span(), format!("{key} is there twice; write it once"))
+            ConfigError::new(error.span(), format!("{key} appears twice; write it once"))
         }
         _ => explain(error),
     }
@@ -95,7 +95,7 @@ fn with_mend(message: &str) -> String {
     if let Some((variant, others)) = message.split_once(", expected ") {
         if let Some(variant) = quoted(variant, "unknown variant `", '`') {
             let others = others.trim_start_matches("one of ").replace('`', "\"");
-            return format!("\"{variant}\" is not offered; write one of {others}");
+            return format!("\"{variant}\" is unknown; write one of {others}");
         }
     }
     if let Some((number, _)) = quoted(message, "integer `", '`').zip(message.find("` as i128")) {
@@ -107,8 +107,8 @@ fn with_mend(message: &str) -> String {
             .to_owned();
     }
     if message == "invalid type: map, expected a string" {
-        return "this is a table, { … }, where a text belongs; where one table is expected, write it without [ ] \
-                around it"
+        return "this is a table, { … }, where a text is expected; where one table is expected, write \
+                it without [ ] around it"
             .to_owned();
     }
     let list = format!("a list, as [\"{given}\"]");
@@ -117,7 +117,7 @@ fn with_mend(message: &str) -> String {
     for (expected, said, write) in [
         (super::luns::FORMS, super::luns::FORMS, &*of_luns),
         ("a sequence", "a list", &*list),
-        ("i64", "a whole number", "it without quotes, as 4"),
+        ("i64", "a whole number", "it without quotes, such as 4"),
         ("a boolean", "true or false", "it without quotes"),
         ("path string", "a path", "it in quotes"),
         ("a string", "a text", "it in quotes"),
@@ -130,7 +130,7 @@ fn with_mend(message: &str) -> String {
         (
             "struct Target",
             "a table",
-            "a table for each target, as [target.\"iqn.2026-11.io.sanstone:t0\"]",
+            "a table for each target, such as [target.\"iqn.2026-11.io.sanstone:t0\"]",
         ),
     ] {
         let Some(given) = message.strip_suffix(expected) else {
@@ -159,14 +159,14 @@ pub(super) fn explain_key<'a>(key: &str, known: &[&'a str]) -> (String, Option<&
     let meant = nearest(key, known);
     let message = match meant {
         None if known.contains(&"login_time") && key == "login" => format!(
-            "unknown key `{key}`; write `login_time` for how long a login may take, `logins` for how many \
-             there may be"
+            "unknown key `{key}`; write `login_time` for how long a login may take, or `logins` for \
+             how many may be in progress"
         ),
         Some(meant) => format!("unknown key `{key}`; write `{meant}`"),
         None if known.contains(&"limits") && LIMITS.contains(&key) => {
             format!("`{key}` belongs in the table [limits]; write it there")
         }
-        None if known.is_empty() => format!("unknown key `{key}`; take it out"),
+        None if known.is_empty() => format!("unknown key `{key}`; remove it"),
         None => format!(
             "unknown key `{key}`; the keys here are {}",
             known.join(", ")
@@ -245,12 +245,13 @@ mod tests {
             ),
             (
                 "invalid type: map, expected a string",
-                "this is a table, { … }, where a text belongs; where one table is expected, write it without \
-                 [ ] around it",
+                "this is a table, { … }, where a text is expected; where one table is expected, write \
+                 it without [ ] around it",
             ),
             (
                 "invalid type: string \"4\", expected i64",
-                "invalid type: string \"4\", expected a whole number; write it without quotes, as 4",
+                "invalid type: string \"4\", expected a whole number; write it without quotes, such as \
+                 4",
             ),
             (
                 "invalid type: string \"a.img\", expected struct File",
@@ -258,7 +259,7 @@ mod tests {
             ),
             (
                 "unknown variant `turbo`, expected one of `direct`, `write-back`",
-                "\"turbo\" is not offered; write one of \"direct\", \"write-back\"",
+                "\"turbo\" is unknown; write one of \"direct\", \"write-back\"",
             ),
             (
                 "unknown field `lun`, expected one of `portals`, `luns`",
@@ -272,10 +273,10 @@ mod tests {
                 "unknown field `commands`, expected one of `memory`, `limits`",
                 "`commands` belongs in the table [limits]; write it there",
             ),
-            ("unknown field `x`", "unknown key `x`; take it out"),
+            ("unknown field `x`", "unknown key `x`; remove it"),
             (
                 "missing comma between array elements, expected `,`",
-                "a comma is missing before this; write one",
+                "a comma is missing before this; add one",
             ),
             (
                 "invalid type: integer `99999999999999999999999` as i128, expected i64",

@@ -89,8 +89,8 @@ impl Known<'_> {
         let mut judged = Judged::default();
         if asked.kind == Kind::Device && carried.is_none() {
             let text = format!(
-                "volume \"{}\" is a device without a world wide name: it is known again by its path \
-                 only; name it by one that stays, as /dev/disk/by-path/…",
+                "volume \"{}\" is a device without a world wide name: it is recognised only by its \
+                 path; name it by a stable one, such as /dev/disk/by-path/…",
                 asked.volume
             );
             judged.note(Level::Warn, &asked.span, text);
@@ -118,8 +118,8 @@ impl Known<'_> {
             }
             (None, Some((uuid, record)), Some(carried)) if record.carried.is_some() => {
                 let message = format!(
-                    "volume \"{}\" has been served as disk {uuid} and is another one now, which carries \
-                     {carried}: give this one another name; if it is to be served in place of that disk, \
+                    "volume \"{}\" has been served as disk {uuid} and is another one now, which \
+                     carries {carried}: give this one another name; to serve it in place of that disk, \
                      {}; if it is the same disk, write carried = \"{carried}\" in that table",
                     asked.volume,
                     self.forget(uuid, record)
@@ -166,8 +166,8 @@ impl Known<'_> {
     ) {
         let message = format!(
             "volume \"{}\" has been served as disk {uuid} from {old}, and is {new} now, which may be \
-             another one: give it another name; if it is to be served in place of that disk, {}; if it \
-             is the same disk, write place = \"{new}\" in that table",
+             another one: give it another name; to serve it in place of that disk, {}; if it is the \
+             same disk, write place = \"{new}\" in that table",
             asked.volume,
             self.forget(uuid, record)
         );
@@ -186,7 +186,7 @@ impl Known<'_> {
             &format!("volume \"{}\" is disk {}", asked.volume, disk.0),
             sibling,
             disk,
-            "is to be served without its reservations and saved mode pages",
+            "should be served without its reservations and saved mode pages",
         );
         match self.records.is_new {
             true => judged.refuse(&asked.span, message),

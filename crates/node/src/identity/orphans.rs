@@ -34,10 +34,10 @@ impl Known<'_> {
             let old = record.path().unwrap_or(&leaf.path).display();
             let (new, path) = (&asked.volume, leaf.path.display());
             let text = format!(
-                "volume \"{new}\" is a new disk, and a recorded one is gone: disk {uuid} (serial number {}), \
-                 which was served as volume \"{}\" from {old}; if \"{new}\" is to be that disk, stop, take \
-                 the new {path} away if it is blank, and name with `path` where the file of disk {uuid} is \
-                 now, or move it back to {old}",
+                "volume \"{new}\" is a new disk, and a recorded one is gone: disk {uuid} (serial \
+                 number {}), which was served as volume \"{}\" from {old}; if \"{new}\" should be that \
+                 disk, stop, remove the new {path} if it is blank, and set `path` to where the file of \
+                 disk {uuid} is now, or move it back to {old}",
                 uuid.simple(),
                 record.volume
             );
@@ -49,8 +49,8 @@ impl Known<'_> {
     pub(super) fn note_sharer(&self, all: &[Asked], judged: &mut Judged) {
         if let (Some(other), Some(asked)) = (self.sharer, all.first()) {
             let text = format!(
-                "the state directory {} is that of {}, too, which is still there: disks, reservations \
-                 and volumes' names of both would be taken for each other's; {}",
+                "the state directory {} is also used by {}, which still exists: the two would confuse \
+                 each other's disks, reservations and volume names; {}",
                 self.state.display(),
                 other.display(),
                 self.own_state()
@@ -64,7 +64,7 @@ impl Known<'_> {
     pub(super) fn forget(&self, uuid: &Uuid, record: &Record) -> String {
         match self.sharer {
             Some(other) => format!(
-                "{} ({} is that of {}, too)",
+                "{} ({} is also used by {})",
                 self.own_state(),
                 self.state.display(),
                 other.display()

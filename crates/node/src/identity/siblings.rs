@@ -24,8 +24,9 @@ impl Known<'_> {
         (id_of(&(self.at)(old)) == Some(id)).then(|| {
             let path = leaf.path.display();
             format!(
-                "{path} and {} are one file (a hard link), and {} knows it as disk {uuid}, volume \"{}\": \
-                 serve it from one configuration; for a disk of its own, copy the file and name the copy",
+                "{path} and {} are one file (a hard link), and {} records it as disk {uuid}, volume \
+                 \"{}\": serve it from one configuration; for a disk of its own, copy the file and \
+                 name the copy",
                 old.display(),
                 sibling.directory.display(),
                 record.volume
@@ -60,9 +61,9 @@ impl Known<'_> {
             false => format!("mv {directory} {} or ", self.state.display()),
         };
         format!(
-            "{what}, which {} does not know and {directory} does, as volume \"{}\": if the configuration \
-             has another name now, {rename}write state = \"{}\" (no daemon may be using it); if it \
-             {otherwise}, {}",
+            "{what}, which is recorded not in {} but in {directory}, as volume \"{}\": if the \
+             configuration was renamed, {rename}write state = \"{}\" (no daemon may be using it); if \
+             it {otherwise}, {}",
             self.state.display(),
             record.volume,
             name,

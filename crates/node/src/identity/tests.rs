@@ -234,7 +234,7 @@ fn another_disk_in_a_place_or_under_a_name_is_refused() {
     // Without a mark: the disk that is meant is still at its old path.
     case.refused(
         &[asked("db", "/etc/x.img", other_file(Mark::None))],
-        &["still there", "[disk."],
+        &["still exists", "[disk."],
     );
     let unreadable = file(Mark::Unreadable("broken medium".to_owned()));
     case.refused(&[asked("x", "/etc/x.img", unreadable)], &["broken medium"]);
@@ -288,7 +288,7 @@ fn a_copy_is_refused_beside_its_original_and_keeps_its_identity_elsewhere() {
     for mark in [Mark::None, Mark::Unsupported] {
         moved.refused(
             &[asked("db", "/etc/db.img", other_file(mark.clone()))],
-            &["/old/db.img, which is still there", "setfattr -n"],
+            &["/old/db.img, which still exists", "setfattr -n"],
         );
         let (identities, _) = moved.served(&[asked("x", "/etc/db.img", other_file(mark))]);
         assert_eq!(identities, [Identity::New], "a disk of its own");

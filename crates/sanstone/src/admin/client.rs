@@ -60,13 +60,10 @@ pub(crate) fn ask<T: DeserializeOwned>(state: &Path, asked: Asked) -> Result<T, 
     let lost = |error: io::Error| match error.kind() {
         ErrorKind::WouldBlock => silent(state, Some(&stream), is_change),
         ErrorKind::UnexpectedEof => anyhow!(
-            "the daemon of {} has not answered: it has ended, or closed the connection",
+            "the daemon of {} did not answer: it has exited, or closed the connection",
             state.display()
         ),
-        _ => anyhow!(
-            "the daemon of {} has not answered: {error}",
-            state.display()
-        ),
+        _ => anyhow!("the daemon of {} did not answer: {error}", state.display()),
     };
     // A busy daemon refuses without reading the request, so the reply counts even if sending failed.
     let sent = write_line(&stream, &request(asked)?);
@@ -86,12 +83,12 @@ fn silent(state: &Path, stream: Option<&UnixStream>, is_change: bool) -> anyhow:
         (format!("the daemon, process {pid},"), pid)
     });
     let late = match is_change {
-        true => "; when it goes on, it may still apply the configuration",
+        true => "; once resumed, it may still apply the configuration",
         false => "",
     };
     anyhow!(
-        "{}: {who} has said nothing for {SILENCE_TIMEOUT:?}: it was stopped (kill -CONT {pid} lets it go on), or it \
-         hangs (its log may say on what){late}",
+        "{}: {who} has not responded for {SILENCE_TIMEOUT:?}: it is stopped (kill -CONT {pid} resumes \
+         it), or it hangs (its log may say where){late}",
         socket::path(state).display()
     )
 }
@@ -105,12 +102,12 @@ fn connect(state: &Path) -> Result<UnixStream, Failure> {
             ErrorKind::NotFound => not_listening(state),
             ErrorKind::ConnectionRefused => {
                 format!(
-                    "no daemon listens at {path}: the one that made it has ended; start it again"
+                    "no daemon listens at {path}: the one that created it has exited; start it again"
                 )
             }
             ErrorKind::WouldBlock => return silent(state, None, false).into(),
             ErrorKind::PermissionDenied => {
-                format!("{path}: {error}; call this as the user who runs the daemon, or as root")
+                format!("{path}: {error}; run this as the user who runs the daemon, or as root")
             }
             _ => format!("{path}: {error}"),
         };
@@ -141,7 +138,7 @@ fn not_listening(state: &Path) -> String {
         );
     };
     format!(
-        "process {pid} has the state directory {shown} and answers nobody: it is starting, or it is stopping and waits \
-         for I/O that it has accepted (its log says what it does); a second SIGTERM ends it at once"
+        "process {pid} holds the state directory {shown} and does not answer: it is starting, or it is stopping and \
+         waiting for accepted I/O (see its log); a second SIGTERM ends it at once"
     )
 }

@@ -146,7 +146,7 @@ pub(crate) fn answer<T: DeserializeOwned>(line: &[u8]) -> Result<T, Refusal> {
     match (reply.answer, reply.refused) {
         (Some(answer), None) => Ok(answer),
         (_, Some(refusal)) => Err(refusal),
-        (None, None) => Err(Refusal::failed("a line without an answer came")),
+        (None, None) => Err(Refusal::failed("received a line without an answer")),
     }
 }
 
@@ -159,18 +159,18 @@ fn line(value: &impl Serialize) -> io::Result<Vec<u8>> {
 /// Checks the version before parsing the rest, whose meaning another version may have changed.
 fn versioned<T: DeserializeOwned>(line: &[u8]) -> Result<T, String> {
     let value: Value = serde_json::from_slice(line)
-        .map_err(|error| format!("a line that is no JSON object came: {error}"))?;
+        .map_err(|error| format!("received a line that is not a JSON object: {error}"))?;
     match value.get("version").and_then(Value::as_u64) {
         Some(version) if version == u64::from(VERSION) => {}
         Some(version) => {
             return Err(format!(
-                "the other side speaks version {version} of the admin protocol, and this one {VERSION}: \
-                 use the `sanstone` that the daemon was started from"
+                "the other side speaks version {version} of the admin protocol, and this program \
+                 version {VERSION}: use the `sanstone` that the daemon was started from"
             ));
         }
-        None => return Err("a line without the version of the admin protocol came".to_owned()),
+        None => return Err("received a line without the version of the admin protocol".to_owned()),
     }
-    serde_json::from_value(value).map_err(|error| format!("it cannot be understood: {error}"))
+    serde_json::from_value(value).map_err(|error| format!("cannot decode the line: {error}"))
 }
 
 /// Reads a line of at most `max` bytes; the newline is removed.
@@ -183,7 +183,7 @@ pub(crate) fn read_line(from: impl Read, max: u64) -> io::Result<Vec<u8>> {
         Some(b'\n') => Ok(line),
         None => Err(io::ErrorKind::UnexpectedEof.into()),
         Some(_) if line.len() as u64 >= max => {
-            let message = format!("a line of more than {max} bytes");
+            let message = format!("received a line of more than {max} bytes");
             Err(io::Error::new(io::ErrorKind::InvalidData, message))
         }
         Some(_) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn what_is_not_ours_is_refused_with_the_reason() {
         for (line, part) in [
-            (&b"GET / HTTP/1.1"[..], "no JSON"),
+            (&b"GET / HTTP/1.1"[..], "not a JSON object"),
             (b"{}", "without the version"),
             (b"[1]", "without the version"),
             (b"{\"version\":\"1\"}", "without the version"),

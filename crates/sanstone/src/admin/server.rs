@@ -106,7 +106,7 @@ impl Server {
         self.stopping.store(true, Ordering::Relaxed);
         if let Err(error) = fs::remove_file(&self.path) {
             let path = self.path.display();
-            tracing::warn!(%path, %error, "the admin socket is not removed");
+            tracing::warn!(%path, %error, "the admin socket could not be removed");
         }
     }
 }
@@ -135,14 +135,14 @@ fn serve(listener: &UnixListener, daemon: &Arc<Daemon>, stopping: &AtomicBool) {
                 None => refuse(&stream),
             };
             if let Err(error) = answered {
-                tracing::debug!(%error, "a client of the admin socket has gone");
+                tracing::debug!(%error, "a client of the admin socket has disconnected");
             }
         };
         if let Err(error) = thread::Builder::new()
             .name("admin-client".into())
             .spawn(answer)
         {
-            tracing::warn!(%error, "a client of the admin socket cannot be answered");
+            tracing::warn!(%error, "a client of the admin socket could not be served");
         }
     }
 }
@@ -173,7 +173,7 @@ fn attend(stream: &UnixStream, daemon: &Daemon) -> io::Result<()> {
     let peer = socket_peercred(stream)?;
     if peer.uid != geteuid() && !peer.uid.is_root() {
         let user = peer.uid.as_raw();
-        let message = format!("the daemon is another user's, not that of user {user}");
+        let message = format!("the daemon belongs to another user, not to user {user}");
         return write_line(stream, &reply(Err::<(), _>(Refusal::failed(message)))?);
     }
     let line = read_line(stream, REQUEST_BYTES_MAX)?;
@@ -212,7 +212,7 @@ fn while_beating<T>(stream: &UnixStream, work: impl FnOnce() -> T) -> T {
     thread::scope(|scope| {
         let beating = thread::Builder::new().name("admin-beat".into());
         if let Err(error) = beating.spawn_scoped(scope, beat) {
-            tracing::warn!(%error, "a client of the admin socket hears nothing before its answer");
+            tracing::warn!(%error, "cannot send progress to a client of the admin socket");
         }
         let done = work();
         drop(working);
@@ -221,7 +221,7 @@ fn while_beating<T>(stream: &UnixStream, work: impl FnOnce() -> T) -> T {
 }
 
 fn refuse(stream: &UnixStream) -> io::Result<()> {
-    let message = format!("{CLIENTS_MAX} others are being answered; try again");
+    let message = format!("{CLIENTS_MAX} other clients are being served; try again");
     stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     write_line(stream, &reply(Err::<(), _>(Refusal::failed(message)))?)
 }

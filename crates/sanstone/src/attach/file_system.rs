@@ -26,10 +26,10 @@ const DETACH_LIMIT: Duration = Duration::from_secs(10);
 /// Where the file system goes, and how.
 #[derive(Args)]
 pub(super) struct MountOptions {
-    /// Mount the file system on the volume on this empty directory, by a loop device. Needs root.
+    /// Mount the file system on the volume on this empty directory, through a loop device. Needs root.
     #[arg(long, value_name = "DIR", requires = "fuse")]
     mount: Option<PathBuf>,
-    /// Options of the file system, as `mount -o` takes them.
+    /// Mount options, as for `mount -o`.
     #[arg(long, value_name = "OPTIONS", requires = "mount")]
     fs_options: Option<String>,
 }
@@ -76,12 +76,13 @@ impl MountPoint {
             );
         }
         if !directory.is_dir() {
-            bail!("{shown} is no directory; name an empty one");
+            bail!("{shown} is not a directory; name an empty one");
         }
         let mut entries = fs::read_dir(&directory).with_context(|| shown.to_string())?;
         if let Some(entry) = entries.next() {
             bail!(
-                "{shown} is not empty: it holds {:?}, which could not be seen any more; name an empty directory",
+                "{shown} is not empty: it holds {:?}, which the mount would hide; name an empty \
+                 directory",
                 entry?.file_name()
             );
         }
@@ -141,16 +142,17 @@ fn kind_on(file: &Path) -> anyhow::Result<String> {
     ) {
         (_, Some(kind), Some("filesystem"), _) => Ok(kind.to_owned()),
         (_, Some(kind), ..) => bail!(
-            "the volume holds {kind}, which is no file system; attach it without --mount, and open that \
-             by a loop device on {shown}"
+            "the volume holds {kind}, which is not a file system; attach it without --mount, and open \
+             it through a loop device on {shown}"
         ),
         (_, None, _, Some(table)) => bail!(
-            "the volume has a partition table ({table}) and no file system of its own; attach it without \
-             --mount, and mount a partition by: losetup --find --show --partscan --direct-io=on {shown}"
+            "the volume has a partition table ({table}) and no file system of its own; attach it \
+             without --mount, and mount a partition with: losetup --find --show --partscan \
+             --direct-io=on {shown}"
         ),
         (Some(0 | NOTHING_FOUND), ..) => bail!(
-            "there is no file system on the volume; attach it without --mount and make one, as by: \
-             mkfs.ext4 {shown}"
+            "there is no file system on the volume; attach it without --mount and make one, for \
+             example with: mkfs.ext4 {shown}"
         ),
         _ => bail!(
             "blkid cannot tell what is on the volume: {} {}",
@@ -199,8 +201,8 @@ impl FileSystem {
                     if told != users {
                         tracing::warn!(
                             %directory,
-                            "it is in use by {users}; it is unmounted as soon as it is not. A second SIGTERM or \
-                             SIGINT ends at once, and what is not synced is lost"
+                            "it is in use by {users}; it is unmounted as soon as it is free. A second \
+                             SIGTERM or SIGINT ends at once, and unsynced data is lost"
                         );
                         told = users;
                     }

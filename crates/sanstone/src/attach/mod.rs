@@ -47,7 +47,7 @@ pub(crate) struct AttachCall {
     mount: MountOptions,
     #[command(flatten)]
     tls: TlsOptions,
-    /// Take no writes.
+    /// Refuse writes.
     #[arg(long)]
     read_only: bool,
 }
@@ -59,8 +59,8 @@ struct To {
     /// As the file PATH, by FUSE. It must be empty or not exist.
     #[arg(long, value_name = "PATH")]
     fuse: Option<PathBuf>,
-    /// To NBD clients, at `unix:PATH` or at an address and a port, as 127.0.0.1:10809. Nobody is asked
-    /// who he is, unless clients need a certificate (--tls-client-ca).
+    /// To NBD clients, at `unix:PATH` or at an address and port such as 127.0.0.1:10809. Clients are not
+    /// authenticated unless they need a certificate (--tls-client-ca).
     #[arg(long, value_name = "unix:PATH|ADDRESS:PORT")]
     nbd: Option<Address>,
 }
@@ -68,7 +68,7 @@ struct To {
 /// With what NBD clients are served by TLS, and not without.
 #[derive(Args)]
 struct TlsOptions {
-    /// Serve NBD clients by TLS alone, with the certificate in this PEM file and those that lead to its authority.
+    /// Serve NBD clients over TLS only, with the certificate in this PEM file and the chain to its authority.
     #[arg(long, value_name = "FILE", requires = "nbd", requires = "tls_key")]
     tls_certificate: Option<PathBuf>,
     /// The private key of the certificate, in PEM.
@@ -119,7 +119,7 @@ impl To {
         match (&self.fuse, &self.nbd) {
             (Some(path), _) => Ok(Door::Fuse(Place::take(path).await?)),
             (None, Some(address)) => Ok(Door::Nbd(front_nbd::Place::take(address).await?)),
-            (None, None) => unreachable!("clap asks for one of them"),
+            (None, None) => unreachable!("clap requires one of them"),
         }
     }
 }
@@ -301,7 +301,7 @@ async fn serve(
     };
     attend(front, volume, told).await;
     tracing::info!(
-        "stopping: finishing what was accepted; a second SIGTERM or SIGINT ends at once"
+        "stopping: finishing the accepted requests; a second SIGTERM or SIGINT ends at once"
     );
     if let Some(file_system) = mounted {
         file_system.unmount().await;
@@ -337,8 +337,8 @@ fn warn_of_standstill(flusher: rustix::io::Result<()>) {
     if let Err(error) = flusher {
         tracing::warn!(
             %error,
-            "this process has no CAP_SYS_RESOURCE to say that file systems may depend on it \
-             (PR_SET_IO_FLUSHER): when memory is short, one that is on the volume may come to a standstill"
+            "this process lacks CAP_SYS_RESOURCE to declare that file systems may depend on it \
+             (PR_SET_IO_FLUSHER): when memory is short, a file system on the volume may hang"
         );
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn users_of(directory: &Path) -> String {
         let _ = write!(text, "{separator}process {id} ({})", name.trim());
     }
     match users.len() {
-        0 => "something that cannot be told, as a swap file or a loop device".to_owned(),
+        0 => "something that cannot be identified, such as a swap file or a loop device".to_owned(),
         count if count > NAMED_MAX => format!("{text} and {} more", count - NAMED_MAX),
         _ => text,
     }
@@ -56,7 +56,7 @@ mod tests {
     fn who_has_a_file_open_is_named() {
         let scratch = tempfile::tempdir().expect("a directory");
         let directory = scratch.path().canonicalize().expect("it is there");
-        assert!(users_of(&directory).contains("cannot be told"));
+        assert!(users_of(&directory).contains("cannot be identified"));
         let file = fs::File::create(directory.join("file")).expect("a file");
         let users = users_of(&directory);
         let me = format!("process {} (", std::process::id());

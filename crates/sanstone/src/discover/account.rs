@@ -19,16 +19,16 @@ use crate::failure::Failure;
 /// As what we log in: what `initiator`, `chap` and `mutual` of an `iscsi` volume say.
 #[derive(Args)]
 pub(crate) struct Account {
-    /// The iSCSI name to log in with; without it, this host's own.
+    /// The iSCSI name to log in with; the default is this host's own.
     #[arg(long, value_name = "NAME")]
     initiator: Option<String>,
-    /// The user to prove to be (CHAP).
+    /// The CHAP user to authenticate as.
     #[arg(long, value_name = "USER", requires = "chap_secret_file")]
     chap_user: Option<String>,
     /// A file whose only line is that user's secret.
     #[arg(long, value_name = "FILE", requires = "chap_user")]
     chap_secret_file: Option<PathBuf>,
-    /// The user that the target has to prove to be (mutual CHAP).
+    /// The user that the target must authenticate as (mutual CHAP).
     #[arg(
         long,
         value_name = "USER",
@@ -75,7 +75,7 @@ impl Account {
     /// What to try if the target shows us nothing.
     pub(super) fn mend(&self) -> &'static str {
         match self.chap_user {
-            None => "; or prove who we are with --chap-user",
+            None => "; or authenticate with --chap-user",
             Some(_) => "",
         }
     }
@@ -109,15 +109,16 @@ impl Account {
 impl Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.chap_user {
-            None => f.write_str(", and --chap-user is not given")?,
+            None => f.write_str(", without --chap-user")?,
             Some(user) => write!(
                 f,
-                ", by --chap-user \"{user}\"; a discovery without CHAP is --discovery-without-chap"
+                ", with --chap-user \"{user}\"; for a discovery without CHAP, add \
+                 --discovery-without-chap"
             )?,
         }
         match &self.mutual_user {
             None => Ok(()),
-            Some(user) => write!(f, ", and the target has to be \"{user}\""),
+            Some(user) => write!(f, ", and the target must authenticate as \"{user}\""),
         }
     }
 }

@@ -21,7 +21,7 @@ impl Volumes {
     pub(super) fn volume(&mut self, target: &FoundTarget, lun: u16, login: &str) -> String {
         let url = format!("iscsi://{}/{}/{lun}", target.portals[0].portal, target.name);
         if let Err(why) = url.parse::<IscsiUrl>() {
-            return format!("# no volume can have it: {why}\n");
+            return format!("# no volume can use it: {why}\n");
         }
         let name = self.name(&target.name, lun);
         let (url, paths) = (quoted(&url), paths(&target.portals));

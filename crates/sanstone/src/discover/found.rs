@@ -171,7 +171,7 @@ impl Display for Target {
             (Some(luns), _) => luns.iter().try_for_each(|lun| write!(f, "#   {lun}"))?,
             // The text may come from the target, like everything here, so it is escaped.
             (None, Some(error)) => writeln!(f, "#   its LUNs: {}", error.escape_debug())?,
-            (None, None) => writeln!(f, "#   LUN 0 is a guess: --luns asks which there are")?,
+            (None, None) => writeln!(f, "#   LUN 0 is a guess: --luns asks for the actual LUNs")?,
         }
         f.write_str(&self.configuration)
     }
@@ -187,7 +187,7 @@ impl Display for Lun {
             (Some(size), Some(block), _) => {
                 write!(f, "{} ({size} bytes), blocks of {block} bytes", bytes(size))?;
             }
-            (_, _, kind) => write!(f, "no disk (device type {:02x}h)", kind.unwrap_or(0x1f))?,
+            (_, _, kind) => write!(f, "not a disk (device type {:02x}h)", kind.unwrap_or(0x1f))?,
         }
         for more in [&self.name, &self.product].into_iter().flatten() {
             write!(f, ", {more}")?;
@@ -256,7 +256,7 @@ mod tests {
         for part in [
             "# 10.0.1.2:3260 shows 1 target to iqn.2026-11.example:me\n",
             "#   portal 10.0.1.2:3260, portal group 1\n",
-            "#   LUN 0: no disk (device type 0ch), MAKER controller\n",
+            "#   LUN 0: not a disk (device type 0ch), MAKER controller\n",
             "#   LUN 1: 16 MiB (16777216 bytes), blocks of 512 bytes, naa.6001, MAKER disk\n",
             "#   LUN 2: it says\\n[volume.evil]\n",
         ] {

@@ -24,20 +24,21 @@ use found::Found;
 
 #[derive(Args)]
 pub(crate) struct DiscoverCall {
-    /// A portal of the target: HOST or HOST:PORT, as 10.0.1.2 or [fd00::2]:3260.
+    /// A portal of the target: HOST or HOST:PORT, such as 10.0.1.2 or [fd00::2]:3260.
     portal: Portal,
-    /// Ask each target which disks it has: their sizes and what they call themselves.
+    /// Also ask each target for its disks, with their sizes, vendors and products.
     #[arg(long)]
     luns: bool,
     #[command(flatten)]
     account: Account,
-    /// Prove nothing to the discovery, only to the targets that it lists. Some know no CHAP there, as tgt.
+    /// Authenticate only to the targets found, not for the discovery: some targets, such as tgt, do not
+    /// support CHAP there.
     #[arg(long, requires = "chap_user")]
     discovery_without_chap: bool,
-    /// How long a connection with its login may take, and each answer.
+    /// The time limit for connecting and logging in, and for each answer.
     #[arg(long, value_name = "TIME", default_value = "5s")]
     timeout: Time,
-    /// Write it to FILE as JSON instead; - is standard output.
+    /// Write JSON to FILE instead; - is standard output.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -64,7 +65,8 @@ fn limit(timeout: Time) -> Result<Duration, Failure> {
     let limit = timeout.duration();
     match limit.is_zero() {
         true => Err(Failure::Wrong(
-            "a time limit of 0 lets nothing happen; write --timeout 5s".into(),
+            "a time limit of 0 leaves no time to answer; write a longer one, such as --timeout 5s"
+                .into(),
         )),
         false => Ok(limit),
     }
@@ -80,7 +82,7 @@ async fn ask(call: &DiscoverCall, asker: &Asker) -> Result<Found, Failure> {
     let targets = targets.map_err(|error| refused(error, &call.account, asker))?;
     if targets.is_empty() {
         return Err(Failure::Failed(anyhow::anyhow!(
-            "{} shows {} no target; allow that name there, or write another one with --initiator{}",
+            "{} shows no target to {}; allow that name there, or give another one with --initiator{}",
             call.portal,
             asker.initiator_name,
             call.account.mend()

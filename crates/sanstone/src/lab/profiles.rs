@@ -40,7 +40,7 @@ const INTERRUPTED: i32 = 130;
 /// `sanstone lab history`.
 #[derive(Args)]
 pub(crate) struct HistoryCall {
-    /// The JSON files of the runs, in their order.
+    /// The JSON files of the runs, oldest first.
     #[arg(required = true, value_name = "FILE")]
     runs: Vec<PathBuf>,
     /// Write all figures to this file as JSON.
@@ -60,10 +60,10 @@ struct Common {
     /// Run the profile's quick form, which ends within a minute.
     #[arg(long)]
     quick: bool,
-    /// Write to things that hold data: all of it may be lost.
+    /// Write to disks that hold data: all of it may be lost.
     #[arg(long)]
     overwrite: bool,
-    /// Load Backblaze's daily CSV files, plain or .gz, in the order of their days; for sql-scan.
+    /// Load Backblaze's daily CSV files, plain or .gz, in the order of their dates; for sql-scan.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<PathBuf>,
     /// Extend the data to this many days by ageing the drives of the last file.
@@ -83,18 +83,18 @@ pub(crate) struct RunCall {
     /// A profile: a name that `lab profiles` lists, or a TOML file.
     profile: String,
     /// What to run it on: a volume of the configuration, a file or block device, or an iSCSI URL. A path that
-    /// does not exist becomes a file, which is removed at the end. Given several times: all of them together.
+    /// does not exist becomes a file, which is removed at the end. May be given several times.
     #[arg(long, value_name = "VOLUME|PATH|URL")]
     on: Vec<On>,
     #[command(flatten)]
     common: Common,
-    /// The process whose processor time counts: the target's.
+    /// Also measure the processor time of this process, such as the target's.
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// Run each load by fio as well, on the same file or device.
+    /// Run each load with fio as well, on the same file or device.
     #[arg(long, value_name = "TOOL", value_parser = ["fio"])]
     with: Option<String>,
-    /// Go on where the run that wrote the file of --json was interrupted, if it was.
+    /// Continue the run that wrote the --json file, if it was interrupted.
     #[arg(long, requires = "json", conflicts_with = "with")]
     resume: bool,
 }
@@ -104,16 +104,16 @@ pub(crate) struct RunCall {
 pub(crate) struct CompareCall {
     /// A volume of the configuration, a file or block device, or an iSCSI URL.
     a: On,
-    /// What is compared with it.
+    /// What to compare it with.
     #[arg(required_unless_present = "with")]
     b: Option<On>,
-    /// Compare with fio's figures for the same loads on the same file or device, instead of with something else.
+    /// Compare with fio under the same loads on the same file or device, instead of with a second disk.
     #[arg(long, value_name = "TOOL", value_parser = ["fio"], conflicts_with = "b")]
     with: Option<String>,
-    /// The profile whose loads both are put under.
+    /// The profile whose loads to run on both.
     #[arg(long, value_name = "PROFILE")]
     profile: String,
-    /// How many pairs of each load to take.
+    /// How many pairs of runs to make of each load.
     #[arg(long, value_name = "N", default_value_t = 12)]
     pairs: usize,
     #[command(flatten)]
@@ -123,7 +123,7 @@ pub(crate) struct CompareCall {
 /// `sanstone lab profiles`.
 #[derive(Args)]
 pub(crate) struct ProfilesCall {
-    /// Print this one, to be copied and changed.
+    /// Print this profile, for you to copy and change.
     name: Option<String>,
 }
 
@@ -149,7 +149,7 @@ pub(crate) fn run_profile(call: &RunCall) -> Result<(), Failure> {
         .as_ref()
         .map(|json| run::finished(json, &profile));
     if let Some(answer) = answer.transpose().map_err(refused)?.flatten() {
-        log::say("this run was finished before: remove the file of --json to repeat it");
+        log::say("this run is already finished: remove the --json file to repeat it");
         return Ok(output::print(answer + "\n")?);
     }
     call.common.carry_out(|configured, stop, progress, keep| {
@@ -168,7 +168,7 @@ impl RunCall {
                 json.map(Some).map_err(|error| {
                     let path = self.common.json.as_deref().unwrap_or(Path::new(""));
                     Failure::Wrong(format!(
-                        "--resume: {}: {error}; name the file of an interrupted run by --json",
+                        "--resume: {}: {error}; name the file of an interrupted run with --json",
                         path.display()
                     ))
                 })
@@ -232,7 +232,7 @@ impl Common {
             };
             if let Some(other) = on[..index].iter().find(is_twice) {
                 return Err(Failure::Wrong(format!(
-                    "{} and {} are one and the same: name two things",
+                    "{} and {} are the same: name two different disks",
                     other.name(),
                     one.name()
                 )));
@@ -290,7 +290,7 @@ impl Common {
             let kept = json.as_ref().map(|json| json.keep(&pretty(value)));
             // The run continues and tries again after the next step.
             if let Some(Err(error)) = kept {
-                log::say(format!("keeping what is measured: {error:#}"));
+                log::say(format!("cannot save what was measured so far: {error:#}"));
             }
         };
         let found = match &config {

@@ -42,13 +42,13 @@ const PATIENCE: Duration = Duration::from_millis(100);
 pub(crate) struct TopCall {
     #[command(flatten)]
     place: Place,
-    /// Seconds between two looks.
+    /// Seconds between two samples.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
-    /// Write each interval to FILE instead, a line of JSON each; - is standard output.
+    /// Write each interval to FILE instead, as a line of JSON; - is standard output.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// End after so many intervals.
+    /// End after this many intervals.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// End after one interval.
@@ -73,8 +73,7 @@ pub(crate) fn run(call: &TopCall) -> Result<(), Failure> {
     match &call.json {
         Some(json) => write(&state, call.interval, count, json),
         None if !io::stdout().is_terminal() || !io::stdin().is_terminal() => {
-            let message =
-                "standard input and output are no terminal; for a program, write --json -";
+            let message = "standard input and output are not a terminal; to read it with a program, add --json -";
             Err(Failure::Wrong(message.to_owned()))
         }
         None => show(&state, call.interval, count),

@@ -105,9 +105,9 @@ impl StockTable {
         }
         let _ = writeln!(
             out,
-            "\nClient: libiscsi. Medians; × tgt: how many times the CPU time of Sanstone tgt takes on the \
-             same medium; × floor: how many times that of bare TCP and of the I/O on the file alone Sanstone \
-             takes; each the median of pairs and where the true one lies in 95 % of all cases"
+            "\nClient: libiscsi. Medians; × tgt: tgt's CPU time on the same medium, divided by \
+             Sanstone's; × floor: Sanstone's CPU time divided by that of bare TCP plus that of the I/O \
+             on the file alone; each with the median of pairs and its 95 % interval"
         );
         for case in self.measured() {
             let _ = writeln!(

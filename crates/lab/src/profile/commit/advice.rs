@@ -67,7 +67,7 @@ pub(super) fn of_calls(all: &[super::Spent]) -> Option<String> {
                     "give the database more memory for its pages (innodb_buffer_pool_size, shared_buffers)"
                 }
                 _ => {
-                    "more writes are under way than the disk takes: let fewer be outstanding \
+                    "more writes are in flight than the disk can handle: limit them \
                       (innodb_io_capacity, checkpoint_completion_target)"
                 }
             };
@@ -127,8 +127,8 @@ fn of_shares(parts: &[(Own, f64)], nodes: &Nodes) -> Option<String> {
                 continue;
             };
             return Some(format!(
-                "{told} of a commit is waiting for the {kind} of {}, one of {} shares: {:.1} times as long as for \
-                 the next; {}",
+                "{told} of a commit is waiting for the {kind} of {}, one of {} shares: {:.1} times as \
+                 long as for the next slowest; {}",
                 nodes.told(slowest),
                 children.len(),
                 all(slowest) / most,
@@ -183,29 +183,31 @@ fn mend(layer: Layer, node: usize, nodes: &Nodes) -> String {
     let path = &nodes.all()[node].path;
     match (layer, nodes.all()[node].kind) {
         (Layer::Volume, "throttle") => format!("raise `rate` or lower `latency` of {path}"),
-        (Layer::Volume, "fault") => format!("take the rule with `delay` out of {path}"),
+        (Layer::Volume, "fault") => format!("remove the rule with `delay` from {path}"),
         (Layer::Line, _) => format!(
             "the window of that target is full: raise its `limits.commands`, or give {path} more `sessions`"
         ),
         (Layer::Wire, _) => format!(
-            "look at the link to the `url` of {path} (ping, errors of the interface), or name a faster one by `paths`"
+            "look at the link to the `url` of {path} (ping, errors of the interface), or name a faster \
+             one with `paths`"
         ),
         (Layer::Target, _) => {
             "run `sanstone show` on that machine: the node with the largest median is the cause".to_owned()
         }
         (Layer::Medium, "iscsi") => {
-            "put the `path` of the volume that this target serves on a disk with a faster flush, as one with \
-             power-loss protection"
+            "put the `path` of the volume that this target serves on a disk with a faster flush, such \
+             as one with power-loss protection"
                 .to_owned()
         }
         // A file named by its path may be on any file system.
         (Layer::Medium, "file") if path == FILE => format!(
-            "that is the file system and the disk beneath this file; if that is a volume of Sanstone, `sanstone show` \
-             tells which node of it; else move `{}` to a disk with a faster flush",
+            "that is the file system and the disk beneath this file; if that disk is a volume of Sanstone, `sanstone \
+             show` shows which of its nodes; otherwise move `{}` to a disk with a faster flush",
             nodes.all()[node].place.as_deref().unwrap_or("path")
         ),
         (Layer::Medium, _) => format!(
-            "put the `path` of {path} on a disk with a faster flush, as one with power-loss protection"
+            "put the `path` of {path} on a disk with a faster flush, such as one with power-loss \
+             protection"
         ),
         (Layer::Untold, _) => format!("look at the target behind the `url` of {path}, and at the link to it"),
         _ => format!("look at {path} in `sanstone show`"),

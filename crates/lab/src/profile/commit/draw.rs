@@ -65,9 +65,10 @@ fn waterfall((at, at_us): (&str, f64), commit: &Traced, nodes: &Nodes) -> Plot {
     Plot {
         title: format!("One commit at the {at}"),
         about: format!(
-            "Commit number {} took {} µs, nearest to the {at} of {} µs; this is what ran when, from its beginning \
-             on. Only durations are used across the two ends: what a target tells of a command is drawn in the middle of the wait for its \
-             answer, with half of the wire on each side.{left_out}",
+            "Commit number {} took {} µs, nearest to the {at} of {} µs; this is what ran when, from \
+             its start. Clocks are not compared across machines: what a target reports of a command is \
+             drawn in the middle of the wait for its answer, with half of the wire time on each \
+             side.{left_out}",
             commit.number,
             short(commit.total_ns as f64 / 1e3),
             short(at_us),
@@ -283,8 +284,8 @@ pub(super) fn flames(kept: &Kept, layers: &Layers, nodes: &Nodes) -> Plot {
     }
     Plot {
         title: "Layers of a commit".into(),
-        about: "Above the layers, below them the nodes of the volume and the kinds of requests that they consist of; \
-                nodes by the commits that were kept."
+        about: "The layers are on top; below them are the nodes of the volume and their kinds of \
+                requests, from the commits that were kept."
             .into(),
         x: Axis {
             label: "percent of a commit".into(),
@@ -346,8 +347,9 @@ fn node_rows(kept: &Kept, nodes: &Nodes) -> Vec<NodeRow> {
 pub(super) fn by_node(kept: &Kept, layers: &Layers, nodes: &Nodes) -> (Table, Value) {
     let mut table = Table::new(
         "By node of the volume",
-        "Each node of the volume's tree by kind of request. Its own time is what a commit waited for it and nobody below it \
-         (for what it has at its target, too); work side by side shares it.",
+        "Each node of the volume's tree by kind of request. Its own time is how long a commit waited \
+         for it and for no node below it (including its time at the target); concurrent work shares \
+         the time.",
         &[
             "node",
             "request",

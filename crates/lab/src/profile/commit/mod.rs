@@ -350,18 +350,19 @@ impl Experiment for Commit {
         let mut notes = layers::notes(all.iter().filter_map(|spent| spent.way));
         let seen = all.iter().filter(|spent| spent.way.is_some()).count();
         notes.push(format!(
-            "where the time went is that of {seen} of {} commits, as to tell it takes a target longer; all else is \
-             of all of them",
+            "where the time went was sampled from {seen} of {} commits, because reporting it slows a \
+             target down; all other figures are of all commits",
             all.len()
         ));
         if all.len() < COMMITS_MIN {
             notes.push(format!(
-                "{} commits say little about the slowest of a hundred: let it run longer (time, commits)",
+                "{} commits say little about the 99th percentile: run longer (raise `time` and \
+                 `commits`)",
                 all.len()
             ));
         }
         if runner.targets.len() > 1 {
-            notes.push("one database is on one disk: only the first --on was used".into());
+            notes.push("a database is on one disk: only the first --on was used".into());
         }
         let totals = all.iter().map(|spent| spent.total_ns as f64 / 1e3);
         let totals: Vec<f64> = totals.collect();
@@ -405,7 +406,7 @@ impl Experiment for Commit {
         let page = self.page.bytes();
         if !page.is_power_of_two() || !(512..=65536).contains(&page) {
             return Err(format!(
-                "page = \"{}\" is no page of SQLite: write a power of two from 512B to 64KiB",
+                "page = \"{}\" is not a page size of SQLite: write a power of two from 512B to 64KiB",
                 self.page
             ));
         }
@@ -434,9 +435,9 @@ fn waited_for(waits: &Layers) -> Table {
 
 fn published() -> Table {
     let mut table = Table::new(
-        "Beside a published one",
-        "An insert into SQL Server on a cluster that writes each block to two nodes, as a published study has \
-         estimated it. Other software on other hardware: the parts compare, the times do not.",
+        "Beside a published result",
+        "An insert into SQL Server on a cluster that writes each block to two nodes, as estimated in a \
+         published study. Other software on other hardware: compare the parts, not the times.",
         &["layer", "µs", "of the total"],
     );
     let total: f64 = PUBLISHED.iter().map(|(_, us)| us).sum();
@@ -464,7 +465,7 @@ fn plot(totals: &[f64]) -> Plot {
     };
     Plot {
         title: "Every commit".into(),
-        about: format!("In their order; each point is the median of {few}."),
+        about: format!("In order; each point is the median of {few}."),
         x: axis("commits", false),
         y: axis("microseconds", true),
         marks: Marks::Lines(vec![Line {

@@ -42,7 +42,7 @@ pub(super) fn findings(all: &[Measured], database: &str) -> Findings {
     }
     if names.len() == 1 {
         notes.push(
-            "name a second disk by --on to see both in turn: a plain file beside a stripe".into(),
+            "name a second disk with --on to measure both in turn, such as a plain file and a stripe".into(),
         );
     }
     Findings {
@@ -157,7 +157,8 @@ fn advice(all: &[Measured], disks: usize) -> Vec<String> {
     if let Some((other, other_s)) = worst(&|m| m.cache == best.cache) {
         if other_s > LARGE * score_s {
             advice.push(format!(
-                "make the database with pages of {} (innodb_page_size, page_size): {:.2}× as fast as with {}{ONCE}",
+                "create the database with pages of {} (innodb_page_size, page_size): {:.2}× as fast as \
+                 with {}{ONCE}",
                 best.page,
                 other_s / score_s,
                 other.page
@@ -167,7 +168,7 @@ fn advice(all: &[Measured], disks: usize) -> Vec<String> {
     if let Some((other, other_s)) = worst(&|m| m.page == best.page) {
         if other_s > LARGE * score_s && best.sets[disk].can_have_cache() {
             let what = match best.cache.starts_with('0') {
-                true => "leave the `cache` away".into(),
+                true => "remove the `cache`".into(),
                 false => format!(
                     "put a cache before the disk, with size = \"{}\"",
                     best.cache
@@ -190,8 +191,8 @@ fn advice(all: &[Measured], disks: usize) -> Vec<String> {
 fn scores(all: &[Measured], names: &[&str]) -> Table {
     let mut table = Table::new(
         "Scores",
-        "Seconds: the mean of the statements' weighted averages; less is better. Behind the first disk, how many \
-         times as fast the others are.",
+        "Seconds: the mean of the statements' weighted averages; less is better. Gain: how many times \
+         as fast as the first disk the others are.",
         &["page and cache"],
     );
     for (index, name) in names.iter().enumerate() {
@@ -296,8 +297,9 @@ fn statements(measured: &Measured, disk: usize) -> Table {
 fn published() -> Table {
     let [one, two] = paper_scores_s();
     let mut table = Table::new(
-        "Beside the published ones",
-        "MariaDB on Windows over links of 1 Gbit/s with a larger table: the gain compares, the times do not.",
+        "Beside the published results",
+        "MariaDB on Windows over links of 1 Gbit/s with a larger table: compare the gain, not the \
+         times.",
         &["published", "score", "gain"],
     );
     for (name, score) in [("one share", one), ("two shares, striped", two)] {

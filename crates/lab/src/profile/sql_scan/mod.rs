@@ -110,7 +110,8 @@ impl Chosen {
         let statement = match (known, &self.sql, self.weight) {
             (Some(_), Some(_), _) => {
                 return Err(format!(
-                    "statement \"{name}\" is the experiment's own: leave sql out, or give yours another name"
+                    "statement \"{name}\" belongs to the experiment: leave out sql, or give yours \
+                     another name"
                 ));
             }
             (Some(known), None, weight) => Statement {
@@ -128,7 +129,7 @@ impl Chosen {
             (None, _, _) => {
                 let names = statements().map(|known| known.name).join(", ");
                 return Err(format!(
-                    "there is no statement \"{name}\": write one of {names}, or say what it is by sql = \
+                    "there is no statement \"{name}\": write one of {names}, or define it with sql = \
                      \"SELECT …\" and weight = 0.25"
                 ));
             }
@@ -236,8 +237,8 @@ impl Experiment for SqlScan {
             let (name, is) = (&target.name, target.len_bytes());
             if is < Store::disk_bytes_for(self.database_bytes()) {
                 return Err(Error::Call(format!(
-                    "{name} has {} MiB, and these rows need {} MiB with all that is made of them: name \
-                     something larger, or load fewer (rows = {})",
+                    "{name} has {} MiB, but these rows need {} MiB with everything created from them: \
+                     name a larger disk, or load fewer (rows = {})",
                     is >> 20,
                     needed >> 20,
                     self.rows / 2
@@ -283,7 +284,9 @@ impl Experiment for SqlScan {
                     false => format!("powers of two from \"{least}\" to \"{most}\""),
                 };
                 let name = self.database.name();
-                return Err(format!("pages: {page} is no page of {name}; write {mend}"));
+                return Err(format!(
+                    "pages: {page} is not a page size of {name}; write {mend}"
+                ));
             }
         }
         for cache in self.caches.iter().filter(|cache| cache.bytes() != 0) {
@@ -291,7 +294,8 @@ impl Experiment for SqlScan {
         }
         if self.pages.is_empty() || self.caches.is_empty() || self.statements.is_empty() {
             return Err(
-                "pages, caches and statements need one each at least; caches = [\"0B\"] is none"
+                "pages, caches and statements need at least one entry each; caches = [\"0B\"] means no \
+                 cache"
                     .into(),
             );
         }
@@ -304,7 +308,7 @@ impl Experiment for SqlScan {
         for (index, name) in names().enumerate() {
             if names().take(index).any(|before| before == name) {
                 return Err(format!(
-                    "statement \"{name}\" stands there twice: say how often it runs by runs"
+                    "statement \"{name}\" appears twice: set how often it runs with runs"
                 ));
             }
         }

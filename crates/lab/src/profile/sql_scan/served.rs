@@ -284,7 +284,8 @@ impl Turns<'_> {
             match known {
                 Some(known) if *known != answer => {
                     return Err(Error::Meaningless(format!(
-                        "{sql} answered otherwise on {} than before: the volume returned wrong data",
+                        "{sql} returned another answer on {} than before: the volume returned wrong \
+                         data",
                         site.name
                     )));
                 }
