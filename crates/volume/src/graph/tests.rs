@@ -680,7 +680,7 @@ fn the_name_of_a_host_is_looked_up_while_its_lane_goes_on() {
             let other = engine::spawn(async {});
             let error = graph.open("db", &host.lane(0)).await;
             let error = error.expect_err("no machine is called so").to_string();
-            let why = "\"nowhere\" cannot be resolved: it has no address";
+            let why = "\"nowhere\" cannot be resolved: the name has no address";
             assert!(error.contains(why), "{error}");
             assert!(other.is_finished());
         });
