@@ -117,7 +117,7 @@ fn the_socket_is_its_users_alone_and_goes_with_the_attach() {
     attached.daemon.wait(LONG).expect("it ends");
     let ran = ask("show", &attached.directory, &[]);
     assert_eq!(ran.code(), Some(1), "{ran}");
-    assert!(ran.stderr.contains("has ended; start it again"), "{ran}");
+    assert!(ran.stderr.contains("has exited; start it again"), "{ran}");
     attached.start_again(THIN);
     ask("show", &attached.directory, &[]).success();
     attached.stop();

@@ -312,11 +312,11 @@ fn a_place_that_cannot_be_meant_is_refused_by_name() {
         ),
         (
             "redirect = { to = \"127.0.0.1:1\" }".to_owned(),
-            "redirect without luns",
+            "remove luns, or redirect",
         ),
         (
             format!("redirect = {{ to = \"127.0.0.1:1\" }}\n{chap}"),
-            "redirect without chap",
+            "remove chap, or redirect",
         ),
     ] {
         let directory = Directory::new();
