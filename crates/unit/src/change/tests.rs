@@ -46,7 +46,7 @@ fn a_reset_waits_for_the_io_at_a_lun_that_was_removed_or_moved() {
             };
             let changing = change(units, &nexus, &now);
             let resetting = reset(units, &other, &nexus);
-            // The lane would have answered the first of these before the second.
+            // A lane answers in turn: a reset that does not wait is over when these are.
             within(units.clear_task_set(&other, 1, Mark::default())).await;
             within(units.clear_task_set(&other, 1, Mark::default())).await;
             unstick();
