@@ -354,9 +354,11 @@ impl Connection {
             self.abort_task(task);
         }
         self.abort_endings(lun, mark);
-        nexus.running(|io_lun, command| {
-            lun.is_none_or(|lun| lun == io_lun) && !self.open.is_after(task_of(command), mark)
-        })
+        let is_before = |command| !self.open.is_after(task_of(command), mark);
+        match lun {
+            Some(lun) => nexus.running_at(lun, is_before),
+            None => nexus.running(is_before),
+        }
     }
 
     /// Suppresses pending responses to commands for `lun` (`None`: all LUNs) that arrived before `mark`.

@@ -70,6 +70,12 @@ impl Abort {
             for (&lun, unit) in luns.iter().filter(|(_, unit)| self.is_for(unit)) {
                 taken.push(self.take_of(&nexus, is_own, lun, unit));
             }
+            // Commands at LUNs that the nexus has lost are aborted already, but their I/O may still run.
+            taken.push(Taken {
+                running: nexus.running_on_lost(|unit| self.is_for(unit)),
+                told: Vec::new(),
+                nexus,
+            });
         }
         taken
     }
@@ -109,8 +115,8 @@ impl Abort {
             (Some(before), Some(commands)) => commands.is_after(command, before),
             _ => false,
         };
-        let running = nexus.running(|io_lun, command| {
-            io_lun == lun && Some(command) != which.spare && !came_later(command)
+        let running = nexus.running_at(lun, |command| {
+            Some(command) != which.spare && !came_later(command)
         });
         Taken {
             nexus: nexus.clone(),

@@ -131,13 +131,10 @@ impl LaneUnits {
             nexus.note_abort(lun);
             let commands = nexus.commands();
             let told = commands.map_or(Vec::new(), |commands| commands.abort(&which));
-            let running = nexus.running(|io_lun, _| io_lun == lun);
+            // Aborts and fences of other nexuses find its I/O there as long as it runs.
+            nexus.lose(lun, unit);
             nexus.end_count(&self.everywhere.stages, lun);
-            // The disk may only have moved to another LUN.
-            let is_there = luns
-                .values()
-                .any(|other| other.disk.name() == unit.disk.name());
-            gone.push((unit.clone(), told, running, is_there));
+            gone.push((unit.clone(), told));
         }
         for (&lun, unit) in &**luns {
             if !is_in(&before, lun, unit) && !unit.logical.borrow().establish(nexus.id, port) {
@@ -146,15 +143,19 @@ impl LaneUnits {
         }
         let nexus = nexus.clone();
         async move {
-            for (unit, told, running, is_there) in gone {
-                nexus.wait_ended(&running).await;
+            for (unit, told) in gone {
+                nexus.wait_lost(&unit).await;
                 if let Some(commands) = nexus.commands().filter(|_| !told.is_empty()) {
                     commands.answer_aborted(&told);
                 }
-                if !is_there {
+                // The disk may only have moved to another LUN, or have come back meanwhile.
+                if !nexus.has_to_do_with(&unit.disk.shared) {
                     unit.logical.borrow_mut().forget(nexus.id);
                 }
             }
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -103,7 +103,7 @@ impl LaneUnits {
             recheck()?;
             let started = time::last_known();
             let volume = &*unit.disk.volume;
-            let performed = || medium::perform(volume, op, data, &nexus.steps);
+            let performed = || medium::perform(volume, op, data);
             let result = match &io.watch {
                 None => performed().await,
                 // Boxed, so that only watched operations pay for the memory.
@@ -118,6 +118,8 @@ impl LaneUnits {
             Ok(()) => LaneFuture::new(self.exclusively(&unit.disk, extent, perform)).await,
             Err(ending) => Err(ending),
         };
+        // Before it keeps others from its blocks, and before the checks.
+        let _steps = nexus.steps.take_for(op).await;
         let result = match op.span() {
             Some(extent) if is_ordered || op.is_exclusive() => exclusively(extent, perform).await,
             Some(extent) => match unit.disk.gate.enter(extent, recheck).await {
@@ -181,14 +183,13 @@ impl LaneUnits {
     /// longer `wanted` after the flush.
     pub async fn eject(
         &self,
-        io: Io,
+        _io: Io,
         unit: &Unit,
         eject: &Eject,
         wanted: impl FnOnce() -> bool,
     ) -> Option<Ending> {
-        let (volume, steps) = (&*unit.disk.volume, &io.nexus.steps);
-        let no_data = Cell::default();
-        let flushed = medium::perform(volume, &eject.flush, &no_data, steps).await;
+        let (volume, no_data) = (&*unit.disk.volume, Cell::default());
+        let flushed = medium::perform(volume, &eject.flush, &no_data).await;
         wanted().then(|| eject.flushed(&unit.logical.borrow(), flushed.map(drop)))
     }
 
@@ -237,3 +238,6 @@ impl LaneUnits {
         ending
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -30,6 +30,8 @@ mod running;
 mod sanitize;
 mod stages;
 mod state;
+#[cfg(test)]
+mod testing;
 mod units;
 
 pub use answer::answered;

@@ -2,7 +2,13 @@
 
 use std::{cell::Cell, rc::Rc};
 
-use engine::{Buf, LaneFuture, Payload, rate::Rate, spend, sync::Budget, time};
+use engine::{
+    Buf, LaneFuture, Payload,
+    rate::Rate,
+    spend,
+    sync::{Budget, Permit},
+    time,
+};
 use scsi::{Extent, MediumError, MediumErrorKind, MediumOp};
 use volume::{Allocation, Durability, ErrorKind, Volume};
 
@@ -14,9 +20,21 @@ pub(crate) const PIECE_BYTES: u64 = 64 << 10;
 const NEXUS_IN_STEPS_MAX: usize = 2;
 
 /// Limits how many multi-step operations run at a time.
+///
+/// An operation takes its permit before it waits for its turn and passes a gate, and keeps it to its end. Otherwise
+/// it would keep blocks from others while it waits for operations on other volumes, and it would have to be checked
+/// again after that wait, as its nexus may have been fenced off meanwhile. This order cannot lock up: who waits for
+/// a permit holds only the memory of its data and maybe the nexus' own permit. So whoever has a permit waits only
+/// for turns and gates, and whoever holds those waits for no permit, but for its volume.
 pub(crate) struct Steps {
     own: Rc<Budget>,
     lane: Rc<Budget>,
+}
+
+/// The permit for one multi-step operation.
+pub(crate) struct StepsPermit {
+    _own: Permit,
+    _lane: Permit,
 }
 
 impl Steps {
@@ -32,14 +50,34 @@ impl Steps {
             lane: lane.clone(),
         }
     }
+
+    /// Waits for the permit that `op` needs, if it takes several steps.
+    pub(crate) async fn take_for(&self, op: &MediumOp) -> Option<StepsPermit> {
+        match op {
+            MediumOp::Read { .. }
+            | MediumOp::Write { .. }
+            | MediumOp::WriteAtomic { .. }
+            | MediumOp::Zero { .. }
+            | MediumOp::Flush { .. } => None,
+            // Boxed, so that the short operations do without the memory.
+            _ => Some(LaneFuture::new(self.take()).await),
+        }
+    }
+
+    async fn take(&self) -> StepsPermit {
+        StepsPermit {
+            _own: self.own.take(1).await,
+            _lane: self.lane.take(1).await,
+        }
+    }
 }
 
-/// Performs `op`, taking its data-out, if any, from `data`. Returns the data-in of a read.
+/// Performs `op`, taking its data-out, if any, from `data`. Returns the data-in of a read. The caller has
+/// [taken](Steps::take_for) the permit that it needs.
 pub(crate) async fn perform(
     volume: &dyn Volume,
     op: &MediumOp,
     data: &Cell<Payload>,
-    steps: &Steps,
 ) -> Result<Payload, MediumError> {
     match op {
         MediumOp::Read { extent, fua } => {
@@ -69,19 +107,16 @@ pub(crate) async fn perform(
             flushed.map_err(|e| told(&e, MediumErrorKind::Flush))
         }
         // Multi-step operations are boxed, so that the short ones do without the memory.
-        _ => LaneFuture::new(in_steps(volume, op, data.take(), steps)).await,
+        _ => LaneFuture::new(in_steps(volume, op, data.take())).await,
     }
 }
 
-/// Performs an operation that takes several calls, as soon as the step budgets allow.
+/// Performs an operation that takes several calls.
 async fn in_steps(
     volume: &dyn Volume,
     op: &MediumOp,
     data: Payload,
-    steps: &Steps,
 ) -> Result<Payload, MediumError> {
-    let _own = steps.own.take(1).await;
-    let _turn = steps.lane.take(1).await;
     match op {
         MediumOp::WriteVerify { extent, compare } => {
             write_verify(volume, extent, *compare, data).await

@@ -12,7 +12,7 @@ use engine::Instant;
 use scsi::{Attention, NexusId};
 
 use crate::{
-    disk::{Luns, Unit},
+    disk::{Luns, Shared, Unit},
     medium::Steps,
     memory::NexusMemory,
     running::{CommandId, Running, RunningId},
@@ -79,6 +79,12 @@ pub fn no_commands() -> Weak<dyn Commands> {
     Weak::<Nobody>::new()
 }
 
+/// A unit that a nexus has lost while its I/Os run. Their LUN may be another unit's by now.
+struct Going {
+    unit: Rc<Unit>,
+    running: Vec<RunningId>,
+}
+
 /// One nexus on its lane.
 pub struct Nexus {
     /// Its number, never reused.
@@ -91,6 +97,8 @@ pub struct Nexus {
     initiator: String,
     pub(crate) steps: Steps,
     pub(crate) running: Running,
+    /// Units that it reaches no more at the LUN that they had, with the I/Os that it began there.
+    going: RefCell<Vec<Going>>,
     commands: Weak<dyn Commands>,
     /// How often its operations were aborted, by LUN.
     aborts: RefCell<BTreeMap<u32, u64>>,
@@ -116,6 +124,7 @@ impl Nexus {
             initiator: initiator.to_owned(),
             steps,
             running: Running::default(),
+            going: RefCell::default(),
             commands,
             aborts: RefCell::default(),
             is_leaving: Cell::default(),
@@ -182,9 +191,57 @@ impl Nexus {
         self.running.at_work()
     }
 
-    /// The currently running I/Os for which `chosen(lun, command)` holds.
-    pub fn running(&self, chosen: impl Fn(u32, CommandId) -> bool) -> Vec<RunningId> {
-        self.running.chosen(chosen)
+    /// The currently running I/Os for which `chosen(command)` holds, at whatever LUN.
+    pub fn running(&self, chosen: impl Fn(CommandId) -> bool) -> Vec<RunningId> {
+        self.running.chosen(|_, _, command| chosen(command))
+    }
+
+    /// The currently running I/Os on the disk at `lun` for which `chosen(command)` holds. They include those
+    /// from when the nexus reached it at another LUN, and none of a disk that was at this LUN before.
+    pub fn running_at(&self, lun: u32, chosen: impl Fn(CommandId) -> bool) -> Vec<RunningId> {
+        let Some(unit) = self.unit(lun) else {
+            return Vec::new();
+        };
+        let going = self.going.borrow();
+        let is_here = |id, io_lun| match going.iter().find(|going| going.running.contains(&id)) {
+            Some(going) => Arc::ptr_eq(&going.unit.disk.shared, &unit.disk.shared),
+            None => io_lun == lun,
+        };
+        let running = &self.running;
+        running.chosen(|id, io_lun, command| is_here(id, io_lun) && chosen(command))
+    }
+
+    /// The I/Os on units that it has lost for which `chosen(unit)` holds. Some may have ended.
+    pub(crate) fn running_on_lost(&self, chosen: impl Fn(&Unit) -> bool) -> Vec<RunningId> {
+        let going = self.going.borrow();
+        let chosen = going.iter().filter(|going| chosen(&going.unit));
+        chosen.flat_map(|going| going.running.clone()).collect()
+    }
+
+    /// Records that `unit` is not at `lun` any more. Its running I/Os belong to it, and not to the unit that
+    /// is at `lun` now; [`wait_lost`](Self::wait_lost) waits for them.
+    pub(crate) fn lose(&self, lun: u32, unit: &Rc<Unit>) {
+        let mut going = self.going.borrow_mut();
+        let is_lost = |id| going.iter().any(|going| going.running.contains(&id));
+        let running = &self.running;
+        let running = running.chosen(|id, io_lun, _| io_lun == lun && !is_lost(id));
+        let unit = unit.clone();
+        going.push(Going { unit, running });
+    }
+
+    /// Waits until all I/Os on a unit that was [lost](Self::lose) have ended, and forgets what has ended.
+    pub(crate) async fn wait_lost(&self, unit: &Unit) {
+        let ios = self.running_on_lost(|lost| std::ptr::eq(lost, unit));
+        self.wait_ended(&ios).await;
+        let mut going = self.going.borrow_mut();
+        going.retain(|going| self.running.is_any_of(&going.running));
+    }
+
+    /// Whether it reaches the disk at some LUN, or has I/Os on it from when it did.
+    pub(crate) fn has_to_do_with(&self, disk: &Arc<Shared>) -> bool {
+        let is_on = |unit: &Unit| Arc::ptr_eq(&unit.disk.shared, disk);
+        self.luns().values().any(|unit| is_on(unit))
+            || self.going.borrow().iter().any(|going| is_on(&going.unit))
     }
 
     /// Waits until none of `ios` is running.
@@ -194,7 +251,7 @@ impl Nexus {
 
     /// Waits until all I/Os that are running now have ended.
     pub async fn wait_idle(&self) {
-        let all = self.running(|_, _| true);
+        let all = self.running(|_| true);
         self.wait_ended(&all).await;
     }
 

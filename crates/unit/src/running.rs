@@ -78,30 +78,33 @@ impl Running {
             .collect()
     }
 
-    /// The I/Os for which `chosen(lun, command)` holds.
-    pub(crate) fn chosen(&self, chosen: impl Fn(u32, CommandId) -> bool) -> Vec<RunningId> {
+    /// The I/Os for which `chosen(id, lun, command)` holds.
+    pub(crate) fn chosen(
+        &self,
+        chosen: impl Fn(RunningId, u32, CommandId) -> bool,
+    ) -> Vec<RunningId> {
         let entries = self.entries.borrow();
-        entries
-            .iter()
-            .filter(|(_, entry)| chosen(entry.lun, entry.command))
-            .map(|(index, entry)| RunningId {
-                index,
-                serial: entry.serial,
-            })
-            .collect()
+        let running = entries.iter().filter_map(|(index, entry)| {
+            let serial = entry.serial;
+            let id = RunningId { index, serial };
+            chosen(id, entry.lun, entry.command).then_some(id)
+        });
+        running.collect()
+    }
+
+    /// Whether one of `ids` is running.
+    pub(crate) fn is_any_of(&self, ids: &[RunningId]) -> bool {
+        let entries = self.entries.borrow();
+        ids.iter().any(|id| {
+            let entry = entries.get(id.index);
+            entry.is_some_and(|entry| entry.serial == id.serial)
+        })
     }
 
     /// Waits until none of `ids` is running.
     pub(crate) async fn wait_ended(&self, ids: &[RunningId]) {
         self.ended
-            .wait_for(|| {
-                let entries = self.entries.borrow();
-                let still = ids.iter().any(|id| {
-                    let entry = entries.get(id.index);
-                    entry.is_some_and(|entry| entry.serial == id.serial)
-                });
-                (!still).then_some(())
-            })
+            .wait_for(|| (!self.is_any_of(ids)).then_some(()))
             .await;
     }
 }

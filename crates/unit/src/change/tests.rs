@@ -1,0 +1,102 @@
+//! I/O at a LUN that is removed or becomes another disk's: who waits for it, and who does not.
+
+use std::rc::Rc;
+
+use engine::{Payload, spawn, task::JoinHandle};
+
+use crate::{
+    CommandId, LaneUnits, Luns, Mark, Nexus,
+    block::BlockError,
+    testing::{enter, luns, stick, stuck, unstick, with_units, within},
+};
+
+/// Writes at LUN 0.
+fn write(units: &Rc<LaneUnits>, nexus: &Rc<Nexus>) -> JoinHandle<Result<(), BlockError>> {
+    let (units, nexus) = (units.clone(), nexus.clone());
+    let data = Payload::zeroes(512);
+    spawn(async move { units.write(&nexus, (CommandId(1), 0), 0, data, false).await })
+}
+
+/// Makes a nexus reach `now`; ends with the I/O at the LUNs that it loses.
+fn change(units: &LaneUnits, nexus: &Rc<Nexus>, now: &Rc<Luns>) -> JoinHandle<()> {
+    spawn(units.show(nexus, now, "initiator", &mut |_| ()))
+}
+
+/// Resets the unit at LUN 0 of `by`; returns whether I/O of `of` was running when the reset was over.
+fn reset(units: &Rc<LaneUnits>, by: &Rc<Nexus>, of: &Rc<Nexus>) -> JoinHandle<bool> {
+    let (units, by, of) = (units.clone(), by.clone(), of.clone());
+    spawn(async move {
+        units.reset(&by, Some(0), Mark::default()).await;
+        of.is_running()
+    })
+}
+
+#[test]
+fn a_reset_waits_for_the_io_at_a_lun_that_was_removed_or_moved() {
+    for is_moved in [false, true] {
+        with_units(async move |units, [one, two]| {
+            let nexus = enter(units, &[(0, &one)]);
+            let other = enter(units, &[(0, &one), (1, &two)]);
+            stick("one");
+            let writing = write(units, &nexus);
+            stuck(1).await;
+            let now = match is_moved {
+                false => luns(&[]),
+                true => luns(&[(5, &one), (0, &two)]),
+            };
+            let changing = change(units, &nexus, &now);
+            let resetting = reset(units, &other, &nexus);
+            // A lane answers in turn: a reset that does not wait is over when these are.
+            within(units.clear_task_set(&other, 1, Mark::default())).await;
+            within(units.clear_task_set(&other, 1, Mark::default())).await;
+            unstick();
+            let was_running = within(resetting).await;
+            assert!(!was_running, "the reset waits, moved: {is_moved}");
+            assert_eq!(within(writing).await, Ok(()));
+            within(changing).await;
+            assert_eq!(nexus.has_to_do_with(&one.disk.shared), is_moved);
+        });
+    }
+}
+
+#[test]
+fn a_reset_does_not_wait_for_the_io_of_a_disk_that_had_its_lun() {
+    with_units(async |units, [one, two]| {
+        let nexus = enter(units, &[(0, &one)]);
+        let other = enter(units, &[(0, &two)]);
+        stick("one");
+        let writing = write(units, &nexus);
+        stuck(1).await;
+        let changing = change(units, &nexus, &luns(&[(0, &two)]));
+        let was_running = within(reset(units, &other, &nexus)).await;
+        assert!(was_running, "it is not the disk that is reset");
+        assert_eq!(nexus.running_at(0, |_| true), []);
+        // Nor is it the business of a disk that has the LUN after that one.
+        let again = change(units, &nexus, &luns(&[(1, &one)]));
+        assert_eq!(nexus.running_at(1, |_| true).len(), 1);
+        within(again).await;
+        assert!(nexus.has_to_do_with(&one.disk.shared));
+        assert!(!nexus.has_to_do_with(&two.disk.shared));
+        unstick();
+        assert_eq!(within(writing).await, Ok(()));
+        within(changing).await;
+    });
+}
+
+#[test]
+fn a_nexus_is_known_to_a_disk_that_it_lost_and_got_again() {
+    with_units(async |units, [one, _]| {
+        let nexus = enter(units, &[(0, &one)]);
+        stick("one");
+        let writing = write(units, &nexus);
+        stuck(1).await;
+        let removing = change(units, &nexus, &luns(&[]));
+        let adding = change(units, &nexus, &luns(&[(0, &one)]));
+        within(adding).await;
+        nexus.take_attention(0);
+        unstick();
+        assert_eq!(within(writing).await, Ok(()));
+        within(removing).await;
+        assert_eq!(nexus.take_attention(0), None, "it is not a new one");
+    });
+}
