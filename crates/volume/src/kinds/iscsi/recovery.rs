@@ -269,6 +269,8 @@ impl Unit {
         heard?;
         // Also before the reset, which would abort a new owner's writes.
         self.establish_claim(nexus).await?;
+        // After it, because only registrants may be told.
+        self.look_at_cache(nexus).await?;
         if path.ghost().is_some() {
             self.end_past(path, nexus).await?;
         }
