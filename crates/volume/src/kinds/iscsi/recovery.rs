@@ -172,8 +172,6 @@ impl Unit {
             Link::There(_) => None,
         };
         let index = self.paths.index_of(path);
-        // A redirection may have led to another target port group.
-        path.port_group.set(None);
         let nexus = Rc::new(Nexus::new(link, self.paths.lun(), index));
         let before = path.last();
         if let Some(lost) = before.filter(|lost| lost.port().is_same(&nexus.port())) {
@@ -261,21 +259,16 @@ impl Unit {
             self.ask_access(path, nexus).await?;
         }
         if path.access.get() == Access::No {
-            if path.ghost().is_none() {
-                return Ok(());
-            }
-            heard?;
-            // Its place must not be taken before its writes are ended, or they would be forgotten.
-            let message = "a session was lost with writes in flight, and the target port reached now may not be used";
-            return Err(Error::new(ErrorKind::Unreachable, message));
+            return match path.ghost() {
+                None => Ok(()),
+                Some(_) => heard,
+            };
         }
         heard?;
         // Also before the reset, which would abort a new owner's writes.
         self.establish_claim(nexus).await?;
-        // After it, because only registrants may be told.
-        self.look_at_cache(nexus).await?;
         if path.ghost().is_some() {
-            self.end_past(path, nexus).await?;
+            self.end_past(nexus).await?;
         }
         Ok(())
     }
@@ -421,9 +414,9 @@ impl Unit {
         }
     }
 
-    /// Ends the writes of lost nexuses over a new nexus of `path` that reached another target port. If that fails, the
-    /// writes of this path are given up; those of other paths may still be ended by a login there.
-    async fn end_past(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
+    /// Ends the writes of lost nexuses over a new nexus that reached another target port.
+    async fn end_past(&self, nexus: &Rc<Nexus>) -> Result<()> {
+        let ghosts = || self.paths.all().iter().filter_map(Path::ghost);
         if self.reset(nexus).await? {
             return Ok(());
         }
@@ -434,7 +427,7 @@ impl Unit {
             consequence,
             "the new session is at another portal group, and LOGICAL UNIT RESET has failed there"
         );
-        self.paths.leave_unfenced(path.ghost().into_iter());
+        self.paths.leave_unfenced(ghosts());
         Ok(())
     }
 

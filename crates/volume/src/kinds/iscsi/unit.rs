@@ -56,10 +56,6 @@ pub(super) struct Unit {
     /// The capacity has to be read before anything else is sent: the target said that it changed, or may have while
     /// it could not tell us.
     may_have_grown: Cell<bool>,
-    /// The disk was opened as one without a volatile cache.
-    pub(super) writes_through: Cell<bool>,
-    /// The write cache has to be looked at before anything else is sent.
-    may_have_cache: Cell<bool>,
     /// What is wrong with the capacity, as last logged; empty: nothing.
     problem: RefCell<String>,
 }
@@ -93,8 +89,6 @@ impl Unit {
             access_is_watched: Cell::new(false),
             resetting: Budget::new(1),
             may_have_grown: Cell::new(false),
-            writes_through: Cell::new(false),
-            may_have_cache: Cell::new(false),
             problem: RefCell::default(),
         })
     }
@@ -122,7 +116,7 @@ impl Unit {
                 LaneFuture::new(self.wait(cdb.changes_medium(), patience)).await?;
                 continue;
             };
-            if self.claimed.is_shaken() || self.may_have_changed() {
+            if self.claimed.is_shaken() || self.may_have_grown.get() {
                 // Boxed, as below.
                 if !LaneFuture::new(self.settle(&nexus, patience)).await? {
                     continue;
@@ -141,13 +135,9 @@ impl Unit {
         }
     }
 
-    /// Whether the disk's capacity, write cache or claim has to be checked before the next command.
+    /// Whether the disk's capacity or claim has to be checked before the next command.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.may_have_changed() || self.claimed.is_unsettled()
-    }
-
-    fn may_have_changed(&self) -> bool {
-        self.may_have_grown.get() || self.may_have_cache.get()
+        self.may_have_grown.get() || self.claimed.is_unsettled()
     }
 
     /// A nexus for talking to the target.
@@ -172,38 +162,18 @@ impl Unit {
         self.paths.wait(writes, patience).await
     }
 
-    /// Settles what has to be known before the next command: the capacity, the claim and the write cache. Returns
-    /// whether all are known; if not, the caller should try again.
+    /// Settles what has to be known before the next command: the capacity and the claim. Returns whether both are
+    /// known; if not, the caller should try again.
     async fn settle(&self, nexus: &Rc<Nexus>, patience: &mut Patience) -> Result<bool> {
         self.look_at_capacity(nexus).await;
         // Other lanes were waiting for it.
         self.paths.notify();
         // Last, because any response may shake the claim, and then the command must not be sent.
-        let known = match self.steady_claim(nexus).await {
-            Ok(()) if self.may_have_cache.get() => self.settle_cache(nexus).await,
-            known => known,
-        };
-        match known {
-            Ok(()) => Ok(nexus.takes_requests() && !self.claimed.is_shaken()),
+        match self.steady_claim(nexus).await {
+            Ok(()) => Ok(nexus.takes_requests()),
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 patience.again(false, &error.to_string()).await?;
                 Ok(false)
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    /// Looks at the write cache, which may have changed.
-    async fn settle_cache(&self, nexus: &Rc<Nexus>) -> Result<()> {
-        match self.look_at_cache(nexus).await {
-            Ok(()) => {
-                self.may_have_cache.set(false);
-                self.paths.notify();
-                Ok(())
-            }
-            // The command will meet the same, and knows what to do about it.
-            Err(error) if nexus.is_over() || error.kind() == ErrorKind::ReservationConflict => {
-                Ok(())
             }
             Err(error) => Err(error),
         }
@@ -302,10 +272,6 @@ impl Unit {
                 // A capacity that is not known yet will be read anyway.
                 if self.extent.get().is_some() && sense.may_be_of_another_length() {
                     self.may_have_grown.set(true);
-                    self.paths.notify();
-                }
-                if self.writes_through.get() && sense.may_have_another_cache() {
-                    self.may_have_cache.set(true);
                     self.paths.notify();
                 }
                 if sense.tells_of_access() {

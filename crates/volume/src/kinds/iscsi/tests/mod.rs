@@ -1,7 +1,6 @@
 //! Our initiator against foreign targets, in virtual time.
 
 mod answers;
-mod caching;
 mod claims;
 mod lanes;
 mod loss;
