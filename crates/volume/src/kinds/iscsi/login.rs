@@ -230,7 +230,10 @@ mod tests {
                 let ended = engine::time::now();
                 assert!((began..ended).contains(&other.await));
                 for (to, why) in [
-                    ("nowhere", "which cannot be resolved: the name has no address"),
+                    (
+                        "nowhere",
+                        "which cannot be resolved: the name has no address",
+                    ),
                     ("no where", "which is not an address"),
                     ("0.0.0.0", "which is not an address"),
                 ] {
