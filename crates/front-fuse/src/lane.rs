@@ -218,12 +218,7 @@ impl LaneFront {
         let complete = time::turn_began();
         let data = data.as_ref().map(|(data, _paid)| data);
         let done = self.perform(CommandId(unique), work, data).await;
-        let times = Times {
-            received,
-            complete,
-            started: complete,
-            ended: time::now(),
-        };
+        let times = Times::of_block_operation(received, complete);
         match done {
             Ok(Done::Data(data, _paid)) => self.send_data(unique, data).await,
             Ok(Done::Reply(reply)) => self.send(unique, reply).await,

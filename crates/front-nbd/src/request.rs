@@ -47,12 +47,7 @@ pub(crate) fn begin_write(
             _ => (Kind::Other, 0),
         };
         let mut outgoing = perform(&connection, nexus, request, data).await;
-        let times = Times {
-            received,
-            complete,
-            started: complete,
-            ended: time::now(),
-        };
+        let times = Times::of_block_operation(received, complete);
         outgoing.counted = Some((moved, times));
         connection.answer(outgoing);
     });

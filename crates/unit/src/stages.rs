@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-use engine::Instant;
+use engine::{Instant, time};
 use hdrhistogram::Histogram;
 use volume::histogram::{self, LaneHistogram, add};
 
@@ -85,6 +85,16 @@ impl Times {
             complete: received,
             started: received,
             ended: received,
+        }
+    }
+
+    /// The times of a block operation that ends now. Its volume began when its data was `complete`.
+    pub fn of_block_operation(received: Instant, complete: Instant) -> Times {
+        Times {
+            received,
+            complete,
+            started: complete,
+            ended: time::now(),
         }
     }
 }
