@@ -21,11 +21,11 @@ const NEXUS_IN_STEPS_MAX: usize = 2;
 
 /// Limits how many multi-step operations run at a time.
 ///
-/// An operation takes its permit before it waits for its turn and passes a gate, and keeps it to its end. Otherwise
-/// it would keep blocks from others while it waits for operations on other volumes, and it would have to be checked
-/// again after that wait, as its nexus may have been fenced off meanwhile. This order cannot lock up: who waits for
-/// a permit holds only the memory of its data and maybe the nexus' own permit. So whoever has a permit waits only
-/// for turns and gates, and whoever holds those waits for no permit, but for its volume.
+/// An operation takes its permit before it waits for its turn and its gate, and keeps it until it ends. If it took
+/// the permit later, it would lock its blocks while waiting for operations on other volumes, and its access would
+/// have to be checked again after that wait, because its nexus may have been fenced meanwhile. This order cannot
+/// deadlock: an operation that waits for a permit holds only memory and perhaps its nexus' own permit; one that has
+/// its permits waits only for turns and gates; and one that holds those waits only for its volume.
 pub(crate) struct Steps {
     own: Rc<Budget>,
     lane: Rc<Budget>,

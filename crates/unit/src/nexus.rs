@@ -79,7 +79,7 @@ pub fn no_commands() -> Weak<dyn Commands> {
     Weak::<Nobody>::new()
 }
 
-/// A unit that a nexus has lost while its I/Os run. Their LUN may be another unit's by now.
+/// A unit that a nexus lost while I/Os on it were running. Their LUN may belong to another unit by now.
 struct Going {
     unit: Rc<Unit>,
     running: Vec<RunningId>,
@@ -97,7 +97,7 @@ pub struct Nexus {
     initiator: String,
     pub(crate) steps: Steps,
     pub(crate) running: Running,
-    /// Units that it reaches no more at the LUN that they had, with the I/Os that it began there.
+    /// Units that were removed from a LUN of this nexus, with their I/Os that were running then.
     going: RefCell<Vec<Going>>,
     commands: Weak<dyn Commands>,
     /// How often its operations were aborted, by LUN.

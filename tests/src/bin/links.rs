@@ -322,7 +322,7 @@ impl Traced {
 /// Enough time to write a whole volume over one link.
 const FILL_S: f64 = 5.0;
 
-/// What `start` starts may use only `cpu`.
+/// Runs `start` with this thread, and the processes it starts, pinned to `cpu`.
 fn on_cpu<T>(cpu: usize, start: impl FnOnce() -> T) -> T {
     let before = sched_getaffinity(None).expect("the CPUs of this thread");
     let mut one = CpuSet::new();
@@ -335,8 +335,8 @@ fn on_cpu<T>(cpu: usize, start: impl FnOnce() -> T) -> T {
 
 /// What an I/O costs the initiator at a given rate, over one share and over several.
 ///
-/// Target and initiator have a CPU each. Where a lane of the target shares a CPU with a lane of the initiator, waking it
-/// costs a third less, and how many sessions are so lucky differs between the set-ups.
+/// Target and initiator get one CPU each. If they shared CPUs, an I/O whose two lanes happen to share one would cost a
+/// third less, and how often that happens differs between the set-ups.
 fn costs(call: &Call, links: &Links, samples: &mut Samples) {
     let [target_cpu, initiator_cpu] = [1, 0];
     let there = Directory::new();

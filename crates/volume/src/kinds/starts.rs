@@ -1,5 +1,5 @@
-//! What files and devices hold at their starts, before anything is opened: each is read once, however many volumes
-//! and questions need it.
+//! The first block of each file or device, read before anything is opened. Each is read once, however many volumes
+//! and checks need it.
 
 use std::{
     cell::RefCell,
@@ -13,7 +13,7 @@ use engine::store;
 
 use crate::envelope::BLOCK_BYTES;
 
-/// The starts that were read so far. To ask for another one waits for its disk.
+/// The first blocks read so far. Asking for a new one blocks on its disk.
 #[derive(Debug, Default)]
 pub struct Starts(RefCell<HashMap<PathBuf, Start>>);
 
@@ -22,18 +22,18 @@ pub struct Starts(RefCell<HashMap<PathBuf, Start>>);
 pub(crate) enum Start {
     /// No file, or an empty one.
     Nothing,
-    /// What cannot be read, or is no file and no device.
+    /// Something that cannot be read, or is neither a file nor a device.
     Unknown,
     Block {
-        /// The first one, or as much of it as there is.
+        /// The first block, shorter if the file is.
         block: Rc<[u8]>,
-        /// Of a file.
+        /// The length of a file; `None` for a device.
         file_len_bytes: Option<u64>,
     },
 }
 
 impl Starts {
-    /// What is at `path`, now or when it was asked for first.
+    /// What is at `path`, as of the first call for it.
     pub(crate) fn of(&self, path: &Path) -> Start {
         let mut known = self.0.borrow_mut();
         let start = known.entry(path.to_owned());
