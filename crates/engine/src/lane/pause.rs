@@ -34,6 +34,9 @@ const WINDOW_PAUSES: u32 = 64;
 const TRIAL_PAUSES: u32 = 32;
 /// The most windows between trials: 32 slow commands among 16,000 lie beyond the 99th percentile.
 const TRIAL_EVERY_MAX: u32 = 256;
+/// The number of windows in a row that must cost something else before the load counts as changed: a peer's trial
+/// disturbs up to two.
+const CHANGED_WINDOWS: u32 = 3;
 /// Windows that moved less than a few I/Os say nothing about the cost per byte.
 const WINDOW_BYTES_MIN: u64 = 16 << 10;
 
@@ -102,6 +105,8 @@ pub(super) struct Pauses {
     moved_bytes: u64,
     /// Running mean of the cost of the usual way; `None`: unknown.
     usual: Option<Cost>,
+    /// The number of windows in a row that cost something else.
+    unlike: u32,
     /// Windows until the next trial, and the current interval between trials.
     until_trial: u32,
     trial_every: u32,
@@ -119,6 +124,7 @@ impl Pauses {
             began_cpu_ns: 0,
             moved_bytes: 0,
             usual: None,
+            unlike: 0,
             until_trial: Way::Look.first_trial(),
             trial_every: Way::Look.first_trial(),
         }
@@ -180,12 +186,19 @@ impl Pauses {
 
     /// Records the cost of a window in the usual way.
     fn count(&mut self, cost: Cost) {
-        let known = self.usual.replace(cost);
         let is_alike = |known: &Cost| cost.cpu_ns.abs_diff(known.cpu_ns) < known.cpu_ns / 3;
-        match known.filter(is_alike) {
-            Some(known) => self.usual = Some(known.with(cost)),
+        match self.usual {
+            Some(known) if is_alike(&known) => {
+                self.usual = Some(known.with(cost));
+                self.unlike = 0;
+            }
+            Some(_) if self.unlike + 1 < CHANGED_WINDOWS => self.unlike += 1,
             // The load has changed, so earlier measurements do not apply.
-            None => self.trial_every = self.way.first_trial(),
+            Some(_) | None => {
+                self.usual = Some(cost);
+                self.unlike = 0;
+                self.trial_every = self.way.first_trial();
+            }
         }
         self.until_trial = self.until_trial.min(self.trial_every).saturating_sub(1);
     }
@@ -351,6 +364,31 @@ mod tests {
         }
         together(&mut peers, 10_000);
         assert!(together(&mut peers, 10_000) > 900);
+    }
+
+    /// A peer's trial makes a window of this lane cost several times as much.
+    #[test]
+    fn a_peers_trials_do_not_count_as_another_load() {
+        let mut peers = [Lane::new(Waiting::Balanced), Lane::new(Waiting::Balanced)];
+        let mut slept = 0;
+        for round in 0..400_000 {
+            let asleep = peers
+                .iter()
+                .filter(|lane| lane.pauses.look_ns().is_none())
+                .count() as u64;
+            let ns = 12_000 + asleep * 15_000;
+            let costs = Costs {
+                look: ns,
+                sleep: ns,
+            };
+            // The second lane pauses a little more seldom, so that their trials drift apart.
+            let pausing = if round % 17 == 0 { 1 } else { 2 };
+            for lane in &mut peers[..pausing] {
+                let looked = lane.pause(costs, Duration::from_nanos(ns));
+                slept += u32::from(!looked && round >= 200_000);
+            }
+        }
+        assert!(slept < 2_000, "{slept} of 400000 pauses were asleep");
     }
 
     /// Spinning takes a fifth more CPU and gets the work done in two thirds of the time, or in the same.
