@@ -32,8 +32,6 @@ const LOOK_MAX_NS: u64 = 50_000;
 /// The number of pauses over which costs are measured: in the usual way, and in a trial of the other.
 const WINDOW_PAUSES: u32 = 64;
 const TRIAL_PAUSES: u32 = 32;
-/// The most windows between trials: 32 slow commands among 16,000 lie beyond the 99th percentile.
-const TRIAL_EVERY_MAX: u32 = 256;
 /// The number of windows in a row that must cost something else before the load counts as changed: a peer's trial
 /// disturbs up to two.
 const CHANGED_WINDOWS: u32 = 3;
@@ -84,6 +82,15 @@ impl Way {
         match self {
             Way::Look => 8,
             Way::Sleep => 1,
+        }
+    }
+
+    /// The most windows between trials of the other way. A trial of sleeping costs a peer that spins as much as the
+    /// lane itself.
+    fn trial_every_max(self) -> u32 {
+        match self {
+            Way::Look => 1024,
+            Way::Sleep => 256,
         }
     }
 }
@@ -214,7 +221,7 @@ impl Pauses {
             false => Way::Sleep,
         };
         self.trial_every = match better == self.way {
-            true => TRIAL_EVERY_MAX.min(self.trial_every * 2),
+            true => self.way.trial_every_max().min(self.trial_every * 2),
             false => better.first_trial(),
         };
         if better != self.way {
