@@ -288,7 +288,9 @@ impl Experiment for Queue {
         // Beyond the knee only the waiting grows.
         let at = knee.map_or(0, |knee| knee.outstanding);
         if let Some(spent) = ways.get(&at).filter(|spent| !spent.is_empty()) {
-            findings.layers = Some(across(spent));
+            let layers = across(spent);
+            findings.tables.insert(0, layers.table());
+            findings.layers = Some(layers);
             let told = layers::notes(spent.iter().map(|io| io.way));
             findings.notes.extend(told);
             findings

@@ -35,8 +35,8 @@ pub fn page(findings: &Findings) -> String {
     );
     list(&mut page, "What to do", "advice", &findings.advice);
     list(&mut page, "To know", "notes", &findings.notes);
-    for table in findings.all_tables() {
-        section(&mut page, &table);
+    for table in &findings.tables {
+        section(&mut page, table);
     }
     for figure in &findings.plots {
         let _ = writeln!(
@@ -124,6 +124,13 @@ mod tests {
             p50_us: 8.0,
             p99_us: 30.0,
         };
+        let layers = Layers {
+            total: times,
+            layers: vec![Layer {
+                name: "all of it".into(),
+                times,
+            }],
+        };
         Findings {
             profile: "queue".into(),
             on: vec!["<script>alert(1)</script>".into()],
@@ -147,13 +154,8 @@ mod tests {
                     },
                 ),
             ],
-            layers: Some(Layers {
-                total: times,
-                layers: vec![Layer {
-                    name: "all of it".into(),
-                    times,
-                }],
-            }),
+            tables: vec![layers.table()],
+            layers: Some(layers),
             ..Findings::default()
         }
     }
