@@ -200,20 +200,4 @@ mod tests {
         assert_eq!(json["layers"][0]["name"], "all of it");
         assert_eq!(json["layers"][0]["mean_us"], 10.0);
     }
-
-    #[test]
-    fn numbers_are_as_short_as_they_may_be() {
-        let numbers = [0.0, 0.01234, 0.5, 1.0, 12.34, 150.6, 1234.5, 1e6];
-        let shown = [
-            "0",
-            "0.0123",
-            "0.5",
-            "1",
-            "12.3",
-            "151",
-            "1,235",
-            "1,000,000",
-        ];
-        assert_eq!(numbers.map(plot::short), shown);
-    }
 }
