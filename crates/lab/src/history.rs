@@ -248,3 +248,24 @@ fn plot(series: &Series) -> Plot {
         }]),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_tracked_by_its_scores_or_else_by_its_total() {
+        let total = json!({ "p50_us": 10.0, "p99_us": 30.0 });
+        let score =
+            json!({ "name": "transactions a minute", "value": 7.0, "more_is_better": true });
+        let names = |run: Value| scores(&run).into_keys().collect::<Vec<_>>();
+        assert_eq!(
+            names(json!({ "total": total })),
+            ["µs at the 99th percentile", "µs at the median"]
+        );
+        assert_eq!(
+            names(json!({ "total": total, "scores": [score] })),
+            ["transactions a minute"]
+        );
+    }
+}
