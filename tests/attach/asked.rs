@@ -58,6 +58,19 @@ fn what_was_asked_of_each_node_is_shown() {
     let requests = &volume["tree"]["requests"];
     assert_eq!(requests["write"]["bytes"], 8192, "{volume}");
     assert_eq!(requests["flush"]["requests"], 1, "{volume}");
+    // The kernel's requests, by stage; the flush among the others.
+    let commands = &volume["commands"];
+    assert_eq!(commands["write"]["bytes"], 8192, "{volume}");
+    assert_eq!(commands["other"]["commands"], 1, "{volume}");
+    let sum_us = |of: &Value| of.as_f64().expect("a sum");
+    let stages = &commands["other"]["sum_us"];
+    let parts = ["transfer", "queue", "volume", "reply"].map(|stage| sum_us(&stages[stage]));
+    let total_us = sum_us(&stages["total"]);
+    assert!(
+        (parts.iter().sum::<f64>() - total_us).abs() < 1.0,
+        "{volume}"
+    );
+    assert!(sum_us(&requests["flush"]["sum_us"]) > 0.0, "{volume}");
     let ran = ask("show", &attached.directory, &[]).success();
     let line = format!("attached db as the file {}\n", text(&attached.path));
     for part in ["volume db  ", "  file db.img, 64 MiB", "flush", &line] {

@@ -1,4 +1,4 @@
-//! Registrations and the reservation made with APTPL (SPC-4 5.12.4) are restored after the daemon was stopped or
+//! Registrations and the reservation made with APTPL (SPC-4 5.13.5) are restored after the daemon was stopped or
 //! killed, even if its set of targets has changed; those made without APTPL are not.
 
 use harness::directory::Directory;

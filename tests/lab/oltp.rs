@@ -10,12 +10,14 @@ use std::{
 };
 
 use harness::{
+    directory::Directory,
     process::{find_program, signal},
     run::{Ran, run},
+    sanstone::Sanstone,
 };
 use serde_json::Value;
 
-use crate::{Place, assert_gone, assert_told, begun};
+use crate::{Place, assert_adds_up, assert_gone, assert_told, begun};
 
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -140,6 +142,15 @@ fn assert_sites(json: &Value, names: &[&str], rounds: usize) {
     );
 }
 
+/// Checks that the layers of a site add up, and returns their names.
+#[track_caller]
+fn layers_of(site: &Value) -> Vec<&str> {
+    assert_adds_up(site);
+    let layers = site["layers"].as_array().expect("layers");
+    let names = layers.iter().map(|layer| layer["name"].as_str());
+    names.map(|name| name.expect("a name")).collect()
+}
+
 #[test]
 fn oltp_on_an_attached_stripe_beside_a_plain_file() {
     if !has_packages() || !can_mount() {
@@ -165,6 +176,21 @@ fn oltp_on_an_attached_stripe_beside_a_plain_file() {
         attached["ios"].as_f64().expect("its I/Os") > 0.0,
         "{attached}"
     );
+    let sites = &json["figures"]["sites"];
+    let database = "database and file system";
+    assert_eq!(layers_of(&sites[0]), [database, "medium"]);
+    let layers = [
+        database,
+        "loop device",
+        "attach",
+        "tree: db/stripe",
+        "medium: db/stripe/0/file",
+        "medium: db/stripe/1/file",
+    ];
+    assert_eq!(layers_of(&sites[1]), layers);
+    assert_eq!(json["layers"], sites[1]["layers"], "{json}");
+    let heading = "Where the time of a transaction went on db\n";
+    assert!(ran.stdout.contains(heading), "{ran}");
     assert!(
         ran.stderr.contains("round 1 of 1"),
         "it prints as it goes: {ran}"
@@ -204,7 +230,10 @@ fn oltp_in_a_directory_leaves_it_as_it_was() {
         let profile = place.directory.write("short.toml", short(database));
         let ran =
             run_in_place(&place, &["run", &profile.to_string_lossy(), "--on", &name]).success();
-        assert_sites(&assert_told(&place, &ran), &[&name], 2);
+        let json = assert_told(&place, &ran);
+        assert_sites(&json, &[&name], 2);
+        let all = "database, file system and medium: not visible apart";
+        assert_eq!(layers_of(&json), [all]);
         let left: Vec<_> = fs::read_dir(&directory)
             .expect("it is there")
             .flatten()
@@ -212,6 +241,67 @@ fn oltp_in_a_directory_leaves_it_as_it_was() {
         assert_eq!(left.len(), 1, "{left:?}");
         assert_nothing_left(&place);
     }
+}
+
+/// Too long to be noise, and short enough for a server to start behind it.
+const DELAY_MS: u64 = 10;
+
+/// Checks that a request has the delay in this row, and less than half of it in each other row below the database.
+#[track_caller]
+fn assert_planted_in(site: &Value, planted: &str) {
+    layers_of(site);
+    let rows = site["rounds"][0]["spent"]["rows"].as_array().expect("rows");
+    let request_us = |row: &Value| {
+        let of = |what: &str| row[what].as_f64().expect("a figure");
+        of("us") / of("requests")
+    };
+    let is_it = |row: &&Value| row["place"] == planted;
+    let there = request_us(rows.iter().find(is_it).expect("its row"));
+    assert!(there >= 1e3 * DELAY_MS as f64, "{planted}: {site}");
+    for other in rows.iter().skip(1).filter(|row| !is_it(row)) {
+        assert!(request_us(other) < there / 2.0, "{other} beside it: {site}");
+    }
+}
+
+#[test]
+fn a_delay_in_a_node_is_in_its_row_and_in_no_other() {
+    if !has_packages() || !can_mount() {
+        return;
+    }
+    let directory = Directory::new();
+    let volume = "lanes = 1\n[volume.v]\nram = { size = \"512MiB\" }\n";
+    let target = Sanstone::serve(directory.path(), volume, &["v"]);
+    let place = Place::new();
+    let text = format!(
+        "lanes = 1\n[volume.db]\nthrottle = {{ rate = \"100Gbit/s\", latency = \"{DELAY_MS}ms\", of = {{ iscsi = {{ \
+         url = \"{}\" }} }} }}\n",
+        target.url(0)
+    );
+    let volumes = place.directory.write("late.toml", text);
+    let profile = place.directory.write("short.toml", short("mariadb"));
+    let (volumes, profile) = (volumes.to_string_lossy(), profile.to_string_lossy());
+    let on = [
+        "run",
+        &profile,
+        "-c",
+        &volumes,
+        "--pid",
+        &target.pid().to_string(),
+    ];
+    let json = assert_told(&place, &run_in_place(&place, &on).success());
+    let site = &json["figures"]["sites"][0];
+    assert_planted_in(site, "db/throttle");
+    let layers = [
+        "database and file system",
+        "loop device",
+        "attach",
+        "tree: db/throttle",
+        "initiator and wire: db/throttle/iscsi",
+        "target: v",
+        "medium: v/ram at the target",
+    ];
+    assert_eq!(layers_of(site), layers);
+    assert_nothing_left(&place);
 }
 
 #[test]

@@ -384,8 +384,8 @@ fn a_copy_of_a_profile_can_be_changed_and_run() {
     let place = Place::new();
     let printed = call(&["lab", "profiles", "queue"]).success().stdout;
     let changed = printed
-        .replace("time = \"2s\"", "time = \"50ms\"")
-        .replace("rounds = 3", "rounds = 1\nverify = true")
+        .replace("time = \"1s\"", "time = \"200ms\"")
+        .replace("rounds = 6", "rounds = 1\nverify = true")
         .replace("read_percent = 100", "read_percent = 60")
         .replace("order = \"random\"", "order = \"zipf\"")
         .replace("size = \"1GiB\"", "size = \"8MiB\"");

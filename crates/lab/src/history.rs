@@ -106,7 +106,7 @@ fn series(runs: &[Value]) -> Vec<Series> {
     all.collect()
 }
 
-/// The figures that a run is tracked by: its scores, and the total of its layers if its profile has them.
+/// The figures that a run is tracked by: its scores, or else the total of its layers if its profile has them.
 fn scores(run: &Value) -> BTreeMap<String, (f64, bool)> {
     let mut all = BTreeMap::new();
     for score in run["scores"].as_array().into_iter().flatten() {
@@ -120,7 +120,12 @@ fn scores(run: &Value) -> BTreeMap<String, (f64, bool)> {
         ("/figures/knee/iops", "I/Os a second at the knee", true),
         ("/figures/throughput/ratio", "ratio of throughputs", true),
     ];
+    let has_scores = !all.is_empty();
     for (place, name, more_is_better) in told {
+        // With scores, the layers are there to explain them.
+        if has_scores && place.starts_with("/total/") {
+            continue;
+        }
         if let Some(value) = run.pointer(place).and_then(Value::as_f64) {
             all.insert(name.to_owned(), (value, more_is_better));
         }
@@ -241,5 +246,26 @@ fn plot(series: &Series) -> Plot {
             name: series.name.clone(),
             points: points.collect(),
         }]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_tracked_by_its_scores_or_else_by_its_total() {
+        let total = json!({ "p50_us": 10.0, "p99_us": 30.0 });
+        let score =
+            json!({ "name": "transactions a minute", "value": 7.0, "more_is_better": true });
+        let names = |run: Value| scores(&run).into_keys().collect::<Vec<_>>();
+        assert_eq!(
+            names(json!({ "total": total })),
+            ["µs at the 99th percentile", "µs at the median"]
+        );
+        assert_eq!(
+            names(json!({ "total": total, "scores": [score] })),
+            ["transactions a minute"]
+        );
     }
 }

@@ -38,7 +38,7 @@ use self::luns::Luns;
 use self::names::{by_number, check_name, check_target_name, lun_number, wrong_value};
 use crate::{Failure, Level, Note, Refusal, Site};
 
-/// The port that IANA assigned to iSCSI targets (RFC 7143 §4.2.7.1).
+/// The port that IANA assigned to iSCSI targets (RFC 7143 §13.8).
 const PORT: u16 = 3260;
 /// The longest iSCSI name, in bytes (RFC 7143 §4.2.7.1).
 const NAME_BYTES_MAX: usize = 223;

@@ -41,6 +41,20 @@ pub struct Volume {
     /// The SCSI state set by initiators; absent when it is not served.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub unit: Option<Unit>,
+    /// Commands of all fronts since the start: `read`, `write`, `other`, as far as there were any.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub commands: BTreeMap<String, Commands>,
+}
+
+/// Commands of one kind.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Commands {
+    /// Completed commands.
+    pub commands: u64,
+    /// Bytes moved.
+    pub bytes: u64,
+    /// The sum of the times that they spent in each stage: `transfer`, `queue`, `volume`, `reply`, and in `total`.
+    pub sum_us: BTreeMap<String, f64>,
 }
 
 /// A node of a volume's tree.
@@ -166,6 +180,9 @@ pub struct Requests {
     pub p99_us: f64,
     /// Longest duration.
     pub max_us: f64,
+    /// The sum of all durations.
+    #[serde(default)]
+    pub sum_us: f64,
 }
 
 /// The SCSI state of a disk that initiators have set.

@@ -188,7 +188,7 @@ impl State {
     }
 
     /// The relative identifier of the target port called `name`; a new port gets the next one, which
-    /// is stored. Registrations are bound to it (SPC-4 5.12.4), so it must not depend on which other
+    /// is stored. Registrations are bound to it (SPC-4 5.13.5), so it must not depend on which other
     /// targets exist. A removed port keeps its number, so that no other inherits its registrations.
     ///
     /// # Errors

@@ -18,8 +18,9 @@ use volume::{
 };
 
 use crate::description::{
-    Attached, Cache, Claim, Counted, Counters, Description, Lun, Node, NodeSession, PathSession,
-    PortalGroup, Registration, Requests, Reservation, Session, Target, Unit, VERSION, Volume,
+    Attached, Cache, Claim, Commands, Counted, Counters, Description, Lun, Node, NodeSession,
+    PathSession, PortalGroup, Registration, Requests, Reservation, Session, Target, Unit, VERSION,
+    Volume,
 };
 
 /// What can be seen without asking a lane. Counters are read when it is described.
@@ -63,11 +64,13 @@ impl View {
     pub fn describe(&self) -> Description {
         let seen = &self.seen;
         let reports = seen.units.reports();
+        let stages = seen.units.stage_times().volumes;
         let volumes = seen.trees.iter().map(|(name, tree)| {
             let volume = Volume {
                 uuid: seen.disks.get(name).map(Uuid::to_string),
                 tree: node(tree),
                 unit: reports.get(name).map(unit),
+                commands: stages.get(name).map(commands).unwrap_or_default(),
             };
             (name.clone(), volume)
         });
@@ -93,7 +96,7 @@ impl View {
         let by_kind = |tables: &BTreeMap<String, StageTable>| {
             let tables = tables.iter();
             tables
-                .map(|(name, table)| (name.clone(), commands(table)))
+                .map(|(name, table)| (name.clone(), counted(table)))
                 .collect()
         };
         let mut counters = Counters {
@@ -213,6 +216,7 @@ fn requests(snapshot: &Snapshot) -> BTreeMap<String, Requests> {
                 median_us: us(times.value_at_quantile(0.5)),
                 p99_us: us(times.value_at_quantile(0.99)),
                 max_us: us(times.max()),
+                sum_us: us(counts.sum_ns),
             };
             (name_of(kind), requests)
         })
@@ -295,7 +299,7 @@ fn count(view: &NodeView, counters: &mut Counters) {
                 errors: counts.errors,
                 bytes: counts.bytes,
                 times_ns: times(&counts.latency_ns),
-                busy_ns: sum(&counts.latency_ns),
+                busy_ns: counts.sum_ns,
             };
             (name_of(kind), counted)
         });
@@ -309,17 +313,34 @@ fn count(view: &NodeView, counters: &mut Counters) {
     }
 }
 
-fn commands(table: &StageTable) -> BTreeMap<String, Counted> {
+/// The kinds of commands that there were.
+fn kinds(table: &StageTable) -> impl Iterator<Item = unit::Kind> + '_ {
     let kinds = unit::Kind::ALL.into_iter();
-    let kinds = kinds.filter(|kind| !table.of(*kind, Stage::Total).is_empty());
-    kinds
+    kinds.filter(|kind| !table.of(*kind, Stage::Total).is_empty())
+}
+
+fn commands(table: &StageTable) -> BTreeMap<String, Commands> {
+    let of_kind = |kind| Commands {
+        commands: table.of(kind, Stage::Total).len(),
+        bytes: table.bytes(kind),
+        sum_us: Stage::ALL
+            .map(|stage| (name_of(stage), table.sum_ns(kind, stage) as f64 / 1000.0))
+            .into(),
+    };
+    kinds(table)
+        .map(|kind| (name_of(kind), of_kind(kind)))
+        .collect()
+}
+
+fn counted(table: &StageTable) -> BTreeMap<String, Counted> {
+    kinds(table)
         .map(|kind| {
             let ours = [Stage::Queue, Stage::Volume];
             let counted = Counted {
                 errors: 0,
                 bytes: table.bytes(kind),
                 times_ns: times(table.of(kind, Stage::Total)),
-                busy_ns: ours.map(|stage| sum(table.of(kind, stage))).iter().sum(),
+                busy_ns: ours.map(|stage| table.sum_ns(kind, stage)).iter().sum(),
             };
             (name_of(kind), counted)
         })
@@ -331,11 +352,4 @@ fn times(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
     recorded
         .map(|step| (step.value_iterated_to(), step.count_at_value()))
         .collect()
-}
-
-fn sum(histogram: &Histogram<u64>) -> u64 {
-    let recorded = histogram.iter_recorded();
-    recorded
-        .map(|step| step.value_iterated_to() * step.count_at_value())
-        .sum()
 }

@@ -1,4 +1,4 @@
-//! The access checks of reservations (SPC-4 5.12, SBC-3 4.17): how each command accesses the unit, and whether
+//! The access checks of reservations (SPC-4 5.13, SBC-3 4.17): how each command accesses the unit, and whether
 //! reservations allow that.
 
 use crate::attention::NexusId;

@@ -61,7 +61,7 @@ pub enum MediumOp {
         /// Force unit access.
         fua: bool,
     },
-    /// Take data-out as long as `extent`, and write it OR-ed with the current contents (SBC-3 5.6). The update must
+    /// Take data-out as long as `extent`, and write it OR-ed with the current contents (SBC-3 5.5). The update must
     /// be atomic with respect to other operations on `extent`.
     OrWrite {
         /// What to change.

@@ -56,7 +56,7 @@ pub mod service_action_in_16 {
     pub const GET_LBA_STATUS: u8 = 0x12;
 }
 
-/// Service actions of [`PERSISTENT_RESERVE_IN`] (SPC-4 6.14.1).
+/// Service actions of [`PERSISTENT_RESERVE_IN`] (SPC-4 6.15.1).
 pub mod reserve_in {
     pub const READ_KEYS: u8 = 0x00;
     pub const READ_RESERVATION: u8 = 0x01;
@@ -64,7 +64,7 @@ pub mod reserve_in {
     pub const READ_FULL_STATUS: u8 = 0x03;
 }
 
-/// Service actions of [`PERSISTENT_RESERVE_OUT`] (SPC-4 6.15.2).
+/// Service actions of [`PERSISTENT_RESERVE_OUT`] (SPC-4 6.16.2).
 pub mod reserve_out {
     pub const REGISTER: u8 = 0x00;
     pub const RESERVE: u8 = 0x01;

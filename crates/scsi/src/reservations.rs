@@ -1,4 +1,4 @@
-//! Persistent reservations (SPC-4 5.12): which nexus is registered with which key, who holds the reservation and of
+//! Persistent reservations (SPC-4 5.13): which nexus is registered with which key, who holds the reservation and of
 //! what type, and how each service action of PERSISTENT RESERVE OUT changes this.
 //!
 //! A registration belongs to an I_T nexus by name (initiator port and target port), not to a session, so it survives
@@ -155,7 +155,7 @@ impl Reservations {
     }
 
     /// Whether the nexus holds the reservation. With the all-registrants types, every current registrant does,
-    /// whoever made the reservation (SPC-4 5.12.10).
+    /// whoever made the reservation (SPC-4 5.13.10).
     pub(crate) fn is_holder(&self, name: &NexusName) -> bool {
         self.reservation
             .as_ref()
@@ -173,7 +173,7 @@ impl Reservations {
     }
 
     /// REGISTER (with the existing key that must match) and REGISTER AND IGNORE EXISTING KEY (with `None`), for
-    /// `names`, of which the first is the requesting nexus (SPC-4 5.12.7).
+    /// `names`, of which the first is the requesting nexus (SPC-4 5.13.7).
     pub(crate) fn register(
         &mut self,
         names: &[NexusName],
@@ -189,7 +189,7 @@ impl Reservations {
         }
         let mut effects = Effects::default();
         if key == 0 {
-            // From an unregistered nexus this is a no-op, whatever its APTPL says (SPC-4 5.12.7).
+            // From an unregistered nexus this is a no-op, whatever its APTPL says (SPC-4 5.13.7).
             if before.is_some() {
                 effects = self.unregister(own);
                 self.generation = self.generation.wrapping_add(1);
@@ -259,7 +259,7 @@ impl Reservations {
         }
     }
 
-    /// RESERVE (SPC-4 5.12.9).
+    /// RESERVE (SPC-4 5.13.9).
     pub(crate) fn reserve(
         &mut self,
         name: &NexusName,
@@ -280,7 +280,7 @@ impl Reservations {
         }
     }
 
-    /// RELEASE (SPC-4 5.12.11.2). A nexus that does not hold the reservation succeeds without effect.
+    /// RELEASE (SPC-4 5.13.11.2.2). A nexus that does not hold the reservation succeeds without effect.
     pub(crate) fn release(
         &mut self,
         name: &NexusName,
@@ -302,7 +302,7 @@ impl Reservations {
         Ok(effects)
     }
 
-    /// CLEAR (SPC-4 5.12.11.6).
+    /// CLEAR (SPC-4 5.13.11.2.7).
     pub(crate) fn clear(&mut self, name: &NexusName, key: u64) -> Result<Effects, Refusal> {
         self.check_key(name, key)?;
         let effects = Effects {
@@ -315,7 +315,7 @@ impl Reservations {
         Ok(effects)
     }
 
-    /// PREEMPT, and the common part of PREEMPT AND ABORT (SPC-4 5.12.11.4, 5.12.11.5).
+    /// PREEMPT, and the common part of PREEMPT AND ABORT (SPC-4 5.13.11.2.4, 5.13.11.2.6).
     pub(crate) fn preempt(
         &mut self,
         name: &NexusName,
@@ -379,7 +379,7 @@ impl Reservations {
         Ok(effects)
     }
 
-    /// REGISTER AND MOVE (SPC-4 5.12.8): moves the reservation to `to`, registered with `new_key`.
+    /// REGISTER AND MOVE (SPC-4 5.13.8): moves the reservation to `to`, registered with `new_key`.
     pub(crate) fn move_to(
         &mut self,
         name: &NexusName,

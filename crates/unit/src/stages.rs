@@ -127,9 +127,11 @@ impl Counted {
     }
 
     fn add_to(&self, table: &mut StageTable) {
-        for (stages, sums) in self.kinds.iter().zip(&mut table.stages) {
-            let stages = stages.get().into_iter().flatten();
-            stages.zip(sums).for_each(|(stage, sum)| stage.add_to(sum));
+        for (kind, stages) in self.kinds.iter().enumerate() {
+            for (stage, times) in stages.get().into_iter().flatten().enumerate() {
+                times.add_to(&mut table.stages[kind][stage]);
+                table.sums_ns[kind][stage] += times.sum_ns();
+            }
         }
         for (bytes, sum) in self.bytes.iter().zip(&mut table.bytes) {
             *sum += bytes.load(Ordering::Relaxed);
@@ -203,6 +205,7 @@ pub struct StageReport {
 #[derive(Clone, Debug)]
 pub struct StageTable {
     stages: [[Histogram<u64>; STAGES]; KINDS],
+    sums_ns: [[u64; STAGES]; KINDS],
     bytes: [u64; KINDS],
 }
 
@@ -210,6 +213,7 @@ impl Default for StageTable {
     fn default() -> Self {
         StageTable {
             stages: std::array::from_fn(|_| std::array::from_fn(|_| histogram::empty())),
+            sums_ns: [[0; STAGES]; KINDS],
             bytes: [0; KINDS],
         }
     }
@@ -219,6 +223,11 @@ impl StageTable {
     /// How long commands of a kind spent in a stage.
     pub fn of(&self, kind: Kind, stage: Stage) -> &Histogram<u64> {
         &self.stages[kind as usize][stage as usize]
+    }
+
+    /// The exact sum of these times.
+    pub fn sum_ns(&self, kind: Kind, stage: Stage) -> u64 {
+        self.sums_ns[kind as usize][stage as usize]
     }
 
     /// The bytes that commands of a kind had to move.

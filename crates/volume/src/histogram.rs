@@ -12,22 +12,33 @@ use hdrhistogram::Histogram;
 
 /// Times up to 2^40 ns, some 18 minutes; longer ones go into the last bucket.
 const POWERS: u32 = 40;
+const NS_MAX: u64 = (1 << POWERS) - 1;
 
-/// Counts of times in nanoseconds. A power of two is divided into 2^`STEP_BITS` steps: the reported time is off by at
-/// most half a step.
-pub struct LaneHistogram<const STEP_BITS: u32>(Box<[AtomicU64]>);
+/// Counts of times in nanoseconds, and their exact sum. A power of two is divided into 2^`STEP_BITS` steps: the reported
+/// time is off by at most half a step.
+pub struct LaneHistogram<const STEP_BITS: u32> {
+    counts: Box<[AtomicU64]>,
+    sum_ns: AtomicU64,
+}
 
 impl<const STEP_BITS: u32> LaneHistogram<STEP_BITS> {
     const BUCKETS: usize = ((POWERS - STEP_BITS + 1) as usize) << STEP_BITS;
 
     /// Counts a time. Only one thread may call this.
     pub fn record(&self, ns: u64) {
-        add(&self.0[Self::bucket_of(ns)], 1);
+        let ns = ns.min(NS_MAX);
+        add(&self.counts[Self::bucket_of(ns)], 1);
+        add(&self.sum_ns, ns);
+    }
+
+    /// The sum of all times.
+    pub fn sum_ns(&self) -> u64 {
+        self.sum_ns.load(Ordering::Relaxed)
     }
 
     /// Adds all counts to `sum`. Times recorded concurrently may be missing.
     pub fn add_to(&self, sum: &mut Histogram<u64>) {
-        for (bucket, count) in self.0.iter().enumerate() {
+        for (bucket, count) in self.counts.iter().enumerate() {
             let count = count.load(Ordering::Relaxed);
             if count > 0 {
                 sum.saturating_record_n(Self::middle_ns(bucket), count);
@@ -36,7 +47,6 @@ impl<const STEP_BITS: u32> LaneHistogram<STEP_BITS> {
     }
 
     fn bucket_of(ns: u64) -> usize {
-        let ns = ns.min((1 << POWERS) - 1);
         // The highest bits of the number select the power of two and the step within it.
         let shift = (ns | 1 << STEP_BITS).ilog2() - STEP_BITS;
         ((shift as usize) << STEP_BITS) + (ns >> shift) as usize
@@ -55,13 +65,19 @@ impl<const STEP_BITS: u32> LaneHistogram<STEP_BITS> {
 
 impl<const STEP_BITS: u32> Default for LaneHistogram<STEP_BITS> {
     fn default() -> Self {
-        LaneHistogram((0..Self::BUCKETS).map(|_| AtomicU64::new(0)).collect())
+        LaneHistogram {
+            counts: (0..Self::BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+            sum_ns: AtomicU64::new(0),
+        }
     }
 }
 
 impl<const STEP_BITS: u32> fmt::Debug for LaneHistogram<STEP_BITS> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed));
+        let counts = self
+            .counts
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed));
         write!(f, "LaneHistogram({} times)", counts.sum::<u64>())
     }
 }
@@ -101,5 +117,14 @@ mod tests {
         times.add_to(&mut sum);
         assert_eq!(sum.len(), 6);
         assert_eq!(sum.min(), 0);
+    }
+
+    #[test]
+    fn the_sum_is_exact() {
+        let times = LaneHistogram::<3>::default();
+        for ns in [1001, 200_003, 0] {
+            times.record(ns);
+        }
+        assert_eq!(times.sum_ns(), 201_004);
     }
 }

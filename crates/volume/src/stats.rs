@@ -86,6 +86,7 @@ impl StatsHandle {
                 unanswered: 0,
                 bytes: 0,
                 latency_ns: histogram::empty(),
+                sum_ns: 0,
             };
             for counters in lanes.iter().map(|(_, lane)| &lane.0[kind as usize]) {
                 sum.errors += counters.errors.load(Ordering::Relaxed);
@@ -93,6 +94,7 @@ impl StatsHandle {
                 sum.bytes += counters.bytes.load(Ordering::Relaxed);
                 if let Some(latency) = counters.latency.get() {
                     latency.add_to(&mut sum.latency_ns);
+                    sum.sum_ns += latency.sum_ns();
                 }
             }
             sum.requests = sum.latency_ns.len();
@@ -181,6 +183,8 @@ pub struct KindSnapshot {
     pub bytes: u64,
     /// Their latencies in nanoseconds, at the resolution of the lane's turns.
     pub latency_ns: Histogram<u64>,
+    /// The exact sum of these latencies.
+    pub sum_ns: u64,
 }
 
 #[derive(Debug, Default)]

@@ -10,7 +10,7 @@ use super::{
     Case, Sample,
     peers::Peer,
     stock::{OurClientSample, StockCase},
-    usage::{Usage, this_process},
+    usage::{Usage, process_ns},
 };
 use crate::{
     Error, Result,
@@ -73,9 +73,10 @@ pub(super) fn measure_as_libiscsi(
             done.map_err(|error| Error::bench(format!("{}: {error}", peer.name)))
         };
         run(&workload, duration / 10).await?;
-        let before = this_process();
+        let own = std::process::id();
+        let before_ns = process_ns(own);
         let done = run(&workload, duration).await?;
-        let spent = this_process().saturating_sub(before);
+        let spent = Duration::from_nanos(process_ns(own).saturating_sub(before_ns));
         disk.close().await;
         Ok(OurClientSample::new(&done, spent))
     })

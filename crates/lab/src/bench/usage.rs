@@ -1,7 +1,7 @@
 //! The cost of a run, from /proc (proc(5)): CPU time of the target's process, its threads, its whole core and
 //! this process, and the target's peak memory.
 
-use std::{collections::BTreeMap, fs, time::Duration};
+use std::{collections::BTreeMap, fs};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -54,8 +54,13 @@ impl Usage {
     }
 }
 
-/// CPU time of a process and all its threads, including those that have exited, in nanoseconds.
+/// CPU time of a process and all its threads, including those that have exited, in nanoseconds: of this process exactly,
+/// of another in ticks.
 pub(crate) fn process_ns(pid: u32) -> u64 {
+    if pid == std::process::id() {
+        let spent = clock_gettime(ClockId::ProcessCPUTime);
+        return spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
+    }
     cpu_ns(&read(&format!("/proc/{pid}/stat")), UTIME)
 }
 
@@ -68,12 +73,6 @@ pub(crate) fn family_ns(pid: u32) -> u64 {
 /// CPU time of its reaped children alone, in nanoseconds.
 pub(crate) fn ended_ns(pid: u32) -> u64 {
     cpu_ns(&read(&format!("/proc/{pid}/stat")), ENDED)
-}
-
-/// CPU time of this process with all its threads, with nanosecond resolution.
-pub(super) fn this_process() -> Duration {
-    let spent = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
 }
 
 /// Non-idle time of all cores of this machine together, in nanoseconds.
@@ -172,5 +171,8 @@ mod tests {
         let own = std::process::id();
         assert!(peak_bytes(own) > 0);
         assert!(lanes_ns(own).contains_key(&own));
+        // Both count the same time, one of them in ticks.
+        let ticks_ns = cpu_ns(&read(&format!("/proc/{own}/stat")), UTIME);
+        assert!(process_ns(own) + 2 * TICK_NS >= ticks_ns);
     }
 }

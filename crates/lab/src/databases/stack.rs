@@ -14,6 +14,7 @@ use tempfile::{NamedTempFile, TempDir};
 
 use super::{
     child::{Child, dying_with_us},
+    counted::{Counted, DeviceTimes, shown},
     mounts::Namespace,
     server::open_to_all,
 };
@@ -44,7 +45,7 @@ pub(crate) enum Bed {
 pub(crate) struct Stack {
     name: String,
     namespace: Option<Rc<Namespace>>,
-    attach: Option<Child>,
+    attach: Option<Attach>,
     /// The mounted file system and the device it is on.
     mounted: Option<(PathBuf, PathBuf)>,
     data: PathBuf,
@@ -52,6 +53,12 @@ pub(crate) struct Stack {
     directory: TempDir,
     /// Removed together with the database in it.
     _data: Option<TempDir>,
+}
+
+/// A process that shows a volume as a file.
+struct Attach {
+    child: Child,
+    binary: PathBuf,
 }
 
 impl Stack {
@@ -124,9 +131,12 @@ impl Stack {
             .arg(volume);
         command.arg("--fuse").arg(&file);
         let log = self.directory.path().join("attach.log");
-        let mut attach = Child::start("sanstone attach", &mut command, &log)?;
-        let result = attach.wait_until(ATTACH_LIMIT, |attach| attach.said().contains(" attached "));
-        self.attach = Some(attach);
+        let mut child = Child::start("sanstone attach", &mut command, &log)?;
+        let result = child.wait_until(ATTACH_LIMIT, |child| child.said().contains(" attached "));
+        self.attach = Some(Attach {
+            child,
+            binary: binary.to_owned(),
+        });
         result.map(|()| file)
     }
 
@@ -174,7 +184,19 @@ impl Stack {
     pub(crate) fn attach_ns(&self) -> Option<u64> {
         self.attach
             .as_ref()
-            .map(|attach| machine::family_ns(attach.pid()))
+            .map(|attach| machine::family_ns(attach.child.pid()))
+    }
+
+    /// What has been counted below the files, also by the target's process, if its id is given.
+    pub(crate) fn counted(&self, target: Option<u32>) -> Counted {
+        let attach = self.attach.as_ref();
+        let shown_by = |pid| shown(&attach?.binary, pid);
+        Counted {
+            device: self.device_fields().as_deref().map(DeviceTimes::of),
+            is_attached: attach.is_some(),
+            attach: attach.and_then(|attach| shown_by(attach.child.pid())),
+            target: target.and_then(shown_by),
+        }
     }
 
     /// I/Os and flushes that the file system's device has completed.

@@ -14,6 +14,7 @@ use crate::{
     Result,
     load::{Arrivals, Operation, Order, Spacing, Workload},
     report::{Axis, Findings, Marks, Plot, Score, Table, short},
+    statistics::{Median, SAMPLES_MIN},
 };
 
 /// A rate above this fraction of the maximum cannot be held reliably.
@@ -34,19 +35,54 @@ pub(super) struct Effectiveness {
     #[serde(default = "poisson")]
     spacing: Spacing,
     time: Time,
+    #[serde(default = "one")]
+    rounds: usize,
     #[serde(default)]
     verify: bool,
 }
 
-/// One load.
+fn one() -> usize {
+    1
+}
+
+/// All rounds of a load.
 #[derive(Clone, Debug, Serialize)]
 struct Run {
     operation: Operation,
     /// `None`: at full speed.
     rate_per_s: Option<f64>,
-    /// I/Os per second for each percent of a processor.
+    /// I/Os per second for each percent of a processor; the median of the rounds.
     ios_per_percent: f64,
+    /// The first round.
     figures: Figures,
+    rounds: Vec<Figures>,
+}
+
+impl Run {
+    fn of(operation: Operation, rate_per_s: Option<f64>, rounds: Vec<Figures>) -> Option<Run> {
+        let figures = rounds.first()?.clone();
+        let mut run = Run {
+            operation,
+            rate_per_s,
+            ios_per_percent: 0.0,
+            figures,
+            rounds,
+        };
+        run.ios_per_percent = run
+            .median(|round| round.iops / percent(round).max(1e-9))
+            .median;
+        Some(run)
+    }
+
+    fn median(&self, of: impl Fn(&Figures) -> f64) -> Median {
+        let all: Vec<f64> = self.rounds.iter().map(of).collect();
+        Median::of(&all)
+    }
+}
+
+/// Processor time, of the process given by the user if there is one.
+fn percent(figures: &Figures) -> f64 {
+    figures.cpu.pid_percent.unwrap_or(figures.cpu.own_percent)
 }
 
 impl Effectiveness {
@@ -89,43 +125,46 @@ impl Experiment for Effectiveness {
     }
 
     fn steps(&self) -> usize {
-        2 * (1 + self.rates.len())
+        2 * (1 + self.rates.len()) * self.rounds
     }
 
     fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
         let luns = runner.luns(self.sessions)?;
         let time = self.time.duration();
-        let mut runs = Vec::new();
         let mut notes = Vec::new();
-        for operation in [Operation::Write, Operation::Read] {
+        let rates = || std::iter::once(None).chain(self.rates.iter().copied().map(Some));
+        let loads = [Operation::Write, Operation::Read].into_iter();
+        let loads = loads.flat_map(|operation| rates().map(move |rate| (operation, rate)));
+        let mut all: Vec<(Operation, Option<f64>, Vec<Figures>)> = loads
+            .map(|(operation, rate)| (operation, rate, Vec::new()))
+            .collect();
+        for number in 0..self.rounds {
             let mut most = f64::INFINITY;
-            let rates = self.rates.iter().copied().map(Some);
-            for rate_per_s in std::iter::once(None).chain(rates) {
-                let name = name(operation, rate_per_s);
+            for (operation, rate_per_s, rounds) in &mut all {
+                let name = name(*operation, *rate_per_s);
                 if rate_per_s.is_some_and(|rate| rate > HELD_MAX * most) {
-                    notes.push(format!(
-                        "{name}: left out, because at most {} a second are possible",
-                        short(most)
-                    ));
+                    if number == 0 {
+                        notes.push(format!(
+                            "{name}: left out, because at most {} a second are possible",
+                            short(most)
+                        ));
+                    }
                     continue;
                 }
-                let workload = self.workload(operation, rate_per_s);
+                let workload = self.workload(*operation, *rate_per_s);
                 let Some(step) = runner.load(&name, &luns, &workload, time)? else {
                     continue;
                 };
-                let cpu = &step.figures.cpu;
-                let percent = cpu.pid_percent.unwrap_or(cpu.own_percent);
                 if rate_per_s.is_none() {
                     most = step.figures.iops;
                 }
-                runs.push(Run {
-                    operation,
-                    rate_per_s,
-                    ios_per_percent: step.figures.iops / percent.max(1e-9),
-                    figures: step.figures,
-                });
+                rounds.push(step.figures);
             }
         }
+        let runs: Vec<Run> = all
+            .into_iter()
+            .filter_map(|(operation, rate, rounds)| Run::of(operation, rate, rounds))
+            .collect();
         let whose = match runner.pid {
             Some(pid) => format!("process {pid}"),
             None => "this program, including the load generator".into(),
@@ -164,6 +203,7 @@ impl Experiment for Effectiveness {
     fn check(&self) -> std::result::Result<(), String> {
         within("sessions", self.sessions, 1..=SESSIONS_MAX)?;
         within("outstanding", self.outstanding, 1..=OUTSTANDING_MAX)?;
+        within("rounds", self.rounds, 1..=1000)?;
         for rate in &self.rates {
             within("rates", *rate, 1.0..=1e7)?;
         }
@@ -200,7 +240,7 @@ fn answer(runs: &[Run], whose: &str) -> String {
         format!(
             "{} {what} a second ({} in all)",
             short(run.ios_per_percent),
-            short(run.figures.iops)
+            short(run.median(|round| round.iops).median)
         )
     };
     let reads = at_most(Operation::Read).map(|run| told(run, "reads"));
@@ -215,18 +255,31 @@ fn answer(runs: &[Run], whose: &str) -> String {
     }
 }
 
+/// The advice that follows from cores that are busy at full speed, if the interval over the rounds says that at least one
+/// is.
 fn advice(runs: &[Run]) -> Option<String> {
+    let busy = |run: &&Run| run.median(|round| round.cpu.busy_cores as f64);
     let at_most = runs.iter().filter(|run| run.rate_per_s.is_none());
-    let run = at_most.max_by_key(|run| run.figures.cpu.busy_cores)?;
-    let cpu = &run.figures.cpu;
-    (cpu.busy_cores > 0).then(|| {
+    let run = at_most.max_by(|a, b| busy(a).median.total_cmp(&busy(b).median))?;
+    let found = busy(&run);
+    let certain = match (found.interval, run.rounds.len()) {
+        (Some((low, _)), _) if low < 1.0 => return None,
+        (Some((low, high)), rounds) => {
+            format!(" (95 % interval {low:.0}–{high:.0} cores, {rounds} rounds)")
+        }
+        (None, 1) => " (one round: run it without --quick before you act on it)".into(),
+        (None, rounds) => {
+            format!(" ({rounds} rounds: {SAMPLES_MIN} or more give an interval; raise `rounds`)")
+        }
+    };
+    (found.median >= 1.0).then(|| {
         format!(
-            "{} of {} cores were busy for more than 90 % of the time at {} I/Os a second: the \
+            "{:.0} of {} cores were busy for more than 90 % of the time at {} I/Os a second{certain}: the \
              processor is the bottleneck there, and faster disks would not help; give the target more \
-             `lanes`, on cores of their own (one run: run it again before you act on it)",
-            cpu.busy_cores,
-            cpu.cores,
-            short(run.figures.iops)
+             `lanes`, on cores of their own",
+            found.median,
+            run.figures.cpu.cores,
+            short(run.median(|round| round.iops).median)
         )
     })
 }
@@ -270,35 +323,90 @@ fn table(runs: &[Run], whose: &str) -> Table {
         "I/Os for each percent of a processor",
         &format!(
             "100 % is one fully busy core. The processor time is that of {whose}. The last column \
-             counts cores of this machine that were busy for more than 90 %. Times in microseconds."
+             counts cores of this machine that were busy for more than 90 %. Medians of all rounds; times in microseconds."
         ),
         &[
             "load",
             "I/Os/s",
             "processor",
             "I/Os/s for 1 %",
+            "95 % interval",
             "median µs",
             "99 % µs",
             "cores > 90 %",
         ],
     );
     for run in runs {
-        let Figures {
-            iops,
-            p50_us,
-            p99_us,
-            cpu,
-            ..
-        } = &run.figures;
+        let figure = |of: fn(&Figures) -> f64| run.median(of).median;
+        let per_percent = run.median(|round| round.iops / percent(round).max(1e-9));
+        let interval = per_percent.interval;
         table.rows.push(vec![
             name(run.operation, run.rate_per_s),
-            short(*iops),
-            format!("{:.1} %", cpu.pid_percent.unwrap_or(cpu.own_percent)),
+            short(figure(|round| round.iops)),
+            format!("{:.1} %", figure(percent)),
             short(run.ios_per_percent),
-            short(*p50_us),
-            short(*p99_us),
-            format!("{} of {}", cpu.busy_cores, cpu.cores),
+            interval.map_or("–".into(), |(low, high)| {
+                format!("{}–{}", short(low), short(high))
+            }),
+            short(figure(|round| round.p50_us)),
+            short(figure(|round| round.p99_us)),
+            format!(
+                "{:.0} of {}",
+                figure(|round| round.cpu.busy_cores as f64),
+                run.figures.cpu.cores
+            ),
         ]);
     }
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machine::Cpu;
+
+    fn run(busy_cores: &[usize]) -> Run {
+        let round = |busy_cores: &usize| Figures {
+            iops: 1000.0,
+            megabytes_per_s: 4.0,
+            mean_us: 10.0,
+            p50_us: 10.0,
+            p99_us: 20.0,
+            volume_us: 10.0,
+            queue: 1.0,
+            queue_by_little: 1.0,
+            generator_late_p99_us: 0.0,
+            not_begun: 0,
+            latencies_us: Vec::new(),
+            generator_late_us: Vec::new(),
+            cpu: Cpu {
+                own_percent: 50.0,
+                pid_percent: None,
+                others: 0.0,
+                busy_cores: *busy_cores,
+                cores: 4,
+            },
+        };
+        Run::of(
+            Operation::Read,
+            None,
+            busy_cores.iter().map(round).collect(),
+        )
+        .expect("a round")
+    }
+
+    #[test]
+    fn busy_cores_are_told_with_the_interval_over_rounds() {
+        let text = advice(&[run(&[2; 6])]).expect("they are busy");
+        assert!(text.starts_with("2 of 4 cores"), "{text}");
+        assert!(
+            text.contains("(95 % interval 2–2 cores, 6 rounds)"),
+            "{text}"
+        );
+        assert_eq!(advice(&[run(&[2, 2, 2, 2, 2, 0])]), None, "perhaps none is");
+        assert_eq!(advice(&[run(&[0; 6])]), None);
+        let once = advice(&[run(&[1])]).expect("it is busy");
+        assert!(once.contains("one round"), "{once}");
+        assert_eq!(run(&[1, 1]).ios_per_percent, 20.0);
+    }
 }

@@ -149,3 +149,14 @@ fn what_cannot_be_meant_is_named() {
         "{error}"
     );
 }
+
+#[test]
+fn the_profile_of_the_page_about_slow_databases_is_one() {
+    let page = include_str!("../../../../docs/guide/slow-database.md");
+    let text = page
+        .split_once("cat >one.toml <<'END'\n")
+        .and_then(|(_, rest)| rest.split_once("    END\n"));
+    let (text, _) = text.expect("it is there");
+    let profile = Profile::parse("one", text, false).expect("it is a profile");
+    assert!(!profile.experiment().needs().writes, "it only reads");
+}

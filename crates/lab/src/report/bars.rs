@@ -3,9 +3,10 @@
 use std::fmt::Write;
 
 use super::{
+    axes::{Scale, draw_columns},
     findings::{Axis, Bar, BarRow},
     html::escaped,
-    plot::{Scale, WIDTH, short},
+    plot::WIDTH,
 };
 
 const LEFT: f64 = 250.0;
@@ -35,18 +36,13 @@ pub(super) fn draw(out: &mut String, rows: &[BarRow], axis: &Axis) {
     let most = all().map(|bar| bar.to).fold(0.0, f64::max);
     let scale = Scale::exact(most, axis, (LEFT, WIDTH - RIGHT));
     let bottom = height(rows) - BOTTOM;
-    for tick in scale.ticks() {
-        let Some(at) = scale.place(tick) else {
-            continue;
-        };
+    for (at, _) in scale.marks() {
         let _ = write!(
             out,
-            "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom:.1}\"/>\
-             <text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            bottom + 18.0,
-            short(tick),
+            "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom:.1}\"/>"
         );
     }
+    draw_columns(out, &scale, bottom + 18.0, "");
     let mut top = TOP;
     for row in rows {
         let _ = write!(

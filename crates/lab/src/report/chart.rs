@@ -4,7 +4,12 @@
 
 use std::fmt::Write;
 
-use super::{Report, Sample, SetReport, StatementReport, html::escaped};
+use super::{
+    Report, Sample, SetReport, StatementReport,
+    axes::{Scale, draw_columns, draw_rows},
+    findings::Axis,
+    html::escaped,
+};
 
 const WIDTH: f64 = 1040.0;
 const HEIGHT: f64 = 250.0;
@@ -32,9 +37,14 @@ pub(super) fn throughput(report: &Report, set: &SetReport) -> String {
         .map(|run| run.samples.len())
         .sum();
     let merge = samples.div_ceil(POINTS_MAX).max(1);
-    let scale = Scale {
-        seconds,
-        top: highest(report, set, merge),
+    let axis = Axis::default();
+    let frame = Frame {
+        x: Scale::exact(seconds, &axis, (LEFT, WIDTH - RIGHT)),
+        y: Scale::exact(
+            highest(report, set, merge) / 1e6,
+            &axis,
+            (HEIGHT - BOTTOM, TOP),
+        ),
     };
 
     let mut svg = format!(
@@ -42,19 +52,19 @@ pub(super) fn throughput(report: &Report, set: &SetReport) -> String {
          aria-label=\"Throughput of each share over time: {}\">",
         escaped(&set.name)
     );
-    axes(&mut svg, &scale);
+    axes(&mut svg, &frame);
     let mut begun = 0.0;
     let mut lines = Lines::new(set);
     for (index, statement) in set.statements.iter().enumerate() {
         let length: f64 = statement.runs.iter().map(|run| run.seconds).sum();
-        band(&mut svg, &scale, index, statement, begun, length);
+        band(&mut svg, &frame, index, statement, begun, length);
         for run in &statement.runs {
-            lines.add(&scale, begun, &run.samples, merge);
+            lines.add(&frame, begun, &run.samples, merge);
             begun += run.seconds;
         }
     }
     if let Some(link) = report.link_bytes_per_s() {
-        let y = scale.y(link);
+        let y = frame.y(link);
         let _ = write!(
             svg,
             "<line class=\"link\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
@@ -70,19 +80,19 @@ pub(super) fn throughput(report: &Report, set: &SetReport) -> String {
     svg
 }
 
-/// Converts seconds and bytes per second to coordinates.
-struct Scale {
-    seconds: f64,
-    top: f64,
+/// The axes: seconds, and megabytes per second.
+struct Frame {
+    x: Scale,
+    y: Scale,
 }
 
-impl Scale {
+impl Frame {
     fn x(&self, seconds: f64) -> f64 {
-        LEFT + (WIDTH - LEFT - RIGHT) * (seconds / self.seconds).min(1.0)
+        self.x.place(seconds).unwrap_or(LEFT)
     }
 
     fn y(&self, bytes_per_s: f64) -> f64 {
-        HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (bytes_per_s / self.top).min(1.0)
+        self.y.place(bytes_per_s / 1e6).unwrap_or(HEIGHT - BOTTOM)
     }
 }
 
@@ -111,26 +121,9 @@ fn rate(samples: &[Sample], share: usize) -> (f64, f64, f64) {
     (seconds, sum(|t| t.read_bytes), sum(|t| t.written_bytes))
 }
 
-fn axes(svg: &mut String, scale: &Scale) {
-    for step in nice_steps(scale.top / 1e6) {
-        let y = scale.y(step * 1e6);
-        let _ = write!(
-            svg,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{step}</text>",
-            WIDTH - RIGHT,
-            LEFT - 8.0,
-            y + 4.0,
-        );
-    }
-    for step in nice_steps(scale.seconds) {
-        let _ = write!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{step} s</text>",
-            scale.x(step),
-            HEIGHT - 8.0,
-        );
-    }
+fn axes(svg: &mut String, frame: &Frame) {
+    draw_rows(svg, &frame.y, (LEFT, WIDTH - RIGHT));
+    draw_columns(svg, &frame.x, HEIGHT - 8.0, " s");
     let _ = write!(
         svg,
         "<text x=\"{:.1}\" y=\"14\" text-anchor=\"end\">MB/s</text>",
@@ -138,31 +131,15 @@ fn axes(svg: &mut String, scale: &Scale) {
     );
 }
 
-/// From 0 to `top` in four to eight round steps.
-fn nice_steps(top: f64) -> Vec<f64> {
-    let rough = top / 5.0;
-    let power = 10f64.powf(rough.log10().floor());
-    let step = [1.0, 2.0, 5.0, 10.0]
-        .into_iter()
-        .map(|n| n * power)
-        .find(|step| *step >= rough);
-    let step = step.unwrap_or(top);
-    let count = (top / step).floor() as usize;
-    // Rounded, because 3 × 0.1 would otherwise be printed with all its digits.
-    (0..=count)
-        .map(|n| (n as f64 * step * 1e6).round() / 1e6)
-        .collect()
-}
-
 fn band(
     svg: &mut String,
-    scale: &Scale,
+    frame: &Frame,
     index: usize,
     statement: &StatementReport,
     begun: f64,
     length: f64,
 ) {
-    let (from, to) = (scale.x(begun), scale.x(begun + length));
+    let (from, to) = (frame.x(begun), frame.x(begun + length));
     let shade = if index % 2 == 0 { "even" } else { "odd" };
     let _ = write!(
         svg,
@@ -204,7 +181,7 @@ impl<'a> Lines<'a> {
         }
     }
 
-    fn add(&mut self, scale: &Scale, begun: f64, samples: &[Sample], merge: usize) {
+    fn add(&mut self, frame: &Frame, begun: f64, samples: &[Sample], merge: usize) {
         for (line, share) in self.set.shares.iter().enumerate() {
             let mut from = begun;
             for (index, merged) in samples.chunks(merge).enumerate() {
@@ -216,7 +193,7 @@ impl<'a> Lines<'a> {
                 ] {
                     // Each run starts a new path; within it, each interval is a horizontal step.
                     let verb = if index == 0 { 'M' } else { 'L' };
-                    let (from, to, y) = (scale.x(from), scale.x(to), scale.y(value));
+                    let (from, to, y) = (frame.x(from), frame.x(to), frame.y(value));
                     let _ = write!(path, "{verb}{from:.1} {y:.1}H{to:.1}");
                 }
                 from = to;

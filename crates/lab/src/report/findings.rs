@@ -31,7 +31,7 @@ pub struct Findings {
     pub tables: Vec<Table>,
     /// Plots for people.
     pub plots: Vec<Plot>,
-    /// Breakdown of an operation's time, if the profile provides one.
+    /// Breakdown of an operation's time for programs, if the profile provides one; its table is among the tables.
     pub layers: Option<Layers>,
     /// Every sample.
     pub figures: Value,
@@ -263,12 +263,6 @@ impl Findings {
         json
     }
 
-    /// All tables, with that of the layers first.
-    pub(crate) fn all_tables(&self) -> Vec<Table> {
-        let layers = self.layers.as_ref().map(Layers::table);
-        layers.into_iter().chain(self.tables.clone()).collect()
-    }
-
     /// The answer, the advice and the tables, for a terminal.
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -276,9 +270,9 @@ impl Findings {
             let _ = writeln!(out, "{key}: {value}");
         }
         let _ = writeln!(out, "{} on {}", self.profile, self.on.join(", "));
-        for table in self.all_tables() {
+        for table in &self.tables {
             let _ = writeln!(out, "\n{}", table.title);
-            write_table(&mut out, &table);
+            write_table(&mut out, table);
         }
         if !self.notes.is_empty() {
             let _ = writeln!(out);

@@ -2,11 +2,13 @@
 //! for programs, and one HTML page for people. [`Report`] is the demo's experiment; [`Findings`] is for a
 //! profile or a comparison.
 
+mod axes;
 mod bars;
 mod chart;
 mod findings;
 mod html;
 mod json;
+mod number;
 mod page;
 mod plot;
 mod table;
@@ -19,8 +21,8 @@ pub(crate) use findings::{
 };
 pub use html::html;
 pub use json::json;
+pub(crate) use number::{grouped, short};
 pub use page::page;
-pub(crate) use plot::short;
 pub use table::table;
 
 use crate::statements::{Kind, Statement, Traffic, score_s};
@@ -207,17 +209,4 @@ pub(crate) fn link_text(bits_per_s: u64) -> String {
     } else {
         format!("{} Mbit/s", giga * 1e3)
     }
-}
-
-/// Formats a number with thousands separators: "1,250,000".
-pub(crate) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }

@@ -4,9 +4,11 @@
 use std::fmt::Write;
 
 use super::{
+    axes::{Scale, draw_columns, draw_rows},
     bars,
-    findings::{Axis, Line, Marks, Plot},
+    findings::{Line, Marks, Plot},
     html::escaped,
+    number::short,
 };
 
 pub(super) const WIDTH: f64 = 1040.0;
@@ -75,85 +77,6 @@ pub(super) fn svg(plot: &Plot) -> String {
     out
 }
 
-/// Converts values to coordinates on one axis.
-pub(super) struct Scale {
-    from: f64,
-    to: f64,
-    is_logarithmic: bool,
-    /// The coordinates of `from` and `to`.
-    ends: (f64, f64),
-}
-
-impl Scale {
-    fn new(axis: &Axis, values: impl Iterator<Item = f64> + Clone, ends: (f64, f64)) -> Scale {
-        let is_logarithmic = axis.is_logarithmic;
-        let values = values.filter(|value| value.is_finite() && (!is_logarithmic || *value > 0.0));
-        let least = values.clone().fold(f64::INFINITY, f64::min);
-        let most = values.fold(f64::NEG_INFINITY, f64::max);
-        let (from, to) = match (least <= most, is_logarithmic) {
-            (false, _) => (1.0, 10.0),
-            (true, true) if most <= least => (least / 2.0, most * 2.0),
-            (true, true) => (least, most),
-            (true, false) => (0.0, if most > 0.0 { most * 1.08 } else { 1.0 }),
-        };
-        Scale {
-            from,
-            to,
-            is_logarithmic,
-            ends,
-        }
-    }
-
-    /// From zero to `to`, without a margin.
-    pub(super) fn exact(to: f64, axis: &Axis, ends: (f64, f64)) -> Scale {
-        Scale {
-            to: if to > 0.0 { to } else { 1.0 },
-            ..Scale::new(axis, [to].into_iter(), ends)
-        }
-    }
-
-    pub(super) fn place(&self, value: f64) -> Option<f64> {
-        if !value.is_finite() || (self.is_logarithmic && value <= 0.0) {
-            return None;
-        }
-        let of = |value: f64| match self.is_logarithmic {
-            true => value.ln(),
-            false => value,
-        };
-        let part = (of(value) - of(self.from)) / (of(self.to) - of(self.from));
-        Some(self.ends.0 + (self.ends.1 - self.ends.0) * part.clamp(0.0, 1.0))
-    }
-
-    /// Round values for the grid.
-    pub(super) fn ticks(&self) -> Vec<f64> {
-        if self.is_logarithmic {
-            let decades = (self.to / self.from).log10();
-            let steps: &[f64] = if decades > 2.5 {
-                &[1.0]
-            } else {
-                &[1.0, 2.0, 5.0]
-            };
-            let first = self.from.log10().floor() as i32;
-            let last = self.to.log10().ceil() as i32;
-            let all =
-                (first..=last).flat_map(|power| steps.iter().map(move |s| s * 10f64.powi(power)));
-            return all
-                .filter(|tick| (self.from..=self.to).contains(tick))
-                .collect();
-        }
-        let rough = (self.to - self.from) / 5.0;
-        let power = 10f64.powf(rough.log10().floor());
-        let step = [1.0, 2.0, 5.0, 10.0].map(|n| n * power);
-        let step = step
-            .into_iter()
-            .find(|step| *step >= rough)
-            .unwrap_or(rough);
-        (0..=(self.to / step) as i32)
-            .map(|n| f64::from(n) * step)
-            .collect()
-    }
-}
-
 fn draw_lines(out: &mut String, plot: &Plot, lines: &[Line]) {
     let points = || lines.iter().flat_map(|line| line.points.iter());
     let x = Scale::new(
@@ -166,27 +89,8 @@ fn draw_lines(out: &mut String, plot: &Plot, lines: &[Line]) {
         points().map(|point| point.1),
         (HEIGHT - BOTTOM, TOP),
     );
-    for tick in y.ticks() {
-        let Some(at) = y.place(tick) else { continue };
-        let _ = write!(
-            out,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{:.1}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            WIDTH - RIGHT,
-            LEFT - 8.0,
-            at + 4.0,
-            short(tick),
-        );
-    }
-    for tick in x.ticks() {
-        let Some(at) = x.place(tick) else { continue };
-        let _ = write!(
-            out,
-            "<text x=\"{at:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
-            HEIGHT - BOTTOM + 18.0,
-            short(tick),
-        );
-    }
+    draw_rows(out, &y, (LEFT, WIDTH - RIGHT));
+    draw_columns(out, &x, HEIGHT - BOTTOM + 18.0, "");
     for (index, line) in lines.iter().enumerate() {
         let mut path = String::new();
         let mut marks = String::new();
@@ -274,24 +178,5 @@ fn draw_field(
                 }
             };
         }
-    }
-}
-
-/// Formats a number briefly: 1,234 or 12.3 or 0.123.
-pub(crate) fn short(value: f64) -> String {
-    match value.abs() {
-        0.0 => "0".into(),
-        size if size >= 1000.0 => super::grouped(value.round() as u64),
-        size if size >= 100.0 => format!("{value:.0}"),
-        size if size >= 10.0 => trimmed(format!("{value:.1}")),
-        size if size >= 0.1 => trimmed(format!("{value:.2}")),
-        _ => trimmed(format!("{value:.4}")),
-    }
-}
-
-fn trimmed(text: String) -> String {
-    match text.contains('.') {
-        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
-        false => text,
     }
 }

@@ -1,4 +1,4 @@
-//! PRE-FETCH (10), (16) (SBC-3 5.9, 5.10). The volume decides by itself what to cache, so nothing is fetched. GOOD is
+//! PRE-FETCH (10), (16) (SBC-3 5.8, 5.9). The volume decides by itself what to cache, so nothing is fetched. GOOD is
 //! then the status the standard requires: not all blocks are in the cache (CONDITION MET would claim that they are).
 
 use super::Command;

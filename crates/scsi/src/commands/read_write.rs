@@ -1,5 +1,5 @@
 //! READ and WRITE (6), (10), (12), (16) (SBC-3 5.11 to 5.13 and 5.33 to 5.35; the 6-byte forms are from SBC-2), and
-//! ORWRITE (16) (SBC-3 5.6), which has the layout of a WRITE.
+//! ORWRITE (16) (SBC-3 5.5), which has the layout of a WRITE.
 
 use super::Command;
 use crate::action::{Action, Ending};

@@ -1,4 +1,4 @@
-//! PERSISTENT RESERVE IN (SPC-4 6.14): READ KEYS, READ RESERVATION, REPORT CAPABILITIES and READ FULL STATUS.
+//! PERSISTENT RESERVE IN (SPC-4 6.15): READ KEYS, READ RESERVATION, REPORT CAPABILITIES and READ FULL STATUS.
 
 use super::{Command, reply};
 use crate::action::Action;
@@ -92,7 +92,7 @@ impl ReserveIn {
     }
 }
 
-/// REPORT CAPABILITIES (SPC-4 6.14.4).
+/// REPORT CAPABILITIES (SPC-4 6.15.4).
 fn capabilities(aptpl: bool) -> Vec<u8> {
     const CRH: u8 = 0x10;
     const SIP_C: u8 = 0x08;

@@ -1,4 +1,4 @@
-//! PERSISTENT RESERVE OUT (SPC-4 6.15): parses the parameter list and applies it to the reservations.
+//! PERSISTENT RESERVE OUT (SPC-4 6.16): parses the parameter list and applies it to the reservations.
 
 use std::collections::BTreeSet;
 
@@ -161,7 +161,7 @@ impl Request {
         }
     }
 
-    /// REGISTER and REGISTER AND IGNORE EXISTING KEY (SPC-4 5.12.7, tables 47 and 48). SPEC_I_PT names further
+    /// REGISTER and REGISTER AND IGNORE EXISTING KEY (SPC-4 5.13.7). SPEC_I_PT names further
     /// initiator ports, none of which may already be registered. ALL_TG_PT means all ports of this target device,
     /// because a volume has one logical unit for each target that serves it.
     fn register(
@@ -221,7 +221,7 @@ fn dedup(names: Vec<NexusName>) -> Vec<NexusName> {
         .collect()
 }
 
-/// The parameter list (SPC-4 6.15.3, 6.15.4).
+/// The parameter list (SPC-4 6.16.3, 6.16.4).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct List {
     key: u64,

@@ -1,6 +1,6 @@
 //! RESERVE (6) and RELEASE (6) (SPC-2 7.21, 7.16): reserves the whole unit for one nexus until it releases the unit
 //! or is lost. If there are persistent registrations, they do nothing for a registrant and are refused to others
-//! (SPC-4 5.12.3, compatible reservation handling: CRH).
+//! (SPC-4 5.13.3, compatible reservation handling: CRH).
 
 use super::Command;
 use crate::action::{Action, Ending};

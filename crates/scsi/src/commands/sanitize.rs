@@ -1,4 +1,4 @@
-//! SANITIZE (SBC-3 5.30, 4.11): OVERWRITE, BLOCK ERASE if discarded blocks read as zeroes, and EXIT FAILURE MODE.
+//! SANITIZE (SBC-3 5.24, 4.11): OVERWRITE, BLOCK ERASE if discarded blocks read as zeroes, and EXIT FAILURE MODE.
 //! CRYPTOGRAPHIC ERASE is not supported, because there is no key to change.
 //!
 //! A sanitize belongs to the unit, not to its command: aborts, resets and nexus losses leave it running, and until it
@@ -219,7 +219,7 @@ pub(crate) fn can_erase(shape: &Shape) -> bool {
         .is_some_and(|discard| discard.zeroes_after_discard)
 }
 
-/// The parameter list of OVERWRITE (SBC-3 5.30.2.2).
+/// The parameter list of OVERWRITE (SBC-3 5.24.2.2).
 fn parse(shape: &Shape, list: &[u8]) -> Result<Overwrite, Sense> {
     const INVERT: u8 = 0x80;
     const COUNT: u8 = 0x1F;

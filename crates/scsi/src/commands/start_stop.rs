@@ -1,4 +1,4 @@
-//! START STOP UNIT (SBC-3 5.25) and PREVENT ALLOW MEDIUM REMOVAL (SPC-4 6.16; SBC-3 5.8). No disk here spins:
+//! START STOP UNIT (SBC-3 5.25) and PREVENT ALLOW MEDIUM REMOVAL (SBC-3 5.10). No disk here spins:
 //! stopping flushes, and power conditions are accepted without effect. Ejecting a removable disk flushes it, and it
 //! counts as ejected until it is loaded again, unless an initiator prevents removal. A fixed disk refuses LOEJ.
 

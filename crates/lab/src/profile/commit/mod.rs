@@ -376,7 +376,7 @@ impl Experiment for Commit {
             answer: answer(&waits, all.len()),
             advice: advice.collect(),
             notes,
-            tables: vec![waited_for(&waits), by_node, published()],
+            tables: vec![across.table(), waited_for(&waits), by_node, published()],
             plots,
             figures: json!({
                 "commits": all.len(),

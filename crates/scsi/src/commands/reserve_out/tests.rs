@@ -58,7 +58,7 @@ fn a_move_without_a_reservation_is_a_wrong_service_action() {
     list.extend(port);
     let len = list.len() as u32;
     let ending = settle(&mut unit, NEXUS, &cdb(7, 0, len), &list);
-    // SPC-4 5.12.8
+    // SPC-4 5.13.8
     assert_eq!(ending, Ending::check(Sense::invalid_cdb_field(1, Some(4))));
 }
 

@@ -67,7 +67,7 @@ pub(super) fn read_capacity_16(allocation_len: u32) -> Cdb {
     long(opcode::SERVICE_ACTION_IN_16, action, 0, allocation_len)
 }
 
-/// MODE SENSE (6) for a page's current values (SPC-4 6.11), without block descriptors.
+/// MODE SENSE (6) for a page's current values (SPC-4 6.13), without block descriptors.
 pub(super) fn mode_sense_6(page: u8, allocation_len: u8) -> Cdb {
     const DISABLE_BLOCK_DESCRIPTORS: u8 = 0x08;
     cdb([
@@ -125,7 +125,7 @@ pub(super) fn report_target_port_groups(allocation_len: u32) -> Cdb {
     cdb([0xa3, SERVICE_ACTION, 0, 0, 0, 0, a, b, c, d, 0, 0])
 }
 
-/// PERSISTENT RESERVE IN (SPC-4 6.14).
+/// PERSISTENT RESERVE IN (SPC-4 6.15).
 pub(super) fn persistent_reserve_in(service_action: u8, allocation_len: u16) -> Cdb {
     let [high, low] = allocation_len.to_be_bytes();
     cdb([
@@ -142,7 +142,7 @@ pub(super) fn persistent_reserve_in(service_action: u8, allocation_len: u16) -> 
     ])
 }
 
-/// PERSISTENT RESERVE OUT with its parameter list (SPC-4 6.15).
+/// PERSISTENT RESERVE OUT with its parameter list (SPC-4 6.16).
 pub(super) struct ReserveOut {
     pub(super) cdb: Cdb,
     pub(super) list: [u8; 24],

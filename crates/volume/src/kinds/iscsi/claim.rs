@@ -1,7 +1,7 @@
 //! The claim on a remote disk: a mark on the disk that says who owns it, and a fence at the target that keeps
 //! everyone else out. Both live with the disk, so every path to it and every daemon sees them.
 //!
-//! The fence is a persistent reservation, Exclusive Access - Registrants Only (SPC-4 5.12), under a key derived from
+//! The fence is a persistent reservation, Exclusive Access - Registrants Only (SPC-4 5.13), under a key derived from
 //! this claim. RESERVE arbitrates between two initiators that arrive at once. Any registrant may read, so an
 //! initiator that finds a reservation registers, reads the mark, and backs off if the owner may be alive. A
 //! reservation is attributed to a dead owner only if its key matches the mark; any other key belongs to an initiator
@@ -106,7 +106,7 @@ impl Unit {
         let claim = claim.clone();
         spawn(watch(Rc::downgrade(self), claim.clone()));
         self.claimed.held.replace(Some(Held { claim, is_fenced }));
-        // Registrations are per I_T nexus (SPC-4 5.12.7).
+        // Registrations are per I_T nexus (SPC-4 5.13.7).
         for other in self.paths.usable() {
             if let Err(error) = self.establish_claim(&other).await {
                 self.claimed.check()?;
@@ -249,7 +249,7 @@ impl Unit {
             self.unregister(nexus, claim).await;
             return Err(refused);
         }
-        // It was this nexus's own, from before a restart, and has the new key now (SPC-4 5.12.7).
+        // It was this nexus's own, from before a restart, and has the new key now (SPC-4 5.13.7).
         if self.is_reserved(nexus, claim).await? {
             return Ok(Step::Reserved);
         }
@@ -525,7 +525,7 @@ impl Unit {
     }
 
     /// With APTPL the target keeps all registrations across a power loss; the last REGISTER or unregister decides for
-    /// everyone (SPC-4 5.12.6). Some targets (tgt) have no APTPL.
+    /// everyone (SPC-4 5.13.5). Some targets (tgt) have no APTPL.
     async fn reserve_out_with_aptpl(
         &self,
         nexus: &Rc<Nexus>,

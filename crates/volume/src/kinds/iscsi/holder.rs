@@ -47,7 +47,7 @@ impl Unit {
     }
 }
 
-/// The initiator port that holds the reservation, from the data of READ FULL STATUS (SPC-4 6.14.5).
+/// The initiator port that holds the reservation, from the data of READ FULL STATUS (SPC-4 6.15.5).
 fn holder_of(data: &[u8]) -> Option<String> {
     const HEADER_BYTES: usize = 8;
     const DESCRIPTOR_BYTES: usize = 24;

@@ -13,7 +13,7 @@ use super::{Answer, BLOCK_BYTES, Group};
 /// Whom a reservation for registrants lets in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LetsIn {
-    /// Every I_T nexus that is registered (SPC-4 5.12).
+    /// Every I_T nexus that is registered (SPC-4 5.13).
     Registrants,
     /// The same, but of the initiator that holds it, and in its portal group, that initiator port alone.
     HoldingPort,

@@ -2,8 +2,11 @@
 //! finds the knee, beyond which more outstanding I/Os only wait, checks the counted queue against Little's
 //! law, and shows the effect of an adapter's limits.
 
+mod advice;
+
 use std::collections::BTreeMap;
 
+use advice::{Advice, of_adapters, of_knee};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use volume::config::{Size, Time};
@@ -25,8 +28,6 @@ use crate::{
 
 /// Throughput within this fraction of the maximum counts as equally good.
 const AS_GOOD: f64 = 0.95;
-/// An adapter faster by this factor is better by more than noise.
-const BETTER: f64 = 1.25;
 /// The generator may be late by this fraction of the latency it measures.
 const LATE_MAX: f64 = 0.25;
 /// Little's law holds if both sides differ by at most this fraction.
@@ -94,6 +95,22 @@ type Sweep = BTreeMap<usize, Vec<Figures>>;
 
 /// Where the time of I/Os went, by the number outstanding; from the first run of each.
 type Ways = BTreeMap<usize, Vec<IoSpent>>;
+
+/// All runs behind an adapter.
+struct Behind<'a> {
+    adapter: &'a NamedAdapter,
+    steps: Vec<Step>,
+}
+
+impl Behind<'_> {
+    fn of_each(&self, of: fn(&Figures) -> f64) -> Vec<f64> {
+        self.steps.iter().map(|step| of(&step.figures)).collect()
+    }
+
+    fn median(&self, of: fn(&Figures) -> f64) -> f64 {
+        Median::of(&self.of_each(of)).median
+    }
+}
 
 /// Where the time of one I/O went.
 #[derive(Clone, Copy, Debug)]
@@ -206,24 +223,32 @@ impl Queue {
         Ok(steps)
     }
 
+    /// Alternates between the adapters, so that each round is a pair.
     fn behind_adapters<'a>(
         &'a self,
         runner: &mut Runner<'_>,
         luns: &[Lun],
-    ) -> Result<Vec<(&'a NamedAdapter, Step)>> {
-        let mut steps = Vec::new();
-        for adapter in &self.adapters {
-            let workload = Workload {
-                adapter: Some(Adapter {
-                    per_lun: adapter.per_lun,
-                    total: adapter.total,
-                }),
-                ..self.closed(self.adapter_outstanding)
-            };
-            let step = runner.load(&adapter.name, luns, &workload, self.time.duration())?;
-            steps.extend(step.map(|step| (adapter, step)));
+    ) -> Result<Vec<Behind<'a>>> {
+        let behind = |adapter| Behind {
+            adapter,
+            steps: Vec::new(),
+        };
+        let mut all: Vec<Behind<'_>> = self.adapters.iter().map(behind).collect();
+        for _ in 0..self.rounds {
+            for Behind { adapter, steps } in &mut all {
+                let workload = Workload {
+                    adapter: Some(Adapter {
+                        per_lun: adapter.per_lun,
+                        total: adapter.total,
+                    }),
+                    ..self.closed(self.adapter_outstanding)
+                };
+                let step = runner.load(&adapter.name, luns, &workload, self.time.duration())?;
+                steps.extend(step);
+            }
         }
-        Ok(steps)
+        all.retain(|behind| !behind.steps.is_empty());
+        Ok(all)
     }
 }
 
@@ -243,7 +268,8 @@ impl Experiment for Queue {
 
     fn steps(&self) -> usize {
         let sweep = (self.outstanding.len() + 1) * self.rounds.max(1);
-        sweep + self.rates_percent.len() + self.rates.len() + self.adapters.len()
+        let adapters = self.adapters.len() * self.rounds.max(1);
+        sweep + self.rates_percent.len() + self.rates.len() + adapters
     }
 
     fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
@@ -270,10 +296,11 @@ impl Experiment for Queue {
                     "run": step.figures,
                     "series": step.done.series,
                 })).collect::<Vec<_>>(),
-                "adapters": adapters.iter().map(|(adapter, step)| json!({
+                "adapters": adapters.iter().map(|Behind { adapter, steps }| json!({
                     "adapter": adapter,
-                    "run": step.figures,
-                    "series": step.done.series,
+                    "run": steps[0].figures,
+                    "runs": steps.iter().map(|step| &step.figures).collect::<Vec<_>>(),
+                    "series": steps[0].done.series,
                 })).collect::<Vec<_>>(),
             }),
             ..Findings::default()
@@ -288,7 +315,9 @@ impl Experiment for Queue {
         // Beyond the knee only the waiting grows.
         let at = knee.map_or(0, |knee| knee.outstanding);
         if let Some(spent) = ways.get(&at).filter(|spent| !spent.is_empty()) {
-            findings.layers = Some(across(spent));
+            let layers = across(spent);
+            findings.tables.insert(0, layers.table());
+            findings.layers = Some(layers);
             let told = layers::notes(spent.iter().map(|io| io.way));
             findings.notes.extend(told);
             findings
@@ -297,10 +326,20 @@ impl Experiment for Queue {
         }
         findings.notes.extend(little(&sweep));
         findings.notes.extend(late(&rates));
-        findings
-            .advice
-            .extend(advice_of_knee(knee.as_ref(), &sweep));
-        findings.advice.extend(advice_of_adapters(&adapters));
+        let adapters: Vec<_> = adapters
+            .iter()
+            .map(|behind| {
+                let name = behind.adapter.name.as_str();
+                (name, behind.of_each(|run| run.iops))
+            })
+            .collect();
+        for advice in [of_knee(knee.as_ref(), &sweep), of_adapters(&adapters)] {
+            match advice {
+                Some(Advice::Change(text)) => findings.advice.push(text),
+                Some(Advice::Nothing(text)) => findings.notes.push(text),
+                None => {}
+            }
+        }
         let view = runner.targets.first().and_then(|target| target.view());
         let stripe = view.as_ref().and_then(Stripe::of);
         let split = stripe.and_then(|stripe| stripe.advice(self.block, self.order, at));
@@ -389,54 +428,6 @@ fn answer(knee: Option<&Knee>, tried: usize) -> String {
              second at {time} µs each; the knee is not reached."
         ),
     }
-}
-
-/// The advice that follows from the knee, if latency beyond it is clearly higher.
-fn advice_of_knee(knee: Option<&Knee>, sweep: &Sweep) -> Option<String> {
-    let knee = knee.filter(|knee| knee.is_passed)?;
-    let (last, runs) = sweep.last_key_value()?;
-    let (iops, mean_us) = (
-        median(runs, |run| run.iops),
-        median(runs, |run| run.mean_us),
-    );
-    let doubt = match runs.len() {
-        0 | 1 => " (one round: run it without --quick before you act on it)".into(),
-        rounds => format!(" (medians of {rounds} rounds)"),
-    };
-    (mean_us > 1.5 * knee.mean_us).then(|| {
-        format!(
-            "beyond {} outstanding throughput does not grow ({} I/Os a second there, {} with {last}), \
-             and each I/O takes {} µs instead of {}: limit the initiator to {} outstanding{doubt}",
-            knee.outstanding,
-            short(knee.iops),
-            short(iops),
-            short(mean_us),
-            short(knee.mean_us),
-            knee.outstanding,
-        )
-    })
-}
-
-/// The advice that follows from the adapters, if one is clearly better.
-fn advice_of_adapters(adapters: &[(&NamedAdapter, Step)]) -> Option<String> {
-    let by_iops = |a: &&(&NamedAdapter, Step), b: &&(&NamedAdapter, Step)| {
-        a.1.figures.iops.total_cmp(&b.1.figures.iops)
-    };
-    let (least, less) = adapters.iter().min_by(by_iops)?;
-    let (most, more) = adapters.iter().max_by(by_iops)?;
-    let (less, more) = (&less.figures, &more.figures);
-    (more.iops > BETTER * less.iops).then(|| {
-        format!(
-            "an adapter with {} does {} I/Os a second, one with {} does {} ({:.2}×): set the adapter's \
-             limits to {} (one run of each: run it again before you act on it)",
-            least.name,
-            short(less.iops),
-            most.name,
-            short(more.iops),
-            more.iops / less.iops,
-            most.name,
-        )
-    })
 }
 
 /// Whether the counted queue agrees with Little's law.
@@ -601,10 +592,10 @@ fn queue_plot(rates: &[(u64, f64, Step)]) -> Plot {
     }
 }
 
-fn adapters_table(adapters: &[(&NamedAdapter, Step)]) -> Table {
+fn adapters_table(adapters: &[Behind<'_>]) -> Table {
     let mut table = Table::new(
         "Behind an adapter",
-        "I/Os beyond the adapter's limits wait in front of it. Times in microseconds.",
+        "I/Os beyond the adapter's limits wait in front of it. Medians of all rounds; times in microseconds.",
         &[
             "adapter",
             "I/Os/s",
@@ -614,14 +605,15 @@ fn adapters_table(adapters: &[(&NamedAdapter, Step)]) -> Table {
             "99 % µs",
         ],
     );
-    for (adapter, Step { figures, .. }) in adapters {
+    for behind in adapters {
+        let figure = |of: fn(&Figures) -> f64| short(behind.median(of));
         table.rows.push(vec![
-            adapter.name.clone(),
-            short(figures.iops),
-            short(figures.mean_us),
-            short((figures.mean_us - figures.volume_us).max(0.0)),
-            short(figures.volume_us),
-            short(figures.p99_us),
+            behind.adapter.name.clone(),
+            figure(|run| run.iops),
+            figure(|run| run.mean_us),
+            figure(|run| (run.mean_us - run.volume_us).max(0.0)),
+            figure(|run| run.volume_us),
+            figure(|run| run.p99_us),
         ]);
     }
     table
@@ -632,7 +624,7 @@ mod tests {
     use super::*;
     use crate::machine::Cpu;
 
-    fn run(outstanding: f64, iops: f64) -> Figures {
+    pub(super) fn run(outstanding: f64, iops: f64) -> Figures {
         let mean_us = outstanding / iops * 1e6;
         Figures {
             iops,
@@ -658,7 +650,7 @@ mod tests {
     }
 
     /// A disk that takes a millisecond per I/O and completes at most `most` per second.
-    fn sweep(most: f64) -> Sweep {
+    pub(super) fn sweep(most: f64) -> Sweep {
         let numbers = (0..=10).map(|power| 1_usize << power).chain([48]);
         numbers
             .map(|n| (n, vec![run(n as f64, (1000.0 * n as f64).min(most))]))
@@ -671,21 +663,15 @@ mod tests {
         assert_eq!((found.outstanding, found.is_passed), (48, true));
         let told = answer(Some(&found), 12);
         assert!(told.contains("48 outstanding: 48,000 I/Os"), "{told}");
-        let advice = advice_of_knee(Some(&found), &sweep(48_000.0)).expect("some");
-        assert!(
-            advice.starts_with("beyond 48 outstanding throughput does not grow"),
-            "{advice}"
-        );
     }
 
     #[test]
-    fn a_disk_that_grows_to_the_end_gets_no_advice() {
+    fn a_disk_that_grows_to_the_end_has_no_knee() {
         let sweep = sweep(f64::INFINITY);
         let found = knee(&sweep).expect("a point");
         assert_eq!((found.outstanding, found.is_passed), (1024, false));
         assert!(answer(Some(&found), 12).contains("the knee is not reached"));
         assert!(answer(Some(&found), 1).contains("is not known"));
-        assert_eq!(advice_of_knee(Some(&found), &sweep), None);
         assert_eq!(knee(&Sweep::new()), None);
     }
 

@@ -1,8 +1,11 @@
 //! `oltp`: a fixed number of transactions on a database server, alternating between several disks. It reports
 //! transactions per minute, and their cost in processor time on the database's side and on the target's.
 
+mod layers;
+
 use std::time::Duration;
 
+use layers::{Breakdown, Spent};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use volume::config::Size;
@@ -73,6 +76,9 @@ struct Round {
     #[serde(default)]
     load_cpu_us: f64,
     ios: Option<f64>,
+    /// Where the time went.
+    #[serde(default)]
+    spent: Spent,
 }
 
 /// All rounds on one disk.
@@ -117,6 +123,7 @@ impl Oltp {
         // Of this program's children, only sysbench exits meanwhile.
         let of_load = || ended_ns(std::process::id());
         server.go_on();
+        let counted = stack.counted(runner.pid);
         let before = (
             machine_ns(),
             server.cpu_ns(),
@@ -136,11 +143,13 @@ impl Oltp {
             stack.ios(),
             of_load(),
         );
+        let counted = [counted, stack.counted(runner.pid)];
         server.pause();
         let Some(ran) = ran? else {
             return Ok(None);
         };
         let transactions = ran.transactions.max(1) as f64;
+        let connections_us = 1e6 * ran.seconds * f64::from(self.threads);
         let us = |after: u64, before: u64| after.saturating_sub(before) as f64 / 1e3 / transactions;
         let us_if = |after: Option<u64>, before: Option<u64>| Some(us(after?, before?));
         Ok(Some(Round {
@@ -156,6 +165,7 @@ impl Oltp {
                 .4
                 .zip(before.4)
                 .map(|(after, before)| after.saturating_sub(before) as f64 / transactions),
+            spent: Spent::of(connections_us, transactions, &counted[0], &counted[1]),
         }))
     }
 }
@@ -288,16 +298,56 @@ impl Oltp {
                     ),
                 ]
             });
+        let scaled = measured
+            .iter()
+            .filter(|m| m.rounds.iter().any(|r| r.spent.is_scaled));
+        notes.extend(scaled.map(|m| {
+            format!(
+                "{}: more requests ran at a time than there are connections, for background writes; their \
+                 layers are scaled down to the time of the connections",
+                m.name
+            )
+        }));
+        let breakdowns = measured.iter().map(|m| {
+            let spent = m.rounds.iter().map(|round| &round.spent);
+            Breakdown::of(spent).map(|breakdown| (m.name.as_str(), breakdown))
+        });
+        let breakdowns: Vec<_> = breakdowns.collect();
+        let known = || breakdowns.iter().flatten();
+        let divided = || known().filter(|(_, breakdown)| breakdown.is_divided());
+        let sites = measured.iter().zip(&breakdowns).map(|(m, breakdown)| {
+            let mut site = json!(m);
+            if let Some((_, breakdown)) = breakdown {
+                site["total"] = json!(breakdown.layers.total);
+                site["layers"] = json!(breakdown.layers.layers);
+            }
+            site
+        });
+        let sites: Vec<_> = sites.collect();
+        let mut tables = vec![table(measured)];
+        tables.extend(known().map(|(name, breakdown)| breakdown.table(name)));
+        tables.push(published());
+        let mut plots = vec![plot(measured)];
+        if divided().next().is_some() {
+            plots.push(layers::plot(
+                divided().map(|(name, breakdown)| (*name, breakdown)),
+            ));
+        }
+        // The first whose storage shows most of itself.
+        let shown = known()
+            .rev()
+            .max_by_key(|(_, breakdown)| breakdown.layers.layers.len());
         Findings {
             answer: answer(measured, self.database),
             scores: scores.collect(),
             notes,
-            tables: vec![table(measured), published()],
-            plots: vec![plot(measured)],
+            tables,
+            plots,
+            layers: shown.map(|(_, breakdown)| breakdown.layers.clone()),
             figures: json!({
                 "database": self.database.name(),
                 "transactions": self.transactions,
-                "sites": measured,
+                "sites": sites,
             }),
             ..Findings::default()
         }
