@@ -3,10 +3,17 @@
 
 use std::{
     io::{self, ErrorKind},
+    pin::pin,
     rc::Rc,
 };
 
-use engine::{Buf, net::FramedReader, spend, time};
+use engine::{
+    Buf,
+    net::FramedReader,
+    spend,
+    task::{self, Either},
+    time,
+};
 use nbd::{Command, Event, Received};
 
 use crate::{
@@ -167,7 +174,12 @@ async fn take_request(
         return Ok(());
     };
     let len = len as usize;
-    let permits = nexus.memory.take(len).await;
+    let over = pin!(connection.over());
+    let permits = match task::either(over, nexus.memory.take(len)).await {
+        // Requests that wait for memory, too, end only once the nexus leaves.
+        Either::One(()) => return Ok(()),
+        Either::Other(permits) => permits,
+    };
     connection.receiving_bytes.set(Some(permits.amount()));
     let (result, data) = reader.read_into(Buf::new(len), 0..len).await;
     connection.receiving_bytes.set(None);
