@@ -1,6 +1,6 @@
 //! Which lanes handle requests. The kernel would wake them in turn, so with one request at a time each would go to the
 //! lane that had slept longest, and from there to the volume's home. Also checks that a lane rests only when no request
-//! is left for which it alone was woken.
+//! is left for which it alone was woken, and that none rests while the first is full of requests that do not end.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -8,9 +8,11 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use harness::directory::Directory;
 use harness::process::Daemon;
+use harness::sanstone::call;
 
-use crate::attached::{Attached, can_attach};
+use crate::attached::{Attached, LONG, can_attach, text};
 
 /// Requests, one at a time.
 const READS: u64 = 4000;
@@ -106,4 +108,56 @@ fn every_request_of_a_burst_is_answered() {
         answered.expect("a request got no answer, with nobody there to ask for more");
     }
     attached.stop();
+}
+
+#[test]
+fn requests_that_hang_on_the_first_lane_hold_up_no_others() {
+    const MIB: u64 = 1 << 20;
+    /// The length of the first child without its superblock.
+    const QUICK_AT: u64 = 15 * MIB;
+    if !can_attach() {
+        return;
+    }
+    let slow = Attached::start("[volume.db]\nram = { size = \"16MiB\" }\n");
+    // Two of the longest writes use up a lane's memory. That is too few requests for the first lane to call the other.
+    let table = format!(
+        "lanes = 2\nmemory = \"32MiB\"\n[limits]\ntransfer = \"1280KiB\"\n\
+         [volume.db.concat]\nof = [\n{{ file = {{ path = \"{}\", cache = \"direct\" }} }},\n\
+         {{ file = {{ path = \"quick.img\", size = \"16MiB\" }} }},\n]\n",
+        text(&slow.path)
+    );
+    let directory = Directory::new();
+    let configuration = directory.write("sanstone.toml", &table);
+    call(&["volume", "create", "-c", text(&configuration), "db"]).success();
+    let attached = Attached::start_in(directory, &table, &[]);
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&attached.path);
+    let file = Arc::new(file.expect("it can be opened"));
+    let read = |file: &fs::File, count: u64| {
+        for index in 0..count {
+            let at = QUICK_AT + index * 4096 % MIB;
+            file.read_exact_at(&mut [0; 4096], at).expect("a read");
+        }
+    };
+    // The second lane comes to rest.
+    read(&file, 100);
+    slow.daemon.stop();
+    let writers = [0, 1, 2].map(|index| {
+        let file = file.clone();
+        thread::spawn(move || file.write_all_at(&vec![7; MIB as usize], index * MIB))
+    });
+    let (done, ended) = mpsc::channel();
+    thread::spawn(move || {
+        read(&file, READS);
+        done.send(()).expect("the test waits");
+    });
+    let ended = ended.recv_timeout(LONG);
+    slow.daemon.signal("CONT");
+    ended.expect("reads wait for writes that hang");
+    for writer in writers {
+        let written = writer.join().expect("it does not panic");
+        written.expect("the file answers again");
+    }
 }

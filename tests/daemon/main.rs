@@ -24,4 +24,5 @@ mod sanitize;
 mod secrets;
 mod show;
 mod sigterm;
+mod slow;
 mod stages;

@@ -300,7 +300,7 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
                 "stripe = { of = [{ iscsi = { url = \"iscsi://10.0.1.2/iqn.x:y/0\" } }, \
                  { iscsi = { url = \"iscsi://10.0.1.2/iqn.x:y/0\" } }] }",
             ),
-            "is named twice in \"disk\", whose parts would overwrite each other; name each disk once",
+            "appears twice in \"disk\", whose parts would overwrite each other; name each disk once",
         ),
         (
             1,

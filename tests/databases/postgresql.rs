@@ -1,6 +1,6 @@
 //! PostgreSQL, from Debian's packages.
 
-use harness::database::{Database, as_nobody, give_to_nobody, kill_with_children};
+use harness::database::{Database, Server, as_nobody, give_to_nobody};
 use harness::process::Daemon;
 use harness::run::run;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,8 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(300);
 
 pub(crate) struct PostgreSql {
-    data: PathBuf,
     run: PathBuf,
-    server: Option<Daemon>,
+    server: Server,
 }
 
 /// A program of PostgreSQL: Debian keeps those of each version in a directory.
@@ -53,9 +52,8 @@ impl Database for PostgreSql {
         init.args(["-U", "postgres", "-A", "trust", "--data-checksums", "-D"]);
         run(init.arg(&data), LIMIT).success();
         let mut database = PostgreSql {
-            data,
             run: run_in.to_owned(),
-            server: None,
+            server: Server::of(data),
         };
         database.start();
         let mut create = database.reach("createdb");
@@ -65,22 +63,17 @@ impl Database for PostgreSql {
 
     fn start(&mut self) {
         let mut command = as_nobody(&pg("postgres"));
-        command.arg("-D").arg(&self.data);
+        command.arg("-D").arg(&self.server.data);
         command.args(["-c", "listen_addresses=", "-c", "shared_buffers=32MB"]);
         command.arg("-c");
         command.arg(format!("unix_socket_directories={}", self.run.display()));
         let mut server = Daemon::start(&command, self.run.join("server.log"));
         server.wait_until(|| self.answers());
-        self.server = Some(server);
+        self.server.has_started(server);
     }
 
-    fn pid(&self) -> u32 {
-        self.server.as_ref().expect("it was started").pid()
-    }
-
-    fn kill(&mut self) {
-        let mut server = self.server.take().expect("it was started");
-        kill_with_children(&mut server, &self.data);
+    fn server(&mut self) -> &mut Server {
+        &mut self.server
     }
 
     fn client(&self) -> Command {

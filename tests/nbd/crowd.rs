@@ -37,7 +37,7 @@ fn more_clients_than_there_may_be_are_refused_until_one_leaves() {
 }
 
 /// A connection that has selected the export with the oldest option (NBD_OPT_EXPORT_NAME), and received its length.
-fn client_in_transmission(attached: &Attached) -> UnixStream {
+pub(crate) fn client_in_transmission(attached: &Attached) -> UnixStream {
     let mut stream = UnixStream::connect(attached.socket()).expect("it listens");
     stream.read_exact(&mut [0; 18]).expect("a greeting");
     let flags_and_option = *b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0";

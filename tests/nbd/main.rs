@@ -1,10 +1,11 @@
 //! `sanstone attach --nbd` with third-party clients: libnbd's tools, QEMU's and fio; user mistakes; and crowds of
-//! clients.
+//! clients, hostile and slow ones.
 
 mod calls;
 mod clients;
 mod crowd;
 mod joined;
+mod slow;
 mod tls;
 
 use std::path::PathBuf;

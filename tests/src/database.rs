@@ -2,7 +2,7 @@
 
 use crate::process::{Daemon, signal};
 use crate::run::run;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -17,11 +17,18 @@ pub trait Database: Sized {
     /// Starts it and waits until it answers: after a crash, until it has recovered.
     fn start(&mut self);
 
+    /// Its server.
+    fn server(&mut self) -> &mut Server;
+
     /// Its main process.
-    fn pid(&self) -> u32;
+    fn pid(&mut self) -> u32 {
+        self.server().running().pid()
+    }
 
     /// Kills it with all its processes, without warning.
-    fn kill(&mut self);
+    fn kill(&mut self) {
+        self.server().kill();
+    }
 
     /// A client that reads SQL from its standard input and prints the rows of each result, one per line, as soon as it
     /// has them; it exits at the first error.
@@ -32,6 +39,53 @@ pub trait Database: Sized {
 
     /// Checks every table and index with the database's own checker.
     fn check(&self);
+}
+
+/// The server of a database, which may be started and killed several times.
+#[derive(Debug)]
+pub struct Server {
+    /// Its data, and the working directory of its processes.
+    pub data: PathBuf,
+    process: Option<Daemon>,
+}
+
+impl Server {
+    /// A server that has not been started yet.
+    pub fn of(data: PathBuf) -> Server {
+        Server {
+            data,
+            process: None,
+        }
+    }
+
+    /// Notes that it was started as `process`.
+    pub fn has_started(&mut self, process: Daemon) {
+        self.process = Some(process);
+    }
+
+    fn running(&mut self) -> &mut Daemon {
+        self.process.as_mut().expect("the server was started")
+    }
+
+    /// PostgreSQL's processes outlive their parent for a moment; they are found by their working directory.
+    fn kill(&mut self) {
+        let mut main = self.process.take().expect("the server was started");
+        main.signal("KILL");
+        let ended = main.wait(LIMIT);
+        ended.expect("a killed process ends, even in the middle of an I/O");
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let left = processes_in(&self.data);
+            if left.is_empty() {
+                return;
+            }
+            for pid in &left {
+                signal(*pid, "KILL");
+            }
+            assert!(Instant::now() < deadline, "processes {left:?} do not end");
+            sleep(Duration::from_millis(20));
+        }
+    }
 }
 
 /// The command, as `nobody`.
@@ -50,27 +104,8 @@ pub fn give_to_nobody(path: &Path) {
     run(command.args(["-R", "65534:65534"]).arg(path), LIMIT).success();
 }
 
-/// Kills a server and what it has started: PostgreSQL's processes outlive their parent for a moment; they are found by
-/// their working directory `data`.
-pub fn kill_with_children(server: &mut Daemon, data: &Path) {
-    server.signal("KILL");
-    let ended = server.wait(LIMIT);
-    ended.expect("who is killed ends, also in the middle of an I/O");
-    let deadline = Instant::now() + LIMIT;
-    loop {
-        let left = who_works_in(data);
-        if left.is_empty() {
-            return;
-        }
-        for pid in &left {
-            signal(*pid, "KILL");
-        }
-        assert!(Instant::now() < deadline, "{left:?} do not end");
-        sleep(Duration::from_millis(20));
-    }
-}
-
-fn who_works_in(data: &Path) -> Vec<i64> {
+/// The processes whose working directory is `data`.
+fn processes_in(data: &Path) -> Vec<i64> {
     let processes = std::fs::read_dir("/proc").expect("it is mounted").flatten();
     let works_there = processes.filter(|process| {
         let at = std::fs::read_link(process.path().join("cwd"));

@@ -1,6 +1,6 @@
 //! MariaDB, from Debian's packages.
 
-use crate::database::{Database, as_nobody, give_to_nobody, kill_with_children};
+use crate::database::{Database, Server, as_nobody, give_to_nobody};
 use crate::process::{Daemon, program};
 use crate::run::run;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,8 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// MariaDB's server, with InnoDB and durable commits.
 #[derive(Debug)]
 pub struct MariaDb {
-    data: PathBuf,
     run: PathBuf,
-    server: Option<Daemon>,
+    server: Server,
 }
 
 impl MariaDb {
@@ -35,9 +34,8 @@ impl Database for MariaDb {
         install.arg(format!("--datadir={}", data.display()));
         run(&mut install, LIMIT).success();
         let mut database = MariaDb {
-            data,
             run: run_in.to_owned(),
-            server: None,
+            server: Server::of(data),
         };
         database.start();
         let mut client = Command::new(program("mariadb", "mariadb-client"));
@@ -56,23 +54,18 @@ impl Database for MariaDb {
         ]);
         // Each commit is durable before it is acknowledged: the default, and what this is about.
         command.args(["--innodb-flush-log-at-trx-commit=1"]);
-        command.arg(format!("--datadir={}", self.data.display()));
+        command.arg(format!("--datadir={}", self.server.data.display()));
         command.arg(format!("--socket={}", self.socket().display()));
         command.arg(format!("--pid-file={}", self.run.join("pid").display()));
         let socket = self.socket();
         let _ = std::fs::remove_file(&socket);
         let mut server = Daemon::start(&command, self.run.join("server.log"));
         server.wait_for_socket(&socket);
-        self.server = Some(server);
+        self.server.has_started(server);
     }
 
-    fn pid(&self) -> u32 {
-        self.server.as_ref().expect("it was started").pid()
-    }
-
-    fn kill(&mut self) {
-        let mut server = self.server.take().expect("it was started");
-        kill_with_children(&mut server, &self.data);
+    fn server(&mut self) -> &mut Server {
+        &mut self.server
     }
 
     fn client(&self) -> Command {

@@ -1,7 +1,7 @@
 //! TCP and Unix sockets as a lane sees them. Every call hands its buffer to the reactor and gets it back.
 
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     future::{Future, poll_fn},
     io,
     net::SocketAddr,
@@ -119,9 +119,8 @@ impl Door {
     async fn accept(&self) -> io::Result<TcpStream> {
         let result = poll_fn(|cx| self.poll_accept(cx)).await;
         let raw = to_result(result)?;
-        Ok(TcpStream {
-            socket: Rc::new(with(|lane| lane.reactor().adopt(raw as i32))),
-        })
+        let socket = with(|lane| lane.reactor().adopt(raw as i32));
+        Ok(TcpStream::new(Rc::new(socket)))
     }
 
     fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<i32> {
@@ -150,9 +149,7 @@ pub struct DetachedStream {
 impl DetachedStream {
     /// Continues with the connection on the current lane.
     pub fn on_lane(self) -> TcpStream {
-        TcpStream {
-            socket: Rc::new(Handle::new(self.raw, self.keeper)),
-        }
+        TcpStream::new(Rc::new(Handle::new(self.raw, self.keeper)))
     }
 }
 
@@ -160,9 +157,24 @@ impl DetachedStream {
 #[derive(Clone, Debug)]
 pub struct TcpStream {
     socket: Rc<Handle>,
+    traffic: Rc<Traffic>,
+}
+
+/// The bytes that a connection has moved.
+#[derive(Default, Debug)]
+struct Traffic {
+    sent: Cell<u64>,
+    received: Cell<u64>,
 }
 
 impl TcpStream {
+    fn new(socket: Rc<Handle>) -> TcpStream {
+        TcpStream {
+            socket,
+            traffic: Rc::default(),
+        }
+    }
+
     /// Connects to `addr`.
     pub async fn connect(addr: SocketAddr) -> io::Result<Self> {
         TcpStream::connect_with(addr, &ConnectOptions::default()).await
@@ -180,7 +192,7 @@ impl TcpStream {
         })
         .await;
         to_result(result)?;
-        Ok(TcpStream { socket })
+        Ok(TcpStream::new(socket))
     }
 
     /// Releases the connection for another lane. Nothing may be outstanding on it here.
@@ -199,7 +211,11 @@ impl TcpStream {
             start,
         };
         match submit(op).await {
-            (Op::Receive { buf, .. }, result) => (to_result(result), buf),
+            (Op::Receive { buf, .. }, result) => {
+                let result = to_result(result);
+                count(&self.traffic.received, *result.as_ref().unwrap_or(&0));
+                (result, buf)
+            }
             _ => unreachable!("a reactor gives back the operation that it took"),
         }
     }
@@ -222,11 +238,24 @@ impl TcpStream {
             gather = back;
             match to_result(result) {
                 Ok(0) => return (Err(io::ErrorKind::WriteZero.into()), gather),
-                Ok(n) => gather.advance(n),
+                Ok(n) => {
+                    count(&self.traffic.sent, n);
+                    gather.advance(n);
+                }
                 Err(error) => return (Err(error), gather),
             }
         }
         (Ok(()), gather)
+    }
+
+    /// How many bytes the system has taken for sending on this lane so far, those of a send in progress included.
+    pub fn sent_bytes(&self) -> u64 {
+        self.traffic.sent.get()
+    }
+
+    /// How many bytes were received on this lane so far.
+    pub fn received_bytes(&self) -> u64 {
+        self.traffic.received.get()
     }
 
     /// Closes both directions: pending receives return zero bytes, pending sends an error. Does nothing without a
@@ -251,6 +280,10 @@ impl TcpStream {
     pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         with(|lane| lane.reactor().addresses(&self.socket))
     }
+}
+
+fn count(counter: &Cell<u64>, bytes: usize) {
+    counter.set(counter.get() + bytes as u64);
 }
 
 /// What a [`FramedReader`] receives from: a connection, or a decrypting layer above one.

@@ -99,7 +99,7 @@ impl LaneFront {
         let (mut head, mut body) = (Buf::new(HEAD_BYTES), Buf::new(room));
         let mut idle = 0;
         loop {
-            let place = self.places.take(1).await;
+            let place = self.crew.wait_for(self.places.take(1)).await;
             idle = match self.in_hand() {
                 // The previous request may still be in progress: few volumes answer within the same turn.
                 1 | 2 => idle + 1,
@@ -178,11 +178,11 @@ impl LaneFront {
     async fn data(&self, body: Buf, len: usize) -> ((Payload, Permits), Buf) {
         let memory = &self.transfer.nexus.memory;
         if len <= COPIED_MAX_BYTES {
-            let paid = memory.take(len).await;
+            let paid = self.crew.wait_for(memory.take(len)).await;
             return ((Buf::copy_of(&body[..len]).into(), paid), body);
         }
         let room = body.len();
-        let paid = memory.take(room).await;
+        let paid = self.crew.wait_for(memory.take(room)).await;
         let data = Payload::from(body).slice(0..len);
         ((data, paid), Buf::new(room))
     }

@@ -92,8 +92,8 @@ pub(crate) struct Connection {
     pub(crate) transmit: Notify,
     /// Signaled when something was sent.
     pub(crate) sent: Notify,
-    /// When the send in progress began.
-    pub(crate) sending_since: Cell<Option<Instant>>,
+    /// Whether a send is in progress.
+    pub(crate) is_sending: Cell<bool>,
     pub(crate) last_heard: Cell<Instant>,
     /// Whether a PDU is being received: the machine has its header, but its payload is not complete.
     pub(crate) is_receiving: Cell<bool>,
@@ -144,7 +144,7 @@ impl Connection {
             windows: RefCell::default(),
             transmit: Notify::new(),
             sent: Notify::new(),
-            sending_since: Cell::default(),
+            is_sending: Cell::default(),
             last_heard: Cell::new(time::now()),
             is_receiving: Cell::new(false),
             phase: Cell::new(phase),

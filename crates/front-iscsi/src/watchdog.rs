@@ -1,10 +1,11 @@
-//! The time limits of a connection. It ends when its peer is too slow to log in, does not take replies, does not send
-//! data it announced, or does not answer; and when the server stops.
+//! The time limits of a connection. It ends when its peer is too slow to log in, to [take replies or to send
+//! data](unit::Pace) that it announced, or does not answer; and when the server stops.
 
 use std::rc::Rc;
 
 use engine::{Duration, Instant, spawn, time};
 use iscsi::{AsyncMessage, LoginStatus, TaskId};
+use unit::{Moving, Pace, Progress, TooSlow};
 
 use crate::{
     connection::{Connection, Ending},
@@ -25,6 +26,10 @@ const STOP_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) async fn watch(connection: Rc<Connection>) {
     let limits = connection.limits.clone();
     let began = time::now();
+    // Doubled because several writes may share a slow link.
+    let data_patience = 2 * limits.peer_timeout;
+    let mut replies = Pace::new(Moving::Replies, limits.peer_timeout);
+    let mut data = Pace::new(Moving::Data, data_patience);
     let mut unsent = Vec::new();
     while time::timeout(INTERVAL, connection.over()).await.is_none() {
         let now = time::now();
@@ -36,27 +41,22 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
             }
             dismiss(&connection, LoginStatus::OUT_OF_RESOURCES);
         }
-        let sending = connection.sending_since.get();
-        if sending.is_some_and(|since| now - since > limits.peer_timeout) {
+        let awaited = connection.machine.borrow().awaiting_data();
+        let paces = (&mut replies, &mut data);
+        if let Err(slow) = check(&connection, paces, &awaited, now) {
             if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
-                tracing::warn!(peer = %connection.peer, suppressed,
-                    "the peer has read no replies for {:?}", limits.peer_timeout);
+                let initiator = connection.initiator();
+                tracing::warn!(peer = %connection.peer, initiator, suppressed, "disconnected an initiator: {slow}");
             }
-            connection.end("the peer does not read its replies");
+            connection.end(&slow.to_string());
         }
-        // Doubled because several writes may share a slow link.
-        let patience = 2 * limits.peer_timeout;
-        if longest(
-            &mut unsent,
-            &connection.machine.borrow().awaiting_data(),
-            now,
-        ) > patience
-        {
+        if longest(&mut unsent, &awaited, now) > data_patience {
             if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
-                tracing::warn!(peer = %connection.peer, suppressed,
-                    "the peer has sent no data of a write for {patience:?}");
+                let initiator = connection.initiator();
+                tracing::warn!(peer = %connection.peer, initiator, suppressed,
+                    "the data of a write did not arrive within {data_patience:?}");
             }
-            connection.end("the peer does not send its data");
+            connection.end("the data of a write did not arrive in time");
         }
         // A discovery session allows no pings (RFC 7143 §4.3) and needs only a moment.
         let is_discovery = !in_login && connection.target().is_none();
@@ -79,6 +79,37 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
         }
         connection.transmit.notify();
     }
+}
+
+/// Checks how fast the peer takes its replies, and sends the data of the tasks that are `awaited`.
+fn check(
+    connection: &Connection,
+    (replies, data): (&mut Pace, &mut Pace),
+    awaited: &[TaskId],
+    now: Instant,
+) -> Result<(), TooSlow> {
+    let memory = connection.nexus().map(|nexus| &nexus.memory);
+    let is_wanted = memory.is_some_and(|memory| memory.is_wanted());
+    let progress = |moved_bytes, held_bytes| Progress {
+        moved_bytes,
+        held_bytes,
+        is_wanted,
+    };
+    let sending = connection.is_sending.get().then(|| {
+        let held = memory.map_or(0, |memory| memory.held_bytes());
+        progress(connection.stream.sent_bytes(), held)
+    });
+    let receiving = (!awaited.is_empty()).then(|| {
+        let held = |&task| {
+            connection
+                .open
+                .with(task, |command| command.permits.amount())
+        };
+        let held = awaited.iter().filter_map(held).sum();
+        progress(connection.stream.received_bytes(), held)
+    });
+    // Both, so that neither loses track of time.
+    replies.check(now, sending).and(data.check(now, receiving))
 }
 
 /// Records which tasks wait, and returns how long the longest-waiting one has done so.

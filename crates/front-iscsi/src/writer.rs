@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use engine::{Gather, time};
+use engine::Gather;
 
 use crate::connection::Connection;
 
@@ -40,9 +40,9 @@ pub(crate) async fn run(connection: Rc<Connection>) {
             continue;
         }
         send_bytes = (2 * send_bytes).min(SEND_BYTES);
-        connection.sending_since.set(Some(time::turn_began()));
+        connection.is_sending.set(true);
         let (result, back) = connection.stream.send_all(gather).await;
-        connection.sending_since.set(None);
+        connection.is_sending.set(false);
         gather = back;
         connection.count(&answered);
         answered.clear();

@@ -57,10 +57,12 @@ pub(crate) struct Connection {
     /// Signaled when something was sent, or the connection has ended.
     pub(crate) sent: Notify,
     pub(crate) began: Instant,
-    /// When the send in progress began.
-    pub(crate) sending_since: Cell<Option<Instant>>,
-    /// When the client began to send the message whose rest is awaited.
-    pub(crate) receiving_since: Cell<Option<Instant>>,
+    /// Whether a send is in progress.
+    pub(crate) is_sending: Cell<bool>,
+    /// While the rest of a message is awaited: how much memory its data take.
+    pub(crate) receiving_bytes: Cell<Option<usize>>,
+    /// When it stopped accepting requests.
+    pub(crate) closing_since: Cell<Option<Instant>>,
     phase: Cell<Phase>,
     ending: RefCell<Option<String>>,
     changed: Notify,
@@ -83,8 +85,9 @@ impl Connection {
             transmit: Notify::new(),
             sent: Notify::new(),
             began: time::now(),
-            sending_since: Cell::default(),
-            receiving_since: Cell::default(),
+            is_sending: Cell::default(),
+            receiving_bytes: Cell::default(),
+            closing_since: Cell::default(),
             phase: Cell::new(Phase::Open),
             ending: RefCell::default(),
             changed: Notify::new(),
@@ -159,6 +162,8 @@ impl Connection {
     /// Accepts nothing more, and ends once the open requests have been answered.
     pub(crate) fn close(&self) {
         self.phase.set(self.phase.get().max(Phase::Closing));
+        let since = self.closing_since.get().unwrap_or_else(time::now);
+        self.closing_since.set(Some(since));
         self.transmit.notify();
         self.sent.notify();
     }

@@ -3,10 +3,17 @@
 
 use std::{
     io::{self, ErrorKind},
+    pin::pin,
     rc::Rc,
 };
 
-use engine::{Buf, net::FramedReader, spend, time};
+use engine::{
+    Buf,
+    net::FramedReader,
+    spend,
+    task::{self, Either},
+    time,
+};
 use nbd::{Command, Event, Received};
 
 use crate::{
@@ -57,9 +64,9 @@ async fn receive_all(connection: &Rc<Connection>, reader: &mut Reader) -> io::Re
                 // The handshake has its own time limit, and between requests a client may be silent.
                 let is_begun = !reader.is_empty();
                 reader.reserve(len);
-                awaiting(connection, is_begun);
+                connection.receiving_bytes.set(is_begun.then_some(0));
                 let is_there = reader.fill(len).await?;
-                awaiting(connection, false);
+                connection.receiving_bytes.set(None);
                 if !is_there {
                     return Err(ErrorKind::UnexpectedEof.into());
                 }
@@ -70,12 +77,6 @@ async fn receive_all(connection: &Rc<Connection>, reader: &mut Reader) -> io::Re
             }
         }
     }
-}
-
-fn awaiting(connection: &Connection, is_awaited: bool) {
-    connection
-        .receiving_since
-        .set(is_awaited.then(time::turn_began));
 }
 
 /// Handles the machine's events.
@@ -94,9 +95,9 @@ async fn act(connection: &Rc<Connection>, reader: &mut Reader) -> io::Result<()>
                 });
             }
             Event::Skip(len) => {
-                awaiting(connection, true);
+                connection.receiving_bytes.set(Some(0));
                 let skipped = reader.skip(len as usize).await;
-                awaiting(connection, false);
+                connection.receiving_bytes.set(None);
                 skipped?;
             }
             Event::Transmission => {
@@ -173,10 +174,15 @@ async fn take_request(
         return Ok(());
     };
     let len = len as usize;
-    let permits = nexus.memory.take(len).await;
-    awaiting(connection, true);
+    let over = pin!(connection.over());
+    let permits = match task::either(over, nexus.memory.take(len)).await {
+        // Requests that wait for memory, too, end only once the nexus leaves.
+        Either::One(()) => return Ok(()),
+        Either::Other(permits) => permits,
+    };
+    connection.receiving_bytes.set(Some(permits.amount()));
     let (result, data) = reader.read_into(Buf::new(len), 0..len).await;
-    awaiting(connection, false);
+    connection.receiving_bytes.set(None);
     result?;
     request::begin_write(connection, request, received, (data.into(), permits));
     Ok(())

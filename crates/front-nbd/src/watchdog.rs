@@ -1,10 +1,11 @@
-//! The time limits of a connection: it ends when its client does not finish the handshake, does not take its replies,
-//! or does not finish sending a request. Between requests a client may be silent forever; TCP keepalive detects
-//! whether it is still there.
+//! The time limits of a connection: it ends when its client does not finish the handshake, takes its replies or sends
+//! its data [too slowly](unit::Pace), or does not take its last replies. Between requests a client may be silent
+//! forever; TCP keepalive detects whether it is still there.
 
 use std::rc::Rc;
 
-use engine::{Duration, time};
+use engine::{Duration, Instant, time};
+use unit::{Moving, Pace, Progress, TooSlow};
 
 use crate::connection::Connection;
 
@@ -14,21 +15,51 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Watches the connection until it ends.
 pub(crate) async fn watch(connection: Rc<Connection>) {
     let limits = connection.service.limits;
+    let patience = limits.peer_time;
+    let mut replies = Pace::new(Moving::Replies, patience);
+    // Doubled because a request may be on its way while its replies fill a slow link.
+    let mut data = Pace::new(Moving::Data, 2 * patience);
     while time::timeout(INTERVAL, connection.over()).await.is_none() {
         let now = time::now();
-        let peer_time = limits.peer_time;
-        let is_late =
-            |since: Option<_>, patience| since.is_some_and(|since| now - since > patience);
         if connection.nexus().is_none() && now - connection.began > limits.handshake_time {
             let limit = limits.handshake_time;
             connection.dismiss(&format!("no handshake within {limit:?}"));
-        } else if is_late(connection.sending_since.get(), peer_time) {
-            connection.dismiss(&format!("it has read no replies for {peer_time:?}"));
-        } else if is_late(connection.receiving_since.get(), 2 * peer_time) {
-            let patience = 2 * peer_time;
+        } else if let Err(slow) = check(&connection, (&mut replies, &mut data), now) {
+            connection.dismiss(&slow.to_string());
+        } else if is_leaving_slowly(&connection, now) {
             connection.dismiss(&format!(
-                "the rest of a request did not arrive within {patience:?}"
+                "it did not take its last replies within {patience:?}"
             ));
         }
     }
+}
+
+fn check(
+    connection: &Connection,
+    (replies, data): (&mut Pace, &mut Pace),
+    now: Instant,
+) -> Result<(), TooSlow> {
+    let memory = connection.nexus().map(|nexus| &nexus.memory);
+    let is_wanted = memory.is_some_and(|memory| memory.is_wanted());
+    let progress = |moved_bytes, held_bytes| Progress {
+        moved_bytes,
+        held_bytes,
+        is_wanted,
+    };
+    let held = memory.map_or(0, |memory| memory.held_bytes());
+    let (is_sending, receiving) = (
+        connection.is_sending.get(),
+        connection.receiving_bytes.get(),
+    );
+    let sending = is_sending.then(|| progress(connection.wire.sent_bytes(), held));
+    let receiving = receiving.map(|held| progress(connection.wire.received_bytes(), held));
+    // Both, so that neither loses track of time.
+    replies.check(now, sending).and(data.check(now, receiving))
+}
+
+/// Whether the connection only waits for a client that does not take its last replies.
+fn is_leaving_slowly(connection: &Connection, now: Instant) -> bool {
+    let limit = connection.service.limits.peer_time;
+    let closing = connection.closing_since.get();
+    connection.is_sending.get() && closing.is_some_and(|since| now - since > limit)
 }

@@ -56,6 +56,16 @@ impl Wire {
         self.stream.shutdown();
     }
 
+    /// How many bytes have been sent so far, in clear or encrypted.
+    pub(crate) fn sent_bytes(&self) -> u64 {
+        self.stream.sent_bytes()
+    }
+
+    /// How many bytes have been received so far, in clear or encrypted.
+    pub(crate) fn received_bytes(&self) -> u64 {
+        self.stream.received_bytes()
+    }
+
     /// Performs the TLS handshake as the server. Nothing else may be sent or received during it; everything after it
     /// is encrypted.
     pub(crate) async fn start_tls(&self, tls: &Tls) -> io::Result<()> {

@@ -32,7 +32,7 @@ pub(crate) async fn run(connection: Rc<Connection>) {
         }
         if gather.is_empty() {
             if connection.is_closing() && connection.is_idle() {
-                connection.sending_since.set(Some(time::turn_began()));
+                connection.is_sending.set(true);
                 connection.wire.say_goodbye().await;
                 connection.end("all requests were answered");
                 break;
@@ -42,9 +42,9 @@ pub(crate) async fn run(connection: Rc<Connection>) {
             continue;
         }
         send_bytes = (2 * send_bytes).min(SEND_BYTES);
-        connection.sending_since.set(Some(time::turn_began()));
+        connection.is_sending.set(true);
         let (result, back) = connection.wire.send_all(gather).await;
-        connection.sending_since.set(None);
+        connection.is_sending.set(false);
         gather = back;
         if let Err(error) = result {
             connection.end(&format!("sending failed: {error}"));

@@ -90,6 +90,10 @@ impl LaneUnits {
         self.check_transfer(extent)?;
         let io = Io::begin(nexus, operation, lun);
         let permits = nexus.memory.take(len as usize).await;
+        // A client that has gone meanwhile wants nothing read. It may have asked for more than fits into memory.
+        if nexus.is_leaving.get() {
+            return Err(BlockError::NoUnit);
+        }
         let op = MediumOp::Read { extent, fua: false };
         let data = self.do_block(io, &unit, op, Payload::new()).await?;
         Ok((data, permits))

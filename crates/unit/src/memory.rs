@@ -11,15 +11,17 @@
 //! The amount counted is the memory behind a buffer, which is more than the bytes requested.
 
 mod common;
+mod pace;
 mod plan;
 
-use std::{future::Future, pin::pin, rc::Rc, sync::Arc, task::Poll};
+use std::{cell::Cell, future::Future, pin::pin, rc::Rc, sync::Arc, task::Poll};
 
 pub(crate) use common::CommonMemory;
 use engine::{
     buf::capacity_for,
     sync::{Budget, Permit},
 };
+pub use pace::{Moving, Pace, Progress, TooSlow};
 pub(crate) use plan::Plan;
 
 use common::CommonPermit;
@@ -33,7 +35,6 @@ pub struct Permits {
     #[allow(dead_code, reason = "it is kept to be dropped")]
     own: Option<Permit>,
     /// The part of the lane's or the common memory behind that share.
-    #[allow(dead_code, reason = "as above")]
     memory: Option<Paid>,
 }
 
@@ -51,6 +52,12 @@ impl Permits {
             unsolicited,
             ..rest
         };
+    }
+
+    /// The memory they pay for, in bytes.
+    pub fn amount(&self) -> usize {
+        let unsolicited = self.unsolicited.as_ref().map_or(0, Permit::amount);
+        unsolicited + self.memory.as_ref().map_or(0, Paid::amount)
     }
 
     fn of_rest(own: Option<Permit>, memory: Paid) -> Permits {
@@ -110,6 +117,56 @@ pub(crate) struct LaneMemory {
     commands: Rc<Budget>,
     /// The most of `transfers` that one nexus may hold.
     nexus_max: usize,
+    /// That of all its nexuses together, and of the server itself.
+    shortage: Shortage,
+}
+
+/// How often memory was short, and how many requests wait for it now.
+#[derive(Default)]
+struct Shortage {
+    times: Cell<u64>,
+    waiting: Cell<usize>,
+    /// Of these, how many wait for common memory.
+    waiting_for_common: Cell<usize>,
+}
+
+impl Shortage {
+    fn note(&self) {
+        self.times.set(self.times.get() + 1);
+    }
+
+    fn begin(&self, is_common: bool) {
+        self.note();
+        self.waiting.set(self.waiting.get() + 1);
+        let common = self.waiting_for_common.get() + usize::from(is_common);
+        self.waiting_for_common.set(common);
+    }
+
+    fn end(&self, is_common: bool) {
+        self.waiting.set(self.waiting.get() - 1);
+        let common = self.waiting_for_common.get() - usize::from(is_common);
+        self.waiting_for_common.set(common);
+    }
+}
+
+/// A request that waits for memory, counted by its lane and its nexus while this exists.
+struct Waiting<'a> {
+    by: [Option<&'a Shortage>; 2],
+    is_common: bool,
+}
+
+impl<'a> Waiting<'a> {
+    fn begin(by: [Option<&'a Shortage>; 2], is_common: bool) -> Waiting<'a> {
+        by.iter().flatten().for_each(|it| it.begin(is_common));
+        Waiting { by, is_common }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let by = self.by.iter().flatten();
+        by.for_each(|it| it.end(self.is_common));
+    }
 }
 
 /// The memory of one nexus.
@@ -118,6 +175,9 @@ pub struct NexusMemory {
     own: Rc<Budget>,
     unsolicited_reserve: Rc<Budget>,
     transfers_reserve: Rc<Budget>,
+    shortage: Shortage,
+    /// How often others had been short when that was last asked.
+    others_short: Cell<u64>,
 }
 
 impl LaneMemory {
@@ -130,6 +190,7 @@ impl LaneMemory {
             common,
             commands: Budget::new(plan.commands),
             nexus_max: plan.nexus_max,
+            shortage: Shortage::default(),
         })
     }
 
@@ -143,7 +204,7 @@ impl LaneMemory {
 
     /// Waits for memory for `len` bytes that the server moves on its own account.
     pub(crate) async fn take(&self, len: usize) -> Paid {
-        self.take_bytes(capacity_for(len)).await
+        self.take_bytes(capacity_for(len), None).await
     }
 
     /// Whether the request exceeds the lane's whole part and fits the common one. A request that fits neither, such
@@ -152,8 +213,14 @@ impl LaneMemory {
         bytes > self.transfers.total() && bytes <= self.common.total()
     }
 
-    async fn take_bytes(&self, bytes: usize) -> Paid {
-        match self.is_common(bytes) {
+    /// Waits for `bytes`, for the nexus that counts its own shortage.
+    async fn take_bytes(&self, bytes: usize, own: Option<&Shortage>) -> Paid {
+        if let Some(paid) = self.try_take_bytes(bytes) {
+            return paid;
+        }
+        let is_common = self.is_common(bytes);
+        let _waiting = Waiting::begin([Some(&self.shortage), own], is_common);
+        match is_common {
             true => Paid::Common(self.common.take(bytes).await),
             false => Paid::Lane(self.transfers.take(bytes).await),
         }
@@ -171,9 +238,18 @@ impl LaneMemory {
 #[derive(Debug)]
 pub(crate) enum Paid {
     /// A part of the lane's or the nexus' memory.
-    Lane(#[allow(dead_code, reason = "it is kept to be dropped")] Permit),
+    Lane(Permit),
     /// A part of the common memory.
-    Common(#[allow(dead_code, reason = "it is kept to be dropped")] CommonPermit),
+    Common(CommonPermit),
+}
+
+impl Paid {
+    fn amount(&self) -> usize {
+        match self {
+            Paid::Lane(permit) => permit.amount(),
+            Paid::Common(permit) => permit.amount(),
+        }
+    }
 }
 
 impl NexusMemory {
@@ -184,20 +260,44 @@ impl NexusMemory {
             lane: lane.clone(),
             unsolicited_reserve: Budget::new(RESERVE_BYTES),
             transfers_reserve: Budget::new(RESERVE_BYTES),
+            shortage: Shortage::default(),
+            others_short: Cell::new(lane.shortage.times.get()),
         }
     }
 
     /// Memory for `len` bytes of unsolicited data, in either direction, if available.
     pub fn take_at_once(&self, len: usize) -> Option<Permits> {
         let bytes = if len == 0 { 0 } else { capacity_for(len) };
-        let from = [&self.lane.unsolicited, &self.unsolicited_reserve];
         // A budget would count more than the whole as the whole.
-        let mut from = from.into_iter().filter(|budget| bytes <= budget.total());
-        let unsolicited = from.find_map(|budget| budget.try_take(bytes))?;
+        let from = |budget: &Rc<Budget>| match bytes <= budget.total() {
+            true => budget.try_take(bytes),
+            false => None,
+        };
+        let unsolicited = from(&self.lane.unsolicited).or_else(|| {
+            self.lane.shortage.note();
+            self.shortage.note();
+            from(&self.unsolicited_reserve)
+        })?;
         Some(Permits {
             unsolicited: Some(unsolicited),
             ..Permits::new()
         })
+    }
+
+    /// How much of its share the nexus holds, in bytes. Its reserves do not count: nobody else could have them.
+    pub fn held_bytes(&self) -> usize {
+        self.own.total() - self.own.left()
+    }
+
+    /// Whether another nexus of the lane was short of memory since the last call: it waits for some, had to use its
+    /// reserve, or was refused. Or a nexus of another lane waits for the memory that the lanes have in common.
+    pub fn is_wanted(&self) -> bool {
+        let (all, own) = (&self.lane.shortage, &self.shortage);
+        let others = all.times.get() - own.times.get();
+        let were_short = self.others_short.replace(others) != others;
+        were_short
+            || all.waiting.get() > own.waiting.get()
+            || self.lane.common.waiting() > own.waiting_for_common.get()
     }
 
     /// Memory for `len` bytes from the nexus' share and the lane's, if available.
@@ -213,7 +313,7 @@ impl NexusMemory {
         let bytes = capacity_for(len);
         let shared = async {
             let own = self.own.take(bytes).await;
-            let lane = self.lane.take_bytes(bytes).await;
+            let lane = self.lane.take_bytes(bytes, Some(&self.shortage)).await;
             Permits::of_rest(Some(own), lane)
         };
         if bytes > RESERVE_BYTES {

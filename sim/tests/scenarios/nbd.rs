@@ -4,6 +4,7 @@
 use std::{cell::Cell, ops::Range, rc::Rc, time::Duration};
 
 use engine::{
+    Buf,
     net::TcpStream,
     sim::{Config, NetConfig, Random, World, seeds},
     spawn,
@@ -348,6 +349,101 @@ fn who_takes_or_sends_nothing_is_sent_away_and_the_silent_are_not() {
             quiet.ask((READ, 0), 0, 512).await.map(|r| r.is_ok()),
             Some(true)
         );
+    });
+}
+
+/// Takes all that comes, `bytes` at a time with a second between; returns how much it was.
+async fn sip(stream: TcpStream, bytes: usize) -> usize {
+    let mut all = 0;
+    loop {
+        let (result, _) = stream.receive(Buf::new(bytes), 0).await;
+        match result {
+            Ok(0) | Err(_) => return all,
+            Ok(len) => all += len,
+        }
+        time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// Reads of the longest length whose replies take up a client's share of memory when its socket is full.
+const LONG_READS: usize = 12;
+const LONG_REPLIES_BYTES: usize = LONG_READS * (16 + TRANSFER_MAX_BYTES as usize);
+
+async fn ask_for_long_reads(stream: &TcpStream) {
+    let reads = nbd_client::request(READ, 0, 1, 0, TRANSFER_MAX_BYTES).repeat(LONG_READS);
+    let asked = nbd_client::send(stream, &reads).await;
+    asked.expect("the server takes them");
+}
+
+#[test]
+fn who_takes_replies_slowly_leaves_when_others_need_its_memory() {
+    Bench::each(4, async |bench| {
+        let addr = bench.machine.host.addr(NBD_PORT);
+        let victim = bench.client().await;
+        let mut fair = None;
+        // Four clients on the victim's lane take all its memory. One of them is slow, but fast enough.
+        for n in 0..4 {
+            // It takes the place on the other lane.
+            drop(nbd_client::connect(addr).await.expect("it is let in"));
+            let stream = bench.by_hand().await;
+            ask_for_long_reads(&stream).await;
+            let sips = spawn(sip(stream, if n == 0 { 48 << 10 } else { 1 << 10 }));
+            fair = fair.or(Some(sips));
+        }
+        let until = time::now() + Duration::from_secs(15);
+        while time::now() < until {
+            let reads: Vec<u64> = (0..4)
+                .map(|_| victim.submit((READ, 0), (0, TRANSFER_MAX_BYTES), &[]))
+                .collect();
+            for read in reads {
+                let read = victim.answer(read).await.expect("it lives");
+                assert!(read.is_ok(), "{read:?}");
+            }
+            time::sleep(100 * MS).await;
+        }
+        // The places of those who left are free.
+        let newcomers = [bench.client().await, bench.client().await];
+        newcomers.iter().for_each(|client| client.end());
+        let mut fair = fair.expect("the first of them");
+        let taken = time::timeout(Duration::from_secs(60), &mut fair).await;
+        assert!(taken.is_none(), "it was sent away after {taken:?} bytes");
+    });
+}
+
+#[test]
+fn who_takes_replies_slowly_stays_when_nobody_needs_its_memory() {
+    Bench::each(2, async |bench| {
+        let stream = bench.by_hand().await;
+        ask_for_long_reads(&stream).await;
+        let mut taken = 0;
+        for _ in 0..5 * LIMITS.peer_time.as_secs() {
+            let (result, _) = stream.receive(Buf::new(1 << 10), 0).await;
+            taken += result.expect("it stays");
+            time::sleep(Duration::from_secs(1)).await;
+        }
+        while taken < LONG_REPLIES_BYTES {
+            let (result, _) = stream.receive(Buf::new(64 << 10), 0).await;
+            let len = result.expect("it stays");
+            assert_ne!(len, 0, "the connection ended after {taken} bytes");
+            taken += len;
+        }
+    });
+}
+
+#[test]
+fn a_server_that_stops_waits_a_limited_time_for_slow_clients() {
+    Bench::each(2, async |bench| {
+        let stream = bench.by_hand().await;
+        ask_for_long_reads(&stream).await;
+        let sips = spawn(sip(stream, 1 << 10));
+        time::sleep(Duration::from_secs(1)).await;
+        let server = bench.server.take().expect("it runs");
+        let stopped = time::timeout(2 * LIMITS.peer_time, server.stop()).await;
+        assert!(
+            stopped.is_some(),
+            "it waits for a client that takes 1 KiB a second"
+        );
+        drop(sips);
     });
 }
 

@@ -275,6 +275,30 @@ fn who_has_no_unit_or_has_left_does_nothing() {
 }
 
 #[test]
+fn a_read_that_waits_for_memory_is_not_done_for_a_nexus_that_leaves() {
+    with_nexus(async |units, nexus| {
+        let mut held = Vec::new();
+        while let Some(permits) = nexus.memory.try_take(TRANSFER_MAX_BYTES as usize) {
+            held.push(permits);
+        }
+        // The reserve.
+        held.push(nexus.memory.take(TRANSFER_MAX_BYTES as usize).await);
+        let (units_of_read, nexus_of_read) = (units.clone(), nexus.clone());
+        let read = spawn(async move {
+            let read = units_of_read.read(&nexus_of_read, OPERATION, (0, TRANSFER_MAX_BYTES));
+            read.await.map(drop)
+        });
+        let (units_of_leave, nexus_of_leave) = (units.clone(), nexus.clone());
+        let left = spawn(async move { units_of_leave.leave(&nexus_of_leave).await });
+        engine::task::yield_now().await;
+        assert!(!read.is_finished() && !left.is_finished(), "both wait");
+        drop(held);
+        assert_eq!(read.await, Err(BlockError::NoUnit));
+        left.await;
+    });
+}
+
+#[test]
 fn an_error_of_the_volume_says_what_it_is() {
     with_nexus(async |units, nexus| {
         for (kind, error) in [

@@ -52,6 +52,11 @@ impl CommonMemory {
         })
     }
 
+    /// The number of requests that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
     /// The total, in bytes.
     pub(crate) fn total(&self) -> usize {
         self.total
@@ -94,7 +99,7 @@ impl CommonMemory {
 }
 
 impl CommonPermit {
-    #[cfg(test)]
+    /// The amount it holds.
     pub(crate) fn amount(&self) -> usize {
         self.amount
     }

@@ -13,18 +13,6 @@ fn now<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-impl Permits {
-    /// The memory they pay for, in bytes.
-    fn amount(&self) -> usize {
-        let unsolicited = self.unsolicited.as_ref().map_or(0, Permit::amount);
-        let memory = self.memory.as_ref().map_or(0, |memory| match memory {
-            Paid::Lane(permit) => permit.amount(),
-            Paid::Common(permit) => permit.amount(),
-        });
-        unsolicited + memory
-    }
-}
-
 /// The memory of the only lane of a server.
 fn only_lane(memory: usize, largest: usize) -> Rc<LaneMemory> {
     let plan = Plan::new(memory, 1, largest);
@@ -123,4 +111,58 @@ fn what_came_unasked_is_paid_for_until_the_rest_has_gone_too() {
     assert_eq!(left(), (unsolicited - 4096, transfers - (64 << 10)));
     drop(permits);
     assert_eq!(left(), (unsolicited, transfers));
+}
+
+#[test]
+fn memory_is_wanted_while_another_session_is_short_of_it_and_not_for_ones_own_sake() {
+    // Four sessions' shares are all the lane has.
+    let lane = only_lane(4 * MIB, 512 << 10);
+    let hogs: Vec<NexusMemory> = (0..4).map(|_| NexusMemory::new(&lane)).collect();
+    let held: Vec<Permits> = hogs
+        .iter()
+        .map(|hog| now(hog.take(512 << 10)).expect("its share"))
+        .collect();
+    assert!(hogs.iter().all(|hog| hog.held_bytes() == 512 << 10));
+    assert!(!hogs[0].is_wanted(), "nobody else came");
+    {
+        let mut own = pin!(hogs[0].take(512 << 10));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(own.as_mut().poll(&mut cx).is_pending());
+        assert!(!hogs[0].is_wanted(), "it waits for its own share");
+        assert!(!hogs[1].is_wanted());
+    }
+    let session = NexusMemory::new(&lane);
+    let mut waits = pin!(session.take(128 << 10));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(waits.as_mut().poll(&mut cx).is_pending());
+    for _ in 0..3 {
+        assert!(hogs.iter().all(NexusMemory::is_wanted));
+        assert!(!session.is_wanted(), "only it is short");
+    }
+    drop(held);
+    assert!(waits.as_mut().poll(&mut cx).is_ready());
+    assert!(!hogs[0].is_wanted());
+    // A refusal counts once.
+    let unasked: Vec<_> = std::iter::from_fn(|| hogs[1].take_at_once(64 << 10)).collect();
+    assert!(hogs[0].is_wanted() && !hogs[0].is_wanted());
+    assert!(!hogs[1].is_wanted());
+    drop(unasked);
+}
+
+#[test]
+fn common_memory_is_wanted_on_every_lane() {
+    let (memory, largest) = (32 * MIB, 4 * MIB);
+    let plan = Plan::new(memory, 64, largest);
+    let common = CommonMemory::new(plan.common);
+    let lanes = [(); 2].map(|()| LaneMemory::new(&plan, common.clone()));
+    let [hog, session] = lanes.each_ref().map(NexusMemory::new);
+    let held = now(hog.take(largest)).expect("all is free");
+    assert!(!hog.is_wanted());
+    let mut waits = pin!(session.take(largest));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(waits.as_mut().poll(&mut cx).is_pending());
+    assert!(hog.is_wanted() && !session.is_wanted());
+    drop(held);
+    assert!(waits.as_mut().poll(&mut cx).is_ready());
+    assert!(!hog.is_wanted());
 }

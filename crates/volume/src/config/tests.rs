@@ -144,7 +144,7 @@ fn what_is_wrong_is_said_with_its_place_and_the_mend() {
         (
             r#"volume = { a = { ram = { size = "1MiB" } }, s = { stripe = { of = ["a", "a"] } } }"#,
             "\"a\"] }",
-            "names \"a\" twice",
+            "\"a\" appears twice",
         ),
         (r#"volume.s.stripe = { of = [] }"#, "[]", "name 1 to 64"),
         (

@@ -83,7 +83,7 @@ impl<'a> Look<'a> {
     pub(crate) fn used_twice(&self, medium: &str, other: &str) -> String {
         match other == self.volume {
             true => format!(
-                "{medium} is named twice in \"{other}\", whose parts would overwrite each other; name \
+                "{medium} appears twice in \"{other}\", whose parts would overwrite each other; name \
                  each disk once"
             ),
             false => format!(

@@ -210,7 +210,7 @@ impl SessionSettings<'_> {
                     Some(format!("more than {SESSIONS_MAX} paths; write fewer"))
                 }
                 (_, Some(path)) => Some(format!(
-                    "the path to {} is listed twice; write sessions = 2 for two sessions over each \
+                    "the path to {} appears twice; write sessions = 2 for two sessions over each \
                      path",
                     path.portal
                 )),
@@ -346,7 +346,7 @@ mod tests {
             ),
             (
                 "paths = [{ portal = \"a\" }, { portal = \"a\" }]",
-                "listed twice",
+                "appears twice",
             ),
             ("paths = [{ portal = \"fd00::1\" }]", "is not a portal"),
             (

@@ -132,8 +132,8 @@ impl Family<'_> {
                     return Err(ConfigError::new(
                         child.span.clone(),
                         format!(
-                            "the {kind} names \"{name}\" twice, and its parts would overwrite each \
-                             other; name each volume once"
+                            "\"{name}\" appears twice in this {kind}, whose parts would overwrite \
+                             each other; name each volume once"
                         ),
                     ));
                 }

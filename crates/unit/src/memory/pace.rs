@@ -1,0 +1,232 @@
+//! Whether a client moves its payload fast enough: takes its replies, and sends the data of its writes.
+//!
+//! Until it has done so, the payload occupies memory of its lane. A client may be slow as long as nobody else needs
+//! that memory, if it moves anything at all. While others are short of memory, it must move as much as it holds within
+//! ten seconds. So a slow link is no reason to end a connection, unless the client has too many requests open for it.
+
+use std::fmt;
+
+use engine::{Duration, Instant};
+
+use super::RESERVE_BYTES;
+
+/// Within this time a client must move as much as it holds of the memory that others need.
+const TURNOVER_MAX: Duration = Duration::from_secs(10);
+
+/// What a client moves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moving {
+    /// It takes replies.
+    Replies,
+    /// It sends the data of writes.
+    Data,
+}
+
+/// How far a client is with replies that it has to take, or with data that it has to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Progress {
+    /// The bytes that it has moved since the connection began.
+    pub moved_bytes: u64,
+    /// The memory that it holds, in bytes.
+    pub held_bytes: usize,
+    /// Whether [others need it](super::NexusMemory::is_wanted).
+    pub is_wanted: bool,
+}
+
+/// How a client is too slow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TooSlow {
+    /// It has moved nothing for this long.
+    Still(Moving, Duration),
+    /// It keeps memory from others.
+    Hoards {
+        /// What it moves too slowly.
+        moving: Moving,
+        /// How fast it was.
+        rate_bytes_per_s: u64,
+        /// How much memory it held meanwhile, in bytes.
+        held_bytes: usize,
+    },
+}
+
+/// The pace of one client in one direction.
+#[derive(Debug)]
+pub struct Pace {
+    moving: Moving,
+    /// How long it may move nothing.
+    patience: Duration,
+    /// When it had last moved something, and how much by then.
+    still: Option<(Instant, u64)>,
+    /// Since when others have needed the memory that it holds, and how much it had moved by then.
+    wanted: Option<(Instant, u64)>,
+}
+
+impl Pace {
+    /// For a client that may move nothing for as long as `patience`.
+    pub fn new(moving: Moving, patience: Duration) -> Pace {
+        Pace {
+            moving,
+            patience,
+            still: None,
+            wanted: None,
+        }
+    }
+
+    /// Checks the client; to be called about once a second. `None`: it has nothing to move.
+    ///
+    /// # Errors
+    /// [`TooSlow`]: the connection should end.
+    pub fn check(&mut self, now: Instant, progress: Option<Progress>) -> Result<(), TooSlow> {
+        let Some(progress) = progress else {
+            *self = Pace::new(self.moving, self.patience);
+            return Ok(());
+        };
+        self.check_movement(now, progress.moved_bytes)?;
+        // The reserve that every client has suffices for so little.
+        let is_wanted = progress.is_wanted && progress.held_bytes > RESERVE_BYTES;
+        match is_wanted {
+            true => self.check_turnover(now, progress),
+            false => {
+                self.wanted = None;
+                Ok(())
+            }
+        }
+    }
+
+    fn check_movement(&mut self, now: Instant, moved_bytes: u64) -> Result<(), TooSlow> {
+        match self.still {
+            Some((since, before)) if before == moved_bytes => match now - since > self.patience {
+                true => Err(TooSlow::Still(self.moving, self.patience)),
+                false => Ok(()),
+            },
+            _ => {
+                self.still = Some((now, moved_bytes));
+                Ok(())
+            }
+        }
+    }
+
+    fn check_turnover(&mut self, now: Instant, progress: Progress) -> Result<(), TooSlow> {
+        let (since, before) = *self.wanted.get_or_insert((now, progress.moved_bytes));
+        let time = now - since;
+        if time < TURNOVER_MAX {
+            return Ok(());
+        }
+        self.wanted = Some((now, progress.moved_bytes));
+        let per = |bytes: u64, time: Duration| u128::from(bytes) * 1000 / time.as_millis();
+        let rate = per(progress.moved_bytes - before, time);
+        match rate < per(progress.held_bytes as u64, TURNOVER_MAX) {
+            true => Err(TooSlow::Hoards {
+                moving: self.moving,
+                rate_bytes_per_s: rate as u64,
+                held_bytes: progress.held_bytes,
+            }),
+            false => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for TooSlow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const KIB: f64 = 1024.0;
+        match *self {
+            TooSlow::Still(Moving::Replies, time) => {
+                write!(f, "it has read no replies for {time:?}")
+            }
+            TooSlow::Still(Moving::Data, time) => {
+                write!(
+                    f,
+                    "it has sent nothing for {time:?} of a request that it began"
+                )
+            }
+            TooSlow::Hoards {
+                moving,
+                rate_bytes_per_s,
+                held_bytes,
+            } => {
+                let did = match moving {
+                    Moving::Replies => "read its replies",
+                    Moving::Data => "sent the data of its writes",
+                };
+                let (rate, held) = (rate_bytes_per_s as f64 / KIB, held_bytes as f64 / KIB);
+                let least = held / TURNOVER_MAX.as_secs_f64();
+                write!(
+                    f,
+                    "it {did} at {rate:.1} KiB/s while others needed the {held:.0} KiB of memory that it held; \
+                     that takes {least:.1} KiB/s, or fewer requests at a time"
+                )
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+    const MIB: usize = 1 << 20;
+
+    fn pace() -> Pace {
+        Pace::new(Moving::Replies, PATIENCE)
+    }
+
+    /// Checks a client that moves `rate` bytes a second once a second; returns in which second it was too slow.
+    fn ends(
+        pace: &mut Pace,
+        rate: u64,
+        held_bytes: usize,
+        is_wanted: bool,
+    ) -> Option<(u64, TooSlow)> {
+        (0..1000).find_map(|second| {
+            let progress = Progress {
+                moved_bytes: rate * second,
+                held_bytes,
+                is_wanted,
+            };
+            let now = Instant::from_ns(second * 1_000_000_000);
+            let checked = pace.check(now, Some(progress));
+            checked.err().map(|slow| (second, slow))
+        })
+    }
+
+    #[test]
+    fn a_client_that_moves_nothing_is_too_slow_even_if_nobody_needs_its_memory() {
+        let still = TooSlow::Still(Moving::Replies, PATIENCE);
+        assert_eq!(ends(&mut pace(), 0, 0, false), Some((31, still)));
+        assert_eq!(still.to_string(), "it has read no replies for 30s");
+        assert_eq!(ends(&mut pace(), 1, 16 * MIB, false), None);
+    }
+
+    #[test]
+    fn a_client_whose_memory_others_need_moves_it_within_ten_seconds_or_ends() {
+        let (second, slow) = ends(&mut pace(), 1024, 4 * MIB, true).expect("too slow");
+        assert_eq!(second, 10);
+        assert_eq!(
+            slow.to_string(),
+            "it read its replies at 1.0 KiB/s while others needed the 4096 KiB of memory that it held; that takes \
+             409.6 KiB/s, or fewer requests at a time"
+        );
+        assert_eq!(ends(&mut pace(), 420_000, 4 * MIB, true), None);
+        assert_eq!(ends(&mut pace(), 1, RESERVE_BYTES, true), None);
+    }
+
+    #[test]
+    fn only_time_in_which_it_had_something_to_move_and_others_needed_memory_counts() {
+        let mut pace = pace();
+        let slow = |is_wanted| Progress {
+            moved_bytes: 1,
+            held_bytes: MIB,
+            is_wanted,
+        };
+        for second in 0..100 {
+            let progress = match second % 10 {
+                0 => None,
+                5 => Some(slow(false)),
+                _ => Some(slow(true)),
+            };
+            let now = Instant::from_ns(second * 1_000_000_000);
+            assert_eq!(pace.check(now, progress), Ok(()), "second {second}");
+        }
+    }
+}
