@@ -30,6 +30,8 @@ pub(crate) struct State {
     pub(crate) names: BTreeMap<NexusId, NexusName>,
     /// Names of nexuses that received the power-on report, logged in or not; the most recent is last.
     power_on_heard: VecDeque<NexusName>,
+    /// Names of nexuses whose last session knew another disk under this unit's LUN; the most recent is last.
+    misled: VecDeque<NexusName>,
     /// Relative identifiers of the target ports that lead to the unit.
     pub(crate) ports: BTreeSet<u16>,
     pub(crate) reservations: Reservations,
@@ -139,6 +141,8 @@ pub(crate) fn text(
 impl State {
     /// Maximum number of names remembered; a nexus that is forgotten gets the power-on report once more.
     const HEARD_MAX: usize = 1024;
+    /// The same for nexuses that knew another disk; one that is forgotten hears only of the power-on.
+    const MISLED_MAX: usize = 1024;
 
     pub(crate) fn has_heard_power_on(&self, name: &NexusName) -> bool {
         self.power_on_heard.contains(name)
@@ -161,6 +165,23 @@ impl State {
     /// Forgets who received earlier power-on reports, because a new one is being established.
     pub(crate) fn forget_power_on_heard(&mut self) {
         self.power_on_heard.clear();
+    }
+
+    /// Records that a nexus, by its name, has known another disk under this unit's LUN.
+    pub(crate) fn mislead(&mut self, name: NexusName) {
+        if self.misled.contains(&name) {
+            return;
+        }
+        if self.misled.len() >= State::MISLED_MAX {
+            self.misled.pop_front();
+        }
+        self.misled.push_back(name);
+    }
+
+    /// Whether a nexus has known another disk here; only the first call says so.
+    pub(crate) fn take_misled(&mut self, name: &NexusName) -> bool {
+        let known = self.misled.iter().position(|misled| misled == name);
+        known.and_then(|at| self.misled.remove(at)).is_some()
     }
 
     /// The logged-in nexuses whose names are `wanted`.

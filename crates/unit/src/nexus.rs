@@ -99,6 +99,8 @@ pub struct Nexus {
     pub(crate) running: Running,
     /// Units that were removed from a LUN of this nexus, with their I/Os that were running then.
     going: RefCell<Vec<Going>>,
+    /// The UUIDs of the disks that it has reached at LUNs where it no longer does.
+    lost: RefCell<BTreeMap<u32, [u8; 16]>>,
     commands: Weak<dyn Commands>,
     /// How often its operations were aborted, by LUN.
     aborts: RefCell<BTreeMap<u32, u64>>,
@@ -125,6 +127,7 @@ impl Nexus {
             steps,
             running: Running::default(),
             going: RefCell::default(),
+            lost: RefCell::default(),
             commands,
             aborts: RefCell::default(),
             is_leaving: Cell::default(),
@@ -155,6 +158,24 @@ impl Nexus {
     /// The unit at `lun`.
     pub fn unit(&self, lun: u32) -> Option<Rc<Unit>> {
         self.luns.borrow().get(&lun).cloned()
+    }
+
+    /// `luns` without those under which this nexus has known another disk: its initiator would take the new disk for
+    /// the old one, and commands that are on their way would reach it. A LUN means one disk as long as its nexus lasts.
+    pub fn without_replaced(&self, luns: &Rc<Luns>) -> Rc<Luns> {
+        let (here, lost) = (self.luns(), self.lost.borrow());
+        let is_known = |(lun, unit): &(&u32, &Rc<Unit>)| {
+            let here = here.get(lun).map(|unit| unit.disk.shared.uuid);
+            let known = here.or(lost.get(lun).copied());
+            known.is_none_or(|uuid| uuid == unit.disk.shared.uuid)
+        };
+        match luns.iter().all(|lun| is_known(&lun)) {
+            true => luns.clone(),
+            false => {
+                let known = luns.iter().filter(is_known);
+                Rc::new(known.map(|(lun, unit)| (*lun, unit.clone())).collect())
+            }
+        }
     }
 
     /// Replaces the units that it reaches.
@@ -221,6 +242,8 @@ impl Nexus {
     /// Records that `unit` is not at `lun` any more. Its running I/Os belong to it, and not to the unit that
     /// is at `lun` now; [`wait_lost`](Self::wait_lost) waits for them.
     pub(crate) fn lose(&self, lun: u32, unit: &Rc<Unit>) {
+        let uuid = unit.disk.shared.uuid;
+        self.lost.borrow_mut().insert(lun, uuid);
         let mut going = self.going.borrow_mut();
         let is_lost = |id| going.iter().any(|going| going.running.contains(&id));
         let running = &self.running;

@@ -19,7 +19,10 @@ use node::{
     Config, Daemon, Failure, Process,
     description::{Description, Node},
 };
-use sim::{assert_occurred, raw::RawSession};
+use sim::{
+    assert_occurred,
+    raw::{ORDERED, Over, RawSession},
+};
 use uuid::Uuid;
 use volume::graph::NewStripe;
 
@@ -44,6 +47,7 @@ const GOOD: Option<u8> = Some(0);
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Met {
     sessions_ended: u64,
+    sessions_with_another_disk: u64,
     sessions_went_on: u64,
     luns_taken: u64,
     luns_told: u64,
@@ -290,6 +294,12 @@ async fn check_session(
         met.borrow_mut().sessions_ended += 1;
         return;
     };
+    let is_other = |(lun, was): (&usize, &usize)| now.get(lun).is_some_and(|is| is != was);
+    if luns.iter().any(is_other) {
+        answer.expect_err("a LUN means one disk as long as the session lasts");
+        met.borrow_mut().sessions_with_another_disk += 1;
+        return;
+    }
     let answer = answer.expect("it goes on");
     met.borrow_mut().sessions_went_on += 1;
     let (was, is) = (luns.get(&0), now.get(&0));
@@ -313,6 +323,120 @@ async fn check_session(
     };
     assert_eq!(answer.sense, expected, "{was:?} to {is:?}");
     session.end();
+}
+
+/// How a LUN becomes another disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Replaced {
+    AtOnce,
+    /// Removed by one `apply`, added by the next.
+    InTwoSteps,
+    /// Two LUNs exchange their disks.
+    Swapped,
+}
+
+/// Sends writes of `byte` to LUN 0, some of them ORDERED, and looks at no answer; ends with the session.
+async fn write_blindly(session: Rc<RawSession>, byte: u8) -> Over {
+    let write = [0x2A, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+    loop {
+        let mut tasks = Vec::new();
+        for attribute in [1, ORDERED, 1, 1] {
+            match session.submit_as(attribute, &write, &[byte; 4096], 0) {
+                Ok(task) => tasks.push(task),
+                Err(over) => return over,
+            }
+        }
+        for task in tasks {
+            if let Err(over) = session.answer(task).await {
+                return over;
+            }
+        }
+    }
+}
+
+/// LUN 0 becomes another disk while an initiator writes to it without looking.
+fn replace_under_a_blind_initiator(seed: u64, how: Replaced) {
+    let world = World::new(seed);
+    let mut random = world.random();
+    let lanes = 1 + random.index(2);
+    let (server, client) = (world.host_with_lanes("server", lanes), world.host("client"));
+    let delay_ms = random.below(30);
+    let text = |luns: &str| {
+        // Slow, so that there are always commands in progress and in line.
+        let slow = |name: &str| {
+            format!(
+                "[volume.{name}]\nfault = {{ rules = [{{ on = \"write\", delay = \"{delay_ms}ms\" }}], \
+                 of = {{ file = {{ path = \"{name}\", size = \"64KiB\" }} }} }}\n"
+            )
+        };
+        format!(
+            "lanes = {lanes}\nmemory = \"32MiB\"\n{}{}[volume.kept]\n\
+             file = {{ path = \"kept\", size = \"64KiB\" }}\n\
+             [target.\"{KEPT}\"]\nluns = [\"kept\"]\nallow = [\"*\"]\n\
+             [target.\"{}\"]\nluns = {{ {luns} }}\nallow = [\"*\"]\n",
+            slow("old"),
+            slow("new"),
+            target(0)
+        )
+    };
+    let (before, between, after) = match how {
+        Replaced::AtOnce => ("0 = \"old\"", None, "0 = \"new\""),
+        Replaced::InTwoSteps => (
+            "0 = \"old\", 1 = \"kept\"",
+            Some("1 = \"kept\""),
+            "0 = \"new\", 1 = \"kept\"",
+        ),
+        Replaced::Swapped => ("0 = \"old\", 1 = \"new\"", None, "0 = \"new\", 1 = \"old\""),
+    };
+    server.put_file(CONFIG, text(before).as_bytes());
+    world.block_on(&client, async {
+        let asks = start(&server, lanes);
+        // It serves when it answers.
+        described(&asks).await;
+        let other = login(&server, KEPT).await;
+        let blind = login(&server, &target(0)).await;
+        let writing = spawn(write_blindly(blind, 7));
+        for luns in between.into_iter().chain([after]) {
+            time::sleep(MS * random.below(100) as u32).await;
+            server.put_file(CONFIG, text(luns).as_bytes());
+            let applied = ask(&asks, Ask::Apply).await;
+            let changes = applied.unwrap_or_else(|failure| panic!("{failure}"));
+            let is_announced = changes
+                .iter()
+                .any(|line| line.contains("becomes another disk"));
+            assert_eq!(is_announced, how != Replaced::InTwoSteps, "{changes:?}");
+        }
+        let is_over = time::timeout(Duration::from_secs(1), writing).await;
+        is_over.expect("its session is over when the change is");
+
+        // The next session of the same initiator port is told before it is served.
+        let session = RawSession::login_at(server.addr(PORT), &target(0), "client").await;
+        let mut told = Vec::new();
+        loop {
+            let task = session.submit(&TEST_UNIT_READY, &[], 0).expect("a session");
+            let answer = session.answer(task).await.expect("an answer");
+            match answer.sense {
+                [0, ..] => break,
+                sense => told.push(sense),
+            }
+        }
+        assert_eq!(told, [[6, 0x29, 0], [6, 0x3F, 3], [6, 0x3F, 0xE]]);
+        let read = [0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+        let seen = session.execute(&read, &[], 4096).await.expect("a read");
+        assert!(
+            seen.data == [0; 4096],
+            "a write to the old disk has reached the new one"
+        );
+        session.end();
+        let answer = other.submit(&TEST_UNIT_READY, &[], 0).expect("it goes on");
+        let answer = other.answer(answer).await.expect("it goes on");
+        assert_eq!(
+            answer.sense, [0; 3],
+            "the session of another target hears of it"
+        );
+        other.end();
+        ask(&asks, Ask::Stop).await;
+    });
 }
 
 /// Gives a daemon with one lane a stripe more while its disk stalls; a session of it is served all the time.
@@ -373,6 +497,13 @@ fn apply_with_a_stalled_disk(seed: u64) {
 }
 
 #[test]
+fn an_initiator_that_does_not_look_never_writes_to_the_disk_that_took_the_place_of_its_own() {
+    for how in [Replaced::AtOnce, Replaced::InTwoSteps, Replaced::Swapped] {
+        seeds(20, |seed| replace_under_a_blind_initiator(seed, how));
+    }
+}
+
+#[test]
 fn a_disk_that_stalls_while_it_is_looked_at_holds_up_no_session() {
     seeds(5, apply_with_a_stalled_disk);
 }
@@ -384,6 +515,7 @@ fn a_daemon_that_was_given_another_configuration_serves_what_a_start_with_it_ser
     let met = met.into_inner();
     assert_occurred([
         ("sessions ended", met.sessions_ended),
+        ("sessions with another disk", met.sessions_with_another_disk),
         ("sessions went on", met.sessions_went_on),
         ("luns taken", met.luns_taken),
         ("luns told", met.luns_told),

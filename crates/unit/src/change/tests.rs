@@ -5,9 +5,9 @@ use std::rc::Rc;
 use engine::{Payload, spawn, task::JoinHandle};
 
 use crate::{
-    CommandId, LaneUnits, Luns, Mark, Nexus,
+    CommandId, LaneUnits, Luns, Mark, Nexus, Unit,
     block::BlockError,
-    testing::{enter, luns, stick, stuck, unstick, with_units, within},
+    testing::{enter, luns, show, stick, stuck, unstick, with_units, within},
 };
 
 /// Writes at LUN 0.
@@ -98,5 +98,25 @@ fn a_nexus_is_known_to_a_disk_that_it_lost_and_got_again() {
         assert_eq!(within(writing).await, Ok(()));
         within(removing).await;
         assert_eq!(nexus.take_attention(0), None, "it is not a new one");
+    });
+}
+
+#[test]
+fn a_lun_means_one_disk_as_long_as_its_nexus_lasts() {
+    with_units(async |units, [one, two]| {
+        let nexus = enter(units, &[(0, &one)]);
+        let reached = |shown: &[(u32, &Rc<Unit>)]| {
+            let reached = nexus.without_replaced(&luns(shown));
+            reached.keys().copied().collect::<Vec<_>>()
+        };
+        assert_eq!(reached(&[(0, &one), (1, &two)]), [0, 1]);
+        assert_eq!(reached(&[(0, &two), (1, &one)]), [1]);
+        // Nor does it later mean another one.
+        within(change(units, &nexus, &luns(&[(1, &two)]))).await;
+        assert_eq!(reached(&[(0, &two), (1, &two)]), [1]);
+        assert_eq!(reached(&[(0, &one), (1, &one)]), [0]);
+        // The same disk in another way is no other disk.
+        let again = show(units, "one");
+        assert_eq!(reached(&[(0, &again)]), [0]);
     });
 }
