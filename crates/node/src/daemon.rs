@@ -284,7 +284,7 @@ impl Daemon {
 
     /// Undoes a failed change. Files that it created are removed, with their records. A file that existed
     /// before keeps its new identity, because it carries the mark.
-    async fn go_back(&mut self, volumes: Volumes, mut records: Records) {
+    async fn go_back(&mut self, volumes: Volumes, records: Records) {
         for failed in self.graph.close_all_but(&self.served.open()).await {
             tracing::warn!("{failed}");
         }
@@ -305,16 +305,7 @@ impl Daemon {
         let site = self.config().site(&directory, &names);
         let mut state = lock(&self.state);
         state.served = served.collect();
-        records.keep_marked(&state.records, &removed);
-        if records != state.records {
-            match records.save() {
-                Ok(()) => state.records = records,
-                Err(error) => tracing::warn!(
-                    %error,
-                    "the records of a failed change could not be removed"
-                ),
-            }
-        }
+        state.take_back(records, &removed);
         if let Err(error) = state.serves(&site) {
             tracing::warn!(
                 %error,

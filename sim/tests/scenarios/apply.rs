@@ -12,7 +12,7 @@ use std::{
 
 use engine::{
     cross::{OneshotSender, Sender, channel, oneshot},
-    sim::{Host, Random, World, seeds},
+    sim::{Fault, FaultKind, Host, Random, World, seeds},
     spawn, time,
 };
 use node::{
@@ -29,6 +29,7 @@ use volume::graph::NewStripe;
 use crate::MS;
 
 const SEEDS: u64 = 60;
+const EIO: i32 = 5;
 const CONFIG: &str = "/srv/daemon.toml";
 const PORT: u16 = 3260;
 const KEPT: &str = "iqn.2026-11.io.sanstone:kept";
@@ -323,6 +324,111 @@ async fn check_session(
     };
     assert_eq!(answer.sense, expected, "{was:?} to {is:?}");
     session.end();
+}
+
+/// Two files that are there already when a daemon is given them.
+const TAKEN: [&str; 2] = ["/srv/x", "/srv/y"];
+
+/// Has the disk fail while the two files become disks, then checks that each has a mark and a record, or no mark.
+fn take_files_while_the_disk_fails(seed: u64, fail: impl FnOnce(&Host)) -> Failed {
+    let world = World::new(seed);
+    let (server, client) = (world.host("server"), world.host("client"));
+    let text = |more: &str, luns: &str| {
+        format!(
+            "lanes = 1\nmemory = \"32MiB\"\n\
+             [volume.kept]\nfile = {{ path = \"kept\", size = \"64KiB\" }}\n{more}\
+             [target.\"{KEPT}\"]\nluns = [{luns}]\nallow = [\"*\"]\n"
+        )
+    };
+    let before = text("", "\"kept\"");
+    let after = text(
+        "[volume.x]\nfile = { path = \"x\" }\n[volume.y]\nfile = { path = \"y\" }\n",
+        "\"kept\", \"x\", \"y\"",
+    );
+    TAKEN.map(|path| server.put_file(path, &[1; 64 << 10]));
+    server.put_file(CONFIG, before.as_bytes());
+    world.block_on(&client, async {
+        let asks = start(&server, 1);
+        let first = described(&asks).await;
+        server.put_file(CONFIG, after.as_bytes());
+        fail(&server);
+        let applied = ask(&asks, Ask::Apply).await;
+        let failed = match (server.is_doomed(), applied) {
+            (true, _) => Failed::ByPowerCut,
+            (false, Err(_)) => {
+                assert_eq!(described(&asks).await, first, "it is not rolled back");
+                server.clear_faults();
+                Failed::ByFault
+            }
+            (false, Ok(_)) => Failed::No,
+        };
+        let marks = || TAKEN.map(|path| server.mark(path));
+        let are_recorded = || {
+            let records = server.read_file("/srv/daemon.state/volumes.toml");
+            let records = String::from_utf8(records.unwrap_or_default()).expect("text");
+            let marks = marks().into_iter().flatten();
+            let mut marks = marks.map(|mark| String::from_utf8(mark).expect("text"));
+            marks.all(|mark| records.contains(&mark))
+        };
+        if failed != Failed::ByPowerCut {
+            server.doom_after(u64::MAX);
+            assert!(are_recorded(), "a mark without a record, {failed:?}");
+            let marked = marks();
+            let again = ask(&asks, Ask::Apply).await;
+            again.unwrap_or_else(|failure| panic!("{failure}"));
+            for (marked, mark) in marked.into_iter().zip(marks()) {
+                assert!(
+                    marked.is_none() || marked == mark,
+                    "it has become another disk"
+                );
+            }
+            ask(&asks, Ask::Stop).await;
+        }
+        server.power_cut();
+        server.restart();
+        assert!(are_recorded(), "a mark without a record, {failed:?}");
+        let asks = start(&server, 1);
+        described(&asks).await;
+        ask(&asks, Ask::Stop).await;
+        failed
+    })
+}
+
+/// What has kept two files from becoming disks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Failed {
+    ByPowerCut,
+    ByFault,
+    No,
+}
+
+#[test]
+fn a_file_that_an_apply_has_marked_is_recorded_whenever_the_power_goes() {
+    let mut cuts = 0;
+    seeds(20, |seed| {
+        for changes in 1.. {
+            let failed = take_files_while_the_disk_fails(seed, |server| server.doom_after(changes));
+            match failed {
+                Failed::ByPowerCut => cuts += 1,
+                Failed::ByFault => panic!("only the power fails"),
+                Failed::No => break,
+            }
+        }
+    });
+    assert_occurred([("power cuts", cuts)]);
+}
+
+#[test]
+fn a_file_that_a_failed_apply_has_marked_is_recorded() {
+    seeds(10, |seed| {
+        let failed = take_files_while_the_disk_fails(seed, |server| {
+            server.add_fault(Fault {
+                path: Some("/srv/y".into()),
+                ..Fault::new(FaultKind::Mark, EIO)
+            });
+        });
+        assert_eq!(failed, Failed::ByFault);
+    });
 }
 
 /// How a LUN becomes another disk.

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     disk::{
-        Disk,
+        Disk, FaultKind,
         names::{Change, normal},
     },
     reactor::SimReactor,
@@ -174,11 +174,15 @@ impl Store for SimReactor {
     }
 
     fn set_mark(&self, path: &Path, mark: &[u8]) -> io::Result<()> {
-        self.disk(|disk| {
-            let file = disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
-            disk.take_step()?;
-            disk.files[file].mark = Some(mark.to_vec());
-            Ok(())
-        })
+        let state = &mut *self.state.borrow_mut();
+        let (disk, occurred) = (&mut state.hosts[self.host.0].disk, &mut state.occurred);
+        disk.has_power()?;
+        let file = disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
+        disk.take_step()?;
+        if let Some(errno) = disk.fault(FaultKind::Mark, file, &(0..u64::MAX), occurred) {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        disk.files[file].mark = Some(mark.to_vec());
+        Ok(())
     }
 }
