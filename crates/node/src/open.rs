@@ -62,8 +62,7 @@ impl Survey {
             notes: Vec::new(),
             notes_before: Vec::new(),
         };
-        let is_defined = |name: &str| site.volumes.0.contains_key(name);
-        let known = survey.known(site, records, &is_defined);
+        let known = survey.known(site, records);
         let (identities, notes) = known.judge(&survey.all).map_err(Refusal::Volumes)?;
         let before = known.judge_before(&survey.all, &identities);
         let notes_before = before.map_err(Refusal::Volumes)?;
@@ -90,19 +89,14 @@ impl Survey {
         made.map_err(Error::io("looking at the disks".to_owned()))?
     }
 
-    fn known<'a>(
-        &'a self,
-        site: &'a Site<'_>,
-        records: &'a Records,
-        is_defined: &'a dyn Fn(&str) -> bool,
-    ) -> Known<'a> {
+    fn known<'a>(&'a self, site: &'a Site<'_>, records: &'a Records) -> Known<'a> {
         Known {
             records,
             siblings: &self.siblings,
             state: site.state,
             state_exists: self.state_exists,
             sharer: self.sharer.as_deref(),
-            is_defined,
+            volumes: site.volumes,
             at: &found,
             holder: &store::lock_holder,
         }
@@ -181,8 +175,7 @@ pub(crate) async fn open_all(
 ) -> Result<Opened, Refusal> {
     // Nothing is claimed if a volume is refused. Notes about the others follow once they are open.
     let survey = Survey::make_aside(site, records).await?;
-    let is_defined = |name: &str| site.volumes.0.contains_key(name);
-    let known = survey.known(site, records, &is_defined);
+    let known = survey.known(site, records);
     let mut notes = survey.notes.clone();
     let mut trees = Vec::new();
     for (asked, home) in survey.all.iter().zip(lanes.iter().cycle()) {
