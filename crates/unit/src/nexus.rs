@@ -207,9 +207,33 @@ impl Nexus {
         self.running.is_running(command, lun)
     }
 
-    /// The command and LUN of every running I/O.
+    /// The command of every running I/O, with the LUN that its disk has now, or had when it was lost.
     pub fn at_work(&self) -> Vec<(CommandId, u32)> {
-        self.running.at_work()
+        let (luns, going) = (self.luns(), self.going.borrow());
+        let now_at = |disk: &Arc<Shared>| {
+            let mut luns = luns.iter();
+            luns.find(|(_, unit)| Arc::ptr_eq(&unit.disk.shared, disk))
+        };
+        let all = self.running.all().into_iter().map(|(id, lun, command)| {
+            let lost = going.iter().find(|going| going.running.contains(&id));
+            let moved = lost.and_then(|going| now_at(&going.unit.disk.shared));
+            (command, moved.map_or(lun, |(lun, _)| *lun))
+        });
+        all.collect()
+    }
+
+    /// How many I/Os are running at each LUN on each volume. The LUN may have been removed, or be another volume's, since
+    /// they began.
+    pub fn running_by_volume(&self) -> BTreeMap<(u32, String), usize> {
+        let going = self.going.borrow();
+        let mut by_volume = BTreeMap::new();
+        for (id, lun, _) in self.running.all() {
+            let lost = going.iter().find(|going| going.running.contains(&id));
+            let unit = lost.map(|going| going.unit.clone()).or(self.unit(lun));
+            let volume = unit.map_or(String::new(), |unit| unit.disk.name().to_owned());
+            *by_volume.entry((lun, volume)).or_default() += 1;
+        }
+        by_volume
     }
 
     /// The currently running I/Os for which `chosen(command)` holds, at whatever LUN.

@@ -84,6 +84,39 @@ fn a_reset_does_not_wait_for_the_io_of_a_disk_that_had_its_lun() {
 }
 
 #[test]
+fn io_counts_at_the_lun_that_its_disk_has_now() {
+    with_units(async |units, [one, _]| {
+        let nexus = enter(units, &[(0, &one)]);
+        stick("one");
+        let writing = write(units, &nexus);
+        stuck(1).await;
+        assert_eq!(nexus.at_work(), [(CommandId(1), 0)]);
+        let changing = change(units, &nexus, &luns(&[(5, &one)]));
+        assert_eq!(nexus.at_work(), [(CommandId(1), 5)]);
+        unstick();
+        assert_eq!(within(writing).await, Ok(()));
+        within(changing).await;
+    });
+}
+
+#[test]
+fn io_that_hangs_is_named_after_the_disk_that_it_is_on() {
+    with_units(async |units, [one, two]| {
+        let nexus = enter(units, &[(0, &one)]);
+        stick("one");
+        let writing = write(units, &nexus);
+        stuck(1).await;
+        let on_one = || [((0, "one".to_owned()), 1)].into();
+        assert_eq!(nexus.running_by_volume(), on_one());
+        let changing = change(units, &nexus, &luns(&[(0, &two)]));
+        assert_eq!(nexus.running_by_volume(), on_one());
+        unstick();
+        assert_eq!(within(writing).await, Ok(()));
+        within(changing).await;
+    });
+}
+
+#[test]
 fn a_nexus_is_known_to_a_disk_that_it_lost_and_got_again() {
     with_units(async |units, [one, _]| {
         let nexus = enter(units, &[(0, &one)]);
