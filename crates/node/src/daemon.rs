@@ -20,8 +20,8 @@ use volume::{
 };
 
 use crate::{
-    Failure,
-    config::Config,
+    Error, Failure, Refusal,
+    config::{Config, TargetTable},
     difference::{Difference, Served},
     open::{self, Disk},
     record::Records,
@@ -182,6 +182,8 @@ impl Daemon {
     ) -> Result<Vec<String>, Failure> {
         let next = Served::new(config)?;
         let Difference { lines, mut refused } = Difference::between(&self.served, &next);
+        let (was_served, is_served) = (self.served.volumes(), next.volumes());
+        let gone: Vec<String> = was_served.difference(&is_served).cloned().collect();
         refused.extend(self.sanitized_and_gone(&next));
         if !refused.is_empty() {
             let path = next.config.path().display();
@@ -194,11 +196,11 @@ impl Daemon {
             tried.map_err(|error| next.config.not_started(&error))?;
             return Ok(lines);
         }
+        let records = aside(&self.state, |state| state.records.clone()).await?;
         let before = self.graph.replace_volumes(next.config.volumes().clone());
         let before = before.map_err(|error| next.config.wrong(&error))?;
-        let records = lock(&self.state).records.clone();
         self.graph.begin_trial();
-        let known = match self.change_to(&next).await {
+        let known = match self.change_to(&next, &records).await {
             Ok(disks) => std::mem::replace(&mut self.disks, disks),
             Err(failure) => {
                 self.go_back(before, records).await;
@@ -206,37 +208,40 @@ impl Daemon {
             }
         };
         self.graph.keep_made();
-        let disks = self.disks.iter();
-        let served: BTreeMap<_, _> = disks
-            .map(|disk| (disk.tree.name().to_owned(), disk.uuid))
-            .collect();
-        let gone: Vec<String> = known
-            .iter()
-            .map(|disk| disk.tree.name().to_owned())
-            .filter(|name| !served.contains_key(name))
-            .collect();
         self.units.remove(&gone).await;
         for failed in self.graph.close_all_but(&next.open()).await {
             tracing::warn!("{failed}");
         }
         // Not before: a volume that nobody holds any more would not have been closed.
         drop(known);
-        lock(&self.state).served = served;
         self.served = next;
+        let served = self.identities();
+        aside(&self.state, |state| state.served = served).await?;
         Ok(lines)
     }
 
+    /// The identities of the served disks, by the names of their volumes.
+    fn identities(&self) -> BTreeMap<String, Uuid> {
+        let disks = self.disks.iter();
+        disks
+            .map(|disk| (disk.tree.name().to_owned(), disk.uuid))
+            .collect()
+    }
+
     /// Opens what is new in `next` and serves all of it. Volumes that are no longer served stay open.
-    async fn change_to(&mut self, next: &Served) -> Result<Vec<Disk>, Failure> {
+    async fn change_to(
+        &mut self,
+        next: &Served,
+        records: &Records,
+    ) -> Result<Vec<Disk>, Failure> {
         let config = &next.config;
         let served: Vec<String> = next.volumes().into_iter().collect();
         let directory = config.state_directory();
         let site = config.site(&directory, &served);
         let refused = |refusal| config.refused(refusal);
-        let records = lock(&self.state).records.clone();
-        let opened = open::open_all(&site, &records, &mut self.graph, &self.lanes).await;
-        let opened = opened.map_err(refused)?;
-        let known = lock(&self.state).served.clone();
+        let known = self.identities();
+        let opening = open::open_all(&site, records, &mut self.graph, &self.lanes);
+        let opened = opening.await.map_err(refused)?;
         for disk in &opened.disks {
             let name = disk.tree.name();
             if known.get(name).is_some_and(|uuid| *uuid != disk.uuid) {
@@ -245,23 +250,23 @@ impl Daemon {
                 return Err(Failure::Failed(message));
             }
         }
-        let is_new = |disk: &&Disk| !known.contains_key(disk.tree.name());
-        let mut specs = Vec::new();
-        for disk in opened.disks.iter().filter(is_new) {
-            specs.push(disk_spec(disk, &lock(&self.state))?);
-        }
-        // Volumes no longer served keep their identity until they are closed.
-        let disks = {
-            let mut state = lock(&self.state);
-            let disks = state.keep_opened(&site, opened).map_err(refused)?;
+        let site = site.to_send();
+        let kept = aside(&self.state, move |state| {
+            let disks = state.keep_opened(&site.site(), opened)?;
+            let is_new = |disk: &&Disk| !known.contains_key(disk.tree.name());
+            let new = disks.iter().filter(is_new);
+            let new = new.map(|disk| disk_spec(disk, state));
+            let new = new.collect::<Result<Vec<_>, _>>()?;
+            // Volumes no longer served keep their identity until they are closed.
             state.served.extend(known);
-            disks
-        };
-        let server_config = server_config(next, &self.state)?;
-        let added = self.units.add(&specs).await;
+            Ok::<_, Refusal>((disks, new))
+        });
+        let (disks, new) = kept.await?.map_err(refused)?;
+        let server_config = server_config(next, &self.state).await?;
+        let added = self.units.add(&new).await;
         added.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
         if let Err(error) = self.server.change(server_config).await {
-            let added: Vec<String> = specs.into_iter().map(|spec| spec.name).collect();
+            let added: Vec<String> = new.into_iter().map(|spec| spec.name).collect();
             self.units.remove(&added).await;
             return Err(config.not_started(&error));
         }
@@ -298,15 +303,16 @@ impl Daemon {
                  the daemon"
             );
         }
-        let disks = self.disks.iter();
-        let served = disks.map(|disk| (disk.tree.name().to_owned(), disk.uuid));
         let names: Vec<String> = self.served.volumes().into_iter().collect();
         let directory = self.state_directory();
-        let site = self.config().site(&directory, &names);
-        let mut state = lock(&self.state);
-        state.served = served.collect();
-        state.take_back(records, &removed);
-        if let Err(error) = state.serves(&site) {
+        let site = self.config().site(&directory, &names).to_send();
+        let served = self.identities();
+        let back = aside(&self.state, move |state| {
+            state.served = served;
+            state.take_back(records, &removed);
+            state.serves(&site.site())
+        });
+        if let Err(error) = back.await.and_then(|served| served) {
             tracing::warn!(
                 %error,
                 "the state directory still names the configuration of the failed change"
@@ -420,7 +426,7 @@ async fn serve(
     let opened = open::open(&site, process, &mut state, graph, lanes).await;
     *disks = opened.map_err(refused)?;
     let state = Arc::new(Mutex::new(state));
-    let server_config = server_config(served, &state)?;
+    let server_config = server_config(served, &state).await?;
     let units = Units::open(units_config(config, &state, disks)?, lanes).await;
     let units = units.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
     let server = Server::start(server_config, &units).await;
@@ -430,6 +436,17 @@ async fn serve(
         server,
         state,
     })
+}
+
+/// Runs `work` on the state where it holds up no lane: it reads and writes files, or waits for others that do.
+async fn aside<T: Send + 'static>(
+    state: &Arc<Mutex<State>>,
+    work: impl FnOnce(&mut State) -> T + Send + 'static,
+) -> Result<T, Error> {
+    let state = state.clone();
+    let done = blocking::run(blocking::Kind::Files, move || work(&mut lock(&state)));
+    let failed = || "running work on the state directory".to_owned();
+    done.await.map_err(|error| Error::io(failed())(error))
 }
 
 /// Releases the claims of the volumes. A claim that cannot be released still names us as the
@@ -458,7 +475,7 @@ pub(crate) fn units_config(
 }
 
 /// A disk with its stored state.
-fn disk_spec(disk: &Disk, state: &State) -> Result<DiskSpec, Failure> {
+fn disk_spec(disk: &Disk, state: &State) -> Result<DiskSpec, Error> {
     let name = disk.tree.name().to_owned();
     Ok(DiskSpec {
         kept: state.kept_of(&disk.uuid, &name)?,
@@ -469,39 +486,49 @@ fn disk_spec(disk: &Disk, state: &State) -> Result<DiskSpec, Failure> {
 }
 
 /// The configuration of the iSCSI front.
-fn server_config(served: &Served, state: &Arc<Mutex<State>>) -> Result<ServerConfig, Failure> {
+async fn server_config(
+    served: &Served,
+    state: &Arc<Mutex<State>>,
+) -> Result<ServerConfig, Failure> {
     let config = &served.config;
-    let mut targets = Vec::new();
-    for table in served.targets.iter().cloned() {
-        let luns = table.luns.into_iter().map(|(number, lun)| {
-            let spec = LunSpec {
-                volume: lun.volume,
-                removable: lun.removable,
-                read_only: lun.read_only,
-            };
-            (number, spec)
-        });
-        let mut portal_groups = table.portal_groups;
-        for group in &mut portal_groups {
-            // The target port name (RFC 7143 §4.4.4).
-            let port = format!("{},t,0x{:04x}", table.name, group.tag);
-            group.relative_port = lock(state).relative_port(&port)?;
-        }
-        targets.push(TargetSpec {
-            name: table.name,
-            portal_groups,
-            luns: luns.collect(),
-            allow: table.allow.map_or(Allow::Everyone, Allow::Names),
-            allow_from: table.allow_from,
-            chap: table.chap,
-            redirect: table.redirect,
-        });
-    }
+    let tables = served.targets.clone();
+    let targets = aside(state, |state| {
+        let tables = tables.into_iter();
+        tables.map(|table| target_spec(table, state)).collect()
+    });
+    let targets: Result<_, Error> = targets.await?;
     Ok(ServerConfig {
-        targets,
+        targets: targets?,
         discovery: served.discovery.clone(),
         digests: config.digests(),
         limits: config.limits().clone(),
+    })
+}
+
+/// A target with the numbers of its ports.
+fn target_spec(table: TargetTable, state: &mut State) -> Result<TargetSpec, Error> {
+    let luns = table.luns.into_iter().map(|(number, lun)| {
+        let spec = LunSpec {
+            volume: lun.volume,
+            removable: lun.removable,
+            read_only: lun.read_only,
+        };
+        (number, spec)
+    });
+    let mut portal_groups = table.portal_groups;
+    for group in &mut portal_groups {
+        // The target port name (RFC 7143 §4.4.4).
+        let port = format!("{},t,0x{:04x}", table.name, group.tag);
+        group.relative_port = state.relative_port(&port)?;
+    }
+    Ok(TargetSpec {
+        name: table.name,
+        portal_groups,
+        luns: luns.collect(),
+        allow: table.allow.map_or(Allow::Everyone, Allow::Names),
+        allow_from: table.allow_from,
+        chap: table.chap,
+        redirect: table.redirect,
     })
 }
 
@@ -518,12 +545,9 @@ fn keep(state: Arc<Mutex<State>>) -> Keep {
     Arc::new(move |volume, text| {
         let (state, volume) = (state.clone(), volume.to_owned());
         LaneFuture::new(async move {
-            let keep = move || {
-                let kept = lock(&state).keep(&volume, text.as_deref());
-                kept.map_err(|error| error.to_string())
-            };
-            let kept = blocking::run(blocking::Kind::Files, keep).await;
-            kept.unwrap_or_else(|error| Err(error.to_string()))
+            let kept = aside(&state, move |state| state.keep(&volume, text.as_deref())).await;
+            let kept = kept.and_then(|kept| kept);
+            kept.map_err(|error| error.to_string())
         })
     })
 }

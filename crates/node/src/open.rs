@@ -72,19 +72,8 @@ impl Survey {
 
     /// As [`Survey::make`], where it holds up no lane.
     async fn make_aside(site: &Site<'_>, records: &Records) -> Result<Survey, Refusal> {
-        let (config, state) = (site.config.to_owned(), site.state.to_owned());
-        let (volumes, served) = (site.volumes.clone(), site.served.to_vec());
-        let (records, is_successor) = (records.clone(), site.is_successor);
-        let make = move || {
-            let site = Site {
-                config: &config,
-                state: &state,
-                volumes: &volumes,
-                served: &served,
-                is_successor,
-            };
-            Survey::make(&site, &records, &Starts::default())
-        };
+        let (site, records) = (site.to_send(), records.clone());
+        let make = move || Survey::make(&site.site(), &records, &Starts::default());
         let made = blocking::run(blocking::Kind::Files, make).await;
         made.map_err(Error::io("looking at the disks".to_owned()))?
     }
@@ -233,7 +222,6 @@ pub(crate) async fn open_all(
             }
             let known = records.disks.get(&uuid);
             record.marked = is_marked(leaf, uuid) || known.is_some_and(|record| record.marked);
-            record.bytes = store::look(&leaf.path).ok().map(|look| look.len_bytes);
             files.push((leaf.clone(), uuid));
         }
         if let Some(other) = disks.iter().find(|disk| disk.uuid == uuid) {
@@ -268,10 +256,15 @@ impl State {
     ) -> Result<Vec<Disk>, Refusal> {
         let Opened {
             disks,
-            records,
+            mut records,
             files,
             notes,
         } = opened;
+        for (leaf, uuid) in &files {
+            if let Some(record) = records.disks.get_mut(uuid) {
+                record.bytes = store::look(&leaf.path).ok().map(|look| look.len_bytes);
+            }
+        }
         let before = self.records.clone();
         self.set_records(records)?;
         if let Err(error) = self.mark(&files) {

@@ -345,7 +345,9 @@ fn take_files_while_the_disk_fails(seed: u64, fail: impl FnOnce(&Host)) -> Faile
         "[volume.x]\nfile = { path = \"x\" }\n[volume.y]\nfile = { path = \"y\" }\n",
         "\"kept\", \"x\", \"y\"",
     );
-    TAKEN.map(|path| server.put_file(path, &[1; 64 << 10]));
+    for path in TAKEN {
+        server.put_file(path, &[1; 64 << 10]);
+    }
     server.put_file(CONFIG, before.as_bytes());
     world.block_on(&client, async {
         let asks = start(&server, 1);
@@ -554,6 +556,7 @@ fn apply_with_a_stalled_disk(seed: u64) {
         format!(
             "lanes = 1\nmemory = \"32MiB\"\n\
              [volume.kept]\nfile = {{ path = \"kept\", size = \"64KiB\" }}\n\
+             [volume.more]\nfile = {{ path = \"more\", size = \"64KiB\" }}\n\
              [volume.wide.stripe]\nof = [{{ file = {{ path = \"s0\", size = \"4MiB\" }} }}, \
              {{ file = {{ path = \"s1\", size = \"4MiB\" }} }}]\n\
              [target.\"{KEPT}\"]\nluns = [{luns}]\nallow = [\"*\"]\n"
@@ -591,7 +594,7 @@ fn apply_with_a_stalled_disk(seed: u64) {
                 session.end();
             }
         });
-        server.put_file(CONFIG, text("\"kept\", \"wide\"").as_bytes());
+        server.put_file(CONFIG, text("\"kept\", \"wide\", \"more\"").as_bytes());
         let applied = ask(&asks, Ask::Apply).await;
         let changes = applied.unwrap_or_else(|failure| panic!("{failure}"));
         assert!(changes.iter().any(|it| it.contains("wide")), "{changes:?}");

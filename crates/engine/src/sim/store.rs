@@ -1,6 +1,6 @@
 //! The verbs of [`crate::store`] on a simulated machine's disk: directories, whole files and marks.
 //! Changes are durable after a sync; before that the seed decides what survives. They take no time, unless the disk
-//! stalls: then a lane that reads it is blocked.
+//! stalls: then a lane that reads or syncs it is blocked.
 
 use std::{
     io,
@@ -28,7 +28,7 @@ impl SimReactor {
         f(disk)
     }
 
-    /// The caller reads what is on the disk, which a lane must not wait for.
+    /// The caller reads what is on the disk, or syncs it, which a lane must not wait for.
     fn waits_for_disk(&self) {
         let mut state = self.state.borrow_mut();
         let until = state.now + state.host(self.host).disk.stall;
@@ -152,6 +152,7 @@ impl Store for SimReactor {
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {
+        self.waits_for_disk();
         self.disk(|disk| {
             let file = disk.names.file(path);
             if file.is_none() && !disk.names.is_directory(path) {
