@@ -11,7 +11,7 @@ use std::{
 
 use engine::{LaneFuture, LaneHandle, blocking, store};
 use front_iscsi::{Allow, LunSpec, Server, ServerConfig, TargetSpec};
-use unit::{DiskSpec, FlushError, Keep, OpenVolume, SanitizeReport, Units, UnitsConfig};
+use unit::{DiskSpec, FlushError, Keep, OpenVolume, Units, UnitsConfig};
 use uuid::Uuid;
 use volume::{
     claim::{boot_id, name_of},
@@ -184,7 +184,20 @@ impl Daemon {
         let Difference { lines, mut refused } = Difference::between(&self.served, &next);
         let (was_served, is_served) = (self.served.volumes(), next.volumes());
         let gone: Vec<String> = was_served.difference(&is_served).cloned().collect();
-        refused.extend(self.sanitized_and_gone(&next));
+        // From now on: a sanitize takes hours, and its volume would be closed under it.
+        let no_sanitize = self.units.bar_sanitize(&gone);
+        refused.extend(
+            no_sanitize
+                .as_ref()
+                .err()
+                .into_iter()
+                .flatten()
+                .map(|name| {
+                    format!(
+                        "volume \"{name}\" is being sanitized: wait until the sanitize has finished"
+                    )
+                }),
+        );
         if !refused.is_empty() {
             let path = next.config.path().display();
             let refused = refused.iter().map(|refused| format!("{path}: {refused}"));
@@ -271,20 +284,6 @@ impl Daemon {
             return Err(config.not_started(&error));
         }
         Ok(disks)
-    }
-
-    /// Why disks that `next` does not serve cannot be removed now.
-    fn sanitized_and_gone(&self, next: &Served) -> Vec<String> {
-        let stays = next.volumes();
-        let reports = self.units.reports().into_iter();
-        let gone = reports.filter(|(name, _)| !stays.contains(name));
-        gone.filter(|(_, report)| matches!(report.sanitize, Some(SanitizeReport::Running { .. })))
-            .map(|(name, _)| {
-                format!(
-                    "volume \"{name}\" is being sanitized: wait until the sanitize has finished"
-                )
-            })
-            .collect()
     }
 
     /// Undoes a failed change. Files that it created are removed, with their records. A file that existed

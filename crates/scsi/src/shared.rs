@@ -41,6 +41,8 @@ pub(crate) struct State {
     pub(crate) preventing: BTreeSet<NexusId>,
     pub(crate) ejected: bool,
     pub(crate) sanitize: Option<Progress>,
+    /// No sanitize may begin, because the unit is about to be removed.
+    pub(crate) bars_sanitize: bool,
     /// Results of EXTENDED COPY, oldest first.
     pub(crate) copies: Vec<CopyResult>,
     pub(crate) mode: ModeParameters,
@@ -73,6 +75,19 @@ impl SharedUnit {
     pub fn save(&self) -> Option<String> {
         let state = self.look();
         text(&state.reservations, &state.mode, state.sanitize)
+    }
+
+    /// Lets no sanitize begin until [`SharedUnit::admit_sanitize`]; false if one is running, which changes nothing.
+    pub fn bar_sanitize(&self) -> bool {
+        let mut state = self.look();
+        let is_running = matches!(state.sanitize, Some(Progress::Running(_)));
+        state.bars_sanitize |= !is_running;
+        !is_running
+    }
+
+    /// Lets a sanitize begin again.
+    pub fn admit_sanitize(&self) {
+        self.look().bars_sanitize = false;
     }
 
     /// The number of logical blocks as initiators know it; `None` before the first access.

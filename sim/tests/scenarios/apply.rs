@@ -433,6 +433,80 @@ fn a_file_that_a_failed_apply_has_marked_is_recorded() {
     });
 }
 
+/// The configuration of a daemon with a target of its own for the volume `old`, or without; with `more` it is also given
+/// a new file and a disk of another machine, which it waits for.
+fn waiting_text(has_old: bool, has_more: bool, wait_s: u32) -> String {
+    let mut text = "lanes = 1\nmemory = \"32MiB\"\n\
+                    [volume.kept]\nfile = { path = \"kept\", size = \"64KiB\" }\n\
+                    [volume.old]\nfile = { path = \"old\", size = \"64KiB\" }\n"
+        .to_owned();
+    let mut luns = "\"kept\"".to_owned();
+    if has_more {
+        text += "[volume.fresh]\nfile = { path = \"fresh\", size = \"64KiB\" }\n";
+        text += &format!(
+            "[volume.remote]\niscsi = {{ url = \"iscsi://storage/iqn.2026-11.io.sanstone:far/0\", \
+             initiator = \"iqn.2026-11.io.sanstone:near\", wait_at_start = \"{wait_s}s\" }}\n"
+        );
+        luns += ", \"fresh\", \"remote\"";
+    }
+    text += &format!("[target.\"{KEPT}\"]\nluns = [{luns}]\nallow = [\"*\"]\n");
+    if has_old {
+        let target = target(0);
+        text += &format!("[target.\"{target}\"]\nluns = [\"old\"]\nallow = [\"*\"]\n");
+    }
+    text
+}
+
+/// An initiator has a disk sanitized while an `apply` that removes it waits for another one.
+fn sanitize_what_is_removed(seed: u64) {
+    const BUSY: Option<u8> = Some(8);
+    let world = World::new(seed);
+    let (server, client) = (world.host("server"), world.host("client"));
+    world.host("storage");
+    server.put_file(CONFIG, waiting_text(true, false, 0).as_bytes());
+    world.block_on(&client, async {
+        let asks = Rc::new(start(&server, 1));
+        described(&asks).await;
+        let session = login(&server, &target(0)).await;
+        server.put_file(CONFIG, waiting_text(false, true, 30).as_bytes());
+        let applying = spawn({
+            let asks = asks.clone();
+            async move { ask(&asks, Ask::Apply).await }
+        });
+        time::sleep(Duration::from_secs(5)).await;
+        // OVERWRITE, once, answered at the start.
+        let sanitize = async || {
+            let (cdb, list) = (
+                [0x48, 0x81, 0, 0, 0, 0, 0, 0, 8, 0],
+                [1, 0, 0, 4, 0, 0, 0, 0],
+            );
+            session
+                .execute(&cdb, &list, 0)
+                .await
+                .expect("an answer")
+                .status
+        };
+        assert_eq!(sanitize().await, BUSY, "its volume is about to be closed");
+        let applied = applying.await;
+        applied.expect_err("the other disk does not come");
+        assert_eq!(sanitize().await, GOOD, "it stays");
+        // It is not removed under the sanitize either.
+        server.put_file(CONFIG, waiting_text(false, false, 0).as_bytes());
+        let refused = ask(&asks, Ask::Apply).await;
+        let refused = refused.expect_err("it is being sanitized").to_string();
+        assert!(refused.contains("sanitize has finished"), "{refused}");
+        time::sleep(Duration::from_secs(5)).await;
+        let applied = ask(&asks, Ask::Apply).await;
+        applied.unwrap_or_else(|failure| panic!("{failure}"));
+        ask(&asks, Ask::Stop).await;
+    });
+}
+
+#[test]
+fn no_sanitize_begins_on_a_disk_that_an_apply_removes() {
+    seeds(5, sanitize_what_is_removed);
+}
+
 /// How a LUN becomes another disk.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Replaced {
