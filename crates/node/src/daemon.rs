@@ -6,10 +6,16 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use engine::{LaneFuture, LaneHandle, blocking, store};
+use engine::{
+    LaneFuture, LaneHandle, blocking, store,
+    task::{self, Either},
+    time,
+};
 use front_iscsi::{Allow, LunSpec, Server, ServerConfig, TargetSpec};
 use unit::{DiskSpec, FlushError, Keep, OpenVolume, Units, UnitsConfig};
 use uuid::Uuid;
@@ -28,6 +34,9 @@ use crate::{
     state::State,
     view::{Onlooker, Seen, View},
 };
+
+/// How long volumes may still take to open when the change that needs them is given up: those that just take their time.
+const GIVE_UP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A daemon's process, as described to others that want a stripe it has claimed.
 #[derive(Clone, Debug)]
@@ -171,7 +180,9 @@ impl Daemon {
 
     /// Switches to `config`, which must have been [loaded to be served](Config::load_to_serve), and returns
     /// the changes, one line each. Sessions that are not affected notice nothing. Returns after everything no
-    /// longer served has ended, been flushed and released. A dry run changes nothing.
+    /// longer served has ended, been flushed and released. A dry run changes nothing. If `give_up` is ready while
+    /// volumes are being opened, for which it may wait long, nothing changes either. Drop it only when it is over:
+    /// half a change stays in the files.
     ///
     /// # Errors
     /// Changes that are not possible while serving, or that failed; nothing has changed then.
@@ -179,6 +190,7 @@ impl Daemon {
         &mut self,
         config: Config,
         is_dry_run: bool,
+        give_up: impl Future<Output = ()>,
     ) -> Result<Vec<String>, Failure> {
         let next = Served::new(config)?;
         let Difference { lines, mut refused } = Difference::between(&self.served, &next);
@@ -213,7 +225,7 @@ impl Daemon {
         let before = self.graph.replace_volumes(next.config.volumes().clone());
         let before = before.map_err(|error| next.config.wrong(&error))?;
         self.graph.begin_trial();
-        let known = match self.change_to(&next, &records).await {
+        let known = match self.change_to(&next, &records, give_up).await {
             Ok(disks) => std::mem::replace(&mut self.disks, disks),
             Err(failure) => {
                 self.go_back(before, records).await;
@@ -246,6 +258,7 @@ impl Daemon {
         &mut self,
         next: &Served,
         records: &Records,
+        give_up: impl Future<Output = ()>,
     ) -> Result<Vec<Disk>, Failure> {
         let config = &next.config;
         let served: Vec<String> = next.volumes().into_iter().collect();
@@ -254,7 +267,11 @@ impl Daemon {
         let refused = |refusal| config.refused(refusal);
         let known = self.identities();
         let opening = open::open_all(&site, records, &mut self.graph, &self.lanes);
-        let opened = opening.await.map_err(refused)?;
+        let opened = unless(opening, give_up).await.ok_or_else(|| {
+            let message = "the daemon is stopping, and nothing has changed";
+            Failure::Failed(message.to_owned())
+        })?;
+        let opened = opened.map_err(refused)?;
         for disk in &opened.disks {
             let name = disk.tree.name();
             if known.get(name).is_some_and(|uuid| *uuid != disk.uuid) {
@@ -435,6 +452,22 @@ async fn serve(
         server,
         state,
     })
+}
+
+/// The outcome of `opening`, unless `give_up` is ready first; then `None`, and what was about to open has had a moment
+/// to do so: it is closed in order then.
+async fn unless<T>(
+    opening: impl Future<Output = T>,
+    give_up: impl Future<Output = ()>,
+) -> Option<T> {
+    let mut opening = pin!(opening);
+    match task::either(opening.as_mut(), give_up).await {
+        Either::One(opened) => Some(opened),
+        Either::Other(()) => {
+            let _ = time::timeout(GIVE_UP_PATIENCE, opening).await;
+            None
+        }
+    }
 }
 
 /// Runs `work` on the state where it holds up no lane: it reads and writes files, or waits for others that do.

@@ -5,6 +5,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
+    future::pending,
     path::Path,
     rc::Rc,
     time::Duration,
@@ -117,6 +118,8 @@ fn draw(random: &mut Random, lanes: usize) -> Drawn {
 
 enum Ask {
     Apply(OneshotSender<Result<Vec<String>, Failure>>),
+    /// The same, given up after this time.
+    ApplyWithin(Duration, OneshotSender<Result<Vec<String>, Failure>>),
     Describe(OneshotSender<Description>),
     Stop(OneshotSender<()>),
 }
@@ -140,7 +143,12 @@ fn start(host: &Host, lanes: usize) -> Sender<Ask> {
         let mut daemon = daemon.unwrap_or_else(|failure| panic!("{failure}"));
         while let Some(ask) = told.receive().await {
             match ask {
-                Ask::Apply(answer) => answer.send(daemon.apply(load(), false).await),
+                Ask::Apply(answer) => {
+                    answer.send(daemon.apply(load(), false, pending()).await);
+                }
+                Ask::ApplyWithin(time, answer) => {
+                    answer.send(daemon.apply(load(), false, time::sleep(time)).await);
+                }
                 Ask::Describe(answer) => answer.send(daemon.view().await.describe()),
                 Ask::Stop(answer) => {
                     daemon.stop().await.expect("all is flushed");
@@ -457,6 +465,32 @@ fn waiting_text(has_old: bool, has_more: bool, wait_s: u32) -> String {
     text
 }
 
+/// The daemon is told to stop while an `apply` waits for a disk.
+fn stop_while_it_waits(seed: u64) {
+    let world = World::new(seed);
+    let mut random = world.random();
+    let (server, client) = (world.host("server"), world.host("client"));
+    world.host("storage");
+    server.put_file(CONFIG, waiting_text(true, false, 0).as_bytes());
+    world.block_on(&client, async {
+        let asks = start(&server, 1);
+        let first = described(&asks).await;
+        let records = server.read_file("/srv/daemon.state/volumes.toml");
+        server.put_file(CONFIG, waiting_text(true, true, 3_600).as_bytes());
+        let begun = time::now();
+        let within = MS * random.below(5_000) as u32;
+        let applied = ask(&asks, |answer| Ask::ApplyWithin(within, answer)).await;
+        let failure = applied.expect_err("it is given up");
+        assert!(failure.to_string().contains("is stopping"), "{failure}");
+        assert!(time::now() - begun < Duration::from_secs(60), "it waits on");
+        assert_eq!(described(&asks).await, first, "it is not rolled back");
+        let now = server.read_file("/srv/daemon.state/volumes.toml");
+        assert_eq!(now, records, "it is recorded");
+        assert_eq!(server.read_file("/srv/fresh"), None, "its file stays");
+        ask(&asks, Ask::Stop).await;
+    });
+}
+
 /// An initiator has a disk sanitized while an `apply` that removes it waits for another one.
 fn sanitize_what_is_removed(seed: u64) {
     const BUSY: Option<u8> = Some(8);
@@ -500,6 +534,11 @@ fn sanitize_what_is_removed(seed: u64) {
         applied.unwrap_or_else(|failure| panic!("{failure}"));
         ask(&asks, Ask::Stop).await;
     });
+}
+
+#[test]
+fn a_daemon_that_stops_while_an_apply_waits_undoes_it() {
+    seeds(10, stop_while_it_waits);
 }
 
 #[test]
