@@ -22,7 +22,7 @@ use node::{
 };
 use sim::{
     assert_occurred,
-    raw::{ORDERED, Over, RawSession},
+    raw::{CLEAR_TASK_SET, ORDERED, Over, RawSession, reserve_out},
 };
 use uuid::Uuid;
 use volume::graph::NewStripe;
@@ -536,6 +536,90 @@ fn sanitize_what_is_removed(seed: u64) {
     });
 }
 
+/// What fences off an initiator whose LUN has just been removed or moved.
+#[derive(Clone, Copy, Debug)]
+enum Fence {
+    ClearTaskSet,
+    PreemptAndAbort,
+}
+
+/// An initiator fences off another one, on the other lane, whose write was in progress when its LUN was removed or moved.
+fn fence_over_a_moved_lun(seed: u64, fence: Fence) {
+    const SLOW: Duration = Duration::from_secs(2);
+    let world = World::new(seed);
+    let mut random = world.random();
+    let (server, client) = (world.host_with_lanes("server", 2), world.host("client"));
+    let text = |luns: &str| {
+        let (moved, fixed) = (target(0), target(1));
+        format!(
+            "lanes = 2\nmemory = \"32MiB\"\n[volume.db]\n\
+             fault = {{ rules = [{{ on = \"write\", delay = \"{}ms\", times = 1 }}], \
+             of = {{ file = {{ path = \"db\", size = \"64KiB\" }} }} }}\n\
+             [volume.spare]\nram = {{ size = \"64KiB\" }}\n\
+             [target.\"{moved}\"]\nluns = {{ {luns} }}\nallow = [\"*\"]\n\
+             [target.\"{fixed}\"]\nluns = {{ 0 = \"db\" }}\nallow = [\"*\"]\n",
+            SLOW.as_millis()
+        )
+    };
+    let write: [u8; 10] = [0x2A, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+    let read: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+    let after = match random.chance(0.5) {
+        true => "5 = \"db\", 1 = \"spare\"",
+        false => "1 = \"spare\"",
+    };
+    server.put_file(CONFIG, text("0 = \"db\", 1 = \"spare\"").as_bytes());
+    world.block_on(&client, async {
+        let asks = Rc::new(start(&server, 2));
+        described(&asks).await;
+        // One after the other, they get different lanes.
+        let slow = login(&server, &target(0)).await;
+        let quick = RawSession::login_at(server.addr(PORT), &target(1), "other").await;
+        for (session, key) in [(&slow, 1), (&quick, 2)] {
+            let (cdb, list) = reserve_out(0, 0, 0, key);
+            let registered = session.execute(&cdb, &list, 0).await;
+            assert_eq!(registered.expect("an answer").status, GOOD);
+        }
+        let lanes = ask(&asks, Ask::Describe).await.sessions;
+        assert_eq!(lanes.len(), 2);
+        assert_ne!(
+            lanes[0].lane, lanes[1].lane,
+            "they are to be on different lanes"
+        );
+        let written = slow.submit(&write, &[1; 4096], 0).expect("it is sent");
+        time::sleep(MS * 200).await;
+        server.put_file(CONFIG, text(after).as_bytes());
+        let applying = spawn({
+            let asks = asks.clone();
+            async move { ask(&asks, Ask::Apply).await }
+        });
+        time::sleep(MS * (100 + random.below(300) as u32)).await;
+        match fence {
+            Fence::ClearTaskSet => {
+                let response = quick.task_management(CLEAR_TASK_SET).await;
+                assert_eq!(response, Ok(0));
+            }
+            Fence::PreemptAndAbort => {
+                let (cdb, list) = reserve_out(5, 1, 2, 1);
+                let preempted = quick.execute(&cdb, &list, 0).await;
+                assert_eq!(preempted.expect("an answer").status, GOOD);
+            }
+        }
+        let newer = quick.execute(&write, &[2; 4096], 0).await;
+        assert_eq!(newer.expect("an answer").status, GOOD);
+        let aborted = slow.answer(written).await.expect("the session goes on");
+        assert_eq!(aborted.status, Some(0x40), "TASK ABORTED");
+        let applied = applying.await;
+        applied.unwrap_or_else(|failure| panic!("{failure}"));
+        time::sleep(2 * SLOW).await;
+        let seen = quick.execute(&read, &[], 4096).await.expect("a read");
+        assert!(
+            seen.data == [2; 4096],
+            "{fence:?}: the aborted write has landed after the newer one"
+        );
+        ask(&asks, Ask::Stop).await;
+    });
+}
+
 #[test]
 fn a_daemon_that_stops_while_an_apply_waits_undoes_it() {
     seeds(10, stop_while_it_waits);
@@ -544,6 +628,13 @@ fn a_daemon_that_stops_while_an_apply_waits_undoes_it() {
 #[test]
 fn no_sanitize_begins_on_a_disk_that_an_apply_removes() {
     seeds(5, sanitize_what_is_removed);
+}
+
+#[test]
+fn a_fence_waits_for_the_write_of_a_lun_that_was_removed_or_moved() {
+    for fence in [Fence::ClearTaskSet, Fence::PreemptAndAbort] {
+        seeds(20, |seed| fence_over_a_moved_lun(seed, fence));
+    }
 }
 
 /// How a LUN becomes another disk.
