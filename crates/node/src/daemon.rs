@@ -198,18 +198,11 @@ impl Daemon {
         let gone: Vec<String> = was_served.difference(&is_served).cloned().collect();
         // From now on: a sanitize takes hours, and its volume would be closed under it.
         let no_sanitize = self.units.bar_sanitize(&gone);
-        refused.extend(
-            no_sanitize
-                .as_ref()
-                .err()
-                .into_iter()
-                .flatten()
-                .map(|name| {
-                    format!(
-                        "volume \"{name}\" is being sanitized: wait until the sanitize has finished"
-                    )
-                }),
-        );
+        if let Err(running) = &no_sanitize {
+            let wait = "is being sanitized: wait until the sanitize has finished";
+            let running = running.iter();
+            refused.extend(running.map(|name| format!("volume \"{name}\" {wait}")));
+        }
         if !refused.is_empty() {
             let path = next.config.path().display();
             let refused = refused.iter().map(|refused| format!("{path}: {refused}"));
@@ -241,7 +234,8 @@ impl Daemon {
         drop(known);
         self.served = next;
         let served = self.identities();
-        aside(&self.state, |state| state.served = served).await?;
+        // It is applied all the same: the names of closed volumes do no harm there.
+        let _ = aside(&self.state, |state| state.served = served).await;
         Ok(lines)
     }
 
