@@ -169,6 +169,34 @@ fn targets_volumes_and_luns_come_and_go_while_others_are_served() {
 }
 
 #[test]
+fn a_lun_that_becomes_another_disk_ends_the_session_that_had_it() {
+    let directory = Directory::new();
+    let at = directory.path();
+    let server = serve(at);
+    let port = server.port();
+    let mut session = login(port, IQN, 0, 1);
+    let ran = apply(
+        at,
+        &format!("{VOLUMES}{}", target(IQN, port, "[\"b\"]", ALL)),
+    )
+    .success();
+    let announced = format!("! target {IQN}: LUN 0 becomes another disk");
+    assert!(ran.stdout.contains(&announced), "{ran}");
+    let ended = (0..10).find_map(|_| session.receive().err());
+    assert!(is_closed(&ended.expect("the session has ended")));
+    // The same initiator port is told before its commands reach the new disk.
+    let address = format!("127.0.0.1:{port}");
+    let mut again = Session::login(&address, IQN, 0, 1, &[]).expect("a login");
+    let told: Vec<_> = (0..4)
+        .map(|_| send(&mut again, &TEST_UNIT_READY, &[]).1)
+        .collect();
+    assert_eq!(
+        told,
+        [[6, 0x29, 0], [6, 0x3F, 3], [6, 0x3F, 0xE], [0, 0, 0]]
+    );
+}
+
+#[test]
 fn what_cannot_be_changed_or_does_not_work_changes_nothing() {
     let directory = Directory::new();
     let at = directory.path();

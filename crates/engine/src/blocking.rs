@@ -44,7 +44,8 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 pub enum Kind {
     /// A file's extent map.
     Extents,
-    /// Small files that are read or replaced as a whole, and the first look at what disks hold.
+    /// Small files that are read or replaced as a whole, marks and syncs of directories, and the first look at what disks
+    /// hold.
     Files,
     /// Host names.
     Names,

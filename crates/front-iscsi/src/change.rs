@@ -1,5 +1,6 @@
 //! Changing the configuration of a running server in two phases: every lane prepares it, and the lanes switch to it
-//! only once all of them have succeeded. Sessions whose target port is unchanged are not disturbed.
+//! only once all of them have succeeded. Sessions whose target port is unchanged are not disturbed. A session with a LUN
+//! that becomes another disk ends, and never reaches that disk: an initiator that does not look would write to it.
 
 use std::{collections::BTreeSet, rc::Rc};
 
@@ -99,16 +100,16 @@ fn change(
     };
     let end = |why| {
         watchdog::finish(connection.clone(), why);
-        Some(gone(connection))
+        gone(connection)
     };
     let Some(now) = now else {
-        return end("its target is no longer served");
+        return Some(end("its target is no longer served"));
     };
     if now.spec.redirect.is_some() {
-        return end("its target is now served elsewhere");
+        return Some(end("its target is now served elsewhere"));
     }
     if !now.admits(&key.initiator_name, connection.peer.ip()) {
-        return end("it is no longer allowed to use its target");
+        return Some(end("it is no longer allowed to use its target"));
     }
     connection.set_target(now.clone());
     if Rc::ptr_eq(&now.luns, &before.luns) {
@@ -116,7 +117,24 @@ fn change(
     }
     let port = initiator_port(&key.initiator_name, key.isid);
     let is_new = &mut |lun| connection.power_on.begin(lun);
-    Some(spawn(service.units.show(nexus, &now.luns, &port, is_new)))
+    let reached = nexus.without_replaced(&now.luns);
+    let over = spawn(service.units.show(nexus, &reached, &port, is_new));
+    if Rc::ptr_eq(&reached, &now.luns) {
+        return Some(over);
+    }
+    // Before it ends: the initiator may log in again at once.
+    let replaced = now
+        .luns
+        .iter()
+        .filter(|(lun, _)| !reached.contains_key(lun));
+    for (_, unit) in replaced {
+        unit.logical.borrow().has_replaced(&port);
+    }
+    let gone = end("one of its LUNs is another disk now");
+    Some(spawn(async move {
+        over.await;
+        gone.await;
+    }))
 }
 
 /// Completes when the connection and all its I/O have ended.

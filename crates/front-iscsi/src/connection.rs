@@ -313,6 +313,13 @@ impl Connection {
         self.service.sessions.notices.may_say(notice, time::now())
     }
 
+    /// The same for a log line that says `what` about its peer, which may make us say it for ever.
+    pub(crate) fn may_repeat(&self, notice: Notice, what: &str) -> Option<Suppressed> {
+        let what = format!("{} {what}", self.peer.ip());
+        let notices = &self.service.sessions.notices;
+        notices.may_repeat(notice, &what, time::now())
+    }
+
     /// Counts the commands whose responses have just been sent.
     pub(crate) fn count(&self, sent: &[Answered]) {
         let Some(nexus) = self.nexus() else { return };

@@ -185,19 +185,15 @@ impl Front {
 
 /// Describes a nexus's running I/O for the log.
 fn hung(nexus: &Nexus) -> String {
-    let mut by_lun = BTreeMap::<u32, usize>::new();
-    for (_, lun) in nexus.at_work() {
-        *by_lun.entry(lun).or_default() += 1;
-    }
-    let shown = by_lun.iter().take(HUNG_MAX).map(|(lun, ios)| {
-        let unit = nexus.unit(*lun);
+    let running = nexus.running_by_volume();
+    let shown = running.iter().take(HUNG_MAX);
+    let shown = shown.map(|((lun, volume), ios)| match volume.is_empty() {
         // The unit is gone if the daemon is shutting down.
-        let volume = unit.map(|unit| format!(" (volume {})", unit.disk().name()));
-        let volume = volume.unwrap_or_default();
-        format!("{ios} of its I/Os on LUN {lun}{volume}")
+        true => format!("{ios} of its I/Os on LUN {lun}"),
+        false => format!("{ios} of its I/Os on LUN {lun} (volume {volume})"),
     });
     let shown: Vec<String> = shown.collect();
-    let and_more = match by_lun.len() > HUNG_MAX {
+    let and_more = match running.len() > HUNG_MAX {
         true => " and others",
         false => "",
     };

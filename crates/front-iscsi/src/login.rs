@@ -91,20 +91,21 @@ pub(crate) fn refused(connection: &Connection, status: LoginStatus, target_addre
     let report = machine.login_report();
     let (peer, initiator) = (connection.peer, &report.request.initiator_name);
     let target = report.request.target_name.as_deref().unwrap_or("-");
-    let Some(suppressed) = connection.may_say(Notice::Refused) else {
-        return;
-    };
     // The status does not say whether the name or the address was refused.
     let not_allowed = visible(&connection.service, connection.local)
         .into_iter()
         .find(|other| status == LoginStatus::AUTHORIZATION_FAILURE && other.name() == target)
         .and_then(|target| target.refusal_of(initiator, peer.ip()));
+    let complaint = report.complaint.or(not_allowed);
+    let colon = complaint.map_or("", |_| ": ");
+    let complaint = complaint.unwrap_or_default();
+    let what = format!("{initiator} {target} {status}{colon}{complaint}");
+    let Some(suppressed) = connection.may_repeat(Notice::Refused, &what) else {
+        return;
+    };
     if let Some(to) = target_address {
         tracing::info!(%peer, ?initiator, ?target, to, suppressed, "login redirected: {status}");
     } else {
-        let complaint = report.complaint.or(not_allowed);
-        let colon = complaint.map_or("", |_| ": ");
-        let complaint = complaint.unwrap_or_default();
         tracing::warn!(%peer, ?initiator, ?target, suppressed, "login refused: {status}{colon}{complaint}");
     }
 }

@@ -6,12 +6,18 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use engine::{LaneFuture, LaneHandle, blocking, store};
+use engine::{
+    LaneFuture, LaneHandle, blocking, store,
+    task::{self, Either},
+    time,
+};
 use front_iscsi::{Allow, LunSpec, Server, ServerConfig, TargetSpec};
-use unit::{DiskSpec, FlushError, Keep, OpenVolume, SanitizeReport, Units, UnitsConfig};
+use unit::{DiskSpec, FlushError, Keep, OpenVolume, Units, UnitsConfig};
 use uuid::Uuid;
 use volume::{
     claim::{boot_id, name_of},
@@ -20,14 +26,17 @@ use volume::{
 };
 
 use crate::{
-    Failure,
-    config::Config,
+    Error, Failure, Refusal,
+    config::{Config, TargetTable},
     difference::{Difference, Served},
     open::{self, Disk},
     record::Records,
     state::State,
     view::{Onlooker, Seen, View},
 };
+
+/// How long volumes may still take to open when the change that needs them is given up: those that just take their time.
+const GIVE_UP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A daemon's process, as described to others that want a stripe it has claimed.
 #[derive(Clone, Debug)]
@@ -171,7 +180,9 @@ impl Daemon {
 
     /// Switches to `config`, which must have been [loaded to be served](Config::load_to_serve), and returns
     /// the changes, one line each. Sessions that are not affected notice nothing. Returns after everything no
-    /// longer served has ended, been flushed and released. A dry run changes nothing.
+    /// longer served has ended, been flushed and released. A dry run changes nothing. If `give_up` is ready while
+    /// volumes are being opened, for which it may wait long, nothing changes either. Drop it only when it is over:
+    /// half a change stays in the files.
     ///
     /// # Errors
     /// Changes that are not possible while serving, or that failed; nothing has changed then.
@@ -179,10 +190,19 @@ impl Daemon {
         &mut self,
         config: Config,
         is_dry_run: bool,
+        give_up: impl Future<Output = ()>,
     ) -> Result<Vec<String>, Failure> {
         let next = Served::new(config)?;
         let Difference { lines, mut refused } = Difference::between(&self.served, &next);
-        refused.extend(self.sanitized_and_gone(&next));
+        let (was_served, is_served) = (self.served.volumes(), next.volumes());
+        let gone: Vec<String> = was_served.difference(&is_served).cloned().collect();
+        // From now on: a sanitize takes hours, and its volume would be closed under it.
+        let no_sanitize = self.units.bar_sanitize(&gone);
+        if let Err(running) = &no_sanitize {
+            let wait = "is being sanitized: wait until the sanitize has finished";
+            let running = running.iter();
+            refused.extend(running.map(|name| format!("volume \"{name}\" {wait}")));
+        }
         if !refused.is_empty() {
             let path = next.config.path().display();
             let refused = refused.iter().map(|refused| format!("{path}: {refused}"));
@@ -194,11 +214,11 @@ impl Daemon {
             tried.map_err(|error| next.config.not_started(&error))?;
             return Ok(lines);
         }
+        let records = aside(&self.state, |state| state.records.clone()).await?;
         let before = self.graph.replace_volumes(next.config.volumes().clone());
         let before = before.map_err(|error| next.config.wrong(&error))?;
-        let records = lock(&self.state).records.clone();
         self.graph.begin_trial();
-        let known = match self.change_to(&next).await {
+        let known = match self.change_to(&next, &records, give_up).await {
             Ok(disks) => std::mem::replace(&mut self.disks, disks),
             Err(failure) => {
                 self.go_back(before, records).await;
@@ -206,37 +226,46 @@ impl Daemon {
             }
         };
         self.graph.keep_made();
-        let disks = self.disks.iter();
-        let served: BTreeMap<_, _> = disks
-            .map(|disk| (disk.tree.name().to_owned(), disk.uuid))
-            .collect();
-        let gone: Vec<String> = known
-            .iter()
-            .map(|disk| disk.tree.name().to_owned())
-            .filter(|name| !served.contains_key(name))
-            .collect();
         self.units.remove(&gone).await;
         for failed in self.graph.close_all_but(&next.open()).await {
             tracing::warn!("{failed}");
         }
         // Not before: a volume that nobody holds any more would not have been closed.
         drop(known);
-        lock(&self.state).served = served;
         self.served = next;
+        let served = self.identities();
+        // It is applied all the same: the names of closed volumes do no harm there.
+        let _ = aside(&self.state, |state| state.served = served).await;
         Ok(lines)
     }
 
+    /// The identities of the served disks, by the names of their volumes.
+    fn identities(&self) -> BTreeMap<String, Uuid> {
+        let disks = self.disks.iter();
+        disks
+            .map(|disk| (disk.tree.name().to_owned(), disk.uuid))
+            .collect()
+    }
+
     /// Opens what is new in `next` and serves all of it. Volumes that are no longer served stay open.
-    async fn change_to(&mut self, next: &Served) -> Result<Vec<Disk>, Failure> {
+    async fn change_to(
+        &mut self,
+        next: &Served,
+        records: &Records,
+        give_up: impl Future<Output = ()>,
+    ) -> Result<Vec<Disk>, Failure> {
         let config = &next.config;
         let served: Vec<String> = next.volumes().into_iter().collect();
         let directory = config.state_directory();
         let site = config.site(&directory, &served);
         let refused = |refusal| config.refused(refusal);
-        let records = lock(&self.state).records.clone();
-        let opened = open::open_all(&site, &records, &mut self.graph, &self.lanes).await;
+        let known = self.identities();
+        let opening = open::open_all(&site, records, &mut self.graph, &self.lanes);
+        let opened = unless(opening, give_up).await.ok_or_else(|| {
+            let message = "the daemon is stopping, and nothing has changed";
+            Failure::Failed(message.to_owned())
+        })?;
         let opened = opened.map_err(refused)?;
-        let known = lock(&self.state).served.clone();
         for disk in &opened.disks {
             let name = disk.tree.name();
             if known.get(name).is_some_and(|uuid| *uuid != disk.uuid) {
@@ -245,46 +274,32 @@ impl Daemon {
                 return Err(Failure::Failed(message));
             }
         }
-        let is_new = |disk: &&Disk| !known.contains_key(disk.tree.name());
-        let mut specs = Vec::new();
-        for disk in opened.disks.iter().filter(is_new) {
-            specs.push(disk_spec(disk, &lock(&self.state))?);
-        }
-        // Volumes no longer served keep their identity until they are closed.
-        let disks = {
-            let mut state = lock(&self.state);
-            let disks = state.keep_opened(&site, opened).map_err(refused)?;
+        let site = site.to_send();
+        let kept = aside(&self.state, move |state| {
+            let disks = state.keep_opened(&site.site(), opened)?;
+            let is_new = |disk: &&Disk| !known.contains_key(disk.tree.name());
+            let new = disks.iter().filter(is_new);
+            let new = new.map(|disk| disk_spec(disk, state));
+            let new = new.collect::<Result<Vec<_>, _>>()?;
+            // Volumes no longer served keep their identity until they are closed.
             state.served.extend(known);
-            disks
-        };
-        let server_config = server_config(next, &self.state)?;
-        let added = self.units.add(&specs).await;
+            Ok::<_, Refusal>((disks, new))
+        });
+        let (disks, new) = kept.await?.map_err(refused)?;
+        let server_config = server_config(next, &self.state).await?;
+        let added = self.units.add(&new).await;
         added.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
         if let Err(error) = self.server.change(server_config).await {
-            let added: Vec<String> = specs.into_iter().map(|spec| spec.name).collect();
+            let added: Vec<String> = new.into_iter().map(|spec| spec.name).collect();
             self.units.remove(&added).await;
             return Err(config.not_started(&error));
         }
         Ok(disks)
     }
 
-    /// Why disks that `next` does not serve cannot be removed now.
-    fn sanitized_and_gone(&self, next: &Served) -> Vec<String> {
-        let stays = next.volumes();
-        let reports = self.units.reports().into_iter();
-        let gone = reports.filter(|(name, _)| !stays.contains(name));
-        gone.filter(|(_, report)| matches!(report.sanitize, Some(SanitizeReport::Running { .. })))
-            .map(|(name, _)| {
-                format!(
-                    "volume \"{name}\" is being sanitized: wait until the sanitize has finished"
-                )
-            })
-            .collect()
-    }
-
     /// Undoes a failed change. Files that it created are removed, with their records. A file that existed
     /// before keeps its new identity, because it carries the mark.
-    async fn go_back(&mut self, volumes: Volumes, mut records: Records) {
+    async fn go_back(&mut self, volumes: Volumes, records: Records) {
         for failed in self.graph.close_all_but(&self.served.open()).await {
             tracing::warn!("{failed}");
         }
@@ -298,24 +313,16 @@ impl Daemon {
                  the daemon"
             );
         }
-        let disks = self.disks.iter();
-        let served = disks.map(|disk| (disk.tree.name().to_owned(), disk.uuid));
         let names: Vec<String> = self.served.volumes().into_iter().collect();
         let directory = self.state_directory();
-        let site = self.config().site(&directory, &names);
-        let mut state = lock(&self.state);
-        state.served = served.collect();
-        records.keep_marked(&state.records, &removed);
-        if records != state.records {
-            match records.save() {
-                Ok(()) => state.records = records,
-                Err(error) => tracing::warn!(
-                    %error,
-                    "the records of a failed change could not be removed"
-                ),
-            }
-        }
-        if let Err(error) = state.serves(&site) {
+        let site = self.config().site(&directory, &names).to_send();
+        let served = self.identities();
+        let back = aside(&self.state, move |state| {
+            state.served = served;
+            state.take_back(records, &removed);
+            state.serves(&site.site())
+        });
+        if let Err(error) = back.await.and_then(|served| served) {
             tracing::warn!(
                 %error,
                 "the state directory still names the configuration of the failed change"
@@ -429,7 +436,7 @@ async fn serve(
     let opened = open::open(&site, process, &mut state, graph, lanes).await;
     *disks = opened.map_err(refused)?;
     let state = Arc::new(Mutex::new(state));
-    let server_config = server_config(served, &state)?;
+    let server_config = server_config(served, &state).await?;
     let units = Units::open(units_config(config, &state, disks)?, lanes).await;
     let units = units.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
     let server = Server::start(server_config, &units).await;
@@ -439,6 +446,33 @@ async fn serve(
         server,
         state,
     })
+}
+
+/// The outcome of `opening`, unless `give_up` is ready first; then `None`, and what was about to open has had a moment
+/// to do so: it is closed in order then.
+async fn unless<T>(
+    opening: impl Future<Output = T>,
+    give_up: impl Future<Output = ()>,
+) -> Option<T> {
+    let mut opening = pin!(opening);
+    match task::either(opening.as_mut(), give_up).await {
+        Either::One(opened) => Some(opened),
+        Either::Other(()) => {
+            let _ = time::timeout(GIVE_UP_PATIENCE, opening).await;
+            None
+        }
+    }
+}
+
+/// Runs `work` on the state where it holds up no lane: it reads and writes files, or waits for others that do.
+async fn aside<T: Send + 'static>(
+    state: &Arc<Mutex<State>>,
+    work: impl FnOnce(&mut State) -> T + Send + 'static,
+) -> Result<T, Error> {
+    let state = state.clone();
+    let done = blocking::run(blocking::Kind::Files, move || work(&mut lock(&state)));
+    let failed = || "running work on the state directory".to_owned();
+    done.await.map_err(|error| Error::io(failed())(error))
 }
 
 /// Releases the claims of the volumes. A claim that cannot be released still names us as the
@@ -467,7 +501,7 @@ pub(crate) fn units_config(
 }
 
 /// A disk with its stored state.
-fn disk_spec(disk: &Disk, state: &State) -> Result<DiskSpec, Failure> {
+fn disk_spec(disk: &Disk, state: &State) -> Result<DiskSpec, Error> {
     let name = disk.tree.name().to_owned();
     Ok(DiskSpec {
         kept: state.kept_of(&disk.uuid, &name)?,
@@ -478,39 +512,49 @@ fn disk_spec(disk: &Disk, state: &State) -> Result<DiskSpec, Failure> {
 }
 
 /// The configuration of the iSCSI front.
-fn server_config(served: &Served, state: &Arc<Mutex<State>>) -> Result<ServerConfig, Failure> {
+async fn server_config(
+    served: &Served,
+    state: &Arc<Mutex<State>>,
+) -> Result<ServerConfig, Failure> {
     let config = &served.config;
-    let mut targets = Vec::new();
-    for table in served.targets.iter().cloned() {
-        let luns = table.luns.into_iter().map(|(number, lun)| {
-            let spec = LunSpec {
-                volume: lun.volume,
-                removable: lun.removable,
-                read_only: lun.read_only,
-            };
-            (number, spec)
-        });
-        let mut portal_groups = table.portal_groups;
-        for group in &mut portal_groups {
-            // The target port name (RFC 7143 §4.4.4).
-            let port = format!("{},t,0x{:04x}", table.name, group.tag);
-            group.relative_port = lock(state).relative_port(&port)?;
-        }
-        targets.push(TargetSpec {
-            name: table.name,
-            portal_groups,
-            luns: luns.collect(),
-            allow: table.allow.map_or(Allow::Everyone, Allow::Names),
-            allow_from: table.allow_from,
-            chap: table.chap,
-            redirect: table.redirect,
-        });
-    }
+    let tables = served.targets.clone();
+    let targets = aside(state, |state| {
+        let tables = tables.into_iter();
+        tables.map(|table| target_spec(table, state)).collect()
+    });
+    let targets: Result<_, Error> = targets.await?;
     Ok(ServerConfig {
-        targets,
+        targets: targets?,
         discovery: served.discovery.clone(),
         digests: config.digests(),
         limits: config.limits().clone(),
+    })
+}
+
+/// A target with the numbers of its ports.
+fn target_spec(table: TargetTable, state: &mut State) -> Result<TargetSpec, Error> {
+    let luns = table.luns.into_iter().map(|(number, lun)| {
+        let spec = LunSpec {
+            volume: lun.volume,
+            removable: lun.removable,
+            read_only: lun.read_only,
+        };
+        (number, spec)
+    });
+    let mut portal_groups = table.portal_groups;
+    for group in &mut portal_groups {
+        // The target port name (RFC 7143 §4.4.4).
+        let port = format!("{},t,0x{:04x}", table.name, group.tag);
+        group.relative_port = state.relative_port(&port)?;
+    }
+    Ok(TargetSpec {
+        name: table.name,
+        portal_groups,
+        luns: luns.collect(),
+        allow: table.allow.map_or(Allow::Everyone, Allow::Names),
+        allow_from: table.allow_from,
+        chap: table.chap,
+        redirect: table.redirect,
     })
 }
 
@@ -527,12 +571,9 @@ fn keep(state: Arc<Mutex<State>>) -> Keep {
     Arc::new(move |volume, text| {
         let (state, volume) = (state.clone(), volume.to_owned());
         LaneFuture::new(async move {
-            let keep = move || {
-                let kept = lock(&state).keep(&volume, text.as_deref());
-                kept.map_err(|error| error.to_string())
-            };
-            let kept = blocking::run(blocking::Kind::Files, keep).await;
-            kept.unwrap_or_else(|error| Err(error.to_string()))
+            let kept = aside(&state, move |state| state.keep(&volume, text.as_deref())).await;
+            let kept = kept.and_then(|kept| kept);
+            kept.map_err(|error| error.to_string())
         })
     })
 }

@@ -233,6 +233,13 @@ impl Difference {
                 (Some(was), Some(is)) if was != is => {
                     let volume = &is.volume;
                     self.line(format_args!("~ target {target}: LUN {number}, {volume}"));
+                    if was.volume != is.volume {
+                        self.line(format_args!(
+                            "! target {target}: LUN {number} becomes another disk: the sessions that \
+                             have it end, and an initiator that still uses {} would write to {volume}",
+                            was.volume
+                        ));
+                    }
                 }
                 _ => {}
             }

@@ -16,7 +16,7 @@ mod tests;
 use std::{collections::BTreeMap, ops::Range, path::Path};
 
 use uuid::Uuid;
-use volume::config::ConfigError;
+use volume::config::{ConfigError, Volumes};
 
 use crate::{
     record::{Kind, Record, Records},
@@ -63,8 +63,8 @@ pub(crate) struct Known<'a> {
     pub(crate) state_exists: bool,
     /// Another configuration that keeps its state in the same directory.
     pub(crate) sharer: Option<&'a Path>,
-    /// Whether the configuration defines a volume of this name, served or not.
-    pub(crate) is_defined: &'a dyn Fn(&str) -> bool,
+    /// The volumes of the configuration, served or not.
+    pub(crate) volumes: &'a Volumes,
     /// Looks up what is at a record's path.
     pub(crate) at: &'a dyn Fn(&Path) -> Found,
     /// Looks up the process that has locked a file.
@@ -530,8 +530,9 @@ impl Known<'_> {
     /// name that no volume has now.
     fn check_nameless(&self, asked: &Asked, span: &Range<usize>, judged: &mut Judged) {
         let mut records = self.records.disks.iter();
-        let nameless =
-            records.find(|(_, record)| record.kind.is_none() && !(self.is_defined)(&record.volume));
+        let nameless = records.find(|(_, record)| {
+            record.kind.is_none() && !self.volumes.0.contains_key(&record.volume)
+        });
         if let Some((uuid, record)) = nameless {
             let old = &record.volume;
             judged.refuse(

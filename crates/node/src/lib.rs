@@ -22,7 +22,7 @@ mod state;
 mod survey;
 mod view;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use volume::config::Volumes;
 
@@ -53,7 +53,40 @@ pub struct Site<'a> {
 
 impl Site<'_> {
     /// The directory that relative paths start from.
-    fn base(&self) -> std::path::PathBuf {
+    fn base(&self) -> PathBuf {
         engine::store::parent_of(self.config)
+    }
+
+    /// A copy for another thread.
+    fn to_send(self) -> SentSite {
+        SentSite {
+            config: self.config.to_owned(),
+            state: self.state.to_owned(),
+            volumes: self.volumes.clone(),
+            served: self.served.to_vec(),
+            is_successor: self.is_successor,
+        }
+    }
+}
+
+/// A [`Site`] that owns what it names.
+#[derive(Debug)]
+struct SentSite {
+    config: PathBuf,
+    state: PathBuf,
+    volumes: Volumes,
+    served: Vec<String>,
+    is_successor: bool,
+}
+
+impl SentSite {
+    fn site(&self) -> Site<'_> {
+        Site {
+            config: &self.config,
+            state: &self.state,
+            volumes: &self.volumes,
+            served: &self.served,
+            is_successor: self.is_successor,
+        }
     }
 }

@@ -1,7 +1,8 @@
 //! The order of a start. Everything is inspected before anything is created. Then the state directory
-//! is created and locked, the volumes are opened, their files marked, and the disks recorded. Each
+//! is created and locked, the volumes are opened, the disks recorded, and their files marked. Each
 //! step is durable before the next, and the caller serves only after the last, so a power cut in
-//! between leaves either a disk with its identity or one that no initiator has seen.
+//! between leaves either a disk with its identity or one that no initiator has seen. Records come before
+//! marks: a mark that no record knows would be taken for the disk of another state directory.
 
 use std::{
     io,
@@ -61,8 +62,7 @@ impl Survey {
             notes: Vec::new(),
             notes_before: Vec::new(),
         };
-        let is_defined = |name: &str| site.volumes.0.contains_key(name);
-        let known = survey.known(site, records, &is_defined);
+        let known = survey.known(site, records);
         let (identities, notes) = known.judge(&survey.all).map_err(Refusal::Volumes)?;
         let before = known.judge_before(&survey.all, &identities);
         let notes_before = before.map_err(Refusal::Volumes)?;
@@ -72,36 +72,20 @@ impl Survey {
 
     /// As [`Survey::make`], where it holds up no lane.
     async fn make_aside(site: &Site<'_>, records: &Records) -> Result<Survey, Refusal> {
-        let (config, state) = (site.config.to_owned(), site.state.to_owned());
-        let (volumes, served) = (site.volumes.clone(), site.served.to_vec());
-        let (records, is_successor) = (records.clone(), site.is_successor);
-        let make = move || {
-            let site = Site {
-                config: &config,
-                state: &state,
-                volumes: &volumes,
-                served: &served,
-                is_successor,
-            };
-            Survey::make(&site, &records, &Starts::default())
-        };
+        let (site, records) = (site.to_send(), records.clone());
+        let make = move || Survey::make(&site.site(), &records, &Starts::default());
         let made = blocking::run(blocking::Kind::Files, make).await;
         made.map_err(Error::io("looking at the disks".to_owned()))?
     }
 
-    fn known<'a>(
-        &'a self,
-        site: &'a Site<'_>,
-        records: &'a Records,
-        is_defined: &'a dyn Fn(&str) -> bool,
-    ) -> Known<'a> {
+    fn known<'a>(&'a self, site: &'a Site<'_>, records: &'a Records) -> Known<'a> {
         Known {
             records,
             siblings: &self.siblings,
             state: site.state,
             state_exists: self.state_exists,
             sharer: self.sharer.as_deref(),
-            is_defined,
+            volumes: site.volumes,
             at: &found,
             holder: &store::lock_holder,
         }
@@ -160,8 +144,10 @@ pub async fn open(
 /// The open volumes of a configuration.
 pub(crate) struct Opened {
     pub(crate) disks: Vec<Disk>,
-    /// The records of disks from now on.
-    pub(crate) records: Records,
+    /// The records of disks from now on. What has yet to be marked does not count as marked.
+    records: Records,
+    /// The files of disks that are one file each.
+    files: Vec<(Leaf, Uuid)>,
     notes: Vec<Note>,
 }
 
@@ -178,8 +164,7 @@ pub(crate) async fn open_all(
 ) -> Result<Opened, Refusal> {
     // Nothing is claimed if a volume is refused. Notes about the others follow once they are open.
     let survey = Survey::make_aside(site, records).await?;
-    let is_defined = |name: &str| site.volumes.0.contains_key(name);
-    let known = survey.known(site, records, &is_defined);
+    let known = survey.known(site, records);
     let mut notes = survey.notes.clone();
     let mut trees = Vec::new();
     for (asked, home) in survey.all.iter().zip(lanes.iter().cycle()) {
@@ -197,7 +182,7 @@ pub(crate) async fn open_all(
     let taken = known.taken(&survey.all, &survey.identities, |index| {
         carried(&survey.all[index], &trees[index])
     });
-    let mut disks = Vec::<Disk>::new();
+    let (mut disks, mut files) = (Vec::<Disk>::new(), Vec::new());
     let mut records = records.clone();
     for ((asked, tree), identity) in survey.all.iter().zip(trees).zip(&survey.identities) {
         let carried = carried(asked, &tree);
@@ -235,8 +220,9 @@ pub(crate) async fn open_all(
                     text,
                 });
             }
-            record.marked = mark(leaf, uuid)?;
-            record.bytes = store::look(&leaf.path).ok().map(|look| look.len_bytes);
+            let known = records.disks.get(&uuid);
+            record.marked = is_marked(leaf, uuid) || known.is_some_and(|record| record.marked);
+            files.push((leaf.clone(), uuid));
         }
         if let Some(other) = disks.iter().find(|disk| disk.uuid == uuid) {
             let other = other.tree.name();
@@ -253,15 +239,16 @@ pub(crate) async fn open_all(
     Ok(Opened {
         disks,
         records,
+        files,
         notes,
     })
 }
 
 impl State {
-    /// Records the disks that `site` serves.
+    /// Records the disks that `site` serves, and marks their files.
     ///
     /// # Errors
-    /// If it cannot be written.
+    /// If that fails. Then only those disks are recorded in addition that have been marked.
     pub(crate) fn keep_opened(
         &mut self,
         site: &Site<'_>,
@@ -270,11 +257,19 @@ impl State {
         let Opened {
             disks,
             mut records,
+            files,
             notes,
         } = opened;
-        if self.records != records {
-            records.save()?;
-            self.records = records;
+        for (leaf, uuid) in &files {
+            if let Some(record) = records.disks.get_mut(uuid) {
+                record.bytes = store::look(&leaf.path).ok().map(|look| look.len_bytes);
+            }
+        }
+        let before = self.records.clone();
+        self.set_records(records)?;
+        if let Err(error) = self.mark(&files) {
+            self.take_back(before, &[]);
+            return Err(error.into());
         }
         self.serves(site)?;
         let served = disks.iter();
@@ -287,6 +282,42 @@ impl State {
             }
         }
         Ok(disks)
+    }
+
+    /// Marks the files of recorded disks, and records which of them are marked.
+    fn mark(&mut self, files: &[(Leaf, Uuid)]) -> Result<(), Error> {
+        let mut records = self.records.clone();
+        let marked = files.iter().try_for_each(|(leaf, uuid)| {
+            let is_marked = mark(leaf, *uuid)?;
+            if let Some(record) = records.disks.get_mut(uuid) {
+                record.marked = is_marked;
+            }
+            Ok(())
+        });
+        // If one fails, the others are marked all the same.
+        self.set_records(records)?;
+        marked
+    }
+
+    /// Stores `records` unless they are stored already.
+    fn set_records(&mut self, mut records: Records) -> Result<(), Error> {
+        if self.records != records {
+            records.save()?;
+            self.records = records;
+        }
+        Ok(())
+    }
+
+    /// Goes back to the records `before` a change that failed, and keeps the disks that are marked, except for those
+    /// whose files were `removed` again.
+    pub(crate) fn take_back(&mut self, mut before: Records, removed: &[PathBuf]) {
+        before.keep_marked(&self.records, removed);
+        if let Err(error) = self.set_records(before) {
+            tracing::warn!(
+                %error,
+                "the records of a failed change could not be removed"
+            );
+        }
     }
 }
 
@@ -313,9 +344,14 @@ fn record_of(asked: &Asked, carried: Option<Uuid>) -> Record {
     }
 }
 
+/// Whether the file of `leaf` was marked with the identity when it was looked at.
+fn is_marked(leaf: &Leaf, uuid: Uuid) -> bool {
+    matches!(&leaf.found, Found::File { mark: Mark::Disk(mark), .. } if *mark == uuid)
+}
+
 /// Marks the open file of `leaf` with its identity if possible; returns whether it is marked.
 fn mark(leaf: &Leaf, uuid: Uuid) -> Result<bool, Error> {
-    if matches!(&leaf.found, Found::File { mark: Mark::Disk(mark), .. } if *mark == uuid) {
+    if is_marked(leaf, uuid) {
         return Ok(true);
     }
     if leaf.read_only {

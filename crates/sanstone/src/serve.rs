@@ -13,7 +13,7 @@ use std::{
 
 use engine::{
     LaneHandle,
-    cross::{Receiver, Sender, channel},
+    cross::{OneshotSender, Receiver, Sender, channel, oneshot},
     task::{self, Either},
 };
 use node::{Config, Daemon, Level, Onlooker, Process, View};
@@ -130,37 +130,53 @@ async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
             })) => {
                 let path = config.path().display().to_string();
                 let onlooker = daemon.onlooker();
-                let applying = pin!(daemon.apply(*config, is_dry_run));
-                let applied = unless_stopped(applying, &onlooker, wanted, &mut later).await;
-                let Some(applied) = applied else {
-                    tracing::warn!(path, "apply was interrupted: the daemon is stopping");
-                    return;
+                let (stop, told) = oneshot();
+                let give_up = async {
+                    let _ = told.await;
                 };
+                let applying = pin!(daemon.apply(*config, is_dry_run, give_up));
+                let (applied, is_stopping) =
+                    attend_others(applying, stop, &onlooker, wanted, &mut later).await;
                 tell_applied(&path, is_dry_run, &applied);
                 let _ = answer.send(applied);
+                if is_stopping {
+                    return;
+                }
             }
             Some(Wanted::Told(Told::Stop)) | None => return,
         }
     }
 }
 
-/// Runs `work`, which may wait for a disk for a long time; `None` if the daemon is told to stop before it is
-/// done. Meanwhile, views are answered from `onlooker`. Other requests (few admin clients, and signals) are
-/// queued in `later`.
-async fn unless_stopped<T>(
+/// Runs `work`, which may wait for a disk for a long time; returns its output, and whether the daemon was told to stop
+/// meanwhile: `work` is then told by `stop`, and either gives up or ends soon. Views are answered from `onlooker`. Other
+/// requests (few admin clients, and signals) are queued in `later`.
+async fn attend_others<T>(
     mut work: Pin<&mut impl Future<Output = T>>,
+    stop: OneshotSender<()>,
     onlooker: &Onlooker,
     wanted: &Receiver<Wanted>,
     later: &mut VecDeque<Wanted>,
-) -> Option<T> {
+) -> (T, bool) {
+    let mut stop = Some(stop);
     loop {
         match task::either(work.as_mut(), wanted.receive()).await {
-            Either::One(done) => return Some(done),
-            Either::Other(Some(Wanted::Told(Told::Stop)) | None) => return None,
+            Either::One(done) => return (done, stop.is_none()),
+            Either::Other(Some(Wanted::Told(Told::Stop))) => {
+                if let Some(stop) = stop.take() {
+                    tracing::info!("stopping once the apply in progress has ended");
+                    stop.send(());
+                }
+            }
             Either::Other(Some(Wanted::View(answer))) => {
                 let _ = answer.send(onlooker.view().await);
             }
             Either::Other(Some(other)) => later.push_back(other),
+            // Nobody is left to tell us to stop.
+            Either::Other(None) => {
+                drop(stop);
+                return (work.await, true);
+            }
         }
     }
 }

@@ -33,12 +33,14 @@ pub enum Attention {
     CapacityChanged,
     /// Mode parameters changed.
     ModeParametersChanged,
+    /// The LUN has become another disk since an earlier session of the initiator port.
+    InquiryChanged,
     /// The target's list of LUNs changed.
     ReportedLunsChanged,
 }
 
 impl Attention {
-    const ALL: [Attention; 11] = [
+    const ALL: [Attention; 12] = [
         Attention::PowerOnOrReset,
         Attention::BusDeviceReset,
         Attention::NexusLoss,
@@ -49,6 +51,7 @@ impl Attention {
         Attention::ReservationsReleased,
         Attention::CapacityChanged,
         Attention::ModeParametersChanged,
+        Attention::InquiryChanged,
         Attention::ReportedLunsChanged,
     ];
 
@@ -69,6 +72,7 @@ impl Attention {
             Attention::ReservationsReleased => Asc::RESERVATIONS_RELEASED,
             Attention::CapacityChanged => Asc::CAPACITY_DATA_HAS_CHANGED,
             Attention::ModeParametersChanged => Asc::MODE_PARAMETERS_CHANGED,
+            Attention::InquiryChanged => Asc::INQUIRY_DATA_HAS_CHANGED,
             Attention::ReportedLunsChanged => Asc::REPORTED_LUNS_DATA_HAS_CHANGED,
         };
         Sense::new(SenseKey::UnitAttention, asc)

@@ -30,6 +30,8 @@ pub(crate) struct State {
     pub(crate) names: BTreeMap<NexusId, NexusName>,
     /// Names of nexuses that received the power-on report, logged in or not; the most recent is last.
     power_on_heard: VecDeque<NexusName>,
+    /// Names of nexuses whose last session knew another disk under this unit's LUN; the most recent is last.
+    misled: VecDeque<NexusName>,
     /// Relative identifiers of the target ports that lead to the unit.
     pub(crate) ports: BTreeSet<u16>,
     pub(crate) reservations: Reservations,
@@ -39,6 +41,8 @@ pub(crate) struct State {
     pub(crate) preventing: BTreeSet<NexusId>,
     pub(crate) ejected: bool,
     pub(crate) sanitize: Option<Progress>,
+    /// No sanitize may begin, because the unit is about to be removed.
+    pub(crate) bars_sanitize: bool,
     /// Results of EXTENDED COPY, oldest first.
     pub(crate) copies: Vec<CopyResult>,
     pub(crate) mode: ModeParameters,
@@ -71,6 +75,19 @@ impl SharedUnit {
     pub fn save(&self) -> Option<String> {
         let state = self.look();
         text(&state.reservations, &state.mode, state.sanitize)
+    }
+
+    /// Lets no sanitize begin until [`SharedUnit::admit_sanitize`]; false if one is running, which changes nothing.
+    pub fn bar_sanitize(&self) -> bool {
+        let mut state = self.look();
+        let is_running = matches!(state.sanitize, Some(Progress::Running(_)));
+        state.bars_sanitize |= !is_running;
+        !is_running
+    }
+
+    /// Lets a sanitize begin again.
+    pub fn admit_sanitize(&self) {
+        self.look().bars_sanitize = false;
     }
 
     /// The number of logical blocks as initiators know it; `None` before the first access.
@@ -139,6 +156,8 @@ pub(crate) fn text(
 impl State {
     /// Maximum number of names remembered; a nexus that is forgotten gets the power-on report once more.
     const HEARD_MAX: usize = 1024;
+    /// The same for nexuses that knew another disk; one that is forgotten hears only of the power-on.
+    const MISLED_MAX: usize = 1024;
 
     pub(crate) fn has_heard_power_on(&self, name: &NexusName) -> bool {
         self.power_on_heard.contains(name)
@@ -161,6 +180,23 @@ impl State {
     /// Forgets who received earlier power-on reports, because a new one is being established.
     pub(crate) fn forget_power_on_heard(&mut self) {
         self.power_on_heard.clear();
+    }
+
+    /// Records that a nexus, by its name, has known another disk under this unit's LUN.
+    pub(crate) fn mislead(&mut self, name: NexusName) {
+        if self.misled.contains(&name) {
+            return;
+        }
+        if self.misled.len() >= State::MISLED_MAX {
+            self.misled.pop_front();
+        }
+        self.misled.push_back(name);
+    }
+
+    /// Whether a nexus has known another disk here; only the first call says so.
+    pub(crate) fn take_misled(&mut self, name: &NexusName) -> bool {
+        let known = self.misled.iter().position(|misled| misled == name);
+        known.and_then(|at| self.misled.remove(at)).is_some()
     }
 
     /// The logged-in nexuses whose names are `wanted`.

@@ -177,20 +177,37 @@ impl LogicalUnit {
     /// Announces a nexus by name before its first command, so that it finds its persistent registrations:
     /// `initiator_port` is `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4). A name that has already
     /// [received the power-on report](LogicalUnit::power_on_heard) gets a nexus loss instead of another power-on,
-    /// since nothing that it had cached here is gone. Returns whether it had.
+    /// since nothing that it had cached here is gone. One that [knew another disk](LogicalUnit::has_replaced) is told
+    /// that the inquiry data and the LUNs have changed. Returns whether it had received the power-on report.
     pub fn establish(&self, nexus: NexusId, initiator_port: &str) -> bool {
-        let name = NexusName {
-            initiator_port: initiator_port.to_ascii_lowercase(),
-            target_port: self.identity.port.relative_port,
-        };
+        let name = self.nexus_name(initiator_port);
         self.shared.change(|state| {
             let has_heard = state.has_heard_power_on(&name);
             if has_heard {
                 state.attentions.know_again(nexus);
             }
+            if state.take_misled(&name) && state.attentions.know(nexus).is_ok() {
+                for changed in [Attention::InquiryChanged, Attention::ReportedLunsChanged] {
+                    state.attentions.post_to(changed, nexus);
+                }
+            }
             state.names.insert(nexus, name);
             has_heard
         })
+    }
+
+    /// Records that initiator port `initiator_port` has known another disk under this unit's LUN: it is told when it is
+    /// next [established](LogicalUnit::establish).
+    pub fn has_replaced(&self, initiator_port: &str) {
+        let name = self.nexus_name(initiator_port);
+        self.shared.look().mislead(name);
+    }
+
+    fn nexus_name(&self, initiator_port: &str) -> NexusName {
+        NexusName {
+            initiator_port: initiator_port.to_ascii_lowercase(),
+            target_port: self.identity.port.relative_port,
+        }
     }
 
     /// Records that a nexus has *received* the power-on unit attention. Its port is not told again until the unit's

@@ -43,6 +43,7 @@ pub use medium::shortened;
 pub use memory::{Limits, Moving, NexusMemory, Pace, Permits, Progress, TooSlow, WINDOW_STEP};
 pub use nexus::{Commands, How, Mark, Nexus, Which, no_commands};
 pub use running::{CommandId, RunningId};
+pub use sanitize::NoSanitize;
 pub use scsi::{
     NexusId, RegistrationReport, ReservationReport, SanitizeReport, TargetPort, UnitReport,
 };

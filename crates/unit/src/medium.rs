@@ -53,14 +53,10 @@ impl Steps {
 
     /// Waits for the permit that `op` needs, if it takes several steps.
     pub(crate) async fn take_for(&self, op: &MediumOp) -> Option<StepsPermit> {
-        match op {
-            MediumOp::Read { .. }
-            | MediumOp::Write { .. }
-            | MediumOp::WriteAtomic { .. }
-            | MediumOp::Zero { .. }
-            | MediumOp::Flush { .. } => None,
+        match is_one_call(op) {
+            true => None,
             // Boxed, so that the short operations do without the memory.
-            _ => Some(LaneFuture::new(self.take()).await),
+            false => Some(LaneFuture::new(self.take()).await),
         }
     }
 
@@ -70,6 +66,18 @@ impl Steps {
             _lane: self.lane.take(1).await,
         }
     }
+}
+
+/// Whether `op` is one call of its volume, which needs no permit and no memory of its own.
+fn is_one_call(op: &MediumOp) -> bool {
+    matches!(
+        op,
+        MediumOp::Read { .. }
+            | MediumOp::Write { .. }
+            | MediumOp::WriteAtomic { .. }
+            | MediumOp::Zero { .. }
+            | MediumOp::Flush { .. }
+    )
 }
 
 /// Performs `op`, taking its data-out, if any, from `data`. Returns the data-in of a read. The caller has
@@ -131,11 +139,7 @@ async fn in_steps(
         MediumOp::CompareSame { extent, block } => compare_same(volume, extent, block).await,
         MediumOp::WriteSame { extent, block } => write_same(volume, extent, block).await,
         MediumOp::Unmap { extents } => unmap(volume, extents).await,
-        MediumOp::Read { .. }
-        | MediumOp::Write { .. }
-        | MediumOp::WriteAtomic { .. }
-        | MediumOp::Zero { .. }
-        | MediumOp::Flush { .. } => unreachable!("`perform` does so in one call"),
+        _ => unreachable!("`perform` makes the calls of operations that are one"),
     }
 }
 

@@ -99,6 +99,8 @@ pub struct Nexus {
     pub(crate) running: Running,
     /// Units that were removed from a LUN of this nexus, with their I/Os that were running then.
     going: RefCell<Vec<Going>>,
+    /// The UUIDs of the disks that it has reached at LUNs where it no longer does.
+    lost: RefCell<BTreeMap<u32, [u8; 16]>>,
     commands: Weak<dyn Commands>,
     /// How often its operations were aborted, by LUN.
     aborts: RefCell<BTreeMap<u32, u64>>,
@@ -125,6 +127,7 @@ impl Nexus {
             steps,
             running: Running::default(),
             going: RefCell::default(),
+            lost: RefCell::default(),
             commands,
             aborts: RefCell::default(),
             is_leaving: Cell::default(),
@@ -157,6 +160,24 @@ impl Nexus {
         self.luns.borrow().get(&lun).cloned()
     }
 
+    /// `luns` without those under which this nexus has known another disk: its initiator would take the new disk for
+    /// the old one, and commands that are on their way would reach it. A LUN means one disk as long as its nexus lasts.
+    pub fn without_replaced(&self, luns: &Rc<Luns>) -> Rc<Luns> {
+        let (here, lost) = (self.luns(), self.lost.borrow());
+        let is_known = |(lun, unit): &(&u32, &Rc<Unit>)| {
+            let here = here.get(lun).map(|unit| unit.disk.shared.uuid);
+            let known = here.or(lost.get(lun).copied());
+            known.is_none_or(|uuid| uuid == unit.disk.shared.uuid)
+        };
+        match luns.iter().all(|lun| is_known(&lun)) {
+            true => luns.clone(),
+            false => {
+                let known = luns.iter().filter(is_known);
+                Rc::new(known.map(|(lun, unit)| (*lun, unit.clone())).collect())
+            }
+        }
+    }
+
     /// Replaces the units that it reaches.
     pub(crate) fn set_luns(&self, luns: Rc<Luns>) {
         self.luns.replace(luns);
@@ -186,9 +207,33 @@ impl Nexus {
         self.running.is_running(command, lun)
     }
 
-    /// The command and LUN of every running I/O.
+    /// The command of every running I/O, with the LUN that its disk has now, or had when it was lost.
     pub fn at_work(&self) -> Vec<(CommandId, u32)> {
-        self.running.at_work()
+        let (luns, going) = (self.luns(), self.going.borrow());
+        let now_at = |disk: &Arc<Shared>| {
+            let mut luns = luns.iter();
+            luns.find(|(_, unit)| Arc::ptr_eq(&unit.disk.shared, disk))
+        };
+        let all = self.running.all().into_iter().map(|(id, lun, command)| {
+            let lost = going.iter().find(|going| going.running.contains(&id));
+            let moved = lost.and_then(|going| now_at(&going.unit.disk.shared));
+            (command, moved.map_or(lun, |(lun, _)| *lun))
+        });
+        all.collect()
+    }
+
+    /// How many I/Os are running at each LUN on each volume. The LUN may have been removed, or be another volume's, since
+    /// they began.
+    pub fn running_by_volume(&self) -> BTreeMap<(u32, String), usize> {
+        let going = self.going.borrow();
+        let mut by_volume = BTreeMap::new();
+        for (id, lun, _) in self.running.all() {
+            let lost = going.iter().find(|going| going.running.contains(&id));
+            let unit = lost.map(|going| going.unit.clone()).or(self.unit(lun));
+            let volume = unit.map_or(String::new(), |unit| unit.disk.name().to_owned());
+            *by_volume.entry((lun, volume)).or_default() += 1;
+        }
+        by_volume
     }
 
     /// The currently running I/Os for which `chosen(command)` holds, at whatever LUN.
@@ -221,6 +266,8 @@ impl Nexus {
     /// Records that `unit` is not at `lun` any more. Its running I/Os belong to it, and not to the unit that
     /// is at `lun` now; [`wait_lost`](Self::wait_lost) waits for them.
     pub(crate) fn lose(&self, lun: u32, unit: &Rc<Unit>) {
+        let uuid = unit.disk.shared.uuid;
+        self.lost.borrow_mut().insert(lun, uuid);
         let mut going = self.going.borrow_mut();
         let is_lost = |id| going.iter().any(|going| going.running.contains(&id));
         let running = &self.running;

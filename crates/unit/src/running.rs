@@ -69,13 +69,14 @@ impl Running {
         entries.any(|(_, entry)| entry.command == command && entry.lun == lun)
     }
 
-    /// The command and LUN of each.
-    pub(crate) fn at_work(&self) -> Vec<(CommandId, u32)> {
+    /// The identifier, LUN and command of each.
+    pub(crate) fn all(&self) -> Vec<(RunningId, u32, CommandId)> {
         let entries = self.entries.borrow();
-        let entries = entries.iter();
-        entries
-            .map(|(_, entry)| (entry.command, entry.lun))
-            .collect()
+        let all = entries.iter().map(|(index, entry)| {
+            let serial = entry.serial;
+            (RunningId { index, serial }, entry.lun, entry.command)
+        });
+        all.collect()
     }
 
     /// The I/Os for which `chosen(id, lun, command)` holds.

@@ -3,7 +3,10 @@
 //! accepted earlier are checked again after it.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -11,12 +14,50 @@ use engine::time;
 use scsi::{Ending, Overwrite};
 use volume::{Durability, Volume};
 
-use crate::{disk::Unit, exclusion::Turn, lane::LaneUnits, medium};
+use crate::{
+    disk::{Shared, Unit},
+    exclusion::Turn,
+    lane::LaneUnits,
+    medium,
+    units::Units,
+};
 
 /// Blocks are written in pieces of this size, in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
 /// Rate limit of a pass, so that other volumes on the lane and the disk are served meanwhile.
 const RATE_BYTES_PER_S: u64 = 100 << 20;
+
+/// Lets no sanitize begin on some disks for as long as it exists: the command ends with BUSY.
+pub struct NoSanitize(Vec<Arc<Shared>>);
+
+impl Units {
+    /// Lets no sanitize begin on the disks called `names`, which are about to be removed.
+    ///
+    /// # Errors
+    /// Those on which one is running; the others are as before.
+    pub fn bar_sanitize(&self, names: &[String]) -> Result<NoSanitize, Vec<String>> {
+        let (mut barred, mut running) = (NoSanitize(Vec::new()), Vec::new());
+        let disks = self.disks();
+        for disk in names.iter().filter_map(|name| disks.get(name)) {
+            match disk.state.unit.bar_sanitize() {
+                true => barred.0.push(disk.clone()),
+                false => running.push(disk.name.clone()),
+            }
+        }
+        match running.is_empty() {
+            true => Ok(barred),
+            false => Err(running),
+        }
+    }
+}
+
+impl Drop for NoSanitize {
+    fn drop(&mut self) {
+        for disk in &self.0 {
+            disk.state.unit.admit_sanitize();
+        }
+    }
+}
 
 /// Waits for its turn and records persistently that the sanitize has begun, so that after a restart an unfinished
 /// sanitize is recognised (SBC-3 4.11.2). I/O in progress on the volume continues meanwhile, however long it takes.

@@ -2,9 +2,13 @@
 //! configuration would serve, disks and ports keep their identity, and a session whose target is in both configurations
 //! notices nothing.
 
+mod failures;
+mod luns;
+
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
+    future::pending,
     path::Path,
     rc::Rc,
     time::Duration,
@@ -44,6 +48,7 @@ const GOOD: Option<u8> = Some(0);
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 struct Met {
     sessions_ended: u64,
+    sessions_with_another_disk: u64,
     sessions_went_on: u64,
     luns_taken: u64,
     luns_told: u64,
@@ -112,6 +117,8 @@ fn draw(random: &mut Random, lanes: usize) -> Drawn {
 
 enum Ask {
     Apply(OneshotSender<Result<Vec<String>, Failure>>),
+    /// The same, given up after this time.
+    ApplyWithin(Duration, OneshotSender<Result<Vec<String>, Failure>>),
     Describe(OneshotSender<Description>),
     Stop(OneshotSender<()>),
 }
@@ -135,7 +142,12 @@ fn start(host: &Host, lanes: usize) -> Sender<Ask> {
         let mut daemon = daemon.unwrap_or_else(|failure| panic!("{failure}"));
         while let Some(ask) = told.receive().await {
             match ask {
-                Ask::Apply(answer) => answer.send(daemon.apply(load(), false).await),
+                Ask::Apply(answer) => {
+                    answer.send(daemon.apply(load(), false, pending()).await);
+                }
+                Ask::ApplyWithin(time, answer) => {
+                    answer.send(daemon.apply(load(), false, time::sleep(time)).await);
+                }
                 Ask::Describe(answer) => answer.send(daemon.view().await.describe()),
                 Ask::Stop(answer) => {
                     daemon.stop().await.expect("all is flushed");
@@ -290,6 +302,12 @@ async fn check_session(
         met.borrow_mut().sessions_ended += 1;
         return;
     };
+    let is_other = |(lun, was): (&usize, &usize)| now.get(lun).is_some_and(|is| is != was);
+    if luns.iter().any(is_other) {
+        answer.expect_err("a LUN means one disk as long as the session lasts");
+        met.borrow_mut().sessions_with_another_disk += 1;
+        return;
+    }
     let answer = answer.expect("it goes on");
     met.borrow_mut().sessions_went_on += 1;
     let (was, is) = (luns.get(&0), now.get(&0));
@@ -324,6 +342,7 @@ fn apply_with_a_stalled_disk(seed: u64) {
         format!(
             "lanes = 1\nmemory = \"32MiB\"\n\
              [volume.kept]\nfile = {{ path = \"kept\", size = \"64KiB\" }}\n\
+             [volume.more]\nfile = {{ path = \"more\", size = \"64KiB\" }}\n\
              [volume.wide.stripe]\nof = [{{ file = {{ path = \"s0\", size = \"4MiB\" }} }}, \
              {{ file = {{ path = \"s1\", size = \"4MiB\" }} }}]\n\
              [target.\"{KEPT}\"]\nluns = [{luns}]\nallow = [\"*\"]\n"
@@ -361,7 +380,7 @@ fn apply_with_a_stalled_disk(seed: u64) {
                 session.end();
             }
         });
-        server.put_file(CONFIG, text("\"kept\", \"wide\"").as_bytes());
+        server.put_file(CONFIG, text("\"kept\", \"wide\", \"more\"").as_bytes());
         let applied = ask(&asks, Ask::Apply).await;
         let changes = applied.unwrap_or_else(|failure| panic!("{failure}"));
         assert!(changes.iter().any(|it| it.contains("wide")), "{changes:?}");
@@ -384,6 +403,7 @@ fn a_daemon_that_was_given_another_configuration_serves_what_a_start_with_it_ser
     let met = met.into_inner();
     assert_occurred([
         ("sessions ended", met.sessions_ended),
+        ("sessions with another disk", met.sessions_with_another_disk),
         ("sessions went on", met.sessions_went_on),
         ("luns taken", met.luns_taken),
         ("luns told", met.luns_told),

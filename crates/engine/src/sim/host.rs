@@ -186,7 +186,7 @@ impl Host {
         }
     }
 
-    /// From now on each read of its disk through [`crate::store`] takes `d`. A lane that reads without
+    /// From now on each read and sync of its disk through [`crate::store`] takes `d`. A lane that reads or syncs without
     /// [`crate::blocking`] is blocked that long.
     pub fn stall_disk(&self, d: Duration) {
         let mut state = self.world.state.borrow_mut();

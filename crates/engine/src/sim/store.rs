@@ -1,6 +1,6 @@
 //! The verbs of [`crate::store`] on a simulated machine's disk: directories, whole files and marks.
 //! Changes are durable after a sync; before that the seed decides what survives. They take no time, unless the disk
-//! stalls: then a lane that reads it is blocked.
+//! stalls: then a lane that reads or syncs it is blocked.
 
 use std::{
     io,
@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     disk::{
-        Disk,
+        Disk, FaultKind,
         names::{Change, normal},
     },
     reactor::SimReactor,
@@ -28,7 +28,7 @@ impl SimReactor {
         f(disk)
     }
 
-    /// The caller reads what is on the disk, which a lane must not wait for.
+    /// The caller reads what is on the disk, or syncs it, which a lane must not wait for.
     fn waits_for_disk(&self) {
         let mut state = self.state.borrow_mut();
         let until = state.now + state.host(self.host).disk.stall;
@@ -152,6 +152,7 @@ impl Store for SimReactor {
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {
+        self.waits_for_disk();
         self.disk(|disk| {
             let file = disk.names.file(path);
             if file.is_none() && !disk.names.is_directory(path) {
@@ -174,11 +175,15 @@ impl Store for SimReactor {
     }
 
     fn set_mark(&self, path: &Path, mark: &[u8]) -> io::Result<()> {
-        self.disk(|disk| {
-            let file = disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
-            disk.take_step()?;
-            disk.files[file].mark = Some(mark.to_vec());
-            Ok(())
-        })
+        let state = &mut *self.state.borrow_mut();
+        let (disk, occurred) = (&mut state.hosts[self.host.0].disk, &mut state.occurred);
+        disk.has_power()?;
+        let file = disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
+        disk.take_step()?;
+        if let Some(errno) = disk.fault(FaultKind::Mark, file, &(0..u64::MAX), occurred) {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        disk.files[file].mark = Some(mark.to_vec());
+        Ok(())
     }
 }

@@ -138,7 +138,7 @@ impl Case<'_> {
             state: Path::new("/etc/new.state"),
             state_exists: false,
             sharer: self.sharer.map(Path::new),
-            is_defined: &|name| name == "defined",
+            volumes: &toml::from_str("defined.ram = { size = \"1MiB\" }").expect("it parses"),
             at: &at,
             holder: &|_| None,
         })

@@ -193,13 +193,16 @@ impl Sanitize {
         overwrite.may_exit = self.unrestricted_exit;
         let begun = |state: &mut State| match state.sanitize {
             Some(running @ Progress::Running(_)) => Err(running.sense()),
+            _ if state.bars_sanitize => Ok(false),
             _ => {
                 state.sanitize = Some(Progress::Running(0));
-                Ok(())
+                Ok(true)
             }
         };
-        unit.shared().change(begun)?;
-        Ok(Action::Overwrite(overwrite))
+        match unit.shared().change(begun)? {
+            true => Ok(Action::Overwrite(overwrite)),
+            false => Ok(Action::End(Ending::BUSY)),
+        }
     }
 }
 

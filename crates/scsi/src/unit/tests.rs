@@ -108,6 +108,27 @@ fn report_luns_is_how_a_changed_list_is_learnt() {
 }
 
 #[test]
+fn a_port_that_knew_another_disk_is_told_at_its_next_session_only() {
+    let mut unit = new_unit();
+    unit.has_replaced("iqn.2026-11.test:A,i,0x00");
+    let told = |unit: &mut LogicalUnit, number, port: &str| {
+        let nexus = NexusId(number);
+        unit.establish(nexus, port);
+        let told = std::iter::from_fn(|| unit.take_attention(nexus));
+        told.collect::<Vec<_>>()
+    };
+    let power_on = Attention::PowerOnOrReset;
+    assert_eq!(told(&mut unit, 1, "iqn.2026-11.test:b,i,0x00"), [power_on]);
+    let changed = [
+        power_on,
+        Attention::InquiryChanged,
+        Attention::ReportedLunsChanged,
+    ];
+    assert_eq!(told(&mut unit, 2, "iqn.2026-11.test:a,i,0x00"), changed);
+    assert_eq!(told(&mut unit, 3, "iqn.2026-11.test:a,i,0x00"), [power_on]);
+}
+
+#[test]
 fn a_resized_disk_tells_everyone_and_serves_its_new_blocks() {
     let mut unit = unit(thick());
     let read_new = cdb_10(0x28, 0, LEN_BLOCKS as u32, 1);

@@ -5,9 +5,9 @@ use std::rc::Rc;
 use engine::{Payload, spawn, task::JoinHandle};
 
 use crate::{
-    CommandId, LaneUnits, Luns, Mark, Nexus,
+    CommandId, LaneUnits, Luns, Mark, Nexus, Unit,
     block::BlockError,
-    testing::{enter, luns, stick, stuck, unstick, with_units, within},
+    testing::{enter, luns, show, stick, stuck, unstick, with_units, within},
 };
 
 /// Writes at LUN 0.
@@ -84,6 +84,39 @@ fn a_reset_does_not_wait_for_the_io_of_a_disk_that_had_its_lun() {
 }
 
 #[test]
+fn io_counts_at_the_lun_that_its_disk_has_now() {
+    with_units(async |units, [one, _]| {
+        let nexus = enter(units, &[(0, &one)]);
+        stick("one");
+        let writing = write(units, &nexus);
+        stuck(1).await;
+        assert_eq!(nexus.at_work(), [(CommandId(1), 0)]);
+        let changing = change(units, &nexus, &luns(&[(5, &one)]));
+        assert_eq!(nexus.at_work(), [(CommandId(1), 5)]);
+        unstick();
+        assert_eq!(within(writing).await, Ok(()));
+        within(changing).await;
+    });
+}
+
+#[test]
+fn io_that_hangs_is_named_after_the_disk_that_it_is_on() {
+    with_units(async |units, [one, two]| {
+        let nexus = enter(units, &[(0, &one)]);
+        stick("one");
+        let writing = write(units, &nexus);
+        stuck(1).await;
+        let on_one = || [((0, "one".to_owned()), 1)].into();
+        assert_eq!(nexus.running_by_volume(), on_one());
+        let changing = change(units, &nexus, &luns(&[(0, &two)]));
+        assert_eq!(nexus.running_by_volume(), on_one());
+        unstick();
+        assert_eq!(within(writing).await, Ok(()));
+        within(changing).await;
+    });
+}
+
+#[test]
 fn a_nexus_is_known_to_a_disk_that_it_lost_and_got_again() {
     with_units(async |units, [one, _]| {
         let nexus = enter(units, &[(0, &one)]);
@@ -98,5 +131,25 @@ fn a_nexus_is_known_to_a_disk_that_it_lost_and_got_again() {
         assert_eq!(within(writing).await, Ok(()));
         within(removing).await;
         assert_eq!(nexus.take_attention(0), None, "it is not a new one");
+    });
+}
+
+#[test]
+fn a_lun_means_one_disk_as_long_as_its_nexus_lasts() {
+    with_units(async |units, [one, two]| {
+        let nexus = enter(units, &[(0, &one)]);
+        let reached = |shown: &[(u32, &Rc<Unit>)]| {
+            let reached = nexus.without_replaced(&luns(shown));
+            reached.keys().copied().collect::<Vec<_>>()
+        };
+        assert_eq!(reached(&[(0, &one), (1, &two)]), [0, 1]);
+        assert_eq!(reached(&[(0, &two), (1, &one)]), [1]);
+        // Nor does it later mean another one.
+        within(change(units, &nexus, &luns(&[(1, &two)]))).await;
+        assert_eq!(reached(&[(0, &two), (1, &two)]), [1]);
+        assert_eq!(reached(&[(0, &one), (1, &one)]), [0]);
+        // The same disk in another way is no other disk.
+        let again = show(units, "one");
+        assert_eq!(reached(&[(0, &again)]), [0]);
     });
 }

@@ -16,6 +16,8 @@ pub enum FaultKind {
     OwnSync,
     /// Punching, zeroing and reserving.
     Allocate,
+    /// Setting a mark ([`crate::store::set_mark`]).
+    Mark,
 }
 
 /// An error returned in place of an operation's work.

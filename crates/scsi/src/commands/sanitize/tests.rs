@@ -54,6 +54,22 @@ fn while_it_runs_the_unit_serves_nothing_else_on_any_lane() {
 }
 
 #[test]
+fn none_begins_on_a_unit_that_is_about_to_be_removed() {
+    let mut unit = unit(thick());
+    let shared = unit.shared().clone();
+    assert!(shared.bar_sanitize());
+    assert_eq!(
+        begin(&mut unit, &list(1, &[0; 4])),
+        Action::End(Ending::BUSY)
+    );
+    assert_eq!(unit.begin(NEXUS, &[0; 6]), good());
+    shared.admit_sanitize();
+    let begun = begin(&mut unit, &list(1, &[0; 4]));
+    assert!(matches!(begun, Action::Overwrite(_)));
+    assert!(!shared.bar_sanitize(), "one is running");
+}
+
+#[test]
 fn a_failure_stays_until_it_may_be_left_also_over_a_restart() {
     let mut unit = unit(thick());
     let Action::Overwrite(overwrite) = begin(&mut unit, &list(1, &[0; 4])) else {

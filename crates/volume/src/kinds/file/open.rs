@@ -9,7 +9,7 @@ use std::{
 };
 
 use engine::{
-    Duration, Payload,
+    Duration, Payload, blocking,
     fs::{OpenOptions, SharedFile, remove},
     op::AllocateMode,
     store, time,
@@ -361,7 +361,9 @@ async fn make(medium: &FileMedium, path: &Path, len_bytes: u64, unit: u64) -> Re
         .map_err(failed)?;
     medium.sync().await.map_err(failed)?;
     tracing::info!(file = %path.display(), len_bytes, "created a new, blank file");
-    store::sync(&store::parent_of(path)).map_err(failed)?;
+    let directory = store::parent_of(path);
+    let synced = blocking::run(blocking::Kind::Files, move || store::sync(&directory));
+    synced.await.and_then(|synced| synced).map_err(failed)?;
     Ok(len_bytes)
 }
 
