@@ -5,6 +5,7 @@
 //!  disks     which disks are in use
 //!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which one
 //!  transfer  reads and writes of any length
+//!  caching   whether it has a volatile write cache, also later
 //!  unit      runs a command to its end; patience: retry limits; unflushed: what a restart loses
 //!  claim     who owns the disk: the mark and the fence, re-established on each nexus; holder: who has it reserved
 //!  paths     which nexus a command takes; recovery: what a loss means, and how a path comes back
@@ -22,6 +23,7 @@
 
 mod access;
 mod branch;
+mod caching;
 mod cdb;
 mod claim;
 mod claimed;

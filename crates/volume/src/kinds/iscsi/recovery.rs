@@ -200,6 +200,7 @@ impl Unit {
             return Err(error);
         }
         unused.map(Unused::take);
+        self.doubt_cache();
         match path.access.get() {
             Access::No => self.paths.park(&nexus),
             _ => self.paths.take_into_use(&nexus),

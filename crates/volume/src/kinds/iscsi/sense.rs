@@ -48,6 +48,13 @@ impl Sense {
             .is_some_and(|asc| asc.code == RESET_CODE || asc == Asc::CAPACITY_DATA_HAS_CHANGED)
     }
 
+    /// Whether the write cache has to be looked at again: MODE PARAMETERS CHANGED, or a reset or nexus loss, which may
+    /// have discarded that unit attention.
+    pub(super) fn may_have_another_cache(self) -> bool {
+        self.attention()
+            .is_some_and(|asc| asc.code == RESET_CODE || asc == Asc::MODE_PARAMETERS_CHANGED)
+    }
+
     /// Whether reservations may have gone: a reset, RESERVATIONS PREEMPTED or RELEASED, or REGISTRATIONS PREEMPTED.
     pub(super) fn may_have_ended_reservations(self) -> bool {
         self.attention().is_some_and(|asc| {

@@ -66,6 +66,8 @@ pub struct Foreign {
     pub len_blocks: Cell<u64>,
     /// A write is answered with GOOD and an underflow after this many bytes.
     pub takes_max_bytes: Cell<Option<u64>>,
+    /// It says that it has no volatile write cache (WCE, SBC-3 6.4.5).
+    pub writes_through: Cell<bool>,
     /// UNMAP is GOOD and unmaps nothing, which SBC-3 4.7.3.4 allows.
     pub ignores_unmap: Cell<bool>,
     /// The response to LOGICAL UNIT RESET (RFC 7143 §11.6.1); 0 also discards the late writes.
@@ -316,8 +318,11 @@ impl Foreign {
                 Answer::with(&[0, 0xb2, 0, 4, 0, LBPU | same, 0, 0])
             }
             (opcode::INQUIRY, 0, 0) => Answer::with(&[0; 36]),
-            // A header, and the caching page with WCE.
-            (opcode::MODE_SENSE_6, ..) => Answer::with(&[6, 0, 0, 0, 0x08, 1, 0x04]),
+            // A header, and the caching page.
+            (opcode::MODE_SENSE_6, ..) => {
+                let wce = if self.writes_through.get() { 0 } else { 0x04 };
+                Answer::with(&[6, 0, 0, 0, 0x08, 1, wce])
+            }
             // READ CAPACITY (16), with LBPME.
             (opcode::SERVICE_ACTION_IN_16, ..) => {
                 const LBPME: u8 = 0x80;

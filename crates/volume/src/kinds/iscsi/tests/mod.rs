@@ -1,6 +1,7 @@
 //! Our initiator against foreign targets, in virtual time.
 
 mod answers;
+mod caching;
 mod claims;
 mod lanes;
 mod loss;
