@@ -9,6 +9,7 @@
 //!  unit      runs a command to its end; patience: retry limits; unflushed: what a restart loses
 //!  claim     who owns the disk: the mark and the fence, re-established on each nexus; holder: who has it reserved
 //!  paths     which nexus a command takes; recovery: what a loss means, and how a path comes back
+//!  ghosts    how writes of a lost nexus are ended before others are sent
 //!  branch    the disk on a lane other than its home lane; own: its sessions; link: the home lane's handle on them
 //!  lanes     when such a lane may use its sessions; doors: what each may use now
 //!  access    which target ports may be used, if the target reports it (ALUA)
@@ -36,6 +37,7 @@ mod ended;
 mod facts;
 #[cfg(any(test, feature = "testing"))]
 pub mod foreign;
+mod ghosts;
 mod holder;
 mod identity;
 mod in_flight;

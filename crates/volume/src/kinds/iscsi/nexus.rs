@@ -181,6 +181,11 @@ impl Nexus {
         self.expects_reset.set(true);
     }
 
+    /// Our reset was refused: no unit attention is due to it.
+    pub(super) fn forget_reset(&self) {
+        self.expects_reset.set(false);
+    }
+
     /// Whether a unit attention for a reset is due to our own reset, which each nexus is told once.
     pub(super) fn was_our_reset(&self) -> bool {
         self.expects_reset.take()

@@ -18,7 +18,7 @@ use super::{
     link::{Distant, Link},
     login::Portal,
     nexus::{Nexus, Past},
-    patience::{Pace, Patience},
+    patience::{Backoff, Pace, Patience},
     status::{PathState, PathStatus, SessionStatus},
 };
 use crate::{
@@ -45,6 +45,8 @@ pub(super) struct Path {
     /// The previous nexus, about which another lane may still report.
     former: RefCell<Option<Rc<Nexus>>>,
     pub(super) pace: RefCell<Pace>,
+    /// The pace of LOGICAL UNIT RESETs over it.
+    pub(super) resets: RefCell<Backoff>,
     /// Why there is no nexus, if there is none.
     error: RefCell<Option<Error>>,
     /// The loss has been logged: one line, however many attempts fail.
@@ -199,6 +201,7 @@ impl Paths {
             nexus: RefCell::default(),
             former: RefCell::default(),
             pace: RefCell::new(Pace::begin()),
+            resets: RefCell::default(),
             error: RefCell::default(),
             loss_is_told: Cell::new(false),
             leads_elsewhere: Cell::new(false),

@@ -1,15 +1,7 @@
 //! What the loss of a path means for the commands in flight, and how the path comes back.
 //!
 //! Reads in flight are resent at once. A write in flight may still take effect at the target at any time, even after
-//! a newer write, so no write is sent until the old nexus is known to be dead *at the target*:
-//!
-//! 1. the same initiator port has logged in at the same target port, which makes the target end the old session first
-//!    (RFC 7143 §6.3.5); the login may use the path itself or another portal of its group;
-//! 2. or LOGICAL UNIT RESET was answered over another path (SAM-5 7.10), some time after the connection was aborted:
-//!    what had left this machine by then has arrived or never will.
-//!
-//! A reset aborts everybody's commands. Ours are held back and drained before it; a nexus that has one in flight all
-//! the same counts as lost.
+//! a newer write, so no write is sent until [`ghosts`](super::ghosts) has ended the old one.
 
 use std::rc::{Rc, Weak};
 
@@ -19,6 +11,7 @@ use super::{
     access::{self, Access},
     cdb,
     claim::Told,
+    ghosts::QUIET,
     identity::DiskIdentity,
     link::Link,
     nexus::{Nexus, Past},
@@ -31,10 +24,6 @@ use super::{
 };
 use crate::{Error, ErrorKind, Result};
 
-/// How long a lost connection must have been silent, with nothing of it leaving this machine, before the reset.
-const QUIET: Duration = Duration::from_secs(1);
-/// How long the commands on the path that carries a reset may take to drain.
-const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// Interval between two queries of a target that lets no path be used.
 const ACCESS_PAUSE: Duration = Duration::from_secs(1);
 /// Interval between two access-state queries while some target ports are not optimal. A target announces a state
@@ -269,14 +258,14 @@ impl Unit {
         // Also before the reset, which would abort a new owner's writes.
         self.establish_claim(nexus).await?;
         if path.ghost().is_some() {
-            self.end_past(nexus).await?;
+            self.end_past(path, nexus).await?;
         }
         Ok(())
     }
 
     /// Consumes the target's pending unit attentions. We have to know about a restart before anything is resent;
     /// otherwise a flush could succeed before the unit attention, delivered with another command, is seen.
-    async fn hear(&self, nexus: &Rc<Nexus>) -> Result<()> {
+    pub(super) async fn hear(&self, nexus: &Rc<Nexus>) -> Result<()> {
         for _ in 0..AT_ONCE_MAX {
             let command = cdb::test_unit_ready();
             let reply = nexus.execute(&command, Data::None).await?;
@@ -413,110 +402,6 @@ impl Unit {
         if !self.access_is_asked.replace(true) {
             spawn(follow_access(self.me.clone()));
         }
-    }
-
-    /// Ends the writes of lost nexuses over a new nexus that reached another target port.
-    async fn end_past(&self, nexus: &Rc<Nexus>) -> Result<()> {
-        let ghosts = || self.paths.all().iter().filter_map(Path::ghost);
-        if self.reset(nexus).await? {
-            return Ok(());
-        }
-        let target_name = &self.config().target_name;
-        let consequence = "writes that were in flight have failed, but may still take effect";
-        tracing::error!(
-            target_name,
-            consequence,
-            "the new session is at another portal group, and LOGICAL UNIT RESET has failed there"
-        );
-        self.paths.leave_unfenced(ghosts());
-        Ok(())
-    }
-
-    /// Sends LOGICAL UNIT RESET over `nexus`, after draining it; returns whether it was done.
-    async fn reset(&self, nexus: &Rc<Nexus>) -> Result<bool> {
-        const FUNCTION_COMPLETE: u8 = 0;
-        let _turn = self.resetting.take(1).await;
-        let _frozen = self.paths.freeze();
-        let ghosts: Vec<_> = self.paths.all().iter().filter_map(Path::ghost).collect();
-        let now = time::now();
-        let lost_at = ghosts.iter().map(|lost| lost.lost_at().unwrap_or(now));
-        let Some(lost_at) = lost_at.max() else {
-            return Ok(true);
-        };
-        time::sleep_until(lost_at + QUIET).await;
-        let drained = async {
-            self.closed_doors(|| true).await;
-            nexus.idle().await;
-        };
-        if time::timeout(DRAIN_MAX, drained).await.is_none() {
-            let message = "commands are still in flight on the path of the reset";
-            return Err(Error::new(ErrorKind::TimedOut, message));
-        }
-        self.paths.counts.borrow_mut().resets += 1;
-        let response = nexus.reset_logical_unit().await?;
-        if response != FUNCTION_COMPLETE {
-            return Ok(false);
-        }
-        let target_name = &self.config().target_name;
-        tracing::warn!(
-            target_name,
-            "LOGICAL UNIT RESET has aborted the writes of a lost session"
-        );
-        for lost in ghosts {
-            lost.settle_past(Past::Over);
-        }
-        nexus.expect_reset();
-        let others: Vec<_> = self.paths.live().collect();
-        for other in others.iter().filter(|other| !Rc::ptr_eq(other, nexus)) {
-            other.expect_reset();
-            // Its commands were aborted without a response, or will be if they reached the target after the reset.
-            let message = "its commands may have been aborted by our LOGICAL UNIT RESET";
-            let error = Error::new(ErrorKind::Unreachable, message);
-            other.end_if_busy(error).await;
-        }
-        self.hear(nexus).await?;
-        Ok(true)
-    }
-
-    /// Ends the writes of `lost`, the nexus of `path`, over another path. Failures are retried by the caller.
-    async fn fence(&self, path: &Path, lost: &Rc<Nexus>, may_reset: bool) {
-        for other in self.paths.all() {
-            let Some(nexus) = other.usable() else {
-                continue;
-            };
-            if !lost.haunts() {
-                return;
-            }
-            let is_same_way = other.config.address == path.config.address;
-            if lost.port().is_same(&nexus.port()) && !is_same_way {
-                self.reinstate_over(path, other, lost).await;
-            }
-            if lost.haunts() && may_reset {
-                let reset = async {
-                    // A reset would abort a new owner's writes.
-                    self.establish_claim(&nexus).await?;
-                    self.reset(&nexus).await
-                };
-                if let Err(error) = reset.await {
-                    tracing::debug!(%error, "the reset failed on this path");
-                }
-            }
-        }
-    }
-
-    /// Logs in with the initiator port of `path` over `other`, at the same target port, which ends the lost session;
-    /// then logs out again.
-    async fn reinstate_over(&self, path: &Path, other: &Path, lost: &Nexus) {
-        let deadline = time::now() + self.paths.login_limit();
-        let Ok(session) = self.paths.log_in_over(path, other, deadline).await else {
-            return;
-        };
-        if session.port().is_same(&lost.port()) {
-            lost.settle_past(Past::Over);
-            self.paths.counts.borrow_mut().reinstated_elsewhere += 1;
-            self.paths.notify();
-        }
-        session.logout().await;
     }
 }
 

@@ -72,6 +72,8 @@ pub struct Foreign {
     pub ignores_unmap: Cell<bool>,
     /// The response to LOGICAL UNIT RESET (RFC 7143 §11.6.1); 0 also discards the late writes.
     pub reset_response: Cell<u8>,
+    /// LOGICAL UNIT RESET is neither executed nor answered.
+    pub ignores_resets: Cell<bool>,
     /// The asymmetric access state of each portal group (SPC-4 5.15.2); empty: ALUA is not reported.
     pub access: RefCell<BTreeMap<u16, u8>>,
     /// Called to decide each login at a portal group.

@@ -160,6 +160,9 @@ impl Connection {
         };
         if function == LOGICAL_UNIT_RESET {
             foreign.resets.set(foreign.resets.get() + 1);
+            if foreign.ignores_resets.get() {
+                return;
+            }
             if response == 0 {
                 foreign.late.borrow_mut().clear();
                 foreign.reset_is_pending.set(true);

@@ -186,6 +186,49 @@ fn nothing_is_written_over_another_path_while_a_lost_write_may_land() {
     assert!(resets >= 1);
 }
 
+/// A path is lost with a write in flight that nothing ends, because the target answers no reset: reads over the path
+/// that works are held back for short times only, and less and less often.
+#[test]
+fn a_reset_that_is_not_answered_does_not_stop_the_reads_over_the_other_path() {
+    const WRITE_10: u8 = 0x2a;
+    const WATCHED: Duration = Duration::from_secs(300);
+    with_two_paths(async |disk, foreign| {
+        let first = Cell::new(true);
+        foreign.ignores_resets.set(true);
+        foreign.answer(move |cdb| {
+            (cdb[0] == WRITE_10 && first.replace(false)).then_some(Instead::Late)
+        });
+        let writing = {
+            let disk = disk.clone();
+            spawn(async move { disk.write(0, block(1), Durability::Cached).await })
+        };
+        foreign.holds(1).await;
+        foreign.at_login(|_| AtLogin::Refuse(iscsi::LoginStatus::SERVICE_UNAVAILABLE));
+        while disk.live_paths() > 1 {
+            time::sleep(Duration::from_millis(100)).await;
+        }
+        let began = time::now();
+        let (mut longest, mut held_up) = (Duration::ZERO, Duration::ZERO);
+        while time::now() - began < WATCHED {
+            let before = time::now();
+            disk.read(0, 512).await.expect("a path works");
+            let took = time::now() - before;
+            (longest, held_up) = (longest.max(took), held_up + took);
+            time::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(longest < Duration::from_secs(6), "{longest:?}");
+        assert!(held_up < WATCHED / 5, "{held_up:?}");
+        writing.await.expect_err("nothing has ended it");
+        let resets = foreign.resets.get();
+        assert!((3..=10).contains(&resets), "{resets}");
+        // The target is as it should be again.
+        foreign.ignores_resets.set(false);
+        foreign.at_login(|_| AtLogin::LetIn);
+        let written = disk.write(0, block(2), Durability::Cached).await;
+        written.expect("the lost write is ended");
+    });
+}
+
 /// A restart that both paths report, one long after the other, counts once.
 #[test]
 fn a_path_that_comes_back_later_does_not_lose_what_was_written_meanwhile() {
