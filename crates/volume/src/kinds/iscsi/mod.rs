@@ -6,7 +6,8 @@
 //!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which one
 //!  transfer  reads and writes of any length
 //!  caching   whether it has a volatile write cache, also later
-//!  unit      runs a command to its end; patience: retry limits; unflushed: what a restart loses
+//!  unit      runs a command to its end; patience: retry limits
+//!  restarts  which restarts of the target count; unflushed: what a restart loses
 //!  claim     who owns the disk: the mark and the fence, re-established on each nexus; holder: who has it reserved
 //!  paths     which nexus a command takes; recovery: what a loss means, and how a path comes back
 //!  ghosts    how writes of a lost nexus are ended before others are sent
@@ -53,6 +54,7 @@ pub mod path_settings;
 mod paths;
 mod patience;
 mod recovery;
+mod restarts;
 mod sense;
 mod session;
 pub mod settings;

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use engine::{Instant, time};
+use engine::{Duration, Instant, time};
 use iscsi::LunField;
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
     session::{Data, Port, Reply},
 };
 use crate::{
-    Error, Result,
+    Error, ErrorKind, Result,
     planted::{Bug, is_planted},
 };
 
@@ -26,6 +26,8 @@ pub(super) struct Nexus {
     path: usize,
     /// Only the commands that prepare it have been sent on it.
     is_new: Cell<bool>,
+    /// While it is being prepared: until when commands may be sent, and how long that is.
+    ready_within: Cell<Option<(Instant, Duration)>>,
     /// A restart it reports now may already be known from another nexus.
     catches_up: Cell<bool>,
     /// While new or catching up, it reported that the target restarted at some earlier time.
@@ -57,6 +59,7 @@ impl Nexus {
             lun,
             path,
             is_new: Cell::new(true),
+            ready_within: Cell::new(None),
             catches_up: Cell::new(false),
             told_of_restart: Cell::new(false),
             expects_reset: Cell::new(false),
@@ -83,12 +86,34 @@ impl Nexus {
     /// # Errors
     /// When the session ends before the answer, or the target did not execute the command.
     pub(super) async fn execute(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
+        self.check_time()?;
         let running = self.in_flight.begin();
         let replied = self.link.execute(self.lun, cdb, data).await;
         if replied.is_ok() {
             running.answered();
         }
         replied
+    }
+
+    /// From now on, and until it is ready, commands are sent only for `limit`. One that was sent by then is waited for:
+    /// its answer may be a unit attention, which the target reports only once.
+    pub(super) fn must_be_ready_within(&self, limit: Duration) {
+        self.ready_within.set(Some((time::now() + limit, limit)));
+    }
+
+    /// It has been prepared.
+    pub(super) fn is_ready(&self) {
+        self.ready_within.set(None);
+    }
+
+    fn check_time(&self) -> Result<()> {
+        match self.ready_within.get() {
+            Some((end, limit)) if time::now() > end => {
+                let message = format!("the target was not ready within {limit:?}");
+                Err(Error::new(ErrorKind::TimedOut, message))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Sends LOGICAL UNIT RESET; returns the response code (RFC 7143 §11.6.1).

@@ -29,8 +29,6 @@ const ACCESS_PAUSE: Duration = Duration::from_secs(1);
 /// Interval between two access-state queries while some target ports are not optimal. A target announces a state
 /// change with the commands that come through the affected port (LIO: only there), and an unused port carries none.
 const ACCESS_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a nexus has to answer when asked whether the target has restarted.
-const VOUCH_MAX: Duration = Duration::from_secs(1);
 
 impl Unit {
     /// Logs in on the first path that works, trying path `begin` first.
@@ -168,11 +166,8 @@ impl Unit {
             self.paths.notify();
         }
         let limit = self.config().reconnect_timeout.max(limit);
-        let prepared = time::timeout(limit, self.prepare(path, &nexus)).await;
-        let prepared = prepared.unwrap_or_else(|| {
-            let message = format!("the target was not ready within {limit:?}");
-            Err(Error::new(ErrorKind::TimedOut, message))
-        });
+        nexus.must_be_ready_within(limit);
+        let prepared = self.prepare(path, &nexus).await;
         // Even if the login is of no use: the target reports a restart only once.
         if nexus.has_heard_of_restart() && !self.is_vouched_for().await {
             self.restarted();
@@ -189,6 +184,7 @@ impl Unit {
             return Err(error);
         }
         unused.map(Unused::take);
+        nexus.is_ready();
         self.doubt_cache();
         match path.access.get() {
             Access::No => self.paths.park(&nexus),
@@ -261,78 +257,6 @@ impl Unit {
             self.end_past(path, nexus).await?;
         }
         Ok(())
-    }
-
-    /// Consumes the target's pending unit attentions. We have to know about a restart before anything is resent;
-    /// otherwise a flush could succeed before the unit attention, delivered with another command, is seen.
-    pub(super) async fn hear(&self, nexus: &Rc<Nexus>) -> Result<()> {
-        for _ in 0..AT_ONCE_MAX {
-            let command = cdb::test_unit_ready();
-            let reply = nexus.execute(&command, Data::None).await?;
-            match self.judge(nexus, &reply) {
-                None | Some((Verdict::Fail(_), _)) => return Ok(()),
-                Some((Verdict::Retry | Verdict::Restarted, _)) => {}
-                Some((Verdict::RetryLater, why)) => {
-                    return Err(Error::new(ErrorKind::TimedOut, why));
-                }
-            }
-        }
-        let message = "the target answers every command with a unit attention";
-        Err(Error::new(ErrorKind::Protocol, message))
-    }
-
-    /// Whether another nexus has been working since the restart that a new nexus reported: if so, that nexus saw the
-    /// restart itself, and the loss is already accounted for.
-    async fn is_vouched_for(&self) -> bool {
-        for other in self.paths.usable() {
-            if self.has_answered(&other).await {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Every session reports the restart that `told` reported, an idle one perhaps much later. Polls them all now, so
-    /// that none counts as a second restart later. Flushes wait until the result is known.
-    pub(super) fn hear_others(&self, told: &Nexus) {
-        let is_other = |other: &Rc<Nexus>| !std::ptr::eq(&**other, told) && !other.is_new();
-        let others: Vec<_> = self.paths.usable().filter(is_other).collect();
-        let told = self.paths.all()[told.path()].last();
-        let Some(told) = told.filter(|_| !others.is_empty()) else {
-            return;
-        };
-        others.iter().for_each(|other| other.catch_up());
-        // What it reports while it vouches for the others must not start another round.
-        told.catch_up();
-        self.doors.judging.set(self.doors.judging.get() + 1);
-        let (unit, covered) = (self.me.clone(), self.unflushed.covered());
-        spawn(async move {
-            let Some(this) = unit.upgrade() else { return };
-            let asked = others
-                .iter()
-                .map(|other| Box::pin(this.has_answered(other)));
-            engine::task::join_all(asked).await;
-            let have_heard = others.iter().any(|other| other.has_heard_of_restart());
-            let is_known = !have_heard || this.has_answered(&told).await;
-            if !is_known || told.has_heard_of_restart() {
-                this.tell_losses(this.unflushed.restarted(&covered));
-            }
-            others.iter().for_each(|other| other.has_caught_up());
-            told.has_caught_up();
-            this.doors.judging.set(this.doors.judging.get() - 1);
-            this.paths.notify();
-        });
-    }
-
-    /// Polls `nexus` for its unit attentions; returns whether it answered in time.
-    async fn has_answered(&self, nexus: &Nexus) -> bool {
-        let command = cdb::test_unit_ready();
-        let asked = nexus.execute(&command, Data::None);
-        let answered = time::timeout(VOUCH_MAX, asked).await;
-        if let Some(Ok(reply)) = &answered {
-            let _ = self.judge(nexus, reply);
-        }
-        matches!(answered, Some(Ok(_)))
     }
 
     /// Rejects a path that leads to another disk.

@@ -115,6 +115,8 @@ type Porter = dyn FnMut(Group) -> AtLogin;
 pub enum Instead {
     /// CHECK CONDITION with this sense key, additional sense code and qualifier.
     Sense([u8; 3]),
+    /// As [`Instead::Sense`], after this delay.
+    SlowSense(Duration, [u8; 3]),
     /// This SCSI status.
     Status(u8),
     /// This SCSI status, sense data and data-in, whatever was asked for.

@@ -188,6 +188,10 @@ impl Connection {
         let answer = match foreign.instead(&command.cdb) {
             None => execute(),
             Some(Instead::Sense(sense)) => Answer::check_condition(sense),
+            Some(Instead::SlowSense(wait, sense)) => {
+                self.wait += wait;
+                Answer::check_condition(sense)
+            }
             Some(Instead::Status(status)) => Answer::status(status),
             Some(Instead::Reply {
                 status,

@@ -141,6 +141,31 @@ fn a_path_that_is_refused_leaves_the_other_one_alone() {
     });
 }
 
+/// All nexuses are polled when one was told of a restart, and one of them answers late, with something else.
+#[test]
+fn an_attention_that_comes_late_to_a_poll_is_not_forgotten() {
+    const TEST_UNIT_READY: u8 = 0;
+    const READ_10: u8 = 0x28;
+    const SLOW: Duration = Duration::from_secs(3);
+    with_two_paths(async |disk, foreign| {
+        let (read, polled) = (Cell::new(false), Cell::new(false));
+        foreign.answer(move |cdb| match cdb[0] {
+            READ_10 if !read.replace(true) => Some(Instead::Sense([UNIT_ATTENTION, 0x29, 0x00])),
+            TEST_UNIT_READY if !polled.replace(true) => {
+                Some(Instead::SlowSense(SLOW, [UNIT_ATTENTION, 0x2a, 0x09]))
+            }
+            _ => None,
+        });
+        disk.read(0, 512).await.expect("it is sent again");
+        time::sleep(SLOW / 2).await;
+        let before = disk.shape().len.bytes();
+        foreign.len_blocks.set(2 * before / 512);
+        time::sleep(SLOW).await;
+        disk.read(0, 512).await.expect("a read");
+        assert_eq!(disk.shape().len.bytes(), 2 * before);
+    });
+}
+
 /// The write is outstanding when its path is lost, and the target does not let the initiator port in again: only the
 /// reset over the other path ends it.
 fn lost_with_a_late_write(reset_response: u8) -> (crate::Result<()>, crate::Result<()>, u8, u64) {
