@@ -46,7 +46,8 @@ impl Unit {
     /// that none counts as a second restart later. Flushes wait until the result is known.
     pub(super) fn hear_others(&self, told: &Nexus) {
         let is_other = |other: &Rc<Nexus>| !std::ptr::eq(&**other, told) && !other.is_new();
-        let others: Vec<_> = self.paths.usable().filter(is_other).collect();
+        // Also those whose target port may not be used at the moment.
+        let others: Vec<_> = self.paths.live().filter(is_other).collect();
         let told = self.paths.all()[told.path()].last();
         let Some(told) = told.filter(|_| !others.is_empty()) else {
             return;

@@ -76,6 +76,8 @@ pub struct Foreign {
     pub ignores_resets: Cell<bool>,
     /// The asymmetric access state of each portal group (SPC-4 5.15.2); empty: ALUA is not reported.
     pub access: RefCell<BTreeMap<u16, u8>>,
+    /// The unit attention that the next command through a portal group gets, whatever the access state there.
+    pub attentions: RefCell<BTreeMap<u16, [u8; 3]>>,
     /// Called to decide each login at a portal group.
     at_login: RefCell<Option<Box<Porter>>>,
     /// LBA and number of blocks of each UNMAP.

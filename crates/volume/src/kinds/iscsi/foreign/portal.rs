@@ -175,6 +175,12 @@ impl Connection {
     fn execute(&mut self, task: TaskId) {
         let (command, written) = self.writes.remove(&task).expect("it is open");
         let foreign = self.foreign.clone();
+        if command.cdb[0] != scsi::opcode::INQUIRY {
+            let attention = foreign.attentions.borrow_mut().remove(&self.group.0);
+            if let Some(sense) = attention {
+                return self.answer(task, Answer::check_condition(sense));
+            }
+        }
         if let Some(answer) = foreign.access_of(self.group, &command.cdb) {
             return self.answer(task, answer);
         }

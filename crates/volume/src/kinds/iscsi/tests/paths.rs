@@ -365,6 +365,36 @@ fn a_path_is_used_as_its_target_port_group_allows() {
     });
 }
 
+/// Both paths report a reset, the second one only when its port may be used again.
+#[test]
+fn a_reset_that_a_path_on_standby_tells_of_later_counts_once() {
+    const STATE_CHANGED: [u8; 3] = [UNIT_ATTENTION, 0x2a, 0x06];
+    const RESET: [u8; 3] = [UNIT_ATTENTION, 0x29, 0x00];
+    let site = Site::new(Foreign::new(named()));
+    let foreign = site.foreign.clone();
+    let config = with_second(&site, site.host.addr(OTHER_PORT));
+    site.world.block_on(&site.client, async {
+        let disk = IscsiDisk::open(config).await.expect("two logins");
+        *foreign.access.borrow_mut() = [(1, ACTIVE), (2, ACTIVE)].into();
+        assert_eq!(over_second(&disk).await, 5);
+        foreign.access.borrow_mut().insert(2, STANDBY);
+        foreign.answer(once(STATE_CHANGED));
+        disk.read(0, 512).await.expect("it is sent again");
+        assert_eq!(over_second(&disk).await, 0);
+        disk.flush().await.expect("a flush");
+        *foreign.attentions.borrow_mut() = [(1, RESET), (2, RESET)].into();
+        disk.read(0, 512).await.expect("it is sent again");
+        let written = disk.write(0, block(1), Durability::Cached).await;
+        written.expect("over the first path");
+        foreign.access.borrow_mut().insert(2, ACTIVE);
+        time::sleep(Duration::from_secs(15)).await;
+        assert_eq!(over_second(&disk).await, 5);
+        assert_eq!(*foreign.attentions.borrow(), [].into(), "both were told");
+        disk.flush().await.expect("it was written after the reset");
+        disk.close().await;
+    });
+}
+
 /// As LIO does: it reports the change only through the affected port, where nobody is listening.
 #[test]
 fn a_path_that_gets_as_good_as_the_others_is_used_though_nobody_is_told() {
