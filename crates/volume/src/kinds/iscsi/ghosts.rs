@@ -29,9 +29,9 @@ pub(super) const QUIET: Duration = Duration::from_secs(1);
 const HOLD_MAX: Duration = Duration::from_secs(5);
 
 impl Unit {
-    /// Ends the writes of lost nexuses over a new nexus of `path` that reached another target port.
+    /// Ends the writes of lost nexuses over a new nexus of `path` that reached another target port. If the target refuses,
+    /// the writes of this path are given up; those of other paths may still be ended by a login there.
     pub(super) async fn end_past(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
-        let ghosts = || self.paths.all().iter().filter_map(Path::ghost);
         let due_in = path.resets.borrow().due_in();
         // An earlier reset was in vain.
         let _ = time::timeout(due_in, nexus.link().over()).await;
@@ -45,7 +45,7 @@ impl Unit {
             consequence,
             "the new session is at another portal group, and LOGICAL UNIT RESET has failed there"
         );
-        self.paths.leave_unfenced(ghosts());
+        self.paths.leave_unfenced(path.ghost().into_iter());
         Ok(())
     }
 

@@ -159,6 +159,8 @@ impl Unit {
             Link::There(_) => None,
         };
         let index = self.paths.index_of(path);
+        // A redirection may have led to another target port group.
+        path.port_group.set(None);
         let nexus = Rc::new(Nexus::new(link, self.paths.lun(), index));
         let before = path.last();
         if let Some(lost) = before.filter(|lost| lost.port().is_same(&nexus.port())) {
@@ -245,10 +247,13 @@ impl Unit {
             self.ask_access(path, nexus).await?;
         }
         if path.access.get() == Access::No {
-            return match path.ghost() {
-                None => Ok(()),
-                Some(_) => heard,
-            };
+            if path.ghost().is_none() {
+                return Ok(());
+            }
+            heard?;
+            // Its place must not be taken before its writes are ended, or they would be forgotten.
+            let message = "a session was lost with writes in flight, and the target port reached now may not be used";
+            return Err(Error::new(ErrorKind::Unreachable, message));
         }
         heard?;
         // Also before the reset, which would abort a new owner's writes.

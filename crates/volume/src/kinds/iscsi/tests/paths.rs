@@ -5,6 +5,9 @@ use engine::{Buf, spawn};
 use super::*;
 use crate::kinds::iscsi::{PathConfig, Policy};
 
+/// The port of a third portal group.
+const THIRD_PORT: u16 = 3262;
+
 /// NAA 6h, of a logical unit, with this last byte.
 fn designators(last: u8) -> Vec<u8> {
     let mut designators = vec![1, 3, 0, 16, 0x60, 1, 2, 3];
@@ -69,7 +72,6 @@ fn commands_go_over_every_path() {
 
 #[test]
 fn a_path_to_another_disk_is_refused() {
-    const THIRD_PORT: u16 = 3262;
     for last in [Some(2), None] {
         let site = Site::new(Foreign::new(named()));
         let other = Rc::new(Foreign::new(Claims {
@@ -418,4 +420,125 @@ fn a_path_that_gets_as_good_as_the_others_is_used_though_nobody_is_told() {
         assert_eq!(foreign.commands.get(), before);
         disk.close().await;
     });
+}
+
+impl Site {
+    /// Serves a third portal group as well; returns its address.
+    fn serve_third(&self) -> SocketAddr {
+        let (served, address) = (self.foreign.clone(), self.host.addr(THIRD_PORT));
+        self.host.spawn(async move {
+            let listener = TcpListener::bind(address).expect("a free port");
+            served.serve(listener, Group(3));
+        });
+        self.world.run_for(Duration::from_millis(10));
+        address
+    }
+}
+
+/// Both paths are lost with a write in flight, the first portal redirects, and the target refuses the reset. That
+/// concerns the first path's write alone: the second path's login can still end the other one.
+#[test]
+fn a_redirected_path_gives_up_on_no_write_but_its_own() {
+    const WRITE_10: u8 = 0x2a;
+    const NOT_SUPPORTED: u8 = 5;
+    let site = Site::new(Foreign::new(named()));
+    let third = site.serve_third().to_string();
+    let config = with_second(&site, site.host.addr(OTHER_PORT));
+    let foreign = site.foreign.clone();
+    site.world.block_on(&site.client, async {
+        let disk = IscsiDisk::open(config).await.expect("two logins");
+        foreign.reset_response.set(NOT_SUPPORTED);
+        let mut late = 2;
+        foreign.answer(move |cdb| {
+            let is_late = cdb[0] == WRITE_10 && late > 0;
+            late -= u32::from(is_late);
+            is_late.then_some(Instead::Late)
+        });
+        let write = |at: u64, byte| {
+            let disk = disk.clone();
+            spawn(async move { disk.write(at, block(byte), Durability::Cached).await })
+        };
+        let writing = [write(0, 1), write(512, 1)];
+        foreign.holds(2).await;
+        let redirect = third.clone();
+        foreign.at_login(move |Group(tag)| match tag {
+            1 => AtLogin::Redirect(redirect.clone()),
+            2 => AtLogin::Refuse(iscsi::LoginStatus::SERVICE_UNAVAILABLE),
+            _ => AtLogin::LetIn,
+        });
+        foreign.drop_connections();
+        time::sleep(Duration::from_secs(5)).await;
+        assert!(foreign.resets.get() >= 1);
+        assert_eq!(disk.live_paths(), 1);
+        foreign.at_login(move |Group(tag)| match tag {
+            1 => AtLogin::Redirect(third.clone()),
+            _ => AtLogin::LetIn,
+        });
+        let mut failed = Vec::new();
+        for writing in writing {
+            failed.extend(writing.await.err());
+        }
+        assert_eq!(failed.len(), 1, "{failed:?}");
+        disk.close().await;
+    });
+}
+
+/// The first path is lost with a write in flight, and its portal redirects to a third portal group, of which the
+/// target says `third_state` once it has answered a command there. Returns how many resets there were when a newer
+/// write was answered.
+fn resets_after_a_redirection(third_state: u8) -> u64 {
+    const TEST_UNIT_READY: u8 = 0;
+    const UNAVAILABLE: u8 = 3;
+    const WRITE_10: u8 = 0x2a;
+    let site = Site::new(Foreign::new(named()));
+    let third = site.serve_third().to_string();
+    let config = with_second(&site, site.host.addr(OTHER_PORT));
+    let foreign = site.foreign.clone();
+    let states = [(1, ACTIVE), (2, NON_OPTIMIZED), (3, ACTIVE)];
+    *foreign.access.borrow_mut() = states.into();
+    site.world.block_on(&site.client, async {
+        let disk = IscsiDisk::open(config).await.expect("two logins");
+        assert_eq!(over_second(&disk).await, 0);
+        let first = Cell::new(true);
+        let target = Rc::downgrade(&foreign);
+        let is_redirected = Rc::new(Cell::new(false));
+        let is_there = is_redirected.clone();
+        foreign.answer(move |cdb| {
+            if cdb[0] == TEST_UNIT_READY && is_there.get() {
+                let target = target.upgrade().expect("it serves");
+                target.access.borrow_mut().insert(3, third_state);
+            }
+            (cdb[0] == WRITE_10 && first.replace(false)).then_some(Instead::Late)
+        });
+        let writing = {
+            let disk = disk.clone();
+            spawn(async move { disk.write(0, block(1), Durability::Cached).await })
+        };
+        foreign.holds(1).await;
+        foreign.access.borrow_mut().insert(1, UNAVAILABLE);
+        foreign.at_login(move |Group(tag)| match tag {
+            1 => AtLogin::Redirect(third.clone()),
+            tag => {
+                is_redirected.set(tag == 3);
+                AtLogin::LetIn
+            }
+        });
+        foreign.drop_connections();
+        let newer = disk.write(0, block(2), Durability::Cached).await;
+        newer.expect("a path may be used");
+        let resets = foreign.resets.get();
+        writing.await.expect("it was sent again");
+        disk.close().await;
+        resets
+    })
+}
+
+#[test]
+fn a_redirected_path_is_used_as_its_new_target_port_group_allows() {
+    assert_eq!(resets_after_a_redirection(ACTIVE), 1);
+}
+
+#[test]
+fn a_redirected_path_on_standby_does_not_hide_what_may_still_land() {
+    assert_eq!(resets_after_a_redirection(STANDBY), 1);
 }
