@@ -198,6 +198,11 @@ impl Nexus {
         self.told_of_restart.set(true);
     }
 
+    /// Whether it reported a restart that has not been taken since.
+    pub(super) fn take_restart(&self) -> bool {
+        self.told_of_restart.take()
+    }
+
     pub(super) fn has_heard_of_restart(&self) -> bool {
         self.told_of_restart.get()
     }

@@ -159,8 +159,6 @@ impl Unit {
             Link::There(_) => None,
         };
         let index = self.paths.index_of(path);
-        // A redirection may have led to another target port group.
-        path.port_group.set(None);
         let nexus = Rc::new(Nexus::new(link, self.paths.lun(), index));
         let before = path.last();
         if let Some(lost) = before.filter(|lost| lost.port().is_same(&nexus.port())) {
@@ -171,9 +169,7 @@ impl Unit {
         nexus.must_be_ready_within(limit);
         let prepared = self.prepare(path, &nexus).await;
         // Even if the login is of no use: the target reports a restart only once.
-        if nexus.has_heard_of_restart() && !self.is_vouched_for().await {
-            self.restarted();
-        }
+        self.account_for(&nexus).await;
         let wanted = prepared.and_then(|()| match self.paths.is_at_rest() {
             true => Err(Error::new(
                 ErrorKind::Unreachable,
@@ -242,6 +238,8 @@ impl Unit {
     /// Makes a new nexus fit for use.
     async fn prepare(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
         let heard = self.hear(nexus).await;
+        // Before anything is written that it could not have lost.
+        self.account_for(nexus).await;
         self.check_identity(path, nexus).await?;
         if self.paths.all().len() > 1 && self.identity.get().is_some() {
             self.ask_access(path, nexus).await?;
@@ -276,6 +274,8 @@ impl Unit {
             _ => Vec::new(),
         };
         path.leads_elsewhere.set(false);
+        // A redirection may have led to another one.
+        path.port_group.set(access::port_group(&page));
         let config = self.config();
         let found = DiskIdentity::parse(&config.target_name, config.lun, &page);
         let is_same = match known.in_common(&found) {
@@ -341,6 +341,7 @@ async fn follow_access(unit: Weak<Unit>) {
         for path in this.paths.all() {
             let Some(nexus) = path.live() else { continue };
             let asked = this.ask_access(path, &nexus).await;
+            this.account_for(&nexus).await;
             // It was not prepared for use; another login does that.
             if asked.is_ok() && path.access.get() != Access::No && nexus.is_new() {
                 let message = "its target port has become usable";

@@ -31,15 +31,19 @@ impl Unit {
         Err(Error::new(ErrorKind::Protocol, message))
     }
 
-    /// Whether another nexus has been working since the restart that a new nexus reported: if so, that nexus saw the
-    /// restart itself, and the loss is already accounted for.
-    pub(super) async fn is_vouched_for(&self) -> bool {
-        for other in self.paths.usable() {
+    /// Counts the restart that `nexus` has reported while it was new, unless another nexus has been in use since: that
+    /// one has reported it itself. It may be about to log out.
+    pub(super) async fn account_for(&self, nexus: &Rc<Nexus>) {
+        if !nexus.is_new() || !nexus.take_restart() {
+            return;
+        }
+        let others: Vec<_> = self.paths.live().filter(|other| !other.is_new()).collect();
+        for other in others {
             if self.has_answered(&other).await {
-                return true;
+                return;
             }
         }
-        false
+        self.restarted();
     }
 
     /// Every session reports the restart that `told` reported, an idle one perhaps much later. Polls them all now, so

@@ -143,6 +143,40 @@ fn a_path_that_is_refused_leaves_the_other_one_alone() {
     });
 }
 
+/// The path that comes back later is told of the restart while the other one, on which something was written since, is
+/// about to log out.
+#[test]
+fn a_restart_that_is_known_counts_once_although_the_path_that_knows_it_is_leaving() {
+    use scsi::opcode::{SYNCHRONIZE_CACHE_10, TEST_UNIT_READY, WRITE_10};
+    with_two_paths(async |disk, foreign| {
+        let is_written = Rc::new(Cell::new(false));
+        let (may_come, leaves) = (is_written.clone(), is_written.clone());
+        foreign.at_login(move |Group(tag)| match tag == 1 || may_come.get() {
+            true => AtLogin::LetIn,
+            false => AtLogin::Refuse(iscsi::LoginStatus::SERVICE_UNAVAILABLE),
+        });
+        let (flushed, told) = (Cell::new(false), Cell::new(false));
+        foreign.answer(move |cdb| match cdb[0] {
+            WRITE_10 if !leaves.replace(true) => Some(Instead::AskForLogout),
+            SYNCHRONIZE_CACHE_10 if !flushed.replace(true) => Some(Instead::Late),
+            TEST_UNIT_READY if leaves.get() && !told.replace(true) => {
+                Some(Instead::Sense([UNIT_ATTENTION, 0x29, 0x00]))
+            }
+            _ => None,
+        });
+        foreign.drop_connections();
+        disk.read(0, 512).await.expect("over the first path");
+        let written = disk.write(0, block(1), Durability::Cached).await;
+        written.expect("over the first path");
+        while disk.live_paths() < 2 {
+            time::sleep(Duration::from_millis(10)).await;
+        }
+        let flushed = disk.flush().await;
+        flushed.expect("it was written after the restart");
+        assert!(is_written.get());
+    });
+}
+
 /// All nexuses are polled when one was told of a restart, and one of them answers late, with something else.
 #[test]
 fn an_attention_that_comes_late_to_a_poll_is_not_forgotten() {
