@@ -10,6 +10,7 @@
 //!  restarts  which restarts of the target count; unflushed: what a restart loses
 //!  claim     who owns the disk: the mark and the fence, re-established on each nexus; holder: who has it reserved
 //!  paths     which nexus a command takes; recovery: what a loss means, and how a path comes back
+//!  same_disk whether a path still leads to the same disk
 //!  ghosts    how writes of a lost nexus are ended before others are sent
 //!  branch    the disk on a lane other than its home lane; own: its sessions; link: the home lane's handle on them
 //!  lanes     when such a lane may use its sessions; doors: what each may use now
@@ -55,6 +56,7 @@ mod paths;
 mod patience;
 mod recovery;
 mod restarts;
+mod same_disk;
 mod sense;
 mod session;
 pub mod settings;

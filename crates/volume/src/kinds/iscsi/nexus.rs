@@ -34,6 +34,10 @@ pub(super) struct Nexus {
     told_of_restart: Cell<bool>,
     /// A unit attention for our own reset is pending.
     expects_reset: Cell<bool>,
+    /// How many times the target has reported that it may lead to another disk.
+    doubts: Cell<u64>,
+    /// How many of these were settled since.
+    settled: Cell<u64>,
     /// When its loss was noticed.
     lost_at: Cell<Option<Instant>>,
     /// The fate of writes that were in flight when it was lost.
@@ -63,6 +67,8 @@ impl Nexus {
             catches_up: Cell::new(false),
             told_of_restart: Cell::new(false),
             expects_reset: Cell::new(false),
+            doubts: Cell::new(0),
+            settled: Cell::new(0),
             lost_at: Cell::new(None),
             past: Cell::new(Past::Open),
             in_flight: InFlight::default(),
@@ -125,9 +131,30 @@ impl Nexus {
         self.link.is_over()
     }
 
-    /// Whether requests may be sent on it: it is not over, and the target has not asked for a logout.
+    /// Whether requests may be sent on it: it is not over, it leads to the disk as far as we know, and the target has
+    /// not asked for a logout.
     pub(super) fn takes_requests(&self) -> bool {
-        !self.is_over() && !self.link.is_asked_to_log_out()
+        !self.is_over() && !self.is_in_doubt() && !self.link.is_asked_to_log_out()
+    }
+
+    /// The target has reported that it may lead to another disk.
+    pub(super) fn doubt(&self) {
+        self.doubts.set(self.doubts.get() + 1);
+    }
+
+    /// How many times the target has reported that.
+    pub(super) fn doubts(&self) -> u64 {
+        self.doubts.get()
+    }
+
+    /// It still led to the disk after the target had reported that `doubts` times.
+    pub(super) fn is_sure(&self, doubts: u64) {
+        self.settled.set(doubts);
+    }
+
+    /// Whether it may lead to another disk.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.doubts.get() != self.settled.get()
     }
 
     /// Whether it is lost and writes that were in flight may still take effect.

@@ -508,6 +508,13 @@ impl Paths {
 
     fn late(&self, writes: bool) -> Error {
         let waited = self.config.reconnect_timeout;
+        if self.live().any(|nexus| nexus.is_in_doubt()) {
+            let message = format!(
+                "the target reported that the LUN may be another disk, and did not answer within \
+                 {waited:?} which one it is"
+            );
+            return Error::new(ErrorKind::TimedOut, message);
+        }
         if writes && self.usable().next().is_some() {
             let message = format!(
                 "a path was lost with writes in flight, and the target could not be made to abort \

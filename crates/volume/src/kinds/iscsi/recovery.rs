@@ -12,12 +12,12 @@ use super::{
     cdb,
     claim::Told,
     ghosts::QUIET,
-    identity::DiskIdentity,
     link::Link,
     nexus::{Nexus, Past},
     own::End,
     paths::Path,
     patience::AT_ONCE_MAX,
+    same_disk,
     sense::Verdict,
     session::{Data, Unused},
     unit::Unit,
@@ -188,6 +188,9 @@ impl Unit {
             Access::No => self.paths.park(&nexus),
             _ => self.paths.take_into_use(&nexus),
         }
+        if nexus.is_in_doubt() {
+            spawn(same_disk::check_again(self.me.clone(), nexus.clone()));
+        }
         let unit = self.me.clone();
         spawn(async move {
             nexus.link().asked_to_log_out().await;
@@ -260,40 +263,6 @@ impl Unit {
             self.end_past(path, nexus).await?;
         }
         Ok(())
-    }
-
-    /// Rejects a path that leads to another disk.
-    async fn check_identity(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
-        let Some(known) = self.identity.get() else {
-            return Ok(());
-        };
-        const LEN: u8 = 252;
-        let inquiry = cdb::inquiry(Some(0x83), LEN);
-        let page = match self.tell(nexus, &inquiry, Data::In(LEN.into())).await? {
-            Told::Good(page) if page.get(1) == Some(&0x83) => page,
-            _ => Vec::new(),
-        };
-        path.leads_elsewhere.set(false);
-        // A redirection may have led to another one.
-        path.port_group.set(access::port_group(&page));
-        let config = self.config();
-        let found = DiskIdentity::parse(&config.target_name, config.lun, &page);
-        let is_same = match known.in_common(&found) {
-            Some(_) => true,
-            // A portal leads to one disk unless the names say otherwise.
-            None if path.config.address == config.address => !known.is_named() || !found.is_named(),
-            None => false,
-        };
-        if is_same {
-            return Ok(());
-        }
-        path.leads_elsewhere.set(true);
-        let message = format!(
-            "LUN {} at {} is another disk: it identifies itself as {found}, but the disk of this \
-             volume is {known}; check the portals in `paths`, and what the target serves there",
-            config.lun, path.config.address
-        );
-        Err(Error::new(ErrorKind::Configuration, message))
     }
 
     /// Queries the asymmetric access state of a path (REPORT TARGET PORT GROUPS).

@@ -297,6 +297,9 @@ impl Unit {
                     self.may_have_grown.set(true);
                     self.paths.notify();
                 }
+                if sense.may_be_another_disk() {
+                    self.doubt_disk(nexus);
+                }
                 if sense.may_have_another_cache() {
                     self.doubt_cache();
                 }

@@ -62,6 +62,8 @@ pub struct Foreign {
     claims: Claims,
     /// Called with each command's CDB before the command runs; may replace the command's effect.
     instead: RefCell<Option<Box<Chooser>>>,
+    /// The designators from now on, if they differ from the claimed ones.
+    pub designators: RefCell<Option<Vec<u8>>>,
     /// Its length.
     pub len_blocks: Cell<u64>,
     /// A write is answered with GOOD and an underflow after this many bytes.
@@ -271,6 +273,11 @@ impl Foreign {
         self.instead.borrow_mut().as_mut()?(cdb)
     }
 
+    fn designators(&self) -> Vec<u8> {
+        let changed = self.designators.borrow();
+        changed.as_ref().unwrap_or(&self.claims.designators).clone()
+    }
+
     /// The response forced by the access state of the portal group that received the command, if any.
     fn access_of(&self, Group(group): Group, cdb: &[u8]) -> Option<Answer> {
         const NOT_READY: u8 = 0x02;
@@ -281,7 +288,7 @@ impl Foreign {
             (0x12, 1, 0x83) => {
                 let [high, low] = group.to_be_bytes();
                 let port = [1, 0x15, 0, 4, 0, 0, high, low];
-                let designators = [&self.claims.designators[..], &port].concat();
+                let designators = [&self.designators()[..], &port].concat();
                 Some(Answer::with(
                     &[&[0, 0x83, 0, designators.len() as u8][..], &designators].concat(),
                 ))
@@ -305,8 +312,9 @@ impl Foreign {
     fn execute(&self, cdb: &[u8], data: &[u8]) -> Answer {
         match (cdb[0], cdb[1], cdb[2]) {
             (opcode::INQUIRY, 1, 0x83) => {
-                let len = self.claims.designators.len() as u8;
-                Answer::with(&[&[0, 0x83, 0, len][..], &self.claims.designators].concat())
+                let designators = self.designators();
+                let len = designators.len() as u8;
+                Answer::with(&[&[0, 0x83, 0, len][..], &designators].concat())
             }
             (opcode::INQUIRY, 1, 0xb0) => {
                 let mut page = [0; 64];

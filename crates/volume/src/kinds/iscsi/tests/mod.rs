@@ -7,6 +7,7 @@ mod lanes;
 mod loss;
 mod paths;
 mod restarts;
+mod same_disk;
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc};
 
