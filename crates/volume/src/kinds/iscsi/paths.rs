@@ -388,6 +388,14 @@ impl Paths {
         known.find_map(|nexus| nexus.borrow().clone().filter(is_it))
     }
 
+    /// Whether no other nexus has taken the place of this one.
+    pub(super) fn is_latest(&self, nexus: &Rc<Nexus>) -> bool {
+        let latest = self.all[nexus.path()].nexus.borrow();
+        latest
+            .as_ref()
+            .is_some_and(|latest| Rc::ptr_eq(latest, nexus))
+    }
+
     /// Gives up on fencing the writes that lost nexuses have left.
     pub(super) fn leave_unfenced(&self, ghosts: impl Iterator<Item = Rc<Nexus>>) {
         ghosts.for_each(|lost| lost.settle_past(Past::Unfenced));

@@ -242,6 +242,11 @@ impl Unit {
     async fn lost_with(&self, nexus: &Rc<Nexus>, cdb: &Cdb, patience: &mut Patience) -> Result<()> {
         let writes = cdb.changes_medium();
         while writes && nexus.haunts() {
+            if !self.paths.is_latest(nexus) {
+                // Another nexus has taken its place, and nobody will end its writes any more.
+                self.paths.leave_unfenced([nexus.clone()].into_iter());
+                break;
+            }
             if let Err(error) = self.wait(true, patience).await {
                 // A caller that sees the error may write again, on any lane.
                 self.closed_doors(|| nexus.haunts()).await;
