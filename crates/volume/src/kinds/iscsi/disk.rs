@@ -79,6 +79,7 @@ impl IscsiDisk {
         let extent = (facts.shape.block_size_bytes, facts.shape.len.clone());
         let _ = unit.extent.set(extent);
         let _ = unit.identity.set(facts.identity.clone());
+        unit.writes_through.set(!facts.shape.volatile_cache);
         unit.open_others().await?;
         let facts = Arc::new(facts);
         let disk = Rc::new(IscsiDisk {

@@ -4,6 +4,7 @@
 use engine::Payload;
 
 use super::{
+    caching,
     cdb::{self, Cdb},
     facts::Facts,
     identity::DiskIdentity,
@@ -135,19 +136,13 @@ pub(super) async fn capacity(unit: &Unit, patience: &mut Patience) -> Result<Cap
 }
 
 impl Facts {
-    /// Queries write protection and write cache. A target that does not say is assumed to cache.
+    /// Queries write protection and write cache.
     async fn ask_mode(&mut self, unit: &Unit, patience: &mut Patience) -> Result<()> {
-        const CACHING_PAGE: u8 = 0x08;
         const WRITE_PROTECT: u8 = 0x80;
-        const WCE: u8 = 0x04;
-        let sense = cdb::mode_sense_6(CACHING_PAGE, 64);
-        let data = read_if_known(unit, &sense, 64, patience).await?;
-        let byte = |index: usize| data.get(index).copied().unwrap_or(0);
-        self.shape.read_only = byte(2) & WRITE_PROTECT != 0;
-        let page = 4 + usize::from(byte(3));
-        if byte(page) & 0x3f == CACHING_PAGE {
-            self.shape.volatile_cache = byte(page + 2) & WCE != 0;
-        }
+        let data = read_if_known(unit, &caching::query(), caching::LEN.into(), patience).await?;
+        let flags = data.get(2).copied().unwrap_or(0);
+        self.shape.read_only = flags & WRITE_PROTECT != 0;
+        self.shape.volatile_cache = caching::is_volatile(&data);
         Ok(())
     }
 

@@ -5,9 +5,13 @@
 //!  disks     which disks are in use
 //!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which one
 //!  transfer  reads and writes of any length
-//!  unit      runs a command to its end; patience: retry limits; unflushed: what a restart loses
+//!  caching   whether it has a volatile write cache, also later
+//!  unit      runs a command to its end; patience: retry limits
+//!  restarts  which restarts of the target count; unflushed: what a restart loses
 //!  claim     who owns the disk: the mark and the fence, re-established on each nexus; holder: who has it reserved
 //!  paths     which nexus a command takes; recovery: what a loss means, and how a path comes back
+//!  same_disk whether a path still leads to the same disk
+//!  ghosts    how writes of a lost nexus are ended before others are sent
 //!  branch    the disk on a lane other than its home lane; own: its sessions; link: the home lane's handle on them
 //!  lanes     when such a lane may use its sessions; doors: what each may use now
 //!  access    which target ports may be used, if the target reports it (ALUA)
@@ -22,6 +26,7 @@
 
 mod access;
 mod branch;
+mod caching;
 mod cdb;
 mod claim;
 mod claimed;
@@ -34,6 +39,7 @@ mod ended;
 mod facts;
 #[cfg(any(test, feature = "testing"))]
 pub mod foreign;
+mod ghosts;
 mod holder;
 mod identity;
 mod in_flight;
@@ -49,6 +55,8 @@ pub mod path_settings;
 mod paths;
 mod patience;
 mod recovery;
+mod restarts;
+mod same_disk;
 mod sense;
 mod session;
 pub mod settings;

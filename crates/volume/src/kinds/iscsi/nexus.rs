@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 
-use engine::{Instant, time};
+use engine::{Duration, Instant, time};
 use iscsi::LunField;
 
 use super::{
@@ -14,7 +14,7 @@ use super::{
     session::{Data, Port, Reply},
 };
 use crate::{
-    Error, Result,
+    Error, ErrorKind, Result,
     planted::{Bug, is_planted},
 };
 
@@ -26,12 +26,18 @@ pub(super) struct Nexus {
     path: usize,
     /// Only the commands that prepare it have been sent on it.
     is_new: Cell<bool>,
+    /// While it is being prepared: until when commands may be sent, and how long that is.
+    ready_within: Cell<Option<(Instant, Duration)>>,
     /// A restart it reports now may already be known from another nexus.
     catches_up: Cell<bool>,
     /// While new or catching up, it reported that the target restarted at some earlier time.
     told_of_restart: Cell<bool>,
     /// A unit attention for our own reset is pending.
     expects_reset: Cell<bool>,
+    /// How many times the target has reported that it may lead to another disk.
+    doubts: Cell<u64>,
+    /// How many of these were settled since.
+    settled: Cell<u64>,
     /// When its loss was noticed.
     lost_at: Cell<Option<Instant>>,
     /// The fate of writes that were in flight when it was lost.
@@ -57,9 +63,12 @@ impl Nexus {
             lun,
             path,
             is_new: Cell::new(true),
+            ready_within: Cell::new(None),
             catches_up: Cell::new(false),
             told_of_restart: Cell::new(false),
             expects_reset: Cell::new(false),
+            doubts: Cell::new(0),
+            settled: Cell::new(0),
             lost_at: Cell::new(None),
             past: Cell::new(Past::Open),
             in_flight: InFlight::default(),
@@ -83,12 +92,34 @@ impl Nexus {
     /// # Errors
     /// When the session ends before the answer, or the target did not execute the command.
     pub(super) async fn execute(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
+        self.check_time()?;
         let running = self.in_flight.begin();
         let replied = self.link.execute(self.lun, cdb, data).await;
         if replied.is_ok() {
             running.answered();
         }
         replied
+    }
+
+    /// From now on, and until it is ready, commands are sent only for `limit`. One that was sent by then is waited for:
+    /// its answer may be a unit attention, which the target reports only once.
+    pub(super) fn must_be_ready_within(&self, limit: Duration) {
+        self.ready_within.set(Some((time::now() + limit, limit)));
+    }
+
+    /// It has been prepared.
+    pub(super) fn is_ready(&self) {
+        self.ready_within.set(None);
+    }
+
+    fn check_time(&self) -> Result<()> {
+        match self.ready_within.get() {
+            Some((end, limit)) if time::now() > end => {
+                let message = format!("the target was not ready within {limit:?}");
+                Err(Error::new(ErrorKind::TimedOut, message))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Sends LOGICAL UNIT RESET; returns the response code (RFC 7143 §11.6.1).
@@ -100,9 +131,30 @@ impl Nexus {
         self.link.is_over()
     }
 
-    /// Whether requests may be sent on it: it is not over, and the target has not asked for a logout.
+    /// Whether requests may be sent on it: it is not over, it leads to the disk as far as we know, and the target has
+    /// not asked for a logout.
     pub(super) fn takes_requests(&self) -> bool {
-        !self.is_over() && !self.link.is_asked_to_log_out()
+        !self.is_over() && !self.is_in_doubt() && !self.link.is_asked_to_log_out()
+    }
+
+    /// The target has reported that it may lead to another disk.
+    pub(super) fn doubt(&self) {
+        self.doubts.set(self.doubts.get() + 1);
+    }
+
+    /// How many times the target has reported that.
+    pub(super) fn doubts(&self) -> u64 {
+        self.doubts.get()
+    }
+
+    /// It still led to the disk after the target had reported that `doubts` times.
+    pub(super) fn is_sure(&self, doubts: u64) {
+        self.settled.set(doubts);
+    }
+
+    /// Whether it may lead to another disk.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.doubts.get() != self.settled.get()
     }
 
     /// Whether it is lost and writes that were in flight may still take effect.
@@ -173,12 +225,22 @@ impl Nexus {
         self.told_of_restart.set(true);
     }
 
+    /// Whether it reported a restart that has not been taken since.
+    pub(super) fn take_restart(&self) -> bool {
+        self.told_of_restart.take()
+    }
+
     pub(super) fn has_heard_of_restart(&self) -> bool {
         self.told_of_restart.get()
     }
 
     pub(super) fn expect_reset(&self) {
         self.expects_reset.set(true);
+    }
+
+    /// Our reset was refused: no unit attention is due to it.
+    pub(super) fn forget_reset(&self) {
+        self.expects_reset.set(false);
     }
 
     /// Whether a unit attention for a reset is due to our own reset, which each nexus is told once.

@@ -18,7 +18,7 @@ use super::{
     link::{Distant, Link},
     login::Portal,
     nexus::{Nexus, Past},
-    patience::{Pace, Patience},
+    patience::{Backoff, Pace, Patience},
     status::{PathState, PathStatus, SessionStatus},
 };
 use crate::{
@@ -45,6 +45,8 @@ pub(super) struct Path {
     /// The previous nexus, about which another lane may still report.
     former: RefCell<Option<Rc<Nexus>>>,
     pub(super) pace: RefCell<Pace>,
+    /// The pace of LOGICAL UNIT RESETs over it.
+    pub(super) resets: RefCell<Backoff>,
     /// Why there is no nexus, if there is none.
     error: RefCell<Option<Error>>,
     /// The loss has been logged: one line, however many attempts fail.
@@ -199,6 +201,7 @@ impl Paths {
             nexus: RefCell::default(),
             former: RefCell::default(),
             pace: RefCell::new(Pace::begin()),
+            resets: RefCell::default(),
             error: RefCell::default(),
             loss_is_told: Cell::new(false),
             leads_elsewhere: Cell::new(false),
@@ -385,6 +388,14 @@ impl Paths {
         known.find_map(|nexus| nexus.borrow().clone().filter(is_it))
     }
 
+    /// Whether no other nexus has taken the place of this one.
+    pub(super) fn is_latest(&self, nexus: &Rc<Nexus>) -> bool {
+        let latest = self.all[nexus.path()].nexus.borrow();
+        latest
+            .as_ref()
+            .is_some_and(|latest| Rc::ptr_eq(latest, nexus))
+    }
+
     /// Gives up on fencing the writes that lost nexuses have left.
     pub(super) fn leave_unfenced(&self, ghosts: impl Iterator<Item = Rc<Nexus>>) {
         ghosts.for_each(|lost| lost.settle_past(Past::Unfenced));
@@ -505,6 +516,13 @@ impl Paths {
 
     fn late(&self, writes: bool) -> Error {
         let waited = self.config.reconnect_timeout;
+        if self.live().any(|nexus| nexus.is_in_doubt()) {
+            let message = format!(
+                "the target reported that the LUN may be another disk, and did not answer within \
+                 {waited:?} which one it is"
+            );
+            return Error::new(ErrorKind::TimedOut, message);
+        }
         if writes && self.usable().next().is_some() {
             let message = format!(
                 "a path was lost with writes in flight, and the target could not be made to abort \

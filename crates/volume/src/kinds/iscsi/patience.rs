@@ -11,6 +11,9 @@ const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Pause after a refused login while there is another path.
 const PAUSE_REFUSED: Duration = Duration::from_secs(10);
+/// Pause after a failed attempt that held others up; it doubles with each further one.
+const BACKOFF_FIRST: Duration = Duration::from_secs(1);
+const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// Immediate retries are allowed for at least this long: a unit attention is no outage.
 const AT_ONCE_TIME: Duration = Duration::from_secs(1);
 
@@ -109,5 +112,41 @@ impl Pace {
             false => (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX),
         };
         self.began = now;
+    }
+}
+
+/// The pace of attempts that hold others up, and so may fail only so often: the pause grows with each failure in a row.
+#[derive(Debug, Default)]
+pub(super) struct Backoff(Option<Failure>);
+
+/// The last failure.
+#[derive(Debug)]
+struct Failure {
+    at: Instant,
+    /// The pause after it.
+    pause: Duration,
+}
+
+impl Backoff {
+    /// How long until the next attempt is due.
+    pub(super) fn due_in(&self) -> Duration {
+        let due_in = |failure: &Failure| failure.pause.saturating_sub(time::now() - failure.at);
+        self.0.as_ref().map(due_in).unwrap_or_default()
+    }
+
+    /// The attempt that ends now has failed.
+    pub(super) fn failed(&mut self) {
+        let at = time::now();
+        let pause = match &self.0 {
+            Some(last) if at - last.at <= last.pause + BACKOFF_MAX => last.pause * 2,
+            _ => BACKOFF_FIRST,
+        };
+        let pause = pause.min(BACKOFF_MAX);
+        self.0 = Some(Failure { at, pause });
+    }
+
+    /// The attempt that ends now has succeeded.
+    pub(super) fn succeeded(&mut self) {
+        self.0 = None;
     }
 }

@@ -1,15 +1,7 @@
 //! What the loss of a path means for the commands in flight, and how the path comes back.
 //!
 //! Reads in flight are resent at once. A write in flight may still take effect at the target at any time, even after
-//! a newer write, so no write is sent until the old nexus is known to be dead *at the target*:
-//!
-//! 1. the same initiator port has logged in at the same target port, which makes the target end the old session first
-//!    (RFC 7143 §6.3.5); the login may use the path itself or another portal of its group;
-//! 2. or LOGICAL UNIT RESET was answered over another path (SAM-5 7.10), some time after the connection was aborted:
-//!    what had left this machine by then has arrived or never will.
-//!
-//! A reset aborts everybody's commands. Ours are held back and drained before it; a nexus that has one in flight all
-//! the same counts as lost.
+//! a newer write, so no write is sent until [`ghosts`](super::ghosts) has ended the old one.
 
 use std::rc::{Rc, Weak};
 
@@ -19,29 +11,24 @@ use super::{
     access::{self, Access},
     cdb,
     claim::Told,
-    identity::DiskIdentity,
+    ghosts::QUIET,
     link::Link,
     nexus::{Nexus, Past},
     own::End,
     paths::Path,
     patience::AT_ONCE_MAX,
+    same_disk,
     sense::Verdict,
     session::{Data, Unused},
     unit::Unit,
 };
 use crate::{Error, ErrorKind, Result};
 
-/// How long a lost connection must have been silent, with nothing of it leaving this machine, before the reset.
-const QUIET: Duration = Duration::from_secs(1);
-/// How long the commands on the path that carries a reset may take to drain.
-const DRAIN_MAX: Duration = Duration::from_secs(5);
 /// Interval between two queries of a target that lets no path be used.
 const ACCESS_PAUSE: Duration = Duration::from_secs(1);
 /// Interval between two access-state queries while some target ports are not optimal. A target announces a state
 /// change with the commands that come through the affected port (LIO: only there), and an unused port carries none.
 const ACCESS_INTERVAL: Duration = Duration::from_secs(10);
-/// How long a nexus has to answer when asked whether the target has restarted.
-const VOUCH_MAX: Duration = Duration::from_secs(1);
 
 impl Unit {
     /// Logs in on the first path that works, trying path `begin` first.
@@ -179,15 +166,10 @@ impl Unit {
             self.paths.notify();
         }
         let limit = self.config().reconnect_timeout.max(limit);
-        let prepared = time::timeout(limit, self.prepare(path, &nexus)).await;
-        let prepared = prepared.unwrap_or_else(|| {
-            let message = format!("the target was not ready within {limit:?}");
-            Err(Error::new(ErrorKind::TimedOut, message))
-        });
+        nexus.must_be_ready_within(limit);
+        let prepared = self.prepare(path, &nexus).await;
         // Even if the login is of no use: the target reports a restart only once.
-        if nexus.has_heard_of_restart() && !self.is_vouched_for().await {
-            self.restarted();
-        }
+        self.account_for(&nexus).await;
         let wanted = prepared.and_then(|()| match self.paths.is_at_rest() {
             true => Err(Error::new(
                 ErrorKind::Unreachable,
@@ -200,9 +182,14 @@ impl Unit {
             return Err(error);
         }
         unused.map(Unused::take);
+        nexus.is_ready();
+        self.doubt_cache();
         match path.access.get() {
             Access::No => self.paths.park(&nexus),
             _ => self.paths.take_into_use(&nexus),
+        }
+        if nexus.is_in_doubt() {
+            spawn(same_disk::check_again(self.me.clone(), nexus.clone()));
         }
         let unit = self.me.clone();
         spawn(async move {
@@ -254,127 +241,28 @@ impl Unit {
     /// Makes a new nexus fit for use.
     async fn prepare(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
         let heard = self.hear(nexus).await;
+        // Before anything is written that it could not have lost.
+        self.account_for(nexus).await;
         self.check_identity(path, nexus).await?;
         if self.paths.all().len() > 1 && self.identity.get().is_some() {
             self.ask_access(path, nexus).await?;
         }
         if path.access.get() == Access::No {
-            return match path.ghost() {
-                None => Ok(()),
-                Some(_) => heard,
-            };
+            if path.ghost().is_none() {
+                return Ok(());
+            }
+            heard?;
+            // Its place must not be taken before its writes are ended, or they would be forgotten.
+            let message = "a session was lost with writes in flight, and the target port reached now may not be used";
+            return Err(Error::new(ErrorKind::Unreachable, message));
         }
         heard?;
         // Also before the reset, which would abort a new owner's writes.
         self.establish_claim(nexus).await?;
         if path.ghost().is_some() {
-            self.end_past(nexus).await?;
+            self.end_past(path, nexus).await?;
         }
         Ok(())
-    }
-
-    /// Consumes the target's pending unit attentions. We have to know about a restart before anything is resent;
-    /// otherwise a flush could succeed before the unit attention, delivered with another command, is seen.
-    async fn hear(&self, nexus: &Rc<Nexus>) -> Result<()> {
-        for _ in 0..AT_ONCE_MAX {
-            let command = cdb::test_unit_ready();
-            let reply = nexus.execute(&command, Data::None).await?;
-            match self.judge(nexus, &reply) {
-                None | Some((Verdict::Fail(_), _)) => return Ok(()),
-                Some((Verdict::Retry | Verdict::Restarted, _)) => {}
-                Some((Verdict::RetryLater, why)) => {
-                    return Err(Error::new(ErrorKind::TimedOut, why));
-                }
-            }
-        }
-        let message = "the target answers every command with a unit attention";
-        Err(Error::new(ErrorKind::Protocol, message))
-    }
-
-    /// Whether another nexus has been working since the restart that a new nexus reported: if so, that nexus saw the
-    /// restart itself, and the loss is already accounted for.
-    async fn is_vouched_for(&self) -> bool {
-        for other in self.paths.usable() {
-            if self.has_answered(&other).await {
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Every session reports the restart that `told` reported, an idle one perhaps much later. Polls them all now, so
-    /// that none counts as a second restart later. Flushes wait until the result is known.
-    pub(super) fn hear_others(&self, told: &Nexus) {
-        let is_other = |other: &Rc<Nexus>| !std::ptr::eq(&**other, told) && !other.is_new();
-        let others: Vec<_> = self.paths.usable().filter(is_other).collect();
-        let told = self.paths.all()[told.path()].last();
-        let Some(told) = told.filter(|_| !others.is_empty()) else {
-            return;
-        };
-        others.iter().for_each(|other| other.catch_up());
-        // What it reports while it vouches for the others must not start another round.
-        told.catch_up();
-        self.doors.judging.set(self.doors.judging.get() + 1);
-        let (unit, covered) = (self.me.clone(), self.unflushed.covered());
-        spawn(async move {
-            let Some(this) = unit.upgrade() else { return };
-            let asked = others
-                .iter()
-                .map(|other| Box::pin(this.has_answered(other)));
-            engine::task::join_all(asked).await;
-            let have_heard = others.iter().any(|other| other.has_heard_of_restart());
-            let is_known = !have_heard || this.has_answered(&told).await;
-            if !is_known || told.has_heard_of_restart() {
-                this.tell_losses(this.unflushed.restarted(&covered));
-            }
-            others.iter().for_each(|other| other.has_caught_up());
-            told.has_caught_up();
-            this.doors.judging.set(this.doors.judging.get() - 1);
-            this.paths.notify();
-        });
-    }
-
-    /// Polls `nexus` for its unit attentions; returns whether it answered in time.
-    async fn has_answered(&self, nexus: &Nexus) -> bool {
-        let command = cdb::test_unit_ready();
-        let asked = nexus.execute(&command, Data::None);
-        let answered = time::timeout(VOUCH_MAX, asked).await;
-        if let Some(Ok(reply)) = &answered {
-            let _ = self.judge(nexus, reply);
-        }
-        matches!(answered, Some(Ok(_)))
-    }
-
-    /// Rejects a path that leads to another disk.
-    async fn check_identity(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
-        let Some(known) = self.identity.get() else {
-            return Ok(());
-        };
-        const LEN: u8 = 252;
-        let inquiry = cdb::inquiry(Some(0x83), LEN);
-        let page = match self.tell(nexus, &inquiry, Data::In(LEN.into())).await? {
-            Told::Good(page) if page.get(1) == Some(&0x83) => page,
-            _ => Vec::new(),
-        };
-        path.leads_elsewhere.set(false);
-        let config = self.config();
-        let found = DiskIdentity::parse(&config.target_name, config.lun, &page);
-        let is_same = match known.in_common(&found) {
-            Some(_) => true,
-            // A portal leads to one disk unless the names say otherwise.
-            None if path.config.address == config.address => !known.is_named() || !found.is_named(),
-            None => false,
-        };
-        if is_same {
-            return Ok(());
-        }
-        path.leads_elsewhere.set(true);
-        let message = format!(
-            "LUN {} at {} is another disk: it identifies itself as {found}, but the disk of this \
-             volume is {known}; check the portals in `paths`, and what the target serves there",
-            config.lun, path.config.address
-        );
-        Err(Error::new(ErrorKind::Configuration, message))
     }
 
     /// Queries the asymmetric access state of a path (REPORT TARGET PORT GROUPS).
@@ -413,110 +301,6 @@ impl Unit {
             spawn(follow_access(self.me.clone()));
         }
     }
-
-    /// Ends the writes of lost nexuses over a new nexus that reached another target port.
-    async fn end_past(&self, nexus: &Rc<Nexus>) -> Result<()> {
-        let ghosts = || self.paths.all().iter().filter_map(Path::ghost);
-        if self.reset(nexus).await? {
-            return Ok(());
-        }
-        let target_name = &self.config().target_name;
-        let consequence = "writes that were in flight have failed, but may still take effect";
-        tracing::error!(
-            target_name,
-            consequence,
-            "the new session is at another portal group, and LOGICAL UNIT RESET has failed there"
-        );
-        self.paths.leave_unfenced(ghosts());
-        Ok(())
-    }
-
-    /// Sends LOGICAL UNIT RESET over `nexus`, after draining it; returns whether it was done.
-    async fn reset(&self, nexus: &Rc<Nexus>) -> Result<bool> {
-        const FUNCTION_COMPLETE: u8 = 0;
-        let _turn = self.resetting.take(1).await;
-        let _frozen = self.paths.freeze();
-        let ghosts: Vec<_> = self.paths.all().iter().filter_map(Path::ghost).collect();
-        let now = time::now();
-        let lost_at = ghosts.iter().map(|lost| lost.lost_at().unwrap_or(now));
-        let Some(lost_at) = lost_at.max() else {
-            return Ok(true);
-        };
-        time::sleep_until(lost_at + QUIET).await;
-        let drained = async {
-            self.closed_doors(|| true).await;
-            nexus.idle().await;
-        };
-        if time::timeout(DRAIN_MAX, drained).await.is_none() {
-            let message = "commands are still in flight on the path of the reset";
-            return Err(Error::new(ErrorKind::TimedOut, message));
-        }
-        self.paths.counts.borrow_mut().resets += 1;
-        let response = nexus.reset_logical_unit().await?;
-        if response != FUNCTION_COMPLETE {
-            return Ok(false);
-        }
-        let target_name = &self.config().target_name;
-        tracing::warn!(
-            target_name,
-            "LOGICAL UNIT RESET has aborted the writes of a lost session"
-        );
-        for lost in ghosts {
-            lost.settle_past(Past::Over);
-        }
-        nexus.expect_reset();
-        let others: Vec<_> = self.paths.live().collect();
-        for other in others.iter().filter(|other| !Rc::ptr_eq(other, nexus)) {
-            other.expect_reset();
-            // Its commands were aborted without a response, or will be if they reached the target after the reset.
-            let message = "its commands may have been aborted by our LOGICAL UNIT RESET";
-            let error = Error::new(ErrorKind::Unreachable, message);
-            other.end_if_busy(error).await;
-        }
-        self.hear(nexus).await?;
-        Ok(true)
-    }
-
-    /// Ends the writes of `lost`, the nexus of `path`, over another path. Failures are retried by the caller.
-    async fn fence(&self, path: &Path, lost: &Rc<Nexus>, may_reset: bool) {
-        for other in self.paths.all() {
-            let Some(nexus) = other.usable() else {
-                continue;
-            };
-            if !lost.haunts() {
-                return;
-            }
-            let is_same_way = other.config.address == path.config.address;
-            if lost.port().is_same(&nexus.port()) && !is_same_way {
-                self.reinstate_over(path, other, lost).await;
-            }
-            if lost.haunts() && may_reset {
-                let reset = async {
-                    // A reset would abort a new owner's writes.
-                    self.establish_claim(&nexus).await?;
-                    self.reset(&nexus).await
-                };
-                if let Err(error) = reset.await {
-                    tracing::debug!(%error, "the reset failed on this path");
-                }
-            }
-        }
-    }
-
-    /// Logs in with the initiator port of `path` over `other`, at the same target port, which ends the lost session;
-    /// then logs out again.
-    async fn reinstate_over(&self, path: &Path, other: &Path, lost: &Nexus) {
-        let deadline = time::now() + self.paths.login_limit();
-        let Ok(session) = self.paths.log_in_over(path, other, deadline).await else {
-            return;
-        };
-        if session.port().is_same(&lost.port()) {
-            lost.settle_past(Past::Over);
-            self.paths.counts.borrow_mut().reinstated_elsewhere += 1;
-            self.paths.notify();
-        }
-        session.logout().await;
-    }
 }
 
 /// Queries every path's access state, repeatedly while no path is usable.
@@ -526,6 +310,7 @@ async fn follow_access(unit: Weak<Unit>) {
         for path in this.paths.all() {
             let Some(nexus) = path.live() else { continue };
             let asked = this.ask_access(path, &nexus).await;
+            this.account_for(&nexus).await;
             // It was not prepared for use; another login does that.
             if asked.is_ok() && path.access.get() != Access::No && nexus.is_new() {
                 let message = "its target port has become usable";

@@ -48,6 +48,25 @@ impl Sense {
             .is_some_and(|asc| asc.code == RESET_CODE || asc == Asc::CAPACITY_DATA_HAS_CHANGED)
     }
 
+    /// Whether the LUN may have become another disk: REPORTED LUNS DATA HAS CHANGED, INQUIRY DATA HAS CHANGED, or a
+    /// reset or nexus loss, which may have discarded such a unit attention.
+    pub(super) fn may_be_another_disk(self) -> bool {
+        self.attention().is_some_and(|asc| {
+            let changed = [
+                Asc::REPORTED_LUNS_DATA_HAS_CHANGED,
+                Asc::INQUIRY_DATA_HAS_CHANGED,
+            ];
+            asc.code == RESET_CODE || changed.contains(&asc)
+        })
+    }
+
+    /// Whether the write cache has to be looked at again: MODE PARAMETERS CHANGED, or a reset or nexus loss, which may
+    /// have discarded that unit attention.
+    pub(super) fn may_have_another_cache(self) -> bool {
+        self.attention()
+            .is_some_and(|asc| asc.code == RESET_CODE || asc == Asc::MODE_PARAMETERS_CHANGED)
+    }
+
     /// Whether reservations may have gone: a reset, RESERVATIONS PREEMPTED or RELEASED, or REGISTRATIONS PREEMPTED.
     pub(super) fn may_have_ended_reservations(self) -> bool {
         self.attention().is_some_and(|asc| {

@@ -160,6 +160,15 @@ impl Unflushed {
         );
     }
 
+    /// The disk has a volatile cache, and this volume, which was opened without one, does not flush it.
+    pub(super) fn find_cache(&self) {
+        self.lost.set(
+            "the disk had no volatile write cache when the volume was opened, and has one now, so what was \
+             written since may not be durable: open the volume again (start sanstone again), or turn the \
+             cache off at the target first",
+        );
+    }
+
     /// The failure flag that refuses writes, for other lanes.
     pub(super) fn failure(&self) -> Arc<FlushFailure> {
         self.lost.clone()

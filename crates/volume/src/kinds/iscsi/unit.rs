@@ -56,6 +56,10 @@ pub(super) struct Unit {
     /// The capacity has to be read before anything else is sent: the target said that it changed, or may have while
     /// it could not tell us.
     may_have_grown: Cell<bool>,
+    /// The disk was opened as one without a volatile cache.
+    pub(super) writes_through: Cell<bool>,
+    /// The write cache has to be looked at before anything else is sent.
+    pub(super) may_have_cache: Cell<bool>,
     /// What is wrong with the capacity, as last logged; empty: nothing.
     problem: RefCell<String>,
 }
@@ -89,6 +93,8 @@ impl Unit {
             access_is_watched: Cell::new(false),
             resetting: Budget::new(1),
             may_have_grown: Cell::new(false),
+            writes_through: Cell::new(false),
+            may_have_cache: Cell::new(false),
             problem: RefCell::default(),
         })
     }
@@ -116,11 +122,15 @@ impl Unit {
                 LaneFuture::new(self.wait(cdb.changes_medium(), patience)).await?;
                 continue;
             };
-            if self.claimed.is_shaken() || self.may_have_grown.get() {
+            if self.claimed.is_shaken() || self.may_have_changed() {
                 // Boxed, as below.
                 if !LaneFuture::new(self.settle(&nexus, patience)).await? {
                     continue;
                 }
+            }
+            if self.writes_through.get() && cdb.changes_medium() {
+                // A cache may have been found since the request began.
+                self.unflushed.check()?;
             }
             let restarts = self.restarts.get();
             let sent = nexus.execute(cdb, data.clone()).await;
@@ -135,9 +145,13 @@ impl Unit {
         }
     }
 
-    /// Whether the disk's capacity or claim has to be checked before the next command.
+    /// Whether the disk's capacity, write cache or claim has to be checked before the next command.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.may_have_grown.get() || self.claimed.is_unsettled()
+        self.may_have_changed() || self.claimed.is_unsettled()
+    }
+
+    fn may_have_changed(&self) -> bool {
+        self.may_have_grown.get() || self.may_have_cache.get()
     }
 
     /// A nexus for talking to the target.
@@ -162,14 +176,23 @@ impl Unit {
         self.paths.wait(writes, patience).await
     }
 
-    /// Settles what has to be known before the next command: the capacity and the claim. Returns whether both are
-    /// known; if not, the caller should try again.
+    /// Settles what has to be known before the next command: the capacity, the claim and the write cache. Returns
+    /// whether all are known; if not, the caller should try again.
     async fn settle(&self, nexus: &Rc<Nexus>, patience: &mut Patience) -> Result<bool> {
         self.look_at_capacity(nexus).await;
         // Other lanes were waiting for it.
         self.paths.notify();
         // Last, because any response may shake the claim, and then the command must not be sent.
-        match self.steady_claim(nexus).await {
+        let known = match self.steady_claim(nexus).await {
+            Ok(()) => self.settle_cache(nexus).await,
+            lost => lost,
+        };
+        match known {
+            Ok(()) if self.claimed.is_shaken() => {
+                let why = "the target reports that its reservations may have ended";
+                patience.again(true, why).await?;
+                Ok(false)
+            }
             Ok(()) => Ok(nexus.takes_requests()),
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 patience.again(false, &error.to_string()).await?;
@@ -219,6 +242,11 @@ impl Unit {
     async fn lost_with(&self, nexus: &Rc<Nexus>, cdb: &Cdb, patience: &mut Patience) -> Result<()> {
         let writes = cdb.changes_medium();
         while writes && nexus.haunts() {
+            if !self.paths.is_latest(nexus) {
+                // Another nexus has taken its place, and nobody will end its writes any more.
+                self.paths.leave_unfenced([nexus.clone()].into_iter());
+                break;
+            }
             if let Err(error) = self.wait(true, patience).await {
                 // A caller that sees the error may write again, on any lane.
                 self.closed_doors(|| nexus.haunts()).await;
@@ -273,6 +301,12 @@ impl Unit {
                 if self.extent.get().is_some() && sense.may_be_of_another_length() {
                     self.may_have_grown.set(true);
                     self.paths.notify();
+                }
+                if sense.may_be_another_disk() {
+                    self.doubt_disk(nexus);
+                }
+                if sense.may_have_another_cache() {
+                    self.doubt_cache();
                 }
                 if sense.tells_of_access() {
                     self.look_at_access();

@@ -62,16 +62,24 @@ pub struct Foreign {
     claims: Claims,
     /// Called with each command's CDB before the command runs; may replace the command's effect.
     instead: RefCell<Option<Box<Chooser>>>,
+    /// The designators from now on, if they differ from the claimed ones.
+    pub designators: RefCell<Option<Vec<u8>>>,
     /// Its length.
     pub len_blocks: Cell<u64>,
     /// A write is answered with GOOD and an underflow after this many bytes.
     pub takes_max_bytes: Cell<Option<u64>>,
+    /// It says that it has no volatile write cache (WCE, SBC-3 6.4.5).
+    pub writes_through: Cell<bool>,
     /// UNMAP is GOOD and unmaps nothing, which SBC-3 4.7.3.4 allows.
     pub ignores_unmap: Cell<bool>,
     /// The response to LOGICAL UNIT RESET (RFC 7143 §11.6.1); 0 also discards the late writes.
     pub reset_response: Cell<u8>,
+    /// LOGICAL UNIT RESET is neither executed nor answered.
+    pub ignores_resets: Cell<bool>,
     /// The asymmetric access state of each portal group (SPC-4 5.15.2); empty: ALUA is not reported.
     pub access: RefCell<BTreeMap<u16, u8>>,
+    /// The unit attention that the next command through a portal group gets, whatever the access state there.
+    pub attentions: RefCell<BTreeMap<u16, [u8; 3]>>,
     /// Called to decide each login at a portal group.
     at_login: RefCell<Option<Box<Porter>>>,
     /// LBA and number of blocks of each UNMAP.
@@ -111,6 +119,8 @@ type Porter = dyn FnMut(Group) -> AtLogin;
 pub enum Instead {
     /// CHECK CONDITION with this sense key, additional sense code and qualifier.
     Sense([u8; 3]),
+    /// As [`Instead::Sense`], after this delay.
+    SlowSense(Duration, [u8; 3]),
     /// This SCSI status.
     Status(u8),
     /// This SCSI status, sense data and data-in, whatever was asked for.
@@ -263,6 +273,11 @@ impl Foreign {
         self.instead.borrow_mut().as_mut()?(cdb)
     }
 
+    fn designators(&self) -> Vec<u8> {
+        let changed = self.designators.borrow();
+        changed.as_ref().unwrap_or(&self.claims.designators).clone()
+    }
+
     /// The response forced by the access state of the portal group that received the command, if any.
     fn access_of(&self, Group(group): Group, cdb: &[u8]) -> Option<Answer> {
         const NOT_READY: u8 = 0x02;
@@ -273,7 +288,7 @@ impl Foreign {
             (0x12, 1, 0x83) => {
                 let [high, low] = group.to_be_bytes();
                 let port = [1, 0x15, 0, 4, 0, 0, high, low];
-                let designators = [&self.claims.designators[..], &port].concat();
+                let designators = [&self.designators()[..], &port].concat();
                 Some(Answer::with(
                     &[&[0, 0x83, 0, designators.len() as u8][..], &designators].concat(),
                 ))
@@ -297,8 +312,9 @@ impl Foreign {
     fn execute(&self, cdb: &[u8], data: &[u8]) -> Answer {
         match (cdb[0], cdb[1], cdb[2]) {
             (opcode::INQUIRY, 1, 0x83) => {
-                let len = self.claims.designators.len() as u8;
-                Answer::with(&[&[0, 0x83, 0, len][..], &self.claims.designators].concat())
+                let designators = self.designators();
+                let len = designators.len() as u8;
+                Answer::with(&[&[0, 0x83, 0, len][..], &designators].concat())
             }
             (opcode::INQUIRY, 1, 0xb0) => {
                 let mut page = [0; 64];
@@ -316,8 +332,11 @@ impl Foreign {
                 Answer::with(&[0, 0xb2, 0, 4, 0, LBPU | same, 0, 0])
             }
             (opcode::INQUIRY, 0, 0) => Answer::with(&[0; 36]),
-            // A header, and the caching page with WCE.
-            (opcode::MODE_SENSE_6, ..) => Answer::with(&[6, 0, 0, 0, 0x08, 1, 0x04]),
+            // A header, and the caching page.
+            (opcode::MODE_SENSE_6, ..) => {
+                let wce = if self.writes_through.get() { 0 } else { 0x04 };
+                Answer::with(&[6, 0, 0, 0, 0x08, 1, wce])
+            }
             // READ CAPACITY (16), with LBPME.
             (opcode::SERVICE_ACTION_IN_16, ..) => {
                 const LBPME: u8 = 0x80;

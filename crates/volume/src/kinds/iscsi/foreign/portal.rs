@@ -160,6 +160,9 @@ impl Connection {
         };
         if function == LOGICAL_UNIT_RESET {
             foreign.resets.set(foreign.resets.get() + 1);
+            if foreign.ignores_resets.get() {
+                return;
+            }
             if response == 0 {
                 foreign.late.borrow_mut().clear();
                 foreign.reset_is_pending.set(true);
@@ -172,6 +175,12 @@ impl Connection {
     fn execute(&mut self, task: TaskId) {
         let (command, written) = self.writes.remove(&task).expect("it is open");
         let foreign = self.foreign.clone();
+        if command.cdb[0] != scsi::opcode::INQUIRY {
+            let attention = foreign.attentions.borrow_mut().remove(&self.group.0);
+            if let Some(sense) = attention {
+                return self.answer(task, Answer::check_condition(sense));
+            }
+        }
         if let Some(answer) = foreign.access_of(self.group, &command.cdb) {
             return self.answer(task, answer);
         }
@@ -185,6 +194,10 @@ impl Connection {
         let answer = match foreign.instead(&command.cdb) {
             None => execute(),
             Some(Instead::Sense(sense)) => Answer::check_condition(sense),
+            Some(Instead::SlowSense(wait, sense)) => {
+                self.wait += wait;
+                Answer::check_condition(sense)
+            }
             Some(Instead::Status(status)) => Answer::status(status),
             Some(Instead::Reply {
                 status,

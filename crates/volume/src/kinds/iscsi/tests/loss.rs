@@ -191,6 +191,32 @@ fn a_restart_that_a_login_in_vain_was_told_of_is_not_forgotten() {
     });
 }
 
+/// It is told after the time that a request waits for a session.
+#[test]
+fn a_restart_that_a_slow_target_tells_of_is_not_forgotten() {
+    const SLOW: Duration = Duration::from_secs(6);
+    let site = Site::new(Foreign::new(Claims::default()));
+    let config = IscsiConfig {
+        reconnect_timeout: Duration::ZERO,
+        ..site.config()
+    };
+    let foreign = &site.foreign;
+    site.world.block_on(&site.client, async {
+        let disk = IscsiDisk::open(config).await.expect("a login");
+        let written = disk.write(0, block(1), Durability::Cached).await;
+        written.expect("a write that is not durable yet");
+        let told = Cell::new(Some(Instead::SlowSense(SLOW, [UNIT_ATTENTION, 0x29, 0x01])));
+        foreign.answer(move |_| told.take());
+        foreign.drop_connections();
+        disk.read(0, 512).await.expect_err("it takes too long");
+        time::sleep(2 * SLOW).await;
+        disk.read(0, 512).await.expect("over another session");
+        let error = disk.flush().await.expect_err("the write may be lost");
+        assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
+        disk.close().await;
+    });
+}
+
 /// A target that asks for a logout may be about to stop, and after a restart it reports nothing else. Returns the
 /// result of a flush after such a restart, where SYNCHRONIZE CACHE before the logout was answered with `flushes`.
 fn restarted_after_a_logout(flushes: Option<Instead>) -> crate::Result<()> {

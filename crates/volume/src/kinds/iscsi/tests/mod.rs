@@ -1,11 +1,13 @@
 //! Our initiator against foreign targets, in virtual time.
 
 mod answers;
+mod caching;
 mod claims;
 mod lanes;
 mod loss;
 mod paths;
 mod restarts;
+mod same_disk;
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc};
 

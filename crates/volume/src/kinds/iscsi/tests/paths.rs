@@ -5,6 +5,9 @@ use engine::{Buf, spawn};
 use super::*;
 use crate::kinds::iscsi::{PathConfig, Policy};
 
+/// The port of a third portal group.
+const THIRD_PORT: u16 = 3262;
+
 /// NAA 6h, of a logical unit, with this last byte.
 fn designators(last: u8) -> Vec<u8> {
     let mut designators = vec![1, 3, 0, 16, 0x60, 1, 2, 3];
@@ -69,7 +72,6 @@ fn commands_go_over_every_path() {
 
 #[test]
 fn a_path_to_another_disk_is_refused() {
-    const THIRD_PORT: u16 = 3262;
     for last in [Some(2), None] {
         let site = Site::new(Foreign::new(named()));
         let other = Rc::new(Foreign::new(Claims {
@@ -141,6 +143,65 @@ fn a_path_that_is_refused_leaves_the_other_one_alone() {
     });
 }
 
+/// The path that comes back later is told of the restart while the other one, on which something was written since, is
+/// about to log out.
+#[test]
+fn a_restart_that_is_known_counts_once_although_the_path_that_knows_it_is_leaving() {
+    use scsi::opcode::{SYNCHRONIZE_CACHE_10, TEST_UNIT_READY, WRITE_10};
+    with_two_paths(async |disk, foreign| {
+        let is_written = Rc::new(Cell::new(false));
+        let (may_come, leaves) = (is_written.clone(), is_written.clone());
+        foreign.at_login(move |Group(tag)| match tag == 1 || may_come.get() {
+            true => AtLogin::LetIn,
+            false => AtLogin::Refuse(iscsi::LoginStatus::SERVICE_UNAVAILABLE),
+        });
+        let (flushed, told) = (Cell::new(false), Cell::new(false));
+        foreign.answer(move |cdb| match cdb[0] {
+            WRITE_10 if !leaves.replace(true) => Some(Instead::AskForLogout),
+            SYNCHRONIZE_CACHE_10 if !flushed.replace(true) => Some(Instead::Late),
+            TEST_UNIT_READY if leaves.get() && !told.replace(true) => {
+                Some(Instead::Sense([UNIT_ATTENTION, 0x29, 0x00]))
+            }
+            _ => None,
+        });
+        foreign.drop_connections();
+        disk.read(0, 512).await.expect("over the first path");
+        let written = disk.write(0, block(1), Durability::Cached).await;
+        written.expect("over the first path");
+        while disk.live_paths() < 2 {
+            time::sleep(Duration::from_millis(10)).await;
+        }
+        let flushed = disk.flush().await;
+        flushed.expect("it was written after the restart");
+        assert!(is_written.get());
+    });
+}
+
+/// All nexuses are polled when one was told of a restart, and one of them answers late, with something else.
+#[test]
+fn an_attention_that_comes_late_to_a_poll_is_not_forgotten() {
+    const TEST_UNIT_READY: u8 = 0;
+    const READ_10: u8 = 0x28;
+    const SLOW: Duration = Duration::from_secs(3);
+    with_two_paths(async |disk, foreign| {
+        let (read, polled) = (Cell::new(false), Cell::new(false));
+        foreign.answer(move |cdb| match cdb[0] {
+            READ_10 if !read.replace(true) => Some(Instead::Sense([UNIT_ATTENTION, 0x29, 0x00])),
+            TEST_UNIT_READY if !polled.replace(true) => {
+                Some(Instead::SlowSense(SLOW, [UNIT_ATTENTION, 0x2a, 0x09]))
+            }
+            _ => None,
+        });
+        disk.read(0, 512).await.expect("it is sent again");
+        time::sleep(SLOW / 2).await;
+        let before = disk.shape().len.bytes();
+        foreign.len_blocks.set(2 * before / 512);
+        time::sleep(SLOW).await;
+        disk.read(0, 512).await.expect("a read");
+        assert_eq!(disk.shape().len.bytes(), 2 * before);
+    });
+}
+
 /// The write is outstanding when its path is lost, and the target does not let the initiator port in again: only the
 /// reset over the other path ends it.
 fn lost_with_a_late_write(reset_response: u8) -> (crate::Result<()>, crate::Result<()>, u8, u64) {
@@ -184,6 +245,49 @@ fn nothing_is_written_over_another_path_while_a_lost_write_may_land() {
     let error = written.expect_err("it may still happen");
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(resets >= 1);
+}
+
+/// A path is lost with a write in flight that nothing ends, because the target answers no reset: reads over the path
+/// that works are held back for short times only, and less and less often.
+#[test]
+fn a_reset_that_is_not_answered_does_not_stop_the_reads_over_the_other_path() {
+    const WRITE_10: u8 = 0x2a;
+    const WATCHED: Duration = Duration::from_secs(300);
+    with_two_paths(async |disk, foreign| {
+        let first = Cell::new(true);
+        foreign.ignores_resets.set(true);
+        foreign.answer(move |cdb| {
+            (cdb[0] == WRITE_10 && first.replace(false)).then_some(Instead::Late)
+        });
+        let writing = {
+            let disk = disk.clone();
+            spawn(async move { disk.write(0, block(1), Durability::Cached).await })
+        };
+        foreign.holds(1).await;
+        foreign.at_login(|_| AtLogin::Refuse(iscsi::LoginStatus::SERVICE_UNAVAILABLE));
+        while disk.live_paths() > 1 {
+            time::sleep(Duration::from_millis(100)).await;
+        }
+        let began = time::now();
+        let (mut longest, mut held_up) = (Duration::ZERO, Duration::ZERO);
+        while time::now() - began < WATCHED {
+            let before = time::now();
+            disk.read(0, 512).await.expect("a path works");
+            let took = time::now() - before;
+            (longest, held_up) = (longest.max(took), held_up + took);
+            time::sleep(Duration::from_millis(100)).await;
+        }
+        assert!(longest < Duration::from_secs(6), "{longest:?}");
+        assert!(held_up < WATCHED / 5, "{held_up:?}");
+        writing.await.expect_err("nothing has ended it");
+        let resets = foreign.resets.get();
+        assert!((3..=10).contains(&resets), "{resets}");
+        // The target is as it should be again.
+        foreign.ignores_resets.set(false);
+        foreign.at_login(|_| AtLogin::LetIn);
+        let written = disk.write(0, block(2), Durability::Cached).await;
+        written.expect("the lost write is ended");
+    });
 }
 
 /// A restart that both paths report, one long after the other, counts once.
@@ -297,6 +401,36 @@ fn a_path_is_used_as_its_target_port_group_allows() {
     });
 }
 
+/// Both paths report a reset, the second one only when its port may be used again.
+#[test]
+fn a_reset_that_a_path_on_standby_tells_of_later_counts_once() {
+    const STATE_CHANGED: [u8; 3] = [UNIT_ATTENTION, 0x2a, 0x06];
+    const RESET: [u8; 3] = [UNIT_ATTENTION, 0x29, 0x00];
+    let site = Site::new(Foreign::new(named()));
+    let foreign = site.foreign.clone();
+    let config = with_second(&site, site.host.addr(OTHER_PORT));
+    site.world.block_on(&site.client, async {
+        let disk = IscsiDisk::open(config).await.expect("two logins");
+        *foreign.access.borrow_mut() = [(1, ACTIVE), (2, ACTIVE)].into();
+        assert_eq!(over_second(&disk).await, 5);
+        foreign.access.borrow_mut().insert(2, STANDBY);
+        foreign.answer(once(STATE_CHANGED));
+        disk.read(0, 512).await.expect("it is sent again");
+        assert_eq!(over_second(&disk).await, 0);
+        disk.flush().await.expect("a flush");
+        *foreign.attentions.borrow_mut() = [(1, RESET), (2, RESET)].into();
+        disk.read(0, 512).await.expect("it is sent again");
+        let written = disk.write(0, block(1), Durability::Cached).await;
+        written.expect("over the first path");
+        foreign.access.borrow_mut().insert(2, ACTIVE);
+        time::sleep(Duration::from_secs(15)).await;
+        assert_eq!(over_second(&disk).await, 5);
+        assert_eq!(*foreign.attentions.borrow(), [].into(), "both were told");
+        disk.flush().await.expect("it was written after the reset");
+        disk.close().await;
+    });
+}
+
 /// As LIO does: it reports the change only through the affected port, where nobody is listening.
 #[test]
 fn a_path_that_gets_as_good_as_the_others_is_used_though_nobody_is_told() {
@@ -320,4 +454,125 @@ fn a_path_that_gets_as_good_as_the_others_is_used_though_nobody_is_told() {
         assert_eq!(foreign.commands.get(), before);
         disk.close().await;
     });
+}
+
+impl Site {
+    /// Serves a third portal group as well; returns its address.
+    fn serve_third(&self) -> SocketAddr {
+        let (served, address) = (self.foreign.clone(), self.host.addr(THIRD_PORT));
+        self.host.spawn(async move {
+            let listener = TcpListener::bind(address).expect("a free port");
+            served.serve(listener, Group(3));
+        });
+        self.world.run_for(Duration::from_millis(10));
+        address
+    }
+}
+
+/// Both paths are lost with a write in flight, the first portal redirects, and the target refuses the reset. That
+/// concerns the first path's write alone: the second path's login can still end the other one.
+#[test]
+fn a_redirected_path_gives_up_on_no_write_but_its_own() {
+    const WRITE_10: u8 = 0x2a;
+    const NOT_SUPPORTED: u8 = 5;
+    let site = Site::new(Foreign::new(named()));
+    let third = site.serve_third().to_string();
+    let config = with_second(&site, site.host.addr(OTHER_PORT));
+    let foreign = site.foreign.clone();
+    site.world.block_on(&site.client, async {
+        let disk = IscsiDisk::open(config).await.expect("two logins");
+        foreign.reset_response.set(NOT_SUPPORTED);
+        let mut late = 2;
+        foreign.answer(move |cdb| {
+            let is_late = cdb[0] == WRITE_10 && late > 0;
+            late -= u32::from(is_late);
+            is_late.then_some(Instead::Late)
+        });
+        let write = |at: u64, byte| {
+            let disk = disk.clone();
+            spawn(async move { disk.write(at, block(byte), Durability::Cached).await })
+        };
+        let writing = [write(0, 1), write(512, 1)];
+        foreign.holds(2).await;
+        let redirect = third.clone();
+        foreign.at_login(move |Group(tag)| match tag {
+            1 => AtLogin::Redirect(redirect.clone()),
+            2 => AtLogin::Refuse(iscsi::LoginStatus::SERVICE_UNAVAILABLE),
+            _ => AtLogin::LetIn,
+        });
+        foreign.drop_connections();
+        time::sleep(Duration::from_secs(5)).await;
+        assert!(foreign.resets.get() >= 1);
+        assert_eq!(disk.live_paths(), 1);
+        foreign.at_login(move |Group(tag)| match tag {
+            1 => AtLogin::Redirect(third.clone()),
+            _ => AtLogin::LetIn,
+        });
+        let mut failed = Vec::new();
+        for writing in writing {
+            failed.extend(writing.await.err());
+        }
+        assert_eq!(failed.len(), 1, "{failed:?}");
+        disk.close().await;
+    });
+}
+
+/// The first path is lost with a write in flight, and its portal redirects to a third portal group, of which the
+/// target says `third_state` once it has answered a command there. Returns how many resets there were when a newer
+/// write was answered.
+fn resets_after_a_redirection(third_state: u8) -> u64 {
+    const TEST_UNIT_READY: u8 = 0;
+    const UNAVAILABLE: u8 = 3;
+    const WRITE_10: u8 = 0x2a;
+    let site = Site::new(Foreign::new(named()));
+    let third = site.serve_third().to_string();
+    let config = with_second(&site, site.host.addr(OTHER_PORT));
+    let foreign = site.foreign.clone();
+    let states = [(1, ACTIVE), (2, NON_OPTIMIZED), (3, ACTIVE)];
+    *foreign.access.borrow_mut() = states.into();
+    site.world.block_on(&site.client, async {
+        let disk = IscsiDisk::open(config).await.expect("two logins");
+        assert_eq!(over_second(&disk).await, 0);
+        let first = Cell::new(true);
+        let target = Rc::downgrade(&foreign);
+        let is_redirected = Rc::new(Cell::new(false));
+        let is_there = is_redirected.clone();
+        foreign.answer(move |cdb| {
+            if cdb[0] == TEST_UNIT_READY && is_there.get() {
+                let target = target.upgrade().expect("it serves");
+                target.access.borrow_mut().insert(3, third_state);
+            }
+            (cdb[0] == WRITE_10 && first.replace(false)).then_some(Instead::Late)
+        });
+        let writing = {
+            let disk = disk.clone();
+            spawn(async move { disk.write(0, block(1), Durability::Cached).await })
+        };
+        foreign.holds(1).await;
+        foreign.access.borrow_mut().insert(1, UNAVAILABLE);
+        foreign.at_login(move |Group(tag)| match tag {
+            1 => AtLogin::Redirect(third.clone()),
+            tag => {
+                is_redirected.set(tag == 3);
+                AtLogin::LetIn
+            }
+        });
+        foreign.drop_connections();
+        let newer = disk.write(0, block(2), Durability::Cached).await;
+        newer.expect("a path may be used");
+        let resets = foreign.resets.get();
+        writing.await.expect("it was sent again");
+        disk.close().await;
+        resets
+    })
+}
+
+#[test]
+fn a_redirected_path_is_used_as_its_new_target_port_group_allows() {
+    assert_eq!(resets_after_a_redirection(ACTIVE), 1);
+}
+
+#[test]
+fn a_redirected_path_on_standby_does_not_hide_what_may_still_land() {
+    assert_eq!(resets_after_a_redirection(STANDBY), 1);
 }

@@ -1,0 +1,99 @@
+//! Which restarts of the target count. Every nexus reports a restart once, by a unit attention, an idle or a new one
+//! perhaps long after the others: the same restart must not count again, or what was written since would be held to be
+//! lost with it.
+
+use std::rc::{Rc, Weak};
+
+use engine::{Duration, spawn, task, time};
+
+use super::{cdb, nexus::Nexus, patience::AT_ONCE_MAX, sense::Verdict, session::Data, unit::Unit};
+use crate::{Error, ErrorKind, Result};
+
+/// How long a nexus has to answer when asked whether the target has restarted.
+const VOUCH_MAX: Duration = Duration::from_secs(1);
+
+impl Unit {
+    /// Consumes the target's pending unit attentions. We have to know about a restart before anything is resent;
+    /// otherwise a flush could succeed before the unit attention, delivered with another command, is seen.
+    pub(super) async fn hear(&self, nexus: &Rc<Nexus>) -> Result<()> {
+        for _ in 0..AT_ONCE_MAX {
+            let command = cdb::test_unit_ready();
+            let reply = nexus.execute(&command, Data::None).await?;
+            match self.judge(nexus, &reply) {
+                None | Some((Verdict::Fail(_), _)) => return Ok(()),
+                Some((Verdict::Retry | Verdict::Restarted, _)) => {}
+                Some((Verdict::RetryLater, why)) => {
+                    return Err(Error::new(ErrorKind::TimedOut, why));
+                }
+            }
+        }
+        let message = "the target answers every command with a unit attention";
+        Err(Error::new(ErrorKind::Protocol, message))
+    }
+
+    /// Counts the restart that `nexus` has reported while it was new, unless another nexus has been in use since: that
+    /// one has reported it itself. It may be about to log out.
+    pub(super) async fn account_for(&self, nexus: &Rc<Nexus>) {
+        if !nexus.is_new() || !nexus.take_restart() {
+            return;
+        }
+        let others: Vec<_> = self.paths.live().filter(|other| !other.is_new()).collect();
+        for other in others {
+            if self.has_answered(&other).await {
+                return;
+            }
+        }
+        self.restarted();
+    }
+
+    /// Every session reports the restart that `told` reported, an idle one perhaps much later. Polls them all now, so
+    /// that none counts as a second restart later. Flushes wait until the result is known.
+    pub(super) fn hear_others(&self, told: &Nexus) {
+        let is_other = |other: &Rc<Nexus>| !std::ptr::eq(&**other, told) && !other.is_new();
+        // Also those whose target port may not be used at the moment.
+        let others: Vec<_> = self.paths.live().filter(is_other).collect();
+        let told = self.paths.all()[told.path()].last();
+        let Some(told) = told.filter(|_| !others.is_empty()) else {
+            return;
+        };
+        others.iter().for_each(|other| other.catch_up());
+        // What it reports while it vouches for the others must not start another round.
+        told.catch_up();
+        self.doors.judging.set(self.doors.judging.get() + 1);
+        let (unit, covered) = (self.me.clone(), self.unflushed.covered());
+        spawn(async move {
+            let Some(this) = unit.upgrade() else { return };
+            // Each answers or ends within the request timeout.
+            let asked = others.iter().map(|other| poll(unit.clone(), other.clone()));
+            task::join_all(asked.map(Box::pin)).await;
+            let have_heard = others.iter().any(|other| other.has_heard_of_restart());
+            let is_known = !have_heard || this.has_answered(&told).await;
+            if !is_known || told.has_heard_of_restart() {
+                this.tell_losses(this.unflushed.restarted(&covered));
+            }
+            others.iter().for_each(|other| other.has_caught_up());
+            told.has_caught_up();
+            this.doors.judging.set(this.doors.judging.get() - 1);
+            this.paths.notify();
+        });
+    }
+
+    /// Polls `nexus` for its unit attentions; returns whether it answered in time. Also a later answer is acted on: the
+    /// target reports a unit attention only once.
+    async fn has_answered(&self, nexus: &Rc<Nexus>) -> bool {
+        let answer = spawn(poll(self.me.clone(), nexus.clone()));
+        time::timeout(VOUCH_MAX, answer).await == Some(true)
+    }
+}
+
+/// Polls `nexus` for its unit attentions; returns whether it answered before its session ended.
+async fn poll(unit: Weak<Unit>, nexus: Rc<Nexus>) -> bool {
+    let command = cdb::test_unit_ready();
+    let Ok(reply) = nexus.execute(&command, Data::None).await else {
+        return false;
+    };
+    if let Some(unit) = unit.upgrade() {
+        let _ = unit.judge(&nexus, &reply);
+    }
+    true
+}
