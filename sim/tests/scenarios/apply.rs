@@ -172,8 +172,10 @@ async fn described(asks: &Sender<Ask>) -> Description {
         node.requests.clear();
         node.children.iter_mut().for_each(forget);
     }
-    let volumes = description.volumes.values_mut();
-    volumes.for_each(|volume| forget(&mut volume.tree));
+    for volume in description.volumes.values_mut() {
+        forget(&mut volume.tree);
+        volume.commands.clear();
+    }
     description.sessions.clear();
     description
 }
