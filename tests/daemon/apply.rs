@@ -71,9 +71,10 @@ fn described(directory: &Path) -> Value {
     }
     shown["sessions"] = Value::Null;
     let volumes = shown["volumes"].as_object_mut().expect("an object");
-    volumes
-        .values_mut()
-        .for_each(|volume| forget(&mut volume["tree"]));
+    for volume in volumes.values_mut() {
+        forget(&mut volume["tree"]);
+        volume["commands"] = Value::Null;
+    }
     shown
 }
 

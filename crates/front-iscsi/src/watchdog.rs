@@ -49,6 +49,7 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
                 tracing::warn!(peer = %connection.peer, initiator, suppressed, "disconnected an initiator: {slow}");
             }
             connection.end(&slow.to_string());
+            continue;
         }
         if longest(&mut unsent, &awaited, now) > data_patience {
             if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
@@ -99,7 +100,9 @@ fn check(
         let held = memory.map_or(0, |memory| memory.held_bytes());
         progress(connection.stream.sent_bytes(), held)
     });
-    let receiving = (!awaited.is_empty()).then(|| {
+    // While replies are under way, R2Ts may wait behind them, so that the peer cannot send yet.
+    let is_awaited = !awaited.is_empty() && !connection.is_sending.get();
+    let receiving = is_awaited.then(|| {
         let held = |&task| {
             connection
                 .open

@@ -229,6 +229,7 @@ impl Pauses {
             self.usual = Some(other);
         }
         self.until_trial = self.trial_every;
+        self.unlike = 0;
     }
 
     fn is_worth_looking(&self, look: Cost, sleep: Cost) -> bool {

@@ -2,7 +2,8 @@
 //!
 //! Until it has done so, the payload occupies memory of its lane. A client may be slow as long as nobody else needs
 //! that memory, if it moves anything at all. While others are short of memory, it must move as much as it holds within
-//! ten seconds. So a slow link is no reason to end a connection, unless the client has too many requests open for it.
+//! ten seconds, but never more than one MiB: even clients that share a link of 10 Mbit/s, and wait for memory
+//! themselves, move that much.
 
 use std::fmt;
 
@@ -12,6 +13,9 @@ use super::RESERVE_BYTES;
 
 /// Within this time a client must move as much as it holds of the memory that others need.
 const TURNOVER_MAX: Duration = Duration::from_secs(10);
+/// More is never demanded in that time, however much a client holds: it cannot choose how fast its link is, and what it
+/// holds includes requests that wait for our own medium or for memory.
+const TURNOVER_BYTES_MAX: usize = 1 << 20;
 
 /// What a client moves.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,7 +119,7 @@ impl Pace {
         self.wanted = Some((now, progress.moved_bytes));
         let per = |bytes: u64, time: Duration| u128::from(bytes) * 1000 / time.as_millis();
         let rate = per(progress.moved_bytes - before, time);
-        match rate < per(progress.held_bytes as u64, TURNOVER_MAX) {
+        match rate < per(demanded_bytes(progress.held_bytes), TURNOVER_MAX) {
             true => Err(TooSlow::Hoards {
                 moving: self.moving,
                 rate_bytes_per_s: rate as u64,
@@ -124,6 +128,11 @@ impl Pace {
             false => Ok(()),
         }
     }
+}
+
+/// How much a client that holds `held_bytes` must move within [`TURNOVER_MAX`].
+fn demanded_bytes(held_bytes: usize) -> u64 {
+    held_bytes.min(TURNOVER_BYTES_MAX) as u64
 }
 
 impl fmt::Display for TooSlow {
@@ -149,11 +158,11 @@ impl fmt::Display for TooSlow {
                     Moving::Data => "sent the data of its writes",
                 };
                 let (rate, held) = (rate_bytes_per_s as f64 / KIB, held_bytes as f64 / KIB);
-                let least = held / TURNOVER_MAX.as_secs_f64();
+                let least = demanded_bytes(held_bytes) as f64 / KIB / TURNOVER_MAX.as_secs_f64();
                 write!(
                     f,
                     "it {did} at {rate:.1} KiB/s while others needed the {held:.0} KiB of memory that it held; \
-                     that takes {least:.1} KiB/s, or fewer requests at a time"
+                     it takes {least:.1} KiB/s, or fewer requests at a time"
                 )
             }
         }
@@ -204,10 +213,11 @@ mod tests {
         assert_eq!(second, 10);
         assert_eq!(
             slow.to_string(),
-            "it read its replies at 1.0 KiB/s while others needed the 4096 KiB of memory that it held; that takes \
-             409.6 KiB/s, or fewer requests at a time"
+            "it read its replies at 1.0 KiB/s while others needed the 4096 KiB of memory that it held; it takes \
+             102.4 KiB/s, or fewer requests at a time"
         );
-        assert_eq!(ends(&mut pace(), 420_000, 4 * MIB, true), None);
+        assert_eq!(ends(&mut pace(), 105_000, 4 * MIB, true), None);
+        assert_eq!(ends(&mut pace(), 27_000, MIB / 4, true), None);
         assert_eq!(ends(&mut pace(), 1, RESERVE_BYTES, true), None);
     }
 
