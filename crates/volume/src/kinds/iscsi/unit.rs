@@ -132,11 +132,13 @@ impl Unit {
                 // A cache may have been found since the request began.
                 self.unflushed.check()?;
             }
-            let restarts = self.restarts.get();
+            let (restarts, doubts) = (self.restarts.get(), nexus.doubts());
             let sent = nexus.execute(cdb, data.clone()).await;
             // If a restart was noticed while a write was in flight, its GOOD does not count: the write may have been
-            // executed before the restart and lost. It is resent.
-            let stands = !cdb.changes_medium() || self.restarts.get() == restarts;
+            // executed before the restart and lost. It is resent. So is every command in flight when the target told
+            // another one that the LUN may have become another disk.
+            let is_kept = !cdb.changes_medium() || self.restarts.get() == restarts;
+            let stands = is_kept && nexus.doubts() == doubts;
             match sent {
                 Ok(reply) if reply.is_good() && stands => return Ok(reply),
                 // Boxed, to keep the future of a successful command small.

@@ -1,6 +1,6 @@
 //! A LUN that becomes another disk while the volume is open: nothing is written there.
 
-use engine::{Buf, Payload};
+use engine::{Buf, Payload, task::join_all};
 
 use super::*;
 
@@ -65,6 +65,25 @@ fn a_lun_that_becomes_another_disk_is_not_written_once_the_target_tells_of_it() 
     for attention in [REPORTED_LUNS_CHANGED, INQUIRY_DATA_CHANGED, I_T_NEXUS_LOSS] {
         becomes_another(Some(attention));
     }
+}
+
+/// The target tells of a change only once, to the first command.
+#[test]
+fn commands_in_flight_when_the_lun_became_another_disk_do_not_count() {
+    let foreign = Foreign::new(Claims {
+        designators: designators(1),
+        ..Claims::default()
+    });
+    foreign.with(async |disk, foreign| {
+        let write = |at: u64| disk.write(512 * at, block(1), Durability::Cached);
+        write(0).await.expect("it is the disk");
+        foreign.designators.replace(Some(designators(2)));
+        foreign.answer(once(REPORTED_LUNS_CHANGED));
+        for written in join_all((0..4).map(write).map(Box::pin)).await {
+            let error = written.expect_err("it is another disk");
+            assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+        }
+    });
 }
 
 #[test]
