@@ -19,7 +19,7 @@ fn write(units: &Rc<LaneUnits>, nexus: &Rc<Nexus>) -> JoinHandle<Result<(), Bloc
 
 /// Makes a nexus reach `now`; ends with the I/O at the LUNs that it loses.
 fn change(units: &LaneUnits, nexus: &Rc<Nexus>, now: &Rc<Luns>) -> JoinHandle<()> {
-    spawn(units.show(nexus, now, "initiator", &mut |_| ()))
+    spawn(units.show(nexus, now, "initiator", &mut |_, _| ()))
 }
 
 /// Resets the unit at LUN 0 of `by`; returns whether I/O of `of` was running when the reset was over.
