@@ -19,17 +19,19 @@ const HUNG: Duration = Duration::from_secs(3_600);
 /// Two files that are there already when a daemon is given them.
 const TAKEN: [&str; 2] = ["/srv/x", "/srv/y"];
 
+/// A configuration with one target for the volume `kept` and `more`, at these LUNs.
+fn text(more: &str, luns: &str) -> String {
+    format!(
+        "lanes = 1\nmemory = \"32MiB\"\n\
+         [volume.kept]\nfile = {{ path = \"kept\", size = \"64KiB\" }}\n{more}\
+         [target.\"{KEPT}\"]\nluns = [{luns}]\nallow = [\"*\"]\n"
+    )
+}
+
 /// Has the disk fail while the two files become disks, then checks that each has a mark and a record, or no mark.
 fn take_files_while_the_disk_fails(seed: u64, fail: impl FnOnce(&Host)) -> Failed {
     let world = World::new(seed);
     let (server, client) = (world.host("server"), world.host("client"));
-    let text = |more: &str, luns: &str| {
-        format!(
-            "lanes = 1\nmemory = \"32MiB\"\n\
-             [volume.kept]\nfile = {{ path = \"kept\", size = \"64KiB\" }}\n{more}\
-             [target.\"{KEPT}\"]\nluns = [{luns}]\nallow = [\"*\"]\n"
-        )
-    };
     let before = text("", "\"kept\"");
     let after = text(
         "[volume.x]\nfile = { path = \"x\" }\n[volume.y]\nfile = { path = \"y\" }\n",
@@ -178,13 +180,6 @@ fn stop_while_a_file_is_created(seed: u64) {
     let world = World::new(seed);
     let mut random = world.random();
     let (server, client) = (world.host("server"), world.host("client"));
-    let text = |more: &str, luns: &str| {
-        format!(
-            "lanes = 1\nmemory = \"32MiB\"\n\
-             [volume.kept]\nfile = {{ path = \"kept\", size = \"64KiB\" }}\n{more}\
-             [target.\"{KEPT}\"]\nluns = [{luns}]\nallow = [\"*\"]\n"
-        )
-    };
     server.put_file(CONFIG, text("", "\"kept\"").as_bytes());
     world.block_on(&client, async {
         let asks = start(&server, 1);
