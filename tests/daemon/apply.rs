@@ -402,6 +402,28 @@ fn a_daemon_is_looked_at_and_ends_while_it_waits_for_a_disk() {
     });
 }
 
+#[test]
+fn a_daemon_ends_while_it_waits_for_the_flush_of_a_disk_that_it_removed() {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let hung = "[volume.hung]\nfault = { rules = [{ on = \"flush\", hang = true }], of = \
+                { file = { path = \"hung.img\", size = \"1MiB\" } } }\n";
+    let without = format!("{VOLUMES}{}", target(IQN, port, "[\"a\"]", ALL));
+    let with = format!("{without}{hung}{}", target(SECOND, port, "[\"hung\"]", ALL));
+    let mut server = serve_text(directory.path(), &with, port);
+    let mut session = login(port, SECOND, 0, 1);
+    std::thread::scope(|scope| {
+        let applying = scope.spawn(|| apply(directory.path(), &without));
+        let ended = (0..10).find_map(|_| session.receive().err());
+        assert!(is_closed(&ended.expect("the session has ended")));
+        server.daemon().signal("TERM");
+        let ended = server.daemon().wait(Duration::from_secs(120));
+        assert!(ended.expect("it does not wait for the disk").success());
+        let ran = applying.join().expect("no panic").success();
+        assert!(ran.stdout.contains("! the daemon stops"), "{ran}");
+    });
+}
+
 /// The number of sessions of a daemon.
 fn sessions(directory: &Path) -> usize {
     let shown = call(&["show", "-c", &configuration(directory), "--json", "-"]).success();

@@ -1,6 +1,6 @@
 //! Runs work that would block a lane on threads of its own: blocking system calls for which io_uring
-//! has no operation (querying a file's extents, replacing a file with all its fsyncs, reading what disks
-//! hold before they are opened, resolving a host name). The answer returns to the calling lane through its
+//! has no operation (querying a file's extents, replacing a file with all its fsyncs, opening a file,
+//! reading what disks hold before that, resolving a host name). The answer returns to the calling lane through its
 //! inbox.
 //!
 //! Each [`Kind`] has its own threads and queue, so that a hanging name server or network file system
@@ -44,8 +44,8 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 pub enum Kind {
     /// A file's extent map.
     Extents,
-    /// Small files that are read or replaced as a whole, marks and syncs of directories, and the first look at what disks
-    /// hold.
+    /// Small files that are read or replaced as a whole, marks and syncs of directories, the first look at what disks
+    /// hold, and the opening of their files.
     Files,
     /// Host names.
     Names,

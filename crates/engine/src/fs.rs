@@ -11,7 +11,7 @@ use crate::{
     lane::{submit, with},
     op::{AllocateMode, Op, to_result},
     reactor::{Opened, Reactor},
-    task, time,
+    store, task, time,
 };
 
 pub use crate::reactor::OpenOptions;
@@ -21,7 +21,7 @@ pub use crate::reactor::OpenOptions;
 /// # Errors
 /// Any error the system reports.
 pub fn remove(path: &Path) -> io::Result<()> {
-    with(|lane| lane.reactor().remove(path))
+    store::with(|store| store.remove(path))
 }
 
 /// An open file that can be passed between lanes.
@@ -38,9 +38,9 @@ pub struct SharedFile {
 }
 
 impl SharedFile {
-    /// Opens `path`. Blocks briefly: for start and configuration, not for the data path.
+    /// Opens `path`. Blocks for as long as its file system takes: a lane that serves others opens by [`blocking::run`].
     pub fn open(path: &Path, options: &OpenOptions) -> io::Result<Self> {
-        let opened = with(|lane| lane.reactor().open(path, options))?;
+        let opened = store::with(|store| store.open(path, options))?;
         Ok(SharedFile::new(opened))
     }
 
@@ -57,15 +57,15 @@ impl SharedFile {
         }
     }
 
-    /// Opens the same file again, even if its path leads elsewhere now. Blocks briefly.
+    /// Opens the same file again, even if its path leads elsewhere now. Blocks as [`SharedFile::open`] does.
     pub fn reopen(&self, options: &OpenOptions) -> io::Result<Self> {
-        let opened = with(|lane| lane.reactor().reopen(&self.handle(), options))?;
+        let opened = store::with(|store| store.reopen(&self.handle(), options))?;
         Ok(SharedFile::new(opened))
     }
 
     /// Whether `path` leads to this file; false if it leads nowhere. Blocks briefly.
     pub fn is_at(&self, path: &Path) -> bool {
-        with(|lane| lane.reactor().is_at(&self.handle(), path))
+        store::with(|store| store.is_at(&self.handle(), path))
     }
 
     /// The length when the file was opened, in bytes; for a device, its size.
@@ -75,7 +75,7 @@ impl SharedFile {
 
     /// The current length in bytes; for a device, its size. Blocks briefly, as [`SharedFile::open`] does.
     pub fn len_bytes_now(&self) -> io::Result<u64> {
-        with(|lane| lane.reactor().len_bytes(&self.handle()))
+        store::with(|store| store.len_bytes(&self.handle()))
     }
 
     /// Whether it is a regular file. A lock on one excludes everybody else on this machine. A lock on

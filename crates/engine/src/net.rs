@@ -102,7 +102,7 @@ impl Drop for UnixListener {
             let at_path = lane.reactor().store().look(&self.path);
             // Another listener may have taken over the path.
             if at_path.is_ok_and(|look| look.id == self.file) {
-                let _ = lane.reactor().remove(&self.path);
+                let _ = lane.reactor().store().remove(&self.path);
             }
         });
     }

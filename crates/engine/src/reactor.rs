@@ -58,15 +58,7 @@ pub(crate) trait Reactor {
     fn machine(&self, name: &str) -> Option<Option<IpAddr>>;
     /// Asks where the run of allocated (or unallocated) bytes that contains byte `at` of a file ends.
     fn extent(&self, file: &Handle, at: u64) -> extent::Answer;
-    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened>;
-    /// Opens the file behind an open handle again, wherever its path leads now.
-    fn reopen(&self, file: &Handle, options: &OpenOptions) -> io::Result<Opened>;
-    /// Whether `path` leads to this open file.
-    fn is_at(&self, file: &Handle, path: &Path) -> bool;
-    /// The current length of an open file in bytes; for a device, its size.
-    fn len_bytes(&self, file: &Handle) -> io::Result<u64>;
-    fn remove(&self, path: &Path) -> io::Result<()>;
-    /// The directories and marks of the machine that the lane runs on.
+    /// The files of the machine that the lane runs on.
     fn store(&self) -> &dyn Store;
     /// A socket listening on `addr` (port 0: any free port), and the address it was given.
     fn listen(&self, addr: SocketAddr) -> io::Result<(Handle, SocketAddr)>;
@@ -174,8 +166,16 @@ pub struct Look {
     pub id: (u64, u64),
 }
 
-/// The operations beneath [`crate::store`].
+/// The operations beneath [`crate::store`] and [`crate::fs`], which block.
 pub(crate) trait Store {
+    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened>;
+    /// Opens the file behind an open handle again, wherever its path leads now.
+    fn reopen(&self, file: &Handle, options: &OpenOptions) -> io::Result<Opened>;
+    /// Whether `path` leads to this open file.
+    fn is_at(&self, file: &Handle, path: &Path) -> bool;
+    /// The current length of an open file in bytes; for a device, its size.
+    fn len_bytes(&self, file: &Handle) -> io::Result<u64>;
+    fn remove(&self, path: &Path) -> io::Result<()>;
     fn look(&self, path: &Path) -> io::Result<Look>;
     fn resolve(&self, path: &Path) -> io::Result<PathBuf>;
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;

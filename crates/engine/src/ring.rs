@@ -28,7 +28,7 @@ use crate::{
     handle::{Handle, Keeper},
     instant::Instant,
     op::{AllocateMode, Op},
-    reactor::{Completion, ConnectOptions, OpId, OpenOptions, Opened, Reactor, Store, Wait},
+    reactor::{Completion, ConnectOptions, OpId, Reactor, Store, Wait},
     sockopt,
 };
 
@@ -494,29 +494,6 @@ impl Reactor for Ring {
             raw: file.raw,
             at,
         })
-    }
-
-    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened> {
-        files::open(path, options)
-    }
-
-    fn reopen(&self, file: &Handle, options: &OpenOptions) -> io::Result<Opened> {
-        files::reopen(file.raw, options)
-    }
-
-    fn is_at(&self, file: &Handle, path: &Path) -> bool {
-        matches!((files::identity_of(file), files::identity_at(path)), (Ok(a), Ok(b)) if a == b)
-    }
-
-    fn len_bytes(&self, file: &Handle) -> io::Result<u64> {
-        match &file.keeper {
-            Keeper::Fd(fd) => files::length(&std::fs::File::from(fd.try_clone()?)),
-            Keeper::Simulated(_) => Err(io::ErrorKind::Unsupported.into()),
-        }
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        std::fs::remove_file(path)
     }
 
     fn store(&self) -> &dyn Store {

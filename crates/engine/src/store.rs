@@ -20,7 +20,7 @@ use crate::{
 pub use crate::reactor::{Kind, Look};
 
 /// Runs `f` with the store of this lane's world, or with the real system's.
-fn with<T>(f: impl Fn(&dyn Store) -> T) -> T {
+pub(crate) fn with<T>(f: impl Fn(&dyn Store) -> T) -> T {
     let here = try_with(|lane| f(lane.reactor().store()));
     here.unwrap_or_else(|| f(&System))
 }

@@ -116,9 +116,9 @@ fn change(
         return None;
     }
     let port = initiator_port(&key.initiator_name, key.isid);
-    let is_new = &mut |lun| connection.power_on.begin(lun);
+    let unheard = &mut |lun, attention| connection.unheard.add(lun, attention);
     let reached = nexus.without_replaced(&now.luns);
-    let over = spawn(service.units.show(nexus, &reached, &port, is_new));
+    let over = spawn(service.units.show(nexus, &reached, &port, unheard));
     if Rc::ptr_eq(&reached, &now.luns) {
         return Some(over);
     }

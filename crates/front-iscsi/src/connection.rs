@@ -21,12 +21,12 @@ use crate::{
     config::Limits,
     notices::{Notice, Suppressed},
     open::{Answered, OpenCommands, task_of},
-    power_on::PowerOnReports,
     report::SessionReport,
     request::Newcomer,
     service::Service,
     sessions::SessionKey,
     target::Target,
+    unheard::Unheard,
 };
 
 /// How long the final reply may take to be sent.
@@ -83,7 +83,7 @@ pub(crate) struct Connection {
     /// When the session began.
     logged_in_at: Cell<Instant>,
     pub(crate) open: OpenCommands,
-    pub(crate) power_on: PowerOnReports,
+    pub(crate) unheard: Unheard,
     /// Whether the initiator may ask for the stage times of its commands.
     pub(crate) tells_stage_times: Cell<bool>,
     /// Permits that pay for the width of the command window.
@@ -139,7 +139,7 @@ impl Connection {
             logged_in_at: Cell::new(time::now()),
             stream: stream.on_lane(),
             open: OpenCommands::default(),
-            power_on: PowerOnReports::default(),
+            unheard: Unheard::default(),
             tells_stage_times: Cell::new(false),
             windows: RefCell::default(),
             transmit: Notify::new(),

@@ -277,8 +277,8 @@ fn begin_session(
         let nexus = service.units.enter(initiator, &target.luns, commands);
         let port = initiator_port(initiator, request.isid);
         for (&lun, unit) in &*target.luns {
-            if !unit.logical.borrow().establish(nexus.id, &port) {
-                connection.power_on.begin(lun);
+            for attention in unit.logical.borrow().establish(nexus.id, &port) {
+                connection.unheard.add(lun, attention);
             }
         }
         nexus

@@ -5,7 +5,7 @@ use std::{
 };
 
 use engine::{
-    Duration,
+    Duration, LaneFuture,
     cross::{OneshotReceiver, OneshotSender, Sender, channel, oneshot},
     net::TcpListener,
     net::TcpStream,
@@ -133,12 +133,15 @@ impl Server {
     }
 
     /// Switches to `config`: its targets and its CHAP settings for discovery. Digests and limits apply to new
-    /// connections only. Returns once everything that the new configuration drops has ended: sessions of removed
-    /// targets and of initiators that may no longer use theirs, and I/O on removed LUNs.
+    /// connections only. The returned future completes once everything that the new configuration drops has ended:
+    /// sessions of removed targets and of initiators that may no longer use theirs, and I/O on removed LUNs.
     ///
     /// # Errors
     /// [`StartError`]; the old configuration stays in force in that case.
-    pub async fn change(&mut self, mut config: ServerConfig) -> Result<(), StartError> {
+    pub async fn change(
+        &mut self,
+        mut config: ServerConfig,
+    ) -> Result<LaneFuture<'static, ()>, StartError> {
         let bound = bind(&mut config, &self.listening).await?;
         for lane in &self.lanes {
             let (done, answer) = oneshot();
@@ -158,11 +161,12 @@ impl Server {
             .set_places(Places::of(&config.limits));
         self.targets = config.targets;
         self.listen(bound);
-        for over in over {
-            // A lane that has shut down has no sessions.
-            answered(over, "close targets that are no longer served").await;
-        }
-        Ok(())
+        Ok(LaneFuture::new(async move {
+            for over in over {
+                // A lane that has shut down has no sessions.
+                answered(over, "close targets that are no longer served").await;
+            }
+        }))
     }
 
     /// Has every lane discard the configuration it prepared.

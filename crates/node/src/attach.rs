@@ -4,7 +4,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex},
+    sync::Arc,
 };
 
 use engine::LaneHandle;
@@ -18,10 +18,10 @@ use volume::{
 use crate::{
     Failure,
     config::Config,
-    daemon::{Process, close, lock, units_config},
+    daemon::{Process, close, units_config},
     description::Attached,
     open::{self, Disk},
-    state::State,
+    unit_files::UnitFiles,
     view::{Seen, View},
 };
 
@@ -51,7 +51,7 @@ pub struct Attachment {
     units: Units,
     relative_port: u16,
     /// Holds the lock of the state directory until everything has been released.
-    state: Arc<Mutex<State>>,
+    unit_files: Arc<UnitFiles>,
 }
 
 impl Attachment {
@@ -68,7 +68,7 @@ impl Attachment {
         let mut graph = config.graph()?;
         let mut disks = Vec::new();
         match open(config, volume, process, &mut graph, &mut disks, lanes).await {
-            Ok((units, relative_port, state)) => Ok(Attachment {
+            Ok((units, relative_port, unit_files)) => Ok(Attachment {
                 volume: volume.to_owned(),
                 configuration: config.path().to_owned(),
                 state_directory: config.state_directory(),
@@ -76,7 +76,7 @@ impl Attachment {
                 disks,
                 units,
                 relative_port,
-                state,
+                unit_files,
             }),
             Err(failure) => {
                 // Before the disks are dropped, as in `stop`.
@@ -110,8 +110,6 @@ impl Attachment {
     /// A snapshot of the volume, whose front has it `attached`. No lane is asked.
     pub fn view(&self, attached: Attached) -> View {
         let tree = self.graph.view(&self.volume);
-        let disks = self.disks.iter();
-        let disks = disks.map(|disk| (disk.tree.name().to_owned(), disk.uuid));
         let seen = Seen {
             configuration: self.configuration.clone(),
             state: self.state_directory.clone(),
@@ -119,7 +117,7 @@ impl Attachment {
                 .map(|tree| (self.volume.clone(), tree))
                 .into_iter()
                 .collect(),
-            disks: disks.collect(),
+            disks: open::identities(&self.disks).collect(),
             targets: Vec::new(),
             attached: Some(attached),
             units: self.units.clone(),
@@ -161,7 +159,7 @@ impl Attachment {
             mut graph,
             disks,
             units,
-            state,
+            unit_files,
             ..
         } = self;
         for message in graph.look_at_paths() {
@@ -171,7 +169,7 @@ impl Attachment {
         let flushed = units.flush().await;
         // Before the disks are dropped: a volume that nobody holds any more would not be closed.
         close(&mut graph).await;
-        drop((units, disks, state));
+        drop((units, disks, unit_files));
         flushed
     }
 }
@@ -183,7 +181,7 @@ async fn open(
     graph: &mut Graph,
     disks: &mut Vec<Disk>,
     lanes: &[LaneHandle],
-) -> Result<(Units, u16, Arc<Mutex<State>>), Failure> {
+) -> Result<(Units, u16, Arc<UnitFiles>), Failure> {
     let served = [volume.to_owned()];
     let directory = config.state_directory();
     let site = config.site(&directory, &served);
@@ -199,8 +197,8 @@ async fn open(
     let mut state = open::prepare(&site, true).map_err(refused)?;
     let opened = open::open(&site, process, &mut state, graph, lanes).await;
     *disks = opened.map_err(refused)?;
-    let state = Arc::new(Mutex::new(state));
-    let relative_port = lock(&state).relative_port(PORT)?;
+    let relative_port = state.relative_port(PORT)?;
+    let unit_files = state.unit_files.clone();
     // If the volume lives on one lane, put its front there too: a request to another lane would wake both.
     let own: Vec<LaneHandle> = disks
         .iter()
@@ -208,7 +206,7 @@ async fn open(
         .cloned()
         .collect();
     let lanes = if own.is_empty() { lanes } else { &own };
-    let units = Units::open(units_config(config, &state, disks)?, lanes).await;
+    let units = Units::open(units_config(config, &unit_files, disks)?, lanes).await;
     let units = units.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
-    Ok((units, relative_port, state))
+    Ok((units, relative_port, unit_files))
 }

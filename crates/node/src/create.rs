@@ -39,7 +39,7 @@ pub async fn create_stripe(
         Ok(()) => graph.keep_made(),
         // Remove the children that are blank and new: the next attempt creates them again, and a missing child is not
         // papered over.
-        Err(_) => drop(graph.remove_made()),
+        Err(_) => drop(graph.remove_made().await),
     }
     created.map_err(|error| config.failed(&error))
 }

@@ -2,41 +2,33 @@
 //! end finishes accepted work, flushes, and releases its claims. It uses lanes and the engine's file
 //! system but knows nothing of the process: signals, descriptors and the terminal are up to the caller.
 
+mod apply;
+
 use std::{
-    collections::BTreeMap,
     net::SocketAddr,
     path::{Path, PathBuf},
-    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
-use engine::{
-    LaneFuture, LaneHandle, blocking, store,
-    task::{self, Either},
-    time,
-};
+use engine::{LaneFuture, LaneHandle, blocking};
 use front_iscsi::{Allow, LunSpec, Server, ServerConfig, TargetSpec};
 use unit::{DiskSpec, FlushError, Keep, OpenVolume, Units, UnitsConfig};
 use uuid::Uuid;
 use volume::{
     claim::{boot_id, name_of},
-    config::{ConfigError, Volumes},
+    config::ConfigError,
     graph::{Graph, Tree},
 };
 
 use crate::{
-    Error, Failure, Refusal,
+    Error, Failure,
     config::{Config, TargetTable},
-    difference::{Difference, Served},
+    difference::Served,
     open::{self, Disk},
-    record::Records,
     state::State,
+    unit_files::UnitFiles,
     view::{Onlooker, Seen, View},
 };
-
-/// How long volumes may still take to open when the change that needs them is given up: those that just take their time.
-const GIVE_UP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A daemon's process, as described to others that want a stripe it has claimed.
 #[derive(Clone, Debug)]
@@ -66,8 +58,10 @@ pub struct Daemon {
     disks: Vec<Disk>,
     units: Units,
     server: Server,
-    /// Holds the lock of the state directory until everything has been released.
+    /// Locked on helper threads only, which hold it for as long as they write files.
     state: Arc<Mutex<State>>,
+    /// Holds the lock of the state directory until everything has been released.
+    unit_files: Arc<UnitFiles>,
 }
 
 impl Daemon {
@@ -99,6 +93,7 @@ impl Daemon {
                 units,
                 server,
                 state,
+                unit_files,
             }) => Ok(Daemon {
                 served,
                 lanes: lanes.to_vec(),
@@ -107,6 +102,7 @@ impl Daemon {
                 units,
                 server,
                 state,
+                unit_files,
             }),
             Err(failure) => {
                 // Before the disks are dropped, as in `stop`.
@@ -150,13 +146,11 @@ impl Daemon {
     pub fn onlooker(&self) -> Onlooker {
         let names = self.config().volume_names();
         let trees = names.filter_map(|name| Some((name.clone(), self.graph.view(name)?)));
-        let disks = self.disks.iter();
-        let disks = disks.map(|disk| (disk.tree.name().to_owned(), disk.uuid));
         let seen = Seen {
             configuration: self.config().path().to_owned(),
             state: self.state_directory(),
             trees: trees.collect(),
-            disks: disks.collect(),
+            disks: open::identities(&self.disks).collect(),
             targets: self.server.targets().to_vec(),
             attached: None,
             units: self.units.clone(),
@@ -178,158 +172,6 @@ impl Daemon {
         has_grown
     }
 
-    /// Switches to `config`, which must have been [loaded to be served](Config::load_to_serve), and returns
-    /// the changes, one line each. Sessions that are not affected notice nothing. Returns after everything no
-    /// longer served has ended, been flushed and released. A dry run changes nothing. If `give_up` is ready while
-    /// volumes are being opened, for which it may wait long, nothing changes either. Drop it only when it is over:
-    /// half a change stays in the files.
-    ///
-    /// # Errors
-    /// Changes that are not possible while serving, or that failed; nothing has changed then.
-    pub async fn apply(
-        &mut self,
-        config: Config,
-        is_dry_run: bool,
-        give_up: impl Future<Output = ()>,
-    ) -> Result<Vec<String>, Failure> {
-        let next = Served::new(config)?;
-        let Difference { lines, mut refused } = Difference::between(&self.served, &next);
-        let (was_served, is_served) = (self.served.volumes(), next.volumes());
-        let gone: Vec<String> = was_served.difference(&is_served).cloned().collect();
-        // From now on: a sanitize takes hours, and its volume would be closed under it.
-        let no_sanitize = self.units.bar_sanitize(&gone);
-        if let Err(running) = &no_sanitize {
-            let wait = "is being sanitized: wait until the sanitize has finished";
-            let running = running.iter();
-            refused.extend(running.map(|name| format!("volume \"{name}\" {wait}")));
-        }
-        if !refused.is_empty() {
-            let path = next.config.path().display();
-            let refused = refused.iter().map(|refused| format!("{path}: {refused}"));
-            return Err(Failure::Wrong(refused.collect::<Vec<_>>().join("\n")));
-        }
-        if is_dry_run {
-            let portals = next.config.portals()?;
-            let tried = self.server.try_portals(portals).await;
-            tried.map_err(|error| next.config.not_started(&error))?;
-            return Ok(lines);
-        }
-        let records = aside(&self.state, |state| state.records.clone()).await?;
-        let before = self.graph.replace_volumes(next.config.volumes().clone());
-        let before = before.map_err(|error| next.config.wrong(&error))?;
-        self.graph.begin_trial();
-        let known = match self.change_to(&next, &records, give_up).await {
-            Ok(disks) => std::mem::replace(&mut self.disks, disks),
-            Err(failure) => {
-                self.go_back(before, records).await;
-                return Err(failure);
-            }
-        };
-        self.graph.keep_made();
-        self.units.remove(&gone).await;
-        for failed in self.graph.close_all_but(&next.open()).await {
-            tracing::warn!("{failed}");
-        }
-        // Not before: a volume that nobody holds any more would not have been closed.
-        drop(known);
-        self.served = next;
-        let served = self.identities();
-        // It is applied all the same: the names of closed volumes do no harm there.
-        let _ = aside(&self.state, |state| state.served = served).await;
-        Ok(lines)
-    }
-
-    /// The identities of the served disks, by the names of their volumes.
-    fn identities(&self) -> BTreeMap<String, Uuid> {
-        let disks = self.disks.iter();
-        disks
-            .map(|disk| (disk.tree.name().to_owned(), disk.uuid))
-            .collect()
-    }
-
-    /// Opens what is new in `next` and serves all of it. Volumes that are no longer served stay open.
-    async fn change_to(
-        &mut self,
-        next: &Served,
-        records: &Records,
-        give_up: impl Future<Output = ()>,
-    ) -> Result<Vec<Disk>, Failure> {
-        let config = &next.config;
-        let served: Vec<String> = next.volumes().into_iter().collect();
-        let directory = config.state_directory();
-        let site = config.site(&directory, &served);
-        let refused = |refusal| config.refused(refusal);
-        let known = self.identities();
-        let opening = open::open_all(&site, records, &mut self.graph, &self.lanes);
-        let opened = unless(opening, give_up).await.ok_or_else(|| {
-            let message = "the daemon is stopping, and nothing has changed";
-            Failure::Failed(message.to_owned())
-        })?;
-        let opened = opened.map_err(refused)?;
-        for disk in &opened.disks {
-            let name = disk.tree.name();
-            if known.get(name).is_some_and(|uuid| *uuid != disk.uuid) {
-                let message =
-                    format!("volume \"{name}\" would become another disk: restart to apply this");
-                return Err(Failure::Failed(message));
-            }
-        }
-        let site = site.to_send();
-        let kept = aside(&self.state, move |state| {
-            let disks = state.keep_opened(&site.site(), opened)?;
-            let is_new = |disk: &&Disk| !known.contains_key(disk.tree.name());
-            let new = disks.iter().filter(is_new);
-            let new = new.map(|disk| disk_spec(disk, state));
-            let new = new.collect::<Result<Vec<_>, _>>()?;
-            // Volumes no longer served keep their identity until they are closed.
-            state.served.extend(known);
-            Ok::<_, Refusal>((disks, new))
-        });
-        let (disks, new) = kept.await?.map_err(refused)?;
-        let server_config = server_config(next, &self.state).await?;
-        let added = self.units.add(&new).await;
-        added.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
-        if let Err(error) = self.server.change(server_config).await {
-            let added: Vec<String> = new.into_iter().map(|spec| spec.name).collect();
-            self.units.remove(&added).await;
-            return Err(config.not_started(&error));
-        }
-        Ok(disks)
-    }
-
-    /// Undoes a failed change. Files that it created are removed, with their records. A file that existed
-    /// before keeps its new identity, because it carries the mark.
-    async fn go_back(&mut self, volumes: Volumes, records: Records) {
-        for failed in self.graph.close_all_but(&self.served.open()).await {
-            tracing::warn!("{failed}");
-        }
-        let removed = self.graph.remove_made().into_iter();
-        let removed: Vec<PathBuf> = removed
-            .map(|path| store::resolve(&path).unwrap_or(path))
-            .collect();
-        if self.graph.replace_volumes(volumes).is_err() {
-            tracing::error!(
-                "the previous volumes could not be restored after a failed change: restart \
-                 the daemon"
-            );
-        }
-        let names: Vec<String> = self.served.volumes().into_iter().collect();
-        let directory = self.state_directory();
-        let site = self.config().site(&directory, &names).to_send();
-        let served = self.identities();
-        let back = aside(&self.state, move |state| {
-            state.served = served;
-            state.take_back(records, &removed);
-            state.serves(&site.site())
-        });
-        if let Err(error) = back.await.and_then(|served| served) {
-            tracing::warn!(
-                %error,
-                "the state directory still names the configuration of the failed change"
-            );
-        }
-    }
-
     /// Stops accepting connections and commands, answers what was accepted, flushes the volumes and
     /// releases their claims.
     ///
@@ -342,7 +184,7 @@ impl Daemon {
             disks,
             units,
             server,
-            state,
+            unit_files,
             ..
         } = self;
         server.stop().await;
@@ -350,7 +192,7 @@ impl Daemon {
         let flushed = units.flush().await;
         // Before the disks are dropped: a volume that nobody holds any more would not be closed.
         close(&mut graph).await;
-        drop((units, disks, state));
+        drop((units, disks, unit_files));
         flushed
     }
 
@@ -417,6 +259,7 @@ struct Serving {
     units: Units,
     server: Server,
     state: Arc<Mutex<State>>,
+    unit_files: Arc<UnitFiles>,
 }
 
 async fn serve(
@@ -435,9 +278,10 @@ async fn serve(
     let mut state = open::prepare(&site, with_parents).map_err(refused)?;
     let opened = open::open(&site, process, &mut state, graph, lanes).await;
     *disks = opened.map_err(refused)?;
+    let unit_files = state.unit_files.clone();
     let state = Arc::new(Mutex::new(state));
     let server_config = server_config(served, &state).await?;
-    let units = Units::open(units_config(config, &state, disks)?, lanes).await;
+    let units = Units::open(units_config(config, &unit_files, disks)?, lanes).await;
     let units = units.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
     let server = Server::start(server_config, &units).await;
     let server = server.map_err(|error| config.not_started(&error))?;
@@ -445,23 +289,8 @@ async fn serve(
         units,
         server,
         state,
+        unit_files,
     })
-}
-
-/// The outcome of `opening`, unless `give_up` is ready first; then `None`, and what was about to open has had a moment
-/// to do so: it is closed in order then.
-async fn unless<T>(
-    opening: impl Future<Output = T>,
-    give_up: impl Future<Output = ()>,
-) -> Option<T> {
-    let mut opening = pin!(opening);
-    match task::either(opening.as_mut(), give_up).await {
-        Either::One(opened) => Some(opened),
-        Either::Other(()) => {
-            let _ = time::timeout(GIVE_UP_PATIENCE, opening).await;
-            None
-        }
-    }
 }
 
 /// Runs `work` on the state where it holds up no lane: it reads and writes files, or waits for others that do.
@@ -486,25 +315,22 @@ pub(crate) async fn close(graph: &mut Graph) {
 /// The served disks with their stored state.
 pub(crate) fn units_config(
     config: &Config,
-    state: &Arc<Mutex<State>>,
+    unit_files: &Arc<UnitFiles>,
     disks: &[Disk],
 ) -> Result<UnitsConfig, Failure> {
-    let mut specs = Vec::new();
-    for disk in disks {
-        specs.push(disk_spec(disk, &lock(state))?);
-    }
+    let specs = disks.iter().map(|disk| disk_spec(disk, unit_files));
     Ok(UnitsConfig {
-        disks: specs,
-        keep: Some(keep(state.clone())),
+        disks: specs.collect::<Result<_, _>>()?,
+        keep: Some(keep(unit_files.clone())),
         limits: config.unit_limits().map_err(|error| config.wrong(&error))?,
     })
 }
 
 /// A disk with its stored state.
-fn disk_spec(disk: &Disk, state: &State) -> Result<DiskSpec, Error> {
+fn disk_spec(disk: &Disk, unit_files: &UnitFiles) -> Result<DiskSpec, Error> {
     let name = disk.tree.name().to_owned();
     Ok(DiskSpec {
-        kept: state.kept_of(&disk.uuid, &name)?,
+        kept: unit_files.kept_of(&disk.uuid, &name)?,
         name,
         uuid: *disk.uuid.as_bytes(),
         open: open_on_lane(&disk.tree),
@@ -567,17 +393,66 @@ fn open_on_lane(tree: &Tree) -> OpenVolume {
 }
 
 /// Stores the state of logical units in the state directory, off the lanes because of its fsyncs.
-fn keep(state: Arc<Mutex<State>>) -> Keep {
+fn keep(units: Arc<UnitFiles>) -> Keep {
     Arc::new(move |volume, text| {
-        let (state, volume) = (state.clone(), volume.to_owned());
+        let (units, volume) = (units.clone(), volume.to_owned());
         LaneFuture::new(async move {
-            let kept = aside(&state, move |state| state.keep(&volume, text.as_deref())).await;
-            let kept = kept.and_then(|kept| kept);
-            kept.map_err(|error| error.to_string())
+            let keep = move || {
+                let kept = units.keep(&volume, text.as_deref());
+                kept.map_err(|error| error.to_string())
+            };
+            let kept = blocking::run(blocking::Kind::Files, keep).await;
+            kept.unwrap_or_else(|error| Err(error.to_string()))
         })
     })
 }
 
-pub(crate) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, fs, process, sync::mpsc};
+
+    use engine::{Lane, LaneConfig, spawn, time};
+
+    use super::*;
+
+    #[test]
+    fn reservations_are_stored_while_other_work_on_the_state_directory_takes_its_time() {
+        const LIMIT: time::Duration = time::Duration::from_secs(120);
+        let directory = env::temp_dir().join(format!("sanstone-daemon-{}", process::id()));
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        lane.block_on(async {
+            let state = State::open(&directory, false).expect("a state directory");
+            let unit_files = state.unit_files.clone();
+            let served = ("db".to_owned(), Uuid::from_u128(1));
+            unit_files.served().extend([served]);
+            let state = Arc::new(Mutex::new(state));
+            let (begun, has_begun) = mpsc::channel();
+            let (end, may_end) = mpsc::channel::<()>();
+            let working = spawn({
+                let state = state.clone();
+                async move {
+                    let work = move |_: &mut State| {
+                        begun.send(()).expect("the test waits");
+                        may_end.recv()
+                    };
+                    aside(&state, work).await
+                }
+            });
+            while has_begun.try_recv().is_err() {
+                time::sleep(time::Duration::from_millis(1)).await;
+            }
+            let keeping = keep(unit_files)("db", Some("registration 1\n".to_owned()));
+            let kept = time::timeout(LIMIT, keeping).await;
+            kept.expect("it does not wait").expect("room");
+            end.send(()).expect("it waits");
+            working.await.expect("a thread").expect("it may end");
+            let kept = lock(&state).kept("db").expect("readable");
+            assert_eq!(kept.as_deref(), Some("registration 1\n"));
+        });
+        fs::remove_dir_all(&directory).expect("it is there");
+    }
 }

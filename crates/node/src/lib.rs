@@ -20,6 +20,7 @@ mod open;
 mod record;
 mod state;
 mod survey;
+mod unit_files;
 mod view;
 
 use std::path::{Path, PathBuf};

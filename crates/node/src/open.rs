@@ -35,6 +35,12 @@ pub struct Disk {
     pub uuid: Uuid,
 }
 
+/// The identities of `disks`, by the names of their volumes.
+pub(crate) fn identities(disks: &[Disk]) -> impl Iterator<Item = (String, Uuid)> + '_ {
+    let disks = disks.iter();
+    disks.map(|disk| (disk.tree.name().to_owned(), disk.uuid))
+}
+
 /// The disks that are there, and their identities as far as they can be told without opening them.
 struct Survey {
     all: Vec<Asked>,
@@ -245,7 +251,7 @@ pub(crate) async fn open_all(
 }
 
 impl State {
-    /// Records the disks that `site` serves, and marks their files.
+    /// Records the disks that `site` serves, and marks their files. Those served before keep their identities as well.
     ///
     /// # Errors
     /// If that fails. Then only those disks are recorded in addition that have been marked.
@@ -272,9 +278,7 @@ impl State {
             return Err(error.into());
         }
         self.serves(site)?;
-        let served = disks.iter();
-        let served = served.map(|disk| (disk.tree.name().to_owned(), disk.uuid));
-        self.served = served.collect();
+        self.unit_files.served().extend(identities(&disks));
         for note in &notes {
             match note.level {
                 Level::Info => tracing::info!("{}", note.text),

@@ -1,11 +1,12 @@
 //! The state directory of a running daemon: the disks it has served ([`crate::record`]), the
-//! persistent state of their logical units (reservations, mode pages), and the numbers of target
+//! persistent state of their logical units ([`crate::unit_files`]), and the numbers of target
 //! ports. Small versioned files, replaced atomically, in a directory that is locked while in use.
 
 use std::{
     collections::BTreeMap,
     io,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use engine::{
@@ -19,14 +20,13 @@ use crate::{
     Error, Site,
     open::new_identity,
     record::{Records, read_versioned, write_toml},
+    unit_files::UnitFiles,
 };
 
 const PORTS_VERSION: u32 = 1;
 const OWNER_VERSION: u32 = 1;
 const PORTS_FILE: &str = "ports.toml";
 const OWNER_FILE: &str = "owner.toml";
-/// First line of a logical unit's file, with the version.
-const UNIT_HEADER: &str = "sanstone unit 1\n";
 
 /// The state directory of a running daemon.
 #[derive(Debug)]
@@ -34,9 +34,7 @@ pub struct State {
     directory: PathBuf,
     pub(crate) records: Records,
     ports: Ports,
-    /// The identities of the served disks, by volume name.
-    pub(crate) served: BTreeMap<String, Uuid>,
-    _lock: SharedFile,
+    pub(crate) unit_files: Arc<UnitFiles>,
 }
 
 /// Relative target port identifiers by port name.
@@ -143,8 +141,7 @@ impl State {
             directory: directory.to_owned(),
             records: Records::read(directory)?,
             ports,
-            served: BTreeMap::new(),
-            _lock: lock,
+            unit_files: Arc::new(UnitFiles::new(directory.to_owned(), lock)),
         })
     }
 
@@ -215,29 +212,8 @@ impl State {
     /// # Errors
     /// If it cannot be read.
     pub fn kept(&self, name: &str) -> Result<Option<String>, Error> {
-        match self.served.get(name) {
-            Some(uuid) => self.kept_of(uuid, name),
-            None => Ok(None),
-        }
-    }
-
-    /// As [`State::kept`], for the disk `uuid`, whose volume is called `name`.
-    pub(crate) fn kept_of(&self, uuid: &Uuid, name: &str) -> Result<Option<String>, Error> {
-        let file = self.unit_file(uuid);
-        let bytes = match store::read(&file) {
-            Ok(bytes) => bytes,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Error::io(format!("reading {}", file.display()))(error)),
-        };
-        let text = String::from_utf8(bytes).ok();
-        let text = text.and_then(|text| text.strip_prefix(UNIT_HEADER).map(str::to_owned));
-        text.map(Some).ok_or_else(|| {
-            Error::Refused(format!(
-                "{} is damaged or from a newer sanstone; restore it from a copy, or remove it and \
-                 with it the reservations and saved mode pages of volume {name}",
-                file.display()
-            ))
-        })
+        let uuid = self.unit_files.served().get(name).copied();
+        uuid.map_or(Ok(None), |uuid| self.unit_files.kept_of(&uuid, name))
     }
 
     /// Stores the state of the logical unit of the volume called `name`: reservations with APTPL
@@ -246,16 +222,7 @@ impl State {
     /// # Errors
     /// If it cannot be written.
     pub fn keep(&self, name: &str, text: Option<&str>) -> Result<(), Error> {
-        let uuid = self.served.get(name);
-        let uuid = uuid.ok_or_else(|| Error::Refused(format!("volume {name} has no identity")))?;
-        let file = self.unit_file(uuid);
-        let text = format!("{UNIT_HEADER}{}", text.unwrap_or_default());
-        store::replace(&file, text.as_bytes())
-            .map_err(Error::io(format!("writing {}", file.display())))
-    }
-
-    fn unit_file(&self, uuid: &Uuid) -> PathBuf {
-        self.directory.join(format!("unit-{uuid}"))
+        self.unit_files.keep(name, text)
     }
 }
 
@@ -277,10 +244,11 @@ mod tests {
         on_a_machine(|directory| {
             State::open(directory, false).expect_err("what leads there is not made");
             for kept in [None, Some("registration 1\n"), Some("")] {
-                let mut state = State::open(directory, true).expect("a state directory");
+                let state = State::open(directory, true).expect("a state directory");
                 let error = State::open(directory, true).expect_err("it is in use");
                 assert!(error.to_string().contains("another daemon"), "{error}");
-                state.served.insert("db".to_owned(), Uuid::from_u128(1));
+                let served = ("db".to_owned(), Uuid::from_u128(1));
+                state.unit_files.served().extend([served]);
                 assert_eq!(state.kept("db").expect("readable").as_deref(), kept);
                 let next = kept.is_none().then_some("registration 1\n");
                 state.keep("db", next).expect("room");

@@ -148,9 +148,9 @@ async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
     }
 }
 
-/// Runs `work`, which may wait for a disk for a long time; returns its output, and whether the daemon was told to stop
-/// meanwhile: `work` is then told by `stop`, and either gives up or ends soon. Views are answered from `onlooker`. Other
-/// requests (few admin clients, and signals) are queued in `later`.
+/// Runs `work`, which may wait for a disk for a long time. Returns its output, and whether the daemon is to stop: when
+/// that request comes, `stop` passes it on, so that `work` ends soon. Meanwhile, this answers views from `onlooker`, and
+/// queues other requests in `later`: signals, and those of the few admin clients.
 async fn attend_others<T>(
     mut work: Pin<&mut impl Future<Output = T>>,
     stop: OneshotSender<()>,
@@ -164,7 +164,9 @@ async fn attend_others<T>(
             Either::One(done) => return (done, stop.is_none()),
             Either::Other(Some(Wanted::Told(Told::Stop))) => {
                 if let Some(stop) = stop.take() {
-                    tracing::info!("stopping once the apply in progress has ended");
+                    tracing::info!(
+                        "stopping once the apply in progress has ended; a second SIGTERM or SIGINT ends at once"
+                    );
                     stop.send(());
                 }
             }
@@ -172,7 +174,7 @@ async fn attend_others<T>(
                 let _ = answer.send(onlooker.view().await);
             }
             Either::Other(Some(other)) => later.push_back(other),
-            // Nobody is left to tell us to stop.
+            // Nobody is left who could make requests, such as the one to stop.
             Either::Other(None) => {
                 drop(stop);
                 return (work.await, true);

@@ -30,7 +30,8 @@ pub(crate) struct State {
     pub(crate) names: BTreeMap<NexusId, NexusName>,
     /// Names of nexuses that received the power-on report, logged in or not; the most recent is last.
     power_on_heard: VecDeque<NexusName>,
-    /// Names of nexuses whose last session knew another disk under this unit's LUN; the most recent is last.
+    /// Names of nexuses that knew another disk under this unit's LUN and have not received the report of it; the most
+    /// recent is last.
     misled: VecDeque<NexusName>,
     /// Relative identifiers of the target ports that lead to the unit.
     pub(crate) ports: BTreeSet<u16>,
@@ -184,7 +185,7 @@ impl State {
 
     /// Records that a nexus, by its name, has known another disk under this unit's LUN.
     pub(crate) fn mislead(&mut self, name: NexusName) {
-        if self.misled.contains(&name) {
+        if self.is_misled(&name) {
             return;
         }
         if self.misled.len() >= State::MISLED_MAX {
@@ -193,10 +194,16 @@ impl State {
         self.misled.push_back(name);
     }
 
-    /// Whether a nexus has known another disk here; only the first call says so.
-    pub(crate) fn take_misled(&mut self, name: &NexusName) -> bool {
-        let known = self.misled.iter().position(|misled| misled == name);
-        known.and_then(|at| self.misled.remove(at)).is_some()
+    /// Whether a nexus, by its name, has known another disk here, and has not received the report of it.
+    pub(crate) fn is_misled(&self, name: &NexusName) -> bool {
+        self.misled.contains(name)
+    }
+
+    /// Records that a nexus has received the report that it knew another disk.
+    pub(crate) fn replacement_heard(&mut self, nexus: NexusId) {
+        if let Some(name) = self.names.get(&nexus) {
+            self.misled.retain(|misled| misled != name);
+        }
     }
 
     /// The logged-in nexuses whose names are `wanted`.

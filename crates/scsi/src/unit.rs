@@ -176,28 +176,32 @@ impl LogicalUnit {
 
     /// Announces a nexus by name before its first command, so that it finds its persistent registrations:
     /// `initiator_port` is `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4). A name that has already
-    /// [received the power-on report](LogicalUnit::power_on_heard) gets a nexus loss instead of another power-on,
+    /// [received the power-on report](LogicalUnit::heard) gets a nexus loss instead of another power-on,
     /// since nothing that it had cached here is gone. One that [knew another disk](LogicalUnit::has_replaced) is told
-    /// that the inquiry data and the LUNs have changed. Returns whether it had received the power-on report.
-    pub fn establish(&self, nexus: NexusId, initiator_port: &str) -> bool {
+    /// that the inquiry data and the LUNs have changed.
+    ///
+    /// Returns the reports that its port gets again in its next session unless it [hears](LogicalUnit::heard) them now.
+    pub fn establish(&self, nexus: NexusId, initiator_port: &str) -> Vec<Attention> {
         let name = self.nexus_name(initiator_port);
         self.shared.change(|state| {
-            let has_heard = state.has_heard_power_on(&name);
-            if has_heard {
-                state.attentions.know_again(nexus);
+            let mut unheard = Vec::new();
+            match state.has_heard_power_on(&name) {
+                true => state.attentions.know_again(nexus),
+                false => unheard.push(Attention::PowerOnOrReset),
             }
-            if state.take_misled(&name) && state.attentions.know(nexus).is_ok() {
+            if state.is_misled(&name) && state.attentions.know(nexus).is_ok() {
                 for changed in [Attention::InquiryChanged, Attention::ReportedLunsChanged] {
                     state.attentions.post_to(changed, nexus);
                 }
+                unheard.push(Attention::InquiryChanged);
             }
             state.names.insert(nexus, name);
-            has_heard
+            unheard
         })
     }
 
-    /// Records that initiator port `initiator_port` has known another disk under this unit's LUN: it is told when it is
-    /// next [established](LogicalUnit::establish).
+    /// Records that initiator port `initiator_port` has known another disk under this unit's LUN: it is told whenever it
+    /// is [established](LogicalUnit::establish), until it has heard of it.
     pub fn has_replaced(&self, initiator_port: &str) {
         let name = self.nexus_name(initiator_port);
         self.shared.look().mislead(name);
@@ -210,10 +214,15 @@ impl LogicalUnit {
         }
     }
 
-    /// Records that a nexus has *received* the power-on unit attention. Its port is not told again until the unit's
-    /// next power-on.
-    pub fn power_on_heard(&self, nexus: NexusId) {
-        self.shared.look().power_on_heard(nexus);
+    /// Records that a nexus has *received* a unit attention that [`LogicalUnit::establish`] returned. Its port is not
+    /// told again: of the power-on until the next one, of the changed inquiry data until the LUN is another disk again.
+    pub fn heard(&self, nexus: NexusId, attention: Attention) {
+        let mut state = self.shared.look();
+        match attention {
+            Attention::PowerOnOrReset => state.power_on_heard(nexus),
+            Attention::InquiryChanged => state.replacement_heard(nexus),
+            _ => {}
+        }
     }
 
     /// Forgets a nexus that ended. Transports must call this, or the nexus table fills up and commands of new nexuses

@@ -100,7 +100,7 @@ async fn open_more(
 
 impl LaneUnits {
     /// Makes a nexus reach `luns` from now on. At new LUNs it is established as initiator port `port`, and
-    /// `is_new` is called with each LUN whose power-on unit attention it has yet to receive. Commands at
+    /// `unheard` is called with each of the unit attentions there that it must receive. Commands at
     /// removed LUNs are answered with TASK ABORTED once their I/O has ended; the future completes when all
     /// that is done. At the other LUNs the nexus gets a unit attention that the LUNs have changed.
     pub fn show(
@@ -108,7 +108,7 @@ impl LaneUnits {
         nexus: &Rc<Nexus>,
         luns: &Rc<Luns>,
         port: &str,
-        is_new: &mut dyn FnMut(u32),
+        unheard: &mut dyn FnMut(u32, Attention),
     ) -> impl Future<Output = ()> + use<> {
         let before = nexus.luns();
         let is_in = |luns: &Luns, lun: u32, unit: &Rc<_>| {
@@ -137,8 +137,10 @@ impl LaneUnits {
             gone.push((unit.clone(), told));
         }
         for (&lun, unit) in &**luns {
-            if !is_in(&before, lun, unit) && !unit.logical.borrow().establish(nexus.id, port) {
-                is_new(lun);
+            if !is_in(&before, lun, unit) {
+                let told = unit.logical.borrow().establish(nexus.id, port);
+                told.into_iter()
+                    .for_each(|attention| unheard(lun, attention));
             }
         }
         let nexus = nexus.clone();

@@ -183,10 +183,10 @@ impl Nexus {
         self.luns.replace(luns);
     }
 
-    /// Records that it has received the power-on unit attention at `lun`.
-    pub fn power_on_heard(&self, lun: u32) {
+    /// Records that it has [received](scsi::LogicalUnit::heard) a unit attention at `lun`.
+    pub fn heard(&self, lun: u32, attention: Attention) {
         if let Some(unit) = self.unit(lun) {
-            unit.logical.borrow().power_on_heard(self.id);
+            unit.logical.borrow().heard(self.id, attention);
         }
     }
 

@@ -159,6 +159,21 @@ fn start(host: &Host, lanes: usize) -> Sender<Ask> {
     asks
 }
 
+/// Creates the stripe of the configuration that is the volume `name`.
+async fn create_stripe(server: &Host, name: &'static str) {
+    let home = server.lane(0);
+    let created = server.spawn(async move {
+        let config = Config::load(Path::new(CONFIG))?;
+        let new = NewStripe {
+            uuid: Uuid::from_u128(7),
+            created_unix_s: 0,
+            force: false,
+        };
+        node::create_stripe(&config, &process(), name, &home, &new).await
+    });
+    created.await.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
 async fn ask<T>(asks: &Sender<Ask>, make: impl FnOnce(OneshotSender<T>) -> Ask) -> T {
     let (sender, answer) = oneshot();
     assert!(asks.send(make(sender)).is_ok(), "the daemon listens");
@@ -352,17 +367,7 @@ fn apply_with_a_stalled_disk(seed: u64) {
     };
     server.put_file(CONFIG, text("\"kept\"").as_bytes());
     world.block_on(&client, async {
-        let home = server.lane(0);
-        let created = server.spawn(async move {
-            let config = Config::load(Path::new(CONFIG))?;
-            let new = NewStripe {
-                uuid: Uuid::from_u128(7),
-                created_unix_s: 0,
-                force: false,
-            };
-            node::create_stripe(&config, &process(), "wide", &home, &new).await
-        });
-        created.await.unwrap_or_else(|failure| panic!("{failure}"));
+        create_stripe(&server, "wide").await;
         let asks = start(&server, 1);
         // It serves when it answers.
         described(&asks).await;

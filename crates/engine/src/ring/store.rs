@@ -1,4 +1,4 @@
-//! The verbs of [`crate::store`] on the real system: directories, whole files and marks.
+//! The verbs of [`crate::store`] and [`crate::fs`] on the real system: files to open, directories, whole files and marks.
 
 use std::{
     ffi::CString,
@@ -14,9 +14,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use super::files;
 use crate::{
     extent,
-    reactor::{Kind, Look, Store, TAIL_BYTES_MAX},
+    handle::{Handle, Keeper},
+    reactor::{Kind, Look, OpenOptions, Opened, Store, TAIL_BYTES_MAX},
 };
 
 /// The extended attribute that holds the mark.
@@ -29,6 +31,29 @@ const READ_BYTES_MAX: u64 = 64 << 20;
 pub(crate) struct System;
 
 impl Store for System {
+    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened> {
+        files::open(path, options)
+    }
+
+    fn reopen(&self, file: &Handle, options: &OpenOptions) -> io::Result<Opened> {
+        files::reopen(file.raw, options)
+    }
+
+    fn is_at(&self, file: &Handle, path: &Path) -> bool {
+        matches!((files::identity_of(file), files::identity_at(path)), (Ok(a), Ok(b)) if a == b)
+    }
+
+    fn len_bytes(&self, file: &Handle) -> io::Result<u64> {
+        match &file.keeper {
+            Keeper::Fd(fd) => files::length(&fs::File::from(fd.try_clone()?)),
+            Keeper::Simulated(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        fs::remove_file(path)
+    }
+
     fn look(&self, path: &Path) -> io::Result<Look> {
         let found = fs::metadata(path)?;
         let kind = found.file_type();

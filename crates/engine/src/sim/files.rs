@@ -185,7 +185,11 @@ impl State {
             latency *= 50;
         }
         latency += moved as u64 / 4; // 4 GB/s
-        self.after(Duration::from_nanos(latency), Event::Disk(key, event));
+        let mut after = Duration::from_nanos(latency);
+        if matches!(event, DiskEvent::Sync(_)) {
+            after += self.hosts[flight.host.0].disk.stall;
+        }
+        self.after(after, Event::Disk(key, event));
     }
 
     /// The run of allocated or unallocated pages around byte `at` of an open file.

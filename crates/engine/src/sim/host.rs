@@ -186,8 +186,8 @@ impl Host {
         }
     }
 
-    /// From now on each read and sync of its disk through [`crate::store`] takes `d`. A lane that reads or syncs without
-    /// [`crate::blocking`] is blocked that long.
+    /// From now on each sync of an open file takes `d` more, and a lane that opens, removes, reads or syncs a file
+    /// without [`crate::blocking`] is blocked that long.
     pub fn stall_disk(&self, d: Duration) {
         let mut state = self.world.state.borrow_mut();
         state.host(self.id).disk.stall = d;

@@ -18,7 +18,7 @@ use crate::{
     handle::Handle,
     instant::Instant,
     op::Op,
-    reactor::{Completion, ConnectOptions, OpId, OpenOptions, Opened, Reactor, Store, Wait},
+    reactor::{Completion, ConnectOptions, OpId, Reactor, Store, Wait},
 };
 
 pub(super) struct SimReactor {
@@ -68,26 +68,6 @@ impl Reactor for SimReactor {
 
     fn extent(&self, file: &Handle, at: u64) -> extent::Answer {
         extent::Answer::Now(self.state.borrow().extent(file.raw, at))
-    }
-
-    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened> {
-        self.state.borrow_mut().open(self.host, path, options)
-    }
-
-    fn reopen(&self, file: &Handle, options: &OpenOptions) -> io::Result<Opened> {
-        self.state.borrow_mut().reopen(file.raw, options)
-    }
-
-    fn is_at(&self, file: &Handle, path: &Path) -> bool {
-        self.state.borrow().is_at(file.raw, path)
-    }
-
-    fn len_bytes(&self, file: &Handle) -> io::Result<u64> {
-        self.state.borrow().len_bytes(file.raw)
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        self.remove_name(path)
     }
 
     fn store(&self) -> &dyn Store {

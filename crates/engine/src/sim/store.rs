@@ -1,6 +1,6 @@
-//! The verbs of [`crate::store`] on a simulated machine's disk: directories, whole files and marks.
-//! Changes are durable after a sync; before that the seed decides what survives. They take no time, unless the disk
-//! stalls: then a lane that reads or syncs it is blocked.
+//! The verbs of [`crate::store`] and [`crate::fs`] on a simulated machine's disk: files to open, directories, whole files
+//! and marks. Changes are durable after a sync; before that the seed decides what survives. They take no time, unless
+//! the disk stalls: then a lane that opens, reads or syncs a file is blocked.
 
 use std::{
     io,
@@ -16,7 +16,8 @@ use super::{
 };
 use crate::{
     blocking,
-    reactor::{Kind, Look, Store, TAIL_BYTES_MAX},
+    handle::Handle,
+    reactor::{Kind, Look, OpenOptions, Opened, Store, TAIL_BYTES_MAX},
 };
 
 impl SimReactor {
@@ -28,7 +29,7 @@ impl SimReactor {
         f(disk)
     }
 
-    /// The caller reads what is on the disk, or syncs it, which a lane must not wait for.
+    /// The caller asks the disk for something that a lane must not wait for.
     fn waits_for_disk(&self) {
         let mut state = self.state.borrow_mut();
         let until = state.now + state.host(self.host).disk.stall;
@@ -36,8 +37,30 @@ impl SimReactor {
             self.held_until.set(self.held_until.get().max(until));
         }
     }
+}
 
-    pub(super) fn remove_name(&self, path: &Path) -> io::Result<()> {
+impl Store for SimReactor {
+    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened> {
+        self.waits_for_disk();
+        self.state.borrow_mut().open(self.host, path, options)
+    }
+
+    fn reopen(&self, file: &Handle, options: &OpenOptions) -> io::Result<Opened> {
+        self.waits_for_disk();
+        self.state.borrow_mut().reopen(file.raw, options)
+    }
+
+    fn is_at(&self, file: &Handle, path: &Path) -> bool {
+        self.waits_for_disk();
+        self.state.borrow().is_at(file.raw, path)
+    }
+
+    fn len_bytes(&self, file: &Handle) -> io::Result<u64> {
+        self.state.borrow().len_bytes(file.raw)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        self.waits_for_disk();
         self.disk(|disk| {
             disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
             disk.take_step()?;
@@ -45,9 +68,7 @@ impl SimReactor {
             Ok(())
         })
     }
-}
 
-impl Store for SimReactor {
     fn look(&self, path: &Path) -> io::Result<Look> {
         self.disk(|disk| match disk.names.file(path) {
             Some(file) => Ok(Look {

@@ -42,7 +42,7 @@ fn a_port_that_was_met_hears_of_its_loss_and_the_others_of_the_power_on() {
         let asc = fixture::sense(unit.begin(nexus, &TEST_UNIT_READY)).asc;
         assert_eq!(unit.begin(nexus, &TEST_UNIT_READY), good());
         if meet {
-            unit.power_on_heard(nexus);
+            unit.heard(nexus, Attention::PowerOnOrReset);
         }
         unit.forget(nexus);
         asc
@@ -56,17 +56,20 @@ fn a_port_that_was_met_hears_of_its_loss_and_the_others_of_the_power_on() {
 
 #[test]
 fn those_who_were_met_are_remembered_within_a_bound() {
+    let power_on = [Attention::PowerOnOrReset];
     let mut unit = new_unit();
     for number in 0..5000 {
         let nexus = NexusId(number);
         let port = format!("iqn.2026-11.test:{number},i,0x0");
-        assert!(!unit.establish(nexus, &port));
+        assert_eq!(unit.establish(nexus, &port), power_on);
         unit.begin(nexus, &TEST_UNIT_READY);
-        unit.power_on_heard(nexus);
+        unit.heard(nexus, Attention::PowerOnOrReset);
         unit.forget(nexus);
     }
-    assert!(!unit.establish(NexusId(6000), "iqn.2026-11.test:0,i,0x0"));
-    assert!(unit.establish(NexusId(6001), "iqn.2026-11.test:4999,i,0x0"));
+    let forgotten = unit.establish(NexusId(6000), "iqn.2026-11.test:0,i,0x0");
+    assert_eq!(forgotten, power_on);
+    let remembered = unit.establish(NexusId(6001), "iqn.2026-11.test:4999,i,0x0");
+    assert_eq!(remembered, []);
 }
 
 #[test]
@@ -108,7 +111,7 @@ fn report_luns_is_how_a_changed_list_is_learnt() {
 }
 
 #[test]
-fn a_port_that_knew_another_disk_is_told_at_its_next_session_only() {
+fn a_port_that_knew_another_disk_is_told_in_each_session_until_it_has_heard_of_it() {
     let mut unit = new_unit();
     unit.has_replaced("iqn.2026-11.test:A,i,0x00");
     let told = |unit: &mut LogicalUnit, number, port: &str| {
@@ -124,8 +127,16 @@ fn a_port_that_knew_another_disk_is_told_at_its_next_session_only() {
         Attention::InquiryChanged,
         Attention::ReportedLunsChanged,
     ];
-    assert_eq!(told(&mut unit, 2, "iqn.2026-11.test:a,i,0x00"), changed);
-    assert_eq!(told(&mut unit, 3, "iqn.2026-11.test:a,i,0x00"), [power_on]);
+    for number in [2, 3] {
+        assert_eq!(
+            told(&mut unit, number, "iqn.2026-11.test:a,i,0x00"),
+            changed
+        );
+        unit.forget(NexusId(number));
+    }
+    assert_eq!(told(&mut unit, 4, "iqn.2026-11.test:a,i,0x00"), changed);
+    unit.heard(NexusId(4), Attention::InquiryChanged);
+    assert_eq!(told(&mut unit, 5, "iqn.2026-11.test:a,i,0x00"), [power_on]);
 }
 
 #[test]

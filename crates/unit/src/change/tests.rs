@@ -10,16 +10,25 @@ use crate::{
     testing::{enter, luns, show, stick, stuck, unstick, with_units, within},
 };
 
-/// Writes at LUN 0.
-fn write(units: &Rc<LaneUnits>, nexus: &Rc<Nexus>) -> JoinHandle<Result<(), BlockError>> {
-    let (units, nexus) = (units.clone(), nexus.clone());
-    let data = Payload::zeroes(512);
-    spawn(async move { units.write(&nexus, (CommandId(1), 0), 0, data, false).await })
+/// A nexus that has the disk `one` at LUN 0, where a write of it waits until [`unstick`].
+async fn enter_and_write(
+    units: &Rc<LaneUnits>,
+    one: &Rc<Unit>,
+) -> (Rc<Nexus>, JoinHandle<Result<(), BlockError>>) {
+    let nexus = enter(units, &[(0, one)]);
+    stick("one");
+    let writing = spawn({
+        let (units, nexus) = (units.clone(), nexus.clone());
+        let data = Payload::zeroes(512);
+        async move { units.write(&nexus, (CommandId(1), 0), 0, data, false).await }
+    });
+    stuck(1).await;
+    (nexus, writing)
 }
 
 /// Makes a nexus reach `now`; ends with the I/O at the LUNs that it loses.
 fn change(units: &LaneUnits, nexus: &Rc<Nexus>, now: &Rc<Luns>) -> JoinHandle<()> {
-    spawn(units.show(nexus, now, "initiator", &mut |_| ()))
+    spawn(units.show(nexus, now, "initiator", &mut |_, _| ()))
 }
 
 /// Resets the unit at LUN 0 of `by`; returns whether I/O of `of` was running when the reset was over.
@@ -35,11 +44,8 @@ fn reset(units: &Rc<LaneUnits>, by: &Rc<Nexus>, of: &Rc<Nexus>) -> JoinHandle<bo
 fn a_reset_waits_for_the_io_at_a_lun_that_was_removed_or_moved() {
     for is_moved in [false, true] {
         with_units(async move |units, [one, two]| {
-            let nexus = enter(units, &[(0, &one)]);
+            let (nexus, writing) = enter_and_write(units, &one).await;
             let other = enter(units, &[(0, &one), (1, &two)]);
-            stick("one");
-            let writing = write(units, &nexus);
-            stuck(1).await;
             let now = match is_moved {
                 false => luns(&[]),
                 true => luns(&[(5, &one), (0, &two)]),
@@ -62,11 +68,8 @@ fn a_reset_waits_for_the_io_at_a_lun_that_was_removed_or_moved() {
 #[test]
 fn a_reset_does_not_wait_for_the_io_of_a_disk_that_had_its_lun() {
     with_units(async |units, [one, two]| {
-        let nexus = enter(units, &[(0, &one)]);
+        let (nexus, writing) = enter_and_write(units, &one).await;
         let other = enter(units, &[(0, &two)]);
-        stick("one");
-        let writing = write(units, &nexus);
-        stuck(1).await;
         let changing = change(units, &nexus, &luns(&[(0, &two)]));
         let was_running = within(reset(units, &other, &nexus)).await;
         assert!(was_running, "it is not the disk that is reset");
@@ -86,10 +89,7 @@ fn a_reset_does_not_wait_for_the_io_of_a_disk_that_had_its_lun() {
 #[test]
 fn io_counts_at_the_lun_that_its_disk_has_now() {
     with_units(async |units, [one, _]| {
-        let nexus = enter(units, &[(0, &one)]);
-        stick("one");
-        let writing = write(units, &nexus);
-        stuck(1).await;
+        let (nexus, writing) = enter_and_write(units, &one).await;
         assert_eq!(nexus.at_work(), [(CommandId(1), 0)]);
         let changing = change(units, &nexus, &luns(&[(5, &one)]));
         assert_eq!(nexus.at_work(), [(CommandId(1), 5)]);
@@ -102,10 +102,7 @@ fn io_counts_at_the_lun_that_its_disk_has_now() {
 #[test]
 fn io_that_hangs_is_named_after_the_disk_that_it_is_on() {
     with_units(async |units, [one, two]| {
-        let nexus = enter(units, &[(0, &one)]);
-        stick("one");
-        let writing = write(units, &nexus);
-        stuck(1).await;
+        let (nexus, writing) = enter_and_write(units, &one).await;
         let on_one = || [((0, "one".to_owned()), 1)].into();
         assert_eq!(nexus.running_by_volume(), on_one());
         let changing = change(units, &nexus, &luns(&[(0, &two)]));
@@ -119,10 +116,7 @@ fn io_that_hangs_is_named_after_the_disk_that_it_is_on() {
 #[test]
 fn a_nexus_is_known_to_a_disk_that_it_lost_and_got_again() {
     with_units(async |units, [one, _]| {
-        let nexus = enter(units, &[(0, &one)]);
-        stick("one");
-        let writing = write(units, &nexus);
-        stuck(1).await;
+        let (nexus, writing) = enter_and_write(units, &one).await;
         let removing = change(units, &nexus, &luns(&[]));
         let adding = change(units, &nexus, &luns(&[(0, &one)]));
         within(adding).await;

@@ -20,7 +20,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use engine::{LaneFuture, LaneHandle};
+use engine::{LaneFuture, LaneHandle, blocking};
 
 use crate::{
     Result, Shape, SharedVolume,
@@ -54,6 +54,32 @@ pub struct Graph {
 pub struct Tree {
     name: Arc<str>,
     part: Arc<Part>,
+}
+
+/// An open volume that was taken out of its graph to be closed.
+#[derive(Debug)]
+pub struct Closing {
+    name: String,
+    part: Arc<Part>,
+}
+
+impl Closing {
+    /// Its name in the configuration, or its path there.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Closes it cleanly: releases its claims and logs its sessions out.
+    ///
+    /// # Errors
+    /// A message about what could not be closed.
+    pub async fn close(&self) -> std::result::Result<(), String> {
+        let closed = match self.part.on_lane().await {
+            Ok(volume) => volume.close().await,
+            Err(error) => Err(error),
+        };
+        closed.map_err(|error| format!("volume \"{}\": {error}", self.name))
+    }
 }
 
 impl Tree {
@@ -188,24 +214,35 @@ impl Graph {
 
     /// Keeps the files created since [`Graph::begin_trial`].
     pub fn keep_made(&mut self) {
-        self.context.kept.of::<OpenFiles>().keep_made();
+        self.context.kept.of::<OpenFiles>().end_trial();
     }
 
-    /// Removes the files created since [`Graph::begin_trial`] and returns their paths. Their volumes are closed and
-    /// were never used.
-    pub fn remove_made(&mut self) -> Vec<PathBuf> {
-        self.context.kept.of::<OpenFiles>().remove_made()
+    /// Removes the files created since [`Graph::begin_trial`], where it holds up no lane, and returns their resolved
+    /// paths. Their volumes are closed and were never used. A file that is still being created is removed when it is.
+    pub async fn remove_made(&mut self) -> Vec<PathBuf> {
+        let Some(made) = self.context.kept.of::<OpenFiles>().end_trial() else {
+            return Vec::new();
+        };
+        let removed = blocking::run(blocking::Kind::Files, move || made.undo()).await;
+        removed.unwrap_or_else(|error| {
+            tracing::warn!(%error, "the files created by a failed attempt could not be removed");
+            Vec::new()
+        })
     }
 
     /// Closes the open volumes cleanly: releases claims and logs sessions out. To be called at the end, when nothing
     /// is in flight and all is flushed. Returns messages about what could not be closed.
     pub async fn close(&mut self) -> Vec<String> {
-        self.close_all_but(&BTreeSet::new()).await
+        let mut failed = Vec::new();
+        for volume in self.take_all_but(&BTreeSet::new()) {
+            failed.extend(volume.close().await.err());
+        }
+        failed
     }
 
-    /// The same for all volumes except those whose names are in `kept`, which are in use.
-    pub async fn close_all_but(&mut self, kept: &BTreeSet<String>) -> Vec<String> {
-        let mut failed = Vec::new();
+    /// Takes all open volumes out of the graph except those whose names are in `kept`, so that they can be closed one
+    /// by one as by [`Graph::close`].
+    pub fn take_all_but(&mut self, kept: &BTreeSet<String>) -> Vec<Closing> {
         let (stays, named) = std::mem::take(&mut self.named)
             .into_iter()
             .partition(|(name, _)| kept.contains(name));
@@ -224,18 +261,8 @@ impl Graph {
         // Parts of another volume are closed with it; leftovers of a failed start are not, so close them here.
         let left = |(_, part): &(String, Arc<Part>)| Arc::strong_count(part) == 1;
         parts.extend(until_closed.into_iter().filter(left));
-        for (name, part) in parts {
-            let closed = match part.on_lane().await {
-                Ok(volume) => volume.close().await,
-                Err(error) => Err(error),
-            };
-            failed.extend(
-                closed
-                    .err()
-                    .map(|error| format!("volume \"{name}\": {error}")),
-            );
-        }
-        failed
+        let parts = parts.into_iter();
+        parts.map(|(name, part)| Closing { name, part }).collect()
     }
 
     /// Checks the current length of the open volumes' files. If a file has grown, its leaf has the new length when

@@ -8,25 +8,30 @@ use engine::{
 };
 use sim::assert_occurred;
 
-use super::{Ask, CONFIG, GOOD, KEPT, ask, described, login, start, target};
+use super::{Ask, CONFIG, GOOD, KEPT, ask, create_stripe, described, login, start, target};
 use crate::MS;
 
 const EIO: i32 = 5;
 
+/// How long a disk hangs.
+const HUNG: Duration = Duration::from_secs(3_600);
+
 /// Two files that are there already when a daemon is given them.
 const TAKEN: [&str; 2] = ["/srv/x", "/srv/y"];
+
+/// A configuration with one target for the volume `kept` and `more`, at these LUNs.
+fn text(more: &str, luns: &str) -> String {
+    format!(
+        "lanes = 1\nmemory = \"32MiB\"\n\
+         [volume.kept]\nfile = {{ path = \"kept\", size = \"64KiB\" }}\n{more}\
+         [target.\"{KEPT}\"]\nluns = [{luns}]\nallow = [\"*\"]\n"
+    )
+}
 
 /// Has the disk fail while the two files become disks, then checks that each has a mark and a record, or no mark.
 fn take_files_while_the_disk_fails(seed: u64, fail: impl FnOnce(&Host)) -> Failed {
     let world = World::new(seed);
     let (server, client) = (world.host("server"), world.host("client"));
-    let text = |more: &str, luns: &str| {
-        format!(
-            "lanes = 1\nmemory = \"32MiB\"\n\
-             [volume.kept]\nfile = {{ path = \"kept\", size = \"64KiB\" }}\n{more}\
-             [target.\"{KEPT}\"]\nluns = [{luns}]\nallow = [\"*\"]\n"
-        )
-    };
     let before = text("", "\"kept\"");
     let after = text(
         "[volume.x]\nfile = { path = \"x\" }\n[volume.y]\nfile = { path = \"y\" }\n",
@@ -170,6 +175,109 @@ fn stop_while_it_waits(seed: u64) {
     });
 }
 
+/// The daemon is told to stop while an `apply` creates a file on a disk that stalls.
+fn stop_while_a_file_is_created(seed: u64) {
+    let world = World::new(seed);
+    let mut random = world.random();
+    let (server, client) = (world.host("server"), world.host("client"));
+    server.put_file(CONFIG, text("", "\"kept\"").as_bytes());
+    world.block_on(&client, async {
+        let asks = start(&server, 1);
+        let first = described(&asks).await;
+        let fresh = "[volume.fresh]\nfile = { path = \"fresh\", size = \"64KiB\" }\n";
+        server.put_file(CONFIG, text(fresh, "\"kept\", \"fresh\"").as_bytes());
+        server.stall_disk(HUNG);
+        let begun = time::now();
+        let within = MS * random.below(5_000) as u32;
+        let applied = ask(&asks, |answer| Ask::ApplyWithin(within, answer)).await;
+        applied.expect_err("it is given up");
+        assert!(time::now() - begun < Duration::from_secs(60), "it waits on");
+        assert_eq!(described(&asks).await, first, "it is not rolled back");
+        assert_eq!(server.read_file("/srv/fresh"), None, "its file stays");
+        server.stall_disk(Duration::ZERO);
+        ask(&asks, Ask::Stop).await;
+    });
+}
+
+/// The daemon is told to stop while an `apply` waits for another disk, and one that it has opened hangs when it is closed.
+fn stop_while_a_new_disk_hangs(seed: u64) {
+    let world = World::new(seed);
+    let (server, client) = (world.host("server"), world.host("client"));
+    world.host("storage");
+    let child = |name: &str, is_hung: bool| {
+        let file = format!("{{ file = {{ path = \"{name}\", size = \"4MiB\" }} }}");
+        // The claim is written; its release hangs.
+        let rule = format!(
+            "{{ on = \"write\", skip = 1, delay = \"{}s\" }}",
+            HUNG.as_secs()
+        );
+        match is_hung {
+            true => format!("{{ fault = {{ rules = [{rule}], of = {file} }} }}"),
+            false => file,
+        }
+    };
+    let text = |is_hung: bool| {
+        let stripe = format!(
+            "[volume.early.stripe]\nof = [{}, {}]\n",
+            child("s0", is_hung),
+            child("s1", is_hung)
+        );
+        waiting_text(true, is_hung, 3_600).replace("\"remote\"", "\"early\", \"remote\"") + &stripe
+    };
+    server.put_file(CONFIG, text(false).as_bytes());
+    world.block_on(&client, async {
+        create_stripe(&server, "early").await;
+        let asks = start(&server, 1);
+        let first = described(&asks).await;
+        server.put_file(CONFIG, text(true).as_bytes());
+        let begun = time::now();
+        let within = Duration::from_secs(5);
+        let applied = ask(&asks, |answer| Ask::ApplyWithin(within, answer)).await;
+        let failure = applied.expect_err("it is given up");
+        assert!(failure.to_string().contains("is stopping"), "{failure}");
+        assert_eq!(described(&asks).await.targets, first.targets);
+        assert_eq!(server.read_file("/srv/fresh"), None, "its file stays");
+        ask(&asks, Ask::Stop).await;
+        assert!(time::now() - begun < Duration::from_secs(60), "it waits on");
+    });
+}
+
+/// The daemon is told to stop while an `apply` waits for a disk that it has removed: for what is done `on` it.
+fn stop_while_a_removed_disk_hangs(seed: u64, on: &str) {
+    let world = World::new(seed);
+    let mut random = world.random();
+    let (server, client) = (world.host("server"), world.host("client"));
+    let text = |has_old| {
+        let file = "file = { path = \"old\", size = \"64KiB\" }";
+        let rule = format!("{{ on = \"{on}\", delay = \"{}s\" }}", HUNG.as_secs());
+        let hung = format!("fault = {{ rules = [{rule}], of = {{ {file} }} }}");
+        waiting_text(has_old, false, 0).replace(file, &hung)
+    };
+    server.put_file(CONFIG, text(true).as_bytes());
+    world.block_on(&client, async {
+        let asks = start(&server, 1);
+        let first = described(&asks).await;
+        let session = login(&server, &target(0)).await;
+        let write = [0x2A, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+        session.submit(&write, &[1; 4096], 0).expect("it is sent");
+        time::sleep(Duration::from_secs(1)).await;
+        server.put_file(CONFIG, text(false).as_bytes());
+        let begun = time::now();
+        let within = Duration::from_secs(15) + MS * random.below(5_000) as u32;
+        let applied = ask(&asks, |answer| Ask::ApplyWithin(within, answer)).await;
+        let changes = applied.unwrap_or_else(|failure| panic!("{failure}"));
+        let last = changes.last().expect("changes");
+        assert!(last.starts_with("! the daemon stops"), "{changes:?}");
+        assert!(time::now() - begun < Duration::from_secs(60), "it waits on");
+        let now = described(&asks).await;
+        assert_eq!(now.targets.len(), first.targets.len() - 1, "it is applied");
+        ask(&asks, Ask::Stop).await;
+        // A stop finishes what was accepted, but no flush of a disk that is no longer served.
+        let is_long = time::now() - begun >= Duration::from_secs(60);
+        assert_eq!(is_long, on == "write");
+    });
+}
+
 /// An initiator has a disk sanitized while an `apply` that removes it waits for another one.
 fn sanitize_what_is_removed(seed: u64) {
     const BUSY: Option<u8> = Some(8);
@@ -218,6 +326,23 @@ fn sanitize_what_is_removed(seed: u64) {
 #[test]
 fn a_daemon_that_stops_while_an_apply_waits_undoes_it() {
     seeds(10, stop_while_it_waits);
+}
+
+#[test]
+fn a_daemon_that_stops_while_an_apply_creates_a_file_leaves_no_file() {
+    seeds(10, stop_while_a_file_is_created);
+}
+
+#[test]
+fn a_daemon_stops_although_a_disk_hangs_that_an_apply_has_opened() {
+    seeds(5, stop_while_a_new_disk_hangs);
+}
+
+#[test]
+fn a_daemon_stops_although_a_disk_hangs_that_an_apply_has_removed() {
+    for on in ["write", "flush"] {
+        seeds(5, |seed| stop_while_a_removed_disk_hangs(seed, on));
+    }
 }
 
 #[test]

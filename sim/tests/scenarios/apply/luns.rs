@@ -95,7 +95,12 @@ fn replace_under_a_blind_initiator(seed: u64, how: Replaced) {
         let is_over = time::timeout(Duration::from_secs(1), writing).await;
         is_over.expect("its session is over when the change is");
 
-        // The next session of the same initiator port is told before it is served.
+        // The next session of the same initiator port is told before it is served, even if another one was lost before
+        // it was told.
+        if random.chance(0.5) {
+            let lost = RawSession::login_at(server.addr(PORT), &target(0), "client").await;
+            lost.end();
+        }
         let session = RawSession::login_at(server.addr(PORT), &target(0), "client").await;
         let mut told = Vec::new();
         loop {

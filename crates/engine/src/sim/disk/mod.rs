@@ -27,7 +27,7 @@ pub(super) struct Disk {
     pub(super) changes: u64,
     /// How many more changes it makes before it fails; `None`: unlimited.
     pub(super) changes_left: Option<u64>,
-    /// For how long it keeps waiting whoever asks it by [`crate::store`] what it holds.
+    /// See [`stall_disk`](super::Host::stall_disk).
     pub(super) stall: Duration,
 }
 

@@ -16,6 +16,7 @@ mod extents;
 mod fault_tests;
 mod flushes;
 mod growth;
+mod made;
 mod medium;
 mod open;
 mod open_files;

@@ -10,13 +10,13 @@ use std::{
 
 use engine::{
     Duration, Payload, blocking,
-    fs::{OpenOptions, SharedFile, remove},
+    fs::{OpenOptions, SharedFile},
     op::AllocateMode,
     store, time,
 };
 
 use super::{
-    Caching, FileMedium, FileVolume, Medium, extents::Extents, flushes::Flushes,
+    Caching, FileMedium, FileVolume, Medium, extents::Extents, flushes::Flushes, made::Made,
     medium::SharedMedium,
 };
 use crate::{AtomicWrites, Claim, Discard, Error, ErrorKind, Len, Result, Shape};
@@ -62,8 +62,6 @@ pub struct OpenFile {
     pub(super) atomic_writes: Option<AtomicWrites>,
     /// The file's own length when it was opened.
     pub(super) opened_bytes: u64,
-    /// The file did not exist before it was opened.
-    is_new: bool,
     /// The volume's length is configured, whatever the file's length.
     pub(super) has_size: bool,
     pub(super) medium: SharedMedium,
@@ -86,19 +84,30 @@ impl OpenFile {
 
     /// As [`OpenFile::open`], with I/O aligned to at least `align_bytes` (a power of two).
     pub(super) async fn open_aligned(options: &FileOptions, align_bytes: u32) -> Result<Arc<Self>> {
+        let made = Arc::<Made>::default();
+        let opened = OpenFile::open_making(options, align_bytes, &made).await;
+        if opened.is_err() {
+            // The first error is the one to report.
+            let _ = blocking::run(blocking::Kind::Files, move || made.undo()).await;
+        }
+        opened
+    }
+
+    /// As [`OpenFile::open_aligned`]; if it creates the file, it records that in `made` and leaves it to the caller to
+    /// undo that.
+    pub(super) async fn open_making(
+        options: &FileOptions,
+        align_bytes: u32,
+        made: &Arc<Made>,
+    ) -> Result<Arc<Self>> {
         let shown = options.path.display();
-        let (medium, is_new) = open_twice(options).await?;
+        let medium = open_aside(options, made).await?;
         let align_bytes = medium.io.io_align_bytes().max(align_bytes);
         let file_bytes = match (medium.io.len_bytes(), options.len_bytes) {
             (0, Some(len)) if !options.read_only => {
                 let unit = u64::from(align_bytes.max(options.block_size_bytes));
                 let len = len.next_multiple_of(unit);
-                let made = make(&medium.on_lane(), &options.path, len, unit).await;
-                if made.is_err() && is_new && medium.io.is_at(&options.path) {
-                    // The first error is the one to report.
-                    let _ = remove(&options.path);
-                }
-                made?
+                make(&medium.on_lane(), &options.path, len, unit).await?
             }
             (0, _) => {
                 return Err(configuration(format!(
@@ -146,7 +155,6 @@ impl OpenFile {
             flushes: Arc::default(),
             atomic_writes,
             opened_bytes: file_bytes,
-            is_new,
             has_size: options.len_bytes.is_some(),
             medium,
             claim: Mutex::default(),
@@ -177,20 +185,6 @@ impl OpenFile {
     /// Whether `path` leads to it. Blocks briefly.
     pub(super) fn is_at(&self, path: &Path) -> bool {
         self.medium.io.is_at(path)
-    }
-
-    /// Whether the file did not exist before it was opened.
-    pub(super) fn is_new(&self) -> bool {
-        self.is_new
-    }
-
-    /// Removes the file durably, if its path still leads to it. Blocks briefly.
-    pub(super) fn remove(&self) -> io::Result<()> {
-        if self.is_at_its_path() {
-            remove(&self.path)?;
-            store::sync(&store::parent_of(&self.path))?;
-        }
-        Ok(())
     }
 
     /// The path that it was opened by.
@@ -232,9 +226,36 @@ pub(super) fn configuration(message: String) -> Error {
     Error::new(ErrorKind::Configuration, message)
 }
 
-/// Opens the file for I/O and for flushes; returns whether it did not exist before.
-async fn open_twice(options: &FileOptions) -> Result<(SharedMedium, bool)> {
-    let explain = |error: io::Error| explain_open(options, &error);
+/// Opens the file, where it holds up no lane. While another process has it locked, tries again for a while: a process
+/// killed with I/O in flight keeps its lock until the kernel has torn down its ring.
+async fn open_aside(options: &FileOptions, made: &Arc<Made>) -> Result<SharedMedium> {
+    let begun = time::now();
+    loop {
+        let (options, made) = (options.clone(), made.clone());
+        let is_last = time::now() - begun >= LOCKED_LIMIT;
+        let open = move || match open_now(&options, &made) {
+            Err(error) if !is_last && is_locked(&error) => None,
+            Err(error) => Some(Err(explain_open(&options, &error))),
+            Ok(medium) => Some(Ok(medium)),
+        };
+        let opened = blocking::run(blocking::Kind::Files, open).await;
+        match opened.map_err(|error| Error::io("opening a file", &error))? {
+            Some(opened) => return opened,
+            None => time::sleep(Duration::from_millis(20)).await,
+        }
+    }
+}
+
+fn is_locked(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy
+    )
+}
+
+/// Opens the file for I/O and for flushes, and creates it if necessary. Blocks.
+fn open_now(options: &FileOptions, made: &Made) -> io::Result<SharedMedium> {
+    let path = &options.path;
     let mut locked = OpenOptions {
         write: !options.read_only,
         direct: options.caching.is_direct(),
@@ -243,40 +264,38 @@ async fn open_twice(options: &FileOptions) -> Result<(SharedMedium, bool)> {
         ..OpenOptions::default()
     };
     let may_make = options.len_bytes.is_some() && !options.read_only;
-    let begun = time::now();
-    let io = loop {
-        match SharedFile::open(&options.path, &locked) {
-            // A process killed with I/O in flight keeps its lock until the kernel has torn down its ring.
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::WouldBlock | io::ErrorKind::ResourceBusy
-                ) && time::now() - begun < LOCKED_LIMIT =>
-            {
-                time::sleep(Duration::from_millis(20)).await;
+    let io = match SharedFile::open(path, &locked) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && may_make => {
+            // In a step of its own: to open it for direct I/O, or to lock it, may fail once it is created.
+            let create = OpenOptions {
+                write: true,
+                create_new: true,
+                ..OpenOptions::default()
+            };
+            match SharedFile::open(path, &create) {
+                Ok(new) => {
+                    made.add(path, new.clone(), None)?;
+                    let io = SharedFile::open(path, &locked)?;
+                    made.add(path, new, Some(io.clone()))?;
+                    io
+                }
+                // Someone else has just created it, or a link leads to where it is to be.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    locked.create = true;
+                    SharedFile::open(path, &locked)?
+                }
+                Err(error) => return Err(error),
             }
-            Err(error)
-                if error.kind() == io::ErrorKind::NotFound
-                    && may_make
-                    && !(locked.create_new || locked.create) =>
-            {
-                locked.create_new = true;
-            }
-            // Someone else has just created it, or a link leads to where it is to be.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                locked.create_new = false;
-                locked.create = true;
-            }
-            opened => break opened.map_err(explain)?,
         }
+        opened => opened?,
     };
     let flushing = OpenOptions {
         write: !options.read_only,
         ..OpenOptions::default()
     };
     // Not by its path, which may already lead to another file, whose flushes would cover nothing.
-    let sync = io.reopen(&flushing).map_err(explain)?;
-    Ok((SharedMedium { io, sync }, locked.create_new))
+    let sync = io.reopen(&flushing)?;
+    Ok(SharedMedium { io, sync })
 }
 
 fn explain_open(options: &FileOptions, error: &io::Error) -> Error {

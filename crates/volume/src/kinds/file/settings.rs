@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use engine::{LaneFuture, store};
+use engine::{LaneFuture, blocking, store};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -74,12 +74,19 @@ impl File {
     }
 }
 
-/// The error when the graph still has the file open, for a volume that is being removed.
-fn still_open(path: &Path) -> Error {
+/// The error to report when `path` could not be opened because of `error`: the graph may still have the file open, for a
+/// volume that is being removed.
+async fn blame_open(open_files: &OpenFiles, path: PathBuf, error: Error) -> Error {
+    let mut open = open_files.open().collect::<Vec<_>>().into_iter();
+    let shown = path.display().to_string();
+    let is_open = move || open.any(|file| file.is_at(&path));
+    let is_open = blocking::run(blocking::Kind::Files, is_open).await;
+    if !is_open.unwrap_or(false) {
+        return error;
+    }
     let message = format!(
-        "{} is still open for a volume that is being removed: to rename its disk, remove the old \
-         volume and apply, then add the new one",
-        path.display()
+        "{shown} is still open for a volume that is being removed: to rename its disk, remove the old \
+         volume and apply, then add the new one"
     );
     Error::new(ErrorKind::Configuration, message)
 }
@@ -97,13 +104,16 @@ impl Settings for File {
                     format!("{path}: {why}"),
                 ));
             }
-            let file = OpenFile::open(&options).await.map_err(|error| {
-                match opening.kept::<OpenFiles>().are_at(&options.path) {
-                    true => still_open(&options.path),
-                    false => error,
-                }
-            })?;
-            opening.kept::<OpenFiles>().add(&file);
+            let open_files = opening.kept::<OpenFiles>();
+            let file = match open_files.trial() {
+                Some(made) => OpenFile::open_making(&options, 1, made).await,
+                None => OpenFile::open(&options).await,
+            };
+            let file = match file {
+                Ok(file) => file,
+                Err(error) => return Err(blame_open(open_files, options.path, error).await),
+            };
+            open_files.add(&file);
             #[cfg(any(test, feature = "testing"))]
             if let Some(recording) = opening.existing_handle::<super::recorder::Recording>() {
                 let recorded = move |medium| super::recorder::Recorder::new(medium, recording);
