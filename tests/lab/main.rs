@@ -27,7 +27,7 @@ use std::{
 use harness::{
     directory::Directory,
     run::Ran,
-    sanstone::{binary, call},
+    sanstone::{Sanstone, binary, call},
 };
 use serde_json::Value;
 
@@ -111,6 +111,14 @@ throttle = { rate = "100Gbit/s", latency = "5ms", of = { ram = { size = "8MiB" }
         call(&["volume", "create", "-c", &path, "db"]).success();
         path
     }
+}
+
+/// A target with the RAM disk `v` of this size, and the directory it runs in.
+fn ram_target(size: &str) -> (Directory, Sanstone) {
+    let directory = Directory::new();
+    let volume = format!("[volume.v]\nram = {{ size = \"{size}\" }}\n");
+    let target = Sanstone::serve(directory.path(), &volume, &["v"]);
+    (directory, target)
 }
 
 /// A run that is killed when its test ends, however it ends.

@@ -253,7 +253,7 @@ fn assert_planted_in(site: &Value, planted: &str) {
     let rows = site["rounds"][0]["spent"]["rows"].as_array().expect("rows");
     let request_us = |row: &Value| {
         let of = |what: &str| row[what].as_f64().expect("a figure");
-        of("us") / of("requests")
+        of("own_us") / of("requests")
     };
     let is_it = |row: &&Value| row["place"] == planted;
     let there = request_us(rows.iter().find(is_it).expect("its row"));

@@ -11,7 +11,7 @@ use harness::{
 };
 use serde_json::Value;
 
-use crate::{Place, assert_gone, assert_told};
+use crate::{Place, assert_gone, assert_told, ram_target};
 
 #[track_caller]
 fn assert_queue(json: &Value) {
@@ -112,9 +112,7 @@ fn queue_only_reads() {
 #[test]
 fn queue_on_a_disk_of_a_target() {
     let place = Place::new();
-    let directory = Directory::new();
-    let volume = "[volume.v]\nram = { size = \"64MiB\" }\n";
-    let target = Sanstone::serve(directory.path(), volume, &["v"]);
+    let (_directory, target) = ram_target("64MiB");
     let ran = place.run(&["run", "queue", "--on", &target.url(0), "--quick"]);
     assert_queue(&assert_told(&place, &ran.success()));
 }
@@ -211,9 +209,7 @@ fn effectiveness_on_a_stripe() {
 #[test]
 fn effectiveness_counts_the_process_that_is_named() {
     let place = Place::new();
-    let directory = Directory::new();
-    let volume = "[volume.v]\nram = { size = \"64MiB\" }\n";
-    let target = Sanstone::serve(directory.path(), volume, &["v"]);
+    let (_directory, target) = ram_target("64MiB");
     let pid = target.pid().to_string();
     let url = target.url(0);
     let arguments = [

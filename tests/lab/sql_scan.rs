@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use harness::{directory::Directory, sanstone::Sanstone};
+use harness::sanstone::Sanstone;
 use serde_json::Value;
 
 use crate::{
@@ -10,6 +10,7 @@ use crate::{
     oltp::{
         assert_nothing_left, can_mount, configuration, has_mariadb, has_postgresql, run_in_place,
     },
+    ram_target,
 };
 
 /// One page, one cache, a scan and a deletion.
@@ -299,9 +300,7 @@ fn a_cache_stands_before_a_disk_of_a_target_for_a_server() {
         return;
     }
     let place = Place::new();
-    let volume = "[volume.v]\nram = { size = \"768MiB\" }\n";
-    let directory = Directory::new();
-    let target = Sanstone::serve(directory.path(), volume, &["v"]);
+    let (_directory, target) = ram_target("768MiB");
     let pages = "pages = [\"16KiB\"]\ndatabase = \"mariadb\"";
     let text = SHORT
         .replace("pages = [\"64KiB\"]", pages)

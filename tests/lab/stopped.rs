@@ -7,10 +7,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use harness::{directory::Directory, sanstone::Sanstone};
+use harness::sanstone::Sanstone;
 use serde_json::Value;
 
-use crate::{Lab, Place};
+use crate::{Lab, Place, ram_target};
 
 /// Closed loops, then an open one at an easily reached rate.
 const PROFILE: &str = r#"
@@ -80,9 +80,7 @@ fn all(buckets: &Value) -> u64 {
 /// The results of a closed and an open loop during each of which the target was stopped.
 fn stopped_twice() -> Option<(Value, Value)> {
     let place = Place::new();
-    let directory = Directory::new();
-    let volume = "[volume.v]\nram = { size = \"8MiB\" }\n";
-    let mut target = Sanstone::serve(directory.path(), volume, &["v"]);
+    let (_directory, mut target) = ram_target("8MiB");
     let profile = place.directory.write("stopped.toml", PROFILE);
     let mut call = place.command(&["run", &profile.to_string_lossy(), "--on", &target.url(0)]);
     let call = call

@@ -38,6 +38,7 @@ pub fn sleep_until(deadline: Instant) -> Sleep {
     Sleep {
         deadline,
         timer: None,
+        is_exact: false,
     }
 }
 
@@ -59,6 +60,17 @@ pub async fn timeout<F: Future>(d: Duration, future: F) -> Option<F::Output> {
 pub struct Sleep {
     deadline: Instant,
     timer: Option<TimerId>,
+    is_exact: bool,
+}
+
+impl Sleep {
+    /// The same, but on an idle lane it does not end later than its deadline by the time that a thread takes to wake
+    /// up: the lane wakes up some 100 µs early, and spins. That takes CPU time, so it is for delays that are measured.
+    #[must_use]
+    pub fn exactly(mut self) -> Sleep {
+        self.is_exact = true;
+        self
+    }
 }
 
 impl Future for Sleep {
@@ -72,7 +84,7 @@ impl Future for Sleep {
             let mut timers = lane.timers.borrow_mut();
             let deadline = self.deadline;
             let id = *self.timer.get_or_insert_with(|| timers.add());
-            timers.set_waker(id, deadline, cx.waker());
+            timers.set_waker((deadline, id, self.is_exact), cx.waker());
             Poll::Pending
         })
     }

@@ -15,19 +15,6 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// A count with thousands separators: `1,234,567`.
-pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
-}
-
 /// A duration, such as `87 µs`, `1.5 ms`, `12 s`, `3 h 20 min`.
 pub(crate) fn seconds(seconds: f64) -> String {
     let short = |value: f64, unit: &str| match value < 10.0 {
@@ -59,8 +46,6 @@ mod tests {
         let sizes = [0, 1023, 1024, 1536, 150 << 20, 1 << 40].map(bytes);
         let expected = ["0 B", "1023 B", "1 KiB", "1.5 KiB", "150 MiB", "1 TiB"];
         assert_eq!(sizes, expected);
-        let numbers = [0, 999, 1000, 1_234_567].map(count);
-        assert_eq!(numbers, ["0", "999", "1,000", "1,234,567"]);
         let times = [0.0, 87e-6, 0.001_5, 0.999_9, 12.3, 600.0, 12_000.0, 1e6].map(seconds);
         let expected = [
             "0.0 µs",

@@ -5,6 +5,7 @@ use std::{
     path::PathBuf,
 };
 
+use ::lab::report::grouped;
 use clap::Args;
 use node::description::{
     Attached, Cache, Description, Node, PathSession, Session, Target, Unit, Volume,
@@ -14,7 +15,7 @@ use crate::{
     admin::{self, Asked, Place},
     failure::Failure,
     output::{self, OutputFile},
-    quantity::{bytes, count, seconds},
+    quantity::{bytes, seconds},
 };
 
 #[derive(Args)]
@@ -132,17 +133,17 @@ fn show_node(f: &mut fmt::Formatter<'_>, node: &Node, depth: usize) -> fmt::Resu
         write!(
             f,
             "{indent}    {kind:<8} {:>12}  {:>10}  median {} p99 {} longest {}",
-            count(requests.requests),
+            grouped(requests.requests),
             bytes(requests.bytes),
             seconds(requests.median_us / 1e6),
             seconds(requests.p99_us / 1e6),
             seconds(requests.max_us / 1e6),
         )?;
         if requests.errors > 0 {
-            write!(f, "  {} failed", count(requests.errors))?;
+            write!(f, "  {} failed", grouped(requests.errors))?;
         }
         if requests.unanswered > 0 {
-            write!(f, "  {} unanswered", count(requests.unanswered))?;
+            write!(f, "  {} unanswered", grouped(requests.unanswered))?;
         }
         writeln!(f)?;
     }
@@ -167,7 +168,7 @@ fn show_path(f: &mut fmt::Formatter<'_>, indent: &str, session: &PathSession) ->
 
 fn show_cache(f: &mut fmt::Formatter<'_>, indent: &str, cache: &Cache) -> fmt::Result {
     let reads = cache.hits + cache.late_hits + cache.misses;
-    write!(f, "{indent}    hits     {:>12}", count(cache.hits))?;
+    write!(f, "{indent}    hits     {:>12}", grouped(cache.hits))?;
     if reads > 0 {
         let percent = cache.hits as f64 * 100.0 / reads as f64;
         write!(f, "  {percent:>8.1} %")?;
@@ -175,8 +176,8 @@ fn show_cache(f: &mut fmt::Formatter<'_>, indent: &str, cache: &Cache) -> fmt::R
     writeln!(
         f,
         "  late {} misses {} holding {}",
-        count(cache.late_hits),
-        count(cache.misses),
+        grouped(cache.late_hits),
+        grouped(cache.misses),
         bytes(cache.held_bytes),
     )?;
     match cache.read_ahead_bytes {

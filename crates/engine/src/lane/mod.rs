@@ -23,10 +23,16 @@ use std::{
     rc::Rc,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use self::{
-    inbox::Message, ops::OpTable, pause::Pauses, shares::Shares, tasks::TaskRef, timers::Timers,
+    inbox::Message,
+    ops::OpTable,
+    pause::Pauses,
+    shares::Shares,
+    tasks::TaskRef,
+    timers::{Ahead, Timers},
 };
 use crate::{
     clock,
@@ -326,23 +332,32 @@ impl LaneInner {
         }
     }
 
-    /// Waits for work: spins if that pays, then sleeps.
+    /// Waits for work: spins if that pays or a timer demands it, otherwise sleeps.
     fn pause(&self) {
         let began = self.now();
         let look_ns = self.pauses.borrow().look_ns();
-        let has_found = look_ns.is_some_and(|look_ns| self.look(began, look_ns));
-        if !has_found && self.inbox.fall_asleep() {
-            let deadline = self.timers.borrow().next_deadline();
-            self.poll_reactor(Wait::Until(deadline));
-            self.inbox.wake_up();
+        let has_found =
+            look_ns.is_some_and(|look_ns| self.look_until(began + Duration::from_nanos(look_ns)));
+        if !has_found {
+            let ahead = self.timers.borrow().ahead(self.last_known());
+            match ahead {
+                Ahead::Spin(deadline) => {
+                    self.look_until(deadline);
+                }
+                Ahead::Sleep(until) if self.inbox.fall_asleep() => {
+                    self.poll_reactor(Wait::Until(until));
+                    self.inbox.wake_up();
+                }
+                Ahead::Sleep(_) => {}
+            }
         }
         self.pauses
             .borrow_mut()
             .ended(began, self.now(), clock::thread_cpu_ns);
     }
 
-    /// Spins for up to `look_ns`. Returns true if work was found or a timer is due.
-    fn look(&self, began: Instant, look_ns: u64) -> bool {
+    /// Spins. Returns true if work was found or a timer is due.
+    fn look_until(&self, end: Instant) -> bool {
         let deadline = self.timers.borrow().next_deadline();
         loop {
             self.poll_reactor(Wait::No);
@@ -350,7 +365,7 @@ impl LaneInner {
             if !self.is_idle() || deadline.is_some_and(|deadline| now >= deadline) {
                 return true;
             }
-            if now.since(began).as_nanos() as u64 >= look_ns {
+            if now >= end {
                 return false;
             }
             std::hint::spin_loop();

@@ -3,7 +3,7 @@
 use std::{cell::RefCell, pin::pin, rc::Rc};
 
 use engine::{
-    spawn,
+    cost, spawn,
     time::{Duration, last_known, now, sleep, sleep_until, timeout, turn_began},
 };
 
@@ -11,6 +11,7 @@ use crate::site::{MS, Site, begin};
 
 contract![
     a_sleep_never_ends_early,
+    a_lane_does_not_sleep_right_before_an_exact_timer,
     timers_fire_in_the_order_of_their_deadlines,
     a_timeout_drops_what_took_too_long,
     a_dropped_sleep_wakes_nobody,
@@ -24,12 +25,23 @@ async fn a_sleep_never_ends_early(_: Site) {
         let mut soonest = Duration::MAX;
         for _ in 0..5 {
             let began = now();
+            sleep(d).exactly().await;
+            assert!(now() - began >= d);
+            let began = now();
             sleep(d).await;
             assert!(now() - began >= d);
             soonest = soonest.min(now() - began);
         }
         assert!(soonest < d + Duration::from_secs(2), "and not much later");
     }
+}
+
+async fn a_lane_does_not_sleep_right_before_an_exact_timer(_: Site) {
+    let before = cost::sleeps();
+    for _ in 0..20 {
+        sleep(Duration::from_micros(80)).exactly().await;
+    }
+    assert_eq!(cost::sleeps(), before);
 }
 
 async fn timers_fire_in_the_order_of_their_deadlines(_: Site) {

@@ -69,8 +69,7 @@ impl Lanes {
     }
 
     fn median(&self, setup: usize, of: impl Fn(&LanesSample) -> f64) -> f64 {
-        let values: Vec<f64> = self.setups[setup].samples.iter().map(of).collect();
-        Median::of(&values).median
+        Median::of_each(&self.setups[setup].samples, of).median
     }
 }
 

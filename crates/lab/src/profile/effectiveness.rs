@@ -8,13 +8,13 @@ use volume::config::{Size, Time};
 
 use super::{
     Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time, poisson,
-    runner::Figures, within, workload,
+    runner::Figures, too_few, within, workload,
 };
 use crate::{
     Result,
     load::{Arrivals, Operation, Order, Spacing, Workload},
     report::{Axis, Findings, Marks, Plot, Score, Table, short},
-    statistics::{Median, SAMPLES_MIN},
+    statistics::Median,
 };
 
 /// A rate above this fraction of the maximum cannot be held reliably.
@@ -60,24 +60,22 @@ struct Run {
 
 impl Run {
     fn of(operation: Operation, rate_per_s: Option<f64>, rounds: Vec<Figures>) -> Option<Run> {
-        let figures = rounds.first()?.clone();
-        let mut run = Run {
+        Some(Run {
             operation,
             rate_per_s,
-            ios_per_percent: 0.0,
-            figures,
+            ios_per_percent: Median::of_each(&rounds, ios_per_percent).median,
+            figures: rounds.first()?.clone(),
             rounds,
-        };
-        run.ios_per_percent = run
-            .median(|round| round.iops / percent(round).max(1e-9))
-            .median;
-        Some(run)
+        })
     }
 
     fn median(&self, of: impl Fn(&Figures) -> f64) -> Median {
-        let all: Vec<f64> = self.rounds.iter().map(of).collect();
-        Median::of(&all)
+        Median::of_each(&self.rounds, of)
     }
+}
+
+fn ios_per_percent(figures: &Figures) -> f64 {
+    figures.iops / percent(figures).max(1e-9)
 }
 
 /// Processor time, of the process given by the user if there is one.
@@ -267,10 +265,7 @@ fn advice(runs: &[Run]) -> Option<String> {
         (Some((low, high)), rounds) => {
             format!(" (95 % interval {low:.0}–{high:.0} cores, {rounds} rounds)")
         }
-        (None, 1) => " (one round: run it without --quick before you act on it)".into(),
-        (None, rounds) => {
-            format!(" ({rounds} rounds: {SAMPLES_MIN} or more give an interval; raise `rounds`)")
-        }
+        (None, rounds) => too_few(rounds),
     };
     (found.median >= 1.0).then(|| {
         format!(
@@ -338,8 +333,7 @@ fn table(runs: &[Run], whose: &str) -> Table {
     );
     for run in runs {
         let figure = |of: fn(&Figures) -> f64| run.median(of).median;
-        let per_percent = run.median(|round| round.iops / percent(round).max(1e-9));
-        let interval = per_percent.interval;
+        let interval = run.median(ios_per_percent).interval;
         table.rows.push(vec![
             name(run.operation, run.rate_per_s),
             short(figure(|round| round.iops)),
@@ -363,29 +357,12 @@ fn table(runs: &[Run], whose: &str) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Cpu;
 
     fn run(busy_cores: &[usize]) -> Run {
-        let round = |busy_cores: &usize| Figures {
-            iops: 1000.0,
-            megabytes_per_s: 4.0,
-            mean_us: 10.0,
-            p50_us: 10.0,
-            p99_us: 20.0,
-            volume_us: 10.0,
-            queue: 1.0,
-            queue_by_little: 1.0,
-            generator_late_p99_us: 0.0,
-            not_begun: 0,
-            latencies_us: Vec::new(),
-            generator_late_us: Vec::new(),
-            cpu: Cpu {
-                own_percent: 50.0,
-                pid_percent: None,
-                others: 0.0,
-                busy_cores: *busy_cores,
-                cores: 4,
-            },
+        let round = |busy_cores: &usize| {
+            let mut figures = Figures::example(1.0, 1000.0);
+            (figures.cpu.busy_cores, figures.cpu.cores) = (*busy_cores, 4);
+            figures
         };
         Run::of(
             Operation::Read,

@@ -29,6 +29,7 @@ use crate::{
     load::{Spacing, Workload},
     progress::Progress,
     report::Findings,
+    statistics::SAMPLES_MIN,
 };
 
 /// The built-in profiles: names and texts.
@@ -314,6 +315,16 @@ fn check_time(time: Time) -> std::result::Result<(), String> {
         time.duration().as_millis(),
         1..=86_400_000,
     )
+}
+
+/// What to know before acting on figures of so few rounds that they have no interval: to be put after them.
+fn too_few(rounds: usize) -> String {
+    match rounds {
+        1 => " (one round: run it without --quick before you act on it)".into(),
+        rounds => {
+            format!(" ({rounds} rounds: {SAMPLES_MIN} or more give an interval; raise `rounds`)")
+        }
+    }
 }
 
 /// The I/O settings that most profiles share.

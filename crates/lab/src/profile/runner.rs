@@ -72,6 +72,35 @@ pub(crate) struct Figures {
     pub(crate) cpu: Cpu,
 }
 
+#[cfg(test)]
+impl Figures {
+    /// Of a load with so many I/Os outstanding, on two cores of which none was busy.
+    pub(crate) fn example(outstanding: f64, iops: f64) -> Figures {
+        let mean_us = outstanding / iops * 1e6;
+        Figures {
+            iops,
+            megabytes_per_s: iops * 0.008,
+            mean_us,
+            p50_us: mean_us,
+            p99_us: 2.0 * mean_us,
+            volume_us: mean_us,
+            queue: outstanding,
+            queue_by_little: outstanding,
+            generator_late_p99_us: 0.0,
+            not_begun: 0,
+            latencies_us: Vec::new(),
+            generator_late_us: Vec::new(),
+            cpu: Cpu {
+                own_percent: 50.0,
+                pid_percent: None,
+                others: 0.0,
+                busy_cores: 0,
+                cores: 2,
+            },
+        }
+    }
+}
+
 /// A completed load.
 pub(crate) struct Step {
     pub(crate) done: Done,

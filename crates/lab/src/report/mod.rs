@@ -21,7 +21,8 @@ pub(crate) use findings::{
 };
 pub use html::html;
 pub use json::json;
-pub(crate) use number::{grouped, short};
+pub use number::grouped;
+pub(crate) use number::short;
 pub use page::page;
 pub use table::table;
 

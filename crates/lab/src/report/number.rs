@@ -20,7 +20,7 @@ fn trimmed(text: String) -> String {
 }
 
 /// Formats a number with thousands separators: "1,250,000".
-pub(crate) fn grouped(number: u64) -> String {
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (place, digit) in digits.chars().enumerate() {
@@ -50,5 +50,7 @@ mod tests {
             "1,000,000",
         ];
         assert_eq!(numbers.map(short), shown);
+        let grouped = [0, 999, 1000, 1_234_567].map(grouped);
+        assert_eq!(grouped, ["0", "999", "1,000", "1,234,567"]);
     }
 }

@@ -36,6 +36,11 @@ impl Median {
             interval,
         }
     }
+
+    /// From one figure of each item.
+    pub(crate) fn of_each<T>(items: &[T], of: impl Fn(&T) -> f64) -> Median {
+        Median::of(&items.iter().map(of).collect::<Vec<f64>>())
+    }
 }
 
 /// The largest k for which fewer than k heads in `count` tosses have a probability of at most 2.5 %.

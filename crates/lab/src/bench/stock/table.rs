@@ -230,8 +230,7 @@ impl StockReport {
 }
 
 fn median(samples: &[StockSample], of: impl Fn(&StockSample) -> f64) -> f64 {
-    let values: Vec<f64> = samples.iter().map(of).collect();
-    Median::of(&values).median
+    Median::of_each(samples, of).median
 }
 
 /// Formats a ratio with its interval, or nothing if there was nothing to compare with.

@@ -2,12 +2,14 @@
 //! transactions per minute, and their cost in processor time on the database's side and on the target's.
 
 mod layers;
+mod spent;
 
 use std::time::Duration;
 
-use layers::{Breakdown, Spent};
+use layers::Breakdown;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use spent::Spent;
 use volume::config::Size;
 
 use super::{Case, Experiment, Needs, Runner, within};
@@ -81,6 +83,43 @@ struct Round {
     spent: Spent,
 }
 
+/// What has been used so far, or within a round: processor times, and I/Os of the file system's device.
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    machine_ns: u64,
+    server_ns: u64,
+    attach_ns: Option<u64>,
+    target_ns: Option<u64>,
+    load_ns: u64,
+    ios: Option<u64>,
+}
+
+impl Used {
+    fn so_far(runner: &Runner<'_>, Site { server, stack }: &Site) -> Used {
+        Used {
+            machine_ns: machine_ns(),
+            server_ns: server.cpu_ns(),
+            attach_ns: stack.attach_ns(),
+            target_ns: runner.pid.map(family_ns),
+            // Of this program's children, only sysbench exits during a round.
+            load_ns: ended_ns(std::process::id()),
+            ios: stack.ios(),
+        }
+    }
+
+    fn since(self, before: Used) -> Used {
+        let optional = |now: Option<u64>, before: Option<u64>| Some(now?.saturating_sub(before?));
+        Used {
+            machine_ns: self.machine_ns.saturating_sub(before.machine_ns),
+            server_ns: self.server_ns.saturating_sub(before.server_ns),
+            attach_ns: optional(self.attach_ns, before.attach_ns),
+            target_ns: optional(self.target_ns, before.target_ns),
+            load_ns: self.load_ns.saturating_sub(before.load_ns),
+            ios: optional(self.ios, before.ios),
+        }
+    }
+}
+
 /// All rounds on one disk.
 #[derive(Clone, Debug, Serialize)]
 struct Measured {
@@ -119,30 +158,14 @@ impl Oltp {
         site: &Site,
     ) -> Result<Option<Round>> {
         let Site { server, stack } = site;
-        let of_target = || runner.pid.map(family_ns);
-        // Of this program's children, only sysbench exits meanwhile.
-        let of_load = || ended_ns(std::process::id());
         server.go_on();
+        // Asking for the counters takes processor time, so they are the outer pair.
         let counted = stack.counted(runner.pid);
-        let before = (
-            machine_ns(),
-            server.cpu_ns(),
-            stack.attach_ns(),
-            of_target(),
-            stack.ios(),
-            of_load(),
-        );
+        let before = Used::so_far(runner, site);
         let ran = sysbench.run(server, stack, self.transactions, &runner.stop);
         // A server accounts for a child's processor time only after reaping it.
         std::thread::sleep(Duration::from_millis(20));
-        let after = (
-            machine_ns(),
-            server.cpu_ns(),
-            stack.attach_ns(),
-            of_target(),
-            stack.ios(),
-            of_load(),
-        );
+        let used = Used::so_far(runner, site).since(before);
         let counted = [counted, stack.counted(runner.pid)];
         server.pause();
         let Some(ran) = ran? else {
@@ -150,21 +173,17 @@ impl Oltp {
         };
         let transactions = ran.transactions.max(1) as f64;
         let connections_us = 1e6 * ran.seconds * f64::from(self.threads);
-        let us = |after: u64, before: u64| after.saturating_sub(before) as f64 / 1e3 / transactions;
-        let us_if = |after: Option<u64>, before: Option<u64>| Some(us(after?, before?));
+        let us = |ns: u64| ns as f64 / 1e3 / transactions;
         Ok(Some(Round {
             per_minute: 60.0 * transactions / ran.seconds.max(1e-9),
             seconds: ran.seconds,
             p99_ms: ran.p99_ms,
-            cpu_us: us(after.0, before.0),
-            server_cpu_us: us(after.1, before.1),
-            attach_cpu_us: us_if(after.2, before.2),
-            target_cpu_us: us_if(after.3, before.3),
-            load_cpu_us: us(after.5, before.5),
-            ios: after
-                .4
-                .zip(before.4)
-                .map(|(after, before)| after.saturating_sub(before) as f64 / transactions),
+            cpu_us: us(used.machine_ns),
+            server_cpu_us: us(used.server_ns),
+            attach_cpu_us: used.attach_ns.map(us),
+            target_cpu_us: used.target_ns.map(us),
+            load_cpu_us: us(used.load_ns),
+            ios: used.ios.map(|ios| ios as f64 / transactions),
             spent: Spent::of(connections_us, transactions, &counted[0], &counted[1]),
         }))
     }
@@ -304,7 +323,7 @@ impl Oltp {
         notes.extend(scaled.map(|m| {
             format!(
                 "{}: more requests ran at a time than there are connections, for background writes; their \
-                 layers are scaled down to the time of the connections",
+                 layers are scaled down to the time of the connections, except for the µs of each request",
                 m.name
             )
         }));
@@ -355,8 +374,7 @@ impl Oltp {
 }
 
 fn median(measured: &Measured, of: impl Fn(&Round) -> f64) -> f64 {
-    let all: Vec<f64> = measured.rounds.iter().map(of).collect();
-    Median::of(&all).median
+    Median::of_each(&measured.rounds, of).median
 }
 
 /// Compares `measured` with the first, round by round.

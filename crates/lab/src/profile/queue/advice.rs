@@ -1,8 +1,8 @@
 //! What follows from the figures of all rounds: a change to make, with the interval that supports it, or that no
 //! difference was found.
 
-use super::{Knee, Sweep, median, short};
-use crate::statistics::{Comparison, Median, SAMPLES_MIN};
+use super::{super::too_few, Knee, Sweep, median, short};
+use crate::statistics::{Comparison, Median};
 
 /// Latency beyond the knee is worth advice if it is longer by this factor.
 const LONGER: f64 = 1.5;
@@ -95,22 +95,16 @@ fn told(compared: &Comparison) -> String {
 
 /// What to know before acting on a ratio without an interval.
 fn doubt(compared: &Comparison) -> String {
-    match (compared.interval, compared.pairs) {
-        (Some(_), _) => String::new(),
-        (None, 1) => " (one round: run it without --quick before you act on it)".into(),
-        (None, rounds) => {
-            format!(" ({rounds} rounds: {SAMPLES_MIN} or more give an interval; raise `rounds`)")
-        }
+    match compared.interval {
+        Some(_) => String::new(),
+        None => too_few(compared.pairs),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{
-            knee,
-            tests::{run, sweep},
-        },
+        super::{Figures, knee, tests::sweep},
         *,
     };
 
@@ -120,7 +114,7 @@ mod tests {
         let repeated = once.into_iter().map(|(outstanding, runs)| {
             let noisy = (0..count).map(|round| {
                 let noise = 1.0 + ((round * 7 + outstanding) % 5) as f64 / 200.0;
-                run(outstanding as f64, runs[0].iops * noise)
+                Figures::example(outstanding as f64, runs[0].iops * noise)
             });
             (outstanding, noisy.collect())
         });

@@ -108,7 +108,7 @@ impl Behind<'_> {
     }
 
     fn median(&self, of: fn(&Figures) -> f64) -> f64 {
-        Median::of(&self.of_each(of)).median
+        Median::of_each(&self.steps, |step| of(&step.figures)).median
     }
 }
 
@@ -120,8 +120,7 @@ struct IoSpent {
 }
 
 fn median(runs: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
-    let values: Vec<f64> = runs.iter().map(of).collect();
-    Median::of(&values).median
+    Median::of_each(runs, of).median
 }
 
 /// The smallest number that performs as well as the best.
@@ -622,38 +621,17 @@ fn adapters_table(adapters: &[Behind<'_>]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Cpu;
-
-    pub(super) fn run(outstanding: f64, iops: f64) -> Figures {
-        let mean_us = outstanding / iops * 1e6;
-        Figures {
-            iops,
-            megabytes_per_s: iops * 0.008,
-            mean_us,
-            p50_us: mean_us,
-            p99_us: 2.0 * mean_us,
-            volume_us: mean_us,
-            queue: outstanding,
-            queue_by_little: outstanding,
-            generator_late_p99_us: 0.0,
-            not_begun: 0,
-            latencies_us: Vec::new(),
-            generator_late_us: Vec::new(),
-            cpu: Cpu {
-                own_percent: 50.0,
-                pid_percent: None,
-                others: 0.0,
-                busy_cores: 0,
-                cores: 2,
-            },
-        }
-    }
 
     /// A disk that takes a millisecond per I/O and completes at most `most` per second.
     pub(super) fn sweep(most: f64) -> Sweep {
         let numbers = (0..=10).map(|power| 1_usize << power).chain([48]);
         numbers
-            .map(|n| (n, vec![run(n as f64, (1000.0 * n as f64).min(most))]))
+            .map(|n| {
+                (
+                    n,
+                    vec![Figures::example(n as f64, (1000.0 * n as f64).min(most))],
+                )
+            })
             .collect()
     }
 

@@ -187,7 +187,7 @@ impl Fault {
                 Err(failure(kind))
             }
             Some(Action::Delay(duration)) => {
-                time::sleep(duration).await;
+                time::sleep(duration).exactly().await;
                 request.await
             }
             Some(Action::Hang) => {

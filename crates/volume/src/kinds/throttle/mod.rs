@@ -3,7 +3,8 @@
 //! Only payload counts: reads in one direction, writes in the other. Each direction is an unbuffered queue: a
 //! transfer departs when the link is free, and the link is busy until its last bit has left. Departure times are
 //! computed rather than awaited piece by piece, so timers that fire late have no lasting effect: over any time longer
-//! than [`CREDIT`] the rate is exact.
+//! than [`CREDIT`] the rate is exact. A latency would be longer by that lateness each time, so with one the lane waits
+//! [exactly](time::Sleep::exactly).
 //!
 //! An idle link accumulates at most [`CREDIT`] of unused time, so that consecutive small requests need no timer each,
 //! and still no burst is longer than that.
@@ -46,13 +47,21 @@ impl Throttle {
         let left_ns = link.depart(now.as_ns(), len as u64);
         let arrival = time::Instant::from_ns(left_ns.max(now.as_ns())) + self.latency;
         if arrival > now {
-            time::sleep_until(arrival).await;
+            self.sleep_until(arrival).await;
         }
     }
 
     async fn wait_latency(&self) {
         if !self.latency.is_zero() {
-            time::sleep(self.latency).await;
+            self.sleep_until(time::now() + self.latency).await;
+        }
+    }
+
+    fn sleep_until(&self, at: time::Instant) -> time::Sleep {
+        let sleep = time::sleep_until(at);
+        match self.latency.is_zero() {
+            true => sleep,
+            false => sleep.exactly(),
         }
     }
 }
@@ -186,7 +195,7 @@ impl std::fmt::Debug for Throttle {
 mod tests {
     use std::rc::Rc;
 
-    use engine::{Lane, LaneConfig, sim::World, task};
+    use engine::{Lane, LaneConfig, cost, sim::World, task};
     use proptest::prelude::*;
 
     use super::*;
@@ -267,6 +276,26 @@ mod tests {
                 assert!(time::now().since(began) >= latency, "operation {operation}");
             }
         });
+    }
+
+    /// How often a lane slept for some requests.
+    fn sleeps(rate: &str, latency: Duration) -> u64 {
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        lane.block_on(async {
+            let volume = throttled(1 << 20, rate, latency);
+            let before = cost::sleeps();
+            for _ in 0..5 {
+                volume.read(0, 1 << 20).await.expect("ram");
+                volume.flush().await.expect("ram");
+            }
+            cost::sleeps() - before
+        })
+    }
+
+    #[test]
+    fn a_lane_does_not_sleep_past_the_latency_and_needs_no_spinning_for_the_rate() {
+        assert_eq!(sleeps("40000Gbit/s", Duration::from_micros(80)), 0);
+        assert!(sleeps("1Gbit/s", Duration::ZERO) > 0);
     }
 
     proptest! {
