@@ -21,7 +21,7 @@ use engine::{
     buf::capacity_for,
     sync::{Budget, Permit},
 };
-pub use pace::{Moving, Pace, Progress, TooSlow};
+pub use pace::{Moving, Paces, TooSlow};
 pub(crate) use plan::Plan;
 
 use common::CommonPermit;
@@ -285,13 +285,13 @@ impl NexusMemory {
     }
 
     /// How much of its share the nexus holds, in bytes. Its reserves do not count: nobody else could have them.
-    pub fn held_bytes(&self) -> usize {
+    fn held_bytes(&self) -> usize {
         self.own.total() - self.own.left()
     }
 
     /// Whether another nexus of the lane was short of memory since the last call: it waits for some, had to use its
     /// reserve, or was refused. Or a nexus of another lane waits for the memory that the lanes have in common.
-    pub fn is_wanted(&self) -> bool {
+    fn is_wanted(&self) -> bool {
         let (all, own) = (&self.lane.shortage, &self.shortage);
         let others = all.times.get() - own.times.get();
         let were_short = self.others_short.replace(others) != others;

@@ -9,7 +9,7 @@ use std::fmt;
 
 use engine::{Duration, Instant};
 
-use super::RESERVE_BYTES;
+use super::{NexusMemory, RESERVE_BYTES};
 
 /// Within this time a client must move as much as it holds of the memory that others need.
 const TURNOVER_MAX: Duration = Duration::from_secs(10);
@@ -28,13 +28,13 @@ pub enum Moving {
 
 /// How far a client is with replies that it has to take, or with data that it has to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Progress {
+struct Progress {
     /// The bytes that it has moved since the connection began.
-    pub moved_bytes: u64,
+    moved_bytes: u64,
     /// The memory that it holds, in bytes.
-    pub held_bytes: usize,
-    /// Whether [others need it](super::NexusMemory::is_wanted).
-    pub is_wanted: bool,
+    held_bytes: usize,
+    /// Whether [others need it](NexusMemory::is_wanted).
+    is_wanted: bool,
 }
 
 /// How a client is too slow.
@@ -53,9 +53,55 @@ pub enum TooSlow {
     },
 }
 
+/// The pace of one client in each direction.
+#[derive(Debug)]
+pub struct Paces {
+    replies: Pace,
+    data: Pace,
+}
+
+impl Paces {
+    /// For a client that may take nothing of its replies for as long as `replies_patience`, and send nothing of its data
+    /// for as long as `data_patience`.
+    pub fn new(replies_patience: Duration, data_patience: Duration) -> Paces {
+        Paces {
+            replies: Pace::new(Moving::Replies, replies_patience),
+            data: Pace::new(Moving::Data, data_patience),
+        }
+    }
+
+    /// Checks the client, which has `memory` once it is a nexus; to be called about once a second.
+    ///
+    /// `replies`: how many bytes it has taken since the connection began; `None` if there is nothing for it to take.
+    /// `data`: how many bytes it has sent, and how many bytes of memory wait for the rest; `None` if it owes no data.
+    ///
+    /// # Errors
+    /// [`TooSlow`]: the connection should end.
+    pub fn check(
+        &mut self,
+        now: Instant,
+        memory: Option<&NexusMemory>,
+        replies: Option<u64>,
+        data: Option<(u64, usize)>,
+    ) -> Result<(), TooSlow> {
+        let is_wanted = memory.is_some_and(NexusMemory::is_wanted);
+        let progress = |(moved_bytes, held_bytes)| Progress {
+            moved_bytes,
+            held_bytes,
+            is_wanted,
+        };
+        let held = memory.map_or(0, NexusMemory::held_bytes);
+        let replies = replies.map(|taken| progress((taken, held)));
+        // Both, so that neither loses track of time.
+        let taking = self.replies.check(now, replies);
+        let sending = self.data.check(now, data.map(progress));
+        taking.and(sending)
+    }
+}
+
 /// The pace of one client in one direction.
 #[derive(Debug)]
-pub struct Pace {
+struct Pace {
     moving: Moving,
     /// How long it may move nothing.
     patience: Duration,
@@ -67,7 +113,7 @@ pub struct Pace {
 
 impl Pace {
     /// For a client that may move nothing for as long as `patience`.
-    pub fn new(moving: Moving, patience: Duration) -> Pace {
+    fn new(moving: Moving, patience: Duration) -> Pace {
         Pace {
             moving,
             patience,
@@ -76,11 +122,8 @@ impl Pace {
         }
     }
 
-    /// Checks the client; to be called about once a second. `None`: it has nothing to move.
-    ///
-    /// # Errors
-    /// [`TooSlow`]: the connection should end.
-    pub fn check(&mut self, now: Instant, progress: Option<Progress>) -> Result<(), TooSlow> {
+    /// Checks the client. `None`: it has nothing to move.
+    fn check(&mut self, now: Instant, progress: Option<Progress>) -> Result<(), TooSlow> {
         let Some(progress) = progress else {
             *self = Pace::new(self.moving, self.patience);
             return Ok(());
