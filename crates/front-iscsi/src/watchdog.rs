@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use engine::{Duration, Instant, spawn, time};
 use iscsi::{AsyncMessage, LoginStatus, TaskId};
-use unit::{Paces, TooSlow};
+use unit::{Paces, Progress, TooSlow};
 
 use crate::{
     connection::{Connection, Ending},
@@ -88,17 +88,15 @@ fn check(
     now: Instant,
 ) -> Result<(), TooSlow> {
     let is_sending = connection.is_sending.get();
-    let replies = is_sending.then(|| connection.stream.sent_bytes());
+    let replies = is_sending.then(|| Progress {
+        moved_bytes: connection.stream.sent_bytes(),
+        held: connection.held_by_replies(),
+    });
     // While replies are under way, R2Ts may wait behind them, so that the peer cannot send yet.
     let is_awaited = !awaited.is_empty() && !is_sending;
-    let data = is_awaited.then(|| {
-        let held = |&task| {
-            connection
-                .open
-                .with(task, |command| command.permits.amount())
-        };
-        let held = awaited.iter().filter_map(held).sum();
-        (connection.stream.received_bytes(), held)
+    let data = is_awaited.then(|| Progress {
+        moved_bytes: connection.stream.received_bytes(),
+        held: connection.open.held_by(awaited),
     });
     let memory = connection.nexus().map(|nexus| &nexus.memory);
     paces.check(now, memory, replies, data)

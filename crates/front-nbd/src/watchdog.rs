@@ -1,11 +1,11 @@
 //! The time limits of a connection: it ends when its client does not finish the handshake, takes its replies or sends
-//! its data [too slowly](unit::Paces), or does not take its last replies. Between requests a client may be silent
+//! its data [too slowly](unit::Paces), or holds up the end of the server. Between requests a client may be silent
 //! forever; TCP keepalive detects whether it is still there.
 
 use std::rc::Rc;
 
 use engine::{Duration, Instant, time};
-use unit::{Paces, TooSlow};
+use unit::{Paces, Progress, TooSlow};
 
 use crate::connection::Connection;
 
@@ -25,9 +25,9 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
             connection.dismiss(&format!("no handshake within {limit:?}"));
         } else if let Err(slow) = check(&connection, &mut paces, now) {
             connection.dismiss(&slow.to_string());
-        } else if is_leaving_slowly(&connection, now) {
+        } else if is_holding_up(&connection, now) {
             connection.dismiss(&format!(
-                "it did not take its last replies within {patience:?}"
+                "the server stops, and it did not take its last replies within {patience:?}"
             ));
         }
     }
@@ -35,16 +35,21 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
 
 fn check(connection: &Connection, paces: &mut Paces, now: Instant) -> Result<(), TooSlow> {
     let wire = &connection.wire;
-    let replies = connection.is_sending.get().then(|| wire.sent_bytes());
-    let receiving = connection.receiving_bytes.get();
-    let data = receiving.map(|held| (wire.received_bytes(), held));
+    let replies = connection.is_sending.get().then(|| Progress {
+        moved_bytes: wire.sent_bytes(),
+        held: connection.held_by_replies(),
+    });
+    let data = connection.receiving.get().map(|held| Progress {
+        moved_bytes: wire.received_bytes(),
+        held,
+    });
     let memory = connection.nexus().map(|nexus| &nexus.memory);
     paces.check(now, memory, replies, data)
 }
 
-/// Whether the connection only waits for a client that does not take its last replies.
-fn is_leaving_slowly(connection: &Connection, now: Instant) -> bool {
+/// Whether the server wants to stop, and the client has had time to take its last replies.
+fn is_holding_up(connection: &Connection, now: Instant) -> bool {
     let limit = connection.service.limits.peer_time;
-    let closing = connection.closing_since.get();
-    connection.is_sending.get() && closing.is_some_and(|since| now - since > limit)
+    let stopping = connection.stopping_since.get();
+    connection.is_sending.get() && stopping.is_some_and(|since| now - since > limit)
 }
