@@ -28,7 +28,9 @@ use crate::{
     handle::{Handle, Keeper},
     instant::Instant,
     op::{AllocateMode, Op},
-    reactor::{Completion, ConnectOptions, OpId, OpenOptions, Opened, Reactor, Store, Wait},
+    reactor::{
+        Completion, ConnectOptions, Credentials, OpId, OpenOptions, Opened, Reactor, Store, Wait,
+    },
     sockopt,
 };
 
@@ -592,6 +594,10 @@ impl Reactor for Ring {
             address_of(socket.raw, libc::getsockname)?,
             address_of(socket.raw, libc::getpeername)?,
         ))
+    }
+
+    fn credentials(&self, socket: &Handle) -> io::Result<Credentials> {
+        socket::credentials(socket.raw)
     }
 }
 

@@ -18,7 +18,9 @@ use crate::{
     handle::Handle,
     instant::Instant,
     op::Op,
-    reactor::{Completion, ConnectOptions, OpId, OpenOptions, Opened, Reactor, Store, Wait},
+    reactor::{
+        Completion, ConnectOptions, Credentials, OpId, OpenOptions, Opened, Reactor, Store, Wait,
+    },
 };
 
 pub(super) struct SimReactor {
@@ -128,5 +130,10 @@ impl Reactor for SimReactor {
 
     fn addresses(&self, socket: &Handle) -> io::Result<(SocketAddr, SocketAddr)> {
         self.state.borrow().addresses(socket.raw)
+    }
+
+    fn credentials(&self, socket: &Handle) -> io::Result<Credentials> {
+        let _ = socket; // simulated machines have only a network
+        Err(io::ErrorKind::Unsupported.into())
     }
 }
