@@ -5,9 +5,9 @@ use harness::directory::Directory;
 use harness::sanstone::{IQN, Sanstone, target_table};
 use harness::wire::{Direction, Session, opcode, read_10, write_10};
 use std::io::{Read, Write};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::thread::{scope, sleep};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The longest transfer. One session may hold as much memory at a time.
 const LONGEST: u32 = 4 << 20;
@@ -83,28 +83,21 @@ fn who_keeps_memory_from_others_is_disconnected_and_named() {
     for (hoard, said) in attacks {
         let mut server = serve();
         let portal = format!("127.0.0.1:{}", server.port());
-        let is_over = AtomicBool::new(false);
         scope(|scope| {
+            // Its end, also by a panic, ends the hoarders.
+            let test = Arc::new(());
             for number in 0..HOARDERS {
                 let mut session = login(&portal, 100 + number);
-                let may_go_on = || !is_over.load(Ordering::Relaxed);
+                let test = Arc::downgrade(&test);
+                let may_go_on = move || test.strong_count() > 0;
                 scope.spawn(move || hoard(&mut session, &may_go_on));
             }
             let mut victim = login(&portal, 1);
-            let begun = Instant::now();
-            let log = loop {
+            let line = server.daemon().line_with(said, LIMIT, || {
                 // More than the reserve that every session has.
                 let read = victim.execute(&read_10(0, 2048), &[], 1 << 20);
                 assert_eq!(read.map(|(status, _)| status).ok(), Some(0));
-                let log = server.daemon().log();
-                if log.contains(said) || begun.elapsed() > LIMIT {
-                    break log;
-                }
-                sleep(TICK);
-            };
-            is_over.store(true, Ordering::Relaxed);
-            let line = log.lines().find(|line| line.contains(said));
-            let line = line.unwrap_or_else(|| panic!("not {said:?} in\n{log}"));
+            });
             assert!(
                 line.contains("initiator=") && line.contains("peer="),
                 "{line}"

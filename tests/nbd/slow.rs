@@ -3,9 +3,9 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::thread::{scope, sleep};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::crowd::client_in_transmission;
 use crate::{Attached, LIMIT};
@@ -27,11 +27,11 @@ fn request(kind: u16, len: u32) -> Vec<u8> {
     bytes
 }
 
-/// Moves one byte now and then, until the server ends the connection or the test is over.
-fn hoard(mut stream: UnixStream, kind: u16, is_over: &AtomicBool) -> std::io::Result<()> {
+/// Moves one byte now and then, until the server ends the connection or `test` is over.
+fn hoard(mut stream: UnixStream, kind: u16, test: &Weak<()>) -> std::io::Result<()> {
     let requests = request(kind, LONGEST).repeat(if kind == READ { 8 } else { 1 });
     stream.write_all(&requests)?;
-    while !is_over.load(Ordering::Relaxed) {
+    while test.strong_count() > 0 {
         match kind {
             READ => stream.read_exact(&mut [0])?,
             _ => stream.write_all(&[0])?,
@@ -48,30 +48,25 @@ fn who_keeps_memory_from_others_is_disconnected_and_named() {
         (WRITE, "it sent the data of its writes at"),
     ] {
         let attached = Attached::file("lanes = 1\nmemory = \"32MiB\"\n", &[]);
-        let is_over = AtomicBool::new(false);
         scope(|scope| {
+            // Its end, also by a panic, ends the hoarders.
+            let test = Arc::new(());
             for _ in 0..HOARDERS {
                 let stream = client_in_transmission(&attached);
-                scope.spawn(|| hoard(stream, kind, &is_over));
+                let test = Arc::downgrade(&test);
+                scope.spawn(move || hoard(stream, kind, &test));
             }
             let mut victim = client_in_transmission(&attached);
-            let begun = Instant::now();
-            let log = loop {
+            let line = attached.daemon.line_with(said, LIMIT, || {
                 // More than the reserve that every client has.
                 let asked = victim.write_all(&request(READ, 1 << 20));
                 asked.expect("the server lives");
                 let answered = victim.read_exact(&mut vec![0; 16 + (1 << 20)]);
                 answered.expect("the server lives");
-                let log = attached.daemon.log();
-                if log.contains(said) || begun.elapsed() > LIMIT {
-                    break log;
-                }
-                sleep(TICK);
-            };
-            is_over.store(true, Ordering::Relaxed);
-            let line = log.lines().find(|line| line.contains(said));
-            let line = line.unwrap_or_else(|| panic!("not {said:?} in\n{log}"));
-            assert!(line.contains("peer="), "{line}");
+            });
+            let socket = attached.socket();
+            let peer = format!("unix:{} (pid {},", socket.display(), std::process::id());
+            assert!(line.contains(&peer), "not {peer:?} in {line}");
             assert!(
                 line.contains(" KiB/s while others needed the 4096 KiB"),
                 "{line}"

@@ -152,8 +152,7 @@ impl Daemon {
     pub fn log_with_times(&self, text: &str, times: usize) -> String {
         let deadline = Instant::now() + Duration::from_secs(60);
         loop {
-            let mut log = self.log();
-            log.truncate(log.rfind('\n').map_or(0, |end| end + 1));
+            let log = self.complete_lines();
             if log.matches(text).count() >= times {
                 return log;
             }
@@ -163,6 +162,30 @@ impl Daemon {
             );
             sleep(Duration::from_millis(5));
         }
+    }
+
+    /// The first line it has printed with `text`; until there is one, `step` is repeated, ten times a second at most.
+    ///
+    /// # Panics
+    /// If there is none within `limit`.
+    #[track_caller]
+    pub fn line_with(&self, text: &str, limit: Duration, mut step: impl FnMut()) -> String {
+        let deadline = Instant::now() + limit;
+        loop {
+            step();
+            let log = self.complete_lines();
+            if let Some(line) = log.lines().find(|line| line.contains(text)) {
+                return line.to_owned();
+            }
+            assert!(Instant::now() < deadline, "not {text:?} in\n{log}");
+            sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn complete_lines(&self) -> String {
+        let mut log = self.log();
+        log.truncate(log.rfind('\n').map_or(0, |end| end + 1));
+        log
     }
 
     /// Its exit status, if it has ended.

@@ -23,7 +23,7 @@ use crate::{
     time::Duration,
 };
 
-pub use crate::reactor::{ConnectOptions, Source};
+pub use crate::reactor::{ConnectOptions, Credentials, Source};
 
 /// A listening socket for TCP.
 #[derive(Debug)]
@@ -279,6 +279,14 @@ impl TcpStream {
     /// The local and the peer address.
     pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         with(|lane| lane.reactor().addresses(&self.socket))
+    }
+
+    /// Who has connected a Unix socket.
+    ///
+    /// # Errors
+    /// The system does not know, or this is no Unix socket.
+    pub fn credentials(&self) -> io::Result<Credentials> {
+        with(|lane| lane.reactor().credentials(&self.socket))
     }
 }
 

@@ -78,6 +78,17 @@ pub(crate) trait Reactor {
     fn abort(&self, socket: &Handle);
     /// The local and the peer address of a connection.
     fn addresses(&self, socket: &Handle) -> io::Result<(SocketAddr, SocketAddr)>;
+    /// Who has connected a Unix socket.
+    fn credentials(&self, socket: &Handle) -> io::Result<Credentials>;
+}
+
+/// The process at the other end of a Unix socket, as it was when it connected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Credentials {
+    /// Its process ID; 0 if it is in another PID namespace.
+    pub pid: i32,
+    /// Its effective user ID.
+    pub uid: u32,
 }
 
 /// How to make a connection, apart from its destination. The default leaves everything to the system.

@@ -28,7 +28,7 @@ use crate::{
     handle::{Handle, Keeper},
     instant::Instant,
     op::{AllocateMode, Op},
-    reactor::{Completion, ConnectOptions, OpId, Reactor, Store, Wait},
+    reactor::{Completion, ConnectOptions, Credentials, OpId, Reactor, Store, Wait},
     sockopt,
 };
 
@@ -569,6 +569,10 @@ impl Reactor for Ring {
             address_of(socket.raw, libc::getsockname)?,
             address_of(socket.raw, libc::getpeername)?,
         ))
+    }
+
+    fn credentials(&self, socket: &Handle) -> io::Result<Credentials> {
+        socket::credentials(socket.raw)
     }
 }
 

@@ -15,7 +15,7 @@ use engine::{
     time,
 };
 use iscsi::{OperationalConfig, TargetConfig, TargetConnection, TaskId, Transmit};
-use unit::{Mark, Nexus, RunningId, WINDOW_STEP};
+use unit::{Held, Mark, Nexus, RunningId, WINDOW_STEP};
 
 use crate::{
     config::Limits,
@@ -94,6 +94,8 @@ pub(crate) struct Connection {
     pub(crate) sent: Notify,
     /// Whether a send is in progress.
     pub(crate) is_sending: Cell<bool>,
+    /// The commands that the send in progress answers to the end.
+    pub(crate) sending: RefCell<Vec<Answered>>,
     pub(crate) last_heard: Cell<Instant>,
     /// Whether a PDU is being received: the machine has its header, but its payload is not complete.
     pub(crate) is_receiving: Cell<bool>,
@@ -145,6 +147,7 @@ impl Connection {
             transmit: Notify::new(),
             sent: Notify::new(),
             is_sending: Cell::default(),
+            sending: RefCell::default(),
             last_heard: Cell::new(time::now()),
             is_receiving: Cell::new(false),
             phase: Cell::new(phase),
@@ -318,6 +321,16 @@ impl Connection {
         let what = format!("{} {what}", self.peer.ip());
         let notices = &self.service.sessions.notices;
         notices.may_repeat(notice, &what, time::now())
+    }
+
+    /// The memory that replies hold until the initiator has taken them.
+    pub(crate) fn held_by_replies(&self) -> Held {
+        let sending = self.sending.borrow();
+        let sending = sending.iter().map(|answered| answered.permits.held());
+        [self.open.held_by_data_in()]
+            .into_iter()
+            .chain(sending)
+            .sum()
     }
 
     /// Counts the commands whose responses have just been sent.

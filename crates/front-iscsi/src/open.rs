@@ -10,7 +10,7 @@ use engine::{Buf, Instant, Payload};
 use iscsi::{StageTimes, TaskId};
 use scsi::{MediumOp, ParameterList};
 use smallvec::SmallVec;
-use unit::{CommandId, Kind, Mark, Nexus, Permits, Times};
+use unit::{CommandId, Held, Kind, Mark, Nexus, Permits, Times};
 
 use crate::order::{Order, TaskSet};
 
@@ -42,8 +42,7 @@ pub(crate) struct Answered {
     pub(crate) transfer_len: u64,
     pub(crate) times: Times,
     /// The permits for its data, released on drop.
-    #[expect(dead_code, reason = "they are kept to be dropped")]
-    permits: Permits,
+    pub(crate) permits: Permits,
 }
 
 /// One open command.
@@ -199,6 +198,20 @@ impl OpenCommands {
             (command.task == task).then_some(&command.read)
         });
         data_in.ok()
+    }
+
+    /// The memory for the data-out of `tasks`.
+    pub(crate) fn held_by(&self, tasks: &[TaskId]) -> Held {
+        let held = |&task| self.with(task, |command| command.permits.held());
+        tasks.iter().filter_map(held).sum()
+    }
+
+    /// The memory of the data-in that is ready to be sent or, in part, being sent.
+    pub(crate) fn held_by_data_in(&self) -> Held {
+        let slots = self.slots.borrow();
+        let open = slots.iter().flatten();
+        let replies = open.filter(|command| !command.read.is_empty());
+        replies.map(|command| command.permits.held()).sum()
     }
 
     /// The open commands for `lun` (`None`: all LUNs) that arrived before `mark`, including commands addressed to

@@ -1,11 +1,11 @@
 //! The time limits of a connection. It ends when its peer is too slow to log in, to [take replies or to send
-//! data](unit::Pace) that it announced, or does not answer; and when the server stops.
+//! data](unit::Paces) that it announced, or does not answer; and when the server stops.
 
 use std::rc::Rc;
 
 use engine::{Duration, Instant, spawn, time};
 use iscsi::{AsyncMessage, LoginStatus, TaskId};
-use unit::{Moving, Pace, Progress, TooSlow};
+use unit::{Paces, Progress, TooSlow};
 
 use crate::{
     connection::{Connection, Ending},
@@ -28,8 +28,7 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
     let began = time::now();
     // Doubled because several writes may share a slow link.
     let data_patience = 2 * limits.peer_timeout;
-    let mut replies = Pace::new(Moving::Replies, limits.peer_timeout);
-    let mut data = Pace::new(Moving::Data, data_patience);
+    let mut paces = Paces::new(limits.peer_timeout, data_patience);
     let mut unsent = Vec::new();
     while time::timeout(INTERVAL, connection.over()).await.is_none() {
         let now = time::now();
@@ -42,8 +41,7 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
             dismiss(&connection, LoginStatus::OUT_OF_RESOURCES);
         }
         let awaited = connection.machine.borrow().awaiting_data();
-        let paces = (&mut replies, &mut data);
-        if let Err(slow) = check(&connection, paces, &awaited, now) {
+        if let Err(slow) = check(&connection, &mut paces, &awaited, now) {
             if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
                 let initiator = connection.initiator();
                 tracing::warn!(peer = %connection.peer, initiator, suppressed, "disconnected an initiator: {slow}");
@@ -85,34 +83,23 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
 /// Checks how fast the peer takes its replies, and sends the data of the tasks that are `awaited`.
 fn check(
     connection: &Connection,
-    (replies, data): (&mut Pace, &mut Pace),
+    paces: &mut Paces,
     awaited: &[TaskId],
     now: Instant,
 ) -> Result<(), TooSlow> {
-    let memory = connection.nexus().map(|nexus| &nexus.memory);
-    let is_wanted = memory.is_some_and(|memory| memory.is_wanted());
-    let progress = |moved_bytes, held_bytes| Progress {
-        moved_bytes,
-        held_bytes,
-        is_wanted,
-    };
-    let sending = connection.is_sending.get().then(|| {
-        let held = memory.map_or(0, |memory| memory.held_bytes());
-        progress(connection.stream.sent_bytes(), held)
+    let is_sending = connection.is_sending.get();
+    let replies = is_sending.then(|| Progress {
+        moved_bytes: connection.stream.sent_bytes(),
+        held: connection.held_by_replies(),
     });
     // While replies are under way, R2Ts may wait behind them, so that the peer cannot send yet.
-    let is_awaited = !awaited.is_empty() && !connection.is_sending.get();
-    let receiving = is_awaited.then(|| {
-        let held = |&task| {
-            connection
-                .open
-                .with(task, |command| command.permits.amount())
-        };
-        let held = awaited.iter().filter_map(held).sum();
-        progress(connection.stream.received_bytes(), held)
+    let is_awaited = !awaited.is_empty() && !is_sending;
+    let data = is_awaited.then(|| Progress {
+        moved_bytes: connection.stream.received_bytes(),
+        held: connection.open.held_by(awaited),
     });
-    // Both, so that neither loses track of time.
-    replies.check(now, sending).and(data.check(now, receiving))
+    let memory = connection.nexus().map(|nexus| &nexus.memory);
+    paces.check(now, memory, replies, data)
 }
 
 /// Records which tasks wait, and returns how long the longest-waiting one has done so.

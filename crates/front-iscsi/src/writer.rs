@@ -41,7 +41,9 @@ pub(crate) async fn run(connection: Rc<Connection>) {
         }
         send_bytes = (2 * send_bytes).min(SEND_BYTES);
         connection.is_sending.set(true);
+        connection.sending.replace(answered);
         let (result, back) = connection.stream.send_all(gather).await;
+        answered = connection.sending.take();
         connection.is_sending.set(false);
         gather = back;
         connection.count(&answered);

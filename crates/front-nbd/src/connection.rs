@@ -8,7 +8,7 @@ use std::{
 
 use engine::{Instant, Payload, sync::Notify, time};
 use nbd::{BlockSizes, Export};
-use unit::{CommandId, Kind, Nexus, Permits, Times, no_commands};
+use unit::{CommandId, Held, Kind, Nexus, Permits, Times, no_commands};
 
 use crate::{
     notices::Notice,
@@ -34,7 +34,6 @@ pub(crate) struct Outgoing {
     /// The payload that follows the head.
     pub(crate) data: Payload,
     /// The memory permits for the payload.
-    #[expect(dead_code, reason = "it is kept to be dropped")]
     pub(crate) permits: Permits,
     /// What to count once it has been sent: the kind of operation, the bytes it moved, and its times.
     pub(crate) counted: Option<((Kind, u64), Times)>,
@@ -50,6 +49,8 @@ pub(crate) struct Connection {
     operations: Cell<u64>,
     /// Replies ready to be sent.
     pub(crate) outgoing: RefCell<VecDeque<Outgoing>>,
+    /// Replies that are being sent.
+    pub(crate) sending: RefCell<Vec<Outgoing>>,
     /// The number of requests not yet fully answered: replies ready to be sent, and requests still running.
     open: Cell<usize>,
     /// Signaled when there is something to send, or the connection has ended.
@@ -59,10 +60,10 @@ pub(crate) struct Connection {
     pub(crate) began: Instant,
     /// Whether a send is in progress.
     pub(crate) is_sending: Cell<bool>,
-    /// While the rest of a message is awaited: how much memory its data take.
-    pub(crate) receiving_bytes: Cell<Option<usize>>,
-    /// When it stopped accepting requests.
-    pub(crate) closing_since: Cell<Option<Instant>>,
+    /// While the rest of a message is awaited: the memory that its data take.
+    pub(crate) receiving: Cell<Option<Held>>,
+    /// When the server told it to close.
+    pub(crate) stopping_since: Cell<Option<Instant>>,
     phase: Cell<Phase>,
     ending: RefCell<Option<String>>,
     changed: Notify,
@@ -81,13 +82,14 @@ impl Connection {
             id: newcomer.id,
             operations: Cell::new(0),
             outgoing: RefCell::default(),
+            sending: RefCell::default(),
             open: Cell::new(0),
             transmit: Notify::new(),
             sent: Notify::new(),
             began: time::now(),
             is_sending: Cell::default(),
-            receiving_bytes: Cell::default(),
-            closing_since: Cell::default(),
+            receiving: Cell::default(),
+            stopping_since: Cell::default(),
             phase: Cell::new(Phase::Open),
             ending: RefCell::default(),
             changed: Notify::new(),
@@ -162,10 +164,21 @@ impl Connection {
     /// Accepts nothing more, and ends once the open requests have been answered.
     pub(crate) fn close(&self) {
         self.phase.set(self.phase.get().max(Phase::Closing));
-        let since = self.closing_since.get().unwrap_or_else(time::now);
-        self.closing_since.set(Some(since));
         self.transmit.notify();
         self.sent.notify();
+    }
+
+    /// [Closes](Self::close) because the server stops, so its client has a limited time to take its last replies.
+    pub(crate) fn stop(&self) {
+        self.stopping_since.set(Some(time::now()));
+        self.close();
+    }
+
+    /// The memory that its replies hold until the client has taken them.
+    pub(crate) fn held_by_replies(&self) -> Held {
+        let (ready, sending) = (self.outgoing.borrow(), self.sending.borrow());
+        let replies = ready.iter().chain(sending.iter());
+        replies.map(|reply| reply.permits.held()).sum()
     }
 
     /// Records why the connection ends, unless a reason is recorded already.

@@ -83,7 +83,7 @@ impl Front {
         let id = newcomer.id;
         let connection = Rc::new(Connection::new(self.service.clone(), newcomer));
         if self.is_stopping.get() {
-            connection.close();
+            connection.stop();
         }
         self.connections.borrow_mut().insert(id, connection.clone());
         tracing::debug!(peer = connection.peer, id, "connected");
@@ -123,7 +123,7 @@ impl Front {
     async fn stop(&self) {
         self.is_stopping.set(true);
         for connection in self.connections.borrow().values() {
-            connection.close();
+            connection.stop();
         }
         let connections = &self.connections;
         self.changed

@@ -15,6 +15,7 @@ use engine::{
     time,
 };
 use nbd::{Command, Event, Received};
+use unit::Held;
 
 use crate::{
     connection::{Connection, Outgoing},
@@ -64,9 +65,9 @@ async fn receive_all(connection: &Rc<Connection>, reader: &mut Reader) -> io::Re
                 // The handshake has its own time limit, and between requests a client may be silent.
                 let is_begun = !reader.is_empty();
                 reader.reserve(len);
-                connection.receiving_bytes.set(is_begun.then_some(0));
+                connection.receiving.set(is_begun.then(Held::default));
                 let is_there = reader.fill(len).await?;
-                connection.receiving_bytes.set(None);
+                connection.receiving.set(None);
                 if !is_there {
                     return Err(ErrorKind::UnexpectedEof.into());
                 }
@@ -95,9 +96,9 @@ async fn act(connection: &Rc<Connection>, reader: &mut Reader) -> io::Result<()>
                 });
             }
             Event::Skip(len) => {
-                connection.receiving_bytes.set(Some(0));
+                connection.receiving.set(Some(Held::default()));
                 let skipped = reader.skip(len as usize).await;
-                connection.receiving_bytes.set(None);
+                connection.receiving.set(None);
                 skipped?;
             }
             Event::Transmission => {
@@ -176,13 +177,14 @@ async fn take_request(
     let len = len as usize;
     let over = pin!(connection.over());
     let permits = match task::either(over, nexus.memory.take(len)).await {
-        // Requests that wait for memory, too, end only once the nexus leaves.
+        // Do not wait any longer. The reads ahead of this write may wait for memory, too, and are given up only when the
+        // nexus leaves, which it does after this reader has ended.
         Either::One(()) => return Ok(()),
         Either::Other(permits) => permits,
     };
-    connection.receiving_bytes.set(Some(permits.amount()));
+    connection.receiving.set(Some(permits.held()));
     let (result, data) = reader.read_into(Buf::new(len), 0..len).await;
-    connection.receiving_bytes.set(None);
+    connection.receiving.set(None);
     result?;
     request::begin_write(connection, request, received, (data.into(), permits));
     Ok(())

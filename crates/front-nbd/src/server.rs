@@ -11,7 +11,7 @@ use std::{
 use engine::{
     Duration,
     cross::{Sender, channel, oneshot},
-    net::{TcpListener, TcpStream, UnixListener},
+    net::{Credentials, TcpListener, TcpStream, UnixListener},
     spawn, store,
     sync::Notify,
     task::{self, Either},
@@ -220,7 +220,11 @@ impl Place {
     fn peer(&self, stream: &TcpStream) -> Option<String> {
         match &self.0 {
             Listener::Tcp(_) => stream.addresses().ok().map(|(_, peer)| peer.to_string()),
-            Listener::Unix(address, _) => Some(address.to_string()),
+            Listener::Unix(address, _) => Some(match stream.credentials() {
+                Ok(Credentials { pid: 0, uid }) => format!("{address} (uid {uid})"),
+                Ok(Credentials { pid, uid }) => format!("{address} (pid {pid}, uid {uid})"),
+                Err(_) => address.to_string(),
+            }),
         }
     }
 }

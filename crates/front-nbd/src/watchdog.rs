@@ -1,11 +1,11 @@
 //! The time limits of a connection: it ends when its client does not finish the handshake, takes its replies or sends
-//! its data [too slowly](unit::Pace), or does not take its last replies. Between requests a client may be silent
+//! its data [too slowly](unit::Paces), or holds up the end of the server. Between requests a client may be silent
 //! forever; TCP keepalive detects whether it is still there.
 
 use std::rc::Rc;
 
 use engine::{Duration, Instant, time};
-use unit::{Moving, Pace, Progress, TooSlow};
+use unit::{Paces, Progress, TooSlow};
 
 use crate::connection::Connection;
 
@@ -16,50 +16,40 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) async fn watch(connection: Rc<Connection>) {
     let limits = connection.service.limits;
     let patience = limits.peer_time;
-    let mut replies = Pace::new(Moving::Replies, patience);
-    // Doubled because a request may be on its way while its replies fill a slow link.
-    let mut data = Pace::new(Moving::Data, 2 * patience);
+    // Doubled for data because a request may be on its way while its replies fill a slow link.
+    let mut paces = Paces::new(patience, 2 * patience);
     while time::timeout(INTERVAL, connection.over()).await.is_none() {
         let now = time::now();
         if connection.nexus().is_none() && now - connection.began > limits.handshake_time {
             let limit = limits.handshake_time;
             connection.dismiss(&format!("no handshake within {limit:?}"));
-        } else if let Err(slow) = check(&connection, (&mut replies, &mut data), now) {
+        } else if let Err(slow) = check(&connection, &mut paces, now) {
             connection.dismiss(&slow.to_string());
-        } else if is_leaving_slowly(&connection, now) {
+        } else if is_holding_up(&connection, now) {
             connection.dismiss(&format!(
-                "it did not take its last replies within {patience:?}"
+                "the server stops, and it did not take its last replies within {patience:?}"
             ));
         }
     }
 }
 
-fn check(
-    connection: &Connection,
-    (replies, data): (&mut Pace, &mut Pace),
-    now: Instant,
-) -> Result<(), TooSlow> {
+fn check(connection: &Connection, paces: &mut Paces, now: Instant) -> Result<(), TooSlow> {
+    let wire = &connection.wire;
+    let replies = connection.is_sending.get().then(|| Progress {
+        moved_bytes: wire.sent_bytes(),
+        held: connection.held_by_replies(),
+    });
+    let data = connection.receiving.get().map(|held| Progress {
+        moved_bytes: wire.received_bytes(),
+        held,
+    });
     let memory = connection.nexus().map(|nexus| &nexus.memory);
-    let is_wanted = memory.is_some_and(|memory| memory.is_wanted());
-    let progress = |moved_bytes, held_bytes| Progress {
-        moved_bytes,
-        held_bytes,
-        is_wanted,
-    };
-    let held = memory.map_or(0, |memory| memory.held_bytes());
-    let (is_sending, receiving) = (
-        connection.is_sending.get(),
-        connection.receiving_bytes.get(),
-    );
-    let sending = is_sending.then(|| progress(connection.wire.sent_bytes(), held));
-    let receiving = receiving.map(|held| progress(connection.wire.received_bytes(), held));
-    // Both, so that neither loses track of time.
-    replies.check(now, sending).and(data.check(now, receiving))
+    paces.check(now, memory, replies, data)
 }
 
-/// Whether the connection only waits for a client that does not take its last replies.
-fn is_leaving_slowly(connection: &Connection, now: Instant) -> bool {
+/// Whether the server wants to stop, and the client has had time to take its last replies.
+fn is_holding_up(connection: &Connection, now: Instant) -> bool {
     let limit = connection.service.limits.peer_time;
-    let closing = connection.closing_since.get();
-    connection.is_sending.get() && closing.is_some_and(|since| now - since > limit)
+    let stopping = connection.stopping_since.get();
+    connection.is_sending.get() && stopping.is_some_and(|since| now - since > limit)
 }

@@ -43,7 +43,9 @@ pub(crate) async fn run(connection: Rc<Connection>) {
         }
         send_bytes = (2 * send_bytes).min(SEND_BYTES);
         connection.is_sending.set(true);
+        connection.sending.replace(sending);
         let (result, back) = connection.wire.send_all(gather).await;
+        sending = connection.sending.take();
         connection.is_sending.set(false);
         gather = back;
         if let Err(error) = result {

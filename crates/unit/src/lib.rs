@@ -40,7 +40,9 @@ pub use disk::{Disk, Luns, Unit, identity};
 pub use execute::{Executed, Io};
 pub use lane::LaneUnits;
 pub use medium::shortened;
-pub use memory::{Limits, Moving, NexusMemory, Pace, Permits, Progress, TooSlow, WINDOW_STEP};
+pub use memory::{
+    Held, Limits, Moving, NexusMemory, Paces, Permits, Progress, TooSlow, WINDOW_STEP,
+};
 pub use nexus::{Commands, How, Mark, Nexus, Which, no_commands};
 pub use running::{CommandId, RunningId};
 pub use sanitize::NoSanitize;

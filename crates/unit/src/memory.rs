@@ -13,6 +13,7 @@
 mod common;
 mod pace;
 mod plan;
+mod pool;
 
 use std::{cell::Cell, future::Future, pin::pin, rc::Rc, sync::Arc, task::Poll};
 
@@ -21,16 +22,18 @@ use engine::{
     buf::capacity_for,
     sync::{Budget, Permit},
 };
-pub use pace::{Moving, Pace, Progress, TooSlow};
+pub use pace::{Moving, Paces, Progress, TooSlow};
 pub(crate) use plan::Plan;
+pub use pool::Held;
 
 use common::CommonPermit;
+use pool::{Pool, Shortages, Waiting};
 
 /// The memory permits of a transfer, held until dropped.
 #[derive(Debug, Default)]
 pub struct Permits {
     /// For the unsolicited data.
-    unsolicited: Option<Permit>,
+    unsolicited: Option<Paid>,
     /// A part of the nexus' share, for the solicited data.
     #[allow(dead_code, reason = "it is kept to be dropped")]
     own: Option<Permit>,
@@ -54,10 +57,18 @@ impl Permits {
         };
     }
 
-    /// The memory they pay for, in bytes.
-    pub fn amount(&self) -> usize {
-        let unsolicited = self.unsolicited.as_ref().map_or(0, Permit::amount);
-        unsolicited + self.memory.as_ref().map_or(0, Paid::amount)
+    /// How much memory of each pool they pay for.
+    pub fn held(&self) -> Held {
+        let mut held = Held::default();
+        if let Some(Paid::Lane(permit)) = &self.unsolicited {
+            held.add(Pool::Unsolicited, permit.amount());
+        }
+        match &self.memory {
+            Some(Paid::Lane(permit)) => held.add(Pool::Transfers, permit.amount()),
+            Some(Paid::Common(permit)) => held.add(Pool::Common, permit.amount()),
+            Some(Paid::Reserve(_)) | None => {}
+        }
+        held
     }
 
     fn of_rest(own: Option<Permit>, memory: Paid) -> Permits {
@@ -117,56 +128,9 @@ pub(crate) struct LaneMemory {
     commands: Rc<Budget>,
     /// The most of `transfers` that one nexus may hold.
     nexus_max: usize,
-    /// That of all its nexuses together, and of the server itself.
-    shortage: Shortage,
-}
-
-/// How often memory was short, and how many requests wait for it now.
-#[derive(Default)]
-struct Shortage {
-    times: Cell<u64>,
-    waiting: Cell<usize>,
-    /// Of these, how many wait for common memory.
-    waiting_for_common: Cell<usize>,
-}
-
-impl Shortage {
-    fn note(&self) {
-        self.times.set(self.times.get() + 1);
-    }
-
-    fn begin(&self, is_common: bool) {
-        self.note();
-        self.waiting.set(self.waiting.get() + 1);
-        let common = self.waiting_for_common.get() + usize::from(is_common);
-        self.waiting_for_common.set(common);
-    }
-
-    fn end(&self, is_common: bool) {
-        self.waiting.set(self.waiting.get() - 1);
-        let common = self.waiting_for_common.get() - usize::from(is_common);
-        self.waiting_for_common.set(common);
-    }
-}
-
-/// A request that waits for memory, counted by its lane and its nexus while this exists.
-struct Waiting<'a> {
-    by: [Option<&'a Shortage>; 2],
-    is_common: bool,
-}
-
-impl<'a> Waiting<'a> {
-    fn begin(by: [Option<&'a Shortage>; 2], is_common: bool) -> Waiting<'a> {
-        by.iter().flatten().for_each(|it| it.begin(is_common));
-        Waiting { by, is_common }
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let by = self.by.iter().flatten();
-        by.for_each(|it| it.end(self.is_common));
-    }
+    /// The shortages of all its nexuses, and of the server itself. [`CommonMemory`] has its own.
+    unsolicited_shortages: Shortages,
+    transfers_shortages: Shortages,
 }
 
 /// The memory of one nexus.
@@ -175,9 +139,10 @@ pub struct NexusMemory {
     own: Rc<Budget>,
     unsolicited_reserve: Rc<Budget>,
     transfers_reserve: Rc<Budget>,
-    shortage: Shortage,
-    /// How often others had been short when that was last asked.
-    others_short: Cell<u64>,
+    /// Its own shortages, by pool.
+    shortages: [Shortages; Pool::ALL.len()],
+    /// By pool, how many requests of others had been short of it at the last call of [`wanted`](NexusMemory::wanted).
+    others_short: [Cell<u64>; Pool::ALL.len()],
 }
 
 impl LaneMemory {
@@ -190,8 +155,18 @@ impl LaneMemory {
             common,
             commands: Budget::new(plan.commands),
             nexus_max: plan.nexus_max,
-            shortage: Shortage::default(),
+            unsolicited_shortages: Shortages::default(),
+            transfers_shortages: Shortages::default(),
         })
+    }
+
+    /// The shortages of all who use `pool`.
+    fn shortages(&self, pool: Pool) -> &Shortages {
+        match pool {
+            Pool::Unsolicited => &self.unsolicited_shortages,
+            Pool::Transfers => &self.transfers_shortages,
+            Pool::Common => self.common.shortages(),
+        }
     }
 
     /// A larger command window for a nexus, if one is available.
@@ -207,29 +182,34 @@ impl LaneMemory {
         self.take_bytes(capacity_for(len), None).await
     }
 
-    /// Whether the request exceeds the lane's whole part and fits the common one. A request that fits neither, such
-    /// as a COMPARE AND WRITE of large blocks where transfers are short, takes the lane's whole part.
-    fn is_common(&self, bytes: usize) -> bool {
-        bytes > self.transfers.total() && bytes <= self.common.total()
+    /// The pool for solicited data that a request is served from: the common one if it exceeds the lane's whole pool. A
+    /// request that fits neither, such as a COMPARE AND WRITE of large blocks where transfers are short, takes the lane's
+    /// whole pool.
+    fn pool_for(&self, bytes: usize) -> Pool {
+        match bytes > self.transfers.total() && bytes <= self.common.total() {
+            true => Pool::Common,
+            false => Pool::Transfers,
+        }
     }
 
-    /// Waits for `bytes`, for the nexus that counts its own shortage.
-    async fn take_bytes(&self, bytes: usize, own: Option<&Shortage>) -> Paid {
+    /// Waits for `bytes`, for the nexus with the shortages `own`, if it is for one.
+    async fn take_bytes(&self, bytes: usize, own: Option<&[Shortages; Pool::ALL.len()]>) -> Paid {
         if let Some(paid) = self.try_take_bytes(bytes) {
             return paid;
         }
-        let is_common = self.is_common(bytes);
-        let _waiting = Waiting::begin([Some(&self.shortage), own], is_common);
-        match is_common {
-            true => Paid::Common(self.common.take(bytes).await),
-            false => Paid::Lane(self.transfers.take(bytes).await),
+        let pool = self.pool_for(bytes);
+        let own = own.map(|own| &own[pool as usize]);
+        let _waiting = Waiting::begin(self.shortages(pool), own);
+        match pool {
+            Pool::Common => Paid::Common(self.common.take(bytes).await),
+            _ => Paid::Lane(self.transfers.take(bytes).await),
         }
     }
 
     fn try_take_bytes(&self, bytes: usize) -> Option<Paid> {
-        match self.is_common(bytes) {
-            true => self.common.try_take(bytes).map(Paid::Common),
-            false => self.transfers.try_take(bytes).map(Paid::Lane),
+        match self.pool_for(bytes) {
+            Pool::Common => self.common.try_take(bytes).map(Paid::Common),
+            _ => self.transfers.try_take(bytes).map(Paid::Lane),
         }
     }
 }
@@ -237,19 +217,12 @@ impl LaneMemory {
 /// A permit for memory, held until dropped.
 #[derive(Debug)]
 pub(crate) enum Paid {
-    /// A part of the lane's or the nexus' memory.
+    /// A part of one of the lane's pools.
     Lane(Permit),
     /// A part of the common memory.
     Common(CommonPermit),
-}
-
-impl Paid {
-    fn amount(&self) -> usize {
-        match self {
-            Paid::Lane(permit) => permit.amount(),
-            Paid::Common(permit) => permit.amount(),
-        }
-    }
+    /// A part of a nexus' reserve.
+    Reserve(#[expect(dead_code, reason = "it is kept to be dropped")] Permit),
 }
 
 impl NexusMemory {
@@ -260,8 +233,8 @@ impl NexusMemory {
             lane: lane.clone(),
             unsolicited_reserve: Budget::new(RESERVE_BYTES),
             transfers_reserve: Budget::new(RESERVE_BYTES),
-            shortage: Shortage::default(),
-            others_short: Cell::new(lane.shortage.times.get()),
+            shortages: Default::default(),
+            others_short: Pool::ALL.map(|pool| Cell::new(lane.shortages(pool).requests())),
         }
     }
 
@@ -273,10 +246,11 @@ impl NexusMemory {
             true => budget.try_take(bytes),
             false => None,
         };
-        let unsolicited = from(&self.lane.unsolicited).or_else(|| {
-            self.lane.shortage.note();
-            self.shortage.note();
-            from(&self.unsolicited_reserve)
+        let unsolicited = from(&self.lane.unsolicited).map(Paid::Lane).or_else(|| {
+            let pool = Pool::Unsolicited;
+            self.lane.shortages(pool).note();
+            self.shortages[pool as usize].note();
+            from(&self.unsolicited_reserve).map(Paid::Reserve)
         })?;
         Some(Permits {
             unsolicited: Some(unsolicited),
@@ -284,20 +258,16 @@ impl NexusMemory {
         })
     }
 
-    /// How much of its share the nexus holds, in bytes. Its reserves do not count: nobody else could have them.
-    pub fn held_bytes(&self) -> usize {
-        self.own.total() - self.own.left()
-    }
-
-    /// Whether another nexus of the lane was short of memory since the last call: it waits for some, had to use its
-    /// reserve, or was refused. Or a nexus of another lane waits for the memory that the lanes have in common.
-    pub fn is_wanted(&self) -> bool {
-        let (all, own) = (&self.lane.shortage, &self.shortage);
-        let others = all.times.get() - own.times.get();
-        let were_short = self.others_short.replace(others) != others;
-        were_short
-            || all.waiting.get() > own.waiting.get()
-            || self.lane.common.waiting() > own.waiting_for_common.get()
+    /// The pools that others need: since the last call one of their requests was short of it, so that it waited, took
+    /// from a reserve or was refused; or one waits now.
+    fn wanted(&self) -> Vec<Pool> {
+        let is_wanted = |pool: &Pool| {
+            let (all, own) = (self.lane.shortages(*pool), &self.shortages[*pool as usize]);
+            let others = all.requests() - own.requests();
+            let before = self.others_short[*pool as usize].replace(others);
+            before != others || all.waiting() > own.waiting()
+        };
+        Pool::ALL.into_iter().filter(is_wanted).collect()
     }
 
     /// Memory for `len` bytes from the nexus' share and the lane's, if available.
@@ -313,7 +283,7 @@ impl NexusMemory {
         let bytes = capacity_for(len);
         let shared = async {
             let own = self.own.take(bytes).await;
-            let lane = self.lane.take_bytes(bytes, Some(&self.shortage)).await;
+            let lane = self.lane.take_bytes(bytes, Some(&self.shortages)).await;
             Permits::of_rest(Some(own), lane)
         };
         if bytes > RESERVE_BYTES {
@@ -327,7 +297,7 @@ impl NexusMemory {
             reserve
                 .as_mut()
                 .poll(cx)
-                .map(|permit| Permits::of_rest(None, Paid::Lane(permit)))
+                .map(|permit| Permits::of_rest(None, Paid::Reserve(permit)))
         })
         .await
     }

@@ -365,6 +365,28 @@ async fn sip(stream: TcpStream, bytes: usize) -> usize {
     }
 }
 
+/// Takes 1 KiB a second for some `seconds`, then all that comes; returns how much it was before the connection ended, or
+/// was all of the long replies.
+async fn sip_then_gulp(stream: TcpStream, seconds: u64) -> usize {
+    let mut taken = 0;
+    for second in 0.. {
+        let is_slow = second < seconds;
+        let bytes = if is_slow { 1 << 10 } else { 64 << 10 };
+        let (result, _) = stream.receive(Buf::new(bytes), 0).await;
+        taken += match result {
+            Ok(0) | Err(_) => break,
+            Ok(len) => len,
+        };
+        if taken == LONG_REPLIES_BYTES {
+            break;
+        }
+        if is_slow {
+            time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+    taken
+}
+
 /// Reads of the longest length whose replies take up a client's share of memory when its socket is full.
 const LONG_READS: usize = 12;
 const LONG_REPLIES_BYTES: usize = LONG_READS * (16 + TRANSFER_MAX_BYTES as usize);
@@ -415,18 +437,59 @@ fn who_takes_replies_slowly_stays_when_nobody_needs_its_memory() {
     Bench::each(2, async |bench| {
         let stream = bench.by_hand().await;
         ask_for_long_reads(&stream).await;
-        let mut taken = 0;
-        for _ in 0..5 * LIMITS.peer_time.as_secs() {
-            let (result, _) = stream.receive(Buf::new(1 << 10), 0).await;
-            taken += result.expect("it stays");
-            time::sleep(Duration::from_secs(1)).await;
+        let taken = sip_then_gulp(stream, 5 * LIMITS.peer_time.as_secs()).await;
+        assert_eq!(taken, LONG_REPLIES_BYTES);
+    });
+}
+
+#[test]
+fn who_only_waits_for_memory_is_not_blamed_for_its_shortage() {
+    Bench::each(4, async |bench| {
+        let addr = bench.machine.host.addr(NBD_PORT);
+        let victim = bench.client().await;
+        let one_more = async || {
+            // It takes the place on the other lane.
+            drop(nbd_client::connect(addr).await.expect("it is let in"));
+            bench.by_hand().await
+        };
+        // Four clients fill the lane's memory with writes that take forever.
+        bench.disk().set_pause_max(Duration::from_secs(1_000_000));
+        let mut writers = Vec::new();
+        for n in 0..4 {
+            let stream = one_more().await;
+            let mut writes = nbd_client::request(WRITE, 0, n, 0, TRANSFER_MAX_BYTES);
+            writes.extend([0; TRANSFER_MAX_BYTES as usize]);
+            let sent = nbd_client::send(&stream, &writes.repeat(2)).await;
+            sent.expect("the server takes them");
+            writers.push(stream);
         }
-        while taken < LONG_REPLIES_BYTES {
-            let (result, _) = stream.receive(Buf::new(64 << 10), 0).await;
-            let len = result.expect("it stays");
-            assert_ne!(len, 0, "the connection ended after {taken} bytes");
-            taken += len;
+        while bench.disk().writing(|_| true) < 8 {
+            time::sleep(100 * MS).await;
         }
+        bench.disk().set_pause_max(Duration::ZERO);
+        // What is left is each client's reserve. This one asks for more, and takes slowly what it gets.
+        let stream = one_more().await;
+        ask_for_long_reads(&stream).await;
+        let taken = spawn(sip_then_gulp(stream, 20));
+        for _ in 0..200 {
+            let read = victim.ask((READ, 0), 0, TRANSFER_MAX_BYTES).await;
+            assert!(read.expect("it lives").is_ok());
+            time::sleep(100 * MS).await;
+        }
+        assert_eq!(taken.await, LONG_REPLIES_BYTES);
+    });
+}
+
+#[test]
+fn who_disconnects_may_take_its_last_replies_slowly() {
+    Bench::each(2, async |bench| {
+        let stream = bench.by_hand().await;
+        ask_for_long_reads(&stream).await;
+        let bye = nbd_client::request(DISCONNECT, 0, 2, 0, 0);
+        let sent = nbd_client::send(&stream, &bye).await;
+        sent.expect("the server takes it");
+        let taken = sip(stream, 4 << 10).await;
+        assert_eq!(taken, LONG_REPLIES_BYTES);
     });
 }
 

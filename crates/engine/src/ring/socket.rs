@@ -11,6 +11,8 @@ use std::{
     time::Duration,
 };
 
+use crate::reactor::Credentials;
+
 /// Keepalive probes sent to a silent peer before the connection is dropped, and the seconds between them.
 const PROBES: libc::c_int = 5;
 const PROBE_INTERVAL_S: libc::c_int = 10;
@@ -76,6 +78,33 @@ pub(super) fn keep_alive(raw: RawFd, idle: Duration) {
         PROBE_INTERVAL_S,
     );
     set(raw, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, PROBES);
+}
+
+/// Who has connected a Unix socket (SO_PEERCRED).
+pub(super) fn credentials(raw: RawFd) -> io::Result<Credentials> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut len = size_of_val(&peer) as libc::socklen_t;
+    // SAFETY: passes a live ucred and its size.
+    let failed = unsafe {
+        libc::getsockopt(
+            raw,
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut len,
+        )
+    };
+    match failed {
+        0 => Ok(Credentials {
+            pid: peer.pid,
+            uid: peer.uid,
+        }),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 fn set(raw: RawFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) {

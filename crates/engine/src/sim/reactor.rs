@@ -18,7 +18,7 @@ use crate::{
     handle::Handle,
     instant::Instant,
     op::Op,
-    reactor::{Completion, ConnectOptions, OpId, Reactor, Store, Wait},
+    reactor::{Completion, ConnectOptions, Credentials, OpId, Reactor, Store, Wait},
 };
 
 pub(super) struct SimReactor {
@@ -108,5 +108,10 @@ impl Reactor for SimReactor {
 
     fn addresses(&self, socket: &Handle) -> io::Result<(SocketAddr, SocketAddr)> {
         self.state.borrow().addresses(socket.raw)
+    }
+
+    fn credentials(&self, socket: &Handle) -> io::Result<Credentials> {
+        let _ = socket; // simulated machines have only a network
+        Err(io::ErrorKind::Unsupported.into())
     }
 }

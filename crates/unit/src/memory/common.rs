@@ -8,11 +8,15 @@ use std::{
 
 use engine::cross::{OneshotReceiver, OneshotSender, oneshot};
 
+use super::pool::Shortages;
+
 /// The free bytes, and the queue of waiters.
 #[derive(Debug)]
 pub(crate) struct CommonMemory {
     total: usize,
     line: Mutex<Line>,
+    /// Those of all lanes.
+    shortages: Shortages,
 }
 
 #[derive(Debug)]
@@ -36,6 +40,7 @@ impl CommonMemory {
                 left: total,
                 waiting: VecDeque::new(),
             }),
+            shortages: Shortages::default(),
         })
     }
 
@@ -52,9 +57,9 @@ impl CommonMemory {
         })
     }
 
-    /// The number of requests that wait.
-    pub(crate) fn waiting(&self) -> usize {
-        self.lock().waiting.len()
+    /// The shortages of all lanes, which are counted by those who ask.
+    pub(super) fn shortages(&self) -> &Shortages {
+        &self.shortages
     }
 
     /// The total, in bytes.

@@ -1,20 +1,19 @@
 //! Whether a client moves its payload fast enough: takes its replies, and sends the data of its writes.
 //!
-//! Until it has done so, the payload occupies memory of its lane. A client may be slow as long as nobody else needs
-//! that memory, if it moves anything at all. While others are short of memory, it must move as much as it holds within
-//! ten seconds, but never more than one MiB: even clients that share a link of 10 Mbit/s, and wait for memory
-//! themselves, move that much.
+//! Until it has done so, the payload occupies memory. A client may be slow as long as nobody else needs that memory, if
+//! it moves anything at all. While others are short of memory of the same pool, it must move within ten seconds as much
+//! as it holds all that time, but never more than one MiB: even clients that share a link of 10 Mbit/s move that much.
+//! What its requests wait for, and what they hold while our own medium works on them, does not count.
 
 use std::fmt;
 
 use engine::{Duration, Instant};
 
-use super::RESERVE_BYTES;
+use super::{Held, NexusMemory, RESERVE_BYTES};
 
 /// Within this time a client must move as much as it holds of the memory that others need.
 const TURNOVER_MAX: Duration = Duration::from_secs(10);
-/// More is never demanded in that time, however much a client holds: it cannot choose how fast its link is, and what it
-/// holds includes requests that wait for our own medium or for memory.
+/// More is never demanded in that time, however much a client holds: it cannot choose how fast its link is.
 const TURNOVER_BYTES_MAX: usize = 1 << 20;
 
 /// What a client moves.
@@ -31,10 +30,8 @@ pub enum Moving {
 pub struct Progress {
     /// The bytes that it has moved since the connection began.
     pub moved_bytes: u64,
-    /// The memory that it holds, in bytes.
-    pub held_bytes: usize,
-    /// Whether [others need it](super::NexusMemory::is_wanted).
-    pub is_wanted: bool,
+    /// The memory that is occupied until it has moved the rest.
+    pub held: Held,
 }
 
 /// How a client is too slow.
@@ -53,21 +50,70 @@ pub enum TooSlow {
     },
 }
 
+/// The pace of one client in each direction.
+#[derive(Debug)]
+pub struct Paces {
+    replies: Pace,
+    data: Pace,
+}
+
+impl Paces {
+    /// For a client that may take nothing of its replies for as long as `replies_patience`, and send nothing of its data
+    /// for as long as `data_patience`.
+    pub fn new(replies_patience: Duration, data_patience: Duration) -> Paces {
+        Paces {
+            replies: Pace::new(Moving::Replies, replies_patience),
+            data: Pace::new(Moving::Data, data_patience),
+        }
+    }
+
+    /// Checks the client, which has `memory` once it is a nexus; to be called about once a second. `None` for `replies`:
+    /// there are none for it to take; for `data`: it has none to send.
+    ///
+    /// # Errors
+    /// [`TooSlow`]: the connection should end.
+    pub fn check(
+        &mut self,
+        now: Instant,
+        memory: Option<&NexusMemory>,
+        replies: Option<Progress>,
+        data: Option<Progress>,
+    ) -> Result<(), TooSlow> {
+        let wanted = memory.map(NexusMemory::wanted).unwrap_or_default();
+        // Both, so that neither loses track of time.
+        let check = |pace: &mut Pace, progress: Option<Progress>| {
+            let progress = progress.map(|it| (it.moved_bytes, it.held.of(&wanted)));
+            pace.check(now, progress)
+        };
+        let taking = check(&mut self.replies, replies);
+        taking.and(check(&mut self.data, data))
+    }
+}
+
 /// The pace of one client in one direction.
 #[derive(Debug)]
-pub struct Pace {
+struct Pace {
     moving: Moving,
     /// How long it may move nothing.
     patience: Duration,
     /// When it had last moved something, and how much by then.
     still: Option<(Instant, u64)>,
-    /// Since when others have needed the memory that it holds, and how much it had moved by then.
-    wanted: Option<(Instant, u64)>,
+    wanted: Option<Wanted>,
+}
+
+/// A time in which others needed memory that the client held.
+#[derive(Debug)]
+struct Wanted {
+    since: Instant,
+    /// How much the client had moved at its beginning.
+    moved_before: u64,
+    /// How much of that memory the client held all the time, in bytes.
+    held_bytes: usize,
 }
 
 impl Pace {
     /// For a client that may move nothing for as long as `patience`.
-    pub fn new(moving: Moving, patience: Duration) -> Pace {
+    fn new(moving: Moving, patience: Duration) -> Pace {
         Pace {
             moving,
             patience,
@@ -76,20 +122,17 @@ impl Pace {
         }
     }
 
-    /// Checks the client; to be called about once a second. `None`: it has nothing to move.
-    ///
-    /// # Errors
-    /// [`TooSlow`]: the connection should end.
-    pub fn check(&mut self, now: Instant, progress: Option<Progress>) -> Result<(), TooSlow> {
-        let Some(progress) = progress else {
+    /// Checks the client: how many bytes it has moved, and how much memory it holds that others need. `None`: it has
+    /// nothing to move.
+    fn check(&mut self, now: Instant, progress: Option<(u64, usize)>) -> Result<(), TooSlow> {
+        let Some((moved_bytes, held_bytes)) = progress else {
             *self = Pace::new(self.moving, self.patience);
             return Ok(());
         };
-        self.check_movement(now, progress.moved_bytes)?;
+        self.check_movement(now, moved_bytes)?;
         // The reserve that every client has suffices for so little.
-        let is_wanted = progress.is_wanted && progress.held_bytes > RESERVE_BYTES;
-        match is_wanted {
-            true => self.check_turnover(now, progress),
+        match held_bytes > RESERVE_BYTES {
+            true => self.check_turnover(now, moved_bytes, held_bytes),
             false => {
                 self.wanted = None;
                 Ok(())
@@ -110,20 +153,33 @@ impl Pace {
         }
     }
 
-    fn check_turnover(&mut self, now: Instant, progress: Progress) -> Result<(), TooSlow> {
-        let (since, before) = *self.wanted.get_or_insert((now, progress.moved_bytes));
-        let time = now - since;
+    fn check_turnover(
+        &mut self,
+        now: Instant,
+        moved_bytes: u64,
+        held_bytes: usize,
+    ) -> Result<(), TooSlow> {
+        let begin = || Wanted {
+            since: now,
+            moved_before: moved_bytes,
+            held_bytes,
+        };
+        let wanted = self.wanted.get_or_insert_with(begin);
+        // What it has taken since then it had no time to move.
+        wanted.held_bytes = wanted.held_bytes.min(held_bytes);
+        let time = now - wanted.since;
         if time < TURNOVER_MAX {
             return Ok(());
         }
-        self.wanted = Some((now, progress.moved_bytes));
         let per = |bytes: u64, time: Duration| u128::from(bytes) * 1000 / time.as_millis();
-        let rate = per(progress.moved_bytes - before, time);
-        match rate < per(demanded_bytes(progress.held_bytes), TURNOVER_MAX) {
+        let rate = per(moved_bytes - wanted.moved_before, time);
+        let held_bytes = wanted.held_bytes;
+        self.wanted = Some(begin());
+        match rate < per(demanded_bytes(held_bytes), TURNOVER_MAX) {
             true => Err(TooSlow::Hoards {
                 moving: self.moving,
                 rate_bytes_per_s: rate as u64,
-                held_bytes: progress.held_bytes,
+                held_bytes,
             }),
             false => Ok(()),
         }
@@ -180,21 +236,14 @@ mod tests {
         Pace::new(Moving::Replies, PATIENCE)
     }
 
+    fn at(second: u64) -> Instant {
+        Instant::from_ns(second * 1_000_000_000)
+    }
+
     /// Checks a client that moves `rate` bytes a second once a second; returns in which second it was too slow.
-    fn ends(
-        pace: &mut Pace,
-        rate: u64,
-        held_bytes: usize,
-        is_wanted: bool,
-    ) -> Option<(u64, TooSlow)> {
+    fn ends(pace: &mut Pace, rate: u64, held_bytes: usize) -> Option<(u64, TooSlow)> {
         (0..1000).find_map(|second| {
-            let progress = Progress {
-                moved_bytes: rate * second,
-                held_bytes,
-                is_wanted,
-            };
-            let now = Instant::from_ns(second * 1_000_000_000);
-            let checked = pace.check(now, Some(progress));
+            let checked = pace.check(at(second), Some((rate * second, held_bytes)));
             checked.err().map(|slow| (second, slow))
         })
     }
@@ -202,41 +251,55 @@ mod tests {
     #[test]
     fn a_client_that_moves_nothing_is_too_slow_even_if_nobody_needs_its_memory() {
         let still = TooSlow::Still(Moving::Replies, PATIENCE);
-        assert_eq!(ends(&mut pace(), 0, 0, false), Some((31, still)));
+        assert_eq!(ends(&mut pace(), 0, 0), Some((31, still)));
         assert_eq!(still.to_string(), "it has read no replies for 30s");
-        assert_eq!(ends(&mut pace(), 1, 16 * MIB, false), None);
+        assert_eq!(ends(&mut pace(), 1, 0), None);
     }
 
     #[test]
     fn a_client_whose_memory_others_need_moves_it_within_ten_seconds_or_ends() {
-        let (second, slow) = ends(&mut pace(), 1024, 4 * MIB, true).expect("too slow");
+        let (second, slow) = ends(&mut pace(), 1024, 4 * MIB).expect("too slow");
         assert_eq!(second, 10);
         assert_eq!(
             slow.to_string(),
             "it read its replies at 1.0 KiB/s while others needed the 4096 KiB of memory that it held; it takes \
              102.4 KiB/s, or fewer requests at a time"
         );
-        assert_eq!(ends(&mut pace(), 105_000, 4 * MIB, true), None);
-        assert_eq!(ends(&mut pace(), 27_000, MIB / 4, true), None);
-        assert_eq!(ends(&mut pace(), 1, RESERVE_BYTES, true), None);
+        assert_eq!(ends(&mut pace(), 105_000, 4 * MIB), None);
+        assert_eq!(ends(&mut pace(), 27_000, MIB / 4), None);
+        assert_eq!(ends(&mut pace(), 1, RESERVE_BYTES), None);
     }
 
     #[test]
     fn only_time_in_which_it_had_something_to_move_and_others_needed_memory_counts() {
         let mut pace = pace();
-        let slow = |is_wanted| Progress {
-            moved_bytes: 1,
-            held_bytes: MIB,
-            is_wanted,
-        };
         for second in 0..100 {
             let progress = match second % 10 {
                 0 => None,
-                5 => Some(slow(false)),
-                _ => Some(slow(true)),
+                5 => Some((1, 0)),
+                _ => Some((1, MIB)),
             };
-            let now = Instant::from_ns(second * 1_000_000_000);
-            assert_eq!(pace.check(now, progress), Ok(()), "second {second}");
+            let checked = pace.check(at(second), progress);
+            assert_eq!(checked, Ok(()), "second {second}");
         }
+    }
+
+    #[test]
+    fn a_client_is_measured_by_what_it_held_all_the_time() {
+        // It moves 15 KiB a second, and holds little but for one second in four.
+        let mut pace = pace();
+        let check = |pace: &mut Pace, second, held_bytes| {
+            pace.check(at(second), Some((second * (15 << 10), held_bytes)))
+        };
+        for second in 0..100 {
+            let held = if second % 4 == 2 { 4 * MIB } else { 128 << 10 };
+            assert_eq!(check(&mut pace, second, held), Ok(()), "second {second}");
+        }
+        let slow = (100..120).find_map(|second| check(&mut pace, second, MIB).err());
+        let held = |slow| match slow {
+            TooSlow::Hoards { held_bytes, .. } => held_bytes,
+            TooSlow::Still(..) => 0,
+        };
+        assert_eq!(slow.map(held), Some(MIB));
     }
 }

@@ -13,6 +13,11 @@ fn now<T>(future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
+/// What permits hold of the pools, in bytes.
+fn held(permits: &Permits) -> usize {
+    permits.held().of(&Pool::ALL)
+}
+
 /// The memory of the only lane of a server.
 fn only_lane(memory: usize, largest: usize) -> Rc<LaneMemory> {
     let plan = Plan::new(memory, 1, largest);
@@ -24,40 +29,36 @@ fn what_is_counted_is_what_buffers_take() {
     let lane = only_lane(4 * MIB, MIB);
     let session = NexusMemory::new(&lane);
     let permits = now(session.take(33 << 10)).expect("there is room");
-    assert_eq!(permits.amount(), 64 << 10);
-    assert_eq!(
-        session.take_at_once(1).expect("there is room").amount(),
-        4096
-    );
-    assert_eq!(
-        session.take_at_once(0).expect("nothing is free").amount(),
-        0
-    );
+    assert_eq!(held(&permits), 64 << 10);
+    let of = |len| held(&session.take_at_once(len).expect("there is room"));
+    assert_eq!((of(1), of(0)), (4096, 0));
 }
 
 #[test]
 fn a_session_goes_on_when_others_hold_all() {
     let lane = only_lane(4 * MIB, MIB);
     let hogs: Vec<NexusMemory> = (0..4).map(|_| NexusMemory::new(&lane)).collect();
-    let mut held = Vec::new();
+    let mut taken = Vec::new();
     let mut unasked = Vec::new();
     for hog in &hogs {
-        held.extend(std::iter::from_fn(|| now(hog.take(64 << 10))));
+        taken.extend(std::iter::from_fn(|| now(hog.take(64 << 10))));
         unasked.extend(std::iter::from_fn(|| hog.take_at_once(64 << 10)));
     }
-    let total: usize = held.iter().map(|permits| permits.amount()).sum();
-    assert!(total <= 2 * MIB + 4 * RESERVE_BYTES, "{total}");
+    let total: usize = taken.iter().map(held).sum();
+    assert!(total <= 2 * MIB, "{total}");
     let session = NexusMemory::new(&lane);
     for _ in 0..3 {
         let permits = now(session.take(64 << 10)).expect("its own reserve");
         assert!(now(session.take(4096)).is_none(), "and no more");
+        assert_eq!(permits.held(), Held::default(), "nobody else could use it");
         drop(permits);
-        let permit = session.take_at_once(64 << 10).expect("its own reserve");
+        let permits = session.take_at_once(64 << 10).expect("its own reserve");
         assert!(session.take_at_once(4096).is_none(), "and no more");
-        drop(permit);
+        assert_eq!(permits.held(), Held::default(), "nobody else could use it");
+        drop(permits);
     }
     assert!(now(session.take(128 << 10)).is_none());
-    drop(held);
+    drop(taken);
     assert!(now(session.take(128 << 10)).is_some());
 }
 
@@ -75,16 +76,14 @@ fn many_lanes_together_hold_no_more_than_there_is() {
         .flat_map(|lane| [NexusMemory::new(lane), NexusMemory::new(lane)])
         .collect();
     for len in [largest, MIB, 128 << 10, 4096] {
-        let mut held = Vec::new();
+        let mut taken = Vec::new();
         for session in &nexuses {
-            // Beyond the reserve, which is the nexus' own.
-            held.extend(std::iter::from_fn(|| session.try_take(len)).take(4096));
-            held.extend(std::iter::from_fn(|| session.take_at_once(len.min(64 << 10))).take(4096));
+            taken.extend(std::iter::from_fn(|| session.try_take(len)).take(4096));
+            taken.extend(std::iter::from_fn(|| session.take_at_once(len.min(64 << 10))).take(4096));
         }
-        let total: usize = held.iter().map(|permits: &Permits| permits.amount()).sum();
-        let reserves = nexuses.len() * RESERVE_BYTES;
-        assert!(total <= memory + reserves, "{total} in pieces of {len}");
-        assert!(!held.is_empty());
+        let total: usize = taken.iter().map(held).sum();
+        assert!(total <= memory, "{total} in pieces of {len}");
+        assert!(!taken.is_empty());
     }
     // A waiter for the common part gets it when it is returned, from whatever lane.
     let first = now(nexuses[0].take(largest)).expect("all is free");
@@ -107,46 +106,68 @@ fn what_came_unasked_is_paid_for_until_the_rest_has_gone_too() {
     let (unsolicited, transfers) = left();
     let mut permits = session.take_at_once(4096).expect("there is room");
     permits.pay_rest(now(session.take(64 << 10)).expect("there is room"));
-    assert_eq!(permits.amount(), 68 << 10);
+    assert_eq!(held(&permits), 68 << 10);
     assert_eq!(left(), (unsolicited - 4096, transfers - (64 << 10)));
     drop(permits);
     assert_eq!(left(), (unsolicited, transfers));
 }
 
 #[test]
-fn memory_is_wanted_while_another_session_is_short_of_it_and_not_for_ones_own_sake() {
+fn a_pool_is_wanted_while_another_session_is_short_of_it_and_not_for_ones_own_sake() {
     // Four sessions' shares are all the lane has.
     let lane = only_lane(4 * MIB, 512 << 10);
     let hogs: Vec<NexusMemory> = (0..4).map(|_| NexusMemory::new(&lane)).collect();
-    let held: Vec<Permits> = hogs
+    let taken: Vec<Permits> = hogs
         .iter()
         .map(|hog| now(hog.take(512 << 10)).expect("its share"))
         .collect();
-    assert!(hogs.iter().all(|hog| hog.held_bytes() == 512 << 10));
-    assert!(!hogs[0].is_wanted(), "nobody else came");
+    assert_eq!(hogs[0].wanted(), [], "nobody else came");
     {
         let mut own = pin!(hogs[0].take(512 << 10));
         let mut cx = Context::from_waker(Waker::noop());
         assert!(own.as_mut().poll(&mut cx).is_pending());
-        assert!(!hogs[0].is_wanted(), "it waits for its own share");
-        assert!(!hogs[1].is_wanted());
+        assert_eq!(hogs[0].wanted(), [], "it waits for its own share");
+        assert_eq!(hogs[1].wanted(), []);
     }
     let session = NexusMemory::new(&lane);
     let mut waits = pin!(session.take(128 << 10));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(waits.as_mut().poll(&mut cx).is_pending());
     for _ in 0..3 {
-        assert!(hogs.iter().all(NexusMemory::is_wanted));
-        assert!(!session.is_wanted(), "only it is short");
+        let wanted = hogs.iter().map(NexusMemory::wanted);
+        assert!(wanted.eq(vec![[Pool::Transfers]; 4]));
+        assert_eq!(session.wanted(), [], "only it is short");
     }
-    drop(held);
+    drop(taken);
     assert!(waits.as_mut().poll(&mut cx).is_ready());
-    assert!(!hogs[0].is_wanted());
+    assert_eq!(hogs[0].wanted(), []);
     // A refusal counts once.
     let unasked: Vec<_> = std::iter::from_fn(|| hogs[1].take_at_once(64 << 10)).collect();
-    assert!(hogs[0].is_wanted() && !hogs[0].is_wanted());
-    assert!(!hogs[1].is_wanted());
+    assert_eq!(hogs[0].wanted(), [Pool::Unsolicited]);
+    assert_eq!(hogs[0].wanted(), []);
+    assert_eq!(hogs[1].wanted(), []);
     drop(unasked);
+}
+
+#[test]
+fn who_holds_memory_of_one_pool_is_not_blamed_for_a_shortage_of_another() {
+    let lane = only_lane(4 * MIB, MIB);
+    let [one, other, more, late] = [(); 4].map(|()| NexusMemory::new(&lane));
+    let unsolicited: Vec<_> = std::iter::from_fn(|| one.take_at_once(64 << 10)).collect();
+    let unsolicited: Held = unsolicited.iter().map(Permits::held).sum();
+    let permits = [&other, &more].map(|nexus| now(nexus.take(MIB)).expect("there is room"));
+    let solicited = permits[0].held();
+    assert_eq!(
+        (unsolicited.of(&Pool::ALL), solicited.of(&Pool::ALL)),
+        (MIB, MIB)
+    );
+    // The one was refused some.
+    assert_eq!(solicited.of(&other.wanted()), 0);
+    let mut waits = pin!(late.take(MIB));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(waits.as_mut().poll(&mut cx).is_pending());
+    assert_eq!(unsolicited.of(&one.wanted()), 0);
+    assert_eq!(solicited.of(&other.wanted()), MIB);
 }
 
 #[test]
@@ -156,13 +177,19 @@ fn common_memory_is_wanted_on_every_lane() {
     let common = CommonMemory::new(plan.common);
     let lanes = [(); 2].map(|()| LaneMemory::new(&plan, common.clone()));
     let [hog, session] = lanes.each_ref().map(NexusMemory::new);
-    let held = now(hog.take(largest)).expect("all is free");
-    assert!(!hog.is_wanted());
-    let mut waits = pin!(session.take(largest));
-    let mut cx = Context::from_waker(Waker::noop());
-    assert!(waits.as_mut().poll(&mut cx).is_pending());
-    assert!(hog.is_wanted() && !session.is_wanted());
-    drop(held);
-    assert!(waits.as_mut().poll(&mut cx).is_ready());
-    assert!(!hog.is_wanted());
+    let neighbour = NexusMemory::new(&lanes[1]);
+    let taken = now(hog.take(largest)).expect("all is free");
+    let beside = now(neighbour.take(128 << 10)).expect("all is free");
+    assert_eq!(hog.wanted(), []);
+    {
+        let mut waits = pin!(session.take(largest));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(waits.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(taken.held().of(&hog.wanted()), largest);
+        assert_eq!(session.wanted(), []);
+        assert_eq!(beside.held().of(&neighbour.wanted()), 0, "of the lane's");
+        assert_eq!(neighbour.wanted(), [Pool::Common]);
+    }
+    assert_eq!(hog.wanted(), [], "who has gone waits no more");
+    drop(taken);
 }
