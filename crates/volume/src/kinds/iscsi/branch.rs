@@ -76,11 +76,21 @@ pub(super) struct Common {
     pub(super) commands: Arc<AtomicU64>,
 }
 
+/// A session that the home lane permits.
+#[derive(Clone)]
+struct Granted {
+    /// Its unique number.
+    number: u64,
+    own: Rc<Own>,
+    /// The home lane has made sure of the disk after so many of the session's doubts.
+    doubts: u64,
+}
+
 /// A lane's own access to the disk.
 pub(super) struct Branch {
     common: Common,
-    /// The sessions that the home lane permits, each with its unique number.
-    granted: RefCell<Vec<(u64, Rc<Own>)>>,
+    /// The sessions that the home lane permits.
+    granted: RefCell<Vec<Granted>>,
     /// The number of the current grant.
     term: Cell<u64>,
     /// How many times the home lane has revoked a grant.
@@ -102,16 +112,19 @@ impl Branch {
         }
     }
 
-    /// Permits the use of these sessions and no others.
+    /// Permits the use of these sessions and no others, each as long as it has no more doubts than given with it.
     pub(super) fn grant(
         &self,
         term: u64,
-        sessions: &[Arc<Resident<Rc<Kept>>>],
+        sessions: &[(Arc<Resident<Rc<Kept>>>, u64)],
         claim: Option<Claim>,
     ) {
-        let granted = sessions.iter().filter_map(|kept| {
-            let own = kept.here().ok()?.0.clone();
-            Some((kept.number(), own))
+        let granted = sessions.iter().filter_map(|(kept, doubts)| {
+            Some(Granted {
+                number: kept.number(),
+                own: kept.here().ok()?.0.clone(),
+                doubts: *doubts,
+            })
         });
         self.granted.replace(granted.collect());
         self.claim.replace(claim);
@@ -132,16 +145,17 @@ impl Branch {
         }
     }
 
-    fn pick(&self) -> Option<(u64, Rc<Own>)> {
+    fn pick(&self) -> Option<Granted> {
         let granted = self.granted.borrow();
+        let takes_requests = |it: &Granted| it.own.takes_requests(it.doubts);
         if let [only] = &granted[..] {
-            return only.1.takes_requests().then(|| only.clone());
+            return takes_requests(only).then(|| only.clone());
         }
         let (count, first) = (granted.len(), self.turn.get());
         let live = (0..count).map(|n| (first + n) % count);
-        let live = live.filter(|&n| granted[n].1.takes_requests());
+        let live = live.filter(|&n| takes_requests(&granted[n]));
         let policy = self.common.policy;
-        let chosen = live.min_by_key(|&n| granted[n].1.in_flight.load(policy))?;
+        let chosen = live.min_by_key(|&n| granted[n].own.in_flight.load(policy))?;
         self.turn.set(chosen + 1);
         Some(granted[chosen].clone())
     }
@@ -150,12 +164,19 @@ impl Branch {
     /// it completes.
     async fn send(&self, cdb: &Cdb, data: Data, is_volatile: bool) -> Result<Reply> {
         self.check_claim()?;
-        let Some((number, own)) = self.pick() else {
+        let picked = self.pick();
+        let Some(Granted {
+            number,
+            own,
+            doubts,
+        }) = picked
+        else {
             // Boxed, to keep the future of a successful command small.
             return LaneFuture::new(self.hand_over(None, cdb, data, is_volatile)).await;
         };
         let revocations = self.revocations.get();
         let sent = own.execute(cdb, data.clone()).await;
+        let sent = sent.map(|reply| reply.knowing(doubts));
         let stands = !cdb.changes_medium() || self.revocations.get() == revocations;
         match sent {
             Ok(reply) if reply.is_good() && stands => {

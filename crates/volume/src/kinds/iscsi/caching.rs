@@ -35,21 +35,22 @@ impl Unit {
     /// The write cache may have changed: it is looked at before the next command.
     pub(super) fn doubt_cache(&self) {
         if self.writes_through.get() {
-            self.may_have_cache.set(true);
+            self.cache.raise();
             self.paths.notify();
         }
     }
 
     /// Checks over `nexus` that a disk which was opened as one without a volatile cache still has none, if there is a
-    /// doubt. If it has one, writes and flushes fail from now on. If the target does not let us know, the doubt stays,
-    /// and the commands go on: they get the same answer, and know what to do about it.
+    /// doubt. If it has one, writes and flushes fail from now on. If another initiator has reserved the disk, the doubt
+    /// stays and the commands are sent all the same: the conflict ends most of them, but no flush succeeds.
     ///
     /// # Errors
     /// When the target does not answer in time.
     pub(super) async fn settle_cache(&self, nexus: &Rc<Nexus>) -> Result<()> {
-        if !self.may_have_cache.get() {
+        if !self.cache.is_open() {
             return Ok(());
         }
+        let events = self.cache.events();
         let target_name = &self.config().target_name;
         match self.tell(nexus, &query(), Data::In(LEN.into())).await {
             Ok(Told::Good(mode)) => {
@@ -70,7 +71,7 @@ impl Unit {
             Err(_) if nexus.is_over() => return Ok(()),
             Err(error) => return Err(error),
         }
-        self.may_have_cache.set(false);
+        self.cache.settle(events);
         self.paths.notify();
         Ok(())
     }

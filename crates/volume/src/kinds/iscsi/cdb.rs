@@ -25,6 +25,15 @@ impl Cdb {
             opcode::WRITE_10 | opcode::WRITE_16 | opcode::UNMAP | opcode::WRITE_SAME_16
         )
     }
+
+    /// Whether it may be sent although the LUN may have become another disk: it leaves the disk as it is, and its answer
+    /// is about the path.
+    pub(super) fn suits_any_disk(&self) -> bool {
+        matches!(
+            self.bytes[0],
+            opcode::TEST_UNIT_READY | opcode::INQUIRY | opcode::MAINTENANCE_IN
+        )
+    }
 }
 
 fn cdb<const N: usize>(first: [u8; N]) -> Cdb {
@@ -122,7 +131,20 @@ pub(super) fn unmap_list(lba: u64, blocks: u32) -> [u8; 24] {
 pub(super) fn report_target_port_groups(allocation_len: u32) -> Cdb {
     const SERVICE_ACTION: u8 = 0x0a;
     let [a, b, c, d] = allocation_len.to_be_bytes();
-    cdb([0xa3, SERVICE_ACTION, 0, 0, 0, 0, a, b, c, d, 0, 0])
+    cdb([
+        opcode::MAINTENANCE_IN,
+        SERVICE_ACTION,
+        0,
+        0,
+        0,
+        0,
+        a,
+        b,
+        c,
+        d,
+        0,
+        0,
+    ])
 }
 
 /// PERSISTENT RESERVE IN (SPC-4 6.15).

@@ -396,7 +396,7 @@ impl Unit {
     /// Re-establishes the claim; the caller holds the turn. Events that shake the claim while this runs are not
     /// covered by its result.
     async fn establish(&self, nexus: &Rc<Nexus>) -> Result<()> {
-        let shakes = self.claimed.shakes.get();
+        let events = self.claimed.standing.events();
         let held = self.claimed.held.borrow().clone();
         let Some(Held { claim, is_fenced }) = held else {
             return Ok(());
@@ -417,7 +417,7 @@ impl Unit {
                         return Err(self.lose(&claim, &by));
                     }
                     claim.proved(at);
-                    self.claimed.answered.set(shakes);
+                    self.claimed.standing.settle(events);
                     self.paths.notify();
                     return Ok(());
                 }
@@ -597,7 +597,8 @@ impl Unit {
         }
     }
 
-    /// Sends one command on this very nexus, retrying past unit attentions.
+    /// Sends one command on this very nexus, retrying past unit attentions. What it returns is from the disk of this
+    /// volume.
     pub(super) fn tell<'a>(
         &'a self,
         nexus: &'a Rc<Nexus>,
@@ -607,8 +608,8 @@ impl Unit {
         LaneFuture::new(async move {
             let mut last = String::new();
             for _ in 0..AT_ONCE_MAX {
-                let reply = nexus.execute(cdb, data.clone()).await?;
-                if reply.status == RESERVATION_CONFLICT {
+                let reply = self.execute(nexus, cdb, data.clone()).await?;
+                if reply.status == RESERVATION_CONFLICT && !reply.is_in_doubt {
                     return Ok(Told::Conflict);
                 }
                 match self.judge(nexus, &reply) {
@@ -663,7 +664,7 @@ async fn watch(unit: Weak<Unit>, claim: Claim) {
         let Some(this) = unit.upgrade() else { return };
         match picked.zip(reply) {
             Some((_, Ok(reply)))
-                if reply.status == 0 && claim.is_marked(&reply.data.to_vec()).is_ok() =>
+                if reply.is_good() && claim.is_marked(&reply.data.to_vec()).is_ok() =>
             {
                 claim.proved(at);
             }

@@ -5,16 +5,15 @@ use std::cell::{Cell, RefCell};
 
 use engine::sync::Notify;
 
+use super::doubt::Doubt;
 use crate::{Claim, Result};
 
 /// The claim state of a disk.
 #[derive(Default)]
 pub(super) struct Claimed {
     pub(super) held: RefCell<Option<Held>>,
-    /// Events that may have ended the claim. It must be re-established before anything more is sent.
-    pub(super) shakes: Cell<u64>,
-    /// The value of `shakes` when the last successful re-establishment began.
-    pub(super) answered: Cell<u64>,
+    /// Whether it still stands. If not, it must be re-established before anything more is sent.
+    pub(super) standing: Doubt,
     /// A re-establishment is running; others wait for its outcome.
     establishing: Cell<bool>,
     established: Notify,
@@ -44,7 +43,7 @@ impl Claimed {
     pub(super) fn shake(&self) -> bool {
         let is_claimed = self.held.borrow().is_some();
         if is_claimed {
-            self.shakes.set(self.shakes.get() + 1);
+            self.standing.raise();
         }
         is_claimed
     }
@@ -62,7 +61,7 @@ impl Claimed {
 
     /// Whether it has to be re-established.
     pub(super) fn is_shaken(&self) -> bool {
-        self.shakes.get() != self.answered.get()
+        self.standing.is_open()
     }
 
     /// Waits until no other re-establishment is running, then starts one.

@@ -216,6 +216,15 @@ impl Volume for IscsiDisk {
         LaneFuture::new(async move {
             let unflushed = &self.unit.unflushed;
             if !self.facts.shape.volatile_cache {
+                if self.unit.cache.is_open() {
+                    // Any command settles it first.
+                    self.run(&cdb::test_unit_ready(), Data::None).await?;
+                }
+                if self.unit.cache.is_open() {
+                    let message = "another initiator has reserved the disk, and the target does not say whether the \
+                                   disk still has no volatile write cache";
+                    return Err(Error::new(ErrorKind::ReservationConflict, message));
+                }
                 return unflushed.check();
             }
             if let Some(covers) = unflushed.to_flush() {

@@ -36,7 +36,8 @@ pub(super) struct Door {
 /// What a lane may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
-    pub(super) nexuses: Vec<u64>,
+    /// The numbers of sessions, each with how many of its doubts are settled.
+    pub(super) nexuses: Vec<(u64, u64)>,
     pub(super) is_claimed: bool,
 }
 

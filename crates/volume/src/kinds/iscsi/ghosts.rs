@@ -4,16 +4,16 @@
 //!
 //! 1. when the same initiator port has logged in at the same target port, which makes the target end the old session
 //!    first (RFC 7143 §6.3.5); the login may use the path itself or another portal of its group;
-//! 2. or when LOGICAL UNIT RESET was answered over another path (SAM-5 7.10), some time after the connection was
-//!    aborted: what had left this machine by then has arrived or never will.
+//! 2. or when LOGICAL UNIT RESET was answered over another nexus (SAM-5 7.10), sent some time after we aborted the lost
+//!    connection: by then its last packet has arrived at the target or never will.
 //!
 //! A reset aborts everybody's commands. Ours are held back and drained before it, for a bounded time: a target that
 //! does not answer must not stop the reads over the paths that work. A nexus that has commands in flight all the same
 //! counts as lost.
 
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
-use engine::{Duration, time};
+use engine::{Duration, spawn, time};
 
 use super::{
     nexus::{Nexus, Past},
@@ -24,20 +24,22 @@ use crate::{Error, ErrorKind, Result};
 
 /// How long a lost connection must have been silent, with nothing of it leaving this machine, before the reset.
 pub(super) const QUIET: Duration = Duration::from_secs(1);
-/// How long all commands are held back for a reset, at most: while those on its path drain, and then until it is
-/// answered.
+/// How long all commands are held back for a reset, at most: until those in flight on its nexus have ended and the other
+/// lanes send nothing, and then until the target has answered it.
 const HOLD_MAX: Duration = Duration::from_secs(5);
 
 impl Unit {
     /// Ends the writes of lost nexuses over a new nexus of `path` that reached another target port. If the target refuses,
     /// the writes of this path are given up; those of other paths may still be ended by a login there.
     pub(super) async fn end_past(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
-        let due_in = path.resets.borrow().due_in();
-        // An earlier reset was in vain.
-        let _ = time::timeout(due_in, nexus.link().over()).await;
+        // An earlier reset may have been in vain.
+        let _ = time::timeout(self.reset_due_in(path), nexus.link().over()).await;
         if self.reset(path, nexus).await? {
-            return Ok(());
+            return self.hear(nexus).await;
         }
+        let Some(lost) = path.ghost() else {
+            return Ok(());
+        };
         let target_name = &self.config().target_name;
         let consequence = "writes that were in flight have failed, but may still take effect";
         tracing::error!(
@@ -45,7 +47,7 @@ impl Unit {
             consequence,
             "the new session is at another portal group, and LOGICAL UNIT RESET has failed there"
         );
-        self.paths.leave_unfenced(path.ghost().into_iter());
+        self.paths.leave_unfenced([lost].into_iter());
         Ok(())
     }
 
@@ -63,7 +65,7 @@ impl Unit {
             if lost.port().is_same(&nexus.port()) && !is_same_way {
                 self.reinstate_over(path, other, lost).await;
             }
-            if lost.haunts() && may_reset && other.resets.borrow().due_in().is_zero() {
+            if lost.haunts() && may_reset && self.reset_due_in(other).is_zero() {
                 let reset = async {
                     // A reset would abort a new owner's writes.
                     self.establish_claim(&nexus).await?;
@@ -91,17 +93,34 @@ impl Unit {
         session.logout().await;
     }
 
-    /// Sends LOGICAL UNIT RESET over `nexus` of `path`, after draining it; returns whether it was done.
+    /// How long until a reset over `path` may be tried again. It holds up the commands of the other paths; if there are
+    /// none, it may be tried at any time.
+    fn reset_due_in(&self, path: &Path) -> Duration {
+        match self.paths.usable().next() {
+            Some(_) => path.resets.borrow().due_in(),
+            None => Duration::ZERO,
+        }
+    }
+
+    /// Sends LOGICAL UNIT RESET over `nexus` of `path`, after draining it; returns whether it was done, or no longer
+    /// needed.
     async fn reset(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<bool> {
         let _turn = self.resetting.take(1).await;
         let ghosts = self.quiet_ghosts().await;
         if ghosts.is_empty() {
             return Ok(true);
         }
+        if !self.reset_due_in(path).is_zero() {
+            let message = "another LOGICAL UNIT RESET over this path has failed just now";
+            return Err(Error::new(ErrorKind::TimedOut, message));
+        }
+        // Another disk's commands must not be aborted, nor those of this one count as aborted.
+        self.check_identity(nexus).await?;
+        let began = time::now();
         let done = self.reset_for(&ghosts, nexus).await;
         match done {
             Ok(true) => path.resets.borrow_mut().succeeded(),
-            _ => path.resets.borrow_mut().failed(),
+            _ => path.resets.borrow_mut().failed(began),
         }
         done
     }
@@ -142,12 +161,13 @@ impl Unit {
         let is_held = in_time.is_some();
         let frozen = is_held.then_some(frozen);
         let response = match in_time {
-            Some(response) => response?,
-            None => answer.await?,
+            Some(response) => response,
+            None => answer.await,
         };
-        if response != FUNCTION_COMPLETE {
+        if !matches!(response, Ok(FUNCTION_COMPLETE)) {
+            // Whatever reset is reported later counts as a restart, to be safe.
             told.iter().for_each(|nexus| nexus.forget_reset());
-            return Ok(false);
+            return response.map(|_| false);
         }
         let target_name = &self.config().target_name;
         tracing::warn!(
@@ -163,17 +183,27 @@ impl Unit {
         for other in live.iter().filter(|other| !is_among(&told, other)) {
             other.expect_reset();
         }
-        // Their commands were aborted without a response, or will be if they reached the target after the reset.
-        for other in live {
-            if is_held && Rc::ptr_eq(&other, nexus) {
+        // What was in flight on them during the reset may have been aborted, and is then never answered.
+        for other in &live {
+            if is_held && Rc::ptr_eq(other, nexus) {
                 continue;
             }
             let message = "its commands may have been aborted by our LOGICAL UNIT RESET";
             let error = Error::new(ErrorKind::Unreachable, message);
             other.end_if_busy(error).await;
         }
-        self.hear(nexus).await?;
         drop(frozen);
+        for told in live.into_iter().chain([nexus.clone()]) {
+            spawn(hear_of_reset(self.me.clone(), told));
+        }
         Ok(true)
+    }
+}
+
+/// Has `nexus` report our reset. A reset that it reports after that is not ours.
+async fn hear_of_reset(unit: Weak<Unit>, nexus: Rc<Nexus>) {
+    let Some(unit) = unit.upgrade() else { return };
+    if unit.hear(&nexus).await.is_ok() {
+        nexus.forget_reset();
     }
 }

@@ -93,9 +93,12 @@ async fn keep(unit: Weak<Unit>, index: usize) {
         }
         let told = match &wanted {
             Some(terms) => {
-                let nexuses = this.paths.there().into_iter();
-                let nexuses = nexuses.filter(|there| terms.nexuses.contains(&there.number()));
-                let nexuses: Vec<_> = nexuses.map(|there| there.kept().clone()).collect();
+                let nexuses = this.paths.there().into_iter().filter_map(|there| {
+                    let mut granted = terms.nexuses.iter();
+                    let (_, doubts) = granted.find(|(number, _)| *number == there.number())?;
+                    Some((there.kept().clone(), *doubts))
+                });
+                let nexuses: Vec<_> = nexuses.collect();
                 let term = door.term.get() + 1;
                 let claim = this.claimed.claim();
                 door.term.set(term);
@@ -139,8 +142,10 @@ impl Unit {
         }
         let lane = door.branch.lane();
         let own = self.paths.best_there().into_iter();
-        let own = own.filter(|there| there.lane() == lane);
-        let nexuses: Vec<u64> = own.map(|there| there.number()).collect();
+        let own = own.filter(|(there, _)| there.lane() == lane);
+        let nexuses: Vec<_> = own
+            .map(|(there, doubts)| (there.number(), doubts))
+            .collect();
         let is_claimed = self.claimed.claim().is_some();
         (!nexuses.is_empty()).then_some(Terms {
             nexuses,
@@ -216,6 +221,9 @@ impl Unit {
         };
         if let (Some(end), Some(there)) = (trouble.end, nexus.link().there()) {
             there.ended(end);
+        }
+        if let Ok(reply) = &sent {
+            nexus.doubt(reply.doubts);
         }
         match sent {
             Ok(reply) if reply.is_good() => Ok(()),

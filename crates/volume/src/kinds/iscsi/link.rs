@@ -74,6 +74,8 @@ pub(super) struct SentReply {
     sense: Vec<u8>,
     data: Buf,
     transferred: usize,
+    doubts: u64,
+    is_in_doubt: bool,
 }
 
 impl From<Reply> for SentReply {
@@ -83,6 +85,8 @@ impl From<Reply> for SentReply {
             sense: reply.sense,
             data: reply.data.into_buf(),
             transferred: reply.transferred,
+            doubts: reply.doubts,
+            is_in_doubt: reply.is_in_doubt,
         }
     }
 }
@@ -94,6 +98,8 @@ impl From<SentReply> for Reply {
             sense: reply.sense,
             data: Payload::from(reply.data),
             transferred: reply.transferred,
+            doubts: reply.doubts,
+            is_in_doubt: reply.is_in_doubt,
         }
     }
 }

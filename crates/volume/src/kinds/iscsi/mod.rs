@@ -5,12 +5,12 @@
 //!  disks     which disks are in use
 //!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which one
 //!  transfer  reads and writes of any length
-//!  caching   whether it has a volatile write cache, also later
+//!  caching   whether the disk has a volatile write cache, at the start and later
 //!  unit      runs a command to its end; patience: retry limits
 //!  restarts  which restarts of the target count; unflushed: what a restart loses
 //!  claim     who owns the disk: the mark and the fence, re-established on each nexus; holder: who has it reserved
 //!  paths     which nexus a command takes; recovery: what a loss means, and how a path comes back
-//!  same_disk whether a path still leads to the same disk
+//!  same_disk whether a path still leads to the same disk; doubt: events that leave something unsure, until it is asked
 //!  ghosts    how writes of a lost nexus are ended before others are sent
 //!  branch    the disk on a lane other than its home lane; own: its sessions; link: the home lane's handle on them
 //!  lanes     when such a lane may use its sessions; doors: what each may use now
@@ -35,6 +35,7 @@ pub mod discovery;
 mod disk;
 mod disks;
 mod doors;
+mod doubt;
 mod ended;
 mod facts;
 #[cfg(any(test, feature = "testing"))]

@@ -3,12 +3,13 @@
 
 use std::cell::Cell;
 
-use engine::{Duration, Instant, time};
+use engine::{Duration, Instant, sync::Notify, task, time};
 use iscsi::LunField;
 
 use super::{
     cdb::Cdb,
     config::Policy,
+    doubt::Doubt,
     in_flight::InFlight,
     link::Link,
     session::{Data, Port, Reply},
@@ -28,16 +29,16 @@ pub(super) struct Nexus {
     is_new: Cell<bool>,
     /// While it is being prepared: until when commands may be sent, and how long that is.
     ready_within: Cell<Option<(Instant, Duration)>>,
-    /// A restart it reports now may already be known from another nexus.
-    catches_up: Cell<bool>,
+    /// How many restarts that another nexus reported it may report as well.
+    catches_up: Cell<u32>,
     /// While new or catching up, it reported that the target restarted at some earlier time.
     told_of_restart: Cell<bool>,
     /// A unit attention for our own reset is pending.
     expects_reset: Cell<bool>,
-    /// How many times the target has reported that it may lead to another disk.
-    doubts: Cell<u64>,
-    /// How many of these were settled since.
-    settled: Cell<u64>,
+    /// Whether it still leads to the disk. The events are those of the session, as far as they are known here.
+    disk: Doubt,
+    /// There was such an event.
+    doubted: Notify,
     /// When its loss was noticed.
     lost_at: Cell<Option<Instant>>,
     /// The fate of writes that were in flight when it was lost.
@@ -64,11 +65,11 @@ impl Nexus {
             path,
             is_new: Cell::new(true),
             ready_within: Cell::new(None),
-            catches_up: Cell::new(false),
+            catches_up: Cell::new(0),
             told_of_restart: Cell::new(false),
             expects_reset: Cell::new(false),
-            doubts: Cell::new(0),
-            settled: Cell::new(0),
+            disk: Doubt::default(),
+            doubted: Notify::new(),
             lost_at: Cell::new(None),
             past: Cell::new(Past::Open),
             in_flight: InFlight::default(),
@@ -90,15 +91,20 @@ impl Nexus {
     /// Sends a command once.
     ///
     /// # Errors
-    /// When the session ends before the answer, or the target did not execute the command.
+    /// When the session ends before the answer, the target did not execute the command, or the LUN may have become
+    /// another disk, which this command must not reach.
     pub(super) async fn execute(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
         self.check_time()?;
-        let running = self.in_flight.begin();
-        let replied = self.link.execute(self.lun, cdb, data).await;
-        if replied.is_ok() {
-            running.answered();
+        if self.is_in_doubt() && !cdb.suits_any_disk() {
+            let message = "the target reported that the LUN may be another disk";
+            return Err(Error::new(ErrorKind::TimedOut, message));
         }
-        replied
+        let doubts = self.doubts();
+        let running = self.in_flight.begin();
+        let reply = self.link.execute(self.lun, cdb, data).await?;
+        running.answered();
+        self.doubt(reply.doubts);
+        Ok(reply.knowing(doubts))
     }
 
     /// From now on, and until it is ready, commands are sent only for `limit`. One that was sent by then is waited for:
@@ -137,24 +143,34 @@ impl Nexus {
         !self.is_over() && !self.is_in_doubt() && !self.link.is_asked_to_log_out()
     }
 
-    /// The target has reported that it may lead to another disk.
-    pub(super) fn doubt(&self) {
-        self.doubts.set(self.doubts.get() + 1);
+    /// The target has reported over its session, `doubts` times in all, that the disk may not be what it was.
+    pub(super) fn doubt(&self, doubts: u64) {
+        if doubts > self.doubts() {
+            self.disk.raise_to(doubts);
+            self.doubted.notify();
+        }
     }
 
-    /// How many times the target has reported that.
+    /// How many times the target has reported that, as far as is known here.
     pub(super) fn doubts(&self) -> u64 {
-        self.doubts.get()
+        self.disk.events()
     }
 
-    /// It still led to the disk after the target had reported that `doubts` times.
+    /// Its LUN was the disk when it was asked, after `doubts` such reports.
     pub(super) fn is_sure(&self, doubts: u64) {
-        self.settled.set(doubts);
+        self.disk.settle(doubts);
     }
 
     /// Whether it may lead to another disk.
     pub(super) fn is_in_doubt(&self) -> bool {
-        self.doubts.get() != self.settled.get()
+        self.disk.is_open()
+    }
+
+    /// Waits until it is in doubt. Returns whether it can still be asked: its session has not ended.
+    pub(super) async fn in_doubt(&self) -> bool {
+        let doubted = self.doubted.wait_for(|| self.is_in_doubt().then_some(()));
+        task::either(self.link.over(), doubted).await;
+        !self.is_over()
     }
 
     /// Whether it is lost and writes that were in flight may still take effect.
@@ -207,18 +223,21 @@ impl Nexus {
 
     /// Another nexus reported a restart; this one may report the same restart.
     pub(super) fn catch_up(&self) {
-        self.catches_up.set(true);
-        self.told_of_restart.set(false);
+        self.catches_up.set(self.catches_up.get() + 1);
     }
 
-    /// It has reported everything that was pending.
+    /// It has reported everything that was pending at such an event.
     pub(super) fn has_caught_up(&self) {
-        self.catches_up.set(false);
+        let left = self.catches_up.get() - 1;
+        self.catches_up.set(left);
+        if left == 0 {
+            self.told_of_restart.set(false);
+        }
     }
 
     /// Whether a restart that it reports may already be known.
     pub(super) fn tells_old_stories(&self) -> bool {
-        self.is_new.get() || self.catches_up.get()
+        self.is_new.get() || self.catches_up.get() > 0
     }
 
     pub(super) fn hear_of_restart(&self) {
@@ -238,7 +257,7 @@ impl Nexus {
         self.expects_reset.set(true);
     }
 
-    /// Our reset was refused: no unit attention is due to it.
+    /// No unit attention is due to our reset: it was not done, or has been reported.
     pub(super) fn forget_reset(&self) {
         self.expects_reset.set(false);
     }

@@ -367,8 +367,8 @@ impl Paths {
             .collect()
     }
 
-    /// Those that are in use and whose access state is the best available.
-    pub(super) fn best_there(&self) -> Vec<Rc<Distant>> {
+    /// Those that are in use and whose access state is the best available, each with its doubts, which are settled.
+    pub(super) fn best_there(&self) -> Vec<(Rc<Distant>, u64)> {
         let usable = || {
             self.all
                 .iter()
@@ -377,7 +377,7 @@ impl Paths {
         let best = usable().map(|(path, _)| path.access.get()).min();
         let best =
             usable().filter(|(path, nexus)| Some(path.access.get()) == best && !nexus.is_new());
-        best.filter_map(|(_, nexus)| nexus.link().there().cloned())
+        best.filter_map(|(_, nexus)| Some((nexus.link().there()?.clone(), nexus.doubts())))
             .collect()
     }
 
@@ -474,7 +474,12 @@ impl Paths {
     /// # Errors
     /// Why there is no path, when time is up or the target refuses us for good.
     pub(super) async fn wait(&self, writes: bool, patience: &mut Patience) -> Result<()> {
-        let left = patience.left().ok_or_else(|| self.late(writes))?;
+        // A nexus in doubt is asked a single question, which is no outage.
+        let left = match self.waits_for_answer() {
+            true => patience.left_to_answer(),
+            false => patience.left(),
+        };
+        let left = left.ok_or_else(|| self.late(writes))?;
         let attempts = self.attempts.get();
         let is_due = |path: &Path| path.pace.borrow().due_in() <= left;
         let limit = match self.all.iter().any(is_due) {
@@ -497,6 +502,11 @@ impl Paths {
         }
     }
 
+    /// Whether no path can be used, and one of them is being asked whether it leads to the disk.
+    fn waits_for_answer(&self) -> bool {
+        self.usable().next().is_none() && self.live().any(|nexus| nexus.is_in_doubt())
+    }
+
     fn can_pick(&self, writes: bool) -> bool {
         let is_kept_back = self.freezes.get() > 0 || (writes && self.is_haunted());
         !is_kept_back && self.usable().next().is_some()
@@ -516,11 +526,9 @@ impl Paths {
 
     fn late(&self, writes: bool) -> Error {
         let waited = self.config.reconnect_timeout;
-        if self.live().any(|nexus| nexus.is_in_doubt()) {
-            let message = format!(
-                "the target reported that the LUN may be another disk, and did not answer within \
-                 {waited:?} which one it is"
-            );
+        if self.waits_for_answer() {
+            let message = "the target reported that the LUN may be another disk, and did not answer in time which \
+                           one it is";
             return Error::new(ErrorKind::TimedOut, message);
         }
         if writes && self.usable().next().is_some() {

@@ -46,6 +46,12 @@ impl Patience {
         now - *self.since.get_or_insert(now)
     }
 
+    /// The time left for a target that is there and answers, whatever the limit; starts the clock on the first call. `None`:
+    /// it is up.
+    pub(super) fn left_to_answer(&mut self) -> Option<Duration> {
+        self.limit.max(AT_ONCE_TIME).checked_sub(self.elapsed())
+    }
+
     /// The time left; starts the clock on the first call. `None`: it is up. A limit of zero still leaves one retry,
     /// because no time has passed at the first trouble.
     pub(super) fn left(&mut self) -> Option<Duration> {
@@ -134,15 +140,16 @@ impl Backoff {
         self.0.as_ref().map(due_in).unwrap_or_default()
     }
 
-    /// The attempt that ends now has failed.
-    pub(super) fn failed(&mut self) {
-        let at = time::now();
+    /// The attempt that `began` then and ends now has failed.
+    pub(super) fn failed(&mut self, began: Instant) {
         let pause = match &self.0 {
-            Some(last) if at - last.at <= last.pause + BACKOFF_MAX => last.pause * 2,
+            Some(last) if began - last.at <= last.pause + BACKOFF_MAX => last.pause * 2,
             _ => BACKOFF_FIRST,
         };
-        let pause = pause.min(BACKOFF_MAX);
-        self.0 = Some(Failure { at, pause });
+        self.0 = Some(Failure {
+            at: time::now(),
+            pause: pause.min(BACKOFF_MAX),
+        });
     }
 
     /// The attempt that ends now has succeeded.

@@ -188,9 +188,7 @@ impl Unit {
             Access::No => self.paths.park(&nexus),
             _ => self.paths.take_into_use(&nexus),
         }
-        if nexus.is_in_doubt() {
-            spawn(same_disk::check_again(self.me.clone(), nexus.clone()));
-        }
+        spawn(same_disk::keep_sure(self.me.clone(), nexus.clone()));
         let unit = self.me.clone();
         spawn(async move {
             nexus.link().asked_to_log_out().await;
@@ -207,7 +205,7 @@ impl Unit {
 
     /// Logs out on `nexus`, as the target asked; it may be about to stop. Flushes first, because a restart would not
     /// tell us whether unflushed writes were kept.
-    async fn leave(&self, nexus: &Nexus) {
+    async fn leave(&self, nexus: &Rc<Nexus>) {
         // Nobody sends on it any more.
         self.paths.notify();
         let path = &self.paths.all()[nexus.path()];
@@ -222,7 +220,7 @@ impl Unit {
                 break;
             };
             let command = cdb::synchronize_cache();
-            let Ok(reply) = nexus.execute(&command, Data::None).await else {
+            let Ok(reply) = self.execute(nexus, &command, Data::None).await else {
                 break;
             };
             match self.judge(nexus, &reply) {
@@ -241,9 +239,9 @@ impl Unit {
     /// Makes a new nexus fit for use.
     async fn prepare(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
         let heard = self.hear(nexus).await;
-        // Before anything is written that it could not have lost.
+        // Before anything is written over it: a restart that it has reported cannot have lost that.
         self.account_for(nexus).await;
-        self.check_identity(path, nexus).await?;
+        self.check_identity(nexus).await?;
         if self.paths.all().len() > 1 && self.identity.get().is_some() {
             self.ask_access(path, nexus).await?;
         }

@@ -64,7 +64,7 @@ impl Unit {
         spawn(async move {
             let Some(this) = unit.upgrade() else { return };
             // Each answers or ends within the request timeout.
-            let asked = others.iter().map(|other| poll(unit.clone(), other.clone()));
+            let asked = others.iter().map(|other| this.hear(other));
             task::join_all(asked.map(Box::pin)).await;
             let have_heard = others.iter().any(|other| other.has_heard_of_restart());
             let is_known = !have_heard || this.has_answered(&told).await;
@@ -78,22 +78,18 @@ impl Unit {
         });
     }
 
-    /// Polls `nexus` for its unit attentions; returns whether it answered in time. Also a later answer is acted on: the
-    /// target reports a unit attention only once.
+    /// Whether `nexus` has reported in time whatever it has to report. Also a later answer is acted on: the target
+    /// reports a unit attention only once.
     async fn has_answered(&self, nexus: &Rc<Nexus>) -> bool {
-        let answer = spawn(poll(self.me.clone(), nexus.clone()));
+        let answer = spawn(hear_on(self.me.clone(), nexus.clone()));
         time::timeout(VOUCH_MAX, answer).await == Some(true)
     }
 }
 
-/// Polls `nexus` for its unit attentions; returns whether it answered before its session ended.
-async fn poll(unit: Weak<Unit>, nexus: Rc<Nexus>) -> bool {
-    let command = cdb::test_unit_ready();
-    let Ok(reply) = nexus.execute(&command, Data::None).await else {
-        return false;
-    };
-    if let Some(unit) = unit.upgrade() {
-        let _ = unit.judge(&nexus, &reply);
+/// As [`Unit::hear`]; returns whether nothing is pending any more.
+async fn hear_on(unit: Weak<Unit>, nexus: Rc<Nexus>) -> bool {
+    match unit.upgrade() {
+        Some(unit) => unit.hear(&nexus).await.is_ok(),
+        None => false,
     }
-    true
 }

@@ -3,46 +3,54 @@
 
 use std::rc::{Rc, Weak};
 
-use engine::{Duration, spawn, time};
+use engine::{Duration, time};
 
 use super::{
-    access, cdb, claim::Told, identity::DiskIdentity, nexus::Nexus, paths::Path, session::Data,
+    access,
+    cdb::{self, Cdb},
+    claim::Told,
+    identity::DiskIdentity,
+    nexus::Nexus,
+    session::{Data, Reply},
     unit::Unit,
 };
 use crate::{Error, ErrorKind, Result};
 
-/// Pause before a target whose answer settles nothing is asked again; it doubles each time.
+/// Pause before a target whose answer settles nothing is asked again; it quadruples each time.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(4);
 
 impl Unit {
-    /// The target has reported over `nexus` that its LUNs may have changed.
-    pub(super) fn doubt_disk(&self, nexus: &Nexus) {
-        // An identity that is not known yet will be asked for anyway.
-        if self.identity.get().is_none() {
-            return;
+    /// Sends a command once over `nexus`, which is no longer in doubt then.
+    ///
+    /// # Errors
+    /// As [`Nexus::execute`]. `Configuration` when it leads to another disk.
+    pub(super) async fn execute(&self, nexus: &Rc<Nexus>, cdb: &Cdb, data: Data) -> Result<Reply> {
+        if nexus.is_in_doubt() && !cdb.suits_any_disk() {
+            self.check_identity(nexus).await?;
         }
-        let is_in_doubt = nexus.is_in_doubt();
-        nexus.doubt();
-        let known = self.paths.all()[nexus.path()].last();
-        let known = known.filter(|known| std::ptr::eq(&**known, nexus));
-        // A nexus that is being prepared is checked before it goes into use.
-        if let Some(nexus) = known.filter(|nexus| !is_in_doubt && !nexus.is_new()) {
-            self.paths.notify();
-            spawn(check_again(self.me.clone(), nexus));
-        }
+        nexus.execute(cdb, data).await
     }
 
-    /// Rejects a path that leads to another disk.
-    pub(super) async fn check_identity(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
+    /// Makes sure that `nexus` leads to the disk.
+    ///
+    /// # Errors
+    /// `Configuration` when it leads to another one; otherwise whatever kept us from finding out.
+    pub(super) async fn check_identity(&self, nexus: &Rc<Nexus>) -> Result<()> {
+        const LEN: u8 = 252;
+        let (path, doubts) = (&self.paths.all()[nexus.path()], nexus.doubts());
         let Some(known) = self.identity.get() else {
+            // It will be asked for anyway.
+            nexus.is_sure(doubts);
             return Ok(());
         };
-        const LEN: u8 = 252;
-        let doubts = nexus.doubts();
         let inquiry = cdb::inquiry(Some(0x83), LEN);
         let page = match self.tell(nexus, &inquiry, Data::In(LEN.into())).await? {
             Told::Good(page) if page.get(1) == Some(&0x83) => page,
+            Told::Refused(why) if known.is_named() => {
+                let message = format!("the target does not say which disk it is: {why}");
+                return Err(Error::new(ErrorKind::TimedOut, message));
+            }
             _ => Vec::new(),
         };
         path.leads_elsewhere.set(false);
@@ -70,26 +78,28 @@ impl Unit {
     }
 }
 
-/// Checks `nexus` until it is known which disk it leads to, or its session has ended. Ends the session if that is
+/// Checks `nexus`, which is in use, whenever it is in doubt, until its session has ended. Ends the session if it leads to
 /// another disk.
-pub(super) async fn check_again(unit: Weak<Unit>, nexus: Rc<Nexus>) {
+pub(super) async fn keep_sure(unit: Weak<Unit>, nexus: Rc<Nexus>) {
     let mut pause = PAUSE_FIRST;
-    while nexus.is_in_doubt() && !nexus.is_over() {
+    while nexus.in_doubt().await {
         let Some(this) = unit.upgrade() else { return };
-        let path = &this.paths.all()[nexus.path()];
-        match this.check_identity(path, &nexus).await {
+        // Nobody sends on it any more.
+        this.paths.notify();
+        match this.check_identity(&nexus).await {
             Err(error) if error.kind() == ErrorKind::Configuration => {
                 let target_name = &this.config().target_name;
                 tracing::error!(target_name, %error, "a path no longer leads to the disk: it is not used");
                 nexus.end(error);
+                return;
             }
-            _ if nexus.is_in_doubt() => {
+            Ok(()) if !nexus.is_in_doubt() => pause = PAUSE_FIRST,
+            _ => {
                 drop(this);
                 time::sleep(pause).await;
-                pause = (pause * 2).min(PAUSE_MAX);
+                pause = (pause * 4).min(PAUSE_MAX);
                 continue;
             }
-            _ => {}
         }
         this.paths.notify();
     }

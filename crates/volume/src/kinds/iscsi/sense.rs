@@ -28,8 +28,13 @@ pub(super) struct Sense(Received);
 impl Sense {
     /// The sense of a reply, if its status is CHECK CONDITION.
     pub(super) fn of(reply: &Reply) -> Option<Sense> {
-        let is_check_condition = reply.status == scsi::Status::CheckCondition as u8;
-        is_check_condition.then(|| Sense::parse(&reply.sense))
+        Sense::received(reply.status, &reply.sense)
+    }
+
+    /// The sense `data` that came with `status`, if that is CHECK CONDITION.
+    pub(super) fn received(status: u8, data: &[u8]) -> Option<Sense> {
+        let is_check_condition = status == scsi::Status::CheckCondition as u8;
+        is_check_condition.then(|| Sense::parse(data))
     }
 
     fn parse(data: &[u8]) -> Sense {
@@ -65,6 +70,12 @@ impl Sense {
     pub(super) fn may_have_another_cache(self) -> bool {
         self.attention()
             .is_some_and(|asc| asc.code == RESET_CODE || asc == Asc::MODE_PARAMETERS_CHANGED)
+    }
+
+    /// Whether the disk may not be what it was. The target says so once for each nexus, whatever number of commands is in
+    /// flight there.
+    pub(super) fn casts_doubt(self) -> bool {
+        self.may_be_another_disk() || self.may_have_another_cache()
     }
 
     /// Whether reservations may have gone: a reset, RESERVATIONS PREEMPTED or RELEASED, or REGISTRATIONS PREEMPTED.

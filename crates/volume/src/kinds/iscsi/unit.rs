@@ -17,6 +17,7 @@ use super::{
     claimed::Claimed,
     config::IscsiConfig,
     doors::Doors,
+    doubt::Doubt,
     identity::DiskIdentity,
     nexus::Nexus,
     paths::Paths,
@@ -58,8 +59,8 @@ pub(super) struct Unit {
     may_have_grown: Cell<bool>,
     /// The disk was opened as one without a volatile cache.
     pub(super) writes_through: Cell<bool>,
-    /// The write cache has to be looked at before anything else is sent.
-    pub(super) may_have_cache: Cell<bool>,
+    /// Whether that is still so; it has to be looked at before anything else is sent.
+    pub(super) cache: Doubt,
     /// What is wrong with the capacity, as last logged; empty: nothing.
     problem: RefCell<String>,
 }
@@ -94,7 +95,7 @@ impl Unit {
             resetting: Budget::new(1),
             may_have_grown: Cell::new(false),
             writes_through: Cell::new(false),
-            may_have_cache: Cell::new(false),
+            cache: Doubt::default(),
             problem: RefCell::default(),
         })
     }
@@ -132,13 +133,11 @@ impl Unit {
                 // A cache may have been found since the request began.
                 self.unflushed.check()?;
             }
-            let (restarts, doubts) = (self.restarts.get(), nexus.doubts());
+            let restarts = self.restarts.get();
             let sent = nexus.execute(cdb, data.clone()).await;
             // If a restart was noticed while a write was in flight, its GOOD does not count: the write may have been
-            // executed before the restart and lost. It is resent. So is every command in flight when the target told
-            // another one that the LUN may have become another disk.
-            let is_kept = !cdb.changes_medium() || self.restarts.get() == restarts;
-            let stands = is_kept && nexus.doubts() == doubts;
+            // executed before the restart and lost. It is resent.
+            let stands = !cdb.changes_medium() || self.restarts.get() == restarts;
             match sent {
                 Ok(reply) if reply.is_good() && stands => return Ok(reply),
                 // Boxed, to keep the future of a successful command small.
@@ -153,7 +152,7 @@ impl Unit {
     }
 
     fn may_have_changed(&self) -> bool {
-        self.may_have_grown.get() || self.may_have_cache.get()
+        self.may_have_grown.get() || self.cache.is_open()
     }
 
     /// A nexus for talking to the target.
@@ -184,7 +183,7 @@ impl Unit {
         self.look_at_capacity(nexus).await;
         // Other lanes were waiting for it.
         self.paths.notify();
-        // Last, because any response may shake the claim, and then the command must not be sent.
+        // The claim comes after the capacity, because any response may shake it, and then the command must not be sent.
         let known = match self.steady_claim(nexus).await {
             Ok(()) => self.settle_cache(nexus).await,
             lost => lost,
@@ -281,18 +280,14 @@ impl Unit {
         }
     }
 
-    /// What a reply on `nexus` requires us to do. A restart or a capacity change takes effect at once; a restart that
-    /// may already be accounted for is left to whoever takes the nexus into use or has it catch up.
+    /// What a reply on `nexus` requires us to do. What it puts in doubt is looked at before the next command. A restart
+    /// counts at once, but one that may be known already is left to whoever takes the nexus into use or has it catch up.
     pub(super) fn judge(&self, nexus: &Nexus, reply: &Reply) -> Judgement {
         if reply.is_good() {
             return None;
         }
-        // The reset is reported by its own unit attention and is no restart: a restart would have ended this session.
-        if Sense::of(reply).is_some_and(Sense::is_reset) && nexus.was_our_reset() {
-            return Some((
-                Verdict::Retry,
-                "the target reports our own reset".to_owned(),
-            ));
+        if reply.is_in_doubt {
+            self.doubt_cache();
         }
         const BUSY: u8 = Status::Busy as u8;
         const TASK_SET_FULL: u8 = Status::TaskSetFull as u8;
@@ -303,12 +298,6 @@ impl Unit {
                 if self.extent.get().is_some() && sense.may_be_of_another_length() {
                     self.may_have_grown.set(true);
                     self.paths.notify();
-                }
-                if sense.may_be_another_disk() {
-                    self.doubt_disk(nexus);
-                }
-                if sense.may_have_another_cache() {
-                    self.doubt_cache();
                 }
                 if sense.tells_of_access() {
                     self.look_at_access();
@@ -333,6 +322,18 @@ impl Unit {
                 let why = format!("the target returned the unknown SCSI status {status:02x}h");
                 (Verdict::Fail(ErrorKind::Protocol), why)
             }
+        };
+        let verdict = match verdict {
+            // A reset is no restart, which would have ended this session.
+            _ if Sense::of(reply).is_some_and(Sense::is_reset) && nexus.was_our_reset() => {
+                let why = "the target reports our own reset".to_owned();
+                (Verdict::Retry, why)
+            }
+            (Verdict::Fail(_), _) if reply.is_in_doubt => {
+                let why = "the target reported that the LUN may be another disk".to_owned();
+                (Verdict::Retry, why)
+            }
+            verdict => verdict,
         };
         if verdict.0 == Verdict::Restarted {
             match nexus.tells_old_stories() {
@@ -378,8 +379,12 @@ impl Unit {
                     false => String::new(),
                 }
             }
-            // The session is lost, as when the target stops: the next session reads the capacity.
-            Err(_) if self.may_have_grown.get() => return,
+            // A session that is lost, as when the target stops, or that may lead to another disk says nothing: another one
+            // or a later answer does.
+            Err(_) if nexus.is_over() || nexus.is_in_doubt() => {
+                self.may_have_grown.set(true);
+                return;
+            }
             Err(error) => {
                 let problem =
                     format!("the disk may have grown, but its capacity cannot be read: {error}");
@@ -402,15 +407,7 @@ impl Unit {
         let mut why = String::new();
         for _ in 0..CAPACITY_ATTEMPTS_MAX {
             let command = cdb::read_capacity_16(32);
-            let reply = nexus.execute(&command, Data::In(32)).await;
-            let reply = match reply {
-                // The caller will find the session lost, and the next session sets the flag again.
-                Err(error) => {
-                    self.may_have_grown.set(nexus.is_over());
-                    return Err(error);
-                }
-                Ok(reply) => reply,
-            };
+            let reply = self.execute(nexus, &command, Data::In(32)).await?;
             match self.judge(nexus, &reply) {
                 None => {
                     // This reply already reflects the change that the unit attention announced.
@@ -431,7 +428,7 @@ impl Unit {
     /// READ CAPACITY (10), for a disk that has no READ CAPACITY (16).
     async fn ask_short_capacity(&self, nexus: &Rc<Nexus>) -> Result<Capacity> {
         let command = cdb::read_capacity_10();
-        let reply = nexus.execute(&command, Data::In(8)).await?;
+        let reply = self.execute(nexus, &command, Data::In(8)).await?;
         match self.judge(nexus, &reply) {
             None => Capacity::parse_10(&reply.data.to_vec()).ok_or_else(untold)?,
             Some((_, why)) => Err(Error::new(ErrorKind::TimedOut, why)),

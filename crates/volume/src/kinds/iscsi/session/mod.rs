@@ -26,6 +26,7 @@ use scsi::Status;
 use super::{
     cdb::Cdb,
     ended::Redirection,
+    sense::Sense,
     tasks::{Request, Task, TaskData, Tasks},
 };
 use crate::{Error, ErrorKind, Result};
@@ -53,14 +54,26 @@ pub(super) struct Reply {
     pub(super) data: Payload,
     /// Bytes the target reports as transferred; at most what actually moved.
     pub(super) transferred: usize,
+    /// How often the target had reported over the session by then that the disk may not be what it was.
+    pub(super) doubts: u64,
+    /// It had done so without the knowledge of whoever sent the command, which may have reached another disk.
+    pub(super) is_in_doubt: bool,
 }
 
 impl Reply {
-    /// Whether the command succeeded.
+    /// The same, to a command whose sender knew of `doubts` of the session's doubts.
+    pub(super) fn knowing(self, doubts: u64) -> Reply {
+        Reply {
+            is_in_doubt: self.doubts != doubts,
+            ..self
+        }
+    }
+
+    /// Whether the command succeeded, and on the disk it was meant for as far as the target has reported.
     pub(super) fn is_good(&self) -> bool {
         const GOOD: u8 = Status::Good as u8;
         const CONDITION_MET: u8 = Status::ConditionMet as u8;
-        matches!(self.status, GOOD | CONDITION_MET)
+        matches!(self.status, GOOD | CONDITION_MET) && !self.is_in_doubt
     }
 }
 
@@ -101,6 +114,8 @@ pub(super) struct Session {
     left_writes: Cell<bool>,
     /// The target has asked for a logout.
     is_asked_to_log_out: Cell<bool>,
+    /// How often the target has reported that the disk may not be what it was.
+    doubts: Cell<u64>,
     /// Event codes of the asynchronous messages already logged, as a bit mask.
     messages_told: Cell<u8>,
     timeouts: Timeouts,
@@ -195,6 +210,7 @@ impl Session {
             answered: Cell::new(None),
             left_writes: Cell::new(false),
             is_asked_to_log_out: Cell::new(false),
+            doubts: Cell::new(0),
             messages_told: Cell::new(0),
             timeouts,
         });
@@ -233,6 +249,12 @@ impl Session {
     /// Waits until the session is over.
     pub(super) async fn over(&self) -> Error {
         self.changed.wait_for(|| self.error()).await
+    }
+
+    /// How often the target has reported that the disk may not be what it was: a reply to a command counts only if its
+    /// sender knew of all of these. The target reports a change with one command, and has executed others by then.
+    pub(super) fn doubts(&self) -> u64 {
+        self.doubts.get()
     }
 
     /// Whether the target has asked for a logout.
@@ -384,6 +406,11 @@ impl Session {
     }
 
     fn done(&self, key: usize, result: TaskResult) {
+        if let TaskResult::Completed { status, sense, .. } = &result
+            && Sense::received(*status, sense).is_some_and(Sense::casts_doubt)
+        {
+            self.doubts.set(self.doubts.get() + 1);
+        }
         let mut tasks = self.tasks.borrow_mut();
         let Some(task) = tasks.entries[key].as_mut() else {
             return;
@@ -471,6 +498,8 @@ impl Waiting<'_> {
                     sense,
                     data,
                     transferred,
+                    doubts: self.session.doubts(),
+                    is_in_doubt: false,
                 })
             }
             other => {

@@ -1,6 +1,6 @@
 //! Several paths to one disk: which ones are used, and what a target can do to them.
 
-use engine::{Buf, spawn};
+use engine::{Buf, spawn, task::JoinHandle};
 
 use super::*;
 use crate::kinds::iscsi::{PathConfig, Policy};
@@ -202,24 +202,30 @@ fn an_attention_that_comes_late_to_a_poll_is_not_forgotten() {
     });
 }
 
-/// The write is outstanding when its path is lost, and the target does not let the initiator port in again: only the
-/// reset over the other path ends it.
+/// Begins a write that the target has when its path falls silent: our initiator gives the path up. From now on the target
+/// lets nobody log in, so that only a reset over the other path ends the write.
+async fn begin_late_write(
+    disk: &Rc<IscsiDisk>,
+    foreign: &Foreign,
+) -> JoinHandle<crate::Result<()>> {
+    const WRITE_10: u8 = 0x2a;
+    let first = Cell::new(true);
+    foreign
+        .answer(move |cdb| (cdb[0] == WRITE_10 && first.replace(false)).then_some(Instead::Late));
+    let disk = disk.clone();
+    let writing = spawn(async move { disk.write(0, block(1), Durability::Cached).await });
+    foreign.holds(1).await;
+    foreign.at_login(|_| AtLogin::Refuse(iscsi::LoginStatus::SERVICE_UNAVAILABLE));
+    writing
+}
+
+/// Returns how a write ended that only a reset can end, how a newer one did, what the block held once the first one
+/// could have landed, and the number of resets.
 fn lost_with_a_late_write(reset_response: u8) -> (crate::Result<()>, crate::Result<()>, u8, u64) {
     let mut outcome = None;
     with_two_paths(async |disk, foreign| {
-        const WRITE_10: u8 = 0x2a;
-        let first = Cell::new(true);
         foreign.reset_response.set(reset_response);
-        foreign.answer(move |cdb| {
-            (cdb[0] == WRITE_10 && first.replace(false)).then_some(Instead::Late)
-        });
-        let writing = {
-            let disk = disk.clone();
-            spawn(async move { disk.write(0, block(1), Durability::Cached).await })
-        };
-        foreign.holds(1).await;
-        // The path with the write is the one whose connection is silent: our initiator gives it up.
-        foreign.at_login(|_| AtLogin::Refuse(iscsi::LoginStatus::SERVICE_UNAVAILABLE));
+        let writing = begin_late_write(disk, foreign).await;
         let newer = disk.write(0, block(2), Durability::Cached).await;
         let written = writing.await;
         foreign.land();
@@ -251,20 +257,10 @@ fn nothing_is_written_over_another_path_while_a_lost_write_may_land() {
 /// that works are held back for short times only, and less and less often.
 #[test]
 fn a_reset_that_is_not_answered_does_not_stop_the_reads_over_the_other_path() {
-    const WRITE_10: u8 = 0x2a;
     const WATCHED: Duration = Duration::from_secs(300);
     with_two_paths(async |disk, foreign| {
-        let first = Cell::new(true);
         foreign.ignores_resets.set(true);
-        foreign.answer(move |cdb| {
-            (cdb[0] == WRITE_10 && first.replace(false)).then_some(Instead::Late)
-        });
-        let writing = {
-            let disk = disk.clone();
-            spawn(async move { disk.write(0, block(1), Durability::Cached).await })
-        };
-        foreign.holds(1).await;
-        foreign.at_login(|_| AtLogin::Refuse(iscsi::LoginStatus::SERVICE_UNAVAILABLE));
+        let writing = begin_late_write(disk, foreign).await;
         while disk.live_paths() > 1 {
             time::sleep(Duration::from_millis(100)).await;
         }
