@@ -2,7 +2,7 @@
 
 use scsi::{Asc, SenseKey, sense::Received};
 
-use super::{access, session::Reply};
+use super::access;
 use crate::ErrorKind;
 
 /// The additional sense code of unit attentions for a reset, a power on, or a lost nexus, whatever the qualifier.
@@ -26,13 +26,8 @@ pub(super) enum Verdict {
 pub(super) struct Sense(Received);
 
 impl Sense {
-    /// The sense of a reply, if its status is CHECK CONDITION.
-    pub(super) fn of(reply: &Reply) -> Option<Sense> {
-        Sense::received(reply.status, &reply.sense)
-    }
-
     /// The sense `data` that came with `status`, if that is CHECK CONDITION.
-    pub(super) fn received(status: u8, data: &[u8]) -> Option<Sense> {
+    pub(super) fn of(status: u8, data: &[u8]) -> Option<Sense> {
         let is_check_condition = status == scsi::Status::CheckCondition as u8;
         is_check_condition.then(|| Sense::parse(data))
     }

@@ -292,7 +292,7 @@ impl Unit {
         const BUSY: u8 = Status::Busy as u8;
         const TASK_SET_FULL: u8 = Status::TaskSetFull as u8;
         const TASK_ABORTED: u8 = Status::TaskAborted as u8;
-        let verdict = match (reply.status, Sense::of(reply)) {
+        let verdict = match (reply.status, reply.sense()) {
             (_, Some(sense)) => {
                 // A capacity that is not known yet will be read anyway.
                 if self.extent.get().is_some() && sense.may_be_of_another_length() {
@@ -325,7 +325,7 @@ impl Unit {
         };
         let verdict = match verdict {
             // A reset is no restart, which would have ended this session.
-            _ if Sense::of(reply).is_some_and(Sense::is_reset) && nexus.was_our_reset() => {
+            _ if reply.sense().is_some_and(Sense::is_reset) && nexus.was_our_reset() => {
                 let why = "the target reports our own reset".to_owned();
                 (Verdict::Retry, why)
             }

@@ -69,6 +69,11 @@ impl Reply {
         }
     }
 
+    /// Its sense, if its status is CHECK CONDITION.
+    pub(super) fn sense(&self) -> Option<Sense> {
+        Sense::of(self.status, &self.sense)
+    }
+
     /// Whether the command succeeded, and on the disk it was meant for as far as the target has reported.
     pub(super) fn is_good(&self) -> bool {
         const GOOD: u8 = Status::Good as u8;
@@ -407,7 +412,7 @@ impl Session {
 
     fn done(&self, key: usize, result: TaskResult) {
         if let TaskResult::Completed { status, sense, .. } = &result
-            && Sense::received(*status, sense).is_some_and(Sense::casts_doubt)
+            && Sense::of(*status, sense).is_some_and(Sense::casts_doubt)
         {
             self.doubts.set(self.doubts.get() + 1);
         }
