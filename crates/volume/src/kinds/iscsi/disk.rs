@@ -216,11 +216,12 @@ impl Volume for IscsiDisk {
         LaneFuture::new(async move {
             let unflushed = &self.unit.unflushed;
             if !self.facts.shape.volatile_cache {
-                if self.unit.cache.is_open() {
+                let (cache, events) = (&self.unit.cache, self.unit.cache.events());
+                if cache.is_open() {
                     // Any command settles it first.
                     self.run(&cdb::test_unit_ready(), Data::None).await?;
                 }
-                if self.unit.cache.is_open() {
+                if !cache.is_settled(events) {
                     let message = "another initiator has reserved the disk, and the target does not say whether the \
                                    disk still has no volatile write cache";
                     return Err(Error::new(ErrorKind::ReservationConflict, message));

@@ -31,9 +31,14 @@ impl Doubt {
         self.settled.set(self.settled.get().max(events));
     }
 
-    /// Whether there is no answer to the last event.
+    /// Whether there is an answer to a question that was asked after so many `events`.
+    pub(super) fn is_settled(&self, events: u64) -> bool {
+        self.settled.get() >= events
+    }
+
+    /// Whether there is none to a question asked after the last event.
     pub(super) fn is_open(&self) -> bool {
-        self.events.get() != self.settled.get()
+        !self.is_settled(self.events())
     }
 }
 
@@ -52,6 +57,7 @@ mod tests {
         doubt.raise();
         doubt.settle(early);
         assert!(doubt.is_open(), "it happened after the question");
+        assert!(doubt.is_settled(early));
         doubt.settle(doubt.events());
         doubt.settle(early);
         assert!(!doubt.is_open(), "a late answer takes nothing back");

@@ -115,7 +115,12 @@ impl Unit {
             return Err(Error::new(ErrorKind::TimedOut, message));
         }
         // Another disk's commands must not be aborted, nor those of this one count as aborted.
-        self.check_identity(nexus).await?;
+        if let Err(error) = self.check_identity(nexus).await {
+            if error.kind() == ErrorKind::Configuration {
+                nexus.end(error.clone());
+            }
+            return Err(error);
+        }
         let began = time::now();
         let done = self.reset_for(&ghosts, nexus).await;
         match done {

@@ -1,6 +1,6 @@
 //! A volatile write cache that appears while the volume is open, which needs flushes that nobody sends.
 
-use engine::{Buf, Payload};
+use engine::{Buf, Payload, task::join_all};
 
 use super::*;
 
@@ -75,6 +75,49 @@ fn a_cache_that_stays_as_it_was_or_goes_fails_nothing() {
             flushed.expect("it is flushed as before");
         }
     }
+}
+
+/// The target tells of the cache only once, to the first command.
+#[test]
+fn writes_in_flight_when_a_cache_appeared_do_not_count() {
+    let foreign = Foreign::new(Claims::default());
+    foreign.writes_through.set(true);
+    foreign.with(async |disk, foreign| {
+        disk.read(0, 512).await.expect("a read");
+        foreign.writes_through.set(false);
+        foreign.answer(once(MODE_PARAMETERS_CHANGED));
+        let write = |at: u64| disk.write(512 * at, block(), Durability::Fua);
+        for written in join_all((0..4).map(write)).await {
+            let error = written.expect_err("nothing flushes the cache");
+            assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
+        }
+    });
+}
+
+#[test]
+fn no_flush_is_done_while_others_keep_the_target_from_telling_of_a_cache() {
+    const RESERVATION_CONFLICT: u8 = 0x18;
+    const MODE_SENSE_6: u8 = 0x1a;
+    let foreign = Foreign::new(Claims::default());
+    foreign.writes_through.set(true);
+    foreign.with(async |disk, foreign| {
+        let mut told = once(MODE_PARAMETERS_CHANGED);
+        foreign.answer(move |cdb| match cdb[0] {
+            MODE_SENSE_6 => Some(Instead::Status(RESERVATION_CONFLICT)),
+            _ => told(cdb),
+        });
+        let written = disk.write(0, block(), Durability::Cached).await;
+        written.expect("the target takes it");
+        let error = disk.flush().await.expect_err("it may be in a cache");
+        assert_eq!(error.kind(), ErrorKind::ReservationConflict, "{error}");
+        foreign.answer(|_| None);
+        disk.flush().await.expect("there is no cache");
+        foreign.writes_through.set(false);
+        foreign.answer(once(MODE_PARAMETERS_CHANGED));
+        disk.read(0, 512).await.expect("reads go on");
+        let error = disk.flush().await.expect_err("nothing flushes the cache");
+        assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
+    });
 }
 
 /// The target answers MODE SENSE with `instead` for a while after a login, and then says that there is a cache. Returns

@@ -1,17 +1,23 @@
 //! A disk used by two lanes, each over its own session.
 
-use engine::{Buf, LaneHandle, spawn, task::JoinHandle};
+use engine::{
+    Buf, LaneHandle, spawn,
+    task::{JoinHandle, join_all},
+};
 
-use super::*;
+use super::{same_disk::designators, *};
 use crate::{
     Claim, SharedVolume,
     claim::{MARK_AT, Others, Owner},
-    kinds::iscsi::PathConfig,
+    kinds::iscsi::{PathConfig, cdb, nexus::Nexus, session::Data},
 };
 
 /// A client with `lanes` lanes.
 fn site_of(lanes: usize) -> (Site, Vec<LaneHandle>) {
-    let mut site = Site::new(Foreign::new(Claims::default()));
+    let mut site = Site::new(Foreign::new(Claims {
+        designators: designators(1),
+        ..Claims::default()
+    }));
     site.client = site.world.host_with_lanes("client of lanes", lanes);
     let lanes = (0..lanes).map(|lane| site.client.lane(lane)).collect();
     (site, lanes)
@@ -444,6 +450,70 @@ fn an_owner_that_was_preempted_is_told_so_on_every_lane() {
             assert_eq!(foreign.commands.get(), before, "nothing is sent");
         });
     }
+}
+
+const SLOW: Duration = Duration::from_millis(100);
+
+/// The LUN becomes another disk. The target tells each session once, with the first command that it gets after that,
+/// and executes the commands behind that one; `told_to` is the operation code of that command on the lane's session.
+fn becomes_another(
+    told_to: u8,
+    test: impl AsyncFnOnce(&Rc<IscsiDisk>, &SharedVolume) -> Vec<crate::Result<()>>,
+) {
+    const INQUIRY: u8 = 0x12;
+    const REPORTED_LUNS_CHANGED: [u8; 3] = [UNIT_ATTENTION, 0x3f, 0x0e];
+    with_two_lanes(async |disk, other, foreign| {
+        foreign.designators.replace(Some(designators(2)));
+        let mut behind = None;
+        foreign.answer(move |cdb| match (&mut behind, cdb[0]) {
+            (_, INQUIRY) => None,
+            (None, code) if code == told_to => {
+                behind = Some(3);
+                Some(Instead::SlowSense(SLOW, REPORTED_LUNS_CHANGED))
+            }
+            (Some(1..), _) => {
+                behind = behind.map(|left| left - 1);
+                None
+            }
+            // The home lane's session is told by its first command.
+            _ => Some(Instead::Sense(REPORTED_LUNS_CHANGED)),
+        });
+        for done in test(disk, other).await {
+            let error = done.expect_err("it is another disk");
+            assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+        }
+    });
+}
+
+#[test]
+fn a_lanes_commands_in_flight_when_the_lun_became_another_disk_do_not_count() {
+    becomes_another(0x2a, async |_, other| {
+        let write = |at: u64| other.write(512 * at, block(1), Durability::Cached);
+        join_all((0..4).map(write)).await.into_vec()
+    });
+    becomes_another(0x28, async |_, other| {
+        let reads = (0..4).map(|at: u64| other.read(512 * at, 512));
+        let read = join_all(reads).await;
+        read.into_iter().map(|read| read.map(drop)).collect()
+    });
+}
+
+#[test]
+fn a_lanes_commands_do_not_count_when_the_home_lane_is_told_that_the_lun_is_another_disk() {
+    becomes_another(0x00, async |disk, other| {
+        let there = |nexus: &Rc<_>| Nexus::link(nexus).there().is_some();
+        let nexus = disk.unit.paths.live().find(there).expect("a session");
+        let told = spawn(async move {
+            let told = nexus.execute(&cdb::test_unit_ready(), Data::None).await;
+            told.map(drop)
+        });
+        // They are sent after it, and before it is answered.
+        time::sleep(SLOW / 2).await;
+        let write = |at: u64| other.write(512 * at, block(1), Durability::Cached);
+        let written = join_all((0..3).map(write)).await.into_vec();
+        told.await.expect("it is told");
+        written
+    });
 }
 
 /// Plants each bug that these tests are meant to catch.

@@ -3,6 +3,7 @@
 mod answers;
 mod caching;
 mod claims;
+mod ghosts;
 mod lanes;
 mod loss;
 mod paths;

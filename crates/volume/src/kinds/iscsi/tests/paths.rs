@@ -9,21 +9,21 @@ use crate::kinds::iscsi::{PathConfig, Policy};
 const THIRD_PORT: u16 = 3262;
 
 /// NAA 6h, of a logical unit, with this last byte.
-fn designators(last: u8) -> Vec<u8> {
+pub(super) fn designators(last: u8) -> Vec<u8> {
     let mut designators = vec![1, 3, 0, 16, 0x60, 1, 2, 3];
     designators.resize(19, 0);
     designators.push(last);
     designators
 }
 
-fn named() -> Claims {
+pub(super) fn named() -> Claims {
     Claims {
         designators: designators(1),
         ..Claims::default()
     }
 }
 
-fn path(address: SocketAddr, qualifier: u16) -> PathConfig {
+pub(super) fn path(address: SocketAddr, qualifier: u16) -> PathConfig {
     PathConfig {
         address,
         source: None,
@@ -32,7 +32,7 @@ fn path(address: SocketAddr, qualifier: u16) -> PathConfig {
 }
 
 /// The disk of `site` with a second path, to `address`.
-fn with_second(site: &Site, address: SocketAddr) -> IscsiConfig {
+pub(super) fn with_second(site: &Site, address: SocketAddr) -> IscsiConfig {
     IscsiConfig {
         multipath: Multipath {
             more: vec![path(address, 2)],
@@ -44,7 +44,7 @@ fn with_second(site: &Site, address: SocketAddr) -> IscsiConfig {
 }
 
 /// Runs `test` with a disk on both portal groups.
-fn with_two_paths(test: impl AsyncFnOnce(&Rc<IscsiDisk>, &Foreign)) {
+pub(super) fn with_two_paths(test: impl AsyncFnOnce(&Rc<IscsiDisk>, &Foreign)) {
     let site = Site::new(Foreign::new(named()));
     let config = with_second(&site, site.host.addr(OTHER_PORT));
     site.world.block_on(&site.client, async {
@@ -55,7 +55,7 @@ fn with_two_paths(test: impl AsyncFnOnce(&Rc<IscsiDisk>, &Foreign)) {
     });
 }
 
-fn block(byte: u8) -> Payload {
+pub(super) fn block(byte: u8) -> Payload {
     Buf::copy_of(&[byte; 512]).into()
 }
 
@@ -177,6 +177,39 @@ fn a_restart_that_is_known_counts_once_although_the_path_that_knows_it_is_leavin
     });
 }
 
+/// The path that comes back later is told of the restart, and the target does not say whether the other one, on which
+/// something was written before it, knows of it.
+#[test]
+fn a_path_to_a_busy_target_does_not_hide_a_restart() {
+    const BUSY: u8 = 0x08;
+    const TEST_UNIT_READY: u8 = 0;
+    with_two_paths(async |disk, foreign| {
+        foreign.at_login(|Group(tag)| match tag {
+            1 => AtLogin::LetIn,
+            _ => AtLogin::Refuse(iscsi::LoginStatus::SERVICE_UNAVAILABLE),
+        });
+        foreign.drop_connections();
+        let written = disk.write(0, block(1), Durability::Cached).await;
+        written.expect("over the first path");
+        let mut polls = [
+            Some(Instead::Sense([UNIT_ATTENTION, 0x29, 0x00])),
+            None,
+            Some(Instead::Status(BUSY)),
+        ]
+        .into_iter();
+        foreign.answer(move |cdb| match cdb[0] {
+            TEST_UNIT_READY => polls.next().flatten(),
+            _ => None,
+        });
+        foreign.at_login(|_| AtLogin::LetIn);
+        while disk.live_paths() < 2 {
+            time::sleep(Duration::from_millis(10)).await;
+        }
+        let error = disk.flush().await.expect_err("the write may be lost");
+        assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
+    });
+}
+
 /// All nexuses are polled when one was told of a restart, and one of them answers late, with something else.
 #[test]
 fn an_attention_that_comes_late_to_a_poll_is_not_forgotten() {
@@ -204,7 +237,7 @@ fn an_attention_that_comes_late_to_a_poll_is_not_forgotten() {
 
 /// Begins a write that the target has when its path falls silent: our initiator gives the path up. From now on the target
 /// lets nobody log in, so that only a reset over the other path ends the write.
-async fn begin_late_write(
+pub(super) async fn begin_late_write(
     disk: &Rc<IscsiDisk>,
     foreign: &Foreign,
 ) -> JoinHandle<crate::Result<()>> {
@@ -454,7 +487,7 @@ fn a_path_that_gets_as_good_as_the_others_is_used_though_nobody_is_told() {
 
 impl Site {
     /// Serves a third portal group as well; returns its address.
-    fn serve_third(&self) -> SocketAddr {
+    pub(super) fn serve_third(&self) -> SocketAddr {
         let (served, address) = (self.foreign.clone(), self.host.addr(THIRD_PORT));
         self.host.spawn(async move {
             let listener = TcpListener::bind(address).expect("a free port");
