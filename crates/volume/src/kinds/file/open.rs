@@ -177,12 +177,12 @@ impl OpenFile {
         self.medium.io.is_regular()
     }
 
-    /// Whether the path that it was opened by still leads to it. Blocks briefly.
+    /// Whether the path that it was opened by still leads to it. Blocks for as long as its file system takes.
     pub fn is_at_its_path(&self) -> bool {
         self.is_at(&self.path)
     }
 
-    /// Whether `path` leads to it. Blocks briefly.
+    /// Whether `path` leads to it. Blocks as well.
     pub(super) fn is_at(&self, path: &Path) -> bool {
         self.medium.io.is_at(path)
     }
