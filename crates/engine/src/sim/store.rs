@@ -91,6 +91,10 @@ impl Store for SimReactor {
         self.look(path).map(|_| normal(path))
     }
 
+    fn link(&self, _: &Path) -> io::Result<Option<PathBuf>> {
+        self.disk(|_| Ok(None))
+    }
+
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.disk(|disk| Ok(disk.read(path).ok_or(io::ErrorKind::NotFound)?))
     }
