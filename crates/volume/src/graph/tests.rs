@@ -23,7 +23,7 @@ use crate::{
     stats::{RequestKind, StatsHandle},
 };
 
-fn graph(text: &str, base: &Path) -> Graph {
+pub(crate) fn graph(text: &str, base: &Path) -> Graph {
     Graph::new(toml::from_str(text).expect("it parses"), base).expect("the configuration is valid")
 }
 
@@ -261,34 +261,6 @@ fn whatever_shows_a_file_grows_with_it_at_home_and_elsewhere_and_a_stripe_does_n
         let again = graph.look_at_lengths().await;
         assert!(again.iter().all(Result::is_err), "once");
         drop(trees);
-    });
-}
-
-#[test]
-fn a_file_created_through_a_dangling_link_is_removed_again_and_the_link_stays() {
-    let scratch = Scratch::new();
-    let text = r#"disk.file = { path = "link", size = "1MiB" }"#;
-    let link = |to: &str, at: &str| std::os::unix::fs::symlink(to, scratch.file(at));
-    std::fs::create_dir(scratch.file("elsewhere")).expect("room");
-    link("elsewhere/on", "link").expect("room");
-    link("../there", "elsewhere/on").expect("room");
-    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
-    lane.block_on(async {
-        let mut graph = graph(text, scratch.path());
-        graph.begin_trial();
-        let tree = graph.open("disk", &lane.handle()).await.expect("it opens");
-        assert!(scratch.file("there").exists(), "it is where the links lead");
-        drop(tree);
-        // By the name that it was asked for.
-        let removed = graph.remove_made().await;
-        assert_eq!(removed, [scratch.file("link")]);
-        assert!(!scratch.file("there").exists(), "it is removed");
-        assert!(scratch.file("link").is_symlink() && scratch.file("elsewhere/on").is_symlink());
-        graph.begin_trial();
-        let tree = graph.open("disk", &lane.handle()).await.expect("it opens");
-        graph.keep_made();
-        drop(tree);
-        assert!(scratch.file("there").exists(), "it stays");
     });
 }
 

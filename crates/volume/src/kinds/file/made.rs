@@ -106,8 +106,10 @@ impl Created {
 
 #[cfg(test)]
 mod tests {
+    use engine::{Lane, LaneConfig};
+
     use super::*;
-    use crate::scratch::Scratch;
+    use crate::{graph::tests::graph, scratch::Scratch};
 
     fn create(path: &Path) -> SharedFile {
         let new = OpenOptions {
@@ -152,5 +154,33 @@ mod tests {
         let undone = made.add(&path("late"), &path("late"), late, None);
         undone.expect_err("nobody waits for it");
         assert!(!stays("late"));
+    }
+
+    #[test]
+    fn a_file_created_through_a_dangling_link_is_removed_again_and_the_link_stays() {
+        let scratch = Scratch::new();
+        let text = r#"disk.file = { path = "link", size = "1MiB" }"#;
+        let link = |to: &str, at: &str| std::os::unix::fs::symlink(to, scratch.file(at));
+        std::fs::create_dir(scratch.file("elsewhere")).expect("room");
+        link("elsewhere/on", "link").expect("room");
+        link("../there", "elsewhere/on").expect("room");
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        lane.block_on(async {
+            let mut graph = graph(text, scratch.path());
+            graph.begin_trial();
+            let tree = graph.open("disk", &lane.handle()).await.expect("it opens");
+            assert!(scratch.file("there").exists(), "it is where the links lead");
+            drop(tree);
+            // By the name that it was asked for.
+            let removed = graph.remove_made().await;
+            assert_eq!(removed, [scratch.file("link")]);
+            assert!(!scratch.file("there").exists(), "it is removed");
+            assert!(scratch.file("link").is_symlink() && scratch.file("elsewhere/on").is_symlink());
+            graph.begin_trial();
+            let tree = graph.open("disk", &lane.handle()).await.expect("it opens");
+            graph.keep_made();
+            drop(tree);
+            assert!(scratch.file("there").exists(), "it stays");
+        });
     }
 }
