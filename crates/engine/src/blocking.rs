@@ -9,7 +9,7 @@
 //! caller is gone is not started; work that has started runs to its end.
 //!
 //! In a simulated world the work runs on the lane itself and takes no time, between two delays drawn from
-//! the seed: other events may come before it, and between it and its answer.
+//! the seed: other events may come before it, and between it and its answer. A disk that stalls delays the answer.
 
 use std::{
     cell::Cell,
@@ -49,6 +49,8 @@ pub enum Kind {
     Files,
     /// Host names.
     Names,
+    /// What has become of open files: their lengths, and what their paths lead to.
+    Looks,
 }
 
 /// Runs `work` where it blocks no lane, and returns its result.
@@ -67,10 +69,10 @@ pub async fn run<T: Send + 'static>(
         Some(before) => drop(spawn(async move {
             sleep(before).await;
             if sender.is_awaited() {
-                IS_AT_WORK.set(true);
+                AT_WORK.set(Some(Duration::ZERO));
                 let output = work();
-                IS_AT_WORK.set(false);
-                sleep(simulated_delay().unwrap_or_default()).await;
+                let held_up = AT_WORK.take().unwrap_or_default();
+                sleep(held_up + simulated_delay().unwrap_or_default()).await;
                 sender.send(output);
             }
         })),
@@ -129,14 +131,16 @@ pub(crate) fn simulated_delay() -> Option<Duration> {
 }
 
 thread_local! {
-    /// In a simulated world: what runs now would run on a thread.
-    static IS_AT_WORK: Cell<bool> = const { Cell::new(false) };
+    /// In a simulated world, if what runs now would run on a thread: how long its answer is held up.
+    static AT_WORK: Cell<Option<Duration>> = const { Cell::new(None) };
 }
 
-/// Whether, in a simulated world, what runs now is work that blocks no lane.
+/// In a simulated world: holds up what runs now for `d`, if it is work that blocks no lane. Returns whether it is.
 #[cfg(feature = "sim")]
-pub(crate) fn is_at_work() -> bool {
-    IS_AT_WORK.get()
+pub(crate) fn hold_up(d: Duration) -> bool {
+    let held_up = AT_WORK.get();
+    AT_WORK.set(held_up.map(|held_up| held_up.max(d)));
+    held_up.is_some()
 }
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -160,6 +164,7 @@ struct State {
 static EXTENTS: Pool = Pool::new("extents");
 static FILES: Pool = Pool::new("files");
 static NAMES: Pool = Pool::new("names");
+static LOOKS: Pool = Pool::new("looks");
 
 impl Kind {
     fn pool(self) -> &'static Pool {
@@ -167,6 +172,7 @@ impl Kind {
             Kind::Extents => &EXTENTS,
             Kind::Files => &FILES,
             Kind::Names => &NAMES,
+            Kind::Looks => &LOOKS,
         }
     }
 }

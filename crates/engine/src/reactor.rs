@@ -189,6 +189,8 @@ pub(crate) trait Store {
     fn remove(&self, path: &Path) -> io::Result<()>;
     fn look(&self, path: &Path) -> io::Result<Look>;
     fn resolve(&self, path: &Path) -> io::Result<PathBuf>;
+    /// What the symbolic link at `path` contains; `None`: there is no link.
+    fn link(&self, path: &Path) -> io::Result<Option<PathBuf>>;
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
     fn read_start(&self, path: &Path, len: usize) -> io::Result<Vec<u8>>;
     fn lock_holder(&self, path: &Path) -> Option<u32>;

@@ -48,6 +48,23 @@ pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     })
 }
 
+/// The place that a file created at `path` gets: where the symbolic links at `path` lead, even if nothing is there.
+///
+/// # Errors
+/// Any error the system reports.
+pub fn follow_links(path: &Path) -> io::Result<PathBuf> {
+    /// As many as Linux follows.
+    const LINKS_MAX: usize = 40;
+    let mut place = path.to_owned();
+    for _ in 0..LINKS_MAX {
+        match with(|store| store.link(&place))? {
+            Some(to) => place = parent_of(&place).join(to),
+            None => return Ok(place),
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::ELOOP))
+}
+
 /// Reads the whole file at `path`.
 ///
 /// # Errors

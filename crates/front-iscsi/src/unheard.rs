@@ -41,13 +41,16 @@ impl Unheard {
 
     /// `task` on `lun` will be answered as `action` says.
     pub(crate) fn answered(&self, lun: u32, task: TaskId, action: &Action) {
-        let Action::End(ending) = action else {
-            return;
+        let tells = |attention: Attention| match action {
+            Action::End(ending) => ending.sense.as_ref() == Some(&attention.sense()),
+            // The reply itself withdraws the report.
+            Action::ReportLuns(_) => attention == Attention::ReportedLunsChanged,
+            _ => false,
         };
         let mut all = self.0.borrow_mut();
-        let told = all.iter_mut().find(|report| {
-            report.lun == lun && ending.sense.as_ref() == Some(&report.attention.sense())
-        });
+        let told = all
+            .iter_mut()
+            .find(|report| report.lun == lun && tells(report.attention));
         if let Some(report) = told {
             report.step = Step::Told(task);
         }

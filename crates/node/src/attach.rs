@@ -135,8 +135,8 @@ impl Attachment {
 
     /// Lets the volume grow with its files. Returns whether any file has another length, even one that
     /// could not be followed.
-    pub fn look_again(&self) -> bool {
-        let found = self.graph.look_at_lengths();
+    pub async fn look_again(&self) -> bool {
+        let found = self.graph.look_at_lengths().await;
         for file in &found {
             match file {
                 Ok(grown) => {
@@ -162,7 +162,7 @@ impl Attachment {
             unit_files,
             ..
         } = self;
-        for message in graph.look_at_paths() {
+        for message in graph.look_at_paths().await {
             tracing::error!("{message}");
         }
         units.stop();

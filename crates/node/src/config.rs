@@ -22,7 +22,7 @@ use std::{
     sync::Arc,
 };
 
-use engine::{Waiting, blocking, store};
+use engine::{Duration, Waiting, blocking, store};
 use front_iscsi::{Chap, Limits, PortalGroup, Prefix, Redirect, StartError};
 use serde::Deserialize;
 use toml::Spanned;
@@ -45,6 +45,9 @@ const NAME_BYTES_MAX: usize = 223;
 const LUN_MAX: u32 = 16383;
 /// The minimum that holds a few commands for each lane.
 const MEMORY_MIN_BYTES: u64 = 32 << 20;
+
+/// How long a configuration that is served may take to be compared with its file.
+const COMPARE_LIMIT: Duration = Duration::from_secs(10);
 
 /// The most errors that are shown; the rest are only counted, as most follow from the first ones.
 const ERRORS_MAX: usize = 10;
@@ -262,7 +265,7 @@ impl Config {
     /// Whether the file has changed since it was read: `None` if not, else whether it is valid.
     ///
     /// # Errors
-    /// If the file cannot be read any more.
+    /// If the file cannot be read any more, or what it names does not answer (`TimedOut`).
     pub async fn changed(&self) -> io::Result<Option<Result<(), Failure>>> {
         let (path, text) = (self.path.clone(), self.text.clone());
         let may_choose_ports = self.may_choose_ports;
@@ -279,7 +282,7 @@ impl Config {
                 .and_then(|read| Config::look(read, may_choose_ports, |_, _| {}));
             Ok(Some(looked.map(drop)))
         };
-        blocking::run(blocking::Kind::Files, look).await?
+        blocking::run_within(COMPARE_LIMIT, blocking::Kind::Files, look).await?
     }
 
     /// Determines which disks are served; returns the notes about them, or the errors. If `is_first`,

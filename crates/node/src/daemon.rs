@@ -5,6 +5,7 @@
 mod apply;
 
 use std::{
+    io,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -166,8 +167,8 @@ impl Daemon {
     /// could not be followed.
     pub async fn look_again(&self) -> bool {
         self.tell_changed_configuration().await;
-        let has_grown = self.follow_lengths();
-        self.tell_lost_paths();
+        let has_grown = self.follow_lengths().await;
+        self.tell_lost_paths().await;
         self.units.tell_lengths();
         has_grown
     }
@@ -178,7 +179,7 @@ impl Daemon {
     /// # Errors
     /// The first volume whose last flush failed; everything else has been done.
     pub async fn stop(self) -> Result<(), FlushError> {
-        self.tell_lost_paths();
+        self.tell_lost_paths().await;
         let Daemon {
             mut graph,
             disks,
@@ -213,6 +214,11 @@ impl Daemon {
                     );
                 }
             }
+            Err(error) if error.kind() == io::ErrorKind::TimedOut => tracing::warn!(
+                %path,
+                %error,
+                "whether the configuration file has changed could not be determined"
+            ),
             Err(error) => tracing::warn!(
                 %path,
                 %error,
@@ -222,8 +228,8 @@ impl Daemon {
     }
 
     /// Lets the volumes grow with their files, and logs any changes.
-    fn follow_lengths(&self) -> bool {
-        let found = self.graph.look_at_lengths();
+    async fn follow_lengths(&self) -> bool {
+        let found = self.graph.look_at_lengths().await;
         let has_found = !found.is_empty();
         for file in found {
             let grown = match file {
@@ -247,8 +253,8 @@ impl Daemon {
     }
 
     /// Logs which files are being served although their path no longer leads to them.
-    fn tell_lost_paths(&self) {
-        for message in self.graph.look_at_paths() {
+    async fn tell_lost_paths(&self) {
+        for message in self.graph.look_at_paths().await {
             tracing::error!("{message}");
         }
     }

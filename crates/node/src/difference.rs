@@ -6,12 +6,12 @@ use std::{
     sync::Arc,
 };
 
-use engine::store;
+use engine::{blocking, store};
 use front_iscsi::Chap;
 use volume::config::{ConfigError, Node, What};
 
 use crate::{
-    Failure,
+    Error, Failure,
     config::{Config, Lun, TargetTable},
 };
 
@@ -69,15 +69,19 @@ pub(crate) struct Difference {
 
 impl Difference {
     /// What changes from `before` to `after`.
-    pub(crate) fn between(before: &Served, after: &Served) -> Difference {
+    ///
+    /// # Errors
+    /// If their directories cannot be looked at.
+    pub(crate) async fn between(before: &Served, after: &Served) -> Result<Difference, Error> {
         let mut difference = Difference::default();
+        difference.directories(before, after).await?;
         difference.settings(before, after);
         difference.volumes(before, after);
         difference.targets(before, after);
         if before.discovery != after.discovery {
             difference.line("~ discovery: authentication");
         }
-        difference
+        Ok(difference)
     }
 
     fn line(&mut self, line: impl Display) {
@@ -88,20 +92,26 @@ impl Difference {
         self.refused.push(what.to_string());
     }
 
-    fn settings(&mut self, before: &Served, after: &Served) {
+    /// Compares the state directories, and those that relative paths start from.
+    async fn directories(&mut self, before: &Served, after: &Served) -> Result<(), Error> {
         let (before, after) = (&before.config, &after.config);
-        let real = |path: &std::path::Path| store::resolve(path).unwrap_or(path.to_owned());
         let (was, is) = (before.state_directory(), after.state_directory());
-        if real(&was) != real(&is) {
+        let (base_was, base_is) = (before.directory().to_owned(), after.directory().to_owned());
+        let paths = [was.clone(), is.clone(), base_was, base_is];
+        let resolve = || paths.map(|path| store::resolve(&path).unwrap_or(path));
+        let real = blocking::run(blocking::Kind::Files, resolve).await;
+        let [real_was, real_is, base_was, base_is] =
+            real.map_err(Error::io("looking at the state directory".to_owned()))?;
+        if real_was != real_is {
             self.refuse(format_args!(
                 "the state directory would become {}, but the daemon uses {}: write state = \"{}\", or \
                  restart to apply it",
                 is.display(),
                 was.display(),
-                real(&was).display()
+                real_was.display()
             ));
         }
-        if real(before.directory()) != real(after.directory()) {
+        if base_was != base_is {
             self.refuse(format_args!(
                 "its relative paths would start in {}, but the served ones start in {}: move the file \
                  there, or restart to apply it",
@@ -109,6 +119,11 @@ impl Difference {
                 before.directory().display()
             ));
         }
+        Ok(())
+    }
+
+    fn settings(&mut self, before: &Served, after: &Served) {
+        let (before, after) = (&before.config, &after.config);
         let memory = |config: &Config| config.unit_limits().ok();
         for (what, is_other) in [
             ("lanes", before.lanes() != after.lanes()),

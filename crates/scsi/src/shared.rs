@@ -30,9 +30,9 @@ pub(crate) struct State {
     pub(crate) names: BTreeMap<NexusId, NexusName>,
     /// Names of nexuses that received the power-on report, logged in or not; the most recent is last.
     power_on_heard: VecDeque<NexusName>,
-    /// Names of nexuses that knew another disk under this unit's LUN and have not received the report of it; the most
-    /// recent is last.
-    misled: VecDeque<NexusName>,
+    /// Names of nexuses that knew another disk under this unit's LUN, with the reports of it that they have not received;
+    /// the most recent is last.
+    misled: VecDeque<(NexusName, Vec<Attention>)>,
     /// Relative identifiers of the target ports that lead to the unit.
     pub(crate) ports: BTreeSet<u16>,
     pub(crate) reservations: Reservations,
@@ -185,25 +185,29 @@ impl State {
 
     /// Records that a nexus, by its name, has known another disk under this unit's LUN.
     pub(crate) fn mislead(&mut self, name: NexusName) {
-        if self.is_misled(&name) {
-            return;
-        }
+        self.misled.retain(|(misled, _)| *misled != name);
         if self.misled.len() >= State::MISLED_MAX {
             self.misled.pop_front();
         }
-        self.misled.push_back(name);
+        let reports = vec![Attention::InquiryChanged, Attention::ReportedLunsChanged];
+        self.misled.push_back((name, reports));
     }
 
-    /// Whether a nexus, by its name, has known another disk here, and has not received the report of it.
-    pub(crate) fn is_misled(&self, name: &NexusName) -> bool {
-        self.misled.contains(name)
+    /// The reports that a nexus, by its name, has known another disk here, as far as it has not received them.
+    pub(crate) fn replacement_unheard(&self, name: &NexusName) -> Vec<Attention> {
+        let found = self.misled.iter().find(|(misled, _)| misled == name);
+        found.map_or(Vec::new(), |(_, reports)| reports.clone())
     }
 
-    /// Records that a nexus has received the report that it knew another disk.
-    pub(crate) fn replacement_heard(&mut self, nexus: NexusId) {
-        if let Some(name) = self.names.get(&nexus) {
-            self.misled.retain(|misled| misled != name);
+    /// Records that a nexus has received one of the reports that it knew another disk.
+    pub(crate) fn replacement_heard(&mut self, nexus: NexusId, attention: Attention) {
+        let Some(name) = self.names.get(&nexus) else {
+            return;
+        };
+        for (_, reports) in self.misled.iter_mut().filter(|(misled, _)| misled == name) {
+            reports.retain(|report| *report != attention);
         }
+        self.misled.retain(|(_, reports)| !reports.is_empty());
     }
 
     /// The logged-in nexuses whose names are `wanted`.

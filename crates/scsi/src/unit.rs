@@ -189,11 +189,12 @@ impl LogicalUnit {
                 true => state.attentions.know_again(nexus),
                 false => unheard.push(Attention::PowerOnOrReset),
             }
-            if state.is_misled(&name) && state.attentions.know(nexus).is_ok() {
-                for changed in [Attention::InquiryChanged, Attention::ReportedLunsChanged] {
+            let changes = state.replacement_unheard(&name);
+            if !changes.is_empty() && state.attentions.know(nexus).is_ok() {
+                for &changed in &changes {
                     state.attentions.post_to(changed, nexus);
                 }
-                unheard.push(Attention::InquiryChanged);
+                unheard.extend(changes);
             }
             state.names.insert(nexus, name);
             unheard
@@ -215,12 +216,15 @@ impl LogicalUnit {
     }
 
     /// Records that a nexus has *received* a unit attention that [`LogicalUnit::establish`] returned. Its port is not
-    /// told again: of the power-on until the next one, of the changed inquiry data until the LUN is another disk again.
+    /// told again: of the power-on until the next one, of the changed inquiry data and the changed LUNs until the LUN is
+    /// another disk again.
     pub fn heard(&self, nexus: NexusId, attention: Attention) {
         let mut state = self.shared.look();
         match attention {
             Attention::PowerOnOrReset => state.power_on_heard(nexus),
-            Attention::InquiryChanged => state.replacement_heard(nexus),
+            Attention::InquiryChanged | Attention::ReportedLunsChanged => {
+                state.replacement_heard(nexus, attention);
+            }
             _ => {}
         }
     }

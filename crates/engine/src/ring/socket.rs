@@ -99,6 +99,8 @@ pub(super) fn credentials(raw: RawFd) -> io::Result<Credentials> {
         )
     };
     match failed {
+        // Of another kind of socket.
+        0 if peer.uid == libc::uid_t::MAX => Err(io::ErrorKind::Unsupported.into()),
         0 => Ok(Credentials {
             pid: peer.pid,
             uid: peer.uid,

@@ -77,6 +77,16 @@ impl Store for System {
         fs::canonicalize(path)
     }
 
+    fn link(&self, path: &Path) -> io::Result<Option<PathBuf>> {
+        match fs::read_link(path) {
+            Ok(to) => Ok(Some(to)),
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::InvalidInput => Ok(None),
+                _ => Err(error),
+            },
+        }
+    }
+
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let file = fs::File::open(path)?;

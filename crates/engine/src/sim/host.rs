@@ -186,8 +186,8 @@ impl Host {
         }
     }
 
-    /// From now on each sync of an open file takes `d` more, and a lane that opens, removes, reads or syncs a file
-    /// without [`crate::blocking`] is blocked that long.
+    /// From now on each sync of an open file takes `d` more, and whoever opens, looks at, reads or changes a file by its
+    /// path, or asks for its length, waits that long: blocked is a lane that does it without [`crate::blocking`].
     pub fn stall_disk(&self, d: Duration) {
         let mut state = self.world.state.borrow_mut();
         state.host(self.id).disk.stall = d;

@@ -1,6 +1,6 @@
 //! The verbs of [`crate::store`] and [`crate::fs`] on a simulated machine's disk: files to open, directories, whole files
 //! and marks. Changes are durable after a sync; before that the seed decides what survives. They take no time, unless
-//! the disk stalls: then a lane that opens, reads or syncs a file is blocked.
+//! the disk stalls: then a lane that asks it for anything is blocked.
 
 use std::{
     io,
@@ -23,6 +23,7 @@ use crate::{
 impl SimReactor {
     /// Runs `f` on the disk, if it has power.
     fn disk<T>(&self, f: impl FnOnce(&mut Disk) -> io::Result<T>) -> io::Result<T> {
+        self.waits_for_disk();
         let mut state = self.state.borrow_mut();
         let disk = &mut state.host(self.host).disk;
         disk.has_power()?;
@@ -32,9 +33,10 @@ impl SimReactor {
     /// The caller asks the disk for something that a lane must not wait for.
     fn waits_for_disk(&self) {
         let mut state = self.state.borrow_mut();
-        let until = state.now + state.host(self.host).disk.stall;
-        if !blocking::is_at_work() {
-            self.held_until.set(self.held_until.get().max(until));
+        let stall = state.host(self.host).disk.stall;
+        if !blocking::hold_up(stall) {
+            self.held_until
+                .set(self.held_until.get().max(state.now + stall));
         }
     }
 }
@@ -56,11 +58,11 @@ impl Store for SimReactor {
     }
 
     fn len_bytes(&self, file: &Handle) -> io::Result<u64> {
+        self.waits_for_disk();
         self.state.borrow().len_bytes(file.raw)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.waits_for_disk();
         self.disk(|disk| {
             disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
             disk.take_step()?;
@@ -89,12 +91,15 @@ impl Store for SimReactor {
         self.look(path).map(|_| normal(path))
     }
 
+    fn link(&self, _: &Path) -> io::Result<Option<PathBuf>> {
+        self.disk(|_| Ok(None))
+    }
+
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         self.disk(|disk| Ok(disk.read(path).ok_or(io::ErrorKind::NotFound)?))
     }
 
     fn read_start(&self, path: &Path, len: usize) -> io::Result<Vec<u8>> {
-        self.waits_for_disk();
         self.disk(|disk| {
             let file = disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
             let content = &disk.files[file].current;
@@ -109,7 +114,6 @@ impl Store for SimReactor {
     }
 
     fn is_blank(&self, path: &Path) -> io::Result<bool> {
-        self.waits_for_disk();
         self.disk(|disk| {
             let file = disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
             let content = &disk.files[file].current;
@@ -173,7 +177,6 @@ impl Store for SimReactor {
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {
-        self.waits_for_disk();
         self.disk(|disk| {
             let file = disk.names.file(path);
             if file.is_none() && !disk.names.is_directory(path) {
@@ -196,6 +199,7 @@ impl Store for SimReactor {
     }
 
     fn set_mark(&self, path: &Path, mark: &[u8]) -> io::Result<()> {
+        self.waits_for_disk();
         let state = &mut *self.state.borrow_mut();
         let (disk, occurred) = (&mut state.hosts[self.host.0].disk, &mut state.occurred);
         disk.has_power()?;

@@ -1,10 +1,10 @@
 //! Sockets: what arrives, how it is split, and how connections end.
 
-use std::{io, pin::pin, time::Duration};
+use std::{io, os::unix::fs::MetadataExt, pin::pin, time::Duration};
 
 use engine::{
-    Buf, Gather,
-    net::{TcpListener, TcpStream},
+    Buf, Gather, Lane, LaneConfig,
+    net::{TcpListener, TcpStream, UnixListener},
     spawn,
     time::{sleep, timeout},
 };
@@ -27,6 +27,23 @@ contract![
     a_send_to_a_peer_that_has_shut_down_fails,
     both_ends_agree_on_their_addresses,
 ];
+
+#[test]
+fn a_unix_socket_tells_who_has_connected_it() {
+    let path = std::env::temp_dir().join(format!("sanstone-peer-{}", std::process::id()));
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    lane.block_on(async {
+        let listener = UnixListener::bind(&path).expect("room");
+        let ours = std::fs::metadata(&path).expect("it is there").uid();
+        let client = std::os::unix::net::UnixStream::connect(&path).expect("it listens");
+        let accepted = listener.accept().await.expect("a connection");
+        let peer = accepted.credentials().expect("the system knows");
+        assert_eq!((peer.pid as u32, peer.uid), (std::process::id(), ours));
+        drop(client);
+        let (_client, server) = pair().await;
+        server.credentials().expect_err("it is a TCP socket");
+    });
+}
 
 async fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind(anywhere()).expect("loopback");

@@ -95,7 +95,9 @@ fn disks_on_all_lanes_follow_a_file_that_grew_under_load() {
             assert_eq!(early.kind(), ErrorKind::OutOfRange);
         }
         scratch.set_len(AFTER);
-        file.look_at_length().expect("it may").expect("it grew");
+        file.follow_length(file.len_bytes_now())
+            .expect("it may")
+            .expect("it grew");
         server.units.tell_lengths();
         let all = time::timeout(Duration::from_secs(60), task::join_all(load)).await;
         assert!(all.is_some(), "somebody has not heard of it");

@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, pin::pin, time::Duration};
 
 use engine::{
-    LaneFuture,
+    LaneFuture, blocking,
     task::{self, Either},
     time,
 };
@@ -13,7 +13,7 @@ use volume::config::{ConfigError, Volumes};
 
 use super::{Daemon, aside, disk_spec, server_config};
 use crate::{
-    Failure, Refusal,
+    Error, Failure, Refusal,
     config::Config,
     difference::{Difference, Served},
     open::{self, Disk, identities},
@@ -42,11 +42,16 @@ impl Daemon {
         is_dry_run: bool,
         give_up: impl Future<Output = ()>,
     ) -> Result<Vec<String>, Failure> {
-        let next = Served::new(config)?;
+        let mut patience = Patience::new(LaneFuture::new(give_up));
+        // It reads the files of the secrets.
+        let reading = blocking::run(blocking::Kind::Files, || Served::new(config));
+        let read = patience.unless_given_up(reading).await?;
+        let next = read.map_err(Error::io("reading the secrets".to_owned()))??;
+        let comparing = Difference::between(&self.served, &next);
         let Difference {
             mut lines,
             mut refused,
-        } = Difference::between(&self.served, &next);
+        } = patience.unless_given_up(comparing).await??;
         let (was_served, is_served) = (self.served.volumes(), next.volumes());
         let gone: Vec<String> = was_served.difference(&is_served).cloned().collect();
         // From now on: a sanitize takes hours, and its volume would be closed under it.
@@ -67,11 +72,11 @@ impl Daemon {
             tried.map_err(|error| next.config.not_started(&error))?;
             return Ok(lines);
         }
-        let records = aside(&self.state, |state| state.records.clone()).await?;
+        let reading = aside(&self.state, |state| state.records.clone());
+        let records = patience.unless_given_up(reading).await??;
         let before = self.graph.replace_volumes(next.config.volumes().clone());
         let before = before.map_err(|error| next.config.wrong(&error))?;
         self.graph.begin_trial();
-        let mut patience = Patience::new(LaneFuture::new(give_up));
         let changed = self.change_to(&next, &records, &mut patience).await;
         let (disks, over) = match changed {
             Ok(changed) => changed,

@@ -319,7 +319,7 @@ async fn attend(front: &Front, volume: &Attachment, told: &Receiver<Told>) {
         };
         match what {
             Some(Told::LookAgain) => {
-                if !volume.look_again() {
+                if !volume.look_again().await {
                     tracing::info!("SIGHUP: no file has changed its length");
                 }
             }

@@ -136,7 +136,12 @@ fn a_port_that_knew_another_disk_is_told_in_each_session_until_it_has_heard_of_i
     }
     assert_eq!(told(&mut unit, 4, "iqn.2026-11.test:a,i,0x00"), changed);
     unit.heard(NexusId(4), Attention::InquiryChanged);
-    assert_eq!(told(&mut unit, 5, "iqn.2026-11.test:a,i,0x00"), [power_on]);
+    let rest = [power_on, Attention::ReportedLunsChanged];
+    assert_eq!(told(&mut unit, 5, "iqn.2026-11.test:a,i,0x00"), rest);
+    unit.heard(NexusId(5), Attention::ReportedLunsChanged);
+    assert_eq!(told(&mut unit, 6, "iqn.2026-11.test:a,i,0x00"), [power_on]);
+    unit.has_replaced("iqn.2026-11.test:a,i,0x00");
+    assert_eq!(told(&mut unit, 7, "iqn.2026-11.test:a,i,0x00"), changed);
 }
 
 #[test]

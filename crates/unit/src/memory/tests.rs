@@ -2,6 +2,8 @@
 
 use std::task::{Context, Waker};
 
+use engine::{Duration, Instant};
+
 use super::*;
 
 const MIB: usize = 1 << 20;
@@ -168,6 +170,46 @@ fn who_holds_memory_of_one_pool_is_not_blamed_for_a_shortage_of_another() {
     assert!(waits.as_mut().poll(&mut cx).is_pending());
     assert_eq!(unsolicited.of(&one.wanted()), 0);
     assert_eq!(solicited.of(&other.wanted()), MIB);
+}
+
+#[test]
+fn a_client_ends_for_memory_that_others_need_in_either_direction_and_for_no_other() {
+    const PATIENCE: Duration = Duration::from_secs(30);
+    let lane = only_lane(4 * MIB, MIB);
+    let [one, other, more, late] = [(); 4].map(|()| NexusMemory::new(&lane));
+    let unsolicited: Vec<_> = std::iter::from_fn(|| one.take_at_once(64 << 10)).collect();
+    let permits = [&other, &more].map(|nexus| now(nexus.take(MIB)).expect("there is room"));
+    // From now on somebody waits for transfers, and nobody is short of the other pool.
+    let mut waits = pin!(late.take(MIB));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(waits.as_mut().poll(&mut cx).is_pending());
+    one.wanted();
+    let progress = |held| Progress {
+        moved_bytes: 0,
+        held,
+    };
+    let unsolicited = progress(unsolicited.iter().map(Permits::held).sum());
+    let solicited = progress(permits[0].held());
+    // In which second the client ends, and what it moves too slowly.
+    let ends = |memory, replies, data| {
+        let mut paces = Paces::new(PATIENCE, PATIENCE);
+        (0..20).find_map(|second| {
+            let at = Instant::from_ns(second * 1_000_000_000);
+            match paces.check(at, memory, replies, data) {
+                Err(TooSlow::Hoards { moving, .. }) => Some((second, moving)),
+                _ => None,
+            }
+        })
+    };
+    assert_eq!(ends(Some(&one), Some(unsolicited), Some(unsolicited)), None);
+    assert_eq!(ends(None, Some(solicited), Some(solicited)), None);
+    assert_eq!(ends(Some(&other), None, None), None);
+    let replies = Some((10, Moving::Replies));
+    let data = Some((10, Moving::Data));
+    assert_eq!(ends(Some(&other), Some(solicited), None), replies);
+    assert_eq!(ends(Some(&other), None, Some(solicited)), data);
+    let both = ends(Some(&other), Some(unsolicited), Some(solicited));
+    assert_eq!(both, data);
 }
 
 #[test]

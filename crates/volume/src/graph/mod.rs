@@ -15,19 +15,19 @@ pub(crate) mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
+    fmt, io,
     path::{Path, PathBuf},
     sync::{Arc, Weak},
 };
 
-use engine::{LaneFuture, LaneHandle, blocking};
+use engine::{Duration, LaneFuture, LaneHandle, blocking, task};
 
 use crate::{
     Result, Shape, SharedVolume,
     claim::Owner,
     kinds::{
         Kind, Node, Volumes, What,
-        file::{Grown, OpenFiles},
+        file::{Grown, OpenFile, OpenFiles},
     },
     part::{self, Context, Opening, Part},
     stats::{NodeReport, StatsHandle},
@@ -39,6 +39,9 @@ pub use crate::{
     kinds::Findings,
     part::{Carried, Handles},
 };
+
+/// How long the file system of an open file may take to answer what has become of the file.
+const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// The volumes of a configuration, open or not.
 #[derive(Debug)]
@@ -266,35 +269,57 @@ impl Graph {
     }
 
     /// Checks the current length of the open volumes' files. If a file has grown, its leaf has the new length when
-    /// this returns, on every lane, and so has everything that shows the leaf's length. Blocks briefly: for an
-    /// explicit request, not for the data path.
+    /// this returns, on every lane, and so has everything that shows the leaf's length. For an explicit request, not for
+    /// the data path.
     ///
     /// Returns those that grew, and why others were not followed: see
-    /// [`OpenFile::look_at_length`](crate::kinds::file::OpenFile::look_at_length).
-    pub fn look_at_lengths(&self) -> Vec<Result<Grown>> {
-        let files = self.context.kept.get::<OpenFiles>();
-        let open = files.into_iter().flat_map(OpenFiles::open);
-        open.filter_map(|file| file.look_at_length().transpose())
-            .collect()
+    /// [`OpenFile::follow_length`](crate::kinds::file::OpenFile::follow_length). Returns soon, even if a file system
+    /// hangs; its files are not followed then.
+    pub async fn look_at_lengths(&self) -> Vec<Result<Grown>> {
+        let lengths = self.ask_files(OpenFile::len_bytes_now).await.into_iter();
+        let found = lengths.map(|(file, found)| file.follow_length(found.and_then(|len| len)));
+        found.filter_map(Result::transpose).collect()
     }
 
-    /// Checks whether the paths of the open files still lead to them. Blocks briefly.
+    /// Checks whether the paths of the open files still lead to them.
     ///
-    /// Returns a message for each that does not.
-    pub fn look_at_paths(&self) -> Vec<String> {
+    /// Returns a message for each that does not. Returns soon, even if a file system hangs; that is a message, too.
+    pub async fn look_at_paths(&self) -> Vec<String> {
+        let found = self.ask_files(OpenFile::is_at_its_path).await.into_iter();
+        let problem = |(file, found): (Arc<OpenFile>, io::Result<bool>)| {
+            let path = file.path().display();
+            match found {
+                Ok(true) => None,
+                Ok(false) => Some(format!(
+                    "{path} was removed, renamed or replaced while it is served: writes still go to the \
+                     original file, which is lost when the daemon stops unless it has another name; \
+                     copy it from /proc/{}/fd before that",
+                    std::process::id()
+                )),
+                Err(error) => Some(format!(
+                    "whether {path} still leads to the file that is served could not be determined: {error}"
+                )),
+            }
+        };
+        found.filter_map(problem).collect()
+    }
+
+    /// Asks each open file a question that blocks, where it holds up no lane, and for [`LOOK_LIMIT`] at most.
+    async fn ask_files<T: Send + 'static>(
+        &self,
+        ask: fn(&OpenFile) -> T,
+    ) -> Vec<(Arc<OpenFile>, io::Result<T>)> {
         let files = self.context.kept.get::<OpenFiles>();
         let open = files.into_iter().flat_map(OpenFiles::open);
-        let gone = open.filter(|file| !file.is_at_its_path());
-        gone.map(|file| {
-            format!(
-                "{} was removed, renamed or replaced while it is served: writes still go to the \
-                 original file, which is lost when the daemon stops unless it has another name; \
-                 copy it from /proc/{}/fd before that",
-                file.path().display(),
-                std::process::id()
-            )
-        })
-        .collect()
+        let asked = open.map(|file| {
+            Box::pin(async move {
+                let asked = file.clone();
+                let work = move || ask(&asked);
+                let answer = blocking::run_within(LOOK_LIMIT, blocking::Kind::Looks, work).await;
+                (file, answer)
+            })
+        });
+        task::join_all(asked).await.into_vec()
     }
 
     /// Opens `node`, which is at `path` in the graph, on `lanes`, the first of which is its home.

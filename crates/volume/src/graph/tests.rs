@@ -23,7 +23,7 @@ use crate::{
     stats::{RequestKind, StatsHandle},
 };
 
-fn graph(text: &str, base: &Path) -> Graph {
+pub(crate) fn graph(text: &str, base: &Path) -> Graph {
     Graph::new(toml::from_str(text).expect("it parses"), base).expect("the configuration is valid")
 }
 
@@ -235,8 +235,11 @@ fn whatever_shows_a_file_grows_with_it_at_home_and_elsewhere_and_a_stripe_does_n
             trees.push(graph.open(name, &home).await.expect(name));
         }
         set_len(AFTER);
-        let (grown, refused): (Vec<_>, Vec<_>) =
-            graph.look_at_lengths().into_iter().partition(Result::is_ok);
+        let (grown, refused): (Vec<_>, Vec<_>) = graph
+            .look_at_lengths()
+            .await
+            .into_iter()
+            .partition(Result::is_ok);
         assert_eq!((grown.len(), refused.len()), (6, 1), "{refused:?}");
         let grown: Vec<Grown> = grown.into_iter().flatten().collect();
         for tree in &trees {
@@ -255,7 +258,8 @@ fn whatever_shows_a_file_grows_with_it_at_home_and_elsewhere_and_a_stripe_does_n
                     .expect("across the old end");
             }
         }
-        assert!(graph.look_at_lengths().iter().all(Result::is_err), "once");
+        let again = graph.look_at_lengths().await;
+        assert!(again.iter().all(Result::is_err), "once");
         drop(trees);
     });
 }

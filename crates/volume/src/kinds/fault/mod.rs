@@ -272,7 +272,7 @@ impl std::fmt::Debug for Fault {
 mod tests {
     use std::rc::Rc;
 
-    use engine::{Lane, LaneConfig, task};
+    use engine::{Lane, LaneConfig, cost, task};
 
     use super::*;
     use crate::{contract, kinds::ram::Region};
@@ -286,6 +286,20 @@ mod tests {
     #[test]
     fn keeps_the_contract_without_rules() {
         contract::run(|_| LaneFuture::new(async { Ok(faulty().0 as SharedVolume) }));
+    }
+
+    #[test]
+    fn a_lane_does_not_sleep_past_a_delay() {
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        lane.block_on(async {
+            let (volume, handle) = faulty();
+            handle.add(Rule::always(Action::Delay(Duration::from_micros(80))));
+            let before = cost::sleeps();
+            for _ in 0..20 {
+                volume.read(0, 512).await.expect("ram");
+            }
+            assert_eq!(cost::sleeps(), before);
+        });
     }
 
     #[test]

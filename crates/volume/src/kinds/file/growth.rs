@@ -1,7 +1,7 @@
 //! A file that grows while it is open. The user says when to check (SIGHUP); the leaf then has its new length on
 //! every lane, and so have the layers above it.
 
-use std::path::PathBuf;
+use std::{io, path::PathBuf};
 
 use super::{OpenFile, open::configuration};
 use crate::{Error, Len, Result};
@@ -18,14 +18,21 @@ pub struct Grown {
 }
 
 impl OpenFile {
-    /// Checks the file's length, and adopts it if the file has grown; `None`: it has not.
+    /// The file's current length, in bytes. Blocks for as long as its file system takes.
     ///
     /// # Errors
-    /// Why the length is not followed, and what to do: the file is shorter than the volume, a configured size limits
-    /// it, or its end lies within a block.
-    pub fn look_at_length(&self) -> Result<Option<Grown>> {
+    /// Any error the system reports.
+    pub fn len_bytes_now(&self) -> io::Result<u64> {
+        self.medium.io.len_bytes_now()
+    }
+
+    /// Adopts the length that was `found` if the file has grown; `None`: it has not.
+    ///
+    /// # Errors
+    /// Why the length is not followed, and what to do: it is unknown, the file is shorter than the volume, a configured
+    /// size limits it, or its end lies within a block.
+    pub fn follow_length(&self, found: io::Result<u64>) -> Result<Option<Grown>> {
         let shown = self.path.display();
-        let found = self.medium.io.len_bytes_now();
         let found =
             found.map_err(|error| Error::io(format_args!("the length of {shown}"), &error))?;
         let len = self.shape.len_bytes();

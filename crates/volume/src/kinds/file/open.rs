@@ -177,12 +177,12 @@ impl OpenFile {
         self.medium.io.is_regular()
     }
 
-    /// Whether the path that it was opened by still leads to it. Blocks briefly.
+    /// Whether the path that it was opened by still leads to it. Blocks for as long as its file system takes.
     pub fn is_at_its_path(&self) -> bool {
         self.is_at(&self.path)
     }
 
-    /// Whether `path` leads to it. Blocks briefly.
+    /// Whether `path` leads to it. Blocks as well.
     pub(super) fn is_at(&self, path: &Path) -> bool {
         self.medium.io.is_at(path)
     }
@@ -256,7 +256,7 @@ fn is_locked(error: &io::Error) -> bool {
 /// Opens the file for I/O and for flushes, and creates it if necessary. Blocks.
 fn open_now(options: &FileOptions, made: &Made) -> io::Result<SharedMedium> {
     let path = &options.path;
-    let mut locked = OpenOptions {
+    let locked = OpenOptions {
         write: !options.read_only,
         direct: options.caching.is_direct(),
         durable: options.caching.is_synchronous() && !options.read_only,
@@ -272,16 +272,16 @@ fn open_now(options: &FileOptions, made: &Made) -> io::Result<SharedMedium> {
                 create_new: true,
                 ..OpenOptions::default()
             };
-            match SharedFile::open(path, &create) {
+            let place = store::follow_links(path)?;
+            match SharedFile::open(&place, &create) {
                 Ok(new) => {
-                    made.add(path, new.clone(), None)?;
+                    made.add(path, &place, new.clone(), None)?;
                     let io = SharedFile::open(path, &locked)?;
-                    made.add(path, new, Some(io.clone()))?;
+                    made.add(path, &place, new, Some(io.clone()))?;
                     io
                 }
-                // Someone else has just created it, or a link leads to where it is to be.
+                // Someone else has just created it.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                    locked.create = true;
                     SharedFile::open(path, &locked)?
                 }
                 Err(error) => return Err(error),
@@ -380,8 +380,10 @@ async fn make(medium: &FileMedium, path: &Path, len_bytes: u64, unit: u64) -> Re
         .map_err(failed)?;
     medium.sync().await.map_err(failed)?;
     tracing::info!(file = %path.display(), len_bytes, "created a new, blank file");
-    let directory = store::parent_of(path);
-    let synced = blocking::run(blocking::Kind::Files, move || store::sync(&directory));
+    let path = path.to_owned();
+    // A link may lead to another directory.
+    let sync = move || store::sync(&store::parent_of(&store::resolve(&path)?));
+    let synced = blocking::run(blocking::Kind::Files, sync);
     synced.await.and_then(|synced| synced).map_err(failed)?;
     Ok(len_bytes)
 }

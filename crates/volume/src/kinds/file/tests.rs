@@ -141,21 +141,32 @@ fn a_file_that_grew_is_followed_when_somebody_says_so() {
             let file = OpenFile::open(&options).await.expect("it opens");
             let before = file.shape().clone();
             let volume = file.on_lane();
-            assert!(file.look_at_length().expect("no change").is_none());
+            assert!(
+                file.follow_length(file.len_bytes_now())
+                    .expect("no change")
+                    .is_none()
+            );
             set_len(&path, 128 << 10);
             let new = Payload::from(Buf::copy_of(&[9; 4096]));
             let end = (128 << 10) - 4096;
             let refused = volume.write(end, new.clone(), Durability::Fua).await;
             let refused = refused.expect_err("nobody has looked yet");
             assert_eq!(refused.kind(), ErrorKind::OutOfRange);
-            let grown = file.look_at_length().expect("it may").expect("it grew");
+            let grown = file
+                .follow_length(file.len_bytes_now())
+                .expect("it may")
+                .expect("it grew");
             assert_eq!((grown.from_bytes, grown.len.bytes()), (64 << 10, 128 << 10));
             assert_eq!((&grown.path, before.len_bytes()), (&path, 128 << 10));
             volume.write(end, new, Durability::Fua).await.expect("room");
             let all = volume.read(0, 128 << 10).await.expect("a read").to_vec();
             assert!(all[..64 << 10] == [7; 64 << 10] && all[end as usize..] == [9; 4096]);
             assert!(all[64 << 10..end as usize].iter().all(|&byte| byte == 0));
-            assert!(file.look_at_length().expect("no change").is_none());
+            assert!(
+                file.follow_length(file.len_bytes_now())
+                    .expect("no change")
+                    .is_none()
+            );
         });
     }
 }
@@ -172,7 +183,7 @@ fn what_cannot_be_followed_is_told_with_the_mend() {
         on_lane(async {
             let file = OpenFile::open(&options).await.expect("it opens");
             set_len(&options.path, new_len);
-            let seen = file.look_at_length();
+            let seen = file.follow_length(file.len_bytes_now());
             assert_eq!(file.shape().len_bytes(), len_bytes.unwrap_or(1 << 20));
             seen.map(|grown| assert!(grown.is_none()))
                 .map_err(|error| error.to_string())

@@ -154,24 +154,33 @@ fn the_capacity_of_another_disk_is_not_taken_over() {
     });
 }
 
-/// The target tells of the other disk when it is asked for the write cache.
+/// The target tells of the other disk when it is asked for the write cache, and is too busy to say at once which it is.
 #[test]
 fn the_write_cache_of_another_disk_is_not_taken_for_this_ones() {
+    const INQUIRY: u8 = 0x12;
     const MODE_SENSE_6: u8 = 0x1a;
+    const BUSY: u8 = 0x08;
     let site = Site::new(named());
     let foreign = site.foreign.clone();
     foreign.writes_through.set(true);
     site.run(async |disk, _| {
         let target = Rc::downgrade(&foreign);
-        let mut told = once(REPORTED_LUNS_CHANGED);
+        let (mut told, mut busy) = (once(REPORTED_LUNS_CHANGED), 2);
         foreign.answer(move |cdb| {
             let foreign = target.upgrade().expect("it serves");
-            if cdb[0] != MODE_SENSE_6 {
-                return None;
+            let is_another = !foreign.writes_through.get();
+            match cdb[0] {
+                MODE_SENSE_6 => {
+                    foreign.designators.replace(Some(designators(2)));
+                    foreign.writes_through.set(false);
+                    told(cdb)
+                }
+                INQUIRY if is_another && busy > 0 => {
+                    busy -= 1;
+                    Some(Instead::Status(BUSY))
+                }
+                _ => None,
             }
-            foreign.designators.replace(Some(designators(2)));
-            foreign.writes_through.set(false);
-            told(cdb)
         });
         foreign.drop_connections();
         is_another(disk).await;
