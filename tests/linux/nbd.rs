@@ -203,6 +203,10 @@ fn nbd_of_the_kernel_comes_back_after_a_server_that_ended_while_it_was_idle() {
         ("I/O error", "udev looks at a disk that was written"),
         ("Connection timed out", "and waits for an answer, in vain"),
         ("Send disconnect failed", "nobody is there any more"),
+        (
+            "Unexpected reply",
+            "an emulated clock that jumps ends the wait for an answer that is on its way",
+        ),
     ];
     let mut attached = Attached::start();
     let Some(check) = client(GONE) else {
