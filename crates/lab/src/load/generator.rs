@@ -5,7 +5,6 @@
 use std::{
     cell::{Cell, RefCell},
     iter::Peekable,
-    num::NonZeroU64,
     rc::Rc,
 };
 
@@ -15,7 +14,6 @@ use engine::{
     task, time,
 };
 use hdrhistogram::Histogram;
-use rustix::thread;
 use volume::{
     Durability, Error, ErrorKind, Result, SharedVolume,
     layers::{Watch, watched},
@@ -42,9 +40,6 @@ const POINTS: u32 = 200;
 const POINT_MIN: Duration = Duration::from_millis(2);
 /// The longest that the end of a load may go unnoticed.
 const LOOK_MAX: Duration = Duration::from_millis(20);
-
-/// How late a sleep may end on an idle processor.
-const SPIN: Duration = Duration::from_micros(60);
 
 /// A watched load samples one I/O in this many, because reporting stage times costs the target CPU. A prime,
 /// so that the samples do not always fall on the same disk.
@@ -79,11 +74,7 @@ pub async fn generate(
             rate_per_s,
             spacing,
         } => {
-            // By default Linux may end each sleep up to 50 µs late (the timer slack). If this fails, only
-            // precision suffers.
-            let _ = thread::set_current_timer_slack(NonZeroU64::new(1));
             arrive(&run, began, Schedule::new(rate_per_s, spacing)).await;
-            let _ = thread::set_current_timer_slack(None);
             passed_ns = (time::now() - began).min(duration).as_nanos() as u64;
             let is_quiet = || (run.begun.get() == run.ended.get()).then_some(());
             run.one_ended.wait_for(is_quiet).await;
@@ -353,24 +344,12 @@ async fn worker(run: Rc<Run>, index: usize) {
     }
 }
 
-/// Waits for an arrival time. A sleep ends late, and every latency would include that, so the last part of
-/// the wait polls the clock.
+/// Waits for an arrival time.
 async fn arrival(intended: Instant, is_prompt: bool) {
-    let spin = if is_prompt { SPIN } else { Duration::ZERO };
-    let mut now = time::now();
-    if now + spin < intended {
-        time::sleep((intended - now).saturating_sub(spin)).await;
-        now = time::now();
-    }
-    while now < intended {
-        task::yield_now().await;
-        let before = now;
-        now = time::now();
-        // Virtual time advances only when all tasks sleep.
-        if now == before {
-            time::sleep_until(intended).await;
-            now = time::now();
-        }
+    let sleep = time::sleep_until(intended);
+    match is_prompt {
+        true => sleep.exactly().await,
+        false => sleep.await,
     }
 }
 

@@ -111,8 +111,7 @@ pub struct Workload {
     pub span_bytes: Option<u64>,
     /// Ends the load after this many I/Os, if its time has not passed before.
     pub ios_max: Option<u64>,
-    /// Whether an open loop starts its I/Os with microsecond precision, by polling the clock, instead of
-    /// relying on sleeps.
+    /// Whether an open loop starts its I/Os with microsecond precision, by [exact](engine::time::Sleep::exactly) sleeps.
     pub is_prompt: bool,
     /// Whether to record where the time of sampled I/Os goes.
     pub is_watched: bool,
