@@ -8,7 +8,7 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError, RwLock, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{RawWaker, RawWakerVTable, Waker},
 };
@@ -31,6 +31,8 @@ pub(crate) struct Inbox {
     filled: AtomicBool,
     asleep: AtomicBool,
     ended: AtomicBool,
+    /// How long the lane has looked for work in vain; it alone writes this.
+    looked_ns: AtomicU64,
     bell: Option<OwnedFd>,
 }
 
@@ -69,6 +71,7 @@ impl Inbox {
             filled: AtomicBool::new(false),
             asleep: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            looked_ns: AtomicU64::new(0),
             bell,
         });
         lanes.inboxes[usize::from(id.0)] = Arc::downgrade(&inbox);
@@ -141,6 +144,21 @@ impl Inbox {
             self.asleep.store(false, Ordering::SeqCst);
         }
         empty
+    }
+
+    /// Counts time in which the lane looked for work in vain. Only the lane itself may call this.
+    pub(crate) fn add_looked(&self, ns: u64) {
+        let before = self.looked_ns.load(Ordering::Relaxed);
+        self.looked_ns.store(before + ns, Ordering::Relaxed);
+    }
+
+    /// How long all lanes of this process have looked for work in vain, in nanoseconds.
+    pub(crate) fn looked_ns_of_all() -> u64 {
+        let lanes = LANES.read().unwrap_or_else(PoisonError::into_inner);
+        let inboxes = lanes.inboxes.iter().filter_map(Weak::upgrade);
+        inboxes
+            .map(|inbox| inbox.looked_ns.load(Ordering::Relaxed))
+            .sum()
     }
 
     /// Announces that the lane is awake, so senders need not ring the bell.

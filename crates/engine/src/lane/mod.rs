@@ -51,6 +51,8 @@ pub use shares::{Counts, Share, TURN_BYTES};
 pub(crate) use tasks::Tasks;
 pub(crate) use timers::TimerId;
 
+/// The longest step of a spin: one that took longer was interrupted, and the thread did not have the CPU meanwhile.
+const LOOK_STEP_MAX: Duration = Duration::from_micros(5);
 /// Tasks polled per turn before the lane checks the reactor again.
 const TASKS_PER_TURN: usize = 256;
 
@@ -122,6 +124,12 @@ pub(crate) fn try_with<T>(f: impl FnOnce(&LaneInner) -> T) -> Option<T> {
     CURRENT
         .try_with(|current| current.borrow().as_deref().map(f))
         .ok()?
+}
+
+/// How long the lanes of this process have looked for work in vain: CPU time that they spent on waiting. It only grows,
+/// as long as no lane ends.
+pub fn looked() -> Duration {
+    Duration::from_nanos(Inbox::looked_ns_of_all())
 }
 
 /// Whether the current lane has ended and is dropping its remaining tasks.
@@ -359,17 +367,26 @@ impl LaneInner {
     /// Spins. Returns true if work was found or a timer is due.
     fn look_until(&self, end: Instant) -> bool {
         let deadline = self.timers.borrow().next_deadline();
-        loop {
+        let mut last = self.last_known();
+        let mut in_vain = Duration::ZERO;
+        let has_found = loop {
             self.poll_reactor(Wait::No);
             let now = self.now();
-            if !self.is_idle() || deadline.is_some_and(|deadline| now >= deadline) {
-                return true;
+            if !self.is_idle() {
+                break true;
+            }
+            in_vain += now.since(last).min(LOOK_STEP_MAX);
+            last = now;
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                break true;
             }
             if now >= end {
-                return false;
+                break false;
             }
             std::hint::spin_loop();
-        }
+        };
+        self.inbox.add_looked(in_vain.as_nanos() as u64);
+        has_found
     }
 
     /// Polls the reactor and wakes the tasks whose operations have completed.

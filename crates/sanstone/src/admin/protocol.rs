@@ -55,6 +55,9 @@ pub(crate) struct Sample {
     pub(crate) at_ns: u64,
     /// CPU time of the process, in nanoseconds.
     pub(crate) cpu_ns: u64,
+    /// The part of it in which lanes looked for work in vain, in nanoseconds.
+    #[serde(default)]
+    pub(crate) looked_ns: u64,
     pub(crate) counters: Counters,
 }
 

@@ -20,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use engine::lane::looked;
 use node::{Config, Failure, View};
 use rustix::{
     net::sockopt::socket_peercred,
@@ -292,6 +293,7 @@ fn sample(view: &View) -> Sample {
     Sample {
         at_ns: clock_ns(ClockId::Monotonic),
         cpu_ns: clock_ns(ClockId::ProcessCPUTime),
+        looked_ns: looked().as_nanos() as u64,
         counters: view.counters(),
     }
 }

@@ -17,9 +17,14 @@ pub(crate) struct Interval {
     pub(crate) seconds: f64,
     /// CPU time of the process; 100 is one CPU all the time.
     pub(crate) cpu_percent: f64,
+    /// The same without the time in which lanes looked for work in vain, such as while a client was slow.
+    pub(crate) busy_percent: f64,
     /// CPU time per command, in microseconds; absent if there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) cpu_us_per_io: Option<f64>,
+    /// The same without looking for work in vain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) busy_us_per_io: Option<f64>,
     /// The commands of all initiators.
     pub(crate) total: Rates,
     /// By the path of the node.
@@ -167,15 +172,20 @@ impl Interval {
         let ns = after.at_ns.saturating_sub(before.at_ns).max(1);
         let seconds = ns as f64 / 1e9;
         let cpu_ns = after.cpu_ns.saturating_sub(before.cpu_ns);
+        let busy_ns = cpu_ns.saturating_sub(after.looked_ns.saturating_sub(before.looked_ns));
         let mut total = Delta::default();
         let (was, is) = (&before.counters, &after.counters);
         let volumes = rows(&was.volumes, &is.volumes, seconds, |delta| total.add(delta));
         let commands = total.count();
+        let percent = |of_ns: u64| of_ns as f64 * 100.0 / ns as f64;
+        let us_per_io = |of_ns: u64| (commands > 0).then(|| of_ns as f64 / 1000.0 / commands as f64);
         Interval {
             version: 1,
             seconds,
-            cpu_percent: cpu_ns as f64 * 100.0 / ns as f64,
-            cpu_us_per_io: (commands > 0).then(|| cpu_ns as f64 / 1000.0 / commands as f64),
+            cpu_percent: percent(cpu_ns),
+            busy_percent: percent(busy_ns),
+            cpu_us_per_io: us_per_io(cpu_ns),
+            busy_us_per_io: us_per_io(busy_ns),
             total: total.rates(seconds),
             nodes: rows(&was.nodes, &is.nodes, seconds, |_| {}),
             caches: is
@@ -243,6 +253,7 @@ mod tests {
         Sample {
             at_ns: at_s * 1_000_000_000,
             cpu_ns,
+            looked_ns: cpu_ns / 4,
             counters: Counters {
                 nodes: rows("db/file"),
                 caches: BTreeMap::new(),
@@ -262,6 +273,8 @@ mod tests {
         assert_eq!(interval.seconds, 2.0);
         assert_eq!(interval.cpu_percent, 20.0);
         assert_eq!(interval.cpu_us_per_io, Some(4000.0));
+        assert_eq!(interval.busy_percent, 15.0);
+        assert_eq!(interval.busy_us_per_io, Some(3000.0));
         let expected = Rates {
             iops: 50.0,
             bytes: 4096.0,
@@ -282,6 +295,7 @@ mod tests {
         let sample = |at_s: u64, hits, misses, wasted| Sample {
             at_ns: at_s * 1_000_000_000,
             cpu_ns: 0,
+            looked_ns: 0,
             counters: Counters {
                 caches: BTreeMap::from([(
                     "db/cache".to_owned(),

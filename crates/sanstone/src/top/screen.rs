@@ -43,13 +43,15 @@ pub(crate) fn draw(frame: &mut Frame<'_>, of: &str, interval: &Interval, first: 
 fn totals(of: &str, interval: &Interval) -> Vec<Line<'static>> {
     let total = &interval.total;
     let mut totals = format!(
-        "{:.0} IOPS  {:.1} MB/s  CPU {:.0} %",
+        "{:.0} IOPS  {:.1} MB/s  CPU {:.0} % (busy {:.0} %)",
         total.iops,
         total.bytes / 1e6,
-        interval.cpu_percent
+        interval.cpu_percent,
+        interval.busy_percent
     );
-    if let Some(us) = interval.cpu_us_per_io {
-        totals += &format!("  {} of CPU per I/O", seconds(us / 1e6));
+    if let (Some(cpu_us), Some(busy_us)) = (interval.cpu_us_per_io, interval.busy_us_per_io) {
+        let [cpu, busy] = [cpu_us, busy_us].map(|us| seconds(us / 1e6));
+        totals += &format!("  {cpu} per I/O (busy {busy})");
     }
     vec![
         Line::from(format!("sanstone top  {of}")).bold(),
@@ -151,6 +153,7 @@ mod tests {
         let after = Sample {
             at_ns: 1_000_000_000,
             cpu_ns: 830_000_000,
+            looked_ns: 210_000_000,
             counters: Counters {
                 nodes: paths.collect(),
                 caches: BTreeMap::from([(
@@ -174,7 +177,7 @@ mod tests {
         let (rows, last) = shown(&interval(2), 0);
         assert_eq!(last, 0);
         assert_eq!(rows[0].trim_end(), "sanstone top  /srv/state");
-        let totals = "100000 IOPS  400.0 MB/s  CPU 83 %  8.3 µs of CPU per I/O";
+        let totals = "100000 IOPS  400.0 MB/s  CPU 83 % (busy 62 %)  8.3 µs per I/O (busy 6.2 µs)";
         assert_eq!(rows[1].trim_end(), totals);
         let figures = "   100000     400.0     3.2     87 µs    1.5 ms";
         assert_eq!(rows[2].split_whitespace().next(), Some("NODE"), "{rows:?}");
