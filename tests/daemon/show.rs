@@ -281,6 +281,11 @@ fn top_tells_what_happens_node_by_node_and_initiator_by_initiator() {
         last["cpu_us_per_io"].as_f64().is_some_and(|us| us > 0.0),
         "{last}"
     );
+    let percent = |name: &str| last[name].as_f64().expect("a percentage");
+    assert!(
+        (0.0..=percent("cpu_percent")).contains(&percent("busy_percent")),
+        "{last}"
+    );
     // A test has no terminal.
     let ran = call(&["top", "--state", &state(directory.path())]);
     assert_eq!(ran.code(), Some(2), "{ran}");

@@ -148,17 +148,20 @@ impl Inbox {
 
     /// Counts time in which the lane looked for work in vain. Only the lane itself may call this.
     pub(crate) fn add_looked(&self, ns: u64) {
-        let before = self.looked_ns.load(Ordering::Relaxed);
-        self.looked_ns.store(before + ns, Ordering::Relaxed);
+        self.looked_ns
+            .store(self.looked_ns() + ns, Ordering::Relaxed);
     }
 
-    /// How long all lanes of this process have looked for work in vain, in nanoseconds.
+    /// How long the lane has looked for work in vain, in nanoseconds.
+    pub(crate) fn looked_ns(&self) -> u64 {
+        self.looked_ns.load(Ordering::Relaxed)
+    }
+
+    /// The same of all lanes of this process.
     pub(crate) fn looked_ns_of_all() -> u64 {
         let lanes = LANES.read().unwrap_or_else(PoisonError::into_inner);
         let inboxes = lanes.inboxes.iter().filter_map(Weak::upgrade);
-        inboxes
-            .map(|inbox| inbox.looked_ns.load(Ordering::Relaxed))
-            .sum()
+        inboxes.map(|inbox| inbox.looked_ns()).sum()
     }
 
     /// Announces that the lane is awake, so senders need not ring the bell.

@@ -435,3 +435,30 @@ impl LaneInner {
         *self.messages.borrow_mut() = messages;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::sleep;
+
+    fn looked_ns(lane: &Lane) -> u64 {
+        lane.0.inbox.looked_ns()
+    }
+
+    #[test]
+    fn spinning_counts_as_looking_and_sleeping_does_not() {
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        lane.block_on(async { sleep(Duration::from_millis(20)).await });
+        assert_eq!(looked_ns(&lane), 0);
+        // An exact timer that is due this soon is spun for.
+        let exact = Duration::from_micros(20);
+        lane.block_on(async {
+            for _ in 0..100 {
+                sleep(exact).exactly().await;
+            }
+        });
+        let spun_ns = looked_ns(&lane);
+        assert!(spun_ns > 0);
+        assert!(looked() >= Duration::from_nanos(spun_ns));
+    }
+}

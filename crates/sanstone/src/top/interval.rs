@@ -178,7 +178,8 @@ impl Interval {
         let volumes = rows(&was.volumes, &is.volumes, seconds, |delta| total.add(delta));
         let commands = total.count();
         let percent = |of_ns: u64| of_ns as f64 * 100.0 / ns as f64;
-        let us_per_io = |of_ns: u64| (commands > 0).then(|| of_ns as f64 / 1000.0 / commands as f64);
+        let us_per_io =
+            |of_ns: u64| (commands > 0).then(|| of_ns as f64 / 1000.0 / commands as f64);
         Interval {
             version: 1,
             seconds,
