@@ -2,7 +2,7 @@
 
 mod profiles;
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::ToSocketAddrs, path::PathBuf, time::Duration};
 
 use ::lab::bench::{self, Other, Settings, file};
 use anyhow::{Context, anyhow};
@@ -48,9 +48,12 @@ pub(crate) enum LabVerb {
         /// The directory for the files that are served: 512 MiB for each of four targets, removed at the end.
         #[arg(long, value_name = "DIR", default_value = ".")]
         dir: PathBuf,
-        /// Another running target to compare with: NAME=ADDRESS:PORT/TARGET/LUN,PID.
+        /// Another running target to compare with: NAME=iscsi://HOST:PORT/TARGET/LUN,PID. Its disk is written to.
         #[arg(long, value_name = "TARGET", value_parser = other)]
         with: Vec<Other>,
+        /// Write to disks of other targets that hold data: all of it may be lost.
+        #[arg(long, requires = "with")]
+        overwrite: bool,
     },
     /// Compare a `file` volume with fio on the same file, with direct I/O: throughput, CPU per I/O.
     #[command(after_help = file_loads())]
@@ -102,6 +105,7 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
             history,
             dir,
             with,
+            overwrite,
         } => {
             bench::check_only(&only)
                 .map_err(|message| Failure::Wrong(format!("--only: {message}")))?;
@@ -114,12 +118,13 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
                 only,
                 directory: dir,
                 others: with,
+                overwrite,
             };
             let json = json.as_deref().map(OutputFile::open).transpose()?;
             // Check it now; at the end the run is appended to the file as it is then.
             let history_at = history.as_deref();
             history_at.map(output::check_appendable).transpose()?;
-            let report = bench::run(&settings, |line| log::say(line))?;
+            let report = bench::run(&settings, |line| log::say(line)).map_err(profiles::refused)?;
             output::print(report.table())?;
             write_json(json, &report.json())?;
             if let Some(path) = history {
@@ -171,15 +176,24 @@ fn other(text: &str) -> anyhow::Result<Other> {
     let parse = || {
         let (name, rest) = text.split_once('=')?;
         let (url, pid) = rest.rsplit_once(',')?;
-        let (portal, path) = url.split_once('/')?;
+        let (portal, path) = url
+            .strip_prefix("iscsi://")
+            .unwrap_or(url)
+            .split_once('/')?;
         let (target, lun) = path.rsplit_once('/')?;
-        Some(Other {
-            name: name.into(),
-            address: portal.parse::<SocketAddr>().ok()?,
-            target: target.into(),
-            lun: lun.parse().ok()?,
-            pid: pid.parse().ok()?,
-        })
+        Some((name, portal, target, lun.parse().ok()?, pid.parse().ok()?))
     };
-    parse().ok_or_else(|| anyhow!("write NAME=ADDRESS:PORT/TARGET/LUN,PID"))
+    let (name, portal, target, lun, pid) =
+        parse().ok_or_else(|| anyhow!("write NAME=iscsi://HOST:PORT/TARGET/LUN,PID"))?;
+    let addresses = portal.to_socket_addrs();
+    let address = addresses
+        .with_context(|| format!("{portal} is not HOST:PORT of a portal"))?
+        .next();
+    Ok(Other {
+        name: name.into(),
+        address: address.with_context(|| format!("{portal} has no address"))?,
+        target: target.into(),
+        lun,
+        pid,
+    })
 }

@@ -92,7 +92,13 @@ pub(super) fn run(
     let mut peers = Vec::new();
     for (name, target_cores, _) in &setups {
         pin_to(target_cores)?;
-        let peer = Peer::sanstone(&settings.binary, target_cores.len(), Medium::Memory, places)?;
+        let peer = Peer::sanstone(
+            &settings.binary,
+            target_cores.len(),
+            Medium::Memory,
+            None,
+            places,
+        )?;
         pin(cores.client)?;
         told(&format!("{NAME}: filling the disk of {name}"));
         let lane =

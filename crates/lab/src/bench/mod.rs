@@ -52,6 +52,8 @@ pub struct Settings {
     pub directory: PathBuf,
     /// Other targets: name, URL and process.
     pub others: Vec<Other>,
+    /// Whether the data on the disks of other targets may be lost.
+    pub overwrite: bool,
 }
 
 /// A target that is already running.
@@ -252,6 +254,13 @@ pub fn check_others(others: &[Other]) -> std::result::Result<(), String> {
 /// When a peer cannot be started or an I/O fails.
 pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
     let cores = peers::cores()?;
+    let lane =
+        Lane::new(&LaneConfig::default()).map_err(|e| Error::bench_io("starting a lane", e))?;
+    if !settings.overwrite {
+        for other in &settings.others {
+            own::check_free(&lane, &Peer::other(other))?;
+        }
+    }
     // Holds the targets' configurations and control sockets.
     let directory =
         tempfile::tempdir().map_err(|e| Error::bench_io("making a temporary directory", e))?;
@@ -263,9 +272,13 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
     pin(cores.target)?;
     let floor = Floor::start(&settings.binary)?;
     for medium in [Medium::DirectFile, Medium::CachedFile, Medium::Memory] {
-        peers.push(Peer::sanstone(&settings.binary, 1, medium, &places)?);
+        let own = |wait| Peer::sanstone(&settings.binary, 1, medium, wait, &places);
+        peers.push(own(None)?);
         if medium == Medium::Memory {
             continue; // tgt cannot serve memory.
+        }
+        for wait in ["latency", "cpu"] {
+            peers.push(own(Some(wait))?);
         }
         match Peer::tgt(medium, &places) {
             Ok(tgt) => peers.push(tgt),
@@ -275,8 +288,6 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
     peers.extend(settings.others.iter().map(Peer::other));
     pin(cores.client)?;
     let client = StockClient::build(&places.control)?;
-    let lane =
-        Lane::new(&LaneConfig::default()).map_err(|e| Error::bench_io("starting a lane", e))?;
     for peer in &peers {
         told(&format!("filling the disk of {}", peer.name));
         own::fill(&lane, peer)?;
@@ -305,7 +316,7 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
             for turn in 0..peers.len() {
                 let peer_index = (round + turn) % peers.len();
                 let peer = &peers[peer_index];
-                if !case.is_for(peer.medium) {
+                if !case.is_for(peer) {
                     continue;
                 }
                 let sample = client.run(peer, *case, settings.duration)?;
@@ -330,8 +341,8 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
             let done = floor.run(*case, settings.duration)?;
             report.add(index, 0, usage.end(&done));
             for (peer_index, peer) in peers.iter().enumerate() {
-                // With direct I/O the disk sets the pace, and the first table covers that.
-                if peer.medium == Some(Medium::DirectFile) {
+                // With direct I/O the disk sets the pace, and the first table covers that and the ways to wait.
+                if peer.medium == Some(Medium::DirectFile) || peer.wait.is_some() {
                     continue;
                 }
                 let sample = own::measure(&lane, peer, *case, settings.duration, cores.target)?;

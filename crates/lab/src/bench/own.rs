@@ -27,6 +27,25 @@ pub(super) fn fill(lane: &Lane, peer: &Peer) -> Result<()> {
     })
 }
 
+/// Refuses a disk that holds data, which [`fill`] and the loads would overwrite.
+pub(super) fn check_free(lane: &Lane, peer: &Peer) -> Result<()> {
+    lane.block_on(async {
+        let disk = open(peer).await?;
+        let volume = disk.clone() as SharedVolume;
+        let free = load::is_free_to_write(&volume).await;
+        disk.close().await;
+        match free {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Error::Call(format!(
+                "--with {}: {}/{} at {} holds data, and the benchmark writes to it: name an empty disk, or add \
+                 --overwrite if all of its data may be lost",
+                peer.name, peer.target, peer.lun, peer.address
+            ))),
+            Err(error) => Err(Error::bench(format!("reading {}: {error}", peer.name))),
+        }
+    })
+}
+
 /// One case on one peer.
 pub(super) fn measure(
     lane: &Lane,

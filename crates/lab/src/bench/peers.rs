@@ -132,6 +132,8 @@ pub(super) struct Peer {
     pub(super) name: String,
     /// `None` for a target that somebody else started.
     pub(super) medium: Option<Medium>,
+    /// Our own setting `wait`, where it is not the default.
+    pub(super) wait: Option<&'static str>,
     pub(super) address: SocketAddr,
     pub(super) target: String,
     pub(super) lun: u16,
@@ -146,6 +148,7 @@ impl Peer {
         Peer {
             name: other.name.clone(),
             medium: None,
+            wait: None,
             address: other.address,
             target: other.target.clone(),
             lun: other.lun,
@@ -165,19 +168,22 @@ impl Peer {
         self.disk.as_ref()?.path()
     }
 
-    /// Starts our own target; `places` is where its files go.
+    /// Starts our own target; `wait` is the setting of that name, if not the default, and `places` is where its
+    /// files go.
     pub(super) fn sanstone(
         binary: &Path,
         lanes: usize,
         medium: Medium,
+        wait: Option<&'static str>,
         places: &Places,
     ) -> Result<Peer> {
         let address = free_address()?;
         let disk = Disk::new(medium, &places.disks)?;
         let config = places.control.join(format!("{}.toml", address.port()));
         let text = format!(
-            "lanes = {lanes}\n[volume.disk]\n{}\n\
+            "lanes = {lanes}\nwait = \"{}\"\n[volume.disk]\n{}\n\
              [target.\"{IQN}\"]\nportals = [\"{address}\"]\nluns = [\"disk\"]\nallow = [\"*\"]\n",
+            wait.unwrap_or("balanced"),
             disk.volume()
         );
         fs::write(&config, text).map_err(|e| Error::bench_io("writing a configuration", e))?;
@@ -185,8 +191,13 @@ impl Peer {
         command
             .args(["--log", "warn", "serve", "--supervised", "-c"])
             .arg(&config);
-        let name = format!("{OWN_NAME}, {}", medium.name());
-        Peer::start(&name, &mut command, address, 0, disk)
+        let mut name = format!("{OWN_NAME}, {}", medium.name());
+        if let Some(wait) = wait {
+            name += &format!(", {wait}");
+        }
+        let mut peer = Peer::start(&name, &mut command, address, 0, disk)?;
+        peer.wait = wait;
+        Ok(peer)
     }
 
     /// Starts Debian's tgt on a file.
@@ -245,6 +256,7 @@ impl Peer {
         let peer = Peer {
             name: name.into(),
             medium: Some(disk.medium),
+            wait: None,
             address,
             target: IQN.into(),
             lun,

@@ -29,6 +29,8 @@ pub(super) struct PeerReport {
     pub(super) name: String,
     /// `None` for the floor and for targets that somebody else started.
     pub(super) medium: Option<Medium>,
+    /// Our own setting `wait`, where it is not the default.
+    pub(super) wait: Option<&'static str>,
 }
 
 impl PeerReport {
@@ -87,10 +89,12 @@ impl Report {
         let floor = PeerReport {
             name: "floor".to_owned(),
             medium: None,
+            wait: None,
         };
         let targets = peers.iter().map(|peer| PeerReport {
             name: peer.name.clone(),
             medium: peer.medium,
+            wait: peer.wait,
         });
         let peers: Vec<_> = std::iter::once(floor).chain(targets).collect();
         let cases = CASES
@@ -154,7 +158,7 @@ impl Report {
         let peers = self.peers.iter().enumerate();
         peers.filter_map(|(place, peer)| {
             let medium = peer.medium?;
-            peer.is_own().then_some((place, medium))
+            (peer.is_own() && peer.wait.is_none()).then_some((place, medium))
         })
     }
 

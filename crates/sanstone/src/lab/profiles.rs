@@ -346,7 +346,7 @@ fn pretty(json: &Value) -> String {
 }
 
 /// Invalid calls are the user's error, not a failure.
-fn refused(error: ::lab::Error) -> Failure {
+pub(super) fn refused(error: ::lab::Error) -> Failure {
     match error {
         ::lab::Error::Call(message) => Failure::Wrong(message),
         error => error.into(),

@@ -70,9 +70,20 @@ pub(super) struct StockCase {
 }
 
 impl StockCase {
-    /// Whether the load runs on a target with its disk on `medium`.
-    pub(super) fn is_for(&self, medium: Option<Medium>) -> bool {
-        !self.is_about_exclusion || medium == Some(Medium::Memory)
+    /// Whether the load runs on `peer`.
+    pub(super) fn is_for(&self, peer: &Peer) -> bool {
+        match (self.is_about_exclusion, peer.wait) {
+            (true, wait) => peer.medium == Some(Medium::Memory) && wait.is_none(),
+            (false, Some(_)) => self.is_about_waiting(),
+            (false, None) => true,
+        }
+    }
+
+    /// Whether the load shows how the settings of `wait` differ.
+    fn is_about_waiting(&self) -> bool {
+        let is_read = matches!(self.operation, Operation::Read) && self.size_bytes < LONG_BYTES;
+        let is_full_speed = self.rate.is_none() && self.sessions == 1;
+        is_read && (is_full_speed || matches!(self.rate, Some(5_000 | 20_000)))
     }
 
     /// Whether its floors are measured: for loads at a given rate, loads with one command at a time, and

@@ -79,7 +79,7 @@ impl StockTable {
         let mut rows = Vec::new();
         for case in self.measured() {
             for (peer, own) in peers.iter().enumerate() {
-                let Some(medium) = own.medium.filter(|_| own.is_own()) else {
+                let Some(medium) = own.medium.filter(|_| own.is_own() && own.wait.is_none()) else {
                     continue;
                 };
                 if case.samples[peer].is_empty() {
@@ -265,6 +265,7 @@ mod tests {
         let peer = |name: &str, medium| PeerReport {
             name: name.to_owned(),
             medium,
+            wait: None,
         };
         let peers = [
             peer("floor", None),
