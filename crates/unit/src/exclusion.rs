@@ -14,7 +14,7 @@ use std::{
 };
 
 use engine::{
-    cross::{OneshotReceiver, OneshotSender, oneshot},
+    cross::{OneshotReceiver, OneshotSender, answered, oneshot},
     range::overlap,
     sync::Notify,
 };
@@ -77,7 +77,7 @@ impl Turns {
             match self.enter(extent) {
                 Ok(turn) => return turn,
                 Err(given) => {
-                    if let Some(turn) = given.await {
+                    if let Some(turn) = answered(given, "give a turn").await {
                         return turn;
                     }
                 }

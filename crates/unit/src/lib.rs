@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 mod abort;
-mod answer;
 mod block;
 mod change;
 mod copy;
@@ -34,7 +33,6 @@ mod state;
 mod testing;
 mod units;
 
-pub use answer::answered;
 pub use block::BlockError;
 pub use disk::{Disk, Luns, Unit, identity};
 pub use execute::{Executed, Io};

@@ -8,14 +8,13 @@ use std::{
 
 use engine::{
     LaneFuture, LaneHandle,
-    cross::{Sender, channel, oneshot},
+    cross::{Sender, answered, channel, oneshot},
     spawn,
 };
 use scsi::UnitReport;
 use volume::{Error, ErrorKind, SharedVolume};
 
 use crate::{
-    answer::answered,
     disk::{Disk, Shared},
     lane::{Everywhere, LaneUnits, Message},
     memory::{CommonMemory, LaneMemory, Limits},
@@ -125,8 +124,8 @@ impl Units {
                 started.send(Ok(()));
                 units.run(messages).await;
             });
-            let ended = || Err(OpenError("its lane has ended".to_owned()));
-            opened.await.unwrap_or_else(ended)?;
+            let outcome = opened.outcome().await;
+            outcome.unwrap_or_else(|unanswered| Err(OpenError(unanswered.to_string())))?;
         }
         let disks = disks.into_iter();
         let by_name = disks.map(|(shared, _)| (shared.name.clone(), shared));

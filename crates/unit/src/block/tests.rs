@@ -141,7 +141,7 @@ fn with_nexus(test: impl AsyncFnOnce(&Rc<LaneUnits>, &Rc<Nexus>) + Send + 'stati
             test(&units, &nexus).await;
             done.send(());
         });
-        ended.await.expect("the test has passed");
+        ended.outcome().await.expect("the test has passed");
     });
 }
 

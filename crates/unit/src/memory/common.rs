@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use engine::cross::{OneshotReceiver, OneshotSender, oneshot};
+use engine::cross::{OneshotReceiver, OneshotSender, answered, oneshot};
 
 use super::pool::Shortages;
 
@@ -73,7 +73,7 @@ impl CommonMemory {
             match self.take_or_wait(amount) {
                 Ok(permit) => return permit,
                 Err(given) => {
-                    if let Some(permit) = given.await {
+                    if let Some(permit) = answered(given, "give memory").await {
                         return permit;
                     }
                 }
