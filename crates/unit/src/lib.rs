@@ -45,7 +45,8 @@ pub use nexus::{Commands, How, Mark, Nexus, Which, no_commands};
 pub use running::{CommandId, RunningId};
 pub use sanitize::NoSanitize;
 pub use scsi::{
-    NexusId, RegistrationReport, ReservationReport, SanitizeReport, TargetPort, UnitReport,
+    Kept, KeptError, NexusId, RegistrationReport, ReservationReport, SanitizeReport, TargetPort,
+    UnitReport,
 };
 pub use stages::{Kind, Stage, StageReport, StageTable, Times};
 pub use state::Keep;

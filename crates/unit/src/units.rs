@@ -11,7 +11,7 @@ use engine::{
     cross::{Sender, answered, channel, oneshot},
     spawn,
 };
-use scsi::UnitReport;
+use scsi::{Kept, UnitReport};
 use volume::{Error, ErrorKind, SharedVolume};
 
 use crate::{
@@ -47,7 +47,7 @@ pub struct DiskSpec {
     /// Opens the volume on a lane.
     pub open: OpenVolume,
     /// What [`Keep`] stored for the volume before a restart.
-    pub kept: Option<String>,
+    pub kept: Option<Kept>,
 }
 
 /// A volume that could not be opened on a lane.
@@ -270,7 +270,7 @@ fn shared(spec: &DiskSpec, keep: &Option<Keep>) -> Shared {
         name: spec.name.clone(),
         uuid: spec.uuid,
         turns: Arc::default(),
-        state: State::new(&spec.name, keep.clone(), spec.kept.as_deref()),
+        state: State::new(&spec.name, keep.clone(), spec.kept.clone()),
     }
 }
 
