@@ -306,7 +306,8 @@ fn an_error_of_the_volume_says_what_it_is() {
             (ErrorKind::ReadOnly, BlockError::ReadOnly),
             (ErrorKind::Unreachable, BlockError::NotReady),
             (ErrorKind::TimedOut, BlockError::NotReady),
-            (ErrorKind::ReservationConflict, BlockError::NotReady),
+            (ErrorKind::ReservationConflict, BlockError::Reserved),
+            (ErrorKind::Preempted, BlockError::Preempted),
             (ErrorKind::Medium, BlockError::Failed),
             (ErrorKind::FlushFailed, BlockError::Failed),
         ] {
