@@ -236,15 +236,18 @@ impl Reservations {
     /// The invariants after every service action: a bounded number of registrations, each with a key, and a
     /// reservation only while a registrant holds it.
     fn check(&self) {
-        debug_assert!(self.registrations.len() <= REGISTRATIONS_MAX);
-        debug_assert!(
+        assert!(self.registrations.len() <= REGISTRATIONS_MAX);
+        assert!(
             self.reservation.as_ref().is_none_or(|r| {
                 let mut names = self.registrations.iter().map(|r| &r.name);
                 names.any(|name| r.kind.is_all_registrants() || *name == r.holder)
             }),
             "nobody registered holds the reservation"
         );
-        debug_assert!(self.registrations.iter().all(|r| r.key != 0));
+        assert!(
+            self.registrations.iter().all(|r| r.key != 0),
+            "a registration without a key"
+        );
     }
 
     /// Removes a registration, and the reservation with its (last) holder.
@@ -389,7 +392,10 @@ impl Reservations {
         }
         effects.registrations_preempted = lost;
         self.generation = self.generation.wrapping_add(1);
-        debug_assert!(self.key_of(name).is_some() || !self.is_holder(name));
+        assert!(
+            self.key_of(name).is_some() || !self.is_holder(name),
+            "the preempting nexus holds the disk without a registration"
+        );
         self.check();
         Ok(effects)
     }

@@ -95,7 +95,10 @@ pub(crate) async fn perform(
             }
             let len = extent.len_bytes() as usize;
             let read = volume.read(extent.offset_bytes(), len).await;
-            read.map_err(|e| told(&e, MediumErrorKind::Read))
+            let data = read.map_err(|e| told(&e, MediumErrorKind::Read))?;
+            // What follows it in the reply would take the place of what is missing.
+            assert_eq!(data.len(), len, "a volume has read another length");
+            Ok(data)
         }
         MediumOp::Write { extent, fua } => {
             let written = volume.write(extent.offset_bytes(), data.take(), durability(*fua));

@@ -116,6 +116,7 @@ impl Drop for CommonPermit {
         {
             let mut line = self.memory.lock();
             line.left += self.amount;
+            assert!(line.left <= self.memory.total, "memory was returned twice");
             while let Some((amount, _)) = line.waiting.front() {
                 if *amount > line.left {
                     break;
