@@ -165,7 +165,7 @@ impl BlockHandle {
             spawn(async move { done.send(job.await) });
         });
         assert!(self.0.send(job).is_ok(), "the front runs");
-        async move { answer.await.expect("the front runs") }
+        async move { answer.outcome().await.expect("the front runs") }
     }
 }
 

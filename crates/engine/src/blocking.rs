@@ -85,8 +85,8 @@ pub async fn run<T: Send + 'static>(
             kind.pool().enter(Box::new(work)).await?;
         }
     }
-    let answer = receiver.await;
-    answer.ok_or_else(|| io::Error::other("the work panicked"))
+    let outcome = receiver.outcome().await;
+    outcome.map_err(|_| io::Error::other("the work panicked"))
 }
 
 /// As [`run`], but waits no longer than `limit`. Work that has started continues unattended.

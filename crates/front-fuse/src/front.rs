@@ -238,8 +238,8 @@ async fn facts(spec: &Spec, units: &Units) -> Result<Facts, String> {
         });
         done.send(looked);
     });
-    let ended = || Err("its lane has ended".to_owned());
-    answer.await.unwrap_or_else(ended)
+    let outcome = answer.outcome().await;
+    outcome.unwrap_or_else(|unanswered| Err(unanswered.to_string()))
 }
 
 fn show(spec: &Spec, units: &LaneUnits) -> Result<Rc<Unit>, String> {

@@ -318,10 +318,26 @@ fn is_over(error: &io::Error) -> bool {
 fn errno(error: BlockError) -> Errno {
     match error {
         BlockError::OutOfRange | BlockError::TooLong => Errno::INVAL,
-        BlockError::Conflict => Errno::BUSY,
+        BlockError::Conflict | BlockError::Reserved => Errno::BUSY,
+        // As of a file that was opened before its server lost it: opening it anew is what helps.
+        BlockError::Preempted => Errno::STALE,
         BlockError::ReadOnly => Errno::ROFS,
         BlockError::NoSpace => Errno::NOSPC,
         BlockError::NotReady | BlockError::NoUnit => Errno::NODEV,
         BlockError::Aborted | BlockError::Failed => Errno::IO,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_can_tell_a_reservation_a_takeover_and_a_failure_apart() {
+        assert_eq!(errno(BlockError::Conflict), Errno::BUSY);
+        assert_eq!(errno(BlockError::Reserved), Errno::BUSY);
+        assert_eq!(errno(BlockError::Preempted), Errno::STALE);
+        assert_eq!(errno(BlockError::NotReady), Errno::NODEV);
+        assert_eq!(errno(BlockError::Failed), Errno::IO);
     }
 }

@@ -206,7 +206,7 @@ impl Connection {
     pub(crate) fn begin_session(&self, nexus: Option<Rc<Nexus>>) {
         self.logged_in_at.set(time::now());
         let begun = self.session.set(nexus);
-        debug_assert!(begun.is_ok(), "a connection has one session");
+        assert!(begun.is_ok(), "a connection has one session");
     }
 
     pub(crate) fn is_logged_in(&self) -> bool {
@@ -306,7 +306,7 @@ impl Connection {
 
     /// Records that all its I/O has ended.
     pub(crate) fn has_gone(&self) {
-        debug_assert!(self.is_ended(), "its I/O ends after it");
+        assert!(self.is_ended(), "its I/O ends after it");
         self.advance(Phase::Gone);
         self.changed.notify();
     }

@@ -6,11 +6,15 @@ use std::{
     sync::Arc,
 };
 
-use engine::{Duration, cross::OneshotReceiver, random, task, time};
+use engine::{
+    Duration,
+    cross::{OneshotReceiver, answered},
+    random, task, time,
+};
 use iscsi::{
     Authentication, Chap, Isid, LoginRequest, LoginStatus, SendTargets, SessionType, TargetRecord,
 };
-use unit::{Commands, answered};
+use unit::Commands;
 
 use crate::{
     config::Redirect, connection::Connection, notices::Notice, service::Service,

@@ -105,6 +105,11 @@ impl OpenCommands {
         if slots.len() <= slot {
             slots.resize_with(slot + 1, || None);
         }
+        let is_others = |other: &OpenCommand| other.task != task;
+        assert!(
+            !slots[slot].as_ref().is_some_and(is_others),
+            "a command would take the place of one that is still open"
+        );
         slots[slot] = Some(make(mark));
         if known.is_none() && !self.order.is_free() {
             self.order.note_begin(|set| set.opened(task, lun, mark));

@@ -6,7 +6,7 @@ use std::{
 
 use engine::{
     Duration, LaneFuture,
-    cross::{OneshotReceiver, OneshotSender, Sender, channel, oneshot},
+    cross::{OneshotReceiver, OneshotSender, Sender, answered, channel, oneshot},
     net::TcpListener,
     net::TcpStream,
     spawn,
@@ -14,7 +14,7 @@ use engine::{
     task::{self, Either},
     time,
 };
-use unit::{Units, answered};
+use unit::Units;
 
 use crate::{
     admission::{Displaced, Limit, Places},
@@ -115,11 +115,9 @@ impl Server {
                     Err(error) => started.send(Err(error)),
                 }
             });
-            let ended = || Err("its lane has ended".to_owned());
-            opened
-                .await
-                .unwrap_or_else(ended)
-                .map_err(StartError::Unit)?;
+            let outcome = opened.outcome().await;
+            let opened = outcome.unwrap_or_else(|unanswered| Err(unanswered.to_string()));
+            opened.map_err(StartError::Unit)?;
         }
         let mut server = Server {
             targets: config.targets,

@@ -172,9 +172,32 @@ async fn extents(
 fn code(error: BlockError) -> ErrorCode {
     match error {
         BlockError::OutOfRange | BlockError::TooLong => ErrorCode::Invalid,
-        BlockError::Conflict | BlockError::ReadOnly => ErrorCode::Permission,
+        // NBD has no code for "another one has it". The server runs and reaches the disk, so ESHUTDOWN, on which clients
+        // wait and connect anew, would be wrong.
+        BlockError::Conflict
+        | BlockError::Reserved
+        | BlockError::Preempted
+        | BlockError::ReadOnly => ErrorCode::Permission,
         BlockError::NoSpace => ErrorCode::NoSpace,
         BlockError::NotReady | BlockError::NoUnit => ErrorCode::Shutdown,
         BlockError::Aborted | BlockError::Failed => ErrorCode::Io,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_another_one_has_is_not_permitted_rather_than_broken_or_gone() {
+        for error in [
+            BlockError::Conflict,
+            BlockError::Reserved,
+            BlockError::Preempted,
+        ] {
+            assert_eq!(code(error), ErrorCode::Permission, "{error}");
+        }
+        assert_eq!(code(BlockError::NotReady), ErrorCode::Shutdown);
+        assert_eq!(code(BlockError::Failed), ErrorCode::Io);
     }
 }

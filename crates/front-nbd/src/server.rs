@@ -10,14 +10,14 @@ use std::{
 
 use engine::{
     Duration,
-    cross::{Sender, channel, oneshot},
+    cross::{Sender, answered, channel, oneshot},
     net::{Credentials, TcpListener, TcpStream, UnixListener},
     spawn, store,
     sync::Notify,
     task::{self, Either},
     time,
 };
-use unit::{Units, answered};
+use unit::Units;
 
 use crate::{
     config::{Address, Config},
@@ -82,8 +82,8 @@ impl Server {
                     Err(error) => started.send(Err(error)),
                 }
             });
-            let ended = || Err("its lane has ended".to_owned());
-            let opened = opened.await.unwrap_or_else(ended);
+            let outcome = opened.outcome().await;
+            let opened = outcome.unwrap_or_else(|unanswered| Err(unanswered.to_string()));
             opened.map_err(StartError::Unit)?;
         }
         let stop = Rc::new(Notify::new());

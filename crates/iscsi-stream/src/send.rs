@@ -33,6 +33,8 @@ pub fn push<P: Deref<Target = Payload>>(
         gather.push_bytes(&digest);
     }
     let mut digest = pdu.has_data_digest().then(DataDigest::default);
+    let promised = u32::from_be_bytes([0, pdu.header[5], pdu.header[6], pdu.header[7]]);
+    let before = gather.len();
     match &pdu.data {
         TransmitData::None => {}
         TransmitData::Inline(bytes) => {
@@ -54,6 +56,12 @@ pub fn push<P: Deref<Target = Payload>>(
             gather.push_payload(&data, range);
         }
     }
+    // The receiver takes what follows for data, and data for what follows, if it is any other length.
+    assert_eq!(
+        gather.len() - before,
+        promised as usize,
+        "a PDU promises another DataSegmentLength"
+    );
     gather.push_bytes(&PADDING[..pdu.padding()]);
     if let Some(digest) = digest {
         gather.push_bytes(&digest.finish());

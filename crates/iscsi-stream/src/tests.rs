@@ -226,3 +226,13 @@ fn data_of_a_command_that_nobody_knows_are_not_made_up() {
         assert_eq!(pushed, Err(Forgotten));
     });
 }
+
+#[test]
+#[should_panic(expected = "a PDU promises another DataSegmentLength")]
+fn a_pdu_with_more_or_less_data_than_it_promises_is_not_sent() {
+    let data = TransmitData::Inline(bytes(8));
+    let mut pdu = pdu(opcode::NOP_IN, data, Digests::default());
+    pdu.header[7] = 4;
+    let mut gather = Gather::default();
+    let _ = push(&mut gather, &pdu, |_| None::<&Payload>);
+}

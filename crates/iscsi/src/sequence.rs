@@ -81,7 +81,7 @@ impl CommandWindow {
     /// admitted.
     fn check(&self) {
         let room = self.max.wrapping_add(1).wrapping_sub(self.expected);
-        debug_assert!(room <= self.width, "room for {room} of {}", self.width);
+        assert!(room <= self.width, "room for {room} of {}", self.width);
     }
 }
 

@@ -116,6 +116,7 @@ impl<T> Slab<T> {
     pub(crate) fn insert(&mut self, value: T) -> Option<TaskId> {
         if let Some(slot) = self.free.pop() {
             let entry = &mut self.slots[usize::from(slot)];
+            assert!(entry.value.is_none(), "two tasks in one slot");
             entry.value = Some(value);
             return Some(TaskId {
                 slot,
@@ -126,6 +127,8 @@ impl<T> Slab<T> {
             return None;
         }
         let slot = self.slots.len() as u16;
+        // Tag 0xffffffff is reserved (RFC 7143 §11.2.1.8), so this slot must not exist.
+        assert!(slot < 0xffff, "a slot beyond the largest");
         self.slots.push(Slot {
             generation: 0,
             value: Some(value),
@@ -167,6 +170,10 @@ impl<T> Slab<T> {
         let value = slot.value.take()?;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(id.slot);
+        assert!(
+            self.free.len() <= self.slots.len(),
+            "a slot was freed twice"
+        );
         Some(value)
     }
 
@@ -210,5 +217,14 @@ mod tests {
         assert_eq!(slab.remove(first), None);
         assert_eq!(slab.find_tag(second.tag()), Some(second));
         assert_eq!(slab.find_tag(first.tag()), None);
+    }
+
+    #[test]
+    #[should_panic(expected = "two tasks in one slot")]
+    fn a_slot_is_never_given_to_a_second_task() {
+        let mut slab = Slab::new(2);
+        let first = slab.insert('a').unwrap();
+        slab.free.push(first.slot);
+        slab.insert('b');
     }
 }

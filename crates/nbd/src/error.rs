@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum ErrorCode {
-    /// The export is read-only, or reserved by another client.
+    /// The export is read-only, reserved by another client, or taken over by another owner.
     Permission = 1,
     /// The medium failed.
     Io = 5,

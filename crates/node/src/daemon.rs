@@ -336,7 +336,7 @@ pub(crate) fn units_config(
 fn disk_spec(disk: &Disk, unit_files: &UnitFiles) -> Result<DiskSpec, Error> {
     let name = disk.tree.name().to_owned();
     Ok(DiskSpec {
-        kept: unit_files.kept_of(&disk.uuid, &name)?,
+        kept: unit_files.state_of(&disk.uuid, &name)?,
         name,
         uuid: *disk.uuid.as_bytes(),
         open: open_on_lane(&disk.tree),

@@ -5,6 +5,7 @@
 //! marks: a mark that no record knows would be taken for the disk of another state directory.
 
 use std::{
+    collections::BTreeSet,
     io,
     path::{Path, PathBuf},
 };
@@ -278,6 +279,12 @@ impl State {
             return Err(error.into());
         }
         self.serves(site)?;
+        let distinct: BTreeSet<_> = disks.iter().map(|disk| disk.uuid).collect();
+        assert_eq!(
+            distinct.len(),
+            disks.len(),
+            "two disks would share their reservations"
+        );
         self.unit_files.served().extend(identities(&disks));
         for note in &notes {
             match note.level {

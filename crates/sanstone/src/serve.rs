@@ -132,7 +132,7 @@ async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
                 let onlooker = daemon.onlooker();
                 let (stop, told) = oneshot();
                 let give_up = async {
-                    let _ = told.await;
+                    let _ = told.outcome().await;
                 };
                 let applying = pin!(daemon.apply(*config, is_dry_run, give_up));
                 let (applied, is_stopping) =

@@ -101,7 +101,7 @@ impl Attentions {
             }
             self.waiting.insert(nexus, Attention::PowerOnOrReset.bit());
         }
-        debug_assert!(self.waiting.len() <= Attentions::NEXUSES_MAX);
+        assert!(self.waiting.len() <= Attentions::NEXUSES_MAX);
         Ok(())
     }
 

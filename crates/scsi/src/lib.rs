@@ -36,6 +36,7 @@ mod commands;
 #[cfg(test)]
 mod fixture;
 mod identity;
+mod kept;
 mod lun;
 mod medium;
 mod mode;
@@ -57,6 +58,7 @@ pub use commands::report_luns::ReportLuns;
 pub use commands::sanitize::Overwrite;
 pub use commands::start_stop::Eject;
 pub use identity::{Identity, TargetPort};
+pub use kept::{Kept, KeptError};
 pub use lun::{Lun, LunError};
 pub use medium::{Extent, MediumError, MediumErrorKind, MediumOp};
 pub use mode::QueueError;

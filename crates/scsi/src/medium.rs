@@ -221,6 +221,12 @@ pub enum MediumErrorKind {
     Failed,
     /// The storage is temporarily unreachable or unusable: NOT READY, CAUSE NOT REPORTABLE.
     NotReady,
+    /// Another initiator has reserved the storage below. None of this unit's reservations stands in the way, so the
+    /// status RESERVATION CONFLICT would mislead: NOT READY, MANUAL INTERVENTION REQUIRED.
+    Reserved,
+    /// Another owner has taken the storage over for good: HARDWARE ERROR, LOGICAL UNIT FAILURE, from which an initiator
+    /// learns that this path to the data is lost permanently.
+    Preempted,
     /// The storage is read-only: DATA PROTECT, WRITE PROTECTED.
     WriteProtected,
     /// A thin volume has no room for the write: DATA PROTECT, SPACE ALLOCATION FAILED WRITE

@@ -1,6 +1,8 @@
 //! The mode parameters that initiators can change (SPC-4 7.5.8): D_SENSE, QERR, SWP and TAS of the control page. They
 //! are shared by all nexuses; saved values survive resets and restarts.
 
+use crate::kept::{MALFORMED, truth};
+
 /// The changeable bits of the control page.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Control {
@@ -63,27 +65,30 @@ impl ModeParameters {
         format!("control {sense} {protect} {} {told}\n", queue_error as u8)
     }
 
-    /// Restores the saved values. A line with only two values was written by an older version.
-    pub(crate) fn restore(&mut self, text: &str) {
-        for line in text.lines() {
-            let words: Vec<&str> = line.split(' ').collect();
-            if let ["control", sense, protect, rest @ ..] = &words[..] {
-                let code = rest.first().and_then(|code| code.parse().ok());
-                self.saved = Control {
-                    descriptor_sense: *sense == "1",
-                    write_protect: *protect == "1",
-                    queue_error: code.and_then(QueueError::from_code).unwrap_or_default(),
-                    task_aborted_status: rest.get(1) == Some(&"1"),
-                };
-                self.current = self.saved;
-            }
-        }
+    /// Restores the saved values, given in words. A line with only two was written by an older version. The error says
+    /// what is wrong with it.
+    pub(crate) fn restore(&mut self, values: &[&str]) -> Result<(), &'static str> {
+        let (sense, protect, queue_error, told) = match *values {
+            [sense, protect] => (sense, protect, "0", "0"),
+            [sense, protect, queue_error, told] => (sense, protect, queue_error, told),
+            _ => return Err(MALFORMED),
+        };
+        let code = queue_error.parse().ok().and_then(QueueError::from_code);
+        self.saved = Control {
+            descriptor_sense: truth(sense)?,
+            write_protect: truth(protect)?,
+            queue_error: code.ok_or(MALFORMED)?,
+            task_aborted_status: truth(told)?,
+        };
+        self.current = self.saved;
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Kept;
 
     #[test]
     fn saved_values_come_back_also_from_an_older_version() {
@@ -96,14 +101,13 @@ mod tests {
         let mut mode = ModeParameters::default();
         assert_eq!(mode.save(), "");
         mode.saved = saved;
-        let mut restored = ModeParameters::default();
-        restored.restore(&mode.save());
-        assert_eq!((restored.saved, restored.current), (saved, saved));
-        restored.restore("control 0 1\n");
+        let restored = |text: &str| text.parse::<Kept>().expect("as saved").mode;
+        mode.current = saved;
+        assert_eq!(restored(&mode.save()), mode);
         let older = Control {
             write_protect: true,
             ..Control::default()
         };
-        assert_eq!(restored.current, older);
+        assert_eq!(restored("control 0 1\n").current, older);
     }
 }

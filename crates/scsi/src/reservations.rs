@@ -6,6 +6,8 @@
 
 use std::fmt::Write as _;
 
+use crate::kept::{MALFORMED, truth};
+
 /// Maximum number of registrations; beyond it, registering fails for lack of resources.
 const REGISTRATIONS_MAX: usize = 1024;
 
@@ -16,6 +18,19 @@ pub(crate) struct NexusName {
     pub(crate) initiator_port: String,
     /// Relative target port identifier.
     pub(crate) target_port: u16,
+}
+
+impl NexusName {
+    fn restore(port: &str, initiator: &str) -> Result<NexusName, &'static str> {
+        let target_port = port.parse().map_err(|_| MALFORMED)?;
+        if initiator.is_empty() {
+            return Err(MALFORMED);
+        }
+        Ok(NexusName {
+            initiator_port: initiator.to_owned(),
+            target_port,
+        })
+    }
 }
 
 /// Reservation types (SPC-4 6.15.3.4). The discriminant is the wire value.
@@ -221,15 +236,18 @@ impl Reservations {
     /// The invariants after every service action: a bounded number of registrations, each with a key, and a
     /// reservation only while a registrant holds it.
     fn check(&self) {
-        debug_assert!(self.registrations.len() <= REGISTRATIONS_MAX);
-        debug_assert!(
+        assert!(self.registrations.len() <= REGISTRATIONS_MAX);
+        assert!(
             self.reservation.as_ref().is_none_or(|r| {
                 let mut names = self.registrations.iter().map(|r| &r.name);
                 names.any(|name| r.kind.is_all_registrants() || *name == r.holder)
             }),
             "nobody registered holds the reservation"
         );
-        debug_assert!(self.registrations.iter().all(|r| r.key != 0));
+        assert!(
+            self.registrations.iter().all(|r| r.key != 0),
+            "a registration without a key"
+        );
     }
 
     /// Removes a registration, and the reservation with its (last) holder.
@@ -374,7 +392,10 @@ impl Reservations {
         }
         effects.registrations_preempted = lost;
         self.generation = self.generation.wrapping_add(1);
-        debug_assert!(self.key_of(name).is_some() || !self.is_holder(name));
+        assert!(
+            self.key_of(name).is_some() || !self.is_holder(name),
+            "the preempting nexus holds the disk without a registration"
+        );
         self.check();
         Ok(effects)
     }
@@ -443,36 +464,46 @@ impl Reservations {
         text
     }
 
-    pub(crate) fn restore(&mut self, text: &str) {
-        for line in text.lines() {
-            let words: Vec<&str> = line.split(' ').collect();
-            let name = |port: &str, initiator: &str| {
-                Some(NexusName {
-                    initiator_port: initiator.to_owned(),
-                    target_port: port.parse().ok()?,
-                })
-            };
-            match words[..] {
-                ["registration", key, port, all, initiator] => {
-                    let key = u64::from_str_radix(key, 16).ok();
-                    if let (Some(name), Some(key)) = (name(port, initiator), key) {
-                        self.aptpl = true;
-                        self.registrations.push(Registration {
-                            name,
-                            key,
-                            all_ports: all == "1",
-                        });
-                    }
+    /// Restores what one line of [`Reservations::save`] says, given in words. The error says what is wrong with it.
+    pub(crate) fn restore(&mut self, words: &[&str]) -> Result<(), &'static str> {
+        match *words {
+            ["registration", key, port, all, initiator] => {
+                let name = NexusName::restore(port, initiator)?;
+                let is_hexadecimal = key.bytes().all(|byte| byte.is_ascii_hexdigit());
+                let key = u64::from_str_radix(key, 16).ok().filter(|_| is_hexadecimal);
+                let key = key.filter(|&key| key != 0).ok_or(MALFORMED)?;
+                if self.key_of(&name).is_some() {
+                    return Err("registers a nexus for the second time");
                 }
-                ["reservation", kind, port, initiator] => {
-                    let kind = kind.parse().ok().and_then(Kind::from_code);
-                    if let (Some(holder), Some(kind)) = (name(port, initiator), kind) {
-                        self.reservation = Some(Reservation { kind, holder });
-                    }
+                if self.registrations.len() >= REGISTRATIONS_MAX {
+                    return Err("is one registration too many");
                 }
-                _ => {}
+                self.aptpl = true;
+                self.registrations.push(Registration {
+                    name,
+                    key,
+                    all_ports: truth(all)?,
+                });
             }
+            ["reservation", kind, port, initiator] => {
+                let holder = NexusName::restore(port, initiator)?;
+                let kind = kind.parse().ok().and_then(Kind::from_code);
+                let kind = kind.ok_or(MALFORMED)?;
+                if self.reservation.is_some() {
+                    return Err("is there for the second time");
+                }
+                let is_held = match kind.is_all_registrants() {
+                    true => !self.registrations.is_empty(),
+                    false => self.key_of(&holder).is_some(),
+                };
+                if !is_held {
+                    return Err("is the reservation of a nexus without a registration");
+                }
+                self.reservation = Some(Reservation { kind, holder });
+            }
+            _ => return Err(MALFORMED),
         }
+        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::attention::{Attention, Attentions, NexusId};
 use crate::commands::extended_copy::CopyResult;
 use crate::commands::sanitize::Progress;
+use crate::kept::Kept;
 use crate::mode::ModeParameters;
 use crate::reservations::{NexusName, Reservations};
 
@@ -96,12 +97,12 @@ impl SharedUnit {
         self.look().len_blocks
     }
 
-    /// Restores what [`SharedUnit::save`] returned before a restart. Malformed lines are ignored.
-    pub fn restore(&self, text: &str) {
+    /// Restores what [`SharedUnit::save`] returned before a restart.
+    pub fn restore(&self, kept: Kept) {
         self.change(|state| {
-            state.reservations.restore(text);
-            state.mode.restore(text);
-            state.sanitize = Progress::restore(text);
+            state.reservations = kept.reservations;
+            state.mode = kept.mode;
+            state.sanitize = kept.sanitize;
         });
     }
 

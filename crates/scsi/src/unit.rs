@@ -391,6 +391,8 @@ impl LogicalUnit {
             }
             MediumErrorKind::Failed => (SenseKey::HardwareError, Asc::INTERNAL_TARGET_FAILURE),
             MediumErrorKind::NotReady => (SenseKey::NotReady, Asc::CAUSE_NOT_REPORTABLE),
+            MediumErrorKind::Reserved => (SenseKey::NotReady, Asc::MANUAL_INTERVENTION_REQUIRED),
+            MediumErrorKind::Preempted => (SenseKey::HardwareError, Asc::LOGICAL_UNIT_FAILURE),
             MediumErrorKind::WriteProtected => (SenseKey::DataProtect, Asc::WRITE_PROTECTED),
             MediumErrorKind::OutOfSpace => (SenseKey::DataProtect, Asc::SPACE_ALLOCATION_FAILED),
             MediumErrorKind::Miscompare { .. } => {

@@ -5,11 +5,10 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use engine::spawn;
+use engine::{cross::answered, spawn};
 use scsi::{Attention, NexusId, QueueError};
 
 use crate::{
-    answer::answered,
     disk::{Shared, Unit},
     lane::LaneUnits,
     nexus::{How, Mark, Nexus, Which},

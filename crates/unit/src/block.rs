@@ -5,7 +5,7 @@
 use std::{cell::Cell, rc::Rc};
 
 use engine::Payload;
-use scsi::{Ending, Extent, MediumOp, SenseKey, Status};
+use scsi::{Asc, Ending, Extent, MediumOp, SenseKey, Status};
 use volume::Allocation;
 
 use crate::{
@@ -31,6 +31,12 @@ pub enum BlockError {
     /// Another nexus has reserved the disk, or has fenced this one off.
     #[error("another initiator has the disk reserved")]
     Conflict,
+    /// Another initiator has reserved the storage below the disk, and this daemon has no access to it.
+    #[error("another initiator has reserved the storage below the disk")]
+    Reserved,
+    /// Another owner has taken over the storage below the disk, which stays so until its volume is opened again.
+    #[error("another owner has taken over the storage below the disk")]
+    Preempted,
     /// The disk takes no writes.
     #[error("the disk is read-only")]
     ReadOnly,
@@ -50,20 +56,19 @@ pub enum BlockError {
 
 impl From<Ending> for BlockError {
     fn from(ending: Ending) -> BlockError {
-        let key = ending.sense.as_ref().map(|sense| sense.key);
-        match (ending.status, key) {
-            (Status::ReservationConflict, _) => BlockError::Conflict,
-            (_, Some(SenseKey::NotReady)) => BlockError::NotReady,
-            (_, Some(SenseKey::DataProtect)) if is_space(&ending) => BlockError::NoSpace,
-            (_, Some(SenseKey::DataProtect)) => BlockError::ReadOnly,
+        if ending.status == Status::ReservationConflict {
+            return BlockError::Conflict;
+        }
+        let sense = ending.sense.as_ref().map(|sense| (sense.key, sense.asc));
+        match sense {
+            Some((SenseKey::NotReady, Asc::MANUAL_INTERVENTION_REQUIRED)) => BlockError::Reserved,
+            Some((SenseKey::NotReady, _)) => BlockError::NotReady,
+            Some((SenseKey::DataProtect, Asc::SPACE_ALLOCATION_FAILED)) => BlockError::NoSpace,
+            Some((SenseKey::DataProtect, _)) => BlockError::ReadOnly,
+            Some((SenseKey::HardwareError, Asc::LOGICAL_UNIT_FAILURE)) => BlockError::Preempted,
             _ => BlockError::Failed,
         }
     }
-}
-
-fn is_space(ending: &Ending) -> bool {
-    let asc = ending.sense.as_ref().map(|sense| sense.asc);
-    asc == Some(scsi::Asc::SPACE_ALLOCATION_FAILED)
 }
 
 fn is_miscompare(ending: &Ending) -> bool {

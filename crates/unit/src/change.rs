@@ -2,11 +2,10 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use engine::cross::oneshot;
+use engine::cross::{answered, oneshot};
 use scsi::Attention;
 
 use crate::{
-    answer::answered,
     disk::{Disk, Luns, Shared},
     lane::LaneUnits,
     nexus::{How, Nexus, Which},

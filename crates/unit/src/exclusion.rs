@@ -14,7 +14,7 @@ use std::{
 };
 
 use engine::{
-    cross::{OneshotReceiver, OneshotSender, oneshot},
+    cross::{OneshotReceiver, OneshotSender, answered, oneshot},
     range::overlap,
     sync::Notify,
 };
@@ -77,7 +77,7 @@ impl Turns {
             match self.enter(extent) {
                 Ok(turn) => return turn,
                 Err(given) => {
-                    if let Some(turn) = given.await {
+                    if let Some(turn) = answered(given, "give a turn").await {
                         return turn;
                     }
                 }
@@ -130,15 +130,18 @@ impl Turns {
     fn leave(&self, serial: Serial) -> Vec<(Serial, Waiting)> {
         let mut line = self.lock();
         let found = line.places.iter().position(|place| place.serial == serial);
-        let Some(index) = found else {
-            return Vec::new();
-        };
+        let index = found.expect("a turn ends once, or another one would begin too early");
+        assert!(
+            line.places[index].waiting.is_none(),
+            "a turn ends that has not been given"
+        );
         let left = line.places.remove(index);
         let mut next = Vec::new();
         for place in &mut line.places[index..] {
             if !overlap(&place.range, &left.range) {
                 continue;
             }
+            assert!(place.ahead > 0, "a turn would begin before an earlier one");
             place.ahead -= 1;
             if place.ahead == 0 {
                 next.extend(place.waiting.take().map(|waiting| (place.serial, waiting)));
@@ -203,6 +206,7 @@ impl Gate {
                 true => allowed().err().map(Err),
             });
             turn.await?;
+            assert!(!is_excluded(), "I/O begins in blocks that are closed to it");
         }
         Ok(AtWork {
             index: self.at_work.borrow_mut().enter(range),
@@ -257,10 +261,14 @@ impl Drop for AtWork {
     fn drop(&mut self) {
         let gate = &self.gate;
         let range = gate.at_work.borrow_mut().leave(self.index);
-        let Some(range) = range else { return };
+        let range = range.expect("an I/O in progress has a place");
         for held in gate.held.borrow_mut().iter_mut() {
             // I/O that started after the hold cannot overlap with it.
             if overlap(&held.range, &range) {
+                assert!(
+                    held.at_work > 0,
+                    "an exclusive operation would begin while others are in its blocks"
+                );
                 held.at_work -= 1;
                 if held.at_work == 0 {
                     gate.changed.notify();

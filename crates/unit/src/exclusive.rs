@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 
+use engine::cross::answered;
 use scsi::Extent;
 use smallvec::SmallVec;
 
-use crate::{answer::answered, disk::Disk, exclusion::Turn, lane::LaneUnits};
+use crate::{disk::Disk, exclusion::Turn, lane::LaneUnits};
 
 impl LaneUnits {
     /// Runs `operation` while no other I/O runs in `extent` of a disk.

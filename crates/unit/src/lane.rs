@@ -145,7 +145,9 @@ impl LaneUnits {
             Steps::of_nexus(&self.steps),
             commands,
         ));
-        self.nexuses.borrow_mut().insert(id, nexus.clone());
+        let other = self.nexuses.borrow_mut().insert(id, nexus.clone());
+        // A fence is for a nexus by this number.
+        assert!(other.is_none(), "two nexuses have the number {number}");
         nexus
     }
 

@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 mod abort;
-mod answer;
 mod block;
 mod change;
 mod copy;
@@ -34,7 +33,6 @@ mod state;
 mod testing;
 mod units;
 
-pub use answer::answered;
 pub use block::BlockError;
 pub use disk::{Disk, Luns, Unit, identity};
 pub use execute::{Executed, Io};
@@ -47,7 +45,8 @@ pub use nexus::{Commands, How, Mark, Nexus, Which, no_commands};
 pub use running::{CommandId, RunningId};
 pub use sanitize::NoSanitize;
 pub use scsi::{
-    NexusId, RegistrationReport, ReservationReport, SanitizeReport, TargetPort, UnitReport,
+    Kept, KeptError, NexusId, RegistrationReport, ReservationReport, SanitizeReport, TargetPort,
+    UnitReport,
 };
 pub use stages::{Kind, Stage, StageReport, StageTable, Times};
 pub use state::Keep;

@@ -95,7 +95,10 @@ pub(crate) async fn perform(
             }
             let len = extent.len_bytes() as usize;
             let read = volume.read(extent.offset_bytes(), len).await;
-            read.map_err(|e| told(&e, MediumErrorKind::Read))
+            let data = read.map_err(|e| told(&e, MediumErrorKind::Read))?;
+            // What follows it in the reply would take the place of what is missing.
+            assert_eq!(data.len(), len, "a volume has read another length");
+            Ok(data)
         }
         MediumOp::Write { extent, fua } => {
             let written = volume.write(extent.offset_bytes(), data.take(), durability(*fua));
@@ -392,17 +395,13 @@ fn told(error: &volume::Error, otherwise: MediumErrorKind) -> MediumError {
     let kind = match error.kind() {
         ErrorKind::ReadOnly => MediumErrorKind::WriteProtected,
         ErrorKind::NoSpace => MediumErrorKind::OutOfSpace,
-        // If another initiator has reserved the disk below, nothing is broken. NOT READY says that the
-        // logical unit is not accessible and may need an operator (SPC-4 4.5.6). RESERVATION CONFLICT
-        // would point at reservations of this unit, and none of those stands in the way.
-        ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::ReservationConflict => {
-            MediumErrorKind::NotReady
-        }
+        ErrorKind::Unreachable | ErrorKind::TimedOut => MediumErrorKind::NotReady,
+        ErrorKind::ReservationConflict => MediumErrorKind::Reserved,
+        ErrorKind::Preempted => MediumErrorKind::Preempted,
         ErrorKind::FlushFailed
         | ErrorKind::Protocol
         | ErrorKind::Configuration
-        | ErrorKind::Claimed
-        | ErrorKind::Preempted => MediumErrorKind::Failed,
+        | ErrorKind::Claimed => MediumErrorKind::Failed,
         _ => otherwise,
     };
     MediumError { kind, lba: None }

@@ -14,7 +14,7 @@ impl<T> Places<T> {
             self.places.push(Some(value));
             return self.places.len() - 1;
         };
-        debug_assert!(self.places[index].is_none(), "a free place is taken");
+        assert!(self.places[index].is_none(), "a free place is taken");
         self.places[index] = Some(value);
         index
     }
@@ -22,7 +22,7 @@ impl<T> Places<T> {
     /// Frees a slot; returns its value.
     pub(crate) fn leave(&mut self, index: usize) -> Option<T> {
         let value = self.places[index].take();
-        debug_assert!(value.is_some(), "a place is left once");
+        assert!(value.is_some(), "a place is left once");
         self.free.push(index);
         value
     }

@@ -50,7 +50,7 @@ impl Running {
     /// Records that the I/O has ended.
     pub(crate) fn end(&self, id: RunningId) {
         let ended = self.entries.borrow_mut().leave(id.index);
-        debug_assert!(
+        assert!(
             ended.is_some_and(|entry| entry.serial == id.serial),
             "an I/O ends once"
         );

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use engine::LaneFuture;
-use scsi::{Change, Changed, Ending, LogicalUnit, Prepared, SharedUnit};
+use scsi::{Change, Changed, Ending, Kept, LogicalUnit, Prepared, SharedUnit};
 
 use crate::exclusion::Turns;
 
@@ -27,7 +27,7 @@ pub(crate) struct State {
 
 impl State {
     /// A state that starts from what was `kept` before a restart.
-    pub(crate) fn new(volume: &str, keep: Option<Keep>, kept: Option<&str>) -> State {
+    pub(crate) fn new(volume: &str, keep: Option<Keep>, kept: Option<Kept>) -> State {
         let unit = Arc::<SharedUnit>::default();
         if let Some(kept) = kept {
             unit.restore(kept);

@@ -82,7 +82,7 @@ pub(crate) fn with_units(test: impl AsyncFnOnce(&Rc<LaneUnits>, [Rc<Unit>; 2]) +
             test(&units, shown).await;
             done.send(());
         });
-        ended.await.expect("the test has passed");
+        ended.outcome().await.expect("the test has passed");
     });
 }
 

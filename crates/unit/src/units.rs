@@ -8,14 +8,13 @@ use std::{
 
 use engine::{
     LaneFuture, LaneHandle,
-    cross::{Sender, channel, oneshot},
+    cross::{Sender, answered, channel, oneshot},
     spawn,
 };
-use scsi::UnitReport;
+use scsi::{Kept, UnitReport};
 use volume::{Error, ErrorKind, SharedVolume};
 
 use crate::{
-    answer::answered,
     disk::{Disk, Shared},
     lane::{Everywhere, LaneUnits, Message},
     memory::{CommonMemory, LaneMemory, Limits},
@@ -48,7 +47,7 @@ pub struct DiskSpec {
     /// Opens the volume on a lane.
     pub open: OpenVolume,
     /// What [`Keep`] stored for the volume before a restart.
-    pub kept: Option<String>,
+    pub kept: Option<Kept>,
 }
 
 /// A volume that could not be opened on a lane.
@@ -125,8 +124,8 @@ impl Units {
                 started.send(Ok(()));
                 units.run(messages).await;
             });
-            let ended = || Err(OpenError("its lane has ended".to_owned()));
-            opened.await.unwrap_or_else(ended)?;
+            let outcome = opened.outcome().await;
+            outcome.unwrap_or_else(|unanswered| Err(OpenError(unanswered.to_string())))?;
         }
         let disks = disks.into_iter();
         let by_name = disks.map(|(shared, _)| (shared.name.clone(), shared));
@@ -271,7 +270,7 @@ fn shared(spec: &DiskSpec, keep: &Option<Keep>) -> Shared {
         name: spec.name.clone(),
         uuid: spec.uuid,
         turns: Arc::default(),
-        state: State::new(&spec.name, keep.clone(), spec.kept.as_deref()),
+        state: State::new(&spec.name, keep.clone(), spec.kept.clone()),
     }
 }
 

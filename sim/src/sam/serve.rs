@@ -30,11 +30,11 @@ pub(super) fn serve(host: &Host, script: &Script, history: Shared) {
                     LaneFuture::new(async move { Ok(Rc::new(disk) as SharedVolume) })
                 }),
                 // D_SENSE, SWP, QERR, TAS, as if they had been saved before.
-                kept: Some(format!(
-                    "control 0 0 {} {}\n",
-                    setup.qerr,
-                    u8::from(setup.tas)
-                )),
+                kept: Some(
+                    format!("control 0 0 {} {}\n", setup.qerr, u8::from(setup.tas))
+                        .parse()
+                        .expect("as saved"),
+                ),
             }
         };
         let lun = |number: u32| {

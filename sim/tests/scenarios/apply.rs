@@ -193,7 +193,7 @@ async fn create_stripe(server: &Host, name: &'static str) {
 async fn ask<T>(asks: &Sender<Ask>, make: impl FnOnce(OneshotSender<T>) -> Ask) -> T {
     let (sender, answer) = oneshot();
     assert!(asks.send(make(sender)).is_ok(), "the daemon listens");
-    answer.await.expect("the daemon answers")
+    answer.outcome().await.expect("the daemon answers")
 }
 
 /// What it serves, without statistics.

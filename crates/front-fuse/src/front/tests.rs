@@ -107,7 +107,7 @@ fn with_kernel(test: impl AsyncFnOnce(&Kernel) + Send + 'static) {
             serve_to(&units, faults, test).await;
             done.send(());
         });
-        ended.await.expect("the test has passed");
+        ended.outcome().await.expect("the test has passed");
     });
 }
 

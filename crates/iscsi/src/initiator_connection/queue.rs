@@ -274,7 +274,7 @@ impl InitiatorConnection {
             len,
         };
         task.moved += len;
-        debug_assert!(task.moved <= task.data_len, "more sent than there is");
+        assert!(task.moved <= task.data_len, "more sent than there is");
         if is_last && *tag != RESERVED_TAG {
             task.r2ts_open -= 1;
         }

@@ -103,7 +103,10 @@ impl Task {
         let offset = self.moved;
         self.data_sn += 1;
         self.moved += len;
-        debug_assert!(self.moved <= self.data_len || self.direction != Direction::Read);
+        assert!(
+            self.moved <= self.data_len || self.direction != Direction::Read,
+            "more received than asked for"
+        );
         Ok(offset)
     }
 
@@ -153,7 +156,7 @@ impl Task {
         self.r2t_sn += 1;
         self.r2t_offset += len;
         self.r2ts_open += 1;
-        debug_assert!(self.r2t_offset <= self.data_len, "no R2T beyond the data");
+        assert!(self.r2t_offset <= self.data_len, "no R2T beyond the data");
         Ok(self.r2t_offset)
     }
 

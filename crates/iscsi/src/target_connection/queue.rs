@@ -173,13 +173,16 @@ impl TargetConnection {
         let offset = task.read_sent;
         task.read_sent += len;
         task.burst_sent += len;
-        debug_assert!(
+        assert!(
             task.read_sent <= end && end <= task.read_len,
             "{} of {end} sent, of {} asked for",
             task.read_sent,
             task.read_len
         );
-        debug_assert!(task.burst_sent <= self.parameters.max_burst_length);
+        assert!(
+            task.burst_sent <= self.parameters.max_burst_length,
+            "a sequence exceeds MaxBurstLength"
+        );
         let is_last = len == left;
         let mut header = pdu::DataIn {
             opcode: opcode::SCSI_DATA_IN,

@@ -214,7 +214,7 @@ impl Task {
             (None, None) => len,
         };
         self.received += len;
-        debug_assert!(
+        assert!(
             self.received <= self.write_len && self.solicited <= self.write_len,
             "{} received and {} asked for of {}",
             self.received,
@@ -312,7 +312,10 @@ impl Task {
         };
         self.open.push(open);
         self.solicited += wanted;
-        debug_assert!(self.solicited <= end && self.open.len() <= usize::from(open_max));
+        assert!(
+            self.solicited <= end && self.open.len() <= usize::from(open_max),
+            "more asked for than there is to write, or than may be at a time"
+        );
         self.r2t_sn += 1;
         Some(open)
     }

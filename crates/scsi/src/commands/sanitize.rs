@@ -9,6 +9,7 @@ use crate::action::{Action, Ending};
 use crate::attention::NexusId;
 use crate::cdb::Cdb;
 use crate::change::{self, Change};
+use crate::kept::{MALFORMED, truth};
 use crate::sense::{Asc, KeySpecific, Sense, SenseKey};
 use crate::shape::Shape;
 use crate::shared::{SharedUnit, State};
@@ -135,12 +136,14 @@ impl Progress {
         }
     }
 
-    pub(crate) fn restore(text: &str) -> Option<Progress> {
-        let mut lines = text
-            .lines()
-            .filter_map(|line| line.strip_prefix("sanitize "));
-        let may_exit = lines.next()? == "1";
-        Some(Progress::Failed { may_exit })
+    /// What was saved, given in words. The error says what is wrong with it.
+    pub(crate) fn restore(values: &[&str]) -> Result<Progress, &'static str> {
+        match *values {
+            [may_exit] => Ok(Progress::Failed {
+                may_exit: truth(may_exit)?,
+            }),
+            _ => Err(MALFORMED),
+        }
     }
 }
 

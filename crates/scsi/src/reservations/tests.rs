@@ -1,6 +1,7 @@
 //! Reservations: who holds what, and which commands of other nexuses conflict.
 
 use super::*;
+use crate::Kept;
 
 fn name(n: u16) -> NexusName {
     NexusName {
@@ -182,8 +183,8 @@ fn aptpl_decides_what_a_restart_leaves() {
     reservations
         .reserve(&name(2), 2, Kind::ExclusiveAccessRegistrantsOnly)
         .expect("a reservation");
-    let mut after = Reservations::default();
-    after.restore(&reservations.save());
+    let kept: Kept = reservations.save().parse().expect("as saved");
+    let after = kept.reservations;
     assert_eq!(after.registrations(), reservations.registrations());
     assert!(after.is_holder(&name(2)) && after.is_aptpl());
     reservations

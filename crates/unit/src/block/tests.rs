@@ -141,7 +141,7 @@ fn with_nexus(test: impl AsyncFnOnce(&Rc<LaneUnits>, &Rc<Nexus>) + Send + 'stati
             test(&units, &nexus).await;
             done.send(());
         });
-        ended.await.expect("the test has passed");
+        ended.outcome().await.expect("the test has passed");
     });
 }
 
@@ -306,7 +306,8 @@ fn an_error_of_the_volume_says_what_it_is() {
             (ErrorKind::ReadOnly, BlockError::ReadOnly),
             (ErrorKind::Unreachable, BlockError::NotReady),
             (ErrorKind::TimedOut, BlockError::NotReady),
-            (ErrorKind::ReservationConflict, BlockError::NotReady),
+            (ErrorKind::ReservationConflict, BlockError::Reserved),
+            (ErrorKind::Preempted, BlockError::Preempted),
             (ErrorKind::Medium, BlockError::Failed),
             (ErrorKind::FlushFailed, BlockError::Failed),
         ] {

@@ -170,3 +170,15 @@ fn turns_on_different_blocks_run_side_by_side_and_never_pass_one_that_waits() {
         assert!(place((3, "begins")) > place((2, "ends")));
     });
 }
+
+#[test]
+#[should_panic(expected = "an exclusive operation would begin while others are in its blocks")]
+fn an_io_that_a_hold_has_not_counted_does_not_end_unnoticed() {
+    on_a_lane(async {
+        let gate = Rc::new(Gate::default());
+        let inside = gate.enter(extent(8, 8), always).await.unwrap();
+        gate.hold(1, extent(10, 2));
+        gate.held.borrow_mut()[0].at_work = 0;
+        drop(inside);
+    });
+}

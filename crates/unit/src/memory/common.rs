@@ -6,7 +6,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use engine::cross::{OneshotReceiver, OneshotSender, oneshot};
+use engine::cross::{OneshotReceiver, OneshotSender, answered, oneshot};
 
 use super::pool::Shortages;
 
@@ -73,7 +73,7 @@ impl CommonMemory {
             match self.take_or_wait(amount) {
                 Ok(permit) => return permit,
                 Err(given) => {
-                    if let Some(permit) = given.await {
+                    if let Some(permit) = answered(given, "give memory").await {
                         return permit;
                     }
                 }
@@ -116,6 +116,7 @@ impl Drop for CommonPermit {
         {
             let mut line = self.memory.lock();
             line.left += self.amount;
+            assert!(line.left <= self.memory.total, "memory was returned twice");
             while let Some((amount, _)) = line.waiting.front() {
                 if *amount > line.left {
                     break;

@@ -73,6 +73,9 @@ impl<T: Clone + 'static> Resident<T> {
 
     /// Runs `request` on the value's lane and returns its result here. It runs to completion there even if nobody
     /// waits for it any more, and the returned future borrows nothing from this.
+    ///
+    /// A lane that is still running never counts as ended: if it has dropped the request, this behaves as
+    /// [`LaneHandle::call`].
     pub(crate) fn call<R, F, A>(
         &self,
         request: A,
@@ -111,4 +114,60 @@ fn here<T: Clone + 'static>(number: u64) -> Result<T> {
 
 fn lane_ended() -> Error {
     Error::new(ErrorKind::Unreachable, "the volume's lane has ended")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        panic::{AssertUnwindSafe, catch_unwind},
+        time::Duration,
+    };
+
+    use engine::{Lane, LaneConfig, spawn, time};
+
+    use super::*;
+
+    fn lane() -> Lane {
+        Lane::new(&LaneConfig::default()).expect("a ring")
+    }
+
+    #[test]
+    fn a_request_that_its_lane_cannot_finish_ends_with_it() {
+        let (asker, other) = (lane(), lane());
+        let value = other.block_on(async { Resident::keep(other.handle(), ()) });
+        let asked = asker.block_on(async move {
+            spawn(async move {
+                let request = |()| std::future::pending::<Result<()>>();
+                value.call(request).await
+            })
+        });
+        other.block_on(async { time::sleep(Duration::from_millis(1)).await });
+        drop(other);
+        let error = asker.block_on(asked).expect_err("its lane has ended");
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    }
+
+    #[test]
+    #[cfg_attr(
+        debug_assertions,
+        should_panic(expected = "dropped a request without answering it")
+    )]
+    fn a_request_that_a_living_lane_dropped_is_never_done() {
+        let (asker, other) = (lane(), lane());
+        let value = other.block_on(async { Resident::keep(other.handle(), ()) });
+        let asked = asker.block_on(async {
+            let value = value.clone();
+            spawn(async move {
+                let request = |()| async { panic!("a test") };
+                value.call::<(), _, _>(request).await
+            })
+        });
+        let survives = AssertUnwindSafe(|| {
+            other.block_on(async { time::sleep(Duration::from_millis(1)).await })
+        });
+        catch_unwind(survives).expect_err("the request panics");
+        let waited =
+            asker.block_on(async { time::timeout(Duration::from_millis(50), asked).await });
+        assert!(waited.is_none(), "nobody answered");
+    }
 }

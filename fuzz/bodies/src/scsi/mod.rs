@@ -384,7 +384,7 @@ impl Disk {
             return;
         };
         let restored = SharedUnit::new();
-        restored.restore(&text);
+        restored.restore(text.parse().expect("it is read as it was saved"));
         assert_eq!(restored.save(), Some(text), "another state after a restart");
     }
 

@@ -65,7 +65,7 @@ fn saved_values_survive() {
     settle(&mut first, NEXUS, &select(1, 16), &control(false, true));
     let kept = first.shared().save().expect("something to keep");
     let shared = crate::SharedUnit::new();
-    shared.restore(&kept);
+    shared.restore(kept.parse().expect("as saved"));
     let mut after = crate::LogicalUnit::sharing(identity(), thick(), shared).unwrap();
     sense(after.begin(NEXUS, &[0; 6]));
     assert!(write_protected(after.begin(NEXUS, &cdb_10(0x2A, 0, 0, 1))));

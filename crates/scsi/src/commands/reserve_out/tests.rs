@@ -101,7 +101,7 @@ fn aptpl_registrations_survive_a_restart_and_meet_their_initiator_again() {
     let kept = first.shared().save().expect("something to keep");
 
     let shared = SharedUnit::new();
-    shared.restore(&kept);
+    shared.restore(kept.parse().expect("as saved"));
     let mut after = LogicalUnit::sharing(identity(), thick(), shared).unwrap();
     after.establish(NexusId(100), "iqn.2026-11.test:a,i,0x000000000001");
     after.establish(NexusId(101), "iqn.2026-11.test:b,i,0x000000000001");

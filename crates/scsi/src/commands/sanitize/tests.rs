@@ -84,7 +84,7 @@ fn a_failure_stays_until_it_may_be_left_also_over_a_restart() {
     let left = settle(&mut unit, NEXUS, &cdb(0x1F, 0), &[]);
     let asc = left.sense.map(|sense| sense.asc);
     assert_eq!(asc, Some(Asc::SANITIZE_COMMAND_FAILED));
-    unit.shared().restore(&kept);
+    unit.shared().restore(kept.parse().expect("as saved"));
     assert_eq!(
         sense(unit.begin(NEXUS, &[0; 6])).asc,
         Asc::SANITIZE_COMMAND_FAILED

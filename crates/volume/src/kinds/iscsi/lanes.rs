@@ -118,7 +118,7 @@ async fn keep(unit: Weak<Unit>, index: usize) {
             this.paths.notify();
         }
         if told.is_err() {
-            // The lane has ended.
+            // The lane has ended: a running one answers.
             return;
         }
     }
@@ -244,7 +244,7 @@ impl Unit {
         let unit = self.me.clone();
         spawn(async move {
             for told in told {
-                // A lane that has ended writes nothing.
+                // An error: the lane has ended, and writes nothing.
                 let _ = told.await;
             }
             if let Some(unit) = unit.upgrade() {

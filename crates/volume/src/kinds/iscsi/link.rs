@@ -307,7 +307,7 @@ impl Distant {
             own.in_flight.idle().await;
             Ok(())
         });
-        // A lane that has ended has no commands.
+        // An error: the lane has ended, and has no commands.
         let _ = idle.await;
     }
 
