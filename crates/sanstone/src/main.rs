@@ -21,6 +21,7 @@ mod demo;
 mod descriptors;
 mod discover;
 mod failure;
+mod kernel;
 mod lab;
 mod lanes;
 mod log;
@@ -207,6 +208,9 @@ fn check(path: &Path) -> Result<(), Failure> {
     if !config.has_targets() {
         let note = "there is no target; `serve` needs one, such as [target.\"iqn.2026-11.io.sanstone:t0\"]";
         log::say(format_args!("note: {}: {note}", path.display()));
+    }
+    if let Some(note) = kernel::note(&rustix::system::uname().release().to_string_lossy()) {
+        tell(&note);
     }
     Ok(output::print(format!("{}\n", config.summary()))?)
 }
