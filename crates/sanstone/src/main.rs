@@ -70,7 +70,8 @@ enum Verb {
     /// Attach a volume to this machine: as a file that any program can open, or to NBD clients.
     ///
     /// Runs until SIGTERM or SIGINT, or until the file is unmounted: then it finishes the accepted requests,
-    /// flushes the volume and exits. A mount that a killed one has left at the path is removed.
+    /// flushes the volume and exits. What a killed one has left is removed: its mount at the path, and with
+    /// --mount its loop device and its file system on the directory.
     ///
     /// SIGHUP: use the space that files and devices have grown by. The configuration is not reread.
     ///
