@@ -88,11 +88,6 @@ impl Attached {
         self.attach_and_mount();
     }
 
-    /// Shuts it down in order.
-    pub(crate) fn end(mut self) {
-        self.stop();
-    }
-
     /// The log of `attach`.
     pub(crate) fn log(&self) -> String {
         self.process.as_ref().map(Daemon::log).unwrap_or_default()
