@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
 
+use harness::mixed::{self, BLOCK_BYTES, Medium};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::attached::{Attached, Loop, can_attach, ran, text};
@@ -111,6 +112,39 @@ fn a_disk_has_its_length_and_ends_there() {
         .sync_all()
         .expect("a flush");
     assert_eq!(file.metadata().expect("attributes").len(), len);
+}
+
+/// A file of which ranges are punched out.
+struct Punched(File);
+
+impl Medium for Punched {
+    fn write(&self, at: u64, data: &[u8]) {
+        self.0.write_all_at(data, at).expect("a write");
+    }
+
+    fn read(&self, at: u64, data: &mut [u8]) {
+        self.0.read_exact_at(data, at).expect("a read");
+    }
+
+    fn punch(&self, at: u64, len: u64) {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(&self.0, flags, at, len).expect("a hole");
+    }
+}
+
+#[test]
+fn a_mixed_load_with_punched_holes_reads_what_is_there_at_any_depth() {
+    if !can_attach() {
+        return;
+    }
+    for (depth, requests) in [(1, 1000), (8, 2500), (64, 4000)] {
+        let mut attached = Attached::start(&format!("lanes = 2\n{THIN}"));
+        let file = Punched(open(&attached.path));
+        let counts = mixed::run(&file, 24 * MIB / BLOCK_BYTES, depth, requests, depth as u64);
+        assert!(counts.punches > requests / 8, "{counts:?}");
+        drop(file);
+        attached.stop();
+    }
 }
 
 /// `fio` writes everything at this depth, in pieces of varying lengths, and verifies each.

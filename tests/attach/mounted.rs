@@ -10,16 +10,22 @@ use harness::process::{Daemon, program};
 use harness::run::Ran;
 use harness::sanstone::call;
 
-use crate::attached::{Attached, LONG, Mounted, can_attach, is_mounted, ran, text};
+use crate::attached::{Attached, LONG, Loop, Mounted, can_attach, is_mounted, ran, text};
 
 /// A single lane: no other lane could serve a request that this one waits for.
 const THIN: &str = "lanes = 1\n[volume.db]\nfile = { path = \"db.img\", size = \"64MiB\" }\n";
 
 /// A directory with an image that contains a file system, and an empty directory as mount point.
 fn prepared() -> (Directory, PathBuf) {
+    prepared_with(&["mkfs.ext4", "-F"], "e2fsprogs", 64)
+}
+
+/// The same with the file system that `mkfs` makes, of this size in MiB.
+fn prepared_with(mkfs: &[&str], package: &str, mib: u64) -> (Directory, PathBuf) {
     let directory = Directory::new();
-    let image = directory.sparse("db.img", 64 << 20);
-    ran("mkfs.ext4", "e2fsprogs", &["-q", "-F", text(&image)]).success();
+    let image = directory.sparse("db.img", mib << 20);
+    let arguments = [&mkfs[1..], &["-q", text(&image)]].concat();
+    ran(mkfs[0], package, &arguments).success();
     let files = directory
         .path()
         .canonicalize()
@@ -33,7 +39,7 @@ fn prepared() -> (Directory, PathBuf) {
 fn start(directory: Directory, files: &Path, more: &[&str]) -> Attached {
     let arguments = [&["--mount", text(files)], more].concat();
     let attached = Attached::start_in(directory, THIN, &arguments);
-    attached.daemon.log_with(" mounted ");
+    attached.daemon.log_with("INFO mounted ");
     attached
 }
 
@@ -41,7 +47,7 @@ fn start(directory: Directory, files: &Path, more: &[&str]) -> Attached {
 fn start_again(attached: &mut Attached, files: &Path, more: &[&str]) {
     let arguments = [&["--mount", text(files)], more].concat();
     attached.start_again_with(THIN, &arguments);
-    attached.daemon.log_with(" mounted ");
+    attached.daemon.log_with("INFO mounted ");
 }
 
 /// The loop devices on the file at `path`.
@@ -146,33 +152,136 @@ fn the_end_waits_for_whoever_uses_the_file_system_and_names_them() {
     assert!(read.stdout.contains("Size: 1048576"), "{read}");
 }
 
-/// The command from the guide.
+/// Kills it without warning.
+fn kill(attached: &mut Attached) {
+    attached.daemon.signal("KILL");
+    attached.daemon.wait(LONG).expect("it is dead");
+}
+
+/// The one command from the guide.
 #[test]
-fn after_a_kill_one_unmount_clears_the_way() {
+fn after_a_kill_the_same_command_mounts_it_again() {
+    if !can_attach() {
+        return;
+    }
+    for (mkfs, package, checker) in [
+        (
+            ["mkfs.ext4", "-F"],
+            "e2fsprogs",
+            &["e2fsck", "-f", "-n"][..],
+        ),
+        (["mkfs.xfs", "-f"], "xfsprogs", &["xfs_repair", "-n"]),
+    ] {
+        let (directory, files) = prepared_with(&mkfs, package, 384);
+        let volume = THIN.replace("64MiB", "384MiB");
+        let arguments = ["--mount", text(&files)];
+        let mut attached = Attached::start_in(directory, &volume, &arguments);
+        attached.daemon.log_with("INFO mounted ");
+        let _guard = Mounted(files.clone());
+        // The second time, the empty file at the path is already there.
+        for kills in 0..2 {
+            let path = files.join(format!("synced{kills}"));
+            fs::write(&path, harness::noise(3, 1 << 20)).expect("room");
+            ran("sync", "coreutils", &["-f", text(&path)]).success();
+            fs::write(files.join("dirty"), harness::noise(4, 1 << 20)).expect("room");
+            kill(&mut attached);
+            attached.start_again_with(&volume, &arguments);
+            attached.daemon.log_with("INFO mounted ");
+            assert!(fs::read(&path).expect("it was synced") == harness::noise(3, 1 << 20));
+            assert_eq!(loops_on(&attached.path).len(), 1);
+        }
+        attached.stop();
+        assert!(!is_mounted(&attached.path) && !is_mounted(&files));
+        assert_eq!(loops_on(&attached.path), [] as [PathBuf; 0]);
+        let image = attached.directory.join("db.img");
+        let arguments = [&checker[1..], &[text(&image)]].concat();
+        ran(checker[0], package, &arguments).success();
+    }
+}
+
+/// It may be killed before the file system is mounted.
+#[test]
+fn after_a_kill_a_loop_device_without_a_file_system_is_detached() {
+    if !can_attach() {
+        return;
+    }
+    let (directory, files) = prepared();
+    let mut attached = Attached::start_in(directory, THIN, &[]);
+    let _guard = Mounted(files.clone());
+    let device = Loop::on(&attached.path, true);
+    kill(&mut attached);
+    start_again(&mut attached, &files, &[]);
+    // Its number may be another test's by now.
+    std::mem::forget(device);
+    assert_eq!(loops_on(&attached.path).len(), 1, "its own");
+    attached.stop();
+}
+
+#[test]
+fn after_a_kill_users_of_the_file_system_are_named_until_they_end() {
     if !can_attach() {
         return;
     }
     let (directory, files) = prepared();
     let mut attached = start(directory, &files, &[]);
     let _guard = Mounted(files.clone());
-    let path = files.join("file");
-    fs::write(&path, harness::noise(3, 1 << 20)).expect("room");
-    ran("sync", "coreutils", &["-f", text(&path)]).success();
-    attached.daemon.signal("KILL");
-    attached.daemon.wait(LONG).expect("it is dead");
+    let mut user = Command::new(program("sleep", "coreutils"));
+    user.arg("3600").current_dir(&files);
+    let mut user = Daemon::start(&user, attached.directory.join("user.log"));
+    kill(&mut attached);
+    let named = format!("in use by process {} (sleep)", user.pid());
     let again = attach(&attached.directory, &files, &[]);
-    refused(
-        &again,
-        &[
-            "/dev/loop",
-            "(ext4)",
-            &format!("run: umount {}", text(&files)),
-        ],
-    );
-    ran("umount", "mount", &[text(&files)]).success();
-    assert_eq!(loops_on(&attached.path), [] as [PathBuf; 0]);
+    refused(&again, &[&named, text(&files), "run this again"]);
+    assert!(is_mounted(&files) && is_mounted(&attached.path));
+    user.signal("KILL");
     start_again(&mut attached, &files, &[]);
-    assert_eq!(fs::metadata(&path).expect("it was synced").len(), 1 << 20);
+    user.wait(LONG).expect("it ends");
+    attached.stop();
+}
+
+/// What looks like the dead one's, but is not: a file system from another loop device, one that only names the loop
+/// device, and a loop device on the file of the same path that a mount hides.
+#[test]
+fn after_a_kill_nothing_of_others_is_removed() {
+    if !can_attach() {
+        return;
+    }
+    let (directory, files) = prepared();
+    let hidden = directory.path().canonicalize().expect("it is there");
+    let hidden = hidden.join("disk");
+    fs::write(&hidden, [0; 4096]).expect("room");
+    let on_hidden = Loop::on(&hidden, false);
+    fs::write(&hidden, "").expect("it is there");
+    let mut attached = Attached::start_in(directory, THIN, &[]);
+    let on_ours = Loop::on(&attached.path, true);
+    let other = attached.directory.sparse("other.img", 64 << 20);
+    ran("mkfs.ext4", "e2fsprogs", &["-q", "-F", text(&other)]).success();
+    let on_other = Loop::on(&other, true);
+    kill(&mut attached);
+    let in_the_way = |attached: &Attached| {
+        let run = format!("run: umount {}", text(&files));
+        refused(&attach(&attached.directory, &files, &[]), &[&run]);
+        assert!(is_mounted(&files));
+    };
+    {
+        let _named = Mounted::new(files.clone(), &["-t", "tmpfs", &on_ours.0]);
+        in_the_way(&attached);
+        assert_eq!(loops_on(&hidden).len(), 1, "only the hidden file's");
+    }
+    attached.start_again(THIN);
+    kill(&mut attached);
+    {
+        let _other = Mounted::new(files.clone(), &[&on_other.0]);
+        in_the_way(&attached);
+        assert_eq!(loops_on(&other).len(), 1);
+    }
+    start_again(&mut attached, &files, &[]);
+    let devices = loops_on(&hidden);
+    let name = Path::new(&on_hidden.0).file_name();
+    assert!(
+        devices.iter().any(|device| device.file_name() == name),
+        "{devices:?}"
+    );
     attached.stop();
 }
 

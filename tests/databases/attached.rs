@@ -1,5 +1,5 @@
-//! A volume attached to this machine as a file, with a loop device on the file and a file system on that, as
-//! docs/guide/attach.md shows.
+//! A volume attached to this machine as a file, with its file system mounted by `--mount`, as docs/guide/attach.md
+//! shows.
 
 use harness::directory::Directory;
 use harness::process::{Daemon, program};
@@ -8,8 +8,7 @@ use harness::sanstone::{binary, call};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(300);
 
@@ -33,8 +32,6 @@ pub(crate) fn can_attach() -> bool {
 pub(crate) struct Attached {
     directory: Directory,
     process: Option<Daemon>,
-    loop_device: Option<PathBuf>,
-    mounted: bool,
 }
 
 impl Attached {
@@ -48,18 +45,16 @@ impl Attached {
         let mut attached = Attached {
             directory,
             process: None,
-            loop_device: None,
-            mounted: false,
         };
         attached.attach();
-        let device = attached.loop_device.clone().expect("it was just made");
         let (mkfs, arguments): (_, &[&str]) = match file_system {
             FileSystem::Ext4 => ("mkfs.ext4", &["-q", "-F"]),
             FileSystem::Xfs => ("mkfs.xfs", &["-q", "-f"]),
         };
         let mut command = Command::new(program(mkfs, "e2fsprogs and xfsprogs"));
-        run(command.args(arguments).arg(&device), LIMIT).success();
-        attached.mount();
+        run(command.args(arguments).arg(attached.file()), LIMIT).success();
+        attached.stop();
+        attached.attach_and_mount();
         attached
     }
 
@@ -68,17 +63,17 @@ impl Attached {
         self.directory.join("data")
     }
 
-    /// Unmounts the file system and runs its own checker on it.
-    pub(crate) fn check(&mut self, file_system: FileSystem) {
-        let device = self.loop_device.take().expect("it is attached");
-        self.unmount();
+    /// Unmounts the file system, runs its own checker on the volume, and ends.
+    pub(crate) fn check_and_end(mut self, file_system: FileSystem) {
+        self.stop();
+        self.attach();
         let (checker, arguments): (_, &[&str]) = match file_system {
             FileSystem::Ext4 => ("e2fsck", &["-f", "-n"]),
-            FileSystem::Xfs => ("xfs_repair", &["-n"]),
+            FileSystem::Xfs => ("xfs_repair", &["-n", "-f"]),
         };
         let mut check = Command::new(program(checker, "e2fsprogs and xfsprogs"));
-        run(check.args(arguments).arg(&device), LIMIT).success();
-        self.loop_device = Some(device);
+        run(check.args(arguments).arg(self.file()), LIMIT).success();
+        self.stop();
     }
 
     /// Kills the attachment without warning.
@@ -88,20 +83,9 @@ impl Attached {
         process.wait(LIMIT).expect("it is dead");
     }
 
-    /// Recovers from its death: removes everything above it, then attaches it again.
+    /// Recovers from its death by the same command, which also removes what it has left.
     pub(crate) fn again(&mut self) {
-        self.unmount();
-        self.attach();
-        self.mount();
-    }
-
-    /// Shuts everything down in order, and checks that `attach` exited successfully.
-    pub(crate) fn end(mut self) {
-        self.unmount();
-        let mut process = self.process.take().expect("it is attached");
-        process.signal("TERM");
-        let status = process.wait(LIMIT).expect("it ends when it is told to");
-        assert!(status.success(), "{status}:\n{}", process.log());
+        self.attach_and_mount();
     }
 
     /// The log of `attach`.
@@ -109,63 +93,48 @@ impl Attached {
         self.process.as_ref().map(Daemon::log).unwrap_or_default()
     }
 
+    fn file(&self) -> PathBuf {
+        self.directory.join("disk")
+    }
+
     fn attach(&mut self) {
-        let file = self.directory.join("disk");
+        self.start(&[], "INFO attached ");
+    }
+
+    fn attach_and_mount(&mut self) {
+        let data = self.data();
+        self.start(&["--mount", text(&data)], "INFO mounted ");
+    }
+
+    /// Starts the command and waits until its log says `ready`.
+    fn start(&mut self, arguments: &[&str], ready: &str) {
         let mut command = Command::new(binary());
         command.args(["attach", "-c"]);
         command.arg(self.directory.join("attach.toml"));
-        command.args(["db", "--fuse"]).arg(&file);
+        command.args(["db", "--fuse"]).arg(self.file());
+        command.args(arguments);
         let log = self.directory.join("attach.log");
-        let mut process = Daemon::start(&command, log);
-        let mount = format!(" {} fuse", text(&file));
-        process.wait_until(|| {
-            let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-            mounts.contains(&mount) && fs::metadata(&file).is_ok_and(|file| file.len() > 0)
-        });
+        let mut process = Daemon::start(&command, log.clone());
+        process.wait_until(|| fs::read_to_string(&log).is_ok_and(|log| log.contains(ready)));
         self.process = Some(process);
-        let mut losetup = Command::new(program("losetup", "mount"));
-        losetup.args(["--find", "--show", "--direct-io=on"]);
-        let made = run(losetup.arg(&file), LIMIT).success();
-        self.loop_device = Some(made.stdout.trim().into());
     }
 
-    fn mount(&mut self) {
-        let device = self.loop_device.as_ref().expect("it is attached");
-        let mut mount = Command::new("mount");
-        run(mount.arg(device).arg(self.data()), LIMIT).success();
-        self.mounted = true;
-    }
-
-    fn unmount(&mut self) {
-        if std::mem::take(&mut self.mounted) {
-            // A killed process may hold its files for another moment.
-            let deadline = Instant::now() + LIMIT;
-            loop {
-                let ran = run(Command::new("umount").arg(self.data()), LIMIT);
-                if ran.code() == Some(0) {
-                    break;
-                }
-                assert!(Instant::now() < deadline, "{ran}");
-                sleep(Duration::from_millis(50));
-            }
-        }
-        if let Some(device) = self.loop_device.take() {
-            run(Command::new("losetup").arg("-d").arg(device), LIMIT).success();
-        }
+    /// Shuts it down in order, and checks that it exited successfully.
+    fn stop(&mut self) {
+        let mut process = self.process.take().expect("it is attached");
+        process.signal("TERM");
+        let status = process.wait(LIMIT).expect("it ends when it is told to");
+        assert!(status.success(), "{status}:\n{}", process.log());
     }
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        if self.mounted {
-            run(Command::new("umount").args(["-l"]).arg(self.data()), LIMIT);
-        }
-        if let Some(device) = &self.loop_device {
-            run(Command::new("losetup").arg("-d").arg(device), LIMIT);
-        }
+        // If a test has failed, something may still use it; the loop device goes with the file system.
         self.process = None;
-        let file = self.directory.join("disk");
-        run(Command::new("umount").arg("-l").arg(file), LIMIT);
+        for path in [self.data(), self.file()] {
+            run(Command::new("umount").arg("-l").arg(path), LIMIT);
+        }
     }
 }
 

@@ -103,5 +103,5 @@ pub(crate) fn survives<D: Database>(file_system: FileSystem, rounds: Rounds) {
         }
     }
     database.kill();
-    attached.end();
+    attached.check_and_end(file_system);
 }

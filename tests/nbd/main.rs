@@ -5,6 +5,7 @@ mod calls;
 mod clients;
 mod crowd;
 mod joined;
+mod mixed;
 mod slow;
 mod tls;
 

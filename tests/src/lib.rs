@@ -21,6 +21,7 @@ pub mod istgt;
 pub mod links;
 pub mod lio;
 pub mod mariadb;
+pub mod mixed;
 pub mod process;
 pub mod procfs;
 pub mod run;

@@ -22,6 +22,7 @@ mod handle;
 mod instant;
 pub mod lane;
 pub mod local;
+pub mod loops;
 pub mod mounts;
 pub mod net;
 pub mod op;

@@ -23,7 +23,10 @@ use crate::{
     time::Duration,
 };
 
-pub use crate::reactor::{ConnectOptions, Credentials, Source};
+pub use crate::{
+    reactor::{ConnectOptions, Credentials, SocketBuffers, Source},
+    sockopt::try_buffers,
+};
 
 /// A listening socket for TCP.
 #[derive(Debug)]

@@ -101,6 +101,17 @@ pub struct ConnectOptions {
     /// How long sent data may stay unacknowledged before the connection counts as lost
     /// (TCP_USER_TIMEOUT), in whole milliseconds.
     pub user_timeout: Option<Duration>,
+    /// The sizes of its buffers in the kernel.
+    pub buffers: SocketBuffers,
+}
+
+/// The sizes of a connection's buffers in the kernel, which otherwise sizes them itself as it sees fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SocketBuffers {
+    /// For data that the peer has not acknowledged, or that is still to be sent (SO_SNDBUF).
+    pub send_bytes: Option<u32>,
+    /// For data that has not been received from it yet, which also limits the TCP window (SO_RCVBUF).
+    pub receive_bytes: Option<u32>,
 }
 
 /// Where a connection leaves this machine.

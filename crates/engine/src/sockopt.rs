@@ -1,10 +1,15 @@
 //! Applies [`ConnectOptions`] as Linux socket options.
 
-use std::{ffi::CString, io, net::IpAddr, os::fd::RawFd};
+use std::{
+    ffi::CString,
+    io,
+    net::IpAddr,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+};
 
 use crate::{
     congestion,
-    reactor::{ConnectOptions, Source},
+    reactor::{ConnectOptions, SocketBuffers, Source},
 };
 
 /// Sets up a fresh `socket` so that it connects as `options` say.
@@ -52,7 +57,70 @@ pub(crate) fn apply(socket: RawFd, options: &ConnectOptions) -> io::Result<()> {
         let limited = set(socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &ms);
         limited.map_err(named(format!("TCP_USER_TIMEOUT of {timeout:?}")))?;
     }
+    // Before it connects: TCP agrees on the scale of its window then, from the size of the buffer.
+    set_buffers(socket, options.buffers)
+}
+
+/// Tries whether a connection can have such buffers.
+///
+/// # Errors
+/// As [`apply`].
+pub fn try_buffers(buffers: SocketBuffers) -> io::Result<()> {
+    // SAFETY: no memory arguments; the result is checked.
+    let raw = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if raw < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: a fresh descriptor that nobody else owns.
+    let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+    set_buffers(socket.as_raw_fd(), buffers)
+}
+
+fn set_buffers(socket: RawFd, buffers: SocketBuffers) -> io::Result<()> {
+    for (name, option, sysctl, bytes) in [
+        (
+            "send_buffer",
+            libc::SO_SNDBUF,
+            "net.core.wmem_max",
+            buffers.send_bytes,
+        ),
+        (
+            "receive_buffer",
+            libc::SO_RCVBUF,
+            "net.core.rmem_max",
+            buffers.receive_bytes,
+        ),
+    ] {
+        let Some(bytes) = bytes else {
+            continue;
+        };
+        set(socket, libc::SOL_SOCKET, option, &bytes.to_ne_bytes())?;
+        // The kernel does not refuse what is above its limit, but takes the limit.
+        let limit = buffer_bytes(socket, option)?;
+        if limit < bytes {
+            let message = format!(
+                "{name} = {bytes} bytes is more than this kernel allows: {sysctl} is {limit}; raise it with \
+                 `sysctl -w {sysctl}={bytes}`, or write a smaller {name}"
+            );
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+    }
     Ok(())
+}
+
+/// The size that a buffer was set to. The kernel doubles it, for its own overhead.
+fn buffer_bytes(socket: RawFd, option: i32) -> io::Result<u32> {
+    let mut doubled: libc::c_int = 0;
+    let mut len = size_of_val(&doubled) as libc::socklen_t;
+    // SAFETY: passes a live c_int and its true size.
+    let failed = unsafe {
+        let value = (&raw mut doubled).cast();
+        libc::getsockopt(socket, libc::SOL_SOCKET, option, value, &mut len)
+    };
+    match failed {
+        0 => Ok(doubled as u32 / 2),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// Resets a connection and discards its unsent data. A connect to AF_UNSPEC does this even if
@@ -117,7 +185,6 @@ mod tests {
     use std::{
         io::Read,
         net::{TcpListener, TcpStream},
-        os::fd::{AsRawFd, FromRawFd, OwnedFd},
     };
 
     use super::*;
@@ -157,10 +224,58 @@ mod tests {
                 source: Some(Source::Address(ip)),
                 congestion: Some("reno".into()),
                 user_timeout: Some(std::time::Duration::from_secs(3)),
+                buffers: SocketBuffers::default(),
             };
             apply(socket.as_raw_fd(), &options).expect("loopback has it, and every kernel reno");
             let stream = TcpStream::from(socket);
             assert_eq!(stream.local_addr().expect("it is bound").ip(), ip);
+        }
+    }
+
+    fn with_buffers(
+        send: impl Into<Option<u32>>,
+        receive: impl Into<Option<u32>>,
+    ) -> ConnectOptions {
+        ConnectOptions {
+            buffers: SocketBuffers {
+                send_bytes: send.into(),
+                receive_bytes: receive.into(),
+            },
+            ..ConnectOptions::default()
+        }
+    }
+
+    #[test]
+    fn the_buffers_have_the_sizes_that_are_asked_for() {
+        let sizes = |options| {
+            let socket = fresh();
+            apply(socket.as_raw_fd(), &options).expect("every kernel allows that");
+            [libc::SO_SNDBUF, libc::SO_RCVBUF]
+                .map(|option| buffer_bytes(socket.as_raw_fd(), option).expect("it has one"))
+        };
+        let [send, receive] = sizes(ConnectOptions::default());
+        let (one, other) = (10 << 10, 12 << 10);
+        assert_eq!(sizes(with_buffers(one, other)), [one, other]);
+        assert_eq!(sizes(with_buffers(one, None)), [one, receive]);
+        assert_eq!(sizes(with_buffers(None, other)), [send, other]);
+    }
+
+    #[test]
+    fn a_buffer_above_the_limit_of_the_kernel_is_refused() {
+        const HUGE: u32 = 1 << 29;
+        for (options, sysctl) in [
+            (with_buffers(HUGE, None), "net.core.wmem_max"),
+            (with_buffers(None, HUGE), "net.core.rmem_max"),
+        ] {
+            let path = format!("/proc/sys/{}", sysctl.replace('.', "/"));
+            let limit = std::fs::read_to_string(path).unwrap_or_default();
+            let tried = try_buffers(options.buffers).expect_err(sysctl).to_string();
+            assert_eq!(refused(options), tried);
+            let limit = format!("{sysctl} is {}", limit.trim());
+            assert!(
+                tried.contains("536870912 bytes") && tried.contains(&limit),
+                "{tried}"
+            );
         }
     }
 

@@ -1,5 +1,5 @@
 //! The path where the file appears. The path is locked for this process, a mount left over from a
-//! dead process is removed, and a file created for the purpose is deleted at the end.
+//! dead process is removed after what lies above it, and a file created for the purpose is deleted at the end.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -9,7 +9,11 @@ use std::{
     time::Duration,
 };
 
-use engine::{blocking, mounts::mount_at, time};
+use engine::{
+    blocking,
+    mounts::{Mount, mount_at},
+    time,
+};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
 use crate::mount::{self, TYPE};
@@ -83,14 +87,19 @@ pub struct Place {
 
 impl Place {
     /// Takes `path`: an empty file, or one created now. Retries for a while if it is attached, because the
-    /// kernel releases it only a moment after its process was killed.
+    /// kernel releases it only a moment after its process was killed. Before a mount left over from a dead
+    /// process is removed, `clear_above` removes what the dead process has left above it; it is given the path,
+    /// absolute and without symbolic links, and the mount.
     ///
     /// # Errors
     /// [`PlaceError`].
-    pub async fn take(path: &Path) -> Result<Place, PlaceError> {
+    pub async fn take(
+        path: &Path,
+        clear_above: &impl AsyncFn(&Path, &Mount) -> Result<(), String>,
+    ) -> Result<Place, PlaceError> {
         let begun = time::now();
         loop {
-            match Place::take_now(path).await {
+            match Place::take_now(path, clear_above).await {
                 Err(PlaceError::Attached(_)) if time::now() - begun < ATTACHED_LIMIT => {
                     time::sleep(ATTACHED_PAUSE).await;
                 }
@@ -99,9 +108,12 @@ impl Place {
         }
     }
 
-    async fn take_now(path: &Path) -> Result<Place, PlaceError> {
+    async fn take_now(
+        path: &Path,
+        clear_above: &impl AsyncFn(&Path, &Mount) -> Result<(), String>,
+    ) -> Result<Place, PlaceError> {
         let path = absolute(path).map_err(failed(path))?;
-        clear(&path).await?;
+        clear(&path, clear_above).await?;
         let place = Place::open(&path)?;
         // Somebody may have mounted there in the meantime.
         match mount_at(&path).map_err(failed(&path))? {
@@ -191,28 +203,33 @@ fn absolute(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Makes sure that nothing is mounted at `path`: removes mounts left over from dead processes of ours.
-async fn clear(path: &Path) -> Result<(), PlaceError> {
+async fn clear(
+    path: &Path,
+    clear_above: &impl AsyncFn(&Path, &Mount) -> Result<(), String>,
+) -> Result<(), PlaceError> {
     /// The most stacked mounts to remove; even more than one would be strange.
     const MOUNTS_MAX: usize = 16;
     for _ in 0..MOUNTS_MAX {
-        match mount_at(path).map_err(failed(path))? {
+        let dead = match mount_at(path).map_err(failed(path))? {
             None => return Ok(()),
             Some(other) if other.kind != TYPE => {
                 let (path, kind) = (path.to_owned(), other.kind);
                 return Err(PlaceError::Mounted { path, kind });
             }
-            Some(_) => {}
-        }
+            Some(ours) => ours,
+        };
         let here = path.to_owned();
         let look = move || fs::metadata(here).map(drop);
         match blocking::run_within(ANSWER_MAX, blocking::Kind::Files, look).await {
             Ok(Err(error)) if error.kind() == io::ErrorKind::NotConnected => {}
             _ => return Err(PlaceError::Attached(path.to_owned())),
         }
-        mount::unmount(path, true).map_err(|cause| PlaceError::Dead {
+        let failed = |cause| PlaceError::Dead {
             path: path.to_owned(),
             cause,
-        })?;
+        };
+        clear_above(path, &dead).await.map_err(failed)?;
+        mount::unmount(path, true).map_err(failed)?;
         tracing::warn!(
             path = %path.display(),
             "unmounted the file: a `sanstone attach` that died had left it mounted"

@@ -21,6 +21,7 @@ mod demo;
 mod descriptors;
 mod discover;
 mod failure;
+mod kernel;
 mod lab;
 mod lanes;
 mod log;
@@ -69,7 +70,8 @@ enum Verb {
     /// Attach a volume to this machine: as a file that any program can open, or to NBD clients.
     ///
     /// Runs until SIGTERM or SIGINT, or until the file is unmounted: then it finishes the accepted requests,
-    /// flushes the volume and exits. A mount that a killed one has left at the path is removed.
+    /// flushes the volume and exits. What a killed one has left is removed: its mount at the path, and with
+    /// --mount its loop device and its file system on the directory.
     ///
     /// SIGHUP: use the space that files and devices have grown by. The configuration is not reread.
     ///
@@ -207,6 +209,9 @@ fn check(path: &Path) -> Result<(), Failure> {
     if !config.has_targets() {
         let note = "there is no target; `serve` needs one, such as [target.\"iqn.2026-11.io.sanstone:t0\"]";
         log::say(format_args!("note: {}: {note}", path.display()));
+    }
+    if let Some(note) = kernel::note(&rustix::system::uname().release().to_string_lossy()) {
+        tell(&note);
     }
     Ok(output::print(format!("{}\n", config.summary()))?)
 }

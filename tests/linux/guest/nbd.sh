@@ -26,16 +26,19 @@ nbd_facts() {
     "discards=$([ "$(cat $queue/discard_max_bytes)" != 0 ] && echo 1)"
 }
 
-# nbd_verify: writes read back correctly, with several in flight and of all lengths, with concurrent trims of the other
-# half.
+# nbd_verify: writes read back correctly, one at a time and with several and with many in flight, and of all lengths, with
+# concurrent trims of the other half.
 nbd_verify() {
-  fio --filename=/dev/nbd0 --direct=1 --ioengine=libaio --iodepth=16 --bsrange=512-128k --blockalign=512 \
-    --randseed=1 --output-format=terse --name=verify --rw=randrw --size=8M --io_size=12M --verify=crc32c --verify_fatal=1 \
-    --verify_state_save=0 --name=trim --rw=randtrim --offset=8M --size=8M --io_size=8M >/tmp/fio.nbd 2>&1 || {
-    cat /tmp/fio.nbd
-    fail 'fio on /dev/nbd0'
-  }
-  ! grep 'verify:' /tmp/fio.nbd || fail 'fio has read something else'
+  for depth in 1 16 64; do
+    fio --filename=/dev/nbd0 --direct=1 --ioengine=libaio --iodepth=$depth --blockalign=512 --randseed=$depth \
+      --bssplit=512/25:3k/10:4k/15:24k/15:128k/20:1m/15 --output-format=terse --name=verify --rw=randrw --size=8M \
+      --io_size=8M --verify=crc32c --verify_fatal=1 --verify_state_save=0 --name=trim --rw=randtrim --offset=8M \
+      --size=8M --io_size=8M >/tmp/fio.nbd 2>&1 || {
+      cat /tmp/fio.nbd
+      fail "fio on /dev/nbd0 at depth $depth"
+    }
+    ! grep 'verify:' /tmp/fio.nbd || fail "fio has read something else at depth $depth"
+  done
 }
 
 # nbd_file_system: creates, trims and checks files.

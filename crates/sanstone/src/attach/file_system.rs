@@ -16,7 +16,7 @@ use clap::Args;
 use engine::mounts::{Mount, mount_at, mounts};
 use engine::{blocking, time};
 
-use super::users::users_of;
+use super::{leftovers, users::users_of};
 
 /// Interval of the checks on a busy directory, or on a loop device being released.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -35,20 +35,20 @@ pub(super) struct MountOptions {
 }
 
 impl MountOptions {
-    /// Claims the directory, if one was requested.
+    /// Finds the directory, if one was requested.
     ///
     /// # Errors
     /// Why the directory cannot be used.
-    pub(super) fn take(&self) -> anyhow::Result<Option<MountPoint>> {
+    pub(super) fn find(&self) -> anyhow::Result<Option<MountPoint>> {
         let Some(directory) = &self.mount else {
             return Ok(None);
         };
-        let directory = MountPoint::take(directory, self.fs_options.clone());
+        let directory = MountPoint::find(directory, self.fs_options.clone());
         directory.map(Some)
     }
 }
 
-/// An empty directory on which nothing is mounted.
+/// The directory for the file system.
 #[derive(Clone)]
 pub(super) struct MountPoint {
     directory: PathBuf,
@@ -56,7 +56,7 @@ pub(super) struct MountPoint {
 }
 
 impl MountPoint {
-    fn take(directory: &Path, options: Option<String>) -> anyhow::Result<MountPoint> {
+    fn find(directory: &Path, options: Option<String>) -> anyhow::Result<MountPoint> {
         let shown = directory.display();
         if !rustix::process::geteuid().is_root() {
             bail!("--mount {shown} needs root; leave it out, or run this as root");
@@ -68,7 +68,29 @@ impl MountPoint {
             };
             anyhow!("--mount {shown}: {error}{mend}")
         })?;
-        if let Some(other) = mount_at(&directory)? {
+        Ok(MountPoint { directory, options })
+    }
+
+    /// Removes what a dead process has left above its mount on `file`.
+    ///
+    /// # Errors
+    /// What is in the way, and how to remove it.
+    pub(super) async fn clear(&self, file: &Path, dead: &Mount) -> Result<(), String> {
+        let (directory, file, dead) = (self.directory.clone(), file.to_owned(), dead.clone());
+        let clearing = move || leftovers::clear(&directory, &file, &dead);
+        let cleared = blocking::run(blocking::Kind::Files, clearing).await;
+        let cleared = cleared.map_err(|error| error.to_string())?;
+        cleared.map_err(|error| format!("{error:#}"))
+    }
+
+    /// Checks that it is an empty directory on which nothing is mounted.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    pub(super) fn check(&self) -> anyhow::Result<()> {
+        let directory = &self.directory;
+        let shown = directory.display();
+        if let Some(other) = mount_at(directory)? {
             bail!(
                 "{shown} has {} mounted on it ({}); run: umount {shown}",
                 other.source.display(),
@@ -78,7 +100,7 @@ impl MountPoint {
         if !directory.is_dir() {
             bail!("{shown} is not a directory; name an empty one");
         }
-        let mut entries = fs::read_dir(&directory).with_context(|| shown.to_string())?;
+        let mut entries = fs::read_dir(directory).with_context(|| shown.to_string())?;
         if let Some(entry) = entries.next() {
             bail!(
                 "{shown} is not empty: it holds {:?}, which the mount would hide; name an empty \
@@ -86,7 +108,7 @@ impl MountPoint {
                 entry?.file_name()
             );
         }
-        Ok(MountPoint { directory, options })
+        Ok(())
     }
 
     /// Mounts the file system on `file`.
@@ -163,7 +185,7 @@ fn kind_on(file: &Path) -> anyhow::Result<String> {
 }
 
 /// Runs a program to its end and returns its output.
-fn ran(command: &mut Command) -> anyhow::Result<String> {
+pub(super) fn ran(command: &mut Command) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();
     let output = output.with_context(|| format!("{name}, of Debian's package mount"))?;
@@ -180,7 +202,7 @@ pub(super) struct FileSystem {
 }
 
 /// The result of an attempt to unmount.
-enum Unmounted {
+pub(super) enum Unmounted {
     Yes,
     /// The processes that use it.
     InUse(String),
@@ -193,7 +215,7 @@ impl FileSystem {
         let mut told = String::new();
         loop {
             let (directory, device) = (self.directory.clone(), self.device.clone());
-            let unmounting = move || unmount_now(&directory, &device);
+            let unmounting = move || unmount_now(&directory, Path::new(&device));
             let directory = self.directory.display();
             match blocking::run(blocking::Kind::Files, unmounting).await {
                 Ok(Ok(Unmounted::Yes)) => break,
@@ -231,9 +253,13 @@ impl FileSystem {
     }
 }
 
-fn unmount_now(directory: &Path, device: &str) -> anyhow::Result<Unmounted> {
+/// Unmounts the file system of `device` from the directory, if nobody uses it.
+///
+/// # Errors
+/// Any error the system reports.
+pub(super) fn unmount_now(directory: &Path, device: &Path) -> anyhow::Result<Unmounted> {
     match mount_at(directory)? {
-        Some(it) if it.source == Path::new(device) => {}
+        Some(it) if it.source == device => {}
         // Somebody has already unmounted it, or mounted another one over it.
         _ => return Ok(Unmounted::Yes),
     }

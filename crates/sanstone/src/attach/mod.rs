@@ -3,6 +3,7 @@
 //! meanwhile, even while mounting or unmounting the file system waits for the volume.
 
 mod file_system;
+mod leftovers;
 mod users;
 
 use std::{
@@ -18,6 +19,7 @@ use clap::Args;
 use engine::{
     LaneHandle,
     cross::{Receiver, Sender, channel},
+    mounts::Mount,
     task::{self, Either},
 };
 use front_fuse::{Place, Spec};
@@ -114,10 +116,14 @@ enum Front {
 
 impl To {
     /// Claims the place before the volume is opened, so that a problem with it is found before anything is
-    /// claimed.
-    async fn take(&self) -> Result<Door, Failure> {
+    /// claimed. What a dead process has left there is removed, with its file system on the mount point.
+    async fn take(&self, mount_point: Option<&MountPoint>) -> Result<Door, Failure> {
+        let clear_above = async |file: &Path, dead: &Mount| match mount_point {
+            Some(point) => point.clear(file, dead).await,
+            None => Ok(()),
+        };
         match (&self.fuse, &self.nbd) {
-            (Some(path), _) => Ok(Door::Fuse(Place::take(path).await?)),
+            (Some(path), _) => Ok(Door::Fuse(Place::take(path, &clear_above).await?)),
             (None, Some(address)) => Ok(Door::Nbd(front_nbd::Place::take(address).await?)),
             (None, None) => unreachable!("clap requires one of them"),
         }
@@ -232,8 +238,11 @@ async fn attach(
     told: &Receiver<Told>,
     flusher: rustix::io::Result<()>,
 ) -> Result<(), Failure> {
-    let door = call.to.take().await?;
-    let mount_point = call.mount.take()?;
+    let mount_point = call.mount.find()?;
+    let door = call.to.take(mount_point.as_ref()).await?;
+    if let Some(point) = &mount_point {
+        point.check()?;
+    }
     let process = Process::attaching(config.path(), &call.volume);
     let volume = Attachment::open(config, &call.volume, &process, lanes).await?;
     let started = match Front::start(call, door, tls, &volume).await {

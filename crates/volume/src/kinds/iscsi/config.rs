@@ -10,7 +10,7 @@ use std::{
 
 use engine::{
     Duration,
-    net::{ConnectOptions, Source},
+    net::{ConnectOptions, SocketBuffers, Source},
 };
 use iscsi::{Chap, Isid};
 use serde::Deserialize;
@@ -63,6 +63,8 @@ pub struct Multipath {
     pub congestion: Option<String>,
     /// How long sent data may stay unacknowledged (TCP_USER_TIMEOUT).
     pub user_timeout: Option<Duration>,
+    /// The sizes of the connections' buffers in the kernel.
+    pub buffers: SocketBuffers,
     /// Keeps the ISIDs reserved while it lives.
     pub lease: Option<Arc<()>>,
 }
@@ -109,6 +111,7 @@ impl IscsiConfig {
             source: path.source.clone(),
             congestion: self.multipath.congestion.clone(),
             user_timeout: self.multipath.user_timeout,
+            buffers: self.multipath.buffers,
         }
     }
 }

@@ -1,8 +1,14 @@
-//! `paths`, `sessions` and `policy` of an `iscsi` volume: how many sessions its disk has, and over which networks.
+//! `paths`, `sessions` and `policy` of an `iscsi` volume: how many sessions its disk has, and over which networks; and
+//! the settings of their connections.
 
-use std::{collections::HashSet, fmt, net::IpAddr, str::FromStr, time::Duration};
+use std::{
+    collections::HashSet, fmt, net::IpAddr, ops::RangeInclusive, str::FromStr, time::Duration,
+};
 
-use engine::{blocking::look_up, net::Source};
+use engine::{
+    blocking::look_up,
+    net::{SocketBuffers, Source, try_buffers},
+};
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
@@ -13,13 +19,15 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, Result,
-    values::{ConfigError, Time},
+    values::{ConfigError, Size, Time},
 };
 
 /// The most sessions with one disk.
 const SESSIONS_MAX: usize = 16;
 /// The default limit on one disk's sessions for one per lane.
 const SESSIONS_DEFAULT_MAX: usize = 4;
+/// How large a connection's buffer in the kernel may be, in bytes. A smaller one would be raised by the kernel.
+const BUFFER_BYTES: RangeInclusive<u64> = 4 << 10..=512 << 20;
 /// The longest network interface name, in bytes (IFNAMSIZ without the NUL).
 const INTERFACE_BYTES_MAX: usize = 15;
 
@@ -125,6 +133,8 @@ pub(super) struct SessionSettings<'a> {
     pub(super) policy: Policy,
     pub(super) congestion: Option<&'a str>,
     pub(super) user_timeout: Option<&'a Spanned<Time>>,
+    pub(super) send_buffer: Option<&'a Spanned<Size>>,
+    pub(super) receive_buffer: Option<&'a Spanned<Size>>,
 }
 
 impl SessionSettings<'_> {
@@ -190,9 +200,26 @@ impl SessionSettings<'_> {
             policy: self.policy,
             congestion: self.congestion.map(str::to_owned),
             user_timeout: self.user_timeout.map(|time| time.get_ref().duration()),
+            buffers: self.buffers(),
             lease: Some(isids.lease()),
         };
         Ok((first, multipath))
+    }
+
+    fn buffers(&self) -> SocketBuffers {
+        let bytes = |size: Option<&Spanned<Size>>| size.map(|size| size.get_ref().bytes() as u32);
+        SocketBuffers {
+            send_bytes: bytes(self.send_buffer),
+            receive_bytes: bytes(self.receive_buffer),
+        }
+    }
+
+    /// Rejects buffers that the kernel does not allow.
+    pub(super) fn look(&self) -> std::result::Result<(), ConfigError> {
+        let Some(first) = self.send_buffer.or(self.receive_buffer) else {
+            return Ok(());
+        };
+        try_buffers(self.buffers()).map_err(|error| ConfigError::at(first, error.to_string()))
     }
 
     /// Rejects settings that make no sense.
@@ -228,6 +255,21 @@ impl SessionSettings<'_> {
                     format!(
                         "sessions = {count} is not possible; write {paths} to {SESSIONS_MAX}, at \
                          least one for each path"
+                    ),
+                ));
+            }
+        }
+        for (name, size) in [
+            ("send_buffer", self.send_buffer),
+            ("receive_buffer", self.receive_buffer),
+        ] {
+            if let Some(size) = size.filter(|size| !BUFFER_BYTES.contains(&size.get_ref().bytes()))
+            {
+                return Err(ConfigError::at(
+                    size,
+                    format!(
+                        "{name} = \"{}\" is not possible; write 4KiB to 512MiB, or remove it for the system's own",
+                        size.get_ref()
                     ),
                 ));
             }
@@ -335,6 +377,22 @@ mod tests {
     }
 
     #[test]
+    fn buffers_are_as_large_as_the_kernel_allows() {
+        let settings = parsed("send_buffer = \"8KiB\"").expect("it is valid");
+        let settings = settings.session_settings();
+        assert_eq!(settings.buffers().send_bytes, Some(8 << 10));
+        assert_eq!(settings.buffers().receive_bytes, None);
+        settings.look().expect("every kernel allows that");
+        let settings = parsed("receive_buffer = \"512MiB\"").expect("it is valid");
+        let refused = settings
+            .session_settings()
+            .look()
+            .expect_err("no kernel does");
+        let message = refused.message();
+        assert!(message.contains("net.core.rmem_max"), "{message}");
+    }
+
+    #[test]
     fn what_cannot_be_meant_is_refused_with_the_mend() {
         for (more, said) in [
             ("sessions = 0", "write 1 to 16"),
@@ -355,6 +413,8 @@ mod tests {
             ),
             ("policy = \"fastest\"", "least-outstanding"),
             ("user_timeout = \"0s\"", "at least a millisecond"),
+            ("send_buffer = \"4095B\"", "write 4KiB to 512MiB"),
+            ("receive_buffer = \"1GiB\"", "receive_buffer = \"1GiB\""),
         ] {
             let error = parsed(more).expect_err(more);
             assert!(error.contains(said), "{more}: {error}");

@@ -25,7 +25,7 @@ use crate::{
     Error, ErrorKind, Result,
     kinds::{Look, Settings},
     part::{Carried, Opening, Part},
-    values::{ChapAlgorithm, ChapSettings, ConfigError, Credentials, Time},
+    values::{ChapAlgorithm, ChapSettings, ConfigError, Credentials, Size, Time},
 };
 
 /// `iscsi = { url = "iscsi://10.0.1.2/iqn.2026-11.io.sanstone:a/0" }`
@@ -45,6 +45,10 @@ pub struct Iscsi {
     pub congestion: Option<String>,
     /// How long sent data may stay unacknowledged before a connection counts as lost.
     pub user_timeout: Option<Spanned<Time>>,
+    /// The size of a connection's send buffer in the kernel.
+    pub send_buffer: Option<Spanned<Size>>,
+    /// The size of a connection's receive buffer in the kernel.
+    pub receive_buffer: Option<Spanned<Size>>,
     /// How long to wait for an unreachable disk when it is opened.
     #[serde(default = "seconds::<0>")]
     pub wait_at_start: Spanned<Time>,
@@ -96,6 +100,8 @@ impl Iscsi {
             policy: self.policy,
             congestion: self.congestion.as_deref(),
             user_timeout: self.user_timeout.as_ref(),
+            send_buffer: self.send_buffer.as_ref(),
+            receive_buffer: self.receive_buffer.as_ref(),
         }
     }
 
@@ -239,6 +245,7 @@ impl Settings for Iscsi {
         look.errors(secrets.err());
         let used = self.check_used_once(look);
         look.errors(used.err());
+        look.errors(self.session_settings().look().err());
     }
 
     fn describe(&self) -> Option<String> {
