@@ -20,5 +20,6 @@ mod network;
 mod paths;
 mod planted;
 mod task_sets;
+mod trees;
 
 const MS: std::time::Duration = std::time::Duration::from_millis(1);
