@@ -19,6 +19,7 @@ mod nbd;
 mod network;
 mod paths;
 mod planted;
+mod policies;
 mod task_sets;
 mod trees;
 
