@@ -20,6 +20,7 @@ mod network;
 mod paths;
 mod planted;
 mod policies;
+mod starts;
 mod task_sets;
 mod trees;
 
