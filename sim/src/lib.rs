@@ -16,6 +16,7 @@
 pub mod content;
 pub mod daemon_machine;
 pub mod daemons;
+pub mod drawn_tree;
 pub mod model;
 pub mod nbd_client;
 pub mod node_machine;
@@ -26,6 +27,7 @@ pub mod site;
 pub mod slow_disk;
 pub mod target_machine;
 pub mod two_fronts;
+pub mod windows;
 pub mod workload;
 
 pub use proof::assert_occurred;

@@ -103,6 +103,8 @@ pub struct Model {
     tick: u64,
     version: u64,
     flush_failed: Option<u64>,
+    /// Whether a flush may succeed after another one has failed.
+    flushes_may_fail_once: bool,
     sync_failed: bool,
 }
 
@@ -130,8 +132,15 @@ impl Model {
             tick: 1,
             version: 0,
             flush_failed: None,
+            flushes_may_fail_once: false,
             sync_failed: false,
         }
+    }
+
+    /// A failed flush leaves everything as it was, and the next may succeed: what fails it has not reached what keeps
+    /// the data, and nothing in the volume remembers it.
+    pub fn flushes_may_fail_once(&mut self) {
+        self.flushes_may_fail_once = true;
     }
 
     /// How many sectors there are.
@@ -253,7 +262,9 @@ impl Model {
     pub fn end_flush(&mut self, flush: &Flush, good: bool) -> Result<(), String> {
         let now = self.now();
         if !good {
-            self.flush_failed.get_or_insert(now);
+            if !self.flushes_may_fail_once {
+                self.flush_failed.get_or_insert(now);
+            }
             return Ok(());
         }
         if self.flush_failed.is_some_and(|failed| failed < flush.began) {
@@ -292,6 +303,16 @@ impl Model {
                     sector.appears(now, value, self.reading.first());
                 }
             }
+        }
+    }
+
+    /// The client has stopped: what it had in flight may have happened, and will not happen any more.
+    pub fn client_stopped(&mut self) {
+        let now = self.now();
+        self.reading.clear();
+        let entries = self.sectors.iter_mut().flat_map(|s| &mut s.entries);
+        for entry in entries.filter(|entry| entry.fate == Fate::Pending) {
+            (entry.ended, entry.fate) = (Some(now), Fate::Unknown);
         }
     }
 

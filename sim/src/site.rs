@@ -33,6 +33,10 @@ use crate::{
 const CHILD_BYTES: u64 = (1 << 20) + (192 << 10);
 /// The stripe's unit.
 pub const UNIT_BYTES: u32 = 8 << 10;
+/// How long a connection and its login may take.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a command may go unanswered before its connection counts as lost.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const CACHE_BYTES: u64 = 256 << 10;
 const TARGETS: usize = 2;
 
@@ -185,8 +189,8 @@ impl Site {
             header_digest: false,
             data_digest: false,
             stage_times: false,
-            connect_timeout: Duration::from_secs(1),
-            request_timeout: Duration::from_secs(2),
+            connect_timeout: CONNECT_TIMEOUT,
+            request_timeout: REQUEST_TIMEOUT,
             reconnect_timeout: self.setup.reconnect_timeout,
         }
     }

@@ -222,11 +222,9 @@ mod tests {
             let socket = fresh();
             let options = ConnectOptions {
                 source: Some(Source::Address(ip)),
-                congestion: Some("reno".into()),
-                user_timeout: Some(std::time::Duration::from_secs(3)),
-                buffers: SocketBuffers::default(),
+                ..ConnectOptions::default()
             };
-            apply(socket.as_raw_fd(), &options).expect("loopback has it, and every kernel reno");
+            apply(socket.as_raw_fd(), &options).expect("loopback has it");
             let stream = TcpStream::from(socket);
             assert_eq!(stream.local_addr().expect("it is bound").ip(), ip);
         }
@@ -276,6 +274,38 @@ mod tests {
                 tried.contains("536870912 bytes") && tried.contains(&limit),
                 "{tried}"
             );
+        }
+    }
+
+    /// The value of a TCP option of `socket`.
+    fn tcp_option(socket: RawFd, option: i32) -> Vec<u8> {
+        let mut value = [0; 16];
+        let mut len = value.len() as libc::socklen_t;
+        let at = value.as_mut_ptr().cast();
+        // SAFETY: passes a live array and its true length.
+        let failed =
+            unsafe { libc::getsockopt(socket, libc::IPPROTO_TCP, option, at, &raw mut len) };
+        assert_eq!(failed, 0, "{}", io::Error::last_os_error());
+        value[..len as usize].to_vec()
+    }
+
+    #[test]
+    fn a_connection_has_the_congestion_control_and_the_time_limit_that_are_asked_for() {
+        let allowed = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control");
+        let allowed = allowed.expect("every kernel lists reno at least");
+        for (name, timeout_ms) in allowed.split_whitespace().zip((1500u32..).step_by(1500)) {
+            let socket = fresh();
+            let options = ConnectOptions {
+                congestion: Some(name.into()),
+                user_timeout: Some(std::time::Duration::from_millis(timeout_ms.into())),
+                ..ConnectOptions::default()
+            };
+            apply(socket.as_raw_fd(), &options).expect("it is allowed");
+            let found = tcp_option(socket.as_raw_fd(), libc::TCP_CONGESTION);
+            let found = String::from_utf8(found).expect("a name");
+            assert_eq!(found.trim_end_matches('\0'), name);
+            let found = tcp_option(socket.as_raw_fd(), libc::TCP_USER_TIMEOUT);
+            assert_eq!(found, timeout_ms.to_ne_bytes());
         }
     }
 

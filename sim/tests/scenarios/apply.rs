@@ -3,6 +3,7 @@
 //! notices nothing.
 
 mod failures;
+mod latency;
 mod luns;
 mod stalls;
 

@@ -19,6 +19,9 @@ mod nbd;
 mod network;
 mod paths;
 mod planted;
+mod policies;
+mod starts;
 mod task_sets;
+mod trees;
 
 const MS: std::time::Duration = std::time::Duration::from_millis(1);

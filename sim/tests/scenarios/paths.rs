@@ -10,6 +10,7 @@ use engine::{
 };
 use sim::{
     Setup, Site, assert_occurred,
+    site::{CONNECT_TIMEOUT, REQUEST_TIMEOUT},
     target_machine::{Networks, TargetMachine},
     workload::{self, Load, check_all, random_time},
 };
@@ -60,6 +61,25 @@ const FAILURES: [Failure; 4] = [
     Failure::Cut(&[Direction::From]),
     Failure::Cut(&[Direction::To, Direction::From]),
 ];
+
+/// What the watchdog of a session adds to the request timeout before a path counts as lost.
+const NOTICED_WITHIN: Duration = Duration::from_secs(1);
+/// How long writes are held back after that until a reset over the other path, where a login cannot end them.
+const FENCED_WITHIN: Duration = Duration::from_secs(1);
+
+/// The longest time of a request while one path works, whatever becomes of the other.
+fn failover_max(networks: Networks) -> Duration {
+    match networks {
+        Networks::TwoGroups => REQUEST_TIMEOUT + NOTICED_WITHIN + FENCED_WITHIN,
+        _ => REQUEST_TIMEOUT + NOTICED_WITHIN,
+    }
+}
+
+/// The longest time of a request in all (docs/guide/multipath.md): it is lost with a path, waits for another one, the
+/// last login included, and is lost with that.
+fn request_max(reconnect_timeout: Duration) -> Duration {
+    2 * (REQUEST_TIMEOUT + NOTICED_WITHIN) + reconnect_timeout + CONNECT_TIMEOUT
+}
 
 fn setup(seed: u64, networks: Networks) -> Setup {
     let (lanes, sessions) = [(1, 2), (2, 2), (2, 4), (3, 3)][seed as usize % 4];
@@ -113,6 +133,11 @@ fn one_after_the_other(seed: u64, networks: Networks, met: &mut Met) {
         };
         let tally = workload::run(&site, &volume, load).await;
         assert_eq!(tally.good, 360);
+        assert!(
+            tally.longest < failover_max(networks),
+            "{:?}",
+            tally.longest
+        );
         failing.await;
         workload::flush(&site, &volume).await.expect("a flush");
         check_all(&site, &volume).await;
@@ -235,6 +260,8 @@ fn a_late_write_of_a_lost_path_lands_before_a_newer_one_or_never() {
 pub(crate) fn lose_writes_that_hang(seed: u64, met: &mut Met) -> u64 {
     const RETRY_FOR: Duration = Duration::from_secs(5);
     const HANGS: Duration = Duration::from_secs(150);
+    /// Requests of the other lane wait for that, too.
+    const HELD_UP_MAX: Duration = Duration::from_secs(15);
     let mut setup = Setup::draw(seed)
         .on(Networks::TwoGroups)
         .on_lanes(2, 4)
@@ -253,7 +280,7 @@ pub(crate) fn lose_writes_that_hang(seed: u64, met: &mut Met) -> u64 {
                 delay_writes(target, 1 + random.below(2), HANGS);
                 time::sleep(random_time(&mut random, 40 * MS)).await;
                 reset_a_network(target, &mut random);
-                let held_up = random_time(&mut random, 3 * RETRY_FOR);
+                let held_up = random_time(&mut random, HELD_UP_MAX);
                 site.client.hold_lane(1, held_up);
             })
         };
@@ -266,8 +293,7 @@ pub(crate) fn lose_writes_that_hang(seed: u64, met: &mut Met) -> u64 {
         };
         let tally = workload::run(&site, &volume, load).await;
         failing.await;
-        // It may wait for its turn, the lane, a path, and requests begun earlier; its pieces run one after the other.
-        let limit = 8 * (RETRY_FOR + Duration::from_secs(5));
+        let limit = request_max(RETRY_FOR) + HELD_UP_MAX;
         assert!(tally.longest < limit, "{:?}", tally.longest);
         time::sleep(HANGS).await;
         site.paths_are_back().await;
@@ -356,9 +382,7 @@ fn requests_end_in_time_when_every_path_fails() {
                 let tally = workload::run(&site, &volume, load).await;
                 failing.await;
                 failed += tally.failed.len() as u64;
-                // Time to notice the lost path, to come back, and for requests begun earlier; the pieces of a request
-                // run one after the other.
-                let limit = 8 * (RETRY_FOR + Duration::from_secs(5));
+                let limit = request_max(RETRY_FOR);
                 assert!(tally.longest < limit, "{:?}", tally.longest);
                 site.paths_are_back().await;
                 check_all(&site, &volume).await;

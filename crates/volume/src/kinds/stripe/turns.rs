@@ -85,7 +85,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_byte_has_one_place_and_comes_back(
-            shift in 12u32..22, children in 1usize..9, at in 0u64..1 << 50,
+            shift in 12u32..23, children in 1usize..9, at in 0u64..1 << 50,
         ) {
             let map = Turns::new(1 << shift, children);
             let place = map.place(at);

@@ -1,0 +1,262 @@
+//! Draws a tree of volumes as the text of its configuration: one to three layers of every kind over leaves of files or
+//! memory, each of which lies beneath a `fault` layer.
+
+use std::{ops::AddAssign, time::Duration};
+
+use engine::sim::Random;
+use volume::{
+    ErrorKind,
+    layer::fault::{Action, Operation, Rule},
+};
+
+/// What a child of a stripe or concat reserves at its start.
+const RESERVED_BYTES: u64 = 1 << 20;
+const MIB: u64 = 1 << 20;
+/// The smallest and the largest unit of a stripe, as powers of two.
+const UNIT_SHIFTS: [u64; 2] = [12, 22];
+
+/// A drawn tree.
+#[derive(Clone, Debug, Default)]
+pub struct DrawnTree {
+    /// The configuration. The tree is its volume `tree`; each stripe and concat in it is a volume of its own.
+    pub text: String,
+    /// The stripes and concats, each after those in it.
+    pub families: Vec<String>,
+    /// The volumes that are memory.
+    pub in_memory: Vec<String>,
+    /// The places where something begins anew: multiples of these, in bytes.
+    pub units: Vec<u64>,
+    /// How often each kind is in it, and units of extreme length.
+    pub kinds: Kinds,
+}
+
+/// How often something is in a tree.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Kinds {
+    /// Stripes.
+    pub stripes: u64,
+    /// Of these, those with units of 4 KiB.
+    pub smallest_units: u64,
+    /// Of these, those with units of 4 MiB.
+    pub largest_units: u64,
+    /// Concats.
+    pub concats: u64,
+    /// Stripes and concats below another one.
+    pub families_in_families: u64,
+    /// Caches.
+    pub caches: u64,
+    /// Throttles.
+    pub throttles: u64,
+    /// Layers that count.
+    pub stats: u64,
+    /// Leaves that are files.
+    pub files: u64,
+    /// Leaves that are memory.
+    pub memory: u64,
+}
+
+impl AddAssign for Kinds {
+    fn add_assign(&mut self, other: Kinds) {
+        self.stripes += other.stripes;
+        self.smallest_units += other.smallest_units;
+        self.largest_units += other.largest_units;
+        self.concats += other.concats;
+        self.families_in_families += other.families_in_families;
+        self.caches += other.caches;
+        self.throttles += other.throttles;
+        self.stats += other.stats;
+        self.files += other.files;
+        self.memory += other.memory;
+    }
+}
+
+struct Drawing<'a> {
+    random: &'a mut Random,
+    tree: DrawnTree,
+    volumes: String,
+    block_size: u32,
+    /// Whether its leaves may be memory.
+    may_be_memory: bool,
+    leaves: usize,
+}
+
+impl DrawnTree {
+    /// Draws a tree. With `in_memory` some of its leaves may be.
+    pub fn draw(random: &mut Random, in_memory: bool) -> DrawnTree {
+        let block_size = if random.chance(0.5) { 512 } else { 4096 };
+        let layers = 1 + random.index(3);
+        let len = MIB / 2 + random.below(16) * MIB / 4;
+        let mut drawing = Drawing {
+            random,
+            tree: DrawnTree::default(),
+            volumes: String::new(),
+            block_size,
+            may_be_memory: in_memory,
+            leaves: 0,
+        };
+        let root = drawing.node(layers, len, 0);
+        let Drawing {
+            mut tree, volumes, ..
+        } = drawing;
+        let root = match root.starts_with('"') {
+            true => format!("{{ stats = {{ of = {root} }} }}"),
+            false => root,
+        };
+        tree.text = format!("{volumes}tree = {root}\n");
+        tree
+    }
+}
+
+impl Drawing<'_> {
+    /// A node of at least `len` bytes with this many layers, within `families` stripes and concats.
+    fn node(&mut self, layers: usize, len: u64, families: u64) -> String {
+        if layers == 0 {
+            return self.leaf(len);
+        }
+        match self.random.below(if families > 1 { 3 } else { 7 }) {
+            0 => {
+                self.tree.kinds.caches += 1;
+                let size = 1 + self.random.below(2);
+                let of = self.node(layers - 1, len, families);
+                format!("{{ cache = {{ size = \"{size}MiB\", of = {of} }} }}")
+            }
+            1 => {
+                self.tree.kinds.throttles += 1;
+                let rate = ["200Mbit/s", "1Gbit/s", "10Gbit/s"][self.random.index(3)];
+                let latency = self.random.below(300);
+                let of = self.node(layers - 1, len, families);
+                format!(
+                    "{{ throttle = {{ rate = \"{rate}\", latency = \"{latency}us\", of = {of} }} }}"
+                )
+            }
+            2 => {
+                self.tree.kinds.stats += 1;
+                let of = self.node(layers - 1, len, families);
+                format!("{{ stats = {{ of = {of} }} }}")
+            }
+            3 | 4 => self.stripe(layers, len, families),
+            _ => self.concat(layers, len, families),
+        }
+    }
+
+    fn stripe(&mut self, layers: usize, len: u64, families: u64) -> String {
+        let shift = match self.random.below(4) {
+            0 => UNIT_SHIFTS[0],
+            1 => UNIT_SHIFTS[1],
+            _ => UNIT_SHIFTS[0] + self.random.below(UNIT_SHIFTS[1] - UNIT_SHIFTS[0]),
+        };
+        let unit = 1u64 << shift;
+        let children = 2 + self.random.below(2);
+        self.tree.kinds.stripes += 1;
+        self.tree.kinds.smallest_units += u64::from(shift == UNIT_SHIFTS[0]);
+        self.tree.kinds.largest_units += u64::from(shift == UNIT_SHIFTS[1]);
+        self.tree.units.push(unit);
+        let data = len.div_ceil(children * unit) * unit;
+        let setting = format!("unit = \"{}KiB\", ", unit >> 10);
+        let lens = (0..children).map(|_| data).collect();
+        self.family("stripe", &setting, layers, lens, families)
+    }
+
+    fn concat(&mut self, layers: usize, len: u64, families: u64) -> String {
+        let children = 2 + self.random.below(2);
+        self.tree.kinds.concats += 1;
+        let mut lens = Vec::new();
+        for _ in 0..children {
+            let data = (len / children).next_multiple_of(MIB) + self.random.below(2) * MIB;
+            self.tree.units.push(lens.iter().sum::<u64>() + data);
+            lens.push(data);
+        }
+        self.family("concat", "", layers, lens, families)
+    }
+
+    /// A stripe or concat over children with so much data, in any order: a volume of its own.
+    fn family(
+        &mut self,
+        kind: &str,
+        setting: &str,
+        layers: usize,
+        lens: Vec<u64>,
+        families: u64,
+    ) -> String {
+        self.tree.kinds.families_in_families += u64::from(families > 0);
+        let children = lens.into_iter().map(|data| {
+            // What does not fill a unit stays unused.
+            let len = RESERVED_BYTES + data + self.random.below(2) * 4096;
+            self.node(layers - 1, len, families + 1)
+        });
+        let of = children.collect::<Vec<_>>().join(", ");
+        let name = format!("family{}", self.tree.families.len());
+        self.volumes += &format!("{name}.{kind} = {{ {setting}of = [{of}] }}\n");
+        self.tree.families.push(name.clone());
+        format!("\"{name}\"")
+    }
+
+    fn leaf(&mut self, len: u64) -> String {
+        let (number, block_size) = (self.leaves, self.block_size);
+        self.leaves += 1;
+        let size = len.div_ceil(4096) * 4;
+        let leaf = if self.may_be_memory && self.random.chance(0.6) {
+            self.tree.kinds.memory += 1;
+            let name = format!("ram{number}");
+            self.volumes +=
+                &format!("{name}.ram = {{ size = \"{size}KiB\", block_size = {block_size} }}\n");
+            self.tree.in_memory.push(name.clone());
+            format!("\"{name}\"")
+        } else {
+            self.tree.kinds.files += 1;
+            let modes = [
+                "direct",
+                "direct",
+                "write-back",
+                "write-back",
+                "direct-sync",
+                "write-through",
+            ];
+            let cache = modes[self.random.index(modes.len())];
+            format!(
+                "{{ file = {{ path = \"disk{number}\", size = \"{size}KiB\", cache = \"{cache}\", \
+                 block_size = {block_size} }} }}"
+            )
+        };
+        let rules: Vec<String> = (0..self.random.below(3)).map(|_| self.rule()).collect();
+        let rules = rules.join(", ");
+        format!("{{ fault = {{ rules = [{rules}], of = {leaf} }} }}")
+    }
+
+    /// A rule that lets the volume open.
+    fn rule(&mut self) -> String {
+        let on = ["read", "write", "flush", "discard"][self.random.index(4)];
+        let (skip, times) = (20 + self.random.below(40), 1 + self.random.below(3));
+        let action = match self.random.below(3) {
+            0 => format!("delay = \"{}us\"", 1 + self.random.below(5000)),
+            1 => "fail = \"medium\"".to_owned(),
+            _ => "fail = \"timed-out\"".to_owned(),
+        };
+        format!("{{ on = \"{on}\", skip = {skip}, times = {times}, {action} }}")
+    }
+}
+
+/// A rule for some of the next requests of a leaf: they fail, though perhaps done all the same, or are delayed.
+pub fn draw_rule(random: &mut Random) -> Rule {
+    let kinds = [ErrorKind::Medium, ErrorKind::NoSpace, ErrorKind::TimedOut];
+    let kind = kinds[random.index(kinds.len())];
+    let on = [
+        Operation::Read,
+        Operation::Write,
+        Operation::Write,
+        Operation::Discard,
+        Operation::Flush,
+    ];
+    let on = on[random.index(on.len())];
+    Rule {
+        on: random.chance(0.8).then_some(on),
+        range: None,
+        skip: random.below(25),
+        times: Some(1 + random.below(3)),
+        action: match random.below(3) {
+            0 => Action::Fail(kind),
+            1 => Action::FailAfter(kind),
+            _ => Action::Delay(Duration::from_micros(1 + random.below(10_000))),
+        },
+    }
+}
