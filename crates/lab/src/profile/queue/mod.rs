@@ -12,7 +12,7 @@ use serde_json::json;
 use volume::config::{Size, Time};
 
 use super::{
-    Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time,
+    Block, Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time,
     layers::{self, Way},
     poisson,
     runner::{Figures, Step},
@@ -39,7 +39,7 @@ const LITTLE_MAX: f64 = 0.1;
 pub(super) struct Queue {
     about: String,
     size: Size,
-    block: Size,
+    block: Block,
     #[serde(default = "all")]
     read_percent: u64,
     #[serde(default)]
@@ -146,7 +146,7 @@ impl Queue {
         Workload {
             order: self.order,
             arrivals: Arrivals::Closed { outstanding },
-            ..workload(self.block, self.read_percent, self.size)
+            ..workload(&self.block, self.read_percent, self.size)
         }
     }
 
@@ -341,7 +341,7 @@ impl Experiment for Queue {
         }
         let view = runner.targets.first().and_then(|target| target.view());
         let stripe = view.as_ref().and_then(Stripe::of);
-        let split = stripe.and_then(|stripe| stripe.advice(self.block, self.order, at));
+        let split = stripe.and_then(|stripe| stripe.advice(&self.block, self.order, at));
         findings
             .advice
             .extend(split.filter(|_| runner.targets.len() == 1));
@@ -377,6 +377,7 @@ impl Experiment for Queue {
         for outstanding in &self.outstanding {
             within("outstanding", *outstanding, 1..=OUTSTANDING_MAX)?;
         }
+        self.block.check(self.size)?;
         within("luns", self.luns, 1..=SESSIONS_MAX)?;
         within("rounds", self.rounds, 1..=1000)?;
         within("read_percent", self.read_percent, 0..=100)?;
