@@ -51,7 +51,7 @@ fn a_browser_draws_the_report_says_what_is_at_a_mark_and_prints_it() {
     };
     let place = Place::new();
     let file = place.path("made.img");
-    for (profile, plots) in [("queue", 3), ("iozone", 8), ("commit", 4)] {
+    for (profile, plots) in [("queue", 4), ("iozone", 8), ("commit", 4)] {
         place
             .run(&["run", profile, "--on", &file, "--quick"])
             .success();

@@ -1,8 +1,15 @@
 //! Two things in turn.
 
-use harness::process::find_program;
+use std::{
+    process::Stdio,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
-use crate::{Place, assert_told};
+use harness::process::find_program;
+use serde_json::Value;
+
+use crate::{Lab, Place, assert_told};
 
 /// One load of 4 KiB reads, for a moment each.
 const SHORT: &str = r#"
@@ -57,6 +64,40 @@ fn a_delay_is_found_and_named() {
         );
     }
     assert!(ran.stdout.contains("Each load"), "{ran}");
+}
+
+#[test]
+fn a_comparison_that_is_killed_keeps_the_pairs_of_its_rounds() {
+    let place = Place::new();
+    let configuration = place.configuration();
+    let profile = place.directory.write("short.toml", SHORT);
+    let profile = profile.to_string_lossy();
+    let call = ["compare", "fast", "slow", "-c", &configuration];
+    let lab = place
+        .command(&[&call[..], &["--profile", &profile, "--pairs", "100000"]].concat())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("it starts");
+    let mut lab = Lab(lab);
+    let pairs = |json: &Value| {
+        let load = &json["figures"]["loads"][0];
+        ["a", "b"].map(|side| load[side].as_array().map_or(0, Vec::len))
+    };
+    let deadline = Instant::now() + Duration::from_secs(300);
+    while place.kept().is_none_or(|json| pairs(&json)[0] < 2) && Instant::now() < deadline {
+        sleep(Duration::from_millis(10));
+    }
+    // SIGKILL.
+    lab.0.kill().expect("it runs");
+    lab.0.wait().expect("a child of ours");
+    let json = place.json();
+    assert_eq!(json["interrupted"], true, "{json}");
+    let [a, b] = pairs(&json);
+    assert!(a >= 2 && a == b, "{json}");
+    assert_eq!(json["figures"]["throughput"]["pairs"], a, "{json}");
+    assert_eq!(json["on"], serde_json::json!(["fast", "slow"]));
 }
 
 #[test]

@@ -213,6 +213,29 @@ fn oltp_on_an_attached_stripe_beside_a_plain_file() {
 }
 
 #[test]
+fn oltp_with_postgresql_on_an_attached_stripe() {
+    if !has_packages() || !has_postgresql() || !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let configuration = configuration(&place);
+    let profile = place.directory.write("short.toml", short("postgresql"));
+    let profile = profile.to_string_lossy();
+    let on = ["run", &profile, "-c", &configuration, "--on", "db"];
+    let ran = run_in_place(&place, &on).success();
+    let json = assert_told(&place, &ran);
+    assert_sites(&json, &["db"], 2);
+    let site = &json["figures"]["sites"][0];
+    let layers = layers_of(site);
+    for layer in ["loop device", "attach", "tree: db/stripe"] {
+        assert!(layers.contains(&layer), "{layers:?}");
+    }
+    let ios = site["rounds"][0]["ios"].as_f64().expect("its I/Os");
+    assert!(ios > 0.0, "{site}");
+    assert_nothing_left(&place);
+}
+
+#[test]
 fn oltp_in_a_directory_leaves_it_as_it_was() {
     if !has_packages() {
         return;

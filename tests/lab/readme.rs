@@ -19,7 +19,8 @@ fn what_was_not_measured_is_said() {
     for part in [
         "beside the bare file: not measured |",
         "waits for its commits: not measured |",
-        "```\nnot measured\n```",
+        "layer by layer:\n\n```\nnot measured\n```",
+        "without a replica:\n\n```\nnot measured\n```",
     ] {
         assert!(readme.contains(part), "{part}: {readme}");
     }
@@ -49,6 +50,9 @@ fn the_results_stand_beside_the_published_figures() {
     let commit = "Where the time went\n  layer  mean\n  wire   12.5\n  total  99.5\n\nBeside a \
          published result\n  no\n";
     directory.write("commit-iscsi.txt", commit);
+    let few = "Transactions\n  no\n\nWhere the time of a transaction went on ./plain.img\n  medium  265.5\n\nWhere the \
+               time of a transaction went on iscsi://h/t/0\n  attach   96.4\n\nBeside published results\n  no\n";
+    directory.write("oltp-few.txt", few);
     let queue = "Behind an adapter\n  adapter               I/Os/s\n  32 a LUN, 128 in all  25,000  40,000  1\n  254 a LUN, 1,024 in \
                  all  99,000  10,000  1\n";
     directory.write("queue-distant.txt", queue);
@@ -59,6 +63,8 @@ fn the_results_stand_beside_the_published_figures() {
         "PostgreSQL: not measured",
         "reads 4.00× (2000 beside 500 I/Os/s for 1 %), writes 3.00× (600 beside 200",
         "beside the bare file: 99 on iscsi://h/t/0: 0.99× as many. |",
+        "```\nWhere the time of a transaction went on ./plain.img\n  medium  265.5\n\nWhere the time of a \
+         transaction went on iscsi://h/t/0\n  attach   96.4\n```",
         "```\n  layer  mean\n  wire   12.5\n  total  99.5\n```",
         "behind 32 a LUN, 128 in all: 25,000 I/Os a second at 40,000 µs; behind 254 a LUN, 1,024 in all: 99,000",
         "- [oltp](oltp.html) ([JSON](oltp.json)): MariaDB does 100 a minute",

@@ -11,7 +11,7 @@ use crate::{
     profile::{Case, Profile, Runner, Sample, Work},
     progress::Progress,
     report::{Axis, Findings, Line, Marks, Plot, Table, short},
-    run::{close, end, lane, open, to_know},
+    run::{Keep, close, end, lane, open, to_know},
     statistics::{Comparison, SAMPLES_MIN},
     target::{Configured, On, Opening},
 };
@@ -40,7 +40,7 @@ struct Compared {
     p99: Comparison,
 }
 
-/// Runs the comparison.
+/// Runs the comparison. After each round, `keep` receives the findings up to then.
 ///
 /// # Errors
 /// The options are invalid, or something that is measured fails.
@@ -50,6 +50,7 @@ pub fn compare(
     configured: Option<&Configured<'_>>,
     stop: &Stop,
     progress: Progress,
+    keep: Keep<'_>,
 ) -> Result<Findings> {
     let pairs = options.pairs;
     if pairs < SAMPLES_MIN {
@@ -123,15 +124,23 @@ pub fn compare(
     let stage = progress.stage("compare", Some((2 * pairs * cases.len()) as u64));
     let mut runner = Runner::new(&lane, targets, stop.clone(), stage);
     runner.verified = experiment.verifies().then_some(needs.size_bytes);
-    let measured = measure(&mut runner, &cases, needs.sessions, pairs);
-    let findings = measured.map(|measured| {
-        let mut findings = findings(&names, &cases, &measured);
+    let found = |measured: &Measured| {
+        let mut findings = findings(&names, &cases, measured);
         findings.profile = format!("compare by {}", profile.name);
-        findings.on = names;
-        findings.notes.extend(notes);
+        findings.on = names.clone();
+        findings.notes.extend(notes.clone());
         findings.about = format!("{}, on both in turn", experiment.about());
         findings
-    });
+    };
+    let keep = |measured: &Measured| {
+        let unfinished = Findings {
+            is_interrupted: true,
+            ..found(measured)
+        };
+        keep(&unfinished.json());
+    };
+    let measured = measure(&mut runner, &cases, needs.sessions, pairs, &keep);
+    let findings = measured.map(|measured| found(&measured));
     end(&lane, runner, findings)
 }
 
@@ -143,6 +152,7 @@ fn measure(
     cases: &[Case],
     sessions: usize,
     pairs: usize,
+    keep: &dyn Fn(&Measured),
 ) -> Result<Measured> {
     let verified = runner.verified;
     let luns = runner.targets.iter();
@@ -167,6 +177,7 @@ fn measure(
                 samples[1].push(b);
             }
         }
+        keep(&measured);
     }
     Ok(measured)
 }

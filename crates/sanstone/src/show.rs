@@ -8,7 +8,7 @@ use std::{
 use ::lab::report::grouped;
 use clap::Args;
 use node::description::{
-    Attached, Cache, Description, Node, PathSession, Session, Target, Unit, Volume,
+    Attached, Cache, Commands, Description, Node, PathSession, Session, Target, Unit, Volume,
 };
 
 use crate::{
@@ -81,10 +81,43 @@ fn show_volume(f: &mut fmt::Formatter<'_>, name: &str, volume: &Volume) -> fmt::
         None => writeln!(f, "volume {name}  not served")?,
     }
     show_node(f, &volume.tree, 1)?;
+    for (kind, commands) in &volume.commands {
+        write!(f, "  {}", Taken(kind, commands))?;
+    }
     let Some(unit) = &volume.unit else {
         return Ok(());
     };
     show_unit(f, unit)
+}
+
+/// A line about the commands of a kind: how long one of them took here, and in which stages. An initiator adds the
+/// network and its own part.
+struct Taken<'a>(&'a str, &'a Commands);
+
+impl Display for Taken<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        /// In the order of a command's life; the sums are by name.
+        const STAGES: [&str; 4] = ["transfer", "queue", "volume", "reply"];
+        let Taken(kind, commands) = self;
+        let name = match *kind {
+            "other" => "flush or discard",
+            kind => kind,
+        };
+        let mean = |stage: &str| {
+            let sum_us = commands.sum_us.get(stage).copied().unwrap_or_default();
+            seconds(sum_us / 1e6 / commands.commands.max(1) as f64)
+        };
+        write!(f, "a {name} takes {} here:", mean("total"))?;
+        // Only a write has data to wait for.
+        let stages = STAGES
+            .iter()
+            .filter(|stage| **stage != "transfer" || *kind == "write");
+        for (index, stage) in stages.enumerate() {
+            let comma = if index == 0 { "" } else { "," };
+            write!(f, "{comma} {stage} {}", mean(stage))?;
+        }
+        writeln!(f, " (mean of {})", grouped(commands.commands))
+    }
 }
 
 fn show_node(f: &mut fmt::Formatter<'_>, node: &Node, depth: usize) -> fmt::Result {
@@ -309,5 +342,28 @@ mod tests {
             "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th",
         ];
         assert_eq!(spoken, expected);
+    }
+
+    #[test]
+    fn the_stages_of_a_command_are_means_in_their_order() {
+        let sums = [
+            ("reply", 24.0),
+            ("volume", 900.0),
+            ("queue", 6.0),
+            ("transfer", 3000.0),
+            ("total", 3930.0),
+        ];
+        let commands = Commands {
+            commands: 3,
+            bytes: 3 << 12,
+            sum_us: sums.map(|(stage, us)| (stage.to_owned(), us)).into(),
+        };
+        let line = |kind| Taken(kind, &commands).to_string();
+        assert_eq!(
+            line("write"),
+            "a write takes 1.3 ms here: transfer 1.0 ms, queue 2.0 µs, volume 300 µs, reply 8.0 µs (mean of 3)\n"
+        );
+        assert!(line("read").contains(" here: queue 2.0 µs, volume"));
+        assert!(line("other").starts_with("a flush or discard takes "));
     }
 }

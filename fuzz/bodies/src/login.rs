@@ -330,7 +330,7 @@ fn check_answer(request: &[u8; 48], answer: &[u8; 48]) {
 }
 
 /// Keys that mean something somewhere.
-const KEYS: [&str; 24] = [
+const KEYS: [&str; 26] = [
     "AuthMethod",
     "CHAP_A",
     "CHAP_C",
@@ -353,12 +353,14 @@ const KEYS: [&str; 24] = [
     "SessionType",
     "TargetAddress",
     "TargetName",
+    "X-io.sanstone.StageTimes",
+    "X-io.sanstone.StageTimesX",
     "X-unknown",
     "iSCSIProtocolLevel",
 ];
 
 /// Values that mean something for some of them.
-const VALUES: [&str; 21] = [
+const VALUES: [&str; 26] = [
     "a b\nc",
     "",
     "0",
@@ -380,6 +382,11 @@ const VALUES: [&str; 21] = [
     "CHAP,None",
     "Discovery",
     "NotUnderstood",
+    "Irrelevant",
+    "Reject",
+    "Yes,No",
+    "yes",
+    "Yes\n",
 ];
 
 /// The text with one of its pairs changed, dropped, repeated or added, or another text.
@@ -415,5 +422,37 @@ fn value(input: &mut Input<'_>) -> Vec<u8> {
     match input.u8() {
         which @ 0..=0xdf => VALUES[usize::from(which) % VALUES.len()].into(),
         len => input.bytes(usize::from(len & 0x1f)).to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "X-io.sanstone.StageTimes";
+
+    /// Our own key with each value, said by somebody in between to a target that knows it, while the
+    /// initiator does not ask for it.
+    #[test]
+    fn our_own_key_agrees_to_nothing_that_was_not_said() {
+        let key = KEYS.iter().position(|key| *key == KEY).expect("there") as u8;
+        for (number, value) in VALUES.iter().enumerate() {
+            for honest in 0..3 {
+                // The target's configuration has one bit, and so it knows the key.
+                let mut input = vec![0, 1, 0, 0];
+                input.extend(vec![0; honest]);
+                input.extend([0xc7, 5, 0, key, number as u8]);
+                login(&input);
+                let mut input = Input::new(&input);
+                let mut exchange = Exchange::new(&Setting::read(&mut input));
+                exchange.run(&mut input);
+                let agreed = |side: &Option<SessionParameters>| {
+                    side.as_ref().is_some_and(|agreed| agreed.stage_times)
+                };
+                let said = *value == "Yes";
+                assert!(!agreed(&exchange.target.logged_in) || said, "{value:?}");
+                assert!(!agreed(&exchange.initiator.logged_in), "{value:?}");
+            }
+        }
     }
 }

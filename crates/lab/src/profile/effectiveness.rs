@@ -7,8 +7,8 @@ use serde_json::json;
 use volume::config::{Size, Time};
 
 use super::{
-    Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time, poisson,
-    runner::Figures, too_few, within, workload,
+    Block, Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time,
+    poisson, runner::Figures, too_few, within, workload,
 };
 use crate::{
     Result,
@@ -26,7 +26,7 @@ const HELD_MAX: f64 = 0.95;
 pub(super) struct Effectiveness {
     about: String,
     size: Size,
-    block: Size,
+    block: Block,
     #[serde(default)]
     order: Order,
     sessions: usize,
@@ -103,7 +103,7 @@ impl Effectiveness {
             arrivals,
             // It measures processor time, so do not spend any on polling the clock.
             is_prompt: false,
-            ..workload(self.block, read_percent, self.size)
+            ..workload(&self.block, read_percent, self.size)
         }
     }
 }
@@ -199,6 +199,7 @@ impl Experiment for Effectiveness {
     }
 
     fn check(&self) -> std::result::Result<(), String> {
+        self.block.check(self.size)?;
         within("sessions", self.sessions, 1..=SESSIONS_MAX)?;
         within("outstanding", self.outstanding, 1..=OUTSTANDING_MAX)?;
         within("rounds", self.rounds, 1..=1000)?;

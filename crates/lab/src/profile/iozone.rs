@@ -98,7 +98,7 @@ impl Iozone {
                 outstanding: self.outstanding.max(1),
             },
             ios_max: Some(file.bytes() / transfer.bytes().max(1)),
-            ..workload(transfer, read_percent, file)
+            ..workload(&transfer.into(), read_percent, file)
         }
     }
 

@@ -2,6 +2,7 @@
 //! code: how it measures and what it concludes. Everything else is in the file. Its table `quick` overrides
 //! keys for `--quick`, which ends within a minute.
 
+mod block;
 mod commit;
 mod effectiveness;
 mod iozone;
@@ -20,6 +21,7 @@ use std::{fmt::Display, ops::RangeInclusive, path::Path};
 use serde::de::DeserializeOwned;
 use volume::config::{Size, Time};
 
+use block::Block;
 pub(crate) use journal::Journal;
 pub(crate) use runner::{Runner, Sample};
 
@@ -194,8 +196,6 @@ impl Profile {
             text,
             settings,
         };
-        let check = profile.experiment().check();
-        check.map_err(|message| Error::Call(format!("profile {name}: {message}")))?;
         let needs = profile.experiment().needs();
         if needs.size_bytes % 4096 != 0 || needs.size_bytes == 0 {
             return Err(Error::Call(format!(
@@ -203,6 +203,8 @@ impl Profile {
                 needs.size_bytes
             )));
         }
+        let check = profile.experiment().check();
+        check.map_err(|message| Error::Call(format!("profile {name}: {message}")))?;
         Ok(profile)
     }
 
@@ -328,12 +330,12 @@ fn too_few(rounds: usize) -> String {
 }
 
 /// The I/O settings that most profiles share.
-fn workload(block: Size, read_percent: u64, span: Size) -> Workload {
-    let bytes = usize::try_from(block.bytes()).unwrap_or(usize::MAX);
+fn workload(block: &Block, read_percent: u64, span: Size) -> Workload {
     Workload {
         read_percent,
         span_bytes: Some(span.bytes()),
-        ..Workload::closed(crate::load::Operation::Read, bytes, 1)
+        sizes: block.sizes(),
+        ..Workload::closed(crate::load::Operation::Read, 0, 1)
     }
 }
 

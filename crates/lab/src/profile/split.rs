@@ -3,6 +3,7 @@
 
 use volume::{config::Size, graph::NodeView};
 
+use super::Block;
 use crate::load::Order;
 
 /// I/Os larger than this are meant to use several shares.
@@ -37,21 +38,19 @@ impl Stripe {
 
     /// What another unit would gain for I/Os of `block`, if `outstanding` is the largest number that still
     /// helps.
-    pub(super) fn advice(&self, block: Size, order: Order, outstanding: usize) -> Option<String> {
-        let block_bytes = block.bytes();
+    pub(super) fn advice(&self, block: &Block, order: Order, outstanding: usize) -> Option<String> {
         let goes_on = !matches!(order, Order::Random | Order::Zipf);
         // With fewer outstanding, a share would be idle.
         let has_idle_shares = outstanding < 2 * self.shares;
-        if goes_on || has_idle_shares || self.shares < 2 || block_bytes > SMALL_BYTES_MAX {
+        if goes_on || has_idle_shares || self.shares < 2 || block.bytes_max() > SMALL_BYTES_MAX {
             return None;
         }
-        let now = split(block_bytes, self.unit_bytes);
+        let part = |unit_bytes: u64| block.mean(|block_bytes| split(block_bytes, unit_bytes));
+        let now = part(self.unit_bytes);
         let longer = |power: u32| self.unit_bytes << power;
         let units = (1..=10).map(longer).filter(|unit| *unit <= UNIT_BYTES_MAX);
-        let unit_bytes = units
-            .into_iter()
-            .find(|unit| split(block_bytes, *unit) <= FEWER * now)?;
-        let then = split(block_bytes, unit_bytes);
+        let unit_bytes = units.into_iter().find(|unit| part(*unit) <= FEWER * now)?;
+        let then = part(unit_bytes);
         let unit = Size::from_bytes(self.unit_bytes);
         (now > MANY).then(|| {
             format!(
@@ -92,8 +91,8 @@ mod tests {
     }
 
     fn advice(unit_bytes: u64, block_bytes: u64, outstanding: usize) -> Option<String> {
-        let block = Size::from_bytes(block_bytes);
-        stripe(unit_bytes).advice(block, Order::Random, outstanding)
+        let block = Size::from_bytes(block_bytes).into();
+        stripe(unit_bytes).advice(&block, Order::Random, outstanding)
     }
 
     #[test]
@@ -115,7 +114,8 @@ mod tests {
         assert_eq!(advice(64 << 10, 64 << 10, 32), None);
         assert_eq!(advice(64 << 10, 96 << 10, 3), None);
         assert_eq!(advice(64 << 10, 1 << 20, 32), None);
-        let scan = stripe(64 << 10).advice(Size::from_bytes(96 << 10), Order::Sequential, 32);
+        let block = Size::from_bytes(96 << 10).into();
+        let scan = stripe(64 << 10).advice(&block, Order::Sequential, 32);
         assert_eq!(scan, None);
     }
 }

@@ -127,7 +127,19 @@ fn what_cannot_be_meant_is_named() {
     ] {
         refused(&queue.replace(total, wrong), part);
     }
-    refused(&queue.replace("block = \"8KiB\"", "block = 8"), "block: ");
+    for (wrong, part) in [
+        ("8", "block: "),
+        ("{ \"8KB\" = 1 }", "block: 8KB is no whole number of blocks"),
+        ("\"2GiB\"", "block: 2GiB is longer than size = \"1GiB\""),
+        ("{ \"4KiB\" = 0 }", "block: \"4KiB\" = 0: a share is"),
+        ("{ \"4KiB\" = 3, \"64K\" = 1 }", "block: \"K\" in \"64K\""),
+        ("{}", "block: no size is given"),
+    ] {
+        let block = format!("block = {wrong}");
+        refused(&queue.replace("block = \"8KiB\"", &block), part);
+        let effectiveness = BUILT_IN[2].1;
+        refused(&effectiveness.replace("block = \"4KiB\"", &block), part);
+    }
     refused(&queue.replace("luns = 4", ""), "missing field `luns`");
     refused("about = \"x\"", "write kind = with one of \"queue\"");
     refused(
@@ -148,6 +160,22 @@ fn what_cannot_be_meant_is_named() {
         ),
         "{error}"
     );
+}
+
+#[test]
+fn a_mix_of_blocks_becomes_the_loads_of_a_profile() {
+    for (built_in, block) in [(0, "8KiB"), (2, "4KiB")] {
+        let (name, text) = BUILT_IN[built_in];
+        let mix = "block = { \"4KiB\" = 3, \"64KiB\" = 1 }";
+        let text = text.replace(&format!("block = \"{block}\""), mix);
+        let profile = Profile::parse(name, &text, true).expect("it is one");
+        for case in profile.experiment().cases() {
+            let Work::Load(load) = case.work else {
+                panic!("{name} has loads");
+            };
+            assert_eq!(load.sizes, [(4096, 3), (65_536, 1)], "{name}");
+        }
+    }
 }
 
 #[test]

@@ -196,8 +196,8 @@ pub(crate) fn compare_two(call: &CompareCall) -> Result<(), Failure> {
     let both = [Some(&options.a), options.b.as_ref()];
     let both: Vec<On> = both.into_iter().flatten().cloned().collect();
     call.common.keep_apart(&both)?;
-    call.common.carry_out(|configured, stop, progress, _| {
-        compare(&profile, &options, configured, stop, progress)
+    call.common.carry_out(|configured, stop, progress, keep| {
+        compare(&profile, &options, configured, stop, progress, keep)
     })
 }
 

@@ -12,7 +12,7 @@ use serde_json::json;
 use volume::config::{Size, Time};
 
 use super::{
-    Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time,
+    Block, Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time,
     layers::{self, Way},
     poisson,
     runner::{Figures, Step},
@@ -39,7 +39,7 @@ const LITTLE_MAX: f64 = 0.1;
 pub(super) struct Queue {
     about: String,
     size: Size,
-    block: Size,
+    block: Block,
     #[serde(default = "all")]
     read_percent: u64,
     #[serde(default)]
@@ -146,7 +146,7 @@ impl Queue {
         Workload {
             order: self.order,
             arrivals: Arrivals::Closed { outstanding },
-            ..workload(self.block, self.read_percent, self.size)
+            ..workload(&self.block, self.read_percent, self.size)
         }
     }
 
@@ -306,7 +306,7 @@ impl Experiment for Queue {
         };
         if !rates.is_empty() {
             findings.tables.push(rates_table(&rates));
-            findings.plots.push(queue_plot(&rates));
+            findings.plots.extend(plots_over_time(&rates));
         }
         if !adapters.is_empty() {
             findings.tables.push(adapters_table(&adapters));
@@ -341,7 +341,7 @@ impl Experiment for Queue {
         }
         let view = runner.targets.first().and_then(|target| target.view());
         let stripe = view.as_ref().and_then(Stripe::of);
-        let split = stripe.and_then(|stripe| stripe.advice(self.block, self.order, at));
+        let split = stripe.and_then(|stripe| stripe.advice(&self.block, self.order, at));
         findings
             .advice
             .extend(split.filter(|_| runner.targets.len() == 1));
@@ -377,6 +377,7 @@ impl Experiment for Queue {
         for outstanding in &self.outstanding {
             within("outstanding", *outstanding, 1..=OUTSTANDING_MAX)?;
         }
+        self.block.check(self.size)?;
         within("luns", self.luns, 1..=SESSIONS_MAX)?;
         within("rounds", self.rounds, 1..=1000)?;
         within("read_percent", self.read_percent, 0..=100)?;
@@ -568,27 +569,50 @@ fn rates_table(rates: &[(u64, f64, Step)]) -> Table {
     table
 }
 
-fn queue_plot(rates: &[(u64, f64, Step)]) -> Plot {
-    let points = |point: &Point| (point.at_ms, point.queue as f64);
-    let lines = rates.iter().map(|(percent, rate_per_s, step)| Line {
-        name: format!("{} a second ({percent} %)", short(*rate_per_s)),
-        points: step.done.series.iter().map(points).collect(),
-    });
-    Plot {
-        title: "Queue over time".into(),
-        about: "I/Os that have arrived and not ended. Where they arrive faster than they end, the \
-                queue only grows."
-            .into(),
-        x: Axis {
-            label: "milliseconds".into(),
-            is_logarithmic: false,
-        },
-        y: Axis {
-            label: "I/Os in the queue".into(),
-            is_logarithmic: false,
-        },
-        marks: Marks::Lines(lines.collect()),
-    }
+/// The queue over time and, with the same time axis, the latency over time: where one grows, so does the other.
+fn plots_over_time(rates: &[(u64, f64, Step)]) -> Vec<Plot> {
+    let plot = |title: &str, about: &str, y, of: fn(&Point) -> Option<f64>| {
+        let lines = rates.iter().map(|(percent, rate_per_s, step)| Line {
+            name: format!("{} a second ({percent} %)", short(*rate_per_s)),
+            points: step
+                .done
+                .series
+                .iter()
+                .filter_map(|point| Some((point.at_ms, of(point)?)))
+                .collect(),
+        });
+        Plot {
+            title: title.into(),
+            about: about.into(),
+            x: Axis {
+                label: "milliseconds".into(),
+                is_logarithmic: false,
+            },
+            y,
+            marks: Marks::Lines(lines.collect()),
+        }
+    };
+    let axis = |label: &str, is_logarithmic| Axis {
+        label: label.into(),
+        is_logarithmic,
+    };
+    vec![
+        plot(
+            "Queue over time",
+            "I/Os that have arrived and not ended. Where they arrive faster than they end, the queue \
+             only grows.",
+            axis("I/Os in the queue", false),
+            |point| Some(point.queue as f64),
+        ),
+        plot(
+            "Latency over time",
+            "The mean of the I/Os that ended since the previous point, from when each was due. It grows \
+             with the queue.",
+            axis("microseconds", true),
+            // No I/O ended.
+            |point| (point.latency_us > 0.0).then_some(point.latency_us),
+        ),
+    ]
 }
 
 fn adapters_table(adapters: &[Behind<'_>]) -> Table {
@@ -633,6 +657,32 @@ mod tests {
                 )
             })
             .collect()
+    }
+
+    #[test]
+    fn latency_over_time_stands_beside_the_queue_without_the_moments_when_nothing_ended() {
+        let point = |at_ms, queue, latency_us| Point {
+            at_ms,
+            queue,
+            at_volume: queue,
+            iops: 1000.0,
+            latency_us,
+        };
+        let mut done = crate::load::Done::without_times(std::time::Duration::from_millis(30));
+        done.series = vec![
+            point(10.0, 3, 700.0),
+            point(20.0, 9, 0.0),
+            point(30.0, 5, 900.0),
+        ];
+        let figures = Figures::example(1.0, 1000.0);
+        let plots = plots_over_time(&[(110, 2000.0, Step { done, figures })]);
+        let points = |plot: &Plot| match &plot.marks {
+            Marks::Lines(lines) => lines[0].points.clone(),
+            _ => panic!("it has lines"),
+        };
+        assert_eq!(points(&plots[0]), [(10.0, 3.0), (20.0, 9.0), (30.0, 5.0)]);
+        assert_eq!(points(&plots[1]), [(10.0, 700.0), (30.0, 900.0)]);
+        assert_eq!(plots[0].x.label, plots[1].x.label);
     }
 
     #[test]
