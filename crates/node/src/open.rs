@@ -336,7 +336,7 @@ fn record_of(asked: &Asked, carried: Option<Uuid>) -> Record {
     let leaves = || asked.leaves.iter();
     Record {
         volume: asked.volume.clone(),
-        kind: Some(asked.kind),
+        kind: Some(asked.kind.word()),
         carried,
         place: asked.place.clone(),
         marked: false,
