@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use engine::{LaneHandle, blocking, random, store};
+use engine::{LaneHandle, blocking, store};
 use uuid::Uuid;
 use volume::{
     claim::Owner,
@@ -18,10 +18,11 @@ use volume::{
 };
 
 use crate::{
-    Error, Process, Site,
+    Error, Site,
     error::Refusal,
     identity::{Identity, Known, Level, Note},
-    record::{Kind, Record, Records},
+    process::Process,
+    record::{Kind, Record, Records, new_identity},
     state::{State, sharer},
     survey::{Asked, Found, Leaf, Mark, Sibling, asked, derived, found, siblings},
 };
@@ -323,12 +324,6 @@ impl State {
             );
         }
     }
-}
-
-pub(crate) fn new_identity() -> Result<Uuid, Error> {
-    let mut bytes = [0; 16];
-    random::fill(&mut bytes).map_err(Error::io("making an identity".to_owned()))?;
-    Ok(uuid::Builder::from_random_bytes(bytes).into_uuid())
 }
 
 fn record_of(asked: &Asked, carried: Option<Uuid>) -> Record {

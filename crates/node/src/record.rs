@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use engine::store;
+use engine::{random, store};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{self, DeserializeOwned},
@@ -233,6 +233,13 @@ impl Records {
             false => format!("remove the table [disk.{uuid}] from {file}"),
         }
     }
+}
+
+/// A new identity, of a disk or of a state directory.
+pub(crate) fn new_identity() -> Result<Uuid, Error> {
+    let mut bytes = [0; 16];
+    random::fill(&mut bytes).map_err(Error::io("making an identity".to_owned()))?;
+    Ok(uuid::Builder::from_random_bytes(bytes).into_uuid())
 }
 
 /// The version of `file`, if it exists. Ignores everything else, because another release may have written it.
