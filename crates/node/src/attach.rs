@@ -10,7 +10,6 @@ use std::{
 use engine::LaneHandle;
 use unit::{FlushError, Units};
 use volume::{
-    claim::{boot_id, name_of},
     config::{ConfigError, Node, What},
     graph::Graph,
 };
@@ -18,28 +17,16 @@ use volume::{
 use crate::{
     Failure,
     config::Config,
-    daemon::{Process, close, units_config},
+    daemon::{close, units_config},
     description::Attached,
     open::{self, Disk},
+    process::Process,
     unit_files::UnitFiles,
     view::{Seen, View},
 };
 
 /// The name under which the target port number of a local front is stored.
 const PORT: &str = "attach";
-
-impl Process {
-    /// Describes the current process, which has `volume` of the configuration at `path` attached.
-    pub fn attaching(path: &Path, volume: &str) -> Process {
-        Process {
-            boot: boot_id(),
-            name: name_of(format_args!(
-                "sanstone attach -c {} {volume}",
-                path.display()
-            )),
-        }
-    }
-}
 
 /// An open volume, until [`Attachment::stop`].
 pub struct Attachment {

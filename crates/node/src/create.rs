@@ -3,7 +3,7 @@
 use engine::{LaneHandle, store};
 use volume::{claim::Owner, graph::NewStripe};
 
-use crate::{Failure, Process, config::Config, daemon::close, state::State};
+use crate::{Failure, config::Config, daemon::close, process::Process, state::State};
 
 /// Creates the stripe in the volume of `config` called `name`, on the home lane `home`, with
 /// `process` as its owner.

@@ -7,16 +7,14 @@ mod apply;
 use std::{
     io,
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use engine::{LaneFuture, LaneHandle, blocking};
 use front_iscsi::{Allow, LunSpec, Server, ServerConfig, TargetSpec};
 use unit::{DiskSpec, FlushError, Keep, OpenVolume, Units, UnitsConfig};
-use uuid::Uuid;
 use volume::{
-    claim::{boot_id, name_of},
     config::ConfigError,
     graph::{Graph, Tree},
 };
@@ -26,30 +24,11 @@ use crate::{
     config::{Config, TargetTable},
     difference::Served,
     open::{self, Disk},
+    process::Process,
     state::State,
     unit_files::UnitFiles,
     view::{Onlooker, Seen, View},
 };
-
-/// A daemon's process, as described to others that want a stripe it has claimed.
-#[derive(Clone, Debug)]
-pub struct Process {
-    /// The boot ID of the machine; nil if unknown. A claimant from the same boot that no longer holds
-    /// its lock is dead.
-    pub boot: Uuid,
-    /// For people: what it does, and where.
-    pub name: String,
-}
-
-impl Process {
-    /// Describes the current process, which serves the configuration at `path`.
-    pub fn this(path: &Path) -> Process {
-        Process {
-            boot: boot_id(),
-            name: name_of(format_args!("sanstone serve -c {}", path.display())),
-        }
-    }
-}
 
 /// A serving daemon, until [`Daemon::stop`]. The tasks on its lanes end with the lanes.
 pub struct Daemon {
@@ -422,6 +401,7 @@ mod tests {
     use std::{env, fs, process, sync::mpsc};
 
     use engine::{Lane, LaneConfig, spawn, time};
+    use uuid::Uuid;
 
     use super::*;
 

@@ -266,6 +266,6 @@ impl Difference {
 fn is_of_memory(node: &Node) -> bool {
     match &node.what {
         What::Named(_) => false,
-        What::Inline(kind) => kind.name() == "ram" || kind.children().iter().any(is_of_memory),
+        What::Inline(kind) => kind.is_volatile() || kind.children().iter().any(is_of_memory),
     }
 }

@@ -135,7 +135,7 @@ impl Known<'_> {
                 (Mark::None | Mark::Unsupported, None) => {
                     let records = self.records.disks.iter();
                     let at_place = records
-                        .filter(|(_, record)| matches!(record.kind, None | Some(Kind::File)))
+                        .filter(|(_, record)| record.kind.is_none() || record.is_file())
                         .filter(|(uuid, record)| judged.is_free(uuid) && is_at(record, leaf))
                         .find(|(uuid, record)| !self.is_elsewhere(uuid, record, leaf));
                     if let Some((uuid, record)) = at_place {
@@ -476,11 +476,9 @@ impl Known<'_> {
         if let Some((uuid, record)) = self.named(asked, judged) {
             let still_there = record.path().filter(|old| (self.at)(old) != Found::Nothing);
             let Some(old) = still_there else {
-                return match record.kind {
-                    None | Some(Kind::File) => {
-                        self.adopt(index, asked, leaf, (uuid, record), judged);
-                    }
-                    Some(_) => self.refuse_other_kind(asked, (uuid, record), judged),
+                return match record.kind.is_none() || record.is_file() {
+                    true => self.adopt(index, asked, leaf, (uuid, record), judged),
+                    false => self.refuse_other_kind(asked, (uuid, record), judged),
                 };
             };
             let keep = match has_moved_whole(record, leaf) {
@@ -608,7 +606,9 @@ impl Known<'_> {
     fn named<'a>(&'a self, asked: &Asked, judged: &Judged) -> Option<(&'a Uuid, &'a Record)> {
         let mut records = self.records.disks.iter();
         records.find(|(uuid, record)| {
-            record.volume == asked.volume && record.kind != Some(Kind::Ram) && judged.is_free(uuid)
+            record.volume == asked.volume
+                && record.kind != Some(Kind::Named.word())
+                && judged.is_free(uuid)
         })
     }
 

@@ -10,7 +10,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use engine::{LaneHandle, blocking, random, store};
+use engine::{LaneHandle, blocking, store};
 use uuid::Uuid;
 use volume::{
     claim::Owner,
@@ -19,10 +19,11 @@ use volume::{
 };
 
 use crate::{
-    Error, Process, Site,
+    Error, Site,
     error::Refusal,
     identity::{Identity, Known, Level, Note},
-    record::{Kind, Record, Records},
+    process::Process,
+    record::{Kind, Record, Records, new_identity},
     state::{State, sharer},
     survey::{Asked, Found, Leaf, Mark, Sibling, asked, derived, found, siblings},
 };
@@ -332,18 +333,12 @@ impl State {
     }
 }
 
-pub(crate) fn new_identity() -> Result<Uuid, Error> {
-    let mut bytes = [0; 16];
-    random::fill(&mut bytes).map_err(Error::io("making an identity".to_owned()))?;
-    Ok(uuid::Builder::from_random_bytes(bytes).into_uuid())
-}
-
 fn record_of(asked: &Asked, carried: Option<Uuid>) -> Record {
     let text = |path: Option<&Path>| path.unwrap_or(Path::new("")).to_string_lossy().into_owned();
     let leaves = || asked.leaves.iter();
     Record {
         volume: asked.volume.clone(),
-        kind: Some(asked.kind),
+        kind: Some(asked.kind.word()),
         carried,
         place: asked.place.clone(),
         marked: false,

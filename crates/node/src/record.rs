@@ -8,9 +8,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use engine::store;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use engine::{random, store};
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{self, DeserializeOwned},
+};
 use uuid::Uuid;
+use volume::config;
 
 use crate::Error;
 
@@ -18,31 +22,68 @@ const VERSION: u32 = 2;
 /// The name of the file in the state directory.
 const FILE: &str = "volumes.toml";
 
-/// Where a disk's blocks are, which decides how it is recognised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+/// What a served disk is, which decides how it is recognised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
+    /// A file, which is marked.
     File,
+    /// A block device.
     Device,
-    Stripe,
-    Concat,
-    Iscsi,
-    Ram,
+    /// A volume of the kind with this name, whose children have superblocks.
+    Superblocks(&'static str),
+    /// A disk of another machine, through a volume of the kind with this name.
+    Remote(&'static str),
+    /// Recognised only by its volume's name.
+    Named,
     /// The same disk as another served volume; both are read-only.
     View,
 }
 
 impl Kind {
+    /// As recorded.
+    pub(crate) fn word(self) -> Word {
+        Word(match self {
+            Kind::File => "file",
+            Kind::Device => "device",
+            Kind::Superblocks(name) | Kind::Remote(name) => name,
+            Kind::Named => "ram",
+            Kind::View => "view",
+        })
+    }
+
     /// Whether a disk recorded as `recorded` may be of this kind. A superblock tells stripe and concat apart, but
     /// older releases recorded a concat as a stripe.
-    pub(crate) fn may_be(self, recorded: Kind) -> bool {
-        self == recorded || (self, recorded) == (Kind::Concat, Kind::Stripe)
+    pub(crate) fn may_be(self, recorded: Word) -> bool {
+        self.word() == recorded || (self.word().0, recorded.0) == ("concat", "stripe")
     }
 
     /// Whether it is recognised only by its volume's name. Nothing of it persists that another disk
     /// could be mistaken for.
     pub(crate) fn is_of_a_name(self) -> bool {
-        matches!(self, Kind::Ram | Kind::View)
+        self.word().is_of_a_name()
+    }
+}
+
+/// The kind of a recorded disk. A volume in memory is a `ram`, whatever its kind; other kinds of volume have their own
+/// names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Word(&'static str);
+
+impl Word {
+    /// As [`Kind::is_of_a_name`].
+    fn is_of_a_name(self) -> bool {
+        [Kind::Named, Kind::View].map(Kind::word).contains(&self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Word {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let known = [Kind::Device, Kind::View].map(|kind| kind.word().0);
+        let mut known = known.iter().chain(config::Kind::NAMES);
+        let word = known.find(|word| **word == text);
+        word.map(|word| Word(word))
+            .ok_or_else(|| de::Error::custom(format!("\"{text}\" is not a kind of disk")))
     }
 }
 
@@ -54,7 +95,7 @@ pub(crate) struct Record {
     pub(crate) volume: String,
     /// `None`: version 1 did not record it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) kind: Option<Kind>,
+    pub(crate) kind: Option<Word>,
     /// The identity that it carries: a stripe's, or that of a device or a remote disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) carried: Option<Uuid>,
@@ -78,7 +119,12 @@ pub(crate) struct Record {
 impl Record {
     /// Whether it could still be the disk of a volume with its name.
     pub(crate) fn is_lasting(&self) -> bool {
-        !self.kind.is_some_and(Kind::is_of_a_name)
+        !self.kind.is_some_and(Word::is_of_a_name)
+    }
+
+    /// Whether it is recorded as a file.
+    pub(crate) fn is_file(&self) -> bool {
+        self.kind == Some(Kind::File.word())
     }
 
     /// The path of its file, if it is one.
@@ -189,6 +235,13 @@ impl Records {
     }
 }
 
+/// A new identity, of a disk or of a state directory.
+pub(crate) fn new_identity() -> Result<Uuid, Error> {
+    let mut bytes = [0; 16];
+    random::fill(&mut bytes).map_err(Error::io("making an identity".to_owned()))?;
+    Ok(uuid::Builder::from_random_bytes(bytes).into_uuid())
+}
+
 /// The version of `file`, if it exists. Ignores everything else, because another release may have written it.
 fn version_of(file: &Path) -> Result<Option<u32>, Error> {
     #[derive(Deserialize)]
@@ -237,4 +290,34 @@ pub(crate) fn write_toml<T: Serialize>(file: &Path, value: &T) -> Result<(), Err
         Error::io(what.clone())(cause)
     })?;
     store::replace(file, text.as_bytes()).map_err(Error::io(what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kinds_of_disks_are_recorded_under_the_names_that_released_versions_read() {
+        let kinds = [
+            (Kind::File, "file"),
+            (Kind::Device, "device"),
+            (Kind::Superblocks("stripe"), "stripe"),
+            (Kind::Superblocks("concat"), "concat"),
+            (Kind::Remote("iscsi"), "iscsi"),
+            (Kind::Named, "ram"),
+            (Kind::View, "view"),
+        ];
+        for (kind, word) in kinds {
+            let text = format!("volume = \"db\"\nkind = \"{word}\"\n");
+            let record: Record = toml::from_str(&text).expect(word);
+            assert_eq!(record.kind, Some(kind.word()));
+            assert_eq!(toml::to_string(&record).expect(word), text);
+            let is_of_a_name = ["ram", "view"].contains(&word);
+            assert_eq!(record.is_lasting(), !is_of_a_name, "{word}");
+            assert_eq!(kind.is_of_a_name(), is_of_a_name, "{word}");
+        }
+        let other = toml::from_str::<Record>("volume = \"db\"\nkind = \"fiel\"\n");
+        let error = other.expect_err("no kind has this name").to_string();
+        assert!(error.contains("\"fiel\" is not a kind of disk"), "{error}");
+    }
 }

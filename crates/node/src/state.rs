@@ -18,8 +18,7 @@ use uuid::Uuid;
 
 use crate::{
     Error, Site,
-    open::new_identity,
-    record::{Records, read_versioned, write_toml},
+    record::{Records, new_identity, read_versioned, write_toml},
     unit_files::UnitFiles,
 };
 

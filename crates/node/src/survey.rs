@@ -10,7 +10,7 @@ use std::{
 use engine::store;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
-use volume::config::{self, Node, Starts, What};
+use volume::config::{Identity, Node, Starts, What};
 
 use crate::{
     Site,
@@ -101,7 +101,7 @@ pub(crate) fn asked(site: &Site<'_>, records: &Records, starts: &Starts) -> Vec<
     };
     let primaries: Vec<_> = all.iter().map(primary).collect();
     for (asked, primary) in all.iter_mut().zip(primaries) {
-        if asked.kind != Kind::Ram && primary.as_ref() != Some(&asked.volume) {
+        if asked.kind != Kind::Named && primary.as_ref() != Some(&asked.volume) {
             asked.kind = Kind::View;
             asked.carried = None;
             asked.place = None;
@@ -122,41 +122,42 @@ fn asked_each(site: &Site<'_>, starts: &Starts) -> Vec<Asked> {
         };
         let mut leaves = Vec::new();
         collect(site, node, &base, &mut leaves);
-        let mut asked = Asked {
-            volume: name.clone(),
-            span: node.span.clone(),
-            kind: Kind::Ram,
-            carried: None,
-            place: None,
-            leaves,
-            root: root.span.clone(),
-        };
-        let carried = || site.volumes.carried(root, &base, starts);
-        (asked.kind, asked.carried) = match &**kind {
-            config::Kind::Stripe(_) => (Kind::Stripe, carried()),
-            config::Kind::Concat(_) => (Kind::Concat, carried()),
-            config::Kind::Iscsi(iscsi) => {
-                let url = iscsi.url.get_ref();
-                let target = url.target.to_lowercase();
-                asked.place = Some(format!("{target}/{}", url.lun));
-                (Kind::Iscsi, None)
+        let mut place = None;
+        let (kind, carried) = match kind.identity() {
+            Identity::Superblocks(_) => {
+                let carried = site.volumes.carried(root, &base, starts);
+                (Kind::Superblocks(kind.name()), carried)
             }
-            config::Kind::File(file) => match asked.leaves.first().map(|leaf| look(&leaf.path)) {
+            Identity::Remote(of_disk) => {
+                place = Some(of_disk);
+                (Kind::Remote(kind.name()), None)
+            }
+            Identity::File(file) => match leaves.first().map(|leaf| look(&leaf.path)) {
                 Some(Ok(look)) => match look.kind {
                     store::Kind::BlockDevice { major, minor } => {
                         let name = world_wide_name(Path::new(DEVICES), major, minor);
                         // The path as written: the target of a link may have another name after a reboot.
                         let path = base.join(file.path.get_ref());
-                        asked.place = Some(path.to_string_lossy().into_owned());
+                        place = Some(path.to_string_lossy().into_owned());
                         (Kind::Device, name.map(|name| derived(&["device", &name])))
                     }
                     _ => (Kind::File, None),
                 },
                 _ => (Kind::File, None),
             },
-            _ => (Kind::Ram, None),
+            // `root_of` has followed it.
+            Identity::Child(_) => return None,
+            Identity::Name => (Kind::Named, None),
         };
-        Some(asked)
+        Some(Asked {
+            volume: name.clone(),
+            span: node.span.clone(),
+            kind,
+            carried,
+            place,
+            leaves,
+            root: root.span.clone(),
+        })
     });
     all.collect()
 }
@@ -174,14 +175,14 @@ pub(crate) fn derived(words: &[&str]) -> Uuid {
     uuid::Builder::from_custom_bytes(bytes).into_uuid()
 }
 
-/// The node that holds the blocks, beneath layers with a single child.
+/// The node that is the disk, beneath layers that leave its blocks where they are.
 fn root_of<'a>(site: &Site<'a>, mut node: &'a Node) -> &'a Node {
     loop {
         match &node.what {
             What::Named(name) => node = &site.volumes.0[name],
-            What::Inline(kind) => match (&**kind, kind.children()) {
-                (config::Kind::Stripe(_) | config::Kind::Concat(_), _) | (_, []) => return node,
-                (_, [child, ..]) => node = child,
+            What::Inline(kind) => match kind.identity() {
+                Identity::Child(child) => node = child,
+                _ => return node,
             },
         }
     }
@@ -192,7 +193,7 @@ fn collect(site: &Site<'_>, node: &Node, base: &Path, leaves: &mut Vec<Leaf>) {
         What::Named(name) => return collect(site, &site.volumes.0[name], base, leaves),
         What::Inline(kind) => kind,
     };
-    if let config::Kind::File(file) = &**kind {
+    if let Identity::File(file) = kind.identity() {
         let path = base.join(file.path.get_ref());
         let path = store::resolve(&path).unwrap_or(path);
         leaves.push(Leaf {

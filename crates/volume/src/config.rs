@@ -14,7 +14,9 @@
 //! node is of some kind, so both are defined in `kinds`; the values of settings are in `values`.
 
 pub use crate::{
-    kinds::{Kind, Node, Volumes, What, file::Caching, ram::settings::Ram, starts::Starts},
+    kinds::{
+        Identity, Kind, Node, Volumes, What, file::Caching, ram::settings::Ram, starts::Starts,
+    },
     values::{BlockSize, ChapAlgorithm, ChapSettings, ConfigError, Credentials, Rate, Size, Time},
 };
 

@@ -41,9 +41,9 @@ impl Known<'_> {
         identities: &[Identity],
     ) -> Result<Vec<Note>, Vec<ConfigError>> {
         let is_told = |asked: &Asked| match asked.kind {
-            Kind::Stripe | Kind::Concat => asked.carried.is_some(),
-            Kind::Iscsi => false,
-            Kind::File | Kind::Device | Kind::Ram | Kind::View => true,
+            Kind::Superblocks(_) => asked.carried.is_some(),
+            Kind::Remote(_) => false,
+            Kind::File | Kind::Device | Kind::Named | Kind::View => true,
         };
         // A recorded disk may turn out to be a volume whose identity is unknown until it is open.
         if !self.records.is_new && !all.iter().all(is_told) {
@@ -52,7 +52,7 @@ impl Known<'_> {
         let taken = self.taken(all, identities, |index| all[index].carried);
         let (mut notes, mut errors) = (Vec::new(), Vec::new());
         for asked in all {
-            let is_made_of_others = matches!(asked.kind, Kind::Stripe | Kind::Concat);
+            let is_made_of_others = matches!(asked.kind, Kind::Superblocks(_));
             if is_made_of_others && asked.carried.is_some() {
                 match self.judge_carried(asked, asked.carried, &taken) {
                     Ok((_, found)) => notes.extend(found),
@@ -135,12 +135,9 @@ impl Known<'_> {
                 _ => Identity::Known(*disk.0),
             },
             (None, None, _) => {
-                let of_place = || {
-                    let place = asked
-                        .place
-                        .as_deref()
-                        .filter(|_| asked.kind == Kind::Iscsi)?;
-                    Some(derived(&["iscsi", place]))
+                let of_place = || match (asked.kind, &asked.place) {
+                    (Kind::Remote(kind), Some(place)) => Some(derived(&[kind, place])),
+                    _ => None,
                 };
                 if !asked.kind.is_of_a_name() {
                     self.check_nameless(asked, &asked.span, &mut judged);
@@ -208,8 +205,8 @@ fn recorded_in<'a>(
     };
     let by_place = || {
         let disks = records.disks.iter().filter(|(_, record)| {
-            let is_there = record.kind == Some(asked.kind) && is_in_place(record, asked);
-            let is_nameless = record.carried.is_none() && asked.kind == Kind::Iscsi;
+            let is_there = record.kind == Some(asked.kind.word()) && is_in_place(record, asked);
+            let is_nameless = record.carried.is_none() && matches!(asked.kind, Kind::Remote(_));
             is_there && (carried.is_none() || is_nameless)
         });
         disks.max_by_key(|(_, record)| record.place == asked.place)

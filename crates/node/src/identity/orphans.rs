@@ -27,7 +27,7 @@ impl Known<'_> {
         let records = self.records.disks.iter();
         let orphans = records.filter(|(uuid, record)| {
             let gone = record.path().filter(|old| (self.at)(old) == Found::Nothing);
-            record.kind == Some(Kind::File) && judged.is_free(uuid) && gone.is_some()
+            record.is_file() && judged.is_free(uuid) && gone.is_some()
         });
         let orphans: Vec<_> = orphans.collect();
         for (uuid, record) in orphans {

@@ -7,6 +7,8 @@ use super::*;
 const A: Uuid = Uuid::from_u128(0xa);
 const B: Uuid = Uuid::from_u128(0xb);
 const LEN: u64 = 1 << 20;
+const STRIPE: Kind = Kind::Superblocks("stripe");
+const ISCSI: Kind = Kind::Remote("iscsi");
 
 fn file(mark: Mark) -> Found {
     Found::File {
@@ -71,7 +73,7 @@ fn record(volume: &str, path: &str) -> Record {
         .unwrap_or(Path::new(""));
     Record {
         volume: volume.to_owned(),
-        kind: Some(Kind::File),
+        kind: Some(Kind::File.word()),
         carried: None,
         place: None,
         marked: true,
@@ -361,8 +363,8 @@ fn what_the_directory_of_an_older_release_knows_by_name_is_taken_over() {
         &[asked("db", "/srv/db.img", Found::Nothing)],
         &["served before"],
     );
-    for kind in [Kind::Ram, Kind::Stripe, Kind::Iscsi, Kind::Device] {
-        let carried = (kind != Kind::Ram).then_some(B);
+    for kind in [Kind::Named, STRIPE, ISCSI, Kind::Device] {
+        let carried = (kind != Kind::Named).then_some(B);
         let judged = case
             .with(|known| known.judge_carried(&carrying("db", kind), carried, &BTreeSet::new()));
         assert_eq!(
@@ -438,11 +440,11 @@ fn files_that_cannot_be_marked_are_told_once() {
 #[test]
 fn a_lost_child_of_what_carries_a_name_is_refused() {
     let stripe = |volume: &str, found| Asked {
-        kind: Kind::Stripe,
+        kind: STRIPE,
         ..asked(volume, "/etc/child.img", found)
     };
     let served = Record {
-        kind: Some(Kind::Stripe),
+        kind: Some(STRIPE.word()),
         ..record("db", "/etc/child.img")
     };
     let case = Case {
@@ -463,7 +465,7 @@ fn a_lost_child_of_what_carries_a_name_is_refused() {
 fn what_carries_a_name_is_found_by_it() {
     let carried = Uuid::from_u128(0xc);
     let known = Record {
-        kind: Some(Kind::Stripe),
+        kind: Some(STRIPE.word()),
         carried: Some(carried),
         ..old_record("db")
     };
@@ -477,31 +479,33 @@ fn what_carries_a_name_is_found_by_it() {
             case.with(|known| known.judge_carried(&carrying(volume, kind), carried, &taken));
         judged.map(|(identity, _)| identity)
     };
-    let stripe = Kind::Stripe;
     assert_eq!(
-        judge(&case, "x", stripe, Some(carried), &[A]),
+        judge(&case, "x", STRIPE, Some(carried), &[A]),
         Ok(Identity::Known(A))
     );
     assert_eq!(
-        judge(&case, "x", stripe, Some(B), &[]),
+        judge(&case, "x", STRIPE, Some(B), &[]),
         Ok(Identity::Known(B))
     );
     // The old name for another disk: only if the disk that had it is served under a new name.
     assert_eq!(
-        judge(&case, "db", stripe, Some(B), &[A]),
+        judge(&case, "db", STRIPE, Some(B), &[A]),
         Ok(Identity::Known(B))
     );
-    let error = judge(&case, "db", stripe, Some(B), &[]).expect_err("another disk");
+    let error = judge(&case, "db", STRIPE, Some(B), &[]).expect_err("another disk");
     assert!(error.message().contains("write carried ="), "{error}");
-    let error = judge(&case, "db", Kind::Iscsi, Some(B), &[]).expect_err("another kind");
+    let error = judge(&case, "db", ISCSI, Some(B), &[]).expect_err("another kind");
     assert!(error.message().contains("another kind"), "{error}");
     // Memory is recognised by its name, among recorded memory disks.
-    assert_eq!(judge(&case, "db", Kind::Ram, None, &[]), Ok(Identity::New));
+    assert_eq!(
+        judge(&case, "db", Kind::Named, None, &[]),
+        Ok(Identity::New)
+    );
     let beside = Case {
         sibling: &[(A, known)],
         ..NOTHING
     };
-    let error = judge(&beside, "db", stripe, Some(carried), &[]).expect_err("it is known there");
+    let error = judge(&beside, "db", STRIPE, Some(carried), &[]).expect_err("it is known there");
     assert!(error.message().contains("mv /etc/app.state"), "{error}");
 }
 
@@ -509,7 +513,7 @@ fn what_carries_a_name_is_found_by_it() {
 fn a_remote_disk_is_told_by_its_place_where_it_does_not_say_what_it_is() {
     let remote = |place: &str| Asked {
         place: Some(place.to_owned()),
-        ..carrying("db", Kind::Iscsi)
+        ..carrying("db", ISCSI)
     };
     let judge = |case: &Case<'_>, place: &str, carried| {
         let judged =
@@ -517,7 +521,7 @@ fn a_remote_disk_is_told_by_its_place_where_it_does_not_say_what_it_is() {
         judged.map(|(identity, _)| identity)
     };
     let nameless = Record {
-        kind: Some(Kind::Iscsi),
+        kind: Some(ISCSI.word()),
         place: Some("iqn.a/0".to_owned()),
         ..old_record("other")
     };
@@ -560,14 +564,11 @@ fn a_remote_disk_is_told_by_its_place_where_it_does_not_say_what_it_is() {
 
 #[test]
 fn what_tells_itself_by_its_place_alone_is_not_taken_for_what_is_at_another_one() {
-    let (iscsi, device) = (
-        (Kind::Iscsi, "iqn.a/0", "iqn.b/7"),
-        (Kind::Device, "/dev/a", "/dev/b"),
-    );
-    for (kind, old, new) in [iscsi, device] {
+    let device = (Kind::Device, "/dev/a", "/dev/b");
+    for (kind, old, new) in [(ISCSI, "iqn.a/0", "iqn.b/7"), device] {
         for (recorded, carried) in [(None, None), (None, Some(B)), (Some(B), None)] {
             let record = Record {
-                kind: Some(kind),
+                kind: Some(kind.word()),
                 place: Some(old.to_owned()),
                 carried: recorded,
                 ..old_record("db")
@@ -610,7 +611,7 @@ fn a_device_without_a_name_is_found_through_a_link_to_where_it_was() {
     };
     let judge = |recorded: &str, asked: &Asked| {
         let record = Record {
-            kind: Some(Kind::Device),
+            kind: Some(Kind::Device.word()),
             place: Some(recorded.to_owned()),
             ..old_record("db")
         };

@@ -1,30 +1,15 @@
-//! Creates a stripe or concat of a graph: opens its children from the configuration, claims them, and writes their
-//! superblocks.
+//! Creates a stripe or concat of a graph: opens its children from the configuration, and has its kind claim them and
+//! write their superblocks.
 
 use engine::LaneHandle;
-use uuid::Uuid;
 
 use super::{Graph, Tree};
 use crate::{
     claim::Others,
-    kinds::{
-        Kind, Node, What,
-        stripe::{CreateOptions, claim_all, create, give_up, look, settings::Family},
-    },
+    kinds::{Kind, NewStripe, Node, Superblocks, What},
     part,
     values::ConfigError,
 };
-
-/// The parameters of a new stripe or concat.
-#[derive(Clone, Debug)]
-pub struct NewStripe {
-    /// Its permanent identity.
-    pub uuid: Uuid,
-    /// The current time, in seconds since 1970.
-    pub created_unix_s: u64,
-    /// Overwrite whatever the children hold.
-    pub force: bool,
-}
 
 impl Graph {
     /// Writes the superblocks of the stripe or concat called `name`, which makes its children one volume.
@@ -38,38 +23,25 @@ impl Graph {
         options: &NewStripe,
     ) -> Result<(), ConfigError> {
         let node = self.volumes.find(name, &Node::named(name))?.clone();
-        let Some(family) = find_family(&node) else {
+        let Some((kind, superblocks)) = outermost(&node) else {
             let message = format!(
                 "volume \"{name}\" contains no stripe or concat: only these need `create`; other \
                  volumes are created when they are first served"
             );
             return Err(ConfigError::new(node.span.clone(), message));
         };
+        let Superblocks(superblocks) = superblocks;
+        let of = superblocks.children();
         let mut children = Vec::new();
         let lanes = self.context.lanes_from(home);
-        for (index, child) in family.of.get_ref().iter().enumerate() {
-            let path = format!("{name}/{}/{index}", family.kind());
+        for (index, child) in of.get_ref().iter().enumerate() {
+            let path = format!("{name}/{}/{index}", kind.name());
             let lanes = part::rotated(&lanes, index);
             children.push(self.open_node(child, &path, &lanes).await?);
         }
-        let told = |error: crate::Error| ConfigError::new(family.of.span(), error.to_string());
-        let children = family.named(&children).await.map_err(told)?;
-        let options = CreateOptions {
-            layout: family.layout,
-            uuid: options.uuid,
-            created_unix_s: options.created_unix_s,
-            force: options.force,
-        };
-        // A child owned by someone else is reported with the owner's name, even with `force`; nothing is written
-        // before.
-        if !options.force {
-            look(&children).await.map_err(told)?;
-        }
+        let told = |error: crate::Error| ConfigError::new(of.span(), error.to_string());
         let claim = self.context.new_claim(children.len()).map_err(told)?;
-        let claim = claim.overwriting(options.force);
-        claim_all(&children, &claim).await.map_err(told)?;
-        let created = create(&children, &options).await;
-        give_up(&children).await;
+        let created = superblocks.create(&children, claim, options).await;
         // Nested stripes and concats among the children were closed with them.
         self.context.until_closed.clear();
         created.map_err(told)
@@ -86,7 +58,7 @@ impl Graph {
         others: Others,
     ) -> Result<Tree, ConfigError> {
         let node = self.volumes.find(name, &Node::named(name))?;
-        if find_family(node).is_none() {
+        if outermost(node).is_none() {
             let message = format!(
                 "volume \"{name}\" contains no stripe or concat: only these have an owner to take \
                  over from"
@@ -104,23 +76,15 @@ impl Graph {
     pub fn check_stripes(&self) -> Result<(), ConfigError> {
         let nodes = self.volumes.0.values().flat_map(Node::all);
         nodes
-            .filter_map(as_family)
-            .try_for_each(|family| family.check_lasting(&self.volumes))
-    }
-}
-
-fn as_family(node: &Node) -> Option<Family<'_>> {
-    match &node.what {
-        What::Inline(kind) => match &**kind {
-            Kind::Stripe(stripe) => Some(stripe.family()),
-            Kind::Concat(concat) => Some(concat.family()),
-            _ => None,
-        },
-        What::Named(_) => None,
+            .filter_map(Node::superblocks)
+            .try_for_each(|superblocks| superblocks.0.check_lasting(&self.volumes))
     }
 }
 
 /// The outermost stripe or concat of a tree.
-fn find_family(node: &Node) -> Option<Family<'_>> {
-    node.all().into_iter().find_map(as_family)
+fn outermost(node: &Node) -> Option<(&Kind, Superblocks<'_>)> {
+    node.all().into_iter().find_map(|node| match &node.what {
+        What::Inline(kind) => Some((&**kind, node.superblocks()?)),
+        What::Named(_) => None,
+    })
 }

@@ -34,9 +34,9 @@ use crate::{
     values::ConfigError,
 };
 
-pub use self::{create::NewStripe, report::NodeView};
+pub use self::report::NodeView;
 pub use crate::{
-    kinds::Findings,
+    kinds::{Findings, NewStripe},
     part::{Carried, Handles},
 };
 

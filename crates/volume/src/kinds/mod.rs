@@ -6,10 +6,10 @@
 
 pub mod cache;
 mod check;
-mod children;
 pub mod concat;
 pub mod fault;
 pub mod file;
+mod identity;
 pub mod iscsi;
 mod look;
 mod node;
@@ -24,13 +24,15 @@ use serde::de;
 
 use crate::values::Size;
 
-pub use self::{
-    look::Findings,
-    node::{Node, Volumes, What},
-};
 pub(crate) use self::{
+    identity::HasSuperblocks,
     look::{Look, USE_IT_TWICE},
     settings::Settings,
+};
+pub use self::{
+    identity::{FileIdentity, Identity, NewStripe, Superblocks},
+    look::Findings,
+    node::{Node, Volumes, What},
 };
 
 /// Builds the enum of all kinds from `FOLDER => Settings`; the folder name is also the kind's name in a

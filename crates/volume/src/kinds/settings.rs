@@ -5,7 +5,7 @@ use std::{fmt, ops::Range, sync::Arc};
 use engine::LaneFuture;
 use toml::Spanned;
 
-use super::{Look, Node};
+use super::{Identity, Look, Node};
 use crate::{
     Result,
     part::{Opening, Part},
@@ -17,6 +17,12 @@ pub(crate) trait Settings: fmt::Debug {
     /// Opens the volume over its children, which are open. Ends with one of the constructors of [`Opening`], which
     /// decides whether each lane gets an instance or one lane is its home.
     fn open<'a>(&'a self, opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>>;
+
+    /// What its disk is recognised by when it is served again: whoever serves it must not take it for another one.
+    fn identity(&self) -> Identity<'_>;
+
+    /// Whether the data that it keeps itself is gone when the process ends. That of its children does not count.
+    fn is_volatile(&self) -> bool;
 
     /// Its child nodes, in order; a leaf has none.
     fn children(&self) -> &[Node] {
@@ -61,11 +67,6 @@ pub(crate) trait Settings: fmt::Debug {
 
     /// Whether it needs to be the only writer of what is below: it would not notice others' writes.
     fn needs_only_writer(&self) -> bool {
-        false
-    }
-
-    /// Whether its data is gone when the process ends.
-    fn is_volatile(&self) -> bool {
         false
     }
 }

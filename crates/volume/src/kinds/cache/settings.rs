@@ -10,7 +10,7 @@ use toml::Spanned;
 use super::{CacheConfig, CacheHandle};
 use crate::{
     Error, ErrorKind, Result,
-    kinds::{Node, Settings},
+    kinds::{Identity, Node, Settings},
     part::{Opening, Part},
     values::{ConfigError, Size},
 };
@@ -61,6 +61,14 @@ impl Settings for Cache {
                 })
                 .await
         })
+    }
+
+    fn identity(&self) -> Identity<'_> {
+        Identity::Child(&self.of)
+    }
+
+    fn is_volatile(&self) -> bool {
+        false
     }
 
     fn children(&self) -> &[Node] {

@@ -10,8 +10,8 @@ use toml::Spanned;
 use crate::{
     Result,
     kinds::{
-        Look, Node, Settings,
-        stripe::{Layout, Opened, settings::Family},
+        HasSuperblocks, Identity, Look, Node, Settings, Superblocks,
+        stripe::{Layout, Opened, Wanted, settings::Family},
     },
     part::{Opening, Part},
     values::ConfigError,
@@ -30,6 +30,7 @@ impl Concat {
     pub(crate) fn family(&self) -> Family<'_> {
         Family {
             layout: Layout::Concat,
+            wanted: Wanted::Concat,
             of: &self.of,
         }
     }
@@ -43,6 +44,14 @@ impl Settings for Concat {
             let opened = Opened::claimed_concat(&children, &claim).await?;
             Family::assemble(opening, opened, claim).await
         })
+    }
+
+    fn identity(&self) -> Identity<'_> {
+        Identity::Superblocks(Superblocks(Box::new(self.family())))
+    }
+
+    fn is_volatile(&self) -> bool {
+        false
     }
 
     fn children(&self) -> &[Node] {

@@ -9,7 +9,7 @@ use toml::Spanned;
 use super::{Action, FaultHandle, Operation, Rule};
 use crate::{
     ErrorKind, Result,
-    kinds::{Node, Settings},
+    kinds::{Identity, Node, Settings},
     part::{Opening, Part},
     values::{ConfigError, Time},
 };
@@ -118,6 +118,14 @@ impl Settings for Fault {
                 .layer_at_home(move |inner| Ok(Rc::new(super::Fault::new(inner, handle))))
                 .await
         })
+    }
+
+    fn identity(&self) -> Identity<'_> {
+        Identity::Child(&self.of)
+    }
+
+    fn is_volatile(&self) -> bool {
+        false
     }
 
     fn children(&self) -> &[Node] {

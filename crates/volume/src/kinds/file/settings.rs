@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, Result,
-    kinds::{Look, Settings},
+    kinds::{FileIdentity, Identity, Look, Settings},
     part::{Opening, Part},
     values::{BlockSize, ConfigError, Size},
 };
@@ -128,6 +128,18 @@ impl Settings for File {
             let shape = file.shape().clone();
             Ok(opening.leaf_on_every_lane(shape, move || Rc::new(file.on_lane())))
         })
+    }
+
+    fn identity(&self) -> Identity<'_> {
+        Identity::File(FileIdentity {
+            path: &self.path,
+            read_only: self.read_only,
+            is_made: self.size.is_some() && !self.read_only,
+        })
+    }
+
+    fn is_volatile(&self) -> bool {
+        false
     }
 
     fn check(&self) -> std::result::Result<(), ConfigError> {

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, Result,
-    kinds::{Look, Settings},
+    kinds::{Identity, Look, Settings},
     part::{Carried, Opening, Part},
     values::{ChapAlgorithm, ChapSettings, ConfigError, Credentials, Size, Time},
 };
@@ -213,6 +213,15 @@ impl Settings for Iscsi {
             disks.add(&volume, self.url.get_ref(), identity, &part)?;
             Ok(part)
         })
+    }
+
+    fn identity(&self) -> Identity<'_> {
+        let url = self.url.get_ref();
+        Identity::Remote(format!("{}/{}", url.target.to_lowercase(), url.lun))
+    }
+
+    fn is_volatile(&self) -> bool {
+        false
     }
 
     fn check(&self) -> std::result::Result<(), ConfigError> {

@@ -9,7 +9,7 @@ use toml::Spanned;
 use super::Region;
 use crate::{
     Result,
-    kinds::{Look, Settings},
+    kinds::{Identity, Look, Settings},
     part::{Opening, Part},
     values::{BlockSize, ConfigError, Size},
 };
@@ -34,6 +34,14 @@ impl Settings for Ram {
         })
     }
 
+    fn identity(&self) -> Identity<'_> {
+        Identity::Name
+    }
+
+    fn is_volatile(&self) -> bool {
+        true
+    }
+
     fn check(&self) -> std::result::Result<(), ConfigError> {
         self.block_size.check(&self.size)
     }
@@ -47,9 +55,5 @@ impl Settings for Ram {
 
     fn memory(&self) -> Option<&Spanned<Size>> {
         Some(&self.size)
-    }
-
-    fn is_volatile(&self) -> bool {
-        true
     }
 }

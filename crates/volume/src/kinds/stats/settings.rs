@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::{
     Result,
-    kinds::{Node, Settings},
+    kinds::{Identity, Node, Settings},
     part::{Opening, Part},
 };
 
@@ -23,6 +23,14 @@ impl Settings for Stats {
     fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
         // Every node is counted, so this layer has nothing to do itself.
         LaneFuture::new(async move { opening.layer_on_every_lane(|inner| inner).await })
+    }
+
+    fn identity(&self) -> Identity<'_> {
+        Identity::Child(&self.of)
+    }
+
+    fn is_volatile(&self) -> bool {
+        false
     }
 
     fn children(&self) -> &[Node] {

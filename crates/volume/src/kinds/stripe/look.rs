@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{
     check_len,
-    open::{Listed, Wanted, check_together},
+    open::{Listed, check_together},
     refuse,
     settings::Family,
     superblock_of,
@@ -15,8 +15,7 @@ use super::{
 use crate::{
     Result,
     kinds::{
-        Kind, Node, Volumes, What,
-        file::settings::File,
+        FileIdentity, Identity, Node, Volumes, What,
         starts::{Start, Starts},
     },
     values::ConfigError,
@@ -25,9 +24,8 @@ use crate::{
 impl Family<'_> {
     /// What would keep the volume from opening, as far as its children that are files tell. Paths are relative to
     /// `base`.
-    pub(crate) fn look_at_children(
+    pub(super) fn errors_in_files(
         &self,
-        wanted: Wanted,
         base: &Path,
         volumes: &Volumes,
         starts: &Starts,
@@ -39,7 +37,7 @@ impl Family<'_> {
                 continue;
             };
             let name = self.name_of(index, node);
-            match listed(name, wanted, file, (base, starts)) {
+            match listed(name, self.kind(), &file, (base, starts)) {
                 Ok(listed) => found.extend(listed),
                 Err(error) => {
                     // Point at where it is listed, because the fix is in the volume that lists it.
@@ -52,7 +50,7 @@ impl Family<'_> {
             }
         }
         if errors.is_empty() {
-            let together = check_together(&found, self.of.get_ref().len(), wanted);
+            let together = check_together(&found, self.of.get_ref().len(), self.wanted);
             let of_all = together.map_err(|error| ConfigError::at(self.of, error.to_string()));
             errors.extend(of_all.err());
         }
@@ -60,9 +58,8 @@ impl Family<'_> {
     }
 
     /// The volume's identity, if children that are files reveal it and agree.
-    pub(crate) fn carried(
+    pub(super) fn identity_in_files(
         &self,
-        wanted: Wanted,
         base: &Path,
         volumes: &Volumes,
         starts: &Starts,
@@ -70,7 +67,7 @@ impl Family<'_> {
         let nodes = self.of.get_ref().iter();
         let mut told = nodes.filter_map(|node| {
             let file = file_of(node, volumes)?;
-            let listed = listed(String::new(), wanted, file, (base, starts)).ok()??;
+            let listed = listed(String::new(), self.kind(), &file, (base, starts)).ok()??;
             Some(listed.superblock.volume)
         });
         let first = told.next()?;
@@ -79,14 +76,14 @@ impl Family<'_> {
 }
 
 /// The file that `node` is, or has below layers that leave its blocks in place.
-fn file_of<'a>(mut node: &'a Node, volumes: &'a Volumes) -> Option<&'a File> {
+fn file_of<'a>(mut node: &'a Node, volumes: &'a Volumes) -> Option<FileIdentity<'a>> {
     loop {
         match &node.what {
             What::Named(name) => node = volumes.0.get(name)?,
-            What::Inline(kind) => match (&**kind, kind.children()) {
-                (Kind::File(file), _) => return Some(file),
-                (_, [child]) if !kind.settings().claims_children() => node = child,
-                _ => return None,
+            What::Inline(kind) => match kind.identity() {
+                Identity::File(file) => return Some(file),
+                Identity::Child(child) => node = child,
+                Identity::Remote(_) | Identity::Superblocks(_) | Identity::Name => return None,
             },
         }
     }
@@ -96,17 +93,16 @@ fn file_of<'a>(mut node: &'a Node, volumes: &'a Volumes) -> Option<&'a File> {
 /// elsewhere.
 fn listed(
     name: String,
-    wanted: Wanted,
-    file: &File,
+    kind: &'static str,
+    file: &FileIdentity<'_>,
     (base, starts): (&Path, &Starts),
 ) -> Result<Option<Listed>> {
-    let is_made = file.size.is_some() && !file.read_only;
     let (block, file_len_bytes) = match starts.of(&base.join(file.path.get_ref())) {
         Start::Block {
             block,
             file_len_bytes,
         } => (block, file_len_bytes),
-        Start::Nothing if is_made => {
+        Start::Nothing if file.is_made => {
             let why = "it does not exist, or is empty, and would be created blank: mount its file \
                        system, or restore it; to make it part of a new volume, run `sanstone volume \
                        create -c FILE NAME`";
@@ -117,6 +113,6 @@ fn listed(
     if let Some(len_bytes) = file_len_bytes {
         check_len(&name, len_bytes)?;
     }
-    let superblock = superblock_of(&name, &block, wanted.name())?;
+    let superblock = superblock_of(&name, &block, kind)?;
     Ok(Some(Listed { name, superblock }))
 }

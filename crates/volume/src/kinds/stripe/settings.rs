@@ -6,11 +6,19 @@ use std::{collections::BTreeSet, ops::Range, path::Path, rc::Rc, sync::Arc};
 use engine::LaneFuture;
 use serde::Deserialize;
 use toml::Spanned;
+use uuid::Uuid;
 
-use super::{Child, Layout, Opened, UNIT_BYTES_DEFAULT, Wanted};
+use super::{
+    Child, Layout, Opened, UNIT_BYTES_DEFAULT, Wanted, claim_all,
+    create::{CreateOptions, create, look},
+    give_up,
+};
 use crate::{
     Claim, Result,
-    kinds::{Look, Node, Settings, Volumes, What, starts::Starts},
+    kinds::{
+        HasSuperblocks, Identity, Look, NewStripe, Node, Settings, Superblocks, Volumes, What,
+        starts::Starts,
+    },
     part::{Carried, Opening, Part},
     values::{ConfigError, Size},
 };
@@ -38,20 +46,9 @@ impl Stripe {
         let unit_bytes = self.unit_bytes().unwrap_or(UNIT_BYTES_DEFAULT);
         Family {
             layout: Layout::Stripe { unit_bytes },
+            wanted: Wanted::Stripe(self.unit_bytes()),
             of: &self.of,
         }
-    }
-
-    /// As [`Family::look_at_children`].
-    pub(crate) fn look_at_children(
-        &self,
-        base: &Path,
-        volumes: &Volumes,
-        starts: &Starts,
-    ) -> Vec<ConfigError> {
-        let wanted = Wanted::Stripe(self.unit_bytes());
-        let family = self.family();
-        family.look_at_children(wanted, base, volumes, starts)
     }
 
     fn unit_bytes(&self) -> Option<u32> {
@@ -65,9 +62,12 @@ impl Stripe {
 pub(crate) struct Unit(pub(crate) u32);
 
 /// Children that belong together permanently, as listed in a configuration: those of a stripe or a concat.
+#[derive(Debug)]
 pub(crate) struct Family<'a> {
     /// The data layout for a new one.
     pub(crate) layout: Layout,
+    /// The layout that an existing one must have.
+    pub(crate) wanted: Wanted,
     pub(crate) of: &'a Spanned<Vec<Node>>,
 }
 
@@ -141,12 +141,15 @@ impl Family<'_> {
         }
         Ok(())
     }
+}
 
-    /// Rejects what could be created but never served: a child in memory is a different, blank disk in every process.
-    ///
-    /// # Errors
-    /// The first child that keeps its blocks in memory, with its place.
-    pub(crate) fn check_lasting(&self, volumes: &Volumes) -> std::result::Result<(), ConfigError> {
+impl HasSuperblocks for Family<'_> {
+    fn children(&self) -> &Spanned<Vec<Node>> {
+        self.of
+    }
+
+    /// A child in memory is a different, blank disk in every process.
+    fn check_lasting(&self, volumes: &Volumes) -> std::result::Result<(), ConfigError> {
         let mut children = self.of.get_ref().iter();
         match children.find(|child| is_in_memory(child, volumes)) {
             None => Ok(()),
@@ -160,6 +163,46 @@ impl Family<'_> {
             )),
         }
     }
+
+    fn carried(&self, base: &Path, volumes: &Volumes, starts: &Starts) -> Option<Uuid> {
+        self.identity_in_files(base, volumes, starts)
+    }
+
+    fn look_at_children(
+        &self,
+        base: &Path,
+        volumes: &Volumes,
+        starts: &Starts,
+    ) -> Vec<ConfigError> {
+        self.errors_in_files(base, volumes, starts)
+    }
+
+    fn create<'b>(
+        &'b self,
+        children: &'b [Arc<Part>],
+        claim: Claim,
+        new: &'b NewStripe,
+    ) -> LaneFuture<'b, Result<()>> {
+        LaneFuture::new(async move {
+            let children = self.named(children).await?;
+            // A child owned by someone else is reported with the owner's name, even with `force`; nothing is written
+            // before.
+            if !new.force {
+                look(&children).await?;
+            }
+            let claim = claim.overwriting(new.force);
+            claim_all(&children, &claim).await?;
+            let options = CreateOptions {
+                layout: self.layout,
+                uuid: new.uuid,
+                created_unix_s: new.created_unix_s,
+                force: new.force,
+            };
+            let created = create(&children, &options).await;
+            give_up(&children).await;
+            created
+        })
+    }
 }
 
 /// Whether `node` keeps blocks in memory.
@@ -169,7 +212,7 @@ fn is_in_memory(node: &Node, volumes: &Volumes) -> bool {
             let named = volumes.0.get(name);
             named.is_some_and(|node| is_in_memory(node, volumes))
         }
-        What::Inline(kind) => kind.settings().is_volatile(),
+        What::Inline(kind) => kind.is_volatile(),
     })
 }
 
@@ -181,6 +224,14 @@ impl Settings for Stripe {
             let opened = Opened::claimed(&children, self.unit_bytes(), &claim).await?;
             Family::assemble(opening, opened, claim).await
         })
+    }
+
+    fn identity(&self) -> Identity<'_> {
+        Identity::Superblocks(Superblocks(Box::new(self.family())))
+    }
+
+    fn is_volatile(&self) -> bool {
+        false
     }
 
     fn children(&self) -> &[Node] {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::{
     Result,
-    kinds::{Node, Settings},
+    kinds::{Identity, Node, Settings},
     part::{Opening, Part},
     values::{Rate, Time},
 };
@@ -33,6 +33,14 @@ impl Settings for Throttle {
                 .layer_at_home(move |inner| Ok(Rc::new(super::Throttle::new(inner, rate, latency))))
                 .await
         })
+    }
+
+    fn identity(&self) -> Identity<'_> {
+        Identity::Child(&self.of)
+    }
+
+    fn is_volatile(&self) -> bool {
+        false
     }
 
     fn children(&self) -> &[Node] {

@@ -1,0 +1,129 @@
+//! How the disk that a volume is can be recognised when it is served again: what each kind answers, and what
+//! superblocks tell before anything is opened.
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use engine::LaneFuture;
+use toml::Spanned;
+use uuid::Uuid;
+
+use super::{Kind, Node, Volumes, What, starts::Starts};
+use crate::{Claim, Result, part::Part, values::ConfigError};
+
+/// What the disk that a volume is can be recognised by when it is served again.
+#[derive(Debug)]
+pub enum Identity<'a> {
+    /// It is this file, which is marked with its identity, or this block device, which has a worldwide name.
+    File(FileIdentity<'a>),
+    /// It is a disk of another machine, which tells its worldwide name when it is open. If it has none, it is
+    /// recognised by this place. No two kinds may use the same text for a place.
+    Remote(String),
+    /// The superblocks on its children name it.
+    Superblocks(Superblocks<'a>),
+    /// It is the disk of its only child, whose blocks it leaves where they are.
+    Child(&'a Node),
+    /// Nothing on it tells: it is recognised by its volume's name alone, whatever it contains.
+    Name,
+}
+
+/// A file or block device of this machine with the blocks of a volume.
+#[derive(Clone, Copy, Debug)]
+pub struct FileIdentity<'a> {
+    /// As configured: relative to the directory of the configuration file.
+    pub path: &'a Spanned<PathBuf>,
+    /// Whether it refuses writes.
+    pub read_only: bool,
+    /// Whether it is created if it does not exist.
+    pub is_made: bool,
+}
+
+/// A volume with superblocks on its children.
+#[derive(Debug)]
+pub struct Superblocks<'a>(pub(crate) Box<dyn HasSuperblocks + 'a>);
+
+/// The parameters of new superblocks: those of a stripe or concat.
+#[derive(Clone, Debug)]
+pub struct NewStripe {
+    /// The volume's permanent identity.
+    pub uuid: Uuid,
+    /// The current time, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// Overwrite whatever the children hold.
+    pub force: bool,
+}
+
+/// What a kind of volume with superblocks on its children provides.
+pub(crate) trait HasSuperblocks: fmt::Debug {
+    /// The children, with their place in the text.
+    fn children(&self) -> &Spanned<Vec<Node>>;
+
+    /// Rejects what could be created but never served.
+    ///
+    /// # Errors
+    /// The first child whose data does not last, with its place.
+    fn check_lasting(&self, volumes: &Volumes) -> std::result::Result<(), ConfigError>;
+
+    /// The volume's identity, if children that are files reveal it and agree. Paths are relative to `base`. Nothing is
+    /// opened as a volume, locked or claimed.
+    fn carried(&self, base: &Path, volumes: &Volumes, starts: &Starts) -> Option<Uuid>;
+
+    /// What would keep the volume from opening, as far as its children that are files tell. Otherwise as
+    /// [`HasSuperblocks::carried`].
+    fn look_at_children(&self, base: &Path, volumes: &Volumes, starts: &Starts)
+    -> Vec<ConfigError>;
+
+    /// Writes the superblocks to `children`, which are open, under `claim`.
+    fn create<'b>(
+        &'b self,
+        children: &'b [Arc<Part>],
+        claim: Claim,
+        new: &'b NewStripe,
+    ) -> LaneFuture<'b, Result<()>>;
+}
+
+impl Kind {
+    /// What the disk is recognised by when it is served again.
+    pub fn identity(&self) -> Identity<'_> {
+        self.settings().identity()
+    }
+
+    /// Whether the data that it keeps itself is gone when the process ends.
+    pub fn is_volatile(&self) -> bool {
+        self.settings().is_volatile()
+    }
+}
+
+impl Node {
+    /// The superblocks of its children, if it is described here and its kind has them.
+    pub(crate) fn superblocks(&self) -> Option<Superblocks<'_>> {
+        match &self.what {
+            What::Inline(kind) => match kind.identity() {
+                Identity::Superblocks(superblocks) => Some(superblocks),
+                _ => None,
+            },
+            What::Named(_) => None,
+        }
+    }
+}
+
+impl Volumes {
+    /// The identity that the superblocks of `node` carry, if one of its children is a file and reveals it. Paths are
+    /// relative to `base`. Nothing is opened as a volume, locked or claimed.
+    pub fn carried(&self, node: &Node, base: &Path, starts: &Starts) -> Option<Uuid> {
+        node.superblocks()?.0.carried(base, self, starts)
+    }
+
+    /// What would keep volumes with superblocks within the volume called `name` from opening, as far as their children
+    /// that are files tell. Paths are relative to `base`. Nothing is opened as a volume, locked or claimed.
+    pub fn look_at_children(&self, name: &str, base: &Path, starts: &Starts) -> Vec<ConfigError> {
+        let parts = self.parts(name).into_iter();
+        let nodes = parts.flat_map(|part| self.0[part].all());
+        let all = nodes.filter_map(Node::superblocks);
+        all.flat_map(|superblocks| superblocks.0.look_at_children(base, self, starts))
+            .collect()
+    }
+}
