@@ -299,11 +299,20 @@ mod tests {
         Lane::new(&LaneConfig::default()).expect("a ring")
     }
 
+    /// Starts `task` on `lane`.
+    #[expect(
+        clippy::async_yields_async,
+        reason = "the caller waits for the task later"
+    )]
+    fn start<T: 'static>(lane: &Lane, task: impl Future<Output = T> + 'static) -> JoinHandle<T> {
+        lane.block_on(async { spawn(task) })
+    }
+
     /// Has `other` take a call that panics, which the lane survives.
     fn call_that_panics(asker: &Lane, other: &Lane) -> JoinHandle<Option<()>> {
         let handle = other.handle();
-        let call = asker.block_on(async move {
-            spawn(async move { handle.call(|| async { panic!("a test") }).await })
+        let call = start(asker, async move {
+            handle.call(|| async { panic!("a test") }).await
         });
         let survives = AssertUnwindSafe(|| {
             other.block_on(async { time::sleep(Duration::from_millis(1)).await })
@@ -336,8 +345,7 @@ mod tests {
     fn a_call_that_was_not_taken_when_its_lane_ended_is_over() {
         let (asker, other) = (lane(), lane());
         let handle = other.handle();
-        let call =
-            asker.block_on(async move { spawn(async move { handle.call(|| async {}).await }) });
+        let call = start(&asker, async move { handle.call(|| async {}).await });
         drop(other);
         assert_eq!(asker.block_on(call), None);
     }

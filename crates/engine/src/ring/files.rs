@@ -2,6 +2,7 @@
 //! only at start (`open`, `statx`).
 
 use std::{
+    ffi::{CStr, CString},
     fs, io,
     ops::RangeInclusive,
     os::{
@@ -40,15 +41,9 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
     if options.create_new {
         flags |= libc::O_CREAT | libc::O_EXCL;
     }
-    let c_path = std::ffi::CString::new(path.as_os_str().as_bytes())
+    let c_path = CString::new(path.as_os_str().as_bytes())
         .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path contains a NUL byte"))?;
-    // SAFETY: a NUL-terminated path that lives through the call.
-    let raw = unsafe { libc::open(c_path.as_ptr(), flags, 0o600) };
-    if raw < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: a fresh descriptor that nobody else owns.
-    let mut fd = unsafe { OwnedFd::from_raw_fd(raw) };
+    let mut fd = open_path(&c_path, flags)?;
     if options.lock && options.write && is_block_device(&fd)? {
         fd = alone(&fd, flags & !(libc::O_CREAT | libc::O_EXCL))?;
     }
@@ -59,7 +54,7 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
             libc::LOCK_SH
         } | libc::LOCK_NB;
         // SAFETY: no memory arguments.
-        if unsafe { libc::flock(raw, operation) } < 0 {
+        if unsafe { libc::flock(fd.as_raw_fd(), operation) } < 0 {
             return Err(io::Error::last_os_error());
         }
     }
@@ -71,6 +66,7 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
         false => (1, None),
     };
     let kind = kind_of(&file);
+    let raw = file.as_raw_fd();
     let is_ext4 = kind == Some(libc::EXT4_SUPER_MAGIC);
     let keeps_small = is_regular && !options.direct && !options.durable && is_ext4;
     Ok(Opened {
@@ -93,9 +89,14 @@ fn is_block_device(fd: &OwnedFd) -> io::Result<bool> {
 /// Opens the block device behind `fd` again with O_EXCL, as mkfs and mount do (open(2)). That fails while the
 /// device or a partition of it is mounted or part of another device.
 fn alone(fd: &OwnedFd, flags: libc::c_int) -> io::Result<OwnedFd> {
-    let path = std::ffi::CString::new(own_path(fd.as_raw_fd())).expect("no NUL byte");
+    let path = CString::new(own_path(fd.as_raw_fd())).expect("no NUL byte");
+    open_path(&path, flags | libc::O_EXCL)
+}
+
+/// Opens `path` as open(2) does; a file that is created belongs to its user alone.
+fn open_path(path: &CStr, flags: libc::c_int) -> io::Result<OwnedFd> {
     // SAFETY: a NUL-terminated path that lives through the call.
-    let raw = unsafe { libc::open(path.as_ptr(), flags | libc::O_EXCL) };
+    let raw = unsafe { libc::open(path.as_ptr(), flags, 0o600) };
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -127,6 +127,18 @@ mod tests {
 
     use super::*;
 
+    /// Starts `task` on `lane`.
+    #[expect(
+        clippy::async_yields_async,
+        reason = "the caller waits for the task later"
+    )]
+    fn start<T: 'static>(
+        lane: &Lane,
+        task: impl Future<Output = T> + 'static,
+    ) -> impl Future<Output = T> {
+        lane.block_on(async { spawn(task) })
+    }
+
     fn lane() -> Lane {
         Lane::new(&LaneConfig::default()).expect("a ring")
     }
@@ -135,11 +147,9 @@ mod tests {
     fn a_request_that_its_lane_cannot_finish_ends_with_it() {
         let (asker, other) = (lane(), lane());
         let value = other.block_on(async { Resident::keep(other.handle(), ()) });
-        let asked = asker.block_on(async move {
-            spawn(async move {
-                let request = |()| std::future::pending::<Result<()>>();
-                value.call(request).await
-            })
+        let asked = start(&asker, async move {
+            let request = |()| std::future::pending::<Result<()>>();
+            value.call(request).await
         });
         other.block_on(async { time::sleep(Duration::from_millis(1)).await });
         drop(other);
@@ -155,12 +165,9 @@ mod tests {
     fn a_request_that_a_living_lane_dropped_is_never_done() {
         let (asker, other) = (lane(), lane());
         let value = other.block_on(async { Resident::keep(other.handle(), ()) });
-        let asked = asker.block_on(async {
-            let value = value.clone();
-            spawn(async move {
-                let request = |()| async { panic!("a test") };
-                value.call::<(), _, _>(request).await
-            })
+        let asked = start(&asker, async move {
+            let request = |()| async { panic!("a test") };
+            value.call::<(), _, _>(request).await
         });
         let survives = AssertUnwindSafe(|| {
             other.block_on(async { time::sleep(Duration::from_millis(1)).await })
