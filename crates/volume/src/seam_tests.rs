@@ -189,7 +189,7 @@ async fn layer(name: &str, child: SharedVolume) -> SharedVolume {
     }
 }
 
-const LAYERS: [&str; 7] = [
+const LAYERS: &[&str] = &[
     "stats", "fault", "throttle", "cache", "witness", "stripe", "concat",
 ];
 

@@ -1,6 +1,9 @@
 //! Runs a test under many seeds and prints how to replay the one that failed.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
+    path::Path,
+};
 
 /// Runs `run` with the seeds 0 to `n` - 1.
 ///
@@ -35,13 +38,24 @@ fn number(variable: &str) -> Option<u64> {
 pub fn replay(seed: u64) -> String {
     let package =
         std::env::var("CARGO_PKG_NAME").map_or(String::new(), |name| format!(" -p {name}"));
+    // With another profile everything would be compiled again.
+    let program = std::env::current_exe().unwrap_or_default();
+    let profile = profile_of(&program).map_or(String::new(), |name| format!(" --profile {name}"));
     // The test harness names each test's thread after the test.
     let thread = std::thread::current();
     let test = match thread.name() {
         Some(name) if name != "main" => format!(" {name} -- --exact"),
         _ => String::new(),
     };
-    format!("SANSTONE_SEED={seed} cargo test{package}{test}")
+    format!("SANSTONE_SEED={seed} cargo test{package}{profile}{test}")
+}
+
+/// The profile that a test program was built with, unless it is the default one: `target/PROFILE/deps/PROGRAM`.
+fn profile_of(program: &Path) -> Option<&str> {
+    let mut parents = program.ancestors().skip(1);
+    let deps = parents.next()?.file_name()?;
+    let profile = parents.next()?.file_name()?.to_str()?;
+    (deps == "deps" && profile != "debug").then_some(profile)
 }
 
 #[cfg(test)]
@@ -66,5 +80,14 @@ mod tests {
             command.starts_with("SANSTONE_SEED=3 cargo test"),
             "{command}"
         );
+    }
+
+    #[test]
+    fn the_command_names_the_profile_that_the_test_was_built_with() {
+        let profile = |path| profile_of(Path::new(path));
+        assert_eq!(profile("/src/target/sim/deps/scenarios-1"), Some("sim"));
+        assert_eq!(profile("/src/target/release/deps/x-1"), Some("release"));
+        assert_eq!(profile("/src/target/debug/deps/scenarios-1"), None);
+        assert_eq!(profile("scenarios-1"), None);
     }
 }
