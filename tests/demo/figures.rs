@@ -6,11 +6,11 @@ use std::fs;
 #[test]
 fn a_stripe_divides_the_work_and_every_form_of_the_report_says_so() {
     let place = Place::new();
-    let ran = place.run(&["--rows", "130000", "--link", "1"]).success();
+    let ran = place.run(&["--rows", "230000", "--link", "1"]).success();
     place.assert_nothing_is_left();
 
     let json = place.json();
-    assert_eq!(json["data"]["rows"], 130_000);
+    assert_eq!(json["data"]["rows"], 230_000);
     assert_eq!(json["link_bits_per_s"], 1_000_000_000u64);
     assert_eq!(json["settings"]["journal_mode"], "DELETE");
     assert_eq!(json["settings"]["stripe unit"], "64 KiB");
@@ -51,7 +51,7 @@ fn a_stripe_divides_the_work_and_every_form_of_the_report_says_so() {
         let [whole] = carried(0)[..] else {
             panic!("{ran}")
         };
-        let least = 130_000.0 * 150.0;
+        let least = 230_000.0 * 150.0;
         assert!(whole > least, "a scan of {whole} bytes");
         let scan_s = number(&sets[0]["statements"][scan]["average_s"]);
         assert!(scan_s > least / 125e6, "a scan in {scan_s} s");

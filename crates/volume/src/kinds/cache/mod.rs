@@ -17,7 +17,11 @@
 mod block_map;
 mod blocks;
 mod counters;
+#[cfg(test)]
+mod eviction_tests;
+mod ghosts;
 mod in_flight;
+mod queue;
 mod read_ahead;
 pub mod settings;
 mod store;
@@ -52,7 +56,7 @@ const BLOCKS_MIN: u64 = 64;
 /// The size of a cache and its read behaviour.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheConfig {
-    /// All memory for data: cached blocks and reads in flight, in bytes. Bookkeeping adds about half a percent.
+    /// All memory for data: cached blocks and reads in flight, in bytes. Bookkeeping adds about one percent.
     pub size_bytes: u64,
     /// The unit of reading and caching, in bytes: a power of two from 4 KiB to 1 MiB.
     pub block_bytes: u32,
