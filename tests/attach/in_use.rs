@@ -1,13 +1,13 @@
 //! A block device in use is neither attached nor served, because its mounted file system would not know of our writes.
 
 use std::fs::OpenOptions;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use harness::directory::Directory;
 use harness::run::Ran;
 use harness::sanstone::call;
 
-use crate::attached::{Loop, Mounted, can_attach, ran, text};
+use crate::attached::{Attached, Loop, Mounted, can_attach, ran, text};
 
 /// open(2): of a block device, without O_CREAT: nobody else may use it.
 const O_EXCL: i32 = 0o200;
@@ -48,4 +48,35 @@ fn a_block_device_that_is_mounted_or_in_use_is_refused() {
     }
     call(&["check", "-c", text(&config)]).success();
     ran("e2fsck", "e2fsprogs", &["-f", "-n", &device.0]).success();
+}
+
+#[test]
+fn a_block_device_that_nobody_uses_is_attached_in_every_caching_mode() {
+    if !can_attach() {
+        return;
+    }
+    let directory = Directory::new();
+    let image = directory.sparse("db.img", 16 << 20);
+    let device = Loop::on(&image, false);
+    for (index, mode) in ["direct", "direct-sync", "write-through", "write-back"]
+        .into_iter()
+        .enumerate()
+    {
+        let volume = format!(
+            "[volume.db]\nfile = {{ path = \"{}\", cache = \"{mode}\" }}\n",
+            device.0
+        );
+        let mut attached = Attached::start(&volume);
+        let options = || OpenOptions::new().read(true).write(true).to_owned();
+        let file = options().open(&attached.path).expect("it is attached");
+        let (at, data) = (index as u64 * 4096, [b'a' + index as u8; 4096]);
+        file.write_all_at(&data, at).expect("a write");
+        file.sync_all().expect("a flush");
+        drop(file);
+        attached.stop();
+        let device = options().open(&device.0).expect("it is free again");
+        let mut found = [0; 4096];
+        device.read_exact_at(&mut found, at).expect("a read");
+        assert!(found == data, "{mode}");
+    }
 }
