@@ -75,7 +75,7 @@ impl Machine {
             host.doom_after(u64::MAX);
             assert_eq!(shown.read().await, written, "not what was written");
             assert_eq!(shown.kept(), kept, "not what was kept");
-            shown.keep(&format!("{}", written + 1));
+            shown.keep(&format!("{}\n", written + 1));
             assert!(shown.write(written + 1).await);
             Ok(shown.uuid)
         });
@@ -83,7 +83,7 @@ impl Machine {
             Ok(uuid) => {
                 self.seen = Some(uuid);
                 self.written += 1;
-                self.kept = Some(self.written.to_string());
+                self.kept = Some(format!("{}\n", self.written));
                 Started::Served
             }
             Err(_) if self.host.is_doomed() => Started::Cut,
