@@ -28,6 +28,6 @@ pub mod target_machine;
 pub mod two_fronts;
 pub mod workload;
 
-pub use proof::assert_occurred;
+pub use proof::{Count, assert_occurred};
 pub use site::{Setup, Site};
 pub use target_machine::TargetMachine;
