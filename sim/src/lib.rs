@@ -30,6 +30,6 @@ pub mod two_fronts;
 pub mod windows;
 pub mod workload;
 
-pub use proof::assert_occurred;
+pub use proof::{Count, assert_occurred};
 pub use site::{Setup, Site};
 pub use target_machine::TargetMachine;

@@ -17,7 +17,7 @@ use volume::{ErrorKind, SharedVolume};
 
 use crate::{MS, log};
 
-const SEEDS: u64 = 20;
+const SEEDS: u64 = 200;
 const ROUNDS: usize = 3;
 
 /// Log lines for events that no client can see.

@@ -16,7 +16,7 @@ use engine::{
 };
 use scsi::{Attention, Status};
 use sim::{
-    content,
+    Count, assert_occurred, content,
     raw::{self, Answer, RawSession},
     slow_disk::{Moment, SECTORS, SECTORS_GROWN, SlowDisk},
     target_machine::PORT,
@@ -56,10 +56,6 @@ impl Writer {
     fn wrote(self, version: u64) -> bool {
         version >> 56 == self as u64
     }
-}
-
-fn add(count: &Cell<usize>, more: usize) {
-    count.set(count.get() + more);
 }
 
 fn is_blocks(version: u64) -> bool {
@@ -200,7 +196,7 @@ async fn read(session: &RawSession, sectors: Range<u64>) -> Answer {
 
 #[test]
 fn a_reservation_of_an_initiator_keeps_block_fronts_out() {
-    Bench::each(8, async |bench| {
+    Bench::each(80, async |bench| {
         let (holder, other) = (bench.login("holder").await, bench.login("other").await);
         reserve(&holder, REGISTER, 0, (0, 1)).await;
         for kind in [
@@ -244,8 +240,8 @@ fn a_reservation_of_an_initiator_keeps_block_fronts_out() {
 
 #[test]
 fn preempt_and_abort_is_answered_when_no_block_write_can_land_any_more() {
-    let [overtaken, at_gate, for_memory] = [const { Cell::new(0) }; 3];
-    Bench::each(24, async |bench| {
+    let [overtaken, at_gate, for_memory] = [const { Count::new() }; 3];
+    Bench::each(240, async |bench| {
         let fencer = bench.login("fencer").await;
         reserve(&fencer, REGISTER, 0, (0, 9)).await;
         for lane in 0..LANES {
@@ -287,26 +283,30 @@ fn preempt_and_abort_is_answered_when_no_block_write_can_land_any_more() {
         let later = bench.block_write(0, PLACE).await;
         assert_eq!(later, Err(BlockError::Conflict));
         join_all(writes).await;
-        add(&overtaken, running);
+        overtaken.add(running);
         for result in join_all(waiting).await {
             assert_eq!(result, Err(BlockError::Conflict), "it was at the gate");
-            add(&at_gate, 1);
+            at_gate.add(1);
         }
         let reads = join_all(reads).await;
         let refused = |read: &&Result<_, _>| **read == Err(BlockError::Conflict);
-        add(&for_memory, reads.iter().filter(refused).count());
+        for_memory.add(reads.iter().filter(refused).count());
         let ordered = fencer.answer(ordered.expect("it is sent")).await;
         ordered.expect("the session lives");
         time::sleep(20 * SLOW).await;
         bench.assert_nothing_after(answered);
     });
-    assert!(overtaken.get() > 0 && at_gate.get() > 0 && for_memory.get() > 0);
+    assert_occurred([
+        ("writes at work", overtaken.get()),
+        ("writes at the gate", at_gate.get()),
+        ("reads that waited for memory", for_memory.get()),
+    ]);
 }
 
 #[test]
 fn a_logical_unit_reset_waits_for_block_operations() {
-    let overtaken = Cell::new(0);
-    Bench::each(12, async |bench| {
+    let overtaken = Count::new();
+    Bench::each(120, async |bench| {
         let session = bench.login("resetter").await;
         bench.disk().set_pause_max(SLOW);
         let writes: Vec<_> = (0..6)
@@ -316,7 +316,7 @@ fn a_logical_unit_reset_waits_for_block_operations() {
             .map(|n| spawn(bench.block_read(n % LANES, PLACE)))
             .collect();
         bench.until_writing().await;
-        add(&overtaken, bench.disk().writing(is_blocks));
+        overtaken.add(bench.disk().writing(is_blocks));
         let reset = session.task_management(raw::LOGICAL_UNIT_RESET).await;
         assert_eq!(reset, Ok(0));
         bench.assert_nothing_after(bench.disk().now());
@@ -329,19 +329,19 @@ fn a_logical_unit_reset_waits_for_block_operations() {
             assert_eq!(told.await, Some(Attention::BusDeviceReset));
         }
     });
-    assert!(overtaken.take() > 0);
+    assert_occurred([("writes at work", overtaken.get())]);
 }
 
 /// What exclusive operations encountered.
 #[derive(Default)]
 struct Alone {
-    ordered: usize,
-    atomic: usize,
-    compared: usize,
-    miscompared: usize,
+    ordered: u64,
+    atomic: u64,
+    compared: u64,
+    miscompared: u64,
     /// New versions, each with the old versions it must have replaced.
     replaced: Vec<(u64, Vec<u64>)>,
-    beside: usize,
+    beside: u64,
 }
 
 async fn write_alone(bench: &Bench, session: &RawSession, met: &RefCell<Alone>) {
@@ -405,7 +405,7 @@ impl Alone {
             }
         }
         let blocks = writes.iter().filter(|write| is_blocks(write.version));
-        self.beside += blocks.count();
+        self.beside += blocks.count() as u64;
         self.replaced.clear();
     }
 }
@@ -413,8 +413,8 @@ impl Alone {
 #[test]
 fn what_excludes_others_excludes_block_fronts() {
     let met = RefCell::new(Alone::default());
-    let failed = Cell::new(0);
-    Bench::each(24, async |bench| {
+    let failed = Count::new();
+    Bench::each(240, async |bench| {
         bench.disk().set_fail_chance(0.05);
         let mut busy = Vec::new();
         for n in 0..3 * LANES {
@@ -445,17 +445,23 @@ fn what_excludes_others_excludes_block_fronts() {
         }
         join_all(busy).await;
         met.borrow_mut().check(bench);
-        add(&failed, bench.disk().failed() as usize);
+        failed.add(bench.disk().failed() as usize);
     });
     let met = met.take();
-    assert!(met.ordered > 0 && met.atomic > 0 && met.compared > 0 && met.miscompared > 0);
-    assert!(met.beside > 0 && failed.take() > 0);
+    assert_occurred([
+        ("ordered writes", met.ordered),
+        ("atomic writes", met.atomic),
+        ("compared and written", met.compared),
+        ("miscompared", met.miscompared),
+        ("writes of block fronts", met.beside),
+        ("failures of the disk", failed.get()),
+    ]);
 }
 
 #[test]
 fn a_sanitize_refuses_block_operations_until_its_end() {
-    let [refused, waited] = [const { Cell::new(0) }; 2];
-    Bench::each(6, async |bench| {
+    let [refused, waited] = [const { Count::new() }; 2];
+    Bench::each(60, async |bench| {
         let session = bench.login("one").await;
         bench.disk().set_pause_max(MS);
         let before = spawn(bench.block_write(0, PLACE));
@@ -468,19 +474,22 @@ fn a_sanitize_refuses_block_operations_until_its_end() {
         let not_ready = Some(BlockError::NotReady);
         let all = (vec![not_ready; LANES], vec![not_ready; LANES]);
         assert_eq!(bench.block_results().await, all);
-        add(&refused, 1);
+        refused.add(1);
         while bench.block_write(1, PLACE).await == Err(BlockError::NotReady) {
-            add(&waited, 1);
+            waited.add(1);
             time::sleep(MS).await;
         }
         assert_eq!(bench.block_write(0, PLACE).await, Ok(()));
     });
-    assert!(refused.get() > 0 && waited.get() > 0);
+    assert_occurred([
+        ("operations refused", refused.get()),
+        ("writes that waited for the end", waited.get()),
+    ]);
 }
 
 #[test]
 fn a_block_front_is_told_of_growth_once_and_finds_the_new_end() {
-    Bench::each(6, async |bench| {
+    Bench::each(60, async |bench| {
         let beyond = SECTORS..SECTORS + 8;
         for lane in 0..LANES {
             let write = bench.block_write(lane, beyond.clone()).await;
@@ -508,12 +517,12 @@ fn a_block_front_is_told_of_growth_once_and_finds_the_new_end() {
 
 #[test]
 fn a_block_front_that_leaves_is_waited_for_and_does_nothing_afterwards() {
-    let [running, refused] = [const { Cell::new(0) }; 2];
-    Bench::each(12, async |bench| {
+    let [running, refused] = [const { Count::new() }; 2];
+    Bench::each(120, async |bench| {
         bench.disk().set_pause_max(SLOW);
         let writes: Vec<_> = (0..4).map(|_| spawn(bench.block_write(0, PLACE))).collect();
         bench.until_writing().await;
-        add(&running, bench.disk().writing(is_blocks));
+        running.add(bench.disk().writing(is_blocks));
         let left = spawn(bench.machine.block[0].start(|front| async move { front.leave().await }));
         let meanwhile = spawn(bench.block_write(0, PLACE));
         left.await;
@@ -523,7 +532,7 @@ fn a_block_front_that_leaves_is_waited_for_and_does_nothing_afterwards() {
             Ok(()) => {}
             Err(error) => {
                 assert_eq!(error, BlockError::NoUnit);
-                add(&refused, 1);
+                refused.add(1);
             }
         }
         assert!(join_all(writes).await.iter().all(Result::is_ok));
@@ -531,12 +540,15 @@ fn a_block_front_that_leaves_is_waited_for_and_does_nothing_afterwards() {
         assert_eq!(later, Err(BlockError::NoUnit));
         assert_eq!(bench.block_write(1, PLACE).await, Ok(()));
     });
-    assert!(running.get() > 0 && refused.get() > 0);
+    assert_occurred([
+        ("writes at work", running.get()),
+        ("writes that came too late", refused.get()),
+    ]);
 }
 
 #[test]
 fn growth_is_told_where_one_lane_alone_shows_the_disk() {
-    seeds(4, |seed| {
+    seeds(40, |seed| {
         let world = World::new(seed);
         let client = world.host("client");
         let host = world.host_with_lanes("block-alone", LANES);

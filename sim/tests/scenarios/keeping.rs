@@ -20,7 +20,10 @@ use engine::{
     spawn, time,
 };
 use front_iscsi::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
-use sim::raw::{Answer, RawSession};
+use sim::{
+    Count, assert_occurred,
+    raw::{Answer, RawSession},
+};
 use unit::{DiskSpec, Keep, Units, UnitsConfig};
 use volume::{SharedVolume, leaf::ram::Region};
 
@@ -156,6 +159,7 @@ fn a_lane_goes_on_while_a_state_is_kept() {
 
 #[test]
 fn nobody_sees_a_change_before_it_is_kept() {
+    let aborted = Count::new();
     seeds(200, |seed| {
         let world = World::new(seed);
         let (machine, client) = (world.host("target"), world.host("client"));
@@ -168,7 +172,7 @@ fn nobody_sees_a_change_before_it_is_kept() {
         let server_config = config(machine.addr(3260), keep);
         let lanes = [machine.lane(0)];
         let started = machine.spawn(async move { start(server_config, &lanes).await });
-        let portal = machine.addr(3260);
+        let (portal, aborted) = (machine.addr(3260), &aborted);
         world.block_on(&client, async move {
             let _server = started.await;
             let (one, other) = (login(portal, "one").await, login(portal, "other").await);
@@ -181,11 +185,14 @@ fn nobody_sees_a_change_before_it_is_kept() {
             }
             assert!(looks > 100, "{looks} looks in 1.9 s");
             // An abort is answered only when the change has been made.
+            let is_kept = time::now() - began >= Duration::from_secs(2);
             let response = one.abort(task).await.expect("an answer");
+            aborted.when(!is_kept);
             assert!(time::now() - began >= Duration::from_secs(2), "{response}");
             assert_eq!(keys(&other).await, [1]);
         });
     });
+    assert_occurred([("aborts of a change while it is kept", aborted.get())]);
 }
 
 /// The saved state, and which attempts fail.
@@ -197,6 +204,7 @@ struct File {
 
 #[test]
 fn states_are_kept_in_their_order_and_what_is_not_kept_did_not_happen() {
+    let [overlapping, not_kept] = [const { Count::new() }; 2];
     seeds(200, |seed| {
         let world = World::new(seed);
         let machine = world.host_with_lanes("target", 2);
@@ -226,15 +234,21 @@ fn states_are_kept_in_their_order_and_what_is_not_kept_did_not_happen() {
         let started = machine.spawn(async move { start(server_config, &lanes).await });
         let portal = machine.addr(3260);
         let mut random = world.random();
+        let (overlapping, not_kept) = (&overlapping, &not_kept);
         world.block_on(&client, async move {
             let _server = started.await;
+            let (unanswered, together) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
             let sessions = (1..=8u8).map(|key| {
                 let (file, pause) = (file.clone(), random.below(3_000_000));
+                let (unanswered, together) = (unanswered.clone(), together.clone());
                 spawn(async move {
                     let session = login(portal, &key.to_string()).await;
                     time::sleep(Duration::from_nanos(pause)).await;
                     let task = register(&session, key);
+                    unanswered.set(unanswered.get() + 1);
+                    together.set(together.get() + usize::from(unanswered.get() > 1));
                     let answer = session.answer(task).await.expect("an answer");
+                    unanswered.set(unanswered.get() - 1);
                     let text = file.lock().expect("nobody panics here").text.clone();
                     let is_kept = text.is_some_and(|text| text.contains(&format!("{key:016x}")));
                     let Answer { status, sense, .. } = answer;
@@ -254,6 +268,12 @@ fn states_are_kept_in_their_order_and_what_is_not_kept_did_not_happen() {
                 good += usize::from(session.await);
             }
             assert_eq!(good, 6, "each fourth of eight fails, from the third on");
+            overlapping.add(together.get());
+            not_kept.add(8 - good);
         });
     });
+    assert_occurred([
+        ("changes while another was kept", overlapping.get()),
+        ("changes that were not kept", not_kept.get()),
+    ]);
 }

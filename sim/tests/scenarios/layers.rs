@@ -8,12 +8,12 @@ use engine::{
     sim::{Config, World},
     time,
 };
-use sim::daemon_machine::DaemonMachine;
+use sim::{assert_occurred, daemon_machine::DaemonMachine};
 use volume::{
     Durability, SharedVolume,
     config::Volumes,
     graph::Graph,
-    layers::{Layers, Ran, Watch, watched},
+    layers::{Layers, Ran, Span, Watch, watched},
 };
 
 const TARGET: &str = "iqn.2026-11.io.sanstone:t0";
@@ -252,10 +252,22 @@ fn a_trace_says_the_same_by_node_and_command() {
 
 #[test]
 fn the_rows_of_an_io_of_many_commands_add_up() {
-    let (took, layers) = run(1, PLAIN, async |volume| {
+    let (took, layers, commands) = run(1, PLAIN, async |volume| {
         // More than one command carries, so that several are in flight.
-        watch(volume.read(0, 8 << 20)).await
+        let (watch, began) = (Watch::tracing(), time::now());
+        let read = watched(watch.clone(), async { volume.read(0, 8 << 20).await });
+        read.await.expect("it reads");
+        let took = time::now() - began;
+        let mut spans = watch.take_spans().0;
+        spans.retain(|span| matches!(span.ran, Ran::Command { .. }));
+        (took, watch.layers(), spans)
     });
+    let beside = |(at, one): (usize, &Span)| {
+        let mut others = commands[..at].iter();
+        others.any(|other| other.began < one.ended && one.began < other.ended)
+    };
+    let beside = commands.iter().enumerate().filter(|it| beside(*it)).count();
+    assert_occurred([("commands beside others of their I/O", beside as u64)]);
     let [own, wire, target, medium] = rows(took, layers);
     assert!(own < took / 10, "{own:?} of {took:?}");
     assert!(wire > 2 * PLAIN.link && target > Duration::ZERO && medium >= PLAIN.disk / 2);

@@ -6,7 +6,7 @@ use std::{rc::Rc, time::Duration};
 use engine::{sim::seeds, time};
 use iscsi::TaskId;
 use sim::{
-    Setup, Site, content,
+    Count, Setup, Site, assert_occurred, content,
     raw::{self, Answer, RawSession},
 };
 use volume::layer::fault::{Action, Operation, Rule};
@@ -127,6 +127,7 @@ const LENGTHS: [usize; 2] = [8, 128];
 
 #[test]
 fn an_ordered_command_is_after_all_before_it_and_before_all_after_it() {
+    let [with_the_command, solicited] = [const { Count::new() }; 2];
     Bench::each(120, async |bench| {
         let session = bench.login("one").await;
         for (version, blocks) in (1..).step_by(10).zip(LENGTHS) {
@@ -150,15 +151,25 @@ fn an_ordered_command_is_after_all_before_it_and_before_all_after_it() {
                 took < 2 * SLOW,
                 "{took:?}: they have waited for the next PDU"
             );
+            let held_back = match blocks == LENGTHS[0] {
+                true => &with_the_command,
+                false => &solicited,
+            };
+            held_back.when(took >= SLOW);
             let len = 512 * blocks as u32;
             let seen = session.execute(&io(0x28, blocks), &[], len).await;
             assert!(seen.expect("an answer").data == bytes(version + 3, blocks));
         }
     });
+    assert_occurred([
+        ("writes held back with their data", with_the_command.get()),
+        ("writes held back before their data", solicited.get()),
+    ]);
 }
 
 #[test]
 fn a_function_does_not_concern_what_comes_after_it() {
+    let overtaken = Count::new();
     Bench::each(120, async |bench| {
         let session = bench.login("one").await;
         for function in [
@@ -167,31 +178,38 @@ fn a_function_does_not_concern_what_comes_after_it() {
             raw::LOGICAL_UNIT_RESET,
         ] {
             let before = bench.slow_write(&session, 1).await;
+            let begun = time::now();
             let function = session.submit_function(function).expect("it is sent");
             let write = session.submit(&io(0x2A, 8), &bytes(2, 8), 0);
             let after = session.answer(write.expect("it is sent")).await;
             let after = after.expect("the session lives");
             assert_eq!((after.status, after.sense), (GOOD, NO_SENSE));
             assert_eq!(session.response(function).await, Ok(0));
+            overtaken.when(time::now() - begun > SLOW / 2);
             let before = session.answer(before).await.expect("the session lives");
             assert_eq!(before.status, None, "aborted without a word");
             session.execute(&READY, &[], 0).await.expect("it is ready");
         }
     });
+    assert_occurred([("functions that overtook a write", overtaken.get())]);
 }
 
 #[test]
 fn an_ordered_command_waits_for_what_other_sessions_have_at_work() {
+    let waited = Count::new();
     Bench::each(120, async |bench| {
         let (one, two) = (bench.login("one").await, bench.login("two").await);
         let slow = bench.slow_write(&one, 1).await;
+        let begun = time::now();
         let ordered = two.submit_as(raw::ORDERED, &io(0x2A, 8), &bytes(2, 8), 0);
         let answer = two.answer(ordered.expect("it is sent")).await;
+        waited.when(time::now() - begun > SLOW / 2);
         assert_eq!(answer.expect("an answer").status, GOOD);
         assert_eq!(one.answer(slow).await.expect("an answer").status, GOOD);
         let seen = two.execute(&io(0x28, 8), &[], 8 * 512).await;
         assert!(seen.expect("an answer").data == bytes(2, 8));
     });
+    assert_occurred([("commands that waited", waited.get())]);
 }
 
 #[test]
@@ -213,12 +231,16 @@ fn a_head_of_queue_command_passes_those_that_wait() {
 
 #[test]
 fn a_command_that_waits_its_turn_can_be_aborted_and_holds_nobody_back_then() {
+    let waiting = Count::new();
     Bench::each(80, async |bench| {
         let session = bench.login("one").await;
         let slow = bench.slow_write(&session, 1).await;
         let ordered = session.submit_as(raw::ORDERED, &io(0x2A, 128), &bytes(2, 128), 0);
         let last = session.submit(&io(0x2A, 8), &bytes(3, 8), 0);
+        session.ended();
         assert_eq!(session.abort(ordered.expect("it is sent")).await, Ok(0));
+        // It cannot have begun before the slow write has ended.
+        waiting.when(!session.ended().contains(&slow));
         for task in [slow, last.expect("it is sent")] {
             assert_eq!(session.answer(task).await.expect("an answer").status, GOOD);
         }
@@ -226,6 +248,7 @@ fn a_command_that_waits_its_turn_can_be_aborted_and_holds_nobody_back_then() {
         let seen = seen.expect("an answer").data;
         assert!(seen[..8 * 512] == bytes(3, 8) && seen[8 * 512..] != bytes(2, 16)[8 * 512..]);
     });
+    assert_occurred([("commands aborted while they waited", waiting.get())]);
 }
 
 #[test]
@@ -306,6 +329,7 @@ fn an_error_aborts_what_qerr_says() {
 
 #[test]
 fn preempt_and_abort_answers_after_the_writes_that_it_overtakes() {
+    let overtaken = Count::new();
     Bench::each(120, async |bench| {
         let (one, two) = (bench.login("one").await, bench.login("two").await);
         let reserve_out = |action, key: u8, new_key: u8| {
@@ -324,7 +348,9 @@ fn preempt_and_abort_answers_after_the_writes_that_it_overtakes() {
             }
             let fenced = bench.slow_write(&one, version).await;
             let (cdb, list) = reserve_out(5, 2, 1);
+            let begun = time::now();
             assert_eq!(execute(&two, &cdb, &list).await.status, GOOD);
+            overtaken.when(time::now() - begun > SLOW / 2);
             let newer = execute(&two, &io(0x2A, 8), &bytes(version + 1, 8)).await;
             assert_eq!(newer.status, GOOD);
             if tas {
@@ -343,4 +369,5 @@ fn preempt_and_abort_answers_after_the_writes_that_it_overtakes() {
             assert_eq!(execute(&two, &cdb, &list).await.status, GOOD);
         }
     });
+    assert_occurred([("writes overtaken", overtaken.get())]);
 }

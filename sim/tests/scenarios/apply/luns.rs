@@ -1,12 +1,15 @@
 //! LUNs that `apply` removes, moves or makes another disk, under commands in progress.
 
-use std::{rc::Rc, time::Duration};
+use std::{cell::Cell, rc::Rc, time::Duration};
 
 use engine::{
     sim::{World, seeds},
     spawn, time,
 };
-use sim::raw::{CLEAR_TASK_SET, ORDERED, Over, RawSession, reserve_out};
+use sim::{
+    Count, assert_occurred,
+    raw::{CLEAR_TASK_SET, ORDERED, RawSession, reserve_out},
+};
 
 use super::{Ask, CONFIG, GOOD, KEPT, PORT, TEST_UNIT_READY, ask, described, login, start, target};
 use crate::MS;
@@ -21,27 +24,41 @@ enum Replaced {
     Swapped,
 }
 
-/// Sends writes of `byte` to LUN 0, some of them ORDERED, and looks at no answer; ends with the session.
-async fn write_blindly(session: Rc<RawSession>, byte: u8) -> Over {
+/// How often the hard cases of a replaced disk occurred, over all seeds.
+#[derive(Default)]
+struct Met {
+    /// The initiator had writes in progress when its LUN became another disk.
+    writing: Count,
+    /// Of three things to be told, the next session had received none before it was lost, or some, or all.
+    told_nothing: Count,
+    told_some: Count,
+    told_all: Count,
+    /// It first asked for the LUNs.
+    luns_first: Count,
+}
+
+/// Sends writes of `byte` to LUN 0, some of them ORDERED, and looks at no answer; ends with the session. Returns whether
+/// it had writes in progress then.
+async fn write_blindly(session: Rc<RawSession>, byte: u8) -> bool {
     let write = [0x2A, 0, 0, 0, 0, 0, 0, 0, 8, 0];
     loop {
         let mut tasks = Vec::new();
         for attribute in [1, ORDERED, 1, 1] {
             match session.submit_as(attribute, &write, &[byte; 4096], 0) {
                 Ok(task) => tasks.push(task),
-                Err(over) => return over,
+                Err(_) => return !tasks.is_empty(),
             }
         }
         for task in tasks {
-            if let Err(over) = session.answer(task).await {
-                return over;
+            if session.answer(task).await.is_err() {
+                return true;
             }
         }
     }
 }
 
 /// LUN 0 becomes another disk while an initiator writes to it without looking.
-fn replace_under_a_blind_initiator(seed: u64, how: Replaced) {
+fn replace_under_a_blind_initiator(seed: u64, how: Replaced, met: &Met) {
     let world = World::new(seed);
     let mut random = world.random();
     let lanes = 1 + random.index(2);
@@ -93,7 +110,8 @@ fn replace_under_a_blind_initiator(seed: u64, how: Replaced) {
             assert_eq!(is_announced, how != Replaced::InTwoSteps, "{changes:?}");
         }
         let is_over = time::timeout(Duration::from_secs(1), writing).await;
-        is_over.expect("its session is over when the change is");
+        let was_writing = is_over.expect("its session is over when the change is");
+        met.writing.when(was_writing);
 
         // The next session of the same initiator port is told before it is served, except of what an earlier one has
         // received, which was lost after so many commands. The last of these may not have been answered.
@@ -105,6 +123,7 @@ fn replace_under_a_blind_initiator(seed: u64, how: Replaced) {
         let (mut commands, mut tells) = ([&TEST_UNIT_READY[..]; 4], reports);
         if random.chance(0.3) {
             // Its answer is what the third report is about.
+            met.luns_first.add(1);
             commands[0] = &[0xA0, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 0];
             tells.rotate_right(1);
         }
@@ -116,6 +135,10 @@ fn replace_under_a_blind_initiator(seed: u64, how: Replaced) {
         }
         lost.end();
         let received = &tells[..lost_after.saturating_sub(1)];
+        met.told_nothing.when(received.is_empty());
+        met.told_some
+            .when(!received.is_empty() && received.len() < tells.len());
+        met.told_all.when(received.len() == tells.len());
         let mut expected = reports.to_vec();
         expected.retain(|report| !received.contains(report));
         if received.contains(&POWER_ON) {
@@ -150,6 +173,16 @@ fn replace_under_a_blind_initiator(seed: u64, how: Replaced) {
     });
 }
 
+/// How often the hard cases of a fence occurred, over all seeds.
+#[derive(Default)]
+struct MetByFence {
+    moved: Count,
+    removed: Count,
+    /// It was sent when the change was complete, or before.
+    after_change: Count,
+    before_change: Count,
+}
+
 /// What fences off an initiator whose LUN has just been removed or moved.
 #[derive(Clone, Copy, Debug)]
 enum Fence {
@@ -158,7 +191,7 @@ enum Fence {
 }
 
 /// An initiator fences off another one, on the other lane, whose write was in progress when its LUN was removed or moved.
-fn fence_over_a_moved_lun(seed: u64, fence: Fence) {
+fn fence_over_a_moved_lun(seed: u64, fence: Fence, met: &MetByFence) {
     const SLOW: Duration = Duration::from_secs(2);
     let world = World::new(seed);
     let mut random = world.random();
@@ -177,7 +210,10 @@ fn fence_over_a_moved_lun(seed: u64, fence: Fence) {
     };
     let write: [u8; 10] = [0x2A, 0, 0, 0, 0, 0, 0, 0, 8, 0];
     let read: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0];
-    let after = match random.chance(0.5) {
+    let is_moved = random.chance(0.5);
+    met.moved.when(is_moved);
+    met.removed.when(!is_moved);
+    let after = match is_moved {
         true => "5 = \"db\", 1 = \"spare\"",
         false => "1 = \"spare\"",
     };
@@ -202,11 +238,18 @@ fn fence_over_a_moved_lun(seed: u64, fence: Fence) {
         let written = slow.submit(&write, &[1; 4096], 0).expect("it is sent");
         time::sleep(MS * 200).await;
         server.put_file(CONFIG, text(after).as_bytes());
+        let is_applied = Rc::new(Cell::new(false));
         let applying = spawn({
-            let asks = asks.clone();
-            async move { ask(&asks, Ask::Apply).await }
+            let (asks, is_applied) = (asks.clone(), is_applied.clone());
+            async move {
+                let applied = ask(&asks, Ask::Apply).await;
+                is_applied.set(true);
+                applied
+            }
         });
         time::sleep(MS * (100 + random.below(300) as u32)).await;
+        met.after_change.when(is_applied.get());
+        met.before_change.when(!is_applied.get());
         match fence {
             Fence::ClearTaskSet => {
                 let response = quick.task_management(CLEAR_TASK_SET).await;
@@ -236,14 +279,29 @@ fn fence_over_a_moved_lun(seed: u64, fence: Fence) {
 
 #[test]
 fn an_initiator_that_does_not_look_never_writes_to_the_disk_that_took_the_place_of_its_own() {
+    let met = Met::default();
     for how in [Replaced::AtOnce, Replaced::InTwoSteps, Replaced::Swapped] {
-        seeds(20, |seed| replace_under_a_blind_initiator(seed, how));
+        seeds(20, |seed| replace_under_a_blind_initiator(seed, how, &met));
     }
+    assert_occurred([
+        ("writes in progress", met.writing.get()),
+        ("told nothing before", met.told_nothing.get()),
+        ("told something before", met.told_some.get()),
+        ("told everything before", met.told_all.get()),
+        ("asked for the LUNs first", met.luns_first.get()),
+    ]);
 }
 
 #[test]
 fn a_fence_waits_for_the_write_of_a_lun_that_was_removed_or_moved() {
+    let met = MetByFence::default();
     for fence in [Fence::ClearTaskSet, Fence::PreemptAndAbort] {
-        seeds(20, |seed| fence_over_a_moved_lun(seed, fence));
+        seeds(20, |seed| fence_over_a_moved_lun(seed, fence, &met));
     }
+    assert_occurred([
+        ("LUNs moved", met.moved.get()),
+        ("LUNs removed", met.removed.get()),
+        ("fences after the change", met.after_change.get()),
+        ("fences before the change", met.before_change.get()),
+    ]);
 }

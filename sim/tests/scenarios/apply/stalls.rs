@@ -12,6 +12,8 @@ use engine::{
     time,
 };
 
+use sim::{Count, assert_occurred};
+
 use super::{
     Ask, CONFIG, HUNG, KEPT, TEST_UNIT_READY, ask, create_stripe, described, login, start,
 };
@@ -38,6 +40,8 @@ fn stalled_text(luns: &str) -> String {
 struct Stalled {
     asks: Sender<Ask>,
     is_over: Rc<Cell<bool>>,
+    /// How many commands were answered.
+    answered: Rc<Cell<usize>>,
     /// The longest that a command took.
     slowest: Rc<Cell<Duration>>,
     /// Whether it ended the session itself.
@@ -55,8 +59,10 @@ impl Stalled {
         described(&asks).await;
         let session = login(server, KEPT).await;
         let (is_over, slowest) = (Rc::new(Cell::new(false)), Rc::new(Cell::default()));
+        let answered = Rc::new(Cell::new(0));
         let loaded = spawn({
             let (is_over, slowest) = (is_over.clone(), slowest.clone());
+            let answered = answered.clone();
             async move {
                 while !is_over.get() {
                     let begun = time::now();
@@ -65,6 +71,7 @@ impl Stalled {
                     if session.answer(task).await.is_err() {
                         return false;
                     }
+                    answered.set(answered.get() + 1);
                     slowest.set((time::now() - begun).max(slowest.get()));
                 }
                 session.end();
@@ -74,6 +81,7 @@ impl Stalled {
         Stalled {
             asks,
             is_over,
+            answered,
             slowest,
             loaded,
         }
@@ -90,7 +98,7 @@ impl Stalled {
 }
 
 /// Gives a daemon with one lane a stripe more while its disk stalls; a session of it is served all the time.
-fn apply_with_a_stalled_disk(seed: u64) {
+fn apply_with_a_stalled_disk(seed: u64, waited: &Count, meanwhile: &Count) {
     let world = World::new(seed);
     let (server, client) = (world.host("server"), world.host("client"));
     world.block_on(&client, async {
@@ -98,7 +106,10 @@ fn apply_with_a_stalled_disk(seed: u64) {
         server.stall_disk(STALL);
         let luns = "\"kept\", \"open\", \"wide\", \"more\"";
         server.put_file(CONFIG, stalled_text(luns).as_bytes());
+        let (begun, answered) = (time::now(), stalled.answered.get());
         let applied = ask(&stalled.asks, Ask::Apply).await;
+        waited.when(time::now() - begun >= STALL);
+        meanwhile.add(stalled.answered.get() - answered);
         let changes = applied.unwrap_or_else(|failure| panic!("{failure}"));
         assert!(changes.iter().any(|it| it.contains("wide")), "{changes:?}");
         stalled.is_over.set(true);
@@ -108,11 +119,18 @@ fn apply_with_a_stalled_disk(seed: u64) {
 
 #[test]
 fn a_disk_that_stalls_while_it_is_looked_at_holds_up_no_session() {
-    seeds(5, apply_with_a_stalled_disk);
+    let (waited, meanwhile) = (Count::new(), Count::new());
+    seeds(5, |seed| {
+        apply_with_a_stalled_disk(seed, &waited, &meanwhile);
+    });
+    assert_occurred([
+        ("changes that waited for the disk", waited.get()),
+        ("commands answered meanwhile", meanwhile.get()),
+    ]);
 }
 
 /// SIGHUP to a daemon whose file has grown: it follows the file if the disk answers in time.
-fn look_again_at_a_stalled_disk(seed: u64, stall: Duration) {
+fn look_again_at_a_stalled_disk(seed: u64, stall: Duration, waited: &Count, meanwhile: &Count) {
     const GROWN: usize = 2 * LEN;
     let world = World::new(seed);
     let (server, client) = (world.host("server"), world.host("client"));
@@ -129,8 +147,10 @@ fn look_again_at_a_stalled_disk(seed: u64, stall: Duration) {
         });
         grown.await.expect("it grows");
         server.stall_disk(stall);
-        let begun = time::now();
+        let (begun, answered) = (time::now(), stalled.answered.get());
         ask(&stalled.asks, Ask::LookAgain).await;
+        waited.when(time::now() - begun >= STALL);
+        meanwhile.add(stalled.answered.get() - answered);
         assert!(time::now() - begun < Duration::from_secs(60), "it waits on");
         let volumes = described(&stalled.asks).await.volumes;
         let has_followed = volumes["open"].tree.size_bytes == Some(GROWN as u64);
@@ -146,6 +166,15 @@ fn look_again_at_a_stalled_disk(seed: u64, stall: Duration) {
 
 #[test]
 fn a_disk_that_stalls_while_its_files_are_looked_at_holds_up_no_session_and_no_stop() {
-    seeds(3, |seed| look_again_at_a_stalled_disk(seed, STALL));
-    seeds(3, |seed| look_again_at_a_stalled_disk(seed, HUNG));
+    let [stalled, hung, meanwhile] = [const { Count::new() }; 3];
+    for (stall, waited) in [(STALL, &stalled), (HUNG, &hung)] {
+        seeds(3, |seed| {
+            look_again_at_a_stalled_disk(seed, stall, waited, &meanwhile);
+        });
+    }
+    assert_occurred([
+        ("looks that waited for a stalled disk", stalled.get()),
+        ("looks that waited for a hung disk", hung.get()),
+        ("commands answered meanwhile", meanwhile.get()),
+    ]);
 }
