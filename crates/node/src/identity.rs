@@ -294,20 +294,6 @@ impl Known<'_> {
             };
             return judged.refuse(&leaf.span, message);
         }
-        // Here is a file that another volume serves, too: they have changed places. Had the configuration followed
-        // them, the volume or the path would be another one.
-        let is_displaced = |(uuid, record): &(&Uuid, &Record)| {
-            **uuid != mark && record.volume == asked.volume && is_at(record, leaf)
-        };
-        let mut lasting = self.records.disks.iter();
-        if let Some((uuid, _)) = lasting.find(|disk| disk.1.is_lasting() && is_displaced(disk)) {
-            let message = format!(
-                "{path} is marked as disk {mark}, but volume \"{}\" has been served as disk {uuid} from there, which \
-                 is in another volume's file now: move the files back, or give each volume the path of its disk",
-                asked.volume
-            );
-            return judged.refuse(&leaf.span, message);
-        }
         match self.records.disks.get(&mark) {
             Some(record) => self.check_moved(asked, leaf, (&mark, record), judged),
             None => self.check_unrecorded(leaf, mark, judged),
@@ -337,18 +323,6 @@ impl Known<'_> {
                         "{path} is marked as disk {uuid}, and so is {shown}, from which that disk was \
                          served: one is a copy; serve {shown}, or remove it; `setfattr -x {MARK} \
                          {path}` makes {path} a disk of its own, for a volume with another name"
-                    ),
-                );
-            }
-        }
-        if let (Found::File { len_bytes, .. }, Some(bytes)) = (&leaf.found, record.bytes) {
-            if *len_bytes < bytes {
-                return judged.refuse(
-                    &leaf.span,
-                    format!(
-                        "{path} has {len_bytes} bytes, but disk {uuid} had {bytes}: its end is lost; restore the file; \
-                         if it is meant to be shorter, remove bytes = {bytes} of [disk.{uuid}] from {}",
-                        self.state.join("volumes.toml").display()
                     ),
                 );
             }

@@ -248,47 +248,6 @@ fn another_disk_in_a_place_or_under_a_name_is_refused() {
 }
 
 #[test]
-fn two_files_that_have_changed_places_are_refused() {
-    let case = Case {
-        records: &[
-            (A, record("db", "/etc/db.img")),
-            (B, record("log", "/etc/log.img")),
-        ],
-        ..NOTHING
-    };
-    let all = [
-        asked("db", "/etc/db.img", file(Mark::Disk(B))),
-        asked("log", "/etc/log.img", other_file(Mark::Disk(A))),
-    ];
-    case.refused(
-        &all,
-        &["/etc/db.img", "volume \"db\"", "move the files back"],
-    );
-}
-
-#[test]
-fn a_marked_file_that_has_become_shorter_is_refused() {
-    let case = Case {
-        records: &[(A, record("db", "/etc/db.img"))],
-        ..NOTHING
-    };
-    let of = |len_bytes| Found::File {
-        len_bytes,
-        id: (0, 0),
-        is_blank: false,
-        mark: Mark::Disk(A),
-    };
-    let short = LEN - 512;
-    for path in ["/etc/db.img", "/etc/moved.img"] {
-        case.refused(
-            &[asked("db", path, of(short))],
-            &[path, &short.to_string(), &LEN.to_string(), "volumes.toml"],
-        );
-        case.served(&[asked("db", path, of(LEN + 512))]);
-    }
-}
-
-#[test]
 fn a_copy_is_refused_beside_its_original_and_keeps_its_identity_elsewhere() {
     let case = Case {
         records: &[(A, record("db", "/etc/db.img"))],
