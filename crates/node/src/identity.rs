@@ -295,8 +295,29 @@ impl Known<'_> {
             return judged.refuse(&leaf.span, message);
         }
         match self.records.disks.get(&mark) {
-            Some(record) => self.check_moved(asked, leaf, (&mark, record), judged),
+            Some(record) => {
+                self.check_length(leaf, (&mark, record), judged);
+                self.check_moved(asked, leaf, (&mark, record), judged);
+            }
             None => self.check_unrecorded(leaf, mark, judged),
+        }
+    }
+
+    /// A disk never shrinks: its file must be as long as it was, or longer.
+    fn check_length(&self, leaf: &Leaf, (uuid, record): (&Uuid, &Record), judged: &mut Judged) {
+        let Found::File { len_bytes, .. } = &leaf.found else {
+            return;
+        };
+        if let Some(bytes) = record.bytes.filter(|bytes| len_bytes < bytes) {
+            let message = format!(
+                "{} has {len_bytes} bytes, but disk {uuid} had {bytes} when it was last served, as \
+                 volume \"{}\", and a disk never shrinks: restore the file from a copy; if it is meant \
+                 to be shorter, and its end may be lost, {}",
+                leaf.path.display(),
+                record.volume,
+                self.records.forget_length(uuid, bytes)
+            );
+            judged.refuse(&leaf.span, message);
         }
     }
 
@@ -434,16 +455,25 @@ impl Known<'_> {
         let shorter = record.bytes.filter(|bytes| len_bytes < bytes);
         let is_new = record.marked && *is_blank;
         if is_new || shorter.is_some() {
-            let what = match shorter {
-                Some(bytes) => format!("{path} has {len_bytes} bytes, but disk {uuid} had {bytes}"),
-                None => format!("{path} is blank and has no mark, but disk {uuid} had one"),
+            let (what, keep) = match shorter {
+                Some(bytes) => (
+                    format!("{path} has {len_bytes} bytes, but disk {uuid} had {bytes}"),
+                    format!(
+                        "and is meant to be shorter, {}",
+                        self.records.forget_length(uuid, bytes)
+                    ),
+                ),
+                None => (
+                    format!("{path} is blank and has no mark, but disk {uuid} had one"),
+                    format!("`setfattr -n {MARK} -v {uuid} {path}`"),
+                ),
             };
             judged.refuse(
                 &leaf.span,
                 format!(
                     "{what}: volume \"{}\" has been served before, and this is another file; mount its \
                      file system or restore the file; for a new disk, {forget}; if it is that disk \
-                     after all, `setfattr -n {MARK} -v {uuid} {path}`",
+                     after all, {keep}",
                     record.volume
                 ),
             );

@@ -324,10 +324,14 @@ fn what_lost_its_mark_is_adopted_unless_it_is_new() {
         is_blank: false,
         mark: Mark::None,
     };
-    for found in [blank(Mark::None), blank(Mark::Unsupported), short] {
+    for (found, keep) in [
+        (blank(Mark::None), "setfattr -n"),
+        (blank(Mark::Unsupported), "setfattr -n"),
+        (short, "remove `bytes = 1048576` from the table [disk."),
+    ] {
         case.refused(
             &[asked("db", "/srv/db.img", found)],
-            &["served before", "[disk.", "setfattr -n"],
+            &["served before", "[disk.", keep],
         );
     }
     case.refused(
@@ -347,6 +351,47 @@ fn what_lost_its_mark_is_adopted_unless_it_is_new() {
         let (identities, _) = case.served(&[asked("x", "/srv/x.img", found)]);
         assert_eq!(identities, [Identity::New]);
     }
+}
+
+#[test]
+fn a_marked_file_shorter_than_its_record_is_refused() {
+    let case = Case {
+        records: &[(A, record("db", "/srv/db.img"))],
+        ..NOTHING
+    };
+    let of_length = |len_bytes| Found::File {
+        len_bytes,
+        id: (0, 0),
+        is_blank: false,
+        mark: Mark::Disk(A),
+    };
+    for path in ["/srv/db.img", "/srv/moved.img"] {
+        case.refused(
+            &[asked("db", path, of_length(LEN - 512))],
+            &[
+                path,
+                "1048064 bytes",
+                "1048576",
+                "restore the file from a copy",
+                "remove `bytes = 1048576` from the table [disk.",
+                "volumes.toml",
+            ],
+        );
+        let (identities, _) = case.served(&[asked("db", path, of_length(LEN + 512))]);
+        assert_eq!(identities, [Identity::Known(A)], "a longer file is fine");
+    }
+    let unknown = Case {
+        records: &[(
+            A,
+            Record {
+                bytes: None,
+                ..record("db", "/srv/db.img")
+            },
+        )],
+        ..NOTHING
+    };
+    let (identities, _) = unknown.served(&[asked("db", "/srv/db.img", of_length(512))]);
+    assert_eq!(identities, [Identity::Known(A)]);
 }
 
 #[test]
