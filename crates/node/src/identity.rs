@@ -172,6 +172,7 @@ impl Known<'_> {
                 }
             }
         }
+        self.check_exchanged(all, &mut judged);
         self.note_unmarkable(all, &mut judged);
         self.note_orphans(all, &mut judged);
         self.note_sharer(all, &mut judged);
@@ -295,8 +296,77 @@ impl Known<'_> {
             return judged.refuse(&leaf.span, message);
         }
         match self.records.disks.get(&mark) {
-            Some(record) => self.check_moved(asked, leaf, (&mark, record), judged),
+            Some(record) => {
+                self.check_length(leaf, (&mark, record), judged);
+                self.check_moved(asked, leaf, (&mark, record), judged);
+            }
             None => self.check_unrecorded(leaf, mark, judged),
+        }
+    }
+
+    /// Refuses marked files that have exchanged their places while the configuration stayed as it was: each volume
+    /// would be another disk for its initiators. If one of them has a new name or path, the configuration was edited.
+    fn check_exchanged(&self, all: &[Asked], judged: &mut Judged) {
+        // The volume whose file is now the disk that was served as volume `index` from the same path.
+        let next = |judged: &Judged, index: usize| {
+            let leaf = all[index].leaves.first()?;
+            let mut records = self.records.disks.iter();
+            let (uuid, _) = records.find(|(uuid, record)| {
+                let is_taken = judged.taken.contains_key(uuid) && record.is_file();
+                is_taken && record.volume == all[index].volume && is_at(record, leaf)
+            })?;
+            judged.taken.get(uuid).copied()
+        };
+        for first in 0..all.len() {
+            let mut others = Vec::new();
+            let mut at = next(judged, first);
+            while let Some(index) = at.filter(|index| *index != first && !others.contains(index)) {
+                others.push(index);
+                at = next(judged, index);
+            }
+            let is_lowest = others.iter().all(|other| *other > first);
+            let (Some(other), Some(leaf)) = (others.first(), all[first].leaves.first()) else {
+                continue;
+            };
+            if at != Some(first) || !is_lowest {
+                continue;
+            }
+            let names = others.iter().map(|other| all[*other].volume.as_str());
+            let names: Vec<_> = [all[first].volume.as_str()]
+                .into_iter()
+                .chain(names)
+                .collect();
+            let names = names.join("\", \"");
+            let now = all[*other].leaves.first().unwrap_or(leaf).path.display();
+            judged.refuse(
+                &leaf.span,
+                format!(
+                    "the files of volumes \"{names}\" have changed places: the disk that volume \"{}\" \
+                     served from {} is in {now} now, where volume \"{}\" was; move the files back, or \
+                     write where each disk is now as the `path` of its volume",
+                    all[first].volume,
+                    leaf.path.display(),
+                    all[*other].volume
+                ),
+            );
+        }
+    }
+
+    /// A disk never shrinks: its file must be as long as it was, or longer.
+    fn check_length(&self, leaf: &Leaf, (uuid, record): (&Uuid, &Record), judged: &mut Judged) {
+        let Found::File { len_bytes, .. } = &leaf.found else {
+            return;
+        };
+        if let Some(bytes) = record.bytes.filter(|bytes| len_bytes < bytes) {
+            let message = format!(
+                "{} has {len_bytes} bytes, but disk {uuid} had {bytes} when it was last served, as \
+                 volume \"{}\", and a disk never shrinks: restore the file from a copy; if it is meant \
+                 to be shorter, and its end may be lost, {}",
+                leaf.path.display(),
+                record.volume,
+                self.records.forget_length(uuid, bytes)
+            );
+            judged.refuse(&leaf.span, message);
         }
     }
 
@@ -381,7 +451,7 @@ impl Known<'_> {
         let text = match sibling {
             Some((sibling, record)) => {
                 let known = (&mark, record);
-                let message = self.second_name(leaf, known, sibling).unwrap_or_else(|| {
+                let message = self.second_file(leaf, known, sibling).unwrap_or_else(|| {
                     let what = format!("{path} is disk {mark}");
                     let otherwise =
                         "should be served without its reservations and saved mode pages";
@@ -434,16 +504,25 @@ impl Known<'_> {
         let shorter = record.bytes.filter(|bytes| len_bytes < bytes);
         let is_new = record.marked && *is_blank;
         if is_new || shorter.is_some() {
-            let what = match shorter {
-                Some(bytes) => format!("{path} has {len_bytes} bytes, but disk {uuid} had {bytes}"),
-                None => format!("{path} is blank and has no mark, but disk {uuid} had one"),
+            let (what, keep) = match shorter {
+                Some(bytes) => (
+                    format!("{path} has {len_bytes} bytes, but disk {uuid} had {bytes}"),
+                    format!(
+                        "and is meant to be shorter, {}",
+                        self.records.forget_length(uuid, bytes)
+                    ),
+                ),
+                None => (
+                    format!("{path} is blank and has no mark, but disk {uuid} had one"),
+                    format!("`setfattr -n {MARK} -v {uuid} {path}`"),
+                ),
             };
             judged.refuse(
                 &leaf.span,
                 format!(
                     "{what}: volume \"{}\" has been served before, and this is another file; mount its \
                      file system or restore the file; for a new disk, {forget}; if it is that disk \
-                     after all, `setfattr -n {MARK} -v {uuid} {path}`",
+                     after all, {keep}",
                     record.volume
                 ),
             );

@@ -233,6 +233,12 @@ impl Records {
             false => format!("remove the table [disk.{uuid}] from {file}"),
         }
     }
+
+    /// The remedy that makes this directory forget that a disk had `bytes`.
+    pub(crate) fn forget_length(&self, uuid: &Uuid, bytes: u64) -> String {
+        let file = self.file.display();
+        format!("remove `bytes = {bytes}` from the table [disk.{uuid}] in {file}")
+    }
 }
 
 /// A new identity, of a disk or of a state directory.

@@ -4,16 +4,16 @@ use std::process;
 
 use uuid::Uuid;
 
-use super::{Known, id_of};
+use super::{Known, MARK, id_of};
 use crate::{
     record::Record,
-    survey::{Leaf, Sibling},
+    survey::{Found, Leaf, Mark, Sibling},
 };
 
 impl Known<'_> {
-    /// The message for a file that a neighbouring state directory has recorded under another name which
-    /// still exists, a hard link. In that case no configuration was renamed.
-    pub(super) fn second_name(
+    /// The message for a marked file that a neighbouring state directory has recorded under another name, if the disk
+    /// is still there: the file is a hard link or a copy. In that case no configuration was renamed.
+    pub(super) fn second_file(
         &self,
         leaf: &Leaf,
         (uuid, record): (&Uuid, &Record),
@@ -21,15 +21,23 @@ impl Known<'_> {
     ) -> Option<String> {
         let old = record.path().filter(|old| *old != leaf.path)?;
         let id = id_of(&leaf.found)?;
-        (id_of(&(self.at)(old)) == Some(id)).then(|| {
-            let path = leaf.path.display();
+        let there = (self.at)(old);
+        let (path, shown) = (leaf.path.display(), old.display());
+        let directory = sibling.directory.display();
+        let volume = &record.volume;
+        if id_of(&there) == Some(id) {
+            return Some(format!(
+                "{path} and {shown} are one file (a hard link), and {directory} records it as disk \
+                 {uuid}, volume \"{volume}\": serve it from one configuration; for a disk of its own, \
+                 copy the file and name the copy"
+            ));
+        }
+        let is_copy = matches!(there, Found::File { mark: Mark::Disk(it), .. } if it == *uuid);
+        is_copy.then(|| {
             format!(
-                "{path} and {} are one file (a hard link), and {} records it as disk {uuid}, volume \
-                 \"{}\": serve it from one configuration; for a disk of its own, copy the file and \
-                 name the copy",
-                old.display(),
-                sibling.directory.display(),
-                record.volume
+                "{path} is a copy of {shown}: both are marked as disk {uuid}, which {directory} records \
+                 as volume \"{volume}\", and initiators would take both for one disk; `setfattr -x \
+                 {MARK} {path}` makes the copy a disk of its own"
             )
         })
     }
