@@ -63,6 +63,13 @@ impl Settings for Cache {
         })
     }
 
+    fn over(&self, other: &Cache) -> Cache {
+        Cache {
+            of: other.of.clone(),
+            ..self.clone()
+        }
+    }
+
     fn children(&self) -> &[Node] {
         std::slice::from_ref(&self.of)
     }

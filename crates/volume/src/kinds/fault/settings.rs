@@ -120,6 +120,13 @@ impl Settings for Fault {
         })
     }
 
+    fn over(&self, other: &Fault) -> Fault {
+        Fault {
+            of: other.of.clone(),
+            ..self.clone()
+        }
+    }
+
     fn children(&self) -> &[Node] {
         std::slice::from_ref(&self.of)
     }

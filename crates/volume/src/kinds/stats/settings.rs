@@ -25,6 +25,12 @@ impl Settings for Stats {
         LaneFuture::new(async move { opening.layer_on_every_lane(|inner| inner).await })
     }
 
+    fn over(&self, other: &Stats) -> Stats {
+        Stats {
+            of: other.of.clone(),
+        }
+    }
+
     fn children(&self) -> &[Node] {
         std::slice::from_ref(&self.of)
     }
