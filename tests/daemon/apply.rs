@@ -170,6 +170,58 @@ fn targets_volumes_and_luns_come_and_go_while_others_are_served() {
 }
 
 #[test]
+fn a_file_that_gets_a_larger_size_grows_under_its_sessions() {
+    const MIB: u64 = 1 << 20;
+    let directory = Directory::new();
+    let at = directory.path();
+    let mut server = serve(at);
+    let port = server.port();
+    let mut session = login(port, IQN, 0, 1);
+    let text = |size: &str| {
+        let resized = VOLUMES.replacen("16MiB", size, 1);
+        format!("{resized}{}", target(IQN, port, "[\"a\"]", ALL))
+    };
+    let len = || fs::metadata(at.join("a.img")).expect("it is served").len();
+    let end = write_10((24 * MIB / 512 - 1) as u32, 1);
+    let grows = "~ volume a grows from 16 MiB to 24 MiB\n";
+    let ran = apply_with(at, &text("24MiB"), &["--dry-run"]).success();
+    assert!(ran.stdout.contains(grows), "{ran}");
+    assert_eq!(len(), 16 * MIB);
+    let out_of_range = (CHECK_CONDITION, [5, 0x21, 0]);
+    assert_eq!(send(&mut session, &end, &[5; 512]), out_of_range);
+
+    let ran = apply(at, &text("24MiB")).success();
+    assert!(ran.stdout.contains(grows), "{ran}");
+    assert_eq!(len(), 24 * MIB);
+    let capacity_changed = (CHECK_CONDITION, [6, 0x2A, 9]);
+    // All lanes tell their sessions on their own.
+    let told = (0..100).find_map(|_| {
+        let told = send(&mut session, &TEST_UNIT_READY, &[]);
+        std::thread::sleep(Duration::from_millis(20));
+        (told.0 != 0).then_some(told)
+    });
+    assert_eq!(told, Some(capacity_changed));
+    assert_eq!(send(&mut session, &end, &[5; 512]), (0, [0; 3]));
+    let again = apply(at, &text("24MiB")).success();
+    assert!(again.stdout.contains("nothing changes"), "{again}");
+
+    let smaller = apply(at, &text("8MiB"));
+    assert_eq!(smaller.code(), Some(2), "{smaller}");
+    let why = "volume \"a\": its size cannot become 8MiB while it is served with 24MiB";
+    assert!(smaller.stderr.contains(why), "{smaller}");
+
+    // A restart serves the same.
+    fs::write(at.join("sanstone.toml"), text("24MiB")).expect("room");
+    let live = described(at);
+    server.daemon().signal("TERM");
+    let limit = Duration::from_secs(60);
+    server.daemon().wait(limit).expect("it ends");
+    drop(server);
+    let _server = serve_text(at, &text("24MiB"), port);
+    assert_eq!(described(at), live);
+}
+
+#[test]
 fn a_lun_that_becomes_another_disk_ends_the_session_that_had_it() {
     let directory = Directory::new();
     let at = directory.path();
@@ -234,7 +286,7 @@ fn what_cannot_be_changed_or_does_not_work_changes_nothing() {
         (
             format!("{other_cache}{first}"),
             2,
-            "the settings of volume \"a\" cannot change while it is served",
+            "volume \"a\": these settings cannot change while it is served",
         ),
         (
             format!("{VOLUMES}{first}nonsense = 1\n"),

@@ -78,6 +78,12 @@ impl SharedFile {
         store::with(|store| store.len_bytes(&self.handle()))
     }
 
+    /// Gives a regular file that is open for writing this length, durably. Zeroes are added at its end, or the bytes there
+    /// are lost. Blocks as [`SharedFile::open`] does.
+    pub fn set_len_bytes(&self, len_bytes: u64) -> io::Result<()> {
+        store::with(|store| store.set_len_bytes(&self.handle(), len_bytes))
+    }
+
     /// Whether it is a regular file. A lock on one excludes everybody else on this machine. A lock on
     /// a device node does not, because the device may have other nodes.
     pub fn is_regular(&self) -> bool {

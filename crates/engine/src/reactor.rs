@@ -197,6 +197,8 @@ pub(crate) trait Store {
     fn is_at(&self, file: &Handle, path: &Path) -> bool;
     /// The current length of an open file in bytes; for a device, its size.
     fn len_bytes(&self, file: &Handle) -> io::Result<u64>;
+    /// Gives an open file this length, durably.
+    fn set_len_bytes(&self, file: &Handle, len_bytes: u64) -> io::Result<()>;
     fn remove(&self, path: &Path) -> io::Result<()>;
     fn look(&self, path: &Path) -> io::Result<Look>;
     fn resolve(&self, path: &Path) -> io::Result<PathBuf>;

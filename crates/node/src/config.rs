@@ -238,7 +238,11 @@ impl Config {
                 Ok(notes) => disks = notes,
                 Err(found) => errors.extend(found),
             }
-            let findings = config.graph()?.check();
+            let graph = config.graph()?;
+            let findings = match config.is_successor {
+                true => graph.check_again(),
+                false => graph.check(),
+            };
             // What is recorded of a disk says more than what is found at its path.
             let is_said = |error: &ConfigError| {
                 let mut said = errors.iter().filter_map(ConfigError::span);

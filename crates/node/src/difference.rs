@@ -8,7 +8,10 @@ use std::{
 
 use engine::{blocking, store};
 use front_iscsi::Chap;
-use volume::config::{ConfigError, Node, What};
+use volume::{
+    config::{ConfigError, Node, What},
+    graph::Changes,
+};
 
 use crate::{
     Error, Failure,
@@ -65,6 +68,8 @@ pub(crate) struct Difference {
     pub(crate) lines: Vec<String>,
     /// Changes that are impossible while serving, with what to do instead.
     pub(crate) refused: Vec<String>,
+    /// What changes about volumes that stay open.
+    pub(crate) live: Changes,
 }
 
 impl Difference {
@@ -154,12 +159,10 @@ impl Difference {
                 (_, None) => self.line(format_args!("- volume {name}")),
                 (Some(was), Some(is)) if was == is => {}
                 (Some(_), Some(_)) => {
-                    self.line(format_args!("~ volume {name}"));
-                    if was_open.contains(name) && is_open.contains(name) {
-                        self.refuse(format_args!(
-                            "the settings of volume \"{name}\" cannot change while it is served: \
-                             restart to apply them"
-                        ));
+                    let stays_open = was_open.contains(name) && is_open.contains(name);
+                    match stays_open {
+                        true => self.live(before, after, name, &is_open),
+                        false => self.line(format_args!("~ volume {name}")),
                     }
                 }
             }
@@ -187,6 +190,16 @@ impl Difference {
                 ));
             }
         }
+    }
+
+    /// Compares the settings of a volume that stays open.
+    fn live(&mut self, before: &Served, after: &Served, name: &str, open: &BTreeSet<String>) {
+        let (was, is) = (before.config.volumes(), after.config.volumes());
+        let changes = was.changes(is, name, open);
+        self.refused.extend(changes.refused.iter().cloned());
+        let made = changes.made.iter().map(|made| format!("~ {made}"));
+        self.lines.extend(made);
+        self.live.extend(changes);
     }
 
     fn targets(&mut self, before: &Served, after: &Served) {
@@ -267,5 +280,129 @@ fn is_of_memory(node: &Node) -> bool {
     match &node.what {
         What::Named(_) => false,
         What::Inline(kind) => kind.is_volatile() || kind.children().iter().any(is_of_memory),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, fs, process};
+
+    use engine::{Lane, LaneConfig};
+
+    use super::*;
+
+    const IQN: &str = "iqn.2026-11.io.sanstone:t0";
+
+    /// What changes from volumes `before` to volumes `after`, of which the one called db is served.
+    fn difference(before: &str, after: &str) -> Difference {
+        let directory = env::temp_dir().join(format!("sanstone-difference-{}", process::id()));
+        fs::create_dir_all(&directory).expect("room");
+        let served = |text: &str| {
+            let target = format!("[target.\"{IQN}\"]\nluns = [\"db\"]\nallow = [\"*\"]\n");
+            // A file for each test, which may run at the same time.
+            let thread = std::thread::current().name().map(str::to_owned);
+            let name = thread.unwrap_or_default().replace(':', "-");
+            let path = directory.join(format!("{name}.toml"));
+            fs::write(&path, format!("{text}{target}")).expect("room");
+            let config = Config::load(&path).unwrap_or_else(|failure| panic!("{failure}"));
+            Served::new(config).unwrap_or_else(|failure| panic!("{failure}"))
+        };
+        let (before, after) = (served(before), served(after));
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        let found = lane.block_on(Difference::between(&before, &after));
+        found.expect("the directories can be looked at")
+    }
+
+    fn file(size: &str) -> String {
+        format!("file = {{ path = \"db.img\", size = \"{size}\" }}")
+    }
+
+    fn db(kind: &str) -> String {
+        format!("[volume.db]\n{kind}\n")
+    }
+
+    #[test]
+    fn a_larger_size_is_a_change_of_a_volume_that_is_served() {
+        let cached = |size| format!("cache = {{ size = \"64MiB\", of = {{ {} }} }}", file(size));
+        let named = |size: &str| {
+            let file = file(size);
+            format!("[volume.disk]\n{file}\n[volume.db]\nstats = {{ of = \"disk\" }}\n")
+        };
+        for (before, after, name) in [
+            (db(&file("20GiB")), db(&file("30GiB")), "db"),
+            (db(&cached("20GiB")), db(&cached("30GiB")), "db"),
+            (named("20GiB"), named("30GiB"), "disk"),
+        ] {
+            let found = difference(&before, &after);
+            let line = format!("~ volume {name} grows from 20 GiB to 30 GiB");
+            assert_eq!(found.lines, [line], "{after}");
+            assert_eq!(found.refused, [""; 0], "{after}");
+        }
+        assert_eq!(
+            difference(&db(&file("20GiB")), &db(&file("20480MiB"))).lines,
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn what_cannot_change_while_it_is_served_is_refused_with_the_reason() {
+        let stripe = |size: &str| {
+            let child = |name: &str, size: &str| {
+                format!("{{ file = {{ path = \"{name}\", size = \"{size}\" }} }}")
+            };
+            let (one, other) = (child("a", size), child("b", "20GiB"));
+            db(&format!("stripe = {{ of = [{one}, {other}] }}"))
+        };
+        let of_named = |size: &str| {
+            let disk = file(size);
+            let other = "{ file = { path = \"b\", size = \"20GiB\" } }";
+            format!("[volume.disk]\n{disk}\n[volume.db]\nconcat = {{ of = [\"disk\", {other}] }}\n")
+        };
+        let ram = |size: &str| db(&format!("ram = {{ size = \"{size}\" }}"));
+        let other_cache = file("30GiB").replace(" }", ", cache = \"write-back\" }");
+        let cached = format!(
+            "cache = {{ size = \"64MiB\", of = {{ {} }} }}",
+            file("20GiB")
+        );
+        for (before, after, said) in [
+            (
+                db(&file("20GiB")),
+                db(&file("10GiB")),
+                "volume \"db\": its size cannot become 10GiB while it is served with 20GiB",
+            ),
+            (
+                stripe("20GiB"),
+                stripe("30GiB"),
+                "volume \"db\": a cannot grow to 30GiB, because it is part of volume \"db\", and a \
+                 stripe keeps the length",
+            ),
+            (
+                of_named("20GiB"),
+                of_named("30GiB"),
+                "volume \"disk\": db.img cannot grow to 30GiB, because it is part of volume \"db\", \
+                 and a concat keeps the length",
+            ),
+            (
+                ram("20MiB"),
+                ram("30MiB"),
+                "volume \"db\": the memory of a ram volume is reserved when it is opened",
+            ),
+            (
+                db(&file("20GiB")),
+                db(&other_cache),
+                "volume \"db\": these settings cannot change while it is served",
+            ),
+            (
+                db(&file("20GiB")),
+                db(&cached),
+                "volume \"db\": these settings cannot change while it is served",
+            ),
+        ] {
+            let found = difference(&before, &after);
+            let [refused] = &found.refused[..] else {
+                panic!("{after}: {found:?}");
+            };
+            assert!(refused.starts_with(said), "{refused}");
+        }
     }
 }

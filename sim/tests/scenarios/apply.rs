@@ -3,6 +3,7 @@
 //! notices nothing.
 
 mod failures;
+mod growth;
 mod latency;
 mod luns;
 mod stalls;

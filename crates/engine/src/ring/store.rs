@@ -50,6 +50,17 @@ impl Store for System {
         }
     }
 
+    fn set_len_bytes(&self, file: &Handle, len_bytes: u64) -> io::Result<()> {
+        match &file.keeper {
+            Keeper::Fd(fd) => {
+                let file = fs::File::from(fd.try_clone()?);
+                file.set_len(len_bytes)?;
+                file.sync_all()
+            }
+            Keeper::Simulated(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
     }

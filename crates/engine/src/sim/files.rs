@@ -205,6 +205,29 @@ impl State {
         Ok(self.content(raw)?.len())
     }
 
+    /// Gives an open file this length, durably.
+    pub(super) fn set_len_bytes(&mut self, raw: i32, len_bytes: u64) -> io::Result<()> {
+        let open = self.files.get(&raw);
+        let open = open.filter(|open| open.options.write);
+        let open = open.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        let file = open.file;
+        let disk = &mut self.hosts[open.host.0].disk;
+        disk.take_step()?;
+        let len = disk.files[file].current.len();
+        let range = len.min(len_bytes)..len.max(len_bytes);
+        if let Some(errno) = disk.fault(FaultKind::Allocate, file, &range, &mut self.occurred) {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        let what = match len_bytes < len {
+            true => What::Truncate,
+            false => What::Extend,
+        };
+        disk.change(file, len_bytes, what, false);
+        disk.take_step()?;
+        disk.sync_file(file);
+        Ok(())
+    }
+
     fn content(&self, raw: i32) -> io::Result<&Sparse> {
         let open = self.files.get(&raw);
         let open = open.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;

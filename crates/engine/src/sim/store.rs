@@ -62,6 +62,11 @@ impl Store for SimReactor {
         self.state.borrow().len_bytes(file.raw)
     }
 
+    fn set_len_bytes(&self, file: &Handle, len_bytes: u64) -> io::Result<()> {
+        self.waits_for_disk();
+        self.state.borrow_mut().set_len_bytes(file.raw, len_bytes)
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.disk(|disk| {
             disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;

@@ -14,6 +14,7 @@ use crate::site::{MS, Site, begin, pattern};
 
 contract![
     what_was_written_is_read,
+    a_file_gets_the_length_that_it_is_given,
     a_read_past_the_end_is_an_early_end,
     a_write_of_more_pieces_than_the_system_takes_lands_whole,
     a_misaligned_direct_access_is_refused,
@@ -60,6 +61,25 @@ async fn what_was_written_is_read(site: Site) {
     assert_eq!(again.len_bytes(), 1_100_000);
     assert_eq!(shared.len_bytes(), 0, "when it was opened");
     assert_eq!(shared.len_bytes_now().expect("a look"), 1_100_000);
+}
+
+async fn a_file_gets_the_length_that_it_is_given(site: Site) {
+    let shared = SharedFile::open(&site.path("f"), &fresh()).expect("a new file");
+    let file = shared.on_lane();
+    let written = file.write_all_at(0, pattern(10_000, 1).into(), false);
+    written.await.expect("a write");
+    for len in [20_000u64, 5_000, 20_000] {
+        shared.set_len_bytes(len).expect("room");
+        assert_eq!(shared.len_bytes_now().expect("a look"), len);
+    }
+    let (result, read) = file.read_exact_at(0, Buf::zeroed(20_000)).await;
+    result.expect("a read");
+    assert!(read[..5_000] == pattern(10_000, 1)[..5_000]);
+    assert!(read[5_000..].iter().all(|&byte| byte == 0));
+    let reading = OpenOptions::default();
+    let reading = SharedFile::open(&site.path("f"), &reading).expect("it exists");
+    let refused = reading.set_len_bytes(1);
+    refused.expect_err("it is open for reading only");
 }
 
 async fn a_read_past_the_end_is_an_early_end(site: Site) {

@@ -9,7 +9,10 @@ use engine::{
     task::{self, Either},
     time,
 };
-use volume::config::{ConfigError, Volumes};
+use volume::{
+    config::{ConfigError, Volumes},
+    graph::{Changes, Live},
+};
 
 use super::{Daemon, aside, disk_spec, server_config};
 use crate::{
@@ -51,6 +54,7 @@ impl Daemon {
         let Difference {
             mut lines,
             mut refused,
+            live,
         } = patience.unless_given_up(comparing).await??;
         let (was_served, is_served) = (self.served.volumes(), next.volumes());
         let gone: Vec<String> = was_served.difference(&is_served).cloned().collect();
@@ -77,8 +81,8 @@ impl Daemon {
         let before = self.graph.replace_volumes(next.config.volumes().clone());
         let before = before.map_err(|error| next.config.wrong(&error))?;
         self.graph.begin_trial();
-        let changed = self.change_to(&next, &records, &mut patience).await;
-        let (disks, over) = match changed {
+        let changed = self.change_to(&next, &records, &live, &mut patience).await;
+        let Switched { disks, over, live } = match changed {
             Ok(changed) => changed,
             Err(failure) => {
                 self.go_back(before, records, &mut patience).await;
@@ -86,6 +90,9 @@ impl Daemon {
             }
         };
         self.graph.keep_made();
+        let warnings = live.take_effect().await.into_iter();
+        lines.extend(warnings.map(|warning| format!("! {warning}")));
+        self.units.tell_lengths();
         self.served = next;
         let known = std::mem::replace(&mut self.disks, disks);
         match patience.wait(over).await {
@@ -107,14 +114,15 @@ impl Daemon {
         Ok(lines)
     }
 
-    /// Opens what is new in `next`, and has the lanes serve all of it. Volumes that are no longer served stay open. Also
-    /// returns what completes when nothing uses those any more.
+    /// Opens what is new in `next`, prepares what changes about open volumes, and has the lanes serve all of it. Volumes
+    /// that are no longer served stay open.
     async fn change_to(
         &mut self,
         next: &Served,
         records: &Records,
+        changes: &Changes,
         patience: &mut Patience<'_>,
-    ) -> Result<(Vec<Disk>, LaneFuture<'static, ()>), Failure> {
+    ) -> Result<Switched, Failure> {
         let config = &next.config;
         let served: Vec<String> = next.volumes().into_iter().collect();
         let directory = config.state_directory();
@@ -144,14 +152,29 @@ impl Daemon {
         let (disks, new) = kept.map_err(refused)?;
         let configuring = server_config(next, &self.state);
         let server_config = patience.unless_given_up(configuring).await??;
-        let added = self.units.add(&new).await;
-        added.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
-        match self.server.change(server_config).await {
-            Ok(over) => Ok((disks, over)),
-            Err(error) => {
-                let added: Vec<String> = new.into_iter().map(|spec| spec.name).collect();
-                patience.wait(self.units.remove(&added)).await;
-                Err(config.not_started(&error))
+        let mut live = Live::default();
+        let switched = async {
+            let preparing = self.graph.prepare(changes, &mut live);
+            let prepared = patience.unless_given_up(preparing).await?;
+            prepared.map_err(|error| config.failed(&error))?;
+            let added = self.units.add(&new).await;
+            added.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
+            match self.server.change(server_config).await {
+                Ok(over) => Ok(over),
+                Err(error) => {
+                    let added: Vec<String> = new.into_iter().map(|spec| spec.name).collect();
+                    patience.wait(self.units.remove(&added)).await;
+                    Err(config.not_started(&error))
+                }
+            }
+        };
+        match switched.await {
+            Ok(over) => Ok(Switched { disks, over, live }),
+            Err(failure) => {
+                if patience.wait(live.undo()).await.is_none() {
+                    tracing::warn!("what a failed change has prepared is still being undone");
+                }
+                Err(failure)
             }
         }
     }
@@ -213,6 +236,15 @@ impl Daemon {
             );
         }
     }
+}
+
+/// What the lanes serve once they have switched.
+struct Switched {
+    disks: Vec<Disk>,
+    /// Completes when nothing uses any more what is no longer served.
+    over: LaneFuture<'static, ()>,
+    /// The changes of open volumes, which are still to take effect.
+    live: Live,
 }
 
 /// How long the waits of a change may take: any time, until it is given up.

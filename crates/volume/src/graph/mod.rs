@@ -9,6 +9,7 @@
 //! open `Part`.
 
 mod create;
+mod live;
 mod report;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -34,7 +35,10 @@ use crate::{
     values::ConfigError,
 };
 
-pub use self::report::NodeView;
+pub use self::{
+    live::{Changes, Live},
+    report::NodeView,
+};
 pub use crate::{
     kinds::{Findings, NewStripe},
     part::{Carried, Handles},
@@ -138,7 +142,12 @@ impl Graph {
 
     /// Checks whether the volumes would open. Nothing is changed, created or locked.
     pub fn check(&self) -> Findings {
-        self.volumes.look(&self.context.base)
+        self.volumes.look(&self.context.base, false)
+    }
+
+    /// As [`Graph::check`], for volumes some of which this process may have open: these may [grow](Changes).
+    pub fn check_again(&self) -> Findings {
+        self.volumes.look(&self.context.base, true)
     }
 
     /// Sets the owner that claims the children of stripes opened from now on.

@@ -20,8 +20,9 @@ pub struct Findings {
 }
 
 impl Volumes {
-    /// Checks whether the volumes would open. Paths are relative to `base`. Nothing is changed, created or locked.
-    pub(crate) fn look(&self, base: &Path) -> Findings {
+    /// Checks whether the volumes would open. Paths are relative to `base`. What this process has open already `may_grow`
+    /// to its size, if so. Nothing is changed, created or locked.
+    pub(crate) fn look(&self, base: &Path, may_grow: bool) -> Findings {
         let mut findings = Findings::default();
         let mut users = ByType::default();
         for (volume, node) in &self.0 {
@@ -29,6 +30,7 @@ impl Volumes {
                 if let What::Inline(kind) = &node.what {
                     kind.settings().look(&mut Look {
                         base,
+                        may_grow,
                         volumes: self,
                         volume,
                         node,
@@ -45,6 +47,7 @@ impl Volumes {
 /// The check of one node: access to its context, and where to report findings.
 pub(crate) struct Look<'a> {
     base: &'a Path,
+    may_grow: bool,
     volumes: &'a Volumes,
     volume: &'a str,
     node: &'a Node,
@@ -56,6 +59,11 @@ impl<'a> Look<'a> {
     /// The directory that relative paths start from.
     pub(crate) fn base(&self) -> &'a Path {
         self.base
+    }
+
+    /// Whether what this process has open is extended if its size is larger.
+    pub(crate) fn may_grow(&self) -> bool {
+        self.may_grow
     }
 
     /// The name of the volume that the node is, or is a part of.

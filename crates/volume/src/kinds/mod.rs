@@ -5,6 +5,7 @@
 //! How to add a kind is in CONTRIBUTING.md.
 
 pub mod cache;
+pub(crate) mod change;
 mod check;
 pub mod concat;
 pub mod fault;
@@ -24,6 +25,7 @@ use serde::de;
 
 use crate::values::Size;
 
+use self::change::Change;
 pub(crate) use self::{
     identity::HasSuperblocks,
     look::{Look, USE_IT_TWICE},
@@ -57,6 +59,14 @@ macro_rules! kinds {
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Kind::$settings(_) => stringify!($folder),)*
+                }
+            }
+
+            /// What becomes of its own settings if they are replaced by those of `new` while it is open.
+            pub(crate) fn change(&self, new: &Kind) -> Change {
+                match (self, new) {
+                    $((Kind::$settings(old), Kind::$settings(new)) => old.over(new).change(new),)*
+                    _ => Change::between(self, new),
                 }
             }
 

@@ -45,6 +45,22 @@ impl Node {
         }
     }
 
+    /// The volume that is described here; `None`: it is described elsewhere.
+    pub(crate) fn inline(&self) -> Option<&Kind> {
+        match &self.what {
+            What::Named(_) => None,
+            What::Inline(kind) => Some(kind),
+        }
+    }
+
+    /// The name of the volume that it refers to.
+    pub(crate) fn name(&self) -> Option<&str> {
+        match &self.what {
+            What::Named(name) => Some(name),
+            What::Inline(_) => None,
+        }
+    }
+
     /// What a message calls it: its name, its path or URL, or its kind.
     pub fn describe(&self) -> String {
         match &self.what {

@@ -5,9 +5,12 @@ use std::{fmt, ops::Range, sync::Arc};
 use engine::LaneFuture;
 use toml::Spanned;
 
-use super::{Identity, Look, Node};
+use super::{
+    Identity, Look, Node,
+    change::{Change, Changing, Step},
+};
 use crate::{
-    Result,
+    Error, ErrorKind, Result,
     part::{Opening, Part},
     values::{ConfigError, Size},
 };
@@ -23,6 +26,38 @@ pub(crate) trait Settings: fmt::Debug {
 
     /// Whether the data that it keeps itself is gone when the process ends. That of its children does not count.
     fn is_volatile(&self) -> bool;
+
+    /// What becomes of its settings if `new` replace them while it is open. The children are compared by others; here
+    /// they are the same.
+    fn change(&self, new: &Self) -> Change
+    where
+        Self: Sized + PartialEq,
+    {
+        Change::between(self, new)
+    }
+
+    /// These settings over the children of `other`; a leaf has none.
+    fn over(&self, other: &Self) -> Self
+    where
+        Self: Sized + Clone,
+    {
+        let _ = other;
+        self.clone()
+    }
+
+    /// The step that gives the open volume these settings, if [`Settings::change`] allows that.
+    ///
+    /// # Errors
+    /// When it is not open.
+    fn step<'a>(&'a self, changing: Changing<'a>) -> LaneFuture<'a, Result<Box<dyn Step>>> {
+        let message = format!("{}: its settings cannot change", changing.path);
+        LaneFuture::new(async { Err(Error::new(ErrorKind::Configuration, message)) })
+    }
+
+    /// Whether it gets longer with its children. If not, why, after "it is part of volume …: ".
+    fn keeps_length(&self) -> Option<&'static str> {
+        None
+    }
 
     /// Its child nodes, in order; a leaf has none.
     fn children(&self) -> &[Node] {

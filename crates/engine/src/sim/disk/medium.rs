@@ -37,7 +37,7 @@ struct Change {
 }
 
 pub(in crate::sim) enum What {
-    /// The file is emptied.
+    /// The file ends at the change's position.
     Truncate,
     Write(Vec<u8>),
     Zero(u64),
@@ -161,7 +161,7 @@ impl FileState {
 
 fn play(content: &mut Sparse, at: u64, what: &What) {
     match what {
-        What::Truncate => *content = Sparse::default(),
+        What::Truncate => content.truncate(at),
         What::Write(bytes) => content.write(at, bytes),
         What::Zero(len) => {
             let end = content.len().min(at.saturating_add(*len));

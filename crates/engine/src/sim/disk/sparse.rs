@@ -24,6 +24,12 @@ impl Sparse {
         self.len = self.len.max(len);
     }
 
+    /// Cuts it to at most `len` bytes; what is added later reads as zeroes.
+    pub(in crate::sim) fn truncate(&mut self, len: u64) {
+        self.zero(len, self.len.saturating_sub(len).next_multiple_of(PAGE));
+        self.len = self.len.min(len);
+    }
+
     /// The run of allocated or unallocated pages around byte `at`.
     pub(in crate::sim) fn extent(&self, at: u64) -> Extent {
         let page = at / PAGE;

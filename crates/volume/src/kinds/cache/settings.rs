@@ -71,6 +71,13 @@ impl Settings for Cache {
         false
     }
 
+    fn over(&self, other: &Cache) -> Cache {
+        Cache {
+            of: other.of.clone(),
+            ..self.clone()
+        }
+    }
+
     fn children(&self) -> &[Node] {
         std::slice::from_ref(&self.of)
     }

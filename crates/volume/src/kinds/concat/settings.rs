@@ -54,6 +54,16 @@ impl Settings for Concat {
         false
     }
 
+    fn over(&self, other: &Concat) -> Concat {
+        Concat {
+            of: other.of.clone(),
+        }
+    }
+
+    fn keeps_length(&self) -> Option<&'static str> {
+        Some("a concat keeps the length that it was created with")
+    }
+
     fn children(&self) -> &[Node] {
         self.of.get_ref()
     }

@@ -128,6 +128,13 @@ impl Settings for Fault {
         false
     }
 
+    fn over(&self, other: &Fault) -> Fault {
+        Fault {
+            of: other.of.clone(),
+            ..self.clone()
+        }
+    }
+
     fn children(&self) -> &[Node] {
         std::slice::from_ref(&self.of)
     }

@@ -4,9 +4,10 @@ use std::{
     fs,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
+    process,
 };
 
-use engine::mounts::mounts;
+use engine::{mounts::mounts, store};
 use libc::{major, minor};
 
 use super::FileOptions;
@@ -39,8 +40,12 @@ impl Leads {
 }
 
 /// Refuses what cannot be opened with these options, and says what to write instead; `configured` is the path as
-/// written in the configuration.
-pub(super) fn check_openable(options: &FileOptions, configured: &Path) -> Result<(), String> {
+/// written in the configuration. A file that `may_grow` to its size is extended if this process serves it.
+pub(super) fn check_openable(
+    options: &FileOptions,
+    configured: &Path,
+    may_grow: bool,
+) -> Result<(), String> {
     let path = &*options.path;
     let shown = path.display();
     let size = options.len_bytes;
@@ -105,6 +110,7 @@ pub(super) fn check_openable(options: &FileOptions, configured: &Path) -> Result
             None => Ok(()),
         };
     }
+    let grows = || may_grow && store::lock_holder(path) == Some(process::id());
     match size {
         None if found.len() == 0 => wrong(format!(
             "{shown} is empty; give it a size, such as size = \"20GiB\""
@@ -115,7 +121,7 @@ pub(super) fn check_openable(options: &FileOptions, configured: &Path) -> Result
             found.len(),
             options.block_size_bytes
         )),
-        Some(size) if found.len() > 0 && found.len() < size => wrong(format!(
+        Some(size) if found.len() > 0 && found.len() < size && !grows() => wrong(format!(
             "{shown} has {} bytes, less than its configured size of {size}; configure a smaller \
              size, or extend the file (truncate -s {size})",
             found.len()

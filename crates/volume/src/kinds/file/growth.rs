@@ -1,10 +1,18 @@
-//! A file that grows while it is open. The user says when to check (SIGHUP); the leaf then has its new length on
-//! every lane, and so have the layers above it.
+//! A file that grows while it is open. The leaf then has its new length on every lane, and so have the layers above it.
+//! Either the file has grown by itself, and the user says when to check (SIGHUP), or the user configures a larger size
+//! (`apply`), and the leaf extends the file. In the latter case nobody can use the new length, and the file may be cut
+//! again, until all of the new configuration is served.
 
-use std::{io, path::PathBuf};
+use std::{
+    io,
+    path::PathBuf,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
+};
+
+use engine::{LaneFuture, blocking, fs::OpenOptions};
 
 use super::{OpenFile, open::configuration};
-use crate::{Error, Len, Result};
+use crate::{Error, Len, Result, kinds::change::Step, values::Size};
 
 /// A file whose new length the leaf has adopted.
 #[derive(Clone, Debug)]
@@ -26,6 +34,24 @@ impl OpenFile {
         self.medium.io.len_bytes_now()
     }
 
+    /// The bytes in whose multiples its length is extended.
+    fn unit_bytes(&self) -> u64 {
+        u64::from(self.align_bytes.max(self.shape.block_size_bytes))
+    }
+
+    /// Refuses a file that was `found` to be shorter than the volume.
+    fn check_whole(&self, found: u64) -> Result<()> {
+        let (shown, len) = (self.path.display(), self.shape.len_bytes());
+        if found < len {
+            return Err(configuration(format!(
+                "{shown} was truncated: it has {found} bytes, but {len} are served. Data beyond \
+                 its end is lost, and I/O to it fails. A disk cannot shrink: restore the file's \
+                 length (truncate -s {len}) and check the data"
+            )));
+        }
+        Ok(())
+    }
+
     /// Adopts the length that was `found` if the file has grown; `None`: it has not.
     ///
     /// # Errors
@@ -36,15 +62,9 @@ impl OpenFile {
         let found =
             found.map_err(|error| Error::io(format_args!("the length of {shown}"), &error))?;
         let len = self.shape.len_bytes();
-        let opened = self.opened_bytes;
-        let unit = u64::from(self.align_bytes.max(self.shape.block_size_bytes));
-        if found < len {
-            return Err(configuration(format!(
-                "{shown} was truncated: it has {found} bytes, but {len} are served. Data beyond \
-                 its end is lost, and I/O to it fails. A disk cannot shrink: restore the file's \
-                 length (truncate -s {len}) and check the data"
-            )));
-        }
+        let opened = self.opened_bytes.load(Relaxed);
+        let unit = self.unit_bytes();
+        self.check_whole(found)?;
         if self.has_size && found > opened {
             return Err(configuration(format!(
                 "{shown} has grown from {opened} to {found} bytes, but its configured size keeps \
@@ -68,5 +88,216 @@ impl OpenFile {
             from_bytes: len,
             len: self.shape.len.clone(),
         }))
+    }
+}
+
+/// A larger size for an open file.
+#[derive(Clone, Debug)]
+pub(super) struct Growth {
+    file: Arc<OpenFile>,
+    size: Size,
+    /// Locked by whoever changes the file's length.
+    extension: Arc<Mutex<Extension>>,
+}
+
+/// What was done to the length of the file.
+#[derive(Debug)]
+enum Extension {
+    /// Nothing.
+    None,
+    /// It had this many bytes before.
+    Of(u64),
+    /// It has its old length again, and keeps it.
+    Undone,
+}
+
+impl Growth {
+    pub(super) fn new(file: Arc<OpenFile>, size: Size) -> Growth {
+        Growth {
+            file,
+            size,
+            extension: Arc::new(Mutex::new(Extension::None)),
+        }
+    }
+
+    /// The length that the file must have.
+    fn wanted_bytes(&self) -> u64 {
+        self.size.bytes().next_multiple_of(self.file.unit_bytes())
+    }
+
+    fn extension(&self) -> MutexGuard<'_, Extension> {
+        let extension = self.extension.lock();
+        extension.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Extends the file if it is shorter than the new size. Blocks.
+    fn extend(&self) -> Result<()> {
+        let mut extension = self.extension();
+        let (file, wanted) = (&self.file, self.wanted_bytes());
+        let (shown, size) = (file.path.display(), self.size);
+        if !matches!(*extension, Extension::None) {
+            return Ok(()); // nobody waits for it any more
+        }
+        let found = file.len_bytes_now();
+        let found =
+            found.map_err(|error| Error::io(format_args!("the length of {shown}"), &error))?;
+        // A truncated file has lost data, which must not look like zeroes.
+        file.check_whole(found)?;
+        if found >= wanted {
+            return Ok(());
+        }
+        if !file.is_regular() {
+            return Err(configuration(format!(
+                "{shown} has {found} bytes, less than its new size of {size}: it is a device, which \
+                 has to be extended first"
+            )));
+        }
+        if file.shape.read_only {
+            return Err(configuration(format!(
+                "{shown} has {found} bytes, less than its new size of {size}, and is read-only: \
+                 extend it first (truncate -s {wanted})"
+            )));
+        }
+        self.set_len_bytes(wanted).map_err(|error| {
+            // It may be longer all the same, but not durably.
+            let _ = self.set_len_bytes(found);
+            let mend = match error.kind() {
+                io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput => {
+                    "; write a smaller size"
+                }
+                _ => "",
+            };
+            Error::io(
+                format_args!("{shown} could not be extended to {wanted} bytes{mend}"),
+                &error,
+            )
+        })?;
+        *extension = Extension::Of(found);
+        Ok(())
+    }
+
+    /// Through a description of its own, as the sync would consume an error that the leaf's next flush must see.
+    fn set_len_bytes(&self, len_bytes: u64) -> io::Result<()> {
+        let writing = OpenOptions {
+            write: true,
+            ..OpenOptions::default()
+        };
+        let file = self.file.medium.io.reopen(&writing)?;
+        file.set_len_bytes(len_bytes)
+    }
+
+    /// Gives the file its old length back. Blocks.
+    fn cut(&self) {
+        let before = std::mem::replace(&mut *self.extension(), Extension::Undone);
+        let Extension::Of(bytes) = before else {
+            return;
+        };
+        if let Err(error) = self.set_len_bytes(bytes) {
+            tracing::warn!(file = %self.file.path.display(), bytes, %error,
+                "a file extended by a failed attempt could not be cut to its old length");
+        }
+    }
+}
+
+impl Step for Growth {
+    fn prepare(&self) -> LaneFuture<'_, Result<()>> {
+        let growth = self.clone();
+        LaneFuture::new(async move {
+            let extended = blocking::run(blocking::Kind::Files, move || growth.extend()).await;
+            extended.map_err(|error| Error::io("extending a file", &error))?
+        })
+    }
+
+    fn take_effect(&self) -> LaneFuture<'_, Vec<String>> {
+        let (path, bytes) = (self.file.path.display(), self.size.bytes());
+        self.file
+            .opened_bytes
+            .fetch_max(self.wanted_bytes(), Relaxed);
+        self.file.shape.len.grow(bytes);
+        tracing::info!(file = %path, to = bytes, "a file has grown with its configured size");
+        LaneFuture::new(async { Vec::new() })
+    }
+
+    fn undo(&self) -> LaneFuture<'_, ()> {
+        let growth = self.clone();
+        LaneFuture::new(async move {
+            let _ = blocking::run(blocking::Kind::Files, move || growth.cut()).await;
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use engine::{Lane, LaneConfig};
+
+    use super::*;
+    use crate::{
+        kinds::file::{Caching, FileOptions},
+        scratch::Scratch,
+    };
+
+    const MIB: u64 = 1 << 20;
+
+    fn options(scratch: &Scratch) -> FileOptions {
+        FileOptions {
+            path: scratch.file("disk"),
+            len_bytes: Some(MIB),
+            caching: Caching::WriteBack,
+            block_size_bytes: 512,
+            read_only: false,
+        }
+    }
+
+    #[test]
+    fn a_file_is_extended_before_its_disk_and_cut_again_if_that_was_in_vain() {
+        let (scratch, lane) = (Scratch::new(), Lane::new(&LaneConfig::default()));
+        lane.expect("a ring").block_on(async {
+            let options = options(&scratch);
+            let file = OpenFile::open(&options).await.expect("it opens");
+            let lens = || {
+                let found = fs::metadata(&options.path).expect("it is there");
+                (found.len(), file.shape().len_bytes())
+            };
+            let growth = Growth::new(file.clone(), Size::from_bytes(3 * MIB));
+            growth.prepare().await.expect("room");
+            assert_eq!(lens(), (3 * MIB, MIB));
+            growth.undo().await;
+            assert_eq!(lens(), (MIB, MIB));
+            // The call that extends it has hung until now.
+            growth.prepare().await.expect("nobody waits for it");
+            assert_eq!(lens(), (MIB, MIB));
+
+            let growth = Growth::new(file.clone(), Size::from_bytes(3 * MIB));
+            growth.prepare().await.expect("room");
+            assert_eq!(growth.take_effect().await, [""; 0]);
+            assert_eq!(lens(), (3 * MIB, 3 * MIB));
+            // Its own length is not worth a word.
+            let seen = file.follow_length(file.len_bytes_now());
+            assert!(seen.expect("it is as long as it should be").is_none());
+
+            // A file that is longer already keeps its content.
+            let growth = Growth::new(file.clone(), Size::from_bytes(2 * MIB));
+            growth.prepare().await.expect("there is nothing to do");
+            growth.undo().await;
+            assert_eq!(lens(), (3 * MIB, 3 * MIB));
+        });
+    }
+
+    #[test]
+    fn a_truncated_file_is_not_made_to_look_whole() {
+        let (scratch, lane) = (Scratch::new(), Lane::new(&LaneConfig::default()));
+        lane.expect("a ring").block_on(async {
+            let options = options(&scratch);
+            let file = OpenFile::open(&options).await.expect("it opens");
+            let cut = fs::File::options().write(true).open(&options.path);
+            cut.and_then(|file| file.set_len(MIB / 2))
+                .expect("a file of ours");
+            let growth = Growth::new(file.clone(), Size::from_bytes(3 * MIB));
+            let refused = growth.prepare().await.expect_err("it has lost data");
+            assert!(refused.to_string().contains("was truncated"), "{refused}");
+            assert_eq!(file.len_bytes_now().expect("a look"), MIB / 2);
+        });
     }
 }

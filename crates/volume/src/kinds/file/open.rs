@@ -5,7 +5,7 @@ use std::{
     ops::RangeInclusive,
     path::{Path, PathBuf},
     process,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
 };
 
 use engine::{
@@ -60,8 +60,8 @@ pub struct OpenFile {
     pub(super) extents: Extents,
     pub(super) flushes: Arc<Flushes>,
     pub(super) atomic_writes: Option<AtomicWrites>,
-    /// The file's own length when it was opened.
-    pub(super) opened_bytes: u64,
+    /// The file's own length when it was opened, or when its configured size was last changed.
+    pub(super) opened_bytes: AtomicU64,
     /// The volume's length is configured, whatever the file's length.
     pub(super) has_size: bool,
     pub(super) medium: SharedMedium,
@@ -154,7 +154,7 @@ impl OpenFile {
             extents: Extents::default(),
             flushes: Arc::default(),
             atomic_writes,
-            opened_bytes: file_bytes,
+            opened_bytes: AtomicU64::new(file_bytes),
             has_size: options.len_bytes.is_some(),
             medium,
             claim: Mutex::default(),

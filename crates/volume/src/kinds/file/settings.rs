@@ -2,10 +2,11 @@
 //! long, and when data written to it is durable.
 
 use std::{
+    cmp::Ordering,
     ops::Range,
     path::{Path, PathBuf},
     rc::Rc,
-    sync::Arc,
+    sync::{Arc, Weak},
 };
 
 use engine::{LaneFuture, blocking, store};
@@ -15,10 +16,14 @@ use toml::Spanned;
 use super::{
     Caching, FileOptions, OpenFile, OpenFiles,
     check::{Leads, check_openable},
+    growth::Growth,
 };
 use crate::{
     Error, ErrorKind, Result,
-    kinds::{FileIdentity, Identity, Look, Settings},
+    kinds::{
+        FileIdentity, Identity, Look, Settings,
+        change::{Change, Changing, Step},
+    },
     part::{Opening, Part},
     values::{BlockSize, ConfigError, Size},
 };
@@ -114,6 +119,7 @@ impl Settings for File {
                 Err(error) => return Err(blame_open(open_files, options.path, error).await),
             };
             open_files.add(&file);
+            opening.put(Arc::downgrade(&file));
             #[cfg(any(test, feature = "testing"))]
             if let Some(recording) = opening.existing_handle::<super::recorder::Recording>() {
                 let recorded = move |medium| super::recorder::Recorder::new(medium, recording);
@@ -161,7 +167,7 @@ impl Settings for File {
 
     fn look(&self, look: &mut Look<'_>) {
         let options = self.options(look.base());
-        let checked = check_openable(&options, self.path.get_ref())
+        let checked = check_openable(&options, self.path.get_ref(), look.may_grow())
             .map_err(|message| ConfigError::at(&self.path, message))
             .and_then(|()| self.check_used_once(&options.path, look));
         let is_right = checked.is_ok();
@@ -178,6 +184,35 @@ impl Settings for File {
                 }
             ));
         }
+    }
+
+    fn change(&self, new: &File) -> Change {
+        let (Some(was), Some(is)) = (&self.size, &new.size) else {
+            return Change::between(self, new);
+        };
+        let (from, to) = (*was.get_ref(), *is.get_ref());
+        let resized = File {
+            size: new.size.clone(),
+            ..self.clone()
+        };
+        match from.cmp(&to) {
+            _ if resized != *new => Change::between(self, new),
+            Ordering::Equal => Change::None,
+            Ordering::Less => Change::Growth { from, to },
+            Ordering::Greater => Change::Refused(format!(
+                "its size cannot become {to} while it is served with {from}: initiators do not expect \
+                 a disk to shrink; write size = \"{from}\""
+            )),
+        }
+    }
+
+    fn step<'a>(&'a self, changing: Changing<'a>) -> LaneFuture<'a, Result<Box<dyn Step>>> {
+        let file = changing.handle::<Weak<OpenFile>>().and_then(Weak::upgrade);
+        let size = self.size.as_ref().map(|size| *size.get_ref());
+        let step = file.zip(size).map(|(file, size)| Growth::new(file, size));
+        let step = step.map(|step| Box::new(step) as _);
+        let error = || Error::new(ErrorKind::Unreachable, "it is not open");
+        LaneFuture::new(async move { step.ok_or_else(error) })
     }
 
     fn describe(&self) -> Option<String> {

@@ -9,7 +9,7 @@ use toml::Spanned;
 use super::Region;
 use crate::{
     Result,
-    kinds::{Identity, Look, Settings},
+    kinds::{Identity, Look, Settings, change::Change},
     part::{Opening, Part},
     values::{BlockSize, ConfigError, Size},
 };
@@ -40,6 +40,17 @@ impl Settings for Ram {
 
     fn is_volatile(&self) -> bool {
         true
+    }
+
+    fn change(&self, new: &Ram) -> Change {
+        let (from, to) = (self.size.get_ref(), new.size.get_ref());
+        if from == to || self.block_size != new.block_size {
+            return Change::between(self, new);
+        }
+        Change::Refused(format!(
+            "the memory of a ram volume is reserved when it is opened, so its size cannot become {to} \
+             while it is served with {from}: restart to apply it, which discards its data"
+        ))
     }
 
     fn check(&self) -> std::result::Result<(), ConfigError> {

@@ -33,6 +33,12 @@ impl Settings for Stats {
         false
     }
 
+    fn over(&self, other: &Stats) -> Stats {
+        Stats {
+            of: other.of.clone(),
+        }
+    }
+
     fn children(&self) -> &[Node] {
         std::slice::from_ref(&self.of)
     }

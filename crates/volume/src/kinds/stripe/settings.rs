@@ -234,6 +234,17 @@ impl Settings for Stripe {
         false
     }
 
+    fn over(&self, other: &Stripe) -> Stripe {
+        Stripe {
+            of: other.of.clone(),
+            ..self.clone()
+        }
+    }
+
+    fn keeps_length(&self) -> Option<&'static str> {
+        Some("a stripe keeps the length that it was created with")
+    }
+
     fn children(&self) -> &[Node] {
         self.of.get_ref()
     }

@@ -43,6 +43,13 @@ impl Settings for Throttle {
         false
     }
 
+    fn over(&self, other: &Throttle) -> Throttle {
+        Throttle {
+            of: other.of.clone(),
+            ..self.clone()
+        }
+    }
+
     fn children(&self) -> &[Node] {
         std::slice::from_ref(&self.of)
     }
