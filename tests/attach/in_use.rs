@@ -80,3 +80,36 @@ fn a_block_device_that_nobody_uses_is_attached_in_every_caching_mode() {
         assert!(found == data, "{mode}");
     }
 }
+
+#[test]
+fn the_lab_does_not_write_to_a_file_below_a_mounted_loop_device() {
+    if !can_attach() {
+        return;
+    }
+    let attached = Attached::start("[volume.db]\nram = { size = \"16MiB\" }\n");
+    ran(
+        "mkfs.ext4",
+        "e2fsprogs",
+        &["-q", "-F", text(&attached.path)],
+    )
+    .success();
+    let device = Loop::on(&attached.path, false);
+    let link = attached.directory.join("link");
+    std::os::unix::fs::symlink(&attached.path, &link).expect("room");
+    let run = |on| {
+        let json = attached.directory.join("lab.json");
+        let report = attached.directory.join("lab.html");
+        let lab = ["lab", "run", "commit", "--quick", "--overwrite", "--on", on];
+        let outputs = ["--json", text(&json), "--report", text(&report)];
+        call(&[&lab[..], &outputs].concat())
+    };
+    {
+        let mounted = Mounted::new(attached.directory.join("files"), &[&device.0]);
+        let place = mounted.0.canonicalize().expect("it is mounted");
+        let at = format!("{}, which is mounted at {}", device.0, place.display());
+        refused(&run(text(&attached.path)), &[&at, "umount"]);
+        refused(&run(text(&link)), &[&at]);
+    }
+    refused(&run(text(&attached.path)), &[&device.0, "losetup -d"]);
+    ran("e2fsck", "e2fsprogs", &["-f", "-n", &device.0]).success();
+}

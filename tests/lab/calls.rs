@@ -133,6 +133,17 @@ fn data_is_not_written_over_unless_it_may_be_lost() {
 }
 
 #[test]
+fn a_file_created_behind_a_dangling_link_is_removed_and_the_link_stays() {
+    let place = Place::new();
+    let (file, link) = (place.path("there.img"), place.path("link"));
+    std::os::unix::fs::symlink("there.img", &link).expect("room");
+    let run = ["run", "commit", "--quick", "--on", &link];
+    place.run(&run).success();
+    assert_gone(&file);
+    assert!(fs::symlink_metadata(&link).is_ok(), "the link is gone");
+}
+
+#[test]
 fn nothing_is_written_over_by_what_is_found_out() {
     let place = Place::new();
     let data = noise(3, 1 << 20);

@@ -1,11 +1,17 @@
 //! Loop devices: which ones are on a file, and on which device that file lies.
 
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     io,
-    os::{fd::AsRawFd, unix::ffi::OsStrExt},
+    os::{
+        fd::AsRawFd,
+        unix::{ffi::OsStrExt, fs::MetadataExt},
+    },
     path::{Path, PathBuf},
 };
+
+use crate::mounts::mounts;
 
 /// The loop devices whose file is at `path`, as the kernel names it now. Never waits for the file.
 ///
@@ -24,6 +30,32 @@ pub fn loops_on(path: &Path) -> io::Result<Vec<PathBuf>> {
         }
     }
     Ok(found)
+}
+
+/// The loop device on the file at `path`, whatever name the device knows it by, and where it is mounted. Looks at the
+/// files of all loop devices, so it may wait for a file system. Blocks.
+///
+/// # Errors
+/// Any error the system reports for `path` or the tables of devices and mounts.
+pub fn loop_of(path: &Path) -> io::Result<Option<(PathBuf, Option<PathBuf>)>> {
+    let file = fs::metadata(path)?;
+    for entry in fs::read_dir("/sys/block")? {
+        let entry = entry?;
+        let Ok(found) = fs::read(entry.path().join("loop/backing_file")) else {
+            continue;
+        };
+        let found = OsStr::from_bytes(found.strip_suffix(b"\n").unwrap_or(&found));
+        let is_it = |it: fs::Metadata| (it.dev(), it.ino()) == (file.dev(), file.ino());
+        if !fs::metadata(found).is_ok_and(is_it) {
+            continue;
+        }
+        let number = fs::read_to_string(entry.path().join("dev")).unwrap_or_default();
+        let mounted = mounts()?;
+        let mut mounted = mounted.into_iter().filter(|it| it.device == number.trim());
+        let device = Path::new("/dev").join(entry.file_name());
+        return Ok(Some((device, mounted.next().map(|mount| mount.point))));
+    }
+    Ok(None)
 }
 
 /// The device that holds the file of `device`, an open loop device, as `MAJOR:MINOR`, the form of

@@ -9,7 +9,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use engine::{Lane, LaneConfig, LaneHandle, buf};
+use engine::{Lane, LaneConfig, LaneHandle, buf, store::follow_links};
 
 use crate::{
     Error, Result,
@@ -277,15 +277,17 @@ impl Beds {
                 }
             }
             (On::Name(name), _) => {
-                let path = path::absolute(name).map_err(|source| file(Path::new(name), source))?;
+                let path = path::absolute(name).and_then(|path| follow_links(&path));
+                let path = path.map_err(|source| file(Path::new(name), source))?;
                 if path.is_dir() {
                     return Ok(Bed::Directory(path));
                 }
                 if !path.exists() {
                     let made = fs::File::create_new(&path);
-                    let made = made.and_then(|made| made.set_len(opening.made_bytes));
+                    let made = made.map_err(|source| file(&path, source))?;
                     self.made.push(path.clone());
-                    made.map_err(|source| file(&path, source))?;
+                    let long = made.set_len(opening.made_bytes);
+                    long.map_err(|source| file(&path, source))?;
                 }
                 Ok(Bed::Disk(path))
             }

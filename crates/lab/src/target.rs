@@ -12,7 +12,7 @@ use std::{
     str::FromStr,
 };
 
-use engine::LaneHandle;
+use engine::{LaneHandle, loops::loop_of, store::follow_links};
 use serde::Deserialize;
 use volume::{
     SharedVolume,
@@ -213,6 +213,9 @@ impl Target {
                 )));
             }
         }
+        if opening.writes && there.as_ref().is_some_and(fs::Metadata::is_file) {
+            refuse_below_loop(name, &path)?;
+        }
         // Use 4096 where the length permits: every direct I/O can be written in such blocks.
         let len_bytes = there.as_ref().map_or(opening.made_bytes, fs::Metadata::len);
         let options = FileOptions {
@@ -222,9 +225,11 @@ impl Target {
             block_size_bytes: if len_bytes % 4096 == 0 { 4096 } else { 512 },
             read_only: !opening.writes && there.is_some(),
         };
-        let made = there.is_none().then(|| Made(path.clone()));
+        // The file, not a link to it. If it cannot be opened, it is not left behind either.
+        let place = follow_links(&path).map_err(|error| failed(name, error))?;
         let file = OpenFile::open(&options).await;
         let file = file.map_err(|error| failed(name, error))?;
+        let made = there.is_none().then(|| Made(place));
         let counted = Stats::of_medium(Rc::new(file.on_lane()), &StatsHandle::new());
         let counted = counted.found_at(Some(FILE.into()));
         let volume: SharedVolume = Rc::new(counted);
@@ -334,6 +339,27 @@ impl Target {
         }
         drop((trees, made));
     }
+}
+
+/// Refuses a file that a loop device uses: a file system that is mounted there would not know of our writes.
+fn refuse_below_loop(name: &str, path: &Path) -> Result<()> {
+    let found = loop_of(path).map_err(|error| failed(name, error))?;
+    let Some((device, mounted)) = found else {
+        return Ok(());
+    };
+    let device = device.display();
+    let (used, unmount) = match mounted {
+        Some(point) => {
+            let point = point.display();
+            let unmount = format!("unmount it (umount {point}), release the loop device");
+            (format!(", which is mounted at {point}"), unmount)
+        }
+        None => (String::new(), "release it".to_owned()),
+    };
+    Err(Error::Call(format!(
+        "--on {name}: this file is in use by the loop device {device}{used}, and this profile \
+         writes to it; {unmount} (losetup -d {device}), or name another file"
+    )))
 }
 
 async fn on_lane(tree: &Tree) -> Result<SharedVolume> {
