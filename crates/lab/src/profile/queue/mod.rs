@@ -3,12 +3,14 @@
 //! law, and shows the effect of an adapter's limits.
 
 mod advice;
+mod shown;
 
 use std::collections::BTreeMap;
 
 use advice::{Advice, of_adapters, of_knee};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use shown::{adapters_table, plots_over_time, rates_table, sweep_plots, sweep_table};
 use volume::config::{Size, Time};
 
 use super::{
@@ -21,8 +23,8 @@ use super::{
 };
 use crate::{
     Result,
-    load::{Adapter, Arrivals, Lun, Order, Point, SeenIo, Spacing, Workload},
-    report::{Axis, Findings, Layers, Line, Marks, Plot, Table, short},
+    load::{Adapter, Arrivals, Lun, Order, SeenIo, Spacing, Workload},
+    report::{Findings, Layers, short},
     statistics::Median,
 };
 
@@ -466,185 +468,13 @@ fn late(rates: &[(u64, f64, Step)]) -> Option<String> {
     ))
 }
 
-fn sweep_table(sweep: &Sweep) -> Table {
-    let mut table = Table::new(
-        "By the number outstanding",
-        "Closed loop: when one I/O ends, the next begins. Medians of all rounds; times in microseconds. The \
-         queue was sampled, and is also computed as throughput × mean by Little's law.",
-        &[
-            "outstanding",
-            "I/Os/s",
-            "MB/s",
-            "mean µs",
-            "median µs",
-            "99 % µs",
-            "queue",
-            "by Little",
-        ],
-    );
-    for (outstanding, runs) in sweep {
-        let figure = |of: fn(&Figures) -> f64| short(median(runs, of));
-        table.rows.push(vec![
-            outstanding.to_string(),
-            figure(|run| run.iops),
-            figure(|run| run.megabytes_per_s),
-            figure(|run| run.mean_us),
-            figure(|run| run.p50_us),
-            figure(|run| run.p99_us),
-            figure(|run| run.queue),
-            figure(|run| run.queue_by_little),
-        ]);
-    }
-    table
-}
-
-fn sweep_plots(sweep: &Sweep) -> Vec<Plot> {
-    let line = |name: &str, of: fn(&Figures) -> f64| Line {
-        name: name.into(),
-        points: sweep
-            .iter()
-            .map(|(outstanding, runs)| (*outstanding as f64, median(runs, of)))
-            .collect(),
-    };
-    let axis = |label: &str, is_logarithmic| Axis {
-        label: label.into(),
-        is_logarithmic,
-    };
-    vec![
-        Plot {
-            title: "Throughput".into(),
-            about: "The knee is where it stops rising.".into(),
-            x: axis("outstanding I/Os", true),
-            y: axis("I/Os a second", false),
-            marks: Marks::Lines(vec![line("throughput", |run| run.iops)]),
-        },
-        Plot {
-            title: "Latency".into(),
-            about: "Beyond the knee it grows with the number outstanding, because I/Os queue."
-                .into(),
-            x: axis("outstanding I/Os", true),
-            y: axis("microseconds", true),
-            marks: Marks::Lines(vec![
-                line("median", |run| run.p50_us),
-                line("99 %", |run| run.p99_us),
-            ]),
-        },
-    ]
-}
-
-fn rates_table(rates: &[(u64, f64, Step)]) -> Table {
-    let mut table = Table::new(
-        "By arrival rate",
-        "Open loop: I/Os arrive whether or not earlier ones have ended. Times in microseconds, from \
-         the moment each was due; the last two columns are how late the generator itself was, and how \
-         many I/Os could not begin before the end.",
-        &[
-            "of the knee's rate",
-            "arrivals/s",
-            "I/Os/s",
-            "mean µs",
-            "median µs",
-            "99 % µs",
-            "queue",
-            "late 99 % µs",
-            "not begun",
-        ],
-    );
-    for (percent, rate_per_s, Step { figures, .. }) in rates {
-        let times = [
-            figures.iops,
-            figures.mean_us,
-            figures.p50_us,
-            figures.p99_us,
-        ];
-        let times = times.map(short).into_iter();
-        let row = [format!("{percent} %"), short(*rate_per_s)].into_iter();
-        let row = row.chain(times).chain([
-            short(figures.queue),
-            short(figures.generator_late_p99_us),
-            figures.not_begun.to_string(),
-        ]);
-        table.rows.push(row.collect());
-    }
-    table
-}
-
-/// The queue over time and, with the same time axis, the latency over time: where one grows, so does the other.
-fn plots_over_time(rates: &[(u64, f64, Step)]) -> Vec<Plot> {
-    let plot = |title: &str, about: &str, y, of: fn(&Point) -> Option<f64>| {
-        let lines = rates.iter().map(|(percent, rate_per_s, step)| Line {
-            name: format!("{} a second ({percent} %)", short(*rate_per_s)),
-            points: step
-                .done
-                .series
-                .iter()
-                .filter_map(|point| Some((point.at_ms, of(point)?)))
-                .collect(),
-        });
-        Plot {
-            title: title.into(),
-            about: about.into(),
-            x: Axis {
-                label: "milliseconds".into(),
-                is_logarithmic: false,
-            },
-            y,
-            marks: Marks::Lines(lines.collect()),
-        }
-    };
-    let axis = |label: &str, is_logarithmic| Axis {
-        label: label.into(),
-        is_logarithmic,
-    };
-    vec![
-        plot(
-            "Queue over time",
-            "I/Os that have arrived and not ended. Where they arrive faster than they end, the queue \
-             only grows.",
-            axis("I/Os in the queue", false),
-            |point| Some(point.queue as f64),
-        ),
-        plot(
-            "Latency over time",
-            "The mean of the I/Os that ended since the previous point, from when each was due. It grows \
-             with the queue.",
-            axis("microseconds", true),
-            // No I/O ended.
-            |point| (point.latency_us > 0.0).then_some(point.latency_us),
-        ),
-    ]
-}
-
-fn adapters_table(adapters: &[Behind<'_>]) -> Table {
-    let mut table = Table::new(
-        "Behind an adapter",
-        "I/Os beyond the adapter's limits wait in front of it. Medians of all rounds; times in microseconds.",
-        &[
-            "adapter",
-            "I/Os/s",
-            "mean µs",
-            "before the adapter µs",
-            "at the disk µs",
-            "99 % µs",
-        ],
-    );
-    for behind in adapters {
-        let figure = |of: fn(&Figures) -> f64| short(behind.median(of));
-        table.rows.push(vec![
-            behind.adapter.name.clone(),
-            figure(|run| run.iops),
-            figure(|run| run.mean_us),
-            figure(|run| (run.mean_us - run.volume_us).max(0.0)),
-            figure(|run| run.volume_us),
-            figure(|run| run.p99_us),
-        ]);
-    }
-    table
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        load::Point,
+        report::{Marks, Plot},
+    };
 
     /// A disk that takes a millisecond per I/O and completes at most `most` per second.
     pub(super) fn sweep(most: f64) -> Sweep {
