@@ -1,5 +1,8 @@
 //! Every combination of what is found and what is recorded.
 
+mod moved;
+mod remote;
+
 use std::{collections::BTreeSet, path::PathBuf};
 
 use super::*;
@@ -354,104 +357,6 @@ fn what_lost_its_mark_is_adopted_unless_it_is_new() {
 }
 
 #[test]
-fn marked_files_that_have_exchanged_their_places_are_refused_once() {
-    const C: Uuid = Uuid::from_u128(0xc);
-    let case = Case {
-        records: &[
-            (A, record("a", "/etc/a.img")),
-            (B, record("b", "/etc/b.img")),
-            (C, record("c", "/etc/c.img")),
-        ],
-        ..NOTHING
-    };
-    let named = |volume: &str, path: &str, uuid: Uuid| Asked {
-        leaves: vec![Leaf {
-            found: Found::File {
-                len_bytes: LEN,
-                id: (0, uuid.as_u128() as u64),
-                is_blank: false,
-                mark: Mark::Disk(uuid),
-            },
-            ..asked(volume, path, Found::Nothing).leaves.remove(0)
-        }],
-        ..asked(volume, path, Found::Nothing)
-    };
-    let at = |volume: &str, uuid| named(volume, &format!("/etc/{volume}.img"), uuid);
-    let third = [at("a", B), at("b", C), at("c", A)];
-    for all in [&[at("a", B), at("b", A), at("c", C)], &third] {
-        let errors = case.with(|known| known.judge(all));
-        let errors = errors.expect_err("they have changed places");
-        assert_eq!(errors.len(), 1, "{errors:?}");
-        case.refused(
-            all,
-            &[
-                "the files of volumes \"a\", \"",
-                "/etc/a.img",
-                "move the files back",
-                "`path`",
-            ],
-        );
-    }
-    // The configuration has followed, or gives one of the disks a new place.
-    for all in [
-        [at("a", A), at("b", B), at("c", C)],
-        [
-            named("a", "/etc/b.img", A),
-            named("b", "/etc/a.img", B),
-            at("c", C),
-        ],
-        [
-            named("a", "/etc/a.img", B),
-            named("new", "/etc/new.img", A),
-            at("c", C),
-        ],
-    ] {
-        case.served(&all);
-    }
-}
-
-#[test]
-fn a_marked_file_shorter_than_its_record_is_refused() {
-    let case = Case {
-        records: &[(A, record("db", "/srv/db.img"))],
-        ..NOTHING
-    };
-    let of_length = |len_bytes| Found::File {
-        len_bytes,
-        id: (0, 0),
-        is_blank: false,
-        mark: Mark::Disk(A),
-    };
-    for path in ["/srv/db.img", "/srv/moved.img"] {
-        case.refused(
-            &[asked("db", path, of_length(LEN - 512))],
-            &[
-                path,
-                "1048064 bytes",
-                "1048576",
-                "restore the file from a copy",
-                "remove `bytes = 1048576` from the table [disk.",
-                "volumes.toml",
-            ],
-        );
-        let (identities, _) = case.served(&[asked("db", path, of_length(LEN + 512))]);
-        assert_eq!(identities, [Identity::Known(A)], "a longer file is fine");
-    }
-    let unknown = Case {
-        records: &[(
-            A,
-            Record {
-                bytes: None,
-                ..record("db", "/srv/db.img")
-            },
-        )],
-        ..NOTHING
-    };
-    let (identities, _) = unknown.served(&[asked("db", "/srv/db.img", of_length(512))]);
-    assert_eq!(identities, [Identity::Known(A)]);
-}
-
-#[test]
 fn what_the_directory_of_an_older_release_knows_by_name_is_taken_over() {
     let case = Case {
         records: &[(A, old_record("db"))],
@@ -623,99 +528,6 @@ fn what_carries_a_name_is_found_by_it() {
     };
     let error = judge(&beside, "db", STRIPE, Some(carried), &[]).expect_err("it is known there");
     assert!(error.message().contains("mv /etc/app.state"), "{error}");
-}
-
-#[test]
-fn a_remote_disk_is_told_by_its_place_where_it_does_not_say_what_it_is() {
-    let remote = |place: &str| Asked {
-        place: Some(place.to_owned()),
-        ..carrying("db", ISCSI)
-    };
-    let judge = |case: &Case<'_>, place: &str, carried| {
-        let judged =
-            case.with(|known| known.judge_carried(&remote(place), carried, &BTreeSet::new()));
-        judged.map(|(identity, _)| identity)
-    };
-    let nameless = Record {
-        kind: Some(ISCSI.word()),
-        place: Some("iqn.a/0".to_owned()),
-        ..old_record("other")
-    };
-    let named = Record {
-        carried: Some(B),
-        ..nameless.clone()
-    };
-    // New: identified by what it carries, or by its place, which never stands for two disks.
-    assert_eq!(judge(&NOTHING, "iqn.a/0", Some(B)), Ok(Identity::Known(B)));
-    let places = ["iqn.a/0", "iqn.a/1"].map(|place| judge(&NOTHING, place, None));
-    assert!(
-        places[0].is_ok()
-            && places[0] != places[1]
-            && places[0] == judge(&NOTHING, "iqn.a/0", None)
-    );
-    for (record, place, carried, expected) in [
-        (&nameless, "iqn.a/0", None, A),
-        (&nameless, "iqn.a/0", Some(B), A),
-        (&named, "iqn.a/0", None, A),
-        (&named, "iqn.b/7", Some(B), A),
-        // Another disk in the place of a recorded one, under another name.
-        (
-            &named,
-            "iqn.a/0",
-            Some(Uuid::from_u128(9)),
-            Uuid::from_u128(9),
-        ),
-    ] {
-        let case = Case {
-            records: &[(A, record.clone())],
-            ..NOTHING
-        };
-        assert_eq!(
-            judge(&case, place, carried),
-            Ok(Identity::Known(expected)),
-            "{place} {carried:?}"
-        );
-    }
-}
-
-#[test]
-fn what_tells_itself_by_its_place_alone_is_not_taken_for_what_is_at_another_one() {
-    let device = (Kind::Device, "/dev/a", "/dev/b");
-    for (kind, old, new) in [(ISCSI, "iqn.a/0", "iqn.b/7"), device] {
-        for (recorded, carried) in [(None, None), (None, Some(B)), (Some(B), None)] {
-            let record = Record {
-                kind: Some(kind.word()),
-                place: Some(old.to_owned()),
-                carried: recorded,
-                ..old_record("db")
-            };
-            let judge = |record: &Record, taken: &[Uuid]| {
-                let asked = Asked {
-                    place: Some(new.to_owned()),
-                    ..carrying("db", kind)
-                };
-                let case = Case {
-                    records: &[(A, record.clone())],
-                    ..NOTHING
-                };
-                let taken = taken.iter().copied().collect();
-                let judged = case.with(|known| known.judge_carried(&asked, carried, &taken));
-                judged.map(|(identity, _)| identity)
-            };
-            let error = judge(&record, &[]).expect_err("it may be another disk");
-            let mend = format!("place = \"{new}\"");
-            for part in [old, new, "[disk.", &mend] {
-                assert!(error.message().contains(part), "no {part:?} in {error}");
-            }
-            let mended = Record {
-                place: Some(new.to_owned()),
-                ..record.clone()
-            };
-            assert_eq!(judge(&mended, &[]), Ok(Identity::Known(A)), "{mend}");
-            let other = judge(&record, &[A]).expect("that disk is served under another name");
-            assert_ne!(other, Identity::Known(A));
-        }
-    }
 }
 
 #[test]
