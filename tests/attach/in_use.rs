@@ -42,8 +42,13 @@ fn a_block_device_that_is_mounted_or_in_use_is_refused() {
     }
     {
         let mut alone = OpenOptions::new();
-        let alone = alone.read(true).custom_flags(O_EXCL).open(&device.0);
-        let _alone = alone.expect("nobody uses it any more");
+        // Whoever looks at the mounts just now may hold the file system a moment longer than its unmounting.
+        let tries = (0..100).find_map(|_| {
+            let opened = alone.read(true).custom_flags(O_EXCL).open(&device.0);
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            opened.ok()
+        });
+        let _alone = tries.expect("nobody uses it any more");
         refused(&attach(), &[&device.0, "it is in use"]);
     }
     call(&["check", "-c", text(&config)]).success();
