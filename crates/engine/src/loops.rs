@@ -18,16 +18,34 @@ use crate::mounts::mounts;
 /// # Errors
 /// Any error the system reports.
 pub fn loops_on(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let on_it = in_use()?.into_iter().filter(|it| it.file == path);
+    Ok(on_it.map(|it| it.path()).collect())
+}
+
+/// A loop device in use.
+struct Loop {
+    /// Its directory in sysfs, named as the device is.
+    sysfs: PathBuf,
+    /// The path of its file, as the kernel names it now.
+    file: PathBuf,
+}
+
+impl Loop {
+    fn path(&self) -> PathBuf {
+        Path::new("/dev").join(self.sysfs.file_name().unwrap_or_default())
+    }
+}
+
+fn in_use() -> io::Result<Vec<Loop>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/sys/block")? {
-        let entry = entry?;
+        let sysfs = entry?.path();
         // Other devices and unused ones do not have it, and a device may be released meanwhile.
-        let Ok(file) = fs::read(entry.path().join("loop/backing_file")) else {
+        let Ok(file) = fs::read(sysfs.join("loop/backing_file")) else {
             continue;
         };
-        if file.strip_suffix(b"\n") == Some(path.as_os_str().as_bytes()) {
-            found.push(Path::new("/dev").join(entry.file_name()));
-        }
+        let file = OsStr::from_bytes(file.strip_suffix(b"\n").unwrap_or(&file)).into();
+        found.push(Loop { sysfs, file });
     }
     Ok(found)
 }
@@ -39,23 +57,15 @@ pub fn loops_on(path: &Path) -> io::Result<Vec<PathBuf>> {
 /// Any error the system reports for `path` or the tables of devices and mounts.
 pub fn loop_of(path: &Path) -> io::Result<Option<(PathBuf, Option<PathBuf>)>> {
     let file = fs::metadata(path)?;
-    for entry in fs::read_dir("/sys/block")? {
-        let entry = entry?;
-        let Ok(found) = fs::read(entry.path().join("loop/backing_file")) else {
-            continue;
-        };
-        let found = OsStr::from_bytes(found.strip_suffix(b"\n").unwrap_or(&found));
-        let is_it = |it: fs::Metadata| (it.dev(), it.ino()) == (file.dev(), file.ino());
-        if !fs::metadata(found).is_ok_and(is_it) {
-            continue;
-        }
-        let number = fs::read_to_string(entry.path().join("dev")).unwrap_or_default();
-        let mounted = mounts()?;
-        let mut mounted = mounted.into_iter().filter(|it| it.device == number.trim());
-        let device = Path::new("/dev").join(entry.file_name());
-        return Ok(Some((device, mounted.next().map(|mount| mount.point))));
-    }
-    Ok(None)
+    let is_it = |it: fs::Metadata| (it.dev(), it.ino()) == (file.dev(), file.ino());
+    let mut in_use = in_use()?.into_iter();
+    let Some(found) = in_use.find(|it| fs::metadata(&it.file).is_ok_and(is_it)) else {
+        return Ok(None);
+    };
+    let number = fs::read_to_string(found.sysfs.join("dev")).unwrap_or_default();
+    let mut mounted = mounts()?.into_iter();
+    let mount = mounted.find(|it| it.device == number.trim());
+    Ok(Some((found.path(), mount.map(|mount| mount.point))))
 }
 
 /// The device that holds the file of `device`, an open loop device, as `MAJOR:MINOR`, the form of
