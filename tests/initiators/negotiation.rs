@@ -15,6 +15,8 @@ const UNSOLICITED: u32 = u32::MAX;
 const OWN_MAX_BURST: u32 = 1 << 20;
 const OWN_FIRST_BURST: u32 = 64 << 10;
 const OWN_OUTSTANDING_R2T: u32 = 4;
+/// The longest data segment that the target sends, whatever the initiator accepts.
+const OWN_DATA_IN_MAX: usize = 64 << 10;
 
 fn serve() -> Sanstone {
     let directory = Directory::new();
@@ -215,7 +217,8 @@ impl Agreed {
             if pdu.opcode() == opcode::DATA_IN {
                 assert_eq!(pdu.word(36), data_sn, "DataSN: {offer:?}");
                 assert_eq!(pdu.word(40) as usize, data.len(), "offset: {offer:?}");
-                assert!(pdu.data.len() <= offer.segment as usize, "{offer:?}");
+                let segment_max = OWN_DATA_IN_MAX.min(offer.segment as usize);
+                assert!(pdu.data.len() <= segment_max, "{offer:?}");
                 data_sn += 1;
                 burst += pdu.data.len();
                 assert!(burst <= self.max_burst, "a burst of {burst}: {offer:?}");
