@@ -4,7 +4,7 @@
 use crate::kept::{MALFORMED, truth};
 
 /// The changeable bits of the control page.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Control {
     /// D_SENSE: sense data in descriptor format (byte 2).
     pub(crate) descriptor_sense: bool,
@@ -14,6 +14,19 @@ pub(crate) struct Control {
     pub(crate) write_protect: bool,
     /// TAS: whether a command aborted by another nexus ends with TASK ABORTED (byte 5).
     pub(crate) task_aborted_status: bool,
+}
+
+impl Default for Control {
+    /// TAS is set, as on LIO: otherwise an initiator whose only command was aborted by another initiator's reset hears
+    /// nothing until its own time limit, 30 s on Linux.
+    fn default() -> Control {
+        Control {
+            descriptor_sense: false,
+            queue_error: QueueError::GoOn,
+            write_protect: false,
+            task_aborted_status: true,
+        }
+    }
 }
 
 /// QERR: which commands of the task set are aborted when one of them ends with CHECK CONDITION. The discriminant is
@@ -69,7 +82,7 @@ impl ModeParameters {
     /// what is wrong with it.
     pub(crate) fn restore(&mut self, values: &[&str]) -> Result<(), &'static str> {
         let (sense, protect, queue_error, told) = match *values {
-            [sense, protect] => (sense, protect, "0", "0"),
+            [sense, protect] => (sense, protect, "0", "1"),
             [sense, protect, queue_error, told] => (sense, protect, queue_error, told),
             _ => return Err(MALFORMED),
         };

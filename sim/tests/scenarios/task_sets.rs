@@ -269,6 +269,7 @@ fn who_loses_commands_hears_of_it_in_one_way() {
     Bench::each(120, async |bench| {
         let (one, two) = (bench.login("one").await, bench.login("two").await);
         let idle = bench.login("idle").await;
+        set_control(&two, &[&one, &idle], 0, false).await;
         let lost = bench.slow_write(&one, 1).await;
         assert_eq!(two.task_management(raw::CLEAR_TASK_SET).await, Ok(0));
         assert_eq!(once(&one, &READY).await.sense, CLEARED);

@@ -72,6 +72,12 @@ fn four_fields_are_changeable_and_the_control_page_can_be_saved() {
 }
 
 #[test]
+fn commands_aborted_by_others_are_answered_unless_that_is_switched_off() {
+    let reply = six(thick(), DBD, 0x0A);
+    assert_eq!(reply[4..10], [0x8A, 0x0A, 0x02, 0x10, 0, 0x40]);
+}
+
+#[test]
 fn a_page_alone_is_the_page_among_all() {
     let all = six(thick(), DBD, 0x3F);
     assert_eq!(six(thick(), DBD, 0x08)[4..], all[4..24]);
