@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use harness::process::find_program;
+use harness::{process::find_program, sanstone::Sanstone};
 use serde_json::Value;
 
 use crate::{Lab, Place, assert_told};
@@ -98,6 +98,42 @@ fn a_comparison_that_is_killed_keeps_the_pairs_of_its_rounds() {
     assert!(a >= 2 && a == b, "{json}");
     assert_eq!(json["figures"]["throughput"]["pairs"], a, "{json}");
     assert_eq!(json["on"], serde_json::json!(["fast", "slow"]));
+}
+
+#[test]
+fn the_processor_time_of_two_targets_is_compared() {
+    let place = Place::new();
+    let volumes =
+        "[volume.a]\nram = { size = \"16MiB\" }\n[volume.b]\nram = { size = \"16MiB\" }\n";
+    let server = Sanstone::serve(place.directory.path(), volumes, &["a", "b"]);
+    let profile = place.directory.write("short.toml", SHORT);
+    let (profile, pid) = (profile.to_string_lossy(), server.pid().to_string());
+    let (a, b) = (server.url(0), server.url(1));
+    let call = ["compare", &a, &b, "--profile", &profile, "--pairs", "6"];
+    let ran = place
+        .run(&[&call[..], &["--pids", &pid, &pid]].concat())
+        .success();
+    let json = assert_told(&place, &ran);
+    let load = &json["figures"]["loads"][0];
+    for side in ["a", "b"] {
+        let samples = load[side].as_array().expect("samples");
+        let each = samples.iter().map(|sample| sample["per_percent"].as_f64());
+        assert!(
+            samples.len() == 6 && each.flatten().filter(|one| *one > 0.0).count() == 6,
+            "{json}"
+        );
+    }
+    let answer = json["answer"].as_str().expect("an answer");
+    let sentence = format!("For each percent of a processor, {b} beside {a}: ");
+    assert!(answer.contains(&sentence), "{answer}");
+    let refused = place.run(&[&call[..], &["--pids", &pid, "4194305"]].concat());
+    assert_eq!(refused.code(), Some(2), "{refused}");
+    assert!(
+        refused
+            .stderr
+            .contains("--pids 4194305: there is no such process"),
+        "{refused}"
+    );
 }
 
 #[test]

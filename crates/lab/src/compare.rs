@@ -12,7 +12,7 @@ use crate::{
     progress::Progress,
     report::{Axis, Findings, Line, Marks, Plot, Table, short},
     run::{Keep, close, end, lane, open, to_know},
-    statistics::{Comparison, SAMPLES_MIN},
+    statistics::{Comparison, Median, SAMPLES_MIN},
     target::{Configured, On, Opening},
 };
 
@@ -25,6 +25,8 @@ pub struct Options {
     pub b: Option<On>,
     /// Rounds; each yields one pair of samples for every load.
     pub pairs: usize,
+    /// Processes whose processor time is measured, one for each, such as two targets.
+    pub pids: Option<[u32; 2]>,
     /// Whether existing data may be destroyed.
     pub overwrite: bool,
 }
@@ -38,6 +40,9 @@ struct Compared {
     throughput: Comparison,
     p50: Comparison,
     p99: Comparison,
+    /// Operations for each percent of a processor.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    per_percent: Option<Comparison>,
 }
 
 /// Runs the comparison. After each round, `keep` receives the findings up to then.
@@ -79,6 +84,12 @@ pub fn compare(
         let on: String = on.map(|on| format!(" --on {}", on.name())).collect();
         return Err(Error::Call(format!(
             "{name} compares by itself: sanstone lab run {name}{on}"
+        )));
+    }
+    if options.pids.is_some() && !cases.iter().all(|case| matches!(case.work, Work::Load(_))) {
+        return Err(Error::Call(format!(
+            "--pids: a comparison by {} does not measure processor time; use queue or effectiveness",
+            profile.name
         )));
     }
     let mut notes = Vec::new();
@@ -139,7 +150,7 @@ pub fn compare(
         };
         keep(&unfinished.json());
     };
-    let measured = measure(&mut runner, &cases, needs.sessions, pairs, &keep);
+    let measured = measure(&mut runner, &cases, needs.sessions, options, &keep);
     let findings = measured.map(|measured| found(&measured));
     end(&lane, runner, findings)
 }
@@ -151,7 +162,7 @@ fn measure(
     runner: &mut Runner<'_>,
     cases: &[Case],
     sessions: usize,
-    pairs: usize,
+    options: &Options,
     keep: &dyn Fn(&Measured),
 ) -> Result<Measured> {
     let verified = runner.verified;
@@ -159,7 +170,7 @@ fn measure(
     let luns = luns.map(|target| target.luns(sessions, verified));
     let luns: Vec<Vec<Lun>> = luns.collect::<Result<_>>()?;
     let mut measured: Measured = cases.iter().map(|_| Default::default()).collect();
-    for round in 0..pairs {
+    for round in 0..options.pairs {
         if runner.is_stopped() {
             break;
         }
@@ -167,6 +178,7 @@ fn measure(
             let mut pair = [None, None];
             // Whichever goes first may find an idle disk or a cold cache, so the order alternates.
             for turn in [round % 2, (round + 1) % 2] {
+                runner.pid = options.pids.map(|pids| pids[turn]);
                 pair[turn] = match luns.get(turn) {
                     Some(luns) => runner.sample(case, turn, luns)?,
                     None => runner.sample_of_fio(case, 0)?,
@@ -192,6 +204,7 @@ fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
             throughput: ratio(a, b, |sample| sample.per_s),
             p50: ratio(a, b, |sample| sample.p50_us),
             p99: ratio(a, b, |sample| sample.p99_us),
+            per_percent: per_percent(a, b),
             a: a.clone(),
             b: b.clone(),
         })
@@ -199,6 +212,7 @@ fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
     let counted = counted(cases, measured);
     let overall = Comparison::of(&scores(&counted, 0), &scores(&counted, 1));
     let sentence = overall.sentence(a, b);
+    let answer = format!("By throughput over all loads: {sentence}.");
     let mut table = Table::new(
         "Each load",
         "Ratios B / A with their 95 % intervals; more throughput is better, more latency is worse. \
@@ -225,14 +239,55 @@ fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
         }
         table.rows.push(row);
     }
+    let effective = effectiveness([a, b], &compared);
     Findings {
-        answer: format!("By throughput over all loads: {sentence}."),
+        answer: std::iter::once(answer)
+            .chain(effective.as_ref().map(|(answer, _)| answer.clone()))
+            .collect::<Vec<_>>()
+            .join(" "),
         notes: overall.doubts(),
-        tables: vec![table],
+        tables: std::iter::once(table)
+            .chain(effective.map(|(_, table)| table))
+            .collect(),
         plots: vec![plot([a, b], &counted)],
         figures: json!({ "a": a, "b": b, "throughput": overall, "loads": compared }),
         ..Findings::default()
     }
+}
+
+/// What each percent of a processor did: as a sentence and as a table. `None` if it was not measured.
+fn effectiveness([a, b]: [&str; 2], compared: &[Compared]) -> Option<(String, Table)> {
+    let mut table = Table::new(
+        "Operations a second for 1 % of a processor",
+        "Medians, of the processes named with --pids; 100 % is one fully busy core. The ratio is that of the pairs.",
+        &["load", a, b, "B / A", "95 %"],
+    );
+    let mut told = Vec::new();
+    for case in compared {
+        let Some(found) = &case.per_percent else {
+            continue;
+        };
+        let median = |samples: &[Sample]| {
+            let all: Vec<f64> = samples.iter().filter_map(|s| s.per_percent).collect();
+            short(Median::of_each(&all, |value| *value).median)
+        };
+        let interval = found
+            .interval
+            .map_or("–".into(), |(low, high)| format!("{low:.2}–{high:.2}"));
+        told.push(format!("{} {:.2}× ({interval})", case.name, found.ratio));
+        table.rows.push(vec![
+            case.name.clone(),
+            median(&case.a),
+            median(&case.b),
+            format!("{:.2}×", found.ratio),
+            interval,
+        ]);
+    }
+    let answer = format!(
+        "For each percent of a processor, {b} beside {a}: {}.",
+        told.join("; ")
+    );
+    (!told.is_empty()).then_some((answer, table))
 }
 
 /// The loads whose throughput shows which is faster. At a given rate both do the same work, so such loads
@@ -248,6 +303,13 @@ fn counted(cases: &[Case], measured: &Measured) -> Measured {
 fn ratio(a: &[Sample], b: &[Sample], of: fn(&Sample) -> f64) -> Comparison {
     let values = |samples: &[Sample]| -> Vec<f64> { samples.iter().map(of).collect() };
     Comparison::of(&values(a), &values(b))
+}
+
+fn per_percent(a: &[Sample], b: &[Sample]) -> Option<Comparison> {
+    let all = |samples: &[Sample]| samples.iter().map(|sample| sample.per_percent).collect();
+    let (a, b): (Option<Vec<f64>>, Option<Vec<f64>>) = (all(a), all(b));
+    let (a, b) = (a?, b?);
+    (!a.is_empty()).then(|| Comparison::of(&a, &b))
 }
 
 /// One number for each complete round: the geometric mean of the throughputs of all loads.
@@ -298,6 +360,7 @@ mod tests {
             per_s,
             p50_us: 1.0,
             p99_us: 1.0,
+            per_percent: None,
         };
         let measured = vec![
             [vec![sample(100.0), sample(50.0)], vec![sample(1.0); 2]],

@@ -180,6 +180,7 @@ fn said(json: &[u8]) -> Option<Sample> {
         per_s: mixed.iops,
         p50_us: mixed.lat_ns.percentile.p50 / 1e3,
         p99_us: mixed.lat_ns.percentile.p99 / 1e3,
+        per_percent: None,
     })
 }
 

@@ -151,6 +151,8 @@ pub(crate) struct Sample {
     pub(crate) per_s: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
+    /// Operations per second for each percent of a processor that the watched process took.
+    pub(crate) per_percent: Option<f64>,
 }
 
 impl From<&Figures> for Sample {
@@ -159,6 +161,11 @@ impl From<&Figures> for Sample {
             per_s: figures.iops,
             p50_us: figures.p50_us,
             p99_us: figures.p99_us,
+            per_percent: figures
+                .cpu
+                .pid_percent
+                .filter(|percent| *percent > 0.0)
+                .map(|percent| figures.iops / percent),
         }
     }
 }

@@ -116,6 +116,10 @@ pub(crate) struct CompareCall {
     /// How many pairs of runs to make of each load.
     #[arg(long, value_name = "N", default_value_t = 12)]
     pairs: usize,
+    /// Also compare what each percent of a processor does: the processes of A and of B, in that order, such as two
+    /// targets.
+    #[arg(long, num_args = 2, value_names = ["PID_OF_A", "PID_OF_B"], conflicts_with = "with")]
+    pids: Option<Vec<u32>>,
     #[command(flatten)]
     common: Common,
 }
@@ -129,12 +133,7 @@ pub(crate) struct ProfilesCall {
 
 pub(crate) fn run_profile(call: &RunCall) -> Result<(), Failure> {
     let profile = call.common.profile(&call.profile)?;
-    if let Some(pid) = call.pid {
-        if !Path::new(&format!("/proc/{pid}")).exists() {
-            let message = format!("--pid {pid}: there is no such process");
-            return Err(Failure::Wrong(message));
-        }
-    }
+    check_process("--pid", call.pid)?;
     let options = run::Options {
         on: call.on.clone(),
         overwrite: call.common.overwrite,
@@ -155,6 +154,16 @@ pub(crate) fn run_profile(call: &RunCall) -> Result<(), Failure> {
     call.common.carry_out(|configured, stop, progress, keep| {
         run::run(&profile, &options, configured, stop, progress, keep)
     })
+}
+
+fn check_process(option: &str, pids: impl IntoIterator<Item = u32>) -> Result<(), Failure> {
+    let is_gone = |pid: &u32| !Path::new(&format!("/proc/{pid}")).exists();
+    match pids.into_iter().find(is_gone) {
+        Some(pid) => Err(Failure::Wrong(format!(
+            "{option} {pid}: there is no such process"
+        ))),
+        None => Ok(()),
+    }
 }
 
 impl RunCall {
@@ -187,10 +196,13 @@ pub(crate) fn tell_history(call: &HistoryCall) -> Result<(), Failure> {
 
 pub(crate) fn compare_two(call: &CompareCall) -> Result<(), Failure> {
     let profile = call.common.profile(&call.profile)?;
+    let pids = call.pids.as_deref().and_then(|pids| pids.try_into().ok());
+    check_process("--pids", pids.into_iter().flatten())?;
     let options = compare::Options {
         a: call.a.clone(),
         b: call.b.clone(),
         pairs: call.pairs,
+        pids,
         overwrite: call.common.overwrite,
     };
     let both = [Some(&options.a), options.b.as_ref()];

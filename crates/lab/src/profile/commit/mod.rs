@@ -290,6 +290,7 @@ impl Inserts {
             per_s: 1e6 / total.mean_us,
             p50_us: total.p50_us,
             p99_us: total.p99_us,
+            per_percent: None,
         }))
     }
 }

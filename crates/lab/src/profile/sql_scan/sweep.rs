@@ -196,6 +196,7 @@ impl Sweep {
             per_s: 1.0 / score_s,
             p50_us: score_s * 1e6,
             p99_us: slowest * 1e6,
+            per_percent: None,
         }))
     }
 
