@@ -311,9 +311,10 @@ impl Unit {
                     sense.report(&config.target_name, config.lun),
                 )
             }
-            (BUSY | TASK_SET_FULL | TASK_ABORTED, None) => {
+            (BUSY | TASK_SET_FULL, None) => {
                 (Verdict::RetryLater, "the target stays busy".to_owned())
             }
+            (TASK_ABORTED, None) => (Verdict::Retry, "another initiator aborts it".to_owned()),
             (RESERVATION_CONFLICT, None) => {
                 let why = "another initiator has reserved the disk".to_owned();
                 (Verdict::Fail(ErrorKind::ReservationConflict), why)
