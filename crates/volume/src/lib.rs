@@ -24,6 +24,7 @@ pub mod contract;
 mod envelope;
 mod error;
 pub mod fallback;
+mod flush_epochs;
 mod flush_failure;
 pub mod graph;
 pub mod histogram;

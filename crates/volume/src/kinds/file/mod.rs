@@ -30,9 +30,9 @@ use std::{io, ops::Range, sync::Arc};
 
 use engine::{Buf, LaneFuture, Payload, op::AllocateMode, spend};
 
-use self::flushes::LaneFlushes;
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, Volume,
+    flush_epochs::Epoch,
     local_claim::{mark_local, unmark},
 };
 
@@ -50,16 +50,11 @@ const ZEROES_BYTES: u64 = 1 << 20;
 pub struct FileVolume<M> {
     file: Arc<OpenFile>,
     medium: M,
-    flushes: LaneFlushes,
 }
 
 impl<M: Medium> FileVolume<M> {
     fn new(file: Arc<OpenFile>, medium: M) -> Self {
-        FileVolume {
-            flushes: file.flushes.on_lane(),
-            file,
-            medium,
-        }
+        FileVolume { file, medium }
     }
 
     fn align(&self) -> u64 {
@@ -132,16 +127,16 @@ impl<M: Medium> FileVolume<M> {
     /// Records the end of a write.
     fn written(&self, at: u64, len: u64, durable: bool, result: io::Result<()>) -> Result<()> {
         if !durable {
-            self.flushes.volatile_write_ended();
+            self.file.flushes.volatile_write_ended();
         }
         result.map_err(|error| self.failed("write", at, len, &error))
     }
 
     /// What is needed to judge a durable write if it fails while others may be volatile: its data, and what flushes
     /// have covered when it begins.
-    fn kept_for_doubt(&self, data: &Payload, durable: bool) -> Option<(Payload, u64)> {
+    fn kept_for_doubt(&self, data: &Payload, durable: bool) -> Option<(Payload, Epoch)> {
         let is_kept = durable && self.file.shape.volatile_cache;
-        is_kept.then(|| (data.clone(), self.flushes.covered()))
+        is_kept.then(|| (data.clone(), self.file.flushes.covered()))
     }
 
     /// A durable write failed. Was it the write itself, or the sync that it carries? A loss in the page cache is
@@ -152,16 +147,16 @@ impl<M: Medium> FileVolume<M> {
     async fn judge(
         &self,
         error: &io::Error,
-        covered: u64,
+        covered: Epoch,
         again: impl Future<Output = io::Result<()>>,
     ) {
         let is_full = error.kind() == io::ErrorKind::StorageFull;
-        if is_full || !self.flushes.has_volatile_beyond(covered) {
+        if is_full || !self.file.flushes.has_volatile_beyond(covered) {
             return;
         }
-        let _judging = self.flushes.judging();
+        let _judging = self.file.flushes.judging();
         if again.await.is_ok() {
-            self.flushes.doubt();
+            self.file.flushes.doubt();
         }
     }
 
@@ -218,7 +213,7 @@ impl<M: Medium> FileVolume<M> {
                 None
             };
             let result = self.medium.allocate(mode, at, len).await;
-            self.flushes.volatile_write_ended();
+            self.file.flushes.volatile_write_ended();
             result
         };
         match result {
@@ -241,7 +236,8 @@ impl<M: Medium> FileVolume<M> {
     }
 
     async fn flush_volatile(&self) -> Result<()> {
-        self.flushes
+        self.file
+            .flushes
             .flush(|| self.medium.sync())
             .await
             .map_err(|error| error.context(self.file.path.display()))
@@ -249,7 +245,8 @@ impl<M: Medium> FileVolume<M> {
 
     fn check_write(&self, at: u64, len: u64) -> Result<()> {
         self.file.shape.check_write(at, len)?;
-        self.flushes
+        self.file
+            .flushes
             .check()
             .map_err(|error| error.context(self.file.path.display()))
     }

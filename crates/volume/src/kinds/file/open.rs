@@ -58,7 +58,7 @@ pub struct OpenFile {
     pub(super) excludes: bool,
     /// The ranges in use, where requests have to exclude each other.
     pub(super) extents: Extents,
-    pub(super) flushes: Arc<Flushes>,
+    pub(super) flushes: Flushes,
     pub(super) atomic_writes: Option<AtomicWrites>,
     /// The file's own length when it was opened, or when its configured size was last changed.
     pub(super) opened_bytes: AtomicU64,
@@ -152,7 +152,7 @@ impl OpenFile {
             synchronous,
             excludes: !options.caching.is_direct() && !options.read_only,
             extents: Extents::default(),
-            flushes: Arc::default(),
+            flushes: Flushes::default(),
             atomic_writes,
             opened_bytes: AtomicU64::new(file_bytes),
             has_size: options.len_bytes.is_some(),

@@ -22,11 +22,11 @@ use super::{
     facts::Facts,
     patience::Patience,
     session::{Data, Reply},
-    unflushed::Covers,
     unit::Unit,
 };
 use crate::{
     Error, ErrorKind, Result,
+    flush_epochs::Epoch,
     part::Resident,
     planted::{Bug, is_planted},
 };
@@ -233,7 +233,7 @@ impl Unit {
 
     /// The target has restarted: the other lanes stop using their sessions until it is known what they had written
     /// before.
-    pub(super) fn judge_lanes(&self, covered: Covers) {
+    pub(super) fn judge_lanes(&self, covered: Epoch) {
         let doors = self.doors.all();
         if doors.is_empty() {
             return;
@@ -248,7 +248,7 @@ impl Unit {
                 let _ = told.await;
             }
             if let Some(unit) = unit.upgrade() {
-                unit.tell_losses(unit.unflushed.restarted_elsewhere(&covered));
+                unit.tell_losses(unit.unflushed.restarted_elsewhere(covered));
                 unit.doors.judging.set(unit.doors.judging.get() - 1);
                 unit.paths.notify();
             }

@@ -69,7 +69,7 @@ impl Unit {
             let have_heard = others.iter().any(|other| other.has_heard_of_restart());
             let is_known = !have_heard || this.has_answered(&told).await;
             if !is_known || told.has_heard_of_restart() {
-                this.tell_losses(this.unflushed.restarted(&covered));
+                this.tell_losses(this.unflushed.restarted(covered));
             }
             others.iter().for_each(|other| other.has_caught_up());
             told.has_caught_up();

@@ -3,8 +3,8 @@
 //! are refused until the volume is reopened, unless nothing was unflushed. (A target that restarts in an orderly way
 //! asks for a logout first, and we flush before it.)
 //!
-//! Each lane counts its completed writes in counters that only that lane writes. The home lane snapshots them before
-//! it sends a flush, and checks them when the target has restarted.
+//! All lanes record their writes in the same epochs. Each also notes the last epoch in which a write of its own
+//! succeeded; when the target has restarted, the home lane compares that with what flushes had covered.
 
 use std::{
     cell::RefCell,
@@ -16,140 +16,119 @@ use std::{
 
 use crate::{
     Result,
+    flush_epochs::{Epoch, FlushEpochs},
     flush_failure::FlushFailure,
     planted::{Bug, is_planted},
 };
 
-/// Write and flush counters of a disk.
+/// The unflushed writes of a disk.
 #[derive(Debug)]
 pub(super) struct Unflushed {
+    epochs: Arc<FlushEpochs>,
     /// Per lane, the home lane first.
-    lanes: RefCell<Vec<Lane>>,
+    lanes: RefCell<Vec<Arc<Written>>>,
     /// Set when acknowledged writes may be lost.
     lost: Arc<FlushFailure>,
 }
 
+/// The writes of one lane, recorded by that lane only.
 #[derive(Debug)]
-struct Lane {
-    written: Arc<Written>,
-    /// How many of its writes a flush has covered.
-    flushed: u64,
-}
-
-/// The write counters of one lane, written by that lane only.
-#[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Written {
-    /// Completed volatile writes, successful or not.
-    ended: AtomicU64,
-    /// `ended` as of the last successful write, whose loss would have to be reported.
+    epochs: Arc<FlushEpochs>,
+    /// The epoch of the last successful write, whose loss would have to be reported; zero if there is none.
     promised: AtomicU64,
 }
 
-/// Per lane, how many writes a flush covers.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Covers(Vec<u64>);
-
 impl Written {
     /// Records the end of a write that only a flush makes durable. Call it before awaiting anything else, so that a
-    /// restart sees it counted.
+    /// restart sees it.
     pub(super) fn wrote(&self, well: bool) {
-        let ended = self.ended.load(Ordering::Relaxed) + 1;
+        let epoch = self.epochs.wrote();
         if well {
-            self.promised.store(ended, Ordering::Release);
+            self.promised.store(epoch.0, Ordering::Release);
         }
-        self.ended.store(ended, Ordering::Release);
+    }
+
+    fn promised(&self) -> Epoch {
+        Epoch(self.promised.load(Ordering::Acquire))
     }
 }
 
 impl Unflushed {
     pub(super) fn new() -> Unflushed {
         let unflushed = Unflushed {
+            epochs: Arc::default(),
             lanes: RefCell::default(),
             lost: Arc::default(),
         };
-        // Others may have written before the disk was opened.
-        unflushed.lane().wrote(false);
+        unflushed.lane();
         unflushed
     }
 
-    /// Adds the counters of one more lane.
+    /// Adds one more lane.
     pub(super) fn lane(&self) -> Arc<Written> {
-        let written = Arc::new(Written::default());
-        self.lanes.borrow_mut().push(Lane {
-            written: written.clone(),
-            flushed: 0,
+        let written = Arc::new(Written {
+            epochs: self.epochs.clone(),
+            promised: AtomicU64::new(0),
         });
+        self.lanes.borrow_mut().push(written.clone());
         written
     }
 
     /// As [`Written::wrote`], on the home lane.
     pub(super) fn wrote(&self, well: bool) {
-        self.lanes.borrow()[0].written.wrote(well);
+        self.lanes.borrow()[0].wrote(well);
     }
 
-    /// What a flush that begins now would cover; `None`: nothing needs flushing.
-    pub(super) fn to_flush(&self) -> Option<Covers> {
-        let lanes = self.lanes.borrow();
-        let ended = |lane: &Lane| lane.written.ended.load(Ordering::Acquire);
-        let covers: Vec<u64> = lanes.iter().map(ended).collect();
-        let looked_at = match is_planted(Bug::FlushOfOnePath) {
-            true => 1,
-            false => lanes.len(),
-        };
-        let mut pairs = lanes[..looked_at].iter().zip(&covers);
-        let has_more = pairs.any(|(lane, &covers)| covers > lane.flushed);
-        has_more.then_some(Covers(covers))
+    /// Begins a flush: returns what it will cover; `None`: nothing needs flushing.
+    pub(super) fn to_flush(&self) -> Option<Epoch> {
+        let home_wrote = self.lanes.borrow()[0].promised() > self.covered();
+        if is_planted(Bug::FlushOfOnePath) && !home_wrote {
+            return None;
+        }
+        self.epochs.begin()
     }
 
-    /// What a flush that begins now would cover, if a restart could lose any of it.
-    pub(super) fn at_stake(&self) -> Option<Covers> {
-        let has_any = {
-            let lanes = self.lanes.borrow();
-            let promised = |lane: &Lane| lane.written.promised.load(Ordering::Acquire);
-            lanes.iter().any(|lane| promised(lane) > lane.flushed)
-        };
+    /// As [`Self::to_flush`], if a restart could lose anything.
+    pub(super) fn at_stake(&self) -> Option<Epoch> {
+        let has_any = self.has_promised(0, self.covered());
         has_any.then(|| self.to_flush()).flatten()
     }
 
-    /// A flush with this coverage has succeeded.
-    pub(super) fn flushed(&self, Covers(covers): Covers) {
-        for (lane, covers) in self.lanes.borrow_mut().iter_mut().zip(covers) {
-            lane.flushed = lane.flushed.max(covers);
-        }
+    /// A flush that covers `epoch` has succeeded.
+    pub(super) fn flushed(&self, epoch: Epoch) {
+        self.epochs.flushed(epoch);
     }
 
     /// What successful flushes have covered so far.
-    pub(super) fn covered(&self) -> Covers {
-        Covers(
-            self.lanes
-                .borrow()
-                .iter()
-                .map(|lane| lane.flushed)
-                .collect(),
-        )
+    pub(super) fn covered(&self) -> Epoch {
+        self.epochs.covered()
     }
 
     /// The target restarted when flushes had covered `covered`. Returns whether acknowledged writes may be lost. A
     /// flush in flight has covered nothing yet.
-    pub(super) fn restarted(&self, Covers(covered): &Covers) -> bool {
+    pub(super) fn restarted(&self, covered: Epoch) -> bool {
         self.loses(0, covered)
     }
 
     /// As [`Self::restarted`] for all lanes but the home lane, which has moved on since.
-    pub(super) fn restarted_elsewhere(&self, Covers(covered): &Covers) -> bool {
+    pub(super) fn restarted_elsewhere(&self, covered: Epoch) -> bool {
         self.loses(1, covered)
     }
 
-    fn loses(&self, first: usize, covered: &[u64]) -> bool {
-        let lanes = self.lanes.borrow();
-        let promised = |lane: &Lane| lane.written.promised.load(Ordering::Acquire);
-        let mut pairs = lanes.iter().zip(covered).skip(first);
-        let loses = pairs.any(|(lane, &covered)| promised(lane) > covered);
+    fn loses(&self, first: usize, covered: Epoch) -> bool {
+        let loses = self.has_promised(first, covered);
         if loses {
             self.lose();
         }
         loses
+    }
+
+    /// Whether any lane from `first` on has had a write succeed beyond `covered`.
+    fn has_promised(&self, first: usize, covered: Epoch) -> bool {
+        let lanes = self.lanes.borrow();
+        lanes[first..].iter().any(|lane| lane.promised() > covered)
     }
 
     /// A flush has failed: it is unknown what is durable.
@@ -191,11 +170,11 @@ mod tests {
         let inherited = home.to_flush().expect("others may have written");
         other.wrote(true);
         home.flushed(inherited);
-        assert!(home.restarted(&home.covered()), "it ended too late");
+        assert!(home.restarted(home.covered()), "it ended too late");
         let covers = home.to_flush().expect("the other lane has written");
         home.flushed(covers);
         assert_eq!(home.to_flush(), None);
-        assert!(!home.restarted(&home.covered()), "all was durable");
+        assert!(!home.restarted(home.covered()), "all was durable");
     }
 
     #[test]
@@ -204,10 +183,10 @@ mod tests {
         let other = home.lane();
         let before = home.covered();
         other.wrote(false);
-        assert!(!home.restarted(&before), "it failed");
+        assert!(!home.restarted(before), "it failed");
         other.wrote(true);
         home.flushed(home.to_flush().expect("more"));
-        assert!(home.restarted(&before));
+        assert!(home.restarted(before));
         home.check().expect_err("writes may be lost");
     }
 }

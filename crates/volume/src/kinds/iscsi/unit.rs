@@ -267,7 +267,7 @@ impl Unit {
     pub(super) fn restarted(&self) {
         self.restarts.set(self.restarts.get() + 1);
         let covered = self.unflushed.covered();
-        self.tell_losses(self.unflushed.restarted(&covered));
+        self.tell_losses(self.unflushed.restarted(covered));
         self.judge_lanes(covered);
     }
 

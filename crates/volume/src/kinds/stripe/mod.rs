@@ -23,7 +23,6 @@ mod superblock;
 #[cfg(test)]
 mod tests;
 mod turns;
-mod unflushed;
 
 use std::{fmt, sync::Arc};
 
@@ -44,7 +43,9 @@ use self::{
 };
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
-    Volume, fallback, volume::DATABASE_PAGE_BYTES,
+    Volume, fallback,
+    flush_epochs::{Epoch, FlushEpochs},
+    volume::DATABASE_PAGE_BYTES,
 };
 
 /// The default unit, in bytes.
@@ -173,21 +174,20 @@ impl Volume for Stripe {
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.shape().check_claim()?;
-            let unflushed = &self.state.unflushed;
-            unflushed.check()?;
-            let covers = unflushed.begin();
-            let dirty: PerChild<usize> = (0..self.children.len())
-                .filter(|&child| unflushed.needs_flush(child))
-                .collect();
-            let results = join_all(dirty.iter().map(|&child| self.children[child].flush())).await;
-            for (&child, result) in dirty.iter().zip(results) {
+            let State { epochs, failed, .. } = &*self.state;
+            failed.check()?;
+            let begun = epochs.iter().map(FlushEpochs::begin).enumerate();
+            let begun = begun.filter_map(|(child, covers)| Some((child, covers?)));
+            let dirty: PerChild<(usize, Epoch)> = begun.collect();
+            let flushes = dirty.iter().map(|&(child, _)| self.children[child].flush());
+            for (&(child, covers), result) in dirty.iter().zip(join_all(flushes).await) {
                 match result {
-                    Ok(()) => unflushed.flushed(child, covers),
-                    Err(error) => unflushed.failed(&self.blame(child, error)),
+                    Ok(()) => epochs[child].flushed(covers),
+                    Err(error) => self.flush_failed(&self.blame(child, error)),
                 }
             }
             // Fails even if only a concurrent flush failed: what it lost may have been ours.
-            unflushed.check()
+            failed.check()
         })
     }
 
@@ -299,7 +299,7 @@ impl Stripe {
 
     fn check_write(&self, at: u64, len: u64) -> Result<()> {
         self.shape().check_write(at, len)?;
-        self.state.unflushed.check()
+        self.state.failed.check()
     }
 
     async fn read_child(&self, place: Place, len: usize) -> Result<Payload> {
@@ -323,7 +323,7 @@ impl Stripe {
     /// Records a child's completed write: unless it is already durable, the next flush has to cover it.
     fn wrote(&self, child: usize, result: Result<()>, durability: Durability) -> Result<()> {
         if result.is_err() || durability == Durability::Cached {
-            self.state.unflushed.wrote(child);
+            self.state.epochs[child].wrote();
         }
         result.map_err(|error| self.blame(child, error))
     }
@@ -340,6 +340,14 @@ impl Stripe {
             ended = ended.and(result);
         }
         ended
+    }
+
+    /// A child's flush has failed: it is unknown which writes are lost, so all later writes and flushes are refused.
+    fn flush_failed(&self, error: &Error) {
+        self.state.failed.set(format!(
+            "a flush failed, and data written before it may be lost: {error}; repair the child, \
+             check the data, then open the volume again"
+        ));
     }
 
     fn blame(&self, child: usize, error: Error) -> Error {

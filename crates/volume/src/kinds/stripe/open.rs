@@ -13,9 +13,11 @@ use super::{
     sequence::Sequence,
     superblock::{Layout, RESERVED_BYTES, Superblock},
     turns::Turns,
-    unflushed::Unflushed,
 };
-use crate::{Claim, Discard, Error, ErrorKind, Len, Result, Shape, SharedVolume};
+use crate::{
+    Claim, Discard, Error, ErrorKind, Len, Result, Shape, SharedVolume, flush_epochs::FlushEpochs,
+    flush_failure::FlushFailure,
+};
 
 /// A stripe or concat whose superblocks have been verified. It may be sent to any lane; [`Opened::on_lane`] returns
 /// the volume for a lane.
@@ -53,7 +55,9 @@ pub(super) struct State {
     pub(super) layout: Layout,
     pub(super) shape: Shape,
     pub(super) map: Map,
-    pub(super) unflushed: Unflushed,
+    /// By child index.
+    pub(super) epochs: Box<[FlushEpochs]>,
+    pub(super) failed: FlushFailure,
     /// Names by child index.
     pub(super) names: Vec<String>,
     /// Each child's position in the configuration, by child index.
@@ -152,7 +156,8 @@ impl Opened {
                 ..shape(children, &first, &map)
             },
             map,
-            unflushed: Unflushed::new(children.len()),
+            epochs: children.iter().map(|_| FlushEpochs::default()).collect(),
+            failed: FlushFailure::default(),
             names: listed_at
                 .iter()
                 .map(|&i| children[i].name.clone())
