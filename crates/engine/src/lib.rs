@@ -28,6 +28,7 @@ pub mod net;
 pub mod op;
 pub mod random;
 pub mod range;
+pub mod range_lock;
 pub mod rate;
 mod reactor;
 mod ring;

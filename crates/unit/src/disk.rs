@@ -2,11 +2,12 @@
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc};
 
+use engine::range_lock::RangeLocks;
 use scsi::{Extent, Identity, LogicalUnit, TargetPort};
 use volume::SharedVolume;
 
 use crate::{
-    exclusion::{Gate, Turns},
+    exclusion::{BlockLock, Gate},
     state::State,
 };
 
@@ -18,7 +19,7 @@ pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) uuid: [u8; 16],
     /// Serialises exclusive operations on the disk's blocks.
-    pub(crate) turns: Arc<Turns>,
+    pub(crate) locks: Arc<RangeLocks>,
     pub(crate) state: State,
 }
 
@@ -49,6 +50,11 @@ impl Disk {
             blocks: u64::MAX,
             block_size_bytes: self.volume.shape().block_size_bytes,
         }
+    }
+
+    /// Waits until no other exclusive operation holds or awaits any of these blocks.
+    pub(crate) async fn lock(&self, extent: Extent) -> BlockLock {
+        BlockLock::take(&self.shared.locks, extent).await
     }
 
     /// Creates a logical unit of the disk behind a port, with the port's `read_only` and
@@ -107,7 +113,7 @@ impl Unit {
     /// initiators if it has changed. A sanitize keeps the length it began with, so this waits for it.
     pub(crate) async fn tell_length(&self) {
         let disk = &self.disk;
-        let _turn = disk.shared.turns.take(disk.whole()).await;
+        let _lock = disk.lock(disk.whole()).await;
         let shape = disk.volume.shape();
         let block = u64::from(shape.block_size_bytes);
         let blocks = shape.len_bytes() / block;

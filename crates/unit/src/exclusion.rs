@@ -1,162 +1,45 @@
 //! Exclusive operations, which no other I/O may interleave with: COMPARE AND WRITE, ORWRITE, WRITE ATOMIC.
 //!
 //! Plain I/O stays on its lane and takes no lock: it passes the lane's own [`Gate`] of the volume, which
-//! records the blocks it is working on. An exclusive operation first waits for its [`Turn`], until all
-//! earlier ones with overlapping blocks have ended. It then makes every lane close its gate for its
-//! blocks. Each lane answers once the I/O in progress there has ended, and lets no more in until the
-//! operation is over. Exclusive operations on disjoint blocks run concurrently.
+//! records the blocks it is working on. An exclusive operation first takes the [`BlockLock`] of its blocks. It then
+//! makes every lane close its gate for them. Each lane answers once the I/O in progress there has ended, and lets no
+//! more in until the operation is over. Exclusive operations on disjoint blocks run concurrently.
 
-use std::{
-    cell::RefCell,
-    ops::Range,
-    rc::Rc,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{cell::RefCell, ops::Range, rc::Rc, sync::Arc};
 
 use engine::{
-    cross::{OneshotReceiver, OneshotSender, answered, oneshot},
     range::overlap,
+    range_lock::{RangeLock, RangeLocks},
     sync::Notify,
 };
 use scsi::Extent;
 
 use crate::places::Places;
 
-/// The queue of exclusive operations on a volume; shared by all lanes.
-#[derive(Default)]
-pub(crate) struct Turns(Mutex<Line>);
-
-#[derive(Default)]
-struct Line {
-    last: Serial,
-    /// In order of arrival.
-    places: Vec<Place>,
-}
-
-/// Identifies a turn of a volume; later ones are greater.
+/// Identifies a [`BlockLock`] of a volume.
 pub(crate) type Serial = u64;
 
-struct Place {
-    serial: Serial,
-    range: Range<u64>,
-    /// How many earlier places overlap with this one.
-    ahead: usize,
-    /// Where to send the turn once no earlier place overlaps; `None` once it has been given.
-    waiting: Option<Waiting>,
-}
-
-/// The recipient of a turn, and its blocks.
-type Waiting = (OneshotSender<Turn>, Extent);
-
-/// The right to exclude others from some blocks. Dropping it passes it on.
-pub(crate) struct Turn {
-    turns: Arc<Turns>,
-    serial: Serial,
+/// An exclusive operation's lock on some blocks: no other may begin in them, on any lane.
+pub(crate) struct BlockLock {
+    lock: RangeLock<Arc<RangeLocks>>,
     extent: Extent,
 }
 
-impl Turn {
-    pub(crate) fn serial(&self) -> Serial {
-        self.serial
-    }
-
-    pub(crate) fn extent(&self) -> Extent {
-        self.extent
-    }
-}
-
-impl Turns {
-    fn lock(&self) -> MutexGuard<'_, Line> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Waits for the turn for the blocks of `extent`. A turn sent to a waiter that is gone passes
-    /// on when the unread message is dropped.
-    pub(crate) async fn take(self: &Arc<Self>, extent: Extent) -> Turn {
-        loop {
-            match self.enter(extent) {
-                Ok(turn) => return turn,
-                Err(given) => {
-                    if let Some(turn) = answered(given, "give a turn").await {
-                        return turn;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Waits for the turn for all blocks.
-    pub(crate) async fn take_all(self: &Arc<Self>) -> Turn {
-        self.take(Extent {
-            lba: 0,
-            blocks: u64::MAX,
-            block_size_bytes: 1,
-        })
-        .await
-    }
-
-    fn enter(self: &Arc<Self>, extent: Extent) -> Result<Turn, OneshotReceiver<Turn>> {
-        let range = blocks(extent);
-        let mut line = self.lock();
-        line.last += 1;
-        let serial = line.last;
-        let before = line.places.iter();
-        let ahead = before.filter(|place| overlap(&place.range, &range)).count();
-        let (waiting, turn) = match ahead {
-            0 => (None, Ok(self.turn(serial, extent))),
-            _ => {
-                let (sender, receiver) = oneshot();
-                (Some((sender, extent)), Err(receiver))
-            }
-        };
-        line.places.push(Place {
-            serial,
-            range,
-            ahead,
-            waiting,
-        });
-        turn
-    }
-
-    fn turn(self: &Arc<Self>, serial: Serial, extent: Extent) -> Turn {
-        Turn {
-            turns: self.clone(),
-            serial,
+impl BlockLock {
+    /// Waits until all earlier locks that overlap with `extent` are gone.
+    pub(crate) async fn take(locks: &Arc<RangeLocks>, extent: Extent) -> BlockLock {
+        BlockLock {
+            lock: RangeLocks::lock(locks.clone(), blocks(extent), true).await,
             extent,
         }
     }
 
-    /// Ends the turn `serial`; returns the places whose turn has come.
-    fn leave(&self, serial: Serial) -> Vec<(Serial, Waiting)> {
-        let mut line = self.lock();
-        let found = line.places.iter().position(|place| place.serial == serial);
-        let index = found.expect("a turn ends once, or another one would begin too early");
-        assert!(
-            line.places[index].waiting.is_none(),
-            "a turn ends that has not been given"
-        );
-        let left = line.places.remove(index);
-        let mut next = Vec::new();
-        for place in &mut line.places[index..] {
-            if !overlap(&place.range, &left.range) {
-                continue;
-            }
-            assert!(place.ahead > 0, "a turn would begin before an earlier one");
-            place.ahead -= 1;
-            if place.ahead == 0 {
-                next.extend(place.waiting.take().map(|waiting| (place.serial, waiting)));
-            }
-        }
-        next
+    pub(crate) fn serial(&self) -> Serial {
+        self.lock.serial()
     }
-}
 
-impl Drop for Turn {
-    fn drop(&mut self) {
-        // Send outside the lock: if a waiter is gone, its turn re-enters this function at once.
-        for (serial, (waiter, extent)) in self.turns.leave(self.serial) {
-            waiter.send(self.turns.turn(serial, extent));
-        }
+    pub(crate) fn extent(&self) -> Extent {
+        self.extent
     }
 }
 
@@ -170,7 +53,7 @@ pub(crate) struct Gate {
 
 /// Blocks that are closed to new I/O.
 struct Held {
-    /// The turn that closed them.
+    /// The lock of the operation that closed them.
     serial: Serial,
     range: Range<u64>,
     /// How many I/Os are still in progress in them.
@@ -201,11 +84,11 @@ impl Gate {
             held.iter().any(|held| overlap(&held.range, &range))
         };
         if self.is_held() {
-            let turn = self.changed.wait_for(|| match is_excluded() {
+            let entry = self.changed.wait_for(|| match is_excluded() {
                 false => Some(Ok(())),
                 true => allowed().err().map(Err),
             });
-            turn.await?;
+            entry.await?;
             assert!(!is_excluded(), "I/O begins in blocks that are closed to it");
         }
         Ok(AtWork {
@@ -214,7 +97,7 @@ impl Gate {
         })
     }
 
-    /// Closes `extent` to new I/O for the turn `serial`.
+    /// Closes `extent` to new I/O for the lock `serial`.
     pub(crate) fn hold(&self, serial: Serial, extent: Extent) {
         let range = blocks(extent);
         let at_work = self.at_work.borrow();
@@ -234,7 +117,7 @@ impl Gate {
         self.changed.notify();
     }
 
-    /// Waits until no I/O is in progress in the blocks of the turn `serial`.
+    /// Waits until no I/O is in progress in the blocks of the lock `serial`.
     pub(crate) async fn empty(&self, serial: Serial) {
         self.changed
             .wait_for(|| {
@@ -246,7 +129,7 @@ impl Gate {
             .await;
     }
 
-    /// Reopens the blocks of the turn `serial`.
+    /// Reopens the blocks of the lock `serial`.
     pub(crate) fn release(&self, serial: Serial) {
         self.held.borrow_mut().retain(|held| held.serial != serial);
         self.changed.notify();

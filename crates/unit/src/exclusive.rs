@@ -6,7 +6,7 @@ use engine::cross::answered;
 use scsi::Extent;
 use smallvec::SmallVec;
 
-use crate::{disk::Disk, exclusion::Turn, lane::LaneUnits};
+use crate::{disk::Disk, exclusion::BlockLock, lane::LaneUnits};
 
 impl LaneUnits {
     /// Runs `operation` while no other I/O runs in `extent` of a disk.
@@ -16,18 +16,18 @@ impl LaneUnits {
         extent: Extent,
         operation: impl Future<Output = T>,
     ) -> T {
-        let turn = disk.shared.turns.take(extent).await;
-        self.in_turn(turn, disk, operation).await
+        let lock = disk.lock(extent).await;
+        self.with_lock(lock, disk, operation).await
     }
 
-    /// As [`exclusively`](Self::exclusively), for a caller that already has its turn.
-    pub(crate) async fn in_turn<T>(
+    /// As [`exclusively`](Self::exclusively), for a caller that already has its lock.
+    pub(crate) async fn with_lock<T>(
         &self,
-        turn: Turn,
+        lock: BlockLock,
         disk: &Rc<Disk>,
         operation: impl Future<Output = T>,
     ) -> T {
-        let (serial, extent) = (turn.serial(), turn.extent());
+        let (serial, extent) = (lock.serial(), lock.extent());
         let hold = || {
             let shared = disk.shared.clone();
             move |units: &Rc<LaneUnits>, done: engine::cross::OneshotSender<()>| {
@@ -59,8 +59,8 @@ impl LaneUnits {
                 }
             }
         });
-        // Only now, so that the messages of the next turn arrive after ours.
-        drop(turn);
+        // Only now, so that the messages of the next one to get the lock arrive after ours.
+        drop(lock);
         result
     }
 }

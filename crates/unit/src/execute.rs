@@ -94,7 +94,7 @@ impl LaneUnits {
     ) -> Executed {
         let nexus = &io.nexus;
         let at_work = Cell::new(None);
-        // While it waited for its data or turn, the nexus may have been fenced off or a sanitize started.
+        // While it waited for its data or a lock, the nexus may have been fenced off or a sanitize started.
         let recheck = || unit.logical.borrow_mut().recheck(nexus.id, op);
         let perform = pin!(async {
             if !wanted() {
@@ -196,16 +196,16 @@ impl LaneUnits {
     /// Overwrites or erases a whole disk. With `immediate` it returns once the sanitize has begun, which
     /// continues in the background.
     pub async fn sanitize(self: &Rc<Self>, unit: &Rc<Unit>, overwrite: Overwrite) -> Ending {
-        let turn = match sanitize::begin(unit, &overwrite).await {
-            Ok(turn) => turn,
+        let lock = match sanitize::begin(unit, &overwrite).await {
+            Ok(lock) => lock,
             Err(ending) => return ending,
         };
         if !overwrite.immediate {
-            return sanitize::overwrite(self, unit, turn, &overwrite).await;
+            return sanitize::overwrite(self, unit, lock, &overwrite).await;
         }
         let (units, unit) = (self.clone(), unit.clone());
         engine::spawn(async move {
-            sanitize::overwrite(&units, &unit, turn, &overwrite).await;
+            sanitize::overwrite(&units, &unit, lock, &overwrite).await;
         });
         Ending::GOOD
     }

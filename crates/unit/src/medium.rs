@@ -21,11 +21,11 @@ const NEXUS_IN_STEPS_MAX: usize = 2;
 
 /// Limits how many multi-step operations run at a time.
 ///
-/// An operation takes its permit before it waits for its turn and its gate, and keeps it until it ends. If it took
+/// An operation takes its permit before it waits for its lock and its gate, and keeps it until it ends. If it took
 /// the permit later, it would lock its blocks while waiting for operations on other volumes, and its access would
 /// have to be checked again after that wait, because its nexus may have been fenced meanwhile. This order cannot
 /// deadlock: an operation that waits for a permit holds only memory and perhaps its nexus' own permit; one that has
-/// its permits waits only for turns and gates; and one that holds those waits only for its volume.
+/// its permits waits only for locks and gates; and one that holds those waits only for its volume.
 pub(crate) struct Steps {
     own: Rc<Budget>,
     lane: Rc<Budget>,

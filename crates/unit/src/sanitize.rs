@@ -16,7 +16,7 @@ use volume::{Durability, Volume};
 
 use crate::{
     disk::{Shared, Unit},
-    exclusion::Turn,
+    exclusion::BlockLock,
     lane::LaneUnits,
     medium,
     units::Units,
@@ -59,16 +59,16 @@ impl Drop for NoSanitize {
     }
 }
 
-/// Waits for its turn and records persistently that the sanitize has begun, so that after a restart an unfinished
+/// Locks the whole disk and records persistently that the sanitize has begun, so that after a restart an unfinished
 /// sanitize is recognised (SBC-3 4.11.2). I/O in progress on the volume continues meanwhile, however long it takes.
 ///
 /// # Errors
 /// How the command ends if that cannot be recorded: nothing has been overwritten, and nothing may be.
-pub(crate) async fn begin(unit: &Unit, overwrite: &Overwrite) -> Result<Turn, Ending> {
+pub(crate) async fn begin(unit: &Unit, overwrite: &Overwrite) -> Result<BlockLock, Ending> {
     let disk = &unit.disk;
-    let turn = disk.shared.turns.take(disk.whole()).await;
+    let lock = disk.lock(disk.whole()).await;
     if disk.shared.state.keep().await {
-        return Ok(turn);
+        return Ok(lock);
     }
     overwrite.ended(&disk.shared.state.unit, false);
     Err(scsi::Prepared::not_kept())
@@ -78,13 +78,13 @@ pub(crate) async fn begin(unit: &Unit, overwrite: &Overwrite) -> Result<Turn, En
 pub(crate) async fn overwrite(
     units: &LaneUnits,
     unit: &Unit,
-    turn: Turn,
+    lock: BlockLock,
     overwrite: &Overwrite,
 ) -> Ending {
     let disk = &unit.disk;
     let state = &disk.shared.state;
     let result = units
-        .in_turn(turn, disk, async {
+        .with_lock(lock, disk, async {
             let stopping = &units.everywhere.stopping;
             let result = passes(&*disk.volume, overwrite, &state.unit, stopping).await;
             if let Err(error) = &result {

@@ -3,10 +3,8 @@
 
 use std::sync::Arc;
 
-use engine::LaneFuture;
+use engine::{LaneFuture, range_lock::RangeLocks};
 use scsi::{Change, Changed, Ending, Kept, LogicalUnit, Prepared, SharedUnit};
-
-use crate::exclusion::Turns;
 
 /// Stores the persistent state of a volume's logical unit under the volume's name; `None` when
 /// there is nothing left to store. The state is on persistent media when the future completes,
@@ -22,7 +20,7 @@ pub(crate) struct State {
     keep: Option<Keep>,
     /// Held by whoever changes the state, from checking the present state until the change has been
     /// stored and made, so that an older state never overwrites a newer one.
-    changing: Arc<Turns>,
+    changing: RangeLocks,
 }
 
 impl State {
@@ -36,18 +34,18 @@ impl State {
             volume: volume.to_owned(),
             unit,
             keep,
-            changing: Arc::default(),
+            changing: RangeLocks::default(),
         }
     }
 
     /// Stores the current state; false if that failed.
     pub(crate) async fn keep(&self) -> bool {
-        let _turn = self.changing.take_all().await;
+        let _lock = RangeLocks::lock_all(&self.changing).await;
         self.keep_text(self.unit.save()).await
     }
 
-    /// Stores a change, then makes it. `None` if the command is no longer `wanted` when its turn
-    /// comes.
+    /// Stores a change, then makes it. `None` if the command is no longer `wanted` when all
+    /// earlier changes have been made.
     ///
     /// # Errors
     /// How the command ends; nothing has changed then.
@@ -57,7 +55,7 @@ impl State {
         change: &Change,
         wanted: impl FnOnce() -> bool,
     ) -> Option<Result<Changed, Ending>> {
-        let _turn = self.changing.take_all().await;
+        let _lock = RangeLocks::lock_all(&self.changing).await;
         if !wanted() {
             return None;
         }

@@ -269,7 +269,7 @@ fn shared(spec: &DiskSpec, keep: &Option<Keep>) -> Shared {
     Shared {
         name: spec.name.clone(),
         uuid: spec.uuid,
-        turns: Arc::default(),
+        locks: Arc::default(),
         state: State::new(&spec.name, keep.clone(), spec.kept.clone()),
     }
 }

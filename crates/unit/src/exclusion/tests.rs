@@ -3,7 +3,6 @@
 use std::{
     cell::{Cell, RefCell},
     rc::Rc,
-    sync::Arc,
     time::Duration,
 };
 
@@ -116,58 +115,6 @@ fn several_hold_blocks_of_their_own_and_each_waits_for_its_own() {
         assert!(!waiting.is_finished(), "somebody is still at work there");
         drop(inside);
         waiting.await;
-    });
-}
-
-/// Takes turns for `extents` at once; returns in order which began and ended.
-async fn taken(turns: &Arc<Turns>, extents: &[(u64, u64)]) -> Vec<(usize, &'static str)> {
-    let log = Rc::new(RefCell::new(Vec::new()));
-    let running = extents.iter().enumerate().map(|(index, &(lba, blocks))| {
-        let (turns, log) = (turns.clone(), log.clone());
-        spawn(async move {
-            let _turn = turns.take(extent(lba, blocks)).await;
-            log.borrow_mut().push((index, "begins"));
-            a_moment().await;
-            log.borrow_mut().push((index, "ends"));
-        })
-    });
-    for running in running.collect::<Vec<_>>() {
-        running.await;
-    }
-    log.take()
-}
-
-#[test]
-fn turns_on_the_same_blocks_come_one_at_a_time_also_over_a_waiter_that_is_gone() {
-    on_a_lane(async {
-        let turns = Arc::new(Turns::default());
-        let first = turns.take(extent(0, 8)).await;
-        // A waiter that has given up.
-        drop(turns.enter(extent(4, 8)));
-        let waiting = spawn({
-            let turns = turns.clone();
-            async move { taken(&turns, &[(7, 1), (0, 8), (7, 9)]).await }
-        });
-        a_moment().await;
-        drop(first);
-        let in_turn = [0, 1, 2].map(|index| [(index, "begins"), (index, "ends")]);
-        assert_eq!(waiting.await, in_turn.concat());
-        assert!(turns.lock().places.is_empty(), "nothing is left behind");
-    });
-}
-
-#[test]
-fn turns_on_different_blocks_run_side_by_side_and_never_pass_one_that_waits() {
-    on_a_lane(async {
-        let turns = Arc::new(Turns::default());
-        // The third waits for both. The fourth overlaps only with the third, and came after it.
-        let log = taken(&turns, &[(0, 8), (8, 8), (0, 24), (16, 8), (100, 8)]).await;
-        let place = |what| log.iter().position(|&found| found == what).expect("it did");
-        let first_ends = place((0, "ends"));
-        assert!(place((1, "begins")) < first_ends);
-        assert!(place((4, "begins")) < first_ends);
-        assert!(place((2, "begins")) > first_ends.max(place((1, "ends"))));
-        assert!(place((3, "begins")) > place((2, "ends")));
     });
 }
 

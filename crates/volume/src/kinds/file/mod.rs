@@ -5,13 +5,13 @@
 //! own barrier (RWF_DSYNC).
 //!
 //! [`OpenFile`] is opened once per process; each lane has its own [`FileVolume`] over a [`Medium`]. The lanes share
-//! which writes are unflushed and whether a flush has failed (`flushes.rs`). In two cases they also lock the ranges
-//! in use (`extents.rs`): in the page cache, where a read that overlaps a write sees parts of both, and where direct
-//! I/O needs units larger than a block, so that writing a block is a read-modify-write of its unit.
+//! which writes are unflushed and whether a flush has failed (`flushes.rs`). In two cases requests also lock
+//! their ranges: in the page cache, where a read that overlaps a write sees parts of both, so every write excludes
+//! the others; and where direct I/O needs units larger than a block, so that writing a block is a read-modify-write of
+//! its unit, which would undo a concurrent write.
 
 mod caching;
 mod check;
-mod extents;
 #[cfg(test)]
 mod fault_tests;
 mod flushes;
@@ -163,7 +163,7 @@ impl<M: Medium> FileVolume<M> {
     /// Writes blocks that are not whole units: reads the units at both ends, modifies them, and writes everything.
     async fn write_in_units(&self, at: u64, data: Payload, durability: Durability) -> Result<()> {
         let units = self.units(at, data.len() as u64);
-        let _alone = self.file.extents.claim(units.clone(), true).await;
+        let _alone = self.file.lock_range(units.clone(), true).await;
         let mut buf = Buf::new((units.end - units.start) as usize);
         let (start, end) = (
             (at - units.start) as usize,
@@ -194,7 +194,7 @@ impl<M: Medium> FileVolume<M> {
         if units != (at..at + data.len() as u64) {
             return self.write_in_units(at, data, durability).await;
         }
-        let _claimed = self.file.extents.claim(units, self.file.excludes).await;
+        let _locked = self.file.lock_range(units, self.file.excludes).await;
         self.write_units(at, data, durability).await
     }
 
@@ -208,7 +208,7 @@ impl<M: Medium> FileVolume<M> {
     ) -> Result<()> {
         let result = {
             let _alone = if self.file.is_ordered() {
-                Some(self.file.extents.claim(self.units(at, len), true).await)
+                Some(self.file.lock_range(self.units(at, len), true).await)
             } else {
                 None
             };
@@ -261,8 +261,8 @@ impl<M: Medium> Volume for FileVolume<M> {
         LaneFuture::new(async move {
             self.file.shape.check(at, len as u64)?;
             let units = self.units(at, len as u64);
-            let _claimed = if self.file.excludes {
-                Some(self.file.extents.claim(units.clone(), false).await)
+            let _locked = if self.file.excludes {
+                Some(self.file.lock_range(units.clone(), false).await)
             } else {
                 None
             };

@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    ops::RangeInclusive,
+    ops::{Range, RangeInclusive},
     path::{Path, PathBuf},
     process,
     sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
@@ -12,12 +12,12 @@ use engine::{
     Duration, Payload, blocking,
     fs::{OpenOptions, SharedFile},
     op::AllocateMode,
+    range_lock::{RangeLock, RangeLocks},
     store, time,
 };
 
 use super::{
-    Caching, FileMedium, FileVolume, Medium, extents::Extents, flushes::Flushes, made::Made,
-    medium::SharedMedium,
+    Caching, FileMedium, FileVolume, Medium, flushes::Flushes, made::Made, medium::SharedMedium,
 };
 use crate::{AtomicWrites, Claim, Discard, Error, ErrorKind, Len, Result, Shape};
 
@@ -56,8 +56,8 @@ pub struct OpenFile {
     /// Reads must not overlap writes: some file systems (ext4) copy from and to the page cache without mutual
     /// exclusion, so a reader would see half a block.
     pub(super) excludes: bool,
-    /// The ranges in use, where requests have to exclude each other.
-    pub(super) extents: Extents,
+    /// Where requests have to exclude each other.
+    locks: RangeLocks,
     pub(super) flushes: Flushes,
     pub(super) atomic_writes: Option<AtomicWrites>,
     /// The file's own length when it was opened, or when its configured size was last changed.
@@ -151,7 +151,7 @@ impl OpenFile {
             align_bytes,
             synchronous,
             excludes: !options.caching.is_direct() && !options.read_only,
-            extents: Extents::default(),
+            locks: RangeLocks::default(),
             flushes: Flushes::default(),
             atomic_writes,
             opened_bytes: AtomicU64::new(file_bytes),
@@ -206,6 +206,15 @@ impl OpenFile {
     /// larger than a block.
     pub(super) fn is_ordered(&self) -> bool {
         self.excludes || self.writes_in_units()
+    }
+
+    /// Waits for all earlier requests that conflict on `range`, in bytes.
+    pub(super) async fn lock_range(
+        &self,
+        range: Range<u64>,
+        is_exclusive: bool,
+    ) -> RangeLock<&RangeLocks> {
+        RangeLocks::lock(&self.locks, range, is_exclusive).await
     }
 
     /// The volume for the current lane.
