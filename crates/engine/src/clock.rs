@@ -6,7 +6,11 @@
 //! impossible, the kernel's clock is read and the scale recomputed. On other machines every read
 //! asks the kernel.
 
-use std::{cell::Cell, sync::OnceLock, time::Instant as KernelInstant};
+use std::{
+    cell::Cell,
+    sync::OnceLock,
+    time::{Duration, Instant as KernelInstant, SystemTime, UNIX_EPOCH},
+};
 
 /// How long the counter is trusted before the kernel's clock is read again, in nanoseconds.
 const TRUSTED_NS: u64 = 20_000_000;
@@ -26,6 +30,13 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     // SAFETY: writes to a live timespec. It cannot fail: every thread has this clock.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// The time of day, as the time since 1970-01-01 00:00 UTC.
+pub(crate) fn since_unix_epoch() -> Duration {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    // A clock that was never set may be before it.
+    since.unwrap_or_default()
 }
 
 /// A lane's clock. It never goes back.

@@ -41,6 +41,8 @@ pub(crate) enum Wait {
 /// Performs operations for one lane; the contract is [`crate::op`]'s.
 pub(crate) trait Reactor {
     fn now(&self) -> Instant;
+    /// The time of day, as the time since 1970-01-01 00:00 UTC.
+    fn since_unix_epoch(&self) -> Duration;
     /// Fills `bytes` with unpredictable random data.
     fn random(&self, bytes: &mut [u8]) -> io::Result<()>;
     /// Takes ownership of an operation. It may start at once or with the next poll.

@@ -23,7 +23,7 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use smallvec::{SmallVec, smallvec};
 
 use crate::{
-    clock::Clock,
+    clock::{self, Clock},
     congestion, cost, extent,
     handle::{Handle, Keeper},
     instant::Instant,
@@ -327,6 +327,10 @@ fn iovecs<'a>(chunks: impl Iterator<Item = &'a [u8]>, iov: &mut Vec<libc::iovec>
 impl Reactor for Ring {
     fn now(&self) -> Instant {
         Instant::from_ns(self.clock.now_ns())
+    }
+
+    fn since_unix_epoch(&self) -> Duration {
+        clock::since_unix_epoch()
     }
 
     fn random(&self, bytes: &mut [u8]) -> io::Result<()> {

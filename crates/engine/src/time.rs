@@ -9,7 +9,11 @@ use std::{
 pub use std::time::Duration;
 
 pub use crate::instant::Instant;
-use crate::lane::{self, LaneInner, TimerId};
+use crate::{
+    clock,
+    lane::{self, LaneInner, TimerId},
+    reactor::Reactor,
+};
 
 /// The current time of the lane. Panics outside a lane.
 pub fn now() -> Instant {
@@ -26,6 +30,12 @@ pub fn turn_began() -> Instant {
 /// turn asked for the time. Like [`turn_began`] it needs no clock read. Panics outside a lane.
 pub fn last_known() -> Instant {
     lane::with(LaneInner::last_known)
+}
+
+/// The time of day by the system's clock, which may be set at any time, as the time since 1970-01-01 00:00 UTC. Also
+/// outside a lane.
+pub fn since_unix_epoch() -> Duration {
+    lane::try_with(|lane| lane.reactor().since_unix_epoch()).unwrap_or_else(clock::since_unix_epoch)
 }
 
 /// Resolves after `d`.

@@ -1,18 +1,13 @@
 //! The front: mounts the file, serves it on every lane, and unmounts it.
 
-use std::{
-    collections::BTreeMap,
-    io,
-    path::Path,
-    rc::Rc,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::{collections::BTreeMap, io, path::Path, rc::Rc};
 
 use engine::{
     blocking,
     cross::{Receiver, Sender, channel, oneshot},
     device::SharedDevice,
     mounts::mount_at,
+    time,
 };
 use unit::{LaneUnits, Luns, TargetPort, Unit, Units, no_commands};
 
@@ -76,7 +71,6 @@ impl Front {
     /// [`StartError`]; nothing is mounted then.
     pub async fn start(spec: &Spec, place: Place, units: &Units) -> Result<Front, StartError> {
         let (uid, gid, mode) = place.owner().map_err(not_mounted)?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let facts = facts(spec, units).await.map_err(StartError::Unit)?;
         let session = Session {
             read_only: facts.read_only,
@@ -86,7 +80,7 @@ impl Front {
             mode,
             uid,
             gid,
-            time_s: now.unwrap_or_default().as_secs(),
+            time_s: time::since_unix_epoch().as_secs(),
         };
         let path = place.path().to_owned();
         let mounting = move || mount::mount(&path, mode, facts.read_only);

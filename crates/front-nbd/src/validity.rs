@@ -1,9 +1,8 @@
 //! The validity period of a certificate, read from its DER encoding (RFC 5280 4.1.2.5).
 
-use std::{
-    fmt,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::fmt;
+
+use engine::time;
 
 /// The DER tags needed here.
 const VERSION: u8 = 0xA0;
@@ -17,8 +16,7 @@ pub(crate) struct Date(u64);
 
 impl Date {
     pub(crate) fn now() -> Date {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        Date::from_unix(since.unwrap_or_default().as_secs())
+        Date::from_unix(time::since_unix_epoch().as_secs())
     }
 
     pub(crate) fn from_unix(unix_s: u64) -> Date {

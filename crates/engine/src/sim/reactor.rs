@@ -29,9 +29,16 @@ pub(super) struct SimReactor {
     pub(super) held_until: Rc<Cell<Instant>>,
 }
 
+/// The time of day when the world begins: 2026-01-01 00:00 UTC.
+const BEGAN: Duration = Duration::from_secs(1_767_225_600);
+
 impl Reactor for SimReactor {
     fn now(&self) -> Instant {
         self.state.borrow().now
+    }
+
+    fn since_unix_epoch(&self) -> Duration {
+        BEGAN + Duration::from_nanos(self.now().as_ns())
     }
 
     fn random(&self, bytes: &mut [u8]) -> io::Result<()> {

@@ -3,10 +3,9 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::{SystemTime, UNIX_EPOCH},
 };
 
-use engine::{LaneFuture, LaneHandle};
+use engine::{LaneFuture, LaneHandle, time};
 use uuid::Uuid;
 
 use super::{ByType, Handles, Part};
@@ -193,8 +192,7 @@ impl Context {
 
     /// A claim on `children` volumes for the owner.
     pub(crate) fn new_claim(&self, children: usize) -> Result<Claim> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let since_unix_s = now.unwrap_or_default().as_secs();
+        let since_unix_s = time::since_unix_epoch().as_secs();
         Claim::new(&self.owner, children, self.others, since_unix_s)
     }
 }
