@@ -5,6 +5,7 @@
 //! pointers to its buffers, vectors and addresses until it completes. Slots are recycled.
 
 mod files;
+mod slot;
 mod socket;
 mod store;
 mod workers;
@@ -27,11 +28,12 @@ use crate::{
     congestion, cost, extent,
     handle::{Handle, Keeper},
     instant::Instant,
-    op::{AllocateMode, Op},
+    op::Op,
     reactor::{Completion, ConnectOptions, Credentials, OpId, Reactor, Store, Wait},
     sockopt,
 };
 
+use slot::{Slot, WAIT};
 pub(crate) use store::System;
 use workers::Workers;
 
@@ -39,19 +41,11 @@ use workers::Workers;
 const BELL: u64 = u64::MAX;
 /// user_data of cancellations, whose own results are of no use.
 const CANCEL: u64 = u64::MAX - 1;
-/// IORING_RECVSEND_POLL_FIRST: a receive waits for readiness before it tries the socket.
-const POLL_FIRST: u16 = 1;
-/// Set in the user_data of the poll that is linked before a read. The poll posts a completion only
-/// if it fails, and then the read does not.
-const WAIT: u64 = 1 << 63;
 /// Backlog of a listening socket; the system may allow less (net.core.somaxconn).
 const BACKLOG: libc::c_int = 4096;
 /// File reads and writes go to the kernel in groups of this size while more are being prepared. The kernel hands a
 /// disk the requests of a call only when the call ends, so one large batch would leave the disk idle meanwhile.
 const FILE_OPS_A_SUBMIT: u32 = 4;
-/// The most segments that one vectored call takes (UIO_MAXIOV).
-const IOV_MAX: usize = 1024;
-
 pub(crate) struct Ring {
     ring: IoUring,
     clock: Clock,
@@ -70,17 +64,6 @@ pub(crate) struct Ring {
     file_ops_waiting: u32,
     /// Operations on files whose file system may block indefinitely.
     workers: Workers,
-}
-
-/// An operation in flight, with everything that the kernel may point to.
-struct Slot {
-    id: OpId,
-    /// Counts the uses of the slot, so that a late cancellation cannot hit the next operation in it.
-    generation: u32,
-    op: Option<Op>,
-    iov: Vec<libc::iovec>,
-    message: libc::msghdr,
-    address: libc::sockaddr_storage,
 }
 
 impl Ring {
@@ -161,8 +144,10 @@ impl Ring {
                 name => {
                     let index = name as u32;
                     let slot = &mut self.slots[index as usize];
-                    let generation = ((name & !WAIT) >> 32) as u32;
-                    assert!(generation == slot.generation, "of the slot's present use");
+                    assert!(
+                        name & !WAIT == slot.name(index),
+                        "of the slot's present use"
+                    );
                     slot.iov.clear();
                     let op = slot.op.take().expect("a slot completes once");
                     if let Some(file) = op.file().filter(|file| file.waits) {
@@ -237,7 +222,7 @@ impl Ring {
 
     fn cancel_slot(&mut self, index: u32) {
         let slot = &self.slots[index as usize];
-        let name = user_data(index, slot.generation);
+        let name = slot.name(index);
         if matches!(slot.op, Some(Op::Take { .. })) {
             let wait = opcode::AsyncCancel::new(name | WAIT).build();
             self.push(wait.user_data(CANCEL));
@@ -254,35 +239,16 @@ impl Ring {
 
     fn slot_for(&mut self, id: OpId) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
-            // SAFETY: msghdr and sockaddr_storage are plain data for which zero is valid.
-            let (message, address) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-            self.slots.push(Box::new(Slot {
-                id,
-                generation: 0,
-                op: None,
-                iov: Vec::new(),
-                message,
-                address,
-            }));
+            self.slots.push(Box::new(Slot::new(id)));
             self.slots.len() as u32 - 1
         });
         if self.by_id.len() <= id.0 as usize {
             self.by_id.resize(id.0 as usize + 1, u32::MAX);
         }
         self.by_id[id.0 as usize] = index;
-        let slot = &mut self.slots[index as usize];
-        assert!(slot.op.is_none(), "a free slot holds no operation");
-        debug_assert!(slot.iov.is_empty(), "a free slot points nowhere");
-        slot.id = id;
-        // Keep clear of the user_data values that are not slots: BELL, CANCEL and WAIT have the highest bit set.
-        slot.generation = (slot.generation + 1) & 0x7fff_ffff;
+        self.slots[index as usize].reuse(id);
         index
     }
-}
-
-/// The user_data of an operation: its slot and the slot's generation.
-fn user_data(index: u32, generation: u32) -> u64 {
-    u64::from(generation) << 32 | u64::from(index)
 }
 
 /// A ring with those work-saving features that this kernel offers, or else a plain one.
@@ -317,13 +283,6 @@ fn refused(error: io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{mend} ({error})"))
 }
 
-fn iovecs<'a>(chunks: impl Iterator<Item = &'a [u8]>, iov: &mut Vec<libc::iovec>) {
-    iov.extend(chunks.take(IOV_MAX).map(|chunk| libc::iovec {
-        iov_base: chunk.as_ptr().cast_mut().cast(),
-        iov_len: chunk.len(),
-    }));
-}
-
 impl Reactor for Ring {
     fn now(&self) -> Instant {
         Instant::from_ns(self.clock.now_ns())
@@ -342,110 +301,12 @@ impl Reactor for Ring {
         let is_file_io = waits.is_none() && matches!(op, Op::Read { .. } | Op::Write { .. });
         let index = self.slot_for(id);
         let slot = &mut *self.slots[index as usize];
-        let name = user_data(index, slot.generation);
-        let mut before = None;
-        let entry = match slot.op.insert(op) {
-            Op::Accept { socket } => opcode::Accept::new(
-                types::Fd(socket.raw),
-                std::ptr::null_mut(),
-                std::ptr::null_mut(),
-            )
-            .flags(libc::SOCK_CLOEXEC)
-            .build(),
-            Op::Connect { socket, addr } => {
-                let len = encode_address(*addr, &mut slot.address);
-                opcode::Connect::new(types::Fd(socket.raw), (&raw const slot.address).cast(), len)
-                    .build()
-            }
-            Op::Receive { socket, buf, start } => {
-                let room = &mut buf[*start..];
-                // If the last receive drained the socket, the kernel need not try it before it waits.
-                // Only kernels that have the taskrun flag report that, and take the hint.
-                let waits_first = self.has_taskrun_flag && socket.is_drained.get();
-                let how = if waits_first { POLL_FIRST } else { 0 };
-                opcode::Recv::new(types::Fd(socket.raw), room.as_mut_ptr(), room.len() as u32)
-                    .ioprio(how)
-                    .build()
-            }
-            Op::Send { socket, gather } => {
-                iovecs(gather.chunks(), &mut slot.iov);
-                slot.message.msg_iov = slot.iov.as_mut_ptr();
-                slot.message.msg_iovlen = slot.iov.len();
-                opcode::SendMsg::new(types::Fd(socket.raw), &raw const slot.message)
-                    .flags(libc::MSG_NOSIGNAL as u32)
-                    .build()
-            }
-            Op::Read {
-                file,
-                at,
-                buf,
-                start,
-            } => {
-                let room = &mut buf[*start..];
-                opcode::Read::new(types::Fd(file.raw), room.as_mut_ptr(), room.len() as u32)
-                    .offset(*at)
-                    .build()
-            }
-            Op::Write {
-                file,
-                at,
-                data,
-                start,
-                durable,
-                atomic,
-            } => {
-                let mut skip = *start;
-                let chunks = data.slices().iter().filter_map(|slice| {
-                    let from = skip.min(slice.len());
-                    skip -= from;
-                    (from < slice.len()).then(|| &slice[from..])
-                });
-                iovecs(chunks, &mut slot.iov);
-                let durable = if *durable { libc::RWF_DSYNC } else { 0 };
-                let flags = durable | if *atomic { libc::RWF_ATOMIC } else { 0 };
-                opcode::Writev::new(
-                    types::Fd(file.raw),
-                    slot.iov.as_ptr(),
-                    slot.iov.len() as u32,
-                )
-                .offset(*at)
-                .rw_flags(flags)
-                .build()
-            }
-            Op::Sync { file } => opcode::Fsync::new(types::Fd(file.raw))
-                .flags(types::FsyncFlags::DATASYNC)
-                .build(),
-            Op::Allocate {
-                file,
-                mode,
-                at,
-                len,
-            } => {
-                let mode = match mode {
-                    AllocateMode::PunchHole => {
-                        libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE
-                    }
-                    AllocateMode::Zero => libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE,
-                    AllocateMode::Reserve => 0,
-                };
-                opcode::Fallocate::new(types::Fd(file.raw), *len)
-                    .offset(*at)
-                    .mode(mode)
-                    .build()
-            }
-            Op::Take { device, head, body } => {
-                // A blocking read would wait as well, but every message would wake all such
-                // readers.
-                let events = libc::POLLIN as u32 | libc::EPOLLEXCLUSIVE as u32;
-                let wait = opcode::PollAdd::new(types::Fd(device.raw), events).build();
-                let flags = squeue::Flags::IO_LINK | squeue::Flags::SKIP_SUCCESS;
-                before = Some(wait.flags(flags).user_data(name | WAIT));
-                iovecs([&head[..], &body[..]].into_iter(), &mut slot.iov);
-                let (iov, count) = (slot.iov.as_ptr(), slot.iov.len() as u32);
-                opcode::Readv::new(types::Fd(device.raw), iov, count).build()
-            }
+        let name = slot.name(index);
+        let before = match &op {
+            Op::Take { device, .. } => Some(slot::wait_for_message(device, name)),
+            _ => None,
         };
-        let entry = entry.user_data(name);
+        let entry = slot.hold(op, self.has_taskrun_flag).user_data(name);
         if let Some(file) = waits {
             let begun = self.workers.begin(file, entry, &self.ring.submitter());
             return begun.into_iter().for_each(|entry| self.push(entry));
@@ -636,38 +497,5 @@ fn address_of(raw: RawFd, call: AddressCall) -> io::Result<SocketAddr> {
         family => Err(io::Error::other(format!(
             "a peer of address family {family}, not IPv4 or IPv6"
         ))),
-    }
-}
-
-/// Writes `addr` in the kernel's format and returns its length.
-fn encode_address(addr: SocketAddr, storage: &mut libc::sockaddr_storage) -> libc::socklen_t {
-    match addr {
-        SocketAddr::V4(v4) => {
-            let raw = libc::sockaddr_in {
-                sin_family: libc::AF_INET as libc::sa_family_t,
-                sin_port: v4.port().to_be(),
-                sin_addr: libc::in_addr {
-                    s_addr: u32::from(*v4.ip()).to_be(),
-                },
-                sin_zero: [0; 8],
-            };
-            // SAFETY: sockaddr_storage is large and aligned enough for every address family.
-            unsafe { (&raw mut *storage).cast::<libc::sockaddr_in>().write(raw) };
-            size_of::<libc::sockaddr_in>() as libc::socklen_t
-        }
-        SocketAddr::V6(v6) => {
-            let raw = libc::sockaddr_in6 {
-                sin6_family: libc::AF_INET6 as libc::sa_family_t,
-                sin6_port: v6.port().to_be(),
-                sin6_flowinfo: v6.flowinfo(),
-                sin6_addr: libc::in6_addr {
-                    s6_addr: v6.ip().octets(),
-                },
-                sin6_scope_id: v6.scope_id(),
-            };
-            // SAFETY: as above.
-            unsafe { (&raw mut *storage).cast::<libc::sockaddr_in6>().write(raw) };
-            size_of::<libc::sockaddr_in6>() as libc::socklen_t
-        }
     }
 }
