@@ -129,7 +129,7 @@ impl Experiment {
                 .map(StatementReport::new)
                 .collect();
         }
-        let mut run = Turns {
+        let mut measurement = Measurement {
             settings: self.settings,
             sampler,
             settle: self.settle,
@@ -140,9 +140,9 @@ impl Experiment {
         };
         for (index, statement) in statements.iter().enumerate() {
             if statement.kind == Kind::Scan {
-                let stage = run.stage(progress, statement, statement.runs);
+                let stage = measurement.stage(progress, statement, statement.runs);
                 for _ in 0..statement.runs {
-                    run.turn(index, statement, &stage)?;
+                    measurement.run(index, statement, &stage)?;
                 }
                 stage.done("");
             }
@@ -155,13 +155,13 @@ impl Experiment {
         let rounds = destructive.iter().map(|(_, statement)| statement.runs);
         let rounds = rounds.max().unwrap_or(0);
         for round in 1..=rounds {
-            if (run.is_over)() {
+            if (measurement.is_over)() {
                 break;
             }
-            restore_all(&image, &run.measured, None)?;
+            restore_all(&image, &measurement.measured, None)?;
             for (index, statement) in destructive.iter().filter(|(_, s)| round <= s.runs) {
-                let stage = run.stage(progress, statement, 1);
-                run.turn(*index, statement, &stage)?;
+                let stage = measurement.stage(progress, statement, 1);
+                measurement.run(*index, statement, &stage)?;
                 stage.done(&format!("round {round} of {rounds}"));
             }
         }
@@ -180,7 +180,7 @@ impl Experiment {
                 .into_iter()
                 .map(|name| ShareReport { name })
                 .collect(),
-            sets: run
+            sets: measurement
                 .measured
                 .into_iter()
                 .map(|set_up| set_up.report)
@@ -201,7 +201,7 @@ fn restore_all(image: &Image, measured: &[Measured], stage: Option<&Stage>) -> R
 }
 
 /// Runs statements on the set-ups in turn.
-struct Turns {
+struct Measurement {
     settings: Settings,
     sampler: Rc<Sampler>,
     settle: Box<dyn Fn()>,
@@ -212,7 +212,7 @@ struct Turns {
     answers: Vec<(usize, Answer)>,
 }
 
-impl Turns {
+impl Measurement {
     fn stage(&self, progress: Progress, statement: &Statement, runs: u32) -> Stage {
         progress.stage(
             &statement.sql,
@@ -221,7 +221,7 @@ impl Turns {
     }
 
     /// Runs a statement once on each set-up, unless the experiment is over.
-    fn turn(&mut self, index: usize, statement: &Statement, stage: &Stage) -> Result<()> {
+    fn run(&mut self, index: usize, statement: &Statement, stage: &Stage) -> Result<()> {
         for set_up in &mut self.measured {
             if (self.is_over)() {
                 return Ok(());

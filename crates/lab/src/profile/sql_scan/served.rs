@@ -153,7 +153,7 @@ impl Sweep {
             .iter()
             .map(|statement| statement.clone().of_month(survey.month))
             .collect();
-        let turns = Turns {
+        let measurement = Measurement {
             sweep: self,
             kind,
             runner,
@@ -166,7 +166,7 @@ impl Sweep {
         for _ in &sites {
             runs.push(statements.iter().map(|_| Vec::new()).collect());
         }
-        turns.all(&statements, &mut runs)?;
+        measurement.run(&statements, &mut runs)?;
         let table_bytes = survey.database_bytes(&self.settings);
         Ok(Some(self.served(
             &statements,
@@ -210,7 +210,7 @@ impl Sweep {
 }
 
 /// Runs the statements, one after the other, on all sites.
-struct Turns<'a> {
+struct Measurement<'a> {
     sweep: &'a Sweep,
     kind: ServerKind,
     runner: &'a Runner<'a>,
@@ -221,8 +221,8 @@ struct Turns<'a> {
     is_first: Cell<bool>,
 }
 
-impl Turns<'_> {
-    fn all(&self, statements: &[Statement], runs: &mut [Vec<Vec<Run>>]) -> Result<()> {
+impl Measurement<'_> {
+    fn run(&self, statements: &[Statement], runs: &mut [Vec<Vec<Run>>]) -> Result<()> {
         let mut answers: Vec<Option<Answer>> = statements.iter().map(|_| None).collect();
         let writes = |statement: &Statement| statement.kind != Kind::Scan;
         for (index, statement) in statements.iter().enumerate() {
@@ -230,7 +230,7 @@ impl Turns<'_> {
                 continue;
             }
             for _ in 0..statement.runs {
-                self.turn(index, statement, runs, &mut answers[index])?;
+                self.run_on_all(index, statement, runs, &mut answers[index])?;
             }
         }
         let rounds = statements.iter().filter(|s| writes(s)).map(|s| s.runs);
@@ -238,7 +238,7 @@ impl Turns<'_> {
             self.renew()?;
             for (index, statement) in statements.iter().enumerate() {
                 if writes(statement) && round <= statement.runs {
-                    self.turn(index, statement, runs, &mut answers[index])?;
+                    self.run_on_all(index, statement, runs, &mut answers[index])?;
                 }
             }
         }
@@ -262,7 +262,7 @@ impl Turns<'_> {
         Ok(())
     }
 
-    fn turn(
+    fn run_on_all(
         &self,
         index: usize,
         statement: &Statement,

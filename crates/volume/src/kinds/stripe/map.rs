@@ -2,15 +2,15 @@
 
 use super::{
     place::{PerChild, Place, Run},
+    round_robin::RoundRobin,
     sequence::Sequence,
-    turns::Turns,
 };
 
 /// The arithmetic of one volume. Child offsets count from the start of the child's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Map {
-    /// The children take turns, unit by unit: a stripe.
-    Turns(Turns),
+    /// Unit by unit to the children in turn: a stripe.
+    RoundRobin(RoundRobin),
     /// One child after the other: a concat.
     Sequence(Sequence),
 }
@@ -19,7 +19,7 @@ impl Map {
     /// Where byte `at` of the volume lies.
     pub(super) fn place(&self, at: u64) -> Place {
         match self {
-            Map::Turns(turns) => turns.place(at),
+            Map::RoundRobin(map) => map.place(at),
             Map::Sequence(sequence) => sequence.place(at),
         }
     }
@@ -27,7 +27,7 @@ impl Map {
     /// How many bytes from byte `at` on are contiguous on one child.
     pub(super) fn reach(&self, at: u64) -> u64 {
         match self {
-            Map::Turns(turns) => turns.reach(at),
+            Map::RoundRobin(map) => map.reach(at),
             Map::Sequence(sequence) => sequence.reach(at),
         }
     }
@@ -41,7 +41,7 @@ impl Map {
     /// touches them. The range's [`Map::pieces`] rotate through them.
     pub(super) fn runs(&self, at: u64, len: u64) -> PerChild<Run> {
         match self {
-            Map::Turns(turns) => turns.runs(at, len),
+            Map::RoundRobin(map) => map.runs(at, len),
             Map::Sequence(sequence) => sequence.runs(at, len),
         }
     }

@@ -17,12 +17,12 @@ mod map;
 mod open;
 mod place;
 mod rope;
+mod round_robin;
 mod sequence;
 pub mod settings;
 mod superblock;
 #[cfg(test)]
 mod tests;
-mod turns;
 
 use std::{fmt, sync::Arc};
 

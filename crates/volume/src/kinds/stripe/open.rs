@@ -10,9 +10,9 @@ use super::{
     Child, Stripe, claim_all, give_up,
     map::Map,
     refuse,
+    round_robin::RoundRobin,
     sequence::Sequence,
     superblock::{Layout, RESERVED_BYTES, Superblock},
-    turns::Turns,
 };
 use crate::{
     Claim, Discard, Error, ErrorKind, Len, Result, Shape, SharedVolume, flush_epochs::FlushEpochs,
@@ -142,7 +142,9 @@ impl Opened {
         let mut listed_at: Vec<usize> = (0..children.len()).collect();
         listed_at.sort_by_key(|&listed| superblocks[listed].child_index);
         let map = match first.layout {
-            Layout::Stripe { unit_bytes } => Map::Turns(Turns::new(unit_bytes, children.len())),
+            Layout::Stripe { unit_bytes } => {
+                Map::RoundRobin(RoundRobin::new(unit_bytes, children.len()))
+            }
             Layout::Concat => {
                 let in_order = listed_at.iter().map(|&i| superblocks[i].usable_bytes);
                 Map::Sequence(Sequence::new(in_order))
@@ -375,7 +377,7 @@ fn shape(children: &[Child], superblock: &Superblock, map: &Map) -> Shape {
         // Independent of the children's lengths: when a child grows, the volume does not, because the superblocks fix
         // its size.
         len: Len::new(match map {
-            Map::Turns(_) => superblock.usable_bytes * u64::from(count),
+            Map::RoundRobin(_) => superblock.usable_bytes * u64::from(count),
             Map::Sequence(sequence) => sequence.len_bytes(),
         }),
         volatile_cache: shapes().any(|shape| shape.volatile_cache),

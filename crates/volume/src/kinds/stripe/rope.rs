@@ -57,7 +57,7 @@ impl<'a> Cursor<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::turns::Turns;
+    use super::super::round_robin::RoundRobin;
     use super::*;
     use engine::Buf;
     use proptest::prelude::*;
@@ -68,7 +68,7 @@ mod tests {
             children in 1usize..6, at in 0u64..40, len in 1usize..120, cut in 1usize..5000,
         ) {
             let (at, len) = (at * 512, len * 512);
-            let map = Map::Turns(Turns::new(4096, children));
+            let map = Map::RoundRobin(RoundRobin::new(4096, children));
             let bytes: Vec<u8> = (0..len).map(|i| (i / 7 % 251) as u8).collect();
             let mut data = Payload::new();
             for piece in bytes.chunks(cut) {
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn nothing_is_copied() {
         let data = Payload::from(Buf::zeroed(1 << 20));
-        let map = Map::Turns(Turns::new(64 << 10, 2));
+        let map = Map::RoundRobin(RoundRobin::new(64 << 10, 2));
         let parts = split(&map, 0, &data, 2);
         let whole = interleave(&map, 0, data.len(), &parts);
         let mut expected = data.slices()[0].as_ptr();

@@ -1,4 +1,4 @@
-//! The address arithmetic of a stripe, whose children take turns. The volume is cut into units; unit `u` lies on
+//! The address arithmetic of a stripe, whose units go to its children round-robin. Unit `u` lies on
 //! child `u mod n`, at unit `u div n` of its data. Pure arithmetic.
 //!
 //! Consecutive units of one child are `n` apart in the volume and adjacent on the child, so the part of any range
@@ -8,19 +8,19 @@ use super::place::{PerChild, Place, Run};
 
 /// The arithmetic of one stripe. Child offsets count from the start of the child's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Turns {
+pub(super) struct RoundRobin {
     unit_shift: u32,
     children: u64,
 }
 
-impl Turns {
+impl RoundRobin {
     /// `unit_bytes` is a power of two, `children` above zero.
     pub(super) fn new(unit_bytes: u32, children: usize) -> Self {
         assert!(
             unit_bytes.is_power_of_two() && children > 0,
             "a stripe of {children} children with units of {unit_bytes} bytes"
         );
-        Turns {
+        RoundRobin {
             unit_shift: unit_bytes.trailing_zeros(),
             children: children as u64,
         }
@@ -87,7 +87,7 @@ mod tests {
         fn every_byte_has_one_place_and_comes_back(
             shift in 12u32..23, children in 1usize..9, at in 0u64..1 << 50,
         ) {
-            let map = Turns::new(1 << shift, children);
+            let map = RoundRobin::new(1 << shift, children);
             let place = map.place(at);
             prop_assert!(place.child < children);
             prop_assert_eq!(volume_offset(1 << shift, children as u64, place), at);
@@ -95,7 +95,7 @@ mod tests {
 
         #[test]
         fn whole_stripes_fill_whole_children(children in 1usize..9, rows in 1u64..20) {
-            let map = Turns::new(4096, children);
+            let map = RoundRobin::new(4096, children);
             let places: BTreeSet<(usize, u64)> = (0..rows * children as u64)
                 .map(|unit| map.place(unit * 4096))
                 .map(|place| (place.child, place.at))
@@ -112,7 +112,7 @@ mod tests {
         ) {
             // In blocks of 512 bytes over units of 4096: all bytes of a block lie on the same child.
             let (at, len) = (at * 512, len * 512);
-            let map = Map::Turns(Turns::new(4096, children));
+            let map = Map::RoundRobin(RoundRobin::new(4096, children));
             let runs = map.runs(at, len);
             let on_children: BTreeSet<usize> = runs.iter().map(|run| run.child).collect();
             prop_assert_eq!(on_children.len(), runs.len(), "one run a child");
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_mebibyte_over_two_children_is_two_runs_of_half() {
-        let runs = Turns::new(64 << 10, 2).runs(3 << 20, 1 << 20);
+        let runs = RoundRobin::new(64 << 10, 2).runs(3 << 20, 1 << 20);
         let expected = [0, 1].map(|child| Run {
             child,
             at: 3 << 19,
