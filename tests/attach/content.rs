@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
 
-use harness::mixed::{self, BLOCK_BYTES, Medium};
+use harness::mixed::{self, BLOCK_BYTES, Device};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use crate::attached::{Attached, Loop, can_attach, ran, text};
@@ -117,7 +117,7 @@ fn a_disk_has_its_length_and_ends_there() {
 /// A file of which ranges are punched out.
 struct Punched(File);
 
-impl Medium for Punched {
+impl Device for Punched {
     fn write(&self, at: u64, data: &[u8]) {
         self.0.write_all_at(data, at).expect("a write");
     }

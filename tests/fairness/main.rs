@@ -50,23 +50,23 @@ const SPENT_MAX_OWN_BYTES: usize = share::TURN_BYTES + (512 << 10);
 
 /// What backs the flooded disk.
 #[derive(Clone, Copy, PartialEq, Debug)]
-enum Medium {
+enum Backing {
     Ram,
     File,
     Cache,
 }
 
-impl Medium {
+impl Backing {
     fn configuration(self) -> &'static str {
         match self {
-            Medium::Ram => {
+            Backing::Ram => {
                 "[disk]\nram = { size = \"16GiB\" }\n[other]\nram = { size = \"1MiB\" }\n"
             }
-            Medium::File => {
+            Backing::File => {
                 "[disk]\nfile = { path = \"disk.img\", size = \"16GiB\", cache = \"write-back\" }\n\
                  [other]\nram = { size = \"1MiB\" }\n"
             }
-            Medium::Cache => {
+            Backing::Cache => {
                 "[disk]\ncache = { size = \"256MiB\", of = { ram = { size = \"16GiB\" } } }\n\
                  [other]\nram = { size = \"1MiB\" }\n"
             }
@@ -89,12 +89,12 @@ struct Seen {
 }
 
 /// Runs `test` with the address of a server on the same private lane.
-fn with_server<T>(medium: Medium, test: impl AsyncFnOnce(SocketAddr) -> T) -> T {
+fn with_server<T>(backing: Backing, test: impl AsyncFnOnce(SocketAddr) -> T) -> T {
     let directory = Directory::new();
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     let handle = lane.handle();
     lane.block_on(async {
-        let units = units(medium, directory.path(), &handle).await;
+        let units = units(backing, directory.path(), &handle).await;
         let units = Units::open(units, &[handle]).await.expect("its disks");
         let server = Server::start(config(), &units).await.expect("a server");
         let output = test(server.portals()[0]).await;
@@ -104,8 +104,8 @@ fn with_server<T>(medium: Medium, test: impl AsyncFnOnce(SocketAddr) -> T) -> T 
     })
 }
 
-async fn units(medium: Medium, directory: &Path, lane: &engine::LaneHandle) -> UnitsConfig {
-    let volumes = toml::from_str(medium.configuration()).expect("it parses");
+async fn units(backing: Backing, directory: &Path, lane: &engine::LaneHandle) -> UnitsConfig {
+    let volumes = toml::from_str(backing.configuration()).expect("it parses");
     let mut graph = Graph::new(volumes, directory).expect("the configuration is valid");
     let mut disks = Vec::new();
     for (number, name) in DISKS {
@@ -257,8 +257,8 @@ async fn read_beside(address: SocketAddr, form: Form) -> Seen {
 }
 
 /// What REPORT SUPPORTED OPERATION CODES lists: operation codes with their service actions.
-fn commands(medium: Medium) -> (Vec<(u8, Option<u8>)>, [u8; 16]) {
-    with_server(medium, async |address| {
+fn commands(backing: Backing) -> (Vec<(u8, Option<u8>)>, [u8; 16]) {
+    with_server(backing, async |address| {
         let thread = std::thread::spawn(move || {
             let mut session = login(address, 1);
             let cdb = [0xA3, 0x0C, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0];
@@ -287,13 +287,13 @@ fn commands(medium: Medium) -> (Vec<(u8, Option<u8>)>, [u8; 16]) {
 }
 
 /// Measures on a new thread with its own lane.
-fn measured(medium: Medium, form: Form) -> Seen {
-    let run = move || with_server(medium, async |address| read_beside(address, form).await);
+fn measured(backing: Backing, form: Form) -> Seen {
+    let run = move || with_server(backing, async |address| read_beside(address, form).await);
     std::thread::spawn(run).join().expect("a measured flood")
 }
 
-fn every_command(medium: Medium) {
-    let (commands, naa) = commands(medium);
+fn every_command(backing: Backing) {
+    let (commands, naa) = commands(backing);
     assert!(commands.len() > 60, "{commands:x?}");
     let only = std::env::var("FAIRNESS_ONLY").ok();
     let mut worst = Vec::new();
@@ -311,16 +311,16 @@ fn every_command(medium: Medium) {
         });
         for form in forms {
             let (count, is_work) = (form.count, form.moved_bytes > 0);
-            let mut seen = measured(medium, form.clone());
+            let mut seen = measured(backing, form.clone());
             for _ in 1..ATTEMPTS {
                 if seen.turns_most > TURNS_MAX {
                     println!("fairness: {name} again, after {} turns", seen.turns_most);
-                    seen = measured(medium, form.clone());
+                    seen = measured(backing, form.clone());
                 }
             }
             let moved = form.moved_bytes * seen.good as u64;
             println!(
-                "fairness: {medium:?} {name}, {} of {count} good: {:?} at worst of {} reads, {} turns, \
+                "fairness: {backing:?} {name}, {} of {count} good: {:?} at worst of {} reads, {} turns, \
                  {} KiB a turn, {} turns for {} MiB",
                 seen.good,
                 seen.worst,
@@ -340,8 +340,8 @@ fn every_command(medium: Medium) {
                 "a read beside {name} took {} turns",
                 seen.turns_most
             );
-            let spent_max = match medium {
-                Medium::File => SPENT_MAX_BYTES,
+            let spent_max = match backing {
+                Backing::File => SPENT_MAX_BYTES,
                 _ => SPENT_MAX_OWN_BYTES,
             };
             assert!(
@@ -350,7 +350,7 @@ fn every_command(medium: Medium) {
                 seen.spent
             );
             // Whatever the code reports as spent, this many bytes cannot be moved in fewer turns.
-            let own = if medium == Medium::File { 0 } else { moved };
+            let own = if backing == Backing::File { 0 } else { moved };
             assert!(
                 seen.looks >= own / SPENT_MAX_OWN_BYTES as u64,
                 "{name} moved {own} bytes in {} turns",
@@ -360,22 +360,22 @@ fn every_command(medium: Medium) {
     }
     let worst = worst.iter().max().expect("there are commands");
     println!(
-        "fairness: {medium:?}: the worst is {:?} beside {}",
+        "fairness: {backing:?}: the worst is {:?} beside {}",
         worst.0, worst.1
     );
 }
 
 #[test]
 fn a_read_passes_every_command_of_a_ram_disk() {
-    every_command(Medium::Ram);
+    every_command(Backing::Ram);
 }
 
 #[test]
 fn a_read_passes_every_command_of_a_sparse_file() {
-    every_command(Medium::File);
+    every_command(Backing::File);
 }
 
 #[test]
 fn a_read_passes_every_command_of_a_cached_disk() {
-    every_command(Medium::Cache);
+    every_command(Backing::Cache);
 }

@@ -3,7 +3,7 @@
 use engine::{Duration, share::counts, time};
 use harness::wire::{Direction, opcode, read_10};
 
-use crate::{Medium, login, with_server};
+use crate::{Backing, login, with_server};
 
 /// Polls of tasks for one command, those of the reader and the writer included.
 const POLLS_MAX: u64 = 24;
@@ -11,7 +11,7 @@ const POLLS_MAX: u64 = 24;
 /// Polls that each of `count` ORDERED reads takes when all are sent at once.
 fn polls_each(count: u64) -> u64 {
     let run = move || {
-        with_server(Medium::Ram, async |address| {
+        with_server(Backing::Ram, async |address| {
             let before = counts().polls;
             let thread = std::thread::spawn(move || {
                 let mut session = login(address, 1);

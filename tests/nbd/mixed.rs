@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use harness::mixed::{self, BLOCK_BYTES, Medium};
+use harness::mixed::{self, BLOCK_BYTES, Device};
 
 use crate::crowd::client_in_transmission;
 use crate::{Attached, LIMIT, MIB};
@@ -86,7 +86,7 @@ fn answered(reply: &Receiver<Vec<u8>>) -> Vec<u8> {
     reply.recv_timeout(LIMIT).expect("it is answered")
 }
 
-impl Medium for Client {
+impl Device for Client {
     fn write(&self, at: u64, data: &[u8]) {
         answered(&self.request(WRITE, at, data.len(), data));
     }

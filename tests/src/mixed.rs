@@ -11,7 +11,7 @@ pub const BLOCK_BYTES: usize = 512;
 const BLOCKS_MAX: usize = (1 << 20) / BLOCK_BYTES;
 
 /// What the load runs on. Offsets are in bytes.
-pub trait Medium: Sync {
+pub trait Device: Sync {
     /// Writes all of `data` at `at`.
     fn write(&self, at: u64, data: &[u8]);
     /// Fills `data` from `at`.
@@ -40,13 +40,13 @@ struct Model {
     last: u64,
 }
 
-/// Runs `requests` requests on the first `blocks` blocks of `medium`, which hold zeroes, `depth` at a time; then reads
+/// Runs `requests` requests on the first `blocks` blocks of `device`, which hold zeroes, `depth` at a time; then reads
 /// all of it.
 ///
 /// # Panics
 /// If a read finds something else than the model.
 pub fn run(
-    medium: &impl Medium,
+    device: &impl Device,
     blocks: usize,
     depth: usize,
     requests: usize,
@@ -62,13 +62,13 @@ pub fn run(
         for worker in 0..depth {
             let (model, seed) = (&model, seed * 1000 + worker as u64);
             let share = requests.div_ceil(depth);
-            scope.spawn(move || work(medium, model, share, Random::new(seed)));
+            scope.spawn(move || work(device, model, share, Random::new(seed)));
         }
     });
     let model = model.into_inner().expect("no worker has failed");
     for from in (0..blocks).step_by(BLOCKS_MAX) {
         compare(
-            medium,
+            device,
             from,
             &model.stamps[from..blocks.min(from + BLOCKS_MAX)],
         );
@@ -76,7 +76,7 @@ pub fn run(
     model.counts
 }
 
-fn work(medium: &impl Medium, model: &Mutex<Model>, requests: usize, mut random: Random) {
+fn work(device: &impl Device, model: &Mutex<Model>, requests: usize, mut random: Random) {
     for _ in 0..requests {
         let kind = random.below(8);
         let (range, mut stamps) = claim(model, &mut random);
@@ -90,16 +90,16 @@ fn work(medium: &impl Medium, model: &Mutex<Model>, requests: usize, mut random:
                     model.last
                 };
                 stamps.fill(stamp);
-                medium.write(at, &content(range.start, &stamps));
+                device.write(at, &content(range.start, &stamps));
             }
             3..5 => {
                 lock(model).counts.punches += 1;
                 stamps.fill(0);
-                medium.punch(at, (range.len() * BLOCK_BYTES) as u64);
+                device.punch(at, (range.len() * BLOCK_BYTES) as u64);
             }
             _ => {
                 lock(model).counts.reads += 1;
-                compare(medium, range.start, &stamps);
+                compare(device, range.start, &stamps);
             }
         }
         let mut model = lock(model);
@@ -127,9 +127,9 @@ fn claim(model: &Mutex<Model>, random: &mut Random) -> (Range<usize>, Vec<u64>) 
     }
 }
 
-fn compare(medium: &impl Medium, from: usize, stamps: &[u64]) {
+fn compare(device: &impl Device, from: usize, stamps: &[u64]) {
     let mut found = vec![0xa5; stamps.len() * BLOCK_BYTES];
-    medium.read((from * BLOCK_BYTES) as u64, &mut found);
+    device.read((from * BLOCK_BYTES) as u64, &mut found);
     let expected = content(from, stamps);
     for (index, stamp) in stamps.iter().enumerate() {
         let bytes = index * BLOCK_BYTES..(index + 1) * BLOCK_BYTES;

@@ -10,7 +10,7 @@ use engine::{Buf, Lane, LaneConfig, Payload, cost, task};
 use volume::{
     Durability, Volume,
     config::Caching,
-    leaf::file::{FileMedium, FileOptions, FileVolume, OpenFile},
+    leaf::file::{BackingFile, FileOptions, FileVolume, OpenFile},
 };
 
 const FILE_BYTES: u64 = 16 << 20;
@@ -61,7 +61,7 @@ impl Case {
 }
 
 /// Keeps the case's number of I/Os in flight until all have completed.
-async fn load(volume: &Rc<FileVolume<FileMedium>>, case: &Case) {
+async fn load(volume: &Rc<FileVolume<BackingFile>>, case: &Case) {
     let places = FILE_BYTES as usize / IO_BYTES;
     let workers = (0..case.depth).map(|worker| {
         let data: Payload = Buf::zeroed(IO_BYTES).into();

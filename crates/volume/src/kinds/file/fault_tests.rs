@@ -13,7 +13,7 @@ const LEN: u64 = 64 << 10;
 const PAGE: usize = 4096;
 const MODES: [Caching; 2] = [Caching::Direct, Caching::WriteBack];
 
-async fn opened(caching: Caching) -> FileVolume<FileMedium> {
+async fn opened(caching: Caching) -> FileVolume<BackingFile> {
     let options = FileOptions {
         path: "/disk".into(),
         len_bytes: None,
@@ -42,13 +42,13 @@ async fn expect_page(disk: &impl Volume, index: u64, byte: u8) {
 }
 
 /// A disk whose page 1 is written and volatile, on a machine where the sync of the next durable write will fail.
-async fn opened_before_a_failing_sync(host: &Host, caching: Caching) -> FileVolume<FileMedium> {
+async fn opened_before_a_failing_sync(host: &Host, caching: Caching) -> FileVolume<BackingFile> {
     let disk = opened_with_a_volatile_page(caching).await;
     fail_next_sync(host);
     disk
 }
 
-async fn opened_with_a_volatile_page(caching: Caching) -> FileVolume<FileMedium> {
+async fn opened_with_a_volatile_page(caching: Caching) -> FileVolume<BackingFile> {
     let disk = opened(caching).await;
     disk.flush().await.expect("it flushes");
     write(&disk, 1, 1, Durability::Cached).await.expect("room");

@@ -31,7 +31,7 @@ impl OpenFile {
     /// # Errors
     /// Any error the system reports.
     pub fn len_bytes_now(&self) -> io::Result<u64> {
-        self.medium.io.len_bytes_now()
+        self.backing.io.len_bytes_now()
     }
 
     /// The bytes in whose multiples its length is extended.
@@ -182,7 +182,7 @@ impl Growth {
             write: true,
             ..OpenOptions::default()
         };
-        let file = self.file.medium.io.reopen(&writing)?;
+        let file = self.file.backing.io.reopen(&writing)?;
         file.set_len_bytes(len_bytes)
     }
 

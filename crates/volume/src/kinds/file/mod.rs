@@ -4,12 +4,13 @@
 //! empties; `direct-sync` and `write-through` have none, and a flush has nothing to do. A durable write carries its
 //! own barrier (RWF_DSYNC).
 //!
-//! [`OpenFile`] is opened once per process; each lane has its own [`FileVolume`] over a [`Medium`]. The lanes share
+//! [`OpenFile`] is opened once per process; each lane has its own [`FileVolume`] over a [`Backing`]. The lanes share
 //! which writes are unflushed and whether a flush has failed (`flushes.rs`). In two cases requests also lock
 //! their ranges: in the page cache, where a read that overlaps a write sees parts of both, so every write excludes
 //! the others; and where direct I/O needs units larger than a block, so that writing a block is a read-modify-write of
 //! its unit, which would undo a concurrent write.
 
+mod backing;
 mod caching;
 mod check;
 #[cfg(test)]
@@ -17,7 +18,6 @@ mod fault_tests;
 mod flushes;
 mod growth;
 mod made;
-mod medium;
 mod open;
 mod open_files;
 #[cfg(any(test, feature = "testing"))]
@@ -36,9 +36,9 @@ use crate::{
     local_claim::{mark_local, unmark},
 };
 
+pub use backing::{Backing, BackingFile};
 pub use caching::Caching;
 pub use growth::Grown;
-pub use medium::{FileMedium, Medium};
 pub use open::{FileOptions, OpenFile};
 pub(crate) use open_files::OpenFiles;
 
@@ -47,14 +47,14 @@ const ZEROES_BYTES: u64 = 1 << 20;
 
 /// A file leaf on one lane.
 #[derive(Debug)]
-pub struct FileVolume<M> {
+pub struct FileVolume<B> {
     file: Arc<OpenFile>,
-    medium: M,
+    backing: B,
 }
 
-impl<M: Medium> FileVolume<M> {
-    fn new(file: Arc<OpenFile>, medium: M) -> Self {
-        FileVolume { file, medium }
+impl<B: Backing> FileVolume<B> {
+    fn new(file: Arc<OpenFile>, backing: B) -> Self {
+        FileVolume { file, backing }
     }
 
     fn align(&self) -> u64 {
@@ -98,7 +98,7 @@ impl<M: Medium> FileVolume<M> {
     async fn read_units(&self, range: Range<u64>) -> Result<Buf> {
         let len = range.end - range.start;
         self.pay(len).await;
-        let (result, buf) = self.medium.read(range.start, Buf::new(len as usize)).await;
+        let (result, buf) = self.backing.read(range.start, Buf::new(len as usize)).await;
         match result {
             Ok(()) => Ok(buf),
             Err(error) => Err(self.failed("read", range.start, len, &error)),
@@ -116,9 +116,9 @@ impl<M: Medium> FileVolume<M> {
             data.into_buf().into()
         };
         let again = self.kept_for_doubt(&data, durable);
-        let result = self.medium.write(at, data, durable).await;
+        let result = self.backing.write(at, data, durable).await;
         if let (Err(error), Some((data, covered))) = (&result, again) {
-            let again = self.medium.write(at, data, false);
+            let again = self.backing.write(at, data, false);
             self.judge(error, covered, again).await;
         }
         self.written(at, len, durable, result)
@@ -198,7 +198,7 @@ impl<M: Medium> FileVolume<M> {
         self.write_units(at, data, durability).await
     }
 
-    /// Zeroes a range by changing its allocation, or by writing if the medium cannot do that.
+    /// Zeroes a range by changing its allocation, or by writing if the file cannot do that.
     async fn zero(
         &self,
         mode: AllocateMode,
@@ -212,7 +212,7 @@ impl<M: Medium> FileVolume<M> {
             } else {
                 None
             };
-            let result = self.medium.allocate(mode, at, len).await;
+            let result = self.backing.allocate(mode, at, len).await;
             self.file.flushes.volatile_write_ended();
             result
         };
@@ -238,7 +238,7 @@ impl<M: Medium> FileVolume<M> {
     async fn flush_volatile(&self) -> Result<()> {
         self.file
             .flushes
-            .flush(|| self.medium.sync())
+            .flush(|| self.backing.sync())
             .await
             .map_err(|error| error.context(self.file.path.display()))
     }
@@ -252,7 +252,7 @@ impl<M: Medium> FileVolume<M> {
     }
 }
 
-impl<M: Medium> Volume for FileVolume<M> {
+impl<B: Backing> Volume for FileVolume<B> {
     fn shape(&self) -> &Shape {
         &self.file.shape
     }
@@ -322,7 +322,7 @@ impl<M: Medium> Volume for FileVolume<M> {
         LaneFuture::new(async move {
             self.file.shape.check(at, len)?;
             let block = u64::from(self.file.shape.block_size_bytes);
-            let extent = self.medium.extent(at).await;
+            let extent = self.backing.extent(at).await;
             let extent =
                 extent.map_err(|error| self.failed("allocation query", at, len, &error))?;
             // A block occupies space if any of its bytes does: a run of holes ends with its last whole block. A block
@@ -363,9 +363,9 @@ impl<M: Medium> Volume for FileVolume<M> {
             // In one piece of memory, because the system accepts only one segment.
             let data: Payload = data.into_buf().into();
             let again = self.kept_for_doubt(&data, durable);
-            let result = self.medium.write_atomic(at, data, durable).await;
+            let result = self.backing.write_atomic(at, data, durable).await;
             if let (Err(error), Some((data, covered))) = (&result, again) {
-                let again = self.medium.write_atomic(at, data, false);
+                let again = self.backing.write_atomic(at, data, false);
                 self.judge(error, covered, again).await;
             }
             self.written(at, len, durable, result)

@@ -17,7 +17,8 @@ use engine::{
 };
 
 use super::{
-    Caching, FileMedium, FileVolume, Medium, flushes::Flushes, made::Made, medium::SharedMedium,
+    Backing, BackingFile, Caching, FileVolume, backing::SharedBackingFile, flushes::Flushes,
+    made::Made,
 };
 use crate::{AtomicWrites, Claim, Discard, Error, ErrorKind, Len, Result, Shape};
 
@@ -64,7 +65,7 @@ pub struct OpenFile {
     pub(super) opened_bytes: AtomicU64,
     /// The volume's length is configured, whatever the file's length.
     pub(super) has_size: bool,
-    pub(super) medium: SharedMedium,
+    pub(super) backing: SharedBackingFile,
     /// The claim whose mark the file carries.
     claim: Mutex<Option<Claim>>,
 }
@@ -101,13 +102,13 @@ impl OpenFile {
         made: &Arc<Made>,
     ) -> Result<Arc<Self>> {
         let shown = options.path.display();
-        let medium = open_aside(options, made).await?;
-        let align_bytes = medium.io.io_align_bytes().max(align_bytes);
-        let file_bytes = match (medium.io.len_bytes(), options.len_bytes) {
+        let backing = open_aside(options, made).await?;
+        let align_bytes = backing.io.io_align_bytes().max(align_bytes);
+        let file_bytes = match (backing.io.len_bytes(), options.len_bytes) {
             (0, Some(len)) if !options.read_only => {
                 let unit = u64::from(align_bytes.max(options.block_size_bytes));
                 let len = len.next_multiple_of(unit);
-                make(&medium.on_lane(), &options.path, len, unit).await?
+                make(&backing.on_lane(), &options.path, len, unit).await?
             }
             (0, _) => {
                 return Err(configuration(format!(
@@ -126,10 +127,10 @@ impl OpenFile {
                 "the file is longer than its configured size: the rest is not served"
             );
         }
-        let can_discard = !options.read_only && can_punch(&medium.on_lane(), file_bytes).await;
+        let can_discard = !options.read_only && can_punch(&backing.on_lane(), file_bytes).await;
         let synchronous = options.caching.is_synchronous();
         let physical_block_bytes = PHYSICAL_BYTES.max(align_bytes);
-        let atomic_writes = medium.io.atomic_write_bytes();
+        let atomic_writes = backing.io.atomic_write_bytes();
         let atomic_writes = atomic_writes
             .filter(|_| !options.read_only && align_bytes <= options.block_size_bytes)
             .and_then(|lengths| atomic_unit(&lengths, options.block_size_bytes));
@@ -156,7 +157,7 @@ impl OpenFile {
             atomic_writes,
             opened_bytes: AtomicU64::new(file_bytes),
             has_size: options.len_bytes.is_some(),
-            medium,
+            backing,
             claim: Mutex::default(),
         }))
     }
@@ -174,7 +175,7 @@ impl OpenFile {
 
     /// Whether it is a regular file rather than a device.
     pub(super) fn is_regular(&self) -> bool {
-        self.medium.io.is_regular()
+        self.backing.io.is_regular()
     }
 
     /// Whether the path that it was opened by still leads to it. Blocks for as long as its file system takes.
@@ -184,7 +185,7 @@ impl OpenFile {
 
     /// Whether `path` leads to it. Blocks as well.
     pub(super) fn is_at(&self, path: &Path) -> bool {
-        self.medium.io.is_at(path)
+        self.backing.io.is_at(path)
     }
 
     /// The path that it was opened by.
@@ -218,16 +219,16 @@ impl OpenFile {
     }
 
     /// The volume for the current lane.
-    pub fn on_lane(self: &Arc<Self>) -> FileVolume<FileMedium> {
-        self.on_lane_over(|medium| medium)
+    pub fn on_lane(self: &Arc<Self>) -> FileVolume<BackingFile> {
+        self.on_lane_over(|backing| backing)
     }
 
-    /// As [`OpenFile::on_lane`], over the medium that `wrap` returns.
-    pub fn on_lane_over<M: Medium>(
+    /// As [`OpenFile::on_lane`], over what `wrap` returns.
+    pub fn on_lane_over<B: Backing>(
         self: &Arc<Self>,
-        wrap: impl FnOnce(FileMedium) -> M,
-    ) -> FileVolume<M> {
-        FileVolume::new(self.clone(), wrap(self.medium.on_lane()))
+        wrap: impl FnOnce(BackingFile) -> B,
+    ) -> FileVolume<B> {
+        FileVolume::new(self.clone(), wrap(self.backing.on_lane()))
     }
 }
 
@@ -237,7 +238,7 @@ pub(super) fn configuration(message: String) -> Error {
 
 /// Opens the file, where it holds up no lane. While another process has it locked, tries again for a while: a process
 /// killed with I/O in flight keeps its lock until the kernel has torn down its ring.
-async fn open_aside(options: &FileOptions, made: &Arc<Made>) -> Result<SharedMedium> {
+async fn open_aside(options: &FileOptions, made: &Arc<Made>) -> Result<SharedBackingFile> {
     let begun = time::now();
     loop {
         let (options, made) = (options.clone(), made.clone());
@@ -245,7 +246,7 @@ async fn open_aside(options: &FileOptions, made: &Arc<Made>) -> Result<SharedMed
         let open = move || match open_now(&options, &made) {
             Err(error) if !is_last && is_locked(&error) => None,
             Err(error) => Some(Err(explain_open(&options, &error))),
-            Ok(medium) => Some(Ok(medium)),
+            Ok(backing) => Some(Ok(backing)),
         };
         let opened = blocking::run(blocking::Kind::Files, open).await;
         match opened.map_err(|error| Error::io("opening a file", &error))? {
@@ -263,7 +264,7 @@ fn is_locked(error: &io::Error) -> bool {
 }
 
 /// Opens the file for I/O and for flushes, and creates it if necessary. Blocks.
-fn open_now(options: &FileOptions, made: &Made) -> io::Result<SharedMedium> {
+fn open_now(options: &FileOptions, made: &Made) -> io::Result<SharedBackingFile> {
     let path = &options.path;
     let locked = OpenOptions {
         write: !options.read_only,
@@ -304,7 +305,7 @@ fn open_now(options: &FileOptions, made: &Made) -> io::Result<SharedMedium> {
     };
     // Not by its path, which may already lead to another file, whose flushes would cover nothing.
     let sync = io.reopen(&flushing)?;
-    Ok(SharedMedium { io, sync })
+    Ok(SharedBackingFile { io, sync })
 }
 
 fn explain_open(options: &FileOptions, error: &io::Error) -> Error {
@@ -368,7 +369,7 @@ pub(super) fn atomic_unit(
 }
 
 /// Makes the empty file `len_bytes` long, in whole units, durably including its name.
-async fn make(medium: &FileMedium, path: &Path, len_bytes: u64, unit: u64) -> Result<u64> {
+async fn make(backing: &BackingFile, path: &Path, len_bytes: u64, unit: u64) -> Result<u64> {
     let failed = |error: io::Error| {
         let mend = match error.kind() {
             io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput => "; write a smaller size",
@@ -383,11 +384,11 @@ async fn make(medium: &FileMedium, path: &Path, len_bytes: u64, unit: u64) -> Re
         )
     };
     let zeroes = Payload::from(engine::Buf::zeroed(unit as usize));
-    medium
+    backing
         .write(len_bytes - unit, zeroes, true)
         .await
         .map_err(failed)?;
-    medium.sync().await.map_err(failed)?;
+    backing.sync().await.map_err(failed)?;
     tracing::info!(file = %path.display(), len_bytes, "created a new, blank file");
     let path = path.to_owned();
     // A link may lead to another directory.
@@ -432,9 +433,9 @@ fn volume_len(options: &FileOptions, file_bytes: u64, align_bytes: u32) -> Resul
 
 /// Whether holes can be punched, tried beyond the end, where there is nothing to lose. A device has no room for the
 /// trial, and often does not guarantee that a discarded range reads as zeroes.
-async fn can_punch(medium: &FileMedium, file_bytes: u64) -> bool {
+async fn can_punch(backing: &BackingFile, file_bytes: u64) -> bool {
     let behind = file_bytes.next_multiple_of(PHYSICAL_BYTES.into());
-    medium
+    backing
         .allocate(AllocateMode::PunchHole, behind, PHYSICAL_BYTES.into())
         .await
         .is_ok()

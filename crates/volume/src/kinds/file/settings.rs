@@ -68,14 +68,11 @@ impl File {
         let Some((other, its_path)) = look.use_once(Leads::of(path), shown.clone()) else {
             return Ok(());
         };
-        let medium = match its_path == shown {
+        let file = match its_path == shown {
             true => shown,
             false => format!("{shown} and {its_path} are the same file, which"),
         };
-        Err(ConfigError::at(
-            &self.path,
-            look.used_twice(&medium, &other),
-        ))
+        Err(ConfigError::at(&self.path, look.used_twice(&file, &other)))
     }
 }
 
@@ -122,7 +119,7 @@ impl Settings for File {
             opening.put(Arc::downgrade(&file));
             #[cfg(any(test, feature = "testing"))]
             if let Some(recording) = opening.existing_handle::<super::recorder::Recording>() {
-                let recorded = move |medium| super::recorder::Recorder::new(medium, recording);
+                let recorded = move |backing| super::recorder::Recorder::new(backing, recording);
                 return opening
                     .at_home(move |_| {
                         LaneFuture::new(

@@ -307,7 +307,7 @@ fn flushes_go_to_the_file_that_is_written_whatever_happens_to_its_path() {
                 let file = OpenFile::open(&options)
                     .await
                     .expect("one of them is there");
-                let (io, sync) = (&file.medium.io, &file.medium.sync);
+                let (io, sync) = (&file.backing.io, &file.backing.sync);
                 let is_a = io.is_at(&a);
                 if is_a == io.is_at(&b) || is_a != sync.is_at(&a) {
                     ended.store(true, Relaxed);
@@ -319,31 +319,31 @@ fn flushes_go_to_the_file_that_is_written_whatever_happens_to_its_path() {
     });
 }
 
-/// A medium that counts its syncs and fails on demand.
+/// A backing file that counts its syncs and fails on demand.
 struct Counting {
-    medium: FileMedium,
+    backing: BackingFile,
     syncs: Rc<Cell<u32>>,
     fail: Rc<Cell<bool>>,
 }
 
-impl Medium for Counting {
+impl Backing for Counting {
     async fn read(&self, at: u64, buf: Buf) -> (io::Result<()>, Buf) {
-        self.medium.read(at, buf).await
+        self.backing.read(at, buf).await
     }
 
     async fn write(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
         if self.fail.get() && durable {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        self.medium.write(at, data, durable).await
+        self.backing.write(at, data, durable).await
     }
 
     async fn write_atomic(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
-        self.medium.write_atomic(at, data, durable).await
+        self.backing.write_atomic(at, data, durable).await
     }
 
     async fn extent(&self, at: u64) -> io::Result<Extent> {
-        self.medium.extent(at).await
+        self.backing.extent(at).await
     }
 
     async fn sync(&self) -> io::Result<()> {
@@ -351,11 +351,11 @@ impl Medium for Counting {
         if self.fail.get() {
             return Err(io::Error::from_raw_os_error(libc::EIO));
         }
-        self.medium.sync().await
+        self.backing.sync().await
     }
 
     async fn allocate(&self, mode: AllocateMode, at: u64, len: u64) -> io::Result<()> {
-        self.medium.allocate(mode, at, len).await
+        self.backing.allocate(mode, at, len).await
     }
 }
 
@@ -372,8 +372,8 @@ fn a_flush_syncs_when_something_volatile_was_written() {
             .expect("it is made");
         let (syncs, fail) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
         let open = || {
-            file.on_lane_over(|medium| Counting {
-                medium,
+            file.on_lane_over(|backing| Counting {
+                backing,
                 syncs: syncs.clone(),
                 fail: fail.clone(),
             })
@@ -408,8 +408,8 @@ fn a_failed_flush_stays_until_the_file_is_opened_again() {
             let file = OpenFile::open(&options).await.expect("it is made");
             let (syncs, fail) = (Rc::default(), Rc::new(Cell::new(false)));
             let healthy = file.on_lane();
-            let failing = file.on_lane_over(|medium| Counting {
-                medium,
+            let failing = file.on_lane_over(|backing| Counting {
+                backing,
                 syncs,
                 fail: fail.clone(),
             });
@@ -422,7 +422,7 @@ fn a_failed_flush_stays_until_the_file_is_opened_again() {
                 // Its error may be the only report that the volatile write was lost.
                 Durability::Fua => write(&failing, durability).await,
             };
-            result.expect_err("the medium failed");
+            result.expect_err("the sync failed");
             fail.set(false);
             for error in [
                 healthy.flush().await.expect_err("it stays failed"),
@@ -448,8 +448,8 @@ fn a_failed_flush_stays_until_the_file_is_opened_again() {
 fn a_full_file_system_is_told_apart() {
     let scratch = Scratch::new();
     on_lane(async {
-        struct Full(FileMedium);
-        impl Medium for Full {
+        struct Full(BackingFile);
+        impl Backing for Full {
             async fn read(&self, at: u64, buf: Buf) -> (io::Result<()>, Buf) {
                 self.0.read(at, buf).await
             }
@@ -510,12 +510,12 @@ fn blocks_written_together_into_one_unit_all_stay() {
     });
 }
 
-/// A medium whose reads and writes are slow: a write in progress is half visible.
-struct Slow(FileMedium);
+/// A backing file whose reads and writes are slow: a write in progress is half visible.
+struct Slow(BackingFile);
 
 const SLOW: engine::Duration = engine::Duration::from_millis(2);
 
-impl Medium for Slow {
+impl Backing for Slow {
     async fn read(&self, at: u64, buf: Buf) -> (io::Result<()>, Buf) {
         let read = self.0.read(at, buf).await;
         engine::time::sleep(SLOW).await;

@@ -2,7 +2,7 @@
 //! what was promised.
 //!
 //! It has three parts, at three levels:
-//! - [`Recorder`] is a [`Medium`] that wraps the one below a file leaf. It logs the begin and end of every write and
+//! - [`Recorder`] is a [`Backing`] that wraps the one below a file leaf. It logs the begin and end of every write and
 //!   sync into a [`Recording`], so it sees what the leaf has really done.
 //! - `replay.rs` builds images from a recording: after a cut, writes that were durable or covered by a sync are
 //!   there; of the others any subset, torn at sectors.
@@ -23,7 +23,7 @@ use std::{
 
 use engine::{Buf, Payload, extent::Extent, op::AllocateMode};
 
-use super::Medium;
+use super::Backing;
 
 pub use replay::Survivors;
 pub use witness::{Promises, Violation, Witness};
@@ -31,7 +31,7 @@ pub use witness::{Promises, Violation, Witness};
 /// The unit that persists entirely or not at all, in bytes: the smallest sector of any disk.
 pub const SECTOR_BYTES: usize = 512;
 
-/// The log of one medium, in memory. Clones share the log, on any thread.
+/// The log of one backing file, in memory. Clones share the log, on any thread.
 #[derive(Clone, Debug, Default)]
 pub struct Recording(Arc<Mutex<Vec<Event>>>);
 
@@ -119,17 +119,17 @@ impl Recording {
     }
 }
 
-/// A medium that logs each request and passes it on.
+/// A backing file that logs each request and passes it on.
 #[derive(Debug)]
-pub struct Recorder<M> {
-    medium: M,
+pub struct Recorder<B> {
+    backing: B,
     recording: Recording,
 }
 
-impl<M: Medium> Recorder<M> {
-    /// Wraps `medium`, logging its requests into `recording`.
-    pub fn new(medium: M, recording: Recording) -> Self {
-        Recorder { medium, recording }
+impl<B: Backing> Recorder<B> {
+    /// Wraps `backing`, logging its requests into `recording`.
+    pub fn new(backing: B, recording: Recording) -> Self {
+        Recorder { backing, recording }
     }
 
     async fn record_write(
@@ -155,31 +155,31 @@ impl<M: Medium> Recorder<M> {
     }
 }
 
-impl<M: Medium> Medium for Recorder<M> {
+impl<B: Backing> Backing for Recorder<B> {
     async fn read(&self, at: u64, buf: Buf) -> (io::Result<()>, Buf) {
-        self.medium.read(at, buf).await
+        self.backing.read(at, buf).await
     }
 
     async fn write(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
         let content = Content::Bytes(data.to_vec().into());
-        let write = self.medium.write(at, data, durable);
+        let write = self.backing.write(at, data, durable);
         self.record_write(at, content, (durable, false), write)
             .await
     }
 
     async fn write_atomic(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
         let content = Content::Bytes(data.to_vec().into());
-        let write = self.medium.write_atomic(at, data, durable);
+        let write = self.backing.write_atomic(at, data, durable);
         self.record_write(at, content, (durable, true), write).await
     }
 
     async fn extent(&self, at: u64) -> io::Result<Extent> {
-        self.medium.extent(at).await
+        self.backing.extent(at).await
     }
 
     async fn sync(&self) -> io::Result<()> {
         let id = self.recording.begin(|id| Event::SyncBegun { id });
-        let result = self.medium.sync().await;
+        let result = self.backing.sync().await;
         self.recording.end(Event::SyncEnded {
             id,
             ok: result.is_ok(),
@@ -188,7 +188,7 @@ impl<M: Medium> Medium for Recorder<M> {
     }
 
     async fn allocate(&self, mode: AllocateMode, at: u64, len: u64) -> io::Result<()> {
-        let allocate = self.medium.allocate(mode, at, len);
+        let allocate = self.backing.allocate(mode, at, len);
         match mode {
             AllocateMode::PunchHole | AllocateMode::Zero => {
                 self.record_write(at, Content::Zeroes(len), (false, false), allocate)

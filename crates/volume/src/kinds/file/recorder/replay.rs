@@ -33,7 +33,7 @@ struct Write<'a> {
 }
 
 impl Recording {
-    /// Changes `image` from what the medium held when the recording began to what a power cut after the first `cut`
+    /// Changes `image` from what the file held when the recording began to what a power cut after the first `cut`
     /// events could have left. Ignores writes beyond its end.
     pub fn replay(&self, cut: usize, survivors: Survivors, image: &mut [u8]) {
         let events = self.lock();

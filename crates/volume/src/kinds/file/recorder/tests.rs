@@ -13,13 +13,13 @@ use super::{
 use crate::{
     Durability, SharedVolume,
     kinds::file::Caching,
-    kinds::file::{FileOptions, Medium, OpenFile},
+    kinds::file::{Backing, FileOptions, OpenFile},
     scratch::Scratch,
 };
 
 const LEN_BYTES: u64 = 64 << 10;
 
-/// What gets lost between the leaf and the medium.
+/// What gets lost between the leaf and its backing file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Missing {
     Nothing,
@@ -27,40 +27,40 @@ enum Missing {
     DurableWrites,
 }
 
-/// A medium that does not do everything it is asked for.
-struct Broken<M> {
-    medium: M,
+/// A backing file that does not do everything it is asked for.
+struct Broken<B> {
+    backing: B,
     missing: Missing,
 }
 
-impl<M: Medium> Medium for Broken<M> {
+impl<B: Backing> Backing for Broken<B> {
     async fn read(&self, at: u64, buf: Buf) -> (io::Result<()>, Buf) {
-        self.medium.read(at, buf).await
+        self.backing.read(at, buf).await
     }
 
     async fn write(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
         let durable = durable && self.missing != Missing::DurableWrites;
-        self.medium.write(at, data, durable).await
+        self.backing.write(at, data, durable).await
     }
 
     async fn write_atomic(&self, at: u64, data: Payload, durable: bool) -> io::Result<()> {
         let durable = durable && self.missing != Missing::DurableWrites;
-        self.medium.write_atomic(at, data, durable).await
+        self.backing.write_atomic(at, data, durable).await
     }
 
     async fn extent(&self, at: u64) -> io::Result<Extent> {
-        self.medium.extent(at).await
+        self.backing.extent(at).await
     }
 
     async fn sync(&self) -> io::Result<()> {
         if self.missing == Missing::Syncs {
             return Ok(());
         }
-        self.medium.sync().await
+        self.backing.sync().await
     }
 
     async fn allocate(&self, mode: AllocateMode, at: u64, len: u64) -> io::Result<()> {
-        self.medium.allocate(mode, at, len).await
+        self.backing.allocate(mode, at, len).await
     }
 }
 
@@ -94,7 +94,7 @@ async fn work(volume: &SharedVolume, seed: u64) {
                         7 => volume.write_zeroes(at, len, false, durability).await,
                         _ => volume.flush().await,
                     }
-                    .expect("the medium works");
+                    .expect("the file works");
                 }
             })
         })
@@ -116,8 +116,8 @@ fn record(caching: Caching, seed: u64, missing: Missing) -> (Recording, Promises
         })
         .await
         .expect("it opens");
-        let leaf = file.on_lane_over(|medium| Broken {
-            medium: Recorder::new(medium, recording.clone()),
+        let leaf = file.on_lane_over(|backing| Broken {
+            backing: Recorder::new(backing, recording.clone()),
             missing,
         });
         let witness = Rc::new(Witness::new(Rc::new(leaf), recording.clone()));

@@ -67,7 +67,7 @@ pub struct Violation {
 }
 
 impl Witness {
-    /// Records what `inner` acknowledges; its medium logs into `recording`.
+    /// Records what `inner` acknowledges; its backing file logs into `recording`.
     pub fn new(inner: SharedVolume, recording: Recording) -> Self {
         Witness {
             inner,

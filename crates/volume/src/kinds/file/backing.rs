@@ -10,8 +10,8 @@ use engine::{
     op::AllocateMode,
 };
 
-/// What a file leaf stores its bytes on. Offsets, lengths and memory are aligned as the medium requires.
-pub trait Medium: 'static {
+/// What a file leaf stores its bytes on. Offsets, lengths and memory are aligned as it requires.
+pub trait Backing: 'static {
     /// Fills `buf` from byte `at`.
     fn read(&self, at: u64, buf: Buf) -> impl Future<Output = (io::Result<()>, Buf)>;
 
@@ -48,14 +48,14 @@ pub trait Medium: 'static {
 /// too: through a shared description it could consume the error that the next flush must see. So flushes have a
 /// description of their own that nothing else uses.
 #[derive(Clone, Debug)]
-pub(super) struct SharedMedium {
+pub(super) struct SharedBackingFile {
     pub(super) io: SharedFile,
     pub(super) sync: SharedFile,
 }
 
-impl SharedMedium {
-    pub(super) fn on_lane(&self) -> FileMedium {
-        FileMedium {
+impl SharedBackingFile {
+    pub(super) fn on_lane(&self) -> BackingFile {
+        BackingFile {
             io: self.io.on_lane(),
             sync: self.sync.on_lane(),
         }
@@ -64,12 +64,12 @@ impl SharedMedium {
 
 /// A file or block device of the system, on one lane.
 #[derive(Clone, Debug)]
-pub struct FileMedium {
+pub struct BackingFile {
     io: File,
     sync: File,
 }
 
-impl Medium for FileMedium {
+impl Backing for BackingFile {
     async fn read(&self, at: u64, buf: Buf) -> (io::Result<()>, Buf) {
         self.io.read_exact_at(at, buf).await
     }
