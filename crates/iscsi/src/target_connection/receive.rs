@@ -243,8 +243,8 @@ impl TargetConnection {
         if !self.admit(bhs) {
             return;
         }
-        let shape = match self.shape(request, ahs, data.len()) {
-            Ok(shape) => shape,
+        let transfer = match self.transfer(request, ahs, data.len()) {
+            Ok(transfer) => transfer,
             Err(error) => return self.violation(bhs, error),
         };
         let immediate = is_immediate(bhs);
@@ -252,11 +252,11 @@ impl TargetConnection {
             request.initiator_task_tag.get(),
             request.lun.get(),
             immediate,
-            shape.direction,
-            shape.read_len,
-            shape.write_len,
+            transfer.direction,
+            transfer.read_len,
+            transfer.write_len,
             data.len(),
-            shape.unsolicited_end,
+            transfer.unsolicited_end,
         );
         let Some(task) = self.insert(bhs, Entry::Command(task)) else {
             return;
@@ -264,13 +264,13 @@ impl TargetConnection {
         self.events.push_back(TargetEvent::Command(CommandRequest {
             task,
             lun: LunField(request.lun.get()),
-            cdb: Cdb::new(request.cdb, shape.extended_cdb),
+            cdb: Cdb::new(request.cdb, transfer.extended_cdb),
             attribute: request.flags & pdu::ScsiCommand::ATTRIBUTE,
-            direction: shape.direction,
-            read_len: shape.read_len,
-            write_len: shape.write_len,
+            direction: transfer.direction,
+            read_len: transfer.read_len,
+            write_len: transfer.write_len,
             immediate_len: data.len(),
-            unsolicited_len: shape.unsolicited_end.unwrap_or(data.len()),
+            unsolicited_len: transfer.unsolicited_end.unwrap_or(data.len()),
             immediate,
             asks_stage_times: self.parameters.stage_times
                 && request.asks & pdu::ScsiCommand::STAGE_TIMES != 0,
@@ -278,12 +278,12 @@ impl TargetConnection {
     }
 
     /// Checks the lengths and directions of a command against what was negotiated (§11.3).
-    fn shape<'a>(
+    fn transfer<'a>(
         &self,
         request: &pdu::ScsiCommand,
         ahs: &'a [u8],
         immediate_len: u32,
-    ) -> Result<Shape<'a>, Error> {
+    ) -> Result<DataTransfer<'a>, Error> {
         let additional = AdditionalHeaders::parse(ahs)?;
         let expected = request.expected_data_transfer_length.get();
         let (reads, writes) = (
@@ -322,7 +322,7 @@ impl TargetConnection {
             .then_some(unsolicited_max)
             .filter(|end| *end > immediate_len);
         let extended_cdb = additional.extended_cdb;
-        Ok(Shape {
+        Ok(DataTransfer {
             direction,
             read_len,
             write_len,
@@ -440,7 +440,7 @@ impl TargetConnection {
 }
 
 /// What a command says about its data transfer.
-struct Shape<'a> {
+struct DataTransfer<'a> {
     direction: Direction,
     read_len: u32,
     write_len: u32,
