@@ -73,7 +73,7 @@ pub struct Region {
 }
 
 // SAFETY: the memory is accessed only under the locks of the pages concerned, and is not changed while a page's state
-// says that it is lent; only `Home` lends slices of it, and it counts them.
+// says that it is lent; only `LaneRegion` lends slices of it, and it counts them.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -146,7 +146,7 @@ impl Region {
     /// The volume for the current lane.
     pub fn on_lane(self: &Arc<Self>) -> Ram {
         Ram {
-            home: Rc::new(Home {
+            lane: Rc::new(LaneRegion {
                 region: self.clone(),
                 read_last: Cell::default(),
             }),
@@ -158,7 +158,7 @@ impl Region {
     }
 
     /// The address of byte `at` in the mapping, where it is unless its page is aside.
-    fn at_home(&self, at: usize) -> NonNull<u8> {
+    fn in_place(&self, at: usize) -> NonNull<u8> {
         assert!(at < self.mapped_bytes);
         // SAFETY: within the mapping, as just seen.
         unsafe { self.memory.add(at) }
@@ -185,13 +185,13 @@ impl Region {
                 let content = self.aside().remove(&page);
                 let content = content.expect("its state says that it is aside");
                 // SAFETY: one whole page of the mapping; its lock is held and nobody has it lent.
-                let home = unsafe {
+                let place = unsafe {
                     std::slice::from_raw_parts_mut(
-                        self.at_home(page * PAGE_BYTES).as_ptr(),
+                        self.in_place(page * PAGE_BYTES).as_ptr(),
                         PAGE_BYTES,
                     )
                 };
-                home.copy_from_slice(&*content);
+                place.copy_from_slice(&*content);
             }
         }
     }
@@ -227,16 +227,16 @@ impl Region {
         len: usize,
         f: impl FnOnce(&mut [u8]),
     ) {
-        let home = self.at_home(start);
-        if locked.is_at_home_alone() {
+        let place = self.in_place(start);
+        if locked.may_change_in_place() {
             // SAFETY: in one page of the mapping; its lock is held and it is not lent, so no other reference to it
             // exists.
-            return f(unsafe { std::slice::from_raw_parts_mut(home.as_ptr(), len) });
+            return f(unsafe { std::slice::from_raw_parts_mut(place.as_ptr(), len) });
         }
         let (page, inside) = (start / PAGE_BYTES, start % PAGE_BYTES);
         let mut aside = self.aside();
         let content = aside.entry(page).or_insert_with(|| {
-            let first = self.at_home(page * PAGE_BYTES).cast::<[u8; PAGE_BYTES]>();
+            let first = self.in_place(page * PAGE_BYTES).cast::<[u8; PAGE_BYTES]>();
             // SAFETY: one whole page of the mapping, which is lent: nobody changes it.
             Box::new(unsafe { first.read() })
         });
@@ -258,7 +258,7 @@ impl Region {
             }
             // SAFETY: in one page of the mapping, whose lock is held: nobody changes it.
             to.copy_from_slice(unsafe {
-                std::slice::from_raw_parts(self.at_home(start).as_ptr(), n)
+                std::slice::from_raw_parts(self.in_place(start).as_ptr(), n)
             });
         }
     }
@@ -314,7 +314,7 @@ impl Region {
         // In ascending order, so that two discards cannot deadlock.
         let pages = self.pages[first..end].iter();
         let mut locked: Vec<Locked<'_>> = pages.map(Page::lock).collect();
-        if !locked.iter().all(Locked::is_at_home_alone) {
+        if !locked.iter().all(Locked::may_change_in_place) {
             return false;
         }
         let len = (end - first) * PAGE_BYTES;
@@ -322,7 +322,7 @@ impl Region {
         if end - first == LARGE_PAGES {
             self.large[first / LARGE_PAGES].store(false, Ordering::Relaxed);
         }
-        let start = self.at_home(first * PAGE_BYTES).as_ptr();
+        let start = self.in_place(first * PAGE_BYTES).as_ptr();
         // SAFETY: whole pages of the mapping, all locked: nobody accesses them meanwhile.
         let failed = unsafe { libc::madvise(start.cast(), len, libc::MADV_DONTNEED) };
         if failed != 0 {
@@ -407,7 +407,7 @@ impl Locked<'_> {
     }
 
     /// Whether it may be changed in place.
-    fn is_at_home_alone(&self) -> bool {
+    fn may_change_in_place(&self) -> bool {
         self.state & !Page::WRITTEN == 0
     }
 
@@ -421,11 +421,11 @@ impl Locked<'_> {
     /// Removes a loan. Returns whether it was the last one and the content has to be moved back.
     fn take_back(&mut self) -> bool {
         self.state -= 1;
-        let comes_home = self.state & !Page::WRITTEN == Page::ASIDE;
-        if comes_home {
+        let returns = self.state & !Page::WRITTEN == Page::ASIDE;
+        if returns {
             self.state &= !Page::ASIDE;
         }
-        comes_home
+        returns
     }
 }
 
@@ -444,13 +444,13 @@ impl Drop for Region {
 
 /// A lane's handle on a region, which lends memory from it.
 #[derive(Debug)]
-struct Home {
+struct LaneRegion {
     region: Arc<Region>,
     /// The last range that this lane has lent to a reader: offset and length in bytes.
     read_last: Cell<(usize, usize)>,
 }
 
-impl Lender for Home {
+impl Lender for LaneRegion {
     fn give_back(&self, memory: NonNull<u8>, len: usize) {
         let at = memory.as_ptr() as usize - self.region.memory.as_ptr() as usize;
         self.region.take_back(pages_of(at, len));
@@ -460,12 +460,12 @@ impl Lender for Home {
 /// A `ram` volume on one lane.
 #[derive(Debug)]
 pub struct Ram {
-    home: Rc<Home>,
+    lane: Rc<LaneRegion>,
 }
 
 impl Ram {
     fn region(&self) -> &Region {
-        &self.home.region
+        &self.lane.region
     }
 
     /// Lends the `len` bytes at `at`; `None` if a page is aside or has too many loans.
@@ -473,11 +473,11 @@ impl Ram {
         let region = self.region();
         region.lend(at, len).then(|| {
             region.fetch(at, len);
-            self.home.read_last.set((at, len));
-            let lender = self.home.clone();
+            self.lane.read_last.set((at, len));
+            let lender = self.lane.clone();
             // SAFETY: within the mapping, which the lender keeps alive; the pages are lent and stay unchanged until
             // it takes them back.
-            unsafe { Slice::lent(region.at_home(at), len, lender) }.into()
+            unsafe { Slice::lent(region.in_place(at), len, lender) }.into()
         })
     }
 
@@ -485,7 +485,7 @@ impl Ram {
     fn copier<'a>(&self, at: usize, data: &'a Payload) -> impl FnMut(usize, &mut [u8]) + use<'a> {
         // After a compare-before-write the target is in the CPU cache, and non-temporal stores would have to flush it
         // first.
-        let is_cached = self.home.read_last.get() == (at, data.len());
+        let is_cached = self.lane.read_last.get() == (at, data.len());
         let copy = match is_cached {
             true => <[u8]>::copy_from_slice,
             false => past_cache::copy,

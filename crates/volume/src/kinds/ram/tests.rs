@@ -106,7 +106,7 @@ fn resident_pages(region: &Region) -> usize {
 }
 
 /// Random writes, discards and reads, with read results dropped at random: a read result never changes, and in the
-/// end every page is at home again.
+/// end every page is in its place again.
 #[test]
 fn what_was_read_stays_as_it_was() {
     const LEN: usize = 8 * PAGE_BYTES;
@@ -153,7 +153,7 @@ fn what_was_read_stays_as_it_was() {
                 region
                     .pages
                     .iter()
-                    .all(|page| page.lock().is_at_home_alone())
+                    .all(|page| page.lock().may_change_in_place())
             );
             let all = ram.read(0, LEN).await.expect("it fits");
             assert!(all.to_vec() == model, "seed {seed}");
