@@ -31,14 +31,14 @@ pub use crate::{
 /// A listening socket for TCP.
 #[derive(Debug)]
 pub struct TcpListener {
-    door: Door,
+    socket: ListeningSocket,
     addr: SocketAddr,
 }
 
 /// A listening Unix socket. Dropping it removes its file.
 #[derive(Debug)]
 pub struct UnixListener {
-    door: Door,
+    socket: ListeningSocket,
     path: PathBuf,
     /// Identity of the socket file when it was created.
     file: (u64, u64),
@@ -46,7 +46,7 @@ pub struct UnixListener {
 
 /// A listening socket of either kind.
 #[derive(Debug)]
-struct Door {
+struct ListeningSocket {
     socket: Rc<Handle>,
     /// The accepts in flight. They outlive the tasks that wait for them: a connection that arrives
     /// meanwhile goes to the next caller. (Cancelling an accept and starting another would also
@@ -62,8 +62,10 @@ impl TcpListener {
     /// Listens on `addr`; port 0 takes any free one.
     pub fn bind(addr: SocketAddr) -> io::Result<Self> {
         let (socket, addr) = with(|lane| lane.reactor().listen(addr))?;
-        let door = Door::new(socket);
-        Ok(TcpListener { door, addr })
+        Ok(TcpListener {
+            socket: ListeningSocket::new(socket),
+            addr,
+        })
     }
 
     /// The address being listened on.
@@ -74,7 +76,7 @@ impl TcpListener {
     /// Waits for the next connection. Only one task at a time may wait; dropping the future loses
     /// no connection.
     pub async fn accept(&self) -> io::Result<TcpStream> {
-        self.door.accept().await
+        self.socket.accept().await
     }
 }
 
@@ -87,7 +89,7 @@ impl UnixListener {
             io::Result::Ok((socket, file))
         })?;
         Ok(UnixListener {
-            door: Door::new(socket),
+            socket: ListeningSocket::new(socket),
             path: path.to_owned(),
             file,
         })
@@ -95,7 +97,7 @@ impl UnixListener {
 
     /// As [`TcpListener::accept`]. Such a stream has no [addresses](TcpStream::addresses).
     pub async fn accept(&self) -> io::Result<TcpStream> {
-        self.door.accept().await
+        self.socket.accept().await
     }
 }
 
@@ -111,9 +113,9 @@ impl Drop for UnixListener {
     }
 }
 
-impl Door {
-    fn new(socket: Handle) -> Door {
-        Door {
+impl ListeningSocket {
+    fn new(socket: Handle) -> ListeningSocket {
+        ListeningSocket {
             socket: Rc::new(socket),
             accepts: RefCell::default(),
         }

@@ -194,12 +194,12 @@ impl Server {
                 address: listener.local_addr(),
                 stop: Rc::new(Notify::new()),
             };
-            let door = Door {
+            let acceptor = Acceptor {
                 lanes: self.lanes.clone(),
                 sessions: self.sessions.clone(),
                 next_lane: Cell::new(0),
             };
-            spawn(door.accept(listener, listening.stop.clone()));
+            spawn(acceptor.accept(listener, listening.stop.clone()));
             self.listening.insert(address, listening);
         }
         let asked = asked
@@ -389,13 +389,13 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
 }
 
 /// The accept side: distributes connections over the lanes round-robin and displaces old ones to make room.
-struct Door {
+struct Acceptor {
     lanes: Vec<Sender<Request>>,
     sessions: Arc<Sessions>,
     next_lane: Cell<usize>,
 }
 
-impl Door {
+impl Acceptor {
     /// Accepts connections until told to stop.
     async fn accept(self, listener: TcpListener, stop: Rc<Notify>) {
         let mut stopped = pin!(stop.notified());

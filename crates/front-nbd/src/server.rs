@@ -88,12 +88,12 @@ impl Server {
         }
         let stop = Rc::new(Notify::new());
         let address = place.address();
-        let door = Door {
+        let acceptor = Acceptor {
             lanes: lanes.clone(),
             everywhere,
             next_lane: Cell::new(0),
         };
-        spawn(door.accept(place, stop.clone()));
+        spawn(acceptor.accept(place, stop.clone()));
         Ok(Server {
             address,
             lanes,
@@ -230,13 +230,13 @@ impl Place {
 }
 
 /// The accept side: assigns connections to the lanes round-robin.
-struct Door {
+struct Acceptor {
     lanes: Vec<Sender<Request>>,
     everywhere: Arc<Everywhere>,
     next_lane: Cell<usize>,
 }
 
-impl Door {
+impl Acceptor {
     /// Accepts connections until told to stop.
     async fn accept(self, place: Place, stop: Rc<Notify>) {
         let mut stopped = pin!(stop.notified());

@@ -102,8 +102,8 @@ impl TlsOptions {
     }
 }
 
-/// The place where the volume will appear, claimed but not yet served.
-enum Door {
+/// The place where the volume will appear, taken but not yet served.
+enum TakenPlace {
     Fuse(Place),
     Nbd(front_nbd::Place),
 }
@@ -117,14 +117,14 @@ enum Front {
 impl To {
     /// Claims the place before the volume is opened, so that a problem with it is found before anything is
     /// claimed. What a dead process has left there is removed, with its file system on the mount point.
-    async fn take(&self, mount_point: Option<&MountPoint>) -> Result<Door, Failure> {
+    async fn take(&self, mount_point: Option<&MountPoint>) -> Result<TakenPlace, Failure> {
         let clear_above = async |file: &Path, dead: &Mount| match mount_point {
             Some(point) => point.clear(file, dead).await,
             None => Ok(()),
         };
         match (&self.fuse, &self.nbd) {
-            (Some(path), _) => Ok(Door::Fuse(Place::take(path, &clear_above).await?)),
-            (None, Some(address)) => Ok(Door::Nbd(front_nbd::Place::take(address).await?)),
+            (Some(path), _) => Ok(TakenPlace::Fuse(Place::take(path, &clear_above).await?)),
+            (None, Some(address)) => Ok(TakenPlace::Nbd(front_nbd::Place::take(address).await?)),
             (None, None) => unreachable!("clap requires one of them"),
         }
     }
@@ -133,12 +133,12 @@ impl To {
 impl Front {
     async fn start(
         call: &AttachCall,
-        door: Door,
+        taken: TakenPlace,
         tls: Option<Tls>,
         volume: &Attachment,
     ) -> Result<Front, Failure> {
-        match door {
-            Door::Fuse(place) => {
+        match taken {
+            TakenPlace::Fuse(place) => {
                 let spec = Spec {
                     volume: volume.volume().to_owned(),
                     read_only: call.read_only,
@@ -147,7 +147,7 @@ impl Front {
                 let front = front_fuse::Front::start(&spec, place, volume.units()).await?;
                 Ok(Front::Fuse(front))
             }
-            Door::Nbd(place) => {
+            TakenPlace::Nbd(place) => {
                 let config = front_nbd::Config {
                     volume: volume.volume().to_owned(),
                     relative_port: volume.relative_port(),
@@ -239,13 +239,13 @@ async fn attach(
     flusher: rustix::io::Result<()>,
 ) -> Result<(), Failure> {
     let mount_point = call.mount.find()?;
-    let door = call.to.take(mount_point.as_ref()).await?;
+    let taken = call.to.take(mount_point.as_ref()).await?;
     if let Some(point) = &mount_point {
         point.check()?;
     }
     let process = Process::attaching(config.path(), &call.volume);
     let volume = Attachment::open(config, &call.volume, &process, lanes).await?;
-    let started = match Front::start(call, door, tls, &volume).await {
+    let started = match Front::start(call, taken, tls, &volume).await {
         Ok(front) => {
             let (looks, wanted) = channel();
             let admin = open_admin(&volume, looks);
