@@ -116,9 +116,9 @@ fn change(
         return None;
     }
     let port = initiator_port(&key.initiator_name, key.isid);
-    let unheard = &mut |lun, attention| connection.unheard.add(lun, attention);
+    let unacknowledged = &mut |lun, attention| connection.unacknowledged.add(lun, attention);
     let reached = nexus.without_replaced(&now.luns);
-    let over = spawn(service.units.show(nexus, &reached, &port, unheard));
+    let over = spawn(service.units.show(nexus, &reached, &port, unacknowledged));
     if Rc::ptr_eq(&reached, &now.luns) {
         return Some(over);
     }

@@ -52,9 +52,9 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: &CommandRequest) {
         Ok(attribute) => attribute,
         Err(sense) => return refuse(connection, offer, unit, &Ending::check(sense), 0),
     };
-    connection.unheard.acknowledge(
+    connection.unacknowledged.acknowledge(
         |stat_sn| connection.machine.borrow().is_acknowledged(stat_sn),
-        |lun, attention| nexus.heard(lun, attention),
+        |lun, attention| nexus.acknowledged(lun, attention),
     );
     let action = match unit {
         Some(unit) => unit.logical.borrow_mut().begin(nexus.id, &request.cdb),
@@ -64,7 +64,7 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: &CommandRequest) {
                 absent::begin(&target.bare, &request.cdb)
             }),
     };
-    connection.unheard.answered(lun, offer.task, &action);
+    connection.unacknowledged.answered(lun, offer.task, &action);
     if attribute == Attribute::Simple && connection.open.order.is_free() {
         act(connection, nexus, unit, offer, action);
     } else {

@@ -26,7 +26,7 @@ use crate::{
     service::Service,
     sessions::SessionKey,
     target::Target,
-    unheard::Unheard,
+    unacknowledged::Unacknowledged,
 };
 
 /// How long the final reply may take to be sent.
@@ -83,7 +83,7 @@ pub(crate) struct Connection {
     /// When the session began.
     logged_in_at: Cell<Instant>,
     pub(crate) open: OpenCommands,
-    pub(crate) unheard: Unheard,
+    pub(crate) unacknowledged: Unacknowledged,
     /// Whether the initiator may ask for the stage times of its commands.
     pub(crate) tells_stage_times: Cell<bool>,
     /// Permits that pay for the width of the command window.
@@ -141,7 +141,7 @@ impl Connection {
             logged_in_at: Cell::new(time::now()),
             stream: stream.on_lane(),
             open: OpenCommands::default(),
-            unheard: Unheard::default(),
+            unacknowledged: Unacknowledged::default(),
             tells_stage_times: Cell::new(false),
             windows: RefCell::default(),
             transmit: Notify::new(),

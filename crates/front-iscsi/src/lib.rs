@@ -39,7 +39,7 @@ mod service;
 mod sessions;
 mod target;
 mod task_management;
-mod unheard;
+mod unacknowledged;
 mod watchdog;
 mod work;
 mod writer;

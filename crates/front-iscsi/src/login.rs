@@ -282,7 +282,7 @@ fn begin_session(
         let port = initiator_port(initiator, request.isid);
         for (&lun, unit) in &*target.luns {
             for attention in unit.logical.borrow().establish(nexus.id, &port) {
-                connection.unheard.add(lun, attention);
+                connection.unacknowledged.add(lun, attention);
             }
         }
         nexus

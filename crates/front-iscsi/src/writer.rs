@@ -23,7 +23,7 @@ pub(crate) async fn run(connection: Rc<Connection>) {
             let pdu = connection.machine.borrow_mut().poll_transmit();
             let Some(mut pdu) = pdu else { break };
             connection.tell_stage_times(&mut pdu);
-            connection.unheard.sent(&pdu);
+            connection.unacknowledged.sent(&pdu);
             let data_of = |task| connection.open.data_in(task);
             if let Err(error) = iscsi_stream::push(&mut gather, &pdu, data_of) {
                 return connection.end(&error.to_string());

@@ -30,7 +30,7 @@ pub(crate) struct State {
     /// The names of the nexuses that are logged in.
     pub(crate) names: BTreeMap<NexusId, NexusName>,
     /// Names of nexuses that received the power-on report, logged in or not; the most recent is last.
-    power_on_heard: VecDeque<NexusName>,
+    power_on_acknowledged: VecDeque<NexusName>,
     /// Names of nexuses that knew another disk under this unit's LUN, with the reports of it that they have not received;
     /// the most recent is last.
     misled: VecDeque<(NexusName, Vec<Attention>)>,
@@ -157,31 +157,31 @@ pub(crate) fn text(
 
 impl State {
     /// Maximum number of names remembered; a nexus that is forgotten gets the power-on report once more.
-    const HEARD_MAX: usize = 1024;
+    const ACKNOWLEDGED_MAX: usize = 1024;
     /// The same for nexuses that knew another disk; one that is forgotten hears only of the power-on.
     const MISLED_MAX: usize = 1024;
 
-    pub(crate) fn has_heard_power_on(&self, name: &NexusName) -> bool {
-        self.power_on_heard.contains(name)
+    pub(crate) fn has_acknowledged_power_on(&self, name: &NexusName) -> bool {
+        self.power_on_acknowledged.contains(name)
     }
 
     /// Records that a nexus, by its name, has received the power-on report.
-    pub(crate) fn power_on_heard(&mut self, nexus: NexusId) {
+    pub(crate) fn power_on_acknowledged(&mut self, nexus: NexusId) {
         let Some(name) = self.names.get(&nexus).cloned() else {
             return;
         };
-        if self.has_heard_power_on(&name) {
+        if self.has_acknowledged_power_on(&name) {
             return;
         }
-        if self.power_on_heard.len() >= State::HEARD_MAX {
-            self.power_on_heard.pop_front();
+        if self.power_on_acknowledged.len() >= State::ACKNOWLEDGED_MAX {
+            self.power_on_acknowledged.pop_front();
         }
-        self.power_on_heard.push_back(name);
+        self.power_on_acknowledged.push_back(name);
     }
 
     /// Forgets who received earlier power-on reports, because a new one is being established.
-    pub(crate) fn forget_power_on_heard(&mut self) {
-        self.power_on_heard.clear();
+    pub(crate) fn forget_power_on_acknowledged(&mut self) {
+        self.power_on_acknowledged.clear();
     }
 
     /// Records that a nexus, by its name, has known another disk under this unit's LUN.
@@ -195,13 +195,13 @@ impl State {
     }
 
     /// The reports that a nexus, by its name, has known another disk here, as far as it has not received them.
-    pub(crate) fn replacement_unheard(&self, name: &NexusName) -> Vec<Attention> {
+    pub(crate) fn replacement_unacknowledged(&self, name: &NexusName) -> Vec<Attention> {
         let found = self.misled.iter().find(|(misled, _)| misled == name);
         found.map_or(Vec::new(), |(_, reports)| reports.clone())
     }
 
     /// Records that a nexus has received one of the reports that it knew another disk.
-    pub(crate) fn replacement_heard(&mut self, nexus: NexusId, attention: Attention) {
+    pub(crate) fn replacement_acknowledged(&mut self, nexus: NexusId, attention: Attention) {
         let Some(name) = self.names.get(&nexus) else {
             return;
         };

@@ -155,7 +155,7 @@ impl LogicalUnit {
                 state.reset();
             }
             if attention == Attention::PowerOnOrReset {
-                state.forget_power_on_heard();
+                state.forget_power_on_acknowledged();
             }
             state.attentions.post(attention, except);
         });
@@ -176,33 +176,34 @@ impl LogicalUnit {
 
     /// Announces a nexus by name before its first command, so that it finds its persistent registrations:
     /// `initiator_port` is `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4). A name that has already
-    /// [received the power-on report](LogicalUnit::heard) gets a nexus loss instead of another power-on,
+    /// [received the power-on report](LogicalUnit::acknowledged) gets a nexus loss instead of another power-on,
     /// since nothing that it had cached here is gone. One that [knew another disk](LogicalUnit::has_replaced) is told
     /// that the inquiry data and the LUNs have changed.
     ///
-    /// Returns the reports that its port gets again in its next session unless it [hears](LogicalUnit::heard) them now.
+    /// Returns the reports that its port gets again in its next session unless it
+    /// [acknowledges](LogicalUnit::acknowledged) them now.
     pub fn establish(&self, nexus: NexusId, initiator_port: &str) -> Vec<Attention> {
         let name = self.nexus_name(initiator_port);
         self.shared.change(|state| {
-            let mut unheard = Vec::new();
-            match state.has_heard_power_on(&name) {
+            let mut unacknowledged = Vec::new();
+            match state.has_acknowledged_power_on(&name) {
                 true => state.attentions.know_again(nexus),
-                false => unheard.push(Attention::PowerOnOrReset),
+                false => unacknowledged.push(Attention::PowerOnOrReset),
             }
-            let changes = state.replacement_unheard(&name);
+            let changes = state.replacement_unacknowledged(&name);
             if !changes.is_empty() && state.attentions.know(nexus).is_ok() {
                 for &changed in &changes {
                     state.attentions.post_to(changed, nexus);
                 }
-                unheard.extend(changes);
+                unacknowledged.extend(changes);
             }
             state.names.insert(nexus, name);
-            unheard
+            unacknowledged
         })
     }
 
     /// Records that initiator port `initiator_port` has known another disk under this unit's LUN: it is told whenever it
-    /// is [established](LogicalUnit::establish), until it has heard of it.
+    /// is [established](LogicalUnit::establish), until it has acknowledged that.
     pub fn has_replaced(&self, initiator_port: &str) {
         let name = self.nexus_name(initiator_port);
         self.shared.look().mislead(name);
@@ -218,12 +219,12 @@ impl LogicalUnit {
     /// Records that a nexus has *received* a unit attention that [`LogicalUnit::establish`] returned. Its port is not
     /// told again: of the power-on until the next one, of the changed inquiry data and the changed LUNs until the LUN is
     /// another disk again.
-    pub fn heard(&self, nexus: NexusId, attention: Attention) {
+    pub fn acknowledged(&self, nexus: NexusId, attention: Attention) {
         let mut state = self.shared.look();
         match attention {
-            Attention::PowerOnOrReset => state.power_on_heard(nexus),
+            Attention::PowerOnOrReset => state.power_on_acknowledged(nexus),
             Attention::InquiryChanged | Attention::ReportedLunsChanged => {
-                state.replacement_heard(nexus, attention);
+                state.replacement_acknowledged(nexus, attention);
             }
             _ => {}
         }

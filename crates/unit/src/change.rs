@@ -99,7 +99,7 @@ async fn open_more(
 
 impl LaneUnits {
     /// Makes a nexus reach `luns` from now on. At new LUNs it is established as initiator port `port`, and
-    /// `unheard` is called with each of the unit attentions there that it must receive. Commands at
+    /// `unacknowledged` is called with each of the unit attentions there that it must receive. Commands at
     /// removed LUNs are answered with TASK ABORTED once their I/O has ended; the future completes when all
     /// that is done. At the other LUNs the nexus gets a unit attention that the LUNs have changed.
     pub fn show(
@@ -107,7 +107,7 @@ impl LaneUnits {
         nexus: &Rc<Nexus>,
         luns: &Rc<Luns>,
         port: &str,
-        unheard: &mut dyn FnMut(u32, Attention),
+        unacknowledged: &mut dyn FnMut(u32, Attention),
     ) -> impl Future<Output = ()> + use<> {
         let before = nexus.luns();
         let is_in = |luns: &Luns, lun: u32, unit: &Rc<_>| {
@@ -139,7 +139,7 @@ impl LaneUnits {
             if !is_in(&before, lun, unit) {
                 let told = unit.logical.borrow().establish(nexus.id, port);
                 told.into_iter()
-                    .for_each(|attention| unheard(lun, attention));
+                    .for_each(|attention| unacknowledged(lun, attention));
             }
         }
         let nexus = nexus.clone();

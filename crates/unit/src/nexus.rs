@@ -183,10 +183,10 @@ impl Nexus {
         self.luns.replace(luns);
     }
 
-    /// Records that it has [received](scsi::LogicalUnit::heard) a unit attention at `lun`.
-    pub fn heard(&self, lun: u32, attention: Attention) {
+    /// Records that it has [received](scsi::LogicalUnit::acknowledged) a unit attention at `lun`.
+    pub fn acknowledged(&self, lun: u32, attention: Attention) {
         if let Some(unit) = self.unit(lun) {
-            unit.logical.borrow().heard(self.id, attention);
+            unit.logical.borrow().acknowledged(self.id, attention);
         }
     }
 

@@ -42,7 +42,7 @@ fn a_port_that_was_met_hears_of_its_loss_and_the_others_of_the_power_on() {
         let asc = fixture::sense(unit.begin(nexus, &TEST_UNIT_READY)).asc;
         assert_eq!(unit.begin(nexus, &TEST_UNIT_READY), good());
         if meet {
-            unit.heard(nexus, Attention::PowerOnOrReset);
+            unit.acknowledged(nexus, Attention::PowerOnOrReset);
         }
         unit.forget(nexus);
         asc
@@ -63,7 +63,7 @@ fn those_who_were_met_are_remembered_within_a_bound() {
         let port = format!("iqn.2026-11.test:{number},i,0x0");
         assert_eq!(unit.establish(nexus, &port), power_on);
         unit.begin(nexus, &TEST_UNIT_READY);
-        unit.heard(nexus, Attention::PowerOnOrReset);
+        unit.acknowledged(nexus, Attention::PowerOnOrReset);
         unit.forget(nexus);
     }
     let forgotten = unit.establish(NexusId(6000), "iqn.2026-11.test:0,i,0x0");
@@ -111,7 +111,7 @@ fn report_luns_is_how_a_changed_list_is_learnt() {
 }
 
 #[test]
-fn a_port_that_knew_another_disk_is_told_in_each_session_until_it_has_heard_of_it() {
+fn a_port_that_knew_another_disk_is_told_in_each_session_until_it_has_acknowledged_that() {
     let mut unit = new_unit();
     unit.has_replaced("iqn.2026-11.test:A,i,0x00");
     let told = |unit: &mut LogicalUnit, number, port: &str| {
@@ -135,10 +135,10 @@ fn a_port_that_knew_another_disk_is_told_in_each_session_until_it_has_heard_of_i
         unit.forget(NexusId(number));
     }
     assert_eq!(told(&mut unit, 4, "iqn.2026-11.test:a,i,0x00"), changed);
-    unit.heard(NexusId(4), Attention::InquiryChanged);
+    unit.acknowledged(NexusId(4), Attention::InquiryChanged);
     let rest = [power_on, Attention::ReportedLunsChanged];
     assert_eq!(told(&mut unit, 5, "iqn.2026-11.test:a,i,0x00"), rest);
-    unit.heard(NexusId(5), Attention::ReportedLunsChanged);
+    unit.acknowledged(NexusId(5), Attention::ReportedLunsChanged);
     assert_eq!(told(&mut unit, 6, "iqn.2026-11.test:a,i,0x00"), [power_on]);
     unit.has_replaced("iqn.2026-11.test:a,i,0x00");
     assert_eq!(told(&mut unit, 7, "iqn.2026-11.test:a,i,0x00"), changed);

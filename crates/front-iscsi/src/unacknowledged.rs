@@ -9,9 +9,9 @@ use std::cell::RefCell;
 use iscsi::{TaskId, Transmit};
 use scsi::{Action, Attention};
 
-/// The unit attentions that the initiator of one session has yet to receive.
+/// The unit attentions that the initiator of one session has not acknowledged yet.
 #[derive(Debug, Default)]
-pub(crate) struct Unheard(RefCell<Vec<Report>>);
+pub(crate) struct Unacknowledged(RefCell<Vec<Report>>);
 
 #[derive(Debug)]
 struct Report {
@@ -22,37 +22,37 @@ struct Report {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    Untold,
+    Pending,
     /// The response of this task reports it.
-    Told(TaskId),
+    Reported(TaskId),
     /// The response was sent with this StatSN.
     Sent(u32),
 }
 
-impl Unheard {
+impl Unacknowledged {
     /// The initiator must be told of `attention` at `lun`.
     pub(crate) fn add(&self, lun: u32, attention: Attention) {
         self.0.borrow_mut().push(Report {
             lun,
             attention,
-            step: Step::Untold,
+            step: Step::Pending,
         });
     }
 
     /// `task` on `lun` will be answered as `action` says.
     pub(crate) fn answered(&self, lun: u32, task: TaskId, action: &Action) {
-        let tells = |attention: Attention| match action {
+        let reports = |attention: Attention| match action {
             Action::End(ending) => ending.sense.as_ref() == Some(&attention.sense()),
             // The reply itself withdraws the report.
             Action::ReportLuns(_) => attention == Attention::ReportedLunsChanged,
             _ => false,
         };
         let mut all = self.0.borrow_mut();
-        let told = all
+        let reported = all
             .iter_mut()
-            .find(|report| report.lun == lun && tells(report.attention));
-        if let Some(report) = told {
-            report.step = Step::Told(task);
+            .find(|report| report.lun == lun && reports(report.attention));
+        if let Some(report) = reported {
+            report.step = Step::Reported(task);
         }
     }
 
@@ -62,7 +62,7 @@ impl Unheard {
             return;
         };
         for report in &mut *self.0.borrow_mut() {
-            if report.step == Step::Told(task) {
+            if report.step == Step::Reported(task) {
                 report.step = Step::Sent(pdu.stat_sn());
             }
         }
