@@ -137,12 +137,6 @@ impl Task {
         let tag = pdu.target_transfer_tag.get();
         let offset = pdu.buffer_offset.get();
         let is_final = pdu.flags & FINAL != 0;
-        let refuse = |field, value: u32, why| Error::Field {
-            pdu: "Data-Out",
-            field,
-            value: u64::from(value),
-            why,
-        };
         let due = |field, received, expected| match received == expected {
             true => Ok(()),
             false => Err(Error::Sequence {
@@ -162,51 +156,9 @@ impl Task {
             return self.drop_data_out(tag, is_final);
         }
         due("Buffer Offset", offset, self.received)?;
-        if unsolicited {
-            let Some(end) = self.unsolicited_end else {
-                return Err(refuse(
-                    "Target Transfer Tag",
-                    tag,
-                    "no unsolicited data is expected",
-                ));
-            };
-            if len > end - self.received {
-                return Err(refuse(
-                    "DataSegmentLength",
-                    len,
-                    "it exceeds FirstBurstLength",
-                ));
-            }
-            self.unsolicited_sn += 1;
-            // The sequence ends when it reaches its end offset, even without the F bit.
-            if is_final || len == end - self.received {
-                self.unsolicited_end = None;
-                self.solicited = self.received + len;
-            }
-        } else {
-            let Some(open) = self.open.first_mut().filter(|open| open.tag == tag) else {
-                return Err(refuse(
-                    "Target Transfer Tag",
-                    tag,
-                    "it must be that of the oldest open R2T",
-                ));
-            };
-            if len > open.len - open.received {
-                return Err(refuse(
-                    "DataSegmentLength",
-                    len,
-                    "it exceeds what the R2T asked for",
-                ));
-            }
-            open.received += len;
-            open.data_sn += 1;
-            match (open.received == open.len, is_final) {
-                (true, _) => drop(self.open.remove(0)),
-                (false, true) => {
-                    return Err(refuse("F bit", 1, "data that the R2T asked for is missing"));
-                }
-                (false, false) => {}
-            }
+        match unsolicited {
+            true => self.take_unsolicited(tag, len, is_final)?,
+            false => self.take_solicited(tag, len, is_final)?,
         }
         let room = match (&self.ending, self.granted) {
             (Some(_), _) => 0,
@@ -225,6 +177,48 @@ impl Task {
             offset,
             len: len.min(room),
         })
+    }
+
+    /// Counts unsolicited data, which ends at FirstBurstLength at the latest.
+    fn take_unsolicited(&mut self, tag: u32, len: u32, is_final: bool) -> Result<(), Error> {
+        let Some(end) = self.unsolicited_end else {
+            let why = "no unsolicited data is expected";
+            return Err(refused("Target Transfer Tag", tag, why));
+        };
+        if len > end - self.received {
+            let why = "it exceeds FirstBurstLength";
+            return Err(refused("DataSegmentLength", len, why));
+        }
+        self.unsolicited_sn += 1;
+        // The sequence ends when it reaches its end offset, even without the F bit.
+        if is_final || len == end - self.received {
+            self.unsolicited_end = None;
+            self.solicited = self.received + len;
+        }
+        Ok(())
+    }
+
+    /// Counts data that the oldest open R2T asked for.
+    fn take_solicited(&mut self, tag: u32, len: u32, is_final: bool) -> Result<(), Error> {
+        let Some(open) = self.open.first_mut().filter(|open| open.tag == tag) else {
+            let why = "it must be that of the oldest open R2T";
+            return Err(refused("Target Transfer Tag", tag, why));
+        };
+        if len > open.len - open.received {
+            let why = "it exceeds what the R2T asked for";
+            return Err(refused("DataSegmentLength", len, why));
+        }
+        open.received += len;
+        open.data_sn += 1;
+        match (open.received == open.len, is_final) {
+            (true, _) => drop(self.open.remove(0)),
+            (false, true) => {
+                let why = "data that the R2T asked for is missing";
+                return Err(refused("F bit", 1, why));
+            }
+            (false, false) => {}
+        }
+        Ok(())
     }
 
     /// Handles an unexpected DataSN, which means that a Data-Out was lost. The task fails, and its response waits for
@@ -364,5 +358,15 @@ impl Task {
             BIDIRECTIONAL_UNDERFLOW,
         );
         (flags | read_flags, residual, read)
+    }
+}
+
+/// The error for a field of a Data-Out.
+fn refused(field: &'static str, value: u32, why: &'static str) -> Error {
+    Error::Field {
+        pdu: "Data-Out",
+        field,
+        value: u64::from(value),
+        why,
     }
 }
