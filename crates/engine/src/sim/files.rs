@@ -278,40 +278,11 @@ impl State {
                 },
                 DiskEvent::Write(len),
             ) => {
-                let mut bytes = data.slice(*start..*start + *len).to_vec();
-                match disk.fault(FaultKind::Write, id, &(*at..*at + *len as u64), occurred) {
-                    Some(errno) => {
-                        // A failed write may have changed part of its range.
-                        let some = self.random.below(*len as u64 / SECTOR as u64 + 1);
-                        bytes.truncate(some as usize * SECTOR);
-                        if !bytes.is_empty() && self.random.chance(0.5) {
-                            disk.change(id, *at, What::Write(bytes), false);
-                        }
-                        -errno
-                    }
-                    None => {
-                        let range = *at..*at + *len as u64;
-                        let is_durable = *durable || always_durable;
-                        let own_sync = match is_durable {
-                            true => disk.fault(FaultKind::OwnSync, id, &range, occurred),
-                            false => None,
-                        };
-                        let kept = is_durable && own_sync.is_none();
-                        disk.change(id, *at, What::Write(bytes), kept);
-                        match own_sync {
-                            Some(errno) => {
-                                let all = disk.changes + 1;
-                                disk.files[id].lose_before(all, &mut self.random);
-                                -errno
-                            }
-                            None => {
-                                if kept {
-                                    disk.names.sync_file(id);
-                                }
-                                *len as i32
-                            }
-                        }
-                    }
+                let bytes = data.slice(*start..*start + *len).to_vec();
+                let is_durable = *durable || always_durable;
+                match disk.write(id, *at, bytes, is_durable, &mut self.random, occurred) {
+                    Some(errno) => -errno,
+                    None => *len as i32,
                 }
             }
             (Op::Sync { .. }, DiskEvent::Sync(before)) => {

@@ -10,10 +10,10 @@ mod sparse;
 use std::{io, ops::Range, path::Path, time::Duration};
 
 use self::{
-    medium::{FileState, What},
+    medium::{FileState, SECTOR, What},
     names::{Change, Names, normal},
 };
-use super::Occurred;
+use super::{Occurred, Random};
 use crate::range::overlap;
 
 pub use fault::{Fault, FaultKind};
@@ -72,6 +72,41 @@ impl Disk {
     pub(super) fn change(&mut self, file: usize, at: u64, what: What, kept: bool) {
         self.changes += 1;
         self.files[file].apply(self.changes, at, what, kept);
+    }
+
+    /// Writes `bytes` at `at` of a file, as far as faults permit; returns the errno of one that fails the write.
+    pub(super) fn write(
+        &mut self,
+        file: usize,
+        at: u64,
+        mut bytes: Vec<u8>,
+        is_durable: bool,
+        random: &mut Random,
+        occurred: &mut Occurred,
+    ) -> Option<i32> {
+        let range = at..at + bytes.len() as u64;
+        if let Some(errno) = self.fault(FaultKind::Write, file, &range, occurred) {
+            // A failed write may have changed part of its range.
+            let some = random.below(bytes.len() as u64 / SECTOR as u64 + 1);
+            bytes.truncate(some as usize * SECTOR);
+            if !bytes.is_empty() && random.chance(0.5) {
+                self.change(file, at, What::Write(bytes), false);
+            }
+            return Some(errno);
+        }
+        let failed_sync = match is_durable {
+            true => self.fault(FaultKind::OwnSync, file, &range, occurred),
+            false => None,
+        };
+        let is_kept = is_durable && failed_sync.is_none();
+        self.change(file, at, What::Write(bytes), is_kept);
+        if failed_sync.is_some() {
+            let all = self.changes + 1;
+            self.files[file].lose_before(all, random);
+        } else if is_kept {
+            self.names.sync_file(file);
+        }
+        failed_sync
     }
 
     /// Counts down to the power loss; fails if there is no power left for a change.
