@@ -377,11 +377,12 @@ fn a_take_over_makes_no_file_and_wants_a_stripe() {
     assert!(
         refused
             .stderr
-            .contains("k2: it does not exist, and would be created blank"),
+            .contains("it does not exist, or is empty, and would be created blank"),
         "{refused}"
     );
     assert!(!second.exists(), "{refused}");
     let refused = call(&["volume", "take-over", "-c", &config, "plain"]);
+    std::fs::rename(directory.path().join("away"), &second).expect("a file");
     assert_ne!(refused.code(), Some(0), "{refused}");
     assert!(
         refused

@@ -293,7 +293,9 @@ impl<M: Medium> Volume for FileVolume<M> {
         let claim = claim.clone();
         LaneFuture::new(async move {
             mark_local(self, &claim, self.file.is_regular()).await?;
-            self.file.keep_claim(claim);
+            if claim.wanted_start().is_none() {
+                self.file.keep_claim(claim);
+            }
             Ok(())
         })
     }
