@@ -300,6 +300,14 @@ impl State {
         Ok(disks)
     }
 
+    /// Records the lengths of the files that have grown while they are served: a shorter file is another one.
+    pub(crate) fn note_growth(&mut self) -> Result<(), Error> {
+        let mut records = self.records.clone();
+        let served = self.unit_files.served().values().copied().collect();
+        records.note_growth(&served);
+        self.set_records(records)
+    }
+
     /// Marks the files of recorded disks, and records which of them are marked.
     fn mark(&mut self, files: &[(Leaf, Uuid)]) -> Result<(), Error> {
         let mut records = self.records.clone();
