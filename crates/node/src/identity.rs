@@ -577,10 +577,17 @@ impl Known<'_> {
             return judged.refuse(
                 &leaf.span,
                 format!(
+            let forget = self.forget(uuid, record);
+            let otherwise = match asked.kind {
+                Kind::Superblocks(kind) => format!(
+                    "without it, all data of the {kind} is lost: to create a new one, {forget} and run \
+                     `sanstone volume create -c FILE NAME --force`"
+                ),
+                _ => format!("for a new, blank disk, {forget}"),
+            };
                     "{path} is missing or empty, but volume \"{}\" has been served before{from}, as \
-                     disk {uuid}: mount its file system or restore the file; for a new, blank disk, {}",
-                    record.volume,
-                    self.forget(uuid, record)
+                     disk {uuid}: mount its file system or restore the file; {otherwise}",
+                    record.volume
                 ),
             );
         }
