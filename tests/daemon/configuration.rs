@@ -566,7 +566,8 @@ fn a_size_that_the_file_system_does_not_take_leaves_no_file_behind() {
     let volume = "[volume.disk]\nfile = { path = \"a.img\", size = \"8000000TiB\", cache = \"write-back\" }\n";
     let configuration = format!("{volume}{}", target_table(harness::free_port(), &["disk"]));
     let ran = call_with("serve", &directory, &configuration);
-    assert_eq!(ran.code(), Some(1), "{ran}");
+    // 2: the check knows the limit of this file system.
+    assert!(matches!(ran.code(), Some(1 | 2)), "{ran}");
     assert!(
         ran.stderr.contains("a.img") && ran.stderr.contains("write a smaller size"),
         "{ran}"
@@ -577,10 +578,8 @@ fn a_size_that_the_file_system_does_not_take_leaves_no_file_behind() {
     );
     // A file that existed before is kept.
     directory.write("a.img", "");
-    assert_eq!(
-        call_with("serve", &directory, &configuration).code(),
-        Some(1)
-    );
+    let again = call_with("serve", &directory, &configuration);
+    assert!(matches!(again.code(), Some(1 | 2)), "{again}");
     assert!(directory.join("a.img").exists());
 }
 

@@ -14,7 +14,7 @@ use std::{
 use harness::{
     directory::Directory,
     free_port,
-    sanstone::{IQN, Sanstone},
+    sanstone::{IQN, Sanstone, call},
     wire::{Direction, Session, opcode, read_10, write_10},
 };
 
@@ -292,4 +292,41 @@ fn a_configuration_that_has_changed_is_logged_and_not_applied() {
         .daemon()
         .log_with("the configuration file can no longer be read");
     assert_eq!(log.matches(said).count(), 1, "{log}");
+}
+
+/// A file that is shorter than it was when it had grown is another file, or a broken one.
+#[test]
+fn the_length_that_a_file_has_grown_to_is_recorded() {
+    let directory = Directory::new();
+    directory.sparse("disk.img", BEFORE);
+    let port = free_port();
+    let volume = "[volume.disk]\nfile = { path = \"disk.img\" }\n";
+    let mut server = Sanstone::serve_on(port, directory.path(), volume, &["disk"]);
+    set_len(&directory, "disk.img", AFTER);
+    server.daemon().signal("HUP");
+    server.daemon().log_with("a disk has grown");
+    server.daemon().signal("TERM");
+    server
+        .daemon()
+        .wait(Duration::from_secs(60))
+        .expect("it ends");
+    set_len(&directory, "disk.img", AFTER - 4096);
+    let config = directory.join("sanstone.toml").display().to_string();
+    for verb in ["check", "serve"] {
+        let refused = call(&[verb, "-c", &config]);
+        let said = format!("has {} bytes, but disk", AFTER - 4096);
+        assert!(
+            refused.code() != Some(0)
+                && refused.stderr.contains(&said)
+                && refused.stderr.contains(&format!("had {AFTER}")),
+            "{refused}"
+        );
+    }
+    set_len(&directory, "disk.img", AFTER);
+    drop(Sanstone::serve_on(
+        port,
+        directory.path(),
+        volume,
+        &["disk"],
+    ));
 }

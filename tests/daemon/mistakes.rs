@@ -26,7 +26,7 @@ fn all_errors_that_do_not_follow_from_each_other_are_reported_in_order() {
         (3, "unknown key `sise`; write `size`"),
         (5, "\"banana\" in \"1 banana\" is not a unit"),
         (7, "lanes belongs above the first [table]"),
-        (8, "write \"512B\""),
+        (8, "or \"512B\""),
         (11, "\"localhost:3260\" is a host name"),
         (12, "no volume called \"missing\""),
         (14, "unknown key `vip`"),
@@ -283,7 +283,8 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
         (
             2,
             with("16MiB", "1000B"),
-            "a size of 1000 bytes is not a whole number of blocks of 512 bytes; write \"512B\"",
+            "a size of 1000 bytes is not a whole number of blocks of 512 bytes; write \"1KiB\", or \
+             \"512B\", which leaves out the last 488 bytes",
         ),
         (
             2,
@@ -377,10 +378,11 @@ fn a_take_over_makes_no_file_and_wants_a_stripe() {
     assert!(
         refused
             .stderr
-            .contains("k2: it does not exist, and would be created blank"),
+            .contains("it does not exist, or is empty, and would be created blank"),
         "{refused}"
     );
     assert!(!second.exists(), "{refused}");
+    std::fs::rename(directory.path().join("away"), &second).expect("a file");
     let refused = call(&["volume", "take-over", "-c", &config, "plain"]);
     assert_ne!(refused.code(), Some(0), "{refused}");
     assert!(
@@ -470,4 +472,83 @@ fn a_check_finds_a_state_directory_that_cannot_be_written() {
             && ran.stderr.contains("state = \"…\""),
         "{ran}"
     );
+}
+
+#[test]
+fn a_name_does_not_reach_the_terminal_raw() {
+    let directory = Directory::new();
+    let text = "[volume.\"a\\u001b[31mred\\nb\"]\nram = { size = \"1MiB\" }\n";
+    let text = format!("{text}{}", target_table(3260, &["db"]));
+    let ran = call_with("check", &directory, &text);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    let shown = "\"a\\u{1b}[31mred\\nb\"";
+    for said in [
+        format!("{shown} is not a valid volume name"),
+        format!("there is only {shown}"),
+    ] {
+        assert!(ran.stderr.contains(&said), "{said}: {ran}");
+    }
+    assert!(
+        !ran.stderr.contains('\u{1b}') && ran.stderr.lines().count() == 2,
+        "{ran}"
+    );
+}
+
+#[test]
+fn nesting_that_is_too_deep_is_told_with_the_mend() {
+    let directory = Directory::new();
+    let (open, close) = ("stats = { of = { ".repeat(100), " } }".repeat(100));
+    let text = format!("[volume.v]\n{open}ram = {{ size = \"1MiB\" }}{close}\n");
+    let ran = call_with("check", &directory, &text);
+    let said = "nested too deeply here; write the inner volumes as tables of their own";
+    assert!(ran.code() == Some(2) && ran.stderr.contains(said), "{ran}");
+}
+
+/// What `serve` would refuse, `check` refuses in the same words.
+#[test]
+fn what_serve_would_refuse_check_refuses() {
+    let directory = Directory::new();
+    directory.write("odd.img", vec![7; 4_000_001]);
+    let long = "a".repeat(300);
+    let file = |settings: &str| format!("[volume.v]\nfile = {{ {settings} }}\n");
+    for (text, said) in [
+        (file("path = \"odd.img\""), "(truncate -s 4000256 "),
+        (
+            file(&format!("path = \"{long}\", size = \"1MiB\"")),
+            "File name too long (os error 36); write a shorter name",
+        ),
+        (
+            file("path = \"odd.img/disk\", size = \"1MiB\""),
+            "Not a directory (os error 20); correct the path",
+        ),
+        (
+            file("path = \"/proc/self/mem\", size = \"1MiB\""),
+            "/proc/self/mem is in procfs",
+        ),
+        (
+            format!(
+                "state = \"/\"\n{}",
+                file("path = \"d.img\", size = \"1MiB\"")
+            ),
+            "the state directory / is the root of the file system",
+        ),
+        (
+            format!(
+                "state = \"/tmp/..\"\n{}",
+                file("path = \"d.img\", size = \"1MiB\"")
+            ),
+            "is the root of the file system",
+        ),
+    ] {
+        let port = harness::free_port();
+        let text = format!("{text}{}", target_table(port, &["v"]));
+        let path = directory.write("c.toml", text);
+        for verb in ["check", "serve"] {
+            let ran = call(&[verb, "-c", &path.to_string_lossy()]);
+            let is_refused = matches!(ran.code(), Some(1 | 2)) && ran.stderr.contains(said);
+            assert!(is_refused, "{verb}, {said}: {ran}");
+        }
+    }
+    assert!(!directory.path().join("c.state").exists());
+    assert!(!directory.path().join("d.img").exists());
 }

@@ -260,6 +260,56 @@ fn one_that_is_taken_over_answers_nothing_old(shares: &Shares, pauses: bool) {
     });
 }
 
+/// A stripe that `serve` would refuse keeps its owner: the take-over claims nothing of it.
+fn one_that_would_be_refused_is_not_taken_over(shares: &Shares, others: &Shares) {
+    let (one, other) = (Host::new(shares), Host::new(shares));
+    one.volume("create", &[]).success();
+    // The other host has served another stripe under this name.
+    let before = Host::new(others);
+    before.volume("create", &[]).success();
+    drop(before.serve());
+    let state = |host: &Host| host.directory.join("sanstone.state");
+    std::fs::rename(state(&before), state(&other)).expect("it was served");
+    let first = one.serve();
+    on_lane(async {
+        let disk = one.disk().await;
+        write(&disk, 1).await;
+        let refused = other.volume("take-over", &[]);
+        assert_ne!(refused.code(), Some(0), "{}", refused.text());
+        has(
+            &refused.stderr,
+            &["is another one now", "remove the table [disk."],
+        );
+        // Its watch would notice within a second.
+        sleep(Duration::from_secs(2));
+        write(&disk, 2).await;
+        assert_eq!(first_byte(&disk).await.expect("it is served"), 2);
+        disk.close().await;
+    });
+    // What it advises.
+    std::fs::remove_dir_all(state(&other)).expect("a directory");
+    other.volume("take-over", &[]).success();
+    drop(first);
+    drop(other.serve());
+}
+
+#[test]
+fn a_stripe_that_would_be_refused_is_not_taken_over() {
+    one_that_would_be_refused_is_not_taken_over(&of_sanstone(), &of_sanstone());
+}
+
+#[test]
+fn a_stripe_that_would_be_refused_is_not_taken_over_from_tgt() {
+    one_that_would_be_refused_is_not_taken_over(&of_tgt(), &of_tgt());
+}
+
+#[test]
+fn a_stripe_that_would_be_refused_is_not_taken_over_from_lio() {
+    if let Some((shares, others)) = of_lio().zip(of_lio()) {
+        one_that_would_be_refused_is_not_taken_over(&shares, &others);
+    }
+}
+
 #[test]
 fn a_second_daemon_is_refused_with_the_name_of_the_first() {
     a_second_one_is_refused(&of_sanstone());

@@ -55,6 +55,18 @@ fn a_wrong_call_is_refused_with_what_to_write() {
         "are the same",
     );
     refused(&["run", "queue", "--on", "."], "this is a directory");
+    refused(
+        &["run", "queue", "--on", ""],
+        "--on '': this is empty; write the name of a volume,",
+    );
+    refused(
+        &["run", "queue", "--on", "/dev/null"],
+        "--on /dev/null: this is a character device; write",
+    );
+    refused(
+        &["history", "nope.json"],
+        "nope.json: No such file or directory (os error 2); name the JSON files of runs",
+    );
     let nowhere = ["run", "queue", "--on", "/nowhere/there.img"];
     let place = Place::new();
     let ran = place.run(&nowhere);

@@ -33,14 +33,23 @@ struct Series {
 /// # Errors
 /// A file is not a run or is of another profile, or there are too few files.
 pub fn history(paths: &[PathBuf]) -> Result<Findings> {
+    // What is wrong with a file says more than that there are too few of them.
+    let read_first = paths.iter().take(RUNS_MAX).map(|path| read(path));
+    let runs: Vec<Value> = read_first.collect::<Result<_>>()?;
     if !(RUNS_MIN..=RUNS_MAX).contains(&paths.len()) {
+        let named = match paths.len() {
+            1 => "1 run is".to_owned(),
+            several => format!("{several} runs are"),
+        };
+        let (few, which) = match paths.len() < RUNS_MIN {
+            true => ("few", "to tell a change from chance"),
+            false => ("many", "nobody could look at them all"),
+        };
         return Err(Error::Call(format!(
-            "{} runs: to tell a change from chance, name {RUNS_MIN} to {RUNS_MAX} files, each from a \
-             run with --json",
-            paths.len()
+            "{named} too {few} ({which}): name {RUNS_MIN} to {RUNS_MAX} files, each written by lab run \
+             --json"
         )));
     }
-    let runs: Vec<Value> = paths.iter().map(|path| read(path)).collect::<Result<_>>()?;
     let first = &runs[0];
     for (path, run) in paths.iter().zip(&runs) {
         for what in ["profile", "on"] {
@@ -68,9 +77,11 @@ pub fn history(paths: &[PathBuf]) -> Result<Findings> {
 }
 
 fn read(path: &Path) -> Result<Value> {
-    let text = std::fs::read_to_string(path).map_err(|source| Error::File {
-        path: path.to_owned(),
-        source,
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        Error::Call(format!(
+            "{}: {error}; name the JSON files of runs, each written by lab run --json",
+            path.display()
+        ))
     })?;
     let wrong = |what: &str| Error::Call(format!("{}: {what}", path.display()));
     let run: Value = serde_json::from_str(&text).map_err(|error| {

@@ -7,12 +7,14 @@
 
 use std::{
     fs,
+    os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
     rc::Rc,
     str::FromStr,
 };
 
-use engine::{LaneHandle, loops::loop_of, store::follow_links};
+use engine::{LaneHandle, loops::loop_of, mounts::mounts, store::follow_links};
+use rustix::fs::{major, minor};
 use serde::Deserialize;
 use volume::{
     SharedVolume,
@@ -195,8 +197,26 @@ impl Target {
         configured: Option<&Configured<'_>>,
         opening: Opening,
     ) -> Result<Target> {
+        const WRITE: &str = "write the name of a volume, the path of a file or block device, or an \
+                             iSCSI URL";
+        if name.trim().is_empty() {
+            return Err(Error::Call(format!(
+                "--on '{name}': this is empty; {WRITE}"
+            )));
+        }
         let path = PathBuf::from(name);
         let there = fs::metadata(&path).ok();
+        if let Some(kind) = there.as_ref().and_then(no_disk) {
+            return Err(Error::Call(format!("--on {name}: this is {kind}; {WRITE}")));
+        }
+        if let Some(point) = there.as_ref().and_then(mounted_at) {
+            let point = point.display();
+            return Err(Error::Call(format!(
+                "--on {name}: this device is mounted at {point}; unmount it (umount {point}), or name a \
+                 file on it, such as {point}/lab.img, which is created for the run",
+                point = point.to_string().trim_end_matches('/')
+            )));
+        }
         if there.as_ref().is_some_and(fs::Metadata::is_dir) {
             return Err(Error::Call(format!(
                 "--on {name}: this is a directory; name a file in it, such as {}, which is created for \
@@ -228,7 +248,7 @@ impl Target {
         // The file, not a link to it. If it cannot be opened, it is not left behind either.
         let place = follow_links(&path).map_err(|error| failed(name, error))?;
         let file = OpenFile::open(&options).await;
-        let file = file.map_err(|error| failed(name, error))?;
+        let file = file.map_err(|error| cannot_open(name, &error))?;
         let made = there.is_none().then(|| Made(place));
         let counted = Stats::of_medium(Rc::new(file.on_lane()), &StatsHandle::new());
         let counted = counted.found_at(Some(FILE.into()));
@@ -360,6 +380,45 @@ fn refuse_below_loop(name: &str, path: &Path) -> Result<()> {
         "--on {name}: this file is in use by the loop device {device}{used}, and this profile \
          writes to it; {unmount} (losetup -d {device}), or name another file"
     )))
+}
+
+/// What a path leads to that can be no disk.
+fn no_disk(there: &fs::Metadata) -> Option<&'static str> {
+    let kind = there.file_type();
+    let kinds = [
+        (kind.is_char_device(), "a character device"),
+        (kind.is_fifo(), "a pipe"),
+        (kind.is_socket(), "a socket"),
+    ];
+    let found = kinds.into_iter().find(|(is, _)| *is);
+    found.map(|(_, kind)| kind)
+}
+
+/// Where a block device is mounted.
+fn mounted_at(there: &fs::Metadata) -> Option<PathBuf> {
+    if !there.file_type().is_block_device() {
+        return None;
+    }
+    let number = there.rdev();
+    let number = format!("{}:{}", major(number), minor(number));
+    let mut mounted = mounts().ok()?.into_iter();
+    let found = mounted.find(|mount| mount.device == number);
+    found.map(|mount| mount.point)
+}
+
+/// The error about a file that does not open. Its caching is not the user's to set here.
+fn cannot_open(name: &str, error: &volume::Error) -> Error {
+    let message = error.to_string();
+    let (message, mend) = match message.split_once("; set cache = ") {
+        Some((message, _)) => (
+            message,
+            "; name a file on another file system, or a volume of a configuration (-c FILE) with cache \
+             = \"write-back\"",
+        ),
+        None => (&*message, ""),
+    };
+    let why = message.strip_prefix(name).map_or(message, str::trim_start);
+    Error::Target(format!("--on {name}: it {why}{mend}"))
 }
 
 async fn on_lane(tree: &Tree) -> Result<SharedVolume> {

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use engine::LaneHandle;
+use engine::{LaneHandle, blocking};
 use unit::{FlushError, Units};
 use volume::{
     config::{ConfigError, Node, What},
@@ -21,6 +21,7 @@ use crate::{
     description::Attached,
     open::{self, Disk},
     process::Process,
+    record::Records,
     unit_files::UnitFiles,
     view::{Seen, View},
 };
@@ -133,8 +134,31 @@ impl Attachment {
                 Err(error) => tracing::error!("{error}"),
             }
         }
+        if !found.is_empty() {
+            self.note_growth().await;
+        }
         self.units.tell_lengths();
         !found.is_empty()
+    }
+
+    /// Records the new lengths of files.
+    async fn note_growth(&self) {
+        let directory = self.state_directory.clone();
+        let served = self.disks.iter().map(|disk| disk.uuid).collect();
+        let note = move || {
+            let before = Records::read(&directory)?;
+            let mut records = before.clone();
+            records.note_growth(&served);
+            match records == before {
+                true => Ok(()),
+                false => records.save(),
+            }
+        };
+        let noted = blocking::run(blocking::Kind::Files, note).await;
+        let noted = noted.map_err(|error| error.to_string());
+        if let Err(error) = noted.and_then(|noted| noted.map_err(|error| error.to_string())) {
+            tracing::warn!(error, "the new lengths of the files were not recorded");
+        }
     }
 
     /// Flushes the volume and releases its claims, after its front has ended.

@@ -147,6 +147,9 @@ impl Daemon {
     pub async fn look_again(&self) -> bool {
         self.tell_changed_configuration().await;
         let has_grown = self.follow_lengths().await;
+        if has_grown {
+            self.note_growth().await;
+        }
         self.tell_lost_paths().await;
         self.units.tell_lengths();
         has_grown
@@ -229,6 +232,14 @@ impl Daemon {
             }
         }
         has_found
+    }
+
+    /// Records the new lengths of files.
+    async fn note_growth(&self) {
+        let noted = aside(&self.state, State::note_growth).await;
+        if let Err(error) = noted.and_then(|noted| noted) {
+            tracing::warn!(%error, "the new lengths of the files were not recorded");
+        }
     }
 
     /// Logs which files are being served although their path no longer leads to them.

@@ -386,13 +386,16 @@ impl Known<'_> {
         let text = match sibling {
             Some((sibling, record)) => {
                 let known = (&mark, record);
-                let message = self.second_file(leaf, known, sibling).unwrap_or_else(|| {
+                let second = self.second_file(leaf, known, sibling);
+                let is_second = second.is_some();
+                let message = second.unwrap_or_else(|| {
                     let what = format!("{path} is disk {mark}");
                     let otherwise =
                         "should be served without its reservations and saved mode pages";
                     self.elsewhere(std::slice::from_ref(leaf), &what, sibling, known, otherwise)
                 });
-                if self.records.is_new && !leaf.read_only {
+                // A state directory in use takes in a disk that was moved, but no second file of one.
+                if (self.records.is_new || is_second) && !leaf.read_only {
                     return judged.refuse(&leaf.span, message);
                 }
                 message
@@ -574,13 +577,20 @@ impl Known<'_> {
         if let Some((uuid, record)) = at_place.or_else(|| self.named(asked, judged)) {
             let old = record.path().filter(|_| !is_at(record, leaf));
             let from = old.map_or(String::new(), |old| format!(" from {}", old.display()));
+            let forget = self.forget(uuid, record);
+            let otherwise = match asked.kind {
+                Kind::Superblocks(kind) => format!(
+                    "without it, all data of the {kind} is lost: to create a new one, {forget} and run \
+                     `sanstone volume create -c FILE NAME --force`"
+                ),
+                _ => format!("for a new, blank disk, {forget}"),
+            };
             return judged.refuse(
                 &leaf.span,
                 format!(
                     "{path} is missing or empty, but volume \"{}\" has been served before{from}, as \
-                     disk {uuid}: mount its file system or restore the file; for a new, blank disk, {}",
-                    record.volume,
-                    self.forget(uuid, record)
+                     disk {uuid}: mount its file system or restore the file; {otherwise}",
+                    record.volume
                 ),
             );
         }

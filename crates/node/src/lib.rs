@@ -21,6 +21,7 @@ mod process;
 mod record;
 mod state;
 mod survey;
+mod take_over;
 mod unit_files;
 mod view;
 
@@ -37,6 +38,7 @@ pub use identity::{Level, Note};
 pub use open::{Disk, look, open, prepare};
 pub use process::Process;
 pub use state::State;
+pub use take_over::{TakenOver, take_over};
 pub use view::{Onlooker, View};
 
 /// What is to be served, and where its files are.

@@ -44,12 +44,12 @@ pub(crate) fn identities(disks: &[Disk]) -> impl Iterator<Item = (String, Uuid)>
 }
 
 /// The disks that are there, and their identities as far as they can be told without opening them.
-struct Survey {
-    all: Vec<Asked>,
+pub(crate) struct Survey {
+    pub(crate) all: Vec<Asked>,
     siblings: Vec<Sibling>,
     state_exists: bool,
     sharer: Option<PathBuf>,
-    identities: Vec<Identity>,
+    pub(crate) identities: Vec<Identity>,
     notes: Vec<Note>,
     /// What is to be said before they are open of what they carry.
     notes_before: Vec<Note>,
@@ -60,7 +60,11 @@ impl Survey {
     ///
     /// # Errors
     /// What keeps it from being served.
-    fn make(site: &Site<'_>, records: &Records, starts: &Starts) -> Result<Survey, Refusal> {
+    pub(crate) fn make(
+        site: &Site<'_>,
+        records: &Records,
+        starts: &Starts,
+    ) -> Result<Survey, Refusal> {
         let mut survey = Survey {
             all: asked(site, records, starts),
             siblings: siblings(site),
@@ -86,7 +90,7 @@ impl Survey {
         made.map_err(Error::io("looking at the disks".to_owned()))?
     }
 
-    fn known<'a>(&'a self, site: &'a Site<'_>, records: &'a Records) -> Known<'a> {
+    pub(crate) fn known<'a>(&'a self, site: &'a Site<'_>, records: &'a Records) -> Known<'a> {
         Known {
             records,
             siblings: &self.siblings,
@@ -294,6 +298,14 @@ impl State {
             }
         }
         Ok(disks)
+    }
+
+    /// Records the lengths of the files that have grown while they are served: a shorter file is another one.
+    pub(crate) fn note_growth(&mut self) -> Result<(), Error> {
+        let mut records = self.records.clone();
+        let served = self.unit_files.served().values().copied().collect();
+        records.note_growth(&served);
+        self.set_records(records)
     }
 
     /// Marks the files of recorded disks, and records which of them are marked.

@@ -3,7 +3,7 @@
 //! its disks are served again.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     path::{Path, PathBuf},
 };
@@ -222,6 +222,22 @@ impl Records {
         let stays = |record: &Record| record.marked && !is_removed(record);
         for (uuid, record) in later.disks.iter().filter(|(_, record)| stays(record)) {
             self.disks.entry(*uuid).or_insert_with(|| record.clone());
+        }
+    }
+
+    /// Records the new lengths of those disks in `served` whose files have grown while they were served.
+    pub(crate) fn note_growth(&mut self, served: &BTreeSet<Uuid>) {
+        for (uuid, record) in &mut self.disks {
+            let (Some(known), Some(path)) = (record.bytes, record.path()) else {
+                continue;
+            };
+            // Another file may be there by now.
+            let is_it = !record.marked
+                || matches!(store::mark(path), Ok(Some(mark)) if mark == uuid.to_string().as_bytes());
+            let found = store::look(path).ok().map(|look| look.len_bytes);
+            if let Some(len) = found.filter(|len| *len > known && is_it && served.contains(uuid)) {
+                record.bytes = Some(len);
+            }
         }
     }
 

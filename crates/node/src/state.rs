@@ -123,7 +123,7 @@ impl State {
                 let known = read_versioned(&directory.join(OWNER_FILE), OWNER_VERSION);
                 let known: Option<OwnerFile> = known.ok().flatten();
                 let of = known.and_then(|known| known.configuration);
-                let of = of.map_or(String::new(), |of| format!(", that of {of}"));
+                let of = of.map_or(String::new(), |of| format!(", that of {of},"));
                 Error::Refused(format!(
                     "another daemon{of} uses the state directory {shown}; stop it, or give each its own \
                      with state = \"…\""

@@ -17,7 +17,7 @@ use std::{
 
 use tracing_subscriber::{EnvFilter, filter::LevelFilter};
 
-use crate::failure::Failure;
+use crate::{failure::Failure, output::plain};
 
 /// Maximum size of the queue.
 const QUEUE_MAX_BYTES: usize = 1 << 20;
@@ -103,7 +103,7 @@ pub(crate) fn start(wanted: &str) -> Result<(), Failure> {
 /// Writes a line that is not a log event and is too rare to be dropped.
 pub(crate) fn say(line: impl Display) {
     let mut state = QUEUE.lock();
-    QUEUE.push(&mut state, format!("{line}\n").into_bytes());
+    QUEUE.push(&mut state, format!("{}\n", plain(line)).into_bytes());
 }
 
 /// Waits until the queue is written, for at most a second.

@@ -185,8 +185,25 @@ pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
     place(one) == place(other)
 }
 
-/// Writes all of `text` to standard output.
+/// `text` for a terminal, with all control characters escaped but line ends and tabs: text may come from a file or from
+/// another machine, and must not move the cursor, or turn the direction of writing. In JSON and TOML the escapes stand for
+/// the same characters.
+pub(crate) fn plain(text: impl Display) -> String {
+    let mut plain = String::new();
+    for c in text.to_string().chars() {
+        let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+        match c {
+            '\n' | '\t' => plain.push(c),
+            c if c.is_control() || turns => plain += &format!("\\u{:04x}", u32::from(c)),
+            c => plain.push(c),
+        }
+    }
+    plain
+}
+
+/// Writes all of `text` to standard output, [plain].
 pub(crate) fn print(text: impl Display) -> anyhow::Result<()> {
+    let text = plain(text);
     let mut out = io::stdout().lock();
     write!(out, "{text}")
         .and_then(|()| out.flush())
@@ -198,6 +215,17 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn nothing_controls_the_terminal() {
+        for (text, shown) in [
+            ("a\tb\nc \"é\"", "a\tb\nc \"é\""),
+            ("\u{1b}[31mred\r\u{7f}", "\\u001b[31mred\\u000d\\u007f"),
+            ("\u{9b}2J \u{202e}txt", "\\u009b2J \\u202etxt"),
+        ] {
+            assert_eq!(plain(text), shown);
+        }
+    }
 
     #[test]
     fn only_what_we_wrote_is_replaced() {

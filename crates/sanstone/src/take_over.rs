@@ -5,42 +5,39 @@
 use std::path::Path;
 
 use engine::{Duration, Lane, LaneConfig, time};
-use node::{Config, Refusal, State};
-use volume::claim::{DOUBT, Others, Owner, boot_id, name_of};
+use node::{Config, Process};
+use volume::claim::{DOUBT, Others, boot_id, name_of};
 
-use crate::{failure::Failure, output};
+use crate::{failure::Failure, log, output};
 
 /// Takes over the stripe in the volume called `name`; with `force`, even if its owner cannot be fenced off.
 pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
-    let config = Config::load(path)?;
-    let lane = Lane::new(&LaneConfig::default())?;
-    let refused = |error| config.refused(Refusal::State(error));
-    let (_state, owner) = lane.block_on(async {
-        let state = State::open(&config.state_directory(), true).map_err(refused)?;
-        let owner = state.owner().map_err(refused)?;
-        Ok::<_, Failure>((state, owner))
+    let (config, _) = Config::load_to_serve(path, false, |level, note| {
+        if level == node::Level::Warn {
+            log::say(format_args!("note: {note}"));
+        }
     })?;
-    let called = name_of(format_args!(
-        "sanstone volume take-over -c {}",
-        path.display()
-    ));
+    let process = Process {
+        boot: boot_id(),
+        name: name_of(format_args!(
+            "sanstone volume take-over -c {}",
+            path.display()
+        )),
+    };
     let others = if force {
         Others::Overrule
     } else {
         Others::Fence
     };
-    let owner = Owner::new(owner, boot_id(), called);
-    let mut graph = config.graph()?;
-    graph.set_owner(owner);
+    let lane = Lane::new(&LaneConfig::default())?;
     let home = lane.handle();
-    lane.block_on(async {
-        let taken = graph.take_over(name, &home, others).await?;
+    let _taken = lane.block_on(async {
+        let taken = node::take_over(&config, &process, name, &home, others).await?;
         // The former owner may answer reads from its cache until its last check of the claim is this old; the
         // extra second allows for clock drift.
         time::sleep(DOUBT + Duration::from_secs(1)).await;
-        Ok(taken)
-    })
-    .map_err(|error| config.failed(&error))?;
+        Ok::<_, Failure>(taken)
+    })?;
     let line = format!(
         "volume \"{name}\" has been taken over: `sanstone serve -c {}` can use it now\n",
         path.display()

@@ -22,6 +22,16 @@ pub(super) fn check(file: &File, text: &str) -> Result<(), ConfigError> {
 
 /// Checks that the state directory could be written, or created if it is missing. Creates nothing.
 pub(super) fn check_state(directory: &Path) -> Result<(), Error> {
+    if directory
+        .canonicalize()
+        .is_ok_and(|it| it == Path::new("/"))
+    {
+        return Err(Error::Refused(format!(
+            "the state directory {} is the root of the file system, where its files would lie among \
+             the system's; write state = \"/var/lib/sanstone\" or another directory of its own",
+            directory.display()
+        )));
+    }
     let mut leads_there = directory.ancestors().map(|it| match it == Path::new("") {
         true => PathBuf::from("."),
         false => it.to_owned(),

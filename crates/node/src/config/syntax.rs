@@ -19,7 +19,12 @@ const LIMITS: [&str; 8] = [
 ];
 
 /// Messages of the TOML parser, and what to show instead.
-const OF_THE_PARSER: [(&str, &str); 8] = [
+const OF_THE_PARSER: [(&str, &str); 9] = [
+    (
+        "cannot recurse further",
+        "tables and lists are nested too deeply here; write the inner volumes as tables of their own, \
+         [volume.NAME], and refer to them by name",
+    ),
     ("missing comma", "a comma is missing before this; add one"),
     (
         "unexpected key or value",

@@ -21,6 +21,7 @@ use crate::{
     difference::{Difference, Served},
     open::{self, Disk, identities},
     record::Records,
+    state::State,
 };
 
 /// How long each wait of a change that is given up may still take: enough for everything that does not hang.
@@ -92,6 +93,14 @@ impl Daemon {
         self.graph.keep_made();
         let warnings = live.take_effect().await.into_iter();
         lines.extend(warnings.map(|warning| format!("! {warning}")));
+        let noting = aside(&self.state, State::note_growth);
+        if let Some(Err(error)) = patience
+            .wait(noting)
+            .await
+            .map(|noted| noted.and_then(|it| it))
+        {
+            tracing::warn!(%error, "the new lengths of the files were not recorded");
+        }
         self.units.tell_lengths();
         self.served = next;
         let known = std::mem::replace(&mut self.disks, disks);

@@ -428,6 +428,13 @@ fn what_a_directory_beside_this_one_knows_is_refused_with_its_name() {
     assert_eq!(identities, [Identity::Known(A)]);
     assert!(warnings[0].contains("app.state"), "{warnings:?}");
     used.refused(&[asked("x", "/etc/db.img", Found::Nothing)], &["app.state"]);
+    // But not a copy of what is still there.
+    let used = Case {
+        records: used.records,
+        ..linked
+    };
+    let all = [asked("x", "/srv/copy.img", other_file(Mark::Disk(A)))];
+    used.refused(&all, &parts);
     // A version 1 directory counts only if its configuration is gone.
     for orphan in [true, false] {
         let old = Case {

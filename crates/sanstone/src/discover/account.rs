@@ -72,6 +72,16 @@ impl Account {
         user.zip(self.mutual_secret_file.as_ref())
     }
 
+    /// What to do if the target wants another authentication.
+    pub(super) fn advice(&self) -> String {
+        match &self.chap_user {
+            None => "; it wants CHAP: add --chap-user USER --chap-secret-file FILE".to_owned(),
+            Some(user) => {
+                format!("; check --chap-user \"{user}\" and the secret in its --chap-secret-file")
+            }
+        }
+    }
+
     /// What to try if the target shows us nothing.
     pub(super) fn mend(&self) -> &'static str {
         match self.chap_user {

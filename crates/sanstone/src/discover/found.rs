@@ -158,9 +158,10 @@ impl Display for Found {
 
 impl Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "# target {}", self.name)?;
+        // It all comes from the target: a line end in it must not end the comment.
+        writeln!(f, "# target {}", self.name.escape_debug())?;
         for TargetPortal { portal, group } in &self.portals {
-            write!(f, "#   portal {portal}")?;
+            write!(f, "#   portal {}", portal.escape_debug())?;
             match group {
                 Some(group) => writeln!(f, ", portal group {group}")?,
                 None => writeln!(f)?,
@@ -169,7 +170,6 @@ impl Display for Target {
         match (&self.luns, &self.error) {
             (Some(luns), _) if luns.is_empty() => writeln!(f, "#   it has no LUN for us")?,
             (Some(luns), _) => luns.iter().try_for_each(|lun| write!(f, "#   {lun}"))?,
-            // The text may come from the target, like everything here, so it is escaped.
             (None, Some(error)) => writeln!(f, "#   its LUNs: {}", error.escape_debug())?,
             (None, None) => writeln!(f, "#   LUN 0 is a guess: --luns asks for the actual LUNs")?,
         }
@@ -190,7 +190,7 @@ impl Display for Lun {
             (_, _, kind) => write!(f, "not a disk (device type {:02x}h)", kind.unwrap_or(0x1f))?,
         }
         for more in [&self.name, &self.product].into_iter().flatten() {
-            write!(f, ", {more}")?;
+            write!(f, ", {}", more.escape_debug())?;
         }
         writeln!(f)
     }
@@ -201,6 +201,34 @@ mod tests {
     use volume::{Error, ErrorKind, luns::Facts};
 
     use super::*;
+
+    #[test]
+    fn a_line_end_in_a_name_does_not_end_the_comment() {
+        let target = FoundTarget {
+            name: "iqn.a\n[volume.evil]\u{1b}".to_owned(),
+            portals: vec![volume::discovery::FoundPortal {
+                portal: "10.0.1.2".parse().expect("a portal"),
+                group: None,
+            }],
+        };
+        let portal: Portal = "10.0.1.2".parse().expect("a portal");
+        let mut found = Found::new(&portal, "iqn.2026-11.example:me");
+        let unit = Facts {
+            product: "A\n[volume.b]".to_owned(),
+            kind: Kind::Other(5),
+        };
+        let units = vec![FoundUnit {
+            lun: 0,
+            facts: Ok(unit),
+        }];
+        found.add(&target, Some(Ok(units)), "");
+        let text = found.to_string();
+        let is_comment = |line: &str| line.is_empty() || line.starts_with('#');
+        assert!(
+            text.lines().all(is_comment) && !text.contains('\u{1b}'),
+            "{text}"
+        );
+    }
 
     fn found(luns: Option<Result<Vec<FoundUnit>>>) -> Found {
         let portal: Portal = "10.0.1.2".parse().expect("a portal");

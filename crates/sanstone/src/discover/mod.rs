@@ -12,7 +12,7 @@ use engine::{Duration, Lane, LaneConfig};
 use volume::{
     Error, ErrorKind,
     config::Time,
-    discovery::{Asker, Portal},
+    discovery::{Asker, CHAP_ADVICE, Portal},
 };
 
 use crate::{
@@ -92,7 +92,10 @@ async fn ask(call: &DiscoverCall, asker: &Asker) -> Result<Found, Failure> {
     let mut found = Found::new(&call.portal, &asker.initiator_name);
     for target in targets {
         let luns = match call.luns {
-            true => Some(asker.luns(&target, &call.portal).await),
+            true => {
+                let luns = asker.luns(&target, &call.portal).await;
+                Some(luns.map_err(|error| advised(&error, &call.account)))
+            }
             false => None,
         };
         found.add(&target, luns, &login);
@@ -103,9 +106,18 @@ async fn ask(call: &DiscoverCall, asker: &Asker) -> Result<Found, Failure> {
 /// Adds our identity to errors about authentication or authorization.
 fn refused(error: Error, account: &Account, asker: &Asker) -> Failure {
     let is_about_us = error.kind() == ErrorKind::Configuration;
-    let error = anyhow::Error::new(error);
+    let error = advised(&error, account);
     Failure::Failed(match is_about_us {
-        false => error,
-        true => anyhow::anyhow!("{error:#} (we are {}{})", asker.initiator_name, account),
+        false => anyhow::Error::new(error),
+        true => anyhow::anyhow!("{error} (we are {}{})", asker.initiator_name, account),
     })
+}
+
+/// `error` with the advice for a command line in place of that for a configuration.
+fn advised(error: &Error, account: &Account) -> Error {
+    let message = error.to_string();
+    match message.split_once(CHAP_ADVICE) {
+        None => error.clone(),
+        Some((what, _)) => Error::new(error.kind(), format!("{what}{}", account.advice())),
+    }
 }

@@ -114,6 +114,8 @@ pub enum Others {
 pub struct Claim {
     shared: Arc<Shared>,
     child: usize,
+    /// If set, the child is only read, under a registration that ends with the read.
+    start: Option<Arc<OnceLock<Vec<u8>>>>,
 }
 
 struct Shared {
@@ -176,6 +178,7 @@ impl Claim {
                 proved_ns: (0..children).map(|_| AtomicU64::new(u64::MAX)).collect(),
             }),
             child: 0,
+            start: None,
         })
     }
 
@@ -193,7 +196,22 @@ impl Claim {
         Claim {
             shared: self.shared.clone(),
             child,
+            start: None,
         }
+    }
+
+    /// In place of a claim on one child: to read its first block, which another owner's reservation hides from all who
+    /// are not registered. Takes nothing. A child that cannot hide its blocks leaves the second value empty.
+    pub(crate) fn to_read(&self, child: usize) -> (Claim, Arc<OnceLock<Vec<u8>>>) {
+        let start = Arc::new(OnceLock::new());
+        let mut claim = self.of_child(child);
+        claim.start = Some(start.clone());
+        (claim, start)
+    }
+
+    /// Where the first block belongs if it is [only to be read](Claim::to_read).
+    pub(crate) fn wanted_start(&self) -> Option<&OnceLock<Vec<u8>>> {
+        self.start.as_deref()
     }
 
     /// Fails if the claim no longer stands.

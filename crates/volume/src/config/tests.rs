@@ -94,7 +94,7 @@ fn what_is_wrong_is_said_with_its_place_and_the_mend() {
         (
             r#"volume.a.ram = { size = "1000B" }"#,
             "\"1000B\"",
-            "not a whole number of blocks of 512 bytes; write \"512B\"",
+            "not a whole number of blocks of 512 bytes; write \"1KiB\", or \"512B\"",
         ),
         (
             r#"volume.a.ram = { size = "1MiB", block_size = 1024 }"#,

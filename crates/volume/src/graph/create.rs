@@ -1,13 +1,17 @@
 //! Creates a stripe or concat of a graph: opens its children from the configuration, and has its kind claim them and
 //! write their superblocks.
 
+use std::{ops::Range, sync::Arc};
+
 use engine::LaneHandle;
+use uuid::Uuid;
 
 use super::{Graph, Tree};
 use crate::{
+    Claim,
     claim::Others,
-    kinds::{Kind, NewStripe, Node, Superblocks, What},
-    part,
+    kinds::{Kind, NewStripe, Node, Superblocks, Volumes, What},
+    part::{self, Part},
     values::ConfigError,
 };
 
@@ -23,28 +27,48 @@ impl Graph {
         options: &NewStripe,
     ) -> Result<(), ConfigError> {
         let node = self.volumes.find(name, &Node::named(name))?.clone();
-        let Some((kind, superblocks)) = outermost(&node) else {
+        let Some(outermost) = outermost(&node) else {
             let message = format!(
                 "volume \"{name}\" contains no stripe or concat: only these need `create`; other \
                  volumes are created when they are first served"
             );
             return Err(ConfigError::new(node.span.clone(), message));
         };
-        let Superblocks(superblocks) = superblocks;
-        let of = superblocks.children();
-        let mut children = Vec::new();
-        let lanes = self.context.lanes_from(home);
-        for (index, child) in of.get_ref().iter().enumerate() {
-            let path = format!("{name}/{}/{index}", kind.name());
-            let lanes = part::rotated(&lanes, index);
-            children.push(self.open_node(child, &path, &lanes).await?);
-        }
-        let told = |error: crate::Error| ConfigError::new(of.span(), error.to_string());
-        let claim = self.context.new_claim(children.len()).map_err(told)?;
+        let (children, claim) = self.children_of(name, home, &outermost).await?;
+        let Superblocks(superblocks) = outermost.superblocks;
+        let place = superblocks.children().span();
+        let told = |error: crate::Error| ConfigError::new(place.clone(), error.to_string());
         let created = superblocks.create(&children, claim, options).await;
         // Nested stripes and concats among the children were closed with them.
         self.context.until_closed.clear();
         created.map_err(told)
+    }
+
+    /// Which stripe or concat the volume called `name` contains, told by superblocks before anything is claimed. Creates
+    /// no files. `None`: nothing tells before a claim, because another owner's reservation hides it from everybody, or
+    /// because its children are stripes or concats themselves, which are claimed before they can be read.
+    ///
+    /// # Errors
+    /// When it contains none, or its children do not form one.
+    pub async fn identify(
+        &mut self,
+        name: &str,
+        home: &LaneHandle,
+    ) -> Result<Option<Identified>, ConfigError> {
+        let node = self.volumes.find(name, &Node::named(name))?.clone();
+        let outermost = outermost(&node).ok_or_else(|| refuse_take_over(name, &node))?;
+        let root = outermost.node.span.clone();
+        let of = outermost.superblocks.0.children().get_ref();
+        if of.iter().any(|child| is_nested(child, &self.volumes)) {
+            return Ok(None);
+        }
+        self.context.may_make = false;
+        let (children, claim) = self.children_of(name, home, &outermost).await?;
+        let Superblocks(superblocks) = outermost.superblocks;
+        let uuid = superblocks.identify(&children, claim).await;
+        let place = superblocks.children().span();
+        let uuid = uuid.map_err(|error| ConfigError::new(place, error.to_string()))?;
+        Ok(uuid.map(|uuid| Identified { root, uuid }))
     }
 
     /// Opens the volume called `name` for the new owner of its existing stripe or concat; creates no files.
@@ -59,11 +83,7 @@ impl Graph {
     ) -> Result<Tree, ConfigError> {
         let node = self.volumes.find(name, &Node::named(name))?;
         if outermost(node).is_none() {
-            let message = format!(
-                "volume \"{name}\" contains no stripe or concat: only these have an owner to take \
-                 over from"
-            );
-            return Err(ConfigError::new(node.span.clone(), message));
+            return Err(refuse_take_over(name, node));
         }
         (self.context.may_make, self.context.others) = (false, others);
         self.open(name, home).await
@@ -79,12 +99,70 @@ impl Graph {
             .filter_map(Node::superblocks)
             .try_for_each(|superblocks| superblocks.0.check_lasting(&self.volumes))
     }
+
+    /// Opens the children of `outermost`, which is within the volume called `name`, and makes a claim for them.
+    async fn children_of(
+        &mut self,
+        name: &str,
+        home: &LaneHandle,
+        outermost: &Outermost<'_>,
+    ) -> Result<(Vec<Arc<Part>>, Claim), ConfigError> {
+        let of = outermost.superblocks.0.children();
+        let mut children = Vec::new();
+        let lanes = self.context.lanes_from(home);
+        for (index, child) in of.get_ref().iter().enumerate() {
+            let path = format!("{name}/{}/{index}", outermost.kind.name());
+            let lanes = part::rotated(&lanes, index);
+            children.push(self.open_node(child, &path, &lanes).await?);
+        }
+        let claim = self.context.new_claim(children.len());
+        let claim = claim.map_err(|error| ConfigError::new(of.span(), error.to_string()))?;
+        Ok((children, claim))
+    }
+}
+
+/// A stripe or concat that is not open.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Identified {
+    /// Where the configuration defines it.
+    pub root: Range<usize>,
+    /// The identity in its superblocks.
+    pub uuid: Uuid,
 }
 
 /// The outermost stripe or concat of a tree.
-fn outermost(node: &Node) -> Option<(&Kind, Superblocks<'_>)> {
+struct Outermost<'a> {
+    node: &'a Node,
+    kind: &'a Kind,
+    superblocks: Superblocks<'a>,
+}
+
+fn outermost(node: &Node) -> Option<Outermost<'_>> {
     node.all().into_iter().find_map(|node| match &node.what {
-        What::Inline(kind) => Some((&**kind, node.superblocks()?)),
+        What::Inline(kind) => Some(Outermost {
+            node,
+            kind,
+            superblocks: node.superblocks()?,
+        }),
         What::Named(_) => None,
     })
+}
+
+/// Whether `node` is or contains a stripe or concat.
+fn is_nested(node: &Node, volumes: &Volumes) -> bool {
+    node.all().into_iter().any(|node| match &node.what {
+        What::Named(name) => {
+            let named = volumes.0.get(name);
+            named.is_some_and(|node| is_nested(node, volumes))
+        }
+        What::Inline(_) => node.superblocks().is_some(),
+    })
+}
+
+fn refuse_take_over(name: &str, node: &Node) -> ConfigError {
+    let message = format!(
+        "volume \"{name}\" contains no stripe or concat: only these have an owner to take over \
+         from"
+    );
+    ConfigError::new(node.span.clone(), message)
 }

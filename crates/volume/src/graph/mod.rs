@@ -36,6 +36,7 @@ use crate::{
 };
 
 pub use self::{
+    create::Identified,
     live::{Changes, Live},
     report::NodeView,
 };

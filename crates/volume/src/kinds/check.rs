@@ -56,7 +56,9 @@ impl Volumes {
     /// When there is none; the message lists the existing ones. `at` is where it was named.
     pub fn find(&self, name: &str, at: &Node) -> Result<&Node, ConfigError> {
         self.0.get(name).ok_or_else(|| {
-            let names: Vec<&str> = self.0.keys().map(String::as_str).collect();
+            let names = self.0.keys().map(|name| name.escape_debug().to_string());
+            let names: Vec<String> = names.collect();
+            let name = name.escape_debug();
             ConfigError::new(
                 at.span.clone(),
                 format!(
@@ -193,8 +195,9 @@ fn check_name(name: &str, node: &Node) -> Result<(), ConfigError> {
         return Err(ConfigError::new(
             node.span.clone(),
             format!(
-                "\"{name}\" is not a valid volume name; use 1 to {NAME_BYTES_MAX} letters, digits, \
-                 dots, dashes and underscores"
+                "\"{}\" is not a valid volume name; use 1 to {NAME_BYTES_MAX} letters, digits, \
+                 dots, dashes and underscores",
+                name.escape_debug()
             ),
         ));
     }

@@ -76,6 +76,14 @@ pub(crate) trait HasSuperblocks: fmt::Debug {
     fn look_at_children(&self, base: &Path, volumes: &Volumes, starts: &Starts)
     -> Vec<ConfigError>;
 
+    /// The volume's identity, from the superblocks of `children`, which are open. Claims nothing: `claim` is the one
+    /// that would be made. `None`: another owner's reservation hides it from everybody.
+    fn identify<'b>(
+        &'b self,
+        children: &'b [Arc<Part>],
+        claim: Claim,
+    ) -> LaneFuture<'b, Result<Option<Uuid>>>;
+
     /// Writes the superblocks to `children`, which are open, under `claim`.
     fn create<'b>(
         &'b self,

@@ -22,14 +22,22 @@ impl BlockSize {
         let bytes = size.get_ref().bytes();
         let block = u64::from(self.0);
         if bytes == 0 || bytes % block != 0 {
-            let below = Size::from_bytes((bytes / block * block).max(block));
+            let above = Size::from_bytes(bytes.next_multiple_of(block).max(block));
+            let below = bytes / block * block;
             return Err(ConfigError::at(
                 size,
                 match bytes {
-                    0 => format!("a volume of 0 bytes cannot hold data; write \"{below}\" or more"),
+                    0 => format!("a volume of 0 bytes cannot hold data; write \"{above}\" or more"),
+                    _ if below == 0 => format!(
+                        "a size of {bytes} bytes is not a whole number of blocks of {block} bytes; write \
+                         \"{above}\""
+                    ),
                     _ => format!(
                         "a size of {bytes} bytes is not a whole number of blocks of {block} bytes; write \
-                         \"{below}\""
+                         \"{above}\", or \"{}\", which leaves out the last {} bytes of a file of that \
+                         length",
+                        Size::from_bytes(below),
+                        bytes - below
                     ),
                 },
             ));

@@ -38,6 +38,21 @@ const RATE_UNITS: &[(&str, u64)] = &[
     ("Tbit/s", 1_000_000_000_000),
 ];
 
+/// How other programs write times, and how they are written here. (Their sizes do not say whether K is 1000 or 1024.)
+const OTHER_UNITS: &[(&str, &str)] = &[
+    ("msec", "ms"),
+    ("sec", "s"),
+    ("secs", "s"),
+    ("second", "s"),
+    ("seconds", "s"),
+    ("m", "min"),
+    ("mins", "min"),
+    ("minute", "min"),
+    ("minutes", "min"),
+    ("hour", "h"),
+    ("hours", "h"),
+];
+
 /// A length in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Size(u64);
@@ -175,10 +190,9 @@ fn parse(text: &str, units: &[(&str, u64)], what: &str, examples: &str) -> Resul
                 "\"{text}\" has no unit; write a {what} such as {examples}"
             ));
         }
-        if let Some((right, _)) = units
-            .iter()
-            .find(|(name, _)| name.eq_ignore_ascii_case(unit))
-        {
+        let is_meant =
+            |name: &str| name.eq_ignore_ascii_case(unit) || OTHER_UNITS.contains(&(unit, name));
+        if let Some((right, _)) = units.iter().find(|(name, _)| is_meant(name)) {
             return Err(format!(
                 "\"{unit}\" in \"{text}\" is not a unit of a {what}; write \"{number}{right}\""
             ));
@@ -324,6 +338,10 @@ mod tests {
         ] {
             let error = text.parse::<Size>().expect_err(text);
             assert!(error.contains(part), "{text}: {error}");
+        }
+        for (text, written) in [("15m", "15min"), ("30sec", "30s"), ("2 hours", "2h")] {
+            let error = text.parse::<Time>().expect_err(text);
+            assert!(error.ends_with(&format!("write \"{written}\"")), "{error}");
         }
         let error = "1Gbit".parse::<Rate>().expect_err("no unit");
         assert!(

@@ -1,7 +1,7 @@
 //! Checks on a file that do not need to open it for writing.
 
 use std::{
-    fs,
+    fs, io,
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
     process,
@@ -9,6 +9,7 @@ use std::{
 
 use engine::{mounts::mounts, store};
 use libc::{major, minor};
+use rustix::fs::{Access, access, statfs};
 
 use super::FileOptions;
 
@@ -52,36 +53,14 @@ pub(super) fn check_openable(
     let wrong = Err::<(), String>;
     let found = match fs::metadata(path) {
         Ok(found) => found,
-        Err(_) if size.is_some() && !options.read_only => {
-            let parent = path
-                .parent()
-                .filter(|parent| !parent.as_os_str().is_empty());
-            return match parent.map(fs::metadata) {
-                None | Some(Ok(_)) => Ok(()),
-                // These would have been expanded by a shell, but not here.
-                Some(Err(_)) if configured.to_string_lossy().starts_with(['~', '$']) => {
-                    wrong(format!(
-                        "{shown} cannot be created: ~ and variables are not expanded; write the \
-                         full path"
-                    ))
-                }
-                Some(Err(error)) => wrong(format!(
-                    "{shown} cannot be created: its directory cannot be accessed ({error}); create \
-                     it with mkdir -p, or mount its file system"
+        Err(error) => {
+            return match size.filter(|_| !options.read_only) {
+                Some(size) => check_creatable(path, size, configured, &error),
+                None => wrong(format!(
+                    "{shown} cannot be opened: {}",
+                    blame(options, &error)
                 )),
             };
-        }
-        Err(error) if options.read_only => {
-            return wrong(format!(
-                "{shown} cannot be opened: {error}; restore it, or correct the path: with \
-                 read_only = true, no file is created"
-            ));
-        }
-        Err(error) => {
-            return wrong(format!(
-                "{shown} cannot be opened: {error}; restore it, or correct the path; to create a \
-                 new, blank disk, give it a size, such as size = \"20GiB\""
-            ));
         }
     };
     if found.is_dir() {
@@ -110,6 +89,24 @@ pub(super) fn check_openable(
             None => Ok(()),
         };
     }
+    let system = file_system_of(path);
+    if let Some(name) = system.as_ref().and_then(FileSystem::of_kernel) {
+        return wrong(format!(
+            "{shown} is in {name}, where the kernel shows its own state: it is no disk; name a regular \
+             file or a block device"
+        ));
+    }
+    let needed = match options.read_only {
+        true => Access::READ_OK,
+        false => Access::READ_OK | Access::WRITE_OK,
+    };
+    if let Err(error) = access(path, needed) {
+        let error = io::Error::from(error);
+        return wrong(format!(
+            "{shown} cannot be opened: {}",
+            blame(options, &error)
+        ));
+    }
     let grows = || may_grow && store::lock_holder(path) == Some(process::id());
     match size {
         None if found.len() == 0 => wrong(format!(
@@ -126,7 +123,144 @@ pub(super) fn check_openable(
              size, or extend the file (truncate -s {size})",
             found.len()
         )),
-        _ => Ok(()),
+        None => check_blocks(path, found.len(), options.block_size_bytes),
+        Some(size) if found.len() == 0 => check_fits(path, size, system.as_ref()),
+        Some(_) => Ok(()),
+    }
+}
+
+/// Refuses a file that has to be created and cannot be. `error`: what looking at it has returned.
+fn check_creatable(
+    path: &Path,
+    size: u64,
+    configured: &Path,
+    error: &io::Error,
+) -> Result<(), String> {
+    let shown = path.display();
+    let cannot = |why: String| Err(format!("{shown} cannot be created: {why}"));
+    match error.kind() {
+        io::ErrorKind::NotFound => {}
+        io::ErrorKind::InvalidFilename => {
+            return cannot(format!("{error}; write a shorter name"));
+        }
+        _ => return cannot(format!("{error}; correct the path")),
+    }
+    let place = store::follow_links(path).unwrap_or_else(|_| path.to_owned());
+    let parent = store::parent_of(&place);
+    match fs::metadata(&parent) {
+        Ok(_) => {}
+        // These would have been expanded by a shell, but not here.
+        Err(_) if configured.to_string_lossy().starts_with(['~', '$']) => {
+            return cannot("~ and variables are not expanded; write the full path".to_owned());
+        }
+        Err(error) => {
+            return cannot(format!(
+                "its directory cannot be accessed ({error}); create it with mkdir -p, or mount its \
+                 file system"
+            ));
+        }
+    }
+    if let Err(error) = access(&parent, Access::WRITE_OK | Access::EXEC_OK) {
+        let error = io::Error::from(error);
+        return cannot(format!(
+            "nothing can be created in its directory ({error}); choose another directory, or grant \
+             this user the permission"
+        ));
+    }
+    check_fits(path, size, file_system_of(&parent).as_ref())
+}
+
+/// Refuses a file that is longer than its file system allows.
+fn check_fits(path: &Path, size: u64, system: Option<&FileSystem>) -> Result<(), String> {
+    let most = system.map_or(i64::MAX as u64, FileSystem::file_bytes_max);
+    match size <= most {
+        true => Ok(()),
+        false => Err(format!(
+            "{} cannot be created with {size} bytes: a file there has at most {most}; write a smaller \
+             size",
+            path.display()
+        )),
+    }
+}
+
+/// Refuses a file that is served whole and does not consist of whole blocks.
+pub(super) fn check_blocks(path: &Path, len: u64, block: u32) -> Result<(), String> {
+    let block = u64::from(block);
+    let rest = len % block;
+    if rest == 0 {
+        return Ok(());
+    }
+    let (shown, above, below) = (path.display(), len.next_multiple_of(block), len - rest);
+    Err(format!(
+        "{shown} has {len} bytes, which are no whole number of blocks of {block} bytes; extend it by \
+         zeroes (truncate -s {above} {shown}), or write size = \"{below}B\" to leave out its last \
+         {rest} bytes"
+    ))
+}
+
+/// What to say after a file could not be opened.
+fn blame(options: &FileOptions, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied if options.read_only => {
+            format!("{error}; grant this user read access")
+        }
+        io::ErrorKind::PermissionDenied => {
+            format!("{error}; grant this user access, or set read_only = true")
+        }
+        io::ErrorKind::NotFound if options.read_only => format!(
+            "{error}; restore it, or correct the path: with read_only = true, no file is created"
+        ),
+        io::ErrorKind::NotFound => format!(
+            "{error}; restore it, or correct the path; to create a new, blank disk, give it a size, \
+             such as size = \"20GiB\""
+        ),
+        _ => format!("{error}; correct the path"),
+    }
+}
+
+/// The type of a file system, and how large its blocks are.
+struct FileSystem {
+    kind: u32,
+    block_bytes: u64,
+}
+
+/// The file system that holds what is at `path`.
+fn file_system_of(path: &Path) -> Option<FileSystem> {
+    let found = statfs(path).ok()?;
+    Some(FileSystem {
+        kind: found.f_type as u32,
+        block_bytes: u64::try_from(found.f_bsize).unwrap_or(0),
+    })
+}
+
+impl FileSystem {
+    /// Its name, if its files are views of the kernel's state (statfs(2)).
+    fn of_kernel(&self) -> Option<&'static str> {
+        const OF_KERNEL: [(u32, &str); 9] = [
+            (0x0000_9fa0, "procfs"),
+            (0x6265_6572, "sysfs"),
+            (0x6462_6720, "debugfs"),
+            (0x7472_6163, "tracefs"),
+            (0x6267_7270, "a cgroup file system"),
+            (0x6367_7270, "a cgroup file system"),
+            (0x6265_6570, "configfs"),
+            (0x7363_6673, "securityfs"),
+            (0xde5e_81e4, "efivarfs"),
+        ];
+        let found = OF_KERNEL.iter().find(|(kind, _)| *kind == self.kind);
+        found.map(|(_, name)| *name)
+    }
+
+    /// How long a file on it may be, as far as its type tells.
+    fn file_bytes_max(&self) -> u64 {
+        const EXT: u32 = 0xef53;
+        const FAT: u32 = 0x4d44;
+        match self.kind {
+            // ext4; its forerunners allow less.
+            EXT => u64::from(u32::MAX).saturating_mul(self.block_bytes),
+            FAT => u32::MAX.into(),
+            _ => i64::MAX as u64,
+        }
     }
 }
 
@@ -136,4 +270,30 @@ fn mounted_at(device: u64) -> Option<PathBuf> {
     let mounted = mounts().ok()?.into_iter();
     let mut mounted = mounted.filter(|mount| mount.device == number);
     mounted.next().map(|mount| mount.point)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_no_longer_than_its_file_system_allows() {
+        let on = |kind, size| {
+            let system = FileSystem {
+                kind,
+                block_bytes: 4096,
+            };
+            check_fits(Path::new("d.img"), size, Some(&system))
+        };
+        let (ext4, fat, xfs) = (0xef53, 0x4d44, 0x5846_5342);
+        on(ext4, 15 << 40).expect("it fits");
+        let error = on(ext4, 1000 << 40).expect_err("more than 16 TiB");
+        assert!(
+            error.contains("d.img cannot be created with 1099511627776000 bytes")
+                && error.ends_with("write a smaller size"),
+            "{error}"
+        );
+        on(fat, 4 << 30).expect_err("more than 4 GiB");
+        on(xfs, 1000 << 40).expect("it fits");
+    }
 }

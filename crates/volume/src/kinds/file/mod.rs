@@ -290,7 +290,9 @@ impl<B: Backing> Volume for FileVolume<B> {
         let claim = claim.clone();
         LaneFuture::new(async move {
             mark_local(self, &claim, self.file.is_regular()).await?;
-            self.file.keep_claim(claim);
+            if claim.wanted_start().is_none() {
+                self.file.keep_claim(claim);
+            }
             Ok(())
         })
     }

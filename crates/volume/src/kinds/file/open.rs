@@ -17,8 +17,8 @@ use engine::{
 };
 
 use super::{
-    Backing, BackingFile, Caching, FileVolume, backing::SharedBackingFile, flushes::Flushes,
-    made::Made,
+    Backing, BackingFile, Caching, FileVolume, backing::SharedBackingFile, check::check_blocks,
+    flushes::Flushes, made::Made,
 };
 use crate::{AtomicWrites, Claim, Discard, Error, ErrorKind, Len, Result, Shape};
 
@@ -414,13 +414,7 @@ fn volume_len(options: &FileOptions, file_bytes: u64, align_bytes: u32) -> Resul
              extend this one (truncate -s 1G)"
         )));
     }
-    if len % block != 0 {
-        return Err(configuration(format!(
-            "{shown} has {len} bytes, which is not a multiple of its block size of {block}; set \
-             size = \"{}B\"",
-            len / block * block
-        )));
-    }
+    check_blocks(&options.path, len, options.block_size_bytes).map_err(configuration)?;
     if len.next_multiple_of(align_bytes.into()) > file_bytes {
         return Err(configuration(format!(
             "the end of {shown} at {len} is not a multiple of the {align_bytes} bytes that direct \

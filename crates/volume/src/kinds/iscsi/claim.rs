@@ -479,35 +479,12 @@ impl Unit {
         claim.lose(&self.config().target_name, by)
     }
 
-    /// Runs `asks` while registered. Under a registrants-only reservation some targets (LIO) tell others nothing about
-    /// the disk, not even its capacity, which SBC-3 4.17 lets everyone read.
-    pub(super) async fn as_registrant<T>(
-        &self,
-        asks: impl AsyncFnOnce() -> Result<T>,
-    ) -> Result<T> {
-        let nexus = self.nexus(&mut self.patience()).await?;
-        let mut key = [1; 8];
-        engine::random::fill(&mut key[1..]).map_err(|error| {
-            Error::new(
-                ErrorKind::Medium,
-                format!("cannot generate random bytes for a key: {error}"),
-            )
-        })?;
-        let key = u64::from_be_bytes(key);
-        let is_registered = self.register_key(&nexus, key).await?;
-        let asked = asks().await;
-        if is_registered {
-            self.unregister_key(&nexus, key).await;
-        }
-        asked
-    }
-
     /// Registers our key, replacing any registered key; returns whether the target accepts it.
     async fn register(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<bool> {
         self.register_key(nexus, claim.key()).await
     }
 
-    async fn register_key(&self, nexus: &Rc<Nexus>, key: u64) -> Result<bool> {
+    pub(super) async fn register_key(&self, nexus: &Rc<Nexus>, key: u64) -> Result<bool> {
         let register = |aptpl| ReserveOut::register_and_ignore(key, aptpl);
         let told = self.reserve_out_with_aptpl(nexus, register).await?;
         Ok(matches!(told, Told::Good(_)))
@@ -519,7 +496,7 @@ impl Unit {
         self.unregister_key(nexus, claim.key()).await;
     }
 
-    async fn unregister_key(&self, nexus: &Rc<Nexus>, key: u64) {
+    pub(super) async fn unregister_key(&self, nexus: &Rc<Nexus>, key: u64) {
         let unregister = |aptpl| ReserveOut::unregister(key, aptpl);
         let _ = self.reserve_out_with_aptpl(nexus, unregister).await;
     }

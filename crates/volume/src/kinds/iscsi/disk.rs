@@ -244,7 +244,15 @@ impl Volume for IscsiDisk {
     fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
         let claim = claim.clone();
         let is_volatile = self.facts.shape.volatile_cache;
-        LaneFuture::new(async move { self.unit.claim(&claim, is_volatile).await })
+        LaneFuture::new(async move {
+            match claim.wanted_start() {
+                None => self.unit.claim(&claim, is_volatile).await,
+                Some(start) => {
+                    let _ = start.set(self.unit.start_as_registrant().await?);
+                    Ok(())
+                }
+            }
+        })
     }
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {

@@ -4,6 +4,9 @@ use iscsi::{CloseReason, LoginStatus};
 
 use crate::{Error, ErrorKind};
 
+/// What to do about a failed authentication, in a configuration: the end of the message.
+pub const CHAP_ADVICE: &str = "; set `chap`, or check its user and secret";
+
 /// The new location that a target reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Redirection {
@@ -52,7 +55,7 @@ fn message_of(reason: &CloseReason) -> String {
     match reason {
         CloseReason::LoginRefused { status, .. } => {
             let mend = match *status {
-                LoginStatus::AUTHENTICATION_FAILURE => "; check user and secret of `chap`",
+                LoginStatus::AUTHENTICATION_FAILURE => CHAP_ADVICE,
                 LoginStatus::MOVED_TEMPORARILY | LoginStatus::MOVED_PERMANENTLY => {
                     ", but gave no new address"
                 }

@@ -41,6 +41,7 @@ mod facts;
 #[cfg(any(test, feature = "testing"))]
 pub mod foreign;
 mod ghosts;
+mod guest;
 mod holder;
 mod identity;
 mod in_flight;

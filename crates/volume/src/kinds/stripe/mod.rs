@@ -80,6 +80,28 @@ impl Child {
         let block = block.map_err(|error| self.blame(error))?;
         superblock_of(&self.name, &block.to_vec(), kind)
     }
+
+    /// As [`Child::read_superblock`], even if another owner has reserved the child, the one numbered `index`. `None`:
+    /// the reservation hides it from everybody. With `claim` nothing is claimed.
+    async fn look_at_superblock(
+        &self,
+        kind: &'static str,
+        (index, claim): (usize, &Claim),
+    ) -> Result<Option<Superblock>> {
+        match self.read_superblock(kind).await {
+            Err(error) if error.kind() == ErrorKind::ReservationConflict => {}
+            read => return read.map(Some),
+        }
+        let (claim, start) = claim.to_read(index);
+        match self.volume.claim(&claim).await {
+            Err(error) if error.kind() == ErrorKind::ReservationConflict => return Ok(None),
+            read => read.map_err(|error| self.blame(error))?,
+        }
+        let block = start.get();
+        block
+            .map(|block| superblock_of(&self.name, block, kind))
+            .transpose()
+    }
 }
 
 /// The error for rejecting the child that messages call `name`.

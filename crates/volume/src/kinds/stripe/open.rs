@@ -124,6 +124,36 @@ impl Opened {
                 superblock: child.read_superblock(wanted.name()).await?,
             });
         }
+        Opened::of(children, found, wanted, claim)
+    }
+
+    /// The identity of the volume that `children` form, even if another owner has reserved them. Claims nothing: `claim`
+    /// is the one that would be made. `None`: a reservation hides it from everybody.
+    pub(crate) async fn identify(
+        children: &[Child],
+        wanted: Wanted,
+        claim: &Claim,
+    ) -> Result<Option<Uuid>> {
+        let mut found = Vec::with_capacity(children.len());
+        for (index, child) in children.iter().enumerate() {
+            let name = child.name.clone();
+            let superblock = child.look_at_superblock(wanted.name(), (index, claim));
+            match superblock.await? {
+                Some(superblock) => found.push(Listed { name, superblock }),
+                None => return Ok(None),
+            }
+        }
+        let opened = Opened::of(children, found, wanted, None)?;
+        Ok(Some(opened.uuid()))
+    }
+
+    /// The volume of `children`, whose superblocks were `found`.
+    fn of(
+        children: &[Child],
+        found: Vec<Listed>,
+        wanted: Wanted,
+        claim: Option<&Claim>,
+    ) -> Result<Opened> {
         check_together(&found, children.len(), wanted)?;
         let superblocks: Vec<_> = found.into_iter().map(|it| it.superblock).collect();
         let Some(first) = superblocks.first().cloned() else {

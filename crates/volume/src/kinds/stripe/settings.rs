@@ -177,6 +177,19 @@ impl HasSuperblocks for Family<'_> {
         self.errors_in_files(base, volumes, starts)
     }
 
+    fn identify<'b>(
+        &'b self,
+        children: &'b [Arc<Part>],
+        claim: Claim,
+    ) -> LaneFuture<'b, Result<Option<Uuid>>> {
+        LaneFuture::new(async move {
+            let children = self.named(children).await?;
+            let identified = Opened::identify(&children, self.wanted, &claim).await;
+            give_up(&children).await;
+            identified
+        })
+    }
+
     fn create<'b>(
         &'b self,
         children: &'b [Arc<Part>],

@@ -1,0 +1,112 @@
+//! Taking over a stripe whose owner is gone for good. Nothing is claimed until all is checked that can keep the
+//! configuration from being served: a stripe that the new owner refuses afterwards would have no owner at all.
+
+use engine::{LaneHandle, store};
+use volume::{
+    claim::{Others, Owner},
+    config::Starts,
+    graph::{Graph, Identified, Tree},
+};
+
+use crate::{
+    Failure, Refusal, Site,
+    config::Config,
+    daemon::close,
+    open::{Survey, prepare},
+    process::Process,
+    record::{Kind, Records},
+    state::State,
+    survey::Asked,
+};
+
+/// A stripe that was taken over. The claim stays when this is dropped, for the daemon that is started next.
+#[derive(Debug)]
+pub struct TakenOver {
+    _tree: Tree,
+    _graph: Graph,
+    _state: State,
+}
+
+/// Takes over the stripe or concat in the volume of `config` called `name`, on the home lane `home`, for the daemon
+/// that is started next; `others` says whether even from an owner that cannot be fenced off. `config` has been checked
+/// [as for that daemon](Config::load_to_serve).
+///
+/// # Errors
+/// Whatever keeps it from being taken over, or from being served afterwards.
+pub async fn take_over(
+    config: &Config,
+    process: &Process,
+    name: &str,
+    home: &LaneHandle,
+    others: Others,
+) -> Result<TakenOver, Failure> {
+    let directory = config.state_directory();
+    let served = config.served()?;
+    let site = config.site(&directory, &served);
+    let refused = |refusal| config.refused(refusal);
+    let owner_in = |state: &State| {
+        let uuid = state.owner().map_err(|error| refused(error.into()))?;
+        Ok::<_, Failure>(Owner::new(uuid, process.boot, &process.name))
+    };
+    let graph_of = |owner: Owner| {
+        let mut graph = config.graph()?;
+        graph.set_owner(owner);
+        Ok::<_, Failure>(graph)
+    };
+    // A new state directory is created only for a stripe that is taken over.
+    let existing = match store::look(&directory) {
+        Ok(_) => Some(prepare(&site, true).map_err(refused)?),
+        Err(_) => None,
+    };
+    let asker = match &existing {
+        Some(state) => owner_in(state)?,
+        None => Owner::passing(&process.name),
+    };
+    let mut graph = graph_of(asker)?;
+    let identified = graph.identify(name, home).await;
+    close(&mut graph).await;
+    drop(graph);
+    let identified = identified.map_err(|error| config.failed(&error))?;
+    if let Some(identified) = identified {
+        judge(&site, &identified).map_err(refused)?;
+    }
+    let state = match existing {
+        Some(state) => state,
+        None => prepare(&site, true).map_err(refused)?,
+    };
+    let mut graph = graph_of(owner_in(&state)?)?;
+    let tree = graph.take_over(name, home, others).await;
+    Ok(TakenOver {
+        _tree: tree.map_err(|error| config.failed(&error))?,
+        _graph: graph,
+        _state: state,
+    })
+}
+
+/// Refuses a stripe that the daemon started next would refuse.
+fn judge(site: &Site<'_>, stripe: &Identified) -> Result<(), Refusal> {
+    let records = Records::read(site.state)?;
+    let survey = Survey::make(site, &records, &Starts::default())?;
+    let known = survey.known(site, &records);
+    let is_it =
+        |asked: &Asked| asked.root == stripe.root && matches!(asked.kind, Kind::Superblocks(_));
+    let Some(at) = survey.all.iter().position(is_it) else {
+        return Ok(()); // It is not served.
+    };
+    let carried = |index: usize| match index == at {
+        true => Some(stripe.uuid),
+        false => survey.all[index].carried,
+    };
+    let taken = known.taken(&survey.all, &survey.identities, carried);
+    let judged = known.judge_carried(&survey.all[at], carried(at), &taken);
+    // The record that it contradicts may be that of another stripe, which nothing tells before it is open.
+    let is_told = |(index, asked): (usize, &Asked)| {
+        !matches!(asked.kind, Kind::Superblocks(_)) || carried(index).is_some()
+    };
+    match judged {
+        Err(error) if survey.all.iter().enumerate().all(is_told) => {
+            Err(Refusal::Volumes(vec![error]))
+        }
+        _ => Ok(()),
+    }
+}

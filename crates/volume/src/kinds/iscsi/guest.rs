@@ -1,0 +1,68 @@
+//! What can be asked of a disk that another owner has reserved: everything that a registrant may read, during a
+//! registration that ends with the question and takes nothing away from the owner.
+
+use std::rc::Rc;
+
+use super::{cdb, claim::Told, nexus::Nexus, session::Data, unit::Unit};
+use crate::{Error, ErrorKind, Result};
+
+/// How much of the disk's start is read: a superblock is no longer.
+const START_BYTES: usize = 4096;
+
+impl Unit {
+    /// Runs `asks` while registered. Under a registrants-only reservation some targets (LIO) tell others nothing about
+    /// the disk, not even its capacity, which SBC-3 4.17 lets everyone read.
+    pub(super) async fn as_registrant<T>(
+        &self,
+        asks: impl AsyncFnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let nexus = self.nexus(&mut self.patience()).await?;
+        self.registered_on(&nexus, asks).await
+    }
+
+    async fn registered_on<T>(
+        &self,
+        nexus: &Rc<Nexus>,
+        asks: impl AsyncFnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let mut key = [1; 8];
+        engine::random::fill(&mut key[1..]).map_err(|error| {
+            Error::new(
+                ErrorKind::Medium,
+                format!("cannot generate random bytes for a key: {error}"),
+            )
+        })?;
+        let key = u64::from_be_bytes(key);
+        let is_registered = self.register_key(nexus, key).await?;
+        let asked = asks().await;
+        if is_registered {
+            self.unregister_key(nexus, key).await;
+        }
+        asked
+    }
+
+    /// The disk's first [`START_BYTES`], read as a registrant if its reservation demands that.
+    pub(super) async fn start_as_registrant(&self) -> Result<Vec<u8>> {
+        let nexus = self.nexus(&mut self.patience()).await?;
+        let block = self.extent.get().map_or(512, |(block, _)| *block);
+        let read = cdb::read(0, START_BYTES as u32 / block);
+        let read = || self.tell(&nexus, &read, Data::In(START_BYTES));
+        let told = match read().await? {
+            // A nexus with a reservation of its own can read, and would lose it by registering again.
+            Told::Conflict => self.registered_on(&nexus, async || read().await).await?,
+            told => told,
+        };
+        match told {
+            Told::Good(start) if start.len() == START_BYTES => Ok(start),
+            Told::Good(start) => {
+                let why = format!("the target sent {} of {START_BYTES} bytes", start.len());
+                Err(Error::new(ErrorKind::Protocol, why))
+            }
+            Told::Conflict => Err(Error::new(
+                ErrorKind::ReservationConflict,
+                "not even registered initiators may read it",
+            )),
+            Told::Refused(why) => Err(Error::new(ErrorKind::Medium, why)),
+        }
+    }
+}
