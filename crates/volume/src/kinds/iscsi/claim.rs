@@ -24,7 +24,7 @@ use super::{
     cdb::{self, Cdb, ReserveOut},
     claimed::Held,
     nexus::Nexus,
-    paths::Path,
+    path::Path,
     patience::AT_ONCE_MAX,
     sense::Verdict,
     session::{Data, RESERVATION_CONFLICT},
@@ -144,6 +144,26 @@ impl Unit {
             self.end_left_behind(&nexus, &claim).await?;
         }
         Ok(())
+    }
+
+    /// Takes back what `nexus`, which is about to log out for good, holds of the claim. If that is the reservation, another
+    /// nexus reserves again; in between only the mark keeps others out.
+    pub(super) async fn withdraw(&self, nexus: &Rc<Nexus>) {
+        let held = self.claimed.held.borrow().clone();
+        let held = held.filter(|held| held.is_fenced && held.claim.is_held());
+        let Some(Held { claim, .. }) = held else {
+            return;
+        };
+        let turn = self.claimed.turn().await;
+        self.unregister(nexus, &claim).await;
+        self.claimed.shake();
+        drop(turn);
+        self.paths.notify();
+        for other in self.paths.usable() {
+            if self.establish_claim(&other).await.is_ok() {
+                return;
+            }
+        }
     }
 
     /// Ends the reservation of a nexus of ours that is lost, and could not do it itself.
