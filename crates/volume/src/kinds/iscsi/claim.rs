@@ -39,7 +39,7 @@ use crate::{
 };
 
 /// Exclusive Access - Registrants Only (SPC-4 6.15.3.4).
-const EXCLUSIVE_REGISTRANTS: u8 = 6;
+pub(super) const EXCLUSIVE_REGISTRANTS: u8 = 6;
 /// How many times to start over because another initiator changed the reservation or the mark meanwhile.
 const ROUNDS_MAX: usize = 8;
 /// Pause between two attempts on a disk that another initiator is claiming.
@@ -144,26 +144,6 @@ impl Unit {
             self.end_left_behind(&nexus, &claim).await?;
         }
         Ok(())
-    }
-
-    /// Takes back what `nexus`, which is about to log out for good, holds of the claim. If that is the reservation, another
-    /// nexus reserves again; in between only the mark keeps others out.
-    pub(super) async fn withdraw(&self, nexus: &Rc<Nexus>) {
-        let held = self.claimed.held.borrow().clone();
-        let held = held.filter(|held| held.is_fenced && held.claim.is_held());
-        let Some(Held { claim, .. }) = held else {
-            return;
-        };
-        let turn = self.claimed.turn().await;
-        self.unregister(nexus, &claim).await;
-        self.claimed.shake();
-        drop(turn);
-        self.paths.notify();
-        for other in self.paths.usable() {
-            if self.establish_claim(&other).await.is_ok() {
-                return;
-            }
-        }
     }
 
     /// Ends the reservation of a nexus of ours that is lost, and could not do it itself.
@@ -535,7 +515,7 @@ impl Unit {
 
     /// Removes our registration, and with it the reservation if we hold it. Best effort: the result makes no
     /// difference to the caller.
-    async fn unregister(&self, nexus: &Rc<Nexus>, claim: &Claim) {
+    pub(super) async fn unregister(&self, nexus: &Rc<Nexus>, claim: &Claim) {
         self.unregister_key(nexus, claim.key()).await;
     }
 
@@ -580,7 +560,7 @@ impl Unit {
         })
     }
 
-    async fn reserve_out(&self, nexus: &Rc<Nexus>, out: ReserveOut) -> Result<Told> {
+    pub(super) async fn reserve_out(&self, nexus: &Rc<Nexus>, out: ReserveOut) -> Result<Told> {
         let list = Buf::copy_of(&out.list).into();
         self.tell(nexus, &out.cdb, Data::Out(list)).await
     }

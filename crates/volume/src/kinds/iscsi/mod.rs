@@ -10,7 +10,7 @@
 //!  restarts  which restarts of the target count; unflushed: what a restart loses
 //!  claim     who owns the disk: the mark and the fence, re-established on each nexus; holder: who has it reserved
 //!  paths     which nexus a command takes; path: one of them; recovery: what a loss means, and how a path comes back
-//!  path_changes adds and removes paths; change: as a step of a new configuration
+//!  path_changes adds and removes paths; change: as a step of a new configuration; withdraw: their part of the claim
 //!  same_disk whether a path still leads to the same disk; doubt: events that leave something unsure, until it is asked
 //!  ghosts    how writes of a lost nexus are ended before others are sent
 //!  branch    the disk on a lane other than its home lane; own: its sessions; link: the home lane's handle on them
@@ -73,6 +73,7 @@ mod transfer;
 mod unflushed;
 mod unit;
 pub mod url;
+mod withdraw;
 
 pub use config::{IscsiConfig, Multipath, PathConfig, Policy, Sessions, Way, next_isid};
 pub use disk::IscsiDisk;

@@ -87,7 +87,9 @@ impl Path {
         self.portal.replace(Portal::new(way.address));
         self.lane.replace(lane);
         self.is_wanted.set(true);
-        self.rank.set(usize::MAX);
+        if let Some(before) = self.nexus.take() {
+            self.former.replace(Some(before));
+        }
         self.is_given_up.set(false);
         self.access.take();
         self.port_group.take();

@@ -149,7 +149,9 @@ impl Unit {
             tracing::info!(target_name, %address, "a path is no longer used");
             spawn(part_with(self.me.clone(), index));
         }
-        self.bring_back();
+        if !self.paths.is_at_rest() {
+            self.bring_back();
+        }
         self.paths.notify();
     }
 

@@ -6,7 +6,15 @@ use std::rc::{Rc, Weak};
 
 use engine::{Duration, spawn, task, time};
 
-use super::{cdb, nexus::Nexus, patience::AT_ONCE_MAX, sense::Verdict, session::Data, unit::Unit};
+use super::{
+    cdb,
+    nexus::{Nexus, Past},
+    path::Path,
+    patience::AT_ONCE_MAX,
+    sense::Verdict,
+    session::Data,
+    unit::Unit,
+};
 use crate::{Error, ErrorKind, Result};
 
 /// How long a nexus has to answer when asked whether the target has restarted.
@@ -37,6 +45,11 @@ impl Unit {
         if !nexus.is_new() || !nexus.take_restart() {
             return;
         }
+        let path = &self.paths.all()[nexus.path()];
+        let is_first = path.last().is_none();
+        if is_first && self.unflushed.at_stake().is_some() && self.is_old_news(path, nexus).await {
+            return;
+        }
         let others: Vec<_> = self.paths.live().filter(|other| !other.is_new()).collect();
         for other in others {
             if self.has_answered(&other).await {
@@ -44,6 +57,56 @@ impl Unit {
             }
         }
         self.restarted();
+    }
+
+    /// Whether the restart that `nexus` has reported is one from before our time. Many targets report a power-on to each
+    /// initiator port that they have not seen before, and that of `path`, which was added, is one. If a port of ours that the
+    /// target knows logs in and is told of nothing, there was no restart.
+    async fn is_old_news(&self, path: &Path, nexus: &Rc<Nexus>) -> bool {
+        let is_known = |other: &&Path| other.last().is_some_and(|last| !last.is_new());
+        let known = || self.paths.wanted().filter(is_known);
+        // It may be about to come back. The caller then asks it.
+        let has_ended = || {
+            let is_back = known().any(|other| other.live().is_some());
+            (is_back || known().next().is_none()).then_some(())
+        };
+        let changed = self.paths.changed();
+        let limit = self.paths.login_limit();
+        if time::timeout(limit, changed.wait_for(has_ended))
+            .await
+            .is_some()
+        {
+            return false;
+        }
+        for other in known() {
+            if let Some(has_restarted) = self.ask_as(other, path).await {
+                return !has_restarted;
+            }
+        }
+        let limit = self.config().reconnect_timeout;
+        let _ = time::timeout(limit, changed.wait_for(has_ended)).await;
+        nexus.must_be_ready_within(limit);
+        false
+    }
+
+    /// Logs in with the initiator port of `known`, which is lost, over the route of `path`. Returns whether the target
+    /// reports a restart to it; `None`: that is another target port, or there is no answer.
+    async fn ask_as(&self, known: &Path, path: &Path) -> Option<bool> {
+        let lost = known.last().filter(|lost| lost.is_over())?;
+        let deadline = time::now() + self.paths.login_limit();
+        let link = self.paths.log_in_over(known, path, deadline).await.ok()?;
+        let nexus = Rc::new(Nexus::new(link, self.paths.lun(), lost.path()));
+        let is_same = lost.port().is_same(&nexus.port());
+        if is_same {
+            lost.settle_past(Past::Over);
+            self.paths.notify();
+        }
+        let heard = match is_same {
+            true => self.hear(&nexus).await.ok(),
+            false => None,
+        };
+        nexus.link().logout().await;
+        heard.map(|()| nexus.take_restart())
     }
 
     /// Every session reports the restart that `told` reported, an idle one perhaps much later. Polls them all now, so
