@@ -110,6 +110,8 @@ impl Unit {
         self.paths.tell_paths();
         if !begun.is_empty() {
             self.look_at_access();
+            // A lone path that was lost, and on which a new one may depend, is no longer alone.
+            self.bring_back();
         }
         let opened = begun.iter().map(async |path| {
             let opened = self.open_path(path).await;

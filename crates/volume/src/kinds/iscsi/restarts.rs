@@ -4,7 +4,7 @@
 
 use std::rc::{Rc, Weak};
 
-use engine::{Duration, spawn, task, time};
+use engine::{Duration, Instant, spawn, task, time};
 
 use super::{
     cdb,
@@ -19,6 +19,8 @@ use crate::{Error, ErrorKind, Result};
 
 /// How long a nexus has to answer when asked whether the target has restarted.
 const VOUCH_MAX: Duration = Duration::from_secs(1);
+/// Pause before it is asked again.
+const VOUCH_PAUSE: Duration = Duration::from_millis(100);
 
 impl Unit {
     /// Consumes the target's pending unit attentions. We have to know about a restart before anything is resent;
@@ -61,32 +63,46 @@ impl Unit {
 
     /// Whether the restart that `nexus` has reported is one from before our time. Many targets report a power-on to each
     /// initiator port that they have not seen before, and that of `path`, which was added, is one. If a port of ours that the
-    /// target knows logs in and is told of nothing, there was no restart.
+    /// target knows is told of nothing, there was no restart. Such a port may be about to come back.
     async fn is_old_news(&self, path: &Path, nexus: &Rc<Nexus>) -> bool {
+        let config = self.config();
+        let limit = config.request_timeout + config.reconnect_timeout;
+        let is_old = self.is_denied(path, time::now() + limit).await;
+        nexus.must_be_ready_within(limit);
+        is_old
+    }
+
+    /// Whether a port that the target knows denies, by `deadline`, the restart that was reported over `path`.
+    async fn is_denied(&self, path: &Path, deadline: Instant) -> bool {
         let is_known = |other: &&Path| other.last().is_some_and(|last| !last.is_new());
         let known = || self.paths.wanted().filter(is_known);
-        // It may be about to come back. The caller then asks it.
-        let has_ended = || {
-            let is_back = known().any(|other| other.live().is_some());
-            (is_back || known().next().is_none()).then_some(())
-        };
+        let is_back = || known().any(|other| other.live().is_some());
         let changed = self.paths.changed();
-        let limit = self.paths.login_limit();
-        if time::timeout(limit, changed.wait_for(has_ended))
-            .await
-            .is_some()
-        {
-            return false;
-        }
-        for other in known() {
-            if let Some(has_restarted) = self.ask_as(other, path).await {
-                return !has_restarted;
+        let mut limit = self.paths.login_limit();
+        loop {
+            // Each answers, or is lost, within the request timeout.
+            for other in known().filter_map(Path::live) {
+                if self.hear(&other).await.is_ok() {
+                    return true;
+                }
             }
+            time::sleep(VOUCH_PAUSE).await;
+            let has_changed = || (is_back() || known().next().is_none()).then_some(());
+            let left = deadline - time::now();
+            let waited = time::timeout(limit.min(left), changed.wait_for(has_changed)).await;
+            if left.is_zero() || known().next().is_none() {
+                return false;
+            }
+            if waited.is_some() || limit > left {
+                continue;
+            }
+            for other in known() {
+                if let Some(has_restarted) = self.ask_as(other, path).await {
+                    return !has_restarted;
+                }
+            }
+            limit = Duration::MAX;
         }
-        let limit = self.config().reconnect_timeout;
-        let _ = time::timeout(limit, changed.wait_for(has_ended)).await;
-        nexus.must_be_ready_within(limit);
-        false
     }
 
     /// Logs in with the initiator port of `known`, which is lost, over the route of `path`. Returns whether the target
