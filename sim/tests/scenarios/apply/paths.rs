@@ -124,7 +124,7 @@ fn run(seed: u64, met: &RefCell<Met>) {
             // The new paths work, and then another step fails.
             let gone = "[volume.gone]\nfile = { path = \"gone\", size = \"64KiB\" }\n\
                         [target.\"iqn.2026-11.io.sanstone:gone\"]\nluns = [\"gone\"]\nallow = [\"*\"]\n\
-                        portals = [\"192.0.2.1:3260\"]\n";
+                        portals = [\"192.0.2.1:4000\"]\n";
             server.put_file(CONFIG, (text(&after) + gone).as_bytes());
             let failed = ask(&asks, Ask::Apply).await;
             failed.expect_err("there is no such address");

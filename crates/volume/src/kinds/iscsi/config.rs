@@ -100,6 +100,13 @@ pub struct Sessions {
     pub spare: usize,
 }
 
+impl Sessions {
+    /// Whether the session with this number only adds speed.
+    pub(super) fn is_spare(&self, number: usize) -> bool {
+        number > 0 && number + self.spare >= self.ways.len()
+    }
+}
+
 /// How a command chooses among several paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -18,7 +18,10 @@ use super::{
     patience::{Backoff, Pace},
     status::{PathState, PathStatus},
 };
-use crate::{Error, ErrorKind};
+use crate::{
+    Error, ErrorKind,
+    planted::{Bug, is_planted},
+};
 
 /// A portal and an initiator port of ours.
 pub(super) struct Path {
@@ -188,13 +191,14 @@ impl Path {
 
     /// The lost nexus, if it left writes that may still take effect.
     pub(super) fn ghost(&self) -> Option<Rc<Nexus>> {
-        let nexus = self.nexus.borrow();
-        nexus.as_ref().filter(|nexus| nexus.haunts()).cloned()
+        self.last().filter(|_| self.haunts())
     }
 
     /// Whether there is such a nexus.
     pub(super) fn haunts(&self) -> bool {
-        self.nexus.borrow().as_ref().is_some_and(|n| n.haunts())
+        let is_forgotten = !self.is_wanted() && is_planted(Bug::RemovedPathForgotten);
+        let nexus = self.nexus.borrow();
+        nexus.as_ref().is_some_and(|nexus| nexus.haunts()) && !is_forgotten
     }
 
     /// The latest nexus, which may be lost.

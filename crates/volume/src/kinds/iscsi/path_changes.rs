@@ -45,12 +45,8 @@ impl Paths {
         let mut stay: Vec<&Path> = stay.collect();
         let mut free = free.into_iter();
         let mut begun = Vec::new();
-        for (way, _) in sessions
-            .ways
-            .iter()
-            .zip(&matched)
-            .filter(|(_, at)| at.is_none())
-        {
+        let numbered = sessions.ways.iter().enumerate();
+        for (rank, way) in numbered.filter(|(rank, _)| matched[*rank].is_none()) {
             // Each way on every lane, and as many sessions on each lane.
             let here = |lane: usize| {
                 let lane = self.lane(lane);
@@ -63,6 +59,8 @@ impl Paths {
             let lane = (0..self.lanes.len().max(1)).min_by_key(load);
             let Some(path) = free.next() else { break };
             path.begin(way, self.lane(lane.unwrap_or(0)));
+            // Behind all others until it is adopted.
+            path.stand_at(usize::MAX, sessions.is_spare(rank));
             self.used.set(self.used.get().max(self.index_of(path) + 1));
             stay.push(path);
             begun.push(path);
@@ -85,11 +83,9 @@ impl Paths {
             |&index: &usize| self.all()[index].is_wanted() && !matched.contains(&Some(index));
         let removed: Vec<_> = (0..self.all().len()).filter(is_removed).collect();
         removed.iter().for_each(|&index| self.all()[index].let_go());
-        let count = sessions.ways.len();
         for (rank, index) in matched.into_iter().enumerate() {
             if let Some(index) = index {
-                let is_spare = rank > 0 && rank >= count - sessions.spare.min(count);
-                self.all()[index].stand_at(rank, is_spare);
+                self.all()[index].stand_at(rank, sessions.is_spare(rank));
             }
         }
         self.sessions.replace(sessions.clone());

@@ -102,14 +102,13 @@ impl Paths {
         let ways = again.map_or(all.len(), |skipped| skipped + 1);
         let unused = config.isids().map(|isid| Path::unused(isid, &all[0]));
         let ports: Vec<_> = unused.collect();
-        let wanted = all.len() - sessions.spare.min(all.len() - 1);
         for (index, (path, way)) in ports.iter().zip(all).enumerate() {
             let lane = match lane_of(index, ways, lanes.len()) {
                 0 => None,
                 lane => Some(lanes[lane].clone()),
             };
             path.begin(way, lane);
-            path.stand_at(index, index >= wanted);
+            path.stand_at(index, sessions.is_spare(index));
         }
         Paths {
             lun: LunField::from(scsi::Lun::from(config.lun).encode()),
