@@ -16,7 +16,7 @@ use engine::{
 use uuid::Uuid;
 use volume::{
     Allocation, AtomicWrites, Claim, Durability, IscsiConfig, IscsiDisk, Multipath, PathConfig,
-    PathCounts, Result, Shape, SharedVolume, Volume,
+    PathCounts, Result, Sessions, Shape, SharedVolume, Volume, Way,
     cache::{Cache, CacheConfig},
     leaf::file::{FileOptions, OpenFile},
     stripe::{self, Child, CreateOptions},
@@ -39,6 +39,8 @@ pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 const CACHE_BYTES: u64 = 256 << 10;
 const TARGETS: usize = 2;
+/// How many ISIDs a disk has beyond two for each session.
+const LATER_ISIDS: u16 = 4;
 
 /// How a site is set up.
 #[derive(Clone, Debug)]
@@ -198,8 +200,7 @@ impl Site {
     /// The sessions with target `index` beside the first.
     fn multipath(&self, index: usize) -> Multipath {
         let target = &self.targets[index];
-        let mut ips = vec![target.host.ip()];
-        ips.extend(target.second_ip);
+        let ips = target.ips();
         let count = self.session_count(index);
         let more = ips.iter().cycle().zip(1..=count).skip(1);
         let more = more.map(|(ip, qualifier)| PathConfig {
@@ -209,8 +210,30 @@ impl Site {
         });
         Multipath {
             more: more.collect(),
+            later_isids: (count + 1..=2 * count + LATER_ISIDS)
+                .map(|qualifier| iscsi::Isid::random([0; 3], qualifier))
+                .collect(),
             ..Multipath::default()
         }
+    }
+
+    /// The sessions with target `index` over these of its networks.
+    pub fn sessions(&self, index: usize, networks: &[usize]) -> Sessions {
+        let ips = self.targets[index].ips();
+        let ways = networks.iter().map(|&network| Way {
+            address: SocketAddr::new(ips[network], PORT),
+            source: None,
+        });
+        let count = self.setup.sessions.max(networks.len());
+        Sessions {
+            ways: ways.cycle().take(count).collect(),
+            spare: 0,
+        }
+    }
+
+    /// The disk of target `index` in the open volume.
+    pub fn disk(&self, index: usize) -> Rc<IscsiDisk> {
+        self.disks.borrow()[index].clone()
     }
 
     /// How many sessions there are with target `index`.

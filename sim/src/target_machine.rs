@@ -91,6 +91,13 @@ impl TargetMachine {
         machine
     }
 
+    /// Its addresses.
+    pub fn ips(&self) -> Vec<IpAddr> {
+        std::iter::once(self.host.ip())
+            .chain(self.second_ip)
+            .collect()
+    }
+
     /// Starts the software on a running machine that serves nothing yet.
     pub fn start(&self) {
         let (host, iqn) = (self.host.clone(), self.iqn.clone());

@@ -16,6 +16,7 @@ mod log;
 mod memory;
 mod mistakes;
 mod names;
+mod paths;
 mod refusals;
 mod removable;
 mod reservations;

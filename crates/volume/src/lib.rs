@@ -50,8 +50,8 @@ mod volume;
 pub use claim::Claim;
 pub use error::{Error, ErrorKind, Result};
 pub use kinds::iscsi::{
-    DiskIdentity, IscsiConfig, IscsiDisk, Multipath, PathConfig, PathCounts, Policy, discovery,
-    luns, next_isid,
+    DiskIdentity, IscsiConfig, IscsiDisk, Multipath, PathConfig, PathCounts, Policy, Sessions, Way,
+    discovery, luns, next_isid,
 };
 #[cfg(any(test, feature = "testing"))]
 pub use kinds::{file::recorder, iscsi::foreign};

@@ -7,6 +7,8 @@ pub enum Bug {
     FlushOfOnePath,
     /// `iscsi`: a write is resent before its lost nexus is dead at the target.
     ResendAtOnce,
+    /// `iscsi`: the writes that a removed path has left hold nothing back.
+    RemovedPathForgotten,
     /// `iscsi`: other lanes keep sending by themselves while a lost nexus may still write.
     DoorsOpenWhileHaunted,
     /// `iscsi`: nobody waits until other lanes have confirmed that they have stopped sending.

@@ -6,6 +6,7 @@ mod failures;
 mod growth;
 mod latency;
 mod luns;
+mod paths;
 mod stalls;
 
 use std::{

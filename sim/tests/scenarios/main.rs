@@ -17,6 +17,7 @@ mod machines;
 mod management;
 mod nbd;
 mod network;
+mod path_changes;
 mod paths;
 mod planted;
 mod policies;

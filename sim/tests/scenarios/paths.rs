@@ -30,7 +30,11 @@ pub(crate) struct Met {
 }
 
 impl Met {
-    fn add(&mut self, site: &Site) {
+    pub(crate) fn paths(&self) -> PathCounts {
+        self.paths
+    }
+
+    pub(crate) fn add(&mut self, site: &Site) {
         self.occurred += site.world.occurred();
         for counts in site.path_counts() {
             let paths = &mut self.paths;
@@ -81,7 +85,7 @@ fn request_max(reconnect_timeout: Duration) -> Duration {
     2 * (REQUEST_TIMEOUT + NOTICED_WITHIN) + reconnect_timeout + CONNECT_TIMEOUT
 }
 
-fn setup(seed: u64, networks: Networks) -> Setup {
+pub(crate) fn setup(seed: u64, networks: Networks) -> Setup {
     let (lanes, sessions) = [(1, 2), (2, 2), (2, 4), (3, 3)][seed as usize % 4];
     let mut setup = Setup::draw(seed).on(networks).on_lanes(lanes, sessions);
     setup.world.net.split_probability = 0.05;
@@ -89,7 +93,7 @@ fn setup(seed: u64, networks: Networks) -> Setup {
 }
 
 /// One network of a target fails for a while; the other one works.
-async fn fail_one(site: &Site, random: &mut Random) {
+pub(crate) async fn fail_one(site: &Site, random: &mut Random) {
     let target = &site.targets[random.index(site.targets.len())];
     let ips = [target.host.ip(), target.second_ip.expect("two networks")];
     let ip = ips[random.index(2)];
@@ -225,13 +229,13 @@ pub(crate) fn lose_late_writes(seed: u64, networks: Networks, met: &mut Met) -> 
 }
 
 /// Resets a target's open connections on one of its two networks.
-fn reset_a_network(target: &TargetMachine, random: &mut Random) {
+pub(crate) fn reset_a_network(target: &TargetMachine, random: &mut Random) {
     let ips = [target.host.ip(), target.second_ip.expect("two")];
     target.host.reset_at(ips[random.index(2)]);
 }
 
 /// Delays the next `times` writes by `time`.
-fn delay_writes(target: &TargetMachine, times: u64, time: Duration) {
+pub(crate) fn delay_writes(target: &TargetMachine, times: u64, time: Duration) {
     target.add_rule(Rule {
         on: Some(Operation::Write),
         times: Some(times),

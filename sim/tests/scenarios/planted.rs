@@ -1,11 +1,14 @@
 //! Tests the scenarios themselves: each bug here is planted, and its scenario must fail within a given number of seeds.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    rc::Rc,
+};
 
 use sim::target_machine::Networks;
 use volume::planted::{Bug, Planted};
 
-use crate::{claims, paths};
+use crate::{claims, path_changes, paths};
 
 /// Runs `scenario` with `bug` under one seed after another until it fails.
 ///
@@ -31,6 +34,14 @@ fn a_flush_of_one_path_only_is_found() {
 fn a_write_that_is_sent_again_before_its_nexus_is_dead_is_found() {
     finds(Bug::ResendAtOnce, 20, |seed| {
         paths::lose_late_writes(seed, Networks::TwoGroups, &mut paths::Met::default());
+    });
+}
+
+#[test]
+fn a_removed_path_whose_writes_are_forgotten_is_found() {
+    finds(Bug::RemovedPathForgotten, 100, |seed| {
+        let mut met = paths::Met::default();
+        path_changes::networks_fail(seed, Networks::TwoGroups, &Rc::default(), &mut met);
     });
 }
 

@@ -91,8 +91,7 @@ impl Daemon {
             }
         };
         self.graph.keep_made();
-        let warnings = live.take_effect().await.into_iter();
-        lines.extend(warnings.map(|warning| format!("! {warning}")));
+        live.take_effect().await;
         let noting = aside(&self.state, State::note_growth);
         if let Some(Err(error)) = patience
             .wait(noting)
@@ -113,6 +112,8 @@ impl Daemon {
             // It is used, so only the stop may close it, which waits until it is not.
             None => self.disks.extend(known),
         }
+        let warnings = patience.wait(live.finish()).await.into_iter().flatten();
+        lines.extend(warnings.map(|warning| format!("! {warning}")));
         if patience.is_given_up {
             let line =
                 "! the daemon stops: what is no longer served may not have been flushed and closed";

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use engine::task;
+
 use super::{Graph, child_paths};
 use crate::{
     kinds::{
@@ -33,23 +35,32 @@ impl Changes {
     }
 }
 
-/// The steps of open volumes to their new settings, prepared.
+/// The steps of open volumes to their new settings, prepared, each with the name of its volume.
 #[derive(Debug, Default)]
-pub struct Live(Vec<Box<dyn Step>>);
+pub struct Live(Vec<(String, Box<dyn Step>)>);
 
 impl Live {
-    /// Puts the new settings into use. Returns warnings for the user.
-    pub async fn take_effect(self) -> Vec<String> {
-        let mut warnings = Vec::new();
-        for step in &self.0 {
-            warnings.extend(step.take_effect().await);
+    /// Puts the new settings into use, without delay.
+    pub async fn take_effect(&self) {
+        for (_, step) in &self.0 {
+            step.take_effect().await;
         }
-        warnings
+    }
+
+    /// Waits, after [`Live::take_effect`], until nothing is left of the old settings. Returns warnings for the user.
+    pub async fn finish(self) -> Vec<String> {
+        let finished = self.0.iter().map(|(volume, step)| async move {
+            let warnings = step.finish().await.into_iter();
+            let warnings = warnings.map(|warning| format!("volume {volume}: {warning}"));
+            warnings.collect::<Vec<_>>()
+        });
+        let finished = task::join_all(finished.map(Box::pin)).await;
+        finished.into_vec().concat()
     }
 
     /// Takes back what was prepared.
     pub async fn undo(self) {
-        for step in self.0.iter().rev() {
+        for (_, step) in self.0.iter().rev() {
             step.undo().await;
         }
     }
@@ -126,6 +137,12 @@ impl Comparison<'_> {
                  create a new one to use more space",
                 node.describe()
             ),
+            (Change::Live(made), _) => {
+                let made = made.iter().map(|made| format!("volume {name}: {made}"));
+                self.changes.made.extend(made);
+                self.changes.nodes.push((path.to_owned(), node.clone()));
+                return;
+            }
             (Change::Growth { from, to }, None) => {
                 let (from, to) = (spaced(from), spaced(to));
                 let made = format!("volume {name} grows from {from} to {to}");
@@ -173,9 +190,10 @@ impl Graph {
             handles: &self.context.handles,
             path,
         };
-        live.0.push(kind.settings().step(changing).await?);
+        let volume = path.split('/').next().unwrap_or_default().to_owned();
+        live.0.push((volume, kind.settings().step(changing).await?));
         match live.0.last() {
-            Some(step) => step.prepare().await,
+            Some((_, step)) => step.prepare().await,
             None => Ok(()),
         }
     }

@@ -19,6 +19,8 @@ pub(crate) enum Change {
         /// Its new size.
         to: Size,
     },
+    /// Its users do not notice it. What changes, after "volume …: ".
+    Live(Vec<String>),
     /// It is not possible while the volume is used. Why, and what to do instead, after "volume …: ".
     Refused(String),
 }
@@ -43,8 +45,13 @@ pub(crate) trait Step: fmt::Debug {
     /// Why the volume cannot change. [`Step::undo`] is still called.
     fn prepare(&self) -> LaneFuture<'_, Result<()>>;
 
-    /// Puts the new settings into use. Returns warnings for the user.
-    fn take_effect(&self) -> LaneFuture<'_, Vec<String>>;
+    /// Puts the new settings into use, without delay.
+    fn take_effect(&self) -> LaneFuture<'_, ()>;
+
+    /// Waits, after [`Step::take_effect`], until nothing is left of the old settings. Returns warnings for the user.
+    fn finish(&self) -> LaneFuture<'_, Vec<String>> {
+        LaneFuture::new(async { Vec::new() })
+    }
 
     /// Takes back what was prepared, instead of [`Step::take_effect`].
     fn undo(&self) -> LaneFuture<'_, ()>;

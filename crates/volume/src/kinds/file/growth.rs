@@ -208,14 +208,14 @@ impl Step for Growth {
         })
     }
 
-    fn take_effect(&self) -> LaneFuture<'_, Vec<String>> {
+    fn take_effect(&self) -> LaneFuture<'_, ()> {
         let (path, bytes) = (self.file.path.display(), self.size.bytes());
         self.file
             .opened_bytes
             .fetch_max(self.wanted_bytes(), Relaxed);
         self.file.shape.len.grow(bytes);
         tracing::info!(file = %path, to = bytes, "a file has grown with its configured size");
-        LaneFuture::new(async { Vec::new() })
+        LaneFuture::new(async {})
     }
 
     fn undo(&self) -> LaneFuture<'_, ()> {
@@ -271,7 +271,7 @@ mod tests {
 
             let growth = Growth::new(file.clone(), Size::from_bytes(3 * MIB));
             growth.prepare().await.expect("room");
-            assert_eq!(growth.take_effect().await, [""; 0]);
+            growth.take_effect().await;
             assert_eq!(lens(), (3 * MIB, 3 * MIB));
             // Its own length is not worth a word.
             let seen = file.follow_length(file.len_bytes_now());

@@ -24,7 +24,7 @@ use super::{
     cdb::{self, Cdb, ReserveOut},
     claimed::Held,
     nexus::Nexus,
-    paths::Path,
+    path::Path,
     patience::AT_ONCE_MAX,
     sense::Verdict,
     session::{Data, RESERVATION_CONFLICT},
@@ -39,7 +39,7 @@ use crate::{
 };
 
 /// Exclusive Access - Registrants Only (SPC-4 6.15.3.4).
-const EXCLUSIVE_REGISTRANTS: u8 = 6;
+pub(super) const EXCLUSIVE_REGISTRANTS: u8 = 6;
 /// How many times to start over because another initiator changed the reservation or the mark meanwhile.
 const ROUNDS_MAX: usize = 8;
 /// Pause between two attempts on a disk that another initiator is claiming.
@@ -492,7 +492,7 @@ impl Unit {
 
     /// Removes our registration, and with it the reservation if we hold it. Best effort: the result makes no
     /// difference to the caller.
-    async fn unregister(&self, nexus: &Rc<Nexus>, claim: &Claim) {
+    pub(super) async fn unregister(&self, nexus: &Rc<Nexus>, claim: &Claim) {
         self.unregister_key(nexus, claim.key()).await;
     }
 
@@ -537,7 +537,7 @@ impl Unit {
         })
     }
 
-    async fn reserve_out(&self, nexus: &Rc<Nexus>, out: ReserveOut) -> Result<Told> {
+    pub(super) async fn reserve_out(&self, nexus: &Rc<Nexus>, out: ReserveOut) -> Result<Told> {
         let list = Buf::copy_of(&out.list).into();
         self.tell(nexus, &out.cdb, Data::Out(list)).await
     }

@@ -54,6 +54,8 @@ pub struct Multipath {
     pub source: Option<Source>,
     /// The other sessions.
     pub more: Vec<PathConfig>,
+    /// The ISIDs of sessions that may be added while the disk is open.
+    pub later_isids: Vec<Isid>,
     /// How many of these, counted from the end, only add speed: the disk is used without those that the target
     /// refuses.
     pub spare: usize,
@@ -80,6 +82,31 @@ pub struct PathConfig {
     pub isid: Isid,
 }
 
+/// How a session's connection reaches the target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// The portal.
+    pub address: SocketAddr,
+    /// The local source address or interface.
+    pub source: Option<Source>,
+}
+
+/// The sessions that a disk should have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sessions {
+    /// The way of each, at least one.
+    pub ways: Vec<Way>,
+    /// As [`Multipath::spare`].
+    pub spare: usize,
+}
+
+impl Sessions {
+    /// Whether the session with this number only adds speed.
+    pub(super) fn is_spare(&self, number: usize) -> bool {
+        number > 0 && number + self.spare >= self.ways.len()
+    }
+}
+
 /// How a command chooses among several paths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -95,14 +122,36 @@ pub enum Policy {
 
 impl IscsiConfig {
     /// All sessions, the first one first.
-    pub(super) fn paths(&self) -> Vec<PathConfig> {
-        let first = PathConfig {
+    pub fn sessions(&self) -> Sessions {
+        let first = Way {
             address: self.address,
             source: self.multipath.source.clone(),
-            isid: self.isid,
         };
-        let more = self.multipath.more.iter().cloned();
-        std::iter::once(first).chain(more).collect()
+        let more = self.multipath.more.iter().map(|path| Way {
+            address: path.address,
+            source: path.source.clone(),
+        });
+        Sessions {
+            ways: std::iter::once(first).chain(more).collect(),
+            spare: self.multipath.spare,
+        }
+    }
+
+    /// The ISIDs of all sessions, and then those of sessions that may be added.
+    pub(super) fn isids(&self) -> impl Iterator<Item = Isid> {
+        let more = self.multipath.more.iter().map(|path| path.isid);
+        let later = self.multipath.later_isids.iter().copied();
+        std::iter::once(self.isid).chain(more).chain(later)
+    }
+
+    /// The same with the first session under the ISID with this index among [`IscsiConfig::isids`], which is that of no
+    /// other session.
+    pub(super) fn with_first_isid(mut self, index: usize) -> IscsiConfig {
+        let later = index.checked_sub(1 + self.multipath.more.len());
+        if let Some(isid) = later.and_then(|at| self.multipath.later_isids.get_mut(at)) {
+            std::mem::swap(&mut self.isid, isid);
+        }
+        self
     }
 
     /// The connection options for a path.

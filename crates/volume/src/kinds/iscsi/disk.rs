@@ -11,7 +11,7 @@ use engine::{Buf, LaneFuture, LaneHandle, Payload};
 use super::{
     branch::{AtHome, Command, Trouble},
     cdb::{self, Cdb},
-    config::IscsiConfig,
+    config::{IscsiConfig, Sessions},
     facts::Facts,
     identity::DiskIdentity,
     inquiry, lanes,
@@ -57,11 +57,12 @@ impl IscsiDisk {
             Err(error) if error.kind() == ErrorKind::ReservationConflict => {
                 // A target may let in that one of our ports alone that has reserved it before a restart.
                 let holding = unit.holding_index().await;
+                let begin = holding.filter(|&path| path < unit.paths.all().len());
                 unit.paths.end(&error);
                 match holding {
                     Some(path @ 1..) => {
-                        let unit = Unit::new(config, on);
-                        let opened = IscsiDisk::open_by(&unit, on, path).await;
+                        let unit = Unit::new(config.with_first_isid(path), on);
+                        let opened = IscsiDisk::open_by(&unit, on, begin.unwrap_or(0)).await;
                         opened.inspect_err(|error| unit.paths.end(error))
                     }
                     _ => Err(error),
@@ -115,6 +116,31 @@ impl IscsiDisk {
     /// The disk's identity.
     pub fn identity(&self) -> &DiskIdentity {
         &self.facts.identity
+    }
+
+    /// Adds the paths that `next` has and the disk has not. Those that it has beside stay for now. Returns what is wrong
+    /// with paths that cannot be used yet, and are retried.
+    ///
+    /// # Errors
+    /// When a path leads to another disk, or when `next` leaves out a path, and none of its own works.
+    /// [`IscsiDisk::remove_added_paths`] is still to be called.
+    pub async fn add_paths(&self, next: &Sessions) -> Result<Vec<String>> {
+        self.unit.add_paths(next).await
+    }
+
+    /// From now on `next`, whose paths have been added, are the sessions of the disk. Others end once they are not needed.
+    pub fn adopt_paths(&self, next: &Sessions) {
+        self.unit.adopt_paths(next);
+    }
+
+    /// Removes the paths that were added, instead of [`IscsiDisk::adopt_paths`].
+    pub fn remove_added_paths(&self) {
+        self.unit.remove_added_paths();
+    }
+
+    /// Waits until removed paths have ended, for about as long as their last requests may take. Returns what is left.
+    pub async fn parted(&self) -> Vec<String> {
+        self.unit.parted().await
     }
 
     /// Releases the claim and logs out. Later requests log in again, unless there was a claim.

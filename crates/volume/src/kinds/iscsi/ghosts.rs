@@ -17,7 +17,7 @@ use engine::{Duration, spawn, time};
 
 use super::{
     nexus::{Nexus, Past},
-    paths::Path,
+    path::Path,
     unit::Unit,
 };
 use crate::{Error, ErrorKind, Result};
@@ -61,7 +61,7 @@ impl Unit {
             if !lost.haunts() {
                 return;
             }
-            let is_same_way = other.config.address == path.config.address;
+            let is_same_way = other.address() == path.address();
             if lost.port().is_same(&nexus.port()) && !is_same_way {
                 self.reinstate_over(path, other, lost).await;
             }

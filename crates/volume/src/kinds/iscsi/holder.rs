@@ -8,7 +8,7 @@ use super::{
     cdb,
     claim::{Told, be},
     nexus::Nexus,
-    paths::Path,
+    path::Path,
     session::Data,
     unit::Unit,
 };
@@ -22,12 +22,13 @@ impl Unit {
         }
     }
 
-    /// The path whose initiator port holds the reservation, perhaps since before a restart. Asks over `nexus`.
+    /// The path whose initiator port holds the reservation, perhaps since before a restart, when it may have been a path
+    /// that we have not now. Asks over `nexus`.
     pub(super) async fn holding_path(&self, nexus: &Rc<Nexus>) -> Option<&Path> {
         let holder = self.holding_port(nexus).await?;
         let name = &self.config().initiator_name;
-        let mut paths = self.paths.all().iter();
-        paths.find(|path| is_port(&holder, name, path.config.isid))
+        let mut ports = self.paths.ports.iter();
+        ports.find(|path| is_port(&holder, name, path.isid()))
     }
 
     /// The index of that path. Asks over any usable nexus.

@@ -17,7 +17,10 @@ use super::{disks::normalised, url::IscsiUrl};
 use crate::{Error, ErrorKind, Result};
 
 /// How many concurrent openings of a disk an ISID can tell apart.
-const OPENINGS_MAX: u8 = 16;
+const OPENINGS_MAX: u8 = 8;
+/// How many ISIDs an opening has: twice as many as it may have sessions, so that all of these can be replaced while they
+/// are still in use.
+pub(super) const ISIDS_MAX: usize = 32;
 
 /// The live openings of each disk, by its URL.
 #[derive(Debug, Default)]
@@ -63,10 +66,10 @@ impl Isids {
         self.lease.clone()
     }
 
-    /// The ISID of the session with this number, below 16.
+    /// The ISID with this number, below [`ISIDS_MAX`].
     pub(super) fn of(&self, session: usize) -> Isid {
         let [a, b, c, high] = self.disk.to_be_bytes();
-        let low = self.opening << 4 | session as u8 & 0xf;
+        let low = self.opening << 5 | session as u8 & 0x1f;
         Isid::random([a, b, c], u16::from_be_bytes([high, low]))
     }
 }
@@ -86,7 +89,7 @@ mod tests {
         let [one, other] = urls.map(|url| url.parse::<IscsiUrl>().expect("a URL"));
         let owner = Uuid::from_u128(1);
         let ports_of = |isids: &Isids| -> Vec<_> {
-            let ports = (0..16).map(|session| format!("{:?}", isids.of(session)));
+            let ports = (0..ISIDS_MAX).map(|session| format!("{:?}", isids.of(session)));
             ports.collect()
         };
         let of = |owner, url| Openings::default().next(owner, url).expect("it is free");
@@ -100,10 +103,10 @@ mod tests {
         // An opening that has ended is reused.
         let ended = ports_of(&open.remove(0));
         open.push(again.next(owner, &one).expect("the first is free"));
-        assert_eq!(ports_of(&open[15]), ended);
+        assert_eq!(ports_of(&open[7]), ended);
         open.extend([of(owner, &other), of(Uuid::from_u128(2), &one)]);
         let ports = open.iter().flat_map(ports_of);
         let ports: HashSet<_> = ports.collect();
-        assert_eq!(ports.len(), 18 * 16);
+        assert_eq!(ports.len(), 10 * ISIDS_MAX);
     }
 }

@@ -227,6 +227,21 @@ impl Link {
         }
     }
 
+    /// From now on it takes no more requests, as if the target had asked for a logout.
+    pub(super) async fn retire(&self) {
+        match self {
+            Link::Here(session) => session.retire(),
+            Link::There(distant) => {
+                let retired = distant.ask(|own| async move {
+                    own.session.retire();
+                    Ok(())
+                });
+                // An error: the lane has ended, and sends nothing.
+                let _ = retired.await;
+            }
+        }
+    }
+
     /// Waits until the target asks for a logout, or it is over.
     pub(super) async fn asked_to_log_out(&self) {
         match self {

@@ -9,7 +9,8 @@
 //!  unit      runs a command to its end; patience: retry limits
 //!  restarts  which restarts of the target count; unflushed: what a restart loses
 //!  claim     who owns the disk: the mark and the fence, re-established on each nexus; holder: who has it reserved
-//!  paths     which nexus a command takes; recovery: what a loss means, and how a path comes back
+//!  paths     which nexus a command takes; path: one of them; recovery: what a loss means, and how a path comes back
+//!  path_changes adds and removes paths; change: as a step of a new configuration; withdraw: their part of the claim
 //!  same_disk whether a path still leads to the same disk; doubt: events that leave something unsure, until it is asked
 //!  ghosts    how writes of a lost nexus are ended before others are sent
 //!  branch    the disk on a lane other than its home lane; own: its sessions; link: the home lane's handle on them
@@ -28,6 +29,7 @@ mod access;
 mod branch;
 mod caching;
 mod cdb;
+mod change;
 mod claim;
 mod claimed;
 mod config;
@@ -53,6 +55,8 @@ mod login;
 pub mod luns;
 mod nexus;
 mod own;
+mod path;
+mod path_changes;
 pub mod path_settings;
 mod paths;
 mod patience;
@@ -70,8 +74,9 @@ mod transfer;
 mod unflushed;
 mod unit;
 pub mod url;
+mod withdraw;
 
-pub use config::{IscsiConfig, Multipath, PathConfig, Policy, next_isid};
+pub use config::{IscsiConfig, Multipath, PathConfig, Policy, Sessions, Way, next_isid};
 pub use disk::IscsiDisk;
 pub use identity::DiskIdentity;
 pub use paths::PathCounts;

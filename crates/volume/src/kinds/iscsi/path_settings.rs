@@ -2,7 +2,12 @@
 //! the settings of their connections.
 
 use std::{
-    collections::HashSet, fmt, net::IpAddr, ops::RangeInclusive, str::FromStr, time::Duration,
+    collections::{HashMap, HashSet},
+    fmt,
+    net::{IpAddr, SocketAddr},
+    ops::RangeInclusive,
+    str::FromStr,
+    time::Duration,
 };
 
 use engine::{
@@ -13,8 +18,8 @@ use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
 use super::{
-    config::{Multipath, PathConfig, Policy},
-    isids::Isids,
+    config::{Multipath, PathConfig, Policy, Sessions, Way},
+    isids::{ISIDS_MAX, Isids},
     url::{IscsiUrl, split_portal},
 };
 use crate::{
@@ -93,6 +98,17 @@ impl FromStr for From {
     }
 }
 
+impl fmt::Display for PathSettings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.portal)?;
+        match &self.from {
+            None => Ok(()),
+            Some(From::Address(address)) => write!(f, " from {address}"),
+            Some(From::Interface(name)) => write!(f, " from {name}"),
+        }
+    }
+}
+
 impl fmt::Display for Portal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host.contains(':') {
@@ -125,6 +141,9 @@ impl PathSettings {
     }
 }
 
+/// The addresses of portals, as they were resolved.
+pub(super) type Addresses = HashMap<Portal, SocketAddr>;
+
 /// The session settings of a disk.
 pub(super) struct SessionSettings<'a> {
     pub(super) url: &'a IscsiUrl,
@@ -139,7 +158,7 @@ pub(super) struct SessionSettings<'a> {
 
 impl SessionSettings<'_> {
     /// The configured paths; if there are none, the one that the URL names.
-    fn written_paths(&self) -> Vec<PathSettings> {
+    pub(super) fn written_paths(&self) -> Vec<PathSettings> {
         let url = self.url;
         let of_url = || PathSettings {
             portal: Portal {
@@ -161,49 +180,76 @@ impl SessionSettings<'_> {
         asked.max(paths)
     }
 
-    /// All sessions of a disk used by `lanes` lanes, dealt out over the paths in turn; the first one first.
+    /// All sessions of a disk used by `lanes` lanes, dealt out over the paths in turn. The names of portals that are not
+    /// among the `known` ones are resolved, and added to them.
     ///
     /// # Errors
     /// When a portal's name cannot be resolved within `limit`.
-    pub(super) async fn resolve(
+    pub(super) async fn sessions(
         &self,
         lanes: usize,
-        isids: &Isids,
+        known: &mut Addresses,
         limit: Duration,
-    ) -> Result<(PathConfig, Multipath)> {
+    ) -> Result<Sessions> {
         let mut ways = Vec::new();
         for path in self.written_paths() {
-            let Portal { host, port } = &path.portal;
-            let address = look_up(host, *port, limit).await.map_err(|error| {
-                let message = format!(
-                    "{}: \"{host}\" cannot be resolved: {error}; write its address instead",
-                    self.url
-                );
-                Error::new(ErrorKind::Configuration, message)
-            })?;
-            ways.push((address, path.source()));
+            let address = match known.get(&path.portal) {
+                Some(address) => *address,
+                None => self.look_up(&path.portal, limit).await?,
+            };
+            let source = path.source();
+            known.insert(path.portal, address);
+            ways.push(Way { address, source });
         }
         let count = self.session_count(ways.len(), lanes);
         let wanted = self.session_count(ways.len(), 1);
-        let mut sessions = ways.into_iter().cycle().take(count).enumerate();
-        let session = |(number, (address, source))| PathConfig {
-            address,
-            source,
-            isid: isids.of(number),
-        };
-        let first = sessions.next().map(session);
+        Ok(Sessions {
+            ways: ways.into_iter().cycle().take(count).collect(),
+            spare: count - wanted,
+        })
+    }
+
+    async fn look_up(&self, portal: &Portal, limit: Duration) -> Result<SocketAddr> {
+        let Portal { host, port } = portal;
+        look_up(host, *port, limit).await.map_err(|error| {
+            let message = format!(
+                "{}: \"{host}\" cannot be resolved: {error}; write its address instead",
+                self.url
+            );
+            Error::new(ErrorKind::Configuration, message)
+        })
+    }
+
+    /// The configuration of these sessions under these ISIDs, the first one first.
+    pub(super) fn configuration(
+        &self,
+        sessions: Sessions,
+        isids: &Isids,
+    ) -> (PathConfig, Multipath) {
+        let Sessions { ways, spare } = sessions;
+        let count = ways.len();
+        let mut sessions = ways
+            .into_iter()
+            .enumerate()
+            .map(|(number, way)| PathConfig {
+                address: way.address,
+                source: way.source,
+                isid: isids.of(number),
+            });
+        let first = sessions.next();
         let first = first.expect("there is a path, the one of the URL or one that is written");
         let multipath = Multipath {
             source: first.source.clone(),
-            more: sessions.map(session).collect(),
-            spare: count - wanted,
+            more: sessions.collect(),
+            later_isids: (count..ISIDS_MAX).map(|number| isids.of(number)).collect(),
+            spare,
             policy: self.policy,
             congestion: self.congestion.map(str::to_owned),
             user_timeout: self.user_timeout.map(|time| time.get_ref().duration()),
             buffers: self.buffers(),
             lease: Some(isids.lease()),
         };
-        Ok((first, multipath))
+        (first, multipath)
     }
 
     fn buffers(&self) -> SocketBuffers {
@@ -312,9 +358,11 @@ mod tests {
         let session_settings = settings.session_settings();
         let isids = Openings::default().next(Uuid::nil(), settings.url.get_ref());
         let isids = isids.expect("it is the first");
-        let sessions =
-            lane.block_on(session_settings.resolve(lanes, &isids, Duration::from_secs(1)));
-        let (first, multipath) = sessions.expect("addresses are not looked up");
+        let mut known = Addresses::new();
+        let sessions = session_settings.sessions(lanes, &mut known, Duration::from_secs(1));
+        let sessions = lane.block_on(sessions);
+        let sessions = sessions.expect("addresses are not looked up");
+        let (first, multipath) = session_settings.configuration(sessions, &isids);
         let spare = multipath.spare;
         let all = std::iter::once(first).chain(multipath.more);
         (all.collect(), spare)

@@ -1,5 +1,5 @@
-//! The paths to a logical unit. A path is a portal and an initiator port of ours, with one nexus at a time. This file
-//! chooses the path for each command and bounds how long a command waits when no path is usable.
+//! The paths to a logical unit: chooses the path for each command, and bounds how long a command waits when no path is
+//! usable.
 //!
 //! A lost nexus whose writes may still take effect blocks all writes, on the other paths too: a new write could be
 //! acknowledged and then be overwritten by the old one. Reads go on.
@@ -13,49 +13,18 @@ use engine::{Duration, Instant, LaneHandle, sync::Notify, task, time};
 use iscsi::LunField;
 
 use super::{
-    access::Access,
-    config::{IscsiConfig, PathConfig},
+    config::{IscsiConfig, PathConfig, Sessions},
     link::{Distant, Link},
     login::Portal,
     nexus::{Nexus, Past},
-    patience::{Backoff, Pace, Patience},
-    status::{PathState, PathStatus, SessionStatus},
+    path::Path,
+    patience::Patience,
+    status::SessionStatus,
 };
 use crate::{
     Error, ErrorKind, Result,
     planted::{Bug, is_planted},
 };
-
-/// A portal and an initiator port of ours.
-pub(super) struct Path {
-    pub(super) config: PathConfig,
-    portal: RefCell<Portal>,
-    /// The lane its sessions run on; `None`: the home lane.
-    lane: Option<LaneHandle>,
-    /// If the target refuses this path, the disk is used without it.
-    pub(super) is_spare: bool,
-    /// The target has refused it for good.
-    pub(super) is_given_up: Cell<bool>,
-    /// The asymmetric access state of its target port.
-    pub(super) access: Cell<Access>,
-    /// The target port group it reaches, once the target has reported it.
-    pub(super) port_group: Cell<Option<u16>>,
-    /// The latest nexus, which may be lost.
-    nexus: RefCell<Option<Rc<Nexus>>>,
-    /// The previous nexus, about which another lane may still report.
-    former: RefCell<Option<Rc<Nexus>>>,
-    pub(super) pace: RefCell<Pace>,
-    /// The pace of LOGICAL UNIT RESETs over it.
-    pub(super) resets: RefCell<Backoff>,
-    /// Why there is no nexus, if there is none.
-    error: RefCell<Option<Error>>,
-    /// The loss has been logged: one line, however many attempts fail.
-    pub(super) loss_is_told: Cell<bool>,
-    /// It led to another disk when last checked.
-    pub(super) leads_elsewhere: Cell<bool>,
-    /// A recovery task is running.
-    pub(super) is_recovering: Cell<bool>,
-}
 
 /// Events on the paths of a disk since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,11 +47,21 @@ pub struct PathCounts {
     pub beside_home: u64,
 }
 
+/// Maps a lane to its number; `None` is the home lane.
+type Numbers = Box<dyn Fn(Option<&LaneHandle>) -> usize>;
+
 /// All paths to a logical unit.
 pub(super) struct Paths {
     config: IscsiConfig,
     lun: LunField,
-    all: Vec<Path>,
+    /// One for each initiator port.
+    pub(super) ports: Vec<Path>,
+    /// How many of these have ever been used.
+    pub(super) used: Cell<usize>,
+    /// The sessions that the disk should have.
+    pub(super) sessions: RefCell<Sessions>,
+    /// The lanes that may have sessions, the home lane first.
+    pub(super) lanes: Vec<LaneHandle>,
     /// Where the search starts, to rotate among equal paths.
     turn: Cell<usize>,
     /// How many [`Frozen`] guards are holding all commands back.
@@ -94,73 +73,9 @@ pub(super) struct Paths {
     /// Writes are left that may still take effect and could not be fenced.
     has_unfenced: Cell<bool>,
     changed: Rc<Notify>,
-    /// The externally visible status, and the number of each path's lane.
-    status: OnceCell<(SessionStatus, Vec<usize>)>,
+    /// The externally visible status, and the numbers of lanes.
+    status: OnceCell<(SessionStatus, Numbers)>,
     pub(super) counts: RefCell<PathCounts>,
-}
-
-impl Path {
-    /// Replaces the previous nexus. Two concurrent attempts may both have logged in.
-    fn replace(&self, nexus: &Rc<Nexus>) {
-        self.error.replace(None);
-        if let Some(before) = self.nexus.replace(Some(nexus.clone())) {
-            let message = "another session has taken its place";
-            before.end(Error::new(ErrorKind::Unreachable, message));
-            self.former.replace(Some(before));
-        }
-    }
-
-    /// The nexus, if its session is alive.
-    pub(super) fn live(&self) -> Option<Rc<Nexus>> {
-        let nexus = self.nexus.borrow();
-        nexus.as_ref().filter(|nexus| !nexus.is_over()).cloned()
-    }
-
-    /// The nexus, if commands may be sent on it.
-    pub(super) fn usable(&self) -> Option<Rc<Nexus>> {
-        self.live()
-            .filter(|nexus| self.access.get() != Access::No && nexus.takes_requests())
-    }
-
-    /// The lost nexus, if it left writes that may still take effect.
-    pub(super) fn ghost(&self) -> Option<Rc<Nexus>> {
-        let nexus = self.nexus.borrow();
-        nexus.as_ref().filter(|nexus| nexus.haunts()).cloned()
-    }
-
-    /// The latest nexus, which may be lost.
-    pub(super) fn last(&self) -> Option<Rc<Nexus>> {
-        self.nexus.borrow().clone()
-    }
-
-    /// Why the path cannot be used.
-    pub(super) fn error(&self) -> Option<Error> {
-        let nexus = self.nexus.borrow();
-        let lost = || Some(nexus.as_ref()?.link().end_now()?.error);
-        self.error.borrow().clone().or_else(lost)
-    }
-
-    /// Its state for reports; `lane` is the number of its lane.
-    fn status(&self, lane: usize) -> PathStatus {
-        let port = self.last().map(|nexus| nexus.port());
-        let state = match self.live() {
-            None => PathState::None(self.error().map(|error| error.to_string())),
-            Some(_) if self.access.get() == Access::No => PathState::Standby,
-            Some(_) => PathState::LoggedIn,
-        };
-        PathStatus {
-            portal: port.map_or(self.config.address, |port| port.address()),
-            local: port.and_then(|port| port.local()),
-            lane,
-            state,
-        }
-    }
-
-    fn is_refused(&self) -> bool {
-        let error = self.error.borrow();
-        let kind = error.as_ref().map(Error::kind);
-        matches!(kind, Some(ErrorKind::Configuration | ErrorKind::Preempted))
-    }
 }
 
 /// The index of the lane for `session`, when sessions are dealt out round-robin over `ways` routes: lanes take turns,
@@ -180,36 +95,27 @@ fn lane_of(session: usize, ways: usize, lanes: usize) -> usize {
 impl Paths {
     /// The paths of `config`, dealt out over `lanes` in turn, starting with the current lane.
     pub(super) fn new(config: IscsiConfig, lanes: &[LaneHandle]) -> Paths {
-        let configs = config.paths();
-        let way = |path: &PathConfig| (path.address, path.source.clone());
-        let first = way(&configs[0]);
+        let sessions = config.sessions();
+        let all = &sessions.ways;
         // The configured paths rotate through the routes, so the first repetition gives their number.
-        let again = configs.iter().skip(1).position(|path| way(path) == first);
-        let ways = again.map_or(configs.len(), |skipped| skipped + 1);
-        let wanted = configs.len() - config.multipath.spare.min(configs.len() - 1);
-        let all = configs.into_iter().enumerate().map(|(index, config)| Path {
-            portal: RefCell::new(Portal::new(config.address)),
-            lane: match lane_of(index, ways, lanes.len()) {
+        let again = all.iter().skip(1).position(|way| *way == all[0]);
+        let ways = again.map_or(all.len(), |skipped| skipped + 1);
+        let unused = config.isids().map(|isid| Path::unused(isid, &all[0]));
+        let ports: Vec<_> = unused.collect();
+        for (index, (path, way)) in ports.iter().zip(all).enumerate() {
+            let lane = match lane_of(index, ways, lanes.len()) {
                 0 => None,
                 lane => Some(lanes[lane].clone()),
-            },
-            is_spare: index >= wanted,
-            is_given_up: Cell::new(false),
-            access: Cell::default(),
-            port_group: Cell::new(None),
-            config,
-            nexus: RefCell::default(),
-            former: RefCell::default(),
-            pace: RefCell::new(Pace::begin()),
-            resets: RefCell::default(),
-            error: RefCell::default(),
-            loss_is_told: Cell::new(false),
-            leads_elsewhere: Cell::new(false),
-            is_recovering: Cell::new(false),
-        });
+            };
+            path.begin(way, lane);
+            path.stand_at(index, sessions.is_spare(index));
+        }
         Paths {
             lun: LunField::from(scsi::Lun::from(config.lun).encode()),
-            all: all.collect(),
+            ports,
+            used: Cell::new(all.len()),
+            lanes: lanes.iter().take(all.len()).cloned().collect(),
+            sessions: RefCell::new(sessions),
             config,
             turn: Cell::new(0),
             freezes: Cell::new(0),
@@ -230,25 +136,36 @@ impl Paths {
         self.lun
     }
 
+    /// All that have ever been used.
     pub(super) fn all(&self) -> &[Path] {
-        &self.all
+        &self.ports[..self.used.get()]
+    }
+
+    /// Those for which a session is wanted.
+    pub(super) fn wanted(&self) -> impl Iterator<Item = &Path> {
+        self.all().iter().filter(|path| path.is_wanted())
+    }
+
+    /// Whether more than one session is wanted.
+    pub(super) fn are_several(&self) -> bool {
+        self.wanted().nth(1).is_some()
     }
 
     /// The nexuses on which commands may be sent.
     pub(super) fn usable(&self) -> impl Iterator<Item = Rc<Nexus>> {
-        self.all.iter().filter_map(Path::usable)
+        self.all().iter().filter_map(Path::usable)
     }
 
     /// The nexuses that are not lost.
     pub(super) fn live(&self) -> impl Iterator<Item = Rc<Nexus>> {
-        self.all.iter().filter_map(Path::live)
+        self.all().iter().filter_map(Path::live)
     }
 
     /// Logs in on the path, at its portal or wherever the target redirects us.
     pub(super) async fn log_in(&self, path: &Path, deadline: Instant) -> Result<Link> {
-        let portal = path.portal.borrow().clone();
-        let who = (&self.config, &path.config);
-        let (link, portal) = match &path.lane {
+        let (portal, way) = (path.portal.borrow().clone(), path.config());
+        let who = (&self.config, &way);
+        let (link, portal) = match &path.lane() {
             None => {
                 let session = portal.log_in(who.0, who.1, deadline).await?;
                 (Link::Here(session), portal)
@@ -262,7 +179,7 @@ impl Paths {
     /// The index of `path`.
     pub(super) fn index_of(&self, path: &Path) -> usize {
         let is_it = |other: &Path| std::ptr::eq(other, path);
-        let index = self.all.iter().position(is_it);
+        let index = self.ports.iter().position(is_it);
         index.expect("it is one of them")
     }
 
@@ -274,17 +191,17 @@ impl Paths {
         deadline: Instant,
     ) -> Result<Link> {
         let borrowed = PathConfig {
-            isid: path.config.isid,
-            ..other.config.clone()
+            isid: path.isid(),
+            ..other.config()
         };
-        let portal = Portal::new(other.config.address);
+        let portal = Portal::new(other.address());
         let session = portal.log_in(&self.config, &borrowed, deadline).await?;
         Ok(Link::Here(session))
     }
 
     /// Puts `nexus` into use.
     pub(super) fn take_into_use(&self, nexus: &Rc<Nexus>) {
-        let path = &self.all[nexus.path()];
+        let path = &self.all()[nexus.path()];
         nexus.goes_into_use();
         path.replace(nexus);
         self.tell_in_use(nexus);
@@ -296,10 +213,9 @@ impl Paths {
     pub(super) fn report_to(
         &self,
         status: &SessionStatus,
-        number: impl Fn(Option<&LaneHandle>) -> usize,
+        number: impl Fn(Option<&LaneHandle>) -> usize + 'static,
     ) {
-        let lanes = self.all.iter().map(|path| number(path.lane.as_ref()));
-        let _ = self.status.set((status.clone(), lanes.collect()));
+        let _ = self.status.set((status.clone(), Box::new(number)));
         match self.live().next() {
             Some(nexus) => self.tell_in_use(&nexus),
             None => self.tell_paths(),
@@ -314,10 +230,24 @@ impl Paths {
     }
 
     pub(super) fn tell_paths(&self) {
-        if let Some((status, lanes)) = self.status.get() {
-            let paths = self.all.iter().zip(lanes);
-            status.set_paths(paths.map(|(path, &lane)| path.status(lane)).collect());
+        if let Some((status, number)) = self.status.get() {
+            let mut shown: Vec<_> = self.all().iter().filter(|path| !path.is_gone()).collect();
+            shown.sort_by_key(|path| path.rank());
+            let paths = shown.into_iter();
+            let paths = paths.map(|path| path.status(number(path.lane().as_ref())));
+            status.set_paths(paths.collect());
         }
+    }
+
+    /// The session of a path that is not wanted may have ended, or the order of the paths has changed.
+    pub(super) fn tell_first(&self) {
+        let mut wanted: Vec<_> = self.wanted().collect();
+        wanted.sort_by_key(|path| path.rank());
+        let first = wanted.into_iter().find_map(Path::live);
+        if let (Some((status, _)), Some(first)) = (self.status.get(), first) {
+            status.moved(first.port().address());
+        }
+        self.tell_paths();
     }
 
     /// A session was lost with `error`. If it was the last one, the disk is unreachable.
@@ -330,7 +260,7 @@ impl Paths {
 
     /// Keeps `nexus`, whose target port may not be used now.
     pub(super) fn park(&self, nexus: &Rc<Nexus>) {
-        let path = &self.all[nexus.path()];
+        let path = &self.all()[nexus.path()];
         path.replace(nexus);
         self.tell_paths();
         self.changed.notify();
@@ -370,7 +300,7 @@ impl Paths {
     /// Those that are in use and whose access state is the best available, each with its doubts, which are settled.
     pub(super) fn best_there(&self) -> Vec<(Rc<Distant>, u64)> {
         let usable = || {
-            self.all
+            self.all()
                 .iter()
                 .filter_map(|path| Some((path, path.usable()?)))
         };
@@ -384,16 +314,13 @@ impl Paths {
     /// The nexus, current or former, whose session on another lane has this number.
     pub(super) fn find_there(&self, number: u64) -> Option<Rc<Nexus>> {
         let is_it = |nexus: &Rc<Nexus>| nexus.link().there().is_some_and(|d| d.number() == number);
-        let mut known = self.all.iter().flat_map(|path| [&path.nexus, &path.former]);
-        known.find_map(|nexus| nexus.borrow().clone().filter(is_it))
+        self.all().iter().flat_map(Path::known).find(is_it)
     }
 
     /// Whether no other nexus has taken the place of this one.
     pub(super) fn is_latest(&self, nexus: &Rc<Nexus>) -> bool {
-        let latest = self.all[nexus.path()].nexus.borrow();
-        latest
-            .as_ref()
-            .is_some_and(|latest| Rc::ptr_eq(latest, nexus))
+        let latest = self.all()[nexus.path()].last();
+        latest.is_some_and(|latest| Rc::ptr_eq(&latest, nexus))
     }
 
     /// Gives up on fencing the writes that lost nexuses have left.
@@ -440,8 +367,7 @@ impl Paths {
 
     /// Whether a lost nexus has left writes that may still take effect.
     fn is_haunted(&self) -> bool {
-        let haunts = |path: &Path| path.nexus.borrow().as_ref().is_some_and(|n| n.haunts());
-        self.all.iter().any(haunts)
+        self.all().iter().any(Path::haunts)
     }
 
     /// Chooses the nexus for a command; `None`: the command has to wait.
@@ -449,14 +375,15 @@ impl Paths {
         if self.freezes.get() > 0 {
             return None;
         }
-        if let [only] = &self.all[..] {
+        if let [only] = self.all() {
             return only.usable();
         }
         if writes && self.is_haunted() {
             return None;
         }
-        let (count, first) = (self.all.len(), self.turn.get());
-        let candidates = (0..count).map(|n| &self.all[(first + n) % count]);
+        let (all, first) = (self.all(), self.turn.get());
+        let count = all.len();
+        let candidates = (0..count).map(|n| &all[(first + n) % count]);
         let candidates = candidates.filter_map(|path| Some((path.access.get(), path.usable()?)));
         let policy = self.config.multipath.policy;
         // Sessions of other lanes are left to them, unless there is no other.
@@ -482,7 +409,11 @@ impl Paths {
         let left = left.ok_or_else(|| self.late(writes))?;
         let attempts = self.attempts.get();
         let is_due = |path: &Path| path.pace.borrow().due_in() <= left;
-        let limit = match self.all.iter().any(is_due) {
+        let limit = match self
+            .all()
+            .iter()
+            .any(|path| path.is_missed() && is_due(path))
+        {
             true => left.max(self.config.connect_timeout),
             false => left,
         };
@@ -494,8 +425,7 @@ impl Paths {
         });
         let changed = time::timeout(limit, changed).await;
         changed.ok_or_else(|| self.late(writes))?;
-        let mut all = self.all.iter();
-        let are_refused = !self.can_pick(writes) && all.all(Path::is_refused);
+        let are_refused = !self.can_pick(writes) && self.wanted().all(Path::is_refused);
         match are_refused {
             true => Err(self.why()),
             false => Ok(()),
@@ -515,8 +445,9 @@ impl Paths {
     /// Why the first path cannot be used, and whether the others cannot either.
     pub(super) fn why(&self) -> Error {
         let unknown = || Error::new(ErrorKind::Unreachable, "there is no session");
-        let error = self.all[0].error().unwrap_or_else(unknown);
-        match self.all.len() {
+        let first = self.wanted().min_by_key(|path| path.rank());
+        let error = first.and_then(Path::error).unwrap_or_else(unknown);
+        match self.wanted().count() {
             1 => error,
             paths => error.context(format_args!(
                 "none of the {paths} paths can be used; the first"

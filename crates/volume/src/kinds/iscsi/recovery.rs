@@ -15,7 +15,7 @@ use super::{
     link::Link,
     nexus::{Nexus, Past},
     own::End,
-    paths::Path,
+    path::Path,
     patience::AT_ONCE_MAX,
     same_disk,
     sense::Verdict,
@@ -51,45 +51,51 @@ impl Unit {
     /// # Errors
     /// When a path leads to another disk.
     pub(super) async fn open_others(&self) -> Result<()> {
-        let missing = || self.paths.all().iter().filter(|path| path.live().is_none());
-        let opened = missing().map(async |path| {
-            let Err(error) = self.bring_up(path, self.paths.login_limit()).await else {
-                return Ok(());
-            };
-            if path.leads_elsewhere.get() {
-                return Err(error.context(format_args!("the path through {}", path.config.address)));
-            }
-            if path.is_spare && error.kind() == ErrorKind::Configuration {
-                let target_name = &self.config().target_name;
-                tracing::warn!(
-                    target_name,
-                    %error,
-                    "the target accepts no more sessions; set `sessions` to the number that it \
-                     accepts"
-                );
-                path.is_given_up.set(true);
-                self.paths.attempted(path, Some(error));
-                return Ok(());
-            }
-            self.told_lost(path, &error);
-            self.paths.attempted(path, Some(error));
-            Ok(())
-        });
-        if self.paths.all().len() > 1 {
+        let missing = || self.paths.wanted().filter(|path| path.live().is_none());
+        let opened = missing().map(|path| Box::pin(self.open_path(path)));
+        if self.paths.are_several() {
             self.look_at_access();
         }
-        let opened = engine::task::join_all(opened.map(Box::pin)).await;
-        opened.into_iter().collect::<Result<()>>()?;
+        let opened = engine::task::join_all(opened).await;
+        let opened: Result<Vec<_>> = opened.into_iter().collect();
+        opened?;
         self.bring_back();
         Ok(())
+    }
+
+    /// Logs in on a new path. Returns why it cannot be used yet; it is to be retried then, unless the target accepts no
+    /// more sessions and we can do without this one.
+    ///
+    /// # Errors
+    /// When it leads to another disk.
+    pub(super) async fn open_path(&self, path: &Path) -> Result<Option<Error>> {
+        let Err(error) = self.bring_up(path, self.paths.login_limit()).await else {
+            return Ok(None);
+        };
+        self.paths.attempted(path, Some(error.clone()));
+        if path.leads_elsewhere.get() {
+            return Err(error.context(format_args!("the path through {}", path.address())));
+        }
+        if path.is_spare() && error.kind() == ErrorKind::Configuration {
+            let target_name = &self.config().target_name;
+            tracing::warn!(
+                target_name,
+                %error,
+                "the target accepts no more sessions; set `sessions` to the number that it accepts"
+            );
+            path.is_given_up.set(true);
+            return Ok(None);
+        }
+        self.told_lost(path, &error);
+        Ok(Some(error))
     }
 
     /// Starts the recovery of every lost path that is still wanted.
     pub(super) fn bring_back(&self) {
         self.paths.rest(false);
         for (index, path) in self.paths.all().iter().enumerate() {
-            let is_wanted = path.live().is_none() && !path.is_given_up.get();
-            if is_wanted && !path.is_recovering.replace(true) {
+            let is_lost = path.live().is_none() && path.is_missed() && !path.is_given_up.get();
+            if is_lost && !path.is_recovering.replace(true) {
                 spawn(recover(self.me.clone(), index));
             }
         }
@@ -97,7 +103,7 @@ impl Unit {
 
     fn told_lost(&self, path: &Path, error: &Error) {
         if !path.loss_is_told.replace(true) {
-            let (target_name, address) = (&self.config().target_name, path.config.address);
+            let (target_name, address) = (&self.config().target_name, path.address());
             tracing::warn!(target_name, %address, %error, "session lost; logging in again");
         }
     }
@@ -110,7 +116,7 @@ impl Unit {
         }
         let before = path.error();
         if before.is_none_or(|before| before.to_string() != error.to_string()) {
-            let (target_name, address) = (&self.config().target_name, path.config.address);
+            let (target_name, address) = (&self.config().target_name, path.address());
             tracing::warn!(target_name, %address, %error,
                 "a path is refused; it will be retried from time to time");
         }
@@ -133,10 +139,13 @@ impl Unit {
         }
         {
             let mut counts = self.paths.counts.borrow_mut();
-            counts.lost += 1;
+            counts.lost += u64::from(path.is_wanted());
             counts.lost_with_writes += u64::from(nexus.haunts());
         }
-        self.told_lost(path, error);
+        match path.is_wanted() {
+            true => self.told_lost(path, error),
+            false => self.paths.tell_first(),
+        }
         self.paths.tell_lost(error);
         self.paths.notify();
         if self.paths.usable().next().is_none() && self.paths.live().next().is_some() {
@@ -144,7 +153,7 @@ impl Unit {
         }
         // A lone path is brought back on demand only: two initiators that log in as the same port would end each
         // other's sessions forever. But writes left in flight must be fenced at once.
-        if self.paths.all().len() > 1 || nexus.haunts() {
+        if self.paths.are_several() || nexus.haunts() {
             self.bring_back();
         }
     }
@@ -170,13 +179,13 @@ impl Unit {
         let prepared = self.prepare(path, &nexus).await;
         // Even if the login is of no use: the target reports a restart only once.
         self.account_for(&nexus).await;
-        let wanted = prepared.and_then(|()| match self.paths.is_at_rest() {
-            true => Err(Error::new(
-                ErrorKind::Unreachable,
-                "the disk was closed in the meantime",
-            )),
-            false => Ok(()),
-        });
+        let why = match (self.paths.is_at_rest(), path.is_wanted()) {
+            (true, _) => Some("the disk was closed in the meantime"),
+            (false, false) => Some("the path was removed in the meantime"),
+            (false, true) => None,
+        };
+        let unwanted = why.map(|why| Error::new(ErrorKind::Unreachable, why));
+        let wanted = prepared.and_then(|()| unwanted.map_or(Ok(()), Err));
         if let Err(error) = wanted {
             nexus.link().logout().await;
             return Err(error);
@@ -203,18 +212,27 @@ impl Unit {
         Ok(())
     }
 
-    /// Logs out on `nexus`, as the target asked; it may be about to stop. Flushes first, because a restart would not
-    /// tell us whether unflushed writes were kept.
+    /// Logs out on `nexus`, because its path was removed, or as the target asked.
     async fn leave(&self, nexus: &Rc<Nexus>) {
         // Nobody sends on it any more.
         self.paths.notify();
         let path = &self.paths.all()[nexus.path()];
-        if !path.loss_is_told.replace(true) {
-            let (target_name, address) = (&self.config().target_name, path.config.address);
+        if path.is_wanted() && !path.loss_is_told.replace(true) {
+            let (target_name, address) = (&self.config().target_name, path.address());
             tracing::info!(target_name, %address,
                 "the target requested a logout; logging in again when it is back");
         }
         nexus.idle().await;
+        match path.is_wanted() {
+            true => self.flush_over(nexus).await,
+            false => self.withdraw(nexus).await,
+        }
+        nexus.link().logout().await;
+    }
+
+    /// Flushes what a restart could lose: the target, which has asked for a logout, may be about to stop, and its restart
+    /// would not tell us whether unflushed writes were kept.
+    async fn flush_over(&self, nexus: &Rc<Nexus>) {
         for _ in 0..AT_ONCE_MAX {
             let Some(covers) = self.unflushed.at_stake() else {
                 break;
@@ -233,7 +251,6 @@ impl Unit {
                 }
             }
         }
-        nexus.link().logout().await;
     }
 
     /// Makes a new nexus fit for use.
@@ -242,7 +259,7 @@ impl Unit {
         // Before anything is written over it: a restart that it has reported cannot have lost that.
         self.account_for(nexus).await;
         self.check_identity(nexus).await?;
-        if self.paths.all().len() > 1 && self.identity.get().is_some() {
+        if self.paths.are_several() && self.identity.get().is_some() {
             self.ask_access(path, nexus).await?;
         }
         if path.access.get() == Access::No {
@@ -285,7 +302,7 @@ impl Unit {
         }
         let access = access.unwrap_or_default();
         if path.access.replace(access) != access {
-            let (target_name, address) = (&self.config().target_name, path.config.address);
+            let (target_name, address) = (&self.config().target_name, path.address());
             tracing::info!(target_name, %address, ?access,
                 "the access state of the path has changed");
             self.paths.tell_paths();
@@ -334,7 +351,7 @@ async fn watch_access(unit: Weak<Unit>) {
     loop {
         let Some(this) = unit.upgrade() else { return };
         let is_second_best = |path: &Path| path.access.get() != Access::Optimized;
-        if this.paths.is_at_rest() || !this.paths.all().iter().any(is_second_best) {
+        if this.paths.is_at_rest() || !this.paths.wanted().any(is_second_best) {
             this.access_is_watched.set(false);
             return;
         }
@@ -359,13 +376,14 @@ async fn recover(unit: Weak<Unit>, index: usize) {
         let Some(this) = unit.upgrade() else { return };
         let path = &this.paths.all()[index];
         let due_in = path.pace.borrow().due_in();
-        if !due_in.is_zero() {
+        if !due_in.is_zero() && path.is_missed() {
             drop(this);
             time::sleep(due_in).await;
             continue;
         }
-        if this.paths.is_at_rest() {
+        if this.paths.is_at_rest() || !path.is_missed() {
             path.is_recovering.set(false);
+            this.paths.notify();
             return;
         }
         path.pace.borrow_mut().next();
@@ -377,14 +395,14 @@ async fn recover(unit: Weak<Unit>, index: usize) {
         let failed = this.bring_up(path, limit).await.err();
         let is_back = failed.is_none();
         if is_back {
-            let (target_name, address) = (&this.config().target_name, path.config.address);
+            let (target_name, address) = (&this.config().target_name, path.address());
             tracing::info!(target_name, %address, "logged in again");
             path.loss_is_told.set(false);
             path.is_recovering.set(false);
         }
         if let Some(error) = &failed {
             this.told_refused(path, error);
-            if path.is_spare && path.last().is_none() {
+            if path.is_spare() && path.last().is_none() {
                 this.try_less_often(path);
             }
         }

@@ -4,13 +4,23 @@
 
 use std::rc::{Rc, Weak};
 
-use engine::{Duration, spawn, task, time};
+use engine::{Duration, Instant, spawn, task, time};
 
-use super::{cdb, nexus::Nexus, patience::AT_ONCE_MAX, sense::Verdict, session::Data, unit::Unit};
+use super::{
+    cdb,
+    nexus::{Nexus, Past},
+    path::Path,
+    patience::AT_ONCE_MAX,
+    sense::Verdict,
+    session::Data,
+    unit::Unit,
+};
 use crate::{Error, ErrorKind, Result};
 
 /// How long a nexus has to answer when asked whether the target has restarted.
 const VOUCH_MAX: Duration = Duration::from_secs(1);
+/// Pause before it is asked again.
+const VOUCH_PAUSE: Duration = Duration::from_millis(100);
 
 impl Unit {
     /// Consumes the target's pending unit attentions. We have to know about a restart before anything is resent;
@@ -37,6 +47,11 @@ impl Unit {
         if !nexus.is_new() || !nexus.take_restart() {
             return;
         }
+        let path = &self.paths.all()[nexus.path()];
+        let is_first = path.last().is_none();
+        if is_first && self.unflushed.at_stake().is_some() && self.is_old_news(path, nexus).await {
+            return;
+        }
         let others: Vec<_> = self.paths.live().filter(|other| !other.is_new()).collect();
         for other in others {
             if self.has_answered(&other).await {
@@ -44,6 +59,70 @@ impl Unit {
             }
         }
         self.restarted();
+    }
+
+    /// Whether the restart that `nexus` has reported is one from before our time. Many targets report a power-on to each
+    /// initiator port that they have not seen before, and that of `path`, which was added, is one. If a port of ours that the
+    /// target knows is told of nothing, there was no restart. Such a port may be about to come back.
+    async fn is_old_news(&self, path: &Path, nexus: &Rc<Nexus>) -> bool {
+        let config = self.config();
+        let limit = config.request_timeout + config.reconnect_timeout;
+        let is_old = self.is_denied(path, time::now() + limit).await;
+        nexus.must_be_ready_within(limit);
+        is_old
+    }
+
+    /// Whether a port that the target knows denies, by `deadline`, the restart that was reported over `path`.
+    async fn is_denied(&self, path: &Path, deadline: Instant) -> bool {
+        let is_known = |other: &&Path| other.last().is_some_and(|last| !last.is_new());
+        let known = || self.paths.wanted().filter(is_known);
+        let is_back = || known().any(|other| other.live().is_some());
+        let changed = self.paths.changed();
+        let mut limit = self.paths.login_limit();
+        loop {
+            // Each answers, or is lost, within the request timeout.
+            for other in known().filter_map(Path::live) {
+                if self.hear(&other).await.is_ok() {
+                    return true;
+                }
+            }
+            time::sleep(VOUCH_PAUSE).await;
+            let has_changed = || (is_back() || known().next().is_none()).then_some(());
+            let left = deadline - time::now();
+            let waited = time::timeout(limit.min(left), changed.wait_for(has_changed)).await;
+            if left.is_zero() || known().next().is_none() {
+                return false;
+            }
+            if waited.is_some() || limit > left {
+                continue;
+            }
+            for other in known() {
+                if let Some(has_restarted) = self.ask_as(other, path).await {
+                    return !has_restarted;
+                }
+            }
+            limit = Duration::MAX;
+        }
+    }
+
+    /// Logs in with the initiator port of `known`, which is lost, over the route of `path`. Returns whether the target
+    /// reports a restart to it; `None`: that is another target port, or there is no answer.
+    async fn ask_as(&self, known: &Path, path: &Path) -> Option<bool> {
+        let lost = known.last().filter(|lost| lost.is_over())?;
+        let deadline = time::now() + self.paths.login_limit();
+        let link = self.paths.log_in_over(known, path, deadline).await.ok()?;
+        let nexus = Rc::new(Nexus::new(link, self.paths.lun(), lost.path()));
+        let is_same = lost.port().is_same(&nexus.port());
+        if is_same {
+            lost.settle_past(Past::Over);
+            self.paths.notify();
+        }
+        let heard = match is_same {
+            true => self.hear(&nexus).await.ok(),
+            false => None,
+        };
+        nexus.link().logout().await;
+        heard.map(|()| nexus.take_restart())
     }
 
     /// Every session reports the restart that `told` reported, an idle one perhaps much later. Polls them all now, so

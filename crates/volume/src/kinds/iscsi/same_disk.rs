@@ -61,7 +61,7 @@ impl Unit {
         let is_same = match known.in_common(&found) {
             Some(_) => true,
             // A portal leads to one disk unless the names say otherwise.
-            None if path.config.address == config.address => !known.is_named() || !found.is_named(),
+            None if path.address() == config.address => !known.is_named() || !found.is_named(),
             None => false,
         };
         if is_same {
@@ -72,7 +72,8 @@ impl Unit {
         let message = format!(
             "LUN {} at {} is another disk: it identifies itself as {found}, but the disk of this \
              volume is {known}; check the portals in `paths`, and what the target serves there",
-            config.lun, path.config.address
+            config.lun,
+            path.address()
         );
         Err(Error::new(ErrorKind::Configuration, message))
     }

@@ -15,15 +15,19 @@ use toml::Spanned;
 
 use super::{
     IscsiConfig, IscsiDisk, SessionStatus,
+    change::{self, OpenDisk, PathChange},
     config::{Policy, own_name},
     disks::{Disks, normalised},
     isids::{Isids, Openings},
-    path_settings::{PathSettings, SessionSettings},
+    path_settings::{Addresses, PathSettings, SessionSettings},
     url::{ISCSI_NAME_BYTES_MAX, IscsiUrl, is_iscsi_name},
 };
 use crate::{
     Error, ErrorKind, Result,
-    kinds::{Identity, Look, Settings},
+    kinds::{
+        Identity, Look, Settings,
+        change::{Change, Changing, Step},
+    },
     part::{Carried, Opening, Part},
     values::{ChapAlgorithm, ChapSettings, ConfigError, Credentials, Size, Time},
 };
@@ -107,10 +111,18 @@ impl Iscsi {
 
     /// The session configuration for a disk used by `lanes` lanes. Paths of secret files are relative to `base`.
     /// Resolves the host name, within the connect timeout.
-    async fn resolve(&self, base: &Path, lanes: usize, isids: &Isids) -> Result<IscsiConfig> {
+    async fn resolve(
+        &self,
+        base: &Path,
+        lanes: usize,
+        isids: &Isids,
+        known: &mut Addresses,
+    ) -> Result<IscsiConfig> {
         let url = self.url.get_ref();
         let limit = self.connect_timeout.get_ref().duration();
-        let (first, multipath) = self.session_settings().resolve(lanes, isids, limit).await?;
+        let session_settings = self.session_settings();
+        let sessions = session_settings.sessions(lanes, known, limit).await?;
+        let (first, multipath) = session_settings.configuration(sessions, isids);
         let chap = self
             .chap()
             .read(base)
@@ -180,7 +192,10 @@ impl Settings for Iscsi {
             let lanes = opening.lanes.to_vec();
             let owner = opening.owner();
             let isids = opening.kept::<Openings>().next(owner, self.url.get_ref())?;
-            let mut config = self.resolve(opening.base(), lanes.len(), &isids).await?;
+            let mut known = Addresses::new();
+            let resolved = self.resolve(opening.base(), lanes.len(), &isids, &mut known);
+            let mut config = resolved.await?;
+            let lane_count = lanes.len();
             config.stage_times = opening.is_watched();
             let wait_at_start = self.wait_at_start.get_ref().duration();
             let status: SessionStatus = opening.handle();
@@ -191,17 +206,19 @@ impl Settings for Iscsi {
                 .at_home(move |_| {
                     LaneFuture::new(async move {
                         let disk = open(config, &lanes, wait_at_start).await?;
-                        disk.unit.paths.report_to(&status, |lane| {
+                        let kept = OpenDisk::keep(lanes[0].clone(), &disk);
+                        disk.unit.paths.report_to(&status, move |lane| {
                             let at = lanes.iter().position(|it| Some(it) == lane);
                             numbers[at.unwrap_or(0)]
                         });
                         let branches = disk.branches().await?;
-                        let _ = told.set((disk.identity().clone(), branches));
+                        let _ = told.set((disk.identity().clone(), branches, kept));
                         Ok(disk as _)
                     })
                 })
                 .await?;
-            let (identity, branches) = found.get().cloned().unwrap_or_default();
+            let (identity, branches, disk) = found.get().cloned().expect("it is open");
+            opening.put(OpenDisk::new(disk, lane_count, known));
             part.branch(branches);
             if let Some(name) = identity.worldwide_name() {
                 part.carry(Carried::Remote(name));
@@ -255,6 +272,17 @@ impl Settings for Iscsi {
         let used = self.check_used_once(look);
         look.errors(used.err());
         look.errors(self.session_settings().look().err());
+    }
+
+    fn change(&self, new: &Iscsi) -> Change {
+        change::between(self, new)
+    }
+
+    fn step<'a>(&'a self, changing: Changing<'a>) -> LaneFuture<'a, Result<Box<dyn Step>>> {
+        let open = changing.handle::<OpenDisk>().cloned();
+        let step = open.map(|open| Box::new(PathChange::new(open, self.clone())) as _);
+        let error = || Error::new(ErrorKind::Unreachable, "it is not open");
+        LaneFuture::new(async move { step.ok_or_else(error) })
     }
 
     fn describe(&self) -> Option<String> {

@@ -79,6 +79,13 @@ impl SessionStatus {
         self.lock().paths = paths;
     }
 
+    /// The session with `address` is now the first.
+    pub(super) fn moved(&self, to: SocketAddr) {
+        if let SessionState::LoggedIn { address, .. } = &mut self.lock().volume {
+            *address = to;
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Status> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -267,6 +267,12 @@ impl Session {
         self.is_asked_to_log_out.get()
     }
 
+    /// From now on it takes no more requests, as if the target had asked for a logout.
+    pub(super) fn retire(&self) {
+        self.is_asked_to_log_out.set(true);
+        self.changed.notify();
+    }
+
     /// Waits until the target asks for a logout, or the session is over.
     pub(super) async fn asked_to_log_out(&self) {
         let is_asked = || (self.is_asked_to_log_out() || self.is_over()).then_some(());

@@ -6,6 +6,7 @@ mod claims;
 mod ghosts;
 mod lanes;
 mod loss;
+mod path_changes;
 mod paths;
 mod restarts;
 mod same_disk;

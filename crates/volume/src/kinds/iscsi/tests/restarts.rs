@@ -8,7 +8,7 @@ use super::*;
 use crate::{
     Claim,
     claim::{Others, Owner},
-    kinds::iscsi::{PathConfig, foreign::LetsIn},
+    kinds::iscsi::{PathConfig, Sessions, Way, foreign::LetsIn},
 };
 
 const AWAY: AtLogin = AtLogin::Refuse(LoginStatus::SERVICE_UNAVAILABLE);
@@ -163,5 +163,56 @@ fn a_claim_is_given_up_whole_also_when_the_path_that_holds_it_is_lost() {
         let (report, _) = site.foreign.reserved();
         assert_eq!(report.reservation, None, "nobody has it");
         assert_eq!(report.registrations, []);
+    });
+}
+
+#[test]
+fn the_reservation_stands_although_the_path_that_holds_it_is_removed() {
+    for removed in [1, 2] {
+        let (site, config) = site(LetsIn::Registrants, [PORT, OTHER_PORT]);
+        site.world.block_on(&site.client, async {
+            let start = Start::new(&config).await;
+            let left = [OTHER_PORT, PORT][removed - 1];
+            let next = Sessions {
+                ways: vec![Way {
+                    address: site.host.addr(left),
+                    source: None,
+                }],
+                spare: 0,
+            };
+            start.disk.add_paths(&next).await.expect("it works");
+            start.disk.adopt_paths(&next);
+            assert_eq!(start.disk.parted().await, [""; 0]);
+            let registered = site.foreign.registered();
+            let [(_, group, key)] = registered[..] else {
+                panic!("{registered:?}");
+            };
+            assert_eq!((usize::from(group), key), (3 - removed, start.claim.key()));
+            assert_eq!(site.foreign.unreserved_times(), 0, "it stood all the time");
+            start.write_and_read().await;
+            start.disk.close().await;
+            assert_eq!(site.foreign.registered(), []);
+        });
+    }
+}
+
+/// The daemon was killed while its paths were not those that it now starts with.
+#[test]
+fn a_reservation_is_found_under_an_initiator_port_that_is_not_used_now() {
+    let (site, mut config) = site(LetsIn::HoldingPort, [PORT, PORT]);
+    let added = config.multipath.more.remove(0).isid;
+    site.world.block_on(&site.client, async {
+        let before = IscsiConfig {
+            isid: added,
+            ..config.clone()
+        };
+        Start::new(&before).await.end_by_kill().await;
+        let holder = site.foreign.registered()[0].0.clone();
+        config.multipath.later_isids = vec![Isid::random([1, 2, 3], 9), added];
+        let second = Start::new(&config).await;
+        second.write_and_read().await;
+        assert_eq!(site.foreign.registered()[0].0, holder);
+        assert_eq!(site.foreign.unreserved_times(), 0, "it stood all the time");
+        second.disk.close().await;
     });
 }

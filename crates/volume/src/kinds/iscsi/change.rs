@@ -1,0 +1,196 @@
+//! Other paths for a disk that is in use, as a step of a new configuration.
+
+use std::{
+    cell::{Cell, RefCell},
+    fmt,
+    rc::{Rc, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use engine::{LaneFuture, LaneHandle};
+
+use super::{
+    IscsiDisk,
+    config::Sessions,
+    path_settings::{Addresses, PathSettings},
+    settings::Iscsi,
+};
+use crate::{
+    Error, ErrorKind, Result,
+    kinds::change::{Change, Step},
+    part::Resident,
+};
+
+/// The handle on an open disk whose paths may change.
+#[derive(Clone, Debug)]
+pub(super) struct OpenDisk {
+    disk: Arc<Resident<Weak<IscsiDisk>>>,
+    /// How many lanes use it.
+    lanes: usize,
+    /// The portals of its paths. A name that is in use is not resolved anew: a path that stays keeps its sessions.
+    known: Arc<Mutex<Addresses>>,
+}
+
+impl OpenDisk {
+    pub(super) fn new(
+        disk: Arc<Resident<Weak<IscsiDisk>>>,
+        lanes: usize,
+        known: Addresses,
+    ) -> Self {
+        OpenDisk {
+            disk,
+            lanes,
+            known: Arc::new(Mutex::new(known)),
+        }
+    }
+
+    /// Keeps `disk` on `home`, the current lane, for as long as there is a handle on it.
+    pub(super) fn keep(home: LaneHandle, disk: &Rc<IscsiDisk>) -> Arc<Resident<Weak<IscsiDisk>>> {
+        Resident::keep(home, Rc::downgrade(disk))
+    }
+
+    fn known(&self) -> MutexGuard<'_, Addresses> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a request on the disk's home lane.
+    async fn ask<R, F>(
+        &self,
+        request: impl FnOnce(Rc<IscsiDisk>) -> F + Send + 'static,
+    ) -> Result<R>
+    where
+        R: Send + 'static,
+        F: Future<Output = R> + 'static,
+    {
+        let asked = self.disk.call(|disk: Weak<IscsiDisk>| async move {
+            let closed = || Error::new(ErrorKind::Unreachable, "the volume has been closed");
+            Ok(request(disk.upgrade().ok_or_else(closed)?).await)
+        });
+        asked.await
+    }
+}
+
+/// What becomes of the settings `old` of an open disk if `new` replace them.
+pub(super) fn between(old: &Iscsi, new: &Iscsi) -> Change {
+    let with_paths = Iscsi {
+        paths: new.paths.clone(),
+        sessions: new.sessions.clone(),
+        ..old.clone()
+    };
+    if with_paths != *new {
+        return Change::between(old, new);
+    }
+    let (was, is) = [old, new]
+        .map(|it| it.session_settings().written_paths())
+        .into();
+    let (added, removed) = (without(&is, &was), without(&was, &is));
+    let added = added.map(|path| format!("a path to {path} is added"));
+    let mut made: Vec<_> = added.collect();
+    made.extend(removed.map(|path| format!("the path to {path} is removed")));
+    if made.is_empty() && was != is {
+        made.push("its paths in another order".to_owned());
+    }
+    if old.sessions != new.sessions {
+        made.push("sessions".to_owned());
+    }
+    match made.is_empty() {
+        true => Change::None,
+        false => Change::Live(made),
+    }
+}
+
+/// Those of `all` that are not among `others`.
+fn without<'a>(
+    all: &'a [PathSettings],
+    others: &'a [PathSettings],
+) -> impl Iterator<Item = &'a PathSettings> {
+    all.iter().filter(|path| !others.contains(path))
+}
+
+/// Other paths for an open disk.
+pub(super) struct PathChange {
+    open: OpenDisk,
+    settings: Iscsi,
+    /// The sessions that the disk is to have, and the addresses of their portals.
+    next: RefCell<Option<(Sessions, Addresses)>>,
+    /// What is wrong with the new paths.
+    problems: RefCell<Vec<String>>,
+    /// Whether the disk was told.
+    is_begun: Cell<bool>,
+}
+
+impl PathChange {
+    pub(super) fn new(open: OpenDisk, settings: Iscsi) -> PathChange {
+        PathChange {
+            open,
+            settings,
+            next: RefCell::default(),
+            problems: RefCell::default(),
+            is_begun: Cell::new(false),
+        }
+    }
+
+    async fn add(&self) -> Result<()> {
+        let settings = self.settings.session_settings();
+        let mut known = self.open.known().clone();
+        let limit = self.settings.connect_timeout.get_ref().duration();
+        let next = settings
+            .sessions(self.open.lanes, &mut known, limit)
+            .await?;
+        let written = settings.written_paths();
+        known.retain(|portal, _| written.iter().any(|path| path.portal == *portal));
+        self.next.replace(Some((next.clone(), known)));
+        self.is_begun.set(true);
+        let added = self.open.ask(async move |disk| disk.add_paths(&next).await);
+        self.problems.replace(added.await??);
+        Ok(())
+    }
+}
+
+impl fmt::Debug for PathChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PathChange({:?})", self.settings.url)
+    }
+}
+
+impl Step for PathChange {
+    fn prepare(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(self.add())
+    }
+
+    fn take_effect(&self) -> LaneFuture<'_, ()> {
+        LaneFuture::new(async move {
+            let Some((next, known)) = self.next.take() else {
+                return;
+            };
+            *self.open.known() = known;
+            // An error: it was closed.
+            let _ = self
+                .open
+                .ask(async move |disk| disk.adopt_paths(&next))
+                .await;
+        })
+    }
+
+    fn finish(&self) -> LaneFuture<'_, Vec<String>> {
+        LaneFuture::new(async move {
+            let left = self.open.ask(async |disk| disk.parted().await).await;
+            let mut problems = self.problems.take();
+            problems.extend(left.unwrap_or_default());
+            problems
+        })
+    }
+
+    fn undo(&self) -> LaneFuture<'_, ()> {
+        LaneFuture::new(async move {
+            if self.is_begun.get() {
+                let undone = self.open.ask(async |disk| {
+                    disk.remove_added_paths();
+                    disk.parted().await;
+                });
+                // An error: it was closed.
+                let _ = undone.await;
+            }
+        })
+    }
+}

@@ -1,0 +1,54 @@
+//! Takes back what a nexus holds of the claim before it logs out for good.
+
+use std::rc::Rc;
+
+use super::{
+    cdb::ReserveOut,
+    claim::{EXCLUSIVE_REGISTRANTS, Told},
+    claimed::Held,
+    nexus::Nexus,
+    path::Path,
+    unit::Unit,
+};
+use crate::{Claim, Result};
+
+impl Unit {
+    /// Ends the registration of `nexus`. If it holds the reservation, another nexus takes that over.
+    pub(super) async fn withdraw(&self, nexus: &Rc<Nexus>) {
+        let held = self.claimed.held.borrow().clone();
+        let held = held.filter(|held| held.is_fenced && held.claim.is_held());
+        let Some(Held { claim, .. }) = held else {
+            return;
+        };
+        {
+            let _turn = self.claimed.turn().await;
+            let path = &self.paths.all()[nexus.path()];
+            let holding = self.holding_path(nexus).await;
+            let is_holding = holding.is_some_and(|holding| std::ptr::eq(holding, path));
+            let other = self.paths.wanted().find_map(Path::usable);
+            let is_taken_over = match other.filter(|_| is_holding) {
+                Some(other) => self.take_over(&other, &claim).await.unwrap_or(false),
+                None => false,
+            };
+            if !is_taken_over {
+                self.unregister(nexus, &claim).await;
+            }
+            self.claimed.shake();
+        }
+        self.paths.notify();
+        // Our other registrations may have ended, too.
+        for other in self.paths.wanted().filter_map(Path::usable) {
+            // An error: the next command over it tries again.
+            let _ = self.establish_claim(&other).await;
+        }
+    }
+
+    /// Has `nexus` take over the reservation, which another one of ours holds. PREEMPT leaves the disk reserved at any
+    /// time, and aborts nothing.
+    async fn take_over(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<bool> {
+        let key = claim.key();
+        let preempt = ReserveOut::preempt(EXCLUSIVE_REGISTRANTS, key, key, false);
+        let told = self.reserve_out(nexus, preempt).await?;
+        Ok(matches!(told, Told::Good(_)))
+    }
+}
