@@ -7,13 +7,12 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use engine::{LaneFuture, LaneHandle};
+use engine::{Duration, LaneFuture, LaneHandle};
 
 use super::{
     IscsiDisk,
     config::Sessions,
-    path_settings::{Addresses, PathSettings},
-    settings::Iscsi,
+    path_settings::{Addresses, PathSettings, Written},
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -70,20 +69,10 @@ impl OpenDisk {
     }
 }
 
-/// What becomes of the settings `old` of an open disk if `new` replace them.
-pub(super) fn between(old: &Iscsi, new: &Iscsi) -> Change {
-    let with_paths = Iscsi {
-        paths: new.paths.clone(),
-        sessions: new.sessions.clone(),
-        ..old.clone()
-    };
-    if with_paths != *new {
-        return Change::between(old, new);
-    }
-    let (was, is) = [old, new]
-        .map(|it| it.session_settings().written_paths())
-        .into();
-    let (added, removed) = (without(&is, &was), without(&was, &is));
+/// What changes about an open disk if its paths and sessions become those of `new`.
+pub(super) fn of_paths(old: &Written, new: &Written) -> Change {
+    let (was, is) = (&old.paths, &new.paths);
+    let (added, removed) = (without(is, was), without(was, is));
     let added = added.map(|path| format!("a path to {path} is added"));
     let mut made: Vec<_> = added.collect();
     made.extend(removed.map(|path| format!("the path to {path} is removed")));
@@ -110,7 +99,9 @@ fn without<'a>(
 /// Other paths for an open disk.
 pub(super) struct PathChange {
     open: OpenDisk,
-    settings: Iscsi,
+    written: Written,
+    /// How long the name of a portal may take to be resolved.
+    limit: Duration,
     /// The sessions that the disk is to have, and the addresses of their portals.
     next: RefCell<Option<(Sessions, Addresses)>>,
     /// What is wrong with the new paths.
@@ -120,10 +111,11 @@ pub(super) struct PathChange {
 }
 
 impl PathChange {
-    pub(super) fn new(open: OpenDisk, settings: Iscsi) -> PathChange {
+    pub(super) fn new(open: OpenDisk, written: Written, limit: Duration) -> PathChange {
         PathChange {
             open,
-            settings,
+            written,
+            limit,
             next: RefCell::default(),
             problems: RefCell::default(),
             is_begun: Cell::new(false),
@@ -131,14 +123,13 @@ impl PathChange {
     }
 
     async fn add(&self) -> Result<()> {
-        let settings = self.settings.session_settings();
         let mut known = self.open.known().clone();
-        let limit = self.settings.connect_timeout.get_ref().duration();
-        let next = settings
-            .sessions(self.open.lanes, &mut known, limit)
+        let next = self
+            .written
+            .resolve(self.open.lanes, &mut known, self.limit)
             .await?;
-        let written = settings.written_paths();
-        known.retain(|portal, _| written.iter().any(|path| path.portal == *portal));
+        let paths = &self.written.paths;
+        known.retain(|portal, _| paths.iter().any(|path| path.portal == *portal));
         self.next.replace(Some((next.clone(), known)));
         self.is_begun.set(true);
         let added = self.open.ask(async move |disk| disk.add_paths(&next).await);
@@ -149,7 +140,7 @@ impl PathChange {
 
 impl fmt::Debug for PathChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PathChange({:?})", self.settings.url)
+        write!(f, "PathChange({:?})", self.written)
     }
 }
 

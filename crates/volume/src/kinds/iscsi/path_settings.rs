@@ -156,27 +156,19 @@ pub(super) struct SessionSettings<'a> {
     pub(super) receive_buffer: Option<&'a Spanned<Size>>,
 }
 
-impl SessionSettings<'_> {
-    /// The configured paths; if there are none, the one that the URL names.
-    pub(super) fn written_paths(&self) -> Vec<PathSettings> {
-        let url = self.url;
-        let of_url = || PathSettings {
-            portal: Portal {
-                host: url.host.clone(),
-                port: url.port,
-            },
-            from: None,
-        };
-        match self.paths {
-            Some(paths) => paths.get_ref().clone(),
-            None => vec![of_url()],
-        }
-    }
+/// The paths to a disk and the number of its sessions, as they are written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Written {
+    url: IscsiUrl,
+    pub(super) paths: Vec<PathSettings>,
+    pub(super) sessions: Option<usize>,
+}
 
+impl Written {
     /// The number of sessions: at least one per path and, unless configured, one per lane up to a limit.
     fn session_count(&self, paths: usize, lanes: usize) -> usize {
         let lanes = lanes.min(SESSIONS_DEFAULT_MAX);
-        let asked = self.sessions.map_or(lanes, |count| *count.get_ref());
+        let asked = self.sessions.unwrap_or(lanes);
         asked.max(paths)
     }
 
@@ -185,20 +177,20 @@ impl SessionSettings<'_> {
     ///
     /// # Errors
     /// When a portal's name cannot be resolved within `limit`.
-    pub(super) async fn sessions(
+    pub(super) async fn resolve(
         &self,
         lanes: usize,
         known: &mut Addresses,
         limit: Duration,
     ) -> Result<Sessions> {
         let mut ways = Vec::new();
-        for path in self.written_paths() {
+        for path in &self.paths {
             let address = match known.get(&path.portal) {
                 Some(address) => *address,
                 None => self.look_up(&path.portal, limit).await?,
             };
             let source = path.source();
-            known.insert(path.portal, address);
+            known.insert(path.portal.clone(), address);
             ways.push(Way { address, source });
         }
         let count = self.session_count(ways.len(), lanes);
@@ -218,6 +210,33 @@ impl SessionSettings<'_> {
             );
             Error::new(ErrorKind::Configuration, message)
         })
+    }
+}
+
+impl SessionSettings<'_> {
+    /// The configured paths; if there are none, the one that the URL names.
+    fn written_paths(&self) -> Vec<PathSettings> {
+        let url = self.url;
+        let of_url = || PathSettings {
+            portal: Portal {
+                host: url.host.clone(),
+                port: url.port,
+            },
+            from: None,
+        };
+        match self.paths {
+            Some(paths) => paths.get_ref().clone(),
+            None => vec![of_url()],
+        }
+    }
+
+    /// The paths and the number of sessions.
+    pub(super) fn written(&self) -> Written {
+        Written {
+            url: self.url.clone(),
+            paths: self.written_paths(),
+            sessions: self.sessions.map(|count| *count.get_ref()),
+        }
     }
 
     /// The configuration of these sessions under these ISIDs, the first one first.
@@ -359,7 +378,8 @@ mod tests {
         let isids = Openings::default().next(Uuid::nil(), settings.url.get_ref());
         let isids = isids.expect("it is the first");
         let mut known = Addresses::new();
-        let sessions = session_settings.sessions(lanes, &mut known, Duration::from_secs(1));
+        let written = session_settings.written();
+        let sessions = written.resolve(lanes, &mut known, Duration::from_secs(1));
         let sessions = lane.block_on(sessions);
         let sessions = sessions.expect("addresses are not looked up");
         let (first, multipath) = session_settings.configuration(sessions, &isids);

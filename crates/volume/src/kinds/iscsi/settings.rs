@@ -121,7 +121,8 @@ impl Iscsi {
         let url = self.url.get_ref();
         let limit = self.connect_timeout.get_ref().duration();
         let session_settings = self.session_settings();
-        let sessions = session_settings.sessions(lanes, known, limit).await?;
+        let written = session_settings.written();
+        let sessions = written.resolve(lanes, known, limit).await?;
         let (first, multipath) = session_settings.configuration(sessions, isids);
         let chap = self
             .chap()
@@ -275,12 +276,25 @@ impl Settings for Iscsi {
     }
 
     fn change(&self, new: &Iscsi) -> Change {
-        change::between(self, new)
+        let with_paths = Iscsi {
+            paths: new.paths.clone(),
+            sessions: new.sessions.clone(),
+            ..self.clone()
+        };
+        match with_paths == *new {
+            true => {
+                let [was, is] = [self, new].map(|it| it.session_settings().written());
+                change::of_paths(&was, &is)
+            }
+            false => Change::between(self, new),
+        }
     }
 
     fn step<'a>(&'a self, changing: Changing<'a>) -> LaneFuture<'a, Result<Box<dyn Step>>> {
         let open = changing.handle::<OpenDisk>().cloned();
-        let step = open.map(|open| Box::new(PathChange::new(open, self.clone())) as _);
+        let written = self.session_settings().written();
+        let limit = self.connect_timeout.get_ref().duration();
+        let step = open.map(|open| Box::new(PathChange::new(open, written, limit)) as _);
         let error = || Error::new(ErrorKind::Unreachable, "it is not open");
         LaneFuture::new(async move { step.ok_or_else(error) })
     }

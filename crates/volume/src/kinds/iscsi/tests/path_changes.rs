@@ -8,8 +8,9 @@ use super::{
     *,
 };
 use crate::kinds::{
+    Settings,
     change::Change,
-    iscsi::{Sessions, Way, change, settings::Iscsi},
+    iscsi::{Sessions, Way, settings::Iscsi},
 };
 
 const REFUSE: AtLogin = AtLogin::Refuse(LoginStatus::SERVICE_UNAVAILABLE);
@@ -340,10 +341,10 @@ fn paths_and_sessions_may_change_and_nothing_else() {
         (two, swapped, live(&["its paths in another order"])),
         ("", "sessions = 3", live(&["sessions"])),
     ] {
-        let found = change::between(&settings(before), &settings(after));
+        let found = settings(before).change(&settings(after));
         assert_eq!(found, change, "{before} to {after}");
     }
     let other = format!("{two}\nrequest_timeout = \"4s\"");
-    let found = change::between(&settings(""), &settings(&other));
+    let found = settings("").change(&settings(&other));
     assert!(matches!(found, Change::Refused(_)), "{found:?}");
 }
