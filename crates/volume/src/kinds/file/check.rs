@@ -11,7 +11,7 @@ use engine::{mounts::mounts, store};
 use libc::{major, minor};
 use rustix::fs::{Access, access, statfs};
 
-use super::FileOptions;
+use super::{FileOptions, blocks::check_blocks};
 
 /// The identity of what a path leads to, independent of the path.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -181,21 +181,6 @@ fn check_fits(path: &Path, size: u64, system: Option<&FileSystem>) -> Result<(),
             path.display()
         )),
     }
-}
-
-/// Refuses a file that is served whole and does not consist of whole blocks.
-pub(super) fn check_blocks(path: &Path, len: u64, block: u32) -> Result<(), String> {
-    let block = u64::from(block);
-    let rest = len % block;
-    if rest == 0 {
-        return Ok(());
-    }
-    let (shown, above, below) = (path.display(), len.next_multiple_of(block), len - rest);
-    Err(format!(
-        "{shown} has {len} bytes, which are no whole number of blocks of {block} bytes; extend it by \
-         zeroes (truncate -s {above} {shown}), or write size = \"{below}B\" to leave out its last \
-         {rest} bytes"
-    ))
 }
 
 /// What to say after a file could not be opened.

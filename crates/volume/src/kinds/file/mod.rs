@@ -11,6 +11,7 @@
 //! its unit, which would undo a concurrent write.
 
 mod backing;
+mod blocks;
 mod caching;
 mod check;
 #[cfg(test)]

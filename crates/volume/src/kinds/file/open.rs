@@ -17,7 +17,7 @@ use engine::{
 };
 
 use super::{
-    Backing, BackingFile, Caching, FileVolume, backing::SharedBackingFile, check::check_blocks,
+    Backing, BackingFile, Caching, FileVolume, backing::SharedBackingFile, blocks::check_blocks,
     flushes::Flushes, made::Made,
 };
 use crate::{AtomicWrites, Claim, Discard, Error, ErrorKind, Len, Result, Shape};
