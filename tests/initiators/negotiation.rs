@@ -15,8 +15,9 @@ const UNSOLICITED: u32 = u32::MAX;
 const OWN_MAX_BURST: u32 = 1 << 20;
 const OWN_FIRST_BURST: u32 = 64 << 10;
 const OWN_OUTSTANDING_R2T: u32 = 4;
-/// The longest data segment that the target sends, whatever the initiator accepts.
+/// The longest data segment that the target sends to an initiator that accepts up to [`USUAL_SEGMENT`].
 const OWN_DATA_IN_MAX: usize = 64 << 10;
+const USUAL_SEGMENT: u32 = 256 << 10;
 
 fn serve() -> Sanstone {
     let directory = Directory::new();
@@ -217,7 +218,10 @@ impl Agreed {
             if pdu.opcode() == opcode::DATA_IN {
                 assert_eq!(pdu.word(36), data_sn, "DataSN: {offer:?}");
                 assert_eq!(pdu.word(40) as usize, data.len(), "offset: {offer:?}");
-                let segment_max = OWN_DATA_IN_MAX.min(offer.segment as usize);
+                let segment_max = match offer.segment {
+                    usual @ ..=USUAL_SEGMENT => OWN_DATA_IN_MAX.min(usual as usize),
+                    long => long as usize,
+                };
                 assert!(pdu.data.len() <= segment_max, "{offer:?}");
                 data_sn += 1;
                 burst += pdu.data.len();
@@ -245,6 +249,7 @@ fn the_target_keeps_to_what_was_agreed_at_every_extreme() {
         (LENGTH_MAX, 512, 512, 16 << 10),
         (512, LENGTH_MAX, LENGTH_MAX, 3 << 20),
         (LENGTH_MAX, LENGTH_MAX, LENGTH_MAX, 3 << 20),
+        (LENGTH_MAX, LENGTH_MAX, USUAL_SEGMENT, 3 << 20),
         (LENGTH_MAX, 8192, 1000, 128 << 10),
         (4096, 8192, LENGTH_MAX, 4096),
     ] {

@@ -57,7 +57,7 @@ pub struct OperationalConfig {
 }
 
 impl Default for OperationalConfig {
-    /// Suits a database's disk: writes up to 64 KiB travel with their command; segments of 256 KiB, bursts of 1 MiB,
+    /// Suits a database's disk: writes up to 64 KiB travel with their command; segments of 512 KiB, bursts of 1 MiB,
     /// no digests.
     fn default() -> OperationalConfig {
         OperationalConfig {
@@ -65,7 +65,7 @@ impl Default for OperationalConfig {
             data_digest: false,
             initial_r2t: false,
             immediate_data: true,
-            max_recv_data_segment_length: 256 * 1024,
+            max_recv_data_segment_length: 512 * 1024,
             max_burst_length: 1024 * 1024,
             first_burst_length: 64 * 1024,
             default_time2wait_s: 2,

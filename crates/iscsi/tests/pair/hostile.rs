@@ -542,7 +542,7 @@ fn login_text_may_come_in_pieces_and_may_skip_the_security_stage() {
         panic!()
     };
     let answer = String::from_utf8(answer).unwrap();
-    let keys = "MaxBurstLength=4096\0TargetPortalGroupTag=1\0MaxRecvDataSegmentLength=262144\0";
+    let keys = "MaxBurstLength=4096\0TargetPortalGroupTag=1\0MaxRecvDataSegmentLength=524288\0";
     assert_eq!(answer, keys);
     assert_eq!(pair.target.machine.parameters().max_burst_length, 4096);
 }
