@@ -17,7 +17,7 @@ use volume::{
 use crate::{
     Failure,
     config::Config,
-    daemon::{close, units_config},
+    daemon::{NOTE_LIMIT, close, units_config},
     description::Attached,
     open::{self, Disk},
     process::Process,
@@ -134,7 +134,7 @@ impl Attachment {
                 Err(error) => tracing::error!("{error}"),
             }
         }
-        if !found.is_empty() {
+        if found.iter().any(Result::is_ok) {
             self.note_growth().await;
         }
         self.units.tell_lengths();
@@ -154,7 +154,7 @@ impl Attachment {
                 false => records.save(),
             }
         };
-        let noted = blocking::run(blocking::Kind::Files, note).await;
+        let noted = blocking::run_within(NOTE_LIMIT, blocking::Kind::Files, note).await;
         let noted = noted.map_err(|error| error.to_string());
         if let Err(error) = noted.and_then(|noted| noted.map_err(|error| error.to_string())) {
             tracing::warn!(error, "the new lengths of the files were not recorded");

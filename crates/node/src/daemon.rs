@@ -11,7 +11,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use engine::{LaneFuture, LaneHandle, blocking};
+use engine::{Duration, LaneFuture, LaneHandle, blocking, time};
 use front_iscsi::{Allow, LunSpec, Server, ServerConfig, TargetSpec};
 use unit::{DiskSpec, FlushError, Keep, OpenVolume, Units, UnitsConfig};
 use volume::{
@@ -29,6 +29,9 @@ use crate::{
     unit_files::UnitFiles,
     view::{Onlooker, Seen, View},
 };
+
+/// How long recording new lengths may take when the state directory's disk stalls.
+pub(crate) const NOTE_LIMIT: Duration = Duration::from_secs(5);
 
 /// A serving daemon, until [`Daemon::stop`]. The tasks on its lanes end with the lanes.
 pub struct Daemon {
@@ -146,13 +149,10 @@ impl Daemon {
     /// could not be followed.
     pub async fn look_again(&self) -> bool {
         self.tell_changed_configuration().await;
-        let has_grown = self.follow_lengths().await;
-        if has_grown {
-            self.note_growth().await;
-        }
+        let has_found = self.follow_lengths().await;
         self.tell_lost_paths().await;
         self.units.tell_lengths();
-        has_grown
+        has_found
     }
 
     /// Stops accepting connections and commands, answers what was accepted, flushes the volumes and
@@ -209,10 +209,12 @@ impl Daemon {
         }
     }
 
-    /// Lets the volumes grow with their files, and logs any changes.
+    /// Lets the volumes grow with their files, and logs and records any changes. Returns whether there are any, even one
+    /// that could not be followed.
     async fn follow_lengths(&self) -> bool {
         let found = self.graph.look_at_lengths().await;
         let has_found = !found.is_empty();
+        let has_grown = found.iter().any(Result::is_ok);
         for file in found {
             let grown = match file {
                 Ok(grown) => grown,
@@ -231,14 +233,23 @@ impl Daemon {
                 tracing::warn!(%path, "no served volume grows with this file: {why}");
             }
         }
+        if has_grown {
+            self.note_growth().await;
+        }
         has_found
     }
 
     /// Records the new lengths of files.
     async fn note_growth(&self) {
-        let noted = aside(&self.state, State::note_growth).await;
-        if let Err(error) = noted.and_then(|noted| noted) {
-            tracing::warn!(%error, "the new lengths of the files were not recorded");
+        let noting = aside(&self.state, State::note_growth);
+        match time::timeout(NOTE_LIMIT, noting).await {
+            Some(Ok(Ok(()))) => {}
+            Some(Ok(Err(error)) | Err(error)) => {
+                tracing::warn!(%error, "the new lengths of the files were not recorded");
+            }
+            None => tracing::warn!(
+                "the new lengths of the files were not recorded within {NOTE_LIMIT:?}"
+            ),
         }
     }
 
