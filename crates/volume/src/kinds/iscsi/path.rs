@@ -18,10 +18,7 @@ use super::{
     patience::{Backoff, Pace},
     status::{PathState, PathStatus},
 };
-use crate::{
-    Error, ErrorKind,
-    planted::{Bug, is_planted},
-};
+use crate::{Error, ErrorKind};
 
 /// A portal and an initiator port of ours.
 pub(super) struct Path {
@@ -196,9 +193,7 @@ impl Path {
 
     /// Whether there is such a nexus.
     pub(super) fn haunts(&self) -> bool {
-        let is_forgotten = !self.is_wanted() && is_planted(Bug::RemovedPathForgotten);
-        let nexus = self.nexus.borrow();
-        nexus.as_ref().is_some_and(|nexus| nexus.haunts()) && !is_forgotten
+        self.nexus.borrow().as_ref().is_some_and(|n| n.haunts())
     }
 
     /// The latest nexus, which may be lost.

@@ -22,7 +22,10 @@ use super::{
     session::{Data, Unused},
     unit::Unit,
 };
-use crate::{Error, ErrorKind, Result};
+use crate::{
+    Error, ErrorKind, Result,
+    planted::{Bug, is_planted},
+};
 
 /// Interval between two queries of a target that lets no path be used.
 const ACCESS_PAUSE: Duration = Duration::from_secs(1);
@@ -134,6 +137,9 @@ impl Unit {
     fn lost(&self, nexus: &Rc<Nexus>, error: &Error) {
         nexus.lost();
         let path = &self.paths.all()[nexus.path()];
+        if !path.is_wanted() && is_planted(Bug::RemovedPathForgotten) {
+            nexus.settle_past(Past::Over);
+        }
         if self.paths.is_at_rest() {
             return;
         }
