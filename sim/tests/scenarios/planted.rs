@@ -39,7 +39,7 @@ fn a_write_that_is_sent_again_before_its_nexus_is_dead_is_found() {
 
 #[test]
 fn a_removed_path_whose_writes_are_forgotten_is_found() {
-    finds(Bug::RemovedPathForgotten, 100, |seed| {
+    finds(Bug::RemovedPathForgotten, 600, |seed| {
         let mut met = paths::Met::default();
         path_changes::networks_fail(seed, Networks::TwoGroups, &Rc::default(), &mut met);
     });
