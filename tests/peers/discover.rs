@@ -161,7 +161,7 @@ fn chap_is_proved_to_the_discovery_and_to_the_target() {
         1,
         &[
             &portal,
-            "check user and secret",
+            "check --chap-user \"host\" and the secret",
             "with --chap-user \"host\"",
         ],
     );
