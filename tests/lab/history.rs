@@ -86,7 +86,7 @@ fn what_is_no_history_is_named() {
         assert!(ran.stderr.contains(part), "{ran}");
     };
     let runs: Vec<String> = (0..8).map(|run| made(&place, run, 100.0)).collect();
-    refused(&runs[..7], "7 runs: to tell a change from chance");
+    refused(&runs[..7], "7 runs are too few");
     let rewritten = |change: &dyn Fn(&mut Value)| {
         let text = fs::read_to_string(&runs[3]).expect("it is ours");
         let mut run: Value = serde_json::from_str(&text).expect("it is JSON");
