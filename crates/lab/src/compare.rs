@@ -212,7 +212,7 @@ fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
     let counted = counted(cases, measured);
     let overall = Comparison::of(&scores(&counted, 0), &scores(&counted, 1));
     let sentence = overall.sentence(a, b);
-    let answer = format!("By throughput over all loads: {sentence}.");
+    let mut answer = format!("By throughput over all loads: {sentence}.");
     let mut table = Table::new(
         "Each load",
         "Ratios B / A with their 95 % intervals; more throughput is better, more latency is worse. \
@@ -239,16 +239,15 @@ fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
         }
         table.rows.push(row);
     }
-    let effective = effectiveness([a, b], &compared);
+    let mut tables = vec![table];
+    if let Some((sentence, table)) = effectiveness([a, b], &compared) {
+        answer = format!("{answer} {sentence}");
+        tables.push(table);
+    }
     Findings {
-        answer: std::iter::once(answer)
-            .chain(effective.as_ref().map(|(answer, _)| answer.clone()))
-            .collect::<Vec<_>>()
-            .join(" "),
+        answer,
         notes: overall.doubts(),
-        tables: std::iter::once(table)
-            .chain(effective.map(|(_, table)| table))
-            .collect(),
+        tables,
         plots: vec![plot([a, b], &counted)],
         figures: json!({ "a": a, "b": b, "throughput": overall, "loads": compared }),
         ..Findings::default()
