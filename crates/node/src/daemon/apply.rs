@@ -21,7 +21,6 @@ use crate::{
     difference::{Difference, Served},
     open::{self, Disk, identities},
     record::Records,
-    state::State,
 };
 
 /// How long each wait of a change that is given up may still take: enough for everything that does not hang.
@@ -92,14 +91,7 @@ impl Daemon {
         };
         self.graph.keep_made();
         live.take_effect().await;
-        let noting = aside(&self.state, State::note_growth);
-        if let Some(Err(error)) = patience
-            .wait(noting)
-            .await
-            .map(|noted| noted.and_then(|it| it))
-        {
-            tracing::warn!(%error, "the new lengths of the files were not recorded");
-        }
+        patience.wait(self.note_growth()).await;
         self.units.tell_lengths();
         self.served = next;
         let known = std::mem::replace(&mut self.disks, disks);
