@@ -12,6 +12,7 @@ mod chunk;
 mod clock;
 mod congestion;
 pub mod cost;
+pub mod cpu_time;
 pub mod cross;
 pub mod device;
 pub mod extent;

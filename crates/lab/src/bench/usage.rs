@@ -1,9 +1,9 @@
-//! The cost of a run, from /proc (proc(5)): CPU time of the target's process, its threads, its whole core and
-//! this process, and the target's peak memory.
+//! The cost of a run: CPU time of the target's process and of this one, from their CPU clocks; that of threads, reaped
+//! children and whole cores in ticks, and peak memory, from /proc (proc(5)).
 
 use std::{collections::BTreeMap, fs};
 
-use rustix::time::{ClockId, clock_gettime};
+use engine::cpu_time;
 
 use super::Sample;
 use crate::load::Done;
@@ -54,23 +54,17 @@ impl Usage {
     }
 }
 
-/// CPU time of a process and all its threads, including those that have exited, in nanoseconds: of this process exactly,
-/// of another in ticks.
+/// CPU time of a process and all its threads, including those that have exited, in nanoseconds; zero once it is gone.
 pub(crate) fn process_ns(pid: u32) -> u64 {
-    if pid == std::process::id() {
-        let spent = clock_gettime(ClockId::ProcessCPUTime);
-        return spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
-    }
-    cpu_ns(&read(&format!("/proc/{pid}/stat")), UTIME)
+    cpu_time::of_process(pid).map_or(0, |spent| spent.as_nanos() as u64)
 }
 
 /// The same, plus the CPU time of the children it has started and reaped.
 pub(crate) fn family_ns(pid: u32) -> u64 {
-    let stat = read(&format!("/proc/{pid}/stat"));
-    cpu_ns(&stat, UTIME) + cpu_ns(&stat, ENDED)
+    process_ns(pid) + ended_ns(pid)
 }
 
-/// CPU time of its reaped children alone, in nanoseconds.
+/// CPU time of its reaped children alone, in nanoseconds; the kernel tells it in ticks only.
 pub(crate) fn ended_ns(pid: u32) -> u64 {
     cpu_ns(&read(&format!("/proc/{pid}/stat")), ENDED)
 }
