@@ -182,11 +182,17 @@ fn our_generator_is_compared_with_fio_in_closed_and_open_loops() {
     assert_eq!(names, ["4 outstanding", "200 arrivals a second"]);
     for load in loads {
         assert_eq!(load["b"].as_array().map(Vec::len), Some(6), "{load}");
-        assert!(
-            load["b"][0]["p50_us"].as_f64().expect("a time") > 0.0,
-            "{load}"
-        );
+        for side in ["a", "b"] {
+            let time = |name: &str| load[side][0][name].as_f64().expect("a time");
+            let [due, sent] = ["p50_us", "service_p50_us"].map(time);
+            assert!(sent > 0.0, "{load}");
+            // From when an I/O was due, it takes no less than from when it was sent.
+            assert!(sent <= due, "{load}");
+        }
+        assert!(load["service"][1]["ratio"].is_number(), "{load}");
     }
+    let heading = "Open loops, from when an I/O is sent";
+    assert!(ran.stdout.contains(heading), "{ran}");
     crate::assert_gone(&file);
 
     let refused = |call: &[&str], part: &str| {

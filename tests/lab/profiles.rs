@@ -33,7 +33,15 @@ fn assert_queue(json: &Value) {
     assert_eq!(rates.len(), 5);
     assert!(json["layers"].is_array(), "{json}");
     assert!(!rates[0]["series"].as_array().expect("a series").is_empty());
-    assert!(rates[0]["run"]["generator_late_p99_us"].is_number());
+    let run = &rates[0]["run"];
+    assert!(run["generator_late_p99_us"].is_number());
+    let [due, sent] = ["p99_us", "service_p99_us"].map(|name| run[name].as_f64().expect("a time"));
+    assert!(sent > 0.0 && sent <= due, "{run}");
+    let times = run["service_times_us"].as_array().expect("a histogram");
+    let count: u64 = times.iter().flat_map(|pair| pair[1].as_u64()).sum();
+    let all = run["latencies_us"].as_array().expect("a histogram");
+    let all: u64 = all.iter().flat_map(|pair| pair[1].as_u64()).sum();
+    assert!(count > 0 && count == all, "{run}");
     assert_eq!(
         json["figures"]["adapters"].as_array().map(Vec::len),
         Some(2)

@@ -40,6 +40,9 @@ struct Compared {
     throughput: Comparison,
     p50: Comparison,
     p99: Comparison,
+    /// Median and 99th percentile of the service time, if both know it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    service: Option<[Comparison; 2]>,
     /// Operations for each percent of a processor.
     #[serde(skip_serializing_if = "Option::is_none")]
     per_percent: Option<Comparison>,
@@ -204,6 +207,7 @@ fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
             throughput: ratio(a, b, |sample| sample.per_s),
             p50: ratio(a, b, |sample| sample.p50_us),
             p99: ratio(a, b, |sample| sample.p99_us),
+            service: service(a, b),
             per_percent: per_percent(a, b),
             a: a.clone(),
             b: b.clone(),
@@ -240,6 +244,7 @@ fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
         table.rows.push(row);
     }
     let mut tables = vec![table];
+    tables.extend(from_sending([a, b], cases, &compared));
     if let Some((sentence, table)) = effectiveness([a, b], &compared) {
         answer = format!("{answer} {sentence}");
         tables.push(table);
@@ -289,10 +294,14 @@ fn effectiveness([a, b]: [&str; 2], compared: &[Compared]) -> Option<(String, Ta
     (!told.is_empty()).then_some((answer, table))
 }
 
+/// Whether its I/Os arrive at a given rate.
+fn at_rate(case: &Case) -> bool {
+    matches!(&case.work, Work::Load(load) if matches!(load.arrivals, Arrivals::Open { .. }))
+}
+
 /// The loads whose throughput shows which is faster. At a given rate both do the same work, so such loads
 /// count only if there are no others.
 fn counted(cases: &[Case], measured: &Measured) -> Measured {
-    let at_rate = |case: &Case| matches!(&case.work, Work::Load(load) if matches!(load.arrivals, Arrivals::Open { .. }));
     let all_at_rates = cases.iter().all(at_rate);
     let both = cases.iter().zip(measured);
     let counted = both.filter(|(case, _)| all_at_rates || !at_rate(case));
@@ -302,6 +311,64 @@ fn counted(cases: &[Case], measured: &Measured) -> Measured {
 fn ratio(a: &[Sample], b: &[Sample], of: fn(&Sample) -> f64) -> Comparison {
     let values = |samples: &[Sample]| -> Vec<f64> { samples.iter().map(of).collect() };
     Comparison::of(&values(a), &values(b))
+}
+
+/// Of the median and the 99th percentile of the service time, if both sides know it.
+fn service(a: &[Sample], b: &[Sample]) -> Option<[Comparison; 2]> {
+    type Of = fn(&Sample) -> Option<f64>;
+    let all = |samples: &[Sample], of: Of| samples.iter().map(of).collect::<Option<Vec<f64>>>();
+    let both = |of: Of| Some(Comparison::of(&all(a, of)?, &all(b, of)?));
+    Some([
+        both(|sample| sample.service_p50_us)?,
+        both(|sample| sample.service_p99_us)?,
+    ])
+}
+
+/// The open loops by service time: there the other latencies count from when an I/O was due, which fio does not know.
+fn from_sending([a, b]: [&str; 2], cases: &[Case], compared: &[Compared]) -> Option<Table> {
+    let mut table = Table::new(
+        "Open loops, from when an I/O is sent",
+        "Service times in microseconds, medians of all rounds. They leave out what an I/O waited before it was sent, which \
+         the latencies above include, except for fio's: fio does not know when an I/O was due, so these are the ones to \
+         compare with fio's.",
+        &[
+            "load",
+            &format!("median, {a}"),
+            b,
+            "B / A",
+            "95 %",
+            &format!("99 %, {a}"),
+            b,
+            "B / A",
+            "95 %",
+        ],
+    );
+    let open = cases.iter().zip(compared).filter(|(case, _)| at_rate(case));
+    for (_, load) in open {
+        let Some(service) = &load.service else {
+            continue;
+        };
+        let mut row = vec![load.name.clone()];
+        let quantiles: [fn(&Sample) -> Option<f64>; 2] =
+            [|s: &Sample| s.service_p50_us, |s: &Sample| s.service_p99_us];
+        for (of, found) in quantiles.into_iter().zip(service) {
+            let median = |samples: &[Sample]| {
+                let all: Vec<f64> = samples.iter().filter_map(of).collect();
+                short(Median::of_each(&all, |value| *value).median)
+            };
+            let interval = found
+                .interval
+                .map_or(String::new(), |(low, high)| format!("{low:.2}–{high:.2}"));
+            row.extend([
+                median(&load.a),
+                median(&load.b),
+                format!("{:.2}×", found.ratio),
+                interval,
+            ]);
+        }
+        table.rows.push(row);
+    }
+    (!table.rows.is_empty()).then_some(table)
 }
 
 fn per_percent(a: &[Sample], b: &[Sample]) -> Option<Comparison> {
@@ -352,6 +419,62 @@ fn plot(names: [&str; 2], measured: &Measured) -> Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::load::{Operation, Spacing, Workload};
+
+    #[test]
+    fn open_loops_are_also_compared_from_when_an_io_is_sent() {
+        let case = |arrivals| Case {
+            name: format!("{arrivals:?}"),
+            work: Work::Load(Workload {
+                arrivals,
+                ..Workload::closed(Operation::Read, 4096, 1)
+            }),
+            time: "1s".parse().expect("a time"),
+        };
+        let cases = [
+            case(Arrivals::Closed { outstanding: 1 }),
+            case(Arrivals::Open {
+                rate_per_s: 1000.0,
+                spacing: Spacing::Even,
+            }),
+        ];
+        // Both serve an I/O in the same time, but the first counts from when it was due as well.
+        let sample = |p50_us, service_p50_us| Sample {
+            per_s: 1000.0,
+            p50_us,
+            p99_us: p50_us,
+            service_p50_us,
+            service_p99_us: service_p50_us,
+            per_percent: None,
+        };
+        let round = || {
+            [
+                vec![sample(90.0, Some(60.0)); 6],
+                vec![sample(60.0, Some(60.0)); 6],
+            ]
+        };
+        let names = ["a".to_owned(), "fio".to_owned()];
+        let found = findings(&names, &cases, &vec![round(), round()]);
+        let table = found
+            .tables
+            .iter()
+            .find(|table| table.title.contains("is sent"));
+        let rows = &table.expect("there is an open loop").rows;
+        assert_eq!(rows.len(), 1, "{rows:?}");
+        assert_eq!(rows[0][1..4], ["60", "60", "1.00×"], "{rows:?}");
+        assert_eq!(found.tables[0].rows[1][3], "0.67×", "{:?}", found.tables[0]);
+        let load = &found.figures["loads"][1];
+        assert_eq!(load["service"][0]["ratio"], 1.0, "{load}");
+        // Of a commit, only one time is known.
+        let unknown = || [vec![sample(90.0, None); 6], vec![sample(60.0, None); 6]];
+        let found = findings(&names, &cases, &vec![unknown(), unknown()]);
+        assert!(
+            found
+                .tables
+                .iter()
+                .all(|table| !table.title.contains("is sent"))
+        );
+    }
 
     #[test]
     fn a_round_that_was_cut_short_has_no_score() {
@@ -359,6 +482,8 @@ mod tests {
             per_s,
             p50_us: 1.0,
             p99_us: 1.0,
+            service_p50_us: None,
+            service_p99_us: None,
             per_percent: None,
         };
         let measured = vec![

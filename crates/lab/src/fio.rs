@@ -176,10 +176,16 @@ struct Percentiles {
 fn said(json: &[u8]) -> Option<Sample> {
     let output: Output = serde_json::from_slice(json).ok()?;
     let mixed = &output.jobs.first()?.mixed;
-    (mixed.total_ios > 0).then(|| Sample {
+    let [p50_us, p99_us] = [
+        mixed.lat_ns.percentile.p50 / 1e3,
+        mixed.lat_ns.percentile.p99 / 1e3,
+    ];
+    (mixed.total_ios > 0).then_some(Sample {
         per_s: mixed.iops,
-        p50_us: mixed.lat_ns.percentile.p50 / 1e3,
-        p99_us: mixed.lat_ns.percentile.p99 / 1e3,
+        p50_us,
+        p99_us,
+        service_p50_us: Some(p50_us),
+        service_p99_us: Some(p99_us),
         per_percent: None,
     })
 }

@@ -17,9 +17,9 @@ pub struct Done {
     /// Latency of each I/O in nanoseconds: in a closed loop from its start, in an open loop from its intended
     /// start.
     pub latency_ns: Histogram<u64>,
-    /// The part of the latency spent in the volume, in nanoseconds; it excludes waiting for the adapter and
-    /// for a load that has fallen behind.
-    pub volume_ns: Histogram<u64>,
+    /// Service time of each I/O in nanoseconds: from when it was sent to the volume. It excludes waiting for the
+    /// adapter and for a load that has fallen behind.
+    pub service_ns: Histogram<u64>,
     /// How late the generator itself started each I/O of an open loop, in nanoseconds.
     pub late_ns: Histogram<u64>,
     /// Arrivals of an open loop that had not started when the time was over.
@@ -35,8 +35,8 @@ pub struct Done {
 pub struct SeenIo {
     /// Its latency, measured as in [`Done::latency_ns`], in nanoseconds.
     pub latency_ns: u64,
-    /// The part of it spent in the volume, in nanoseconds.
-    pub volume_ns: u64,
+    /// Its service time, measured as in [`Done::service_ns`], in nanoseconds.
+    pub service_ns: u64,
     /// How the volume's part divides into layers.
     pub layers: Layers,
 }
@@ -100,7 +100,7 @@ impl Done {
             bytes: 0,
             elapsed,
             latency_ns,
-            volume_ns: histogram(),
+            service_ns: histogram(),
             late_ns: histogram(),
             not_begun: 0,
             series: Vec::new(),
@@ -196,7 +196,7 @@ mod tests {
         for latency_ns in 0..count {
             sampled.add(SeenIo {
                 latency_ns,
-                volume_ns: 0,
+                service_ns: 0,
                 layers: Layers::default(),
             });
         }

@@ -92,7 +92,7 @@ pub async fn generate(
         bytes: times.bytes,
         elapsed,
         latency_ns: times.latency_ns,
-        volume_ns: times.volume_ns,
+        service_ns: times.service_ns,
         late_ns: times.late_ns,
         not_begun: run.arrived(passed_ns).saturating_sub(run.begun.get()),
         series,
@@ -136,7 +136,7 @@ struct LunRun {
 struct Times {
     bytes: u64,
     latency_ns: Histogram<u64>,
-    volume_ns: Histogram<u64>,
+    service_ns: Histogram<u64>,
     late_ns: Histogram<u64>,
     /// Sum of all latencies, for the mean between two points.
     sum_ns: u64,
@@ -147,7 +147,7 @@ impl Default for Times {
         Times {
             bytes: 0,
             latency_ns: histogram(),
-            volume_ns: histogram(),
+            service_ns: histogram(),
             late_ns: histogram(),
             sum_ns: 0,
         }
@@ -251,12 +251,12 @@ impl Run {
 
     fn record(&self, len: usize, intended: Instant, issued: Instant, watch: Option<Watch>) {
         let now = time::now();
-        let [latency_ns, volume_ns] =
+        let [latency_ns, service_ns] =
             [intended, issued].map(|from| now.since(from).as_nanos() as u64);
         if let Some(watch) = watch {
             self.seen.borrow_mut().add(SeenIo {
                 latency_ns,
-                volume_ns,
+                service_ns,
                 layers: watch.layers(),
             });
         }
@@ -264,7 +264,7 @@ impl Run {
         times.bytes += len as u64;
         times.sum_ns += latency_ns;
         times.latency_ns.saturating_record(latency_ns);
-        times.volume_ns.saturating_record(volume_ns);
+        times.service_ns.saturating_record(service_ns);
     }
 }
 

@@ -53,8 +53,11 @@ pub(crate) struct Figures {
     pub(crate) mean_us: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// The part of the mean latency spent in the volume.
-    pub(crate) volume_us: f64,
+    /// The mean service time: from when an I/O was sent, where an open loop's latency counts from when it was due.
+    pub(crate) service_us: f64,
+    /// Quantiles of the service time.
+    pub(crate) service_p50_us: f64,
+    pub(crate) service_p99_us: f64,
     /// Mean number of I/Os that had arrived and not completed, from periodic samples.
     pub(crate) queue: f64,
     /// The same by Little's law.
@@ -66,6 +69,9 @@ pub(crate) struct Figures {
     /// The latency histogram: pairs of a lower bound in microseconds and a number of I/Os.
     #[serde(default)]
     pub(crate) latencies_us: Vec<(f64, u64)>,
+    /// The same for the service time.
+    #[serde(default)]
+    pub(crate) service_times_us: Vec<(f64, u64)>,
     /// The same for the generator's lateness.
     #[serde(default)]
     pub(crate) generator_late_us: Vec<(f64, u64)>,
@@ -83,12 +89,15 @@ impl Figures {
             mean_us,
             p50_us: mean_us,
             p99_us: 2.0 * mean_us,
-            volume_us: mean_us,
+            service_us: mean_us,
+            service_p50_us: mean_us,
+            service_p99_us: 2.0 * mean_us,
             queue: outstanding,
             queue_by_little: outstanding,
             generator_late_p99_us: 0.0,
             not_begun: 0,
             latencies_us: Vec::new(),
+            service_times_us: Vec::new(),
             generator_late_us: Vec::new(),
             cpu: Cpu {
                 own_percent: 50.0,
@@ -151,6 +160,12 @@ pub(crate) struct Sample {
     pub(crate) per_s: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
+    /// Quantiles of the service time, where it is known: from when an I/O was sent. In an open loop `p50_us` and `p99_us`
+    /// count from when it was due, except for fio's, which does not know that moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) service_p50_us: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) service_p99_us: Option<f64>,
     /// Operations per second for each percent of a processor that the watched process took.
     pub(crate) per_percent: Option<f64>,
 }
@@ -161,6 +176,8 @@ impl From<&Figures> for Sample {
             per_s: figures.iops,
             p50_us: figures.p50_us,
             p99_us: figures.p99_us,
+            service_p50_us: Some(figures.service_p50_us),
+            service_p99_us: Some(figures.service_p99_us),
             per_percent: figures
                 .cpu
                 .pid_percent
@@ -394,22 +411,34 @@ impl<'a> Runner<'a> {
         }
         let mut table = Table::new(
             "Beside fio",
-            "The same loads with fio on the same file, each after ours; I/Os a second and \
-             microseconds. In an open loop, fio measures latency from when it sends an I/O, ours from \
-             when the I/O was due.",
+            "The same loads with fio on the same file, each after ours; I/Os a second, and microseconds \
+             from when an I/O was sent, as fio measures them. The last two columns are ours from when the \
+             I/O was due, which in an open loop is earlier and which fio does not know.",
             &[
-                "load", "I/Os/s", "fio", "ratio", "median", "fio", "ratio", "99 %", "fio", "ratio",
+                "load",
+                "I/Os/s",
+                "fio",
+                "ratio",
+                "median",
+                "fio",
+                "ratio",
+                "99 %",
+                "fio",
+                "ratio",
+                "median from due",
+                "99 % from due",
             ],
         );
         for (name, ours, fio) in &self.beside {
             let mut row = vec![name.clone()];
             for (ours, fio) in [
                 (ours.iops, fio.per_s),
-                (ours.p50_us, fio.p50_us),
-                (ours.p99_us, fio.p99_us),
+                (ours.service_p50_us, fio.p50_us),
+                (ours.service_p99_us, fio.p99_us),
             ] {
                 row.extend([short(ours), short(fio), format!("{:.2}", ours / fio)]);
             }
+            row.extend([short(ours.p50_us), short(ours.p99_us)]);
             table.rows.push(row);
         }
         findings.tables.push(table);
@@ -428,12 +457,15 @@ fn figures(done: &Done, cpu: Cpu) -> Figures {
         mean_us: done.mean_us(),
         p50_us: done.quantile_us(0.5),
         p99_us: done.quantile_us(0.99),
-        volume_us: done.volume_ns.mean() / 1e3,
+        service_us: done.service_ns.mean() / 1e3,
+        service_p50_us: load::quantile_us(&done.service_ns, 0.5),
+        service_p99_us: load::quantile_us(&done.service_ns, 0.99),
         queue: done.mean_queue(),
         queue_by_little: done.queue_by_little(),
         generator_late_p99_us: load::quantile_us(&done.late_ns, 0.99),
         not_begun: done.not_begun,
         latencies_us: load::buckets_us(&done.latency_ns),
+        service_times_us: load::buckets_us(&done.service_ns),
         generator_late_us: load::buckets_us(&done.late_ns),
         cpu,
     }

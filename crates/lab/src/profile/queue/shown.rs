@@ -77,8 +77,8 @@ pub(super) fn rates_table(rates: &[(u64, f64, Step)]) -> Table {
     let mut table = Table::new(
         "By arrival rate",
         "Open loop: I/Os arrive whether or not earlier ones have ended. Times in microseconds, from \
-         the moment each was due; the last two columns are how late the generator itself was, and how \
-         many I/Os could not begin before the end.",
+         the moment each was due; service times are from when each was sent. The last two columns are how \
+         late the generator itself was, and how many I/Os could not begin before the end.",
         &[
             "of the knee's rate",
             "arrivals/s",
@@ -86,6 +86,8 @@ pub(super) fn rates_table(rates: &[(u64, f64, Step)]) -> Table {
             "mean µs",
             "median µs",
             "99 % µs",
+            "service median µs",
+            "service 99 % µs",
             "queue",
             "late 99 % µs",
             "not begun",
@@ -97,6 +99,8 @@ pub(super) fn rates_table(rates: &[(u64, f64, Step)]) -> Table {
             figures.mean_us,
             figures.p50_us,
             figures.p99_us,
+            figures.service_p50_us,
+            figures.service_p99_us,
         ];
         let times = times.map(short).into_iter();
         let row = [format!("{percent} %"), short(*rate_per_s)].into_iter();
@@ -175,8 +179,8 @@ pub(super) fn adapters_table(adapters: &[Behind<'_>]) -> Table {
             behind.adapter.name.clone(),
             figure(|run| run.iops),
             figure(|run| run.mean_us),
-            figure(|run| (run.mean_us - run.volume_us).max(0.0)),
-            figure(|run| run.volume_us),
+            figure(|run| (run.mean_us - run.service_us).max(0.0)),
+            figure(|run| run.service_us),
             figure(|run| run.p99_us),
         ]);
     }
