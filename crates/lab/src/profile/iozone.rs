@@ -8,15 +8,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use volume::config::{Size, Time};
 
-use super::{Case, Experiment, Needs, OUTSTANDING_MAX, Runner, Work, check_time, within, workload};
+use super::{
+    Case, Experiment, Needs, OUTSTANDING_MAX, Runner, Work, check_time, too_few, within, workload,
+};
 use crate::{
     Result,
     load::{Arrivals, Lun, Order, Workload},
     report::{Axis, Findings, Marks, Plot, Score, Table, short},
+    statistics::{Comparison, Median},
 };
 
 /// Throughput within this fraction of the maximum counts as equally good.
 const AS_GOOD: f64 = 0.95;
+/// Longer transfers are worth advice if they are faster by this factor.
+const FASTER: f64 = 1.5;
 
 /// The settings of an `iozone` profile.
 #[derive(Clone, Debug, Deserialize)]
@@ -28,8 +33,14 @@ pub(super) struct Iozone {
     outstanding: usize,
     streams: Vec<Stream>,
     time: Time,
+    #[serde(default = "one")]
+    rounds: usize,
     #[serde(default)]
     verify: bool,
+}
+
+fn one() -> usize {
+    1
 }
 
 /// One of IOzone's streams.
@@ -77,16 +88,50 @@ impl Stream {
     }
 }
 
-/// The result of one stream with one file size and one transfer size.
+/// One run of a stream with one file size and one transfer size.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-struct Cell {
-    stream: Stream,
-    file_bytes: u64,
-    transfer_bytes: u64,
+struct Speed {
     megabytes_per_s: f64,
     iops: f64,
     p50_us: f64,
     p99_us: f64,
+}
+
+/// A stream with one file size and one transfer size: the medians of all rounds.
+#[derive(Clone, Debug, Serialize)]
+struct Cell {
+    stream: Stream,
+    file_bytes: u64,
+    transfer_bytes: u64,
+    #[serde(flatten)]
+    median: Speed,
+    rounds: Vec<Speed>,
+}
+
+impl Cell {
+    fn of(stream: Stream, (file, transfer): (Size, Size), rounds: Vec<Speed>) -> Option<Cell> {
+        if rounds.is_empty() {
+            return None;
+        }
+        let median = |of: fn(&Speed) -> f64| Median::of_each(&rounds, of).median;
+        let median = Speed {
+            megabytes_per_s: median(|speed| speed.megabytes_per_s),
+            iops: median(|speed| speed.iops),
+            p50_us: median(|speed| speed.p50_us),
+            p99_us: median(|speed| speed.p99_us),
+        };
+        Some(Cell {
+            stream,
+            file_bytes: file.bytes(),
+            transfer_bytes: transfer.bytes(),
+            median,
+            rounds,
+        })
+    }
+
+    fn megabytes_per_s(&self) -> f64 {
+        self.median.megabytes_per_s
+    }
 }
 
 impl Iozone {
@@ -102,13 +147,13 @@ impl Iozone {
         }
     }
 
-    fn cell(
+    fn run_once(
         &self,
         runner: &mut Runner<'_>,
         luns: &[Lun],
         stream: Stream,
         (file, transfer): (Size, Size),
-    ) -> Result<Option<Cell>> {
+    ) -> Result<Option<Speed>> {
         let name = format!("{} of {file} by {transfer}", stream.name());
         runner.once(&name, |runner| {
             self.measure(runner, &name, luns, stream, (file, transfer))
@@ -123,7 +168,7 @@ impl Iozone {
         luns: &[Lun],
         stream: Stream,
         (file, transfer): (Size, Size),
-    ) -> Result<Option<Cell>> {
+    ) -> Result<Option<Speed>> {
         if stream == Stream::Write && !runner.is_stopped() {
             runner.discard(file.bytes());
             for lun in luns {
@@ -143,10 +188,7 @@ impl Iozone {
             elapsed += began.elapsed();
         }
         let seconds = elapsed.as_secs_f64().max(1e-9);
-        Ok(Some(Cell {
-            stream,
-            file_bytes: file.bytes(),
-            transfer_bytes: transfer.bytes(),
+        Ok(Some(Speed {
             megabytes_per_s: step.done.bytes as f64 / 1e6 / seconds,
             iops: step.done.ios as f64 / seconds,
             p50_us: step.figures.p50_us,
@@ -175,14 +217,14 @@ impl Experiment for Iozone {
     }
 
     fn steps(&self) -> usize {
-        self.file_sizes.len() * self.transfer_sizes.len() * self.streams.len()
+        self.file_sizes.len() * self.transfer_sizes.len() * self.streams.len() * self.rounds
     }
 
     fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
         let luns = runner.luns(1)?;
         let shape = luns[0].volume.shape().clone();
         let (block, len) = (u64::from(shape.block_size_bytes), shape.len_bytes());
-        let mut cells = Vec::new();
+        let mut all: Vec<(Stream, (Size, Size), Vec<Speed>)> = Vec::new();
         let mut left_out = Vec::new();
         for file in &self.file_sizes {
             for transfer in &self.transfer_sizes {
@@ -191,12 +233,19 @@ impl Experiment for Iozone {
                     left_out.push(format!("{file} by {transfer}"));
                     continue;
                 }
-                for stream in &self.streams {
-                    let sizes = (*file, *transfer);
-                    cells.extend(self.cell(runner, &luns, *stream, sizes)?);
-                }
+                let streams = self.streams.iter();
+                all.extend(streams.map(|stream| (*stream, (*file, *transfer), Vec::new())));
             }
         }
+        for _ in 0..self.rounds {
+            for (stream, sizes, rounds) in &mut all {
+                rounds.extend(self.run_once(runner, &luns, *stream, *sizes)?);
+            }
+        }
+        let cells: Vec<Cell> = all
+            .into_iter()
+            .filter_map(|(stream, sizes, rounds)| Cell::of(stream, sizes, rounds))
+            .collect();
         let mut findings = Findings {
             answer: answer(&cells),
             advice: advice(&cells).into_iter().collect(),
@@ -255,6 +304,7 @@ impl Experiment for Iozone {
 
     fn check(&self) -> std::result::Result<(), String> {
         within("outstanding", self.outstanding, 1..=OUTSTANDING_MAX)?;
+        within("rounds", self.rounds, 1..=1000)?;
         within("the number of streams", self.streams.len(), 1..=64)?;
         within("the number of file sizes", self.file_sizes.len(), 1..=64)?;
         within(
@@ -269,9 +319,7 @@ impl Experiment for Iozone {
 /// The figure that a history tracks: the maximum of a stream.
 fn score(stream: Stream, cells: &[Cell]) -> Option<Score> {
     let of_stream = cells.iter().filter(|cell| cell.stream == stream);
-    let most = of_stream
-        .map(|cell| cell.megabytes_per_s)
-        .reduce(f64::max)?;
+    let most = of_stream.map(Cell::megabytes_per_s).reduce(f64::max)?;
     Some(Score::more(
         format!("MB/s at the most, {}", stream.name()),
         most,
@@ -281,12 +329,12 @@ fn score(stream: Stream, cells: &[Cell]) -> Option<Score> {
 fn answer(cells: &[Cell]) -> String {
     let best = |writes: bool| {
         let of_kind = cells.iter().filter(|cell| cell.stream.writes() == writes);
-        of_kind.max_by(|a, b| a.megabytes_per_s.total_cmp(&b.megabytes_per_s))
+        of_kind.max_by(|a, b| a.megabytes_per_s().total_cmp(&b.megabytes_per_s()))
     };
     let told = |cell: &Cell| {
         format!(
             "{} MB/s ({} of {} by {})",
-            short(cell.megabytes_per_s),
+            short(cell.megabytes_per_s()),
             cell.stream.name(),
             Size::from_bytes(cell.file_bytes),
             Size::from_bytes(cell.transfer_bytes)
@@ -301,30 +349,46 @@ fn answer(cells: &[Cell]) -> String {
     }
 }
 
-/// The transfer size beyond which sequential reads of the largest file gain nothing.
+/// The transfer size beyond which sequential reads of the largest file gain nothing, if the rounds show that they gain
+/// until there.
 fn advice(cells: &[Cell]) -> Option<String> {
     let largest = cells.iter().map(|cell| cell.file_bytes).max()?;
     let reads = cells
         .iter()
         .filter(|cell| cell.stream == Stream::Read && cell.file_bytes == largest);
-    let by_size: BTreeMap<u64, f64> = reads
-        .map(|cell| (cell.transfer_bytes, cell.megabytes_per_s))
-        .collect();
-    let most = by_size.values().copied().fold(0.0, f64::max);
-    let (enough, there) = by_size.iter().find(|(_, mb)| **mb >= AS_GOOD * most)?;
+    let by_size: BTreeMap<u64, &Cell> = reads.map(|cell| (cell.transfer_bytes, cell)).collect();
+    let speeds = by_size.values().map(|cell| cell.megabytes_per_s());
+    let most = speeds.fold(0.0, f64::max);
+    let is_enough = |cell: &&Cell| cell.megabytes_per_s() >= AS_GOOD * most;
+    let (enough, there) = by_size.iter().find(|(_, cell)| is_enough(cell))?;
     let (least, first) = by_size.first_key_value()?;
-    (enough > least && *there > 1.5 * first).then(|| {
-        format!(
-            "sequential reads do {} MB/s in transfers of {} and {} MB/s from {} on: let scans read {} \
-             at once (`read_ahead` of a cache, innodb_read_ahead_threshold, effective_io_concurrency; \
-             one run of each: run it again before you act on it)",
-            short(*first),
-            Size::from_bytes(*least),
-            short(*there),
-            Size::from_bytes(*enough),
-            Size::from_bytes(*enough),
-        )
-    })
+    let of_each = |cell: &Cell| -> Vec<f64> {
+        let rounds = cell.rounds.iter();
+        rounds.map(|round| round.megabytes_per_s).collect()
+    };
+    let compared = Comparison::of(&of_each(first), &of_each(there));
+    if enough <= least
+        || compared.ratio < FASTER
+        || compared.interval.is_some_and(|(low, _)| low < 1.0)
+    {
+        return None;
+    }
+    let certain = match compared.interval {
+        Some((low, high)) => format!(
+            " ({:.2}×, 95 % interval {low:.2}–{high:.2}, {} rounds)",
+            compared.ratio, compared.pairs
+        ),
+        None => too_few(first.rounds.len()),
+    };
+    Some(format!(
+        "sequential reads do {} MB/s in transfers of {} and {} MB/s from {} on{certain}: let scans read {} at once \
+         (`read_ahead` of a cache, innodb_read_ahead_threshold, effective_io_concurrency)",
+        short(first.megabytes_per_s()),
+        Size::from_bytes(*least),
+        short(there.megabytes_per_s()),
+        Size::from_bytes(*enough),
+        Size::from_bytes(*enough),
+    ))
 }
 
 /// The table and the surface plot of a stream.
@@ -334,7 +398,7 @@ fn shown(stream: Stream, cells: &[&Cell]) -> (Table, Plot) {
     for cell in cells {
         transfers.insert(cell.transfer_bytes, ());
         let row = by_file.entry(cell.file_bytes).or_default();
-        row.insert(cell.transfer_bytes, cell.megabytes_per_s);
+        row.insert(cell.transfer_bytes, cell.megabytes_per_s());
     }
     let size = |bytes: &u64| Size::from_bytes(*bytes).to_string();
     let columns: Vec<String> = transfers.keys().map(size).collect();
@@ -343,7 +407,7 @@ fn shown(stream: Stream, cells: &[&Cell]) -> (Table, Plot) {
     heads.extend(columns.iter().map(String::as_str));
     let mut table = Table::new(
         &format!("{}, MB/s", stream.name()),
-        "By file size (rows) and transfer size (columns).",
+        "By file size (rows) and transfer size (columns); medians of all rounds.",
         &heads,
     );
     let mut rows = Vec::new();
@@ -377,16 +441,48 @@ fn shown(stream: Stream, cells: &[&Cell]) -> (Table, Plot) {
 mod tests {
     use super::*;
 
-    fn cell(stream: Stream, transfer_bytes: u64, megabytes_per_s: f64) -> Cell {
-        Cell {
-            stream,
-            file_bytes: 1 << 20,
-            transfer_bytes,
-            megabytes_per_s,
+    fn cell_of(stream: Stream, transfer_bytes: u64, rounds: &[f64]) -> Cell {
+        let speed = |megabytes_per_s: &f64| Speed {
+            megabytes_per_s: *megabytes_per_s,
             iops: 1.0,
             p50_us: 1.0,
             p99_us: 1.0,
-        }
+        };
+        let sizes = (1 << 20, transfer_bytes);
+        let sizes = (Size::from_bytes(sizes.0), Size::from_bytes(sizes.1));
+        Cell::of(stream, sizes, rounds.iter().map(speed).collect()).expect("a round")
+    }
+
+    fn cell(stream: Stream, transfer_bytes: u64, megabytes_per_s: f64) -> Cell {
+        cell_of(stream, transfer_bytes, &[megabytes_per_s])
+    }
+
+    #[test]
+    fn advice_comes_with_the_interval_over_rounds_and_not_if_there_may_be_no_gain() {
+        let read = |transfer, rounds: [f64; 6]| cell_of(Stream::Read, transfer, &rounds);
+        let slow = || read(4096, [100.0, 101.0, 99.0, 100.0, 102.0, 98.0]);
+        let cells = [
+            slow(),
+            read(65536, [200.0, 210.0, 190.0, 205.0, 195.0, 200.0]),
+        ];
+        let told = advice(&cells).expect("it rises in every round");
+        assert!(
+            told.contains("(2.00×, 95 % interval 1.9") && told.contains(", 6 rounds)"),
+            "{told}"
+        );
+        let unsteady = [
+            slow(),
+            read(65536, [900.0, 20.0, 800.0, 30.0, 700.0, 600.0]),
+        ];
+        assert_eq!(advice(&unsteady), None);
+        let once = [
+            cell(Stream::Read, 4096, 100.0),
+            cell(Stream::Read, 65536, 200.0),
+        ];
+        let told = advice(&once).expect("it rises");
+        assert!(told.contains("one round"), "{told}");
+        let twice = cell_of(Stream::Read, 4096, &[100.0, 300.0, 120.0]);
+        assert_eq!(twice.megabytes_per_s(), 120.0, "the median");
     }
 
     #[test]
