@@ -17,7 +17,7 @@ use harness::{
 };
 use serde_json::Value;
 
-use crate::{Place, assert_adds_up, assert_gone, assert_told, begun};
+use crate::{Place, assert_adds_up, assert_gone, assert_told, begun, limit};
 
 const LIMIT: Duration = Duration::from_secs(600);
 
@@ -115,7 +115,7 @@ fn prepared(place: &Place, arguments: &[impl AsRef<OsStr>]) -> Command {
 
 /// Runs a profile that starts servers, to its end.
 pub(crate) fn run_in_place(place: &Place, arguments: &[impl AsRef<OsStr>]) -> Ran {
-    run(&mut prepared(place, arguments), LIMIT)
+    run(&mut prepared(place, arguments), limit(arguments))
 }
 
 #[track_caller]
