@@ -87,6 +87,50 @@ fn a_block_device_that_nobody_uses_is_attached_in_every_caching_mode() {
 }
 
 #[test]
+fn the_lab_measures_no_mounted_device() {
+    if !can_attach() {
+        return;
+    }
+    let directory = Directory::new();
+    let image = directory.sparse("db.img", 16 << 20);
+    ran("mkfs.ext4", "e2fsprogs", &["-q", "-F", text(&image)]).success();
+    let device = Loop::on(&image, false);
+    let mounted = Mounted::new(directory.join("files"), &[&device.0]);
+    let place = mounted.0.canonicalize().expect("it is mounted");
+    let at = format!(
+        "--on {}: this device is mounted at {}; unmount it",
+        device.0,
+        place.display()
+    );
+    // One that only reads, one that writes, and one that needs a file system of its own.
+    for profile in ["queue", "commit", "sql-mariadb"] {
+        let lab = [
+            "lab",
+            "run",
+            profile,
+            "--quick",
+            "--overwrite",
+            "--on",
+            &device.0,
+        ];
+        let ran = call(&lab);
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        refused(&ran, &[&at]);
+    }
+    let other = directory.join("other.img");
+    let compare = [
+        "lab",
+        "compare",
+        text(&other),
+        &device.0,
+        "--profile",
+        "queue",
+    ];
+    refused(&call(&compare), &[&at]);
+    assert!(!other.exists(), "a file was left");
+}
+
+#[test]
 fn the_lab_does_not_write_to_a_file_below_a_mounted_loop_device() {
     if !can_attach() {
         return;

@@ -1,6 +1,6 @@
 //! Invalid calls end with code 2 and say what to write, and user data is never overwritten.
 
-use std::fs;
+use std::{fs, os::unix::net::UnixListener, process::Command};
 
 use harness::{
     directory::Directory,
@@ -72,6 +72,26 @@ fn a_wrong_call_is_refused_with_what_to_write() {
     let ran = place.run(&nowhere);
     assert_eq!(ran.code(), Some(1), "{ran}");
     assert!(ran.stderr.contains("/nowhere/there.img"), "{ran}");
+}
+
+#[test]
+fn a_pipe_and_a_socket_are_no_disks() {
+    let directory = Directory::new();
+    let (pipe, socket) = (directory.join("pipe"), directory.join("socket"));
+    let made = Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.expect("coreutils has it").success());
+    let _listener = UnixListener::bind(&socket).expect("a fresh directory");
+    for (path, kind) in [(pipe, "a pipe"), (socket, "a socket")] {
+        let path = path.to_string_lossy();
+        let told =
+            format!("--on {path}: this is {kind}; write the name of a volume, the path of a file");
+        // One that only reads, one that writes, and one that needs a file system.
+        for profile in ["queue", "commit", "sql-mariadb"] {
+            refused(&["run", profile, "--quick", "--on", &path], &told);
+        }
+        refused(&["compare", "./a", &path, "--profile", "queue"], &told);
+        assert_gone("./a");
+    }
 }
 
 #[test]
