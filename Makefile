@@ -51,9 +51,9 @@ oltp: build ## compare database transactions on a file, on attach over a file an
 	@tools/install bench
 	@SANSTONE_BIN="$$(tools/built release)" tools/oltp $(ARGS)
 
-lab: build ## run every lab profile, in about 40 minutes; writes docs/results (QUICK=1: a few minutes)
+lab: build ## run every lab profile, in about 50 minutes; writes docs/results (QUICK=1: a few minutes)
 	@tools/install bench
-	@SANSTONE_BIN="$$(tools/built release)" QUICK=$(QUICK) tools/lab
+	@SANSTONE_BIN="$$(tools/built release)" QUICK=$(QUICK) DATA="$(DATA)" tools/lab
 
 fuzz: ## fuzz the protocol, the disk and the clients, a minute for each target (ARGS="SECONDS TARGET...")
 	@tools/install fuzz

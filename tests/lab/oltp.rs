@@ -3,8 +3,9 @@
 use std::{
     ffi::OsStr,
     fs,
+    io::{BufRead, BufReader},
     path::Path,
-    process::{Child, Command},
+    process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -232,6 +233,58 @@ fn oltp_with_postgresql_on_an_attached_stripe() {
     }
     let ios = site["rounds"][0]["ios"].as_f64().expect("its I/Os");
     assert!(ios > 0.0, "{site}");
+    assert_nothing_left(&place);
+}
+
+/// A running `tools/stock`, which ends with its input.
+struct Stock(Child);
+
+impl Drop for Stock {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn oltp_over_the_iscsi_of_others_beside_a_plain_file() {
+    if !has_packages() || !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let served = place.directory.sparse("served.img", 512 << 20);
+    let disk = place.path("stock");
+    let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/stock");
+    let mut command = Command::new(tool);
+    command.arg(&served).arg(&disk);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut stock = Stock(command.spawn().expect("it is there"));
+    let mut told = String::new();
+    let output = stock.0.stdout.take().expect("it is piped");
+    BufReader::new(output).read_line(&mut told).expect("text");
+    if told != "ready\n" {
+        let ended = stock.0.wait().expect("a child of ours");
+        assert_eq!(ended.code(), Some(3), "{told:?}");
+        return harness::skip("tgt, qemu-utils, qemu-block-extra or libnbd-bin is not installed");
+    }
+    let file = place.path("made.img");
+    let profile = place.directory.write("short.toml", short("mariadb"));
+    let call = [
+        "run",
+        &*profile.to_string_lossy(),
+        "--on",
+        &disk,
+        "--on",
+        &file,
+    ];
+    let ran = run_in_place(&place, &call).success();
+    let json = assert_told(&place, &ran);
+    assert_sites(&json, &[&disk, &file], 2);
+    let written = fs::read(&served).expect("it is there");
+    assert!(written.iter().any(|byte| *byte != 0), "it was not used");
+    drop(stock);
+    assert_gone(&disk);
+    assert_gone(&file);
     assert_nothing_left(&place);
 }
 
