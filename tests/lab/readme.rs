@@ -66,7 +66,7 @@ fn the_results_stand_beside_the_published_figures() {
     let readme = written(&directory);
     for part in [
         "NBD server, nbdfuse): 120 on iscsi://h/t/0: 1.50× as many, each for 0.70×. |",
-        "| | | SQLite on 120 days of real data (2543401 rows), a stripe beside a file: stripe: 1.01× (scans 0.98× to 1.02×) |",
+        "| | | SQLite on real data (2543401 rows), a stripe beside a file: stripe: 1.01× (scans 0.98× to 1.02×) |",
         &format!("| | | MariaDB: {gains} |"),
         "PostgreSQL: not measured",
         "interval: reads 4.00× (3.90–4.10), writes 3.00× (2.90–3.10) |",
