@@ -85,17 +85,37 @@ struct Host {
 
 impl Host {
     fn new(shares: &Shares) -> Host {
+        Host::with(&shares.disks, |children| {
+            let children = children.join(", ");
+            format!(
+                "[volume.db]\ncache = {{ size = \"4MiB\", of = {{ stripe = {{ unit = \"64KiB\", of = \
+                 [{children}] }} }} }}\n"
+            )
+        })
+    }
+
+    /// One with a stripe of two stripes, x and y, of one disk each.
+    fn of_stripes(disks: [&String; 2]) -> Host {
+        Host::with(&disks.map(String::clone), |children| {
+            let [x, y] = children else {
+                panic!("two disks");
+            };
+            format!(
+                "[volume.x]\nstripe = {{ of = [{x}] }}\n[volume.y]\nstripe = {{ of = [{y}] }}\n\
+                 [volume.db]\nstripe = {{ of = [\"x\", \"y\"] }}\n"
+            )
+        })
+    }
+
+    /// One with the volumes that `write` makes of the settings of these disks.
+    fn with(disks: &[String], write: impl FnOnce(&[String]) -> String) -> Host {
         let (directory, port) = (Directory::new(), harness::free_port());
         let child = |settings: &String| {
             let initiator = format!("initiator = \"iqn.2026-11.io.sanstone:host{port}\"");
             format!("{{ iscsi = {{ {settings}, {initiator} }} }}")
         };
-        let children: Vec<String> = shares.disks.iter().map(child).collect();
-        let children = children.join(", ");
-        let stripe = format!(
-            "[volume.db]\ncache = {{ size = \"4MiB\", of = {{ stripe = {{ unit = \"64KiB\", of = \
-             [{children}] }} }} }}\n"
-        );
+        let children: Vec<String> = disks.iter().map(child).collect();
+        let stripe = write(&children);
         let table = target_table(port, &["db"]);
         directory.write("sanstone.toml", format!("{stripe}{table}"));
         Host {
@@ -114,8 +134,12 @@ impl Host {
     }
 
     fn volume(&self, verb: &str, more: &[&str]) -> Ran {
+        self.volume_called("db", verb, more)
+    }
+
+    fn volume_called(&self, name: &str, verb: &str, more: &[&str]) -> Ran {
         let config = self.config();
-        call(&[&["volume", verb, "-c", &config, "db"], more].concat())
+        call(&[&["volume", verb, "-c", &config, name], more].concat())
     }
 
     /// The message of a `serve` that does not come up.
@@ -310,6 +334,51 @@ fn a_stripe_that_would_be_refused_is_not_taken_over_from_lio() {
     }
 }
 
+/// The same where only the outer one of two stripes would be refused: the inner one keeps its owner, too.
+#[test]
+fn a_stripe_in_a_stripe_that_would_be_refused_is_not_taken_over() {
+    let (shares, others) = (of_sanstone(), of_sanstone());
+    let [first_disk, second_disk] = &shares.disks[..] else {
+        panic!("two disks");
+    };
+    let one = Host::of_stripes([first_disk, second_disk]);
+    for name in ["x", "y", "db"] {
+        one.volume_called(name, "create", &[]).success();
+    }
+    // Its second child is a stripe that is no part of another one.
+    let alone = &others.disks[0];
+    let other = Host::of_stripes([first_disk, alone]);
+    other.volume_called("y", "create", &[]).success();
+    let first = one.serve();
+    on_lane(async {
+        let disk = one.disk().await;
+        write(&disk, 1).await;
+        let refused = other.volume("take-over", &[]);
+        assert_ne!(refused.code(), Some(0), "{}", refused.text());
+        has(&refused.stderr, &["stripe child 1"]);
+        // Its watch would notice within a second.
+        sleep(Duration::from_secs(2));
+        write(&disk, 2).await;
+        assert_eq!(first_byte(&disk).await.expect("it is served"), 2);
+        disk.close().await;
+    });
+    // Nobody has the second child, either.
+    let unrelated = Host::of_stripes([alone, second_disk]);
+    let created = unrelated.volume_called("x", "create", &["--force"]);
+    created.success();
+    // What would not be refused is taken over.
+    let third = Host::of_stripes([first_disk, second_disk]);
+    third.volume("take-over", &[]).success();
+    drop(first);
+    let served = third.serve();
+    on_lane(async {
+        let disk = third.disk().await;
+        assert_eq!(first_byte(&disk).await.expect("it is served"), 2);
+        disk.close().await;
+    });
+    drop(served);
+}
+
 #[test]
 fn a_second_daemon_is_refused_with_the_name_of_the_first() {
     a_second_one_is_refused(&of_sanstone());
@@ -468,4 +537,51 @@ fn a_stripe_of_files_is_claimed_too() {
     let mut second = Sanstone::serve_configuration(directory.path(), &text("other"), port);
     // The log is written asynchronously.
     second.daemon().log_with("of an owner that has stopped");
+}
+
+/// Whether a child can be had shows only when it is claimed, after a stripe beside it has claimed its own.
+#[test]
+fn a_take_over_that_fails_late_leaves_no_claim_behind() {
+    const BLOCK_BYTES: usize = 4096;
+    const MARK: std::ops::Range<usize> = (1 << 20) - BLOCK_BYTES..1 << 20;
+    let directory = Directory::new();
+    let stripe = |file: &str| {
+        format!("stripe = {{ of = [{{ file = {{ path = \"{file}\", size = \"4MiB\" }} }}] }}")
+    };
+    let volumes = format!(
+        "[volume.x]\n{}\n[volume.y]\n{}\n[volume.db]\nstripe = {{ of = [\"x\", \"y\"] }}\n",
+        stripe("a"),
+        stripe("b")
+    );
+    let port = harness::free_port();
+    let text = |state: &str| {
+        let table = target_table(port, &["db"]);
+        format!("state = \"{state}\"\n{volumes}{table}")
+    };
+    let other = directory.write("other.toml", text("other"));
+    let other = other.display().to_string();
+    for name in ["x", "y", "db"] {
+        call(&["volume", "create", "-c", &other, name]).success();
+    }
+    let mut first = Sanstone::serve_configuration(directory.path(), &text("one"), port);
+    first.daemon().signal("KILL");
+    let gone = first.daemon().wait(Duration::from_secs(60));
+    gone.expect("nothing survives kill -9");
+    let [a, b] = ["a", "b"].map(|file| directory.join(file));
+    let mut damaged = std::fs::read(&b).expect("a child");
+    damaged[MARK.start + 100] ^= 1;
+    std::fs::write(&b, &damaged).expect("a child");
+    let is_marked = || {
+        std::fs::read(&a).expect("a child")[MARK]
+            .iter()
+            .any(|&byte| byte != 0)
+    };
+    assert!(is_marked(), "its owner was killed");
+    let refused = call(&["volume", "take-over", "-c", &other, "db"]);
+    assert_eq!(refused.code(), Some(1), "{}", refused.text());
+    has(&refused.stderr, &["(b)", "--force"]);
+    assert!(!is_marked(), "the first child is claimed");
+    assert!(std::fs::read(&b).expect("a child") == damaged);
+    call(&["volume", "take-over", "--force", "-c", &other, "db"]).success();
+    assert!(is_marked());
 }

@@ -75,9 +75,16 @@ pub async fn take_over(
         None => prepare(&site, true).map_err(refused)?,
     };
     let mut graph = graph_of(owner_in(&state)?)?;
-    let tree = graph.take_over(name, home, others).await;
+    let tree = match graph.take_over(name, home, others).await {
+        Ok(tree) => tree,
+        Err(error) => {
+            // What stripes within it have claimed must not stay behind.
+            close(&mut graph).await;
+            return Err(config.failed(&error));
+        }
+    };
     Ok(TakenOver {
-        _tree: tree.map_err(|error| config.failed(&error))?,
+        _tree: tree,
         _graph: graph,
         _state: state,
     })

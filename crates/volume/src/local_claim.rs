@@ -13,7 +13,7 @@ use crate::{
 /// Claims a child that has no fence: evaluates its current mark, writes ours and reads it back. `is_locked`: as for
 /// [`Claim::standing`].
 pub(crate) async fn mark_local(volume: &dyn Volume, claim: &Claim, is_locked: bool) -> Result<()> {
-    if claim.wanted_start().is_some() {
+    if claim.wanted().is_some() {
         return Ok(());
     }
     let block = volume.read(MARK_AT, MARK_BYTES).await?.to_vec();

@@ -26,9 +26,13 @@ use engine::{
 };
 use node::{
     Config, Daemon, Failure, Process,
-    description::{Description, Node},
+    description::{Cache, Description, Node},
 };
-use sim::{assert_occurred, raw::RawSession};
+use sim::{
+    assert_occurred,
+    raw::RawSession,
+    target_machine::{Networks, TargetMachine},
+};
 use uuid::Uuid;
 use volume::graph::NewStripe;
 
@@ -46,6 +50,8 @@ const VOLUMES: [&str; 4] = [
     "cache = { size = \"1MiB\", of = { file = { path = \"v2\", size = \"64KiB\" } } }",
     "stats = { of = { ram = { size = \"64KiB\" } } }",
 ];
+/// The number of the volume on another machine, whose paths and sessions change.
+const FAR: usize = VOLUMES.len();
 /// How long a disk hangs.
 const HUNG: Duration = Duration::from_secs(3_600);
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
@@ -60,6 +66,8 @@ struct Met {
     luns_taken: u64,
     luns_told: u64,
     nothing_changed: u64,
+    paths_changed: u64,
+    limits_changed: u64,
     rolled_back: u64,
     went_back: u64,
 }
@@ -70,24 +78,40 @@ struct Drawn {
     text: String,
     /// The LUNs of each target, and whether the client may use it.
     targets: BTreeMap<String, (BTreeMap<usize, usize>, bool)>,
+    /// The settings of the volume on another machine.
+    far: String,
+    /// How many commands a session may have in flight.
+    commands: usize,
+}
+
+impl Drawn {
+    fn serves(&self, volume: usize) -> bool {
+        let mut luns = self.targets.values().flat_map(|(luns, _)| luns.values());
+        luns.any(|it| *it == volume)
+    }
 }
 
 fn target(number: usize) -> String {
     format!("iqn.2026-11.io.sanstone:t{number}")
 }
 
-fn draw(random: &mut Random, lanes: usize) -> Drawn {
+fn draw(random: &mut Random, lanes: usize, storage: &TargetMachine) -> Drawn {
+    let commands = [8, 20][random.index(2)];
+    let (paths, sessions) = paths::draw(random, &paths::portals(storage));
+    let far = paths::remote(storage, &paths, sessions);
+    let kinds: Vec<&str> = VOLUMES.into_iter().chain([&*far]).collect();
     let mut text = format!("lanes = {lanes}\nmemory = \"32MiB\"\n");
+    text += &format!("[limits]\ncommands = {commands}\n");
     text += "[volume.kept]\nfile = { path = \"kept\", size = \"64KiB\" }\n";
     let mut tables = format!("[target.\"{KEPT}\"]\nluns = [\"kept\"]\nallow = [\"*\"]\n");
     let mut targets = BTreeMap::new();
-    let mut used = [false; VOLUMES.len()];
+    let mut used = [false; FAR + 1];
     for number in 0..TARGETS {
         if random.chance(0.4) {
             continue;
         }
         let mut luns = BTreeMap::new();
-        for volume in 0..VOLUMES.len() {
+        for volume in 0..=FAR {
             if random.chance(0.4) {
                 luns.insert(luns.len() + random.index(2) * 4, volume);
             }
@@ -113,13 +137,18 @@ fn draw(random: &mut Random, lanes: usize) -> Drawn {
         );
         targets.insert(name, (luns, is_allowed));
     }
-    for (volume, kind) in VOLUMES.iter().enumerate() {
+    for (volume, kind) in kinds.iter().enumerate() {
         if used[volume] || random.chance(0.3) {
             text += &format!("[volume.v{volume}]\n{kind}\n");
         }
     }
     text += &tables;
-    Drawn { text, targets }
+    Drawn {
+        text,
+        targets,
+        far,
+        commands,
+    }
 }
 
 enum Ask {
@@ -199,11 +228,35 @@ async fn ask<T>(asks: &Sender<Ask>, make: impl FnOnce(OneshotSender<T>) -> Ask) 
     answer.outcome().await.expect("the daemon answers")
 }
 
-/// What it serves, without statistics.
+/// What a client sees of a daemon.
+#[derive(Clone, PartialEq, Debug)]
+struct Seen {
+    description: Description,
+    /// How many commands a new session may have in flight.
+    commands: usize,
+}
+
+async fn seen(asks: &Sender<Ask>, server: &Host) -> Seen {
+    let description = described(asks).await;
+    let session = RawSession::login_at(server.addr(PORT), KEPT, "observer").await;
+    let submitted = std::iter::repeat_with(|| session.submit(&TEST_UNIT_READY, &[], 0));
+    let commands = submitted.take_while(Result::is_ok).count();
+    session.end();
+    Seen {
+        description,
+        commands,
+    }
+}
+
+/// What it serves, without statistics. Which lane has a session, and its local port, may differ after a restart.
 async fn described(asks: &Sender<Ask>) -> Description {
     let mut description = ask(asks, Ask::Describe).await;
     fn forget(node: &mut Node) {
         node.requests.clear();
+        node.cache = node.cache.take().map(|_| Cache::default());
+        for session in &mut node.sessions {
+            (session.local, session.lane) = (None, 0);
+        }
         node.children.iter_mut().for_each(forget);
     }
     for volume in description.volumes.values_mut() {
@@ -216,7 +269,12 @@ async fn described(asks: &Sender<Ask>) -> Description {
 
 /// Logs in as soon as the target is up, and consumes the unit attentions.
 async fn login(host: &Host, target: &str) -> Rc<RawSession> {
-    let session = RawSession::login_at(host.addr(PORT), target, "client").await;
+    login_as("client", host, target).await
+}
+
+/// The same as the initiator called `name`.
+async fn login_as(name: &str, host: &Host, target: &str) -> Rc<RawSession> {
+    let session = RawSession::login_at(host.addr(PORT), target, name).await;
     let ready = session.execute(&TEST_UNIT_READY, &[], 0).await;
     ready.expect("a session");
     session
@@ -242,18 +300,29 @@ fn run(seed: u64, met: &RefCell<Met>) {
     let lanes = 1 + random.index(2);
     let server = world.host_with_lanes("server", lanes);
     let client = world.host("client");
-    let before = draw(&mut random, lanes);
+    let networks = [Networks::TwoOfOneGroup, Networks::TwoGroups][random.index(2)];
+    let storage = paths::storage(&world, networks);
+    let before = draw(&mut random, lanes, &storage);
     let after = match random.chance(0.1) {
         true => before.clone(),
-        false => draw(&mut random, lanes),
+        false => draw(&mut random, lanes, &storage),
     };
     server.put_file(CONFIG, before.text.as_bytes());
     world.block_on(&client, async {
+        storage.ready().await;
         let asks = start(&server, lanes);
-        let first = described(&asks).await;
+        let first = seen(&asks, &server).await;
+        assert_eq!(first.commands, before.commands);
         let (is_over, done) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
         let kept = login(&server, KEPT).await;
-        let loaded = spawn(load(kept, is_over.clone(), done.clone()));
+        let mut loaded = vec![spawn(load(kept, is_over.clone(), done.clone()))];
+        for (name, (luns, is_allowed)) in &before.targets {
+            let stays = after.targets.get(name) == before.targets.get(name);
+            if stays && *is_allowed && luns.contains_key(&0) {
+                let session = login_as("another", &server, name).await;
+                loaded.push(spawn(load(session, is_over.clone(), done.clone())));
+            }
+        }
         let mut others = Vec::new();
         for (name, (luns, is_allowed)) in &before.targets {
             if *is_allowed {
@@ -263,15 +332,22 @@ fn run(seed: u64, met: &RefCell<Met>) {
         time::sleep(MS * random.below(20) as u32).await;
 
         if random.chance(0.3) {
-            // A step that fails: nothing may change.
-            let mut text = after.text.clone();
-            text += "[volume.gone]\nfile = { path = \"gone\" }\n";
-            text +=
-                "[target.\"iqn.2026-11.io.sanstone:gone\"]\nluns = [\"gone\"]\nallow = [\"*\"]\n";
-            server.put_file(CONFIG, text.as_bytes());
+            // A step that fails, early or late: nothing may change.
+            let (file, portals) = match random.chance(0.5) {
+                true => ("path = \"gone\"", ""),
+                false => (
+                    "path = \"gone\", size = \"64KiB\"",
+                    "portals = [\"192.0.2.1:4000\"]\n",
+                ),
+            };
+            let gone = format!(
+                "[volume.gone]\nfile = {{ {file} }}\n\
+                 [target.\"iqn.2026-11.io.sanstone:gone\"]\nluns = [\"gone\"]\nallow = [\"*\"]\n{portals}"
+            );
+            server.put_file(CONFIG, (after.text.clone() + &gone).as_bytes());
             let refused = ask(&asks, Ask::Apply).await;
-            refused.expect_err("its file is not there");
-            assert_eq!(described(&asks).await, first, "it is not rolled back");
+            refused.expect_err("there is no such file, or no such address");
+            assert_eq!(seen(&asks, &server).await, first, "it is not rolled back");
             met.borrow_mut().rolled_back += 1;
         }
         server.put_file(CONFIG, after.text.as_bytes());
@@ -279,12 +355,17 @@ fn run(seed: u64, met: &RefCell<Met>) {
         let changes = applied.unwrap_or_else(|failure| panic!("{failure}"));
         assert_eq!(
             changes.is_empty(),
-            described(&asks).await == first,
+            before.text == after.text,
             "{changes:?}"
         );
+        let live = seen(&asks, &server).await;
         if changes.is_empty() {
+            assert_eq!(live, first);
             met.borrow_mut().nothing_changed += 1;
         }
+        let stays_far = before.serves(FAR) && after.serves(FAR);
+        met.borrow_mut().paths_changed += u64::from(stays_far && before.far != after.far);
+        met.borrow_mut().limits_changed += u64::from(first.commands != live.commands);
         for (name, luns, session) in others {
             check_session(&session, luns, after.targets.get(name), met).await;
         }
@@ -292,19 +373,20 @@ fn run(seed: u64, met: &RefCell<Met>) {
         while done.get() < went_on_from + 3 {
             time::sleep(MS).await;
         }
-        let live = described(&asks).await;
         if random.chance(0.5) {
             // There and back: removed resources are free again at once.
             for (text, expected) in [(&before.text, &first), (&after.text, &live)] {
                 server.put_file(CONFIG, text.as_bytes());
                 let applied = ask(&asks, Ask::Apply).await;
                 applied.unwrap_or_else(|failure| panic!("{failure}"));
-                assert_eq!(described(&asks).await, *expected);
+                assert_eq!(seen(&asks, &server).await, *expected);
                 met.borrow_mut().went_back += 1;
             }
         }
         is_over.set(true);
-        loaded.await;
+        for loaded in loaded {
+            loaded.await;
+        }
 
         ask(&asks, Ask::Stop).await;
         // As when a process ends: its locks are released.
@@ -312,7 +394,7 @@ fn run(seed: u64, met: &RefCell<Met>) {
         server.restart();
         let asks = start(&server, lanes);
         assert_eq!(
-            described(&asks).await,
+            seen(&asks, &server).await,
             live,
             "a restart serves something else"
         );
@@ -381,6 +463,8 @@ fn a_daemon_that_was_given_another_configuration_serves_what_a_start_with_it_ser
         ("luns taken", met.luns_taken),
         ("luns told", met.luns_told),
         ("nothing changed", met.nothing_changed),
+        ("paths changed", met.paths_changed),
+        ("limits changed", met.limits_changed),
         ("rolled back", met.rolled_back),
         ("went back", met.went_back),
     ]);

@@ -115,7 +115,15 @@ pub struct Claim {
     shared: Arc<Shared>,
     child: usize,
     /// If set, the child is only read, under a registration that ends with the read.
-    start: Option<Arc<OnceLock<Vec<u8>>>>,
+    wanted: Option<Wanted>,
+}
+
+/// A block that is to be read in place of a claim.
+#[derive(Clone)]
+pub(crate) struct Wanted {
+    /// Where it begins, in bytes.
+    pub(crate) at: u64,
+    block: Arc<OnceLock<Vec<u8>>>,
 }
 
 struct Shared {
@@ -178,7 +186,7 @@ impl Claim {
                 proved_ns: (0..children).map(|_| AtomicU64::new(u64::MAX)).collect(),
             }),
             child: 0,
-            start: None,
+            wanted: None,
         })
     }
 
@@ -196,22 +204,34 @@ impl Claim {
         Claim {
             shared: self.shared.clone(),
             child,
-            start: None,
+            wanted: None,
         }
     }
 
     /// In place of a claim on one child: to read its first block, which another owner's reservation hides from all who
     /// are not registered. Takes nothing. A child that cannot hide its blocks leaves the second value empty.
     pub(crate) fn to_read(&self, child: usize) -> (Claim, Arc<OnceLock<Vec<u8>>>) {
-        let start = Arc::new(OnceLock::new());
+        let block = Arc::new(OnceLock::new());
         let mut claim = self.of_child(child);
-        claim.start = Some(start.clone());
-        (claim, start)
+        claim.wanted = Some(Wanted {
+            at: 0,
+            block: block.clone(),
+        });
+        (claim, block)
     }
 
-    /// Where the first block belongs if it is [only to be read](Claim::to_read).
-    pub(crate) fn wanted_start(&self) -> Option<&OnceLock<Vec<u8>>> {
-        self.start.as_deref()
+    /// The same for a child of this one, which has the wanted block at `at`.
+    pub(crate) fn further(&self, at: u64) -> Claim {
+        let mut claim = self.clone();
+        if let Some(wanted) = &mut claim.wanted {
+            wanted.at = at;
+        }
+        claim
+    }
+
+    /// The block that is [only to be read](Claim::to_read).
+    pub(crate) fn wanted(&self) -> Option<&Wanted> {
+        self.wanted.as_ref()
     }
 
     /// Fails if the claim no longer stands.
@@ -323,6 +343,13 @@ impl Claim {
     /// The block to write to a child.
     pub(crate) fn block(&self) -> Payload {
         Buf::copy_of(&self.shared.mark.encode()).into()
+    }
+}
+
+impl Wanted {
+    /// Answers with the block.
+    pub(crate) fn answer(&self, block: Vec<u8>) {
+        let _ = self.block.set(block);
     }
 }
 

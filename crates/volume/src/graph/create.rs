@@ -10,8 +10,8 @@ use super::{Graph, Tree};
 use crate::{
     Claim,
     claim::Others,
-    kinds::{Kind, NewStripe, Node, Superblocks, Volumes, What},
-    part::{self, Part},
+    kinds::{Kind, NewStripe, Node, Superblocks, What},
+    part::{self, Looked, Part},
     values::ConfigError,
 };
 
@@ -44,9 +44,9 @@ impl Graph {
         created.map_err(told)
     }
 
-    /// Which stripe or concat the volume called `name` contains, told by superblocks before anything is claimed. Creates
-    /// no files. `None`: nothing tells before a claim, because another owner's reservation hides it from everybody, or
-    /// because its children are stripes or concats themselves, which are claimed before they can be read.
+    /// Which stripe or concat the volume called `name` contains, told by superblocks before anything is claimed, also
+    /// those of stripes and concats within it. Creates no files. `None`: nothing tells before a claim, because another
+    /// owner's reservation hides it from everybody.
     ///
     /// # Errors
     /// When it contains none, or its children do not form one.
@@ -58,12 +58,13 @@ impl Graph {
         let node = self.volumes.find(name, &Node::named(name))?.clone();
         let outermost = outermost(&node).ok_or_else(|| refuse_take_over(name, &node))?;
         let root = outermost.node.span.clone();
-        let of = outermost.superblocks.0.children().get_ref();
-        if of.iter().any(|child| is_nested(child, &self.volumes)) {
+        self.context.may_make = false;
+        self.context.look = Some(Looked::AtAll);
+        let opened = self.children_of(name, home, &outermost).await;
+        if self.context.look.take() == Some(Looked::Hidden) {
             return Ok(None);
         }
-        self.context.may_make = false;
-        let (children, claim) = self.children_of(name, home, &outermost).await?;
+        let (children, claim) = opened?;
         let Superblocks(superblocks) = outermost.superblocks;
         let uuid = superblocks.identify(&children, claim).await;
         let place = superblocks.children().span();
@@ -145,17 +146,6 @@ fn outermost(node: &Node) -> Option<Outermost<'_>> {
             superblocks: node.superblocks()?,
         }),
         What::Named(_) => None,
-    })
-}
-
-/// Whether `node` is or contains a stripe or concat.
-fn is_nested(node: &Node, volumes: &Volumes) -> bool {
-    node.all().into_iter().any(|node| match &node.what {
-        What::Named(name) => {
-            let named = volumes.0.get(name);
-            named.is_some_and(|node| is_nested(node, volumes))
-        }
-        What::Inline(_) => node.superblocks().is_some(),
     })
 }
 

@@ -29,7 +29,7 @@ pub use self::handles::Handles;
 pub(crate) use self::{
     by_type::ByType,
     home::Home,
-    opening::{Context, Opening, rotated},
+    opening::{Context, Looked, Opening, rotated},
     resident::Resident,
 };
 

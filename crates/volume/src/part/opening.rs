@@ -29,11 +29,22 @@ pub(crate) struct Context {
     pub(crate) may_make: bool,
     /// Whether requests will be [watched](crate::layers).
     pub(crate) is_watched: bool,
+    /// Set while stripes are opened to be looked at only: nothing is claimed.
+    pub(crate) look: Option<Looked>,
     pub(crate) handles: Handles,
     /// State that kinds keep for all of their volumes.
     pub(crate) kept: ByType,
     /// Volumes, with their paths, that are closed with the graph even if nothing else uses them.
     pub(crate) until_closed: Vec<(String, Arc<Part>)>,
+}
+
+/// What has come of a look at stripes that are not claimed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Looked {
+    /// So far, all of them can be read.
+    AtAll,
+    /// A reservation hides one of them from everybody.
+    Hidden,
 }
 
 /// A volume that is being opened: its children, and where it will live.
@@ -65,6 +76,18 @@ impl Opening<'_> {
     /// Whether its requests will be [watched](crate::layers).
     pub(crate) fn is_watched(&self) -> bool {
         self.context.is_watched
+    }
+
+    /// Whether stripes are opened to be looked at only.
+    pub(crate) fn only_looks(&self) -> bool {
+        self.context.look.is_some()
+    }
+
+    /// A reservation hides from everybody which stripe this is. Returns the error.
+    pub(crate) fn is_hidden(&mut self) -> Error {
+        self.context.look = Some(Looked::Hidden);
+        let why = "a reservation hides from everybody which stripe or concat it is";
+        Error::new(ErrorKind::ReservationConflict, why)
     }
 
     /// The index of `lane` among the graph's lanes.
@@ -176,6 +199,7 @@ impl Context {
             others: Others::Refuse,
             may_make: true,
             is_watched: false,
+            look: None,
             handles: Handles::default(),
             kept: ByType::default(),
             until_closed: Vec::new(),

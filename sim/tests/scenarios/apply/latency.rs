@@ -8,9 +8,11 @@ use engine::{
     sim::{Config, World, seeds},
     spawn, time,
 };
-use sim::assert_occurred;
+use sim::{assert_occurred, target_machine::Networks};
 
-use super::{Ask, CONFIG, Drawn, GOOD, KEPT, TEST_UNIT_READY, ask, described, draw, login, start};
+use super::{
+    Ask, CONFIG, Drawn, FAR, GOOD, KEPT, TEST_UNIT_READY, ask, described, draw, login, paths, start,
+};
 
 const SEEDS: u64 = 40;
 const WRITE_10: [u8; 10] = [0x2A, 0, 0, 0, 0, 0, 0, 0, 8, 0];
@@ -44,6 +46,8 @@ struct Took {
     slowest_test: Duration,
     /// What was changed.
     changes: u64,
+    /// How often that were the paths of a disk in use.
+    path_changes: u64,
 }
 
 /// Sends commands to the target that stays, one after the other, while the daemon is switched or left alone.
@@ -53,10 +57,13 @@ fn took(seed: u64, is_switched: bool) -> Took {
     let lanes = 1 + random.index(2);
     let server = world.host_with_lanes("server", lanes);
     let client = world.host("client");
-    let texts = [draw(&mut random, lanes), draw(&mut random, lanes)];
-    let [before, _] = &texts;
+    let storage = paths::storage(&world, Networks::TwoOfOneGroup);
+    let texts = [(); 2].map(|()| draw(&mut random, lanes, &storage));
+    let [before, after] = &texts;
+    let are_paths_changed = before.serves(FAR) && after.serves(FAR) && before.far != after.far;
     server.put_file(CONFIG, before.text.as_bytes());
     world.block_on(&client, async {
+        storage.ready().await;
         let asks = start(&server, lanes);
         described(&asks).await;
         let session = login(&server, KEPT).await;
@@ -91,6 +98,7 @@ fn took(seed: u64, is_switched: bool) -> Took {
                 let changes = applied.unwrap_or_else(|failure| panic!("{failure}"));
                 let mut all = took.get();
                 all.changes += changes.len() as u64;
+                all.path_changes += u64::from(are_paths_changed);
                 took.set(all);
             }
         } else {
@@ -108,7 +116,7 @@ fn took(seed: u64, is_switched: bool) -> Took {
 
 #[test]
 fn a_command_to_a_target_that_stays_takes_no_longer_while_the_daemon_is_switched() {
-    let (mut commands, mut changes) = (0, 0);
+    let (mut commands, mut changes, mut path_changes) = (0, 0, 0);
     seeds(SEEDS, |seed| {
         let (alone, switched) = (took(seed, false), took(seed, true));
         for (slowest, limit) in [
@@ -119,6 +127,11 @@ fn a_command_to_a_target_that_stays_takes_no_longer_while_the_daemon_is_switched
         }
         commands += switched.commands;
         changes += switched.changes;
+        path_changes += switched.path_changes;
     });
-    assert_occurred([("commands meanwhile", commands), ("changes", changes)]);
+    assert_occurred([
+        ("commands meanwhile", commands),
+        ("changes", changes),
+        ("changes of paths", path_changes),
+    ]);
 }

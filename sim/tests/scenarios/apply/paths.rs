@@ -29,6 +29,40 @@ struct Met {
     rolled_back: u64,
 }
 
+/// A machine with a disk of 64 KiB on two networks.
+pub(super) fn storage(world: &World, networks: Networks) -> TargetMachine {
+    let served = Served {
+        caching: "write-back",
+        block_size_bytes: 512,
+        behind_faults: false,
+        lanes: 1,
+        everywhere: false,
+        networks,
+    };
+    TargetMachine::new(world.host("storage"), "storage", &served, &[0; 64 << 10])
+}
+
+/// The portals of `storage`, one on each network.
+pub(super) fn portals(storage: &TargetMachine) -> Vec<String> {
+    storage.ips().iter().map(ToString::to_string).collect()
+}
+
+/// The settings of the disk of `storage` over these paths.
+pub(super) fn remote(storage: &TargetMachine, paths: &[String], sessions: Option<usize>) -> String {
+    let paths: Vec<_> = paths
+        .iter()
+        .map(|portal| format!("{{ portal = \"{portal}\" }}"))
+        .collect();
+    let sessions = sessions.map(|count| format!(", sessions = {count}"));
+    format!(
+        "iscsi = {{ url = \"iscsi://storage/{}/0\", initiator = \"{KEPT}\", request_timeout = \"2s\", \
+         connect_timeout = \"1s\", paths = [{}]{} }}",
+        storage.iqn,
+        paths.join(", "),
+        sessions.unwrap_or_default(),
+    )
+}
+
 /// A configuration that serves the disk of `storage` over these paths.
 fn text(
     lanes: usize,
@@ -36,27 +70,19 @@ fn text(
     paths: &[String],
     sessions: Option<usize>,
 ) -> String {
-    let paths: Vec<_> = paths
-        .iter()
-        .map(|portal| format!("{{ portal = \"{portal}\" }}"))
-        .collect();
-    let sessions = sessions.map(|count| format!(", sessions = {count}"));
     format!(
         "lanes = {lanes}\nmemory = \"32MiB\"\n\
          [volume.kept]\nfile = {{ path = \"kept\", size = \"64KiB\" }}\n\
-         [volume.far]\nstats = {{ of = {{ iscsi = {{ url = \"iscsi://storage/{}/0\", initiator = \"{KEPT}\", \
-         request_timeout = \"2s\", connect_timeout = \"1s\", paths = [{}]{} }} }} }}\n\
+         [volume.far]\nstats = {{ of = {{ {} }} }}\n\
          [target.\"{KEPT}\"]\nluns = [\"kept\"]\nallow = [\"*\"]\n\
          [target.\"{}\"]\nluns = [\"far\"]\nallow = [\"*\"]\n",
-        storage.iqn,
-        paths.join(", "),
-        sessions.unwrap_or_default(),
+        remote(storage, paths, sessions),
         target(0)
     )
 }
 
 /// Paths over some of these portals, in some order, and a number of sessions.
-fn draw(random: &mut Random, portals: &[String]) -> (Vec<String>, Option<usize>) {
+pub(super) fn draw(random: &mut Random, portals: &[String]) -> (Vec<String>, Option<usize>) {
     let mut paths = portals.to_vec();
     if random.chance(0.5) {
         paths.reverse();
@@ -90,20 +116,10 @@ fn run(seed: u64, met: &RefCell<Met>) {
     let mut random = world.random();
     let lanes = 1 + random.index(2);
     let server = world.host_with_lanes("server", lanes);
-    let (client, storage) = (world.host("client"), world.host("storage"));
-    let image = vec![0; 64 << 10];
-    let served = |networks| Served {
-        caching: "write-back",
-        block_size_bytes: 512,
-        behind_faults: false,
-        lanes: 1,
-        everywhere: false,
-        networks,
-    };
+    let client = world.host("client");
     let networks = [Networks::TwoOfOneGroup, Networks::TwoGroups][random.index(2)];
-    let storage = TargetMachine::new(storage, "storage", &served(networks), &image);
-    let ips = storage.ips();
-    let portals: Vec<String> = ips.iter().map(ToString::to_string).collect();
+    let storage = storage(&world, networks);
+    let portals = portals(&storage);
     let (before, after) = (draw(&mut random, &portals), draw(&mut random, &portals));
     let text =
         |(paths, sessions): &(Vec<String>, Option<usize>)| text(lanes, &storage, paths, *sessions);
@@ -164,16 +180,8 @@ fn run(seed: u64, met: &RefCell<Met>) {
 fn add_one_that_is_down(seed: u64, met: &RefCell<Met>) {
     let world = World::new(seed);
     let (server, client) = (world.host("server"), world.host("client"));
-    let served = Served {
-        caching: "write-back",
-        block_size_bytes: 512,
-        behind_faults: false,
-        lanes: 1,
-        everywhere: false,
-        networks: Networks::TwoOfOneGroup,
-    };
-    let storage = TargetMachine::new(world.host("storage"), "storage", &served, &[0; 64 << 10]);
-    let portals: Vec<String> = storage.ips().iter().map(ToString::to_string).collect();
+    let storage = storage(&world, Networks::TwoOfOneGroup);
+    let portals = portals(&storage);
     let second = storage.second_ip.expect("two networks");
     server.put_file(CONFIG, text(1, &storage, &portals[..1], None).as_bytes());
     world.block_on(&client, async {

@@ -11,7 +11,7 @@ use crate::{
     Result,
     kinds::{
         HasSuperblocks, Identity, Look, Node, Settings, Superblocks,
-        stripe::{Layout, Opened, Wanted, settings::Family},
+        stripe::{Layout, Wanted, settings::Family},
     },
     part::{Opening, Part},
     values::ConfigError,
@@ -38,12 +38,7 @@ impl Concat {
 
 impl Settings for Concat {
     fn open<'a>(&'a self, opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
-        LaneFuture::new(async move {
-            let children = self.family().named(opening.children()).await?;
-            let claim = opening.new_claim(children.len())?;
-            let opened = Opened::claimed_concat(&children, &claim).await?;
-            Family::assemble(opening, opened, claim).await
-        })
+        LaneFuture::new(async move { self.family().open(opening).await })
     }
 
     fn identity(&self) -> Identity<'_> {

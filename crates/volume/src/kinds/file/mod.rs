@@ -291,7 +291,7 @@ impl<B: Backing> Volume for FileVolume<B> {
         let claim = claim.clone();
         LaneFuture::new(async move {
             mark_local(self, &claim, self.file.is_regular()).await?;
-            if claim.wanted_start().is_none() {
+            if claim.wanted().is_none() {
                 self.file.keep_claim(claim);
             }
             Ok(())

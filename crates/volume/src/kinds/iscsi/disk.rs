@@ -271,10 +271,10 @@ impl Volume for IscsiDisk {
         let claim = claim.clone();
         let is_volatile = self.facts.shape.volatile_cache;
         LaneFuture::new(async move {
-            match claim.wanted_start() {
+            match claim.wanted() {
                 None => self.unit.claim(&claim, is_volatile).await,
-                Some(start) => {
-                    let _ = start.set(self.unit.start_as_registrant().await?);
+                Some(wanted) => {
+                    wanted.answer(self.unit.read_as_registrant(wanted.at).await?);
                     Ok(())
                 }
             }

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use super::{cdb, claim::Told, nexus::Nexus, session::Data, unit::Unit};
 use crate::{Error, ErrorKind, Result};
 
-/// How much of the disk's start is read: a superblock is no longer.
-const START_BYTES: usize = 4096;
+/// How much of the disk is read: a superblock is no longer.
+const READ_BYTES: usize = 4096;
 
 impl Unit {
     /// Runs `asks` while registered. Under a registrants-only reservation some targets (LIO) tell others nothing about
@@ -41,21 +41,21 @@ impl Unit {
         asked
     }
 
-    /// The disk's first [`START_BYTES`], read as a registrant if its reservation demands that.
-    pub(super) async fn start_as_registrant(&self) -> Result<Vec<u8>> {
+    /// The [`READ_BYTES`] of the disk from `at` on, read as a registrant if its reservation demands that.
+    pub(super) async fn read_as_registrant(&self, at: u64) -> Result<Vec<u8>> {
         let nexus = self.nexus(&mut self.patience()).await?;
         let block = self.extent.get().map_or(512, |(block, _)| *block);
-        let read = cdb::read(0, START_BYTES as u32 / block);
-        let read = || self.tell(&nexus, &read, Data::In(START_BYTES));
+        let read = cdb::read(at / u64::from(block), READ_BYTES as u32 / block);
+        let read = || self.tell(&nexus, &read, Data::In(READ_BYTES));
         let told = match read().await? {
             // A nexus with a reservation of its own can read, and would lose it by registering again.
             Told::Conflict => self.registered_on(&nexus, async || read().await).await?,
             told => told,
         };
         match told {
-            Told::Good(start) if start.len() == START_BYTES => Ok(start),
-            Told::Good(start) => {
-                let why = format!("the target sent {} of {START_BYTES} bytes", start.len());
+            Told::Good(data) if data.len() == READ_BYTES => Ok(data),
+            Told::Good(data) => {
+                let why = format!("the target sent {} of {READ_BYTES} bytes", data.len());
                 Err(Error::new(ErrorKind::Protocol, why))
             }
             Told::Conflict => Err(Error::new(

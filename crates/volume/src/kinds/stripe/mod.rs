@@ -213,9 +213,20 @@ impl Volume for Stripe {
         })
     }
 
-    /// A nested stripe has claimed its children when it was opened, so whoever owns the outer one owns them.
-    fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async { Ok(()) })
+    /// A nested stripe has claimed its children when it was opened, so whoever owns the outer one owns them. If it was
+    /// only looked at, a block that another owner's reservation hides is read from the child that has it.
+    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
+        let claim = claim.clone();
+        LaneFuture::new(async move {
+            let at = claim.wanted().map(|wanted| wanted.at);
+            let single = |at| self.state.map.single(at, SUPERBLOCK_BYTES as u64);
+            let Some(place) = at.and_then(single) else {
+                return Ok(());
+            };
+            let claim = claim.further(RESERVED_BYTES + place.at);
+            let claimed = self.children[place.child].claim(&claim).await;
+            claimed.map_err(|error| self.blame(place.child, error))
+        })
     }
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {

@@ -98,7 +98,11 @@ impl Opened {
         Opened::claimed_as(children, Wanted::Concat, claim).await
     }
 
-    async fn claimed_as(children: &[Child], wanted: Wanted, claim: &Claim) -> Result<Opened> {
+    pub(super) async fn claimed_as(
+        children: &[Child],
+        wanted: Wanted,
+        claim: &Claim,
+    ) -> Result<Opened> {
         if children.iter().any(|child| child.volume.shape().read_only) {
             return Opened::read(children, wanted, None).await;
         }
@@ -127,13 +131,13 @@ impl Opened {
         Opened::of(children, found, wanted, claim)
     }
 
-    /// The identity of the volume that `children` form, even if another owner has reserved them. Claims nothing: `claim`
-    /// is the one that would be made. `None`: a reservation hides it from everybody.
-    pub(crate) async fn identify(
+    /// The volume that `children` form, even if another owner has reserved them. Claims nothing: `claim` is the one that
+    /// would be made. `None`: a reservation hides it from everybody.
+    pub(super) async fn look(
         children: &[Child],
         wanted: Wanted,
         claim: &Claim,
-    ) -> Result<Option<Uuid>> {
+    ) -> Result<Option<Opened>> {
         let mut found = Vec::with_capacity(children.len());
         for (index, child) in children.iter().enumerate() {
             let name = child.name.clone();
@@ -143,8 +147,7 @@ impl Opened {
                 None => return Ok(None),
             }
         }
-        let opened = Opened::of(children, found, wanted, None)?;
-        Ok(Some(opened.uuid()))
+        Opened::of(children, found, wanted, Some(claim)).map(Some)
     }
 
     /// The volume of `children`, whose superblocks were `found`.

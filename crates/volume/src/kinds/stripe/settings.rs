@@ -93,12 +93,18 @@ impl Family<'_> {
         format!("{} child {index} ({})", self.kind(), node.describe())
     }
 
-    /// Builds the volume from children that have been opened and claimed.
-    pub(crate) async fn assemble(
-        mut opening: Opening<'_>,
-        opened: Opened,
-        claim: Claim,
-    ) -> Result<Arc<Part>> {
+    /// Opens the volume, with a claim on its children unless it is only looked at.
+    pub(crate) async fn open(&self, mut opening: Opening<'_>) -> Result<Arc<Part>> {
+        let children = self.named(opening.children()).await?;
+        let claim = opening.new_claim(children.len())?;
+        if opening.only_looks() {
+            let looked = Opened::look(&children, self.wanted, &claim).await?;
+            let opened = looked.ok_or_else(|| opening.is_hidden())?;
+            return opening
+                .on_every_lane(move |inner| Ok(Rc::new(opened.on_lane(&inner)?)))
+                .await;
+        }
+        let opened = Opened::claimed_as(&children, self.wanted, &claim).await?;
         let uuid = opened.uuid();
         if let Layout::Stripe { unit_bytes } = opened.layout() {
             opening.put(Unit(*unit_bytes));
@@ -184,9 +190,9 @@ impl HasSuperblocks for Family<'_> {
     ) -> LaneFuture<'b, Result<Option<Uuid>>> {
         LaneFuture::new(async move {
             let children = self.named(children).await?;
-            let identified = Opened::identify(&children, self.wanted, &claim).await;
+            let looked = Opened::look(&children, self.wanted, &claim).await;
             give_up(&children).await;
-            identified
+            Ok(looked?.map(|opened| opened.uuid()))
         })
     }
 
@@ -231,12 +237,7 @@ fn is_in_memory(node: &Node, volumes: &Volumes) -> bool {
 
 impl Settings for Stripe {
     fn open<'a>(&'a self, opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
-        LaneFuture::new(async move {
-            let children = self.family().named(opening.children()).await?;
-            let claim = opening.new_claim(children.len())?;
-            let opened = Opened::claimed(&children, self.unit_bytes(), &claim).await?;
-            Family::assemble(opening, opened, claim).await
-        })
+        LaneFuture::new(async move { self.family().open(opening).await })
     }
 
     fn identity(&self) -> Identity<'_> {
