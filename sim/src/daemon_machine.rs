@@ -5,6 +5,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
+    future::pending,
     path::PathBuf,
     rc::Rc,
     time::Duration,
@@ -12,7 +13,8 @@ use std::{
 
 use engine::{
     LaneHandle,
-    cross::{Receiver, Sender, channel},
+    blocking::{self, Kind},
+    cross::{OneshotSender, Receiver, Sender, channel, oneshot},
     sim::Host,
     task::JoinHandle,
     time,
@@ -59,8 +61,15 @@ struct Serving {
 
 /// A daemon that serves or is starting.
 struct Running {
-    stop: Sender<()>,
+    tell: Sender<Told>,
     ended: JoinHandle<()>,
+}
+
+/// What a daemon is told.
+enum Told {
+    Stop,
+    /// To serve what its configuration is now.
+    Apply(OneshotSender<Result<Vec<String>, Failure>>),
 }
 
 impl DaemonMachine {
@@ -93,7 +102,7 @@ impl DaemonMachine {
 
     /// Starts the daemon on a machine that is on and runs none, retrying until it starts.
     pub fn start(&self) {
-        let (stop, told) = channel();
+        let (tell, told) = channel();
         let (process, host) = (self.process(), self.host.clone());
         let (refused, serving) = (self.refused.clone(), self.serving.clone());
         let ended = self.host.spawn(async move {
@@ -105,7 +114,7 @@ impl DaemonMachine {
             }));
             serve(daemon, told).await;
         });
-        self.running.replace(Some(Running { stop, ended }));
+        self.running.replace(Some(Running { tell, ended }));
     }
 
     fn process(&self) -> Process {
@@ -119,7 +128,8 @@ impl DaemonMachine {
     pub async fn end(&self, how: End) {
         let running = self.running.take().expect("it runs a daemon");
         if how == End::Stopped {
-            running.stop.send(()).expect("it listens until it is told");
+            let is_told = running.tell.send(Told::Stop).is_ok();
+            assert!(is_told, "it listens until it is told");
             running.ended.await;
         }
         self.serving.take();
@@ -130,6 +140,22 @@ impl DaemonMachine {
                 self.boots.set(self.boots.get() + 1);
             }
         }
+    }
+
+    /// Writes `text` to its configuration and has the serving daemon apply it, as `sanstone apply` does. Returns the
+    /// changes.
+    ///
+    /// # Errors
+    /// Why it was refused.
+    pub async fn apply(&self, text: &str) -> Result<Vec<String>, Failure> {
+        self.host.put_file(CONFIG, text.as_bytes());
+        let (sender, answer) = oneshot();
+        let is_told = match &*self.running.borrow() {
+            Some(running) => running.tell.send(Told::Apply(sender)).is_ok(),
+            None => false,
+        };
+        assert!(is_told, "a daemon serves");
+        answer.outcome().await.expect("the daemon answers")
     }
 
     /// Starts machine and daemon again.
@@ -190,7 +216,14 @@ async fn start(host: &Host, process: &Process, refused: &Cell<usize>) -> Daemon 
 
 /// Serves until told to stop. A flush that fails then is only logged: the client that wrote the data learns of the loss
 /// when the daemon is back.
-async fn serve(daemon: Daemon, told: Receiver<()>) {
-    told.receive().await;
+async fn serve(mut daemon: Daemon, told: Receiver<Told>) {
+    while let Some(Told::Apply(answer)) = told.receive().await {
+        answer.send(apply(&mut daemon).await);
+    }
     let _ = daemon.stop().await;
+}
+
+async fn apply(daemon: &mut Daemon) -> Result<Vec<String>, Failure> {
+    let loaded = blocking::run(Kind::Files, load).await.expect("it is run");
+    daemon.apply(loaded?, false, pending()).await
 }

@@ -3,6 +3,7 @@
 //! seeds; a failing seed prints the command that replays it.
 
 mod apply;
+mod attached;
 mod claims;
 mod crowds;
 mod daemons;
