@@ -254,15 +254,37 @@ impl Driver {
         let mut state = self.state.borrow_mut();
         state.settle();
         let now = state.now;
-        let mut next = state.next_event();
         drop(state);
         if now.as_ns() > self.config.time_max.as_nanos() as u64 {
             self.fail("the world has exceeded Config::time_max");
         }
         let mut due = self.due.take();
         due.clear();
+        let next = self.find_due(&mut due, main);
+        let chosen = (!due.is_empty()).then(|| self.choose(&due));
+        self.due.set(due);
+        if let Some(chosen) = chosen {
+            self.run_turn(chosen);
+            return true;
+        }
+        self.busy_turns.set(0);
+        let next = match (next, end) {
+            (Some(next), Some(end)) => next.min(end),
+            (None, Some(end)) => end,
+            (Some(next), None) => next,
+            (None, None) => return false,
+        };
+        self.state.borrow_mut().advance(next);
+        true
+    }
+
+    /// Collects the indices of the lanes that have work, and returns when the others will at the latest, as far as that is
+    /// known.
+    fn find_due(&self, due: &mut Vec<usize>, main: Option<&Rc<Lane>>) -> Option<Instant> {
         let lanes = self.lanes.borrow();
         let state = self.state.borrow();
+        let now = state.now;
+        let mut next = state.next_event();
         for (place, running) in lanes.iter().enumerate() {
             let Running { key, lane, .. } = running;
             if !main.is_some_and(|main| Rc::ptr_eq(main, lane)) {
@@ -285,37 +307,27 @@ impl Driver {
                 next = Some(next.map_or(deadline, |next| next.min(deadline)));
             }
         }
-        drop(state);
-        if due.is_empty() {
-            self.busy_turns.set(0);
-            drop(lanes);
-            self.due.set(due);
-            let next = match (next, end) {
-                (Some(next), Some(end)) => next.min(end),
-                (None, Some(end)) => end,
-                (Some(next), None) => next,
-                (None, None) => return false,
-            };
-            self.state.borrow_mut().advance(next);
-            return true;
-        }
+        next
+    }
+
+    /// Chooses one of the lanes that are due.
+    fn choose(&self, due: &[usize]) -> Running {
+        let mut state = self.state.borrow_mut();
+        let chosen = due[state.random.index(due.len())];
+        let running = self.lanes.borrow()[chosen].clone();
+        state.note(&[8, u64::from(running.key.0)]);
+        running
+    }
+
+    /// Runs one turn of a lane, which takes a little simulated time.
+    fn run_turn(&self, Running { host, lane, .. }: Running) {
         self.busy_turns.set(self.busy_turns.get() + 1);
         if self.busy_turns.get() > self.config.busy_turns_max {
-            drop(lanes);
             self.fail(
                 "a lane never waits: the world has exceeded Config::busy_turns_max, so a task that is ready again at \
                  once never ends",
             );
         }
-        let Running { host, lane, .. } = {
-            let mut state = self.state.borrow_mut();
-            let chosen = due[state.random.index(due.len())];
-            let running = lanes[chosen].clone();
-            state.note(&[8, u64::from(running.key.0)]);
-            running
-        };
-        drop(lanes);
-        self.due.set(due);
         {
             let _entered = lane.0.enter();
             self.within_limits(&lane, host, || lane.0.turn(false));
@@ -326,6 +338,5 @@ impl Driver {
         let takes = state.random.within(&self.config.turn_ns);
         let now = state.now + Duration::from_nanos(takes);
         state.advance(now);
-        true
     }
 }
