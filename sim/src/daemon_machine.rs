@@ -6,7 +6,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
     future::pending,
-    path::PathBuf,
+    path::Path,
     rc::Rc,
     time::Duration,
 };
@@ -95,7 +95,14 @@ impl DaemonMachine {
                 created_unix_s: 0,
                 force: false,
             };
-            node::create_stripe(&load()?, &process, volume, &home, &new).await
+            node::create_stripe(
+                &Config::load(Path::new(CONFIG))?,
+                &process,
+                volume,
+                &home,
+                &new,
+            )
+            .await
         });
         created.await.unwrap_or_else(|failure| panic!("{failure}"));
     }
@@ -182,21 +189,47 @@ impl DaemonMachine {
         serving.as_ref().expect("it serves").disks.clone()
     }
 
+    /// Starts the daemon once, and stops it.
+    ///
+    /// # Errors
+    /// Why it does not start.
+    pub async fn try_once(&self) -> Result<(), Failure> {
+        let (process, host) = (self.process(), self.host.clone());
+        let tried = self.host.spawn(async move {
+            let (config, lanes) = (load_to_serve().await?, [host.lane(0)]);
+            let daemon = Daemon::start(config, &process, &lanes, true).await?;
+            daemon.stop().await.expect("nothing was written");
+            Ok(())
+        });
+        tried.await
+    }
+
     /// How often its daemon did not start.
     pub fn refused(&self) -> usize {
         self.refused.get()
     }
 }
 
-fn load() -> Result<Config, Failure> {
-    Config::load(&PathBuf::from(CONFIG))
+/// Reads the configuration and checks it, as `sanstone serve` does.
+async fn load_to_serve() -> Result<Config, Failure> {
+    let load = || Config::load_to_serve(Path::new(CONFIG), false, |_, _| ());
+    let loaded = blocking::run(Kind::Files, load).await.expect("it is run");
+    Ok(loaded?.0)
+}
+
+/// The same for the daemon that serves, as `sanstone apply` does.
+async fn load_to_apply() -> Result<Config, Failure> {
+    let load = || Config::load_to_apply(Path::new(CONFIG), |_, _| ());
+    let loaded = blocking::run(Kind::Files, load).await.expect("it is run");
+    Ok(loaded?.0)
 }
 
 /// Starts a daemon on the current machine, `host`, retrying until it starts.
 async fn start(host: &Host, process: &Process, refused: &Cell<usize>) -> Daemon {
     let mut last = String::new();
     for _ in 0..ATTEMPTS_MAX {
-        let config = load().unwrap_or_else(|failure| panic!("{failure}"));
+        let config = load_to_serve().await;
+        let config = config.unwrap_or_else(|failure| panic!("{failure}"));
         let lanes: Vec<LaneHandle> = (0..config.lanes().unwrap_or(1))
             .map(|lane| host.lane(lane))
             .collect();
@@ -224,6 +257,5 @@ async fn serve(mut daemon: Daemon, told: Receiver<Told>) {
 }
 
 async fn apply(daemon: &mut Daemon) -> Result<Vec<String>, Failure> {
-    let loaded = blocking::run(Kind::Files, load).await.expect("it is run");
-    daemon.apply(loaded?, false, pending()).await
+    daemon.apply(load_to_apply().await?, false, pending()).await
 }

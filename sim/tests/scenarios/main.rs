@@ -9,6 +9,7 @@ mod crowds;
 mod daemons;
 mod determinism;
 mod disks;
+mod file_checks;
 mod fronts;
 mod identity;
 mod keeping;
