@@ -177,7 +177,10 @@ mod tests {
             assert!(row.contains(&format!("({page})")), "{row}");
             let heading = format!("# `{name}`");
             let has_heading = read(&page).starts_with(&heading);
-            assert!(has_heading, "docs/guide/{page} does not begin with {heading}");
+            assert!(
+                has_heading,
+                "docs/guide/{page} does not begin with {heading}"
+            );
         }
     }
 }
