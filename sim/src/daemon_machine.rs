@@ -5,14 +5,16 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
-    path::PathBuf,
+    future::pending,
+    path::Path,
     rc::Rc,
     time::Duration,
 };
 
 use engine::{
     LaneHandle,
-    cross::{Receiver, Sender, channel},
+    blocking::{self, Kind},
+    cross::{OneshotSender, Receiver, Sender, channel, oneshot},
     sim::Host,
     task::JoinHandle,
     time,
@@ -59,8 +61,15 @@ struct Serving {
 
 /// A daemon that serves or is starting.
 struct Running {
-    stop: Sender<()>,
+    tell: Sender<Told>,
     ended: JoinHandle<()>,
+}
+
+/// What a daemon is told.
+enum Told {
+    Stop,
+    /// To serve what its configuration is now.
+    Apply(OneshotSender<Result<Vec<String>, Failure>>),
 }
 
 impl DaemonMachine {
@@ -86,14 +95,21 @@ impl DaemonMachine {
                 created_unix_s: 0,
                 force: false,
             };
-            node::create_stripe(&load()?, &process, volume, &home, &new).await
+            node::create_stripe(
+                &Config::load(Path::new(CONFIG))?,
+                &process,
+                volume,
+                &home,
+                &new,
+            )
+            .await
         });
         created.await.unwrap_or_else(|failure| panic!("{failure}"));
     }
 
     /// Starts the daemon on a machine that is on and runs none, retrying until it starts.
     pub fn start(&self) {
-        let (stop, told) = channel();
+        let (tell, told) = channel();
         let (process, host) = (self.process(), self.host.clone());
         let (refused, serving) = (self.refused.clone(), self.serving.clone());
         let ended = self.host.spawn(async move {
@@ -105,7 +121,7 @@ impl DaemonMachine {
             }));
             serve(daemon, told).await;
         });
-        self.running.replace(Some(Running { stop, ended }));
+        self.running.replace(Some(Running { tell, ended }));
     }
 
     fn process(&self) -> Process {
@@ -119,7 +135,8 @@ impl DaemonMachine {
     pub async fn end(&self, how: End) {
         let running = self.running.take().expect("it runs a daemon");
         if how == End::Stopped {
-            running.stop.send(()).expect("it listens until it is told");
+            let is_told = running.tell.send(Told::Stop).is_ok();
+            assert!(is_told, "it listens until it is told");
             running.ended.await;
         }
         self.serving.take();
@@ -130,6 +147,22 @@ impl DaemonMachine {
                 self.boots.set(self.boots.get() + 1);
             }
         }
+    }
+
+    /// Writes `text` to its configuration and has the serving daemon apply it, as `sanstone apply` does. Returns the
+    /// changes.
+    ///
+    /// # Errors
+    /// Why it was refused.
+    pub async fn apply(&self, text: &str) -> Result<Vec<String>, Failure> {
+        self.host.put_file(CONFIG, text.as_bytes());
+        let (sender, answer) = oneshot();
+        let is_told = match &*self.running.borrow() {
+            Some(running) => running.tell.send(Told::Apply(sender)).is_ok(),
+            None => false,
+        };
+        assert!(is_told, "a daemon serves");
+        answer.outcome().await.expect("the daemon answers")
     }
 
     /// Starts machine and daemon again.
@@ -156,21 +189,47 @@ impl DaemonMachine {
         serving.as_ref().expect("it serves").disks.clone()
     }
 
+    /// Starts the daemon once, and stops it.
+    ///
+    /// # Errors
+    /// Why it does not start.
+    pub async fn try_once(&self) -> Result<(), Failure> {
+        let (process, host) = (self.process(), self.host.clone());
+        let tried = self.host.spawn(async move {
+            let (config, lanes) = (load_to_serve().await?, [host.lane(0)]);
+            let daemon = Daemon::start(config, &process, &lanes, true).await?;
+            daemon.stop().await.expect("nothing was written");
+            Ok(())
+        });
+        tried.await
+    }
+
     /// How often its daemon did not start.
     pub fn refused(&self) -> usize {
         self.refused.get()
     }
 }
 
-fn load() -> Result<Config, Failure> {
-    Config::load(&PathBuf::from(CONFIG))
+/// Reads the configuration and checks it, as `sanstone serve` does.
+async fn load_to_serve() -> Result<Config, Failure> {
+    let load = || Config::load_to_serve(Path::new(CONFIG), false, |_, _| ());
+    let loaded = blocking::run(Kind::Files, load).await.expect("it is run");
+    Ok(loaded?.0)
+}
+
+/// The same for the daemon that serves, as `sanstone apply` does.
+async fn load_to_apply() -> Result<Config, Failure> {
+    let load = || Config::load_to_apply(Path::new(CONFIG), |_, _| ());
+    let loaded = blocking::run(Kind::Files, load).await.expect("it is run");
+    Ok(loaded?.0)
 }
 
 /// Starts a daemon on the current machine, `host`, retrying until it starts.
 async fn start(host: &Host, process: &Process, refused: &Cell<usize>) -> Daemon {
     let mut last = String::new();
     for _ in 0..ATTEMPTS_MAX {
-        let config = load().unwrap_or_else(|failure| panic!("{failure}"));
+        let config = load_to_serve().await;
+        let config = config.unwrap_or_else(|failure| panic!("{failure}"));
         let lanes: Vec<LaneHandle> = (0..config.lanes().unwrap_or(1))
             .map(|lane| host.lane(lane))
             .collect();
@@ -190,7 +249,13 @@ async fn start(host: &Host, process: &Process, refused: &Cell<usize>) -> Daemon 
 
 /// Serves until told to stop. A flush that fails then is only logged: the client that wrote the data learns of the loss
 /// when the daemon is back.
-async fn serve(daemon: Daemon, told: Receiver<()>) {
-    told.receive().await;
+async fn serve(mut daemon: Daemon, told: Receiver<Told>) {
+    while let Some(Told::Apply(answer)) = told.receive().await {
+        answer.send(apply(&mut daemon).await);
+    }
     let _ = daemon.stop().await;
+}
+
+async fn apply(daemon: &mut Daemon) -> Result<Vec<String>, Failure> {
+    daemon.apply(load_to_apply().await?, false, pending()).await
 }

@@ -10,15 +10,19 @@
 //!
 //! No part of the product is replaced: the same code runs here as on a ring. A [`Site`] is one such world, drawn from a
 //! seed; the scenarios in `tests/` define what happens to it. [`daemons::Daemons`] is another kind of world, with whole
-//! daemons started from configuration files.
+//! daemons started from configuration files, and [`attached::Attached`] one with a volume of such a daemon that another
+//! machine has attached.
 #![forbid(unsafe_code)]
 
+pub mod attached;
+pub mod attachment_machine;
 pub mod content;
 pub mod daemon_machine;
 pub mod daemons;
 pub mod drawn_tree;
 pub mod model;
 pub mod nbd_client;
+pub mod nbd_volume;
 pub mod node_machine;
 pub mod proof;
 pub mod raw;

@@ -52,7 +52,7 @@ struct State {
 /// Connects and reads the greeting.
 pub async fn connect(addr: SocketAddr) -> io::Result<(TcpStream, FramedReader)> {
     let stream = TcpStream::connect(addr).await?;
-    let mut reader = FramedReader::new(stream.clone(), 128 << 10);
+    let mut reader = FramedReader::new(stream.clone(), 256 << 10);
     let greeting = take(&mut reader, 18).await?;
     assert_eq!(greeting, b"NBDMAGICIHAVEOPT\0\x03");
     Ok((stream, reader))

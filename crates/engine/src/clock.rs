@@ -32,6 +32,27 @@ pub(crate) fn thread_cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// The clock of the current thread's CPU time, for other threads ([`cpu_of`]).
+#[cfg(feature = "sim")]
+pub(crate) fn thread_clock() -> libc::clockid_t {
+    let mut clock = 0;
+    // SAFETY: the current thread lives; writes to a live number. It cannot fail: every thread has this clock.
+    unsafe { libc::pthread_getcpuclockid(libc::pthread_self(), &raw mut clock) };
+    clock
+}
+
+/// The CPU time of the thread with this clock; `None` if it has ended.
+#[cfg(feature = "sim")]
+pub(crate) fn cpu_of(clock: libc::clockid_t) -> Option<Duration> {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: writes to a live timespec.
+    let failed = unsafe { libc::clock_gettime(clock, &raw mut time) };
+    (failed == 0).then(|| Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+}
+
 /// The time of day, as the time since 1970-01-01 00:00 UTC.
 pub(crate) fn since_unix_epoch() -> Duration {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);

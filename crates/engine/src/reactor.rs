@@ -175,6 +175,12 @@ pub enum Kind {
         /// The minor number within that driver.
         minor: u32,
     },
+    /// A character device.
+    CharacterDevice,
+    /// A pipe (FIFO).
+    Pipe,
+    /// A Unix socket.
+    Socket,
     /// Something else.
     Other,
 }
@@ -188,6 +194,28 @@ pub struct Look {
     pub len_bytes: u64,
     /// Its identity, file system and inode number: the same under each of its names.
     pub id: (u64, u64),
+    /// Who may do what with it: the permission bits, `0o7777` at most (chmod(2)).
+    pub mode: u32,
+}
+
+/// What somebody wants to do with what is at a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Access {
+    /// Read it.
+    pub read: bool,
+    /// Write it; for a directory: create files in it.
+    pub write: bool,
+    /// Execute it; for a directory: use what lies in it.
+    pub execute: bool,
+}
+
+/// The file system that holds what is at a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileSystem {
+    /// Its type, by its number in statfs(2).
+    pub kind: u32,
+    /// The size of its blocks in bytes.
+    pub block_bytes: u64,
 }
 
 /// The operations beneath [`crate::store`] and [`crate::fs`], which block.
@@ -207,7 +235,9 @@ pub(crate) trait Store {
     /// What the symbolic link at `path` contains; `None`: there is no link.
     fn link(&self, path: &Path) -> io::Result<Option<PathBuf>>;
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
-    fn read_start(&self, path: &Path, len: usize) -> io::Result<Vec<u8>>;
+    fn may(&self, path: &Path, access: Access) -> io::Result<()>;
+    fn file_system(&self, path: &Path) -> io::Result<FileSystem>;
+    fn read_start(&self, path: &Path, len: usize) -> io::Result<(Look, Vec<u8>)>;
     fn lock_holder(&self, path: &Path) -> Option<u32>;
     fn is_blank(&self, path: &Path) -> io::Result<bool>;
     fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;

@@ -17,7 +17,7 @@ use crate::{
     ring::System,
 };
 
-pub use crate::reactor::{Kind, Look};
+pub use crate::reactor::{Access, FileSystem, Kind, Look};
 
 /// Runs `f` with the store of this lane's world, or with the real system's.
 pub(crate) fn with<T>(f: impl Fn(&dyn Store) -> T) -> T {
@@ -73,12 +73,29 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     with(|store| store.read(path))
 }
 
-/// Reads the first `len` bytes, or as many as there are, of the file or block device at `path`. Call it only for
-/// those: opening anything else, such as a FIFO, may wait for a writer.
+/// Whether this user may do this with what is at `path`.
+///
+/// # Errors
+/// `PermissionDenied` if not, else any error the system reports.
+pub fn may(path: &Path, access: Access) -> io::Result<()> {
+    with(|store| store.may(path, access))
+}
+
+/// The file system that holds what is at `path`.
 ///
 /// # Errors
 /// Any error the system reports.
-pub fn read_start(path: &Path, len: usize) -> io::Result<Vec<u8>> {
+pub fn file_system(path: &Path) -> io::Result<FileSystem> {
+    with(|store| store.file_system(path))
+}
+
+/// Reads the first `len` bytes, or as many as there are, of the file or block device at `path`. Returns also what it is:
+/// the same that was read, even if the path leads elsewhere by now. Nothing is read from anything else, such as a
+/// pipe, and nothing is waited for.
+///
+/// # Errors
+/// Any error the system reports.
+pub fn read_start(path: &Path, len: usize) -> io::Result<(Look, Vec<u8>)> {
     with(|store| store.read_start(path, len))
 }
 

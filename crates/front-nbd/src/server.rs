@@ -190,7 +190,7 @@ impl Place {
             Address::Tcp(tcp) => TcpListener::bind(*tcp).map(Listener::Tcp),
             Address::Unix(path) => {
                 // A file that is not a socket will not go away by itself, so retrying is pointless.
-                let is_other = |look: store::Look| look.kind != store::Kind::Other;
+                let is_other = |look: store::Look| look.kind != store::Kind::Socket;
                 if store::look(path).is_ok_and(is_other) {
                     return Err(ErrorKind::AlreadyExists.into());
                 }

@@ -236,10 +236,7 @@ fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
         let mut row = vec![case.name.clone()];
         for of in [&case.throughput, &case.p50, &case.p99] {
             row.push(format!("{:.2}×", of.ratio));
-            row.push(
-                of.interval
-                    .map_or(String::new(), |(low, high)| format!("{low:.2}–{high:.2}")),
-            );
+            row.push(interval_of(of));
         }
         table.rows.push(row);
     }
@@ -259,6 +256,12 @@ fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
     }
 }
 
+/// The 95 % interval of a ratio, for a table.
+fn interval_of(ratio: &Comparison) -> String {
+    let interval = ratio.interval;
+    interval.map_or("–".into(), |(low, high)| format!("{low:.2}–{high:.2}"))
+}
+
 /// What each percent of a processor did: as a sentence and as a table. `None` if it was not measured.
 fn effectiveness([a, b]: [&str; 2], compared: &[Compared]) -> Option<(String, Table)> {
     let mut table = Table::new(
@@ -275,9 +278,7 @@ fn effectiveness([a, b]: [&str; 2], compared: &[Compared]) -> Option<(String, Ta
             let all: Vec<f64> = samples.iter().filter_map(|s| s.per_percent).collect();
             short(Median::of_each(&all, |value| *value).median)
         };
-        let interval = found
-            .interval
-            .map_or("–".into(), |(low, high)| format!("{low:.2}–{high:.2}"));
+        let interval = interval_of(found);
         told.push(format!("{} {:.2}× ({interval})", case.name, found.ratio));
         table.rows.push(vec![
             case.name.clone(),

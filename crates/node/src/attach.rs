@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use engine::{LaneHandle, blocking};
+use engine::LaneHandle;
 use unit::{FlushError, Units};
 use volume::{
     config::{ConfigError, Node, What},
@@ -17,11 +17,11 @@ use volume::{
 use crate::{
     Failure,
     config::Config,
-    daemon::{NOTE_LIMIT, close, units_config},
+    daemon::{close, units_config},
     description::Attached,
     open::{self, Disk},
     process::Process,
-    record::Records,
+    shared_state::SharedState,
     unit_files::UnitFiles,
     view::{Seen, View},
 };
@@ -38,6 +38,7 @@ pub struct Attachment {
     disks: Vec<Disk>,
     units: Units,
     relative_port: u16,
+    state: SharedState,
     /// Holds the lock of the state directory until everything has been released.
     unit_files: Arc<UnitFiles>,
 }
@@ -56,7 +57,12 @@ impl Attachment {
         let mut graph = config.graph()?;
         let mut disks = Vec::new();
         match open(config, volume, process, &mut graph, &mut disks, lanes).await {
-            Ok((units, relative_port, unit_files)) => Ok(Attachment {
+            Ok(Opened {
+                units,
+                relative_port,
+                state,
+                unit_files,
+            }) => Ok(Attachment {
                 volume: volume.to_owned(),
                 configuration: config.path().to_owned(),
                 state_directory: config.state_directory(),
@@ -64,6 +70,7 @@ impl Attachment {
                 disks,
                 units,
                 relative_port,
+                state,
                 unit_files,
             }),
             Err(failure) => {
@@ -135,30 +142,10 @@ impl Attachment {
             }
         }
         if found.iter().any(Result::is_ok) {
-            self.note_growth().await;
+            self.state.note_growth().await;
         }
         self.units.tell_lengths();
         !found.is_empty()
-    }
-
-    /// Records the new lengths of files.
-    async fn note_growth(&self) {
-        let directory = self.state_directory.clone();
-        let served = self.disks.iter().map(|disk| disk.uuid).collect();
-        let note = move || {
-            let before = Records::read(&directory)?;
-            let mut records = before.clone();
-            records.note_growth(&served);
-            match records == before {
-                true => Ok(()),
-                false => records.save(),
-            }
-        };
-        let noted = blocking::run_within(NOTE_LIMIT, blocking::Kind::Files, note).await;
-        let noted = noted.map_err(|error| error.to_string());
-        if let Err(error) = noted.and_then(|noted| noted.map_err(|error| error.to_string())) {
-            tracing::warn!(error, "the new lengths of the files were not recorded");
-        }
     }
 
     /// Flushes the volume and releases its claims, after its front has ended.
@@ -185,6 +172,14 @@ impl Attachment {
     }
 }
 
+/// What an opening creates besides the graph.
+struct Opened {
+    units: Units,
+    relative_port: u16,
+    state: SharedState,
+    unit_files: Arc<UnitFiles>,
+}
+
 async fn open(
     config: &Config,
     volume: &str,
@@ -192,7 +187,7 @@ async fn open(
     graph: &mut Graph,
     disks: &mut Vec<Disk>,
     lanes: &[LaneHandle],
-) -> Result<(Units, u16, Arc<UnitFiles>), Failure> {
+) -> Result<Opened, Failure> {
     let served = [volume.to_owned()];
     let directory = config.state_directory();
     let site = config.site(&directory, &served);
@@ -219,5 +214,10 @@ async fn open(
     let lanes = if own.is_empty() { lanes } else { &own };
     let units = Units::open(units_config(config, &unit_files, disks)?, lanes).await;
     let units = units.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
-    Ok((units, relative_port, unit_files))
+    Ok(Opened {
+        units,
+        relative_port,
+        state: SharedState::new(state),
+        unit_files,
+    })
 }

@@ -4,14 +4,9 @@
 
 mod apply;
 
-use std::{
-    io,
-    net::SocketAddr,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc};
 
-use engine::{Duration, LaneFuture, LaneHandle, blocking, time};
+use engine::{LaneFuture, LaneHandle, blocking};
 use front_iscsi::{Allow, LunSpec, Server, ServerConfig, TargetSpec};
 use unit::{DiskSpec, FlushError, Keep, OpenVolume, Units, UnitsConfig};
 use volume::{
@@ -25,13 +20,11 @@ use crate::{
     difference::Served,
     open::{self, Disk},
     process::Process,
+    shared_state::SharedState,
     state::State,
     unit_files::UnitFiles,
     view::{Onlooker, Seen, View},
 };
-
-/// How long recording new lengths may take when the state directory's disk stalls.
-pub(crate) const NOTE_LIMIT: Duration = Duration::from_secs(5);
 
 /// A serving daemon, until [`Daemon::stop`]. The tasks on its lanes end with the lanes.
 pub struct Daemon {
@@ -41,8 +34,7 @@ pub struct Daemon {
     disks: Vec<Disk>,
     units: Units,
     server: Server,
-    /// Locked on helper threads only, which hold it for as long as they write files.
-    state: Arc<Mutex<State>>,
+    state: SharedState,
     /// Holds the lock of the state directory until everything has been released.
     unit_files: Arc<UnitFiles>,
 }
@@ -234,23 +226,9 @@ impl Daemon {
             }
         }
         if has_grown {
-            self.note_growth().await;
+            self.state.note_growth().await;
         }
         has_found
-    }
-
-    /// Records the new lengths of files.
-    async fn note_growth(&self) {
-        let noting = aside(&self.state, State::note_growth);
-        match time::timeout(NOTE_LIMIT, noting).await {
-            Some(Ok(Ok(()))) => {}
-            Some(Ok(Err(error)) | Err(error)) => {
-                tracing::warn!(%error, "the new lengths of the files were not recorded");
-            }
-            None => tracing::warn!(
-                "the new lengths of the files were not recorded within {NOTE_LIMIT:?}"
-            ),
-        }
     }
 
     /// Logs which files are being served although their path no longer leads to them.
@@ -265,7 +243,7 @@ impl Daemon {
 struct Serving {
     units: Units,
     server: Server,
-    state: Arc<Mutex<State>>,
+    state: SharedState,
     unit_files: Arc<UnitFiles>,
 }
 
@@ -286,7 +264,7 @@ async fn serve(
     let opened = open::open(&site, process, &mut state, graph, lanes).await;
     *disks = opened.map_err(refused)?;
     let unit_files = state.unit_files.clone();
-    let state = Arc::new(Mutex::new(state));
+    let state = SharedState::new(state);
     let server_config = server_config(served, &state).await?;
     let units = Units::open(units_config(config, &unit_files, disks)?, lanes).await;
     let units = units.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
@@ -298,17 +276,6 @@ async fn serve(
         state,
         unit_files,
     })
-}
-
-/// Runs `work` on the state where it holds up no lane: it reads and writes files, or waits for others that do.
-async fn aside<T: Send + 'static>(
-    state: &Arc<Mutex<State>>,
-    work: impl FnOnce(&mut State) -> T + Send + 'static,
-) -> Result<T, Error> {
-    let state = state.clone();
-    let done = blocking::run(blocking::Kind::Files, move || work(&mut lock(&state)));
-    let failed = || "running work on the state directory".to_owned();
-    done.await.map_err(|error| Error::io(failed())(error))
 }
 
 /// Releases the claims of the volumes. A claim that cannot be released still names us as the
@@ -345,13 +312,10 @@ fn disk_spec(disk: &Disk, unit_files: &UnitFiles) -> Result<DiskSpec, Error> {
 }
 
 /// The configuration of the iSCSI front.
-async fn server_config(
-    served: &Served,
-    state: &Arc<Mutex<State>>,
-) -> Result<ServerConfig, Failure> {
+async fn server_config(served: &Served, state: &SharedState) -> Result<ServerConfig, Failure> {
     let config = &served.config;
     let tables = served.targets.clone();
-    let targets = aside(state, |state| {
+    let targets = state.run(|state| {
         let tables = tables.into_iter();
         tables.map(|table| target_spec(table, state)).collect()
     });
@@ -414,10 +378,6 @@ fn keep(units: Arc<UnitFiles>) -> Keep {
     })
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use std::{env, fs, process, sync::mpsc};
@@ -437,7 +397,7 @@ mod tests {
             let unit_files = state.unit_files.clone();
             let served = ("db".to_owned(), Uuid::from_u128(1));
             unit_files.served().extend([served]);
-            let state = Arc::new(Mutex::new(state));
+            let state = SharedState::new(state);
             let (begun, has_begun) = mpsc::channel();
             let (end, may_end) = mpsc::channel::<()>();
             let working = spawn({
@@ -447,7 +407,7 @@ mod tests {
                         begun.send(()).expect("the test waits");
                         may_end.recv()
                     };
-                    aside(&state, work).await
+                    state.run(work).await
                 }
             });
             while has_begun.try_recv().is_err() {
@@ -458,7 +418,8 @@ mod tests {
             kept.expect("it does not wait").expect("room");
             end.send(()).expect("it waits");
             working.await.expect("a thread").expect("it may end");
-            let kept = lock(&state).kept("db").expect("readable");
+            let kept = state.run(|state| state.kept("db")).await.expect("a thread");
+            let kept = kept.expect("readable");
             assert_eq!(kept.as_deref(), Some("registration 1\n"));
         });
         fs::remove_dir_all(&directory).expect("it is there");

@@ -19,6 +19,7 @@ mod identity;
 mod open;
 mod process;
 mod record;
+mod shared_state;
 mod state;
 mod survey;
 mod take_over;

@@ -1,8 +1,8 @@
 //! Shared test fixtures: disks, a nexus with no pending unit attention, and CDBs.
 
 use crate::{
-    Action, Asc, Change, Changed, Discard, Ending, Identity, LogicalUnit, MediumOp, NexusId, Sense,
-    SenseKey, Shape, TargetPort,
+    Action, Asc, Change, Changed, Discard, DiskShape, Ending, Identity, LogicalUnit, MediumOp,
+    NexusId, Sense, SenseKey, TargetPort,
 };
 
 pub(crate) const NEXUS: NexusId = NexusId(7);
@@ -26,12 +26,12 @@ pub(crate) fn identity() -> Identity {
     }
 }
 
-pub(crate) fn thick() -> Shape {
-    Shape::new(512, LEN_BLOCKS)
+pub(crate) fn thick() -> DiskShape {
+    DiskShape::new(512, LEN_BLOCKS)
 }
 
 /// A disk with every optional capability.
-pub(crate) fn thin() -> Shape {
+pub(crate) fn thin() -> DiskShape {
     let discard = Discard {
         granularity_blocks: 8,
         alignment_blocks: 0,
@@ -39,7 +39,7 @@ pub(crate) fn thin() -> Shape {
         unmap_blocks_max: 1 << 16,
         unmap_ranges_max: 4,
     };
-    Shape {
+    DiskShape {
         discard: Some(discard),
         atomic_blocks_max: 64,
         ..thick()
@@ -47,7 +47,7 @@ pub(crate) fn thin() -> Shape {
 }
 
 /// A disk that has reported the power-on to [`NEXUS`].
-pub(crate) fn unit(shape: Shape) -> LogicalUnit {
+pub(crate) fn unit(shape: DiskShape) -> LogicalUnit {
     let mut unit = LogicalUnit::new(identity(), shape).unwrap();
     assert_eq!(
         sense(unit.begin(NEXUS, &[0; 6])).key,
@@ -57,12 +57,12 @@ pub(crate) fn unit(shape: Shape) -> LogicalUnit {
 }
 
 /// The answer of a fresh disk to one command.
-pub(crate) fn run(shape: Shape, cdb: &[u8]) -> Action {
+pub(crate) fn run(shape: DiskShape, cdb: &[u8]) -> Action {
     unit(shape).begin(NEXUS, cdb)
 }
 
 /// The answer of a fresh disk to one command with a parameter list.
-pub(crate) fn run_with(shape: Shape, cdb: &[u8], data: &[u8]) -> Action {
+pub(crate) fn run_with(shape: DiskShape, cdb: &[u8], data: &[u8]) -> Action {
     let mut unit = unit(shape);
     match unit.begin(NEXUS, cdb) {
         Action::Parameters(list) => unit.resume(list, data),
@@ -95,7 +95,7 @@ pub(crate) fn sense(action: Action) -> Sense {
 
 /// Two views of one disk, as on two lanes; [`NEXUS`] uses the first and [`OTHER`] the second, and both have received
 /// the power-on report.
-pub(crate) fn two_views(shape: Shape) -> (LogicalUnit, LogicalUnit) {
+pub(crate) fn two_views(shape: DiskShape) -> (LogicalUnit, LogicalUnit) {
     let mut first = LogicalUnit::new(identity(), shape.clone()).unwrap();
     let mut second = LogicalUnit::sharing(identity(), shape, first.shared().clone()).unwrap();
     first.establish(NEXUS, "iqn.2026-11.test:a,i,0x000000000001");

@@ -64,6 +64,6 @@ pub use medium::{Extent, MediumError, MediumErrorKind, MediumOp};
 pub use mode::QueueError;
 pub use report::{RegistrationReport, ReservationReport, SanitizeReport, UnitReport};
 pub use sense::{Asc, Sense, SenseFormat, SenseKey};
-pub use shape::{Discard, Shape, ShapeError};
+pub use shape::{Discard, DiskShape, DiskShapeError};
 pub use shared::SharedUnit;
 pub use unit::LogicalUnit;

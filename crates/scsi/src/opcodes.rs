@@ -13,7 +13,7 @@ use crate::commands::{
 };
 use crate::opcode;
 use crate::sense::{Asc, Sense, SenseKey};
-use crate::shape::Shape;
+use crate::shape::DiskShape;
 
 /// One command supported by this disk.
 pub(crate) struct Row {
@@ -25,7 +25,7 @@ pub(crate) struct Row {
     pub(crate) usage: &'static [u8],
     pub(crate) decode: fn(&Cdb) -> Result<Command, Sense>,
     /// Whether a disk of this shape supports it.
-    supported: fn(&Shape) -> bool,
+    supported: fn(&DiskShape) -> bool,
 }
 
 const fn row(opcode: u8, usage: &'static [u8], decode: fn(&Cdb) -> Result<Command, Sense>) -> Row {
@@ -476,7 +476,7 @@ const NO_ROW: u8 = 0xFF;
 
 impl Row {
     /// Whether a disk of this shape supports the command.
-    pub(crate) fn supported_by(&self, shape: &Shape) -> bool {
+    pub(crate) fn supported_by(&self, shape: &DiskShape) -> bool {
         (self.supported)(shape)
     }
 }

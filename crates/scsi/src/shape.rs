@@ -6,7 +6,7 @@ use crate::sense::{Asc, Sense, SenseKey};
 
 /// Size and capabilities of a logical unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shape {
+pub struct DiskShape {
     /// Logical block size: 512 or 4096 bytes.
     pub block_size_bytes: u32,
     /// Physical block size in bytes: a power of two times the logical one. Writes should be aligned to it.
@@ -56,9 +56,9 @@ pub struct Discard {
     pub unmap_ranges_max: u16,
 }
 
-/// A [`Shape`] that cannot be served.
+/// A [`DiskShape`] that cannot be served.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum ShapeError {
+pub enum DiskShapeError {
     /// Not a valid logical block size.
     #[error("a logical block of {0} bytes is not possible: use 512 or 4096")]
     BlockSize(u32),
@@ -90,12 +90,12 @@ pub enum ShapeError {
     },
 }
 
-impl Shape {
+impl DiskShape {
     /// A fully provisioned disk: 4096-byte physical blocks, writes cached until flushed, transfers
     /// of up to 4 MiB, WRITE SAME of up to 16 MiB.
-    pub fn new(block_size_bytes: u32, len_blocks: u64) -> Shape {
+    pub fn new(block_size_bytes: u32, len_blocks: u64) -> DiskShape {
         let blocks_in = |bytes: u32| bytes / block_size_bytes.max(1);
-        Shape {
+        DiskShape {
             block_size_bytes,
             physical_block_bytes: 4096,
             len_blocks,
@@ -116,20 +116,20 @@ impl Shape {
     /// Checks whether a disk can have this shape.
     ///
     /// # Errors
-    /// The first [`ShapeError`] found.
-    pub fn check(&self) -> Result<(), ShapeError> {
+    /// The first [`DiskShapeError`] found.
+    pub fn check(&self) -> Result<(), DiskShapeError> {
         let (logical, physical) = (self.block_size_bytes, self.physical_block_bytes);
         if logical != 512 && logical != 4096 {
-            return Err(ShapeError::BlockSize(logical));
+            return Err(DiskShapeError::BlockSize(logical));
         }
         // The exponent field has four bits, and physical blocks above 16 MiB would be a mistake anyway.
         let ratio = physical / logical;
         if physical % logical != 0 || !ratio.is_power_of_two() || ratio > 1 << 15 {
-            return Err(ShapeError::PhysicalBlock { physical, logical });
+            return Err(DiskShapeError::PhysicalBlock { physical, logical });
         }
         let len_blocks_max = (1 << 63) / u64::from(logical);
         if !(1..=len_blocks_max).contains(&self.len_blocks) {
-            return Err(ShapeError::Length(self.len_blocks));
+            return Err(DiskShapeError::Length(self.len_blocks));
         }
         limit(
             "transfer_blocks_max",
@@ -198,7 +198,7 @@ impl Shape {
         }
     }
 
-    /// Like [`Shape::extent`], with 0 blocks meaning all that follow.
+    /// Like [`DiskShape::extent`], with 0 blocks meaning all that follow.
     pub(crate) fn extent_or_rest(&self, lba: u64, blocks: u64) -> Result<Extent, Sense> {
         match blocks {
             0 => self.extent(lba, self.len_blocks.saturating_sub(lba)),
@@ -216,11 +216,11 @@ impl Shape {
     }
 }
 
-fn limit(name: &'static str, value: u64, least: u64, most: u64) -> Result<(), ShapeError> {
+fn limit(name: &'static str, value: u64, least: u64, most: u64) -> Result<(), DiskShapeError> {
     if (least..=most).contains(&value) {
         Ok(())
     } else {
-        Err(ShapeError::Limit {
+        Err(DiskShapeError::Limit {
             name,
             value,
             least,

@@ -13,7 +13,7 @@ use crate::medium::{MediumError, MediumErrorKind, MediumOp};
 use crate::mode::QueueError;
 use crate::reservations::NexusName;
 use crate::sense::{Asc, Sense, SenseFormat, SenseKey};
-use crate::shape::{Shape, ShapeError};
+use crate::shape::{DiskShape, DiskShapeError};
 use crate::shared::{Rights, SharedUnit, State};
 
 /// One disk as its initiators see it, through one target port and on one thread.
@@ -21,7 +21,7 @@ use crate::shared::{Rights, SharedUnit, State};
 pub struct LogicalUnit {
     identity: Identity,
     /// Its length is always that of `rights`.
-    shape: Shape,
+    shape: DiskShape,
     /// Whether it refuses writes regardless of software write protection (SWP), which initiators control.
     is_read_only: bool,
     shared: Arc<SharedUnit>,
@@ -34,20 +34,20 @@ impl LogicalUnit {
     /// A disk with its own state, not yet accessed by any nexus.
     ///
     /// # Errors
-    /// [`ShapeError`] if no disk can have this shape.
-    pub fn new(identity: Identity, shape: Shape) -> Result<LogicalUnit, ShapeError> {
+    /// [`DiskShapeError`] if no disk can have this shape.
+    pub fn new(identity: Identity, shape: DiskShape) -> Result<LogicalUnit, DiskShapeError> {
         LogicalUnit::sharing(identity, shape, SharedUnit::new())
     }
 
     /// Another view of the disk whose state is `shared`.
     ///
     /// # Errors
-    /// [`ShapeError`] if no disk can have this shape.
+    /// [`DiskShapeError`] if no disk can have this shape.
     pub fn sharing(
         identity: Identity,
-        shape: Shape,
+        shape: DiskShape,
         shared: Arc<SharedUnit>,
-    ) -> Result<LogicalUnit, ShapeError> {
+    ) -> Result<LogicalUnit, DiskShapeError> {
         shape.check()?;
         let port = identity.port.relative_port;
         shared.change(|state| {
@@ -78,7 +78,7 @@ impl LogicalUnit {
     }
 
     /// The disk's size and capabilities.
-    pub fn shape(&self) -> &Shape {
+    pub fn shape(&self) -> &DiskShape {
         &self.shape
     }
 
@@ -124,9 +124,9 @@ impl LogicalUnit {
     /// that has seen the attention sees the new capacity, because both change under one lock.
     ///
     /// # Errors
-    /// [`ShapeError::Length`]; the length stays unchanged.
-    pub fn resize(&mut self, len_blocks: u64) -> Result<Option<u64>, ShapeError> {
-        Shape {
+    /// [`DiskShapeError::Length`]; the length stays unchanged.
+    pub fn resize(&mut self, len_blocks: u64) -> Result<Option<u64>, DiskShapeError> {
+        DiskShape {
             len_blocks,
             ..self.shape.clone()
         }

@@ -68,7 +68,7 @@ impl Disk {
         read_only: bool,
         removable: bool,
         transfer_max_bytes: u32,
-    ) -> Result<Unit, scsi::ShapeError> {
+    ) -> Result<Unit, scsi::DiskShapeError> {
         let mut shape = shape_of(self.volume.shape(), transfer_max_bytes);
         shape.removable = removable;
         shape.read_only |= read_only;
@@ -158,9 +158,9 @@ pub fn identity(uuid: [u8; 16], port: TargetPort) -> Identity {
 }
 
 /// A volume's properties in SCSI terms.
-fn shape_of(volume: &volume::Shape, transfer_max_bytes: u32) -> scsi::Shape {
+fn shape_of(volume: &volume::Shape, transfer_max_bytes: u32) -> scsi::DiskShape {
     let block = volume.block_size_bytes;
-    let mut shape = scsi::Shape::new(block, volume.len_bytes() / u64::from(block));
+    let mut shape = scsi::DiskShape::new(block, volume.len_bytes() / u64::from(block));
     shape.physical_block_bytes = volume.physical_block_bytes;
     shape.write_cache = volume.volatile_cache;
     shape.read_only = volume.read_only;

@@ -48,7 +48,23 @@ pub struct Error(Arc<Told>);
 struct Told {
     kind: ErrorKind,
     message: String,
+    advice: Option<Advice>,
     source: Option<Source>,
+}
+
+/// What the user can do about an error, apart from its message: whoever shows the error may know better where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Advice {
+    /// Give a user and a secret, or correct them. Displays as advice for a configuration.
+    Credentials,
+}
+
+impl fmt::Display for Advice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Advice::Credentials => f.write_str("set `chap`, or check its user and secret"),
+        }
+    }
 }
 
 /// The cause of an error.
@@ -71,8 +87,41 @@ impl Error {
         Error(Arc::new(Told {
             kind,
             message,
+            advice: None,
             source,
         }))
+    }
+
+    /// An error of `kind` about which the user can do something.
+    pub(crate) fn with_advice(
+        kind: ErrorKind,
+        message: impl Into<String>,
+        advice: Option<Advice>,
+    ) -> Self {
+        Error(Arc::new(Told {
+            kind,
+            message: message.into(),
+            advice,
+            source: None,
+        }))
+    }
+
+    /// What the user can do about it, if that is known apart from the message.
+    pub fn advice(&self) -> Option<Advice> {
+        match &self.0.source {
+            Some(Source::Volume(error)) => self.0.advice.or(error.advice()),
+            _ => self.0.advice,
+        }
+    }
+
+    /// What it displays without its [advice](Error::advice).
+    pub fn without_advice(&self) -> String {
+        let message = &self.0.message;
+        match &self.0.source {
+            None => message.clone(),
+            Some(Source::Volume(error)) => format!("{message}: {}", error.without_advice()),
+            Some(Source::System(error)) => format!("{message}: {error}"),
+        }
     }
 
     /// An error of the system while doing `what`.
@@ -115,11 +164,10 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.message)?;
-        match &self.0.source {
+        f.write_str(&self.without_advice())?;
+        match self.advice() {
             None => Ok(()),
-            Some(Source::Volume(error)) => write!(f, ": {error}"),
-            Some(Source::System(error)) => write!(f, ": {error}"),
+            Some(advice) => write!(f, "; {advice}"),
         }
     }
 }
@@ -155,6 +203,14 @@ mod tests {
         let system: &io::Error = system.downcast_ref().expect("as it was");
         assert_eq!(system.raw_os_error(), Some(libc::ENOSPC));
         assert!(system.source().is_none());
+
+        let refused = ErrorKind::Configuration;
+        let error = Error::with_advice(refused, "refused", Some(Advice::Credentials));
+        let error = error.context("volume db");
+        assert_eq!(error.advice(), Some(Advice::Credentials));
+        assert_eq!(error.without_advice(), "volume db: refused");
+        let advised = "volume db: refused; set `chap`, or check its user and secret";
+        assert_eq!(error.to_string(), advised);
 
         let made = io::Error::new(io::ErrorKind::TimedOut, "no answer");
         let error = Error::io("asking", &made);

@@ -48,7 +48,7 @@ mod values;
 mod volume;
 
 pub use claim::Claim;
-pub use error::{Error, ErrorKind, Result};
+pub use error::{Advice, Error, ErrorKind, Result};
 pub use kinds::iscsi::{
     DiskIdentity, IscsiConfig, IscsiDisk, Multipath, PathConfig, PathCounts, Policy, Sessions, Way,
     discovery, luns, next_isid,

@@ -3,11 +3,13 @@
 //! seeds; a failing seed prints the command that replays it.
 
 mod apply;
+mod attached;
 mod claims;
 mod crowds;
 mod daemons;
 mod determinism;
 mod disks;
+mod file_checks;
 mod fronts;
 mod identity;
 mod keeping;

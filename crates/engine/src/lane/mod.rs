@@ -4,6 +4,8 @@
 //! operations that the tasks asked for, and takes completions. With nothing to do, the lane spins for a while where
 //! that pays (`pause.rs`), then sleeps.
 
+#[cfg(feature = "sim")]
+mod calls;
 mod handle;
 mod inbox;
 mod ops;
@@ -100,6 +102,8 @@ pub(crate) struct LaneInner {
     /// The last reading of the clock.
     last_known: Cell<Instant>,
     pauses: RefCell<Pauses>,
+    #[cfg(feature = "sim")]
+    pub(crate) calls: calls::Calls,
 }
 
 thread_local! {
@@ -121,8 +125,13 @@ pub(crate) fn current() -> Rc<LaneInner> {
 
 #[inline]
 pub(crate) fn try_with<T>(f: impl FnOnce(&LaneInner) -> T) -> Option<T> {
+    let call = |lane: &LaneInner| {
+        #[cfg(feature = "sim")]
+        lane.calls.count();
+        f(lane)
+    };
     CURRENT
-        .try_with(|current| current.borrow().as_deref().map(f))
+        .try_with(|current| current.borrow().as_deref().map(call))
         .ok()?
 }
 
@@ -171,6 +180,8 @@ impl Lane {
             locals: RefCell::default(),
             shares: Shares::new(),
             pauses: RefCell::new(Pauses::new(waiting)),
+            #[cfg(feature = "sim")]
+            calls: calls::Calls::unlimited(),
         }))
     }
 

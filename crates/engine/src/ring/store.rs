@@ -8,7 +8,7 @@ use std::{
         fd::AsRawFd,
         unix::{
             ffi::OsStrExt,
-            fs::{FileExt, FileTypeExt, MetadataExt},
+            fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt},
         },
     },
     path::{Path, PathBuf},
@@ -18,7 +18,7 @@ use super::files;
 use crate::{
     extent,
     handle::{Handle, Keeper},
-    reactor::{Kind, Look, OpenOptions, Opened, Store, TAIL_BYTES_MAX},
+    reactor::{Access, FileSystem, Kind, Look, OpenOptions, Opened, Store, TAIL_BYTES_MAX},
 };
 
 /// The extended attribute that holds the mark.
@@ -66,22 +66,7 @@ impl Store for System {
     }
 
     fn look(&self, path: &Path) -> io::Result<Look> {
-        let found = fs::metadata(path)?;
-        let kind = found.file_type();
-        let kind = match () {
-            () if kind.is_file() => Kind::File,
-            () if kind.is_dir() => Kind::Directory,
-            () if kind.is_block_device() => Kind::BlockDevice {
-                major: libc::major(found.rdev()),
-                minor: libc::minor(found.rdev()),
-            },
-            () => Kind::Other,
-        };
-        Ok(Look {
-            kind,
-            len_bytes: found.len(),
-            id: (found.dev(), found.ino()),
-        })
+        fs::metadata(path).map(|found| look_of(&found))
     }
 
     fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
@@ -111,11 +96,47 @@ impl Store for System {
         Ok(bytes)
     }
 
-    fn read_start(&self, path: &Path, len: usize) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::with_capacity(len);
-        let file = fs::File::open(path)?;
-        file.take(len as u64).read_to_end(&mut bytes)?;
-        Ok(bytes)
+    fn may(&self, path: &Path, access: Access) -> io::Result<()> {
+        let wanted = [
+            (access.read, libc::R_OK),
+            (access.write, libc::W_OK),
+            (access.execute, libc::X_OK),
+        ];
+        let wanted = wanted.iter().filter(|(is_wanted, _)| *is_wanted);
+        let mode = wanted.fold(libc::F_OK, |mode, (_, bit)| mode | bit);
+        let path = c_path(path)?;
+        // SAFETY: a NUL-terminated path that lives through the call.
+        match unsafe { libc::access(path.as_ptr(), mode) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn file_system(&self, path: &Path) -> io::Result<FileSystem> {
+        let path = c_path(path)?;
+        // SAFETY: statfs is plain data for which zero is valid.
+        let mut found: libc::statfs = unsafe { std::mem::zeroed() };
+        // SAFETY: a NUL-terminated path; both live through the call.
+        match unsafe { libc::statfs(path.as_ptr(), &raw mut found) } {
+            0 => Ok(FileSystem {
+                kind: found.f_type as u32,
+                block_bytes: u64::try_from(found.f_bsize).unwrap_or(0),
+            }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    fn read_start(&self, path: &Path, len: usize) -> io::Result<(Look, Vec<u8>)> {
+        let mut options = fs::File::options();
+        // Opening a pipe would wait for a writer.
+        let options = options.read(true).custom_flags(libc::O_NONBLOCK);
+        let file = options.open(path)?;
+        let look = look_of(&file.metadata()?);
+        let mut bytes = Vec::new();
+        if matches!(look.kind, Kind::File | Kind::BlockDevice { .. }) {
+            file.take(len as u64).read_to_end(&mut bytes)?;
+        }
+        Ok((look, bytes))
     }
 
     fn lock_holder(&self, path: &Path) -> Option<u32> {
@@ -198,6 +219,28 @@ impl Store for System {
             0 => Ok(()),
             _ => Err(explain(io::Error::last_os_error())),
         }
+    }
+}
+
+fn look_of(found: &fs::Metadata) -> Look {
+    let kind = found.file_type();
+    let kind = match () {
+        () if kind.is_file() => Kind::File,
+        () if kind.is_dir() => Kind::Directory,
+        () if kind.is_block_device() => Kind::BlockDevice {
+            major: libc::major(found.rdev()),
+            minor: libc::minor(found.rdev()),
+        },
+        () if kind.is_char_device() => Kind::CharacterDevice,
+        () if kind.is_fifo() => Kind::Pipe,
+        () if kind.is_socket() => Kind::Socket,
+        () => Kind::Other,
+    };
+    Look {
+        kind,
+        len_bytes: found.len(),
+        id: (found.dev(), found.ino()),
+        mode: found.mode() & 0o7777,
     }
 }
 

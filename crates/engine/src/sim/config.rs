@@ -7,7 +7,7 @@ use std::{ops::Range, time::Duration};
 pub struct Config {
     /// The network.
     pub net: NetConfig,
-    /// The network.
+    /// The disks.
     pub disk: DiskConfig,
     /// Blocking work ([`crate::blocking`]): the delay before it runs, and again from then to its
     /// answer, in nanoseconds.
@@ -18,6 +18,15 @@ pub struct Config {
     pub time_max: Duration,
     /// The most turns and events for a world; a test that exceeds it is in an endless loop.
     pub steps_max: u64,
+    /// The most turns in a row without a moment in which all lanes wait: in a test that exceeds it, a task that is ready
+    /// again at once never ends.
+    pub busy_turns_max: u64,
+    /// The most calls of the engine in one turn of a lane, which no simulated time passes in: a test that exceeds it has
+    /// a task that never waits for anything.
+    pub turn_calls_max: u64,
+    /// The most CPU time of one turn, for a task that neither waits nor calls the engine. It cannot be made to panic, so
+    /// the process is aborted.
+    pub turn_cpu_max: Duration,
 }
 
 /// How the network behaves.
@@ -74,6 +83,9 @@ impl Default for Config {
             turn_ns: 100..1_500,
             time_max: Duration::from_secs(24 * 3600),
             steps_max: 50_000_000,
+            busy_turns_max: 2_000_000,
+            turn_calls_max: 10_000_000,
+            turn_cpu_max: Duration::from_secs(30),
         }
     }
 }

@@ -11,7 +11,9 @@ use super::{
     Config,
     keys::{HostId, LaneKey},
     reactor::SimReactor,
+    seeds::Run,
     state::State,
+    watchdog::Watched,
 };
 use crate::{
     buf,
@@ -29,6 +31,10 @@ pub(super) struct Driver {
     inboxes: RefCell<Vec<Arc<Inbox>>>,
     next_lane: Cell<u32>,
     steps: Cell<u64>,
+    /// Turns since all lanes last waited.
+    busy_turns: Cell<u64>,
+    pub(super) run: Run,
+    watched: Watched,
     /// Indices of the lanes that have work, computed anew in each step.
     due: Cell<Vec<usize>>,
     pub(super) running: Cell<Option<HostId>>,
@@ -54,6 +60,7 @@ struct Running {
 impl Driver {
     pub(super) fn new(seed: u64, config: Config) -> Driver {
         buf::fix_what_is_kept();
+        let run = Run::current(seed);
         Driver {
             state: Rc::new(RefCell::new(State::new(seed, config.clone()))),
             hosts: RefCell::default(),
@@ -61,6 +68,9 @@ impl Driver {
             inboxes: RefCell::default(),
             next_lane: Cell::new(0),
             steps: Cell::new(0),
+            busy_turns: Cell::new(0),
+            watched: Watched::new(run.clone(), config.turn_cpu_max),
+            run,
             due: Cell::default(),
             running: Cell::new(None),
             stops: RefCell::default(),
@@ -109,6 +119,7 @@ impl Driver {
             let lane = Lane::with_reactor(Box::new(reactor), inbox, Waiting::Cpu);
             let mut random = self.state.borrow_mut().random.fork();
             lane.0.tasks.borrow_mut().chooser = Some(Box::new(move |n| random.index(n)));
+            self.limit_calls(&lane, host);
             self.lanes.borrow_mut().push(Running {
                 key,
                 host,
@@ -117,6 +128,37 @@ impl Driver {
             });
             host_lanes.lanes.push(key);
         }
+    }
+
+    /// Lets `lane` of `host` panic if it calls the engine too often in one turn.
+    fn limit_calls(&self, lane: &Lane, host: HostId) {
+        let calls = self.config.turn_calls_max;
+        let name = self.state.borrow().hosts[host.0].name.clone();
+        let run = self.run.clone();
+        lane.0.calls.limit(Box::new(move || {
+            let what = format!(
+                "a task on {name} has called the engine {calls} times without waiting: it loops, and no simulated time \
+                 passes (Config::turn_calls_max)"
+            );
+            panic!("{}", run.failed(&what));
+        }));
+        lane.0.calls.allow(calls);
+    }
+
+    /// Runs `turn` on a lane of `host`, within the limits of one turn.
+    pub(super) fn within_limits<T>(
+        &self,
+        lane: &Lane,
+        host: HostId,
+        turn: impl FnOnce() -> T,
+    ) -> T {
+        lane.0.calls.allow(self.config.turn_calls_max);
+        let before = self.running.replace(Some(host));
+        let watched = self.watched.begin_turn();
+        let output = turn();
+        drop(watched);
+        self.running.set(before);
+        output
     }
 
     pub(super) fn is_on(&self, host: HostId) -> bool {
@@ -151,9 +193,9 @@ impl Driver {
     }
 
     pub(super) fn fail(&self, what: &str) -> ! {
-        let (seed, now, waiting) = {
+        let (now, waiting) = {
             let state = self.state.borrow();
-            (state.seed, state.now.as_ns(), state.describe_waiting())
+            (state.now.as_ns(), state.describe_waiting())
         };
         let mut tasks = String::new();
         for (host, lanes) in self.hosts.borrow().iter().enumerate() {
@@ -165,7 +207,8 @@ impl Driver {
                 }
             }
         }
-        panic!("seed {seed}, at {now} ns: {what}{tasks}{waiting}")
+        let what = format!("at {now} ns: {what}{tasks}{waiting}");
+        panic!("{}", self.run.failed(&what))
     }
 
     /// Stops a machine's software: at once, or after the turn if the machine is running now.
@@ -211,15 +254,37 @@ impl Driver {
         let mut state = self.state.borrow_mut();
         state.settle();
         let now = state.now;
-        let mut next = state.next_event();
         drop(state);
         if now.as_ns() > self.config.time_max.as_nanos() as u64 {
             self.fail("the world has exceeded Config::time_max");
         }
         let mut due = self.due.take();
         due.clear();
+        let next = self.find_due(&mut due, main);
+        let chosen = (!due.is_empty()).then(|| self.choose(&due));
+        self.due.set(due);
+        if let Some(chosen) = chosen {
+            self.run_turn(chosen);
+            return true;
+        }
+        self.busy_turns.set(0);
+        let next = match (next, end) {
+            (Some(next), Some(end)) => next.min(end),
+            (None, Some(end)) => end,
+            (Some(next), None) => next,
+            (None, None) => return false,
+        };
+        self.state.borrow_mut().advance(next);
+        true
+    }
+
+    /// Collects the indices of the lanes that have work, and returns when the others will at the latest, as far as that is
+    /// known.
+    fn find_due(&self, due: &mut Vec<usize>, main: Option<&Rc<Lane>>) -> Option<Instant> {
         let lanes = self.lanes.borrow();
         let state = self.state.borrow();
+        let now = state.now;
+        let mut next = state.next_event();
         for (place, running) in lanes.iter().enumerate() {
             let Running { key, lane, .. } = running;
             if !main.is_some_and(|main| Rc::ptr_eq(main, lane)) {
@@ -242,33 +307,30 @@ impl Driver {
                 next = Some(next.map_or(deadline, |next| next.min(deadline)));
             }
         }
-        drop(state);
-        if due.is_empty() {
-            drop(lanes);
-            self.due.set(due);
-            let next = match (next, end) {
-                (Some(next), Some(end)) => next.min(end),
-                (None, Some(end)) => end,
-                (Some(next), None) => next,
-                (None, None) => return false,
-            };
-            self.state.borrow_mut().advance(next);
-            return true;
+        next
+    }
+
+    /// Chooses one of the lanes that are due.
+    fn choose(&self, due: &[usize]) -> Running {
+        let mut state = self.state.borrow_mut();
+        let chosen = due[state.random.index(due.len())];
+        let running = self.lanes.borrow()[chosen].clone();
+        state.note(&[8, u64::from(running.key.0)]);
+        running
+    }
+
+    /// Runs one turn of a lane, which takes a little simulated time.
+    fn run_turn(&self, Running { host, lane, .. }: Running) {
+        self.busy_turns.set(self.busy_turns.get() + 1);
+        if self.busy_turns.get() > self.config.busy_turns_max {
+            self.fail(
+                "a lane never waits: the world has exceeded Config::busy_turns_max, so a task that is ready again at \
+                 once never ends",
+            );
         }
-        let Running { host, lane, .. } = {
-            let mut state = self.state.borrow_mut();
-            let chosen = due[state.random.index(due.len())];
-            let running = lanes[chosen].clone();
-            state.note(&[8, u64::from(running.key.0)]);
-            running
-        };
-        drop(lanes);
-        self.due.set(due);
         {
             let _entered = lane.0.enter();
-            let before = self.running.replace(Some(host));
-            lane.0.turn(false);
-            self.running.set(before);
+            self.within_limits(&lane, host, || lane.0.turn(false));
         }
         drop(lane);
         self.stop_due();
@@ -276,6 +338,5 @@ impl Driver {
         let takes = state.random.within(&self.config.turn_ns);
         let now = state.now + Duration::from_nanos(takes);
         state.advance(now);
-        true
     }
 }

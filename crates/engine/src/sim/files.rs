@@ -16,7 +16,7 @@ use crate::{
     extent::Extent,
     handle::Handle,
     op::{AllocateMode, Op},
-    reactor::{OpenOptions, Opened},
+    reactor::{Access, Kind, OpenOptions, Opened},
 };
 
 /// The most segments one write takes, as on Linux (UIO_MAXIOV).
@@ -70,6 +70,15 @@ impl State {
         file: usize,
         options: &OpenOptions,
     ) -> io::Result<Opened> {
+        let state = &self.hosts[host.0].disk.files[file];
+        state.check_access(Access {
+            read: true,
+            write: options.write,
+            execute: false,
+        })?;
+        if state.kind != Kind::File {
+            return Err(io::Error::from_raw_os_error(libc::ENXIO));
+        }
         let io_align_bytes = if options.direct {
             self.config.disk.io_align_bytes
         } else {

@@ -9,9 +9,10 @@ use std::{
     time::Duration,
 };
 
-use super::{Direction, Fault, driver::Driver, keys::HostId};
+use super::{Direction, Fault, disk::medium::FileState, driver::Driver, keys::HostId};
 use crate::{
     lane::{LaneHandle, Share},
+    reactor::Kind,
     task::{self, JoinHandle},
 };
 
@@ -145,6 +146,23 @@ impl Host {
     pub fn put_file(&self, path: impl AsRef<Path>, bytes: &[u8]) {
         let mut state = self.world.state.borrow_mut();
         state.host(self.id).disk.put(path.as_ref(), bytes);
+    }
+
+    /// Gives a file these permission bits, durably. The machine's software is its owner.
+    pub fn set_mode(&self, path: impl AsRef<Path>, mode: u32) {
+        self.change_file(path.as_ref(), |file| file.mode = mode);
+    }
+
+    /// Makes a file something else, such as a pipe, durably.
+    pub fn set_kind(&self, path: impl AsRef<Path>, kind: Kind) {
+        self.change_file(path.as_ref(), |file| file.kind = kind);
+    }
+
+    fn change_file(&self, path: &Path, change: impl FnOnce(&mut FileState)) {
+        let mut state = self.world.state.borrow_mut();
+        let disk = &mut state.host(self.id).disk;
+        let file = disk.names.file(path).expect("the file is there");
+        change(&mut disk.files[file]);
     }
 
     /// The content of a file as a read would return it; `None` if there is no such file.

@@ -44,6 +44,7 @@ mod seeds;
 mod socket;
 mod state;
 mod store;
+mod watchdog;
 mod world;
 
 pub use config::{Config, DiskConfig, NetConfig};

@@ -36,18 +36,48 @@ fn number(variable: &str) -> Option<u64> {
 
 /// The command that runs the current test with `seed` alone.
 pub fn replay(seed: u64) -> String {
-    let package =
-        std::env::var("CARGO_PKG_NAME").map_or(String::new(), |name| format!(" -p {name}"));
-    // With another profile everything would be compiled again.
-    let program = std::env::current_exe().unwrap_or_default();
-    let profile = profile_of(&program).map_or(String::new(), |name| format!(" --profile {name}"));
-    // The test harness names each test's thread after the test.
-    let thread = std::thread::current();
-    let test = match thread.name() {
-        Some(name) if name != "main" => format!(" {name} -- --exact"),
-        _ => String::new(),
-    };
-    format!("SANSTONE_SEED={seed} cargo test{package}{profile}{test}")
+    Run::current(seed).replay()
+}
+
+/// One run of a test: what it takes to name it, and to repeat it.
+#[derive(Clone, Debug)]
+pub(super) struct Run {
+    pub(super) seed: u64,
+    /// `None` outside of tests.
+    test: Option<String>,
+}
+
+impl Run {
+    /// The run of the current test with `seed`.
+    pub(super) fn current(seed: u64) -> Run {
+        // The test harness names each test's thread after the test.
+        let thread = std::thread::current();
+        let test = thread.name().filter(|name| *name != "main");
+        let test = test.map(str::to_owned);
+        Run { seed, test }
+    }
+
+    /// The command that repeats it.
+    fn replay(&self) -> String {
+        let package =
+            std::env::var("CARGO_PKG_NAME").map_or(String::new(), |name| format!(" -p {name}"));
+        // With another profile everything would be compiled again.
+        let program = std::env::current_exe().unwrap_or_default();
+        let profile =
+            profile_of(&program).map_or(String::new(), |name| format!(" --profile {name}"));
+        let test = self.test.as_ref();
+        let test = test.map_or(String::new(), |name| format!(" {name} -- --exact"));
+        let seed = self.seed;
+        format!("SANSTONE_SEED={seed} cargo test{package}{profile}{test}")
+    }
+
+    /// The message that it has failed because of `what`.
+    pub(super) fn failed(&self, what: &str) -> String {
+        let of = self.test.as_ref();
+        let of = of.map_or(String::new(), |name| format!(" of {name}"));
+        let (seed, replay) = (self.seed, self.replay());
+        format!("seed {seed}{of}, {what}\nreplay it with\n    {replay}")
+    }
 }
 
 /// The profile that a test program was built with, unless it is the default one: `target/PROFILE/deps/PROGRAM`.

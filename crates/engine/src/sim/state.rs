@@ -68,7 +68,6 @@ pub(super) struct OpenFile {
 
 /// The world between two turns.
 pub(super) struct State {
-    pub(super) seed: u64,
     pub(super) config: Config,
     pub(super) now: Instant,
     pub(super) random: Random,
@@ -154,7 +153,6 @@ impl Drop for Closer {
 impl State {
     pub(super) fn new(seed: u64, config: Config) -> Self {
         State {
-            seed,
             config,
             now: Instant::from_ns(1_000_000_000),
             random: Random::new(seed),

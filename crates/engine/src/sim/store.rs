@@ -17,7 +17,7 @@ use super::{
 use crate::{
     blocking,
     handle::Handle,
-    reactor::{Kind, Look, OpenOptions, Opened, Store, TAIL_BYTES_MAX},
+    reactor::{Access, FileSystem, Kind, Look, OpenOptions, Opened, Store, TAIL_BYTES_MAX},
 };
 
 impl SimReactor {
@@ -78,15 +78,12 @@ impl Store for SimReactor {
 
     fn look(&self, path: &Path) -> io::Result<Look> {
         self.disk(|disk| match disk.names.file(path) {
-            Some(file) => Ok(Look {
-                kind: Kind::File,
-                len_bytes: disk.files[file].current.len(),
-                id: (0, file as u64),
-            }),
+            Some(file) => Ok(disk.look(file)),
             None if disk.names.is_directory(path) => Ok(Look {
                 kind: Kind::Directory,
                 len_bytes: 0,
                 id: (0, u64::MAX),
+                mode: 0o755,
             }),
             None => Err(io::ErrorKind::NotFound.into()),
         })
@@ -104,18 +101,45 @@ impl Store for SimReactor {
         self.disk(|disk| Ok(disk.read(path).ok_or(io::ErrorKind::NotFound)?))
     }
 
-    fn read_start(&self, path: &Path, len: usize) -> io::Result<Vec<u8>> {
-        self.disk(|disk| {
-            let file = disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
-            let content = &disk.files[file].current;
-            let mut bytes = vec![0; len.min(content.len() as usize)];
-            content.read(0, &mut bytes);
-            Ok(bytes)
+    fn may(&self, path: &Path, access: Access) -> io::Result<()> {
+        self.disk(|disk| match disk.names.file(path) {
+            Some(file) => disk.files[file].check_access(access),
+            None if disk.names.is_directory(path) => Ok(()),
+            None => Err(io::ErrorKind::NotFound.into()),
         })
     }
 
-    fn lock_holder(&self, _: &Path) -> Option<u32> {
-        None
+    fn file_system(&self, path: &Path) -> io::Result<FileSystem> {
+        self.look(path)?;
+        // As XFS, which has no limit that matters.
+        Ok(FileSystem {
+            kind: 0x5846_5342,
+            block_bytes: 4096,
+        })
+    }
+
+    fn read_start(&self, path: &Path, len: usize) -> io::Result<(Look, Vec<u8>)> {
+        self.disk(|disk| {
+            let file = disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
+            let state = &disk.files[file];
+            state.check_access(Access {
+                read: true,
+                ..Access::default()
+            })?;
+            let mut bytes = vec![0; len.min(state.current.len() as usize)];
+            state.current.read(0, &mut bytes);
+            Ok((disk.look(file), bytes))
+        })
+    }
+
+    fn lock_holder(&self, path: &Path) -> Option<u32> {
+        let state = self.state.borrow();
+        let file = state.hosts[self.host.0].disk.names.file(path)?;
+        let mut open = state.files.values();
+        let is_locked =
+            open.any(|open| (open.host, open.file) == (self.host, file) && open.options.lock);
+        // All software of a machine is one process.
+        is_locked.then(std::process::id)
     }
 
     fn is_blank(&self, path: &Path) -> io::Result<bool> {

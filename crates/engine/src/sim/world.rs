@@ -30,7 +30,7 @@ impl World {
 
     /// The seed from which all randomness here derives.
     pub fn seed(&self) -> u64 {
-        self.0.state.borrow().seed
+        self.0.run.seed
     }
 
     /// Random numbers for the test's own use: derived from the seed, independent of the world's.
@@ -81,10 +81,8 @@ impl World {
         lane.0.tasks.borrow_mut().main_woken = true;
         loop {
             if std::mem::take(&mut lane.0.tasks.borrow_mut().main_woken) {
-                let before = world.running.replace(Some(host.id));
                 lane.0.shares.enter(Share::COMMON);
-                let poll = future.as_mut().poll(&mut cx);
-                world.running.set(before);
+                let poll = world.within_limits(&lane, host.id, || future.as_mut().poll(&mut cx));
                 world.stop_due();
                 if let Poll::Ready(output) = poll {
                     return output;

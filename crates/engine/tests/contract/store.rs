@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 
 use engine::{
     fs::{OpenOptions, SharedFile},
-    store::{self, Kind},
+    store::{self, Access, Kind},
 };
 
 use crate::site::{Site, pattern};
@@ -14,6 +14,8 @@ contract![
     directories_are_made_with_what_leads_there,
     a_mark_stays_with_its_file,
     what_is_not_there_yet_has_a_path,
+    what_is_opened_to_be_read_is_looked_at_too,
+    who_asks_learns_what_it_may_do,
 ];
 
 async fn what_was_replaced_is_read_and_listed(site: Site) {
@@ -80,4 +82,47 @@ async fn what_is_not_there_yet_has_a_path(site: Site) {
     let base = store::resolve(&site.path("a")).expect("it is there");
     assert_eq!(resolved, base.join("disk"));
     store::resolve(&site.path("b").join("disk")).expect_err("there is no b");
+}
+
+async fn what_is_opened_to_be_read_is_looked_at_too(site: Site) {
+    let path = site.path("disk");
+    let options = OpenOptions {
+        write: true,
+        create: true,
+        ..OpenOptions::default()
+    };
+    let file = SharedFile::open(&path, &options)
+        .expect("a new file")
+        .on_lane();
+    let written = file.write_all_at(0, pattern(100, 1).into(), false).await;
+    written.expect("a write");
+    for len in [10, 1000] {
+        let (look, bytes) = store::read_start(&path, len).expect("it is there");
+        assert_eq!(look, store::look(&path).expect("it is there"));
+        assert_eq!((look.kind, look.mode), (Kind::File, 0o600));
+        assert_eq!(bytes, pattern(100, 1)[..len.min(100)]);
+    }
+    let missing = store::read_start(&site.path("other"), 10).expect_err("there is none");
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+}
+
+async fn who_asks_learns_what_it_may_do(site: Site) {
+    let path = site.path("disk");
+    store::replace(&path, b"a file").expect("room");
+    let access = Access {
+        read: true,
+        write: true,
+        execute: false,
+    };
+    store::may(&path, access).expect("it is ours");
+    let executed = Access {
+        execute: true,
+        ..access
+    };
+    let refused = store::may(&path, executed).expect_err("it is no program");
+    assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+    let missing = store::may(&site.path("other"), access).expect_err("there is none");
+    assert_eq!(missing.kind(), ErrorKind::NotFound);
+    assert!(store::file_system(&path).expect("it is there").block_bytes > 0);
+    store::file_system(&site.path("other")).expect_err("there is none");
 }

@@ -1,7 +1,8 @@
 //! The seed alone decides what happens.
 
 use std::{
-    cell::RefCell, collections::BTreeSet, panic, rc::Rc, task::Poll, thread, time::Duration,
+    cell::RefCell, collections::BTreeSet, env, os::unix::process::ExitStatusExt, panic,
+    process::Command, rc::Rc, task::Poll, thread, time::Duration,
 };
 
 use engine::{
@@ -185,4 +186,93 @@ fn a_world_that_takes_too_long_or_runs_in_circles_is_stopped() {
         });
     });
     assert!(message.contains("steps_max"), "{message}");
+}
+
+/// Runs `task` on a machine called `looper`, under seed 17 and these limits. Does not return if it loops.
+fn loops(config: Config, task: impl Future<Output = ()> + 'static) {
+    let world = World::with_config(17, config);
+    let (host, other) = (world.host("looper"), world.host("other"));
+    host.spawn(task);
+    world.block_on(&other, async { sleep(Duration::from_secs(3600)).await });
+}
+
+/// Checks that `message` says that seed 17 of `test` has exceeded the limit called `limit`, and how to replay it.
+fn assert_names_the_run(message: &str, test: &str, limit: &str) {
+    assert!(message.contains(&format!("seed 17 of {test}")), "{message}");
+    let replay = "SANSTONE_SEED=17 cargo test -p sanstone-engine";
+    assert!(message.contains(replay), "{message}");
+    assert!(message.contains(&format!("{test} -- --exact")), "{message}");
+    assert!(message.contains(limit), "{message}");
+}
+
+#[test]
+fn a_task_that_loops_is_stopped_and_its_run_is_named() {
+    let test = "determinism::a_task_that_loops_is_stopped_and_its_run_is_named";
+    // It is ready again at once, for ever.
+    let message = panic_of(|| {
+        let config = Config {
+            busy_turns_max: 10_000,
+            ..Config::default()
+        };
+        loops(config, async {
+            loop {
+                yield_now().await;
+            }
+        });
+    });
+    assert_names_the_run(&message, test, "busy_turns_max");
+    // It never returns to the executor. The sleep is over before it begins.
+    let message = panic_of(|| {
+        loops(Config::default(), async {
+            loop {
+                sleep(Duration::ZERO).await;
+            }
+        });
+    });
+    assert_names_the_run(&message, test, "turn_calls_max");
+    assert!(message.contains("looper"), "{message}");
+}
+
+#[test]
+fn a_task_that_loops_without_the_engine_ends_its_process_and_its_run_is_named() {
+    const CHILD: &str = "SANSTONE_TEST_LOOPS";
+    let test =
+        "determinism::a_task_that_loops_without_the_engine_ends_its_process_and_its_run_is_named";
+    if env::var_os(CHILD).is_some() {
+        let config = Config {
+            turn_cpu_max: Duration::from_millis(300),
+            ..Config::default()
+        };
+        loops(config, async {
+            loop {
+                std::future::ready(()).await;
+            }
+        });
+    }
+    let program = env::current_exe().expect("a test program");
+    let mut child = Command::new(program);
+    child.args(["--exact", test]).env(CHILD, "1");
+    let child = child.output().expect("it starts");
+    assert_eq!(child.status.signal(), Some(libc::SIGABRT), "{child:?}");
+    let message = String::from_utf8_lossy(&child.stderr);
+    assert_names_the_run(&message, test, "turn_cpu_max");
+}
+
+#[test]
+fn a_long_run_with_a_busy_task_is_within_the_limits() {
+    let config = Config {
+        busy_turns_max: 1_000,
+        turn_calls_max: 1_000,
+        ..Config::default()
+    };
+    let world = World::with_config(1, config);
+    let host = world.host("worker");
+    world.block_on(&host, async {
+        for _ in 0..100 {
+            for _ in 0..100 {
+                yield_now().await;
+            }
+            sleep(Duration::from_micros(1)).await;
+        }
+    });
 }

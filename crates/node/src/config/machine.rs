@@ -2,12 +2,11 @@
 //! beyond what the machine has would be taken gradually, until the OOM killer ends some process.
 
 use std::{
-    io,
     path::{Path, PathBuf},
     thread,
 };
 
-use rustix::fs::{Access, access};
+use engine::store::{self, Access};
 use volume::config::{ConfigError, Node, What};
 
 use super::{File, MEMORY_MIN_BYTES};
@@ -22,10 +21,7 @@ pub(super) fn check(file: &File, text: &str) -> Result<(), ConfigError> {
 
 /// Checks that the state directory could be written, or created if it is missing. Creates nothing.
 pub(super) fn check_state(directory: &Path) -> Result<(), Error> {
-    if directory
-        .canonicalize()
-        .is_ok_and(|it| it == Path::new("/"))
-    {
+    if store::resolve(directory).is_ok_and(|it| it == Path::new("/")) {
         return Err(Error::Refused(format!(
             "the state directory {} is the root of the file system, where its files would lie among \
              the system's; write state = \"/var/lib/sanstone\" or another directory of its own",
@@ -36,13 +32,16 @@ pub(super) fn check_state(directory: &Path) -> Result<(), Error> {
         true => PathBuf::from("."),
         false => it.to_owned(),
     });
-    let there = leads_there.find(|it| it.exists());
-    let allowed = there.map_or(Ok(()), |there| {
-        access(there, Access::WRITE_OK | Access::EXEC_OK)
-    });
+    let there = leads_there.find(|it| store::look(it).is_ok());
+    let needed = Access {
+        read: false,
+        write: true,
+        execute: true,
+    };
+    let allowed = there.map_or(Ok(()), |there| store::may(&there, needed));
     let shown = directory.display();
     let what = format!("the state directory {shown} cannot be written");
-    allowed.map_err(|error| Error::io(what)(io::Error::from(error)))
+    allowed.map_err(Error::io(what))
 }
 
 /// Rejects memory that does not suffice for the lanes; `None`: one lane per CPU.

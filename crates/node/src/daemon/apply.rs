@@ -14,7 +14,7 @@ use volume::{
     graph::{Changes, Live},
 };
 
-use super::{Daemon, aside, disk_spec, server_config};
+use super::{Daemon, disk_spec, server_config};
 use crate::{
     Error, Failure, Refusal,
     config::Config,
@@ -76,7 +76,7 @@ impl Daemon {
             tried.map_err(|error| next.config.not_started(&error))?;
             return Ok(lines);
         }
-        let reading = aside(&self.state, |state| state.records.clone());
+        let reading = self.state.run(|state| state.records.clone());
         let records = patience.unless_given_up(reading).await??;
         let before = self.graph.replace_volumes(next.config.volumes().clone());
         let before = before.map_err(|error| next.config.wrong(&error))?;
@@ -91,7 +91,7 @@ impl Daemon {
         };
         self.graph.keep_made();
         live.take_effect().await;
-        patience.wait(self.note_growth()).await;
+        patience.wait(self.state.note_growth()).await;
         self.units.tell_lengths();
         self.served = next;
         let known = std::mem::replace(&mut self.disks, disks);
@@ -142,7 +142,7 @@ impl Daemon {
             }
         }
         let site = site.to_send();
-        let keeping = aside(&self.state, move |state| {
+        let keeping = self.state.run(move |state| {
             let disks = state.keep_opened(&site.site(), opened)?;
             let is_new = |disk: &&Disk| !known.contains_key(disk.tree.name());
             let new = disks.iter().filter(is_new);
@@ -221,7 +221,7 @@ impl Daemon {
         let names: Vec<String> = self.served.volumes().into_iter().collect();
         let directory = self.state_directory();
         let site = self.config().site(&directory, &names).to_send();
-        let back = aside(&self.state, move |state| {
+        let back = self.state.run(move |state| {
             state.take_back(records, &removed);
             state.serves(&site.site())
         });

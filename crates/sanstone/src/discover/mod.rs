@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use clap::Args;
 use engine::{Duration, Lane, LaneConfig};
 use volume::{
-    Error, ErrorKind,
+    Advice, Error, ErrorKind,
     config::Time,
-    discovery::{Asker, CHAP_ADVICE, Portal},
+    discovery::{Asker, Portal},
 };
 
 use crate::{
@@ -115,9 +115,11 @@ fn refused(error: Error, account: &Account, asker: &Asker) -> Failure {
 
 /// `error` with the advice for a command line in place of that for a configuration.
 fn advised(error: &Error, account: &Account) -> Error {
-    let message = error.to_string();
-    match message.split_once(CHAP_ADVICE) {
+    match error.advice() {
         None => error.clone(),
-        Some((what, _)) => Error::new(error.kind(), format!("{what}{}", account.advice())),
+        Some(Advice::Credentials) => {
+            let message = format!("{}{}", error.without_advice(), account.advice());
+            Error::new(error.kind(), message)
+        }
     }
 }

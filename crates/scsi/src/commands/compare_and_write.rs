@@ -8,7 +8,7 @@ use crate::cdb::Cdb;
 use crate::medium::MediumOp;
 use crate::opcodes;
 use crate::sense::Sense;
-use crate::shape::Shape;
+use crate::shape::DiskShape;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CompareAndWrite(Transfer);
@@ -20,7 +20,7 @@ pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
 }
 
 impl CompareAndWrite {
-    pub(super) fn begin(self, shape: &Shape) -> Result<Action, Sense> {
+    pub(super) fn begin(self, shape: &DiskShape) -> Result<Action, Sense> {
         if shape.compare_write_blocks_max == 0 {
             return Err(opcodes::UNKNOWN);
         }

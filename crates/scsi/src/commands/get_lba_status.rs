@@ -7,7 +7,7 @@ use crate::cdb::Cdb;
 use crate::medium::{Extent, MediumOp};
 use crate::opcodes;
 use crate::sense::Sense;
-use crate::shape::Shape;
+use crate::shape::DiskShape;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GetLbaStatus {
@@ -23,7 +23,7 @@ pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
 }
 
 impl GetLbaStatus {
-    pub(super) fn begin(self, shape: &Shape) -> Result<Action, Sense> {
+    pub(super) fn begin(self, shape: &DiskShape) -> Result<Action, Sense> {
         if shape.discard.is_none() {
             return Err(opcodes::UNKNOWN);
         }

@@ -6,7 +6,7 @@ use crate::action::Action;
 use crate::cdb::Cdb;
 use crate::mode::{Control, ModeParameters, QueueError};
 use crate::sense::Sense;
-use crate::shape::Shape;
+use crate::shape::DiskShape;
 use crate::unit::LogicalUnit;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -100,7 +100,7 @@ impl ModeSense {
     }
 
     /// The mode parameter header (SPC-4). Its length field does not count itself.
-    fn header(&self, shape: &Shape, descriptor_len: usize, pages_len: usize) -> Vec<u8> {
+    fn header(&self, shape: &DiskShape, descriptor_len: usize, pages_len: usize) -> Vec<u8> {
         const WRITE_PROTECT: u8 = 0x80;
         const DPOFUA: u8 = 0x10;
         let device = DPOFUA | if shape.read_only { WRITE_PROTECT } else { 0 };
@@ -115,7 +115,7 @@ impl ModeSense {
         }
     }
 
-    fn pages(&self, shape: &Shape, mode: &ModeParameters) -> Result<Vec<u8>, Sense> {
+    fn pages(&self, shape: &DiskShape, mode: &ModeParameters) -> Result<Vec<u8>, Sense> {
         const PS: u8 = 0x80;
         if self.subpage != 0 && self.subpage != ALL_SUBPAGES {
             return Err(Sense::invalid_cdb_field(3, None));
@@ -160,7 +160,7 @@ pub(super) type Page = [u8; 20];
 
 /// The caching mode page (SBC-3): WCE says whether acknowledged writes need a flush; everything else is left to the
 /// device.
-pub(super) fn caching(shape: &Shape) -> Page {
+pub(super) fn caching(shape: &DiskShape) -> Page {
     const WCE: u8 = 0x04;
     let mut page = [0; 20];
     page[0] = 0x08;
@@ -221,7 +221,7 @@ pub(super) fn control_values(page: &[u8]) -> Result<Control, u16> {
 impl BlockDescriptor {
     /// The block descriptor of direct access devices (SBC-3): the number of blocks (all ones if the field is too
     /// small) and their size.
-    fn encode(self, shape: &Shape) -> Vec<u8> {
+    fn encode(self, shape: &DiskShape) -> Vec<u8> {
         let block_size = shape.block_size_bytes.to_be_bytes();
         match self {
             BlockDescriptor::None => Vec::new(),

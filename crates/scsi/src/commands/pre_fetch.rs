@@ -5,7 +5,7 @@ use super::Command;
 use crate::action::{Action, Ending};
 use crate::cdb::Cdb;
 use crate::sense::Sense;
-use crate::shape::Shape;
+use crate::shape::DiskShape;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PreFetch {
@@ -25,7 +25,7 @@ pub(crate) fn decode_16(cdb: &Cdb) -> Result<Command, Sense> {
 }
 
 impl PreFetch {
-    pub(super) fn begin(self, shape: &Shape) -> Result<Action, Sense> {
+    pub(super) fn begin(self, shape: &DiskShape) -> Result<Action, Sense> {
         shape.extent_or_rest(self.lba, self.blocks.into())?;
         Ok(Action::End(Ending::GOOD))
     }

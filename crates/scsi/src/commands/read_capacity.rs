@@ -4,7 +4,7 @@ use super::{Command, reply};
 use crate::action::Action;
 use crate::cdb::Cdb;
 use crate::sense::Sense;
-use crate::shape::Shape;
+use crate::shape::DiskShape;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ReadCapacity {
@@ -25,7 +25,7 @@ pub(crate) fn decode_16(cdb: &Cdb) -> Result<Command, Sense> {
 }
 
 impl ReadCapacity {
-    pub(super) fn begin(self, shape: &Shape) -> Action {
+    pub(super) fn begin(self, shape: &DiskShape) -> Action {
         let last_lba = shape.len_blocks - 1;
         match self {
             ReadCapacity::Ten => {

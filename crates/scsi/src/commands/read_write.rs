@@ -6,7 +6,7 @@ use crate::action::{Action, Ending};
 use crate::cdb::Cdb;
 use crate::medium::{Extent, MediumOp};
 use crate::sense::Sense;
-use crate::shape::Shape;
+use crate::shape::DiskShape;
 
 /// RDPROTECT and WRPROTECT: protection information is not supported.
 pub(super) const PROTECT: u8 = 0xE0;
@@ -105,7 +105,7 @@ impl Transfer {
         }
     }
 
-    pub(super) fn begin_read(self, shape: &Shape) -> Result<Action, Sense> {
+    pub(super) fn begin_read(self, shape: &DiskShape) -> Result<Action, Sense> {
         let extent = self.extent(shape)?;
         Ok(unless_empty(extent, || MediumOp::Read {
             extent,
@@ -113,7 +113,7 @@ impl Transfer {
         }))
     }
 
-    pub(super) fn begin_write(self, shape: &Shape) -> Result<Action, Sense> {
+    pub(super) fn begin_write(self, shape: &DiskShape) -> Result<Action, Sense> {
         shape.check_writable()?;
         let extent = self.extent(shape)?;
         Ok(unless_empty(extent, || MediumOp::Write {
@@ -122,7 +122,7 @@ impl Transfer {
         }))
     }
 
-    pub(super) fn begin_or_write(self, shape: &Shape) -> Result<Action, Sense> {
+    pub(super) fn begin_or_write(self, shape: &DiskShape) -> Result<Action, Sense> {
         shape.check_writable()?;
         let extent = self.extent(shape)?;
         Ok(unless_empty(extent, || MediumOp::OrWrite {
@@ -132,7 +132,11 @@ impl Transfer {
     }
 
     /// The extent, if it has at most `blocks_max` blocks, and whether it forces unit access.
-    pub(super) fn within(&self, shape: &Shape, blocks_max: u32) -> Result<(Extent, bool), Sense> {
+    pub(super) fn within(
+        &self,
+        shape: &DiskShape,
+        blocks_max: u32,
+    ) -> Result<(Extent, bool), Sense> {
         let extent = shape.extent(self.lba, self.blocks.into())?;
         if self.blocks > blocks_max {
             return Err(Sense::invalid_cdb_field(self.len_field, None));
@@ -140,14 +144,14 @@ impl Transfer {
         Ok((extent, self.fua))
     }
 
-    fn extent(&self, shape: &Shape) -> Result<Extent, Sense> {
+    fn extent(&self, shape: &DiskShape) -> Result<Extent, Sense> {
         transfer_extent(shape, self.lba, self.blocks, self.len_field)
     }
 }
 
 /// The extent of a command that is subject to MAXIMUM TRANSFER LENGTH in the block limits page.
 pub(super) fn transfer_extent(
-    shape: &Shape,
+    shape: &DiskShape,
     lba: u64,
     blocks: u32,
     len_field: u16,

@@ -6,7 +6,7 @@ use crate::action::Action;
 use crate::cdb::Cdb;
 use crate::opcodes::{self, Row};
 use crate::sense::Sense;
-use crate::shape::Shape;
+use crate::shape::DiskShape;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReportOpcodes {
@@ -49,7 +49,7 @@ pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
 const NO_TIMEOUTS: [u8; 12] = [0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 impl ReportOpcodes {
-    pub(super) fn begin(self, shape: &Shape) -> Result<Action, Sense> {
+    pub(super) fn begin(self, shape: &DiskShape) -> Result<Action, Sense> {
         let data = match self.what {
             What::All => self.all(shape),
             What::Opcode(opcode) => {
@@ -73,7 +73,7 @@ impl ReportOpcodes {
         Ok(reply(data, self.allocation_len_bytes))
     }
 
-    fn all(&self, shape: &Shape) -> Vec<u8> {
+    fn all(&self, shape: &DiskShape) -> Vec<u8> {
         const SERVACTV: u8 = 0x01;
         const CTDP: u8 = 0x02;
         let mut data = vec![0; 4];
@@ -96,7 +96,7 @@ impl ReportOpcodes {
         data
     }
 
-    fn one(&self, shape: &Shape, row: Option<&Row>) -> Vec<u8> {
+    fn one(&self, shape: &DiskShape, row: Option<&Row>) -> Vec<u8> {
         const SUPPORTED: u8 = 0b011;
         const NOT_SUPPORTED: u8 = 0b001;
         const CTDP: u8 = 0x80;

@@ -11,7 +11,7 @@ use crate::cdb::Cdb;
 use crate::change::{self, Change};
 use crate::kept::{MALFORMED, truth};
 use crate::sense::{Asc, KeySpecific, Sense, SenseKey};
-use crate::shape::Shape;
+use crate::shape::DiskShape;
 use crate::shared::{SharedUnit, State};
 use crate::unit::LogicalUnit;
 
@@ -219,14 +219,14 @@ pub(crate) fn may_leave(progress: Option<Progress>) -> Result<(), Ending> {
 }
 
 /// Whether BLOCK ERASE can guarantee zeroes.
-pub(crate) fn can_erase(shape: &Shape) -> bool {
+pub(crate) fn can_erase(shape: &DiskShape) -> bool {
     shape
         .discard
         .is_some_and(|discard| discard.zeroes_after_discard)
 }
 
 /// The parameter list of OVERWRITE (SBC-3 5.24.2.2).
-fn parse(shape: &Shape, list: &[u8]) -> Result<Overwrite, Sense> {
+fn parse(shape: &DiskShape, list: &[u8]) -> Result<Overwrite, Sense> {
     const INVERT: u8 = 0x80;
     const COUNT: u8 = 0x1F;
     let (head, pattern) = list

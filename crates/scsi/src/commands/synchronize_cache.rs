@@ -6,7 +6,7 @@ use crate::action::Action;
 use crate::cdb::Cdb;
 use crate::medium::MediumOp;
 use crate::sense::Sense;
-use crate::shape::Shape;
+use crate::shape::DiskShape;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SynchronizeCache {
@@ -26,7 +26,7 @@ pub(crate) fn decode_16(cdb: &Cdb) -> Result<Command, Sense> {
 }
 
 impl SynchronizeCache {
-    pub(super) fn begin(self, shape: &Shape) -> Result<Action, Sense> {
+    pub(super) fn begin(self, shape: &DiskShape) -> Result<Action, Sense> {
         let extent = shape.extent_or_rest(self.lba, self.blocks.into())?;
         Ok(Action::Medium(MediumOp::Flush { extent }))
     }

@@ -6,7 +6,7 @@ use crate::cdb::Cdb;
 use crate::medium::MediumOp;
 use crate::opcodes;
 use crate::sense::{Asc, Sense, SenseKey};
-use crate::shape::{Discard, Shape};
+use crate::shape::{Discard, DiskShape};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Unmap {
@@ -27,7 +27,7 @@ const LIST_LENGTH_ERROR: Sense =
     Sense::new(SenseKey::IllegalRequest, Asc::PARAMETER_LIST_LENGTH_ERROR);
 
 impl Unmap {
-    pub(super) fn begin(self, shape: &Shape) -> Result<Action, Sense> {
+    pub(super) fn begin(self, shape: &DiskShape) -> Result<Action, Sense> {
         Unmap::check(shape)?;
         match usize::from(self.list_len_bytes) {
             0 => Ok(Action::End(Ending::GOOD)),
@@ -36,7 +36,7 @@ impl Unmap {
         }
     }
 
-    pub(super) fn resume(self, shape: &Shape, list: &[u8]) -> Result<Action, Sense> {
+    pub(super) fn resume(self, shape: &DiskShape, list: &[u8]) -> Result<Action, Sense> {
         let discard = Unmap::check(shape)?;
         let (Some(length), Some(descriptors)) = (list.get(2..4), list.get(HEADER_LEN..)) else {
             return Err(LIST_LENGTH_ERROR);
@@ -71,7 +71,7 @@ impl Unmap {
         })
     }
 
-    fn check(shape: &Shape) -> Result<&Discard, Sense> {
+    fn check(shape: &DiskShape) -> Result<&Discard, Sense> {
         let discard = shape.discard.as_ref().ok_or(opcodes::UNKNOWN)?;
         shape.check_writable()?;
         Ok(discard)

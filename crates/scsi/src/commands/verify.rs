@@ -7,7 +7,7 @@ use crate::action::{Action, Ending};
 use crate::cdb::Cdb;
 use crate::medium::MediumOp;
 use crate::sense::Sense;
-use crate::shape::Shape;
+use crate::shape::DiskShape;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Verify {
@@ -53,7 +53,7 @@ fn decode(cdb: &Cdb, lba: u64, blocks: u32, len_field: u16) -> Result<Command, S
 }
 
 impl Verify {
-    pub(super) fn begin(self, shape: &Shape) -> Result<Action, Sense> {
+    pub(super) fn begin(self, shape: &DiskShape) -> Result<Action, Sense> {
         let extent = transfer_extent(shape, self.lba, self.blocks, self.len_field)?;
         Ok(match self.check {
             Check::Readable => unless_empty(extent, || MediumOp::Verify { extent }),
@@ -63,7 +63,7 @@ impl Verify {
         })
     }
 
-    pub(super) fn resume(self, shape: &Shape, data: &[u8]) -> Result<Action, Sense> {
+    pub(super) fn resume(self, shape: &DiskShape, data: &[u8]) -> Result<Action, Sense> {
         let extent = transfer_extent(shape, self.lba, self.blocks, self.len_field)?;
         Ok(Action::Medium(MediumOp::CompareSame {
             extent,

@@ -9,7 +9,7 @@ use crate::cdb::Cdb;
 use crate::medium::MediumOp;
 use crate::opcodes;
 use crate::sense::Sense;
-use crate::shape::Shape;
+use crate::shape::DiskShape;
 
 pub(crate) fn decode_16(cdb: &Cdb) -> Result<Command, Sense> {
     cdb.must_be_zero(1, PROTECT)?;
@@ -20,7 +20,7 @@ pub(crate) fn decode_16(cdb: &Cdb) -> Result<Command, Sense> {
     Ok(Command::WriteAtomic(transfer))
 }
 
-pub(super) fn begin(transfer: Transfer, shape: &Shape) -> Result<Action, Sense> {
+pub(super) fn begin(transfer: Transfer, shape: &DiskShape) -> Result<Action, Sense> {
     if shape.atomic_blocks_max == 0 {
         return Err(opcodes::UNKNOWN);
     }

@@ -9,7 +9,7 @@ use crate::action::Action;
 use crate::cdb::Cdb;
 use crate::medium::{Extent, MediumOp};
 use crate::sense::Sense;
-use crate::shape::Shape;
+use crate::shape::DiskShape;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WriteSame {
@@ -53,7 +53,7 @@ fn decode(
 }
 
 impl WriteSame {
-    pub(super) fn begin(self, shape: &Shape) -> Result<Action, Sense> {
+    pub(super) fn begin(self, shape: &DiskShape) -> Result<Action, Sense> {
         let extent = self.extent(shape)?;
         Ok(if self.no_data {
             Action::Medium(MediumOp::Zero {
@@ -65,7 +65,7 @@ impl WriteSame {
         })
     }
 
-    pub(super) fn resume(self, shape: &Shape, block: &[u8]) -> Result<Action, Sense> {
+    pub(super) fn resume(self, shape: &DiskShape, block: &[u8]) -> Result<Action, Sense> {
         let extent = self.extent(shape)?;
         let zero = block.iter().all(|byte| *byte == 0);
         Ok(Action::Medium(if zero {
@@ -82,7 +82,7 @@ impl WriteSame {
         }))
     }
 
-    fn extent(&self, shape: &Shape) -> Result<Extent, Sense> {
+    fn extent(&self, shape: &DiskShape) -> Result<Extent, Sense> {
         shape.check_writable()?;
         if self.unmap && shape.discard.is_none() {
             return Err(Sense::invalid_cdb_field(1, Some(3)));

@@ -7,7 +7,7 @@ use crate::action::Action;
 use crate::cdb::Cdb;
 use crate::medium::MediumOp;
 use crate::sense::Sense;
-use crate::shape::Shape;
+use crate::shape::DiskShape;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WriteVerify {
@@ -43,7 +43,7 @@ fn decode(cdb: &Cdb, lba: u64, blocks: u32, len_field: u16) -> Result<Command, S
 }
 
 impl WriteVerify {
-    pub(super) fn begin(self, shape: &Shape) -> Result<Action, Sense> {
+    pub(super) fn begin(self, shape: &DiskShape) -> Result<Action, Sense> {
         shape.check_writable()?;
         let extent = transfer_extent(shape, self.lba, self.blocks, self.len_field)?;
         let compare = self.compare;

@@ -8,8 +8,8 @@ fn usual_shapes_are_accepted() {
     for shape in [
         thick(),
         thin(),
-        Shape::new(4096, 1),
-        Shape::new(512, 1 << 54),
+        DiskShape::new(4096, 1),
+        DiskShape::new(512, 1 << 54),
     ] {
         assert_eq!(shape.check(), Ok(()));
     }
@@ -17,7 +17,7 @@ fn usual_shapes_are_accepted() {
 
 #[test]
 fn impossible_shapes_are_refused_by_name() {
-    let refusal = |change: fn(&mut Shape)| {
+    let refusal = |change: fn(&mut DiskShape)| {
         let mut shape = thin();
         change(&mut shape);
         shape.check().unwrap_err().to_string()

@@ -156,14 +156,14 @@ fn a_resized_disk_tells_everyone_and_serves_its_new_blocks() {
     // Resizing to the same length changes nothing.
     assert_eq!(unit.resize(2 * LEN_BLOCKS), Ok(None));
     assert_eq!(unit.begin(NEXUS, &TEST_UNIT_READY), good());
-    assert_eq!(unit.resize(0), Err(ShapeError::Length(0)));
+    assert_eq!(unit.resize(0), Err(DiskShapeError::Length(0)));
     assert_eq!(unit.shape().len_blocks, 2 * LEN_BLOCKS);
 }
 
 #[test]
 fn each_nexus_hears_of_a_resize_once_and_then_no_copy_knows_the_old_capacity() {
     let shared = SharedUnit::new();
-    let read_only = Shape {
+    let read_only = DiskShape {
         read_only: true,
         ..thick()
     };

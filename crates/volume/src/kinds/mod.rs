@@ -175,7 +175,12 @@ mod tests {
                 .find(|line| line.starts_with(&format!("| `{name}` | `")));
             let row = row.unwrap_or_else(|| panic!("no row for `{name}` in the table of volumes"));
             assert!(row.contains(&format!("({page})")), "{row}");
-            assert!(read(&page).starts_with(&format!("# `{name}`")));
+            let heading = format!("# `{name}`");
+            let has_heading = read(&page).starts_with(&heading);
+            assert!(
+                has_heading,
+                "docs/guide/{page} does not begin with {heading}"
+            );
         }
     }
 }

@@ -51,7 +51,7 @@ impl Start {
             _ => return Start::Unknown,
         };
         match store::read_start(path, BLOCK_BYTES) {
-            Ok(block) => Start::Block {
+            Ok((_, block)) => Start::Block {
                 block: block.into(),
                 file_len_bytes,
             },

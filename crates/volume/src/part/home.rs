@@ -12,13 +12,13 @@ use crate::{Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVo
 
 /// A volume that lives on one lane; dropping this anywhere drops it there.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct HomeVolume {
     volume: Arc<Resident<SharedVolume>>,
     shape: Shape,
     atomic_writes: Option<AtomicWrites>,
 }
 
-impl Home {
+impl HomeVolume {
     /// Runs `make` on `lane` and keeps the resulting volume there.
     pub(crate) async fn settle(
         lane: &LaneHandle,
@@ -32,7 +32,7 @@ impl Home {
             })
         };
         let (volume, (shape, atomic_writes)) = Resident::settle(lane, make).await?;
-        Ok(Arc::new(Home {
+        Ok(Arc::new(HomeVolume {
             volume,
             shape,
             atomic_writes,
@@ -63,7 +63,7 @@ impl Home {
 
 /// A volume that lives on another lane.
 #[derive(Debug)]
-struct Remote(Arc<Home>);
+struct Remote(Arc<HomeVolume>);
 
 impl Remote {
     /// Runs `request` on the volume's lane and returns its result here. It runs to completion there even if nobody

@@ -28,7 +28,7 @@ use crate::{
 pub use self::handles::Handles;
 pub(crate) use self::{
     by_type::ByType,
-    home::Home,
+    home::HomeVolume,
     opening::{Context, Looked, Opening, rotated},
     resident::Resident,
 };
@@ -50,7 +50,7 @@ pub(crate) struct Part {
     shape: Shape,
     place: Place,
     /// For a volume with a home: direct access from other lanes.
-    branches: OnceLock<Vec<Arc<Home>>>,
+    branches: OnceLock<Vec<Arc<HomeVolume>>>,
     /// Requests for a volume from lanes without direct access, to rotate among the branches.
     dealt: AtomicUsize,
     /// The name that it carries itself.
@@ -71,7 +71,7 @@ enum Place {
     /// Each lane has its own instance.
     EveryLane(Box<Instance>),
     /// One lane has it.
-    Home(Arc<Home>),
+    Home(Arc<HomeVolume>),
 }
 
 impl fmt::Debug for Part {
@@ -141,7 +141,7 @@ impl Part {
         + 'static,
     ) -> Result<Arc<Self>> {
         let below = children.clone();
-        let home = Home::settle(home, move || {
+        let home = HomeVolume::settle(home, move || {
             LaneFuture::new(async move { make(on_lane_all(&below).await?).await })
         })
         .await?;
@@ -160,12 +160,12 @@ impl Part {
     }
 
     /// Gives other lanes direct access to the volume.
-    pub(crate) fn branch(&self, branches: Vec<Arc<Home>>) {
+    pub(crate) fn branch(&self, branches: Vec<Arc<HomeVolume>>) {
         let _ = self.branches.set(branches);
     }
 
     /// The current lane's access to the volume at `home`; lanes without direct access are spread over all there are.
-    fn way<'a>(&'a self, home: &'a Arc<Home>) -> &'a Arc<Home> {
+    fn way<'a>(&'a self, home: &'a Arc<HomeVolume>) -> &'a Arc<HomeVolume> {
         let branches = self.branches.get().map_or(&[][..], Vec::as_slice);
         let ways = || std::iter::once(home).chain(branches);
         ways().find(|way| way.is_here()).unwrap_or_else(|| {

@@ -2,20 +2,18 @@
 //! itself, which gets copied, shown and put under version control.
 
 use std::{
-    fs::OpenOptions,
-    io::Read,
-    os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use engine::store;
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::ConfigError;
 
 /// Longer than any secret: a longer file is rejected.
-const FILE_BYTES_MAX: u64 = 4096;
+const FILE_BYTES_MAX: usize = 4096;
 /// Permission bits that give others access.
 const OTHERS: u32 = 0o007;
 /// The group may read the file, which is how a service account gets access to a file of root (0640), but must not
@@ -178,34 +176,23 @@ fn secret(path: &Path) -> Result<iscsi::ChapSecret, String> {
             "the secret in {shown} cannot be read: {error}; write the path of a file that this user may read"
         )
     };
-    // Non-blocking, so as not to wait for a writer if it is a pipe.
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK)
-        .open(path);
-    let file = file.map_err(unreadable)?;
-    let metadata = file.metadata().map_err(unreadable)?;
-    if !metadata.is_file() {
+    let (look, bytes) = store::read_start(path, FILE_BYTES_MAX).map_err(unreadable)?;
+    if look.kind != store::Kind::File {
         return Err(format!(
             "{shown} is not a file; name one whose only line is the secret"
         ));
     }
-    if metadata.mode() & OTHERS != 0 {
-        let mode = metadata.mode() & 0o777;
+    let mode = look.mode & 0o777;
+    if mode & OTHERS != 0 {
         return Err(format!(
             "the secret in {shown} is open to every user (mode {mode:04o}); run: chmod 600 {shown}"
         ));
     }
-    if metadata.mode() & GROUP_WRITES != 0 {
-        let mode = metadata.mode() & 0o777;
+    if mode & GROUP_WRITES != 0 {
         return Err(format!(
             "the secret in {shown} can be changed by its group (mode {mode:04o}); run: chmod g-w {shown}"
         ));
     }
-    let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX)
-        .read_to_end(&mut bytes)
-        .map_err(unreadable)?;
     if bytes.starts_with(b"\xEF\xBB\xBF") {
         return Err(format!(
             "{shown} begins with a byte order mark, which would be part of the secret; save it \

@@ -2,7 +2,7 @@
 //! SUPPORTED OPERATION CODES, SPC-4 6.35), so that a command which is new is tried from the first
 //! day on. The input chooses one and its fields.
 
-use scsi::{Action, LogicalUnit, Shape};
+use scsi::{Action, DiskShape, LogicalUnit};
 
 use super::OBSERVER;
 use crate::input::Input;
@@ -68,7 +68,7 @@ impl Commands {
     }
 
     /// A CDB: sparse, dense, with an extent that may fit, or anything.
-    pub(super) fn make(&self, input: &mut Input<'_>, shape: &Shape) -> Vec<u8> {
+    pub(super) fn make(&self, input: &mut Input<'_>, shape: &DiskShape) -> Vec<u8> {
         let known = input.pick(&self.0).expect("there are some");
         let mut cdb = known.cdb.clone();
         let has_action = cdb[1] != 0;
@@ -106,7 +106,7 @@ impl Commands {
 
 /// Sets the fields where a CDB of this length has its LBA and its length: near the disk's
 /// beginning or end, and short.
-fn size(input: &mut Input<'_>, cdb: &mut [u8], shape: &Shape) {
+fn size(input: &mut Input<'_>, cdb: &mut [u8], shape: &DiskShape) {
     let lba = match input.u8() {
         back @ 0x80.. => shape.len_blocks.saturating_sub(u64::from(back & 0x7f)),
         ahead => ahead.into(),

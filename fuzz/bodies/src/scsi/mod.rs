@@ -11,9 +11,9 @@ mod rules;
 use std::sync::Arc;
 
 use scsi::{
-    Action, Attention, Copy, CopyError, Discard, Ending, Identity, LogicalUnit, Lun, MediumError,
-    MediumErrorKind, MediumOp, NexusId, Overwrite, ParameterList, Shape, SharedUnit, TargetPort,
-    absent,
+    Action, Attention, Copy, CopyError, Discard, DiskShape, Ending, Identity, LogicalUnit, Lun,
+    MediumError, MediumErrorKind, MediumOp, NexusId, Overwrite, ParameterList, SharedUnit,
+    TargetPort, absent,
 };
 
 use crate::held::held;
@@ -45,7 +45,7 @@ pub fn scsi(input: &[u8]) {
 }
 
 /// A disk of one of many kinds.
-fn shape(input: &mut Input<'_>) -> Shape {
+fn shape(input: &mut Input<'_>) -> DiskShape {
     let choice = input.u8();
     let bit = |at: u8| choice >> at & 1 != 0;
     let block_size_bytes = if bit(0) { 4096 } else { 512 };
@@ -62,12 +62,12 @@ fn shape(input: &mut Input<'_>) -> Shape {
         unmap_blocks_max: 1 << 16,
         unmap_ranges_max: 4,
     };
-    Shape {
+    DiskShape {
         discard: bit(3).then_some(discard),
         read_only: bit(5),
         removable: bit(6),
         atomic_blocks_max: if bit(7) { 64 } else { 0 },
-        ..Shape::new(block_size_bytes, len_blocks)
+        ..DiskShape::new(block_size_bytes, len_blocks)
     }
 }
 
@@ -128,7 +128,7 @@ struct Disk {
 }
 
 impl Disk {
-    fn new(shape: Shape) -> Disk {
+    fn new(shape: DiskShape) -> Disk {
         let shared = SharedUnit::new();
         let view = |port| {
             let unit = LogicalUnit::sharing(identity(port), shape.clone(), shared.clone());

@@ -1,12 +1,12 @@
 //! What every answer of the disk must keep to, whatever it was asked.
 
-use scsi::{Action, Ending, Extent, MediumOp, Sense, SenseFormat, Shape, Status};
+use scsi::{Action, DiskShape, Ending, Extent, MediumOp, Sense, SenseFormat, Status};
 
 /// Longest parameter list that a transport has to find memory for.
 const LIST_LEN_MAX: u32 = 64 << 10;
 
 /// Holds an action against its CDB and the disk.
-pub(super) fn check(action: &Action, cdb: &[u8], shape: &Shape) {
+pub(super) fn check(action: &Action, cdb: &[u8], shape: &DiskShape) {
     match action {
         Action::End(ending) => check_ending(ending, cdb),
         Action::Reply(data) => {
@@ -116,7 +116,7 @@ fn io_fields(cdb: &[u8]) -> Option<(u64, u64)> {
 }
 
 /// The extent lies on the disk and is not empty; its bytes can be counted.
-fn check_extent(extent: &Extent, shape: &Shape) {
+fn check_extent(extent: &Extent, shape: &DiskShape) {
     let end = extent
         .lba
         .checked_add(extent.blocks)
@@ -131,7 +131,7 @@ fn check_extent(extent: &Extent, shape: &Shape) {
     assert_eq!(extent.blocks.checked_mul(block), Some(extent.len_bytes()));
 }
 
-fn check_medium(op: &MediumOp, cdb: &[u8], shape: &Shape) {
+fn check_medium(op: &MediumOp, cdb: &[u8], shape: &DiskShape) {
     let flushes = matches!(op, MediumOp::Flush { .. });
     assert!(
         !shape.read_only || !op.changes() || flushes,

@@ -10,16 +10,22 @@
 //! A failed sync loses what it should have kept, as on Linux: part of it is on the medium, reads
 //! still see all of it, and no later sync brings the rest to the medium.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, io};
 
 use super::sparse::Sparse;
-use crate::sim::{Occurred, Random};
+use crate::{
+    reactor::{Access, Kind},
+    sim::{Occurred, Random},
+};
 
 /// The unit that a power cut never tears, in bytes.
 pub(in crate::sim) const SECTOR: usize = 512;
 
-#[derive(Default)]
 pub(in crate::sim) struct FileState {
+    /// A file; or what has its name and no content.
+    pub(in crate::sim) kind: Kind,
+    /// The permission bits. The machine's software is the owner.
+    pub(in crate::sim) mode: u32,
     pub(in crate::sim) current: Sparse,
     medium: Sparse,
     log: VecDeque<Change>,
@@ -64,7 +70,36 @@ enum Fate {
     Sectors,
 }
 
+impl Default for FileState {
+    /// An empty file that belongs to its owner alone, as the engine creates them.
+    fn default() -> FileState {
+        FileState {
+            kind: Kind::File,
+            mode: 0o600,
+            current: Sparse::default(),
+            medium: Sparse::default(),
+            log: VecDeque::new(),
+            mark: None,
+            durable_mark: None,
+        }
+    }
+}
+
 impl FileState {
+    /// Refuses what its permission bits do not let its owner do.
+    pub(in crate::sim) fn check_access(&self, access: Access) -> io::Result<()> {
+        let wanted = [
+            (access.read, 0o400),
+            (access.write, 0o200),
+            (access.execute, 0o100),
+        ];
+        let is_refused = |&(is_wanted, bit): &(bool, u32)| is_wanted && self.mode & bit == 0;
+        match wanted.iter().any(is_refused) {
+            true => Err(io::Error::from_raw_os_error(libc::EACCES)),
+            false => Ok(()),
+        }
+    }
+
     /// A file of `bytes`, all on the medium.
     pub(in crate::sim) fn holding(bytes: &[u8]) -> FileState {
         let mut content = Sparse::default();

@@ -14,7 +14,7 @@ use self::{
     names::{Change, Names, normal},
 };
 use super::{Occurred, Random};
-use crate::range::overlap;
+use crate::{range::overlap, reactor::Look};
 
 pub use fault::{Fault, FaultKind};
 pub(super) use sparse::Sparse;
@@ -155,6 +155,17 @@ impl Disk {
         self.names.sync_file(file);
         self.changes += 1;
         self.files[file] = FileState::holding(bytes);
+    }
+
+    /// What is at a name of `file`.
+    pub(super) fn look(&self, file: usize) -> Look {
+        let state = &self.files[file];
+        Look {
+            kind: state.kind,
+            len_bytes: state.current.len(),
+            id: (0, file as u64),
+            mode: state.mode,
+        }
     }
 
     /// Removes a file from its directory, durably.

@@ -3,7 +3,7 @@
 use crate::fixture::{
     cdb_16, good, medium, out_of_range, run, run_with, sense, thick, write_protected,
 };
-use crate::{Asc, MediumOp, Shape};
+use crate::{Asc, DiskShape, MediumOp};
 
 fn cdb(flags: u8, lba: u64, blocks: u8) -> Vec<u8> {
     cdb_16(0x89, flags, lba, blocks.into())
@@ -39,12 +39,12 @@ fn limits_range_and_protection_are_kept() {
     let asc = |shape, cdb: &[u8]| sense(run(shape, cdb)).asc;
     assert_eq!(asc(thick(), &cdb(0, 0, 129)), Asc::INVALID_FIELD_IN_CDB);
     assert_eq!(asc(thick(), &cdb(0x20, 0, 1)), Asc::INVALID_FIELD_IN_CDB);
-    let read_only = Shape {
+    let read_only = DiskShape {
         read_only: true,
         ..thick()
     };
     assert!(write_protected(run(read_only, &cdb(0, 0, 1))));
-    let without = Shape {
+    let without = DiskShape {
         compare_write_blocks_max: 0,
         ..thick()
     };

@@ -1,6 +1,6 @@
 //! MODE SENSE (6) and (10): headers, the caching page, and unsupported pages.
 
-use crate::Shape;
+use crate::DiskShape;
 use crate::fixture::*;
 use crate::sense::Asc;
 
@@ -8,11 +8,11 @@ const DBD: u8 = 0x08;
 const LLBAA: u8 = 0x10;
 const CHANGEABLE: u8 = 0x40;
 
-fn six(shape: Shape, flags: u8, page: u8) -> Vec<u8> {
+fn six(shape: DiskShape, flags: u8, page: u8) -> Vec<u8> {
     data(run(shape, &[0x1A, flags, page, 0, 255, 0]))
 }
 
-fn ten(shape: Shape, flags: u8, page: u8) -> Vec<u8> {
+fn ten(shape: DiskShape, flags: u8, page: u8) -> Vec<u8> {
     data(run(shape, &[0x5A, flags, page, 0, 0, 0, 0, 1, 0, 0]))
 }
 
@@ -34,7 +34,7 @@ fn the_header_states_the_length_that_follows_it() {
 fn the_device_parameter_says_fua_works_and_whether_writes_do() {
     assert_eq!(six(thick(), 0, 0x3F)[2], 0x10);
     assert_eq!(ten(thick(), 0, 0x3F)[3], 0x10);
-    let read_only = Shape {
+    let read_only = DiskShape {
         read_only: true,
         ..thick()
     };
@@ -46,7 +46,7 @@ fn the_device_parameter_says_fua_works_and_whether_writes_do() {
 fn write_cache_enable_is_the_volumes() {
     let caching = |write_cache| {
         six(
-            Shape {
+            DiskShape {
                 write_cache,
                 ..thick()
             },
@@ -89,7 +89,7 @@ fn block_descriptors_come_short_long_or_not_at_all() {
     let reply = ten(thick(), 0, 0x08);
     assert_eq!(reply[4..8], [0, 0, 0, 8]);
     assert_eq!(reply[8..16], [0, 0x20, 0, 0, 0, 0, 2, 0]);
-    let reply = ten(Shape::new(4096, 1 << 33), LLBAA, 0x08);
+    let reply = ten(DiskShape::new(4096, 1 << 33), LLBAA, 0x08);
     assert_eq!(reply[4..8], [1, 0, 0, 16]);
     assert_eq!(
         reply[8..24],
@@ -97,7 +97,7 @@ fn block_descriptors_come_short_long_or_not_at_all() {
     );
     assert_eq!(ten(thick(), LLBAA | DBD, 0x08)[4..8], [0; 4]);
     // A number of blocks that does not fit into 32 bits.
-    assert_eq!(six(Shape::new(512, 1 << 33), 0, 0x08)[4..8], [0xFF; 4]);
+    assert_eq!(six(DiskShape::new(512, 1 << 33), 0, 0x08)[4..8], [0xFF; 4]);
 }
 
 #[test]

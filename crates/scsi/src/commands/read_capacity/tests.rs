@@ -1,9 +1,9 @@
 //! READ CAPACITY (10) and (16): size, physical block and thin provisioning.
 
-use crate::Shape;
+use crate::DiskShape;
 use crate::fixture::*;
 
-fn sixteen(shape: Shape, allocation_len: u32) -> Vec<u8> {
+fn sixteen(shape: DiskShape, allocation_len: u32) -> Vec<u8> {
     data(run(shape, &cdb_16(0x9E, 0x10, 0, allocation_len)))
 }
 
@@ -12,7 +12,7 @@ fn ten_bytes_tell_the_last_block_and_its_size() {
     let cdb = cdb_10(0x25, 0, 0, 0);
     assert_eq!(data(run(thick(), &cdb)), [0, 0x1F, 0xFF, 0xFF, 0, 0, 2, 0]);
     assert_eq!(
-        data(run(Shape::new(4096, 1), &cdb)),
+        data(run(DiskShape::new(4096, 1), &cdb)),
         [0, 0, 0, 0, 0, 0, 0x10, 0]
     );
 }
@@ -20,20 +20,26 @@ fn ten_bytes_tell_the_last_block_and_its_size() {
 #[test]
 fn ten_bytes_that_do_not_suffice_say_so() {
     let cdb = cdb_10(0x25, 0, 0, 0);
-    assert_eq!(data(run(Shape::new(512, 1 << 32), &cdb))[..4], [0xFF; 4]);
-    assert_eq!(data(run(Shape::new(512, 1 << 40), &cdb))[..4], [0xFF; 4]);
+    assert_eq!(
+        data(run(DiskShape::new(512, 1 << 32), &cdb))[..4],
+        [0xFF; 4]
+    );
+    assert_eq!(
+        data(run(DiskShape::new(512, 1 << 40), &cdb))[..4],
+        [0xFF; 4]
+    );
 }
 
 #[test]
 fn sixteen_bytes_tell_64_bits_and_the_physical_block() {
-    let reply = sixteen(Shape::new(512, 1 << 40), 32);
+    let reply = sixteen(DiskShape::new(512, 1 << 40), 32);
     assert_eq!(reply.len(), 32);
     assert_eq!(
         reply[..12],
         [0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0, 2, 0]
     );
     assert_eq!(reply[12..16], [0, 3, 0, 0]);
-    assert_eq!(sixteen(Shape::new(4096, 1), 32)[13], 0);
+    assert_eq!(sixteen(DiskShape::new(4096, 1), 32)[13], 0);
 }
 
 #[test]

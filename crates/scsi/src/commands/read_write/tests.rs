@@ -3,7 +3,7 @@
 use crate::fixture::*;
 use crate::medium::{Extent, MediumOp};
 use crate::sense::{Asc, KeySpecific};
-use crate::{Action, Shape};
+use crate::{Action, DiskShape};
 
 fn extent(lba: u64, blocks: u64) -> Extent {
     Extent {
@@ -48,7 +48,7 @@ fn every_size_of_read_and_write_names_the_same_blocks() {
 
 #[test]
 fn six_bytes_hold_21_bits_of_lba_and_0_means_256_blocks() {
-    let shape = Shape::new(512, 1 << 30);
+    let shape = DiskShape::new(512, 1 << 30);
     let read = medium(run(shape, &[0x08, 0xFF, 0xFF, 0xFF, 0, 0]));
     assert_eq!(
         read,
@@ -158,7 +158,7 @@ fn what_is_longer_than_the_longest_transfer_is_refused() {
 
 #[test]
 fn a_read_only_disk_reads_and_does_not_write() {
-    let shape = Shape {
+    let shape = DiskShape {
         read_only: true,
         ..thick()
     };
@@ -202,7 +202,7 @@ fn a_write_of_half_a_block_is_refused_and_a_read_into_too_little_room_is_not() {
 
 #[test]
 fn blocks_of_4096_bytes_make_eight_times_the_bytes() {
-    let op = medium(run(Shape::new(4096, 1 << 20), &cdb_10(0x28, 0, 3, 2)));
+    let op = medium(run(DiskShape::new(4096, 1 << 20), &cdb_10(0x28, 0, 3, 2)));
     let MediumOp::Read { extent, .. } = op else {
         panic!("{op:?}")
     };

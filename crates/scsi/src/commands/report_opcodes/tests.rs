@@ -3,7 +3,7 @@
 use crate::fixture::*;
 use crate::opcodes::TABLE;
 use crate::sense::Asc;
-use crate::{Action, Shape};
+use crate::{Action, DiskShape};
 
 fn cdb(options: u8, opcode: u8, service_action: u16) -> Vec<u8> {
     let [high, low] = service_action.to_be_bytes();
@@ -12,7 +12,7 @@ fn cdb(options: u8, opcode: u8, service_action: u16) -> Vec<u8> {
     ]
 }
 
-fn descriptors(shape: Shape, options: u8, len: usize) -> Vec<Vec<u8>> {
+fn descriptors(shape: DiskShape, options: u8, len: usize) -> Vec<Vec<u8>> {
     let reply = data(run(shape, &cdb(options, 0, 0)));
     let (header, descriptors) = reply.split_at(4);
     assert_eq!(

@@ -2,7 +2,9 @@
 
 use crate::fixture::*;
 use crate::sense::Asc;
-use crate::{Action, Eject, Ending, LogicalUnit, MediumError, MediumErrorKind, MediumOp, Shape};
+use crate::{
+    Action, DiskShape, Eject, Ending, LogicalUnit, MediumError, MediumErrorKind, MediumOp,
+};
 
 #[test]
 fn stopping_flushes_the_whole_disk_unless_told_not_to() {
@@ -33,8 +35,8 @@ const LOAD: [u8; 6] = [0x1B, 0, 0, 0, 0x03, 0];
 const PREVENT: [u8; 6] = [0x1E, 0, 0, 0, 1, 0];
 const ALLOW: [u8; 6] = [0x1E, 0, 0, 0, 0, 0];
 
-fn removable() -> Shape {
-    Shape {
+fn removable() -> DiskShape {
+    DiskShape {
         removable: true,
         ..thick()
     }

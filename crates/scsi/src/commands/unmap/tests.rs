@@ -3,7 +3,7 @@
 use crate::fixture::*;
 use crate::medium::MediumOp;
 use crate::sense::Asc;
-use crate::{Action, Shape};
+use crate::{Action, DiskShape};
 
 fn cdb(list_len: usize) -> Vec<u8> {
     cdb_10(0x42, 0, 0, list_len as u16)
@@ -119,7 +119,7 @@ fn only_a_writable_disk_with_discard_unmaps() {
         Asc::INVALID_COMMAND_OPERATION_CODE
     );
     assert!(write_protected(run(
-        Shape {
+        DiskShape {
             read_only: true,
             ..thin()
         },

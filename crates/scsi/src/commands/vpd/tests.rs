@@ -1,9 +1,9 @@
 //! The vital product data pages: names, limits and provisioning.
 
 use crate::fixture::*;
-use crate::{Identity, LogicalUnit, Shape};
+use crate::{DiskShape, Identity, LogicalUnit};
 
-fn page_of(identity: Identity, shape: Shape, code: u8) -> Vec<u8> {
+fn page_of(identity: Identity, shape: DiskShape, code: u8) -> Vec<u8> {
     let mut unit = LogicalUnit::new(identity, shape).unwrap();
     let page = data(unit.begin(NEXUS, &[0x12, 1, code, 4, 0, 0]));
     assert_eq!(page[..2], [0, code]);
@@ -14,7 +14,7 @@ fn page_of(identity: Identity, shape: Shape, code: u8) -> Vec<u8> {
     page[4..].to_vec()
 }
 
-fn page(shape: Shape, code: u8) -> Vec<u8> {
+fn page(shape: DiskShape, code: u8) -> Vec<u8> {
     page_of(identity(), shape, code)
 }
 

@@ -3,7 +3,7 @@
 use crate::fixture::*;
 use crate::medium::{Extent, MediumOp};
 use crate::sense::Asc;
-use crate::{Action, Shape};
+use crate::{Action, DiskShape};
 
 const EXTENT: Extent = Extent {
     lba: 8,
@@ -129,7 +129,7 @@ fn exactly_one_block_must_be_offered() {
 
 #[test]
 fn a_read_only_disk_is_protected_before_any_data_comes() {
-    let shape = Shape {
+    let shape = DiskShape {
         read_only: true,
         ..thin()
     };

@@ -5,7 +5,7 @@ use crate::medium::Extent;
 use crate::opcodes::TABLE;
 use proptest::prelude::*;
 
-fn shapes() -> impl Strategy<Value = Shape> {
+fn shapes() -> impl Strategy<Value = DiskShape> {
     let sizes = prop_oneof![
         Just((512, LEN_BLOCKS)),
         Just((4096, 3)),
@@ -14,11 +14,11 @@ fn shapes() -> impl Strategy<Value = Shape> {
     (sizes, any::<(bool, bool, bool)>()).prop_map(|((block_size, len), flags)| {
         let (discard, read_only, write_cache) = flags;
         let discard = if discard { thin().discard } else { None };
-        Shape {
+        DiskShape {
             discard,
             read_only,
             write_cache,
-            ..Shape::new(block_size, len)
+            ..DiskShape::new(block_size, len)
         }
     })
 }
@@ -63,7 +63,7 @@ fn extents(op: &MediumOp) -> Vec<Extent> {
     }
 }
 
-fn check(shape: &Shape, action: &Action) -> Result<(), TestCaseError> {
+fn check(shape: &DiskShape, action: &Action) -> Result<(), TestCaseError> {
     match action {
         Action::Medium(op) => {
             for extent in extents(op) {

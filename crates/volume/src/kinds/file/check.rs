@@ -1,23 +1,23 @@
 //! Checks on a file that do not need to open it for writing.
 
 use std::{
-    fs, io,
-    os::unix::fs::{FileTypeExt, MetadataExt},
+    io,
     path::{Path, PathBuf},
     process,
 };
 
-use engine::{mounts::mounts, store};
-use libc::{major, minor};
-use rustix::fs::{Access, access, statfs};
+use engine::{
+    mounts::mounts,
+    store::{self, Access, FileSystem, Kind, Look},
+};
 
 use super::{FileOptions, blocks::check_blocks};
 
 /// The identity of what a path leads to, independent of the path.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) enum Leads {
-    /// A block device, by its number.
-    Device(u64),
+    /// A block device, by its numbers.
+    Device(u32, u32),
     /// A file, by its file system and inode number.
     File(u64, u64),
     /// Nothing yet; the resolved path.
@@ -26,16 +26,16 @@ pub(super) enum Leads {
 
 impl Leads {
     pub(super) fn of(path: &Path) -> Leads {
-        match fs::metadata(path) {
-            Ok(found) if found.file_type().is_block_device() => Leads::Device(found.rdev()),
-            Ok(found) => Leads::File(found.dev(), found.ino()),
-            Err(_) => {
-                let directory = path
-                    .parent()
-                    .and_then(|parent| fs::canonicalize(parent).ok());
-                let whole = directory.zip(path.file_name());
-                Leads::Nowhere(whole.map_or(path.into(), |(parent, name)| parent.join(name)))
-            }
+        match store::look(path) {
+            Ok(Look {
+                kind: Kind::BlockDevice { major, minor },
+                ..
+            }) => Leads::Device(major, minor),
+            Ok(Look {
+                id: (system, inode),
+                ..
+            }) => Leads::File(system, inode),
+            Err(_) => Leads::Nowhere(store::resolve(path).unwrap_or(path.to_owned())),
         }
     }
 }
@@ -51,7 +51,7 @@ pub(super) fn check_openable(
     let shown = path.display();
     let size = options.len_bytes;
     let wrong = Err::<(), String>;
-    let found = match fs::metadata(path) {
+    let found = match store::look(path) {
         Ok(found) => found,
         Err(error) => {
             return match size.filter(|_| !options.read_only) {
@@ -63,68 +63,81 @@ pub(super) fn check_openable(
             };
         }
     };
-    if found.is_dir() {
-        return wrong(format!(
-            "{shown} is a directory; name a regular file or a block device"
-        ));
+    if found.kind != Kind::File {
+        return check_other(found.kind, options);
     }
-    let kind = found.file_type();
-    let other = [
-        (kind.is_char_device(), "a character device"),
-        (kind.is_fifo(), "a pipe"),
-        (kind.is_socket(), "a socket"),
-    ];
-    if let Some((_, kind)) = other.into_iter().find(|(is, _)| *is) {
-        return wrong(format!(
-            "{shown} is {kind}; name a regular file or a block device"
-        ));
-    }
-    if !found.is_file() {
-        // A device's length is known only once it is opened.
-        return match mounted_at(found.rdev()).filter(|_| !options.read_only) {
-            Some(directory) => wrong(format!(
-                "{shown} is mounted at {}; unmount it, or name another device",
-                directory.display()
-            )),
-            None => Ok(()),
-        };
-    }
-    let system = file_system_of(path);
-    if let Some(name) = system.as_ref().and_then(FileSystem::of_kernel) {
+    let system = store::file_system(path).ok();
+    if let Some(name) = system.as_ref().and_then(of_kernel) {
         return wrong(format!(
             "{shown} is in {name}, where the kernel shows its own state: it is no disk; name a regular \
              file or a block device"
         ));
     }
-    let needed = match options.read_only {
-        true => Access::READ_OK,
-        false => Access::READ_OK | Access::WRITE_OK,
+    let needed = Access {
+        read: true,
+        write: !options.read_only,
+        execute: false,
     };
-    if let Err(error) = access(path, needed) {
-        let error = io::Error::from(error);
+    if let Err(error) = store::may(path, needed) {
         return wrong(format!(
             "{shown} cannot be opened: {}",
             blame(options, &error)
         ));
     }
+    check_len(found.len_bytes, options, system.as_ref(), may_grow)
+}
+
+/// Refuses what is no regular file, except a block device that may be used. Its length is known only once it is opened.
+fn check_other(kind: Kind, options: &FileOptions) -> Result<(), String> {
+    let shown = options.path.display();
+    let what = match kind {
+        Kind::BlockDevice { major, minor } => {
+            return match mounted_at(major, minor).filter(|_| !options.read_only) {
+                Some(directory) => Err(format!(
+                    "{shown} is mounted at {}; unmount it, or name another device",
+                    directory.display()
+                )),
+                None => Ok(()),
+            };
+        }
+        Kind::Directory => "a directory",
+        Kind::CharacterDevice => "a character device",
+        Kind::Pipe => "a pipe",
+        Kind::Socket => "a socket",
+        Kind::File | Kind::Other => "of an unknown kind",
+    };
+    Err(format!(
+        "{shown} is {what}; name a regular file or a block device"
+    ))
+}
+
+/// Refuses a file of `len_bytes` that is shorter than its configured size, or has one that no file there can have.
+fn check_len(
+    len_bytes: u64,
+    options: &FileOptions,
+    system: Option<&FileSystem>,
+    may_grow: bool,
+) -> Result<(), String> {
+    let path = &*options.path;
+    let shown = path.display();
+    let wrong = Err::<(), String>;
     let grows = || may_grow && store::lock_holder(path) == Some(process::id());
-    match size {
-        None if found.len() == 0 => wrong(format!(
+    match options.len_bytes {
+        None if len_bytes == 0 => wrong(format!(
             "{shown} is empty; give it a size, such as size = \"20GiB\""
         )),
-        None if found.len() < options.block_size_bytes.into() => wrong(format!(
+        None if len_bytes < options.block_size_bytes.into() => wrong(format!(
             "{shown} has {} bytes, less than one block of {} bytes; name a larger file, or extend \
              this one (truncate -s 1G)",
-            found.len(),
-            options.block_size_bytes
+            len_bytes, options.block_size_bytes
         )),
-        Some(size) if found.len() > 0 && found.len() < size && !grows() => wrong(format!(
+        Some(size) if len_bytes > 0 && len_bytes < size && !grows() => wrong(format!(
             "{shown} has {} bytes, less than its configured size of {size}; configure a smaller \
              size, or extend the file (truncate -s {size})",
-            found.len()
+            len_bytes
         )),
-        None => check_blocks(path, found.len(), options.block_size_bytes),
-        Some(size) if found.len() == 0 => check_fits(path, size, system.as_ref()),
+        None => check_blocks(path, len_bytes, options.block_size_bytes),
+        Some(size) if len_bytes == 0 => check_fits(path, size, system),
         Some(_) => Ok(()),
     }
 }
@@ -147,7 +160,7 @@ fn check_creatable(
     }
     let place = store::follow_links(path).unwrap_or_else(|_| path.to_owned());
     let parent = store::parent_of(&place);
-    match fs::metadata(&parent) {
+    match store::look(&parent) {
         Ok(_) => {}
         // These would have been expanded by a shell, but not here.
         Err(_) if configured.to_string_lossy().starts_with(['~', '$']) => {
@@ -160,19 +173,23 @@ fn check_creatable(
             ));
         }
     }
-    if let Err(error) = access(&parent, Access::WRITE_OK | Access::EXEC_OK) {
-        let error = io::Error::from(error);
+    let needed = Access {
+        read: false,
+        write: true,
+        execute: true,
+    };
+    if let Err(error) = store::may(&parent, needed) {
         return cannot(format!(
             "nothing can be created in its directory ({error}); choose another directory, or grant \
              this user the permission"
         ));
     }
-    check_fits(path, size, file_system_of(&parent).as_ref())
+    check_fits(path, size, store::file_system(&parent).ok().as_ref())
 }
 
 /// Refuses a file that is longer than its file system allows.
 fn check_fits(path: &Path, size: u64, system: Option<&FileSystem>) -> Result<(), String> {
-    let most = system.map_or(i64::MAX as u64, FileSystem::file_bytes_max);
+    let most = system.map_or(i64::MAX as u64, file_bytes_max);
     match size <= most {
         true => Ok(()),
         false => Err(format!(
@@ -203,56 +220,39 @@ fn blame(options: &FileOptions, error: &io::Error) -> String {
     }
 }
 
-/// The type of a file system, and how large its blocks are.
-struct FileSystem {
-    kind: u32,
-    block_bytes: u64,
+/// The name of a file system whose files are views of the kernel's state (statfs(2)).
+fn of_kernel(system: &FileSystem) -> Option<&'static str> {
+    const OF_KERNEL: [(u32, &str); 9] = [
+        (0x0000_9fa0, "procfs"),
+        (0x6265_6572, "sysfs"),
+        (0x6462_6720, "debugfs"),
+        (0x7472_6163, "tracefs"),
+        (0x6267_7270, "a cgroup file system"),
+        (0x6367_7270, "a cgroup file system"),
+        (0x6265_6570, "configfs"),
+        (0x7363_6673, "securityfs"),
+        (0xde5e_81e4, "efivarfs"),
+    ];
+    let found = OF_KERNEL.iter().find(|(kind, _)| *kind == system.kind);
+    found.map(|(_, name)| *name)
 }
 
-/// The file system that holds what is at `path`.
-fn file_system_of(path: &Path) -> Option<FileSystem> {
-    let found = statfs(path).ok()?;
-    Some(FileSystem {
-        kind: found.f_type as u32,
-        block_bytes: u64::try_from(found.f_bsize).unwrap_or(0),
-    })
-}
-
-impl FileSystem {
-    /// Its name, if its files are views of the kernel's state (statfs(2)).
-    fn of_kernel(&self) -> Option<&'static str> {
-        const OF_KERNEL: [(u32, &str); 9] = [
-            (0x0000_9fa0, "procfs"),
-            (0x6265_6572, "sysfs"),
-            (0x6462_6720, "debugfs"),
-            (0x7472_6163, "tracefs"),
-            (0x6267_7270, "a cgroup file system"),
-            (0x6367_7270, "a cgroup file system"),
-            (0x6265_6570, "configfs"),
-            (0x7363_6673, "securityfs"),
-            (0xde5e_81e4, "efivarfs"),
-        ];
-        let found = OF_KERNEL.iter().find(|(kind, _)| *kind == self.kind);
-        found.map(|(_, name)| *name)
-    }
-
-    /// How long a file on it may be, as far as its type tells. XFS, btrfs and tmpfs allow what a file offset can express.
-    /// Of others nothing is known here; they refuse by themselves what is too long.
-    fn file_bytes_max(&self) -> u64 {
-        const EXT: u32 = 0xef53;
-        const FAT: u32 = 0x4d44;
-        match self.kind {
-            // ext4; its forerunners allow less.
-            EXT => u64::from(u32::MAX).saturating_mul(self.block_bytes),
-            FAT => u32::MAX.into(),
-            _ => i64::MAX as u64,
-        }
+/// How long a file on this file system may be, as far as its type tells. XFS, btrfs and tmpfs allow what a file offset can express.
+/// Of others nothing is known here; they refuse by themselves what is too long.
+fn file_bytes_max(system: &FileSystem) -> u64 {
+    const EXT: u32 = 0xef53;
+    const FAT: u32 = 0x4d44;
+    match system.kind {
+        // ext4; its forerunners allow less.
+        EXT => u64::from(u32::MAX).saturating_mul(system.block_bytes),
+        FAT => u32::MAX.into(),
+        _ => i64::MAX as u64,
     }
 }
 
-/// Where the block device with this number is mounted.
-fn mounted_at(device: u64) -> Option<PathBuf> {
-    let number = format!("{}:{}", major(device), minor(device));
+/// Where the block device with these numbers is mounted.
+fn mounted_at(major: u32, minor: u32) -> Option<PathBuf> {
+    let number = format!("{major}:{minor}");
     let mounted = mounts().ok()?.into_iter();
     let mut mounted = mounted.filter(|mount| mount.device == number);
     mounted.next().map(|mount| mount.point)

@@ -360,7 +360,7 @@ impl Unit {
     /// # Errors
     /// `Preempted` when the disk has a new owner (permanent); otherwise whatever kept us from finding out.
     pub(super) async fn establish_claim(&self, nexus: &Rc<Nexus>) -> Result<()> {
-        let _turn = self.claimed.turn().await;
+        let _establishing = self.claimed.begin_establishing().await;
         self.establish(nexus).await
     }
 
@@ -377,7 +377,7 @@ impl Unit {
                     "the target reports with every command that its reservations may have ended";
                 return Err(Error::new(ErrorKind::TimedOut, why));
             }
-            let _turn = self.claimed.turn().await;
+            let _establishing = self.claimed.begin_establishing().await;
             if nexus.is_over() {
                 return Ok(());
             }

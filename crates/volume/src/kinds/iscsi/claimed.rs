@@ -65,18 +65,18 @@ impl Claimed {
     }
 
     /// Waits until no other re-establishment is running, then starts one.
-    pub(super) async fn turn(&self) -> Turn<'_> {
+    pub(super) async fn begin_establishing(&self) -> Establishing<'_> {
         let free = || (!self.establishing.get()).then_some(());
         self.established.wait_for(free).await;
         self.establishing.set(true);
-        Turn(self)
+        Establishing(self)
     }
 }
 
 /// The exclusive right to re-establish the claim; released on drop, whatever the outcome.
-pub(super) struct Turn<'a>(&'a Claimed);
+pub(super) struct Establishing<'a>(&'a Claimed);
 
-impl Drop for Turn<'_> {
+impl Drop for Establishing<'_> {
     fn drop(&mut self) {
         self.0.establishing.set(false);
         self.0.established.notify();

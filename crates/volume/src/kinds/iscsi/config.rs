@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddr,
+    path::Path,
     sync::{
         Arc,
         atomic::{AtomicU16, Ordering},
@@ -11,6 +12,7 @@ use std::{
 use engine::{
     Duration,
     net::{ConnectOptions, SocketBuffers, Source},
+    store,
 };
 use iscsi::{Chap, Isid};
 use serde::Deserialize;
@@ -173,14 +175,20 @@ pub fn next_isid() -> Isid {
     Isid::random([a, b, c], NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
+/// The content of a small file, if it is there and can be read.
+fn text_of(path: &str) -> String {
+    let bytes = store::read(Path::new(path)).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 /// This host's initiator name: open-iscsi's if configured, otherwise one derived from the host name.
 pub(super) fn own_name() -> String {
-    let configured = std::fs::read_to_string("/etc/iscsi/initiatorname.iscsi").unwrap_or_default();
+    let configured = text_of("/etc/iscsi/initiatorname.iscsi");
     let mut lines = configured.lines().map(str::trim);
     if let Some(name) = lines.find_map(|line| line.strip_prefix("InitiatorName=")) {
         return name.trim().to_owned();
     }
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let host = text_of("/proc/sys/kernel/hostname");
     let host: String = host
         .trim()
         .to_lowercase()

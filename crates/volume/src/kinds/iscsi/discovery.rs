@@ -16,8 +16,6 @@ use super::{
 pub use super::{path_settings::Portal, url::IscsiUrl};
 use crate::{Error, ErrorKind, Result};
 
-pub use super::ended::CHAP_ADVICE;
-
 /// Runs discovery under one initiator identity and time limit.
 #[derive(Clone, Debug)]
 pub struct Asker {

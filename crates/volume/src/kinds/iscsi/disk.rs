@@ -22,7 +22,7 @@ use super::{
 };
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
-    Volume, fallback, part::Home,
+    Volume, fallback, part::HomeVolume,
 };
 
 /// The most UNMAPs sent for one discard, which need not discard everything.
@@ -155,12 +155,12 @@ impl IscsiDisk {
     }
 
     /// The handles for the other lanes that have sessions of their own.
-    pub(crate) async fn branches(&self) -> Result<Vec<Arc<Home>>> {
+    pub(crate) async fn branches(&self) -> Result<Vec<Arc<HomeVolume>>> {
         let mut homes = Vec::new();
         for branch in self.unit.doors.branches() {
             let lane = branch.lane().clone();
             let make = move || LaneFuture::new(async move { Ok(branch.here()? as SharedVolume) });
-            homes.push(Home::settle(&lane, make).await?);
+            homes.push(HomeVolume::settle(&lane, make).await?);
         }
         Ok(homes)
     }
@@ -171,7 +171,7 @@ impl IscsiDisk {
     /// When one of the lanes has ended.
     pub async fn from_branches(&self) -> Result<Vec<SharedVolume>> {
         let branches = self.branches().await?;
-        branches.iter().map(Home::on_lane).collect()
+        branches.iter().map(HomeVolume::on_lane).collect()
     }
 
     /// Records the end of a write of any kind that becomes durable only with a flush.

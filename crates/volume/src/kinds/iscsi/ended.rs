@@ -2,10 +2,7 @@
 
 use iscsi::{CloseReason, LoginStatus};
 
-use crate::{Error, ErrorKind};
-
-/// What to do about a failed authentication, in a configuration: the end of the message.
-pub const CHAP_ADVICE: &str = "; set `chap`, or check its user and secret";
+use crate::{Advice, Error, ErrorKind};
 
 /// The new location that a target reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +14,7 @@ pub(super) struct Redirection {
 
 /// The error for all requests of a session that ended for this reason.
 pub(super) fn error_of(reason: &CloseReason) -> Error {
-    Error::new(kind_of(reason), message_of(reason))
+    Error::with_advice(kind_of(reason), message_of(reason), advice_on(reason))
 }
 
 /// The redirection in a login response, if there is one.
@@ -51,11 +48,17 @@ fn kind_of(reason: &CloseReason) -> ErrorKind {
     }
 }
 
+fn advice_on(reason: &CloseReason) -> Option<Advice> {
+    let CloseReason::LoginRefused { status, .. } = reason else {
+        return None;
+    };
+    (*status == LoginStatus::AUTHENTICATION_FAILURE).then_some(Advice::Credentials)
+}
+
 fn message_of(reason: &CloseReason) -> String {
     match reason {
         CloseReason::LoginRefused { status, .. } => {
             let mend = match *status {
-                LoginStatus::AUTHENTICATION_FAILURE => CHAP_ADVICE,
                 LoginStatus::MOVED_TEMPORARILY | LoginStatus::MOVED_PERMANENTLY => {
                     ", but gave no new address"
                 }

@@ -21,7 +21,7 @@ impl Unit {
             return;
         };
         {
-            let _turn = self.claimed.turn().await;
+            let _establishing = self.claimed.begin_establishing().await;
             let path = &self.paths.all()[nexus.path()];
             let holding = self.holding_path(nexus).await;
             let is_holding = holding.is_some_and(|holding| std::ptr::eq(holding, path));

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use scsi::{
-    Action, Identity, LogicalUnit, NexusId, RegistrationReport, SenseKey, Shape, Status,
+    Action, DiskShape, Identity, LogicalUnit, NexusId, RegistrationReport, SenseKey, Status,
     TargetPort, UnitReport, opcode,
 };
 
@@ -31,7 +31,7 @@ pub(super) struct Reservations {
 impl Reservations {
     /// None yet, of a disk that is reached through these portal groups.
     pub(super) fn new(lets_in: LetsIn, groups: &[Group], len_blocks: u64) -> Reservations {
-        let shape = Shape::new(BLOCK_BYTES, len_blocks);
+        let shape = DiskShape::new(BLOCK_BYTES, len_blocks);
         let identity = |tag| Identity {
             vendor: "FOREIGN".into(),
             product: "disk".into(),

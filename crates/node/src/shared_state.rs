@@ -1,0 +1,50 @@
+//! The state directory as a running program uses it: locked and worked on where that holds up no lane, because it is
+//! files that are read and written.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use engine::{Duration, blocking, time};
+
+use crate::{Error, state::State};
+
+/// How long recording new lengths may take when the state directory's disk stalls.
+const NOTE_LIMIT: Duration = Duration::from_secs(5);
+
+/// The state of a daemon or of an attached volume. It is locked on helper threads only, which hold it for as long as
+/// they use files.
+#[derive(Clone)]
+pub(crate) struct SharedState(Arc<Mutex<State>>);
+
+impl SharedState {
+    pub(crate) fn new(state: State) -> SharedState {
+        SharedState(Arc::new(Mutex::new(state)))
+    }
+
+    /// Runs `work` on the state where it holds up no lane: it uses files, or waits for others that do.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut State) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let state = self.0.clone();
+        let done = blocking::run(blocking::Kind::Files, move || {
+            work(&mut state.lock().unwrap_or_else(PoisonError::into_inner))
+        });
+        let failed = || "running work on the state directory".to_owned();
+        done.await.map_err(|error| Error::io(failed())(error))
+    }
+
+    /// Records the lengths of the files that have grown while they are used: a shorter file would be another one. A
+    /// failure is only logged.
+    pub(crate) async fn note_growth(&self) {
+        let noting = self.run(State::note_growth);
+        match time::timeout(NOTE_LIMIT, noting).await {
+            Some(Ok(Ok(()))) => {}
+            Some(Ok(Err(error)) | Err(error)) => {
+                tracing::warn!(%error, "the new lengths of the files were not recorded");
+            }
+            None => tracing::warn!(
+                "the new lengths of the files were not recorded within {NOTE_LIMIT:?}"
+            ),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! A volume that an NBD server shows, as its client uses it. Nothing is sent again: what is in flight when the connection
+//! ends has failed, and everything fails until the next connection.
+
+use std::{cell::RefCell, io, net::SocketAddr, rc::Rc};
+
+use engine::{Buf, LaneFuture, Payload};
+use volume::{Claim, Durability, Error, ErrorKind, Len, Result, Shape, Volume};
+
+use crate::{
+    content::SECTOR_BYTES,
+    nbd_client::{Answer, FLUSH, FUA, IO, NbdClient, READ, TRIM, WRITE_ZEROES},
+};
+
+/// The volume.
+pub struct NbdVolume {
+    shape: Shape,
+    client: RefCell<Option<Rc<NbdClient>>>,
+}
+
+impl NbdVolume {
+    /// A volume of `len_bytes`, not connected yet.
+    pub fn new(len_bytes: u64) -> Rc<NbdVolume> {
+        Rc::new(NbdVolume {
+            shape: Shape {
+                block_size_bytes: SECTOR_BYTES as u32,
+                physical_block_bytes: SECTOR_BYTES as u32,
+                len: Len::new(len_bytes),
+                // The protocol does not tell.
+                volatile_cache: true,
+                read_only: false,
+                discard: None,
+                optimal_io_bytes: SECTOR_BYTES as u32,
+                claim: None,
+            },
+            client: RefCell::default(),
+        })
+    }
+
+    /// Connects to the server at `address`.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn connect(&self, address: SocketAddr, is_structured: bool) -> io::Result<()> {
+        let client = NbdClient::start(address, is_structured).await?;
+        self.client.replace(Some(client));
+        Ok(())
+    }
+
+    /// Ends the connection.
+    pub fn disconnect(&self) {
+        if let Some(client) = self.client.take() {
+            client.end();
+        }
+    }
+
+    /// The answer to a request.
+    async fn ask(&self, request: impl AsyncFnOnce(&NbdClient) -> Answer) -> Result<Vec<u8>> {
+        let client = self.client.borrow().clone();
+        let answer = match client {
+            Some(client) => request(&client).await,
+            None => None,
+        };
+        match answer {
+            Some(Ok(data)) => Ok(data),
+            Some(Err(IO)) => Err(Error::new(ErrorKind::Medium, "NBD_EIO")),
+            Some(Err(other)) => panic!("the server answers with error {other}"),
+            None => Err(Error::new(ErrorKind::Unreachable, "no connection")),
+        }
+    }
+
+    /// The same for a request without data in its answer.
+    fn tell<'a>(
+        &'a self,
+        (kind, flags): (u16, u16),
+        (at, len): (u64, u64),
+    ) -> LaneFuture<'a, Result<()>> {
+        LaneFuture::new(async move {
+            let asked = self.ask(async |client| client.ask((kind, flags), at, len as u32).await);
+            asked.await.map(drop)
+        })
+    }
+}
+
+fn flags(durability: Durability) -> u16 {
+    match durability {
+        Durability::Fua => FUA,
+        Durability::Cached => 0,
+    }
+}
+
+impl Volume for NbdVolume {
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
+        LaneFuture::new(async move {
+            let asked = self.ask(async |client| client.ask((READ, 0), at, len as u32).await);
+            Ok(Buf::copy_of(&asked.await?).into())
+        })
+    }
+
+    fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            let (data, flags) = (data.to_vec(), flags(durability));
+            let asked = self.ask(async |client| client.write(at, &data, flags).await);
+            asked.await.map(drop)
+        })
+    }
+
+    fn write_zeroes(
+        &self,
+        at: u64,
+        len: u64,
+        _may_discard: bool,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        self.tell((WRITE_ZEROES, flags(durability)), (at, len))
+    }
+
+    fn flush(&self) -> LaneFuture<'_, Result<()>> {
+        self.tell((FLUSH, 0), (0, 0))
+    }
+
+    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
+        self.tell((TRIM, 0), (at, len))
+    }
+
+    fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async { Ok(()) })
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        self.disconnect();
+        LaneFuture::new(async { Ok(()) })
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<volume::Allocation>> {
+        volume::fallback::allocation(self, at, len)
+    }
+
+    fn atomic_writes(&self) -> Option<volume::AtomicWrites> {
+        None
+    }
+
+    fn write_atomic(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
+        volume::fallback::write_atomic()
+    }
+}
