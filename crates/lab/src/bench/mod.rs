@@ -3,8 +3,8 @@
 //!
 //! The first table has realistic loads sent by libiscsi, next to their floors: the same bytes through TCP
 //! alone and the same I/O on the file alone. The second has our own initiator at full speed, next to a bare
-//! TCP exchange of the same bytes. Targets are compared only on the same kind of file, direct or through the
-//! page cache. A disk in the target's own memory shows what the target costs without a medium, and what our
+//! TCP exchange of the same bytes. Targets are compared only on the same file, direct or through the page
+//! cache. A disk in the target's own memory shows what the target costs without a medium, and what our
 //! initiator costs compared with libiscsi.
 
 pub mod file;
@@ -273,14 +273,17 @@ pub fn run(settings: &Settings, mut told: impl FnMut(&str)) -> Result<Report> {
     let floor = Floor::start(&settings.binary)?;
     for medium in [Medium::DirectFile, Medium::CachedFile, Medium::Memory] {
         let own = |wait| Peer::sanstone(&settings.binary, 1, medium, wait, &places);
-        peers.push(own(None)?);
+        let usual = own(None)?;
         if medium == Medium::Memory {
+            peers.push(usual);
             continue; // tgt cannot serve memory.
         }
+        let tgt = Peer::tgt(&usual, &places);
+        peers.push(usual);
         for wait in ["latency", "cpu"] {
             peers.push(own(Some(wait))?);
         }
-        match Peer::tgt(medium, &places) {
+        match tgt {
             Ok(tgt) => peers.push(tgt),
             Err(error) => told(&format!("without tgt on a {}: {error}", medium.name())),
         }
