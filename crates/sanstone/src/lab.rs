@@ -45,7 +45,7 @@ pub(crate) enum LabVerb {
         /// Append a summary to this Markdown file.
         #[arg(long, value_name = "FILE")]
         history: Option<PathBuf>,
-        /// The directory for the files that are served: 512 MiB for each of four targets, removed at the end.
+        /// The directory for the files that are served, seven of 512 MiB, removed at the end.
         #[arg(long, value_name = "DIR", default_value = ".")]
         dir: PathBuf,
         /// Another running target to compare with: NAME=iscsi://HOST:PORT/TARGET/LUN,PID. Its disk is written to.

@@ -52,7 +52,8 @@ fn section(
          | client | load | medium | IOPS | target µs/IO | × tgt | × floor |\n\
          | --- | --- | --- | --- | --- | --- | --- |\n"
     );
-    for (client, row) in rows {
+    // Not every load is run on every medium.
+    for (client, row) in rows.filter(|(_, row)| row.iops.is_finite()) {
         let _ = writeln!(
             out,
             "| {client} | {} | {} | {:.0} | {:.2} µs | {} | {} |",
@@ -113,15 +114,19 @@ mod tests {
 
     #[test]
     fn a_section_has_a_line_for_each_load_and_each_remark() {
-        let row = |name, times_tgt| Row {
+        let row = |name, iops, times_tgt| Row {
             name,
             medium: "memory",
-            iops: 654_642.6,
+            iops,
             target_us: 1.514,
             times_tgt,
             times_floor: 6.86,
         };
-        let rows = [row("4K", 4.16), row("128K", f64::NAN)];
+        let rows = [
+            row("4K", 654_642.6, 4.16),
+            row("128K", 654_642.6, f64::NAN),
+            row("not run", f64::NAN, f64::NAN),
+        ];
         let rows = rows.into_iter().map(|row| (OWN_CLIENT, row));
         let text = section("2026-11-22, abc", rows, &["deep: fine".into()]);
         let expected = "\n2026-11-22, abc\n\n\

@@ -3,8 +3,8 @@
 //!
 //! The first table has realistic loads sent by libiscsi, next to their floors: the same bytes through TCP
 //! alone and the same I/O on the file alone. The second has our own initiator at full speed, next to a bare
-//! TCP exchange of the same bytes. Targets are compared only on the same file, direct or through the page
-//! cache. A disk in the target's own memory shows what the target costs without a medium, and what our
+//! TCP exchange of the same bytes. Targets are compared only on the same direct file, or on files of their own
+//! through the page cache. A disk in the target's own memory shows what the target costs without a medium, and what our
 //! initiator costs compared with libiscsi.
 
 pub mod file;
