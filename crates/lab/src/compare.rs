@@ -357,14 +357,11 @@ fn from_sending([a, b]: [&str; 2], cases: &[Case], compared: &[Compared]) -> Opt
                 let all: Vec<f64> = samples.iter().filter_map(of).collect();
                 short(Median::of_each(&all, |value| *value).median)
             };
-            let interval = found
-                .interval
-                .map_or(String::new(), |(low, high)| format!("{low:.2}–{high:.2}"));
             row.extend([
                 median(&load.a),
                 median(&load.b),
                 format!("{:.2}×", found.ratio),
-                interval,
+                interval_of(found),
             ]);
         }
         table.rows.push(row);
