@@ -12,7 +12,8 @@ use volume::SharedVolume;
 
 use crate::{
     attachment_machine::{AttachmentMachine, VOLUME},
-    daemon_machine::{DaemonMachine, End},
+    daemon_machine::DaemonMachine,
+    machine::End,
     model::Model,
     nbd_volume::NbdVolume,
     workload::Watched,

@@ -22,10 +22,8 @@ use node::{
     Attachment, Config, Failure, Process,
     description::{Attached, Description},
 };
-use uuid::Uuid;
-use volume::graph::NewStripe;
 
-use crate::daemon_machine::End;
+use crate::machine::{End, Machine};
 
 /// The path of the configuration on every machine.
 const CONFIG: &str = "/srv/attached.toml";
@@ -39,11 +37,8 @@ const ATTEMPTS_MAX: usize = 1_000;
 
 /// One machine.
 pub struct AttachmentMachine {
-    /// The machine.
-    pub host: Host,
+    machine: Machine,
     lanes: usize,
-    /// How often it has been switched on.
-    boots: Cell<u128>,
     /// Attempts that failed; each was repeated.
     refused: Rc<Cell<usize>>,
     is_attached: Rc<Cell<bool>>,
@@ -66,11 +61,9 @@ enum Told {
 impl AttachmentMachine {
     /// Writes `text` to the configuration of `host`, which has so many `lanes`, and runs nothing yet.
     pub fn new(host: Host, lanes: usize, text: &str) -> AttachmentMachine {
-        host.put_file(CONFIG, text.as_bytes());
         AttachmentMachine {
-            host,
+            machine: Machine::new(host, "an attachment", CONFIG, text),
             lanes,
-            boots: Cell::new(1),
             refused: Rc::default(),
             is_attached: Rc::default(),
             running: RefCell::default(),
@@ -79,33 +72,23 @@ impl AttachmentMachine {
 
     /// Where NBD clients find the volume.
     pub fn address(&self) -> SocketAddr {
-        self.host.addr(PORT)
+        self.machine.host.addr(PORT)
     }
 
-    fn process(&self) -> Process {
-        Process {
-            boot: Uuid::from_u128(self.boots.get()),
-            name: format!("an attachment on {:?}", self.host),
-        }
+    /// The machine.
+    pub fn host(&self) -> &Host {
+        &self.machine.host
     }
 
     /// Does what `sanstone volume create` does for the volume.
     pub async fn create_stripe(&self) {
-        let process = self.process();
-        let home = self.host.lane(0);
-        let created = self.host.spawn(async move {
-            let new = NewStripe {
-                uuid: Uuid::from_u128(0x57),
-                created_unix_s: 0,
-                force: false,
-            };
-            node::create_stripe(&load()?, &process, VOLUME, &home, &new).await
-        });
-        created.await.unwrap_or_else(|failure| panic!("{failure}"));
+        self.machine.create_stripe(VOLUME).await;
     }
 
     fn lane_handles(&self) -> Vec<LaneHandle> {
-        (0..self.lanes).map(|lane| self.host.lane(lane)).collect()
+        (0..self.lanes)
+            .map(|lane| self.machine.host.lane(lane))
+            .collect()
     }
 
     /// Opens the volume once, without a front, and closes it again.
@@ -113,8 +96,8 @@ impl AttachmentMachine {
     /// # Errors
     /// Why it does not open.
     pub async fn try_once(&self) -> Result<(), Failure> {
-        let (process, lanes) = (self.process(), self.lane_handles());
-        let tried = self.host.spawn(async move {
+        let (process, lanes) = (self.machine.process(), self.lane_handles());
+        let tried = self.machine.host.spawn(async move {
             let attachment = Attachment::open(&load()?, VOLUME, &process, &lanes).await?;
             attachment.stop().await.expect("nothing was written");
             Ok(())
@@ -125,9 +108,10 @@ impl AttachmentMachine {
     /// Attaches the volume on a machine that is on and has not attached it, retrying until it opens.
     pub fn start(&self) {
         let (tell, told) = channel();
-        let (process, lanes, address) = (self.process(), self.lane_handles(), self.address());
+        let (process, lanes, address) =
+            (self.machine.process(), self.lane_handles(), self.address());
         let (refused, is_attached) = (self.refused.clone(), self.is_attached.clone());
-        let ended = self.host.spawn(async move {
+        let ended = self.machine.host.spawn(async move {
             let place = Place::take(&Address::Tcp(address)).await;
             let place = place.expect("nobody else is there");
             let attachment = open(&process, &lanes, &refused).await;
@@ -158,18 +142,12 @@ impl AttachmentMachine {
             running.ended.await;
         }
         self.is_attached.set(false);
-        match how {
-            End::Killed => self.host.kill(),
-            End::Stopped | End::PowerCut => {
-                self.host.power_cut();
-                self.boots.set(self.boots.get() + 1);
-            }
-        }
+        self.machine.end(how);
     }
 
     /// Starts the machine again, and attaches the volume.
     pub fn restart(&self) {
-        self.host.restart();
+        self.machine.host.restart();
         self.start();
     }
 

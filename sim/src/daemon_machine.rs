@@ -21,7 +21,8 @@ use engine::{
 };
 use node::{Config, Daemon, Failure, Process};
 use uuid::Uuid;
-use volume::graph::NewStripe;
+
+use crate::machine::{End, Machine};
 
 /// The path of the configuration on every machine.
 const CONFIG: &str = "/srv/daemon.toml";
@@ -30,23 +31,9 @@ const RESTART_AFTER: Duration = Duration::from_millis(100);
 /// After this many attempts the daemon will never start.
 const ATTEMPTS_MAX: usize = 1_000;
 
-/// How a machine is brought down.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum End {
-    /// The daemon is told to stop, as by SIGTERM; once it has stopped, the power is cut.
-    Stopped,
-    /// The daemon is killed; what it had written survives in the page cache, because the system stays up.
-    Killed,
-    /// The power is cut.
-    PowerCut,
-}
-
 /// One machine.
 pub struct DaemonMachine {
-    /// The machine.
-    pub host: Host,
-    /// How often it has been switched on.
-    boots: Cell<u128>,
+    machine: Machine,
     /// Failed starts; each was retried.
     refused: Rc<Cell<usize>>,
     /// The serving daemon, if any.
@@ -75,44 +62,30 @@ enum Told {
 impl DaemonMachine {
     /// Writes `text` to the configuration of `host`, and runs nothing yet.
     pub fn new(host: Host, text: &str) -> DaemonMachine {
-        host.put_file(CONFIG, text.as_bytes());
         DaemonMachine {
-            host,
-            boots: Cell::new(1),
+            machine: Machine::new(host, "a daemon", CONFIG, text),
             refused: Rc::default(),
             serving: Rc::default(),
             running: RefCell::default(),
         }
     }
 
+    /// The machine.
+    pub fn host(&self) -> &Host {
+        &self.machine.host
+    }
+
     /// Does what `sanstone volume create` does for the stripe called `volume`.
     pub async fn create_stripe(&self, volume: &'static str) {
-        let process = self.process();
-        let home = self.host.lane(0);
-        let created = self.host.spawn(async move {
-            let new = NewStripe {
-                uuid: Uuid::from_u128(0x57),
-                created_unix_s: 0,
-                force: false,
-            };
-            node::create_stripe(
-                &Config::load(Path::new(CONFIG))?,
-                &process,
-                volume,
-                &home,
-                &new,
-            )
-            .await
-        });
-        created.await.unwrap_or_else(|failure| panic!("{failure}"));
+        self.machine.create_stripe(volume).await;
     }
 
     /// Starts the daemon on a machine that is on and runs none, retrying until it starts.
     pub fn start(&self) {
         let (tell, told) = channel();
-        let (process, host) = (self.process(), self.host.clone());
+        let (process, host) = (self.machine.process(), self.machine.host.clone());
         let (refused, serving) = (self.refused.clone(), self.serving.clone());
-        let ended = self.host.spawn(async move {
+        let ended = self.machine.host.spawn(async move {
             let daemon = start(&host, &process, &refused).await;
             let disks = daemon.disks().iter();
             let disks = disks.map(|disk| (disk.tree.name().to_owned(), disk.uuid));
@@ -124,13 +97,6 @@ impl DaemonMachine {
         self.running.replace(Some(Running { tell, ended }));
     }
 
-    fn process(&self) -> Process {
-        Process {
-            boot: Uuid::from_u128(self.boots.get()),
-            name: format!("a daemon on {:?}", self.host),
-        }
-    }
-
     /// Brings it down.
     pub async fn end(&self, how: End) {
         let running = self.running.take().expect("it runs a daemon");
@@ -140,13 +106,7 @@ impl DaemonMachine {
             running.ended.await;
         }
         self.serving.take();
-        match how {
-            End::Killed => self.host.kill(),
-            End::Stopped | End::PowerCut => {
-                self.host.power_cut();
-                self.boots.set(self.boots.get() + 1);
-            }
-        }
+        self.machine.end(how);
     }
 
     /// Writes `text` to its configuration and has the serving daemon apply it, as `sanstone apply` does. Returns the
@@ -155,7 +115,7 @@ impl DaemonMachine {
     /// # Errors
     /// Why it was refused.
     pub async fn apply(&self, text: &str) -> Result<Vec<String>, Failure> {
-        self.host.put_file(CONFIG, text.as_bytes());
+        self.machine.configure(text);
         let (sender, answer) = oneshot();
         let is_told = match &*self.running.borrow() {
             Some(running) => running.tell.send(Told::Apply(sender)).is_ok(),
@@ -167,7 +127,7 @@ impl DaemonMachine {
 
     /// Starts machine and daemon again.
     pub fn restart(&self) {
-        self.host.restart();
+        self.machine.host.restart();
         self.start();
     }
 
@@ -194,8 +154,8 @@ impl DaemonMachine {
     /// # Errors
     /// Why it does not start.
     pub async fn try_once(&self) -> Result<(), Failure> {
-        let (process, host) = (self.process(), self.host.clone());
-        let tried = self.host.spawn(async move {
+        let (process, host) = (self.machine.process(), self.machine.host.clone());
+        let tried = self.machine.host.spawn(async move {
             let (config, lanes) = (load_to_serve().await?, [host.lane(0)]);
             let daemon = Daemon::start(config, &process, &lanes, true).await?;
             daemon.stop().await.expect("nothing was written");

@@ -15,7 +15,8 @@ use uuid::Uuid;
 use volume::{IscsiConfig, IscsiDisk, Multipath, SharedVolume};
 
 use crate::{
-    daemon_machine::{DaemonMachine, End},
+    daemon_machine::DaemonMachine,
+    machine::End,
     model::Model,
     raw::{RawSession, register_lasting, registered_keys},
     workload::Watched,
@@ -202,8 +203,8 @@ impl Daemons {
     /// Portals and targets where a registration is kept.
     fn keepers(&self) -> [(SocketAddr, &'static str); 2] {
         [
-            (self.storage.host.addr(PORT), NOTES),
-            (self.gateway.host.addr(PORT), GATEWAY),
+            (self.storage.host().addr(PORT), NOTES),
+            (self.gateway.host().addr(PORT), GATEWAY),
         ]
     }
 
@@ -229,7 +230,7 @@ impl Daemons {
     /// Opens the client's volume; waits for the gateway if it is not there yet.
     async fn open(&self) -> SharedVolume {
         let config = IscsiConfig {
-            address: self.gateway.host.addr(PORT),
+            address: self.gateway.host().addr(PORT),
             target_name: GATEWAY.into(),
             lun: 0,
             initiator_name: "iqn.2026-11.io.sanstone:client".into(),

@@ -20,6 +20,7 @@ pub mod content;
 pub mod daemon_machine;
 pub mod daemons;
 pub mod drawn_tree;
+pub mod machine;
 pub mod model;
 pub mod nbd_client;
 pub mod nbd_volume;

@@ -13,7 +13,7 @@ use sim::{
     Count, assert_occurred,
     attached::{Attached, Served},
     attachment_machine::{AttachmentMachine, VOLUME},
-    daemon_machine::End,
+    machine::End,
     workload::{self, Load, Tally, check_all, random_time},
 };
 use volume::ErrorKind;
@@ -65,7 +65,7 @@ async fn storage_event(site: Rc<Attached>, event: Event, mut random: Random, met
             met.storage_cuts_in_flight.when(is_cut && is_in_flight);
             met.storage_cuts_unflushed.when(is_cut && is_unflushed);
             site.end_storage(how).await;
-            met.both.when(!site.user.host.is_on());
+            met.both.when(!site.user.host().is_on());
             time::sleep(down).await;
             site.storage.restart();
             site.storage.ready().await;

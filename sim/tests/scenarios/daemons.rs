@@ -9,8 +9,8 @@ use engine::{
     spawn, task, time,
 };
 use sim::{
-    daemon_machine::End,
     daemons::{Daemons, Which},
+    machine::End,
     workload::{self, Load, Tally, check_all, random_time},
 };
 use volume::{ErrorKind, SharedVolume};
@@ -91,7 +91,7 @@ async fn fall(site: Rc<Daemons>, which: Which, fall: Fall, met: Rc<RefCell<Met>>
     let is_cut = (fall.how, which) == (End::PowerCut, Which::Storage);
     met.borrow_mut().cuts_unflushed += usize::from(is_cut && unflushed);
     site.end(which, fall.how).await;
-    met.borrow_mut().both += usize::from(!other.host.is_on());
+    met.borrow_mut().both += usize::from(!other.host().is_on());
     time::sleep(fall.down).await;
     machine.restart();
     if let Some(after) = fall.again {
@@ -112,7 +112,7 @@ async fn reset(site: Rc<Daemons>, mut random: Random, met: Rc<RefCell<Met>>) {
         time::sleep(random_time(&mut random, 40 * MS)).await;
         let both_run = site.storage.serves() && site.gateway.serves();
         met.borrow_mut().resets += usize::from(both_run);
-        site.gateway.host.reset_connections(&site.storage.host);
+        site.gateway.host().reset_connections(site.storage.host());
     }
 }
 

@@ -24,9 +24,9 @@ fn text(file: &str) -> String {
 fn start(seed: u64, file: &str, change: impl FnOnce(&Host)) -> Result<(), String> {
     let world = World::new(seed);
     let server = DaemonMachine::new(world.host("server"), &text(file));
-    server.host.put_file(SECRET, b"sixteen bytes ok\n");
-    server.host.put_file(DISK, &[1; 64 << 10]);
-    change(&server.host);
+    server.host().put_file(SECRET, b"sixteen bytes ok\n");
+    server.host().put_file(DISK, &[1; 64 << 10]);
+    change(server.host());
     let client = world.host("client");
     let tried = world.block_on(&client, server.try_once());
     tried.map_err(|failure| match failure {
@@ -79,21 +79,21 @@ fn a_secret_that_was_made_public_is_not_applied() {
     seeds(5, |seed| {
         let world = World::new(seed);
         let server = DaemonMachine::new(world.host("server"), &text("size = \"64KiB\""));
-        server.host.put_file(SECRET, b"sixteen bytes ok\n");
+        server.host().put_file(SECRET, b"sixteen bytes ok\n");
         let client = world.host("client");
         world.block_on(&client, async {
             server.start();
             server.ready().await;
             let longer = text("size = \"128KiB\"");
-            server.host.set_mode(SECRET, 0o644);
+            server.host().set_mode(SECRET, 0o644);
             let refused = server
                 .apply(&longer)
                 .await
                 .expect_err("everybody can read it");
             assert!(refused.to_string().contains("chmod 600"), "{refused}");
-            let len = server.host.read_file(DISK).map(|bytes| bytes.len());
+            let len = server.host().read_file(DISK).map(|bytes| bytes.len());
             assert_eq!(len, Some(64 << 10), "nothing has changed");
-            server.host.set_mode(SECRET, 0o600);
+            server.host().set_mode(SECRET, 0o600);
             let changes = server.apply(&longer).await.expect("it is private again");
             assert_eq!(changes, ["~ volume db grows from 64 KiB to 128 KiB"]);
         });

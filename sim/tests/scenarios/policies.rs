@@ -83,12 +83,12 @@ fn over_the_slow_path(seed: u64, policy: Policy) -> u64 {
     world.block_on(&client, async {
         target.start();
         target.ready().await;
-        let (address, to) = (slow.addr(PORT), target.host.addr(PORT));
+        let (address, to) = (slow.addr(PORT), target.host().addr(PORT));
         drop(slow.spawn(async move {
             relay(TcpListener::bind(address).expect("a free port"), to).await;
         }));
         time::sleep(MS).await;
-        let disk = IscsiDisk::open(config(&target.host, &slow, policy)).await;
+        let disk = IscsiDisk::open(config(target.host(), &slow, policy)).await;
         let disk = disk.expect("both paths lead to it");
         assert_eq!(disk.live_paths(), 2);
         let before = disk.path_counts().beside_first;

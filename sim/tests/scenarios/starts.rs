@@ -52,7 +52,7 @@ fn start(seed: u64, away: Away, wait_s: u64) -> (Duration, usize) {
         if away == Away::CutOff {
             storage.start();
             storage.ready().await;
-            server.host.partition(&storage.host);
+            server.host().partition(storage.host());
         }
         let begun = time::now();
         server.start();
@@ -60,12 +60,12 @@ fn start(seed: u64, away: Away, wait_s: u64) -> (Duration, usize) {
         assert!(!server.serves(), "there is no disk");
         match away {
             Away::NotServed => storage.start(),
-            Away::CutOff => server.host.heal(&storage.host),
+            Away::CutOff => server.host().heal(storage.host()),
         }
         server.ready().await;
         let took = time::now() - begun;
         // The disk is there for its users.
-        let session = RawSession::login_at(server.host.addr(PORT), NEAR, "client").await;
+        let session = RawSession::login_at(server.host().addr(PORT), NEAR, "client").await;
         let _attention = session.execute(&TEST_UNIT_READY, &[], 0).await;
         let read = session
             .execute(&READ_10, &[], 512)
