@@ -41,8 +41,7 @@ pub(crate) fn thread_clock() -> libc::clockid_t {
     clock
 }
 
-/// The CPU time of the thread with this clock; `None` if it has ended.
-#[cfg(feature = "sim")]
+/// The CPU time of the thread or process with this clock; `None` if it has ended.
 pub(crate) fn cpu_of(clock: libc::clockid_t) -> Option<Duration> {
     let mut time = libc::timespec {
         tv_sec: 0,

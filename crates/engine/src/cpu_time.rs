@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::clock;
+
 /// The CPU time that this process has used so far: all of its threads, with those that have ended. `None`: there is no
 /// such process.
 pub fn of_process(pid: u32) -> Option<Duration> {
@@ -15,15 +17,7 @@ pub fn of_process(pid: u32) -> Option<Duration> {
     if unsafe { libc::clock_getcpuclockid(pid, &raw mut clock) } != 0 {
         return None;
     }
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: writes to a live timespec. It fails if the process has ended meanwhile.
-    if unsafe { libc::clock_gettime(clock, &raw mut time) } != 0 {
-        return None;
-    }
-    Some(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
+    clock::cpu_of(clock)
 }
 
 #[cfg(test)]
