@@ -262,6 +262,12 @@ fn interval_of(ratio: &Comparison) -> String {
     interval.map_or("–".into(), |(low, high)| format!("{low:.2}–{high:.2}"))
 }
 
+/// The median of what some samples know, for a table.
+fn median_of(samples: &[Sample], of: fn(&Sample) -> Option<f64>) -> String {
+    let all: Vec<f64> = samples.iter().filter_map(of).collect();
+    short(Median::of_each(&all, |value| *value).median)
+}
+
 /// What each percent of a processor did: as a sentence and as a table. `None` if it was not measured.
 fn effectiveness([a, b]: [&str; 2], compared: &[Compared]) -> Option<(String, Table)> {
     let mut table = Table::new(
@@ -274,16 +280,12 @@ fn effectiveness([a, b]: [&str; 2], compared: &[Compared]) -> Option<(String, Ta
         let Some(found) = &case.per_percent else {
             continue;
         };
-        let median = |samples: &[Sample]| {
-            let all: Vec<f64> = samples.iter().filter_map(|s| s.per_percent).collect();
-            short(Median::of_each(&all, |value| *value).median)
-        };
         let interval = interval_of(found);
         told.push(format!("{} {:.2}× ({interval})", case.name, found.ratio));
         table.rows.push(vec![
             case.name.clone(),
-            median(&case.a),
-            median(&case.b),
+            median_of(&case.a, |sample| sample.per_percent),
+            median_of(&case.b, |sample| sample.per_percent),
             format!("{:.2}×", found.ratio),
             interval,
         ]);
@@ -353,13 +355,9 @@ fn from_sending([a, b]: [&str; 2], cases: &[Case], compared: &[Compared]) -> Opt
         let quantiles: [fn(&Sample) -> Option<f64>; 2] =
             [|s: &Sample| s.service_p50_us, |s: &Sample| s.service_p99_us];
         for (of, found) in quantiles.into_iter().zip(service) {
-            let median = |samples: &[Sample]| {
-                let all: Vec<f64> = samples.iter().filter_map(of).collect();
-                short(Median::of_each(&all, |value| *value).median)
-            };
             row.extend([
-                median(&load.a),
-                median(&load.b),
+                median_of(&load.a, of),
+                median_of(&load.b, of),
                 format!("{:.2}×", found.ratio),
                 interval_of(found),
             ]);
