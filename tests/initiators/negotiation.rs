@@ -13,7 +13,8 @@ const LENGTH_MAX: u32 = (1 << 24) - 1;
 const UNSOLICITED: u32 = u32::MAX;
 /// The target's own MaxBurstLength; the smaller value wins (RFC 7143 §13.13, §13.14, §13.17).
 const OWN_MAX_BURST: u32 = 1 << 20;
-const OWN_FIRST_BURST: u32 = 64 << 10;
+/// That of a server whose lane has room for so much of each command in a window.
+const OWN_FIRST_BURST: u32 = 256 << 10;
 const OWN_OUTSTANDING_R2T: u32 = 4;
 /// The longest data segment that the target sends to an initiator that accepts up to [`USUAL_SEGMENT`].
 const OWN_DATA_IN_MAX: usize = 64 << 10;
@@ -21,7 +22,7 @@ const USUAL_SEGMENT: u32 = 256 << 10;
 
 fn serve() -> Sanstone {
     let directory = Directory::new();
-    let ram = "[volume.disk]\nram = { size = \"16MiB\" }\n";
+    let ram = "lanes = 1\n[volume.disk]\nram = { size = \"16MiB\" }\n";
     Sanstone::serve(directory.path(), ram, &["disk"]).owning(directory)
 }
 

@@ -119,6 +119,7 @@ impl Connection {
                 header_digest: service.digests.get(),
                 data_digest: service.digests.get(),
                 max_recv_data_segment_length: limits.data_segment_max_bytes,
+                first_burst_length: service.units.unsolicited_max_bytes(),
                 stage_times: true,
                 ..OperationalConfig::default()
             },

@@ -34,7 +34,12 @@ fn open_write(
     transfer_len: u64,
 ) -> bool {
     let first = offer.unsolicited_len.min(len);
-    let Some(permits) = nexus.memory.take_at_once(first as usize) else {
+    // A dormant command must leave the memory of solicited data to those that it waits for.
+    let permits = match first == len && pending.is_some() {
+        true => nexus.memory.take_all_at_once(first as usize),
+        false => nexus.memory.take_at_once(first as usize),
+    };
+    let Some(permits) = permits else {
         refuse(connection, offer, None, &TASK_SET_FULL, 0);
         return false;
     };

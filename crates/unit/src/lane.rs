@@ -177,6 +177,11 @@ impl LaneUnits {
         self.everywhere.transfer_max_bytes
     }
 
+    /// The most data that a command may bring before the lane asks for it, in bytes.
+    pub fn unsolicited_max_bytes(&self) -> u32 {
+        self.memory.unsolicited_max as u32
+    }
+
     /// Waits for memory for `len` bytes that is not charged to any nexus.
     pub(crate) async fn take_memory(&self, len: usize) -> Paid {
         self.memory.take(len).await

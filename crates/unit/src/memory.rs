@@ -1,9 +1,10 @@
 //! A lane's memory for payload, and how much of it each nexus may use.
 //!
 //! Unsolicited data must find room at once, or its command is refused with TASK SET FULL; solicited
-//! data waits in line. Neither can use the other's share. In addition to the lane's memory each
-//! nexus has a small reserve for each of the two, which it uses when the lane's share is taken. So
-//! no nexus is stalled by memory that others hold and do not return.
+//! data waits in line. Unsolicited data that is all a command needs may use the share of solicited
+//! data too, since the command then waits for nothing that others hold. In addition to the lane's
+//! memory each nexus has a small reserve for each of the two, which it uses when the lane's share is
+//! taken. So no nexus is stalled by memory that others hold and do not return.
 //!
 //! A request larger than the lane's whole share is paid from memory that the lanes have in
 //! [common](CommonMemory), so that the total does not depend on their number; [`Plan`] divides it.
@@ -111,8 +112,8 @@ impl Default for Limits {
     }
 }
 
-/// The reserve of each nexus: enough for a command's unsolicited data (FirstBurstLength), and for
-/// one typical database read or write.
+/// The reserve of each nexus: enough for one typical database read or write. That for unsolicited data is as large as
+/// what [one command](Plan::unsolicited_max) may bring.
 const RESERVE_BYTES: usize = 64 << 10;
 
 /// A nexus starts with a window of this many commands, and is given as many more whenever it has
@@ -122,6 +123,8 @@ pub const WINDOW_STEP: u16 = 128;
 /// The memory of one lane.
 pub(crate) struct LaneMemory {
     unsolicited: Rc<Budget>,
+    /// The most unsolicited data of a command, in bytes.
+    pub(crate) unsolicited_max: usize,
     transfers: Rc<Budget>,
     common: Arc<CommonMemory>,
     /// Commands that nexuses may have open in addition to their initial windows.
@@ -151,6 +154,7 @@ impl LaneMemory {
         engine::buf::keep_at_most(plan.kept);
         Rc::new(LaneMemory {
             unsolicited: Budget::new(plan.unsolicited),
+            unsolicited_max: plan.unsolicited_max,
             transfers: Budget::new(plan.transfers),
             common,
             commands: Budget::new(plan.commands),
@@ -231,31 +235,47 @@ impl NexusMemory {
         NexusMemory {
             own: Budget::new(lane.nexus_max),
             lane: lane.clone(),
-            unsolicited_reserve: Budget::new(RESERVE_BYTES),
+            unsolicited_reserve: Budget::new(lane.unsolicited_max),
             transfers_reserve: Budget::new(RESERVE_BYTES),
             shortages: Default::default(),
             others_short: Pool::ALL.map(|pool| Cell::new(lane.shortages(pool).requests())),
         }
     }
 
-    /// Memory for `len` bytes of unsolicited data, in either direction, if available.
+    /// Memory for all the data of a command, `len` bytes that come unsolicited, if available.
+    pub fn take_all_at_once(&self, len: usize) -> Option<Permits> {
+        self.take_unsolicited(len, || self.try_take(len))
+    }
+
+    /// Memory for `len` bytes of unsolicited data, in either direction, of a command that may need more, if available.
     pub fn take_at_once(&self, len: usize) -> Option<Permits> {
+        self.take_unsolicited(len, || None)
+    }
+
+    /// Memory for `len` bytes from the lane's share for unsolicited data, or what `instead` finds, or from the reserve.
+    fn take_unsolicited(
+        &self,
+        len: usize,
+        instead: impl FnOnce() -> Option<Permits>,
+    ) -> Option<Permits> {
         let bytes = if len == 0 { 0 } else { capacity_for(len) };
         // A budget would count more than the whole as the whole.
         let from = |budget: &Rc<Budget>| match bytes <= budget.total() {
             true => budget.try_take(bytes),
             false => None,
         };
-        let unsolicited = from(&self.lane.unsolicited).map(Paid::Lane).or_else(|| {
-            let pool = Pool::Unsolicited;
-            self.lane.shortages(pool).note();
-            self.shortages[pool as usize].note();
-            from(&self.unsolicited_reserve).map(Paid::Reserve)
-        })?;
-        Some(Permits {
-            unsolicited: Some(unsolicited),
+        let permits = |paid| Permits {
+            unsolicited: Some(paid),
             ..Permits::new()
-        })
+        };
+        if let Some(permit) = from(&self.lane.unsolicited) {
+            return Some(permits(Paid::Lane(permit)));
+        }
+        let pool = Pool::Unsolicited;
+        self.lane.shortages(pool).note();
+        self.shortages[pool as usize].note();
+        let reserve = || from(&self.unsolicited_reserve).map(Paid::Reserve);
+        instead().or_else(|| reserve().map(permits))
     }
 
     /// The pools that others need: since the last call one of their requests was short of it, so that it waited, took

@@ -57,7 +57,7 @@ pub struct OperationalConfig {
 }
 
 impl Default for OperationalConfig {
-    /// Suits a database's disk: writes up to 64 KiB travel with their command; segments of 512 KiB, bursts of 1 MiB,
+    /// Suits a database's disk: writes up to 256 KiB travel with their command; segments of 512 KiB, bursts of 1 MiB,
     /// no digests.
     fn default() -> OperationalConfig {
         OperationalConfig {
@@ -67,7 +67,7 @@ impl Default for OperationalConfig {
             immediate_data: true,
             max_recv_data_segment_length: 512 * 1024,
             max_burst_length: 1024 * 1024,
-            first_burst_length: 64 * 1024,
+            first_burst_length: 256 * 1024,
             default_time2wait_s: 2,
             default_time2retain_s: 0,
             max_outstanding_r2t: 4,

@@ -29,7 +29,7 @@ fn both_sides_log_in_with_the_same_parameters() {
     pair.log_in();
     let initiator = pair.initiator.machine.parameters();
     assert_eq!(initiator, pair.target.machine.parameters());
-    assert_eq!(initiator.first_burst_length, 65_536);
+    assert_eq!(initiator.first_burst_length, 262_144);
     assert!(pair.initiator.saw(|event| matches!(
         event,
         InitiatorEvent::LoggedIn {

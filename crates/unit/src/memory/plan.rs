@@ -3,7 +3,7 @@
 
 use engine::buf::capacity_for;
 
-use super::RESERVE_BYTES;
+use super::{RESERVE_BYTES, WINDOW_STEP};
 
 /// The memory of one multi-step command, in bytes: what it has read and what it makes of it.
 pub(crate) const STEPS_BYTES: usize = 2 * crate::medium::PIECE_BYTES as usize;
@@ -13,11 +13,17 @@ const IN_STEPS_MAX: usize = 8;
 /// KiB, a tenth of that.
 const BYTES_A_COMMAND: usize = 32 << 10;
 
+/// The most unsolicited data of a command where memory is plentiful: a write of this size then takes one trip. What
+/// databases and file systems write at once is rarely longer, and a stripe of four divides 1 MiB into such parts.
+const UNSOLICITED_MAX_BYTES: usize = 256 << 10;
+
 /// The parts into which the memory is divided.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Plan {
     /// Per lane, for unsolicited data, in bytes.
     pub(crate) unsolicited: usize,
+    /// The most unsolicited data of a command, in bytes: each command of a nexus' first window finds room for as much.
+    pub(crate) unsolicited_max: usize,
     /// Per lane, for solicited data, in bytes.
     pub(crate) transfers: usize,
     /// For all lanes together, for transfers larger than a lane's own part, in bytes.
@@ -45,11 +51,14 @@ impl Plan {
         };
         let transfers = (memory / 2).saturating_sub(common) / lanes;
         let transfers = if common == 0 { own } else { transfers };
+        let unsolicited = share / 4;
+        let unsolicited_max = 1 << (unsolicited / usize::from(WINDOW_STEP)).max(1).ilog2();
         // The last quarter is for multi-step commands and for free buffers. Without a bound on the
         // latter, memory would grow to the sum of what each buffer size ever needed at once.
         let in_steps = (share / 4 / STEPS_BYTES).clamp(1, IN_STEPS_MAX);
         Plan {
-            unsolicited: share / 4,
+            unsolicited,
+            unsolicited_max: unsolicited_max.clamp(RESERVE_BYTES, UNSOLICITED_MAX_BYTES),
             transfers,
             common,
             in_steps,
@@ -107,5 +116,24 @@ mod tests {
         let plan = Plan::new(256 * MIB, 2, 4 * MIB);
         assert_eq!((plan.common, plan.transfers), (0, 64 * MIB));
         assert_eq!(plan.nexus_max, 16 * MIB);
+    }
+
+    #[test]
+    fn unsolicited_data_is_longer_where_a_whole_window_of_it_finds_room() {
+        for (memory_mib, lanes, max_kib) in [
+            (32, 1, 64),
+            (32, 64, 64),
+            (256, 2, 256),
+            (255, 2, 128),
+            (256, 4, 128),
+            (256, 8, 64),
+            (4096, 2, 256),
+        ] {
+            let plan = Plan::new(memory_mib * MIB, lanes, 4 * MIB);
+            assert_eq!(plan.unsolicited_max, max_kib << 10, "{memory_mib} {lanes}");
+            let window = usize::from(WINDOW_STEP) * plan.unsolicited_max;
+            let is_least = plan.unsolicited_max == RESERVE_BYTES;
+            assert!(window <= plan.unsolicited || is_least, "{plan:?}");
+        }
     }
 }

@@ -65,6 +65,24 @@ fn a_session_goes_on_when_others_hold_all() {
 }
 
 #[test]
+fn a_write_whose_data_is_all_unsolicited_may_take_what_solicited_data_leaves() {
+    const LEN: usize = 256 << 10;
+    let lane = only_lane(128 * MIB, 4 * MIB);
+    let [one, other] = [(); 2].map(|()| NexusMemory::new(&lane));
+    let window: Vec<_> = std::iter::from_fn(|| one.take_at_once(LEN)).collect();
+    let solicited = lane.transfers.left();
+    assert_eq!(solicited, 64 * MIB, "dormant commands take nothing of it");
+    assert_eq!(window.len(), 129, "a window and the reserve");
+    let more: Vec<_> = std::iter::from_fn(|| one.take_all_at_once(LEN)).collect();
+    assert_eq!(more.len() * LEN, 16 * MIB, "a nexus' part");
+    assert_eq!(lane.transfers.left(), solicited - 16 * MIB);
+    assert_eq!(more[0].held().of(&[Pool::Transfers]), LEN);
+    assert!(other.take_at_once(LEN).is_some(), "its own reserve");
+    drop((window, more));
+    assert_eq!(lane.transfers.left(), solicited);
+}
+
+#[test]
 fn many_lanes_together_hold_no_more_than_there_is() {
     const LANES: usize = 64;
     let (memory, largest) = (32 * MIB, 4 * MIB);
