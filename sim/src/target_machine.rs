@@ -7,7 +7,7 @@ use std::{
     net::{IpAddr, SocketAddr},
     path::Path,
     rc::Rc,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -72,6 +72,8 @@ pub struct TargetMachine {
     served: Served,
     server: Rc<RefCell<Option<(Server, Units)>>>,
     faults: Rc<RefCell<FaultHandle>>,
+    /// The ports that have been told of the last power-on, in a file that outlives the software.
+    told: Arc<Mutex<Vec<String>>>,
 }
 
 impl TargetMachine {
@@ -86,6 +88,7 @@ impl TargetMachine {
             served: served.clone(),
             server: Rc::default(),
             faults: Rc::default(),
+            told: Arc::default(),
         };
         machine.start();
         machine
@@ -103,12 +106,18 @@ impl TargetMachine {
         let (host, iqn) = (self.host.clone(), self.iqn.clone());
         let (server, faults) = (self.server.clone(), self.faults.clone());
         let (served, second_ip) = (self.served.clone(), self.second_ip);
+        let told = self.told.clone();
         self.host.spawn(async move {
             let mut graph = graph(&served);
             let tree = graph.open("disk", &host.lane(0)).await;
             let tree = tree.expect("the file is there and fits");
             if let Some(handle) = graph.handles().all::<FaultHandle>().values().next() {
                 faults.replace(handle.clone());
+            }
+            let known = ports(&told).clone();
+            if !known.is_empty() {
+                let volume = tree.on_lane().await.expect("its lane runs");
+                volume.flush().await.expect("the disk works");
             }
             let disk = DiskSpec {
                 name: "disk".into(),
@@ -118,6 +127,7 @@ impl TargetMachine {
                     LaneFuture::new(async move { tree.on_lane().await })
                 }),
                 kept: None,
+                told: known,
             };
             let lun = LunSpec {
                 volume: "disk".into(),
@@ -168,6 +178,7 @@ impl TargetMachine {
             let units = UnitsConfig {
                 disks: vec![disk],
                 keep: None,
+                note: Some(Arc::new(move |_, port| ports(&told).push(port))),
                 limits: unit_limits(),
             };
             let units = Units::open(units, &lanes).await;
@@ -199,6 +210,8 @@ impl TargetMachine {
     pub fn power_cut(&self) {
         self.host.power_cut();
         self.server.take();
+        // They are of an earlier boot.
+        ports(&self.told).clear();
     }
 
     /// Starts machine and software again after [`TargetMachine::kill`] or a power cut.
@@ -231,6 +244,10 @@ impl TargetMachine {
             }
         })
     }
+}
+
+fn ports(told: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
+    told.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The name of the second target, derived from `iqn`.

@@ -98,10 +98,12 @@ fn units_config(medium: Arc<SlowDisk>) -> UnitsConfig {
             LaneFuture::new(async move { Ok(medium.on_lane()) })
         }),
         kept: None,
+        told: Vec::new(),
     };
     UnitsConfig {
         disks: vec![disk],
         keep: None,
+        note: None,
         // Low enough that reads have to wait for memory.
         limits: Limits {
             memory_bytes: 2 << 20,

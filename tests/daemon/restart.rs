@@ -1,5 +1,5 @@
-//! A target is shut down and restarted below a daemon whose volume it serves: writers only see a pause, nothing is
-//! lost, and there is no error above.
+//! A target is shut down, or killed, and restarted below a daemon whose volume it serves: writers only see a pause,
+//! nothing is lost, and there is no error above.
 
 use std::{
     sync::{
@@ -47,6 +47,21 @@ fn goes_on(written: &AtomicU32, more: u32) {
 
 #[test]
 fn a_clean_restart_of_a_target_loses_nothing_and_is_no_error_above() {
+    let log = restart_under_writes("TERM");
+    assert!(log.contains("requested a logout"), "{log}");
+}
+
+/// What it has acknowledged is in the page cache, which outlives the process: the target reports a reset, and no
+/// power-on.
+#[test]
+fn a_target_that_is_killed_loses_nothing_and_is_no_error_above() {
+    let log = restart_under_writes("KILL");
+    assert!(!log.contains("requested a logout"), "{log}");
+}
+
+/// Restarts a target with a volatile cache again and again below a daemon to whose volume somebody writes. Returns the
+/// daemon's log.
+fn restart_under_writes(signal: &str) -> String {
     let (below, above) = (Directory::new(), Directory::new());
     let port = free_port();
     let disk =
@@ -74,9 +89,10 @@ fn a_clean_restart_of_a_target_loses_nothing_and_is_no_error_above() {
     };
     for _ in 0..3 {
         goes_on(&written, 50);
-        storage.daemon().signal("TERM");
+        storage.daemon().signal(signal);
         let ended = storage.daemon().wait(Duration::from_secs(120));
-        assert_eq!(ended.expect("it stops").code(), Some(0));
+        let is_good = ended.expect("it stops").code() == Some(0);
+        assert_eq!(is_good, signal == "TERM");
         storage = Sanstone::serve_on(port, below.path(), disk, &["disk"]);
         goes_on(&written, 50);
     }
@@ -92,6 +108,6 @@ fn a_clean_restart_of_a_target_loses_nothing_and_is_no_error_above() {
         .expect("the session stays");
     assert_eq!((status, block), (0, last.to_be_bytes().repeat(128)));
     let log = gateway.daemon().log();
-    assert!(log.contains("requested a logout"), "{log}");
     assert!(!log.contains("unflushed"), "{log}");
+    log
 }

@@ -22,6 +22,7 @@ use crate::{
     process::Process,
     shared_state::SharedState,
     state::State,
+    told::Told,
     unit_files::UnitFiles,
     view::{Onlooker, Seen, View},
 };
@@ -37,6 +38,7 @@ pub struct Daemon {
     state: SharedState,
     /// Holds the lock of the state directory until everything has been released.
     unit_files: Arc<UnitFiles>,
+    told: Arc<Told>,
 }
 
 impl Daemon {
@@ -69,6 +71,7 @@ impl Daemon {
                 server,
                 state,
                 unit_files,
+                told,
             }) => Ok(Daemon {
                 served,
                 lanes: lanes.to_vec(),
@@ -78,6 +81,7 @@ impl Daemon {
                 server,
                 state,
                 unit_files,
+                told,
             }),
             Err(failure) => {
                 // Before the disks are dropped, as in `stop`.
@@ -245,6 +249,7 @@ struct Serving {
     server: Server,
     state: SharedState,
     unit_files: Arc<UnitFiles>,
+    told: Arc<Told>,
 }
 
 async fn serve(
@@ -266,7 +271,15 @@ async fn serve(
     let unit_files = state.unit_files.clone();
     let state = SharedState::new(state);
     let server_config = server_config(served, &state).await?;
-    let units = Units::open(units_config(config, &unit_files, disks)?, lanes).await;
+    let told = Told::new(&directory, process.boot);
+    let mut units = units_config(config, &unit_files, disks)?;
+    units.note = Some(told.note());
+    for (spec, disk) in units.disks.iter_mut().zip(disks.iter()) {
+        if let Some(view) = graph.view(disk.tree.name()) {
+            spec.told = told.resume(disk, &view).await?;
+        }
+    }
+    let units = Units::open(units, lanes).await;
     let units = units.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
     let server = Server::start(server_config, &units).await;
     let server = server.map_err(|error| config.not_started(&error))?;
@@ -275,6 +288,7 @@ async fn serve(
         server,
         state,
         unit_files,
+        told,
     })
 }
 
@@ -296,6 +310,7 @@ pub(crate) fn units_config(
     Ok(UnitsConfig {
         disks: specs.collect::<Result<_, _>>()?,
         keep: Some(keep(unit_files.clone())),
+        note: None,
         limits: config.unit_limits().map_err(|error| config.wrong(&error))?,
     })
 }
@@ -308,6 +323,7 @@ fn disk_spec(disk: &Disk, unit_files: &UnitFiles) -> Result<DiskSpec, Error> {
         name,
         uuid: *disk.uuid.as_bytes(),
         open: open_on_lane(&disk.tree),
+        told: Vec::new(),
     })
 }
 

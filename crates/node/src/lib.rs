@@ -23,6 +23,7 @@ mod shared_state;
 mod state;
 mod survey;
 mod take_over;
+mod told;
 mod unit_files;
 mod view;
 

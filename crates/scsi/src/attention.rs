@@ -105,11 +105,10 @@ impl Attentions {
         Ok(())
     }
 
-    /// Adds a reestablished nexus whose port has already received the power-on report: it starts with
-    /// [`Attention::NexusLoss`] instead.
-    pub(crate) fn know_again(&mut self, nexus: NexusId) {
+    /// Adds a nexus whose port has already received the power-on report: it starts with `first` instead.
+    pub(crate) fn know_again(&mut self, nexus: NexusId, first: Attention) {
         if self.waiting.len() < Attentions::NEXUSES_MAX {
-            self.waiting.insert(nexus, Attention::NexusLoss.bit());
+            self.waiting.insert(nexus, first.bit());
         }
     }
 

@@ -21,6 +21,16 @@ pub(crate) struct NexusName {
 }
 
 impl NexusName {
+    /// As text without a line break, which [`NexusName::parse`] reads.
+    pub(crate) fn line(&self) -> String {
+        format!("{} {}", self.target_port, self.initiator_port)
+    }
+
+    pub(crate) fn parse(line: &str) -> Option<NexusName> {
+        let (port, initiator) = line.split_once(' ')?;
+        NexusName::restore(port, initiator).ok()
+    }
+
     fn restore(port: &str, initiator: &str) -> Result<NexusName, &'static str> {
         let target_port = port.parse().map_err(|_| MALFORMED)?;
         if initiator.is_empty() {

@@ -31,6 +31,8 @@ pub(crate) struct State {
     pub(crate) names: BTreeMap<NexusId, NexusName>,
     /// Names of nexuses that received the power-on report, logged in or not; the most recent is last.
     power_on_acknowledged: VecDeque<NexusName>,
+    /// Those of them that have not received the report that the software has restarted since.
+    resumed: BTreeSet<NexusName>,
     /// Names of nexuses that knew another disk under this unit's LUN, with the reports of it that they have not received;
     /// the most recent is last.
     misled: VecDeque<(NexusName, Vec<Attention>)>,
@@ -106,6 +108,18 @@ impl SharedUnit {
         });
     }
 
+    /// Makes the unit go on after a restart of the software alone, which has lost no data: the `ports` that
+    /// [received](crate::LogicalUnit::acknowledged) the last power-on report get that of a reset instead of another one.
+    /// What is not one of its lines is skipped: such a port is told of a power-on.
+    pub fn resume(&self, ports: &[String]) {
+        let mut state = self.look();
+        for name in ports.iter().filter_map(|line| NexusName::parse(line)) {
+            if state.hear_power_on(&name) {
+                state.resumed.insert(name);
+            }
+        }
+    }
+
     /// Locks the state without changing anything that views keep extracts of.
     pub(crate) fn look(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -161,27 +175,45 @@ impl State {
     /// The same for nexuses that knew another disk; one that is forgotten hears only of the power-on.
     const MISLED_MAX: usize = 1024;
 
-    pub(crate) fn has_acknowledged_power_on(&self, name: &NexusName) -> bool {
-        self.power_on_acknowledged.contains(name)
+    /// The first report for a nexus, by its name, that has received the power-on report, and whether its next session
+    /// needs it too unless it is acknowledged; `None` for other nexuses.
+    pub(crate) fn first_report(&self, name: &NexusName) -> Option<(Attention, bool)> {
+        let has_heard = self.power_on_acknowledged.contains(name);
+        has_heard.then(|| match self.resumed.contains(name) {
+            true => (Attention::BusDeviceReset, true),
+            false => (Attention::NexusLoss, false),
+        })
     }
 
-    /// Records that a nexus, by its name, has received the power-on report.
-    pub(crate) fn power_on_acknowledged(&mut self, nexus: NexusId) {
-        let Some(name) = self.names.get(&nexus).cloned() else {
-            return;
-        };
-        if self.has_acknowledged_power_on(&name) {
-            return;
+    /// Records that a nexus has received the power-on report. Returns its name if that is new.
+    pub(crate) fn power_on_acknowledged(&mut self, nexus: NexusId) -> Option<NexusName> {
+        let name = self.names.get(&nexus).cloned()?;
+        self.hear_power_on(&name).then_some(name)
+    }
+
+    /// The same for a nexus by its name; false if that is known.
+    fn hear_power_on(&mut self, name: &NexusName) -> bool {
+        if self.power_on_acknowledged.contains(name) {
+            return false;
         }
         if self.power_on_acknowledged.len() >= State::ACKNOWLEDGED_MAX {
             self.power_on_acknowledged.pop_front();
         }
-        self.power_on_acknowledged.push_back(name);
+        self.power_on_acknowledged.push_back(name.clone());
+        true
+    }
+
+    /// Records that a nexus has received the report of a reset.
+    pub(crate) fn reset_acknowledged(&mut self, nexus: NexusId) {
+        if let Some(name) = self.names.get(&nexus) {
+            self.resumed.remove(name);
+        }
     }
 
     /// Forgets who received earlier power-on reports, because a new one is being established.
     pub(crate) fn forget_power_on_acknowledged(&mut self) {
         self.power_on_acknowledged.clear();
+        self.resumed.clear();
     }
 
     /// Records that a nexus, by its name, has known another disk under this unit's LUN.

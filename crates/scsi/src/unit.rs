@@ -177,7 +177,8 @@ impl LogicalUnit {
     /// Announces a nexus by name before its first command, so that it finds its persistent registrations:
     /// `initiator_port` is `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4). A name that has already
     /// [received the power-on report](LogicalUnit::acknowledged) gets a nexus loss instead of another power-on,
-    /// since nothing that it had cached here is gone. One that [knew another disk](LogicalUnit::has_replaced) is told
+    /// since nothing that it had cached here is gone; that of a reset if the software has
+    /// [restarted](SharedUnit::resume) since. One that [knew another disk](LogicalUnit::has_replaced) is told
     /// that the inquiry data and the LUNs have changed.
     ///
     /// Returns the reports that its port gets again in its next session unless it
@@ -186,9 +187,12 @@ impl LogicalUnit {
         let name = self.nexus_name(initiator_port);
         self.shared.change(|state| {
             let mut unacknowledged = Vec::new();
-            match state.has_acknowledged_power_on(&name) {
-                true => state.attentions.know_again(nexus),
-                false => unacknowledged.push(Attention::PowerOnOrReset),
+            match state.first_report(&name) {
+                Some((first, is_needed)) => {
+                    state.attentions.know_again(nexus, first);
+                    unacknowledged.extend(is_needed.then_some(first));
+                }
+                None => unacknowledged.push(Attention::PowerOnOrReset),
             }
             let changes = state.replacement_unacknowledged(&name);
             if !changes.is_empty() && state.attentions.know(nexus).is_ok() {
@@ -218,16 +222,22 @@ impl LogicalUnit {
 
     /// Records that a nexus has *received* a unit attention that [`LogicalUnit::establish`] returned. Its port is not
     /// told again: of the power-on until the next one, of the changed inquiry data and the changed LUNs until the LUN is
-    /// another disk again.
-    pub fn acknowledged(&self, nexus: NexusId, attention: Attention) {
+    /// another disk again. Returns the line that [`SharedUnit::resume`] needs after a restart of the software, if its port
+    /// has been told of the power-on for the first time.
+    pub fn acknowledged(&self, nexus: NexusId, attention: Attention) -> Option<String> {
         let mut state = self.shared.look();
         match attention {
-            Attention::PowerOnOrReset => state.power_on_acknowledged(nexus),
+            Attention::PowerOnOrReset => {
+                let name = state.power_on_acknowledged(nexus)?;
+                return Some(name.line());
+            }
+            Attention::BusDeviceReset => state.reset_acknowledged(nexus),
             Attention::InquiryChanged | Attention::ReportedLunsChanged => {
                 state.replacement_acknowledged(nexus, attention);
             }
             _ => {}
         }
+        None
     }
 
     /// Forgets a nexus that ended. Transports must call this, or the nexus table fills up and commands of new nexuses

@@ -49,5 +49,5 @@ pub use scsi::{
     UnitReport,
 };
 pub use stages::{Kind, Stage, StageReport, StageTable, Times};
-pub use state::Keep;
+pub use state::{Keep, Note};
 pub use units::{DiskSpec, FlushError, OpenError, OpenVolume, Units, UnitsConfig};

@@ -186,7 +186,10 @@ impl Nexus {
     /// Records that it has [received](scsi::LogicalUnit::acknowledged) a unit attention at `lun`.
     pub fn acknowledged(&self, lun: u32, attention: Attention) {
         if let Some(unit) = self.unit(lun) {
-            unit.logical.borrow().acknowledged(self.id, attention);
+            let told = unit.logical.borrow().acknowledged(self.id, attention);
+            if let Some(port) = told {
+                unit.disk.shared.state.note(port);
+            }
         }
     }
 

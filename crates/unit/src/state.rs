@@ -4,7 +4,9 @@
 use std::sync::Arc;
 
 use engine::{LaneFuture, range_lock::RangeLocks};
-use scsi::{Change, Changed, Ending, Kept, LogicalUnit, Prepared, SharedUnit};
+use scsi::{Change, Changed, Ending, LogicalUnit, Prepared, SharedUnit};
+
+use crate::units::DiskSpec;
 
 /// Stores the persistent state of a volume's logical unit under the volume's name; `None` when
 /// there is nothing left to store. The state is on persistent media when the future completes,
@@ -13,28 +15,43 @@ use scsi::{Change, Changed, Ending, Kept, LogicalUnit, Prepared, SharedUnit};
 pub type Keep =
     Arc<dyn Fn(&str, Option<String>) -> LaneFuture<'static, Result<(), String>> + Send + Sync>;
 
+/// Notes, under a volume's name, a port that has received the last power-on report, so that a restart of the software
+/// need not look like another one: the lines that [`SharedUnit::resume`] takes. Called once for each port. It must return
+/// at once, and may forget when the machine loses power.
+pub type Note = Arc<dyn Fn(&str, String) + Send + Sync>;
+
 /// The state of one disk, shared by all its lanes and ports.
 pub(crate) struct State {
     volume: String,
     pub(crate) unit: Arc<SharedUnit>,
     keep: Option<Keep>,
+    note: Option<Note>,
     /// Held by whoever changes the state, from checking the present state until the change has been
     /// stored and made, so that an older state never overwrites a newer one.
     changing: RangeLocks,
 }
 
 impl State {
-    /// A state that starts from what was `kept` before a restart.
-    pub(crate) fn new(volume: &str, keep: Option<Keep>, kept: Option<Kept>) -> State {
+    /// The state of the disk `spec`, which starts from what it knows from before a restart.
+    pub(crate) fn new(spec: &DiskSpec, keep: Option<Keep>, note: Option<Note>) -> State {
         let unit = Arc::<SharedUnit>::default();
-        if let Some(kept) = kept {
+        if let Some(kept) = spec.kept.clone() {
             unit.restore(kept);
         }
+        unit.resume(&spec.told);
         State {
-            volume: volume.to_owned(),
+            volume: spec.name.clone(),
             unit,
             keep,
+            note,
             changing: RangeLocks::default(),
+        }
+    }
+
+    /// Notes a port that has received the power-on report.
+    pub(crate) fn note(&self, port: String) {
+        if let Some(note) = &self.note {
+            note(&self.volume, port);
         }
     }
 

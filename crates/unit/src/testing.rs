@@ -72,6 +72,7 @@ pub(crate) fn with_units(test: impl AsyncFnOnce(&Rc<LaneUnits>, [Rc<Unit>; 2]) +
     let config = UnitsConfig {
         disks: NAMES.into_iter().map(disk).collect(),
         keep: None,
+        note: None,
         limits: Limits::default(),
     };
     lane.block_on(async {
@@ -99,6 +100,7 @@ fn disk(name: &'static str) -> DiskSpec {
             })
         }),
         kept: None,
+        told: Vec::new(),
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
     lane::{Everywhere, LaneUnits, Message},
     memory::{CommonMemory, LaneMemory, Limits},
     stages::StageReport,
-    state::{Keep, State},
+    state::{Keep, Note, State},
 };
 
 /// Opens a lane's view of a volume; called once on each lane.
@@ -33,6 +33,8 @@ pub struct UnitsConfig {
     pub disks: Vec<DiskSpec>,
     /// Stores their state for a restart; `None`: nothing is stored.
     pub keep: Option<Keep>,
+    /// Notes which ports have been told of the last power-on.
+    pub note: Option<Note>,
     /// Memory limits for commands.
     pub limits: Limits,
 }
@@ -48,6 +50,8 @@ pub struct DiskSpec {
     pub open: OpenVolume,
     /// What [`Keep`] stored for the volume before a restart.
     pub kept: Option<Kept>,
+    /// The ports that [`Note`] noted for the volume before a restart that has lost no data.
+    pub told: Vec<String>,
 }
 
 /// A volume that could not be opened on a lane.
@@ -91,6 +95,7 @@ pub struct Units {
     lanes: Vec<Sender<Message>>,
     everywhere: Arc<Everywhere>,
     keep: Option<Keep>,
+    note: Option<Note>,
     /// The shared state of each disk, by the names of their volumes.
     disks: Arc<Mutex<BTreeMap<String, Arc<Shared>>>>,
 }
@@ -107,7 +112,12 @@ impl Units {
         let disks: Vec<_> = config
             .disks
             .iter()
-            .map(|spec| (Arc::new(shared(spec, &config.keep)), spec.open.clone()))
+            .map(|spec| {
+                (
+                    Arc::new(shared(spec, &config.keep, &config.note)),
+                    spec.open.clone(),
+                )
+            })
             .collect();
         let (senders, receivers): (Vec<_>, Vec<_>) = lanes.iter().map(|_| channel()).unzip();
         for (own, (lane, messages)) in lanes.iter().zip(receivers).enumerate() {
@@ -133,6 +143,7 @@ impl Units {
             lanes: senders,
             everywhere,
             keep: config.keep,
+            note: config.note,
             disks: Arc::new(Mutex::new(by_name.collect())),
         })
     }
@@ -173,7 +184,7 @@ impl Units {
 
     /// The shared state of a new disk.
     pub(crate) fn shared(&self, spec: &DiskSpec) -> Shared {
-        shared(spec, &self.keep)
+        shared(spec, &self.keep, &self.note)
     }
 
     pub(crate) fn disks(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Shared>>> {
@@ -265,12 +276,12 @@ pub(crate) async fn flush_disk(disk: &Disk) -> Option<(String, Error)> {
     Some((volume, error))
 }
 
-fn shared(spec: &DiskSpec, keep: &Option<Keep>) -> Shared {
+fn shared(spec: &DiskSpec, keep: &Option<Keep>, note: &Option<Note>) -> Shared {
     Shared {
         name: spec.name.clone(),
         uuid: spec.uuid,
         locks: Arc::default(),
-        state: State::new(&spec.name, keep.clone(), spec.kept.clone()),
+        state: State::new(spec, keep.clone(), note.clone()),
     }
 }
 

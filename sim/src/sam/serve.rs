@@ -35,6 +35,7 @@ pub(super) fn serve(host: &Host, script: &Script, history: Shared) {
                         .parse()
                         .expect("as saved"),
                 ),
+                told: Vec::new(),
             }
         };
         let lun = |number: u32| {
@@ -70,6 +71,7 @@ pub(super) fn serve(host: &Host, script: &Script, history: Shared) {
         let units = UnitsConfig {
             disks: (0..setup.luns).map(disk).collect(),
             keep: None,
+            note: None,
             limits: unit::Limits {
                 memory_bytes: 8 << 20,
                 ..unit::Limits::default()

@@ -46,6 +46,7 @@ fn config(address: SocketAddr, keep: Keep) -> (UnitsConfig, ServerConfig) {
             LaneFuture::new(async move { Ok(Rc::new(region.on_lane()) as SharedVolume) })
         }),
         kept: None,
+        told: Vec::new(),
     };
     let lun = LunSpec {
         volume: "disk".into(),
@@ -64,6 +65,7 @@ fn config(address: SocketAddr, keep: Keep) -> (UnitsConfig, ServerConfig) {
     let units = UnitsConfig {
         disks: vec![disk],
         keep: Some(keep),
+        note: None,
         ..UnitsConfig::default()
     };
     let server = ServerConfig {

@@ -23,6 +23,8 @@ enum Stop {
     /// A power cut, after which connections break again and again.
     PowerCutAndResets,
     InGoodOrder,
+    /// A power cut, and a kill before all initiators are back.
+    PowerCutAndKill,
 }
 
 /// Rounds of load in each of which one target stops in some way and comes back. A volume whose flush has failed is
@@ -62,13 +64,20 @@ async fn stop_and_restart(site: &Rc<Site>, random: &mut Random, stop: Stop) -> b
     let is_unflushed = site.model.borrow().unflushed() > 0;
     match stop {
         Stop::Kill => target.kill(),
-        Stop::PowerCut | Stop::PowerCutAndResets => site.power_cut(index),
+        Stop::PowerCut | Stop::PowerCutAndResets | Stop::PowerCutAndKill => site.power_cut(index),
         // All acknowledged data is durable then: the model records no loss.
         Stop::InGoodOrder => target.stop().await,
     }
     time::sleep(random_time(random, 500 * MS)).await;
     target.restart();
     target.ready().await;
+    if let Stop::PowerCutAndKill = stop {
+        time::sleep(random_time(random, 20 * MS)).await;
+        target.kill();
+        time::sleep(random_time(random, 20 * MS)).await;
+        target.restart();
+        target.ready().await;
+    }
     if let Stop::PowerCutAndResets = stop {
         for _ in 0..100 {
             time::sleep(random_time(random, 2 * MS)).await;
@@ -153,10 +162,28 @@ fn a_target_that_is_killed_and_started_again_goes_on() {
     seeds(200, |seed| {
         let site = Site::new(seed, Setup::draw(seed));
         let (tally, _) = site.run(rounds(&site, Stop::Kill, 2));
-        only_flushes_failed(&tally);
+        assert_eq!((tally.failed, tally.flush_failed), Default::default());
         met += site.world.occurred();
     });
     assert_occurred([("kills during writes", met.kills_during_writes)]);
+}
+
+/// The software restarts in the boot after the power cut. That it has lost nothing in this restart must not hide the
+/// power cut from an initiator that has not heard of it.
+#[test]
+fn a_power_cut_is_told_though_the_target_restarts_before_everybody_has_heard_of_it() {
+    let (mut told, mut met) = (0, Occurred::default());
+    seeds(400, |seed| {
+        let site = Site::new(seed, Setup::draw(seed).volatile());
+        let (tally, _) = site.run(rounds(&site, Stop::PowerCutAndKill, 2));
+        only_flushes_failed(&tally);
+        told += tally.flush_failed.len() as u64;
+        met += site.world.occurred();
+    });
+    assert_occurred([
+        ("changes lost", met.changes_lost),
+        ("flushes that failed for it", told),
+    ]);
 }
 
 /// The target asks its initiators to log out, and they flush first: nothing is unflushed when it comes back, and

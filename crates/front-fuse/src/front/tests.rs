@@ -94,10 +94,12 @@ fn with_kernel(test: impl AsyncFnOnce(&Kernel) + Send + 'static) {
             LaneFuture::new(async move { Ok(Rc::new(disk) as SharedVolume) })
         }),
         kept: None,
+        told: Vec::new(),
     };
     let config = UnitsConfig {
         disks: vec![disk],
         keep: None,
+        note: None,
         limits: Limits::default(),
     };
     lane.block_on(async {

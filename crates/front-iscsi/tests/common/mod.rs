@@ -54,6 +54,7 @@ pub(crate) fn config(open: OpenVolume) -> Setup {
         uuid: [7; 16],
         open,
         kept: None,
+        told: Vec::new(),
     };
     let lun = LunSpec {
         volume: "disk".into(),

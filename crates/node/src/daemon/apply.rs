@@ -152,6 +152,13 @@ impl Daemon {
         });
         let kept = patience.unless_given_up(keeping).await??;
         let (disks, new) = kept.map_err(refused)?;
+        let is_new = |disk: &&Disk| new.iter().any(|spec| spec.name == disk.tree.name());
+        for disk in disks.iter().filter(is_new) {
+            if let Some(view) = self.graph.view(disk.tree.name()) {
+                let begun = self.told.add_disk(disk, &view);
+                patience.unless_given_up(begun).await??;
+            }
+        }
         let configuring = server_config(next, &self.state);
         let server_config = patience.unless_given_up(configuring).await??;
         let mut live = Live::default();

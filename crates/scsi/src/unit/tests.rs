@@ -55,6 +55,48 @@ fn a_port_that_was_met_hears_of_its_loss_and_the_others_of_the_power_on() {
 }
 
 #[test]
+fn a_restart_of_the_software_alone_is_a_reset_for_those_who_know_of_the_power_on() {
+    let port = |number: u64| format!("iqn.2026-11.test:{number},i,0x0");
+    let mut before = new_unit();
+    let told: Vec<String> = (0..2)
+        .filter_map(|number| {
+            let nexus = NexusId(number);
+            before.establish(nexus, &port(number));
+            before.begin(nexus, &TEST_UNIT_READY);
+            let received = number == 0;
+            received.then(|| before.acknowledged(nexus, Attention::PowerOnOrReset))?
+        })
+        .collect();
+    assert_eq!(told.len(), 1);
+    let after = new_unit();
+    after
+        .shared
+        .resume(&[told[0].clone(), "of another kind".to_owned()]);
+    for _ in 0..2 {
+        assert_eq!(
+            after.establish(NexusId(10), &port(0)),
+            [Attention::BusDeviceReset]
+        );
+        assert_eq!(
+            after.take_attention(NexusId(10)),
+            Some(Attention::BusDeviceReset)
+        );
+        assert_eq!(after.take_attention(NexusId(10)), None);
+    }
+    assert_eq!(
+        after.establish(NexusId(11), &port(1)),
+        [Attention::PowerOnOrReset]
+    );
+    let again = after.acknowledged(NexusId(10), Attention::BusDeviceReset);
+    assert_eq!(again, None, "it is noted already");
+    assert_eq!(after.establish(NexusId(12), &port(0)), []);
+    assert_eq!(
+        after.take_attention(NexusId(12)),
+        Some(Attention::NexusLoss)
+    );
+}
+
+#[test]
 fn those_who_were_met_are_remembered_within_a_bound() {
     let power_on = [Attention::PowerOnOrReset];
     let mut unit = new_unit();

@@ -105,6 +105,7 @@ fn config(region: Arc<Region>) -> UnitsConfig {
             LaneFuture::new(async move { Ok(Rc::new(Failing(region.on_lane())) as SharedVolume) })
         }),
         kept: None,
+        told: Vec::new(),
     };
     let limits = Limits {
         transfer_max_bytes: TRANSFER_MAX_BYTES,
@@ -113,6 +114,7 @@ fn config(region: Arc<Region>) -> UnitsConfig {
     UnitsConfig {
         disks: vec![disk],
         keep: None,
+        note: None,
         limits,
     }
 }
