@@ -344,7 +344,7 @@ impl Disk {
                 view.forget(nexus.id);
                 view.establish(nexus.id, nexus.name);
             }
-            1 => view.acknowledged(nexus.id, Attention::PowerOnOrReset),
+            1 => drop(view.acknowledged(nexus.id, Attention::PowerOnOrReset)),
             _ => {
                 let attentions = [
                     Attention::PowerOnOrReset,
