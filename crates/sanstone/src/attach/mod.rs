@@ -193,10 +193,10 @@ impl Front {
         }
     }
 
-    /// The file, if the front serves one.
-    fn file(&self) -> Option<&Path> {
+    /// The file, if the front serves one, and the size of its blocks in bytes.
+    fn file(&self) -> Option<(&Path, u32)> {
         match self {
-            Front::Fuse(front) => Some(front.path()),
+            Front::Fuse(front) => Some((front.path(), front.block_size_bytes())),
             Front::Nbd(_) => None,
         }
     }
@@ -305,7 +305,7 @@ async fn serve(
     told: &Receiver<Told>,
 ) -> Result<(), Failure> {
     let mounted = match mount_point.zip(front.file()) {
-        Some((point, file)) => Some(point.mount(file).await?),
+        Some((point, (file, block_size_bytes))) => Some(point.mount(file, block_size_bytes).await?),
         None => None,
     };
     attend(front, volume, told).await;
