@@ -2,6 +2,7 @@
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::PathBuf;
 
 use harness::directory::Directory;
 use harness::run::Ran;
@@ -20,22 +21,34 @@ fn refused(ran: &Ran, words: &[&str]) {
     }
 }
 
+/// A directory, and a loop device on a file in it that holds a file system.
+fn with_file_system() -> (Directory, Loop) {
+    let directory = Directory::new();
+    let image = directory.sparse("db.img", 16 << 20);
+    ran("mkfs.ext4", "e2fsprogs", &["-q", "-F", text(&image)]).success();
+    let device = Loop::on(&image, false);
+    (directory, device)
+}
+
+/// The device mounted in the directory, and where.
+fn mounted(directory: &Directory, device: &Loop) -> (Mounted, PathBuf) {
+    let mounted = Mounted::new(directory.join("files"), &[&device.0]);
+    let place = mounted.0.canonicalize().expect("it is mounted");
+    (mounted, place)
+}
+
 #[test]
 fn a_block_device_that_is_mounted_or_in_use_is_refused() {
     if !can_attach() {
         return;
     }
-    let directory = Directory::new();
-    let image = directory.sparse("db.img", 16 << 20);
-    ran("mkfs.ext4", "e2fsprogs", &["-q", "-F", text(&image)]).success();
-    let device = Loop::on(&image, false);
+    let (directory, device) = with_file_system();
     let volume = format!("[volume.db]\nfile = {{ path = \"{}\" }}\n", device.0);
     let config = directory.write("sanstone.toml", &volume);
     let socket = format!("unix:{}", directory.join("socket").display());
     let attach = || call(&["attach", "-c", text(&config), "db", "--nbd", &socket]);
     {
-        let mounted = Mounted::new(directory.join("files"), &[&device.0]);
-        let place = mounted.0.canonicalize().expect("it is mounted");
+        let (_mounted, place) = mounted(&directory, &device);
         let at = format!("is mounted at {}; unmount it", place.display());
         refused(&call(&["check", "-c", text(&config)]), &[&at]);
         refused(&attach(), &[&device.0, "it is in use: mounted", "unmount"]);
@@ -91,12 +104,8 @@ fn the_lab_measures_no_mounted_device() {
     if !can_attach() {
         return;
     }
-    let directory = Directory::new();
-    let image = directory.sparse("db.img", 16 << 20);
-    ran("mkfs.ext4", "e2fsprogs", &["-q", "-F", text(&image)]).success();
-    let device = Loop::on(&image, false);
-    let mounted = Mounted::new(directory.join("files"), &[&device.0]);
-    let place = mounted.0.canonicalize().expect("it is mounted");
+    let (directory, device) = with_file_system();
+    let (_mounted, place) = mounted(&directory, &device);
     let at = format!(
         "--on {}: this device is mounted at {}; unmount it",
         device.0,
@@ -153,8 +162,7 @@ fn the_lab_does_not_write_to_a_file_below_a_mounted_loop_device() {
         call(&[&lab[..], &outputs].concat())
     };
     {
-        let mounted = Mounted::new(attached.directory.join("files"), &[&device.0]);
-        let place = mounted.0.canonicalize().expect("it is mounted");
+        let (_mounted, place) = mounted(&attached.directory, &device);
         let at = format!("{}, which is mounted at {}", device.0, place.display());
         refused(&run(text(&attached.path)), &[&at, "umount"]);
         refused(&run(text(&link)), &[&at]);

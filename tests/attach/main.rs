@@ -11,6 +11,7 @@ mod file_system;
 mod in_use;
 mod lanes;
 mod links;
+mod memory;
 mod mounted;
 mod refusals;
 mod stalled;

@@ -71,7 +71,12 @@ fn refused(ran: &Ran, words: &[&str]) {
 
 /// Tries to attach with `--mount`, which fails.
 fn attach(directory: &Directory, files: &Path, more: &[&str]) -> Ran {
-    let config = directory.write("sanstone.toml", THIN);
+    attach_volume(directory, THIN, files, more)
+}
+
+/// The same with this volume.
+fn attach_volume(directory: &Directory, volume: &str, files: &Path, more: &[&str]) -> Ran {
+    let config = directory.write("sanstone.toml", volume);
     let path = directory.join("disk");
     let arguments = ["attach", "-c", text(&config), "db", "--fuse", text(&path)];
     call(&[&arguments[..], &["--mount", text(files)], more].concat())
@@ -124,6 +129,67 @@ fn a_file_system_is_mounted_with_the_volume_and_goes_before_it() {
         "it is read-only"
     );
     attached.stop();
+}
+
+/// The loop device has sectors of the volume's blocks, or the log of the file system would write parts of them.
+#[test]
+fn a_volume_of_large_blocks_is_mounted_in_large_sectors() {
+    if !can_attach() {
+        return;
+    }
+    let volume = THIN.replace("size = \"64MiB\"", "size = \"384MiB\", block_size = 4096");
+    for (mkfs, package, checker) in [
+        (
+            &["mkfs.ext4", "-F", "-b", "4096"][..],
+            "e2fsprogs",
+            &["e2fsck", "-f", "-n"][..],
+        ),
+        (
+            &["mkfs.xfs", "-f", "-s", "size=4096"],
+            "xfsprogs",
+            &["xfs_repair", "-n"],
+        ),
+    ] {
+        let (directory, files) = prepared_with(mkfs, package, 384);
+        let arguments = ["--mount", text(&files)];
+        let mut attached = Attached::start_in(directory, &volume, &arguments);
+        attached.daemon.log_with("INFO mounted ");
+        let guard = Mounted(files.clone());
+        let devices = loops_on(&attached.path);
+        let [device] = &devices[..] else {
+            panic!("one loop device: {devices:?}");
+        };
+        let sector = fs::read_to_string(device.join("queue/logical_block_size"));
+        assert_eq!(sector.expect("it is there").trim_end(), "4096");
+        let content = harness::noise(5, 10 << 20);
+        let path = files.join("file");
+        fs::write(&path, &content).expect("room");
+        ran("sync", "coreutils", &["-f", text(&path)]).success();
+        attached.stop();
+        drop(guard);
+        attached.start_again_with(&volume, &arguments);
+        attached.daemon.log_with("INFO mounted ");
+        let _guard = Mounted(files.clone());
+        assert!(fs::read(&path).expect("it is there") == content);
+        attached.stop();
+        let image = attached.directory.join("db.img");
+        let arguments = [&checker[1..], &[text(&image)]].concat();
+        ran(checker[0], package, &arguments).success();
+    }
+}
+
+#[test]
+fn a_file_system_of_blocks_below_the_volumes_is_refused_with_the_mend() {
+    if !can_attach() {
+        return;
+    }
+    let (directory, files) = prepared_with(&["mkfs.ext4", "-F", "-b", "1024"], "e2fsprogs", 64);
+    let volume = THIN.replace("64MiB\"", "64MiB\", block_size = 4096");
+    refused(
+        &attach_volume(&directory, &volume, &files, &[]),
+        &["less than the volume's 4096 bytes", "without --mount"],
+    );
+    nothing_is_left(&directory, &files);
 }
 
 #[test]

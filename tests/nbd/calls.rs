@@ -1,5 +1,7 @@
 //! The command line: invalid addresses, sockets that are in use or left over, signals.
 
+use std::collections::BTreeSet;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::process::Command;
 
 use harness::directory::Directory;
@@ -31,6 +33,15 @@ fn an_address_that_cannot_be_is_refused_with_what_to_write() {
     let ran = attach(&format!("unix:{}", file.display()));
     assert_eq!(ran.code(), Some(1), "{ran}");
     assert_eq!(std::fs::read(&file).expect("it is there"), b"precious");
+    let ran = attach("no-such-host.invalid:10809");
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    for word in [
+        "no-such-host.invalid:10809",
+        "cannot be resolved",
+        "write an address of this machine",
+    ] {
+        assert!(ran.text().contains(word), "no {word:?}\n{ran}");
+    }
     let ran = attach("192.0.2.1:10809");
     assert_eq!(ran.code(), Some(1), "{ran}");
     assert!(ran.text().contains("does not have that address"), "{ran}");
@@ -91,6 +102,32 @@ fn clients_come_by_tcp() {
     let uri = format!("nbd://127.0.0.1:{port}/db");
     let told = nbdinfo(&["--size", &uri]).success();
     assert_eq!(told.stdout.trim(), (8 << 20).to_string());
+}
+
+#[test]
+fn clients_come_to_each_address_of_a_name() {
+    let directory = Directory::new();
+    let config = directory.write("sanstone.toml", RAM);
+    let port = free_port();
+    let address = format!("localhost:{port}");
+    let mut command = Command::new(binary());
+    command.args(["attach", "-c"]).arg(config);
+    command.args(["db", "--nbd", &address]);
+    let mut daemon = Daemon::start(&command, directory.join("sanstone.log"));
+    daemon.log_with(" attached ");
+    // Those that this machine has: without IPv6 there is no ::1.
+    let named = address.to_socket_addrs().expect("it has an address");
+    let here = named.filter(|named| TcpListener::bind((named.ip(), 0)).is_ok());
+    let here: BTreeSet<SocketAddr> = here.collect();
+    assert!(!here.is_empty());
+    for each in here {
+        let told = nbdinfo(&["--size", &format!("nbd://{each}/db")]).success();
+        assert_eq!(told.stdout.trim(), (8 << 20).to_string(), "{each}");
+        assert!(daemon.log().contains(&each.to_string()), "{}", daemon.log());
+    }
+    daemon.signal("TERM");
+    let status = daemon.wait(LIMIT).expect("it ends");
+    assert!(status.success(), "{}", daemon.log());
 }
 
 #[test]

@@ -110,17 +110,40 @@ pub async fn run_within<T: Send + 'static>(
 /// # Errors
 /// Resolver errors, and as [`run_within`].
 pub async fn look_up(host: &str, port: u16, limit: Duration) -> io::Result<SocketAddr> {
+    let found = look_up_all(host, port, limit).await?;
+    Ok(found[0])
+}
+
+/// As [`look_up`], all addresses of `host`: one at least, and each once.
+///
+/// # Errors
+/// As [`look_up`].
+pub async fn look_up_all(host: &str, port: u16, limit: Duration) -> io::Result<Vec<SocketAddr>> {
     let host = host.to_owned();
     if let Ok(address) = host.parse() {
-        return Ok(SocketAddr::new(address, port));
+        return Ok(vec![SocketAddr::new(address, port)]);
     }
     let known = with(|lane| lane.reactor().machine(&host));
     let work = move || {
+        let mut found: Vec<SocketAddr> = Vec::new();
+        let mut add = |address| {
+            if !found.contains(&address) {
+                found.push(address);
+            }
+        };
         match known {
-            Some(known) => known.map(|address| SocketAddr::new(address, port)),
-            None => (host.as_str(), port).to_socket_addrs()?.next(),
+            Some(known) => known
+                .into_iter()
+                .for_each(|address| add(SocketAddr::new(address, port))),
+            None => (host.as_str(), port).to_socket_addrs()?.for_each(add),
         }
-        .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address"))
+        match found.is_empty() {
+            true => Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                "the name has no address",
+            )),
+            false => Ok(found),
+        }
     };
     run_within(limit, Kind::Names, work).await?
 }

@@ -58,6 +58,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Front {
     place: Place,
+    block_size_bytes: u32,
     /// Dropping these stops the lanes.
     stop: Vec<Sender<()>>,
     /// Each lane reports why it ended.
@@ -90,6 +91,7 @@ impl Front {
         let (greet, greeted) = channel();
         let mut front = Front {
             place,
+            block_size_bytes: facts.block_size_bytes,
             stop: Vec::new(),
             ended,
         };
@@ -130,6 +132,11 @@ impl Front {
     /// The path of the file.
     pub fn path(&self) -> &Path {
         self.place.path()
+    }
+
+    /// The size of the volume's blocks. Smaller requests, and those that are not aligned to it, cost more.
+    pub fn block_size_bytes(&self) -> u32 {
+        self.block_size_bytes
     }
 
     /// Waits until the file is no longer served, because somebody else has unmounted it or its device
@@ -219,6 +226,7 @@ struct Facts {
     read_only: bool,
     takes_discards: bool,
     io_max_bytes: u32,
+    block_size_bytes: u32,
 }
 
 async fn facts(spec: &Spec, units: &Units) -> Result<Facts, String> {
@@ -229,6 +237,7 @@ async fn facts(spec: &Spec, units: &Units) -> Result<Facts, String> {
             read_only: spec.read_only || unit.shape().read_only,
             takes_discards: unit.shape().discard.is_some(),
             io_max_bytes: IO_MAX_BYTES.min(units.transfer_max_bytes() - EDGES_BYTES),
+            block_size_bytes: unit.block_size_bytes(),
         });
         done.send(looked);
     });

@@ -16,8 +16,10 @@
 
 mod config;
 mod connection;
+mod error;
 mod front;
 mod notices;
+mod place;
 mod places;
 mod reader;
 mod request;
@@ -30,5 +32,7 @@ mod wire;
 mod writer;
 
 pub use config::{Address, Config, Limits, NoAddress};
-pub use server::{Place, Server, StartError};
+pub use error::StartError;
+pub use place::Place;
+pub use server::Server;
 pub use tls::{Tls, TlsError, TlsFiles};

@@ -23,6 +23,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How long the kernel may take to release a loop device.
 const DETACH_LIMIT: Duration = Duration::from_secs(10);
 
+/// The smallest sector of a file system.
+const SECTOR_BYTES: u32 = 512;
+
 /// Where the file system goes, and how.
 #[derive(Args)]
 pub(super) struct MountOptions {
@@ -111,23 +114,29 @@ impl MountPoint {
         Ok(())
     }
 
-    /// Mounts the file system on `file`.
+    /// Mounts the file system on `file`, whose volume has blocks of `block_size_bytes`.
     ///
     /// # Errors
     /// There is none, or it cannot be mounted; nothing is left behind then.
-    pub(super) async fn mount(self, file: &Path) -> anyhow::Result<FileSystem> {
+    pub(super) async fn mount(
+        self,
+        file: &Path,
+        block_size_bytes: u32,
+    ) -> anyhow::Result<FileSystem> {
         let (file, here) = (file.to_owned(), self.clone());
-        let mounting = move || here.mount_now(&file);
+        let mounting = move || here.mount_now(&file, block_size_bytes);
         let (kind, device) = blocking::run(blocking::Kind::Files, mounting).await??;
         let directory = self.directory;
         tracing::info!(directory = %directory.display(), kind, device, "mounted");
         Ok(FileSystem { directory, device })
     }
 
-    fn mount_now(&self, file: &Path) -> anyhow::Result<(String, String)> {
+    fn mount_now(&self, file: &Path, block_size_bytes: u32) -> anyhow::Result<(String, String)> {
         let kind = kind_on(file)?;
         let mut losetup = Command::new("losetup");
         losetup.args(["--find", "--show", "--direct-io=on"]);
+        // The file system writes in whole sectors, and a part of a block would have to be read first.
+        losetup.args(["--sector-size", &block_size_bytes.to_string()]);
         let device = ran(losetup.arg(file))?.trim().to_owned();
         let mut mount = Command::new("mount");
         mount.args(["-t", &kind]);
@@ -137,9 +146,19 @@ impl MountPoint {
         let mounted = ran(mount.arg(&device).arg(&self.directory));
         // Detach in any case: while the device is mounted, the kernel defers it.
         let detached = ran(Command::new("losetup").args(["--detach", &device]));
-        mounted?;
+        mounted.map_err(|error| not_mounted(error, block_size_bytes))?;
         detached?;
         Ok((kind, device))
+    }
+}
+
+fn not_mounted(error: anyhow::Error, block_size_bytes: u32) -> anyhow::Error {
+    match block_size_bytes {
+        ..=SECTOR_BYTES => error,
+        _ => anyhow!(
+            "{error}; if the file system was made with sectors or blocks of less than the volume's \
+             {block_size_bytes} bytes, attach without --mount, and mount it through a loop device of your own"
+        ),
     }
 }
 

@@ -61,9 +61,9 @@ struct To {
     /// As the file PATH, by FUSE. It must be empty or not exist.
     #[arg(long, value_name = "PATH")]
     fuse: Option<PathBuf>,
-    /// To NBD clients, at `unix:PATH` or at an address and port such as 127.0.0.1:10809. Clients are not
-    /// authenticated unless they need a certificate (--tls-client-ca).
-    #[arg(long, value_name = "unix:PATH|ADDRESS:PORT")]
+    /// To NBD clients, at `unix:PATH` or at a host and port such as 127.0.0.1:10809. Of a name, each address that this
+    /// machine has is used. Clients are not authenticated unless they need a certificate (--tls-client-ca).
+    #[arg(long, value_name = "unix:PATH|HOST:PORT")]
     nbd: Option<Address>,
 }
 
@@ -167,7 +167,7 @@ impl Front {
             Front::Fuse(front) => {
                 tracing::info!(volume, path = %front.path().display(), "attached");
             }
-            Front::Nbd(server) => tracing::info!(volume, nbd = %server.address(), "attached"),
+            Front::Nbd(server) => tracing::info!(volume, nbd = addresses(server), "attached"),
         }
     }
 
@@ -175,7 +175,7 @@ impl Front {
     fn describe(&self, call: &AttachCall) -> Attached {
         let (front, place) = match self {
             Front::Fuse(front) => ("fuse", front.path().display().to_string()),
-            Front::Nbd(server) => ("nbd", server.address().to_string()),
+            Front::Nbd(server) => ("nbd", addresses(server)),
         };
         Attached {
             volume: call.volume.clone(),
@@ -193,10 +193,10 @@ impl Front {
         }
     }
 
-    /// The file, if the front serves one.
-    fn file(&self) -> Option<&Path> {
+    /// The file, if the front serves one, and the size of its blocks in bytes.
+    fn file(&self) -> Option<(&Path, u32)> {
         match self {
-            Front::Fuse(front) => Some(front.path()),
+            Front::Fuse(front) => Some((front.path(), front.block_size_bytes())),
             Front::Nbd(_) => None,
         }
     }
@@ -208,6 +208,12 @@ impl Front {
             Front::Nbd(server) => server.stop().await,
         }
     }
+}
+
+/// Where clients reach the server, for people.
+fn addresses(server: &Server) -> String {
+    let each: Vec<String> = server.addresses().iter().map(Address::to_string).collect();
+    each.join(", ")
 }
 
 /// Attaches a volume until told to stop.
@@ -305,7 +311,7 @@ async fn serve(
     told: &Receiver<Told>,
 ) -> Result<(), Failure> {
     let mounted = match mount_point.zip(front.file()) {
-        Some((point, file)) => Some(point.mount(file).await?),
+        Some((point, (file, block_size_bytes))) => Some(point.mount(file, block_size_bytes).await?),
         None => None,
     };
     attend(front, volume, told).await;

@@ -168,6 +168,11 @@ fn what_is_wrong_is_said_with_its_place_and_the_mend() {
             "leaves no time",
         ),
         (
+            r#"volume.a.iscsi = { url = "iscsi://h/iqn.x:y/0", ping_timeout = "0s" }"#,
+            "\"0s\"",
+            "leaves no time",
+        ),
+        (
             r#"volume.a.iscsi = { url = "iscsi://h/iqn.x:y/0", initiator = "foo bar" }"#,
             "\"foo bar\"",
             "initiator = \"foo bar\" is not an iSCSI name",

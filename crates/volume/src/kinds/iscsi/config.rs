@@ -17,6 +17,8 @@ use engine::{
 use iscsi::{Chap, Isid};
 use serde::Deserialize;
 
+use super::ping_timeout::PingTimeout;
+
 /// Where the disk is, who we are, and how long to wait.
 #[derive(Clone, Debug)]
 pub struct IscsiConfig {
@@ -67,6 +69,8 @@ pub struct Multipath {
     pub congestion: Option<String>,
     /// How long sent data may stay unacknowledged (TCP_USER_TIMEOUT).
     pub user_timeout: Option<Duration>,
+    /// How long a target may be silent before its session counts as lost.
+    pub ping_timeout: PingTimeout,
     /// The sizes of the connections' buffers in the kernel.
     pub buffers: SocketBuffers,
     /// Keeps the ISIDs reserved while it lives.
@@ -106,6 +110,11 @@ impl Sessions {
     /// Whether the session with this number only adds speed.
     pub(super) fn is_spare(&self, number: usize) -> bool {
         number > 0 && number + self.spare >= self.ways.len()
+    }
+
+    /// Whether there are two different ways or more.
+    pub(super) fn have_another_way(&self) -> bool {
+        self.ways.iter().any(|way| *way != self.ways[0])
     }
 }
 

@@ -10,6 +10,7 @@ pub use iscsi::Chap;
 use super::{
     config::{next_isid, own_name},
     login,
+    ping_timeout::PingTimeout,
     session::{Opened, Session, Timeouts},
     url::is_iscsi_name,
 };
@@ -81,6 +82,7 @@ impl Asker {
         let timeouts = Timeouts {
             connect: self.limit,
             request: self.limit,
+            ping: PingTimeout::default(),
         };
         let way = ConnectOptions::default();
         match Session::open(address, &way, initiator, timeouts).await? {

@@ -73,6 +73,7 @@ impl Portal {
             let timeouts = Timeouts {
                 connect: left.min(config.connect_timeout),
                 request: config.request_timeout,
+                ping: config.multipath.ping_timeout.clone(),
             };
             let (way, initiator) = (config.connect_options(path), initiator(config, path)?);
             let opened = Session::open(address, &way, initiator, timeouts).await;

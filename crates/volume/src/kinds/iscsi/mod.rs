@@ -60,6 +60,7 @@ mod path_changes;
 pub mod path_settings;
 mod paths;
 mod patience;
+mod ping_timeout;
 mod recovery;
 mod restarts;
 mod same_disk;
@@ -80,4 +81,5 @@ pub use config::{IscsiConfig, Multipath, PathConfig, Policy, Sessions, Way, next
 pub use disk::IscsiDisk;
 pub use identity::DiskIdentity;
 pub use paths::PathCounts;
+pub use ping_timeout::PingTimeout;
 pub use status::{PathState, PathStatus, SessionState, SessionStatus};

@@ -88,6 +88,8 @@ impl Paths {
                 self.all()[index].stand_at(rank, sessions.is_spare(rank));
             }
         }
+        let ping_timeout = &self.config().multipath.ping_timeout;
+        ping_timeout.follow(sessions.have_another_way());
         self.sessions.replace(sessions.clone());
         self.tell_first();
         removed

@@ -20,6 +20,7 @@ use toml::Spanned;
 use super::{
     config::{Multipath, PathConfig, Policy, Sessions, Way},
     isids::{ISIDS_MAX, Isids},
+    ping_timeout::PingTimeout,
     url::{IscsiUrl, split_portal},
 };
 use crate::{
@@ -152,6 +153,7 @@ pub(super) struct SessionSettings<'a> {
     pub(super) policy: Policy,
     pub(super) congestion: Option<&'a str>,
     pub(super) user_timeout: Option<&'a Spanned<Time>>,
+    pub(super) ping_timeout: Option<&'a Spanned<Time>>,
     pub(super) send_buffer: Option<&'a Spanned<Size>>,
     pub(super) receive_buffer: Option<&'a Spanned<Size>>,
 }
@@ -265,6 +267,7 @@ impl SessionSettings<'_> {
             policy: self.policy,
             congestion: self.congestion.map(str::to_owned),
             user_timeout: self.user_timeout.map(|time| time.get_ref().duration()),
+            ping_timeout: PingTimeout::new(self.ping_timeout.map(|it| it.get_ref().duration())),
             buffers: self.buffers(),
             lease: Some(isids.lease()),
         };

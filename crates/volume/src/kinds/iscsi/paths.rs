@@ -94,8 +94,10 @@ fn lane_of(session: usize, ways: usize, lanes: usize) -> usize {
 
 impl Paths {
     /// The paths of `config`, dealt out over `lanes` in turn, starting with the current lane.
-    pub(super) fn new(config: IscsiConfig, lanes: &[LaneHandle]) -> Paths {
+    pub(super) fn new(mut config: IscsiConfig, lanes: &[LaneHandle]) -> Paths {
         let sessions = config.sessions();
+        let ping_timeout = &mut config.multipath.ping_timeout;
+        *ping_timeout = ping_timeout.for_disk(sessions.have_another_way());
         let all = &sessions.ways;
         // The configured paths rotate through the routes, so the first repetition gives their number.
         let again = all.iter().skip(1).position(|way| *way == all[0]);

@@ -76,6 +76,9 @@ pub struct Iscsi {
     /// How long a command may go unanswered before the connection counts as lost.
     #[serde(default = "seconds::<30>")]
     pub request_timeout: Spanned<Time>,
+    /// How long a target may send nothing, not even the answer to a ping, before the connection counts as lost. By default
+    /// five seconds if there are two ways to it or more and `request_timeout` is not less; otherwise `request_timeout`.
+    pub ping_timeout: Option<Spanned<Time>>,
     /// How long requests wait for a lost connection to come back before they fail.
     #[serde(default = "seconds::<30>")]
     pub reconnect_timeout: Spanned<Time>,
@@ -104,6 +107,7 @@ impl Iscsi {
             policy: self.policy,
             congestion: self.congestion.as_deref(),
             user_timeout: self.user_timeout.as_ref(),
+            ping_timeout: self.ping_timeout.as_ref(),
             send_buffer: self.send_buffer.as_ref(),
             receive_buffer: self.receive_buffer.as_ref(),
         }
@@ -243,7 +247,8 @@ impl Settings for Iscsi {
     }
 
     fn check(&self) -> std::result::Result<(), ConfigError> {
-        for time in [&self.connect_timeout, &self.request_timeout] {
+        let limits = [&self.connect_timeout, &self.request_timeout];
+        for time in limits.into_iter().chain(&self.ping_timeout) {
             if time.get_ref().duration().is_zero() {
                 return Err(ConfigError::at(
                     time,

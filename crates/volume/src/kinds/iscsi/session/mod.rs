@@ -26,12 +26,16 @@ use scsi::Status;
 use super::{
     cdb::Cdb,
     ended::Redirection,
+    ping_timeout::PingTimeout,
     sense::Sense,
     tasks::{Request, Task, TaskData, Tasks},
 };
 use crate::{Error, ErrorKind, Result};
 
 const SEND_BYTES: usize = 1 << 20;
+/// How often the watchdog looks.
+const INTERVAL_MIN: Duration = Duration::from_millis(10);
+const INTERVAL_MAX: Duration = Duration::from_secs(1);
 
 /// What a command carries besides its CDB.
 #[derive(Clone, Debug)]
@@ -87,6 +91,14 @@ impl Reply {
 pub(super) struct Timeouts {
     pub(super) connect: Duration,
     pub(super) request: Duration,
+    pub(super) ping: PingTimeout,
+}
+
+impl Timeouts {
+    /// How long the target may be silent.
+    fn silence(&self) -> Duration {
+        self.ping.limit(self.request)
+    }
 }
 
 /// The outcome of a login.
@@ -586,8 +598,9 @@ async fn write(session: Rc<Session>) {
 /// Ends a session whose target does not answer.
 async fn watch(session: Rc<Session>) {
     let limit = session.timeouts.request;
-    let interval = (limit / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
     loop {
+        let silence_max = session.timeouts.silence();
+        let interval = (limit.min(silence_max) / 8).clamp(INTERVAL_MIN, INTERVAL_MAX);
         let over = session.changed.wait_for(|| session.is_over().then_some(()));
         if time::timeout(interval, over).await.is_some() {
             return;
@@ -602,13 +615,17 @@ async fn watch(session: Rc<Session>) {
             return session.end(Error::new(ErrorKind::TimedOut, message));
         }
         let mut machine = session.machine.borrow_mut();
-        if now - session.last_heard.get() > limit / 2 {
-            machine.ping(now.as_ns(), (limit / 2).as_nanos() as u64);
+        let silence = now - session.last_heard.get();
+        if silence > silence_max / 2 {
+            let left = silence_max.saturating_sub(silence).max(silence_max / 4);
+            machine.ping(now.as_ns(), left.as_nanos() as u64);
         }
-        if machine.next_timeout().is_some_and(|due| now.as_ns() >= due) {
+        let is_due = machine.next_timeout().is_some_and(|due| now.as_ns() >= due);
+        // A ping may wait behind other PDUs, each of which shows that the target is there.
+        if is_due && silence >= silence_max {
             machine.handle_timeout(now.as_ns());
             drop(machine);
-            let message = format!("the target has been silent for {limit:?}");
+            let message = format!("the target has been silent for {silence_max:?}");
             return session.end(Error::new(ErrorKind::TimedOut, message));
         }
         session.transmit.notify();

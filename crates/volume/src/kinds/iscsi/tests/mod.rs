@@ -10,6 +10,7 @@ mod path_changes;
 mod paths;
 mod restarts;
 mod same_disk;
+mod silence;
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc};
 
