@@ -1,5 +1,5 @@
-//! Draws a tree of volumes as the text of its configuration: one to three layers of every kind over leaves of files or
-//! memory, each of which lies beneath a `fault` layer.
+//! Draws a tree of volumes as the text of its configuration: one to three layers of every kind over leaves of files,
+//! memory or disks of another machine, each of which lies beneath a `fault` layer.
 
 use std::{ops::AddAssign, time::Duration};
 
@@ -15,6 +15,30 @@ const MIB: u64 = 1 << 20;
 /// The smallest and the largest unit of a stripe, as powers of two.
 const UNIT_SHIFTS: [u64; 2] = [12, 22];
 
+/// The name of the machine that serves the remote leaves.
+pub const FAR: &str = "far";
+const FAR_TARGET: &str = "iqn.2026-11.io.sanstone:far";
+/// Where files may keep what was written, as the configuration writes it.
+const CACHING: [&str; 6] = [
+    "direct",
+    "direct",
+    "write-back",
+    "write-back",
+    "direct-sync",
+    "write-through",
+];
+
+/// What the leaves of a tree may be beside files.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Leaves {
+    /// Nothing.
+    Files,
+    /// Memory.
+    Memory,
+    /// Disks of another machine.
+    Remote,
+}
+
 /// A drawn tree.
 #[derive(Clone, Debug, Default)]
 pub struct DrawnTree {
@@ -24,6 +48,8 @@ pub struct DrawnTree {
     pub families: Vec<String>,
     /// The volumes that are memory.
     pub in_memory: Vec<String>,
+    /// The configuration of the daemon on the machine [`FAR`], if some leaves are its disks.
+    pub far: Option<String>,
     /// The places where something begins anew: multiples of these, in bytes.
     pub units: Vec<u64>,
     /// How often each kind is in it, and units of extreme length.
@@ -53,6 +79,8 @@ pub struct Kinds {
     pub files: u64,
     /// Leaves that are memory.
     pub memory: u64,
+    /// Leaves that are disks of another machine.
+    pub remote: u64,
 }
 
 impl AddAssign for Kinds {
@@ -67,6 +95,7 @@ impl AddAssign for Kinds {
         self.stats += other.stats;
         self.files += other.files;
         self.memory += other.memory;
+        self.remote += other.remote;
     }
 }
 
@@ -75,14 +104,16 @@ struct Drawing<'a> {
     tree: DrawnTree,
     volumes: String,
     block_size: u32,
-    /// Whether its leaves may be memory.
-    may_be_memory: bool,
+    may_be: Leaves,
     leaves: usize,
+    /// The volumes of the other machine, and their names in the order of their LUNs.
+    far: String,
+    luns: Vec<String>,
 }
 
 impl DrawnTree {
-    /// Draws a tree. With `in_memory` some of its leaves may be.
-    pub fn draw(random: &mut Random, in_memory: bool) -> DrawnTree {
+    /// Draws a tree. Some of its leaves may be what `may_be` says.
+    pub fn draw(random: &mut Random, may_be: Leaves) -> DrawnTree {
         let block_size = if random.chance(0.5) { 512 } else { 4096 };
         let layers = 1 + random.index(3);
         let len = MIB / 2 + random.below(16) * MIB / 4;
@@ -91,10 +122,13 @@ impl DrawnTree {
             tree: DrawnTree::default(),
             volumes: String::new(),
             block_size,
-            may_be_memory: in_memory,
+            may_be,
             leaves: 0,
+            far: String::new(),
+            luns: Vec::new(),
         };
         let root = drawing.node(layers, len, 0);
+        drawing.tree.far = drawing.far_daemon();
         let Drawing {
             mut tree, volumes, ..
         } = drawing;
@@ -117,8 +151,13 @@ impl Drawing<'_> {
             0 => {
                 self.tree.kinds.caches += 1;
                 let size = 1 + self.random.below(2);
+                // Remote disks have no other user.
+                let only = match self.may_be {
+                    Leaves::Remote => "only_writer = true, ",
+                    _ => "",
+                };
                 let of = self.node(layers - 1, len, families);
-                format!("{{ cache = {{ size = \"{size}MiB\", of = {of} }} }}")
+                format!("{{ cache = {{ size = \"{size}MiB\", {only}of = {of} }} }}")
             }
             1 => {
                 self.tree.kinds.throttles += 1;
@@ -195,32 +234,55 @@ impl Drawing<'_> {
         let (number, block_size) = (self.leaves, self.block_size);
         self.leaves += 1;
         let size = len.div_ceil(4096) * 4;
-        let leaf = if self.may_be_memory && self.random.chance(0.6) {
-            self.tree.kinds.memory += 1;
-            let name = format!("ram{number}");
-            self.volumes +=
-                &format!("{name}.ram = {{ size = \"{size}KiB\", block_size = {block_size} }}\n");
-            self.tree.in_memory.push(name.clone());
-            format!("\"{name}\"")
-        } else {
-            self.tree.kinds.files += 1;
-            let modes = [
-                "direct",
-                "direct",
-                "write-back",
-                "write-back",
-                "direct-sync",
-                "write-through",
-            ];
-            let cache = modes[self.random.index(modes.len())];
-            format!(
-                "{{ file = {{ path = \"disk{number}\", size = \"{size}KiB\", cache = \"{cache}\", \
-                 block_size = {block_size} }} }}"
-            )
+        let is_other = self.may_be != Leaves::Files && self.random.chance(0.6);
+        let cache = CACHING[self.random.index(CACHING.len())];
+        let file = format!(
+            "file = {{ path = \"disk{number}\", size = \"{size}KiB\", cache = \"{cache}\", \
+             block_size = {block_size} }}"
+        );
+        let leaf = match self.may_be {
+            Leaves::Memory if is_other => {
+                self.tree.kinds.memory += 1;
+                let name = format!("ram{number}");
+                self.volumes += &format!(
+                    "{name}.ram = {{ size = \"{size}KiB\", block_size = {block_size} }}\n"
+                );
+                self.tree.in_memory.push(name.clone());
+                format!("\"{name}\"")
+            }
+            Leaves::Remote if is_other => self.remote(&file),
+            _ => {
+                self.tree.kinds.files += 1;
+                format!("{{ {file} }}")
+            }
         };
         let rules: Vec<String> = (0..self.random.below(3)).map(|_| self.rule()).collect();
         let rules = rules.join(", ");
         format!("{{ fault = {{ rules = [{rules}], of = {leaf} }} }}")
+    }
+
+    /// A disk of the other machine, which has this `file` for it.
+    fn remote(&mut self, file: &str) -> String {
+        self.tree.kinds.remote += 1;
+        let lun = self.luns.len();
+        self.far += &format!("[volume.d{lun}]\n{file}\n");
+        self.luns.push(format!("\"d{lun}\""));
+        format!(
+            "{{ iscsi = {{ url = \"iscsi://{FAR}/{FAR_TARGET}/{lun}\", \
+             initiator = \"iqn.2026-11.io.sanstone:machine\", connect_timeout = \"1s\", \
+             request_timeout = \"2s\", reconnect_timeout = \"300s\", wait_at_start = \"300s\" }} }}"
+        )
+    }
+
+    /// The configuration of the daemon on the other machine, if it has a disk of the tree.
+    fn far_daemon(&self) -> Option<String> {
+        let (volumes, luns) = (&self.far, self.luns.join(", "));
+        (!luns.is_empty()).then(|| {
+            format!(
+                "lanes = 1\nmemory = \"32MiB\"\nping_interval = \"2s\"\npeer_timeout = \"5s\"\n{volumes}\
+                 [target.\"{FAR_TARGET}\"]\nluns = [{luns}]\nallow = [\"*\"]\n"
+            )
+        })
     }
 
     /// A rule that lets the volume open.

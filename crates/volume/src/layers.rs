@@ -1,8 +1,12 @@
 //! Accounts for where the time of a request goes below its issuer: leaves tell a [`Watch`] when they work for the
 //! request, and our initiator reports what the network and the target took of that.
 //!
-//! A watch travels with the futures that it is put on, and with the tasks that these spawn. Nobody has to pass it on:
-//! whoever does the work asks for the current watch. Without a watch this costs one thread-local read.
+//! A watch travels with the futures that it is put on, with the tasks that these spawn, and with their requests to other
+//! lanes. Nobody has to pass it on: whoever does the work asks for the current watch. Without a watch this costs one
+//! thread-local read.
+//!
+//! All lanes that work for a request add to the same account, under a lock that only watched requests take. All
+//! instants are those of one machine's clock.
 //!
 //! Parts of a request that run in parallel split each moment equally, so that all layers together never add up to
 //! more than the request itself.
@@ -13,8 +17,7 @@ use std::{
     cell::{Cell, RefCell},
     future::{Future, poll_fn},
     pin::pin,
-    rc::Rc,
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use engine::{
@@ -52,8 +55,7 @@ pub struct Layers {
     pub medium: Duration,
     /// At targets that do not report their stage times, and on the way to and from them.
     pub untold: Duration,
-    /// Some of the work could not be observed: a layer on another lane, or the medium of a target that does not
-    /// report it.
+    /// Some of the work could not be observed: the medium of a target that does not report it.
     pub is_partial: bool,
 }
 
@@ -65,23 +67,39 @@ impl Layers {
     }
 }
 
-/// Accounts for the time of one request; clones share it.
+/// Accounts for the time of one request; clones share it, on any lane.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
-    state: Rc<State>,
+    state: Arc<State>,
     /// The node of the tree that is working for it, if a trace records it.
     node: Option<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    layers: Cell<Layers>,
+    account: Mutex<Account>,
+    trace: Option<Mutex<Trace>>,
+}
+
+#[derive(Debug, Default)]
+struct Account {
+    layers: Layers,
     /// How many are working for it now.
-    working: Cell<u32>,
+    working: u32,
     /// The time, in share units, credited so far to a worker that has worked from the beginning.
-    share: Cell<u64>,
-    shared_until: Cell<Instant>,
-    trace: Option<RefCell<Trace>>,
+    share: u64,
+    shared_until: Instant,
+}
+
+impl Account {
+    /// Advances the credit of each current worker to `now`; returns the total credit.
+    fn share(&mut self, now: Instant) -> u64 {
+        let passed_ns = now.since(self.shared_until).as_nanos() as u64;
+        let each = (passed_ns << SHARE_BITS).checked_div(u64::from(self.working));
+        self.share = self.share.wrapping_add(each.unwrap_or(0));
+        self.shared_until = self.shared_until.max(now);
+        self.share
+    }
 }
 
 impl Watch {
@@ -93,25 +111,27 @@ impl Watch {
     /// The same, but also records [what ran when](Watch::take_spans).
     pub fn tracing() -> Watch {
         let state = State {
-            trace: Some(RefCell::default()),
+            trace: Some(Mutex::default()),
             ..State::default()
         };
         Watch {
-            state: Rc::new(state),
+            state: Arc::new(state),
             node: None,
         }
     }
 
     /// The times of all work that has ended.
     pub fn layers(&self) -> Layers {
-        self.state.layers.get()
+        self.account().layers
     }
 
     /// The spans that have ended so far, in the order of their ends, and the number of spans left out because the
     /// trace was full.
     pub fn take_spans(&self) -> (Vec<Span>, usize) {
         let trace = self.state.trace.as_ref();
-        trace.map_or_else(Default::default, |trace| trace.take().into_spans())
+        trace.map_or_else(Default::default, |trace| {
+            std::mem::take(&mut *lock(trace)).into_spans()
+        })
     }
 
     fn is_tracing(&self) -> bool {
@@ -120,7 +140,7 @@ impl Watch {
 
     fn note(&self, span: Span) {
         if let Some(trace) = &self.state.trace {
-            trace.borrow_mut().add(span);
+            lock(trace).add(span);
         }
     }
 
@@ -133,23 +153,13 @@ impl Watch {
         }
     }
 
-    fn add(&self, what: impl FnOnce(&mut Layers)) {
-        let mut layers = self.state.layers.get();
-        what(&mut layers);
-        self.state.layers.set(layers);
+    fn account(&self) -> MutexGuard<'_, Account> {
+        lock(&self.state.account)
     }
+}
 
-    /// Advances the credit of each current worker to `now`; returns the total credit.
-    fn share(&self, now: Instant) -> u64 {
-        let state = &*self.state;
-        let (until, working) = (state.shared_until.get(), u64::from(state.working.get()));
-        let passed_ns = now.since(until).as_nanos() as u64;
-        let each = (passed_ns << SHARE_BITS).checked_div(working);
-        let share = state.share.get().wrapping_add(each.unwrap_or(0));
-        state.share.set(share);
-        state.shared_until.set(until.max(now));
-        share
-    }
+fn lock<T>(what: &Mutex<T>) -> MutexGuard<'_, T> {
+    what.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Keeps a watch current on this thread while it lives.
@@ -233,14 +243,6 @@ pub(crate) fn at_medium<'a, T: 'a>(request: LaneFuture<'a, T>) -> LaneFuture<'a,
     })
 }
 
-/// A request whose execution cannot be observed.
-pub(crate) fn out_of_sight<T>(request: LaneFuture<'_, T>) -> LaneFuture<'_, T> {
-    if let Some(watch) = current() {
-        watch.add(|layers| layers.is_partial = true);
-    }
-    request
-}
-
 /// Spawns `future` as a task under the current watch.
 pub(crate) fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> JoinHandle<T> {
     match current() {
@@ -283,11 +285,9 @@ impl Work {
     /// The work begins.
     pub(crate) fn begin(&mut self, now: Instant) {
         debug_assert!(self.began.is_none(), "work begins once");
-        self.began = Some((now, self.watch.share(now)));
-        self.watch
-            .state
-            .working
-            .set(self.watch.state.working.get() + 1);
+        let mut account = self.watch.account();
+        self.began = Some((now, account.share(now)));
+        account.working += 1;
     }
 
     /// The time it took until `now`, and its share of the request's time.
@@ -295,14 +295,14 @@ impl Work {
         let Some((began, share)) = self.began else {
             return (Duration::ZERO, Duration::ZERO);
         };
-        let share = self.watch.share(now).wrapping_sub(share);
+        let share = self.watch.account().share(now).wrapping_sub(share);
         (now.since(began), Duration::from_nanos(share >> SHARE_BITS))
     }
 
     /// The work of a local medium has ended.
     pub(crate) fn end_at_medium(self, now: Instant) {
         let (_, share) = self.end(now);
-        self.watch.add(|layers| layers.medium += share);
+        self.watch.account().layers.medium += share;
     }
 
     /// A target has answered the command; `told` is the time it reports.
@@ -310,7 +310,8 @@ impl Work {
         let (took, share) = self.end(now);
         self.note_command(told, now);
         let Some(told) = told else {
-            return self.watch.add(|layers| layers.untold += share);
+            self.watch.account().layers.untold += share;
+            return;
         };
         // Do not trust the target: it cannot have had the command for longer than the command took here.
         let total = told.total.min(took);
@@ -322,12 +323,11 @@ impl Work {
                 Duration::from_nanos(u64::try_from(part).unwrap_or(u64::MAX))
             }
         };
-        self.watch.add(|layers| {
-            layers.target += part(total - medium);
-            layers.medium += part(medium);
-            layers.wire += share.saturating_sub(part(total - medium) + part(medium));
-            layers.is_partial |= told.medium.is_none();
-        });
+        let layers = &mut self.watch.account().layers;
+        layers.target += part(total - medium);
+        layers.medium += part(medium);
+        layers.wire += share.saturating_sub(part(total - medium) + part(medium));
+        layers.is_partial |= told.medium.is_none();
     }
 
     fn note_command(&self, told: Option<Told>, ended: Instant) {
@@ -347,8 +347,7 @@ impl Work {
 impl Drop for Work {
     fn drop(&mut self) {
         if self.began.is_some() {
-            let working = &self.watch.state.working;
-            working.set(working.get() - 1);
+            self.watch.account().working -= 1;
         }
     }
 }

@@ -86,7 +86,7 @@ fn parts_side_by_side_share_the_time() {
     // 100 as one of three, 100 alone; half of its 400 were spent at the target.
     let layers = watch.layers();
     assert_eq!((layers.target, layers.wire), (100 * US, 100 * US));
-    assert_eq!(watch.state.working.get(), 0);
+    assert_eq!(watch.account().working, 0);
 }
 
 proptest! {

@@ -229,8 +229,6 @@ pub(crate) enum Sight {
     Through,
     /// A medium at work.
     Medium,
-    /// Nothing: the node is on another lane.
-    Hidden,
 }
 
 impl Stats {
@@ -281,7 +279,6 @@ impl Stats {
         }
         let request = match self.sight {
             Sight::Medium => layers::at_medium(request),
-            Sight::Hidden => layers::out_of_sight(request),
             Sight::Through => request,
         };
         let request = layers::at_node(request, what);

@@ -2,6 +2,7 @@
 //! configuration would serve, disks and ports keep their identity, and a session whose target is in both configurations
 //! notices nothing.
 
+mod drawn;
 mod failures;
 mod growth;
 mod latency;
@@ -21,41 +22,30 @@ use std::{
 use engine::{
     blocking::{self, Kind},
     cross::{OneshotSender, Sender, channel, oneshot},
-    sim::{Host, Random, World, seeds},
+    sim::{Host, World, seeds},
     spawn, time,
 };
 use node::{
     Config, Daemon, Failure, Process,
     description::{Cache, Description, Node},
 };
-use sim::{
-    assert_occurred,
-    raw::RawSession,
-    target_machine::{Networks, TargetMachine},
-};
+use sim::{assert_occurred, raw::RawSession, target_machine::Networks};
 use uuid::Uuid;
 use volume::graph::NewStripe;
 
+use self::drawn::{Drawn, DrawnTarget, FAR, STRIPE, draw, draw_sizes, least_sizes};
 use crate::MS;
 
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 30;
 const CONFIG: &str = "/srv/daemon.toml";
 const PORT: u16 = 3260;
 const KEPT: &str = "iqn.2026-11.io.sanstone:kept";
-/// How many targets may come and go.
-const TARGETS: usize = 3;
-const VOLUMES: [&str; 4] = [
-    "file = { path = \"v0\", size = \"64KiB\" }",
-    "ram = { size = \"64KiB\" }",
-    "cache = { size = \"1MiB\", of = { file = { path = \"v2\", size = \"64KiB\" } } }",
-    "stats = { of = { ram = { size = \"64KiB\" } } }",
-];
-/// The number of the volume on another machine, whose paths and sessions change.
-const FAR: usize = VOLUMES.len();
 /// How long a disk hangs.
 const HUNG: Duration = Duration::from_secs(3_600);
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
 const GOOD: Option<u8> = Some(0);
+const LUNS_CHANGED: [u8; 3] = [6, 0x3F, 0x0E];
+const CAPACITY_CHANGED: [u8; 3] = [6, 0x2A, 9];
 
 /// How often the hard cases occurred, over all seeds.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -68,87 +58,21 @@ struct Met {
     nothing_changed: u64,
     paths_changed: u64,
     limits_changed: u64,
+    ports_changed: u64,
+    secrets_changed: u64,
+    stayed_beside: u64,
+    sent_elsewhere: u64,
+    stripes_came: u64,
+    stripes_went: u64,
+    grown: u64,
+    told_of_growth: u64,
+    kept_from_shrinking: u64,
     rolled_back: u64,
     went_back: u64,
 }
 
-/// A configuration as it was drawn.
-#[derive(Clone, PartialEq)]
-struct Drawn {
-    text: String,
-    /// The LUNs of each target, and whether the client may use it.
-    targets: BTreeMap<String, (BTreeMap<usize, usize>, bool)>,
-    /// The settings of the volume on another machine.
-    far: String,
-    /// How many commands a session may have in flight.
-    commands: usize,
-}
-
-impl Drawn {
-    fn serves(&self, volume: usize) -> bool {
-        let mut luns = self.targets.values().flat_map(|(luns, _)| luns.values());
-        luns.any(|it| *it == volume)
-    }
-}
-
 fn target(number: usize) -> String {
     format!("iqn.2026-11.io.sanstone:t{number}")
-}
-
-fn draw(random: &mut Random, lanes: usize, storage: &TargetMachine) -> Drawn {
-    let commands = [8, 20][random.index(2)];
-    let (paths, sessions) = paths::draw(random, &paths::portals(storage));
-    let far = paths::remote(storage, &paths, sessions);
-    let kinds: Vec<&str> = VOLUMES.into_iter().chain([&*far]).collect();
-    let mut text = format!("lanes = {lanes}\nmemory = \"32MiB\"\n");
-    text += &format!("[limits]\ncommands = {commands}\n");
-    text += "[volume.kept]\nfile = { path = \"kept\", size = \"64KiB\" }\n";
-    let mut tables = format!("[target.\"{KEPT}\"]\nluns = [\"kept\"]\nallow = [\"*\"]\n");
-    let mut targets = BTreeMap::new();
-    let mut used = [false; FAR + 1];
-    for number in 0..TARGETS {
-        if random.chance(0.4) {
-            continue;
-        }
-        let mut luns = BTreeMap::new();
-        for volume in 0..=FAR {
-            if random.chance(0.4) {
-                luns.insert(luns.len() + random.index(2) * 4, volume);
-            }
-        }
-        if luns.is_empty() {
-            luns.insert(0, number);
-        }
-        luns.values().for_each(|volume| used[*volume] = true);
-        let name = target(number);
-        let written: Vec<String> = luns
-            .iter()
-            .map(|(lun, volume)| format!("{lun} = \"v{volume}\""))
-            .collect();
-        let is_allowed = random.chance(0.8);
-        let allow = if is_allowed {
-            "*"
-        } else {
-            "iqn.2026-11.io.sanstone:other"
-        };
-        tables += &format!(
-            "[target.\"{name}\"]\nluns = {{ {} }}\nallow = [\"{allow}\"]\n",
-            written.join(", ")
-        );
-        targets.insert(name, (luns, is_allowed));
-    }
-    for (volume, kind) in kinds.iter().enumerate() {
-        if used[volume] || random.chance(0.3) {
-            text += &format!("[volume.v{volume}]\n{kind}\n");
-        }
-    }
-    text += &tables;
-    Drawn {
-        text,
-        targets,
-        far,
-        commands,
-    }
 }
 
 enum Ask {
@@ -234,6 +158,8 @@ struct Seen {
     description: Description,
     /// How many commands a new session may have in flight.
     commands: usize,
+    /// Which logins to each of the other targets succeed.
+    logins: BTreeMap<String, [bool; 3]>,
 }
 
 async fn seen(asks: &Sender<Ask>, server: &Host) -> Seen {
@@ -242,9 +168,14 @@ async fn seen(asks: &Sender<Ask>, server: &Host) -> Seen {
     let submitted = std::iter::repeat_with(|| session.submit(&TEST_UNIT_READY, &[], 0));
     let commands = submitted.take_while(Result::is_ok).count();
     session.end();
+    let mut logins = BTreeMap::new();
+    for name in description.targets.keys().filter(|name| *name != KEPT) {
+        logins.insert(name.clone(), drawn::logins(server, name).await);
+    }
     Seen {
         description,
         commands,
+        logins,
     }
 }
 
@@ -269,12 +200,7 @@ async fn described(asks: &Sender<Ask>) -> Description {
 
 /// Logs in as soon as the target is up, and consumes the unit attentions.
 async fn login(host: &Host, target: &str) -> Rc<RawSession> {
-    login_as("client", host, target).await
-}
-
-/// The same as the initiator called `name`.
-async fn login_as(name: &str, host: &Host, target: &str) -> Rc<RawSession> {
-    let session = RawSession::login_at(host.addr(PORT), target, name).await;
+    let session = RawSession::login_at(host.addr(PORT), target, "client").await;
     let ready = session.execute(&TEST_UNIT_READY, &[], 0).await;
     ready.expect("a session");
     session
@@ -302,11 +228,16 @@ fn run(seed: u64, met: &RefCell<Met>) {
     let client = world.host("client");
     let networks = [Networks::TwoOfOneGroup, Networks::TwoGroups][random.index(2)];
     let storage = paths::storage(&world, networks);
-    let before = draw(&mut random, lanes, &storage);
+    let sizes = draw_sizes(&mut random, least_sizes());
+    let before = draw(&mut random, lanes, &storage, sizes, None);
     let after = match random.chance(0.1) {
         true => before.clone(),
-        false => draw(&mut random, lanes, &storage),
+        false => {
+            let sizes = draw_sizes(&mut random, before.sizes);
+            draw(&mut random, lanes, &storage, sizes, Some(&before))
+        }
     };
+    drawn::prepare(&server);
     server.put_file(CONFIG, before.text.as_bytes());
     world.block_on(&client, async {
         storage.ready().await;
@@ -316,17 +247,19 @@ fn run(seed: u64, met: &RefCell<Met>) {
         let (is_over, done) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
         let kept = login(&server, KEPT).await;
         let mut loaded = vec![spawn(load(kept, is_over.clone(), done.clone()))];
-        for (name, (luns, is_allowed)) in &before.targets {
-            let stays = after.targets.get(name) == before.targets.get(name);
-            if stays && *is_allowed && luns.contains_key(&0) {
-                let session = login_as("another", &server, name).await;
+        for (name, target) in &before.targets {
+            if is_untouched(name, target, &before, &after) {
+                let is_varied = after.targets.get(name) != Some(target);
+                met.borrow_mut().stayed_beside += u64::from(is_varied);
+                let session = target.login(&server, name, "another").await;
                 loaded.push(spawn(load(session, is_over.clone(), done.clone())));
             }
         }
         let mut others = Vec::new();
-        for (name, (luns, is_allowed)) in &before.targets {
-            if *is_allowed {
-                others.push((name, luns, login(&server, name).await));
+        for (name, target) in &before.targets {
+            if target.may_be_used() {
+                let session = target.login(&server, name, "client").await;
+                others.push((name, target, session));
             }
         }
         time::sleep(MS * random.below(20) as u32).await;
@@ -363,17 +296,23 @@ fn run(seed: u64, met: &RefCell<Met>) {
             assert_eq!(live, first);
             met.borrow_mut().nothing_changed += 1;
         }
-        let stays_far = before.serves(FAR) && after.serves(FAR);
-        met.borrow_mut().paths_changed += u64::from(stays_far && before.far != after.far);
-        met.borrow_mut().limits_changed += u64::from(first.commands != live.commands);
-        for (name, luns, session) in others {
-            check_session(&session, luns, after.targets.get(name), met).await;
+        count_changes(&before, &after, met);
+        for (name, target, session) in others {
+            let grown = after.has_grown(&before, target.luns.get(&0).copied().unwrap_or(FAR));
+            check_session(&session, &target.luns, after.targets.get(name), grown, met).await;
         }
         let went_on_from = done.get();
         while done.get() < went_on_from + 3 {
             time::sleep(MS).await;
         }
-        if random.chance(0.5) {
+        if after.grows(&before) {
+            server.put_file(CONFIG, before.text.as_bytes());
+            let refused = ask(&asks, Ask::Apply).await;
+            refused.expect_err("a disk does not shrink");
+            assert_eq!(seen(&asks, &server).await, live, "it is not rolled back");
+            server.put_file(CONFIG, after.text.as_bytes());
+            met.borrow_mut().kept_from_shrinking += 1;
+        } else if random.chance(0.5) {
             // There and back: removed resources are free again at once.
             for (text, expected) in [(&before.text, &first), (&after.text, &live)] {
                 server.put_file(CONFIG, text.as_bytes());
@@ -402,11 +341,40 @@ fn run(seed: u64, met: &RefCell<Met>) {
     });
 }
 
-/// Checks what a session sees of the change from `luns` of its target to `now`.
+/// Whether the change leaves everything at LUN 0 of this target as it is for a session that is there already.
+fn is_untouched(name: &str, target: &DrawnTarget, before: &Drawn, after: &Drawn) -> bool {
+    let is_kept = |now: &DrawnTarget| now.may_be_used() && now.luns == target.luns;
+    let first = target.luns.get(&0);
+    target.may_be_used()
+        && after.targets.get(name).is_some_and(is_kept)
+        && first.is_some_and(|volume| !after.has_grown(before, *volume))
+}
+
+fn count_changes(before: &Drawn, after: &Drawn, met: &RefCell<Met>) {
+    let mut met = met.borrow_mut();
+    let stays = |volume| before.serves(volume) && after.serves(volume);
+    met.paths_changed += u64::from(stays(FAR) && before.far != after.far);
+    met.limits_changed += u64::from(before.commands != after.commands);
+    met.stripes_came += u64::from(!before.serves(STRIPE) && after.serves(STRIPE));
+    met.stripes_went += u64::from(before.serves(STRIPE) && !after.serves(STRIPE));
+    met.grown += u64::from(after.grows(before));
+    for (name, was) in &before.targets {
+        let Some(is) = after.targets.get(name) else {
+            continue;
+        };
+        met.ports_changed += u64::from(was.ports != is.ports);
+        met.secrets_changed += u64::from(was.secret != is.secret);
+        met.sent_elsewhere += u64::from(was.may_be_used() && is.is_elsewhere);
+    }
+}
+
+/// Checks what a session sees of the change from `luns` of its target to `now`, in which the disk of LUN 0 may have
+/// grown.
 async fn check_session(
     session: &RawSession,
     luns: &BTreeMap<usize, usize>,
-    now: Option<&(BTreeMap<usize, usize>, bool)>,
+    now: Option<&DrawnTarget>,
+    has_grown: bool,
     met: &RefCell<Met>,
 ) {
     let task = session.submit(&TEST_UNIT_READY, &[], 0);
@@ -415,11 +383,12 @@ async fn check_session(
         Err(over) => Some(Err(over)),
     };
     let answer = answer.expect("an answer, or the end");
-    let Some((now, true)) = now else {
+    let Some(now) = now.filter(|now| now.may_be_used()) else {
         answer.expect_err("nobody may use it any more");
         met.borrow_mut().sessions_ended += 1;
         return;
     };
+    let now = &now.luns;
     let is_other = |(lun, was): (&usize, &usize)| now.get(lun).is_some_and(|is| is != was);
     if luns.iter().any(is_other) {
         answer.expect_err("a LUN means one disk as long as the session lasts");
@@ -434,20 +403,31 @@ async fn check_session(
         // LOGICAL UNIT NOT SUPPORTED
         (Some(_), None) => {
             met.borrow_mut().luns_taken += 1;
-            [5, 0x25, 0]
+            vec![[5, 0x25, 0]]
         }
-        (Some(was), Some(is)) if was == is => match luns == now {
-            true => [0; 3],
-            // REPORTED LUNS DATA HAS CHANGED
-            false => {
+        (Some(was), Some(is)) if was == is => {
+            let mut expected = Vec::new();
+            if luns != now {
                 met.borrow_mut().luns_told += 1;
-                [6, 0x3F, 0x0E]
+                expected.push(LUNS_CHANGED);
             }
-        },
+            if has_grown {
+                met.borrow_mut().told_of_growth += 1;
+                expected.push(CAPACITY_CHANGED);
+            }
+            expected
+        }
         // A disk it had not seen before: POWER ON OCCURRED.
-        _ => [6, 0x29, 0],
+        _ => vec![[6, 0x29, 0]],
     };
-    assert_eq!(answer.sense, expected, "{was:?} to {is:?}");
+    let mut told = Vec::from_iter((answer.sense != [0; 3]).then_some(answer.sense));
+    while told.len() < expected.len() {
+        let task = session.submit(&TEST_UNIT_READY, &[], 0);
+        let answer = session.answer(task.expect("it goes on")).await;
+        told.push(answer.expect("it goes on").sense);
+    }
+    told.sort_by_key(|sense| expected.iter().position(|it| it == sense));
+    assert_eq!(told, expected, "{was:?} to {is:?}");
     session.end();
 }
 
@@ -465,6 +445,15 @@ fn a_daemon_that_was_given_another_configuration_serves_what_a_start_with_it_ser
         ("nothing changed", met.nothing_changed),
         ("paths changed", met.paths_changed),
         ("limits changed", met.limits_changed),
+        ("ports changed", met.ports_changed),
+        ("secrets changed", met.secrets_changed),
+        ("sessions at changed ports or secrets", met.stayed_beside),
+        ("sent elsewhere", met.sent_elsewhere),
+        ("stripes came", met.stripes_came),
+        ("stripes went", met.stripes_went),
+        ("grown", met.grown),
+        ("told of growth", met.told_of_growth),
+        ("kept from shrinking", met.kept_from_shrinking),
         ("rolled back", met.rolled_back),
         ("went back", met.went_back),
     ]);

@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 
 use engine::{
     Payload,
-    sim::{Config, World},
+    sim::{Config, World, seeds},
     time,
 };
 use sim::{assert_occurred, daemon_machine::DaemonMachine};
@@ -98,8 +98,9 @@ fn world(seed: u64, delays: Delays) -> World {
     World::with_config(seed, config)
 }
 
-/// The configurations of a daemon with one lane, and of the client.
-fn texts(delays: Delays) -> [String; 2] {
+/// The configurations of a daemon with this many lanes, and of the client. If there are several, the volume does not live
+/// on the first one, which serves the only session.
+fn texts(lanes: usize, delays: Delays) -> [String; 2] {
     let throttled = |latency: Duration, of: &str| {
         format!(
             "throttle = {{ rate = \"1Tbit/s\", latency = \"{}us\", of = {of} }}\n",
@@ -112,28 +113,37 @@ fn texts(delays: Delays) -> [String; 2] {
         us => format!("{{ fault = {{ rules = [{{ delay = \"{us}us\" }}], of = {file} }} }}"),
     };
     let served = throttled(delays.tree, &fault);
-    let iscsi = format!("{{ iscsi = {{ url = \"iscsi://target/{TARGET}/0\" }} }}");
+    let iscsi = format!("{{ iscsi = {{ url = \"iscsi://target/{TARGET}/0\", sessions = 1 }} }}");
     let used = throttled(delays.own, &iscsi);
     [
         format!(
-            "lanes = 1\n[volume.db]\n{served}[target.\"{TARGET}\"]\nluns = [\"db\"]\nallow = [\"*\"]\n"
+            "lanes = {lanes}\n[volume.aside]\nram = {{ size = \"1MiB\" }}\n[volume.db]\n{served}\
+             [target.\"{TARGET}\"]\nluns = [\"db\", \"aside\"]\nallow = [\"*\"]\n"
         ),
         format!("disk.{used}"),
     ]
 }
 
-/// Runs `scenario` on the client's volume, opened with stage times enabled.
-fn run<T>(seed: u64, delays: Delays, scenario: impl AsyncFnOnce(SharedVolume) -> T) -> T {
+/// Runs `scenario` on the client's volume, opened with stage times enabled. Both machines have this many lanes; the
+/// volume lives on the last one, and the scenario is on the first.
+fn run<T>(
+    seed: u64,
+    lanes: usize,
+    delays: Delays,
+    scenario: impl AsyncFnOnce(SharedVolume) -> T,
+) -> T {
     let world = world(seed, delays);
-    let [served, used] = texts(delays);
-    let target = DaemonMachine::new(world.host("target"), &served);
-    let client = world.host("client");
-    let home = client.lane(0);
+    let [served, used] = texts(lanes, delays);
+    let target = DaemonMachine::new(world.host_with_lanes("target", lanes), &served);
+    let client = world.host_with_lanes("client", lanes);
+    let client_lanes: Vec<_> = (0..lanes).map(|lane| client.lane(lane)).collect();
+    let home = client.lane(lanes - 1);
     world.block_on(&client, async {
         target.start();
         target.ready().await;
         let volumes: Volumes = toml::from_str(&used).expect("it parses");
         let mut graph = Graph::new(volumes, Path::new("/")).expect("the configuration is valid");
+        graph.set_lanes(&client_lanes);
         graph.set_watched(true);
         let tree = graph.open("disk", &home).await.expect("it is served");
         let volume = tree.on_lane().await.expect("it is open");
@@ -158,8 +168,8 @@ fn rows(took: Duration, layers: Layers) -> Rows {
     [own, layers.wire, layers.target, layers.medium]
 }
 
-fn seen(seed: u64, delays: Delays) -> Both {
-    run(seed, delays, async |volume| {
+fn seen(seed: u64, lanes: usize, delays: Delays) -> Both {
+    run(seed, lanes, delays, async |volume| {
         let mut both = Both::default();
         let row = |(took, layers)| rows(took, layers);
         for at in (0..IOS).map(|io| io * 4096) {
@@ -171,10 +181,9 @@ fn seen(seed: u64, delays: Delays) -> Both {
     })
 }
 
-#[test]
-fn a_planted_delay_shows_in_its_row_and_in_no_other() {
-    for seed in 0..4 {
-        let plain = seen(seed, PLAIN);
+fn plant(lanes: usize) {
+    seeds(4, |seed| {
+        let plain = seen(seed, lanes, PLAIN);
         for (kind, seen) in [("read", &plain.read), ("write", &plain.write)] {
             let expected = [PLAIN.own, 2 * PLAIN.link, PLAIN.tree, PLAIN.disk];
             for (at, rows) in seen.bands() {
@@ -196,7 +205,7 @@ fn a_planted_delay_shows_in_its_row_and_in_no_other() {
             (2, Delays { fault, ..PLAIN }),
             (3, Delays { disk, ..PLAIN }),
         ] {
-            let with = seen(seed, delays);
+            let with = seen(seed, lanes, delays);
             for (before, after) in [(&plain.read, &with.read), (&plain.write, &with.write)] {
                 for ((at, before), (_, after)) in before.bands().into_iter().zip(after.bands()) {
                     for row in 0..before.len() {
@@ -212,12 +221,31 @@ fn a_planted_delay_shows_in_its_row_and_in_no_other() {
                 }
             }
         }
-    }
+    });
+}
+
+#[test]
+fn a_planted_delay_shows_in_its_row_and_in_no_other() {
+    plant(1);
+}
+
+#[test]
+fn a_planted_delay_on_another_lane_shows_in_its_row_and_in_no_other() {
+    plant(2);
 }
 
 #[test]
 fn a_trace_says_the_same_by_node_and_command() {
-    let (spans, rows) = run(3, PLAIN, async |volume| {
+    trace(1);
+}
+
+#[test]
+fn a_trace_of_what_runs_on_another_lane_says_the_same() {
+    trace(2);
+}
+
+fn trace(lanes: usize) {
+    let (spans, rows) = run(3, lanes, PLAIN, async |volume| {
         let (watch, began) = (Watch::tracing(), time::now());
         watched(watch.clone(), async { volume.read(0, 4096).await })
             .await
@@ -252,7 +280,7 @@ fn a_trace_says_the_same_by_node_and_command() {
 
 #[test]
 fn the_rows_of_an_io_of_many_commands_add_up() {
-    let (took, layers, commands) = run(1, PLAIN, async |volume| {
+    let (took, layers, commands) = run(1, 1, PLAIN, async |volume| {
         // More than one command carries, so that several are in flight.
         let (watch, began) = (Watch::tracing(), time::now());
         let read = watched(watch.clone(), async { volume.read(0, 8 << 20).await });
@@ -276,7 +304,7 @@ fn the_rows_of_an_io_of_many_commands_add_up() {
 #[test]
 fn a_command_that_waits_for_the_window_waits_at_the_initiator() {
     let waits = |count: u64| {
-        run(2, PLAIN, async move |volume| {
+        run(2, 1, PLAIN, async move |volume| {
             let ios = (0..count).map(|io| {
                 let volume = volume.clone();
                 engine::spawn(async move { watch(volume.read(io * 4096, 4096)).await })

@@ -1,21 +1,25 @@
 //! Trees of every kind of layer, as the seed draws them, over leaves that fail, delay and tear requests. Whatever is
 //! above, a write that ended well is read back, also after the tree was closed and opened again, and what a successful
-//! flush covered survives a power cut.
+//! flush covered survives a power cut. Leaves on another machine lose their connections under the load, and that machine
+//! restarts.
 
 use std::{
     cell::{Cell, RefCell},
     path::Path,
     rc::Rc,
+    time::Duration,
 };
 
 use engine::{
     sim::{Host, Occurred, Random, World, seeds},
-    time,
+    spawn, time,
 };
 use sim::{
     assert_occurred,
     content::SECTOR_BYTES,
-    drawn_tree::{DrawnTree, Kinds, draw_rule},
+    daemon_machine::DaemonMachine,
+    drawn_tree::{DrawnTree, FAR, Kinds, Leaves, draw_rule},
+    machine::End,
     model::Model,
     windows::{self, Encountered, WINDOW_BYTES, Windows},
     workload::{self, Load, Watched, flush, random_time},
@@ -46,12 +50,25 @@ struct Met {
     across_gaps: u64,
     opened_again: u64,
     power_cuts_in_use: u64,
+    far: FarMet,
+}
+
+/// The same for what happened to the other machine while its disks were in use.
+#[derive(Default)]
+struct FarMet {
+    resets: u64,
+    partitions: u64,
+    kills: u64,
+    power_cuts: u64,
+    power_cuts_unflushed: u64,
 }
 
 /// A machine with a tree.
 struct Site {
     world: World,
     machine: Host,
+    /// The machine that serves the remote leaves, if there are any.
+    far: Option<DaemonMachine>,
     lanes: usize,
     drawn: DrawnTree,
     /// Where the windows are; empty until the tree was open.
@@ -78,10 +95,18 @@ impl Site {
         let world = World::new(seed);
         let mut random = world.random();
         let lanes = 1 + random.index(2);
+        let leaves = match seed % 4 {
+            0 => Leaves::Memory,
+            1 => Leaves::Remote,
+            _ => Leaves::Files,
+        };
+        let drawn = DrawnTree::draw(&mut random, leaves);
+        let far = drawn.far.as_ref();
         Rc::new(Site {
             machine: world.host_with_lanes("machine", lanes),
+            far: far.map(|text| DaemonMachine::new(world.host(FAR), text)),
             lanes,
-            drawn: DrawnTree::draw(&mut random, seed % 4 == 0),
+            drawn,
             starts: RefCell::default(),
             model: RefCell::new(Model::new(0, false)),
             encountered: Encountered::default(),
@@ -126,7 +151,8 @@ impl Site {
         let tree = self.open(graph, "tree").await;
         let len = tree.shape().len_bytes();
         let starts = windows::draw(&mut self.world.random(), len, &self.drawn.units);
-        let mut model = Model::new(starts.len() as u64 * WINDOW_BYTES, false);
+        let has_cache = self.drawn.kinds.caches > 0;
+        let mut model = Model::new(starts.len() as u64 * WINDOW_BYTES, has_cache);
         if self.drawn.families.is_empty() {
             model.flushes_may_fail_once();
         }
@@ -176,6 +202,50 @@ async fn process(site: Rc<Site>, mut random: Random) {
         drop((volume, tree));
         site.close(&mut graph).await;
         site.model.borrow_mut().reopened();
+    }
+}
+
+/// What happens to the other machine while its disks are in use.
+async fn trouble(site: Rc<Site>, mut random: Random) {
+    const DOWN_MAX: Duration = Duration::from_secs(4);
+    let Some(far) = &site.far else { return };
+    loop {
+        time::sleep(random_time(&mut random, 100 * MS)).await;
+        while !site.is_in_use.get() {
+            time::sleep(MS).await;
+        }
+        let down = random_time(&mut random, DOWN_MAX);
+        let kind = random.below(4);
+        {
+            let met = &mut site.met.borrow_mut().far;
+            let is_unflushed = site.model.borrow().unflushed() > 0;
+            met.power_cuts_unflushed += u64::from(kind == 3 && is_unflushed);
+            *[
+                &mut met.resets,
+                &mut met.partitions,
+                &mut met.kills,
+                &mut met.power_cuts,
+            ][kind as usize] += 1;
+        }
+        match kind {
+            0 => far.host().reset_connections(&site.machine),
+            1 => {
+                far.host().partition(&site.machine);
+                time::sleep(down).await;
+                far.host().heal(&site.machine);
+            }
+            2 => {
+                far.end(End::Killed).await;
+                time::sleep(down).await;
+                far.restart();
+            }
+            _ => {
+                far.end(End::PowerCut).await;
+                site.model.borrow_mut().crashed(|_| true);
+                time::sleep(down).await;
+                far.restart();
+            }
+        }
     }
 }
 
@@ -247,6 +317,11 @@ fn run(seed: u64, met: &Rc<RefCell<Met>>) {
     let bench = site.world.host("bench");
     let mut random = site.world.random();
     site.world.block_on(&bench, async {
+        if let Some(far) = &site.far {
+            far.start();
+            far.ready().await;
+            drop(spawn(trouble(site.clone(), random.fork())));
+        }
         let boots = if site.drawn.in_memory.is_empty() {
             3
         } else {
@@ -301,6 +376,7 @@ fn a_tree_of_any_layers_over_failing_leaves_reads_what_was_written() {
         ("stats", kinds.stats),
         ("files", kinds.files),
         ("memory", kinds.memory),
+        ("remote disks", kinds.remote),
         ("rules acted", met.rules_acted),
         ("requests failed", met.failed),
         ("writes torn by a failure", met.torn),
@@ -310,6 +386,14 @@ fn a_tree_of_any_layers_over_failing_leaves_reads_what_was_written() {
         ("opened again", met.opened_again),
         ("power cuts in use", met.power_cuts_in_use),
         ("power cuts during writes", met.occurred.cuts_during_writes),
+        ("connections reset in use", met.far.resets),
+        ("partitions in use", met.far.partitions),
+        ("targets killed in use", met.far.kills),
+        ("power cuts of targets in use", met.far.power_cuts),
+        (
+            "of these, with unflushed writes",
+            met.far.power_cuts_unflushed,
+        ),
         ("changes lost", met.occurred.changes_lost),
         ("changes torn", met.occurred.changes_torn),
     ]);

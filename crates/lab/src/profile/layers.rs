@@ -111,8 +111,8 @@ pub(crate) fn notes(ways: impl Iterator<Item = Way> + Clone) -> Vec<String> {
     }
     if ways.clone().any(|way| way.is_partial) {
         notes.push(
-            "part of the target's volume runs on another of its lanes: the time of that part's medium \
-             is not visible, and counts in the target's row"
+            "the target does not report how long all of its media worked (it is older than this \
+             version): the time of the others counts in its own row"
                 .to_owned(),
         );
     }
@@ -177,7 +177,7 @@ mod tests {
         assert_eq!(notes([Way::default()].into_iter()).len(), 0);
         for (way, said) in [
             (untold, "does not report"),
-            (partial, "another of its lanes"),
+            (partial, "all of its media"),
         ] {
             let notes = notes([Way::default(), way].into_iter());
             assert!(notes.len() == 1 && notes[0].contains(said), "{notes:?}");

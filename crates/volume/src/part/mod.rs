@@ -235,12 +235,9 @@ impl Part {
     }
 
     fn sight(&self) -> Sight {
-        let is_elsewhere = matches!(&self.place, Place::Home(home) if !home.is_here());
-        let is_leaf = self.children.is_empty() && self.tells_layers.get().is_none();
-        match (is_leaf, is_elsewhere) {
-            (true, _) => Sight::Medium,
-            (false, false) => Sight::Through,
-            (false, true) => Sight::Hidden,
+        match self.children.is_empty() && self.tells_layers.get().is_none() {
+            true => Sight::Medium,
+            false => Sight::Through,
         }
     }
 

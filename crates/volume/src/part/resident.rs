@@ -5,7 +5,7 @@ use std::{fmt, future::Future, marker::PhantomData, sync::Arc};
 
 use engine::{LaneFuture, LaneHandle, local};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, layers};
 
 /// A value on one lane; dropped there when this is dropped anywhere, or when the lane ends.
 pub(crate) struct Resident<T> {
@@ -72,7 +72,7 @@ impl<T: Clone + 'static> Resident<T> {
     }
 
     /// Runs `request` on the value's lane and returns its result here. It runs to completion there even if nobody
-    /// waits for it any more, and the returned future borrows nothing from this.
+    /// waits for it any more, and the returned future borrows nothing from this. A [watch](crate::layers) goes with it.
     ///
     /// A lane that is still running never counts as ended: if it has dropped the request, this behaves as
     /// [`LaneHandle::call`].
@@ -88,7 +88,14 @@ impl<T: Clone + 'static> Resident<T> {
         let (number, lane) = (self.number, self.lane.clone());
         async move {
             let make = move || async move { request(here(number)?).await };
-            lane.call(make).await.unwrap_or_else(|| Err(lane_ended()))
+            let answer = match layers::current() {
+                None => lane.call(make).await,
+                // Boxed, so that only watched requests pay for the memory.
+                Some(watch) => {
+                    LaneFuture::new(lane.call(move || layers::watched(watch, make()))).await
+                }
+            };
+            answer.unwrap_or_else(|| Err(lane_ended()))
         }
     }
 }

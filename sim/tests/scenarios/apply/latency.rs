@@ -11,7 +11,8 @@ use engine::{
 use sim::{assert_occurred, target_machine::Networks};
 
 use super::{
-    Ask, CONFIG, Drawn, FAR, GOOD, KEPT, TEST_UNIT_READY, ask, described, draw, login, paths, start,
+    Ask, CONFIG, Drawn, FAR, GOOD, KEPT, TEST_UNIT_READY, ask, described, draw, drawn, least_sizes,
+    login, paths, start,
 };
 
 const SEEDS: u64 = 40;
@@ -58,9 +59,10 @@ fn took(seed: u64, is_switched: bool) -> Took {
     let server = world.host_with_lanes("server", lanes);
     let client = world.host("client");
     let storage = paths::storage(&world, Networks::TwoOfOneGroup);
-    let texts = [(); 2].map(|()| draw(&mut random, lanes, &storage));
+    let texts = [(); 2].map(|()| draw(&mut random, lanes, &storage, least_sizes(), None));
     let [before, after] = &texts;
     let are_paths_changed = before.serves(FAR) && after.serves(FAR) && before.far != after.far;
+    drawn::prepare(&server);
     server.put_file(CONFIG, before.text.as_bytes());
     world.block_on(&client, async {
         storage.ready().await;
