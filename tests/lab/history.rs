@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::{Place, assert_told};
 
 /// The JSON of a run whose median is this.
-fn made(place: &Place, number: usize, p50_us: f64) -> String {
+pub(crate) fn made(place: &Place, number: usize, p50_us: f64) -> String {
     let run = json!({
         "format": 1, "profile": "commit", "on": ["db"], "figures": {}, "interrupted": false,
         "total": { "mean_us": p50_us, "p50_us": p50_us, "p99_us": 900.0 + p50_us },

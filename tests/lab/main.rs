@@ -4,6 +4,7 @@
 mod browser;
 mod calls;
 mod compared;
+mod devtools;
 mod ends;
 mod history;
 mod oltp;

@@ -60,7 +60,7 @@ pub(crate) fn can_mount() -> bool {
 }
 
 /// Few transactions on few rows.
-fn short(database: &str) -> String {
+pub(crate) fn short(database: &str) -> String {
     format!(
         "kind = \"oltp\"\nabout = \"A few transactions\"\nsize = \"512MiB\"\ndatabase = \"{database}\"\nmemory = \
          \"16MiB\"\ntables = 1\nrows = 200\nthreads = 2\ntransactions = 20\nrounds = 2\n"

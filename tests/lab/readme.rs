@@ -3,6 +3,7 @@
 use std::{fs, path::Path, process::Command, time::Duration};
 
 use harness::{directory::Directory, run::run};
+use serde_json::{Value, json};
 
 /// The README of the results in this directory.
 #[track_caller]
@@ -22,7 +23,10 @@ fn what_was_not_measured_is_said() {
         "nbdfuse): not measured |",
         "sessions each: not measured |",
         "layer by layer:\n\n```\nnot measured\n```",
-        "without a replica:\n\n```\nnot measured\n```",
+        "with 4 connections: not measured\n",
+        "- a read: not measured\n",
+        "| medium, one copy | – |",
+        "All layers of our commit:\n\n```\nnot measured\n```",
     ] {
         assert!(readme.contains(part), "{part}: {readme}");
     }
@@ -79,6 +83,75 @@ fn the_results_stand_beside_the_published_figures() {
         "```\n  layer  mean\n  wire   12.5\n  total  99.5\n```",
         "behind 32 a LUN, 128 in all: 25,000 I/Os a second at 40,000 µs; behind 254 a LUN, 1,024 in all: 99,000",
         "- [oltp](oltp.html) ([JSON](oltp.json)): MariaDB does 100 a minute",
+    ] {
+        assert!(readme.contains(part), "{part}: {readme}");
+    }
+}
+
+/// The layers of a disk or of a run, as the lab writes them.
+fn layers(layers: &[(&str, f64)]) -> Value {
+    let layer =
+        |&(name, mean_us): &(&str, f64)| json!({ "name": name, "mean_us": mean_us, "p50_us": 1.0 });
+    layers.iter().map(layer).collect()
+}
+
+#[test]
+fn the_difference_between_two_disks_is_told_layer_by_layer() {
+    let directory = Directory::new();
+    let site = |name: &str, of: &[(&str, f64)]| json!({ "name": name, "layers": layers(of), "rounds": [{ "name": "x" }], "total": { "mean_us": 9.0 } });
+    let plain = [("database and file system", 3000.0), ("medium", 200.0)];
+    let iscsi = [
+        ("database and file system", 2900.0),
+        ("attach", 90.0),
+        ("initiator and wire: disk/iscsi", 150.4),
+        ("medium: disk/file at the target", 220.0),
+    ];
+    let stripe = [("database and file system", 1.0), ("stripe", 2.0)];
+    let sites = [
+        site("./plain.img", &plain),
+        site("stripe", &stripe),
+        site("iscsi://h/t/0", &iscsi),
+    ];
+    let run = json!({ "answer": "Done.", "figures": { "sites": sites } });
+    let text = serde_json::to_string_pretty(&run).expect("it is JSON");
+    directory.write("oltp-few.json", text);
+    let readme = written(&directory);
+    let told = "with 4 connections: a transaction takes 160 µs (5 %) more on iscsi://h/t/0 than on ./plain.img, 94 % of it \
+                in the row “initiator and wire”: database and file system −100 µs, attach +90 µs, initiator and wire \
+                +150 µs, medium +20 µs.\n";
+    assert!(readme.contains(told), "{readme}");
+}
+
+#[test]
+fn commits_and_processor_time_stand_beside_the_published_rows() {
+    let directory = Directory::new();
+    let ours = [
+        ("SQLite and its files", 15.04),
+        ("initiator", 60.0),
+        ("wire", 500.0),
+        ("target", 40.0),
+        ("medium", 800.0),
+    ];
+    let run = json!({ "answer": "Done.", "figures": { "nodes": [{ "mean_us": 7.0, "name": "wire" }] }, "layers": layers(&ours) });
+    let text = serde_json::to_string_pretty(&run).expect("it is JSON");
+    directory.write("commit-iscsi.json", text);
+    for (name, each) in [("iscsi", "1,000"), ("tgt", "250"), ("file", "2,500")] {
+        let answer = format!(
+            "Each percent of a processor does {each} reads a second (9,000 in all) and 1 writes a second."
+        );
+        let run = json!({ "answer": answer, "figures": {} });
+        let text = serde_json::to_string_pretty(&run).expect("it is JSON");
+        directory.write(&format!("effectiveness-{name}.json"), text);
+    }
+    let readme = written(&directory);
+    for part in [
+        "| SQL and its code | 85 | SQLite and its files | 15.0 |\n",
+        "| path to the storage | 94 | initiator, wire, target | 600.0 |\n",
+        "| | – | … wire | 500.0 |\n",
+        "| replicated write, two copies | 164 | medium, one copy | 800.0 |\n",
+        "| total | 385 | total | 1415.0 |\n",
+        "- a read: tgt 40.0 µs, Sanstone 10.0 µs (4.00×; for 3.5× it would be 11.4 µs). The same on the file itself, load \
+         generator included: 4.0 µs. The rest, about 6.0 µs, is iSCSI and TCP.\n",
     ] {
         assert!(readme.contains(part), "{part}: {readme}");
     }

@@ -106,7 +106,7 @@ pub(crate) fn run(call: DemoCall) -> Result<(), Failure> {
     let report = demo::run(&options, &survey, &directory, progress)?;
     output::print(report::table(&report))?;
     let texts = [
-        report::html(&report),
+        report::page(&report.findings()),
         serde_json::to_string_pretty(&report::json(&report))?,
     ];
     for (output, text) in outputs.into_iter().zip(texts) {

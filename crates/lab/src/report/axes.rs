@@ -106,12 +106,12 @@ pub(super) fn draw_rows(out: &mut String, y: &Scale, (left, right): (f64, f64)) 
     }
 }
 
-/// Writes the round values of the x axis, with their unit, on a line at `y`.
-pub(super) fn draw_columns(out: &mut String, x: &Scale, y: f64, unit: &str) {
+/// Writes the round values of the x axis on a line at `y`.
+pub(super) fn draw_columns(out: &mut String, x: &Scale, y: f64) {
     for (at, value) in x.marks() {
         let _ = write!(
             out,
-            "<text x=\"{at:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{value}{unit}</text>",
+            "<text x=\"{at:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{value}</text>",
         );
     }
 }
@@ -134,8 +134,8 @@ mod tests {
         assert!(out.contains(row), "{out}");
         assert_eq!(out.matches("<line").count(), 5, "0 to 2,000 by 500: {out}");
         let mut out = String::new();
-        draw_columns(&mut out, &Scale::exact(0.5, &axis, (0.0, 100.0)), 7.0, " s");
-        let column = "<text x=\"60.0\" y=\"7.0\" text-anchor=\"middle\">0.3 s</text>";
+        draw_columns(&mut out, &Scale::exact(0.5, &axis, (0.0, 100.0)), 7.0);
+        let column = "<text x=\"60.0\" y=\"7.0\" text-anchor=\"middle\">0.3</text>";
         assert!(out.contains(column), "{out}");
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::{
     axes::{Scale, draw_columns},
     findings::{Axis, Bar, BarRow},
-    html::escaped,
+    page::escaped,
     plot::WIDTH,
 };
 
@@ -16,7 +16,7 @@ const BOTTOM: f64 = 44.0;
 const LINE: f64 = 20.0;
 const GAP: f64 = 10.0;
 /// Approximate width of a letter of a label.
-const LETTER: f64 = 6.4;
+pub(super) const LETTER: f64 = 6.4;
 /// Maximum letters in a row's name.
 const NAME_MAX: usize = 36;
 /// Minimum width of a bar, so that it can still be pointed at.
@@ -42,7 +42,7 @@ pub(super) fn draw(out: &mut String, rows: &[BarRow], axis: &Axis) {
             "<line class=\"grid\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{TOP}\" y2=\"{bottom:.1}\"/>"
         );
     }
-    draw_columns(out, &scale, bottom + 18.0, "");
+    draw_columns(out, &scale, bottom + 18.0);
     let mut top = TOP;
     for row in rows {
         let _ = write!(

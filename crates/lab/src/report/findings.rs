@@ -117,6 +117,13 @@ pub struct Axis {
 pub enum Marks {
     /// Lines through points.
     Lines(Vec<Line>),
+    /// Lines over named spans of the x axis, one after the other.
+    Timeline {
+        /// The spans.
+        spans: Vec<Span>,
+        /// The lines.
+        lines: Vec<Line>,
+    },
     /// A field of values, with a row for each name on the y axis.
     Field {
         /// Column names, from left to right.
@@ -157,6 +164,17 @@ pub struct Bar {
     pub label: String,
     /// Its figures, shown when it is pointed at.
     pub tip: String,
+}
+
+/// A named part of the x axis.
+#[derive(Clone, Debug)]
+pub struct Span {
+    /// Its name.
+    pub name: String,
+    /// Its start on the x axis.
+    pub from: f64,
+    /// Its end.
+    pub to: f64,
 }
 
 /// A line of a plot.

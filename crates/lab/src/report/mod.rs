@@ -1,12 +1,10 @@
 //! Measurements with all samples, what follows from them, and three output forms: text for the terminal, JSON
-//! for programs, and one HTML page for people. [`Report`] is the demo's experiment; [`Findings`] is for a
-//! profile or a comparison.
+//! for programs, and one HTML page for people. [`Findings`] is what every page shows; [`Report`] is the demo's experiment.
 
 mod axes;
 mod bars;
-mod chart;
+mod experiment;
 mod findings;
-mod html;
 mod json;
 mod number;
 mod page;
@@ -14,12 +12,12 @@ mod plot;
 mod table;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 pub use findings::Findings;
 pub(crate) use findings::{
-    Axis, Bar, BarRow, Layer, Layers, Line, Marks, Plot, Score, Table, Times,
+    Axis, Bar, BarRow, Layer, Layers, Line, Marks, Plot, Score, Span, Table, Times,
 };
-pub use html::html;
 pub use json::json;
 pub use number::grouped;
 pub(crate) use number::short;

@@ -4,7 +4,7 @@
 pub(crate) fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
-        size if size >= 1000.0 => grouped(value.round() as u64),
+        size if size >= 999.5 => grouped(value.round() as u64),
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => trimmed(format!("{value:.1}")),
         size if size >= 0.1 => trimmed(format!("{value:.2}")),
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn numbers_are_as_short_as_they_may_be() {
-        let numbers = [0.0, 0.01234, 0.5, 1.0, 12.34, 150.6, 1234.5, 1e6];
+        let numbers = [0.0, 0.01234, 0.5, 1.0, 12.34, 150.6, 999.7, 1234.5, 1e6];
         let shown = [
             "0",
             "0.0123",
@@ -46,6 +46,7 @@ mod tests {
             "1",
             "12.3",
             "151",
+            "1,000",
             "1,235",
             "1,000,000",
         ];

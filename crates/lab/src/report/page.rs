@@ -6,20 +6,19 @@ use std::fmt::Write;
 
 use super::{
     findings::{Findings, Table},
-    html::escaped,
     plot,
 };
 
 /// The page.
 pub fn page(findings: &Findings) -> String {
-    let title = format!("{} on {}", findings.profile, findings.on.join(" and "));
+    let title = format!("{} on {}", findings.profile, listed(&findings.on));
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <meta name=\"color-scheme\" content=\"light dark\">\n<title>Sanstone: {}</title>\n<style>\n{}{}\
          </style>\n</head>\n<body>\n<main>\n",
         escaped(&title),
-        include_str!("style.css"),
+        include_str!("page.css"),
         include_str!("plot.css"),
     );
     let _ = writeln!(
@@ -62,6 +61,30 @@ pub fn page(findings: &Findings) -> String {
         include_str!("plot.js")
     );
     page
+}
+
+/// Escapes `text` for HTML content and attributes.
+pub(super) fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// Names as in a sentence: "a, b and c".
+fn listed(names: &[String]) -> String {
+    match names {
+        [names @ .., last] if !names.is_empty() => format!("{} and {last}", names.join(", ")),
+        _ => names.concat(),
+    }
 }
 
 fn list(page: &mut String, title: &str, class: &str, lines: &[String]) {

@@ -5,10 +5,10 @@ use std::fmt::Write;
 
 use super::{
     axes::{Scale, draw_columns, draw_rows},
-    bars,
-    findings::{Line, Marks, Plot},
-    html::escaped,
+    bars::{self, LETTER},
+    findings::{Line, Marks, Plot, Span},
     number::short,
+    page::escaped,
 };
 
 pub(super) const WIDTH: f64 = 1040.0;
@@ -24,7 +24,7 @@ const MARKS_MAX: usize = 60;
 pub(super) fn svg(plot: &Plot) -> String {
     let mut out = String::from("<div class=\"plot\">");
     let names: Vec<(usize, &str)> = match &plot.marks {
-        Marks::Lines(lines) => lines
+        Marks::Lines(lines) | Marks::Timeline { lines, .. } => lines
             .iter()
             .map(|line| line.name.as_str())
             .enumerate()
@@ -57,7 +57,8 @@ pub(super) fn svg(plot: &Plot) -> String {
         escaped(&plot.title)
     );
     match &plot.marks {
-        Marks::Lines(lines) => draw_lines(&mut out, plot, lines),
+        Marks::Lines(lines) => draw_lines(&mut out, plot, &[], lines),
+        Marks::Timeline { spans, lines } => draw_lines(&mut out, plot, spans, lines),
         Marks::Field {
             columns,
             rows,
@@ -77,7 +78,7 @@ pub(super) fn svg(plot: &Plot) -> String {
     out
 }
 
-fn draw_lines(out: &mut String, plot: &Plot, lines: &[Line]) {
+fn draw_lines(out: &mut String, plot: &Plot, spans: &[Span], lines: &[Line]) {
     let points = || lines.iter().flat_map(|line| line.points.iter());
     let x = Scale::new(
         &plot.x,
@@ -89,8 +90,9 @@ fn draw_lines(out: &mut String, plot: &Plot, lines: &[Line]) {
         points().map(|point| point.1),
         (HEIGHT - BOTTOM, TOP),
     );
+    draw_spans(out, &x, spans);
     draw_rows(out, &y, (LEFT, WIDTH - RIGHT));
-    draw_columns(out, &x, HEIGHT - BOTTOM + 18.0, "");
+    draw_columns(out, &x, HEIGHT - BOTTOM + 18.0);
     for (index, line) in lines.iter().enumerate() {
         let mut path = String::new();
         let mut marks = String::new();
@@ -100,9 +102,12 @@ fn draw_lines(out: &mut String, plot: &Plot, lines: &[Line]) {
             };
             let verb = if path.is_empty() { 'M' } else { 'L' };
             let _ = write!(path, "{verb}{cx:.1} {cy:.1}");
+            let within = |span: &&Span| (span.from..=span.to).contains(left);
+            let span = spans.iter().find(within);
             let tip = format!(
-                "{}\n{}: {}\n{}: {}",
+                "{}{}\n{}: {}\n{}: {}",
                 line.name,
+                span.map_or(String::new(), |span| format!("\n{}", span.name)),
                 plot.x.label,
                 short(*left),
                 plot.y.label,
@@ -125,6 +130,32 @@ fn draw_lines(out: &mut String, plot: &Plot, lines: &[Line]) {
             "<g class=\"s{}\"><path d=\"{path}\"/>{marks}</g>",
             index % 8
         );
+    }
+}
+
+/// Shades every other span, and writes its name above it if there is room.
+fn draw_spans(out: &mut String, x: &Scale, spans: &[Span]) {
+    for (index, span) in spans.iter().enumerate() {
+        let (Some(from), Some(to)) = (x.place(span.from), x.place(span.to)) else {
+            continue;
+        };
+        let name = escaped(&span.name);
+        let shade = if index % 2 == 0 { "even" } else { "odd" };
+        let _ = write!(
+            out,
+            "<rect class=\"span {shade}\" x=\"{from:.1}\" y=\"{TOP}\" width=\"{:.1}\" height=\"{:.1}\">\
+             <title>{name}</title></rect>",
+            to - from,
+            HEIGHT - TOP - BOTTOM,
+        );
+        if to - from > span.name.chars().count() as f64 * LETTER {
+            let _ = write!(
+                out,
+                "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{name}</text>",
+                (from + to) / 2.0,
+                TOP - 8.0,
+            );
+        }
     }
 }
 

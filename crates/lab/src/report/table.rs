@@ -103,7 +103,7 @@ fn set_table(text: &mut String, report: &Report, set: &SetReport) {
 
 /// What each share of the set-up transferred, as a fraction of its link or in MB/s: what it read and, for
 /// statements that write, what it wrote.
-fn links(report: &Report, set: &SetReport, statement: &StatementReport) -> String {
+pub(super) fn links(report: &Report, set: &SetReport, statement: &StatementReport) -> String {
     let in_unit = |bytes_per_s: f64| match report.link_bytes_per_s() {
         Some(link) => format!("{:.0}", 100.0 * bytes_per_s / link),
         None => format!("{:.0}", bytes_per_s / 1e6),
@@ -133,14 +133,7 @@ fn scores(text: &mut String, report: &Report) {
         .unwrap_or(0)
         .max(9);
     for set in &report.sets {
-        let least = report.least_scan_link_use(set).map(|part| match part {
-            // With a cache that holds the table, the links are idle.
-            ..0.05 => "   the scans came from memory".to_string(),
-            _ => format!(
-                "   every share read at ≥ {:.0} % of its link in the scans",
-                (100.0 * part).floor()
-            ),
-        });
+        let least = scan_link_use(report, set).map(|told| format!("   {told}"));
         let times = times(report.speedup(set));
         let score = set.score_s();
         let least = least.unwrap_or_default();
@@ -158,6 +151,19 @@ fn scores(text: &mut String, report: &Report) {
             "the paper"
         ),
     );
+}
+
+/// How far the scans used the links of a set-up, if links were limited.
+pub(super) fn scan_link_use(report: &Report, set: &SetReport) -> Option<String> {
+    let part = report.least_scan_link_use(set)?;
+    Some(match part {
+        // With a cache that holds the table, the links are idle.
+        ..0.05 => "the scans came from memory".into(),
+        _ => format!(
+            "every share read at ≥ {:.0} % of its link in the scans",
+            (100.0 * part).floor()
+        ),
+    })
 }
 
 pub(super) fn paper_speedup() -> f64 {
