@@ -178,15 +178,13 @@ fn measure(
             break;
         }
         for (case, samples) in cases.iter().zip(&mut measured) {
-            let mut pair = [None, None];
-            // Whichever goes first may find an idle disk or a cold cache, so the order alternates.
-            for turn in [round % 2, (round + 1) % 2] {
+            let pair = in_turn(runner, round, |runner, turn| {
                 runner.pid = options.pids.map(|pids| pids[turn]);
-                pair[turn] = match luns.get(turn) {
-                    Some(luns) => runner.sample(case, turn, luns)?,
-                    None => runner.sample_of_fio(case, 0)?,
-                };
-            }
+                match luns.get(turn) {
+                    Some(luns) => runner.sample(case, turn, luns),
+                    None => runner.sample_of_fio(case, 0),
+                }
+            })?;
             if let [Some(a), Some(b)] = pair {
                 samples[0].push(a);
                 samples[1].push(b);
@@ -195,6 +193,24 @@ fn measure(
         keep(&measured);
     }
     Ok(measured)
+}
+
+/// Runs both sides of a pair, each with the same seeds, so that both do the same I/Os.
+fn in_turn<T>(
+    runner: &mut Runner<'_>,
+    round: usize,
+    mut run: impl FnMut(&mut Runner<'_>, usize) -> Result<Option<T>>,
+) -> Result<[Option<T>; 2]> {
+    let mut pair = [None, None];
+    let (seed, mut next_seed) = (runner.seed, runner.seed);
+    // Whichever goes first may find an idle disk or a cold cache, so the order alternates.
+    for turn in [round % 2, (round + 1) % 2] {
+        runner.seed = seed;
+        pair[turn] = run(runner, turn)?;
+        next_seed = next_seed.max(runner.seed);
+    }
+    runner.seed = next_seed;
+    Ok(pair)
 }
 
 fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
@@ -414,6 +430,10 @@ fn plot(names: [&str; 2], measured: &Measured) -> Plot {
 
 #[cfg(test)]
 mod tests {
+    use std::{rc::Rc, time::Duration};
+
+    use volume::{SharedVolume, leaf::ram::Region};
+
     use super::*;
     use crate::load::{Operation, Spacing, Workload};
 
@@ -470,6 +490,49 @@ mod tests {
                 .iter()
                 .all(|table| !table.title.contains("is sent"))
         );
+    }
+
+    /// Which places of a new disk the next load of `runner` writes.
+    fn written(runner: &mut Runner<'_>) -> Vec<u64> {
+        const PLACES: u64 = 4096;
+        let ram = Region::new(PLACES * 512, 512).expect("little memory");
+        let lane = runner.lane.clone();
+        let disk: SharedVolume = lane.block_on(async { Rc::new(ram.on_lane()) });
+        let workload = Workload {
+            ios_max: Some(32),
+            ..Workload::closed(Operation::Write, 512, 4)
+        };
+        let luns = [Lun::from(disk.clone())];
+        let step = runner.load_at_once("a load", &luns, &workload, Duration::from_secs(60));
+        assert_eq!(step.expect("it writes").expect("no stop").done.ios, 32);
+        let data = lane.block_on(async { disk.read(0, PLACES as usize * 512).await });
+        let data = data.expect("it reads").to_vec();
+        let places = data.chunks(512).zip(0..);
+        let written = places.filter(|(place, _)| place.iter().any(|byte| *byte != 0));
+        written.map(|(_, place)| place).collect()
+    }
+
+    #[test]
+    fn loads_of_a_run_differ_and_the_sides_of_a_pair_do_not() {
+        let lane = lane().expect("a ring");
+        let start = || {
+            let stage = Progress::Silent.stage("loads", None);
+            Runner::new(&lane, Vec::new(), Stop::default(), stage)
+        };
+        let mut runner = start();
+        let pair = |runner: &mut Runner<'_>, round| {
+            let pair = in_turn(runner, round, |runner, _| Ok(Some(written(runner))));
+            pair.expect("both run")
+                .map(|places| places.expect("both write"))
+        };
+        let pairs = [pair(&mut runner, 0), pair(&mut runner, 1)];
+        for [a, b] in &pairs {
+            assert_eq!(a, b);
+        }
+        assert_ne!(pairs[0], pairs[1]);
+        assert_ne!(written(&mut runner), written(&mut runner));
+        // Another run does the same again.
+        assert_eq!(pair(&mut start(), 0), pairs[0]);
     }
 
     #[test]

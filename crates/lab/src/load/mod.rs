@@ -55,11 +55,12 @@ pub enum Order {
     /// Uniformly at random.
     #[default]
     Random,
-    /// From the start to the end, again and again.
+    /// From the start to the end, again and again. Several volumes begin at places that are equally far apart, because they
+    /// may be sessions with one disk. A load that only its time ends begins at a place that depends on its seed.
     Sequential,
-    /// From the end to the start, again and again.
+    /// From the end to the start, again and again; it begins as `Sequential` does.
     Backward,
-    /// Every seventeenth place, then the places after those, and so on.
+    /// Every seventeenth place, then the places after those, and so on; it begins as `Sequential` does.
     Strided,
     /// Random with a few hot places: Zipf's law with an exponent of 0.99, as in YCSB.
     Zipf,
@@ -115,6 +116,9 @@ pub struct Workload {
     pub is_prompt: bool,
     /// Whether to record where the time of sampled I/Os goes.
     pub is_watched: bool,
+    /// Loads with the same seed visit the same places at the same moments. Loads that follow each other need
+    /// different ones: otherwise the second finds in a cache what the first has read.
+    pub seed: u64,
 }
 
 impl Workload {
@@ -134,6 +138,7 @@ impl Workload {
             ios_max: None,
             is_prompt: true,
             is_watched: false,
+            seed: 0,
         }
     }
 
@@ -185,15 +190,22 @@ pub struct Load {
     pub depth: usize,
 }
 
-/// Loads `volumes` for `duration`; every volume gets its own `depth` I/Os in flight.
+/// Loads `volumes` for `duration`; every volume gets its own `depth` I/Os in flight. `seed` is
+/// [that of the load](Workload::seed).
 ///
 /// # Errors
 /// The first error of an I/O ends the load.
-pub async fn run(volumes: &[SharedVolume], load: Load, duration: Duration) -> volume::Result<Done> {
+pub async fn run(
+    volumes: &[SharedVolume],
+    load: Load,
+    duration: Duration,
+    seed: u64,
+) -> volume::Result<Done> {
     let luns: Vec<Lun> = volumes.iter().cloned().map(Lun::from).collect();
     let outstanding = load.depth * luns.len();
     let workload = Workload {
         order: load.order,
+        seed,
         ..Workload::closed(load.operation, load.size_bytes, outstanding)
     };
     generate(&luns, &workload, duration, &Stop::default()).await
@@ -217,7 +229,10 @@ pub async fn mark_as_ours(volume: &dyn Volume) -> volume::Result<()> {
     fill_to(volume, end, &Stop::default(), |_| ()).await
 }
 
-/// Writes the first `end` bytes of `volume`, a few MiB at a time; `told` is called with the number of bytes
+/// How much is written at once where only the result matters.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Writes the first `end` bytes of `volume`, a MiB at a time; `told` is called with the number of bytes
 /// written.
 ///
 /// # Errors
@@ -228,7 +243,6 @@ pub async fn fill_to(
     stop: &Stop,
     told: impl Fn(u64),
 ) -> volume::Result<()> {
-    const PIECE_BYTES: u64 = 1 << 20;
     let piece: Payload = stamps::marked(PIECE_BYTES as usize);
     for at in (0..end).step_by(PIECE_BYTES as usize) {
         if stop.is_asked() {

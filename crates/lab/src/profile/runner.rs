@@ -23,6 +23,9 @@ use crate::{
 /// The uncounted warm-up takes one part in this many of a load's time; it fills caches and windows.
 const SETTLE: u32 = 10;
 
+/// Each measurement has so many seeds of its own: its loads are the same if earlier measurements are recalled.
+const SEEDS: u64 = 1 << 16;
+
 /// Runs loads.
 pub(crate) struct Runner<'a> {
     pub(crate) lane: &'a Rc<Lane>,
@@ -41,6 +44,9 @@ pub(crate) struct Runner<'a> {
     pub(crate) journal: Journal,
     /// Called with everything measured so far after each step.
     pub(crate) keeper: Option<Box<dyn Fn(Value) + 'a>>,
+    /// The seed of the next load. Each load raises it, so that no load finds in a cache what an earlier one has read
+    /// at the same places.
+    pub(crate) seed: u64,
     beside: Vec<(String, Figures, Sample)>,
     others: Vec<f64>,
 }
@@ -205,6 +211,7 @@ impl<'a> Runner<'a> {
             beds: Vec::new(),
             journal: Journal::default(),
             keeper: None,
+            seed: 0,
             beside: Vec::new(),
             others: Vec::new(),
         }
@@ -275,13 +282,16 @@ impl<'a> Runner<'a> {
             return work(self);
         }
         let key = self.journal.key(name);
+        let next_seed = self.seed + SEEDS;
         if let Some(known) = self.journal.recall(&key) {
             self.stage.step();
+            self.seed = next_seed;
             return Ok(Some(known));
         }
         self.journal.is_within = true;
         let made = work(self);
         self.journal.is_within = false;
+        self.seed = next_seed;
         let made = made?;
         if let Some(made) = &made {
             self.journal.keep(&key, made);
@@ -368,12 +378,21 @@ impl<'a> Runner<'a> {
         }
     }
 
-    fn generate(&self, luns: &[Lun], workload: &Workload, time: Duration) -> Result<Done> {
-        let done = load::generate(luns, workload, time, &self.stop);
-        self.lane.block_on(done).map_err(|error| {
-            let names: Vec<&str> = self.targets.iter().map(|t| t.name.as_str()).collect();
-            Error::Target(format!("{}: {error}", names.join(", ")))
-        })
+    fn generate(&mut self, luns: &[Lun], workload: &Workload, time: Duration) -> Result<Done> {
+        let workload = Workload {
+            seed: self.seed,
+            ..workload.clone()
+        };
+        self.seed += 1;
+        let done = load::generate(luns, &workload, time, &self.stop);
+        self.lane
+            .block_on(done)
+            .map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &volume::Error) -> Error {
+        let names: Vec<&str> = self.targets.iter().map(|t| t.name.as_str()).collect();
+        Error::Target(format!("{}: {error}", names.join(", ")))
     }
 
     /// Flushes every target.
