@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::{
     Error, Result, fio,
     load::{Arrivals, Lun, Stop},
-    profile::{Case, Profile, Runner, Sample, Work},
+    profile::{Case, Needs, Profile, Runner, Sample, Work},
     progress::Progress,
     report::{Axis, Findings, Line, Marks, Plot, Table, short},
     run::{Keep, close, end, lane, open, to_know},
@@ -134,7 +134,9 @@ pub fn compare(
         }
         names.push("fio".into());
     }
-    notes.extend(to_know(&lane, &targets, needs));
+    // Loads are compared on what was there before, also those of a profile that otherwise writes it first.
+    let is_spread = needs.is_spread || cases.iter().any(|c| matches!(c.work, Work::Load(_)));
+    notes.extend(to_know(&lane, &targets, Needs { is_spread, ..needs }));
     let stage = progress.stage("compare", Some((2 * pairs * cases.len()) as u64));
     let mut runner = Runner::new(&lane, targets, stop.clone(), stage);
     runner.verified = experiment.verifies().then_some(needs.size_bytes);

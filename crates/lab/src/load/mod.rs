@@ -19,6 +19,7 @@ mod stamps;
 mod tests;
 
 use std::{
+    ops::Range,
     rc::Rc,
     sync::{
         Arc,
@@ -253,6 +254,30 @@ pub async fn fill_to(
             .write(at, piece.slice(0..len), Durability::Cached)
             .await?;
         told(at + len as u64);
+    }
+    Ok(())
+}
+
+/// Writes `range` of a volume, in bytes, while nothing else is in flight there. Where reads are verified, they
+/// are also compared with what this writes.
+///
+/// # Errors
+/// The first error of a write ends it.
+pub(crate) async fn fill_range(lun: &Lun, range: Range<u64>, stop: &Stop) -> volume::Result<()> {
+    let piece = stamps::marked(PIECE_BYTES as usize);
+    let end = range.end;
+    for at in range.step_by(PIECE_BYTES as usize) {
+        if stop.is_asked() {
+            break;
+        }
+        let len = PIECE_BYTES.min(end - at) as usize;
+        match &lun.ledger {
+            Some(ledger) => ledger.fill(&lun.volume, at, len).await?,
+            None => {
+                let data = piece.slice(0..len);
+                lun.volume.write(at, data, Durability::Cached).await?;
+            }
+        }
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 //! processors did meanwhile. After an interruption, the remaining loads are skipped and everything measured
 //! so far is kept.
 
-use std::{rc::Rc, time::Duration};
+use std::{ops::Range, rc::Rc, time::Duration};
 
 use engine::Lane;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -393,6 +393,16 @@ impl<'a> Runner<'a> {
     fn failed(&self, error: &volume::Error) -> Error {
         let names: Vec<&str> = self.targets.iter().map(|t| t.name.as_str()).collect();
         Error::Target(format!("{}: {error}", names.join(", ")))
+    }
+
+    /// Writes `range` of every LUN, in bytes, unmeasured, and flushes it.
+    pub(crate) fn fill(&self, luns: &[Lun], range: Range<u64>) -> Result<()> {
+        for lun in luns {
+            let filled = load::fill_range(lun, range.clone(), &self.stop);
+            let filled = self.lane.block_on(filled);
+            filled.map_err(|error| self.failed(&error))?;
+        }
+        self.flush()
     }
 
     /// Flushes every target.

@@ -1,6 +1,40 @@
 //! Tests the built-in profiles, and the mistakes a user may make in a copy.
 
+use std::os::unix::fs::MetadataExt;
+
 use super::*;
+use crate::{
+    load::Stop,
+    run::{close, lane},
+    target::{On, Opening, Target},
+};
+
+/// Runs a profile on a new file, which is sparse. Returns also how many bytes of it are allocated afterwards.
+pub(super) fn run_on_made_file(profile: &str) -> (Findings, u64) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("made.img");
+    let profile = Profile::parse("short", profile, false).expect("a profile");
+    let experiment = profile.experiment();
+    let lane = lane().expect("a ring");
+    let on: On = path.to_string_lossy().parse().expect("never refused");
+    let opening = Opening {
+        sessions: 1,
+        made_bytes: experiment.needs().size_bytes,
+        writes: true,
+        overwrite: false,
+        is_watched: false,
+    };
+    let home = lane.handle();
+    let target = lane.block_on(Target::open(&on, None, &home, opening));
+    let stage = Progress::Silent.stage("short", None);
+    let targets = vec![target.expect("it opens")];
+    let mut runner = Runner::new(&lane, targets, Stop::default(), stage);
+    runner.verified = experiment.verifies().then_some(opening.made_bytes);
+    let findings = experiment.run(&mut runner).expect("it runs");
+    let allocated = std::fs::metadata(&path).expect("it is there").blocks() * 512;
+    close(&lane, runner.targets);
+    (findings, allocated)
+}
 
 #[test]
 fn every_built_in_profile_can_be_meant_in_both_forms() {
