@@ -37,6 +37,34 @@ pub(super) fn run_on_made_file(profile: &str) -> (Findings, u64) {
 }
 
 #[test]
+fn every_load_of_a_queue_runs_in_every_round() {
+    let profile = r#"
+kind = "queue"
+about = "A few reads"
+size = "1MiB"
+block = "4KiB"
+luns = 1
+outstanding = [1, 2]
+rounds = 3
+time = "5ms"
+rates_percent = [50]
+rates = [1000.0]
+adapter_outstanding = 2
+adapters = [{ name = "one at a time", per_lun = 1, total = 1 }]
+"#;
+    let (findings, _) = run_on_made_file(profile);
+    let lists = ["outstanding", "rates", "adapters"].map(|name| &findings.figures[name]);
+    for list in lists {
+        for load in list.as_array().expect("a list") {
+            let runs = load["runs"].as_array().expect("runs").len() as u64;
+            let again = load["again"].as_u64().unwrap_or(0);
+            assert_eq!(runs - again, 3, "{load}");
+            assert!(again == 0 || again == 3, "{load}");
+        }
+    }
+}
+
+#[test]
 fn every_built_in_profile_can_be_meant_in_both_forms() {
     for (name, text) in BUILT_IN {
         for quick in [false, true] {
