@@ -160,18 +160,23 @@ impl From<Recorded> for Step {
 }
 
 /// The speed of something, for comparisons.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Sample {
     /// Operations per second.
     pub(crate) per_s: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// Quantiles of the service time, where it is known: from when an I/O was sent. In an open loop `p50_us` and `p99_us`
+    /// The mean and quantiles of the service time, where it is known: from when an I/O was sent. In an open loop `p50_us` and `p99_us`
     /// count from when it was due, except for fio's, which does not know that moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) service_mean_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) service_p50_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) service_p99_us: Option<f64>,
+    /// Arrivals of an open loop that had not started when the time was over, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) not_begun: Option<u64>,
     /// Operations per second for each percent of a processor that the watched process took.
     pub(crate) per_percent: Option<f64>,
 }
@@ -182,8 +187,10 @@ impl From<&Figures> for Sample {
             per_s: figures.iops,
             p50_us: figures.p50_us,
             p99_us: figures.p99_us,
+            service_mean_us: Some(figures.service_us),
             service_p50_us: Some(figures.service_p50_us),
             service_p99_us: Some(figures.service_p99_us),
+            not_begun: Some(figures.not_begun),
             per_percent: figures
                 .cpu
                 .pid_percent
@@ -441,11 +448,16 @@ impl<'a> Runner<'a> {
         let mut table = Table::new(
             "Beside fio",
             "The same loads with fio on the same file, each after ours; I/Os a second, and microseconds \
-             from when an I/O was sent, as fio measures them. The last two columns are ours from when the \
+             from when an I/O was sent, as fio measures them. In a closed loop the mean is the number \
+             outstanding divided by the throughput: where the means agree and the median or the 99th \
+             percentile do not, the times are distributed otherwise, and neither is faster. The last two columns are ours from when the \
              I/O was due, which in an open loop is earlier and which fio does not know.",
             &[
                 "load",
                 "I/Os/s",
+                "fio",
+                "ratio",
+                "mean",
                 "fio",
                 "ratio",
                 "median",
@@ -462,6 +474,7 @@ impl<'a> Runner<'a> {
             let mut row = vec![name.clone()];
             for (ours, fio) in [
                 (ours.iops, fio.per_s),
+                (ours.service_us, fio.service_mean_us.unwrap_or(f64::NAN)),
                 (ours.service_p50_us, fio.p50_us),
                 (ours.service_p99_us, fio.p99_us),
             ] {
@@ -472,7 +485,12 @@ impl<'a> Runner<'a> {
         }
         findings.tables.push(table);
         let beside = self.beside.iter().map(|(name, ours, fio)| {
-            let fio = json!({ "iops": fio.per_s, "p50_us": fio.p50_us, "p99_us": fio.p99_us });
+            let fio = json!({
+                "iops": fio.per_s,
+                "mean_us": fio.service_mean_us,
+                "p50_us": fio.p50_us,
+                "p99_us": fio.p99_us,
+            });
             json!({ "load": name, "ours": ours, "fio": fio })
         });
         findings.figures["fio"] = Value::Array(beside.collect());

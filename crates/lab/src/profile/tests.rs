@@ -37,6 +37,15 @@ pub(super) fn run_on_made_file(profile: &str) -> (Findings, u64) {
 }
 
 #[test]
+fn a_sample_says_which_arrivals_are_missing_from_its_latencies() {
+    let figures = runner::Figures {
+        not_begun: 7,
+        ..runner::Figures::example(1.0, 1000.0)
+    };
+    assert_eq!(Sample::from(&figures).not_begun, Some(7));
+}
+
+#[test]
 fn every_load_of_a_queue_runs_in_every_round() {
     let profile = r#"
 kind = "queue"
