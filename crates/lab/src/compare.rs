@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::{
     Error, Result, fio,
     load::{Arrivals, Lun, Stop},
-    profile::{Case, Profile, Runner, Sample, Work},
+    profile::{Case, Needs, Profile, Runner, Sample, Work},
     progress::Progress,
     report::{Axis, Findings, Line, Marks, Plot, Table, short},
     run::{Keep, close, end, lane, open, to_know},
@@ -40,12 +40,55 @@ struct Compared {
     throughput: Comparison,
     p50: Comparison,
     p99: Comparison,
-    /// Median and 99th percentile of the service time, if both know it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    service: Option<[Comparison; 2]>,
+    service: Option<Service>,
+    /// Percentages of the arrivals that had not begun when the time was over, in an open loop.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    not_begun_percent: Option<[f64; 2]>,
     /// Operations for each percent of a processor.
     #[serde(skip_serializing_if = "Option::is_none")]
     per_percent: Option<Comparison>,
+}
+
+/// The mean, the median and the 99th percentile of the service time, if both know it.
+#[derive(Clone, Debug, Serialize)]
+struct Service {
+    mean: Comparison,
+    p50: Comparison,
+    p99: Comparison,
+}
+
+/// So many percent of the arrivals may be missing from the latencies: a tenth of what lies above the 99th percentile.
+const NOT_BEGUN_MAX_PERCENT: f64 = 0.1;
+/// Marks the loads of which more are missing.
+const MARK: &str = " *";
+
+impl Compared {
+    /// Whether so many arrivals had not begun that both did not do the same work.
+    fn is_behind(&self) -> bool {
+        let both = self.not_begun_percent.iter().flatten();
+        both.into_iter()
+            .any(|percent| *percent > NOT_BEGUN_MAX_PERCENT)
+    }
+
+    /// Its name in tables.
+    fn marked(&self) -> String {
+        let mark = if self.is_behind() { MARK } else { "" };
+        format!("{}{mark}", self.name)
+    }
+
+    /// What a mark means.
+    fn note(&self, names: [&str; 2]) -> Option<String> {
+        let both = self.not_begun_percent.filter(|_| self.is_behind())?;
+        let told = |(name, percent): (&str, f64)| format!("{} % on {name}", short(percent));
+        let told: Vec<String> = names.into_iter().zip(both).map(told).collect();
+        Some(format!(
+            "{}{MARK}: arrivals had not begun when the time was over: {}. They are missing from the latencies, \
+             which would be higher with them, and both did not do the same work: compare at a lower rate",
+            self.name,
+            told.join(", ")
+        ))
+    }
 }
 
 /// Runs the comparison. After each round, `keep` receives the findings up to then.
@@ -134,12 +177,15 @@ pub fn compare(
         }
         names.push("fio".into());
     }
-    notes.extend(to_know(&lane, &targets, needs));
+    // Loads are compared on what was there before, also those of a profile that otherwise writes it first.
+    let is_spread = needs.is_spread || cases.iter().any(|c| matches!(c.work, Work::Load(_)));
+    notes.extend(to_know(&lane, &targets, Needs { is_spread, ..needs }));
     let stage = progress.stage("compare", Some((2 * pairs * cases.len()) as u64));
     let mut runner = Runner::new(&lane, targets, stop.clone(), stage);
     runner.verified = experiment.verifies().then_some(needs.size_bytes);
+    let is_beside_fio = options.b.is_none();
     let found = |measured: &Measured| {
-        let mut findings = findings(&names, &cases, measured);
+        let mut findings = findings(&names, &cases, measured, is_beside_fio);
         findings.profile = format!("compare by {}", profile.name);
         findings.on = names.clone();
         findings.notes.extend(notes.clone());
@@ -178,15 +224,13 @@ fn measure(
             break;
         }
         for (case, samples) in cases.iter().zip(&mut measured) {
-            let mut pair = [None, None];
-            // Whichever goes first may find an idle disk or a cold cache, so the order alternates.
-            for turn in [round % 2, (round + 1) % 2] {
+            let pair = in_turn(runner, round, |runner, turn| {
                 runner.pid = options.pids.map(|pids| pids[turn]);
-                pair[turn] = match luns.get(turn) {
-                    Some(luns) => runner.sample(case, turn, luns)?,
-                    None => runner.sample_of_fio(case, 0)?,
-                };
-            }
+                match luns.get(turn) {
+                    Some(luns) => runner.sample(case, turn, luns),
+                    None => runner.sample_of_fio(case, 0),
+                }
+            })?;
             if let [Some(a), Some(b)] = pair {
                 samples[0].push(a);
                 samples[1].push(b);
@@ -197,7 +241,30 @@ fn measure(
     Ok(measured)
 }
 
-fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
+/// Runs both sides of a pair, each with the same seeds, so that both do the same I/Os.
+fn in_turn<T>(
+    runner: &mut Runner<'_>,
+    round: usize,
+    mut run: impl FnMut(&mut Runner<'_>, usize) -> Result<Option<T>>,
+) -> Result<[Option<T>; 2]> {
+    let mut pair = [None, None];
+    let (seed, mut next_seed) = (runner.seed, runner.seed);
+    // Whichever goes first may find an idle disk or a cold cache, so the order alternates.
+    for turn in [round % 2, (round + 1) % 2] {
+        runner.seed = seed;
+        pair[turn] = run(runner, turn)?;
+        next_seed = next_seed.max(runner.seed);
+    }
+    runner.seed = next_seed;
+    Ok(pair)
+}
+
+fn findings(
+    names: &[String],
+    cases: &[Case],
+    measured: &Measured,
+    is_beside_fio: bool,
+) -> Findings {
     let [a, b] = [0, 1].map(|index| names.get(index).map_or("", String::as_str));
     let compared: Vec<Compared> = cases
         .iter()
@@ -208,6 +275,7 @@ fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
             p50: ratio(a, b, |sample| sample.p50_us),
             p99: ratio(a, b, |sample| sample.p99_us),
             service: service(a, b),
+            not_begun_percent: not_begun_percent(case, [a, b]),
             per_percent: per_percent(a, b),
             a: a.clone(),
             b: b.clone(),
@@ -233,7 +301,7 @@ fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
         ],
     );
     for case in &compared {
-        let mut row = vec![case.name.clone()];
+        let mut row = vec![case.marked()];
         for of in [&case.throughput, &case.p50, &case.p99] {
             row.push(format!("{:.2}×", of.ratio));
             row.push(interval_of(of));
@@ -241,14 +309,18 @@ fn findings(names: &[String], cases: &[Case], measured: &Measured) -> Findings {
         table.rows.push(row);
     }
     let mut tables = vec![table];
-    tables.extend(from_sending([a, b], cases, &compared));
+    let by_service = |(case, _): &(&Case, &Compared)| is_beside_fio || at_rate(case);
+    let by_service = cases.iter().zip(&compared).filter(by_service);
+    tables.extend(service_times([a, b], by_service.map(|(_, load)| load)));
     if let Some((sentence, table)) = effectiveness([a, b], &compared) {
         answer = format!("{answer} {sentence}");
         tables.push(table);
     }
+    let mut notes = overall.doubts();
+    notes.extend(compared.iter().filter_map(|load| load.note([a, b])));
     Findings {
         answer,
-        notes: overall.doubts(),
+        notes,
         tables,
         plots: vec![plot([a, b], &counted)],
         figures: json!({ "a": a, "b": b, "throughput": overall, "loads": compared }),
@@ -302,7 +374,22 @@ fn at_rate(case: &Case) -> bool {
     matches!(&case.work, Work::Load(load) if matches!(load.arrivals, Arrivals::Open { .. }))
 }
 
-/// The loads whose throughput shows which is faster. At a given rate both do the same work, so such loads
+/// The percentages of a case's arrivals that had not begun. What is unknown, as it is of fio, counts as none.
+fn not_begun_percent(case: &Case, sides: [&Vec<Sample>; 2]) -> Option<[f64; 2]> {
+    let Work::Load(load) = &case.work else {
+        return None;
+    };
+    let Arrivals::Open { rate_per_s, .. } = load.arrivals else {
+        return None;
+    };
+    let each = rate_per_s * case.time.duration().as_secs_f64();
+    Some(sides.map(|samples| {
+        let not_begun: u64 = samples.iter().filter_map(|sample| sample.not_begun).sum();
+        100.0 * not_begun as f64 / (each * samples.len().max(1) as f64)
+    }))
+}
+
+/// The loads whose throughput shows which is faster. At a given rate both have the same work to do, so such loads
 /// count only if there are no others.
 fn counted(cases: &[Case], measured: &Measured) -> Measured {
     let all_at_rates = cases.iter().all(at_rate);
@@ -316,53 +403,53 @@ fn ratio(a: &[Sample], b: &[Sample], of: fn(&Sample) -> f64) -> Comparison {
     Comparison::of(&values(a), &values(b))
 }
 
-/// Of the median and the 99th percentile of the service time, if both sides know it.
-fn service(a: &[Sample], b: &[Sample]) -> Option<[Comparison; 2]> {
-    type Of = fn(&Sample) -> Option<f64>;
-    let all = |samples: &[Sample], of: Of| samples.iter().map(of).collect::<Option<Vec<f64>>>();
-    let both = |of: Of| Some(Comparison::of(&all(a, of)?, &all(b, of)?));
-    Some([
-        both(|sample| sample.service_p50_us)?,
-        both(|sample| sample.service_p99_us)?,
-    ])
+/// Of the service time, if both sides know it.
+fn service(a: &[Sample], b: &[Sample]) -> Option<Service> {
+    let all = |samples: &[Sample], of: Known| samples.iter().map(of).collect::<Option<Vec<f64>>>();
+    let both = |of: Known| Some(Comparison::of(&all(a, of)?, &all(b, of)?));
+    Some(Service {
+        mean: both(|sample| sample.service_mean_us)?,
+        p50: both(|sample| sample.service_p50_us)?,
+        p99: both(|sample| sample.service_p99_us)?,
+    })
 }
 
-/// The open loops by service time: there the other latencies count from when an I/O was due, which fio does not know.
-fn from_sending([a, b]: [&str; 2], cases: &[Case], compared: &[Compared]) -> Option<Table> {
+/// What some samples know.
+type Known = fn(&Sample) -> Option<f64>;
+
+/// Loads by service time: the latencies of open loops count from when an I/O was due, which fio does not know.
+fn service_times<'a>(
+    [a, b]: [&str; 2],
+    loads: impl Iterator<Item = &'a Compared>,
+) -> Option<Table> {
     let mut table = Table::new(
-        "Open loops, from when an I/O is sent",
-        "Service times in microseconds, medians of all rounds. They leave out what an I/O waited before it was sent, which \
-         the latencies above include, except for fio's: fio does not know when an I/O was due, so these are the ones to \
-         compare with fio's.",
-        &[
-            "load",
-            &format!("median, {a}"),
-            b,
-            "B / A",
-            "95 %",
-            &format!("99 %, {a}"),
-            b,
-            "B / A",
-            "95 %",
-        ],
+        "Service times, from when an I/O is sent",
+        "In microseconds, medians of all rounds. They leave out what an I/O waited before it was sent, which the latencies \
+         of open loops above include, except for fio's: fio does not know when an I/O was due, so these are the ones to \
+         compare with fio's. In a closed loop the mean is the number outstanding divided by the throughput (Little's \
+         law): where the means agree and the median or the 99th percentile do not, the times are distributed otherwise, \
+         and neither is faster.",
+        &["load", "service time", a, b, "B / A", "95 %"],
     );
-    let open = cases.iter().zip(compared).filter(|(case, _)| at_rate(case));
-    for (_, load) in open {
+    for load in loads {
         let Some(service) = &load.service else {
             continue;
         };
-        let mut row = vec![load.name.clone()];
-        let quantiles: [fn(&Sample) -> Option<f64>; 2] =
-            [|s: &Sample| s.service_p50_us, |s: &Sample| s.service_p99_us];
-        for (of, found) in quantiles.into_iter().zip(service) {
-            row.extend([
+        let rows: [(&str, Known, &Comparison); 3] = [
+            ("mean", |sample| sample.service_mean_us, &service.mean),
+            ("median", |sample| sample.service_p50_us, &service.p50),
+            ("99 %", |sample| sample.service_p99_us, &service.p99),
+        ];
+        table.rows.extend(rows.map(|(what, of, found)| {
+            vec![
+                load.marked(),
+                what.into(),
                 median_of(&load.a, of),
                 median_of(&load.b, of),
                 format!("{:.2}×", found.ratio),
                 interval_of(found),
-            ]);
-        }
-        table.rows.push(row);
+            ]
+        }));
     }
     (!table.rows.is_empty()).then_some(table)
 }
@@ -414,62 +501,151 @@ fn plot(names: [&str; 2], measured: &Measured) -> Plot {
 
 #[cfg(test)]
 mod tests {
+    use std::{rc::Rc, time::Duration};
+
+    use volume::{SharedVolume, leaf::ram::Region};
+
     use super::*;
     use crate::load::{Operation, Spacing, Workload};
 
-    #[test]
-    fn open_loops_are_also_compared_from_when_an_io_is_sent() {
-        let case = |arrivals| Case {
+    fn case(arrivals: Arrivals) -> Case {
+        Case {
             name: format!("{arrivals:?}"),
             work: Work::Load(Workload {
                 arrivals,
                 ..Workload::closed(Operation::Read, 4096, 1)
             }),
             time: "1s".parse().expect("a time"),
+        }
+    }
+
+    fn cases() -> [Case; 2] {
+        let open = Arrivals::Open {
+            rate_per_s: 1000.0,
+            spacing: Spacing::Even,
         };
-        let cases = [
-            case(Arrivals::Closed { outstanding: 1 }),
-            case(Arrivals::Open {
-                rate_per_s: 1000.0,
-                spacing: Spacing::Even,
-            }),
-        ];
-        // Both serve an I/O in the same time, but the first counts from when it was due as well.
-        let sample = |p50_us, service_p50_us| Sample {
+        [case(Arrivals::Closed { outstanding: 1 }), case(open)]
+    }
+
+    /// Of a side whose I/Os take `p50_us` from when they are due, and 60 µs from when they are sent.
+    fn side(p50_us: f64, not_begun: Option<u64>) -> Vec<Sample> {
+        let sample = Sample {
             per_s: 1000.0,
             p50_us,
             p99_us: p50_us,
-            service_p50_us,
-            service_p99_us: service_p50_us,
+            service_mean_us: Some(70.0),
+            service_p50_us: Some(60.0),
+            service_p99_us: Some(90.0),
+            not_begun,
             per_percent: None,
         };
-        let round = || {
-            [
-                vec![sample(90.0, Some(60.0)); 6],
-                vec![sample(60.0, Some(60.0)); 6],
-            ]
-        };
-        let names = ["a".to_owned(), "fio".to_owned()];
-        let found = findings(&names, &cases, &vec![round(), round()]);
-        let table = found
-            .tables
+        vec![sample; 6]
+    }
+
+    fn service_rows(found: &Findings) -> Vec<Vec<String>> {
+        let tables = found.tables.iter();
+        let mut tables = tables.filter(|table| table.title.contains("is sent"));
+        tables.next().map_or(Vec::new(), |table| table.rows.clone())
+    }
+
+    #[test]
+    fn open_loops_are_also_compared_from_when_an_io_is_sent() {
+        let names = ["a".to_owned(), "b".to_owned()];
+        // Both serve an I/O in the same time, but the first counts from when it was due as well.
+        let round = || [side(90.0, Some(0)), side(60.0, Some(0))];
+        let found = findings(&names, &cases(), &vec![round(), round()], false);
+        let rows = service_rows(&found);
+        assert_eq!(rows.len(), 3, "{rows:?}");
+        for (row, (what, us)) in rows
             .iter()
-            .find(|table| table.title.contains("is sent"));
-        let rows = &table.expect("there is an open loop").rows;
-        assert_eq!(rows.len(), 1, "{rows:?}");
-        assert_eq!(rows[0][1..4], ["60", "60", "1.00×"], "{rows:?}");
+            .zip([("mean", "70"), ("median", "60"), ("99 %", "90")])
+        {
+            assert_eq!(row[1..5], [what, us, us, "1.00×"], "{rows:?}");
+        }
         assert_eq!(found.tables[0].rows[1][3], "0.67×", "{:?}", found.tables[0]);
         let load = &found.figures["loads"][1];
-        assert_eq!(load["service"][0]["ratio"], 1.0, "{load}");
+        assert_eq!(load["service"]["p50"]["ratio"], 1.0, "{load}");
+        // With fio, the shape is told from the speed in a closed loop, too.
+        let beside_fio = findings(&names, &cases(), &vec![round(), round()], true);
+        assert_eq!(service_rows(&beside_fio).len(), 6);
         // Of a commit, only one time is known.
-        let unknown = || [vec![sample(90.0, None); 6], vec![sample(60.0, None); 6]];
-        let found = findings(&names, &cases, &vec![unknown(), unknown()]);
-        assert!(
-            found
-                .tables
-                .iter()
-                .all(|table| !table.title.contains("is sent"))
-        );
+        let unknown = Sample {
+            per_s: 1000.0,
+            ..Sample::default()
+        };
+        let unknown = || [vec![unknown; 6], vec![unknown; 6]];
+        let found = findings(&names, &cases(), &vec![unknown(), unknown()], true);
+        assert_eq!(service_rows(&found).len(), 0);
+    }
+
+    #[test]
+    fn a_side_that_could_not_keep_up_with_the_rate_is_marked() {
+        let names = ["a".to_owned(), "b".to_owned()];
+        let closed = || [side(90.0, Some(0)), side(60.0, Some(0))];
+        let of = |a, b| {
+            let open = [side(90.0, a), side(60.0, b)];
+            findings(&names, &cases(), &vec![closed(), open], false)
+        };
+        let behind = of(Some(0), Some(125));
+        let rows = &behind.tables[0].rows;
+        assert!(!rows[0][0].ends_with('*'), "{rows:?}");
+        assert!(rows[1][0].ends_with(" *"), "{rows:?}");
+        assert!(service_rows(&behind)[0][0].ends_with(" *"));
+        let note = behind.notes.iter().find(|note| note.contains(" *: "));
+        let note = note.expect("it says what the mark means");
+        assert!(note.contains("0 % on a, 12.5 % on b"), "{note}");
+        let load = &behind.figures["loads"][1];
+        assert_eq!(load["not_begun_percent"], json!([0.0, 12.5]), "{load}");
+        assert_eq!(load["b"][0]["not_begun"], 125, "{load}");
+        // Of 1,000 arrivals, the last may be due at the very end. fio's are not known.
+        for (a, b) in [(Some(1), Some(0)), (Some(0), None)] {
+            let kept_up = of(a, b);
+            assert!(!kept_up.tables[0].rows[1][0].contains('*'), "{kept_up:?}");
+            assert!(!kept_up.notes.iter().any(|note| note.contains('*')));
+        }
+    }
+
+    /// Which places of a new disk the next load of `runner` writes.
+    fn written(runner: &mut Runner<'_>) -> Vec<u64> {
+        const PLACES: u64 = 4096;
+        let ram = Region::new(PLACES * 512, 512).expect("little memory");
+        let lane = runner.lane.clone();
+        let disk: SharedVolume = lane.block_on(async { Rc::new(ram.on_lane()) });
+        let workload = Workload {
+            ios_max: Some(32),
+            ..Workload::closed(Operation::Write, 512, 4)
+        };
+        let luns = [Lun::from(disk.clone())];
+        let step = runner.load_at_once("a load", &luns, &workload, Duration::from_secs(60));
+        assert_eq!(step.expect("it writes").expect("no stop").done.ios, 32);
+        let data = lane.block_on(async { disk.read(0, PLACES as usize * 512).await });
+        let data = data.expect("it reads").to_vec();
+        let places = data.chunks(512).zip(0..);
+        let written = places.filter(|(place, _)| place.iter().any(|byte| *byte != 0));
+        written.map(|(_, place)| place).collect()
+    }
+
+    #[test]
+    fn loads_of_a_run_differ_and_the_sides_of_a_pair_do_not() {
+        let lane = lane().expect("a ring");
+        let start = || {
+            let stage = Progress::Silent.stage("loads", None);
+            Runner::new(&lane, Vec::new(), Stop::default(), stage)
+        };
+        let mut runner = start();
+        let pair = |runner: &mut Runner<'_>, round| {
+            let pair = in_turn(runner, round, |runner, _| Ok(Some(written(runner))));
+            pair.expect("both run")
+                .map(|places| places.expect("both write"))
+        };
+        let pairs = [pair(&mut runner, 0), pair(&mut runner, 1)];
+        for [a, b] in &pairs {
+            assert_eq!(a, b);
+        }
+        assert_ne!(pairs[0], pairs[1]);
+        assert_ne!(written(&mut runner), written(&mut runner));
+        // Another run does the same again.
+        assert_eq!(pair(&mut start(), 0), pairs[0]);
     }
 
     #[test]
@@ -478,9 +654,7 @@ mod tests {
             per_s,
             p50_us: 1.0,
             p99_us: 1.0,
-            service_p50_us: None,
-            service_p99_us: None,
-            per_percent: None,
+            ..Sample::default()
         };
         let measured = vec![
             [vec![sample(100.0), sample(50.0)], vec![sample(1.0); 2]],

@@ -162,6 +162,7 @@ struct Direction {
 
 #[derive(Deserialize)]
 struct Latency {
+    mean: f64,
     percentile: Percentiles,
 }
 
@@ -176,7 +177,8 @@ struct Percentiles {
 fn said(json: &[u8]) -> Option<Sample> {
     let output: Output = serde_json::from_slice(json).ok()?;
     let mixed = &output.jobs.first()?.mixed;
-    let [p50_us, p99_us] = [
+    let [mean_us, p50_us, p99_us] = [
+        mixed.lat_ns.mean / 1e3,
         mixed.lat_ns.percentile.p50 / 1e3,
         mixed.lat_ns.percentile.p99 / 1e3,
     ];
@@ -184,9 +186,10 @@ fn said(json: &[u8]) -> Option<Sample> {
         per_s: mixed.iops,
         p50_us,
         p99_us,
+        service_mean_us: Some(mean_us),
         service_p50_us: Some(p50_us),
         service_p99_us: Some(p99_us),
-        per_percent: None,
+        ..Sample::default()
     })
 }
 
@@ -225,12 +228,13 @@ mod tests {
     #[test]
     fn its_figures_are_read() {
         let json = br#"{"jobs": [{"mixed": {"iops": 2000.5, "total_ios": 1000,
-            "lat_ns": {"mean": 1.0, "percentile": {"50.000000": 90000, "99.000000": 150000}}}}]}"#;
+            "lat_ns": {"mean": 95000.0, "percentile": {"50.000000": 90000, "99.000000": 150000}}}}]}"#;
         let sample = said(json).expect("a job");
         assert_eq!(
             (sample.per_s, sample.p50_us, sample.p99_us),
             (2000.5, 90.0, 150.0)
         );
+        assert_eq!(sample.service_mean_us, Some(95.0));
         assert_eq!(said(b"fio: oops"), None);
     }
 }

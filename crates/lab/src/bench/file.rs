@@ -206,7 +206,7 @@ impl Drop for Scratch {
 async fn ours(volume: &SharedVolume, load: Load, duration: Duration) -> volume::Result<Sample> {
     let own = std::process::id();
     let cpu_ns = process_ns(own);
-    let done = load::run(std::slice::from_ref(volume), load, duration).await?;
+    let done = load::run(std::slice::from_ref(volume), load, duration, 0).await?;
     let cpu_ns = process_ns(own).saturating_sub(cpu_ns);
     Ok(Sample {
         iops: done.iops(),

@@ -163,7 +163,7 @@ fn client(peer: &Peer, core: usize, duration: Duration) -> Result<load::Done> {
         let disks = task::join_all((0..CASE.sessions).map(|_| Box::pin(open(peer)))).await;
         let disks: Vec<Rc<IscsiDisk>> = disks.into_iter().collect::<Result<_>>()?;
         let volumes: Vec<SharedVolume> = disks.iter().map(|d| d.clone() as SharedVolume).collect();
-        let done = load::run(&volumes, CASE.load, duration).await;
+        let done = load::run(&volumes, CASE.load, duration, 0).await;
         for disk in disks {
             disk.close().await;
         }

@@ -60,11 +60,11 @@ pub(super) fn measure(
         let volumes: Vec<SharedVolume> = disks.iter().map(|d| d.clone() as SharedVolume).collect();
         let failed = |error: volume::Error| Error::bench(format!("{}: {error}", peer.name));
         // Warm-up: fills caches and windows.
-        load::run(&volumes, case.load, duration / 10)
+        load::run(&volumes, case.load, duration / 10, 0)
             .await
             .map_err(failed)?;
         let usage = Usage::begin(peer.pid, core);
-        let done = load::run(&volumes, case.load, duration)
+        let done = load::run(&volumes, case.load, duration, 1)
             .await
             .map_err(failed)?;
         let sample = usage.end(&done);
@@ -91,7 +91,11 @@ pub(super) fn measure_as_libiscsi(
             let done = load::generate(&luns, workload, duration, &Stop::default()).await;
             done.map_err(|error| Error::bench(format!("{}: {error}", peer.name)))
         };
-        run(&workload, duration / 10).await?;
+        let warm_up = Workload {
+            seed: workload.seed + 1,
+            ..workload.clone()
+        };
+        run(&warm_up, duration / 10).await?;
         let own = std::process::id();
         let before_ns = process_ns(own);
         let done = run(&workload, duration).await?;

@@ -24,12 +24,13 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    pub(super) fn new(rate_per_s: f64, spacing: Spacing) -> Schedule {
+    pub(super) fn new(rate_per_s: f64, spacing: Spacing, seed: u64) -> Schedule {
         Schedule {
             at_ns: 0.0,
             step_ns: 1e9 / rate_per_s,
             spacing,
-            random: SplitMix64::new(0x5a),
+            // Not the sequence that the places are drawn from.
+            random: SplitMix64::new(SplitMix64::new(!seed).bits()),
         }
     }
 }
@@ -53,11 +54,13 @@ mod tests {
     #[test]
     fn arrivals_have_the_rate_and_the_spread_that_they_are_to_have() {
         for (spacing, spread) in [(Spacing::Even, 0.0), (Spacing::Poisson, 1.0)] {
-            let moments: Vec<u64> = Schedule::new(1000.0, spacing).take(20_000).collect();
+            let moments: Vec<u64> = Schedule::new(1000.0, spacing, 0).take(20_000).collect();
             let steps: Vec<f64> = moments
                 .windows(2)
                 .map(|pair| (pair[1] - pair[0]) as f64 / 1e6)
                 .collect();
+            let others: Vec<u64> = Schedule::new(1000.0, spacing, 1).take(20_000).collect();
+            assert_eq!(moments == others, spacing == Spacing::Even, "{spacing:?}");
             let mean = steps.iter().sum::<f64>() / steps.len() as f64;
             let squares: f64 = steps.iter().map(|step| (step - mean).powi(2)).sum();
             let deviation = (squares / steps.len() as f64).sqrt();

@@ -23,7 +23,7 @@ use super::{
     Arrivals, Done, Ledger, Lun, Point, Stop, Workload,
     arrivals::Schedule,
     done::{Sampled, SeenIo, histogram},
-    places::{Io, Places},
+    places::{Io, Part, Places},
     stamps::marked,
 };
 
@@ -74,7 +74,8 @@ pub async fn generate(
             rate_per_s,
             spacing,
         } => {
-            arrive(&run, began, Schedule::new(rate_per_s, spacing)).await;
+            let schedule = Schedule::new(rate_per_s, spacing, workload.seed);
+            arrive(&run, began, schedule).await;
             passed_ns = (time::now() - began).min(duration).as_nanos() as u64;
             let is_quiet = || (run.begun.get() == run.ended.get()).then_some(());
             run.one_ended.wait_for(is_quiet).await;
@@ -161,10 +162,14 @@ impl Run {
         let mut all = Vec::new();
         for (index, lun) in luns.iter().enumerate() {
             let span = checked_span(workload, &lun.volume)?;
+            let part = Part {
+                index,
+                of: luns.len(),
+            };
             all.push(LunRun {
                 volume: lun.volume.clone(),
                 ledger: lun.ledger.clone(),
-                ios: RefCell::new(Places::new(workload, span, index as u64)),
+                ios: RefCell::new(Places::new(workload, span, part)),
                 places: adapter.map(|adapter| budget(adapter.per_lun)),
             });
         }
@@ -173,7 +178,10 @@ impl Run {
             Arrivals::Open {
                 rate_per_s,
                 spacing,
-            } => Some((Schedule::new(rate_per_s, spacing).peekable(), 0)),
+            } => {
+                let schedule = Schedule::new(rate_per_s, spacing, workload.seed);
+                Some((schedule.peekable(), 0))
+            }
         };
         Ok(Run {
             luns: all,

@@ -19,6 +19,7 @@ mod stamps;
 mod tests;
 
 use std::{
+    ops::Range,
     rc::Rc,
     sync::{
         Arc,
@@ -55,11 +56,12 @@ pub enum Order {
     /// Uniformly at random.
     #[default]
     Random,
-    /// From the start to the end, again and again.
+    /// From the start to the end, again and again. Several volumes begin at places that are equally far apart, because they
+    /// may be sessions with one disk. A load that only its time ends begins at a place that depends on its seed.
     Sequential,
-    /// From the end to the start, again and again.
+    /// From the end to the start, again and again; it begins as `Sequential` does.
     Backward,
-    /// Every seventeenth place, then the places after those, and so on.
+    /// Every seventeenth place, then the places after those, and so on; it begins as `Sequential` does.
     Strided,
     /// Random with a few hot places: Zipf's law with an exponent of 0.99, as in YCSB.
     Zipf,
@@ -115,6 +117,9 @@ pub struct Workload {
     pub is_prompt: bool,
     /// Whether to record where the time of sampled I/Os goes.
     pub is_watched: bool,
+    /// Loads with the same seed visit the same places at the same moments. Loads that follow each other need
+    /// different ones: otherwise the second finds in a cache what the first has read.
+    pub seed: u64,
 }
 
 impl Workload {
@@ -134,6 +139,7 @@ impl Workload {
             ios_max: None,
             is_prompt: true,
             is_watched: false,
+            seed: 0,
         }
     }
 
@@ -185,15 +191,22 @@ pub struct Load {
     pub depth: usize,
 }
 
-/// Loads `volumes` for `duration`; every volume gets its own `depth` I/Os in flight.
+/// Loads `volumes` for `duration`; every volume gets its own `depth` I/Os in flight. `seed` is
+/// [that of the load](Workload::seed).
 ///
 /// # Errors
 /// The first error of an I/O ends the load.
-pub async fn run(volumes: &[SharedVolume], load: Load, duration: Duration) -> volume::Result<Done> {
+pub async fn run(
+    volumes: &[SharedVolume],
+    load: Load,
+    duration: Duration,
+    seed: u64,
+) -> volume::Result<Done> {
     let luns: Vec<Lun> = volumes.iter().cloned().map(Lun::from).collect();
     let outstanding = load.depth * luns.len();
     let workload = Workload {
         order: load.order,
+        seed,
         ..Workload::closed(load.operation, load.size_bytes, outstanding)
     };
     generate(&luns, &workload, duration, &Stop::default()).await
@@ -217,7 +230,10 @@ pub async fn mark_as_ours(volume: &dyn Volume) -> volume::Result<()> {
     fill_to(volume, end, &Stop::default(), |_| ()).await
 }
 
-/// Writes the first `end` bytes of `volume`, a few MiB at a time; `told` is called with the number of bytes
+/// How much is written at once where only the result matters.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Writes the first `end` bytes of `volume`, a MiB at a time; `told` is called with the number of bytes
 /// written.
 ///
 /// # Errors
@@ -228,7 +244,6 @@ pub async fn fill_to(
     stop: &Stop,
     told: impl Fn(u64),
 ) -> volume::Result<()> {
-    const PIECE_BYTES: u64 = 1 << 20;
     let piece: Payload = stamps::marked(PIECE_BYTES as usize);
     for at in (0..end).step_by(PIECE_BYTES as usize) {
         if stop.is_asked() {
@@ -239,6 +254,30 @@ pub async fn fill_to(
             .write(at, piece.slice(0..len), Durability::Cached)
             .await?;
         told(at + len as u64);
+    }
+    Ok(())
+}
+
+/// Writes `range` of a volume, in bytes, while nothing else is in flight there. Where reads are verified, they
+/// are also compared with what this writes.
+///
+/// # Errors
+/// The first error of a write ends it.
+pub(crate) async fn fill_range(lun: &Lun, range: Range<u64>, stop: &Stop) -> volume::Result<()> {
+    let piece = stamps::marked(PIECE_BYTES as usize);
+    let end = range.end;
+    for at in range.step_by(PIECE_BYTES as usize) {
+        if stop.is_asked() {
+            break;
+        }
+        let len = PIECE_BYTES.min(end - at) as usize;
+        match &lun.ledger {
+            Some(ledger) => ledger.fill(&lun.volume, at, len).await?,
+            None => {
+                let data = piece.slice(0..len);
+                lun.volume.write(at, data, Durability::Cached).await?;
+            }
+        }
     }
     Ok(())
 }

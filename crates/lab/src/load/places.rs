@@ -17,6 +17,14 @@ pub(super) struct Io {
     pub(super) is_read: bool,
 }
 
+/// One of the volumes of a load.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) index: usize,
+    /// How many there are.
+    pub(super) of: usize,
+}
+
 /// The sequence of I/Os on one volume.
 pub(super) struct Places {
     order: Order,
@@ -34,7 +42,7 @@ pub(super) struct Places {
 
 impl Places {
     /// For the first `span_bytes` of a volume, which must hold the longest I/O.
-    pub(super) fn new(workload: &Workload, span_bytes: u64, seed: u64) -> Places {
+    pub(super) fn new(workload: &Workload, span_bytes: u64, part: Part) -> Places {
         let mut sum = 0;
         let sizes = workload.sizes.iter().map(|(size, weight)| {
             sum += weight;
@@ -48,14 +56,27 @@ impl Places {
                 .collect(),
             _ => Vec::new(),
         };
+        let mut random = SplitMix64::new(workload.seed);
+        let size = workload.size_bytes_max() as u64;
+        let count = (span_bytes / size).max(1);
+        // A given number of I/Os is one pass over the span, from its beginning.
+        let begin = match workload.ios_max {
+            Some(_) => 0,
+            None => random.below(count),
+        };
+        let (index, of) = (part.index as u64, part.of.max(1) as u64);
+        let place = (begin + index * count / of) % count;
         Places {
             order: workload.order,
             read_percent: workload.read_percent,
             sizes,
             span_bytes,
-            next: 0,
-            round: 0,
-            random: SplitMix64::new(seed + 1),
+            next: match workload.order {
+                Order::Strided => place,
+                _ => place * size,
+            },
+            round: place % STRIDE.min(count),
+            random: SplitMix64::new(random.bits().wrapping_add(index)),
             zipf,
         }
     }
@@ -166,18 +187,66 @@ mod tests {
 
     use super::{super::Operation, *};
 
-    fn places(order: Order, size_bytes: usize, span_bytes: u64) -> Places {
-        let workload = Workload {
+    const ONLY: Part = Part { index: 0, of: 1 };
+
+    /// The first `count` places of one pass over a span.
+    fn starts(order: Order, places_of_span: u64, count: usize) -> Vec<u64> {
+        starts_of(
             order,
-            ..Workload::closed(Operation::Read, size_bytes, 1)
-        };
-        Places::new(&workload, span_bytes, 0)
+            ONLY,
+            Some(places_of_span),
+            0,
+            (places_of_span, count),
+        )
     }
 
-    fn starts(order: Order, places_of_span: u64, count: usize) -> Vec<u64> {
+    fn starts_of(
+        order: Order,
+        part: Part,
+        ios_max: Option<u64>,
+        seed: u64,
+        (places_of_span, count): (u64, usize),
+    ) -> Vec<u64> {
+        let workload = Workload {
+            order,
+            ios_max,
+            seed,
+            ..Workload::closed(Operation::Read, 512, 1)
+        };
         // A partial place at the end is never touched.
-        let mut places = places(order, 512, places_of_span * 512 + 100);
+        let mut places = Places::new(&workload, places_of_span * 512 + 100, part);
         (0..count).map(|_| places.next().at / 512).collect()
+    }
+
+    #[test]
+    fn sessions_with_one_disk_begin_apart_and_each_visits_all_of_it() {
+        for (order, first) in [
+            (Order::Sequential, [0, 25, 50, 75]),
+            (Order::Backward, [99, 24, 49, 74]),
+            (Order::Strided, [0, 25, 50, 75]),
+        ] {
+            for (index, first) in first.into_iter().enumerate() {
+                let part = Part { index, of: 4 };
+                let mut visited = starts_of(order, part, Some(400), 0, (100, 100));
+                assert_eq!(visited[0], first, "{order:?}");
+                visited.sort_unstable();
+                let all: Vec<u64> = (0..100).collect();
+                assert_eq!(visited, all, "{order:?} of session {index}");
+            }
+        }
+    }
+
+    #[test]
+    fn loads_with_one_seed_are_alike_and_others_go_elsewhere() {
+        let orders = [Order::Random, Order::Sequential, Order::Backward];
+        for order in orders.into_iter().chain([Order::Strided, Order::Zipf]) {
+            let of = |seed| starts_of(order, ONLY, None, seed, (1 << 20, 32));
+            assert_eq!(of(7), of(7), "{order:?}");
+            assert_ne!(of(7), of(8), "{order:?}");
+        }
+        let second = Part { index: 1, of: 2 };
+        let of = |part| starts_of(Order::Random, part, None, 7, (1 << 20, 32));
+        assert_ne!(of(ONLY), of(second), "each volume has its own places");
     }
 
     #[test]
@@ -224,7 +293,7 @@ mod tests {
         let mut workload = Workload::closed(Operation::Read, 4096, 1);
         workload.read_percent = 70;
         workload.sizes = vec![(4096, 3), (65536, 1)];
-        let mut places = Places::new(&workload, 1 << 20, 0);
+        let mut places = Places::new(&workload, 1 << 20, ONLY);
         let ios: Vec<Io> = (0..10_000).map(|_| places.next()).collect();
         assert!(ios.iter().all(|io| io.at + io.len as u64 <= 1 << 20));
         let reads = ios.iter().filter(|io| io.is_read).count();

@@ -8,7 +8,7 @@
 use std::{cell::RefCell, collections::HashSet};
 
 use engine::{Buf, Payload};
-use volume::{ErrorKind, Result, SharedVolume};
+use volume::{Durability, ErrorKind, Result, SharedVolume};
 
 use super::places::Io;
 
@@ -110,6 +110,19 @@ impl Ledger {
             state.busy.insert(unit);
         }
         Some(buf.into())
+    }
+
+    /// Writes `len` bytes at `at`, which no other write may be in the way of.
+    pub(super) async fn fill(&self, volume: &SharedVolume, at: u64, len: usize) -> Result<()> {
+        let io = Io {
+            at,
+            len,
+            is_read: false,
+        };
+        let data = self.begin(&io).expect("nothing is in flight");
+        let written = volume.write(at, data, Durability::Cached).await;
+        self.end(&io);
+        written
     }
 
     /// Completes a write.

@@ -88,6 +88,13 @@ impl Stream {
     }
 }
 
+/// The file that the streams transfer, at the beginning of every disk.
+struct File {
+    luns: Vec<Lun>,
+    /// How much of it holds data, as far as is known.
+    written_bytes: u64,
+}
+
 /// One run of a stream with one file size and one transfer size.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 struct Speed {
@@ -150,13 +157,13 @@ impl Iozone {
     fn run_once(
         &self,
         runner: &mut Runner<'_>,
-        luns: &[Lun],
+        file: &mut File,
         stream: Stream,
-        (file, transfer): (Size, Size),
+        (size, transfer): (Size, Size),
     ) -> Result<Option<Speed>> {
-        let name = format!("{} of {file} by {transfer}", stream.name());
+        let name = format!("{} of {size} by {transfer}", stream.name());
         runner.once(&name, |runner| {
-            self.measure(runner, &name, luns, stream, (file, transfer))
+            self.measure(runner, &name, file, stream, (size, transfer))
         })
     }
 
@@ -165,22 +172,25 @@ impl Iozone {
         &self,
         runner: &mut Runner<'_>,
         name: &str,
-        luns: &[Lun],
+        file: &mut File,
         stream: Stream,
-        (file, transfer): (Size, Size),
+        (size, transfer): (Size, Size),
     ) -> Result<Option<Speed>> {
-        if stream == Stream::Write && !runner.is_stopped() {
-            runner.discard(file.bytes());
-            for lun in luns {
-                let ledger = lun.ledger.iter();
-                ledger.for_each(|ledger| ledger.forget(file.bytes()));
-            }
+        if runner.is_stopped() {
+            return Ok(None);
         }
-        let workload = self.workload(stream, file, transfer);
+        match stream {
+            Stream::Write => file.discard(runner, size),
+            _ => file.fill(runner, size)?,
+        }
+        let workload = self.workload(stream, size, transfer);
         let time = self.time.duration();
-        let Some(step) = runner.load_at_once(name, luns, &workload, time)? else {
+        let Some(step) = runner.load_at_once(name, &file.luns, &workload, time)? else {
             return Ok(None);
         };
+        if stream == Stream::Write && file.luns.len() == 1 {
+            file.written_bytes = step.done.bytes;
+        }
         let mut elapsed = step.done.elapsed;
         if stream.writes() {
             let began = Instant::now();
@@ -196,9 +206,47 @@ impl Iozone {
         }))
     }
 
+    /// All streams with each size, `write` first: what it leaves unwritten of a file is then filled once for all the
+    /// others.
+    fn in_order(&self, file: Size, transfers: &[Size]) -> Vec<(Stream, (Size, Size))> {
+        let is_first = |stream: &&Stream| **stream == Stream::Write;
+        let (first, others): (Vec<&Stream>, Vec<&Stream>) = self.streams.iter().partition(is_first);
+        let mut all = Vec::new();
+        for streams in [first, others] {
+            for transfer in transfers {
+                all.extend(streams.iter().map(|stream| (**stream, (file, *transfer))));
+            }
+        }
+        all
+    }
+
     fn largest(&self) -> Size {
         let largest = self.file_sizes.iter().max();
         largest.copied().unwrap_or(Size::from_bytes(0))
+    }
+}
+
+impl File {
+    /// So that the next write meets unallocated space.
+    fn discard(&mut self, runner: &Runner<'_>, size: Size) {
+        runner.discard(size.bytes());
+        for ledger in self.luns.iter().flat_map(|lun| &lun.ledger) {
+            ledger.forget(size.bytes());
+        }
+        self.written_bytes = 0;
+    }
+
+    /// Writes what the last `write` had no time for: reads of holes need no access to the disk, and a write to one is no
+    /// rewrite.
+    fn fill(&mut self, runner: &Runner<'_>, size: Size) -> Result<()> {
+        let block = u64::from(self.luns[0].volume.shape().block_size_bytes);
+        let end = size.bytes() - size.bytes() % block;
+        if self.written_bytes < end {
+            runner.stage.say(&format!("filling {size}"));
+            runner.fill(&self.luns, self.written_bytes..end)?;
+            self.written_bytes = end;
+        }
+        Ok(())
     }
 }
 
@@ -221,25 +269,30 @@ impl Experiment for Iozone {
     }
 
     fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
-        let luns = runner.luns(1)?;
-        let shape = luns[0].volume.shape().clone();
+        let mut on_disk = File {
+            luns: runner.luns(1)?,
+            written_bytes: 0,
+        };
+        let shape = on_disk.luns[0].volume.shape().clone();
         let (block, len) = (u64::from(shape.block_size_bytes), shape.len_bytes());
         let mut all: Vec<(Stream, (Size, Size), Vec<Speed>)> = Vec::new();
         let mut left_out = Vec::new();
         for file in &self.file_sizes {
+            let mut transfers = Vec::new();
             for transfer in &self.transfer_sizes {
                 let fits = file.bytes() <= len && transfer.bytes() <= file.bytes();
                 if !fits || transfer.bytes() % block != 0 {
                     left_out.push(format!("{file} by {transfer}"));
                     continue;
                 }
-                let streams = self.streams.iter();
-                all.extend(streams.map(|stream| (*stream, (*file, *transfer), Vec::new())));
+                transfers.push(*transfer);
             }
+            let loads = self.in_order(*file, &transfers).into_iter();
+            all.extend(loads.map(|(stream, sizes)| (stream, sizes, Vec::new())));
         }
         for _ in 0..self.rounds {
             for (stream, sizes, rounds) in &mut all {
-                rounds.extend(self.run_once(runner, &luns, *stream, *sizes)?);
+                rounds.extend(self.run_once(runner, &mut on_disk, *stream, *sizes)?);
             }
         }
         let cells: Vec<Cell> = all
@@ -439,7 +492,28 @@ fn shown(stream: Stream, cells: &[&Cell]) -> (Table, Plot) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::tests::run_on_made_file, *};
+
+    const SHORT: &str = r#"
+kind = "iozone"
+about = "A write that its time ends"
+file_sizes = ["32MiB"]
+transfer_sizes = ["4KiB"]
+outstanding = 1
+streams = ["write", "read"]
+time = "1ms"
+"#;
+
+    #[test]
+    fn a_slow_write_leaves_no_hole_to_read() {
+        let file_bytes = 32 << 20;
+        for profile in [SHORT.to_owned(), format!("{SHORT}verify = true\n")] {
+            let (_, allocated) = run_on_made_file(&profile);
+            assert!(allocated >= file_bytes, "{allocated}");
+            let (_, allocated) = run_on_made_file(&profile.replace(", \"read\"", ""));
+            assert!(allocated < file_bytes, "the write was slow: {allocated}");
+        }
+    }
 
     fn cell_of(stream: Stream, transfer_bytes: u64, rounds: &[f64]) -> Cell {
         let speed = |megabytes_per_s: &f64| Speed {

@@ -2,7 +2,7 @@
 //! processors did meanwhile. After an interruption, the remaining loads are skipped and everything measured
 //! so far is kept.
 
-use std::{rc::Rc, time::Duration};
+use std::{ops::Range, rc::Rc, time::Duration};
 
 use engine::Lane;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -23,6 +23,9 @@ use crate::{
 /// The uncounted warm-up takes one part in this many of a load's time; it fills caches and windows.
 const SETTLE: u32 = 10;
 
+/// Each measurement has so many seeds of its own: its loads are the same if earlier measurements are recalled.
+const SEEDS: u64 = 1 << 16;
+
 /// Runs loads.
 pub(crate) struct Runner<'a> {
     pub(crate) lane: &'a Rc<Lane>,
@@ -41,6 +44,9 @@ pub(crate) struct Runner<'a> {
     pub(crate) journal: Journal,
     /// Called with everything measured so far after each step.
     pub(crate) keeper: Option<Box<dyn Fn(Value) + 'a>>,
+    /// The seed of the next load. Each load raises it, so that no load finds in a cache what an earlier one has read
+    /// at the same places.
+    pub(crate) seed: u64,
     beside: Vec<(String, Figures, Sample)>,
     others: Vec<f64>,
 }
@@ -154,18 +160,23 @@ impl From<Recorded> for Step {
 }
 
 /// The speed of something, for comparisons.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Sample {
     /// Operations per second.
     pub(crate) per_s: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// Quantiles of the service time, where it is known: from when an I/O was sent. In an open loop `p50_us` and `p99_us`
+    /// The mean and quantiles of the service time, where it is known: from when an I/O was sent. In an open loop `p50_us` and `p99_us`
     /// count from when it was due, except for fio's, which does not know that moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) service_mean_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) service_p50_us: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) service_p99_us: Option<f64>,
+    /// Arrivals of an open loop that had not started when the time was over, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) not_begun: Option<u64>,
     /// Operations per second for each percent of a processor that the watched process took.
     pub(crate) per_percent: Option<f64>,
 }
@@ -176,8 +187,10 @@ impl From<&Figures> for Sample {
             per_s: figures.iops,
             p50_us: figures.p50_us,
             p99_us: figures.p99_us,
+            service_mean_us: Some(figures.service_us),
             service_p50_us: Some(figures.service_p50_us),
             service_p99_us: Some(figures.service_p99_us),
+            not_begun: Some(figures.not_begun),
             per_percent: figures
                 .cpu
                 .pid_percent
@@ -205,6 +218,7 @@ impl<'a> Runner<'a> {
             beds: Vec::new(),
             journal: Journal::default(),
             keeper: None,
+            seed: 0,
             beside: Vec::new(),
             others: Vec::new(),
         }
@@ -275,13 +289,16 @@ impl<'a> Runner<'a> {
             return work(self);
         }
         let key = self.journal.key(name);
+        let next_seed = self.seed + SEEDS;
         if let Some(known) = self.journal.recall(&key) {
             self.stage.step();
+            self.seed = next_seed;
             return Ok(Some(known));
         }
         self.journal.is_within = true;
         let made = work(self);
         self.journal.is_within = false;
+        self.seed = next_seed;
         let made = made?;
         if let Some(made) = &made {
             self.journal.keep(&key, made);
@@ -368,12 +385,31 @@ impl<'a> Runner<'a> {
         }
     }
 
-    fn generate(&self, luns: &[Lun], workload: &Workload, time: Duration) -> Result<Done> {
-        let done = load::generate(luns, workload, time, &self.stop);
-        self.lane.block_on(done).map_err(|error| {
-            let names: Vec<&str> = self.targets.iter().map(|t| t.name.as_str()).collect();
-            Error::Target(format!("{}: {error}", names.join(", ")))
-        })
+    fn generate(&mut self, luns: &[Lun], workload: &Workload, time: Duration) -> Result<Done> {
+        let workload = Workload {
+            seed: self.seed,
+            ..workload.clone()
+        };
+        self.seed += 1;
+        let done = load::generate(luns, &workload, time, &self.stop);
+        self.lane
+            .block_on(done)
+            .map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &volume::Error) -> Error {
+        let names: Vec<&str> = self.targets.iter().map(|t| t.name.as_str()).collect();
+        Error::Target(format!("{}: {error}", names.join(", ")))
+    }
+
+    /// Writes `range` of every LUN, in bytes, unmeasured, and flushes it.
+    pub(crate) fn fill(&self, luns: &[Lun], range: Range<u64>) -> Result<()> {
+        for lun in luns {
+            let filled = load::fill_range(lun, range.clone(), &self.stop);
+            let filled = self.lane.block_on(filled);
+            filled.map_err(|error| self.failed(&error))?;
+        }
+        self.flush()
     }
 
     /// Flushes every target.
@@ -412,11 +448,16 @@ impl<'a> Runner<'a> {
         let mut table = Table::new(
             "Beside fio",
             "The same loads with fio on the same file, each after ours; I/Os a second, and microseconds \
-             from when an I/O was sent, as fio measures them. The last two columns are ours from when the \
+             from when an I/O was sent, as fio measures them. In a closed loop the mean is the number \
+             outstanding divided by the throughput: where the means agree and the median or the 99th \
+             percentile do not, the times are distributed otherwise, and neither is faster. The last two columns are ours from when the \
              I/O was due, which in an open loop is earlier and which fio does not know.",
             &[
                 "load",
                 "I/Os/s",
+                "fio",
+                "ratio",
+                "mean",
                 "fio",
                 "ratio",
                 "median",
@@ -433,6 +474,7 @@ impl<'a> Runner<'a> {
             let mut row = vec![name.clone()];
             for (ours, fio) in [
                 (ours.iops, fio.per_s),
+                (ours.service_us, fio.service_mean_us.unwrap_or(f64::NAN)),
                 (ours.service_p50_us, fio.p50_us),
                 (ours.service_p99_us, fio.p99_us),
             ] {
@@ -443,7 +485,12 @@ impl<'a> Runner<'a> {
         }
         findings.tables.push(table);
         let beside = self.beside.iter().map(|(name, ours, fio)| {
-            let fio = json!({ "iops": fio.per_s, "p50_us": fio.p50_us, "p99_us": fio.p99_us });
+            let fio = json!({
+                "iops": fio.per_s,
+                "mean_us": fio.service_mean_us,
+                "p50_us": fio.p50_us,
+                "p99_us": fio.p99_us,
+            });
             json!({ "load": name, "ours": ours, "fio": fio })
         });
         findings.figures["fio"] = Value::Array(beside.collect());

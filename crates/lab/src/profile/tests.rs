@@ -1,6 +1,77 @@
 //! Tests the built-in profiles, and the mistakes a user may make in a copy.
 
+use std::os::unix::fs::MetadataExt;
+
 use super::*;
+use crate::{
+    load::Stop,
+    run::{close, lane},
+    target::{On, Opening, Target},
+};
+
+/// Runs a profile on a new file, which is sparse. Returns also how many bytes of it are allocated afterwards.
+pub(super) fn run_on_made_file(profile: &str) -> (Findings, u64) {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("made.img");
+    let profile = Profile::parse("short", profile, false).expect("a profile");
+    let experiment = profile.experiment();
+    let lane = lane().expect("a ring");
+    let on: On = path.to_string_lossy().parse().expect("never refused");
+    let opening = Opening {
+        sessions: 1,
+        made_bytes: experiment.needs().size_bytes,
+        writes: true,
+        overwrite: false,
+        is_watched: false,
+    };
+    let home = lane.handle();
+    let target = lane.block_on(Target::open(&on, None, &home, opening));
+    let stage = Progress::Silent.stage("short", None);
+    let targets = vec![target.expect("it opens")];
+    let mut runner = Runner::new(&lane, targets, Stop::default(), stage);
+    runner.verified = experiment.verifies().then_some(opening.made_bytes);
+    let findings = experiment.run(&mut runner).expect("it runs");
+    let allocated = std::fs::metadata(&path).expect("it is there").blocks() * 512;
+    close(&lane, runner.targets);
+    (findings, allocated)
+}
+
+#[test]
+fn a_sample_says_which_arrivals_are_missing_from_its_latencies() {
+    let figures = runner::Figures {
+        not_begun: 7,
+        ..runner::Figures::example(1.0, 1000.0)
+    };
+    assert_eq!(Sample::from(&figures).not_begun, Some(7));
+}
+
+#[test]
+fn every_load_of_a_queue_runs_in_every_round() {
+    let profile = r#"
+kind = "queue"
+about = "A few reads"
+size = "1MiB"
+block = "4KiB"
+luns = 1
+outstanding = [1, 2]
+rounds = 3
+time = "5ms"
+rates_percent = [50]
+rates = [1000.0]
+adapter_outstanding = 2
+adapters = [{ name = "one at a time", per_lun = 1, total = 1 }]
+"#;
+    let (findings, _) = run_on_made_file(profile);
+    let lists = ["outstanding", "rates", "adapters"].map(|name| &findings.figures[name]);
+    for list in lists {
+        for load in list.as_array().expect("a list") {
+            let runs = load["runs"].as_array().expect("runs").len() as u64;
+            let again = load["again"].as_u64().unwrap_or(0);
+            assert_eq!(runs - again, 3, "{load}");
+            assert!(again == 0 || again == 3, "{load}");
+        }
+    }
+}
 
 #[test]
 fn every_built_in_profile_can_be_meant_in_both_forms() {

@@ -290,9 +290,7 @@ impl Inserts {
             per_s: 1e6 / total.mean_us,
             p50_us: total.p50_us,
             p99_us: total.p99_us,
-            service_p50_us: None,
-            service_p99_us: None,
-            per_percent: None,
+            ..Sample::default()
         }))
     }
 }

@@ -5,7 +5,7 @@
 mod advice;
 mod shown;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use advice::{Advice, of_adapters, of_knee};
 use serde::{Deserialize, Serialize};
@@ -98,6 +98,71 @@ type Sweep = BTreeMap<usize, Vec<Figures>>;
 /// Where the time of I/Os went, by the number outstanding; from the first run of each.
 type Ways = BTreeMap<usize, Vec<IoSpent>>;
 
+/// The most numbers that are tried again.
+const AGAIN_MAX: usize = 5;
+
+/// What was measured in a closed loop.
+#[derive(Default)]
+struct Swept {
+    all: Sweep,
+    /// Those of the runs that decide: the numbers about the knee and the largest, in turn once more.
+    again: Sweep,
+    ways: Ways,
+}
+
+impl Swept {
+    fn add(&mut self, outstanding: usize, run: Option<Figures>) {
+        if let Some(run) = run {
+            self.all.entry(outstanding).or_default().push(run);
+        }
+    }
+
+    fn add_again(&mut self, outstanding: usize, run: Option<Figures>) {
+        if let Some(run) = &run {
+            self.again.entry(outstanding).or_default().push(run.clone());
+        }
+        self.add(outstanding, run);
+    }
+
+    /// The runs to compare: only those that took turns with each other.
+    fn compared(&self) -> &Sweep {
+        match self.again.is_empty() {
+            true => &self.all,
+            false => &self.again,
+        }
+    }
+}
+
+/// The numbers to try again, in ascending order: the knee of a sweep, its neighbours, the largest, and one between the
+/// knee and its lower neighbour, because powers of two are far apart.
+fn again(sweep: &Sweep) -> Vec<usize> {
+    let Some(found) = knee(sweep).filter(|knee| knee.is_passed) else {
+        return Vec::new();
+    };
+    let at = found.outstanding;
+    let below = sweep.range(..at).next_back().map(|(number, _)| *number);
+    let above = sweep.range(at + 1..).next().map(|(number, _)| *number);
+    let between = (at >= 4 && below.is_some_and(|below| below < at * 3 / 4)).then_some(at * 3 / 4);
+    let largest = sweep.keys().next_back().copied();
+    let all = [below, between, Some(at), above, largest];
+    let all: BTreeSet<usize> = all.into_iter().flatten().collect();
+    all.into_iter().collect()
+}
+
+/// All runs at an arrival rate.
+struct AtRate {
+    /// Of the knee's rate.
+    percent: u64,
+    rate_per_s: f64,
+    steps: Vec<Step>,
+}
+
+impl AtRate {
+    fn median(&self, of: fn(&Figures) -> f64) -> f64 {
+        median_of(&self.steps, of)
+    }
+}
+
 /// All runs behind an adapter.
 struct Behind<'a> {
     adapter: &'a NamedAdapter,
@@ -110,8 +175,12 @@ impl Behind<'_> {
     }
 
     fn median(&self, of: fn(&Figures) -> f64) -> f64 {
-        Median::of_each(&self.steps, |step| of(&step.figures)).median
+        median_of(&self.steps, of)
     }
+}
+
+fn median_of(steps: &[Step], of: fn(&Figures) -> f64) -> f64 {
+    Median::of_each(steps, |step| of(&step.figures)).median
 }
 
 /// Where the time of one I/O went.
@@ -152,20 +221,26 @@ impl Queue {
         }
     }
 
-    fn sweep(&self, runner: &mut Runner<'_>, luns: &[Lun]) -> Result<(Sweep, Ways)> {
-        let mut all = (Sweep::new(), Ways::new());
+    fn sweep(&self, runner: &mut Runner<'_>, luns: &[Lun]) -> Result<Swept> {
+        let mut swept = Swept::default();
         for _ in 0..self.rounds.max(1) {
             for outstanding in &self.outstanding {
-                self.try_number(runner, luns, *outstanding, &mut all)?;
+                let run = self.try_number(runner, luns, *outstanding, &mut swept.ways)?;
+                swept.add(*outstanding, run);
             }
         }
-        // Powers of two are far apart, so also try one number between the knee and its lower neighbour.
-        if let Some(found) = knee(&all.0).filter(|knee| knee.is_passed && knee.outstanding >= 4) {
-            for _ in 0..self.rounds.max(1) {
-                self.try_number(runner, luns, found.outstanding * 3 / 4, &mut all)?;
+        let numbers = again(&swept.all);
+        for _ in 0..self.rounds.max(1) {
+            for outstanding in &numbers {
+                let run = self.try_number(runner, luns, *outstanding, &mut swept.ways)?;
+                swept.add_again(*outstanding, run);
             }
         }
-        Ok(all)
+        if swept.again.len() < numbers.len() {
+            // Interrupted before all of them had a turn.
+            swept.again.clear();
+        }
+        Ok(swept)
     }
 
     fn try_number(
@@ -173,24 +248,23 @@ impl Queue {
         runner: &mut Runner<'_>,
         luns: &[Lun],
         outstanding: usize,
-        (sweep, ways): &mut (Sweep, Ways),
-    ) -> Result<()> {
+        ways: &mut Ways,
+    ) -> Result<Option<Figures>> {
         let name = format!("{outstanding} outstanding");
         let workload = Workload {
             is_watched: true,
             ..self.closed(outstanding)
         };
         let step = runner.load(&name, luns, &workload, self.time.duration())?;
-        if let Some(step) = step {
+        Ok(step.map(|step| {
             let spent = |io: &SeenIo| IoSpent {
                 latency_ns: io.latency_ns,
                 way: Way::new(io.latency_ns, &io.layers),
             };
             let spent = || step.done.seen.iter().map(spent).collect();
             ways.entry(outstanding).or_insert_with(spent);
-            sweep.entry(outstanding).or_default().push(step.figures);
-        }
-        Ok(())
+            step.figures
+        }))
     }
 
     fn open(&self, rate_per_s: f64) -> Workload {
@@ -203,25 +277,29 @@ impl Queue {
         }
     }
 
-    /// Runs at fractions of the maximum throughput, and at given rates.
-    fn rates(
-        &self,
-        runner: &mut Runner<'_>,
-        luns: &[Lun],
-        most: f64,
-    ) -> Result<Vec<(u64, f64, Step)>> {
-        let mut steps = Vec::new();
+    /// Runs at fractions of the knee's rate, which is `most`, and at given rates, in turn.
+    fn rates(&self, runner: &mut Runner<'_>, luns: &[Lun], most: f64) -> Result<Vec<AtRate>> {
         let of_most = |percent: &u64| (*percent, (most * *percent as f64 / 100.0).max(1.0));
         let given = |rate_per_s: &f64| ((100.0 * rate_per_s / most).round() as u64, *rate_per_s);
         let of_most = self.rates_percent.iter().map(of_most);
-        for (percent, rate_per_s) in of_most.chain(self.rates.iter().map(given)) {
-            let name = arrivals(rate_per_s);
-            let workload = self.open(rate_per_s);
-            if let Some(step) = runner.load(&name, luns, &workload, self.time.duration())? {
-                steps.push((percent, rate_per_s, step));
+        let rates = of_most.chain(self.rates.iter().map(given));
+        let mut all: Vec<AtRate> = rates
+            .map(|(percent, rate_per_s)| AtRate {
+                percent,
+                rate_per_s,
+                steps: Vec::new(),
+            })
+            .collect();
+        for _ in 0..self.rounds.max(1) {
+            for at_rate in &mut all {
+                let name = arrivals(at_rate.rate_per_s);
+                let workload = self.open(at_rate.rate_per_s);
+                let step = runner.load(&name, luns, &workload, self.time.duration())?;
+                at_rate.steps.extend(step);
             }
         }
-        Ok(steps)
+        all.retain(|at_rate| !at_rate.steps.is_empty());
+        Ok(all)
     }
 
     /// Alternates between the adapters, so that each round is a pair.
@@ -268,15 +346,16 @@ impl Experiment for Queue {
     }
 
     fn steps(&self) -> usize {
-        let sweep = (self.outstanding.len() + 1) * self.rounds.max(1);
-        let adapters = self.adapters.len() * self.rounds.max(1);
-        sweep + self.rates_percent.len() + self.rates.len() + adapters
+        let again = AGAIN_MAX.min(self.outstanding.len() + 1);
+        let rates = self.rates_percent.len() + self.rates.len();
+        (self.outstanding.len() + again + rates + self.adapters.len()) * self.rounds.max(1)
     }
 
     fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
         let luns = runner.luns(self.luns)?;
-        let (sweep, ways) = self.sweep(runner, &luns)?;
-        let knee = knee(&sweep);
+        let swept = self.sweep(runner, &luns)?;
+        let (sweep, ways) = (&swept.all, &swept.ways);
+        let knee = knee(swept.compared());
         let rates = match &knee {
             Some(knee) => self.rates(runner, &luns, knee.iops)?,
             None => Vec::new(),
@@ -284,18 +363,21 @@ impl Experiment for Queue {
         let adapters = self.behind_adapters(runner, &luns)?;
         let mut findings = Findings {
             answer: answer(knee.as_ref(), sweep.len()),
-            tables: vec![sweep_table(&sweep)],
-            plots: sweep_plots(&sweep),
+            tables: vec![sweep_table(sweep)],
+            plots: sweep_plots(sweep),
             figures: json!({
                 "outstanding": sweep.iter().map(|(outstanding, runs)| {
-                    json!({ "outstanding": outstanding, "runs": runs })
+                    // So many of the last runs.
+                    let again = swept.again.get(outstanding).map_or(0, Vec::len);
+                    json!({ "outstanding": outstanding, "runs": runs, "again": again })
                 }).collect::<Vec<_>>(),
                 "knee": knee,
-                "rates": rates.iter().map(|(percent, rate_per_s, step)| json!({
+                "rates": rates.iter().map(|AtRate { percent, rate_per_s, steps }| json!({
                     "percent": percent,
                     "rate_per_s": rate_per_s,
-                    "run": step.figures,
-                    "series": step.done.series,
+                    "run": steps[0].figures,
+                    "runs": steps.iter().map(|step| &step.figures).collect::<Vec<_>>(),
+                    "series": steps[0].done.series,
                 })).collect::<Vec<_>>(),
                 "adapters": adapters.iter().map(|Behind { adapter, steps }| json!({
                     "adapter": adapter,
@@ -325,7 +407,7 @@ impl Experiment for Queue {
                 .notes
                 .push(format!("where the time went is shown for {at} outstanding"));
         }
-        findings.notes.extend(little(&sweep));
+        findings.notes.extend(little(sweep));
         findings.notes.extend(late(&rates));
         let adapters: Vec<_> = adapters
             .iter()
@@ -334,7 +416,10 @@ impl Experiment for Queue {
                 (name, behind.of_each(|run| run.iops))
             })
             .collect();
-        for advice in [of_knee(knee.as_ref(), &sweep), of_adapters(&adapters)] {
+        for advice in [
+            of_knee(knee.as_ref(), swept.compared()),
+            of_adapters(&adapters),
+        ] {
             match advice {
                 Some(Advice::Change(text)) => findings.advice.push(text),
                 Some(Advice::Nothing(text)) => findings.notes.push(text),
@@ -454,17 +539,18 @@ fn little(sweep: &Sweep) -> Option<String> {
 }
 
 /// A note if the generator itself was the bottleneck.
-fn late(rates: &[(u64, f64, Step)]) -> Option<String> {
-    let is_late = |(_, _, step): &&(u64, f64, Step)| {
-        step.figures.generator_late_p99_us > LATE_MAX * step.figures.p99_us
-    };
-    let (percent, _, step) = rates.iter().find(is_late)?;
+fn late(rates: &[AtRate]) -> Option<String> {
+    let [late_us, p99_us]: [fn(&Figures) -> f64; 2] =
+        [|run| run.generator_late_p99_us, |run| run.p99_us];
+    let is_late = |at: &&AtRate| at.median(late_us) > LATE_MAX * at.median(p99_us);
+    let found = rates.iter().find(is_late)?;
+    let percent = found.percent;
     Some(format!(
         "from {percent} % of the knee's rate on, the load generator itself was late ({} µs at the 99th \
          percentile, of a latency of {} µs): it had run out of processor time, so the latencies are as \
          much its own as the disk's",
-        short(step.figures.generator_late_p99_us),
-        short(step.figures.p99_us),
+        short(found.median(late_us)),
+        short(found.median(p99_us)),
     ))
 }
 
@@ -505,7 +591,11 @@ mod tests {
             point(30.0, 5, 900.0),
         ];
         let figures = Figures::example(1.0, 1000.0);
-        let plots = plots_over_time(&[(110, 2000.0, Step { done, figures })]);
+        let plots = plots_over_time(&[AtRate {
+            percent: 110,
+            rate_per_s: 2000.0,
+            steps: vec![Step { done, figures }],
+        }]);
         let points = |plot: &Plot| match &plot.marks {
             Marks::Lines(lines) => lines[0].points.clone(),
             _ => panic!("it has lines"),
@@ -531,6 +621,49 @@ mod tests {
         assert!(answer(Some(&found), 12).contains("the knee is not reached"));
         assert!(answer(Some(&found), 1).contains("is not known"));
         assert_eq!(knee(&Sweep::new()), None);
+    }
+
+    /// So many runs of each number, on a disk that completes at most `most` a second.
+    fn add_rounds(swept: &mut Swept, numbers: &[usize], most: f64, is_again: bool) {
+        for outstanding in numbers {
+            let figures = Figures::example(
+                *outstanding as f64,
+                (1000.0 * *outstanding as f64).min(most),
+            );
+            match is_again {
+                true => swept.add_again(*outstanding, Some(figures)),
+                false => swept.add(*outstanding, Some(figures)),
+            }
+        }
+    }
+
+    #[test]
+    fn the_knee_is_found_among_numbers_that_took_turns() {
+        let mut swept = Swept::default();
+        let numbers: Vec<usize> = (0..=10).map(|power| 1 << power).collect();
+        add_rounds(&mut swept, &numbers, 60_000.0, false);
+        assert_eq!(
+            knee(swept.compared()).map(|knee| knee.outstanding),
+            Some(64)
+        );
+        let numbers = again(&swept.all);
+        assert_eq!(numbers, [32, 48, 64, 128, 1024]);
+        // Since then, the disk has become faster for all of them.
+        add_rounds(&mut swept, &numbers, 120_000.0, true);
+        let found = knee(swept.compared()).expect("a knee");
+        assert_eq!((found.outstanding, found.is_passed), (128, true));
+        assert_eq!(found.iops, 120_000.0, "of those runs alone");
+        assert_eq!(swept.all[&1024].len(), 2, "all runs are shown");
+        assert_eq!(swept.all[&48].len(), 1);
+    }
+
+    #[test]
+    fn the_numbers_to_try_again_are_about_the_knee() {
+        let numbers = |most| again(&sweep(most));
+        assert_eq!(numbers(f64::INFINITY), [0_usize; 0], "none was reached");
+        assert_eq!(numbers(1000.0), [1, 2, 1024], "nothing is below one");
+        assert_eq!(numbers(2000.0), [1, 2, 4, 1024], "nothing is between");
+        assert_eq!(numbers(512_000.0), [256, 384, 512, 1024]);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! How the results are shown: a table and plots of each sweep, and a table of the adapters.
 
-use super::{Behind, Sweep, median};
+use super::{AtRate, Behind, Sweep, median};
 use crate::{
     load::Point,
-    profile::runner::{Figures, Step},
+    profile::runner::Figures,
     report::{Axis, Line, Marks, Plot, Table, short},
 };
 
@@ -73,11 +73,11 @@ pub(super) fn sweep_plots(sweep: &Sweep) -> Vec<Plot> {
     ]
 }
 
-pub(super) fn rates_table(rates: &[(u64, f64, Step)]) -> Table {
+pub(super) fn rates_table(rates: &[AtRate]) -> Table {
     let mut table = Table::new(
         "By arrival rate",
-        "Open loop: I/Os arrive whether or not earlier ones have ended. Times in microseconds, from \
-         the moment each was due; service times are from when each was sent. The last two columns are how \
+        "Open loop: I/Os arrive whether or not earlier ones have ended. Medians of all rounds; times in microseconds, \
+         from the moment each was due; service times are from when each was sent. The last two columns are how \
          late the generator itself was, and how many I/Os could not begin before the end.",
         &[
             "of the knee's rate",
@@ -93,33 +93,32 @@ pub(super) fn rates_table(rates: &[(u64, f64, Step)]) -> Table {
             "not begun",
         ],
     );
-    for (percent, rate_per_s, Step { figures, .. }) in rates {
-        let times = [
-            figures.iops,
-            figures.mean_us,
-            figures.p50_us,
-            figures.p99_us,
-            figures.service_p50_us,
-            figures.service_p99_us,
-        ];
-        let times = times.map(short).into_iter();
-        let row = [format!("{percent} %"), short(*rate_per_s)].into_iter();
-        let row = row.chain(times).chain([
-            short(figures.queue),
-            short(figures.generator_late_p99_us),
-            figures.not_begun.to_string(),
-        ]);
-        table.rows.push(row.collect());
+    let columns: [fn(&Figures) -> f64; 9] = [
+        |run| run.iops,
+        |run| run.mean_us,
+        |run| run.p50_us,
+        |run| run.p99_us,
+        |run| run.service_p50_us,
+        |run| run.service_p99_us,
+        |run| run.queue,
+        |run| run.generator_late_p99_us,
+        |run| run.not_begun as f64,
+    ];
+    for at in rates {
+        let figures = columns.iter().map(|of| short(at.median(*of)));
+        let row = [format!("{} %", at.percent), short(at.rate_per_s)].into_iter();
+        table.rows.push(row.chain(figures).collect());
     }
     table
 }
 
-/// The queue over time and, with the same time axis, the latency over time: where one grows, so does the other.
-pub(super) fn plots_over_time(rates: &[(u64, f64, Step)]) -> Vec<Plot> {
+/// The queue over time and, with the same time axis, the latency over time, both of the first round: where one grows,
+/// so does the other.
+pub(super) fn plots_over_time(rates: &[AtRate]) -> Vec<Plot> {
     let plot = |title: &str, about: &str, y, of: fn(&Point) -> Option<f64>| {
-        let lines = rates.iter().map(|(percent, rate_per_s, step)| Line {
-            name: format!("{} a second ({percent} %)", short(*rate_per_s)),
-            points: step
+        let lines = rates.iter().map(|at| Line {
+            name: format!("{} a second ({} %)", short(at.rate_per_s), at.percent),
+            points: at.steps[0]
                 .done
                 .series
                 .iter()
@@ -144,14 +143,14 @@ pub(super) fn plots_over_time(rates: &[(u64, f64, Step)]) -> Vec<Plot> {
     vec![
         plot(
             "Queue over time",
-            "I/Os that have arrived and not ended. Where they arrive faster than they end, the queue \
+            "In the first round: I/Os that have arrived and not ended. Where they arrive faster than they end, the queue \
              only grows.",
             axis("I/Os in the queue", false),
             |point| Some(point.queue as f64),
         ),
         plot(
             "Latency over time",
-            "The mean of the I/Os that ended since the previous point, from when each was due. It grows \
+            "In the first round: the mean of the I/Os that ended since the previous point, from when each was due. It grows \
              with the queue.",
             axis("microseconds", true),
             // No I/O ended.

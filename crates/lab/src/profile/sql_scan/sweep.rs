@@ -196,9 +196,7 @@ impl Sweep {
             per_s: 1.0 / score_s,
             p50_us: score_s * 1e6,
             p99_us: slowest * 1e6,
-            service_p50_us: None,
-            service_p99_us: None,
-            per_percent: None,
+            ..Sample::default()
         }))
     }
 
