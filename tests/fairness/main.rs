@@ -118,6 +118,7 @@ async fn units(backing: Backing, directory: &Path, lane: &engine::LaneHandle) ->
                 LaneFuture::new(async move { tree.on_lane().await })
             }),
             kept: None,
+            told: Vec::new(),
         });
     }
     UnitsConfig {

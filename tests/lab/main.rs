@@ -1,6 +1,7 @@
 //! `sanstone lab run` and `lab compare` from outside: every built-in profile in its quick form on a file and
 //! on a stripe, what they write and what they never write, and how they end.
 
+mod beside;
 mod browser;
 mod calls;
 mod compared;
@@ -14,6 +15,7 @@ mod readme;
 mod resumed;
 mod sql_scan;
 mod stopped;
+mod tool;
 
 use std::{
     ffi::OsStr,

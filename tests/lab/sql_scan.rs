@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// One page, one cache, a scan and a deletion.
-const SHORT: &str = r#"
+pub(crate) const SHORT: &str = r#"
 kind = "sql-scan"
 about = "Two statements"
 rows = 20000

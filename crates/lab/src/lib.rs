@@ -20,6 +20,7 @@ pub mod history;
 pub mod load;
 mod machine;
 mod nameless;
+mod others;
 pub mod profile;
 pub mod progress;
 pub mod report;

@@ -5,15 +5,15 @@ use std::{collections::BTreeMap, fs, time::Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::bench::host;
+use crate::{
+    bench::host,
+    others::{Others, ours_ns},
+};
 
 pub(crate) use crate::bench::{ended_ns, family_ns, machine_ns, process_ns};
 
 /// A core busier than this may be the bottleneck.
 const BUSY: f64 = 0.9;
-
-/// If others used more than this share of all processors, the figures are affected.
-const OTHERS_MAX: f64 = 0.05;
 
 /// The machine and the program, for reports.
 pub(crate) fn facts() -> BTreeMap<String, String> {
@@ -25,6 +25,7 @@ pub(crate) struct Watch {
     began: Instant,
     cores: Vec<Ticks>,
     own_ns: u64,
+    ours_ns: u64,
     pid: Option<u32>,
     pid_ns: u64,
 }
@@ -36,8 +37,8 @@ pub(crate) struct Cpu {
     pub(crate) own_percent: f64,
     /// The same for the process given by the user.
     pub(crate) pid_percent: Option<f64>,
-    /// Share of all processors used by neither of them. Includes kernel work done for them that is not
-    /// charged to any process.
+    /// Share of all processors used by neither of them, nor by what this program has started. Includes kernel work
+    /// done for them that is not charged to any process.
     pub(crate) others: f64,
     /// Cores that were busy for more than nine tenths of the time.
     pub(crate) busy_cores: usize,
@@ -54,13 +55,23 @@ struct Ticks {
 impl Watch {
     /// Starts counting; `pid` is a process to observe besides this one.
     pub(crate) fn begin(pid: Option<u32>) -> Watch {
+        // Reading all of /proc takes time that is not the measurement's.
+        let ours_ns = ours_ns();
         Watch {
             began: Instant::now(),
             cores: cores(&fs::read_to_string("/proc/stat").unwrap_or_default()),
             own_ns: process_ns(std::process::id()),
+            ours_ns,
             pid,
             pid_ns: pid.map_or(0, process_ns),
         }
+    }
+
+    /// What others did until now.
+    pub(crate) fn others(self) -> Others {
+        let began = self.began;
+        let cpu = self.end();
+        Others::new(cpu.others, began.elapsed().as_secs_f64(), cpu.cores)
     }
 
     pub(crate) fn end(self) -> Cpu {
@@ -81,31 +92,16 @@ impl Watch {
             })
             .collect();
         let count = busy.len().max(1) as f64;
-        let ours = (own + pid_percent.unwrap_or(0.0)) / 100.0 / count;
+        let ours = percent(ours_ns().saturating_sub(self.ours_ns));
+        let known = (ours + pid_percent.unwrap_or(0.0)) / 100.0 / count;
         Cpu {
             own_percent: own,
             pid_percent,
-            others: (busy.iter().sum::<f64>() / count - ours).max(0.0),
+            others: (busy.iter().sum::<f64>() / count - known).max(0.0),
             busy_cores: busy.iter().filter(|part| **part > BUSY).count(),
             cores: busy.len(),
         }
     }
-}
-
-/// A note if other work ran during a measurement; `others` are shares of all processors.
-pub(crate) fn told_of_others(others: &[f64], has_pid: bool) -> Option<String> {
-    let mean = others.iter().sum::<f64>() / others.len().max(1) as f64;
-    let besides = match has_pid {
-        true => "this program and the process of --pid",
-        false => "this program",
-    };
-    (mean > OTHERS_MAX).then(|| {
-        format!(
-            "beside other work: processes other than {besides} used {:.0} % of the processors, \
-             including targets on this machine; figures of an idle machine may differ",
-            mean * 100.0
-        )
-    })
 }
 
 /// The per-core lines of /proc/stat.
@@ -140,12 +136,5 @@ mod tests {
         assert_eq!(cores.len(), 2);
         assert_eq!((cores[0].busy, cores[0].all), (15, 100));
         assert_eq!((cores[1].busy, cores[1].all), (0, 100));
-    }
-
-    #[test]
-    fn other_work_is_named() {
-        assert_eq!(told_of_others(&[0.01, 0.05], false), None);
-        let told = told_of_others(&[0.3, 0.5], true).expect("it is much");
-        assert!(told.contains("40 %") && told.contains("of --pid"), "{told}");
     }
 }

@@ -2,7 +2,7 @@
 //! processors did meanwhile. After an interruption, the remaining loads are skipped and everything measured
 //! so far is kept.
 
-use std::{ops::Range, rc::Rc, time::Duration};
+use std::{cell::RefCell, ops::Range, rc::Rc, time::Duration};
 
 use engine::Lane;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -14,7 +14,8 @@ use crate::{
     databases::Bed,
     fio,
     load::{self, Done, Lun, Point, Stop, Workload},
-    machine::{Cpu, Watch, told_of_others},
+    machine::{Cpu, Watch},
+    others::{Others, told},
     progress::Stage,
     report::{Findings, Table, short},
     target::Target,
@@ -48,7 +49,8 @@ pub(crate) struct Runner<'a> {
     /// at the same places.
     pub(crate) seed: u64,
     beside: Vec<(String, Figures, Sample)>,
-    others: Vec<f64>,
+    /// What other programs did during each measurement.
+    others: RefCell<Vec<(String, Others)>>,
 }
 
 /// The figures of a load.
@@ -220,7 +222,7 @@ impl<'a> Runner<'a> {
             keeper: None,
             seed: 0,
             beside: Vec::new(),
-            others: Vec::new(),
+            others: RefCell::default(),
         }
     }
 
@@ -276,7 +278,18 @@ impl<'a> Runner<'a> {
             fresh = work(runner)?;
             Ok(fresh.as_ref().map(Recorded::from))
         })?;
-        Ok(fresh.or_else(|| recorded.map(Step::from)))
+        let step = fresh.or_else(|| recorded.map(Step::from));
+        if let Some(Step { done, figures }) = &step {
+            let cpu = &figures.cpu;
+            let seconds = done.elapsed.as_secs_f64();
+            self.beside(name, Others::new(cpu.others, seconds, cpu.cores));
+        }
+        Ok(step)
+    }
+
+    /// Notes what other programs did during the measurement called `name`.
+    pub(crate) fn beside(&self, name: &str, others: Others) {
+        self.others.borrow_mut().push((name.to_owned(), others));
     }
 
     /// The measurement called `name`: from an earlier run's journal, or else by running `work`.
@@ -328,7 +341,6 @@ impl<'a> Runner<'a> {
             // Too short to be meaningful.
             return Ok(None);
         }
-        self.others.push(figures.cpu.others);
         if self.with_fio {
             let sample = self.fio(0, workload, time)?;
             let beside = sample.map(|sample| (name.to_owned(), figures.clone(), sample));
@@ -435,7 +447,7 @@ impl<'a> Runner<'a> {
     pub(crate) fn finish(&mut self, findings: &mut Findings) {
         findings
             .notes
-            .extend(told_of_others(&self.others, self.pid.is_some()));
+            .extend(told(&self.others.borrow(), self.pid.is_some()));
         findings.steps = self.journal.steps();
         findings.is_interrupted = self.is_stopped();
         if self.is_stopped() {

@@ -6,41 +6,19 @@ use super::{
     own::{Layer, Own},
     trace::{Kept, Traced},
 };
-use crate::{statistics::Median, target::FILE};
+use crate::{
+    profile::share::{LARGE, Share},
+    target::FILE,
+};
 
 /// The run is divided into this many sections; each yields one sample of how large a part of the commit time
 /// something is.
 const PARTS: usize = 12;
-/// A part larger than this deserves advice.
-const LARGE: f64 = 0.5;
 /// A part larger than this deserves advice if it is spent waiting for one share that is slower than the
 /// others.
 const UNEQUAL: f64 = 0.25;
 /// A share is slower if it takes at least this many times as long as each of the others.
 const SLOWER: f64 = 2.0;
-
-/// Something's part of the commit time, over the sections of the run.
-struct Share(Median);
-
-impl Share {
-    /// From pairs of a part and its whole.
-    fn of(parts: impl Iterator<Item = (f64, f64)>) -> Share {
-        let shares: Vec<f64> = parts.map(|(part, whole)| part / whole).collect();
-        Share(Median::of(&shares))
-    }
-
-    /// The part in words, if its interval is entirely above `least`. Few commits have no interval and yield
-    /// no advice.
-    fn told_above(&self, least: f64) -> Option<String> {
-        let (low, high) = self.0.interval.filter(|(low, _)| *low > least)?;
-        Some(format!(
-            "{:.0} % (95 % interval {:.0}–{:.0} %)",
-            100.0 * self.0.median,
-            100.0 * low,
-            100.0 * high
-        ))
-    }
-}
 
 /// Advice about the calls that the database makes.
 pub(super) fn of_calls(all: &[super::Spent]) -> Option<String> {

@@ -34,6 +34,7 @@ use super::{
 use crate::{
     Error, IN_FLIGHT_BYTES, Result, VolumeDisk,
     load::{SEEN_ONE_OF, mark_as_ours},
+    machine,
     report::{Axis, Findings, Layers, Line, Marks, Plot, Table, short},
     sqlite::{Disk, Settings, Store},
     target::FILE,
@@ -200,7 +201,9 @@ impl Inserts {
         };
         let view = target.view();
         let nodes = view.map_or_else(|| Nodes::file(FILE, &target.name), |view| Nodes::of(&view));
+        let watch = machine::Watch::begin(runner.pid);
         let inserted = self.insert(Rc::new(disk), &noted, nodes, runner);
+        runner.beside(&format!("the commits on {}", target.name), watch.others());
         // Marks the disk, so that a later run knows that it holds nobody's data.
         lane.block_on(mark_as_ours(&*volume)).map_err(failed)?;
         inserted

@@ -1,5 +1,6 @@
-//! Where the time of transactions went over all rounds: a table and a bar for each site. The median is that of the median
-//! round, the 99th percentile that of the slowest one.
+//! Where the time of transactions went over all rounds: a table and a bar for each site. Counters do not tell
+//! transactions apart, so in place of a median transaction there is the median round, and in place of the 99th percentile
+//! the slowest round.
 
 use std::collections::BTreeSet;
 
@@ -39,18 +40,9 @@ impl Breakdown {
                 None => rows.push(row.clone()),
             }
         }
-        let layer = |row: &Row| {
-            let found = |spent: &Spent| {
-                spent
-                    .rows
-                    .iter()
-                    .find(|it| it.is_same_place(row))
-                    .map(|it| it.us)
-            };
-            report::Layer {
-                name: row.name(),
-                times: times(&|spent| found(spent).unwrap_or(0.0)),
-            }
+        let layer = |row: &Row| report::Layer {
+            name: row.name(),
+            times: times(&|spent| spent.us_of(row)),
         };
         let layers = Layers {
             total: times(&Spent::total_us),
@@ -69,30 +61,48 @@ impl Breakdown {
         self.rows.len() > 1
     }
 
+    /// The place with the most time.
+    pub(super) fn largest(&self) -> Option<&Row> {
+        self.rows.iter().max_by(|a, b| a.us.total_cmp(&b.us))
+    }
+
     /// The table for the storage that the user called `on`.
     pub(super) fn table(&self, on: &str) -> Table {
         let mut table = Table::new(
             &format!("Where the time of a transaction went on {on}"),
-            "Microseconds for each transaction, on average over the rounds. The total is the time of the connections \
+            "Microseconds for each transaction: on average over the rounds, in the round that took the median time, \
+             and in the slowest round; rounds, not single transactions. The total is the time of the connections \
              (connections × elapsed time ÷ transactions), each row below the first is the time that requests spent \
              there, and the first is the rest: requests that run side by side count each, one flush that several \
              connections wait for counts once, and background writes count although nobody waits for them.",
-            &["layer", "µs", "of the total", "requests", "µs of each"],
+            &[
+                "layer",
+                "µs",
+                "of the total",
+                "median round",
+                "slowest round",
+                "requests",
+                "µs of each",
+            ],
         );
         let total_us = self.layers.total.mean_us;
-        for row in &self.rows {
-            table.rows.push(vec![
-                row.name(),
-                format!("{:.1}", row.us),
-                format!("{:.0} %", 100.0 * row.us / total_us),
-                short(row.requests),
-                short(row.request_us()),
-            ]);
+        let times = |name: &str, times: &Times| -> Vec<String> {
+            vec![
+                name.to_owned(),
+                format!("{:.1}", times.mean_us),
+                format!("{:.0} %", 100.0 * times.mean_us / total_us),
+                format!("{:.1}", times.p50_us),
+                format!("{:.1}", times.p99_us),
+            ]
+        };
+        for (row, layer) in self.rows.iter().zip(&self.layers.layers) {
+            let mut cells = times(&layer.name, &layer.times);
+            cells.extend([short(row.requests), short(row.request_us())]);
+            table.rows.push(cells);
         }
-        let total = format!("{total_us:.1}");
-        table
-            .rows
-            .push(["total", &total, "100 %", "", ""].map(String::from).into());
+        let mut total = times("total", &self.layers.total);
+        total.extend([String::new(), String::new()]);
+        table.rows.push(total);
         table
     }
 
@@ -165,7 +175,10 @@ mod tests {
         let table = found.table("db");
         let throttle = &table.rows[3];
         assert_eq!(throttle[..2], ["tree: db/throttle", "200.0"], "{table:?}");
-        assert_eq!(throttle[3..], ["1", "200"], "{table:?}");
+        assert_eq!(throttle[3..], ["200.0", "200.0", "1", "200"], "{table:?}");
+        let total = table.rows.last().expect("the total");
+        assert_eq!(total[..5], ["total", "3666.7", "100 %", "3000.0", "6000.0"]);
+        assert_eq!(table.columns[3..5], ["median round", "slowest round"]);
         assert!(Breakdown::of([].iter()).is_none());
     }
 }

@@ -1,6 +1,7 @@
 //! `oltp`: a fixed number of transactions on a database server, alternating between several disks. It reports
 //! transactions per minute, and their cost in processor time on the database's side and on the target's.
 
+mod advice;
 mod layers;
 mod spent;
 
@@ -16,7 +17,8 @@ use super::{Case, Experiment, Needs, Runner, within};
 use crate::{
     Result,
     databases::{Bed, Kind, Namespace, Server, Stack, Sysbench},
-    machine::{ended_ns, family_ns, machine_ns},
+    machine::{Watch, ended_ns, family_ns, machine_ns},
+    others::Others,
     progress::Progress,
     report::{Axis, Findings, Line, Marks, Plot, Score, Table, short},
     statistics::{Comparison, Median, SAMPLES_MIN},
@@ -40,6 +42,10 @@ const PUBLISHED: [(&str, &str, &str); 2] = [
     ),
 ];
 
+/// What the times of layers are of, for readers of the JSON, where other profiles have those of single operations.
+const LAYERS_OF: &str =
+    "rounds: mean_us is their mean, p50_us the median round, p99_us the slowest round";
+
 /// The settings of an `oltp` profile.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -62,7 +68,7 @@ struct Site {
 }
 
 /// One round on one site; processor times are per transaction.
-#[derive(Clone, Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 struct Round {
     per_minute: f64,
     seconds: f64,
@@ -81,6 +87,12 @@ struct Round {
     /// Where the time went.
     #[serde(default)]
     spent: Spent,
+    /// What other programs used of the processors.
+    #[serde(default)]
+    others: Others,
+    /// The part of their time that all processors were busy.
+    #[serde(default)]
+    busy: f64,
 }
 
 /// What has been used so far, or within a round: processor times, and I/Os of the file system's device.
@@ -161,11 +173,13 @@ impl Oltp {
         server.go_on();
         // Asking for the counters takes processor time, so they are the outer pair.
         let counted = stack.counted(runner.pid);
+        let watch = Watch::begin(runner.pid);
         let before = Used::so_far(runner, site);
         let ran = sysbench.run(server, stack, self.transactions, &runner.stop);
         // A server accounts for a child's processor time only after reaping it.
         std::thread::sleep(Duration::from_millis(20));
         let used = Used::so_far(runner, site).since(before);
+        let others = watch.others();
         let counted = [counted, stack.counted(runner.pid)];
         server.pause();
         let Some(ran) = ran? else {
@@ -185,6 +199,8 @@ impl Oltp {
             load_cpu_us: us(used.load_ns),
             ios: used.ios.map(|ios| ios as f64 / transactions),
             spent: Spent::of(connections_us, transactions, &counted[0], &counted[1]),
+            others,
+            busy: used.machine_ns as f64 / 1e9 / others.processors_s,
         }))
     }
 }
@@ -255,6 +271,7 @@ impl Experiment for Oltp {
                     self.round(runner, &sysbench, &sites[index])
                 })?;
                 let Some(round) = round else { continue };
+                runner.beside(&key, round.others);
                 runner.stage.step();
                 runner.stage.tell(&format!(
                     "round {} of {}, {name}: {} transactions a minute",
@@ -334,6 +351,10 @@ impl Oltp {
         let breakdowns: Vec<_> = breakdowns.collect();
         let known = || breakdowns.iter().flatten();
         let divided = || known().filter(|(_, breakdown)| breakdown.is_divided());
+        let advice = measured.iter().zip(&breakdowns).filter_map(|(m, known)| {
+            let (name, breakdown) = known.as_ref()?;
+            advice::advice(name, &m.rounds, breakdown)
+        });
         let sites = measured.iter().zip(&breakdowns).map(|(m, breakdown)| {
             let mut site = json!(m);
             if let Some((_, breakdown)) = breakdown {
@@ -358,6 +379,7 @@ impl Oltp {
             .max_by_key(|(_, breakdown)| breakdown.layers.layers.len());
         Findings {
             answer: answer(measured, self.database),
+            advice: advice.collect(),
             scores: scores.collect(),
             notes,
             tables,
@@ -366,6 +388,7 @@ impl Oltp {
             figures: json!({
                 "database": self.database.name(),
                 "transactions": self.transactions,
+                "layers_are_of": LAYERS_OF,
                 "sites": sites,
             }),
             ..Findings::default()

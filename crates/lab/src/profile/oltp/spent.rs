@@ -136,6 +136,12 @@ impl Spent {
         spent
     }
 
+    /// What the place of this row has in this round.
+    pub(super) fn us_of(&self, row: &Row) -> f64 {
+        let it = self.rows.iter().find(|it| it.is_same_place(row));
+        it.map_or(0.0, |it| it.us)
+    }
+
     pub(super) fn total_us(&self) -> f64 {
         self.rows.iter().map(|row| row.us).sum()
     }

@@ -366,6 +366,7 @@ fn times(ratio: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::others::Others;
 
     /// One disk with one page size that scores `score_s` with this cache; with processor times, if it is a
     /// server's.
@@ -392,6 +393,7 @@ mod tests {
                 score_s: Some(score_s),
                 statements: vec![statement],
             }],
+            others: Others::default(),
         }
     }
 

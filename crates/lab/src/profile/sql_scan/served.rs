@@ -14,6 +14,7 @@ use crate::{
     drive_stats::{Row, Schema},
     load::Stop,
     machine::machine_ns,
+    others::Others,
     profile::Runner,
     statements::{Kind, Statement, Survey, Traffic, score_s},
 };
@@ -205,6 +206,7 @@ impl Sweep {
             rows: survey.rows,
             table_bytes,
             sets: sets.collect(),
+            others: Others::default(),
         }
     }
 }

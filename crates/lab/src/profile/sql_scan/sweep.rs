@@ -20,7 +20,9 @@ use crate::{
     databases::Kind,
     drive_stats::Source,
     load::{Stop, mark_as_ours},
+    machine::Watch,
     nameless::nameless_file,
+    others::Others,
     profile::{Runner, Sample},
     progress::Progress,
     report::{Report, StatementReport, short},
@@ -51,6 +53,9 @@ pub(super) struct Measured {
     pub(super) table_bytes: u64,
     /// The disks, in the order the user named them.
     pub(super) sets: Vec<MeasuredSet>,
+    /// What other programs used of the processors.
+    #[serde(default)]
+    pub(super) others: Others,
 }
 
 /// The measurements on one disk.
@@ -149,14 +154,22 @@ impl Sweep {
     pub(super) fn measure(&self, runner: &mut Runner<'_>) -> Result<Option<Measured>> {
         // A partial result is reported but not recorded, so a resumed run measures it again.
         let mut partial = None;
-        let complete = self.name();
-        let complete = runner.once(&complete, |runner| {
-            let measured = self.measure_now(runner)?;
+        let name = self.name();
+        let complete = runner.once(&name, |runner| {
+            let watch = Watch::begin(runner.pid);
+            let mut measured = self.measure_now(runner)?;
+            if let Some(measured) = &mut measured {
+                measured.others = watch.others();
+            }
             let is_complete = !runner.is_stopped();
             partial.clone_from(&measured);
             Ok(measured.filter(|_| is_complete))
         })?;
-        Ok(complete.or(partial))
+        let measured = complete.or(partial);
+        if let Some(measured) = &measured {
+            runner.beside(&name, measured.others);
+        }
+        Ok(measured)
     }
 
     fn measure_now(&self, runner: &mut Runner<'_>) -> Result<Option<Measured>> {
@@ -185,7 +198,10 @@ impl Sweep {
 
     /// The speed on one disk, for a comparison.
     pub(crate) fn sample(&self, runner: &Runner<'_>, target: usize) -> Result<Option<Sample>> {
+        let watch = Watch::begin(runner.pid);
         let measured = self.run(runner, &[target], Box::new(|_| ()))?;
+        let name = format!("{} on {}", self.name(), runner.targets[target].name);
+        runner.beside(&name, watch.others());
         runner.stage.step();
         let Some(set) = measured.as_ref().and_then(|measured| measured.sets.first()) else {
             return Ok(None);
@@ -301,6 +317,7 @@ impl Sweep {
             rows: report.data.rows,
             table_bytes: report.data.table_bytes,
             sets: sets.collect(),
+            others: Others::default(),
         }
     }
 }
