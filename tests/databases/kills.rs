@@ -10,6 +10,9 @@ use harness::forwarder::Forwarder;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+const LIMIT: Duration = Duration::from_secs(600);
+/// How long the clients may take for their rows after one of two paths is known to be lost.
+const WITHOUT_A_PATH: Duration = Duration::from_secs(60);
 /// Rows that each client commits before and after a kill.
 const ROWS: usize = 25;
 
@@ -39,7 +42,7 @@ impl Rounds {
 /// What the load must at least have read through the cache around each kill, so that a wrong block in it would show.
 const LEAST_READS: Reads = Reads {
     hits: 100,
-    misses: 100,
+    misses: 50,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +110,7 @@ impl<D: Database> Scene<D> {
         let evictor = Evictor::start(self.attached.data());
         let clients = self.ledger.begin(&self.database);
         let mut load = load::start(&self.database, &self.directory);
-        self.ledger.wait_for(ROWS);
+        self.ledger.wait_for(ROWS, LIMIT);
         assert!(load.ended().is_none(), "sysbench: {}", load.log());
         match kill {
             Kill::Paths => {
@@ -131,7 +134,7 @@ impl<D: Database> Scene<D> {
                 before = Reads::default();
             }
         }
-        self.ledger.wait_for(ROWS);
+        self.ledger.wait_for(ROWS, LIMIT);
         if kill.is_hidden() {
             let (lost, log) = (self.ledger.losses() - losses, self.attached.log());
             assert_eq!(lost, 0, "{kill:?}: the database felt it\n{log}");
@@ -161,7 +164,7 @@ impl<D: Database> Scene<D> {
         let (losses, logins) = (expected(lost), expected(back));
         self.shares.one_of_two_ways(self.next_way).stall();
         self.attached.wait_for_log(lost, losses);
-        self.ledger.wait_for(ROWS);
+        self.ledger.wait_for(ROWS, WITHOUT_A_PATH);
         self.shares.one_of_two_ways(self.next_way).mend();
         self.attached.wait_for_log(back, logins);
         self.next_way = 1 - self.next_way;

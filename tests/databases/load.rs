@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(600);
 /// Rows of each of the two tables; a row with its share of the index takes 220 to 280 bytes.
-const TABLE_ROWS: u32 = 30_000;
+const TABLE_ROWS: u32 = 20_000;
 
 fn sysbench(database: &impl Database, verb: &str) -> Command {
     let mut command = Command::new(program("sysbench", "sysbench"));
