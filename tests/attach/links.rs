@@ -1,5 +1,5 @@
 //! Two networks to one disk: both carry traffic, one is lost under load and comes back. Nobody above notices more than
-//! a pause.
+//! a pause, and soon the link that is left carries all that it can.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -23,6 +23,14 @@ const WRITERS: u64 = 8;
 const SLOT_BYTES: usize = 64 << 10;
 /// Slots of each writer.
 const SLOTS: u64 = 16;
+/// The rate of each link where the rate is judged, in Mbit/s. It takes few enough I/Os that a busy machine keeps up.
+const RATE_MBIT: u32 = 100;
+/// The part of its rate that a link must carry, averaged over [`RATE_WINDOW`]. `tc` sets the rate, so neither the CPU's
+/// clock nor the length of a test's time slice changes it; the rest is for a machine that does not get to it at once.
+const LEAST_OF_RATE: f64 = 0.8;
+const RATE_WINDOW: Duration = Duration::from_secs(1);
+/// How soon it must carry that much.
+const SOON: Duration = Duration::from_secs(5);
 
 /// `sanstone serve` at the far end, with a portal on each link.
 fn serve(links: &Links, directory: &Directory) -> Daemon {
@@ -75,6 +83,20 @@ fn write(path: &Path, writer: u64, is_over: &AtomicBool) {
     }
 }
 
+/// Writes its own slots again and again until told to stop.
+fn overwrite(path: &Path, writer: u64, is_over: &AtomicBool) {
+    let file = OpenOptions::new().write(true).open(path);
+    let file: File = file.expect("it can be opened");
+    let data = harness::noise(writer, SLOT_BYTES);
+    for slot in (0..SLOTS).cycle() {
+        let at = (writer * SLOTS + slot) * SLOT_BYTES as u64;
+        file.write_all_at(&data, at).expect("a path is there");
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
 /// Waits until this much has passed over the links; returns how much each carried.
 fn carried(links: &Links, bytes: u64) -> Vec<u64> {
     let now = || -> Vec<u64> {
@@ -104,14 +126,49 @@ fn both_carry(links: &Links) {
     assert!(carried.iter().all(|&bytes| bytes > least), "{carried:?}");
 }
 
-/// Takes the second of two links away with `lose` under load, and restores it with `mend`.
-fn survives(lose: impl Fn(&Links), mend: impl Fn(&Links)) {
+/// Checks that soon a time begins in which each of these links carries its rate, sent from here.
+#[track_caller]
+fn carry_their_rate(links: &Links, which: &[u32]) {
+    let least = LEAST_OF_RATE * f64::from(RATE_MBIT) * 1e6 / 8.0;
+    let begin = Instant::now();
+    let mut samples: Vec<(Instant, Vec<u64>)> = Vec::new();
+    loop {
+        let now = Instant::now();
+        let sent: Vec<u64> = which.iter().map(|&link| links.carried(link).sent).collect();
+        let before = samples.iter().rfind(|sample| now - sample.0 >= RATE_WINDOW);
+        let rates: Vec<f64> = before.map_or_else(Vec::new, |(at, before)| {
+            let bytes = sent.iter().zip(before).map(|(sent, before)| sent - before);
+            bytes
+                .map(|bytes| bytes as f64 / (now - *at).as_secs_f64())
+                .collect()
+        });
+        if rates.len() == which.len() && rates.iter().all(|&rate| rate >= least) {
+            return;
+        }
+        assert!(
+            begin.elapsed() < SOON + RATE_WINDOW,
+            "links {which:?} carry {rates:.0?} bytes/s and not {least:.0}"
+        );
+        samples.push((now, sent));
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Runs `judge` while [`WRITERS`] writers use a disk over two links.
+fn under_load(
+    rate_mbit: Option<u32>,
+    write: fn(&Path, u64, &AtomicBool),
+    judge: impl FnOnce(&Links, &Attached),
+) {
     if !can_attach() {
         return;
     }
     let Some(links) = Links::new(2) else {
         return harness::skip("a network namespace needs root and iproute2");
     };
+    if let Some(rate_mbit) = rate_mbit {
+        links.limit(rate_mbit);
+    }
     let there = Directory::new();
     let _target = serve(&links, &there);
     let mut attached = Attached::start(&volume(&links));
@@ -124,16 +181,8 @@ fn survives(lose: impl Fn(&Links), mend: impl Fn(&Links)) {
             })
             .collect();
         // Whatever fails below, the writers must end, or the failure would never be reported.
-        let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            both_carry(&links);
-            lose(&links);
-            attached.daemon.log_with("session lost");
-            let carried_by = carried(&links, WINDOW_BYTES);
-            assert!(carried_by[1] < MIB, "a link that is lost: {carried_by:?}");
-            mend(&links);
-            attached.daemon.log_with("logged in again");
-            both_carry(&links);
-        }));
+        let judged =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| judge(&links, &attached)));
         is_over.store(true, Ordering::Relaxed);
         for writer in writers {
             writer.join().expect("no error reaches it");
@@ -150,6 +199,34 @@ fn survives(lose: impl Fn(&Links), mend: impl Fn(&Links)) {
     attached.stop();
 }
 
+/// Takes the second of two links away with `lose` under load, and restores it with `mend`.
+fn survives(lose: impl Fn(&Links), mend: impl Fn(&Links)) {
+    under_load(None, write, |links, attached| {
+        both_carry(links);
+        lose(links);
+        attached.daemon.log_with("session lost");
+        let carried_by = carried(links, WINDOW_BYTES);
+        assert!(carried_by[1] < MIB, "a link that is lost: {carried_by:?}");
+        mend(links);
+        attached.daemon.log_with("logged in again");
+        both_carry(links);
+    });
+}
+
+/// The same on links with a rate: the remaining link carries what it can, and in the end both do.
+fn keeps_the_rate(lose: impl Fn(&Links), mend: impl Fn(&Links)) {
+    under_load(Some(RATE_MBIT), overwrite, |links, attached| {
+        carry_their_rate(links, &[0, 1]);
+        lose(links);
+        carry_their_rate(links, &[0]);
+        attached.daemon.log_with("session lost");
+        carry_their_rate(links, &[0]);
+        mend(links);
+        attached.daemon.log_with("logged in again");
+        carry_their_rate(links, &[0, 1]);
+    });
+}
+
 #[test]
 fn one_of_two_links_that_is_taken_down_is_not_missed() {
     survives(|links| links.take_down(1), |links| links.bring_up(1));
@@ -161,4 +238,17 @@ fn one_of_two_links_that_swallows_packets_is_not_missed() {
         return harness::skip("there is no nft");
     }
     survives(|links| links.swallow(1), Links::let_through);
+}
+
+#[test]
+fn the_other_link_has_its_whole_rate_soon_after_one_is_taken_down() {
+    keeps_the_rate(|links| links.take_down(1), |links| links.bring_up(1));
+}
+
+#[test]
+fn the_other_link_has_its_whole_rate_soon_after_one_swallows_packets() {
+    if find_program("nft").is_none() {
+        return harness::skip("there is no nft");
+    }
+    keeps_the_rate(|links| links.swallow(1), Links::let_through);
 }

@@ -5,6 +5,7 @@ use harness::directory::Directory;
 use harness::process::{Daemon, program};
 use harness::run::run;
 use harness::sanstone::{binary, call};
+use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,6 +27,15 @@ pub(crate) fn can_attach() -> bool {
         harness::skip("it needs root, and /dev/fuse");
     }
     can
+}
+
+/// Reads that the cache has answered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reads {
+    /// From its memory.
+    pub(crate) hits: u64,
+    /// From the stripe.
+    pub(crate) misses: u64,
 }
 
 /// A mounted volume. Dropping it removes everything, whatever state it is in.
@@ -86,6 +96,30 @@ impl Attached {
     /// Recovers from its death by the same command, which also removes what it has left.
     pub(crate) fn again(&mut self) {
         self.attach_and_mount();
+    }
+
+    /// Reads through the cache since the volume was attached.
+    pub(crate) fn reads(&self) -> Reads {
+        let state = self.directory.join("state");
+        let shown = call(&["show", "--state", text(&state), "--json", "-"]).success();
+        let shown: Value = serde_json::from_str(&shown.stdout).expect("JSON");
+        let cache = &shown["volumes"]["db"]["tree"]["cache"];
+        let count = |name: &str| cache[name].as_u64().expect("a counter of the cache");
+        Reads {
+            hits: count("hits") + count("late_hits"),
+            misses: count("misses"),
+        }
+    }
+
+    /// How often the log of `attach` contains `what`.
+    pub(crate) fn has_logged(&self, what: &str) -> usize {
+        self.log().matches(what).count()
+    }
+
+    /// Waits until the log of `attach` contains `what` that many times.
+    pub(crate) fn wait_for_log(&self, what: &str, times: usize) {
+        let process = self.process.as_ref().expect("it is attached");
+        process.log_with_times(what, times);
     }
 
     /// The log of `attach`.

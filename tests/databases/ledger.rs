@@ -10,7 +10,6 @@ use std::thread::{self, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 const CLIENTS: usize = 4;
-const LIMIT: Duration = Duration::from_secs(600);
 
 /// What the clients know, across all their runs.
 #[derive(Clone, Debug)]
@@ -57,10 +56,10 @@ impl Ledger {
         self.with(|state| state.losses)
     }
 
-    /// Waits until `more` rows of each client have been acknowledged.
-    pub(crate) fn wait_for(&self, more: usize) {
+    /// Waits until `more` rows of each client have been acknowledged, for this long at most.
+    pub(crate) fn wait_for(&self, more: usize, limit: Duration) {
         let start: Vec<usize> = self.counts();
-        let deadline = Instant::now() + LIMIT;
+        let deadline = Instant::now() + limit;
         let mut now = start.clone();
         while now
             .iter()

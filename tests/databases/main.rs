@@ -1,9 +1,11 @@
 //! Databases on an attached volume: MariaDB and PostgreSQL on a file system, on a loop device, on the file of
 //! `sanstone attach`, which is a cached stripe of four shares from two `sanstone serve`s.
 //!
-//! Under load one component after the other is killed: the database, the attachment, a target, a path. Each time the
-//! database must recover, its own checker must find no fault, and no transaction acknowledged to a client may be
-//! missing. These tests need root, for mounts and loop devices.
+//! One of the `serve`s is reached over two paths, the other over one. Under load one component after the other is
+//! killed: all paths, one of two in silence, a target, the database, the attachment. The database must not feel the
+//! loss of a path or a target, and must recover from the others; its own checker must find no fault, and no transaction
+//! acknowledged to a client may be missing. The tables are larger than the database's memory and the cache, so that a
+//! stale block would show. These tests need root, for mounts and loop devices.
 
 mod attached;
 mod fsx;

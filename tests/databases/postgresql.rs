@@ -1,6 +1,6 @@
 //! PostgreSQL, from Debian's packages.
 
-use harness::database::{Database, Server, as_nobody, give_to_nobody};
+use harness::database::{Database, Extent, Server, as_nobody, give_to_nobody};
 use harness::process::Daemon;
 use harness::run::run;
 use std::path::{Path, PathBuf};
@@ -64,7 +64,9 @@ impl Database for PostgreSql {
     fn start(&mut self) {
         let mut command = as_nobody(&pg("postgres"));
         command.arg("-D").arg(&self.server.data);
-        command.args(["-c", "listen_addresses=", "-c", "shared_buffers=32MB"]);
+        // Next to no memory of its own, so that it reads the volume. It would accept 128 kB, but these few buffers may
+        // all be in use at a time, which is an error.
+        command.args(["-c", "listen_addresses=", "-c", "shared_buffers=1MB"]);
         command.arg("-c");
         command.arg(format!("unix_socket_directories={}", self.run.display()));
         let mut server = Daemon::start(&command, self.run.join("server.log"));
@@ -91,10 +93,13 @@ impl Database for PostgreSql {
         ]
     }
 
-    fn check(&self) {
+    fn check(&self, extent: Extent) {
         let mut check = self.reach("pg_amcheck");
-        check.args(["--install-missing", "--heapallindexed", "--rootdescend"]);
-        let ran = run(check.args(["--parent-check", "bench"]), LIMIT).success();
+        check.args(["--install-missing", "--parent-check"]);
+        if extent == Extent::All {
+            check.args(["--heapallindexed", "--rootdescend"]);
+        }
+        let ran = run(check.arg("bench"), LIMIT).success();
         assert!(ran.stdout.is_empty(), "{ran}");
     }
 }

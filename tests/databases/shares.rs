@@ -1,21 +1,32 @@
-//! Four shares from two daemons, the first of which is reached over a path that can fail.
+//! Four shares from two daemons. One daemon is reached over two paths, the other over a single one, and each path can
+//! fail.
 
 use harness::directory::Directory;
 use harness::forwarder::Forwarder;
 use harness::free_port;
-use harness::sanstone::Sanstone;
+use harness::sanstone::{IQN, Sanstone};
 use std::fmt::Write;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
 /// Size of each share, in MiB.
 const SHARE_MIB: u32 = 256;
 const SHARES_EACH: usize = 2;
+/// The cache over the stripe, in MiB: smaller than the tables of the load, so that it has to fetch what it has evicted.
+const CACHE_MIB: u32 = 8;
+/// How many ways lead to each daemon.
+const WAYS: [usize; 2] = [2, 1];
+/// The daemon with several ways.
+const MULTIPATH: usize = 0;
+/// The daemon that is killed.
+const KILLED: usize = 1;
+/// The caching mode of the files of each daemon. Unflushed data of a killed daemon's disk with a volatile cache counts
+/// as lost, and the volume fails until it is reopened; only without a volatile cache is the kill a mere pause.
+const CACHE: [&str; 2] = ["direct", "direct-sync"];
 
 /// Two daemons with two shares each.
 pub(crate) struct Shares {
     servers: Vec<Server>,
-    /// The only path to the first daemon.
-    pub(crate) way: Forwarder,
 }
 
 struct Server {
@@ -23,10 +34,26 @@ struct Server {
     port: u16,
     /// The caching mode of its files.
     cache: &'static str,
+    /// The paths to it.
+    ways: Vec<Forwarder>,
     daemon: Option<Sanstone>,
 }
 
 impl Server {
+    fn new(cache: &'static str, ways: usize) -> Server {
+        let port = free_port();
+        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let mut server = Server {
+            directory: Directory::new(),
+            port,
+            cache,
+            ways: (0..ways).map(|_| Forwarder::new("127.0.0.1", to)).collect(),
+            daemon: None,
+        };
+        server.start();
+        server
+    }
+
     fn start(&mut self) {
         let names: Vec<String> = (0..SHARES_EACH)
             .map(|number| format!("share{number}"))
@@ -47,52 +74,70 @@ impl Server {
             &names,
         ));
     }
+
+    /// The children of the stripe that it serves. Several paths have the time limits that docs/guide/multipath.md
+    /// recommends for them.
+    fn children(&self) -> impl Iterator<Item = String> + '_ {
+        let portals = self.ways.iter().map(|way| way.address().to_string());
+        let portals: Vec<String> = portals.collect();
+        (0..SHARES_EACH).map(move |lun| {
+            let url = format!("url = \"iscsi://{}/{IQN}/{lun}\"", portals[0]);
+            if portals.len() == 1 {
+                return format!("  {{ iscsi = {{ {url} }} }},\n");
+            }
+            let paths = portals
+                .iter()
+                .map(|portal| format!("{{ portal = \"{portal}\" }}"));
+            let paths = paths.collect::<Vec<_>>().join(", ");
+            format!(
+                "  {{ iscsi = {{ {url}, paths = [{paths}], request_timeout = \"4s\", \
+                 user_timeout = \"3s\" }} }},\n"
+            )
+        })
+    }
 }
 
 impl Shares {
     /// Serves them.
     pub(crate) fn serve() -> Shares {
-        // The second daemon is killed. Unflushed data of a disk with a volatile cache then counts as lost, and the
-        // volume fails until it is reopened; only without a volatile cache is the kill a mere pause.
-        let servers = ["direct", "direct-sync"].into_iter().map(|cache| {
-            let mut server = Server {
-                cache,
-                directory: Directory::new(),
-                port: free_port(),
-                daemon: None,
-            };
-            server.start();
-            server
-        });
-        let servers: Vec<Server> = servers.collect();
-        let to = SocketAddr::from((Ipv4Addr::LOCALHOST, servers[0].port));
+        let servers = CACHE.into_iter().zip(WAYS);
         Shares {
-            servers,
-            way: Forwarder::new("127.0.0.1", to),
+            servers: servers
+                .map(|(cache, ways)| Server::new(cache, ways))
+                .collect(),
         }
     }
 
     /// The configuration of the volumes `stripe`, over all shares, and `db`, a cache over it.
     pub(crate) fn volumes(&self) -> String {
-        let ports = [self.way.address().port(), self.servers[1].port];
-        let urls = ports.iter().flat_map(|port| {
-            let iqn = harness::sanstone::IQN;
-            (0..SHARES_EACH).map(move |lun| format!("iscsi://127.0.0.1:{port}/{iqn}/{lun}"))
-        });
-        let children = urls.map(|url| format!("  {{ iscsi = {{ url = \"{url}\" }} }},\n"));
-        let children: String = children.collect();
+        let children: String = self.servers.iter().flat_map(Server::children).collect();
         format!(
             "[volume.stripe]\nstripe = {{ unit = \"64KiB\", of = [\n{children}] }}\n\
-             [volume.db]\ncache = {{ size = \"64MiB\", of = \"stripe\" }}\n"
+             [volume.db]\ncache = {{ size = \"{CACHE_MIB}MiB\", of = \"stripe\" }}\n"
         )
     }
 
-    /// Kills the second daemon and starts it again.
+    /// Every path to every daemon.
+    pub(crate) fn ways(&self) -> impl Iterator<Item = &Forwarder> {
+        self.servers.iter().flat_map(|server| &server.ways)
+    }
+
+    /// One of the two paths to the same daemon.
+    pub(crate) fn one_of_two_ways(&self, way: usize) -> &Forwarder {
+        &self.servers[MULTIPATH].ways[way]
+    }
+
+    /// How many sessions each path carries: one for each share.
+    pub(crate) fn sessions_each_way(&self) -> usize {
+        SHARES_EACH
+    }
+
+    /// Kills one of the daemons and starts it again.
     pub(crate) fn kill_one(&mut self) {
-        let server = self.servers.last_mut().expect("there are two");
+        let server = &mut self.servers[KILLED];
         let mut daemon = server.daemon.take().expect("it runs");
         daemon.daemon().signal("KILL");
-        let limit = std::time::Duration::from_secs(60);
+        let limit = Duration::from_secs(60);
         daemon.daemon().wait(limit).expect("it is dead");
         server.start();
     }

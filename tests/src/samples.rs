@@ -101,6 +101,11 @@ impl Samples {
         self.0.get(what).map(|samples| Median::of(samples))
     }
 
+    /// The median of the samples of this name with the least and the greatest as the interval.
+    pub fn range(&self, what: &str) -> Option<Median> {
+        self.0.get(what).map(|samples| Median::with_range(samples))
+    }
+
     /// The ratio `what` ÷ `to`, taken round by round.
     pub fn ratio(&self, what: &str, to: &str) -> Option<Median> {
         let rounds = self.0.get(what)?.iter().zip(self.0.get(to)?);
@@ -124,10 +129,19 @@ impl Samples {
 impl Median {
     /// The median of these samples, in any order.
     pub fn of(samples: &[f64]) -> Median {
+        Median::without(samples, outside(samples.len()))
+    }
+
+    /// The same, but the interval is the full range of the samples.
+    pub fn with_range(samples: &[f64]) -> Median {
+        Median::without(samples, 0)
+    }
+
+    /// `out` samples lie outside the interval at each end.
+    fn without(samples: &[f64], out: usize) -> Median {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
         let count = sorted.len();
-        let out = outside(count);
         Median {
             median: f64::midpoint(sorted[(count - 1) / 2], sorted[count / 2]),
             interval: (sorted[out], sorted[count - 1 - out]),
@@ -187,6 +201,9 @@ mod tests {
         let median = Median::of(&[3.0, 1.0, 2.0, 10.0]);
         assert_eq!((median.median, median.interval), (2.5, (1.0, 10.0)));
         assert_eq!(median.to_string(), "2.50 [1.00 … 10.00]");
+        let nine: Vec<f64> = (1..=9).map(f64::from).collect();
+        assert_eq!(Median::of(&nine).interval, (2.0, 8.0));
+        assert_eq!(Median::with_range(&nine).interval, (1.0, 9.0));
     }
 
     #[test]

@@ -178,7 +178,17 @@ const LOST_S: f64 = 3.0;
 const BACK_S: f64 = 10.0;
 const END_S: f64 = 16.0;
 
-/// Loses one of two links under load: measures the bandwidth meanwhile, and how soon it recovers.
+/// What is measured of a loss.
+const OF_A_LOSS: [&str; 6] = [
+    "MB/s before",
+    "MB/s without",
+    "MB/s afterwards",
+    "s to one link",
+    "s to two links",
+    "s longest I/O",
+];
+
+/// Loses one of two links under load, in every round: measures the bandwidth meanwhile, and how soon it recovers.
 fn losses(call: &Call, links: &Links, rate_mbit: u32, samples: &mut Samples) {
     type Do = fn(&Links);
     let ways: [(&str, Do, Do); 2] = [
@@ -189,44 +199,61 @@ fn losses(call: &Call, links: &Links, rate_mbit: u32, samples: &mut Samples) {
         ),
         ("black hole", |links| links.swallow(1), Links::let_through),
     ];
-    println!(
-        "\none of two links is lost after {LOST_S} s and back after {BACK_S} s; no I/O failed"
-    );
-    println!(
-        "{:12} {:6} {:>11} {:>11} {:>11} {:>14} {:>12} {:>13}",
-        "", "", "before", "without", "afterwards", "one link after", "two again", "longest I/O"
-    );
-    for (how, lose, mend) in ways {
-        for kind in ["read", "write"] {
-            let attached = attach(links, Kind::Paths(2));
-            let traced = trace(&attached, kind, || lose(links), || mend(links));
-            let lost = traced.log.matches("session lost").count();
-            assert!(lost > 0, "the loss was not noticed:\n{}", traced.log);
-            let one = f64::from(rate_mbit) / 8.0;
-            let mean = |from, to| traced.mean(from, to);
-            // The last time that bandwidth was below one link's rate, less headers and a margin.
-            let down = traced.slow_until(LOST_S, BACK_S, 0.85 * one) - LOST_S;
-            let again = traced.fast_from(BACK_S, 1.7 * one).map(|at| at - BACK_S);
-            let again = again.unwrap_or(f64::INFINITY);
-            println!(
-                "{how:12} {kind:6} {:6.0} MB/s {:6.0} MB/s {:6.0} MB/s {down:12.1} s {again:10.1} s {:11.1} s",
-                mean(0.5, LOST_S - 0.5),
-                mean(LOST_S + down + 0.5, BACK_S),
-                mean(BACK_S + again + 0.5, END_S - 0.5),
-                traced.longest_s,
-            );
-            let mut note =
-                |what: &str, value| samples.note(format!("{how}, {kind}, {what}"), value);
-            note("s to one link", down);
-            note("s to two links", again);
-            note("s longest I/O", traced.longest_s);
-            traced
-                .slots
-                .iter()
-                .for_each(|rate| note("MB/s in 0.1 s", *rate));
+    for _ in 0..call.rounds {
+        for (how, lose, mend) in ways {
+            for kind in ["read", "write"] {
+                let attached = attach(links, Kind::Paths(2));
+                let traced = trace(&attached, kind, || lose(links), || mend(links));
+                let lost = traced.log.matches("session lost").count();
+                assert!(lost > 0, "the loss was not noticed:\n{}", traced.log);
+                note_loss(&traced, &format!("{how}, {kind}"), rate_mbit, samples);
+            }
         }
     }
-    let _ = call;
+    println!(
+        "\none of two links is lost after {LOST_S} s and back after {BACK_S} s, {} times each; no I/O failed; medians, \
+         and in brackets the least and the most",
+        call.rounds
+    );
+    println!(
+        "{:18}{}",
+        "",
+        OF_A_LOSS.map(|what| format!("{what:>24}")).concat()
+    );
+    for (how, ..) in ways {
+        for kind in ["read", "write"] {
+            let case = format!("{how}, {kind}");
+            let range = |what| samples.range(&format!("{case}, {what}"));
+            let ranges = OF_A_LOSS.map(|what| {
+                let range = range(what).map_or_else(|| "–".to_owned(), |range| range.to_string());
+                format!("{range:>24}")
+            });
+            println!("{case:18}{}", ranges.concat());
+        }
+    }
+}
+
+/// Adds one loss to the samples of this case.
+fn note_loss(traced: &Traced, case: &str, rate_mbit: u32, samples: &mut Samples) {
+    let one = f64::from(rate_mbit) / 8.0;
+    // The last time that bandwidth was below one link's rate, less headers and a margin.
+    let down = traced.slow_until(LOST_S, BACK_S, 0.85 * one) - LOST_S;
+    let again = traced.fast_from(BACK_S, 1.7 * one).map(|at| at - BACK_S);
+    let again = again.unwrap_or(f64::INFINITY);
+    let figures = [
+        traced.mean(0.5, LOST_S - 0.5),
+        traced.mean(LOST_S + down + 0.5, BACK_S),
+        traced.mean(BACK_S + again + 0.5, END_S - 0.5),
+        down,
+        again,
+        traced.longest_s,
+    ];
+    for (what, figure) in OF_A_LOSS.into_iter().zip(figures) {
+        samples.note(format!("{case}, {what}"), figure);
+    }
+    for rate in &traced.slots {
+        samples.note(format!("{case}, MB/s in 0.1 s"), *rate);
+    }
 }
 
 /// The bandwidth over time during an event.
