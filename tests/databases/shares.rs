@@ -20,9 +20,6 @@ const WAYS: [usize; 2] = [2, 1];
 const MULTIPATH: usize = 0;
 /// The daemon that is killed.
 const KILLED: usize = 1;
-/// The caching mode of the files of each daemon. Unflushed data of a killed daemon's disk with a volatile cache counts
-/// as lost, and the volume fails until it is reopened; only without a volatile cache is the kill a mere pause.
-const CACHE: [&str; 2] = ["direct", "direct-sync"];
 
 /// Two daemons with two shares each.
 pub(crate) struct Shares {
@@ -32,21 +29,18 @@ pub(crate) struct Shares {
 struct Server {
     directory: Directory,
     port: u16,
-    /// The caching mode of its files.
-    cache: &'static str,
     /// The paths to it.
     ways: Vec<Forwarder>,
     daemon: Option<Sanstone>,
 }
 
 impl Server {
-    fn new(cache: &'static str, ways: usize) -> Server {
+    fn new(ways: usize) -> Server {
         let port = free_port();
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut server = Server {
             directory: Directory::new(),
             port,
-            cache,
             ways: (0..ways).map(|_| Forwarder::new("127.0.0.1", to)).collect(),
             daemon: None,
         };
@@ -60,10 +54,7 @@ impl Server {
             .collect();
         let mut volumes = "state = \"state\"\n".to_owned();
         for name in &names {
-            let cache = self.cache;
-            let file = format!(
-                "{{ path = \"{name}.img\", size = \"{SHARE_MIB}MiB\", cache = \"{cache}\" }}"
-            );
+            let file = format!("{{ path = \"{name}.img\", size = \"{SHARE_MIB}MiB\" }}");
             writeln!(volumes, "[volume.{name}]\nfile = {file}").expect("room");
         }
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -100,11 +91,8 @@ impl Server {
 impl Shares {
     /// Serves them.
     pub(crate) fn serve() -> Shares {
-        let servers = CACHE.into_iter().zip(WAYS);
         Shares {
-            servers: servers
-                .map(|(cache, ways)| Server::new(cache, ways))
-                .collect(),
+            servers: WAYS.into_iter().map(Server::new).collect(),
         }
     }
 

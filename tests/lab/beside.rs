@@ -45,7 +45,7 @@ fn assert_named(json: &Value, measurements: &[&str]) {
     let note = notes.into_iter().find(|note| note.contains("other work"));
     let note = note.unwrap_or_else(|| panic!("nothing is said of it: {}", json["notes"]));
     let is_named = |name: &&str| note.contains(&format!("% during {name}"));
-    assert!(measurements.iter().any(|name| is_named(name)), "{note}");
+    assert!(measurements.iter().any(is_named), "{note}");
 }
 
 #[test]

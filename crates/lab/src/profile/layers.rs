@@ -175,10 +175,7 @@ mod tests {
             ..Way::default()
         };
         assert_eq!(notes([Way::default()].into_iter()).len(), 0);
-        for (way, said) in [
-            (untold, "does not report"),
-            (partial, "all of its media"),
-        ] {
+        for (way, said) in [(untold, "does not report"), (partial, "all of its media")] {
             let notes = notes([Way::default(), way].into_iter());
             assert!(notes.len() == 1 && notes[0].contains(said), "{notes:?}");
         }
