@@ -29,7 +29,7 @@ fn late(kind: &str, delay: Duration) -> String {
         }
         _ => format!("fault = {{ rules = [{{ delay = \"{ms}ms\" }}], of = {FILE} }}"),
     };
-    format!("lanes = 1\n[volume.v]\n{layer}\n")
+    format!("[volume.v]\n{layer}\n")
 }
 
 /// The profile with so many commits, however slow they are.
@@ -158,7 +158,7 @@ impl Taken {
     /// By a commit with a trigger of so many steps on memory, which takes the same time always.
     fn with_trigger(place: &Place, steps: u64) -> Taken {
         const COMMITS: usize = 3000;
-        let volume = "lanes = 1\n[volume.v]\nram = { size = \"80MiB\" }\n";
+        let volume = "[volume.v]\nram = { size = \"80MiB\" }\n";
         let path = place.directory.write("v.toml", volume);
         let on = ["-c", &path.to_string_lossy()];
         let json = commit_with(place, &trigger(steps), COMMITS, &on);
