@@ -4,9 +4,7 @@
 use std::sync::Arc;
 
 use engine::{LaneFuture, range_lock::RangeLocks};
-use scsi::{Change, Changed, Ending, LogicalUnit, Prepared, SharedUnit};
-
-use crate::units::DiskSpec;
+use scsi::{Change, Changed, Ending, Kept, LogicalUnit, Prepared, SharedUnit};
 
 /// Stores the persistent state of a volume's logical unit under the volume's name; `None` when
 /// there is nothing left to store. The state is on persistent media when the future completes,
@@ -32,15 +30,20 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// The state of the disk `spec`, which starts from what it knows from before a restart.
-    pub(crate) fn new(spec: &DiskSpec, keep: Option<Keep>, note: Option<Note>) -> State {
+    /// A state that starts from what was `kept` before a restart; the ports `told` know of the last power-on.
+    pub(crate) fn new(
+        volume: &str,
+        (keep, note): (Option<Keep>, Option<Note>),
+        kept: Option<Kept>,
+        told: &[String],
+    ) -> State {
         let unit = Arc::<SharedUnit>::default();
-        if let Some(kept) = spec.kept.clone() {
+        if let Some(kept) = kept {
             unit.restore(kept);
         }
-        unit.resume(&spec.told);
+        unit.resume(told);
         State {
-            volume: spec.name.clone(),
+            volume: volume.to_owned(),
             unit,
             keep,
             note,

@@ -281,7 +281,12 @@ fn shared(spec: &DiskSpec, keep: &Option<Keep>, note: &Option<Note>) -> Shared {
         name: spec.name.clone(),
         uuid: spec.uuid,
         locks: Arc::default(),
-        state: State::new(spec, keep.clone(), note.clone()),
+        state: State::new(
+            &spec.name,
+            (keep.clone(), note.clone()),
+            spec.kept.clone(),
+            &spec.told,
+        ),
     }
 }
 

@@ -36,7 +36,7 @@ use volume::graph::NewStripe;
 use self::drawn::{Drawn, DrawnTarget, FAR, STRIPE, draw, draw_sizes, least_sizes};
 use crate::MS;
 
-const SEEDS: u64 = 30;
+const SEEDS: u64 = 60;
 const CONFIG: &str = "/srv/daemon.toml";
 const PORT: u16 = 3260;
 const KEPT: &str = "iqn.2026-11.io.sanstone:kept";
@@ -88,9 +88,10 @@ enum Ask {
     Stop(OneshotSender<()>),
 }
 
+/// A daemon of a boot of its own: before its start the power may have been cut.
 fn process() -> Process {
     Process {
-        boot: Uuid::from_u128(1),
+        boot: Uuid::from_u128(1 + u128::from(time::now().as_ns())),
         name: "a daemon".to_owned(),
     }
 }

@@ -23,7 +23,7 @@ fn each_key_is_answered_by_its_rule() {
         ("MaxBurstLength", "16776192", Some("1048576")),
         ("MaxBurstLength", "0x200", Some("512")),
         ("MaxBurstLength", "511", Some("Reject")),
-        ("FirstBurstLength", "262144", Some("65536")),
+        ("FirstBurstLength", "524288", Some("262144")),
         ("DefaultTime2Wait", "5", Some("5")),
         ("DefaultTime2Wait", "0", Some("2")),
         ("DefaultTime2Retain", "20", Some("0")),
