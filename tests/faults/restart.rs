@@ -1,6 +1,6 @@
-//! The target is killed and comes back before the initiator gives up: I/O continues as after a pause. But acknowledged,
-//! unflushed writes may be lost, and the initiator must report that at the next flush, even if that flush is the first
-//! command to reach the new target.
+//! The target is killed and comes back before the initiator gives up: I/O continues as after a pause. But if its machine
+//! has lost its power, acknowledged, unflushed writes may be lost, and the initiator must report that at the next flush,
+//! even if that flush is the first command to reach the new target.
 
 use engine::{Buf, Duration, Payload, task, time};
 use harness::directory::Directory;
@@ -8,6 +8,7 @@ use harness::initiator::{on_lane, on_port, opened};
 use harness::noise;
 use harness::sanstone::Sanstone;
 use std::cell::Cell;
+use std::path::PathBuf;
 use std::rc::Rc;
 use volume::{Durability, ErrorKind, IscsiDisk, Volume};
 
@@ -49,6 +50,23 @@ impl Share {
 
     fn restart(&mut self) {
         self.kill();
+        self.start();
+    }
+
+    /// Restarts it as after a power cut: nobody has been told of the power-on of this boot. (A real one would need another
+    /// machine.)
+    fn restart_in_another_boot(&mut self) {
+        self.kill();
+        let state = self.directory.join("sanstone.state");
+        let files = std::fs::read_dir(state).expect("its state directory");
+        let files = files.map(|file| file.expect("a file").path());
+        let is_told = |file: &PathBuf| {
+            let name = file.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| name.starts_with("told-"))
+        };
+        let told: Vec<PathBuf> = files.filter(is_told).collect();
+        assert_eq!(told.len(), 1, "of its only disk");
+        std::fs::remove_file(&told[0]).expect("it is there");
         self.start();
     }
 
@@ -124,7 +142,7 @@ fn a_flush_after_a_restart_fails_if_a_write_was_unflushed() {
             let disk = share.open().await;
             let written = disk.write(0, block(1), Durability::Cached).await;
             written.expect("a write");
-            share.restart();
+            share.restart_in_another_boot();
             if !flush_first {
                 disk.read(0, 4096).await.expect("a read");
             }
@@ -178,7 +196,7 @@ fn is_cut_and_told() -> bool {
             time::sleep(Duration::from_millis(1)).await;
         }
         let cut = !writing.is_finished();
-        share.restart();
+        share.restart_in_another_boot();
         writing.await.expect("it goes on");
         if cut {
             let error = disk.flush().await.expect_err("a part may be lost");
@@ -186,6 +204,23 @@ fn is_cut_and_told() -> bool {
         }
         cut
     })
+}
+
+/// The kernel has what the killed target had acknowledged.
+#[test]
+fn a_flush_after_a_mere_kill_covers_what_was_unflushed() {
+    let mut share = Share::new("write-back");
+    on_lane(async {
+        let disk = share.open().await;
+        for byte in 1..4 {
+            let written = disk.write(0, block(byte), Durability::Cached).await;
+            written.expect("a write");
+            share.restart();
+            disk.flush().await.expect("nothing was lost");
+            let read = disk.read(0, 4096).await.expect("a read").to_vec();
+            assert!(read == [byte; 4096], "{byte}");
+        }
+    });
 }
 
 #[test]
@@ -201,7 +236,7 @@ fn a_flush_after_a_restart_is_good_if_all_was_durable() {
             }
             let written = disk.write(4096, block(2), Durability::Fua).await;
             written.expect("a durable write");
-            share.restart();
+            share.restart_in_another_boot();
             disk.flush().await.expect("nothing was lost");
             let read = disk.read(0, 8192).await.expect("a read").to_vec();
             assert!(read == [[1; 4096], [2; 4096]].concat(), "{cache}");
