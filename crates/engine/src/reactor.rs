@@ -218,6 +218,15 @@ pub struct FileSystem {
     pub block_bytes: u64,
 }
 
+/// What a file can be marked with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// The disk that it is.
+    Disk,
+    /// The daemon that has opened it last.
+    Opener,
+}
+
 /// The operations beneath [`crate::store`] and [`crate::fs`], which block.
 pub(crate) trait Store {
     fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened>;
@@ -245,8 +254,8 @@ pub(crate) trait Store {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn make_directory(&self, path: &Path) -> io::Result<()>;
     fn sync(&self, path: &Path) -> io::Result<()>;
-    fn mark(&self, path: &Path) -> io::Result<Option<Vec<u8>>>;
-    fn set_mark(&self, path: &Path, mark: &[u8]) -> io::Result<()>;
+    fn mark(&self, path: &Path, which: Mark) -> io::Result<Option<Vec<u8>>>;
+    fn set_mark(&self, path: &Path, which: Mark, mark: &[u8]) -> io::Result<()>;
 }
 
 /// The most space that the last block of a new file takes when it is written to set the length.

@@ -13,7 +13,7 @@ use std::{
 
 use crate::{
     lane::try_with,
-    reactor::{Reactor, Store},
+    reactor::{Mark, Reactor, Store},
     ring::System,
 };
 
@@ -192,7 +192,7 @@ pub fn sync(path: &Path) -> io::Result<()> {
 /// `Unsupported` if the file system does not support marks, `InvalidData` if the mark is too long to
 /// be one of ours, else any error the system reports.
 pub fn mark(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    with(|store| store.mark(path))
+    with(|store| store.mark(path, Mark::Disk))
 }
 
 /// Marks the file at `path`, durably.
@@ -201,7 +201,26 @@ pub fn mark(path: &Path) -> io::Result<Option<Vec<u8>>> {
 /// `Unsupported` if the file system does not support marks, else any error the system reports.
 pub fn set_mark(path: &Path, mark: &[u8]) -> io::Result<()> {
     with(|store| {
-        store.set_mark(path, mark)?;
+        store.set_mark(path, Mark::Disk, mark)?;
+        store.sync(path)
+    })
+}
+
+/// As [`mark`], but the mark of the daemon that has opened the file last.
+///
+/// # Errors
+/// As [`mark`].
+pub fn opener(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    with(|store| store.mark(path, Mark::Opener))
+}
+
+/// Marks the file at `path`, durably, with who has opened it last. All that was written to it before is durable then, too.
+///
+/// # Errors
+/// As [`set_mark`].
+pub fn set_opener(path: &Path, opener: &[u8]) -> io::Result<()> {
+    with(|store| {
+        store.set_mark(path, Mark::Opener, opener)?;
         store.sync(path)
     })
 }

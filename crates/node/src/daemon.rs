@@ -268,15 +268,15 @@ async fn serve(
     let mut state = open::prepare(&site, with_parents).map_err(refused)?;
     let opened = open::open(&site, process, &mut state, graph, lanes).await;
     *disks = opened.map_err(refused)?;
-    let unit_files = state.unit_files.clone();
+    let (unit_files, records) = (state.unit_files.clone(), state.records.clone());
     let state = SharedState::new(state);
     let server_config = server_config(served, &state).await?;
     let told = Told::new(&directory, process.boot);
     let mut units = units_config(config, &unit_files, disks)?;
     units.note = Some(told.note());
     for (spec, disk) in units.disks.iter_mut().zip(disks.iter()) {
-        if let Some(view) = graph.view(disk.tree.name()) {
-            spec.told = told.resume(disk, &view).await?;
+        if let Some(record) = records.disks.get(&disk.uuid) {
+            spec.told = told.resume(disk, record).await?;
         }
     }
     let units = Units::open(units, lanes).await;

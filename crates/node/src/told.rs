@@ -1,13 +1,14 @@
 //! Which initiator ports know of the last power-on of each disk that is served, so that a restart of the daemon alone
 //! does not look like another one.
 //!
-//! What a disk has acknowledged is in the hands of the kernel, unless it lies in this process (`ram`) or at another target
-//! (`iscsi`). So a restart of the process within one boot of the machine loses nothing, and the ports hear of a reset.
-//! After a power-on initiators hold what they have not flushed to be lost. A port that has not heard of the power-on of
-//! this boot still has to, however often the process has been restarted since.
+//! What a disk that is one file has acknowledged is in the hands of the kernel. So a restart of the process within one boot
+//! of the machine loses nothing, and the ports hear of a reset. After a power-on initiators hold what they have not flushed
+//! to be lost. A port that has not heard of the power-on of this boot still has to, however often the process has been
+//! restarted since.
 //!
-//! A file for each disk names the boot that it is of. So it need not outlive a power cut, and one that is damaged counts as
-//! none.
+//! A text for each disk, in the state directory, names the boot that it is of. So it need not outlive a power cut, and one
+//! that is damaged counts as none. The disk's file is marked with its opener, which the text names too: another machine may
+//! have served the file meanwhile, and lost its power.
 
 use std::{
     collections::BTreeMap,
@@ -16,50 +17,52 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use engine::{blocking, fs, spawn};
+use engine::{blocking, fs, spawn, store};
 use serde::{Deserialize, Serialize};
 use unit::Note;
 use uuid::Uuid;
-use volume::{SharedVolume, graph::NodeView};
+use volume::SharedVolume;
 
 use crate::{
     Disk, Error,
-    record::{read_versioned, write_toml},
+    record::{Record, new_identity, read_versioned, write_toml},
 };
 
 const VERSION: u32 = 1;
 /// More ports of a disk are not noted, and hear of a power-on.
 const PORTS_MAX: usize = 1024;
 
-/// A file.
+/// What is known of a disk.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Text {
     version: u32,
     /// The boot of the machine in which the ports were told.
     boot: Uuid,
+    /// What the disk's file is marked with by the daemon that told them.
+    opener: Uuid,
     ports: Vec<String>,
 }
 
-/// The ports of one disk, and their file.
-struct Ports {
-    file: PathBuf,
+/// The text of a disk, and where it is stored.
+struct Known {
+    path: PathBuf,
     text: Text,
-    /// Whether somebody is writing the file, who will write again if the ports change meanwhile.
+    /// Whether somebody is storing the text, who will store it again if it changes meanwhile.
     is_writing: bool,
 }
 
-/// The files of the served disks.
+/// The texts of the served disks.
 pub(crate) struct Told {
     directory: PathBuf,
     /// That of the machine, nil if unknown.
     boot: Uuid,
     /// By volume name.
-    disks: Mutex<BTreeMap<String, Ports>>,
+    disks: Mutex<BTreeMap<String, Known>>,
 }
 
 impl Told {
-    /// The files in the state directory `directory`, while the machine is in its boot `boot`.
+    /// The texts in the state directory `directory`, while the machine is in its boot `boot`.
     pub(crate) fn new(directory: &Path, boot: Uuid) -> Arc<Told> {
         Arc::new(Told {
             directory: directory.to_owned(),
@@ -68,17 +71,15 @@ impl Told {
         })
     }
 
-    /// The ports that need not hear of another power-on of `disk`, which is `view` in the graph. What was written before
+    /// The ports that need not hear of another power-on of `disk`, which is recorded as `record`. What was written before
     /// the restart is made durable first.
     ///
     /// # Errors
     /// If the state directory cannot be written.
-    pub(crate) async fn resume(&self, disk: &Disk, view: &NodeView) -> Result<Vec<String>, Error> {
-        if !goes_on(view) {
-            self.end(disk.tree.name(), &disk.uuid).await?;
-            return Ok(Vec::new());
-        }
-        let mut ports = self.known(&disk.uuid).unwrap_or_default();
+    pub(crate) async fn resume(&self, disk: &Disk, record: &Record) -> Result<Vec<String>, Error> {
+        let file = file_of(record);
+        let told = file.and_then(|file| self.told(&disk.uuid, file));
+        let mut ports = told.unwrap_or_default();
         if !ports.is_empty() {
             if let Err(error) = flush(disk.tree.on_lane().await).await {
                 let volume = disk.tree.name();
@@ -86,53 +87,58 @@ impl Told {
                 ports.clear();
             }
         }
-        self.begin(disk.tree.name(), &disk.uuid, ports.clone())
-            .await?;
-        Ok(ports)
-    }
-
-    /// Takes up `disk`, of which all ports have to be told.
-    ///
-    /// # Errors
-    /// If the state directory cannot be written.
-    pub(crate) async fn add_disk(&self, disk: &Disk, view: &NodeView) -> Result<(), Error> {
-        let (name, uuid) = (disk.tree.name(), &disk.uuid);
-        match goes_on(view) {
-            true => self.begin(name, uuid, Vec::new()).await,
-            false => self.end(name, uuid).await,
+        let begun = self.begin(disk.tree.name(), &disk.uuid, file, ports.clone());
+        match begun.await? {
+            true => Ok(ports),
+            false => Ok(Vec::new()),
         }
     }
 
-    /// Notes from now on who is told of a power-on of the disk `uuid`, the volume `name`; `ports` have been.
-    async fn begin(&self, name: &str, uuid: &Uuid, ports: Vec<String>) -> Result<(), Error> {
-        let file = self.file(uuid);
-        let (boot, version) = (self.boot, VERSION);
+    /// Takes up `disk`, which is recorded as `record`, and of whose power-on nobody has been told.
+    ///
+    /// # Errors
+    /// If the state directory cannot be written.
+    pub(crate) async fn add_disk(&self, disk: &Disk, record: &Record) -> Result<(), Error> {
+        let (name, uuid) = (disk.tree.name(), &disk.uuid);
+        let begun = self.begin(name, uuid, file_of(record), Vec::new());
+        begun.await.map(drop)
+    }
+
+    /// Notes from now on who is told of a power-on of the disk `uuid`, the volume `name`; `ports` have been. `file` is the
+    /// disk's, if it is one. False if nothing will be noted, because there is no file that can be marked.
+    async fn begin(
+        &self,
+        name: &str,
+        uuid: &Uuid,
+        file: Option<&Path>,
+        ports: Vec<String>,
+    ) -> Result<bool, Error> {
+        self.disks().remove(name);
+        let opener = new_identity()?;
+        let file = file.filter(|_| !self.boot.is_nil());
+        let is_marked = match file.map(Path::to_owned) {
+            Some(file) => aside(move || Ok(mark(&file, opener))).await?,
+            None => false,
+        };
+        let path = self.path(uuid);
+        if !is_marked {
+            aside(move || remove(&path)).await?;
+            return Ok(false);
+        }
         let text = Text {
-            version,
-            boot,
+            version: VERSION,
+            boot: self.boot,
+            opener,
             ports,
         };
-        let begun = Ports {
-            file: file.clone(),
+        let known = Known {
+            path: path.clone(),
             text: text.clone(),
             is_writing: false,
         };
-        aside(move || write_toml(&file, &text)).await?;
-        self.disks().insert(name.to_owned(), begun);
-        Ok(())
-    }
-
-    /// Notes and knows nothing of that disk any more.
-    async fn end(&self, name: &str, uuid: &Uuid) -> Result<(), Error> {
-        self.disks().remove(name);
-        let file = self.file(uuid);
-        let removed = aside(move || match fs::remove(&file) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(Error::io(format!("removing {}", file.display()))(error))
-            }
-            _ => Ok(()),
-        });
-        removed.await
+        aside(move || write_toml(&path, &text)).await?;
+        self.disks().insert(name.to_owned(), known);
+        Ok(true)
     }
 
     /// Notes a port.
@@ -145,73 +151,94 @@ impl Told {
                     let name = volume.clone();
                     let written = aside(move || told.write(&name)).await;
                     if let Err(error) = written {
-                        let told = "after a restart of the daemon, its initiators will be told of a power-on";
-                        tracing::warn!(volume, %error, "{told}");
+                        tracing::warn!(
+                            volume,
+                            %error,
+                            "a restart of the daemon will look like a power cut to its initiators"
+                        );
                     }
                 });
             }
         })
     }
 
-    /// Adds a port; returns whether the caller has to write the file.
+    /// Adds a port; returns whether the caller has to store the text.
     fn add(&self, volume: &str, port: String) -> bool {
         let mut disks = self.disks();
-        let Some(disk) = disks.get_mut(volume) else {
+        let Some(known) = disks.get_mut(volume) else {
             return false;
         };
-        if disk.text.ports.len() >= PORTS_MAX {
+        if known.text.ports.len() >= PORTS_MAX {
             return false;
         }
-        disk.text.ports.push(port);
-        !std::mem::replace(&mut disk.is_writing, true)
+        known.text.ports.push(port);
+        !std::mem::replace(&mut known.is_writing, true)
     }
 
-    /// Writes the file of a disk until it has all its ports.
+    /// Stores the text of a disk until all its ports are there.
     fn write(&self, volume: &str) -> Result<(), Error> {
         let mut written = None;
         loop {
-            let (file, text) = {
+            let (path, text) = {
                 let mut disks = self.disks();
-                let Some(disk) = disks.get_mut(volume) else {
+                let Some(known) = disks.get_mut(volume) else {
                     return Ok(());
                 };
-                if written == Some(disk.text.ports.len()) {
-                    disk.is_writing = false;
+                if written == Some(known.text.ports.len()) {
+                    known.is_writing = false;
                     return Ok(());
                 }
-                (disk.file.clone(), disk.text.clone())
+                (known.path.clone(), known.text.clone())
             };
             written = Some(text.ports.len());
-            if let Err(error) = write_toml(&file, &text) {
-                if let Some(disk) = self.disks().get_mut(volume) {
-                    disk.is_writing = false;
+            if let Err(error) = write_toml(&path, &text) {
+                if let Some(known) = self.disks().get_mut(volume) {
+                    known.is_writing = false;
                 }
                 return Err(error);
             }
         }
     }
 
-    /// The ports of a disk that have been told in this boot.
-    fn known(&self, uuid: &Uuid) -> Option<Vec<String>> {
-        let known: Option<Text> = read_versioned(&self.file(uuid), VERSION).ok().flatten();
-        let of_this_boot = known.filter(|text| text.boot == self.boot && !self.boot.is_nil());
-        of_this_boot.map(|text| text.ports)
+    /// The ports of the disk in `file` that have been told in this boot, if nobody else has opened the file since.
+    fn told(&self, uuid: &Uuid, file: &Path) -> Option<Vec<String>> {
+        let text: Option<Text> = read_versioned(&self.path(uuid), VERSION).ok().flatten();
+        let text = text.filter(|text| text.boot == self.boot && !self.boot.is_nil())?;
+        let opener = store::opener(file).ok().flatten()?;
+        (opener == text.opener.to_string().as_bytes()).then_some(text.ports)
     }
 
-    fn file(&self, uuid: &Uuid) -> PathBuf {
+    fn path(&self, uuid: &Uuid) -> PathBuf {
         self.directory.join(format!("told-{uuid}"))
     }
 
-    fn disks(&self) -> MutexGuard<'_, BTreeMap<String, Ports>> {
+    fn disks(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
         self.disks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether the kernel of this machine keeps what the volume has acknowledged when the process ends.
-fn goes_on(view: &NodeView) -> bool {
-    match view.children.is_empty() {
-        true => view.kind == "file",
-        false => view.children.iter().all(goes_on),
+/// The file that a disk is, if it is one. What it has acknowledged does not end with the process, as memory does; no other
+/// target may have lost it unheard; and unlike a device, it can be marked.
+fn file_of(record: &Record) -> Option<&Path> {
+    record.is_file().then(|| record.path()).flatten()
+}
+
+/// Marks a disk's file with its opener; false if that cannot be done.
+fn mark(file: &Path, opener: Uuid) -> bool {
+    let marked = store::set_opener(file, opener.to_string().as_bytes());
+    if let Err(error) = &marked {
+        let path = file.display();
+        tracing::debug!(%path, %error, "a restart of the daemon will look like a power cut");
+    }
+    marked.is_ok()
+}
+
+fn remove(path: &Path) -> Result<(), Error> {
+    match fs::remove(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(format!("removing {}", path.display()))(error))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -220,36 +247,46 @@ async fn flush(volume: volume::Result<SharedVolume>) -> volume::Result<()> {
 }
 
 /// Does `work` on files where it holds up no lane.
-async fn aside(work: impl FnOnce() -> Result<(), Error> + Send + 'static) -> Result<(), Error> {
+async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
     let done = blocking::run(blocking::Kind::Files, work).await;
     done.map_err(Error::io("writing the state directory".to_owned()))?
 }
 
 #[cfg(test)]
 mod tests {
-    use engine::{sim::World, store};
+    use engine::sim::World;
 
     use super::*;
 
     const UUID: Uuid = Uuid::from_u128(1);
     const BOOT: Uuid = Uuid::from_u128(2);
+    const LATER_BOOT: Uuid = Uuid::from_u128(3);
+    const DISK: &str = "/srv/db.img";
 
-    fn told(boot: Uuid) -> Arc<Told> {
+    fn of(boot: Uuid) -> Arc<Told> {
         Told::new(Path::new("/srv/state"), boot)
+    }
+
+    fn told(boot: Uuid) -> Option<Vec<String>> {
+        of(boot).told(&UUID, Path::new(DISK))
     }
 
     fn in_directory(test: impl AsyncFnOnce()) {
         let world = World::new(1);
         let host = world.host("machine");
+        host.put_file(DISK, b"content");
         world.block_on(&host, async {
             store::make_directory(Path::new("/srv/state"), true).expect("room");
             test().await;
         });
     }
 
-    async fn begin(told: &Told, ports: &[&str]) {
+    async fn begin(told: &Told, ports: &[&str]) -> bool {
         let ports = ports.iter().map(|port| (*port).to_owned()).collect();
-        told.begin("db", &UUID, ports).await.expect("room");
+        let begun = told.begin("db", &UUID, Some(Path::new(DISK)), ports);
+        begun.await.expect("room")
     }
 
     /// Notes ports, as [`Told::note`] does.
@@ -264,60 +301,75 @@ mod tests {
     #[test]
     fn ports_are_known_after_restarts_within_one_boot() {
         in_directory(async || {
-            assert_eq!(told(BOOT).known(&UUID), None);
-            begin(&told(BOOT), &[]).await;
-            assert_eq!(told(BOOT).known(&UUID), Some(vec![]));
-            let first = told(BOOT);
-            begin(&first, &["1 iqn.a,i,0x1"]).await;
+            assert_eq!(told(BOOT), None);
+            assert!(begin(&of(BOOT), &[]).await);
+            assert_eq!(told(BOOT), Some(vec![]));
+            let first = of(BOOT);
+            assert!(begin(&first, &["1 iqn.a,i,0x1"]).await);
             add(&first, ["2 iqn.b,i,0x1".to_owned()]);
-            let known = ["1 iqn.a,i,0x1", "2 iqn.b,i,0x1"].map(str::to_owned);
-            assert_eq!(told(BOOT).known(&UUID), Some(known.to_vec()));
-            assert_eq!(told(Uuid::from_u128(3)).known(&UUID), None, "a power cut");
-            begin(&told(Uuid::from_u128(3)), &[]).await;
-            assert_eq!(told(BOOT).known(&UUID), None);
-            let unknown = told(Uuid::nil());
-            begin(&unknown, &["1 iqn.a,i,0x1"]).await;
-            assert_eq!(told(Uuid::nil()).known(&UUID), None);
+            let both = ["1 iqn.a,i,0x1", "2 iqn.b,i,0x1"].map(str::to_owned);
+            assert_eq!(told(BOOT), Some(both.to_vec()));
+            assert_eq!(told(LATER_BOOT), None, "a power cut");
+            assert!(begin(&of(LATER_BOOT), &[]).await);
+            assert_eq!(told(BOOT), None);
+            assert!(!begin(&of(Uuid::nil()), &["1 iqn.a,i,0x1"]).await);
+            assert_eq!(told(Uuid::nil()), None);
+        });
+    }
+
+    /// Its state directory lies elsewhere, and so perhaps did its machine.
+    #[test]
+    fn nobody_is_known_any_more_when_another_daemon_has_opened_the_file() {
+        in_directory(async || {
+            assert!(begin(&of(BOOT), &["1 iqn.a,i,0x1"]).await);
+            let elsewhere = Path::new("/srv/other");
+            store::make_directory(elsewhere, true).expect("room");
+            let other = Told::new(elsewhere, LATER_BOOT);
+            assert!(begin(&other, &[]).await);
+            assert_eq!(told(BOOT), None);
         });
     }
 
     #[test]
-    fn a_damaged_file_counts_as_none() {
+    fn a_damaged_text_counts_as_none() {
         in_directory(async || {
-            begin(&told(BOOT), &["1 iqn.a,i,0x1"]).await;
-            let file = told(BOOT).file(&UUID);
-            let whole = store::read(&file).expect("it is there");
+            assert!(begin(&of(BOOT), &["1 iqn.a,i,0x1"]).await);
+            let path = of(BOOT).path(&UUID);
+            let whole = store::read(&path).expect("it is there");
             for len in 0..whole.len() - 1 {
-                store::replace(&file, &whole[..len]).expect("room");
-                assert_eq!(told(BOOT).known(&UUID), None, "{len} bytes");
+                store::replace(&path, &whole[..len]).expect("room");
+                assert_eq!(told(BOOT), None, "{len} bytes");
             }
         });
     }
 
     #[test]
-    fn a_disk_that_does_not_go_on_leaves_no_file() {
+    fn a_disk_that_is_no_file_or_cannot_be_marked_leaves_no_text() {
         in_directory(async || {
-            begin(&told(BOOT), &["1 iqn.a,i,0x1"]).await;
-            told(BOOT).end("db", &UUID).await.expect("it is there");
-            assert_eq!(told(BOOT).known(&UUID), None);
-            told(BOOT).end("db", &UUID).await.expect("nothing is there");
+            for file in [None, Some(Path::new("/srv/none"))] {
+                assert!(begin(&of(BOOT), &["1 iqn.a,i,0x1"]).await);
+                let ports = vec!["1 iqn.a,i,0x1".to_owned()];
+                let begun = of(BOOT).begin("db", &UUID, file, ports).await;
+                assert!(!begun.expect("room"));
+                assert_eq!(told(BOOT), None);
+                store::look(&of(BOOT).path(&UUID)).expect_err("it is removed");
+            }
         });
     }
 
     #[test]
-    fn so_many_ports_are_noted_and_a_failure_to_write_is_not_for_good() {
+    fn so_many_ports_are_noted_and_a_failure_to_store_is_not_for_good() {
         in_directory(async || {
-            let first = told(BOOT);
-            begin(&first, &[]).await;
+            let first = of(BOOT);
+            assert!(begin(&first, &[]).await);
             add(
                 &first,
                 (0..PORTS_MAX + 10).map(|n| format!("1 iqn.{n},i,0x1")),
             );
-            let known = told(BOOT).known(&UUID).expect("as written");
-            assert_eq!(known.len(), PORTS_MAX);
-            begin(&first, &[]).await;
-            for disk in first.disks().values_mut() {
-                disk.file = "/nowhere/told".into();
+            assert_eq!(told(BOOT).expect("as stored").len(), PORTS_MAX);
+            assert!(begin(&first, &[]).await);
+            for known in first.disks().values_mut() {
+                known.path = "/nowhere/told".into();
             }
             assert!(first.add("db", "1 iqn.a,i,0x1".to_owned()));
             first.write("db").expect_err("no such directory");

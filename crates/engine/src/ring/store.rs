@@ -1,7 +1,7 @@
 //! The verbs of [`crate::store`] and [`crate::fs`] on the real system: files to open, directories, whole files and marks.
 
 use std::{
-    ffi::CString,
+    ffi::{CStr, CString},
     fs,
     io::{self, Read},
     os::{
@@ -18,11 +18,13 @@ use super::files;
 use crate::{
     extent,
     handle::{Handle, Keeper},
-    reactor::{Access, FileSystem, Kind, Look, OpenOptions, Opened, Store, TAIL_BYTES_MAX},
+    reactor::{Access, FileSystem, Kind, Look, Mark, OpenOptions, Opened, Store, TAIL_BYTES_MAX},
 };
 
 /// The extended attribute that holds the mark.
-const MARK: &std::ffi::CStr = c"user.sanstone.disk";
+const MARK: &CStr = c"user.sanstone.disk";
+/// The same of the daemon that has opened the file last.
+const OPENER: &CStr = c"user.sanstone.opener";
 /// The longest mark, in bytes.
 const MARK_BYTES_MAX: usize = 256;
 /// Limit for reading a whole file, in bytes: more than any configuration or state file has. A device may be endless.
@@ -181,14 +183,14 @@ impl Store for System {
         fs::File::open(path)?.sync_all()
     }
 
-    fn mark(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
+    fn mark(&self, path: &Path, which: Mark) -> io::Result<Option<Vec<u8>>> {
         let path = c_path(path)?;
         let mut mark = vec![0; MARK_BYTES_MAX];
         // SAFETY: two NUL-terminated texts, and a buffer of the length given; all live through the call.
         let found = unsafe {
             libc::getxattr(
                 path.as_ptr(),
-                MARK.as_ptr(),
+                name_of(which).as_ptr(),
                 mark.as_mut_ptr().cast(),
                 mark.len(),
             )
@@ -203,13 +205,13 @@ impl Store for System {
         }
     }
 
-    fn set_mark(&self, path: &Path, mark: &[u8]) -> io::Result<()> {
+    fn set_mark(&self, path: &Path, which: Mark, mark: &[u8]) -> io::Result<()> {
         let file = fs::File::open(path)?;
         // SAFETY: a NUL-terminated text, and as many bytes as the length says; both live through the call.
         let failed = unsafe {
             libc::fsetxattr(
                 file.as_raw_fd(),
-                MARK.as_ptr(),
+                name_of(which).as_ptr(),
                 mark.as_ptr().cast(),
                 mark.len(),
                 0,
@@ -219,6 +221,14 @@ impl Store for System {
             0 => Ok(()),
             _ => Err(explain(io::Error::last_os_error())),
         }
+    }
+}
+
+/// The extended attribute that has the mark.
+fn name_of(mark: Mark) -> &'static CStr {
+    match mark {
+        Mark::Disk => MARK,
+        Mark::Opener => OPENER,
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
 use super::{Direction, Fault, disk::medium::FileState, driver::Driver, keys::HostId};
 use crate::{
     lane::{LaneHandle, Share},
-    reactor::Kind,
+    reactor::{Kind, Mark},
     task::{self, JoinHandle},
 };
 
@@ -191,7 +191,7 @@ impl Host {
     pub fn mark(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
         let state = self.world.state.borrow();
         let disk = &state.hosts[self.id.0].disk;
-        disk.files[disk.names.file(path.as_ref())?].mark.clone()
+        disk.files[disk.names.file(path.as_ref())?].marks[Mark::Disk as usize].clone()
     }
 
     /// Sets or removes the mark of a file, durably.
@@ -199,8 +199,8 @@ impl Host {
         let mut state = self.world.state.borrow_mut();
         let disk = &mut state.host(self.id).disk;
         if let Some(file) = disk.names.file(path.as_ref()) {
-            disk.files[file].mark = mark;
-            disk.files[file].keep_mark();
+            disk.files[file].marks[Mark::Disk as usize] = mark;
+            disk.files[file].keep_marks();
         }
     }
 

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     blocking,
     handle::Handle,
-    reactor::{Access, FileSystem, Kind, Look, OpenOptions, Opened, Store, TAIL_BYTES_MAX},
+    reactor::{Access, FileSystem, Kind, Look, Mark, OpenOptions, Opened, Store, TAIL_BYTES_MAX},
 };
 
 impl SimReactor {
@@ -220,14 +220,14 @@ impl Store for SimReactor {
         })
     }
 
-    fn mark(&self, path: &Path) -> io::Result<Option<Vec<u8>>> {
+    fn mark(&self, path: &Path, which: Mark) -> io::Result<Option<Vec<u8>>> {
         self.disk(|disk| match disk.names.file(path) {
-            Some(file) => Ok(disk.files[file].mark.clone()),
+            Some(file) => Ok(disk.files[file].marks[which as usize].clone()),
             None => Err(io::ErrorKind::NotFound.into()),
         })
     }
 
-    fn set_mark(&self, path: &Path, mark: &[u8]) -> io::Result<()> {
+    fn set_mark(&self, path: &Path, which: Mark, mark: &[u8]) -> io::Result<()> {
         self.waits_for_disk();
         let state = &mut *self.state.borrow_mut();
         let (disk, occurred) = (&mut state.hosts[self.host.0].disk, &mut state.occurred);
@@ -237,7 +237,7 @@ impl Store for SimReactor {
         if let Some(errno) = disk.fault(FaultKind::Mark, file, &(0..u64::MAX), occurred) {
             return Err(io::Error::from_raw_os_error(errno));
         }
-        disk.files[file].mark = Some(mark.to_vec());
+        disk.files[file].marks[which as usize] = Some(mark.to_vec());
         Ok(())
     }
 }

@@ -67,10 +67,14 @@ async fn a_mark_stays_with_its_file(site: Site) {
         let found = store::mark(&path).expect("it is there");
         assert_eq!(found.as_deref(), Some(mark.as_bytes()));
     }
+    assert_eq!(store::opener(&path).expect("it is there"), None);
+    store::set_opener(&path, b"opener").expect("it is marked");
     let file = file.on_lane();
     let written = file.write_all_at(0, pattern(100, 1).into(), false).await;
     written.expect("a write");
-    assert!(store::mark(&path).expect("it is there").is_some());
+    let marks = [store::mark(&path), store::opener(&path)].map(|mark| mark.expect("it is there"));
+    let expected = ["another", "opener"].map(|mark| Some(mark.as_bytes().to_vec()));
+    assert_eq!(marks, expected);
     let missing = store::mark(&site.path("other")).expect_err("there is none");
     assert_eq!(missing.kind(), ErrorKind::NotFound);
 }

@@ -148,14 +148,14 @@ impl Daemon {
             let new = disks.iter().filter(is_new);
             let new = new.map(|disk| disk_spec(disk, &state.unit_files));
             let new = new.collect::<Result<Vec<_>, _>>()?;
-            Ok::<_, Refusal>((disks, new))
+            Ok::<_, Refusal>((disks, new, state.records.clone()))
         });
         let kept = patience.unless_given_up(keeping).await??;
-        let (disks, new) = kept.map_err(refused)?;
+        let (disks, new, records) = kept.map_err(refused)?;
         let is_new = |disk: &&Disk| new.iter().any(|spec| spec.name == disk.tree.name());
         for disk in disks.iter().filter(is_new) {
-            if let Some(view) = self.graph.view(disk.tree.name()) {
-                let begun = self.told.add_disk(disk, &view);
+            if let Some(record) = records.disks.get(&disk.uuid) {
+                let begun = self.told.add_disk(disk, record);
                 patience.unless_given_up(begun).await??;
             }
         }

@@ -29,9 +29,9 @@ pub(in crate::sim) struct FileState {
     pub(in crate::sim) current: Sparse,
     medium: Sparse,
     log: VecDeque<Change>,
-    /// The file's mark, now and on the medium.
-    pub(in crate::sim) mark: Option<Vec<u8>>,
-    durable_mark: Option<Vec<u8>>,
+    /// The file's marks, by [`Mark`](crate::reactor::Mark), now and on the medium.
+    pub(in crate::sim) marks: [Option<Vec<u8>>; 2],
+    durable_marks: [Option<Vec<u8>>; 2],
 }
 
 /// One completed change of a file.
@@ -79,8 +79,8 @@ impl Default for FileState {
             current: Sparse::default(),
             medium: Sparse::default(),
             log: VecDeque::new(),
-            mark: None,
-            durable_mark: None,
+            marks: [None, None],
+            durable_marks: [None, None],
         }
     }
 }
@@ -128,9 +128,9 @@ impl FileState {
         self.apply(serial, 0, What::Write(bytes.to_vec()), false);
     }
 
-    /// Makes the mark durable.
-    pub(in crate::sim) fn keep_mark(&mut self) {
-        self.durable_mark = self.mark.clone();
+    /// Makes the marks durable.
+    pub(in crate::sim) fn keep_marks(&mut self) {
+        self.durable_marks = self.marks.clone();
     }
 
     /// Moves kept changes from the front of the log to the medium, up to the first that is not kept.
@@ -188,9 +188,9 @@ impl FileState {
         }
         self.current = self.medium.clone();
         if random.chance(0.5) {
-            self.mark = self.durable_mark.clone();
+            self.marks = self.durable_marks.clone();
         }
-        self.keep_mark();
+        self.keep_marks();
     }
 }
 

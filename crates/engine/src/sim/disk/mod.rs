@@ -141,7 +141,7 @@ impl Disk {
 
     pub(super) fn sync_file(&mut self, file: usize) {
         self.files[file].keep_before(self.changes + 1);
-        self.files[file].keep_mark();
+        self.files[file].keep_marks();
         self.names.sync_file(file);
     }
 
