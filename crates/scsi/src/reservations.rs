@@ -468,8 +468,7 @@ impl Reservations {
             let _ = writeln!(text, "registration {:016x} {port} {all} {name}", r.key);
         }
         if let Some(r) = &self.reservation {
-            let (port, name) = (r.holder.target_port, &r.holder.initiator_port);
-            let _ = writeln!(text, "reservation {} {port} {name}", r.kind as u8);
+            let _ = writeln!(text, "reservation {} {}", r.kind as u8, r.holder.line());
         }
         text
     }

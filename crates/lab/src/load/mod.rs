@@ -245,17 +245,13 @@ pub async fn fill_to(
     told: impl Fn(u64),
 ) -> volume::Result<()> {
     let piece: Payload = stamps::marked(PIECE_BYTES as usize);
-    for at in (0..end).step_by(PIECE_BYTES as usize) {
-        if stop.is_asked() {
-            break;
-        }
-        let len = PIECE_BYTES.min(end - at) as usize;
-        volume
-            .write(at, piece.slice(0..len), Durability::Cached)
-            .await?;
+    let write = async |at, len| {
+        let data = piece.slice(0..len);
+        volume.write(at, data, Durability::Cached).await?;
         told(at + len as u64);
-    }
-    Ok(())
+        Ok(())
+    };
+    in_pieces(0..end, stop, write).await
 }
 
 /// Writes `range` of a volume, in bytes, while nothing else is in flight there. Where reads are verified, they
@@ -265,19 +261,28 @@ pub async fn fill_to(
 /// The first error of a write ends it.
 pub(crate) async fn fill_range(lun: &Lun, range: Range<u64>, stop: &Stop) -> volume::Result<()> {
     let piece = stamps::marked(PIECE_BYTES as usize);
+    let write = async |at, len| match &lun.ledger {
+        Some(ledger) => ledger.fill(&lun.volume, at, len).await,
+        None => {
+            let data = piece.slice(0..len);
+            lun.volume.write(at, data, Durability::Cached).await
+        }
+    };
+    in_pieces(range, stop, write).await
+}
+
+/// Has `write` write the pieces of `range`, each a place and a length in bytes, until a stop is asked for.
+async fn in_pieces(
+    range: Range<u64>,
+    stop: &Stop,
+    write: impl AsyncFn(u64, usize) -> volume::Result<()>,
+) -> volume::Result<()> {
     let end = range.end;
     for at in range.step_by(PIECE_BYTES as usize) {
         if stop.is_asked() {
             break;
         }
-        let len = PIECE_BYTES.min(end - at) as usize;
-        match &lun.ledger {
-            Some(ledger) => ledger.fill(&lun.volume, at, len).await?,
-            None => {
-                let data = piece.slice(0..len);
-                lun.volume.write(at, data, Durability::Cached).await?;
-            }
-        }
+        write(at, PIECE_BYTES.min(end - at) as usize).await?;
     }
     Ok(())
 }
