@@ -57,17 +57,33 @@ impl Share {
     /// machine.)
     fn restart_in_another_boot(&mut self) {
         self.kill();
+        let told = self.told().expect("of its only disk");
+        std::fs::remove_file(told).expect("it is there");
+        self.start();
+    }
+
+    /// Waits until the share has stored that an initiator port has been told of the power-on.
+    async fn has_stored_a_port(&self) {
+        let deadline = time::now() + Duration::from_secs(60);
+        let is_stored = || {
+            let text = std::fs::read_to_string(self.told()?).ok()?;
+            text.contains(",i,0x").then_some(())
+        };
+        while is_stored().is_none() {
+            assert!(time::now() < deadline, "no port is stored");
+            time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// The text that says who has been told of the power-on. A new one that was being written is not it.
+    fn told(&self) -> Option<PathBuf> {
         let state = self.directory.join("sanstone.state");
         let files = std::fs::read_dir(state).expect("its state directory");
-        let files = files.map(|file| file.expect("a file").path());
-        let is_told = |file: &PathBuf| {
+        let mut files = files.map(|file| file.expect("a file").path());
+        files.find(|file| {
             let name = file.file_name().and_then(|name| name.to_str());
-            name.is_some_and(|name| name.starts_with("told-"))
-        };
-        let told: Vec<PathBuf> = files.filter(is_told).collect();
-        assert_eq!(told.len(), 1, "of its only disk");
-        std::fs::remove_file(&told[0]).expect("it is there");
-        self.start();
+            name.is_some_and(|name| name.starts_with("told-") && !name.contains('.'))
+        })
     }
 
     async fn open(&self) -> Rc<IscsiDisk> {
@@ -215,6 +231,7 @@ fn a_flush_after_a_mere_kill_covers_what_was_unflushed() {
         for byte in 1..4 {
             let written = disk.write(0, block(byte), Durability::Cached).await;
             written.expect("a write");
+            share.has_stored_a_port().await;
             share.restart();
             disk.flush().await.expect("nothing was lost");
             let read = disk.read(0, 4096).await.expect("a read").to_vec();

@@ -8,6 +8,13 @@ lio_begin() {
   modprobe -a iscsi_target_mod target_core_file target_core_iblock || fail 'no target'
   mount -t configfs config /sys/kernel/config
   mkdir -p /var/target/pr "$LIO/iscsi"
+  # A portal closes with its last target, and cannot be opened again until its socket has gone. This target, which is
+  # never enabled and so never reported, keeps both open while tests come and go.
+  local group
+  for group in 1 2; do
+    mkdir -p "$LIO/iscsi/iqn.2026-11.io.sanstone:portals/tpgt_$group/np/$LIO_ADDRESS:$((3259 + group))" ||
+      fail "no portal $group"
+  done
 }
 
 # lio_serve IQN file|ram|device MEBIBYTES BLOCK_SIZE: a disk of zeroes as LUN 0 of a target that admits every initiator.
