@@ -37,6 +37,22 @@ pub fn cpu_ever(pid: u32) -> Duration {
     ticks.sum::<u32>() * TICK
 }
 
+/// How long this machine's processors have been idle so far, all together, in steps of the clock tick (`/proc/stat`,
+/// `idle` and `iowait`). What is missing to their whole time was spent by somebody: processes, and the kernel's work
+/// for none of them.
+///
+/// # Panics
+/// If the kernel does not say.
+pub fn idle_ever() -> Duration {
+    let stat = std::fs::read_to_string("/proc/stat").expect("every Linux has it");
+    let all = stat.lines().next().unwrap_or_default();
+    let ticks = all.split_whitespace().skip(4).take(2);
+    let ticks: u32 = ticks
+        .map(|ticks| ticks.parse::<u32>().expect("a number of ticks"))
+        .sum();
+    ticks * TICK
+}
+
 /// USER_HZ, which is 100 wherever Rust runs on Linux.
 const TICK: Duration = Duration::from_millis(10);
 
