@@ -33,8 +33,9 @@ use crate::{
 
 /// The trace path of a file or device that no configuration names.
 pub(crate) const FILE: &str = "file";
-/// Limit on allocation queries; a more fragmented disk is only examined up to there.
-const LOOKS_MAX: usize = 1024;
+/// Limit on allocation queries, from one extent to the next. Of a more fragmented disk, so many places are examined
+/// instead.
+const LOOKS_MAX: u64 = 1024;
 
 /// What `--on` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -310,36 +311,57 @@ impl Target {
                 Size::from_bytes(needs.size_bytes)
             ));
         }
-        let unwritten = self.unwritten_bytes(used).await;
-        if unwritten > 0 {
+        if let Some(unwritten) = self.unwritten(used).await {
             notes.push(format!(
-                "{} of the {} to be measured of {name} were never written (a sparse file, or thin \
+                "{unwritten} of the {} to be measured of {name} were never written (a sparse file, or thin \
                  storage): they read as zeroes without access to the disk, which is slower than these \
                  figures say; measure a copy (cp --sparse=never), or name a path that does not exist, \
                  to have a file created and filled",
-                Size::from_bytes(unwritten),
                 Size::from_bytes(used)
             ));
         }
         notes
     }
 
-    /// Estimates how much of the first `len` bytes is unallocated, using at most [`LOOKS_MAX`] queries.
-    async fn unwritten_bytes(&self, len: u64) -> u64 {
+    /// How much of the first `len` bytes is unallocated, if any: the number of bytes, or an estimate if there are
+    /// more extents than [`LOOKS_MAX`].
+    async fn unwritten(&self, len: u64) -> Option<String> {
         let (mut at, mut unwritten) = (0, 0);
         for _ in 0..LOOKS_MAX {
             if at >= len {
                 break;
             }
             // A volume that cannot tell counts as fully written.
-            let Ok(found) = self.volume().allocation(at, len - at).await else {
-                break;
-            };
+            let found = self.volume().allocation(at, len - at).await.ok()?;
             let end = len.min(at + found.len_bytes.max(1));
             unwritten += if found.is_mapped { 0 } else { end - at };
             at = end;
         }
-        unwritten
+        if at >= len {
+            return (unwritten > 0).then(|| Size::from_bytes(unwritten).to_string());
+        }
+        let percent = self.unwritten_percent(len).await?;
+        match (percent, unwritten) {
+            (1.., _) => Some(format!("about {percent} %")),
+            (0, 0) => None,
+            (0, _) => Some(format!("at least {}", Size::from_bytes(unwritten))),
+        }
+    }
+
+    /// Estimates the same from [`LOOKS_MAX`] places spread over all of it, in percent.
+    async fn unwritten_percent(&self, len: u64) -> Option<u64> {
+        /// 2^64 divided by the golden ratio: its multiples are evenly spread, but have no period that could coincide
+        /// with a stripe's.
+        const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+        let block = u64::from(self.volume().shape().block_size_bytes);
+        let blocks = u128::from(len / block);
+        let mut unwritten = 0;
+        for look in 0..LOOKS_MAX {
+            let place = (u128::from(look.wrapping_mul(STEP)) * blocks) >> 64;
+            let found = self.volume().allocation(place as u64 * block, block).await;
+            unwritten += u64::from(!found.ok()?.is_mapped);
+        }
+        Some((100 * unwritten).div_ceil(LOOKS_MAX))
     }
 
     /// Flushes and closes it, and removes the file if it was created for the run.
@@ -440,4 +462,56 @@ pub struct Configured<'a> {
     pub graph: &'a dyn Fn() -> Result<Graph>,
     /// Formats a configuration error with its place in the file.
     pub located: &'a dyn Fn(&volume::config::ConfigError) -> String,
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::Buf;
+    use volume::{Durability, leaf::ram::Region};
+
+    use super::*;
+    use crate::run::lane;
+
+    const PAGE_BYTES: u64 = 4096;
+
+    /// What is said of a disk of so many pages, of which those that `is_written` names were written.
+    fn unwritten(pages: u64, is_written: impl Fn(u64) -> bool) -> Option<String> {
+        let ram = Region::new(pages * PAGE_BYTES, 512).expect("little memory");
+        let lane = lane().expect("a ring");
+        lane.block_on(async {
+            let disk: SharedVolume = Rc::new(ram.on_lane());
+            for page in (0..pages).filter(|page| is_written(*page)) {
+                let mut data = Buf::zeroed(PAGE_BYTES as usize);
+                data[0] = 1;
+                let written = disk.write(page * PAGE_BYTES, data.into(), Durability::Cached);
+                written.await.expect("it fits");
+            }
+            let target = Target::of(vec![disk], Vec::new(), Vec::new());
+            target.unwritten(pages * PAGE_BYTES).await
+        })
+    }
+
+    #[test]
+    fn holes_are_counted_or_else_estimated_over_the_whole_disk() {
+        assert_eq!(unwritten(4096, |_| true), None);
+        assert_eq!(unwritten(4096, |page| page >= 256).as_deref(), Some("1MiB"));
+        // More extents than are looked at, in each period that a stripe could have.
+        for period in [1, 2, 4, 8] {
+            let every_other = unwritten(16384, |page| page / period % 2 == 0);
+            let told = every_other.expect("half of it");
+            let percent = told
+                .strip_prefix("about ")
+                .and_then(|told| told.strip_suffix(" %"));
+            let percent: u64 = percent.expect("an estimate").parse().expect("a number");
+            assert!((47..=53).contains(&percent), "{period}: {told}");
+        }
+        // Fragmented at its beginning, and then never written.
+        let told = unwritten(16384, |page| page < 4096 && page % 2 == 0).expect("most of it");
+        assert!(
+            ["about 87 %", "about 88 %", "about 89 %"].contains(&&*told),
+            "{told}"
+        );
+        let told = unwritten(16384, |page| page >= 2048 || page % 512 != 0);
+        assert_eq!(told.as_deref(), Some("16KiB"));
+    }
 }
