@@ -116,7 +116,23 @@ fn what_fio_writes_is_not_verified() {
 fn a_volume_that_is_not_there_is_named_with_those_that_are() {
     let place = Place::new();
     let configuration = place.configuration();
-    let ran = place.run(&["run", "queue", "-c", &configuration, "--on", "dba"]);
+    // Those that open volumes, and those that need a file system.
+    for profile in ["queue", "commit", "sql-mariadb", "oltp"] {
+        let ran = place.run(&["run", profile, "-c", &configuration, "--on", "dba"]);
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        assert!(ran.stderr.contains("db, fast, slow"), "{ran}");
+        assert_gone("dba");
+    }
+    let compare = [
+        "compare",
+        "db",
+        "dba",
+        "--profile",
+        "queue",
+        "-c",
+        &configuration,
+    ];
+    let ran = place.run(&compare);
     assert_eq!(ran.code(), Some(2), "{ran}");
     assert!(ran.stderr.contains("db, fast, slow"), "{ran}");
     let ran = place.run(&["run", "queue", "-c", &configuration]);
@@ -162,6 +178,50 @@ fn data_is_not_written_over_unless_it_may_be_lost() {
     place
         .run(&["run", "effectiveness", "--on", &shown, "--quick"])
         .success();
+}
+
+#[test]
+fn nothing_is_written_to_a_disk_before_all_are_found_fit() {
+    let place = Place::new();
+    let data = noise(4, 2 << 20);
+    let file = place.directory.write("data.img", &data);
+    let shown = file.to_string_lossy();
+    let small = "kind = \"sql-scan\"\nabout = \"A scan\"\nrows = 100000\npages = [\"64KiB\"]\ncaches = [\"0B\"]\nmemory \
+                 = \"1MiB\"\ntime = \"1h\"\nstatements = [ { name = \"failed-drives\", runs = 1 } ]\n";
+    let small = place.directory.write("small.toml", small);
+    for (call, part) in [
+        (
+            &[
+                "compare",
+                &shown,
+                "/nowhere/b.img",
+                "--profile",
+                "effectiveness",
+            ][..],
+            "/nowhere/b.img",
+        ),
+        (
+            &[
+                "run",
+                "effectiveness",
+                "--on",
+                &shown,
+                "--on",
+                "/nowhere/b.img",
+            ],
+            "/nowhere/b.img",
+        ),
+        (
+            &["run", &small.to_string_lossy(), "--on", &shown],
+            "name a larger disk",
+        ),
+    ] {
+        let ran = place.run(&[call, &["--overwrite"]].concat());
+        assert!(ran.code().is_some_and(|code| code > 0), "{ran}");
+        assert!(ran.stderr.contains(part), "{ran}");
+        let now = fs::read(&file).expect("it is there");
+        assert!(now == data, "the file was changed: {ran}");
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use harness::process::signal;
+use harness::{noise, process::signal};
 use serde_json::Value;
 
 use crate::{Lab, Place, assert_gone, assert_told};
@@ -85,6 +85,11 @@ fn goes_on_after(name: &str) {
     assert_eq!(ran.code(), Some(2), "{ran}");
     assert!(ran.stderr.contains("name the same with --on"), "{ran}");
     assert_gone(&other);
+    let data = noise(5, 1 << 20);
+    fs::write(&other, &data).expect("there is room");
+    let ran = place.run(&["run", &path, "--on", &other, "--resume", "--overwrite"]);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(fs::read(&other).expect("it is there") == data, "{ran}");
 
     volume(&place, "1us");
     let ran = place.run(&call).success();
@@ -99,6 +104,13 @@ fn goes_on_after(name: &str) {
     let ran = place.run(&call).success();
     assert!(
         ran.stderr.contains("already finished") && ran.stdout.contains(&answer),
+        "{ran}"
+    );
+    // That answer is none for another disk.
+    let ran = place.run(&["run", &path, "--on", &other, "--resume"]);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(
+        ran.stderr.contains("[\"db\"]") && ran.stderr.contains(&other),
         "{ran}"
     );
 }

@@ -11,9 +11,9 @@ use crate::{
     profile::{Case, Needs, Profile, Runner, Sample, Work},
     progress::Progress,
     report::{Axis, Findings, Line, Marks, Plot, Table, short},
-    run::{Keep, close, end, lane, open, to_know},
+    run::{Keep, close, end, lane, mark, named, open, to_know},
     statistics::{Comparison, Median, SAMPLES_MIN},
-    target::{Configured, On, Opening},
+    target::{Configured, On, Opening, Target},
 };
 
 /// What is compared, and how often.
@@ -166,15 +166,18 @@ pub fn compare(
         .flatten()
         .cloned()
         .collect();
-    let (mut names, targets) = open(&lane, &on, configured, opening, stop, progress)?;
+    let on = named(&on, configured.map(|configured| &*configured.names))?;
+    let mut names: Vec<String> = on.iter().map(|on| on.name().to_owned()).collect();
+    let targets = open(&lane, &on, configured, opening, stop, progress)?;
+    let verified = experiment.verifies().then_some(needs.size_bytes);
+    let checked = check_fio(options, &targets)
+        .and_then(|()| experiment.check_disks(&targets))
+        .and_then(|()| mark(&lane, &targets, opening, verified));
+    if let Err(error) = checked {
+        close(&lane, targets);
+        return Err(error);
+    }
     if options.b.is_none() {
-        if targets[0].path.is_none() {
-            close(&lane, targets);
-            return Err(Error::Call(format!(
-                "--with fio: fio opens files and block devices, and {} is neither",
-                names[0]
-            )));
-        }
         names.push("fio".into());
     }
     // Loads are compared on what was there before, also those of a profile that otherwise writes it first.
@@ -182,7 +185,7 @@ pub fn compare(
     notes.extend(to_know(&lane, &targets, Needs { is_spread, ..needs }));
     let stage = progress.stage("compare", Some((2 * pairs * cases.len()) as u64));
     let mut runner = Runner::new(&lane, targets, stop.clone(), stage);
-    runner.verified = experiment.verifies().then_some(needs.size_bytes);
+    runner.verified = verified;
     let is_beside_fio = options.b.is_none();
     let found = |measured: &Measured| {
         let mut findings = findings(&names, &cases, measured, is_beside_fio);
@@ -202,6 +205,17 @@ pub fn compare(
     let measured = measure(&mut runner, &cases, needs.sessions, options, &keep);
     let findings = measured.map(|measured| found(&measured));
     end(&lane, runner, findings)
+}
+
+/// Refuses what fio cannot open, if it is to take the place of B.
+fn check_fio(options: &Options, targets: &[Target]) -> Result<()> {
+    match options.b.is_none() && targets.iter().any(|target| target.path.is_none()) {
+        true => Err(Error::Call(format!(
+            "--with fio: fio opens files and block devices, and {} is neither",
+            options.a.name()
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// The samples of each load, for A and for B.

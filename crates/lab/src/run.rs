@@ -46,14 +46,35 @@ pub struct Options {
 /// Receives the JSON of a run after each step, as it would be if the run ended there.
 pub type Keep<'a> = &'a dyn Fn(&Value);
 
-/// The conclusion of the run that wrote this JSON, if nothing is left to measure.
+/// The conclusion of the run to be resumed, if nothing is left to measure; `volumes` are those of the configuration.
 ///
 /// # Errors
 /// The JSON is of another run.
-pub fn finished(json: &Value, profile: &Profile) -> Result<Option<String>> {
+pub fn finished(
+    profile: &Profile,
+    options: &Options,
+    volumes: Option<&[String]>,
+) -> Result<Option<String>> {
+    let Some(json) = &options.resume else {
+        return Ok(None);
+    };
     Journal::of(json, profile)?;
+    check_same_disks(json, &named(&options.on, volumes)?)?;
     let answer = json["answer"].as_str().map(str::to_owned);
     Ok(answer.filter(|_| json["interrupted"] == false))
+}
+
+/// Refuses to continue a run on other disks than it was begun on.
+fn check_same_disks(json: &Value, on: &[On]) -> Result<()> {
+    let names: Vec<&str> = on.iter().map(On::name).collect();
+    let (before, now) = (&json["on"], json!(names));
+    match *before == now {
+        true => Ok(()),
+        false => Err(Error::Call(format!(
+            "--resume: the run in the --json file was on {before}, and this one would be on {now}: name the same \
+             with --on, or another file with --json"
+        ))),
+    }
 }
 
 /// Runs a profile.
@@ -74,6 +95,10 @@ pub fn run(
         .as_ref()
         .map(|json| Journal::of(json, profile));
     let journal = resumed.transpose()?.unwrap_or_default();
+    let on = named(&options.on, configured.map(|configured| &*configured.names))?;
+    if let Some(json) = &options.resume {
+        check_same_disks(json, &on)?;
+    }
     if options.with_fio {
         fio::check(experiment)?;
     }
@@ -87,31 +112,25 @@ pub fn run(
         overwrite: options.overwrite,
         is_watched: true,
     };
-    let beds = Beds::new(
-        &lane,
-        options,
-        configured,
-        opening,
-        experiment.opens_volumes(),
-    )?;
-    let (names, targets) = match &beds {
-        Some(beds) => (beds.names(), Vec::new()),
-        None => open(&lane, &options.on, configured, opening, stop, progress)?,
+    let names: Vec<String> = on.iter().map(|on| on.name().to_owned()).collect();
+    let (beds, targets) = match experiment.opens_volumes() {
+        true => (None, open(&lane, &on, configured, opening, stop, progress)?),
+        false => (
+            Some(Beds::new(&lane, on, options, configured, opening)?),
+            Vec::new(),
+        ),
     };
-    let earlier = options.resume.as_ref().map(|json| &json["on"]);
-    if let Some(earlier) = earlier.filter(|earlier| **earlier != json!(names)) {
+    let verified = experiment.verifies().then_some(needs.size_bytes);
+    let checked = check_fio(options, &names, &targets)
+        .and_then(|()| experiment.check_disks(&targets))
+        .and_then(|()| mark(&lane, &targets, opening, verified))
+        .and_then(|()| match &beds {
+            Some(beds) => beds.mark(&lane, configured, opening),
+            None => Ok(()),
+        });
+    if let Err(error) = checked {
         close(&lane, targets);
-        return Err(Error::Call(format!(
-            "--resume: the run in the --json file was on {earlier}: name the same with --on, or name \
-             another file"
-        )));
-    }
-    if options.with_fio && targets.first().is_none_or(|target| target.path.is_none()) {
-        let name = names.join(", ");
-        close(&lane, targets);
-        return Err(Error::Call(format!(
-            "--with fio: fio opens files and block devices, and {name} is neither"
-        )));
+        return Err(error);
     }
     let notes = to_know(&lane, &targets, needs);
     let begun = Findings {
@@ -137,7 +156,7 @@ pub fn run(
     runner.beds = beds.iter().flat_map(|beds| beds.beds.clone()).collect();
     runner.pid = options.pid;
     runner.with_fio = options.with_fio;
-    runner.verified = experiment.verifies().then_some(needs.size_bytes);
+    runner.verified = verified;
     let found = experiment.run(&mut runner);
     let found = found.map(|mut findings| {
         findings.notes.extend(notes);
@@ -154,6 +173,33 @@ pub fn run(
         beds.leave(&lane, configured, opening);
     }
     found
+}
+
+/// Refuses what fio cannot open.
+fn check_fio(options: &Options, names: &[String], targets: &[Target]) -> Result<()> {
+    match options.with_fio && targets.first().is_none_or(|target| target.path.is_none()) {
+        true => Err(Error::Call(format!(
+            "--with fio: fio opens files and block devices, and {} is neither",
+            names.join(", ")
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// Marks all of them, as the last step before they are measured: whatever can be refused has been.
+pub(crate) fn mark(
+    lane: &Lane,
+    targets: &[Target],
+    opening: Opening,
+    verified: Option<u64>,
+) -> Result<()> {
+    for target in targets {
+        target.luns(1, verified)?;
+    }
+    for target in targets {
+        lane.block_on(target.mark(opening))?;
+    }
+    Ok(())
 }
 
 /// Copies the volume records from one state directory to another, so that disks a daemon has served before
@@ -186,19 +232,14 @@ struct Beds {
 }
 
 impl Beds {
-    /// Resolves what the user named and checks that it may be written to; `None` if the profile opens it as
-    /// volumes.
+    /// Finds what the user named, and checks that all of it may be written to.
     fn new(
         lane: &Lane,
+        on: Vec<On>,
         options: &Options,
         configured: Option<&Configured<'_>>,
         opening: Opening,
-        opens_volumes: bool,
-    ) -> Result<Option<Beds>> {
-        if opens_volumes {
-            return Ok(None);
-        }
-        let on = named(&options.on, configured)?;
+    ) -> Result<Beds> {
         let mut beds = Beds {
             on,
             beds: Vec::new(),
@@ -209,15 +250,47 @@ impl Beds {
         };
         for on in beds.on.clone() {
             let bed = beds.bed(&on, options, configured, opening)?;
-            let is_made = matches!(&bed, Bed::Disk(path) if beds.made.contains(path));
-            if !is_made && !matches!(bed, Bed::Directory(_)) {
-                let home = lane.handle();
-                let target = lane.block_on(Target::open(&on, configured, &home, opening))?;
-                close(lane, vec![target]);
-            }
             beds.beds.push((on.name().to_owned(), bed));
         }
-        Ok(Some(beds))
+        beds.visit(lane, configured, opening, |_| Ok(()))?;
+        Ok(beds)
+    }
+
+    /// Marks disks and volumes whose data may be destroyed.
+    fn mark(
+        &self,
+        lane: &Lane,
+        configured: Option<&Configured<'_>>,
+        opening: Opening,
+    ) -> Result<()> {
+        match opening.overwrite {
+            true => self.visit(lane, configured, opening, |target| {
+                lane.block_on(target.mark(opening))
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Opens each disk that was there before the run, which refuses those that hold data, and closes it after `work`.
+    fn visit(
+        &self,
+        lane: &Lane,
+        configured: Option<&Configured<'_>>,
+        opening: Opening,
+        mut work: impl FnMut(&Target) -> Result<()>,
+    ) -> Result<()> {
+        for (on, (_, bed)) in self.on.iter().zip(&self.beds) {
+            let is_made = matches!(bed, Bed::Disk(path) if self.made.contains(path));
+            if is_made || matches!(bed, Bed::Directory(_)) {
+                continue;
+            }
+            let home = lane.handle();
+            let target = lane.block_on(Target::open(on, configured, &home, opening))?;
+            let worked = work(&target);
+            close(lane, vec![target]);
+            worked?;
+        }
+        Ok(())
     }
 
     fn bed(
@@ -294,26 +367,14 @@ impl Beds {
         }
     }
 
-    fn names(&self) -> Vec<String> {
-        self.beds.iter().map(|(name, _)| name.clone()).collect()
-    }
-
     /// Marks disks and volumes so that a later run knows that they hold nobody's data.
     fn leave(self, lane: &Lane, configured: Option<&Configured<'_>>, opening: Opening) {
         let overwrite = Opening {
             overwrite: true,
             ..opening
         };
-        for (on, (_, bed)) in self.on.iter().zip(&self.beds) {
-            let is_made = matches!(bed, Bed::Disk(path) if self.made.contains(path));
-            if is_made || matches!(bed, Bed::Directory(_)) {
-                continue;
-            }
-            let home = lane.handle();
-            // If this fails, the later run will ask for --overwrite.
-            let opened = lane.block_on(Target::open(on, configured, &home, overwrite));
-            close(lane, opened.into_iter().collect());
-        }
+        // If this fails, the later run will ask for --overwrite.
+        let _ = self.mark(lane, configured, overwrite);
     }
 }
 
@@ -354,11 +415,10 @@ pub(crate) fn open(
     opening: Opening,
     stop: &Stop,
     progress: Progress,
-) -> Result<(Vec<String>, Vec<Target>)> {
-    let on = named(on, configured)?;
+) -> Result<Vec<Target>> {
     let home = lane.handle();
     let mut targets = Vec::new();
-    for on in &on {
+    for on in on {
         let opened = open_one(lane, &home, on, configured, opening, stop, progress);
         match opened {
             Ok(target) => targets.push(target),
@@ -368,31 +428,43 @@ pub(crate) fn open(
             }
         }
     }
-    let names = targets.iter().map(|target| target.name.clone());
-    Ok((names.collect(), targets))
+    Ok(targets)
 }
 
 /// What to measure: what the user named, or the only volume in the configuration.
-fn named(on: &[On], configured: Option<&Configured<'_>>) -> Result<Vec<On>> {
-    Ok(match (on, configured) {
-        ([], Some(configured)) => match &configured.names[..] {
-            [only] => vec![On::Name(only.clone())],
-            names => {
-                return Err(Error::Call(format!(
-                    "name the volume to measure: --on with one of {}",
-                    names.join(", ")
-                )));
-            }
-        },
-        ([], None) => {
-            return Err(Error::Call(
-                "name what to measure: --on with a file, a block device, an iSCSI URL, or with -c a \
-                 volume of that configuration"
-                    .into(),
-            ));
+pub(crate) fn named(on: &[On], volumes: Option<&[String]>) -> Result<Vec<On>> {
+    match (on, volumes) {
+        ([], Some([only])) => Ok(vec![On::Name(only.clone())]),
+        ([], Some(names)) => Err(Error::Call(format!(
+            "name the volume to measure: --on with one of {}",
+            names.join(", ")
+        ))),
+        ([], None) => Err(Error::Call(
+            "name what to measure: --on with a file, a block device, an iSCSI URL, or with -c a \
+             volume of that configuration"
+                .into(),
+        )),
+        (on, volumes) => {
+            on.iter().try_for_each(|on| check_name(on, volumes))?;
+            Ok(on.to_vec())
         }
-        (on, _) => on.to_vec(),
-    })
+    }
+}
+
+/// Refuses what is probably a mistyped volume name, for which a file would be created.
+fn check_name(on: &On, volumes: Option<&[String]>) -> Result<()> {
+    let (On::Name(name), Some(names)) = (on, volumes) else {
+        return Ok(());
+    };
+    let is_blank = name.trim().is_empty();
+    if is_blank || names.contains(name) || name.contains('/') || Path::new(name).exists() {
+        return Ok(());
+    }
+    Err(Error::Call(format!(
+        "--on {name}: neither a volume of the configuration (it has {}) nor a file; to have a file created, write \
+         a path with a /, such as ./{name}",
+        names.join(", ")
+    )))
 }
 
 /// Caveats to show before the figures.

@@ -105,7 +105,7 @@ impl Drop for Made {
 
 impl Target {
     /// Opens `on` on the current lane, whose handle is `home`; `configured` opens the volumes of the
-    /// configuration.
+    /// configuration. Nothing is written to it, except that a file which does not exist is created.
     pub(crate) async fn open(
         on: &On,
         configured: Option<&Configured<'_>>,
@@ -118,16 +118,10 @@ impl Target {
                 Some(configured) if configured.names.contains(name) => {
                     Target::configured(name, configured, home, opening).await?
                 }
-                _ => Target::file(name, configured, opening).await?,
+                _ => Target::file(name, opening).await?,
             },
         };
         target.name = on.name().to_owned();
-        if opening.writes && opening.overwrite && target.made.is_none() {
-            // Marks the disk, whatever old data the profile leaves on it, so that a later run may write here
-            // too.
-            let marked = mark_as_ours(&**target.volume()).await;
-            marked.map_err(|error| failed(on.name(), error))?;
-        }
         if opening.writes && !opening.overwrite && target.made.is_none() {
             let free = is_free_to_write(target.volume()).await;
             if !free.map_err(|error| failed(on.name(), error))? {
@@ -140,6 +134,16 @@ impl Target {
             }
         }
         Ok(target)
+    }
+
+    /// Marks the disk if its data may be destroyed, whatever old data the profile leaves on it, so that a later run
+    /// may write here too. To be called once nothing can be refused any more, because the mark destroys data.
+    pub(crate) async fn mark(&self, opening: Opening) -> Result<()> {
+        if !opening.writes || !opening.overwrite || self.is_made() {
+            return Ok(());
+        }
+        let marked = mark_as_ours(&**self.volume()).await;
+        marked.map_err(|error| failed(&self.name, error))
     }
 
     fn of(volumes: Vec<SharedVolume>, graphs: Vec<Graph>, trees: Vec<Tree>) -> Target {
@@ -193,11 +197,7 @@ impl Target {
     }
 
     /// Opens a file or device by its path, with direct I/O.
-    async fn file(
-        name: &str,
-        configured: Option<&Configured<'_>>,
-        opening: Opening,
-    ) -> Result<Target> {
+    async fn file(name: &str, opening: Opening) -> Result<Target> {
         const WRITE: &str = "write the name of a volume, the path of a file or block device, or an \
                              iSCSI URL";
         if name.trim().is_empty() {
@@ -224,15 +224,6 @@ impl Target {
                  the run",
                 path.join("lab.img").display()
             )));
-        }
-        if there.is_none() && !name.contains('/') {
-            if let Some(configured) = configured {
-                let names = configured.names.join(", ");
-                return Err(Error::Call(format!(
-                    "--on {name}: neither a volume of the configuration (it has {names}) nor a file; \
-                     to have a file created, write a path with a /, such as ./{name}"
-                )));
-            }
         }
         if opening.writes && there.as_ref().is_some_and(fs::Metadata::is_file) {
             refuse_below_loop(name, &path)?;

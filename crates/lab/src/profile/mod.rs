@@ -33,6 +33,7 @@ use crate::{
     progress::Progress,
     report::Findings,
     statistics::SAMPLES_MIN,
+    target::Target,
 };
 
 /// The built-in profiles: names and texts.
@@ -136,6 +137,11 @@ pub(crate) trait Experiment {
 
     /// Its requirements.
     fn needs(&self) -> Needs;
+
+    /// Refuses disks on which it cannot run, before anything is written to any of them.
+    fn check_disks(&self, _targets: &[Target]) -> Result<()> {
+        Ok(())
+    }
 
     /// Approximate number of loads it runs.
     fn steps(&self) -> usize;

@@ -143,17 +143,16 @@ pub(crate) fn run_profile(call: &RunCall) -> Result<(), Failure> {
         resume: call.earlier()?,
     };
     call.common.keep_apart(&options.on)?;
-    let answer = options
-        .resume
-        .as_ref()
-        .map(|json| run::finished(json, &profile));
-    if let Some(answer) = answer.transpose().map_err(refused)?.flatten() {
+    let config = call.common.config()?;
+    let volumes = config.as_ref().map(volume_names);
+    if let Some(answer) = run::finished(&profile, &options, volumes.as_deref()).map_err(refused)? {
         log::say("this run is already finished: remove the --json file to repeat it");
         return Ok(output::print(answer + "\n")?);
     }
-    call.common.carry_out(|configured, stop, progress, keep| {
+    let work = |configured: Option<&Configured<'_>>, stop: &Stop, progress, keep: run::Keep<'_>| {
         run::run(&profile, &options, configured, stop, progress, keep)
-    })
+    };
+    call.common.carry_out(config.as_ref(), work)
 }
 
 fn check_process(option: &str, pids: impl IntoIterator<Item = u32>) -> Result<(), Failure> {
@@ -208,9 +207,11 @@ pub(crate) fn compare_two(call: &CompareCall) -> Result<(), Failure> {
     let both = [Some(&options.a), options.b.as_ref()];
     let both: Vec<On> = both.into_iter().flatten().cloned().collect();
     call.common.keep_apart(&both)?;
-    call.common.carry_out(|configured, stop, progress, keep| {
+    let config = call.common.config()?;
+    let work = |configured: Option<&Configured<'_>>, stop: &Stop, progress, keep: run::Keep<'_>| {
         compare(&profile, &options, configured, stop, progress, keep)
-    })
+    };
+    call.common.carry_out(config.as_ref(), work)
 }
 
 pub(crate) fn list(call: &ProfilesCall) -> Result<(), Failure> {
@@ -279,10 +280,15 @@ impl Common {
         Ok(profile)
     }
 
-    /// Opens the output files, reads the configuration, makes SIGINT end the work early, runs the work and
-    /// reports the findings.
+    /// The configuration, if one is named.
+    fn config(&self) -> Result<Option<Config>, Failure> {
+        Ok(self.config.as_deref().map(Config::load).transpose()?)
+    }
+
+    /// Opens the output files, makes SIGINT end the work early, runs the work and reports the findings.
     fn carry_out(
         &self,
+        config: Option<&Config>,
         work: impl FnOnce(
             Option<&Configured<'_>>,
             &Stop,
@@ -293,7 +299,6 @@ impl Common {
         // Opened first, because an unwritable file should be reported before the work.
         let open = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::open).transpose();
         let (json, report) = (open(&self.json)?, open(&self.report)?);
-        let config = self.config.as_deref().map(Config::load).transpose()?;
         descriptors::raise(0);
         let stop = stopped_by_signals()?;
         let progress = Progress::for_stderr();
@@ -305,7 +310,7 @@ impl Common {
                 log::say(format!("cannot save what was measured so far: {error:#}"));
             }
         };
-        let found = match &config {
+        let found = match config {
             None => work(None, &stop, progress, &keep),
             Some(config) => {
                 let graph = || -> ::lab::Result<Graph> {
@@ -314,7 +319,7 @@ impl Common {
                 };
                 let configured = Configured {
                     path: &path,
-                    names: config.volume_names().cloned().collect(),
+                    names: volume_names(config),
                     graph: &graph,
                     located: &|error| config.located(error).to_string(),
                 };
@@ -323,6 +328,10 @@ impl Common {
         };
         tell(&found.map_err(refused)?, json, report)
     }
+}
+
+fn volume_names(config: &Config) -> Vec<String> {
+    config.volume_names().cloned().collect()
 }
 
 /// Set by SIGINT and SIGTERM; a second signal ends the program at once.

@@ -23,6 +23,7 @@ use crate::{
     report::Findings,
     sqlite::{Settings, Store},
     statements::{Kind, Statement, Survey, check, statements},
+    target::Target,
 };
 
 /// Maximum generated rows; a database of some 17 GiB. Generating more would take hours before anything is
@@ -230,21 +231,24 @@ impl Experiment for SqlScan {
         self.pages.len() * self.caches.len()
     }
 
-    fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
-        let needed = self.needs().size_bytes;
-        let disks = runner.targets.len().max(runner.beds.len());
-        for target in &runner.targets {
+    fn check_disks(&self, targets: &[Target]) -> Result<()> {
+        for target in targets {
             let (name, is) = (&target.name, target.len_bytes());
             if is < Store::disk_bytes_for(self.database_bytes()) {
                 return Err(Error::Call(format!(
                     "{name} has {} MiB, but these rows need {} MiB with everything created from them: \
                      name a larger disk, or load fewer (rows = {})",
                     is >> 20,
-                    needed >> 20,
+                    self.needs().size_bytes >> 20,
                     self.rows / 2
                 )));
             }
         }
+        Ok(())
+    }
+
+    fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
+        let disks = runner.targets.len().max(runner.beds.len());
         // Each combination is loaded once, then runs on every disk.
         let runs = self.statements.iter().map(|chosen| u64::from(chosen.runs));
         let each = 1 + runs.sum::<u64>() * disks as u64;
