@@ -146,6 +146,8 @@ fn loads_of_a_generator_are_recalled_with_their_figures() {
         steps.remove(key);
     }
     let kept = json["figures"]["outstanding"].clone();
+    let layers = json["layers"].clone();
+    assert!(layers.is_array(), "{layers}");
     fs::write(place.directory.join("lab.json"), json.to_string()).expect("it is ours");
     let ran = place.run(&[&call[..], &["--resume"]].concat()).success();
     let json = assert_told(&place, &ran);
@@ -160,6 +162,25 @@ fn loads_of_a_generator_are_recalled_with_their_figures() {
     assert_eq!(
         json["figures"]["adapters"].as_array().map(Vec::len),
         Some(2)
+    );
+    assert_eq!(json["layers"], layers);
+    let score = &json["scores"][0];
+    assert_eq!(score["name"], "I/Os a second at the knee", "{score}");
+    assert_eq!(score["value"], json["figures"]["knee"]["iops"], "{score}");
+
+    // As written by a version that did not keep the layers.
+    let mut json = json;
+    json["interrupted"] = true.into();
+    for (_, step) in json["steps"].as_object_mut().expect("steps") {
+        step.as_object_mut().expect("a step").remove("seen");
+    }
+    fs::write(place.directory.join("lab.json"), json.to_string()).expect("it is ours");
+    let ran = place.run(&[&call[..], &["--resume"]].concat()).success();
+    let json = assert_told(&place, &ran);
+    assert_eq!(json["layers"], serde_json::Value::Null);
+    assert!(
+        ran.stdout.contains("where the time went is not shown"),
+        "{ran}"
     );
 }
 

@@ -125,13 +125,15 @@ fn scores(run: &Value) -> BTreeMap<String, (f64, bool)> {
             all.insert(name.to_owned(), (value, score["more_is_better"] == true));
         }
     }
+    let knee = "/figures/knee/iops";
     let told = [
         ("/total/p50_us", "µs at the median", false),
         ("/total/p99_us", "µs at the 99th percentile", false),
-        ("/figures/knee/iops", "I/Os a second at the knee", true),
+        // Of runs from before `queue` had scores.
+        (knee, "I/Os a second at the knee", true),
         ("/figures/throughput/ratio", "ratio of throughputs", true),
     ];
-    let has_scores = !all.is_empty();
+    let has_scores = !all.is_empty() || run.pointer(knee).is_some_and(Value::is_number);
     for (place, name, more_is_better) in told {
         // With scores, the layers are there to explain them.
         if has_scores && place.starts_with("/total/") {
@@ -278,5 +280,9 @@ mod tests {
             names(json!({ "total": total, "scores": [score] })),
             ["transactions a minute"]
         );
+        // Its layers are those of the knee, which may be at another number in each run.
+        let knee = json!({ "outstanding": 64, "iops": 5000.0, "mean_us": 12.8 });
+        let queue = json!({ "total": total, "figures": { "knee": knee } });
+        assert_eq!(names(queue), ["I/Os a second at the knee"]);
     }
 }

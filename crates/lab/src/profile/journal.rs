@@ -51,6 +51,11 @@ impl Journal {
         }
     }
 
+    /// Whether it has measurements of an earlier run.
+    pub(super) fn is_resumed(&self) -> bool {
+        !self.before.is_empty()
+    }
+
     /// An earlier measurement with this key.
     pub(super) fn recall<T: DeserializeOwned>(&self, key: &str) -> Option<T> {
         T::deserialize(self.before.get(key)?).ok()

@@ -11,6 +11,7 @@ mod layers;
 mod oltp;
 mod queue;
 mod runner;
+mod seen;
 mod share;
 mod split;
 mod sql_scan;

@@ -8,7 +8,7 @@ use engine::Lane;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::{Case, Journal, Work};
+use super::{Case, Journal, Work, seen::Seen};
 use crate::{
     Error, Result,
     databases::Bed,
@@ -122,6 +122,8 @@ impl Figures {
 pub(crate) struct Step {
     pub(crate) done: Done,
     pub(crate) figures: Figures,
+    /// Where the time of its I/Os went, if it was watched.
+    pub(super) seen: Option<Seen>,
 }
 
 /// The form kept in the journal: without single I/Os, which the figures already summarise.
@@ -132,6 +134,8 @@ struct Recorded {
     ios: u64,
     bytes: u64,
     series: Vec<Point>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    seen: Option<Seen>,
 }
 
 impl From<&Step> for Recorded {
@@ -142,6 +146,7 @@ impl From<&Step> for Recorded {
             ios: step.done.ios,
             bytes: step.done.bytes,
             series: step.done.series.clone(),
+            seen: step.seen.clone(),
         }
     }
 }
@@ -157,6 +162,7 @@ impl From<Recorded> for Step {
                 ..Done::without_times(elapsed)
             },
             figures: recorded.figures,
+            seen: recorded.seen,
         }
     }
 }
@@ -236,6 +242,11 @@ impl<'a> Runner<'a> {
         Ok(in_turn.take(count.max(self.targets.len())).collect())
     }
 
+    /// Whether some measurements may be those of an earlier run.
+    pub(super) fn is_resumed(&self) -> bool {
+        self.journal.is_resumed()
+    }
+
     /// Whether the user asked to stop.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.is_asked()
@@ -279,7 +290,7 @@ impl<'a> Runner<'a> {
             Ok(fresh.as_ref().map(Recorded::from))
         })?;
         let step = fresh.or_else(|| recorded.map(Step::from));
-        if let Some(Step { done, figures }) = &step {
+        if let Some(Step { done, figures, .. }) = &step {
             let cpu = &figures.cpu;
             let seconds = done.elapsed.as_secs_f64();
             self.beside(name, Others::new(cpu.others, seconds, cpu.cores));
@@ -346,7 +357,12 @@ impl<'a> Runner<'a> {
             let beside = sample.map(|sample| (name.to_owned(), figures.clone(), sample));
             self.beside.extend(beside);
         }
-        Ok(Some(Step { done, figures }))
+        let seen = Seen::of(&done.seen);
+        Ok(Some(Step {
+            done,
+            figures,
+            seen,
+        }))
     }
 
     /// Runs a case on target number `target`, whose sessions are `luns`, and returns its speed.

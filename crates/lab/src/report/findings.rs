@@ -7,7 +7,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// The findings.
@@ -187,7 +187,7 @@ pub struct Line {
 }
 
 /// Breakdown of an operation's time.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Layers {
     /// The whole.
     pub total: Times,
@@ -197,7 +197,7 @@ pub struct Layers {
 
 /// Times of operations, in microseconds. A layer's time at a quantile is taken from the operations whose
 /// *total* time lies at that quantile, so that the parts add up.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
 pub struct Times {
     /// The mean.
     pub mean_us: f64,
@@ -208,7 +208,7 @@ pub struct Times {
 }
 
 /// One part of the whole.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Layer {
     /// Its name.
     pub name: String,

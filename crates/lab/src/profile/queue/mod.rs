@@ -15,16 +15,16 @@ use volume::config::{Size, Time};
 
 use super::{
     Block, Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time,
-    layers::{self, Way},
     poisson,
     runner::{Figures, Step},
+    seen::Seen,
     split::Stripe,
     within, workload,
 };
 use crate::{
     Result,
-    load::{Adapter, Arrivals, Lun, Order, SeenIo, Spacing, Workload},
-    report::{Findings, Layers, short},
+    load::{Adapter, Arrivals, Lun, Order, Spacing, Workload},
+    report::{Findings, Score, short},
     statistics::Median,
 };
 
@@ -96,7 +96,7 @@ struct Knee {
 type Sweep = BTreeMap<usize, Vec<Figures>>;
 
 /// Where the time of I/Os went, by the number outstanding; from the first run of each.
-type Ways = BTreeMap<usize, Vec<IoSpent>>;
+type Ways = BTreeMap<usize, Seen>;
 
 /// The most numbers that are tried again.
 const AGAIN_MAX: usize = 5;
@@ -183,13 +183,6 @@ fn median_of(steps: &[Step], of: fn(&Figures) -> f64) -> f64 {
     Median::of_each(steps, |step| of(&step.figures)).median
 }
 
-/// Where the time of one I/O went.
-#[derive(Clone, Copy, Debug)]
-struct IoSpent {
-    latency_ns: u64,
-    way: Way,
-}
-
 fn median(runs: &[Figures], of: impl Fn(&Figures) -> f64) -> f64 {
     Median::of_each(runs, of).median
 }
@@ -257,12 +250,9 @@ impl Queue {
         };
         let step = runner.load(&name, luns, &workload, self.time.duration())?;
         Ok(step.map(|step| {
-            let spent = |io: &SeenIo| IoSpent {
-                latency_ns: io.latency_ns,
-                way: Way::new(io.latency_ns, &io.layers),
-            };
-            let spent = || step.done.seen.iter().map(spent).collect();
-            ways.entry(outstanding).or_insert_with(spent);
+            if let Some(seen) = step.seen {
+                ways.entry(outstanding).or_insert(seen);
+            }
             step.figures
         }))
     }
@@ -354,7 +344,7 @@ impl Experiment for Queue {
     fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
         let luns = runner.luns(self.luns)?;
         let swept = self.sweep(runner, &luns)?;
-        let (sweep, ways) = (&swept.all, &swept.ways);
+        let sweep = &swept.all;
         let knee = knee(swept.compared());
         let rates = match &knee {
             Some(knee) => self.rates(runner, &luns, knee.iops)?,
@@ -386,6 +376,7 @@ impl Experiment for Queue {
                     "series": steps[0].done.series,
                 })).collect::<Vec<_>>(),
             }),
+            scores: knee.iter().map(score).collect(),
             ..Findings::default()
         };
         if !rates.is_empty() {
@@ -397,16 +388,7 @@ impl Experiment for Queue {
         }
         // Beyond the knee only the waiting grows.
         let at = knee.map_or(0, |knee| knee.outstanding);
-        if let Some(spent) = ways.get(&at).filter(|spent| !spent.is_empty()) {
-            let layers = across(spent);
-            findings.tables.insert(0, layers.table());
-            findings.layers = Some(layers);
-            let told = layers::notes(spent.iter().map(|io| io.way));
-            findings.notes.extend(told);
-            findings
-                .notes
-                .push(format!("where the time went is shown for {at} outstanding"));
-        }
+        add_layers(&mut findings, at, swept.ways.get(&at), runner.is_resumed());
         findings.notes.extend(little(sweep));
         findings.notes.extend(late(&rates));
         let adapters: Vec<_> = adapters
@@ -491,9 +473,27 @@ fn arrivals(rate_per_s: f64) -> String {
     format!("{} arrivals a second", short(rate_per_s))
 }
 
-/// Where the time of these I/Os went.
-fn across(ios: &[IoSpent]) -> Layers {
-    layers::layers(ios, |io| io.latency_ns, &[], |io| io.way)
+/// Shows where the time of the I/Os went with so many outstanding, or says why it is not known.
+fn add_layers(findings: &mut Findings, at: usize, seen: Option<&Seen>, is_resumed: bool) {
+    let note = match seen {
+        Some(Seen { layers, notes }) => {
+            findings.tables.insert(0, layers.table());
+            findings.layers = Some(layers.clone());
+            findings.notes.extend(notes.clone());
+            format!("where the time went is shown for {at} outstanding")
+        }
+        None if is_resumed && at > 0 => format!(
+            "where the time went is not shown: this run was resumed, and what it continues did not keep that of \
+             {at} outstanding"
+        ),
+        None => return,
+    };
+    findings.notes.push(note);
+}
+
+/// What `lab history` tracks. The layers are those of the knee, whose place changes, so they cannot be compared.
+fn score(knee: &Knee) -> Score {
+    Score::more("I/Os a second at the knee".into(), knee.iops)
 }
 
 fn answer(knee: Option<&Knee>, tried: usize) -> String {
@@ -594,7 +594,11 @@ mod tests {
         let plots = plots_over_time(&[AtRate {
             percent: 110,
             rate_per_s: 2000.0,
-            steps: vec![Step { done, figures }],
+            steps: vec![Step {
+                done,
+                figures,
+                seen: None,
+            }],
         }]);
         let points = |plot: &Plot| match &plot.marks {
             Marks::Lines(lines) => lines[0].points.clone(),
