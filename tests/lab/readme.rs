@@ -58,6 +58,9 @@ fn the_results_stand_beside_the_published_figures() {
     let queue = "Behind an adapter\n  adapter               I/Os/s\n  32 a LUN, 128 in all  25,000  40,000  1\n  254 a LUN, 1,024 in \
                  all  99,000  10,000  1\n";
     directory.write("queue-distant.txt", queue);
+    let fio = "Each load\n  no\n\nService times, from when an I/O is sent\n  load  service time  B / A       95 %\n  1 \
+               outstanding  median  1.02×  0.97–1.06\n\nBy throughput\n";
+    directory.write("beside-fio.txt", fio);
 
     let answer =
         "MariaDB does 80 a minute on ./stock; 120 on iscsi://h/t/0: 1.50× as many, each for 0.70×.";
@@ -74,13 +77,15 @@ fn the_results_stand_beside_the_published_figures() {
     for part in [
         "NBD server, nbdfuse): 120 on iscsi://h/t/0: 1.50× as many, each for 0.70×. |",
         "| | | SQLite on real data (2543401 rows), a stripe beside a file: stripe: 1.01× (scans 0.98× to 1.02×) |",
-        &format!("| | | MariaDB: {gains} |"),
-        "PostgreSQL: not measured",
+        &format!("| | | MariaDB, links of 250 Mbit/s: {gains} |"),
+        "PostgreSQL, links of 250 Mbit/s: not measured",
+        "SQLite, links of 1,000 Mbit/s: not measured",
         "interval: reads 4.00× (3.90–4.10), writes 3.00× (2.90–3.10) |",
         "beside the bare file: 99 on iscsi://h/t/0: 0.99× as many. |",
         "```\nWhere the time of a transaction went on ./plain.img\n  medium  265.5\n\nWhere the time of a \
          transaction went on iscsi://h/t/0\n  attach   96.4\n```",
         "```\n  layer  mean\n  wire   12.5\n  total  99.5\n```",
+        "```\n  load  service time  B / A       95 %\n  1 outstanding  median  1.02×  0.97–1.06\n```",
         "behind 32 a LUN, 128 in all: 25,000 I/Os a second at 40,000 µs; behind 254 a LUN, 1,024 in all: 99,000",
         "- [oltp](oltp.html) ([JSON](oltp.json)): MariaDB does 100 a minute",
     ] {

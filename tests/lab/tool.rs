@@ -7,17 +7,41 @@ use serde_json::Value;
 
 /// The quick form of one run on a disk of a target, into a directory of this name.
 fn commit_on_a_target(directory: &Directory, name: &str) -> Value {
+    quick(directory, name, "commit-iscsi")
+}
+
+/// The quick form of the run called `only`, into a directory of this name.
+fn quick(directory: &Directory, name: &str, only: &str) -> Value {
     let tool = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tools/lab");
     let results = directory.join(name);
     let mut command = Command::new(tool);
     command.env("SANSTONE_BIN", binary()).env("QUICK", "1");
-    command.env("ONLY", "commit-iscsi").env_remove("DATA");
+    command.env("ONLY", only).env_remove("DATA");
     command
         .env("DIR", directory.path())
         .env("RESULTS", &results);
     run(&mut command, Duration::from_secs(300)).success();
-    let text = fs::read_to_string(results.join("commit-iscsi.json")).expect("it was measured");
+    let text = fs::read_to_string(results.join(format!("{only}.json"))).expect("it was measured");
     serde_json::from_str(&text).expect("it is JSON")
+}
+
+#[test]
+fn a_stripe_has_no_holes_whichever_run_is_the_first_on_it() {
+    let json = quick(&Directory::new(), "results", "queue-stripe");
+    let notes = json["notes"].to_string();
+    assert!(!notes.contains("never written"), "{notes}");
+}
+
+#[test]
+fn a_finished_run_keeps_its_text_when_the_tool_is_called_again() {
+    let directory = Directory::new();
+    let first = commit_on_a_target(&directory, "results");
+    let text = directory.join("results").join("commit-iscsi.txt");
+    let before = fs::read_to_string(&text).expect("it was measured");
+    assert!(before.contains("Where the time went"), "{before}");
+    let second = commit_on_a_target(&directory, "results");
+    assert_eq!(first, second, "it was measured again");
+    assert_eq!(fs::read_to_string(&text).expect("it is there"), before);
 }
 
 /// The port in the name of the disk.
