@@ -100,50 +100,62 @@ fn writes_that_hold_all_memory_complete_at_whatever_bytes_they_begin_and_end() {
     });
 }
 
-/// Each writer has bytes of its own, whose first and last block it shares with others.
+/// Each writer has bytes of its own, whose first and last block it shares with others; most have less than a block.
 #[test]
 fn what_is_written_and_zeroed_at_any_bytes_beside_others_is_read_again() {
     const WRITERS: usize = 24;
     const ROUNDS: usize = 30;
-    const OWN_BYTES: usize = 100_003;
-    let len_bytes = (WRITERS * OWN_BYTES).next_multiple_of(BLOCK_BYTES as usize);
+    let own_bytes = |writer: usize| [100_003, 301, 77][writer % 3];
+    let all: usize = (0..WRITERS).map(own_bytes).sum();
+    let len_bytes = all.next_multiple_of(BLOCK_BYTES as usize);
     seeds(20, |seed| {
         let delay = Duration::from_millis(1 + seed % 4);
         with_slow_disk((seed, len_bytes, delay), async move |transfer| {
             let mut random = Random::new(seed);
-            let mut writers = Vec::new();
+            let (mut begin, mut writers) = (0, Vec::new());
             for writer in 0..WRITERS {
-                let (transfer, mut random) = (transfer.clone(), random.fork());
-                writers.push(spawn(async move {
-                    let (begin, mut expected) = (writer * OWN_BYTES, vec![0; OWN_BYTES]);
-                    for round in 0..ROUNDS {
-                        let at = random.index(OWN_BYTES);
-                        let longest = [700, OWN_BYTES][random.index(2)].min(OWN_BYTES - at);
-                        let len = 1 + random.index(longest);
-                        let range = at..at + len;
-                        match random.index(4) {
-                            0 | 1 => {
-                                let data = bytes(writer * ROUNDS + round, len);
-                                expected[range].copy_from_slice(&data);
-                                write(&transfer, begin + at, data).await.await;
-                            }
-                            2 => {
-                                expected[range].fill(0);
-                                let at = (begin + at) as u64;
-                                let zeroed = transfer.zero(CommandId(at), at, len as u64, true);
-                                zeroed.await.expect("it is zeroed");
-                            }
-                            _ => {
-                                let found = read(&transfer, begin + at, len).await;
-                                assert!(found == expected[range], "{writer}: {len} at {at}");
-                            }
-                        }
-                    }
-                    let found = read(&transfer, begin, OWN_BYTES).await;
-                    assert!(found == expected, "{writer}");
-                }));
+                let range = begin..begin + own_bytes(writer);
+                begin = range.end;
+                let (transfer, random) = (transfer.clone(), random.fork());
+                writers.push(spawn(use_own(transfer, random, range, ROUNDS)));
             }
             join_all(writers).await;
         });
     });
+}
+
+/// Writes, zeroes and reads parts of `own`, in which nobody else writes.
+async fn use_own(
+    transfer: Rc<Transfer>,
+    mut random: Random,
+    own: std::ops::Range<usize>,
+    rounds: usize,
+) {
+    let mut expected = vec![0; own.len()];
+    for round in 0..rounds {
+        let from = random.index(own.len());
+        let left = own.len() - from;
+        let longest = [left, left.min(700)][random.index(2)];
+        let len = 1 + random.index(longest);
+        let (at, part) = (own.start + from, from..from + len);
+        match random.index(4) {
+            0 | 1 => {
+                let data = bytes(at + round, len);
+                expected[part].copy_from_slice(&data);
+                write(&transfer, at, data).await.await;
+            }
+            2 => {
+                expected[part].fill(0);
+                let id = CommandId(at as u64);
+                let zeroed = transfer.zero(id, at as u64, len as u64, true);
+                zeroed.await.expect("it is zeroed");
+            }
+            _ => {
+                let found = read(&transfer, at, len).await;
+                assert!(found == expected[part], "{len} at {at}");
+            }
+        }
+    }
+    let found = read(&transfer, own.start, own.len()).await;
+    assert!(found == expected, "{own:?}");
 }
