@@ -66,8 +66,7 @@ impl Server {
         ));
     }
 
-    /// The children of the stripe that it serves. Several paths have the time limits that docs/guide/multipath.md
-    /// recommends for them.
+    /// The children of the stripe that it serves, with the default time limits.
     fn children(&self) -> impl Iterator<Item = String> + '_ {
         let portals = self.ways.iter().map(|way| way.address().to_string());
         let portals: Vec<String> = portals.collect();
@@ -80,10 +79,7 @@ impl Server {
                 .iter()
                 .map(|portal| format!("{{ portal = \"{portal}\" }}"));
             let paths = paths.collect::<Vec<_>>().join(", ");
-            format!(
-                "  {{ iscsi = {{ {url}, paths = [{paths}], request_timeout = \"4s\", \
-                 user_timeout = \"3s\" }} }},\n"
-            )
+            format!("  {{ iscsi = {{ {url}, paths = [{paths}] }} }},\n")
         })
     }
 }

@@ -11,7 +11,8 @@ use unit::{BlockError, CommandId, LaneUnits, Nexus, Permits};
 
 /// The only LUN that our nexuses reach.
 pub(crate) const LUN: u32 = 0;
-/// The most partial block writes at a time on a lane: each holds two blocks of memory that are not paid for.
+/// The most partial block writes at a time on a lane: each has two blocks of memory that are not paid for. Their requests
+/// hold permits for their data, and would wait for good if together they held all.
 const PATCHES_MAX: usize = 8;
 
 /// Access to the unit on one lane.
@@ -151,7 +152,10 @@ impl Transfer {
         let start = at - into as u64;
         loop {
             let range = (start, self.block_bytes as u32);
-            let (old, _paid) = self.units.read(&self.nexus, (id, LUN), range).await?;
+            let old = self
+                .units
+                .read_unpaid(&self.nexus, (id, LUN), range)
+                .await?;
             let mut new = Buf::new(old.len());
             old.copy_to(0, &mut new);
             data.copy_to(0, &mut new[into..into + data.len()]);

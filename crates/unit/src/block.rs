@@ -99,9 +99,26 @@ impl LaneUnits {
         if nexus.is_leaving.get() {
             return Err(BlockError::NoUnit);
         }
-        let op = MediumOp::Read { extent, fua: false };
-        let data = self.do_block(io, &unit, op, Payload::new()).await?;
+        let data = self.read_extent(io, &unit, extent).await?;
         Ok((data, permits))
+    }
+
+    /// As [`read`](Self::read), for a front that has bounded the memory of such reads by itself. A request that holds
+    /// permits must not wait for more: others that do the same may hold them all.
+    ///
+    /// # Errors
+    /// [`BlockError`].
+    pub async fn read_unpaid(
+        &self,
+        nexus: &Rc<Nexus>,
+        (operation, lun): (CommandId, u32),
+        (at, len): (u64, u32),
+    ) -> Result<Payload, BlockError> {
+        let unit = unit_at(nexus, lun)?;
+        let extent = extent(&unit, at, len.into())?;
+        self.check_transfer(extent)?;
+        let io = Io::begin(nexus, operation, lun);
+        self.read_extent(io, &unit, extent).await
     }
 
     /// Writes `data`, whose memory the front has paid for, at byte `at`. With `fua` it is on
@@ -271,6 +288,16 @@ impl LaneUnits {
             true => Err(BlockError::TooLong),
             false => Ok(()),
         }
+    }
+
+    async fn read_extent(
+        &self,
+        io: Io,
+        unit: &Unit,
+        extent: Extent,
+    ) -> Result<Payload, BlockError> {
+        let op = MediumOp::Read { extent, fua: false };
+        self.do_block(io, unit, op, Payload::new()).await
     }
 
     async fn do_block(

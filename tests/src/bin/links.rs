@@ -110,8 +110,7 @@ fn volume(links: &Links, kind: Kind) -> String {
             };
             let paths: Vec<String> = (0..count).map(path).collect();
             format!(
-                "[volume.db]\niscsi = {{ url = \"{}\", paths = [{}], request_timeout = \"4s\", \
-                 user_timeout = \"3s\" }}\n",
+                "[volume.db]\niscsi = {{ url = \"{}\", paths = [{}] }}\n",
                 url(0, "paths"),
                 paths.join(", ")
             )

@@ -1,6 +1,8 @@
 //! Serves a RAM disk on one lane to a kernel played by the test, over a socket that preserves message
 //! boundaries as the device does.
 
+mod unaligned;
+
 use std::{cell::Cell, os::fd::OwnedFd, sync::Arc};
 
 use engine::{Buf, Duration, Lane, LaneConfig, LaneFuture, device::Device, spawn};
@@ -78,26 +80,39 @@ impl Kernel {
     }
 }
 
-/// Serves a disk to `test`.
-fn with_kernel(test: impl AsyncFnOnce(&Kernel) + Send + 'static) {
-    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
-    let handle = lane.handle();
-    let region = Region::new(LEN_BYTES, BLOCK_BYTES).expect("memory for a small disk");
-    let faults = FaultHandle::new();
-    let handle_of_faults = faults.clone();
-    let disk = DiskSpec {
+/// A disk of `len_bytes` whose requests follow `faults`.
+fn disk(len_bytes: u64, faults: &FaultHandle) -> DiskSpec {
+    let region = Region::new(len_bytes, BLOCK_BYTES).expect("memory for a small disk");
+    let faults = faults.clone();
+    DiskSpec {
         name: "disk".into(),
         uuid: [1; 16],
         open: Arc::new(move || {
             let disk: SharedVolume = Rc::new(region.on_lane());
-            let disk = Fault::new(disk, handle_of_faults.clone());
+            let disk = Fault::new(disk, faults.clone());
             LaneFuture::new(async move { Ok(Rc::new(disk) as SharedVolume) })
         }),
         kept: None,
         told: Vec::new(),
-    };
+    }
+}
+
+/// What to serve of it.
+fn spec() -> Spec {
+    Spec {
+        volume: "disk".to_owned(),
+        read_only: false,
+        relative_port: 1,
+    }
+}
+
+/// Serves a disk to `test`.
+fn with_kernel(test: impl AsyncFnOnce(&Kernel) + Send + 'static) {
+    let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+    let handle = lane.handle();
+    let faults = FaultHandle::new();
     let config = UnitsConfig {
-        disks: vec![disk],
+        disks: vec![disk(LEN_BYTES, &faults)],
         keep: None,
         note: None,
         limits: Limits::default(),
@@ -115,12 +130,7 @@ fn with_kernel(test: impl AsyncFnOnce(&Kernel) + Send + 'static) {
 
 async fn serve_to(units: &Rc<LaneUnits>, faults: FaultHandle, test: impl AsyncFnOnce(&Kernel)) {
     let (ours, its) = pair();
-    let spec = Spec {
-        volume: "disk".to_owned(),
-        read_only: false,
-        relative_port: 1,
-    };
-    let transfer = enter(&spec, units, 0).expect("it can be shown");
+    let transfer = enter(&spec(), units, 0).expect("it can be shown");
     let session = Session {
         read_only: false,
         takes_discards: true,

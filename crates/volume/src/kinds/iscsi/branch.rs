@@ -171,7 +171,7 @@ impl Branch {
             doubts,
         }) = picked
         else {
-            // Boxed, to keep the future of a successful command small.
+            // The home lane may know another way. Boxed, to keep the future of a successful command small.
             return LaneFuture::new(self.hand_over(None, cdb, data, is_volatile)).await;
         };
         let revocations = self.revocations.get();

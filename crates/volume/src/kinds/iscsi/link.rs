@@ -18,6 +18,7 @@ use super::{
     login::Portal,
     own::{End, Kept, Own},
     session::{Data, Port, Reply, Session},
+    silence::Silence,
 };
 use crate::{Error, Result, part::Resident};
 
@@ -34,6 +35,7 @@ pub(super) struct Distant {
     kept: Arc<Resident<Rc<Kept>>>,
     port: Port,
     digests: Digests,
+    silence: Silence,
     /// How it ended, once the other lane has reported it.
     end: RefCell<Option<End>>,
     /// The target asks for a logout, as reported by the other lane.
@@ -118,7 +120,8 @@ impl Link {
         let make = move || {
             LaneFuture::new(async move {
                 let session = portal.log_in(&config, &path, deadline).await?;
-                let told = (session.port(), session.digests(), portal);
+                let silence = session.silence().clone();
+                let told = (session.port(), session.digests(), silence, portal);
                 let own = Own {
                     session,
                     lun,
@@ -127,11 +130,12 @@ impl Link {
                 Ok((Rc::new(Kept(Rc::new(own))), told))
             })
         };
-        let (kept, (port, digests, portal)) = Resident::settle(lane, make).await?;
+        let (kept, (port, digests, silence, portal)) = Resident::settle(lane, make).await?;
         let distant = Rc::new(Distant {
             kept,
             port,
             digests,
+            silence,
             end: RefCell::default(),
             is_asked_to_log_out: Cell::new(false),
             changed: Notify::new(),
@@ -197,6 +201,14 @@ impl Link {
         match self {
             Link::Here(session) => session.is_over(),
             Link::There(distant) => distant.end.borrow().is_some(),
+        }
+    }
+
+    /// Whether its target is silent.
+    pub(super) fn is_silent(&self) -> bool {
+        match self {
+            Link::Here(session) => session.silence().is_on(),
+            Link::There(distant) => distant.silence.is_on(),
         }
     }
 

@@ -67,6 +67,7 @@ mod same_disk;
 mod sense;
 mod session;
 pub mod settings;
+mod silence;
 mod status;
 mod tasks;
 #[cfg(test)]

@@ -38,10 +38,13 @@ impl End {
 
 impl Own {
     /// Whether requests may be sent on it by a lane that knows of `doubts` of its doubts: it is not over, it leads to the
-    /// disk as far as we know, and the target has not asked for a logout.
+    /// disk as far as we know, its target is not silent, and has not asked for a logout.
     pub(super) fn takes_requests(&self, doubts: u64) -> bool {
         let session = &self.session;
-        !session.is_over() && session.doubts() == doubts && !session.is_asked_to_log_out()
+        !session.is_over()
+            && session.doubts() == doubts
+            && !session.is_asked_to_log_out()
+            && !session.silence().is_on()
     }
 
     /// Sends a command once.

@@ -13,6 +13,7 @@ use engine::{Duration, Instant, LaneHandle, sync::Notify, task, time};
 use iscsi::LunField;
 
 use super::{
+    access::Access,
     config::{IscsiConfig, PathConfig, Sessions},
     link::{Distant, Link},
     login::Portal,
@@ -388,9 +389,13 @@ impl Paths {
         let candidates = (0..count).map(|n| &all[(first + n) % count]);
         let candidates = candidates.filter_map(|path| Some((path.access.get(), path.usable()?)));
         let policy = self.config.multipath.policy;
-        // Sessions of other lanes are left to them, unless there is no other.
-        let rank = |nexus: &Nexus| (nexus.link().there().is_some(), nexus.load(policy));
-        let (_, chosen) = candidates.min_by_key(|(access, nexus)| (*access, rank(nexus)))?;
+        // A silent target is probably lost. Sessions of other lanes are left to them, unless there is no other.
+        let rank = |access: Access, nexus: &Nexus| {
+            let link = nexus.link();
+            let is_there = link.there().is_some();
+            (link.is_silent(), access, is_there, nexus.load(policy))
+        };
+        let (_, chosen) = candidates.min_by_key(|(access, nexus)| rank(*access, nexus))?;
         self.turn.set((chosen.path() + 1) % count);
         let beside = u64::from(chosen.path() != 0);
         self.counts.borrow_mut().beside_first += beside;

@@ -28,6 +28,7 @@ use super::{
     ended::Redirection,
     ping_timeout::PingTimeout,
     sense::Sense,
+    silence::Silence,
     tasks::{Request, Task, TaskData, Tasks},
 };
 use crate::{Error, ErrorKind, Result};
@@ -119,6 +120,7 @@ pub(super) struct Session {
     changed: Notify,
     logged_in: Cell<bool>,
     last_heard: Cell<Instant>,
+    silence: Silence,
     ended: RefCell<Option<Error>>,
     /// The redirection that ended the session, if any.
     redirection: RefCell<Option<Redirection>>,
@@ -216,6 +218,7 @@ impl Session {
             changed: Notify::new(),
             logged_in: Cell::new(false),
             last_heard: Cell::new(began),
+            silence: Silence::default(),
             ended: RefCell::default(),
             redirection: RefCell::default(),
             port: Cell::new(Port {
@@ -266,6 +269,11 @@ impl Session {
     /// Waits until the session is over.
     pub(super) async fn over(&self) -> Error {
         self.changed.wait_for(|| self.error()).await
+    }
+
+    /// Whether the target is silent, which changes with time.
+    pub(super) fn silence(&self) -> &Silence {
+        &self.silence
     }
 
     /// How often the target has reported that the disk may not be what it was: a reply to a command counts only if its
@@ -617,6 +625,10 @@ async fn watch(session: Rc<Session>) {
         let mut machine = session.machine.borrow_mut();
         let silence = now - session.last_heard.get();
         if silence > silence_max / 2 {
+            // A ping has been on its way since an earlier look.
+            if machine.next_timeout().is_some() {
+                session.silence.begin();
+            }
             let left = silence_max.saturating_sub(silence).max(silence_max / 4);
             machine.ping(now.as_ns(), left.as_nanos() as u64);
         }

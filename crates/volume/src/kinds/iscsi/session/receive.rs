@@ -48,6 +48,7 @@ async fn read_pdu(session: &Rc<Session>, receiver: &mut Receiver) -> Result<()> 
     receiver.next(&limits).await.map_err(broken)?;
     let now = time::turn_began();
     session.last_heard.set(now);
+    session.silence.end();
     {
         let (header, ahs, data) = receiver.head();
         let mut machine = session.machine.borrow_mut();

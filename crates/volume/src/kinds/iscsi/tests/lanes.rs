@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// A client with `lanes` lanes.
-fn site_of(lanes: usize) -> (Site, Vec<LaneHandle>) {
+pub(super) fn site_of(lanes: usize) -> (Site, Vec<LaneHandle>) {
     let mut site = Site::new(Foreign::new(Claims {
         designators: designators(1),
         ..Claims::default()

@@ -1,6 +1,7 @@
 //! Our initiator against foreign targets, in virtual time.
 
 mod answers;
+mod black_hole;
 mod caching;
 mod claims;
 mod ghosts;
@@ -62,6 +63,18 @@ impl Site {
             host,
             foreign,
         }
+    }
+
+    /// Serves it over a second network too, at the portal group of the first.
+    fn second_network(&self) -> SocketAddr {
+        let second = SocketAddr::new(self.host.add_address(), PORT);
+        let served = self.foreign.clone();
+        self.host.spawn(async move {
+            let listener = TcpListener::bind(second).expect("a free port");
+            served.serve(listener, Group(1));
+        });
+        self.world.run_for(Duration::from_millis(10));
+        second
     }
 
     fn config(&self) -> IscsiConfig {
