@@ -52,7 +52,10 @@ pub(super) fn of_knee(knee: Option<&Knee>, sweep: &Sweep) -> Option<Advice> {
 pub(super) fn beyond_knee(knee: &Knee, sweep: &Sweep) -> Option<String> {
     let (most, beyond) = sweep.last_key_value().filter(|_| knee.is_passed)?;
     let iops = compared(sweep.get(&knee.outstanding)?, beyond, |run| run.iops);
-    Some(format!("with {most} outstanding it {}", grown(&iops)))
+    Some(format!(
+        "with {most} outstanding throughput {}",
+        grown(&iops)
+    ))
 }
 
 fn compared(
@@ -209,7 +212,7 @@ mod tests {
         let once = sweep(48_000.0);
         let knee = knee(&once).expect("a knee");
         let told = beyond_knee(&knee, &once).expect("it is passed");
-        assert_eq!(told, "with 1024 outstanding it is 1.00× that");
+        assert_eq!(told, "with 1024 outstanding throughput is 1.00× that");
     }
 
     #[test]

@@ -1,12 +1,29 @@
 //! What the runs say about themselves: whether Little's law holds, and whether the load generator was late.
 
-use super::{AtRate, Sweep};
+use super::{AS_GOOD, AtRate, Knee, Sweep, Swept, median};
 use crate::{profile::runner::Figures, report::short};
 
 /// The generator may be late by this fraction of the latency it measures.
 const LATE_MAX: f64 = 0.25;
 /// Little's law holds if both sides differ by at most this fraction.
 const LITTLE_MAX: f64 = 0.1;
+
+/// A note about the fastest number that was not compared with the knee, if it did better.
+pub(super) fn faster_apart(knee: &Knee, swept: &Swept) -> Option<String> {
+    let compared = swept.compared();
+    let apart = swept.all.iter();
+    let apart = apart.filter(|(outstanding, _)| !compared.contains_key(outstanding));
+    let apart = apart.map(|(outstanding, runs)| (outstanding, median(runs, |run| run.iops)));
+    let (outstanding, iops) = apart.max_by(|a, b| a.1.total_cmp(&b.1))?;
+    (AS_GOOD * iops > knee.iops).then(|| {
+        format!(
+            "{outstanding} outstanding did {} I/Os a second, but it did not take turns with the knee, where {} were done \
+             later: the disk may have changed meanwhile, or the knee lies there",
+            short(iops),
+            short(knee.iops)
+        )
+    })
+}
 
 /// Whether the counted queue agrees with Little's law.
 pub(super) fn little(sweep: &Sweep) -> Option<String> {
@@ -63,10 +80,33 @@ mod tests {
     use std::time::Duration;
 
     use super::{
-        super::{Step, tests::sweep},
+        super::{Step, knee, tests::sweep},
         *,
     };
     use crate::load::Done;
+
+    #[test]
+    fn a_number_that_did_better_apart_from_the_knee_is_told() {
+        let run = |outstanding: usize, iops| Figures::example(outstanding as f64, iops);
+        let swept = |apart: f64| {
+            let mut swept = Swept::default();
+            swept.add(512, Some(run(512, apart)));
+            for outstanding in [96, 1024] {
+                swept.add_again(outstanding, Some(run(outstanding, 62_762.0)));
+            }
+            swept
+        };
+        let told = |swept: Swept| {
+            let knee = knee(swept.compared()).expect("a knee");
+            faster_apart(&knee, &swept)
+        };
+        let text = told(swept(68_925.0)).expect("it did better");
+        assert!(
+            text.starts_with("512 outstanding did 68,925 I/Os a second"),
+            "{text}"
+        );
+        assert_eq!(told(swept(63_000.0)), None);
+    }
 
     #[test]
     fn a_late_generator_lacked_processor_time_only_if_a_core_was_busy() {

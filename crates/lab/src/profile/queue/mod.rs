@@ -9,7 +9,7 @@ mod shown;
 use std::collections::{BTreeMap, BTreeSet};
 
 use advice::{Advice, beyond_knee, of_adapters, of_knee};
-use doubts::{late, little};
+use doubts::{faster_apart, late, little};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use shown::{adapters_table, plots_over_time, rates_table, sweep_plots, sweep_table};
@@ -406,6 +406,9 @@ impl Experiment for Queue {
                 .push(format!("where the time went is shown for {at} outstanding"));
         }
         findings.notes.extend(little(sweep));
+        findings
+            .notes
+            .extend(knee.and_then(|knee| faster_apart(&knee, &swept)));
         findings.notes.extend(late(&rates));
         let adapters: Vec<_> = adapters
             .iter()
@@ -573,7 +576,7 @@ mod tests {
         assert_eq!((found.outstanding, found.is_passed), (48, true));
         let told = answer(Some(&found), &sweep(48_000.0), 12);
         assert!(told.contains("48 outstanding: 48,000 I/Os"), "{told}");
-        let beyond = "at least 95 % of what any number compared with it does; with 1024 outstanding it is 1.00× that.";
+        let beyond = "at least 95 % of what any number compared with it does; with 1024 outstanding throughput is 1.00× that.";
         assert!(told.ends_with(beyond), "{told}");
     }
 
