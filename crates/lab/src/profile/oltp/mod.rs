@@ -406,19 +406,22 @@ fn beside(first: &Measured, measured: &Measured, of: fn(&Round) -> f64) -> Compa
     Comparison::of(&all(first), &all(measured))
 }
 
+/// A figure of a round.
+type Figure = fn(&Round) -> f64;
+
 /// What weakens the ratios of the answer.
 fn doubts(measured: &[Measured]) -> Vec<String> {
     let all: Vec<&Measured> = measured.iter().filter(|m| !m.rounds.is_empty()).collect();
     let Some((first, rest)) = all.split_first() else {
         return Vec::new();
     };
-    let figures: [(&str, fn(&Round) -> f64); 2] = [
+    let figures: [(&str, Figure); 2] = [
         ("transactions a minute", |round| round.per_minute),
         ("CPU µs of a transaction", |round| round.cpu_us),
     ];
     let of_one = |m: &&Measured| {
         let (a, b) = (&first.name, &m.name);
-        let of_figure = |(what, of): (&str, fn(&Round) -> f64)| -> Vec<String> {
+        let of_figure = |(what, of): (&str, Figure)| -> Vec<String> {
             let doubts = beside(first, m, of).doubts().into_iter();
             doubts
                 .map(|doubt| format!("{what}, {b} beside {a}: {doubt}"))
