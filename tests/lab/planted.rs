@@ -96,11 +96,11 @@ fn assert_advises(json: &Value, words: &[&str]) {
 }
 
 #[test]
-fn a_throttled_node_here_is_the_initiators() {
+fn a_throttled_node_here_is_the_volumes() {
     let place = Place::new();
     let path = place.directory.write("v.toml", late("throttle", DELAY));
     let json = commit(&place, &["-c", &path.to_string_lossy()]);
-    assert_planted_in(&json, "initiator");
+    assert_planted_in(&json, "volume");
     assert_advises(&json, &["v/throttle", "lower `latency`"]);
 }
 
@@ -109,7 +109,7 @@ fn a_slow_medium_here_is_named_by_its_node() {
     let place = Place::new();
     let path = place.directory.write("v.toml", late("fault", DELAY));
     let json = commit(&place, &["-c", &path.to_string_lossy()]);
-    assert_planted_in(&json, "initiator");
+    assert_planted_in(&json, "volume");
     assert_advises(&json, &["v/fault", "`delay`"]);
 }
 

@@ -198,6 +198,30 @@ fn effectiveness_on_a_file() {
 }
 
 #[test]
+fn effectiveness_names_each_round_that_lacks_a_rate() {
+    let place = Place::new();
+    let text = "kind = \"effectiveness\"\nabout = \"A few I/Os\"\nsize = \"8MiB\"\nblock = \"4KiB\"\nsessions = \
+                2\noutstanding = 2\nrates = [9000000]\ntime = \"100ms\"\nrounds = 2\n";
+    let profile = place.directory.write("few.toml", text);
+    let (profile, file) = (profile.to_string_lossy(), place.path("made.img"));
+    let ran = place.run(&["run", &profile, "--on", &file]).success();
+    let json = assert_told(&place, &ran);
+    assert_effectiveness(&json);
+    let left_out = json["figures"]["left_out"].as_array().expect("a list");
+    let all: Vec<String> = left_out
+        .iter()
+        .map(|left_out| format!("{} {}", left_out["load"], left_out["round"]))
+        .collect();
+    let [writes, reads] = ["writes", "reads"].map(|what| format!("\"{what}, 9,000,000 a second\""));
+    let expected = [1, 2].map(|round| [format!("{writes} {round}"), format!("{reads} {round}")]);
+    assert_eq!(all, expected.concat());
+    for what in ["writes", "reads"] {
+        let note = format!("note: {what}, 9,000,000 a second: left out, because at most ");
+        assert!(ran.stdout.contains(&note), "{ran}");
+    }
+}
+
+#[test]
 fn effectiveness_on_a_stripe() {
     let place = Place::new();
     let configuration = place.configuration();
@@ -312,6 +336,7 @@ fn commit_shows_what_a_target_of_ours_has_of_it() {
     let names: Vec<&str> = rows.iter().map(|(name, _)| name.as_str()).collect();
     let expected = [
         "SQLite and its files",
+        "volume",
         "initiator",
         "wire",
         "target",
@@ -319,7 +344,7 @@ fn commit_shows_what_a_target_of_ours_has_of_it() {
     ];
     assert_eq!(names, expected);
     // At least a write and a flush, each delayed by the planted latency.
-    assert!(rows[3].1 > 40_000.0, "{rows:?}");
+    assert!(rows[4].1 > 40_000.0, "{rows:?}");
 }
 
 #[test]
@@ -331,6 +356,7 @@ fn commit_says_that_a_target_of_others_does_not_tell() {
     let names: Vec<&str> = rows.iter().map(|(name, _)| name.as_str()).collect();
     let expected = [
         "SQLite and its files",
+        "volume",
         "initiator",
         "wire and target: not visible",
     ];

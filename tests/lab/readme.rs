@@ -132,7 +132,8 @@ fn commits_and_processor_time_stand_beside_the_published_rows() {
     let directory = Directory::new();
     let ours = [
         ("SQLite and its files", 15.04),
-        ("initiator", 60.0),
+        ("volume", 20.0),
+        ("initiator", 40.0),
         ("wire", 500.0),
         ("target", 40.0),
         ("medium", 800.0),
@@ -151,7 +152,7 @@ fn commits_and_processor_time_stand_beside_the_published_rows() {
     let readme = written(&directory);
     for part in [
         "| SQL and its code | 85 | SQLite and its files | 15.0 |\n",
-        "| path to the storage | 94 | initiator, wire, target | 600.0 |\n",
+        "| path to the storage | 94 | volume, initiator, wire, target | 600.0 |\n",
         "| | – | … wire | 500.0 |\n",
         "| replicated write, two copies | 164 | medium, one copy | 800.0 |\n",
         "| total | 385 | total | 1415.0 |\n",

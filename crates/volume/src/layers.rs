@@ -42,10 +42,12 @@ thread_local! {
 /// Shares are summed in units of 2^-16 ns.
 const SHARE_BITS: u32 = 16;
 
-/// Where the time of a request went. The rest was spent above: by the issuer, by layers, by our initiator before a
-/// command was sent.
+/// Where the time of a request went. The rest was spent above: by the issuer and by the volume's layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layers {
+    /// In requests of our initiator while no command of theirs was under way and no medium worked: waiting for the
+    /// target's command window, sending, handing over the answer.
+    pub initiator: Duration,
     /// On the way to and from targets that report their stage times: the kernels at both ends, the network between
     /// them, and the data transfer.
     pub wire: Duration,
@@ -60,7 +62,7 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// All time spent below the volume's layers; `None` if some of it is unknown.
+    /// All time spent below the volume's layers and our initiator; `None` if some of it is unknown.
     pub fn below(&self) -> Option<Duration> {
         let below = self.wire + self.target + self.medium + self.untold;
         (!self.is_partial).then_some(below)
@@ -86,6 +88,8 @@ struct Account {
     layers: Layers,
     /// How many are working for it now.
     working: u32,
+    /// How many of its requests our initiator has now.
+    at_initiator: u32,
     /// The time, in share units, credited so far to a worker that has worked from the beginning.
     share: u64,
     shared_until: Instant,
@@ -95,6 +99,9 @@ impl Account {
     /// Advances the credit of each current worker to `now`; returns the total credit.
     fn share(&mut self, now: Instant) -> u64 {
         let passed_ns = now.since(self.shared_until).as_nanos() as u64;
+        if self.working == 0 && self.at_initiator > 0 {
+            self.layers.initiator += Duration::from_nanos(passed_ns);
+        }
         let each = (passed_ns << SHARE_BITS).checked_div(u64::from(self.working));
         self.share = self.share.wrapping_add(each.unwrap_or(0));
         self.shared_until = self.shared_until.max(now);
@@ -241,6 +248,44 @@ pub(crate) fn at_medium<'a, T: 'a>(request: LaneFuture<'a, T>) -> LaneFuture<'a,
         work.end_at_medium(time::now());
         answer
     })
+}
+
+/// A request that our initiator executes: what it takes beside its commands is the initiator's time.
+pub(crate) fn at_initiator<'a, T: 'a>(request: LaneFuture<'a, T>) -> LaneFuture<'a, T> {
+    let Some(watch) = current() else {
+        return request;
+    };
+    LaneFuture::new(async move {
+        let there = AtInitiator::new(watch, time::now());
+        let answer = request.await;
+        there.end(time::now());
+        answer
+    })
+}
+
+/// A request that our initiator has.
+struct AtInitiator {
+    watch: Watch,
+}
+
+impl AtInitiator {
+    fn new(watch: Watch, now: Instant) -> AtInitiator {
+        let mut account = watch.account();
+        account.share(now);
+        account.at_initiator += 1;
+        drop(account);
+        AtInitiator { watch }
+    }
+
+    fn end(self, now: Instant) {
+        self.watch.account().share(now);
+    }
+}
+
+impl Drop for AtInitiator {
+    fn drop(&mut self) {
+        self.watch.account().at_initiator -= 1;
+    }
 }
 
 /// Spawns `future` as a task under the current watch.

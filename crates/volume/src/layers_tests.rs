@@ -89,6 +89,37 @@ fn parts_side_by_side_share_the_time() {
     assert_eq!(watch.account().working, 0);
 }
 
+#[test]
+fn what_the_initiator_has_beside_its_commands_is_its_own() {
+    let watch = Watch::new();
+    // Above it, a layer of the volume works.
+    let first = AtInitiator::new(watch.clone(), at_us(100));
+    // A command waits for the window until then.
+    let command = begun(&watch, at_us(130));
+    command.end_at_target(told(40, Some(40)), at_us(190));
+    let second = AtInitiator::new(watch.clone(), at_us(195));
+    first.end(at_us(200));
+    // A medium works beside the second request, so that time is the medium's.
+    let medium = begun(&watch, at_us(210));
+    medium.end_at_medium(at_us(240));
+    second.end(at_us(250));
+    // After that, nothing is the initiator's any more; nor is a request that was given up.
+    drop(AtInitiator::new(watch.clone(), at_us(300)));
+    begun(&watch, at_us(400)).end_at_medium(at_us(401));
+    let expected = Layers {
+        initiator: (30 + 20 + 10) * US,
+        wire: 20 * US,
+        medium: (40 + 30 + 1) * US,
+        ..Layers::default()
+    };
+    assert_eq!(watch.layers(), expected);
+    assert_eq!(
+        watch.layers().below(),
+        Some(91 * US),
+        "the initiator is above"
+    );
+}
+
 proptest! {
     #[test]
     fn all_parts_together_take_as_long_as_any_of_them_was_at_work(

@@ -229,6 +229,8 @@ pub(crate) enum Sight {
     Through,
     /// A medium at work.
     Medium,
+    /// Our initiator, which reports what its commands take.
+    Initiator,
 }
 
 impl Stats {
@@ -279,6 +281,7 @@ impl Stats {
         }
         let request = match self.sight {
             Sight::Medium => layers::at_medium(request),
+            Sight::Initiator => layers::at_initiator(request),
             Sight::Through => request,
         };
         let request = layers::at_node(request, what);

@@ -46,8 +46,8 @@ const PLAIN: Delays = Delays {
     disk: Duration::from_micros(80),
 };
 
-/// The rows: what was spent at the initiator, on the wire, at the target, at its medium.
-type Rows = [Duration; 4];
+/// The rows: what was spent in the volume's layers, at the initiator, on the wire, at the target, at its medium.
+type Rows = [Duration; 5];
 
 /// Many I/Os of one kind, each after the other.
 #[derive(Debug, Default)]
@@ -164,8 +164,15 @@ async fn watch<T>(io: impl Future<Output = volume::Result<T>>) -> (Duration, Lay
 fn rows(took: Duration, layers: Layers) -> Rows {
     assert!(!layers.is_partial && layers.untold.is_zero(), "{layers:?}");
     let below = layers.below().expect("all of it is told");
-    let own = took.checked_sub(below).expect("no more than the whole");
-    [own, layers.wire, layers.target, layers.medium]
+    let own = took.checked_sub(below + layers.initiator);
+    let own = own.expect("no more than the whole");
+    [
+        own,
+        layers.initiator,
+        layers.wire,
+        layers.target,
+        layers.medium,
+    ]
 }
 
 fn seen(seed: u64, lanes: usize, delays: Delays) -> Both {
@@ -185,7 +192,8 @@ fn plant(lanes: usize) {
     seeds(4, |seed| {
         let plain = seen(seed, lanes, PLAIN);
         for (kind, seen) in [("read", &plain.read), ("write", &plain.write)] {
-            let expected = [PLAIN.own, 2 * PLAIN.link, PLAIN.tree, PLAIN.disk];
+            let initiator = Duration::ZERO;
+            let expected = [PLAIN.own, initiator, 2 * PLAIN.link, PLAIN.tree, PLAIN.disk];
             for (at, rows) in seen.bands() {
                 for (row, (got, expected)) in rows.into_iter().zip(expected).enumerate() {
                     let is_near = got.abs_diff(expected) < NEAR;
@@ -199,11 +207,11 @@ fn plant(lanes: usize) {
         let fault = PLANTED;
         for (planted, delays) in [
             (0, Delays { own, ..PLAIN }),
-            (1, Delays { link, ..PLAIN }),
-            (2, Delays { tree, ..PLAIN }),
+            (2, Delays { link, ..PLAIN }),
+            (3, Delays { tree, ..PLAIN }),
             // Seen from outside, any delaying layer belongs to the target, whatever it simulates.
-            (2, Delays { fault, ..PLAIN }),
-            (3, Delays { disk, ..PLAIN }),
+            (3, Delays { fault, ..PLAIN }),
+            (4, Delays { disk, ..PLAIN }),
         ] {
             let with = seen(seed, lanes, delays);
             for (before, after) in [(&plain.read, &with.read), (&plain.write, &with.write)] {
@@ -271,9 +279,9 @@ fn trace(lanes: usize) {
         panic!("{spans:?}");
     };
     let trip = spans[0].ended - sent;
-    assert_eq!(trip - told.total, rows[1], "the wire");
-    assert_eq!(told.total, rows[2] + rows[3], "the target and its medium");
-    assert_eq!(told.medium, Some(rows[3]));
+    assert_eq!(trip - told.total, rows[2], "the wire");
+    assert_eq!(told.total, rows[3] + rows[4], "the target and its medium");
+    assert_eq!(told.medium, Some(rows[4]));
     let took = |span: usize| spans[span].ended - spans[span].began;
     assert!((took(2) - took(1)).abs_diff(PLAIN.own) < NEAR, "{spans:?}");
 }
@@ -296,8 +304,11 @@ fn the_rows_of_an_io_of_many_commands_add_up() {
     };
     let beside = commands.iter().enumerate().filter(|it| beside(*it)).count();
     assert_occurred([("commands beside others of their I/O", beside as u64)]);
-    let [own, wire, target, medium] = rows(took, layers);
-    assert!(own < took / 10, "{own:?} of {took:?}");
+    let [own, initiator, wire, target, medium] = rows(took, layers);
+    assert!(
+        own + initiator < took / 10,
+        "{own:?}, {initiator:?} of {took:?}"
+    );
     assert!(wire > 2 * PLAIN.link && target > Duration::ZERO && medium >= PLAIN.disk / 2);
 }
 
@@ -309,15 +320,22 @@ fn a_command_that_waits_for_the_window_waits_at_the_initiator() {
                 let volume = volume.clone();
                 engine::spawn(async move { watch(volume.read(io * 4096, 4096)).await })
             });
-            let mut longest = Duration::ZERO;
+            let mut longest = [Duration::ZERO; 2];
             for io in ios.collect::<Vec<_>>() {
                 let (took, layers) = io.await;
-                longest = longest.max(rows(took, layers)[0]);
+                let rows = rows(took, layers);
+                longest = [0, 1].map(|row| longest[row].max(rows[row]));
             }
             longest
         })
     };
-    assert!(waits(8) < 20 * US);
+    let [volume, initiator] = waits(8);
+    assert!(
+        volume < 20 * US && initiator < 20 * US,
+        "{volume:?}, {initiator:?}"
+    );
     // Far more than the target's command window.
-    assert!(waits(1500) > 5 * PLAIN.disk);
+    let [volume, initiator] = waits(1500);
+    assert!(initiator > 5 * PLAIN.disk, "{initiator:?}");
+    assert!(volume < PLAIN.disk, "{volume:?}");
 }

@@ -30,17 +30,25 @@ pub(crate) struct DeviceTimes {
     pub(crate) requests: u64,
     /// The sum of their durations.
     pub(crate) ms: u64,
+    /// What of that each of [`DEVICE_KINDS`] took.
+    pub(crate) kinds_ms: [u64; 4],
 }
 
+/// The kinds of requests that the kernel tells apart.
+pub(crate) const DEVICE_KINDS: [&str; 4] = ["read", "write", "flush", "discard"];
+
 impl DeviceTimes {
-    /// From the fields of the device's `stat` (Documentation/block/stat.rst). The durations of flushes are left out,
-    /// because they are part of those of the writes that asked for them.
+    /// From the fields of the device's `stat` (Documentation/block/stat.rst). The durations of flushes are part of those of
+    /// the writes that asked for them.
     pub(super) fn of(fields: &[u64]) -> DeviceTimes {
-        let sum = |of: [usize; 3]| of.iter().filter_map(|field| fields.get(*field)).sum();
-        // Reads, writes, discards.
+        let field = |index: usize| fields.get(index).copied().unwrap_or(0);
+        let [read_ms, write_ms, discard_ms] = [3, 7, 14].map(field);
+        let flush_ms = field(16).min(write_ms);
         DeviceTimes {
-            requests: sum([0, 4, 11]),
-            ms: sum([3, 7, 14]),
+            // Reads, writes, discards.
+            requests: [0, 4, 11].map(field).iter().sum(),
+            ms: read_ms + write_ms + discard_ms,
+            kinds_ms: [read_ms, write_ms - flush_ms, flush_ms, discard_ms],
         }
     }
 }
@@ -84,6 +92,7 @@ mod tests {
         let times = DeviceTimes {
             requests: 15,
             ms: 39,
+            kinds_ms: [7, 9, 21, 2],
         };
         assert_eq!(DeviceTimes::of(&fields), times);
         assert_eq!(DeviceTimes::of(&[]), DeviceTimes::default());

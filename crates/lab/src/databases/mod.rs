@@ -17,9 +17,9 @@ mod stack;
 mod sysbench;
 
 pub(crate) use client::{Answered, escaped};
-pub(crate) use counted::Counted;
 #[cfg(test)]
 pub(crate) use counted::DeviceTimes;
+pub(crate) use counted::{Counted, DEVICE_KINDS};
 pub(crate) use mounts::Namespace;
 pub(crate) use server::{Kind, Server};
 pub(crate) use stack::{Bed, Stack, derived};

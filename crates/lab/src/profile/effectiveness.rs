@@ -58,6 +58,16 @@ struct Run {
     rounds: Vec<Figures>,
 }
 
+/// A load that was left out of a round, because the disk could not have held its rate.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct LeftOut {
+    load: String,
+    /// From 1.
+    round: usize,
+    /// What was possible in that round.
+    most_per_s: f64,
+}
+
 impl Run {
     fn of(operation: Operation, rate_per_s: Option<f64>, rounds: Vec<Figures>) -> Option<Run> {
         Some(Run {
@@ -129,7 +139,7 @@ impl Experiment for Effectiveness {
     fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
         let luns = runner.luns(self.sessions)?;
         let time = self.time.duration();
-        let mut notes = Vec::new();
+        let mut left_out = Vec::new();
         let rates = || std::iter::once(None).chain(self.rates.iter().copied().map(Some));
         let loads = [Operation::Write, Operation::Read].into_iter();
         let loads = loads.flat_map(|operation| rates().map(move |rate| (operation, rate)));
@@ -141,12 +151,11 @@ impl Experiment for Effectiveness {
             for (operation, rate_per_s, rounds) in &mut all {
                 let name = name(*operation, *rate_per_s);
                 if rate_per_s.is_some_and(|rate| rate > HELD_MAX * most) {
-                    if number == 0 {
-                        notes.push(format!(
-                            "{name}: left out, because at most {} a second are possible",
-                            short(most)
-                        ));
-                    }
+                    left_out.push(LeftOut {
+                        load: name,
+                        round: number + 1,
+                        most_per_s: most,
+                    });
                     continue;
                 }
                 let workload = self.workload(*operation, *rate_per_s);
@@ -167,6 +176,7 @@ impl Experiment for Effectiveness {
             Some(pid) => format!("process {pid}"),
             None => "this program, including the load generator".into(),
         };
+        let mut notes = omissions(&left_out, self.rounds);
         notes.extend(
             runner
                 .pid
@@ -179,7 +189,7 @@ impl Experiment for Effectiveness {
             tables: vec![table(&runs, &whose)],
             plots: vec![plot(&runs)],
             scores: runs.iter().map(score).collect(),
-            figures: json!({ "runs": runs, "cpu_of": whose }),
+            figures: json!({ "runs": runs, "cpu_of": whose, "left_out": left_out }),
             notes,
             ..Findings::default()
         })
@@ -219,6 +229,36 @@ fn name(operation: Operation, rate_per_s: Option<f64>) -> String {
         None => format!("{what}, as many as it can do"),
         Some(rate_per_s) => format!("{what}, {} a second", short(rate_per_s)),
     }
+}
+
+/// A note for each load that was left out of one round or more.
+fn omissions(left_out: &[LeftOut], rounds: usize) -> Vec<String> {
+    let mut loads: Vec<&str> = Vec::new();
+    for left_out in left_out {
+        if !loads.contains(&left_out.load.as_str()) {
+            loads.push(&left_out.load);
+        }
+    }
+    let note = |load: &str| {
+        let of_load = || left_out.iter().filter(|left_out| left_out.load == load);
+        let numbers: Vec<String> = of_load()
+            .map(|left_out| left_out.round.to_string())
+            .collect();
+        let which = match numbers.len() {
+            count if count == rounds => "left out".to_owned(),
+            count => format!(
+                "left out of {count} of {rounds} rounds ({}), so its figures are those of the quicker ones",
+                numbers.join(", ")
+            ),
+        };
+        let most = of_load().map(|left_out| left_out.most_per_s);
+        let most = most.fold(0.0, f64::max);
+        format!(
+            "{load}: {which}, because at most {} a second were possible then",
+            short(most)
+        )
+    };
+    loads.into_iter().map(note).collect()
 }
 
 /// The figure that a history tracks.
@@ -371,6 +411,28 @@ mod tests {
             busy_cores.iter().map(round).collect(),
         )
         .expect("a round")
+    }
+
+    #[test]
+    fn every_omission_is_told_with_its_rounds() {
+        let left_out = |load: &str, round, most_per_s| LeftOut {
+            load: load.into(),
+            round,
+            most_per_s,
+        };
+        let all = [
+            left_out("reads, 9 a second", 1, 5.0),
+            left_out("writes, 9 a second", 2, 7.0),
+            left_out("reads, 9 a second", 2, 6.0),
+            left_out("reads, 9 a second", 3, 4.0),
+        ];
+        let expected = [
+            "reads, 9 a second: left out, because at most 6 a second were possible then",
+            "writes, 9 a second: left out of 1 of 3 rounds (2), so its figures are those of the quicker ones, because at \
+             most 7 a second were possible then",
+        ];
+        assert_eq!(omissions(&all, 3), expected);
+        assert_eq!(omissions(&[], 3), [""; 0]);
     }
 
     #[test]

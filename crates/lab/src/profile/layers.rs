@@ -9,6 +9,7 @@ use crate::report::{Layer, Layers, Times};
 /// Where one operation spent the time that it waited for its volume, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Way {
+    volume_ns: u64,
     initiator_ns: u64,
     wire_ns: u64,
     target_ns: u64,
@@ -20,6 +21,7 @@ pub(crate) struct Way {
 /// A row: its name, and how to get its time from an operation.
 pub(crate) type Row<T> = (&'static str, fn(&T) -> u64);
 
+pub(crate) const VOLUME: &str = "volume";
 pub(crate) const INITIATOR: &str = "initiator";
 pub(crate) const WIRE: &str = "wire";
 pub(crate) const TARGET: &str = "target";
@@ -27,7 +29,8 @@ pub(crate) const MEDIUM: &str = "medium";
 pub(crate) const UNTOLD: &str = "wire and target: not visible";
 
 /// The rows of a way, from top to bottom; together they make up all of it.
-const ROWS: [Row<Way>; 5] = [
+const ROWS: [Row<Way>; 6] = [
+    (VOLUME, |way| way.volume_ns),
     (INITIATOR, |way| way.initiator_ns),
     (WIRE, |way| way.wire_ns),
     (TARGET, |way| way.target_ns),
@@ -36,19 +39,27 @@ const ROWS: [Row<Way>; 5] = [
 ];
 
 impl Way {
-    /// For an operation that waited for `waited_ns`, of which `seen` was observed. The rest was spent on this
-    /// side.
+    /// For an operation that waited for `waited_ns`, of which `seen` was observed. The rest was spent in the
+    /// volume's own layers on this side, and on the way to them.
     pub(crate) fn new(waited_ns: u64, seen: &Seen) -> Way {
-        let all = [seen.wire, seen.target, seen.medium, seen.untold];
+        let all = [
+            seen.initiator,
+            seen.wire,
+            seen.target,
+            seen.medium,
+            seen.untold,
+        ];
         let all = all.map(|part| part.as_nanos());
         let sum_ns = all.iter().sum::<u128>();
         // Parallel work can add up to more than the wait, so scale it down to the wait.
-        let [wire_ns, target_ns, medium_ns, untold_ns] = match sum_ns > waited_ns.into() {
-            false => all.map(|ns| ns as u64),
-            true => all.map(|ns| (ns * u128::from(waited_ns) / sum_ns) as u64),
-        };
+        let [initiator_ns, wire_ns, target_ns, medium_ns, untold_ns] =
+            match sum_ns > waited_ns.into() {
+                false => all.map(|ns| ns as u64),
+                true => all.map(|ns| (ns * u128::from(waited_ns) / sum_ns) as u64),
+            };
         Way {
-            initiator_ns: waited_ns - wire_ns - target_ns - medium_ns - untold_ns,
+            volume_ns: waited_ns - initiator_ns - wire_ns - target_ns - medium_ns - untold_ns,
+            initiator_ns,
             wire_ns,
             target_ns,
             medium_ns,
@@ -127,9 +138,10 @@ mod tests {
 
     use super::*;
 
-    fn seen(parts: [u64; 4]) -> Seen {
-        let [wire, target, medium, untold] = parts.map(Duration::from_nanos);
+    fn seen(parts: [u64; 5]) -> Seen {
+        let [initiator, wire, target, medium, untold] = parts.map(Duration::from_nanos);
         Seen {
+            initiator,
             wire,
             target,
             medium,
@@ -138,7 +150,7 @@ mod tests {
         }
     }
 
-    fn rows_of(way: &Way) -> [u64; 5] {
+    fn rows_of(way: &Way) -> [u64; 6] {
         ROWS.map(|(_, of)| of(way))
     }
 
@@ -151,25 +163,26 @@ mod tests {
             names.collect::<Vec<_>>()
         };
         assert_eq!(
-            names([10, 20, 30, 0]),
-            ["initiator", "wire", "target", "medium"]
+            names([5, 10, 20, 30, 0]),
+            ["volume", "initiator", "wire", "target", "medium"]
         );
-        assert_eq!(names([0, 0, 30, 0]), ["initiator", "medium"]);
+        // Without a session of ours nothing is the initiator's.
+        assert_eq!(names([0, 0, 0, 30, 0]), ["volume", "medium"]);
         assert_eq!(
-            names([0, 0, 0, 70]),
-            ["initiator", "wire and target: not visible"]
+            names([5, 0, 0, 0, 70]),
+            ["volume", "initiator", "wire and target: not visible"]
         );
     }
 
     #[test]
     fn what_went_on_while_nobody_waited_does_not_count() {
-        let way = Way::new(100, &seen([100, 50, 50, 0]));
-        assert_eq!(rows_of(&way), [0, 50, 25, 25, 0]);
+        let way = Way::new(100, &seen([0, 100, 50, 50, 0]));
+        assert_eq!(rows_of(&way), [0, 0, 50, 25, 25, 0]);
     }
 
     #[test]
     fn what_is_not_visible_is_said() {
-        let untold = Way::new(10, &seen([0, 0, 0, 5]));
+        let untold = Way::new(10, &seen([0, 0, 0, 0, 5]));
         let partial = Way {
             is_partial: true,
             ..Way::default()
@@ -184,7 +197,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_rows_add_up_to_the_whole_at_the_mean_the_median_and_the_99th_percentile(
-            all in prop::collection::vec((1..1u64 << 40, any::<[u32; 4]>()), 1..400),
+            all in prop::collection::vec((1..1u64 << 40, any::<[u32; 5]>()), 1..400),
         ) {
             let all: Vec<(u64, Way)> = all
                 .into_iter()

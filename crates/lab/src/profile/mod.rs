@@ -8,6 +8,7 @@ mod effectiveness;
 mod iozone;
 mod journal;
 mod layers;
+mod medium;
 mod oltp;
 mod queue;
 mod runner;

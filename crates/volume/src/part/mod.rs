@@ -229,15 +229,17 @@ impl Part {
         &self.counters
     }
 
-    /// Declares that it reports to a [watch](crate::layers) itself where the time of its requests goes.
+    /// Declares that it is an initiator, which reports to a [watch](crate::layers) itself where the time of its commands
+    /// goes.
     pub(crate) fn tell_layers(&self) {
         let _ = self.tells_layers.set(());
     }
 
     fn sight(&self) -> Sight {
-        match self.children.is_empty() && self.tells_layers.get().is_none() {
-            true => Sight::Medium,
-            false => Sight::Through,
+        match (self.tells_layers.get(), self.children.is_empty()) {
+            (Some(()), _) => Sight::Initiator,
+            (None, true) => Sight::Medium,
+            (None, false) => Sight::Through,
         }
     }
 

@@ -1,13 +1,19 @@
 //! Derives advice from the figures of many commits. It is given only where one part of the time is large with
 //! certainty, judged by a confidence interval over sections of the run, and it names the setting responsible.
 
+use std::collections::BTreeMap;
+
 use super::{
     nodes::Nodes,
-    own::{Layer, Own},
-    trace::{Kept, Traced},
+    own::{Layer, Own, Owner},
+    trace::{Kept, Traced, What, Work},
 };
 use crate::{
-    profile::share::{LARGE, Share},
+    profile::{
+        medium::Kinds,
+        share::{LARGE, Share},
+    },
+    report::short,
     target::FILE,
 };
 
@@ -17,7 +23,8 @@ const PARTS: usize = 12;
 /// A part larger than this deserves advice if it is spent waiting for one share that is slower than the
 /// others.
 const UNEQUAL: f64 = 0.25;
-/// A share is slower if it takes at least this many times as long as each of the others.
+/// A share is slower if a request to it takes at least this many times as long as one to each of the others. One that has
+/// more requests is busier, not slower.
 const SLOWER: f64 = 2.0;
 
 /// Advice about the calls that the database makes.
@@ -35,7 +42,7 @@ pub(super) fn of_calls(all: &[super::Spent]) -> Option<String> {
                 super::DURABLE => {
                     "let several rows share a commit, or commits share a flush (MariaDB: \
                      binlog_commit_wait_usec; MySQL: binlog_group_commit_sync_delay; PostgreSQL: commit_delay), or \
-                     give the log a medium with a faster flush"
+                     give the log a medium that makes writes durable sooner"
                 }
                 super::DATABASE => {
                     "a faster disk would not help; let several rows share a transaction, and look at what else \
@@ -67,7 +74,7 @@ pub(super) fn of_nodes(kept: &Kept, nodes: &Nodes) -> Option<String> {
             (super::draw::sum(commits.iter(), nodes), total_ns as f64)
         })
         .collect();
-    of_shares(&parts, nodes).or_else(|| of_one_node(&parts, nodes))
+    of_shares(kept, &parts, nodes).or_else(|| of_one_node(&parts, nodes))
 }
 
 /// The time that a node and those below it have in a commit, for one kind of request.
@@ -78,24 +85,32 @@ fn within(own: &Own, nodes: &Nodes, top: usize, kind: &str) -> f64 {
     mine.map(|(_, ns)| ns).sum()
 }
 
-fn of_shares(parts: &[(Own, f64)], nodes: &Nodes) -> Option<String> {
+/// The mean time of the requests of one kind to a node, in nanoseconds; `None` if there were none.
+fn each_ns(kept: &Kept, node: usize, kind: &str) -> Option<f64> {
+    let works = kept.commits.iter().flat_map(|commit| &commit.works);
+    let is_it = |work: &&Work| {
+        let is_kind = matches!(work.what, What::Request { kind: of, .. } if of == kind);
+        is_kind && work.node == Some(node)
+    };
+    let (count, sum_ns) = works.filter(is_it).fold((0_u32, 0), |(count, ns), work| {
+        (count + 1, ns + (work.to_ns - work.from_ns))
+    });
+    (count > 0).then(|| sum_ns as f64 / f64::from(count))
+}
+
+fn of_shares(kept: &Kept, parts: &[(Own, f64)], nodes: &Nodes) -> Option<String> {
     for kind in ["flush", "write", "read"] {
         for parent in 0..nodes.all().len() {
-            let children: Vec<usize> = nodes.children(parent).collect();
-            let all = |child: usize| -> f64 {
-                parts
-                    .iter()
-                    .map(|(own, _)| within(own, nodes, child, kind))
-                    .sum()
-            };
-            let by_time = |a: &usize, b: &usize| all(*a).total_cmp(&all(*b));
-            let Some(slowest) = children.iter().copied().max_by(by_time) else {
+            // If the other shares had nothing to do, there is nothing to compare one with.
+            let mut shares: Vec<(usize, f64)> = nodes
+                .children(parent)
+                .filter_map(|child| Some((child, each_ns(kept, child, kind)?)))
+                .collect();
+            shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+            let [(slowest, slowest_ns), (_, next_ns), ..] = shares[..] else {
                 continue;
             };
-            let others = children.iter().filter(|child| **child != slowest);
-            let most = others.map(|child| all(*child)).fold(0.0, f64::max);
-            // If the other shares had nothing to do, there is nothing to compare this one with.
-            if most == 0.0 || all(slowest) < SLOWER * most {
+            if slowest_ns < SLOWER * next_ns {
                 continue;
             }
             let share = parts
@@ -104,13 +119,20 @@ fn of_shares(parts: &[(Own, f64)], nodes: &Nodes) -> Option<String> {
             let Some(told) = Share::of(share).told_above(UNEQUAL) else {
                 continue;
             };
+            let is_within = |owner: &Owner| {
+                let node = owner.node;
+                owner.kind == kind && node.is_some_and(|node| nodes.is_within(node, slowest))
+            };
+            let (layer, node) = largest(parts, is_within)?;
             return Some(format!(
-                "{told} of a commit is waiting for the {kind} of {}, one of {} shares: {:.1} times as \
-                 long as for the next slowest; {}",
+                "{told} of a commit is waiting for the {kind} of {}, one of {} shares: {} µs for each, {:.1} times as \
+                 long as for the next slowest; most of that is {}: {}",
                 nodes.told(slowest),
-                children.len(),
-                all(slowest) / most,
-                cause(parts, nodes, |node| nodes.is_within(node, slowest))?,
+                nodes.children(parent).count(),
+                short(slowest_ns / 1e3),
+                slowest_ns / next_ns,
+                place(layer, node, nodes),
+                mend(layer, node, nodes, &Kinds::of(std::iter::once((kind, 1.0)))),
             ));
         }
     }
@@ -127,19 +149,32 @@ fn of_one_node(parts: &[(Own, f64)], nodes: &Nodes) -> Option<String> {
     };
     let share = Share::of(parts.iter().map(|(own, whole)| (mine(own), *whole)));
     let told = share.told_above(LARGE)?;
+    let kinds = kinds(parts, layer, node);
+    let figure = match layer {
+        Layer::Medium => kinds.told(),
+        _ => String::new(),
+    };
     Some(format!(
-        "{told} of a commit is {} of {}: {}",
-        layer.name(),
-        nodes.told(node),
-        mend(layer, node, nodes)
+        "{told} of a commit is {}{figure}: {}",
+        place(layer, node, nodes),
+        mend(layer, node, nodes, &kinds)
     ))
 }
 
-/// The layer and node with the most time, among nodes that satisfy `counts`.
-fn largest(parts: &[(Own, f64)], counts: impl Fn(usize) -> bool) -> Option<(Layer, usize)> {
-    let mut sums = std::collections::BTreeMap::new();
+/// A layer of a node, in words.
+fn place(layer: Layer, node: usize, nodes: &Nodes) -> String {
+    let told = nodes.told(node);
+    match layer {
+        Layer::Volume => format!("{told} itself"),
+        _ => format!("{} of {told}", layer.name()),
+    }
+}
+
+/// The layer and node with the most time, among the owners that satisfy `counts`.
+fn largest(parts: &[(Own, f64)], counts: impl Fn(&Owner) -> bool) -> Option<(Layer, usize)> {
+    let mut sums = BTreeMap::new();
     for (owner, ns) in parts.iter().flat_map(|(own, _)| own) {
-        if let Some(node) = owner.node.filter(|node| counts(*node)) {
+        if let Some(node) = owner.node.filter(|_| counts(owner)) {
             *sums.entry((owner.layer, node)).or_insert(0.0) += ns;
         }
     }
@@ -147,17 +182,19 @@ fn largest(parts: &[(Own, f64)], counts: impl Fn(usize) -> bool) -> Option<(Laye
     most.map(|(at, _)| at)
 }
 
-fn cause(parts: &[(Own, f64)], nodes: &Nodes, counts: impl Fn(usize) -> bool) -> Option<String> {
-    let (layer, node) = largest(parts, counts)?;
-    Some(format!(
-        "most of that is {}: {}",
-        layer.name(),
-        mend(layer, node, nodes)
-    ))
+/// The kinds of requests that take the time of a layer of a node.
+fn kinds(parts: &[(Own, f64)], layer: Layer, node: usize) -> Kinds<'static> {
+    let mut sums = BTreeMap::new();
+    for (owner, ns) in parts.iter().flat_map(|(own, _)| own) {
+        if (owner.layer, owner.node) == (layer, Some(node)) {
+            *sums.entry(owner.kind).or_insert(0.0) += ns;
+        }
+    }
+    Kinds::of(sums.into_iter())
 }
 
 /// The fix to suggest for a layer of a node.
-fn mend(layer: Layer, node: usize, nodes: &Nodes) -> String {
+fn mend(layer: Layer, node: usize, nodes: &Nodes, kinds: &Kinds<'_>) -> String {
     let path = &nodes.all()[node].path;
     match (layer, nodes.all()[node].kind) {
         (Layer::Volume, "throttle") => format!("raise `rate` or lower `latency` of {path}"),
@@ -170,24 +207,24 @@ fn mend(layer: Layer, node: usize, nodes: &Nodes) -> String {
              one with `paths`"
         ),
         (Layer::Target, _) => {
-            "run `sanstone show` on that machine: the node with the largest median is the cause".to_owned()
-        }
-        (Layer::Medium, "iscsi") => {
-            "put the `path` of the volume that this target serves on a disk with a faster flush, such \
-             as one with power-loss protection"
+            "run `sanstone show` on that machine: the node with the largest median is the cause"
                 .to_owned()
         }
+        (Layer::Medium, "iscsi") => format!(
+            "put the `path` of the volume that this target serves on {}",
+            kinds.disk()
+        ),
         // A file named by its path may be on any file system.
         (Layer::Medium, "file") if path == FILE => format!(
             "that is the file system and the disk beneath this file; if that disk is a volume of Sanstone, `sanstone \
-             show` shows which of its nodes; otherwise move `{}` to a disk with a faster flush",
-            nodes.all()[node].place.as_deref().unwrap_or("path")
+             show` shows which of its nodes; otherwise move `{}` to {}",
+            nodes.all()[node].place.as_deref().unwrap_or("path"),
+            kinds.disk()
         ),
-        (Layer::Medium, _) => format!(
-            "put the `path` of {path} on a disk with a faster flush, such as one with power-loss \
-             protection"
-        ),
-        (Layer::Untold, _) => format!("look at the target behind the `url` of {path}, and at the link to it"),
+        (Layer::Medium, _) => format!("put the `path` of {path} on {}", kinds.disk()),
+        (Layer::Untold, _) => {
+            format!("look at the target behind the `url` of {path}, and at the link to it")
+        }
         _ => format!("look at {path} in `sanstone show`"),
     }
 }
@@ -195,13 +232,7 @@ fn mend(layer: Layer, node: usize, nodes: &Nodes) -> String {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{
-            Spent,
-            nodes::TreeNode,
-            own::own_times,
-            tests::spent,
-            trace::{Call, What, Work},
-        },
+        super::{Spent, nodes::TreeNode, own::own_times, tests::spent, trace::Call},
         *,
     };
 
@@ -288,7 +319,8 @@ mod tests {
         let told = of_nodes(&kept(60, 70, 430), &nodes()).expect("it is slow");
         assert!(
             told.starts_with(
-                "72 % (95 % interval 72–72 %) of a commit is waiting for the flush of db/stripe/1/throttle, one of 2 shares"
+                "72 % (95 % interval 72–72 %) of a commit is waiting for the flush of db/stripe/1/throttle, one of 2 shares: \
+                 530 µs for each, 5.3 times as long as for the next slowest; most of that is db/stripe/1/throttle itself: "
             ),
             "{told}"
         );
@@ -296,6 +328,60 @@ mod tests {
             told.ends_with("lower `latency` of db/stripe/1/throttle"),
             "{told}"
         );
+    }
+
+    /// A commit with flushes one after the other: of these nodes, each for so many microseconds.
+    fn flushes(place: usize, all: &[(usize, u64)]) -> Traced {
+        let mut from_ns = 0;
+        let works = all.iter().map(|(node, us)| {
+            let to_ns = from_ns + us * 1000;
+            let work = Work {
+                node: Some(*node),
+                from_ns,
+                to_ns,
+                what: What::Request {
+                    kind: "flush",
+                    len_bytes: 0,
+                    is_medium: true,
+                },
+            };
+            from_ns = to_ns;
+            work
+        });
+        let works: Vec<Work> = works.collect();
+        Traced {
+            works,
+            calls: vec![Call {
+                kind: "flush",
+                len_bytes: 0,
+                from_ns: 0,
+                to_ns: from_ns,
+            }],
+            total_ns: from_ns,
+            ..commit(place, 0, 0)
+        }
+    }
+
+    #[test]
+    fn a_share_that_is_busier_than_the_others_is_not_slower() {
+        let of = |even: &[(usize, u64)], odd: &[(usize, u64)]| {
+            let mut kept = Kept::default();
+            for _ in 0..60 {
+                kept.add(|place| flushes(place, if place % 2 == 0 { even } else { odd }));
+            }
+            of_nodes(&kept, &nodes()).expect("most of it is somewhere")
+        };
+        // As published (docs/results/2026-11-25, `commit-stripe`): four flushes to one share, each faster than those of the
+        // other, which has one in every second commit.
+        let busy = [(1, 54); 4];
+        let both = [(1, 54), (1, 54), (1, 54), (1, 54), (2, 112)];
+        let told = of(&busy, &both);
+        assert!(!told.contains("shares"), "{told}");
+        assert!(told.contains("medium of db/stripe/0/file"), "{told}");
+        // The slower one is named, even if the other has more requests.
+        let told = of(&[(1, 54), (2, 400)], &[(1, 54), (1, 54), (2, 400)]);
+        let share = "waiting for the flush of db/stripe/1/throttle, one of 2 shares: 400 µs for each, 7.4 times";
+        assert!(told.contains(share), "{told}");
     }
 
     #[test]
@@ -329,7 +415,7 @@ mod tests {
         let told = of_nodes(&kept, &nodes).expect("the medium");
         assert!(
             told.starts_with(
-                "83 % (95 % interval 83–83 %) of a commit is medium of file (/srv/db.img)"
+                "83 % (95 % interval 83–83 %) of a commit is medium of file (/srv/db.img) (flush 100 % of that): "
             ),
             "{told}"
         );

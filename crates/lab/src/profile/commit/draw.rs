@@ -3,7 +3,6 @@
 //! Clocks of two machines are never compared. For each command, this side knows when it was sent and when its
 //! response arrived, while the target reports only durations. So the target's stages are drawn in the middle
 //! of the wait, with half of the wire time on each side.
-//! the target tells durations; so its stages are drawn in the middle of the wait, with half of the wire on each side.
 
 use std::collections::BTreeMap;
 
@@ -52,7 +51,7 @@ fn waterfall((at, at_us): (&str, f64), commit: &Traced, nodes: &Nodes) -> Plot {
             if !works.is_empty() {
                 let tip = format!("{name}\n{place}");
                 rows.push(BarRow {
-                    lines: lines(&works, &tip),
+                    lines: lines(&works, nodes, &tip),
                     name,
                 });
             }
@@ -150,7 +149,7 @@ fn sized(kind: &str, len_bytes: u64) -> String {
 }
 
 /// Distributes the works over lines, so that concurrent ones do not overlap.
-fn lines(works: &[&Work], tip: &str) -> Vec<Vec<Bar>> {
+fn lines(works: &[&Work], nodes: &Nodes, tip: &str) -> Vec<Vec<Bar>> {
     let mut lines: Vec<(u64, Vec<Bar>)> = Vec::new();
     for work in works {
         let free = lines
@@ -165,12 +164,12 @@ fn lines(works: &[&Work], tip: &str) -> Vec<Vec<Bar>> {
         });
         let (until_ns, line) = &mut lines[line];
         *until_ns = (*until_ns).max(work.to_ns);
-        line.extend(of_work(work, tip));
+        line.extend(of_work(work, nodes, tip));
     }
     lines.into_iter().map(|(_, line)| line).collect()
 }
 
-fn of_work(work: &Work, tip: &str) -> Vec<Bar> {
+fn of_work(work: &Work, nodes: &Nodes, tip: &str) -> Vec<Bar> {
     let (from_ns, to_ns) = (work.from_ns, work.to_ns);
     let (sent_ns, target_ns, medium_ns) = match work.what {
         What::Request {
@@ -180,7 +179,7 @@ fn of_work(work: &Work, tip: &str) -> Vec<Bar> {
         } => {
             let layer = match is_medium {
                 true => Layer::Medium,
-                false => Layer::Volume,
+                false => nodes.layer_of(work.node),
             };
             let tip = format!("{tip}\n{}", sized(kind, len_bytes));
             return vec![bar(layer, from_ns, to_ns, kind, &tip)];

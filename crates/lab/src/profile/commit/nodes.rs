@@ -2,6 +2,8 @@
 
 use volume::graph::NodeView;
 
+use super::own::Layer;
+
 /// All nodes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Nodes(Vec<TreeNode>);
@@ -79,6 +81,14 @@ impl Nodes {
     pub(super) fn children(&self, of: usize) -> impl Iterator<Item = usize> + '_ {
         let nodes = self.0.iter().enumerate();
         nodes.filter_map(move |(index, node)| (node.parent == Some(of)).then_some(index))
+    }
+
+    /// The layer of what a node does itself.
+    pub(super) fn layer_of(&self, node: Option<usize>) -> Layer {
+        match node.map(|node| self.0[node].kind) {
+            Some("iscsi") => Layer::Initiator,
+            _ => Layer::Volume,
+        }
     }
 
     /// The node as a person would look for it: its path and its location.

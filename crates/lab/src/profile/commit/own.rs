@@ -14,7 +14,11 @@ use super::{
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Layer {
     Database,
+    /// Layers of the volume on this machine.
     Volume,
+    /// Our initiator, where no command of the request has been made yet, or all have been answered.
+    Initiator,
+    /// A command that waits for the target's window.
     Line,
     Wire,
     Target,
@@ -23,9 +27,10 @@ pub(super) enum Layer {
 }
 
 impl Layer {
-    pub(super) const ALL: [Layer; 7] = [
+    pub(super) const ALL: [Layer; 8] = [
         Layer::Database,
         Layer::Volume,
+        Layer::Initiator,
         Layer::Line,
         Layer::Wire,
         Layer::Target,
@@ -36,7 +41,8 @@ impl Layer {
     pub(super) fn name(self) -> &'static str {
         match self {
             Layer::Database => super::DATABASE,
-            Layer::Volume => "volume's layers here",
+            Layer::Volume => layers::VOLUME,
+            Layer::Initiator => layers::INITIATOR,
             Layer::Line => "initiator's queue",
             Layer::Wire => layers::WIRE,
             Layer::Target => layers::TARGET,
@@ -50,7 +56,8 @@ impl Layer {
         match self {
             Layer::Database => 0,
             Layer::Volume => 1,
-            Layer::Line => 2,
+            Layer::Initiator => 2,
+            Layer::Line => 4,
             Layer::Wire => 5,
             Layer::Target => 3,
             Layer::Medium => 6,
@@ -61,7 +68,7 @@ impl Layer {
     /// The row of the layers' table that it belongs to.
     pub(super) fn row(self) -> &'static str {
         match self {
-            Layer::Volume | Layer::Line => layers::INITIATOR,
+            Layer::Line => layers::INITIATOR,
             other => other.name(),
         }
     }
@@ -152,7 +159,7 @@ pub(super) fn own_times(commit: &Traced, nodes: &Nodes) -> Own {
             let owner = Owner {
                 layer: match work.what {
                     What::Command { .. } => Layer::Line,
-                    What::Request { .. } => Layer::Volume,
+                    What::Request { .. } => nodes.layer_of(work.node),
                 },
                 node: work.node,
                 kind: kind_of(work, &there),

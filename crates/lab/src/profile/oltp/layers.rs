@@ -4,6 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use serde_json::{Value, json};
+
 use super::spent::{Layer, Row, Spent};
 use crate::report::{self, Axis, Bar, BarRow, Layers, Marks, Plot, Table, Times, short};
 
@@ -36,6 +38,9 @@ impl Breakdown {
                     known.us += row.us;
                     known.own_us += row.own_us;
                     known.requests += row.requests;
+                    for (kind, us) in &row.kinds_us {
+                        *known.kinds_us.entry(kind.clone()).or_default() += us;
+                    }
                 }
                 None => rows.push(row.clone()),
             }
@@ -52,6 +57,7 @@ impl Breakdown {
             row.us /= count;
             row.own_us /= count;
             row.requests /= count;
+            row.kinds_us.values_mut().for_each(|us| *us /= count);
         }
         Some(Breakdown { layers, rows })
     }
@@ -59,6 +65,23 @@ impl Breakdown {
     /// Whether anything below the database is visible.
     pub(super) fn is_divided(&self) -> bool {
         self.rows.len() > 1
+    }
+
+    /// For readers of the JSON: the total and the layers, each named as what it is.
+    pub(super) fn json(&self) -> (Value, Value) {
+        let times = |times: &Times| {
+            json!({
+                "mean_us": times.mean_us,
+                "median_round_us": times.p50_us,
+                "slowest_round_us": times.p99_us,
+            })
+        };
+        let layers = self.layers.layers.iter().map(|layer| {
+            let mut json = times(&layer.times);
+            json["name"] = json!(layer.name);
+            json
+        });
+        (times(&self.layers.total), layers.collect())
     }
 
     /// The place with the most time.
@@ -179,6 +202,15 @@ mod tests {
         let total = table.rows.last().expect("the total");
         assert_eq!(total[..5], ["total", "3666.7", "100 %", "3000.0", "6000.0"]);
         assert_eq!(table.columns[3..5], ["median round", "slowest round"]);
+        let (total, layers) = found.json();
+        assert_eq!(total["median_round_us"], 3000.0);
+        assert_eq!(total["slowest_round_us"], 6000.0);
+        assert_eq!(layers[3]["name"], "tree: db/throttle");
+        assert_eq!(
+            layers[3]["p99_us"],
+            Value::Null,
+            "it is not of transactions"
+        );
         assert!(Breakdown::of([].iter()).is_none());
     }
 }

@@ -43,8 +43,8 @@ const PUBLISHED: [(&str, &str, &str); 2] = [
 ];
 
 /// What the times of layers are of, for readers of the JSON, where other profiles have those of single operations.
-const LAYERS_OF: &str =
-    "rounds: mean_us is their mean, p50_us the median round, p99_us the slowest round";
+const LAYERS_OF: &str = "rounds, not transactions: mean_us is their mean; at the top, where all profiles have the same \
+                         keys, p50_us is the median round and p99_us the slowest round";
 
 /// The settings of an `oltp` profile.
 #[derive(Clone, Debug, Deserialize)]
@@ -318,6 +318,7 @@ impl Oltp {
                 "fewer than {SAMPLES_MIN} rounds cannot tell a difference from chance; raise `rounds`"
             ));
         }
+        notes.extend(doubts(measured));
         let scores = measured
             .iter()
             .filter(|m| !m.rounds.is_empty())
@@ -358,8 +359,7 @@ impl Oltp {
         let sites = measured.iter().zip(&breakdowns).map(|(m, breakdown)| {
             let mut site = json!(m);
             if let Some((_, breakdown)) = breakdown {
-                site["total"] = json!(breakdown.layers.total);
-                site["layers"] = json!(breakdown.layers.layers);
+                (site["total"], site["layers"]) = breakdown.json();
             }
             site
         });
@@ -404,6 +404,32 @@ fn median(measured: &Measured, of: impl Fn(&Round) -> f64) -> f64 {
 fn beside(first: &Measured, measured: &Measured, of: fn(&Round) -> f64) -> Comparison {
     let all = |measured: &Measured| -> Vec<f64> { measured.rounds.iter().map(of).collect() };
     Comparison::of(&all(first), &all(measured))
+}
+
+/// A figure of a round.
+type Figure = fn(&Round) -> f64;
+
+/// What weakens the ratios of the answer.
+fn doubts(measured: &[Measured]) -> Vec<String> {
+    let all: Vec<&Measured> = measured.iter().filter(|m| !m.rounds.is_empty()).collect();
+    let Some((first, rest)) = all.split_first() else {
+        return Vec::new();
+    };
+    let figures: [(&str, Figure); 2] = [
+        ("transactions a minute", |round| round.per_minute),
+        ("CPU µs of a transaction", |round| round.cpu_us),
+    ];
+    let of_one = |m: &&Measured| {
+        let (a, b) = (&first.name, &m.name);
+        let of_figure = |(what, of): (&str, Figure)| -> Vec<String> {
+            let doubts = beside(first, m, of).doubts().into_iter();
+            doubts
+                .map(|doubt| format!("{what}, {b} beside {a}: {doubt}"))
+                .collect()
+        };
+        figures.into_iter().flat_map(of_figure).collect::<Vec<_>>()
+    };
+    rest.iter().flat_map(of_one).collect()
 }
 
 fn answer(measured: &[Measured], database: Kind) -> String {
@@ -521,5 +547,46 @@ fn plot(measured: &[Measured]) -> Plot {
         x: axis("rounds"),
         y: axis("transactions a minute"),
         marks: Marks::Lines(measured.iter().map(line).collect()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(name: &str, per_minute: [f64; 8]) -> Measured {
+        let round = |per_minute| Round {
+            per_minute,
+            cpu_us: 100.0,
+            ..Round::default()
+        };
+        Measured {
+            name: name.into(),
+            rounds: per_minute.map(round).into(),
+        }
+    }
+
+    #[test]
+    fn a_ratio_that_drifts_is_told_with_what_it_is_of() {
+        // As published (docs/results/2026-11-25, `oltp-few`).
+        let measured = [
+            on(
+                "file",
+                [
+                    104_652.0, 95_751.0, 86_953.0, 74_745.0, 74_389.0, 78_396.0, 81_883.0, 76_227.0,
+                ],
+            ),
+            on(
+                "iscsi",
+                [
+                    56_038.0, 54_352.0, 58_398.0, 57_221.0, 58_471.0, 63_660.0, 61_433.0, 61_340.0,
+                ],
+            ),
+        ];
+        let told = doubts(&measured);
+        let start = "transactions a minute, iscsi beside file: drift of the ratio itself, from 0.5";
+        assert!(told.len() == 1 && told[0].starts_with(start), "{told:?}");
+        assert_eq!(doubts(&measured[..1]), [""; 0]);
+        assert_eq!(doubts(&[]), [""; 0]);
     }
 }

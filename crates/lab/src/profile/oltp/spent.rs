@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::super::layers::{MEDIUM, TARGET};
-use crate::databases::Counted;
+use crate::databases::{Counted, DEVICE_KINDS};
 
 /// A layer of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize, Serialize)]
@@ -72,6 +72,8 @@ struct Part {
     place: String,
     requests: f64,
     us: f64,
+    /// The time of each kind of request.
+    kinds_us: BTreeMap<String, f64>,
     below: Vec<Part>,
 }
 
@@ -85,6 +87,9 @@ pub(super) struct Row {
     /// What its requests took there, not below.
     pub(super) own_us: f64,
     pub(super) requests: f64,
+    /// What each kind of request took, where nothing is below it.
+    #[serde(default)]
+    pub(super) kinds_us: BTreeMap<String, f64>,
 }
 
 /// Where the time of a round's transactions went.
@@ -126,6 +131,7 @@ impl Spent {
             place: String::new(),
             requests: transactions,
             us: whole_us,
+            kinds_us: BTreeMap::new(),
             below: below.into_iter().collect(),
         };
         let mut spent = Spent {
@@ -155,12 +161,16 @@ fn allot(part: &Part, allotted_us: f64, transactions: f64, rows: &mut Vec<Row>) 
         whole_us => allotted_us / whole_us,
     };
     let own_us = (part.us - below_us).max(0.0) / transactions;
+    let kinds = part.kinds_us.iter().filter(|_| part.below.is_empty());
     rows.push(Row {
         layer: part.layer,
         place: part.place.clone(),
         us: own_us * scale,
         own_us,
         requests: part.requests / transactions,
+        kinds_us: kinds
+            .map(|(kind, us)| (kind.clone(), us / transactions))
+            .collect(),
     });
     for below in part.below.iter().filter(|part| part.requests > 0.0) {
         allot(below, below.us * scale, transactions, rows);
@@ -172,11 +182,16 @@ fn below_files(before: &Counted, after: &Counted) -> Option<Part> {
     let (Some(began), Some(ended)) = (before.device, after.device) else {
         return None;
     };
+    let kind_us = |kind: usize| {
+        let ms = ended.kinds_ms[kind].saturating_sub(began.kinds_ms[kind]);
+        (DEVICE_KINDS[kind].to_owned(), 1e3 * ms as f64)
+    };
     let device = |layer, below| Part {
         layer,
         place: String::new(),
         requests: ended.requests.saturating_sub(began.requests) as f64,
         us: 1e3 * ended.ms.saturating_sub(began.ms) as f64,
+        kinds_us: (0..DEVICE_KINDS.len()).map(kind_us).collect(),
         below,
     };
     if !after.is_attached {
@@ -197,8 +212,8 @@ fn below_files(before: &Counted, after: &Counted) -> Option<Part> {
 /// What `sanstone show` told of a process before and after.
 struct Sight<'a> {
     after: &'a Value,
-    /// Requests and time by node and by volume before.
-    before: BTreeMap<&'a str, (f64, f64)>,
+    /// What each node and each volume had done before.
+    before: BTreeMap<&'a str, Sum>,
 }
 
 impl<'a> Sight<'a> {
@@ -215,13 +230,19 @@ impl<'a> Sight<'a> {
         })
     }
 
-    fn part(&self, key: &str, layer: Layer, place: String, now: (f64, f64)) -> Part {
-        let before = self.before.get(key).copied().unwrap_or_default();
+    fn part(&self, key: &str, layer: Layer, place: String, now: Sum) -> Part {
+        let none = Sum::default();
+        let before = self.before.get(key).unwrap_or(&none);
+        let kinds = now.kinds_us.into_iter().map(|(kind, us)| {
+            let before_us = before.kinds_us.get(&kind).copied().unwrap_or(0.0);
+            (kind, (us - before_us).max(0.0))
+        });
         Part {
             layer,
             place,
-            requests: (now.0 - before.0).max(0.0),
-            us: (now.1 - before.1).max(0.0),
+            requests: (now.requests - before.requests).max(0.0),
+            us: (now.us - before.us).max(0.0),
+            kinds_us: kinds.collect(),
             below: Vec::new(),
         }
     }
@@ -283,7 +304,7 @@ impl<'a> Sight<'a> {
     }
 }
 
-fn note_nodes<'a>(node: &'a Value, sums: &mut BTreeMap<&'a str, (f64, f64)>) {
+fn note_nodes<'a>(node: &'a Value, sums: &mut BTreeMap<&'a str, Sum>) {
     if let Some(path) = node["path"].as_str() {
         sums.insert(path, requests(node));
     }
@@ -292,27 +313,38 @@ fn note_nodes<'a>(node: &'a Value, sums: &mut BTreeMap<&'a str, (f64, f64)>) {
     }
 }
 
-/// The requests of a node and their time in microseconds, since the process began.
-fn requests(node: &Value) -> (f64, f64) {
+/// What has been done since the process began.
+#[derive(Clone, Debug, Default)]
+struct Sum {
+    requests: f64,
+    us: f64,
+    kinds_us: BTreeMap<String, f64>,
+}
+
+/// The requests of a node.
+fn requests(node: &Value) -> Sum {
     sum(&node["requests"], |kind| {
         (&kind["requests"], &kind["sum_us"])
     })
 }
 
-/// The commands of a volume and their time in microseconds, since the process began.
-fn commands(volume: &Value) -> (f64, f64) {
+/// The commands of a volume.
+fn commands(volume: &Value) -> Sum {
     sum(&volume["commands"], |kind| {
         (&kind["commands"], &kind["sum_us"]["total"])
     })
 }
 
-fn sum(kinds: &Value, of: fn(&Value) -> (&Value, &Value)) -> (f64, f64) {
-    let kinds = kinds.as_object().into_iter().flatten();
-    kinds.fold((0.0, 0.0), |(count, us), (_, kind)| {
-        let (more, more_us) = of(kind);
-        let number = |value: &Value| value.as_f64().unwrap_or(0.0);
-        (count + number(more), us + number(more_us))
-    })
+fn sum(kinds: &Value, of: fn(&Value) -> (&Value, &Value)) -> Sum {
+    let mut sum = Sum::default();
+    for (name, kind) in kinds.as_object().into_iter().flatten() {
+        let (requests, us) = of(kind);
+        let us = us.as_f64().unwrap_or(0.0);
+        sum.requests += requests.as_f64().unwrap_or(0.0);
+        sum.us += us;
+        sum.kinds_us.insert(name.clone(), us);
+    }
+    sum
 }
 
 #[cfg(test)]
@@ -329,6 +361,7 @@ pub(super) mod tests {
             place: String::new(),
             requests: 1.0,
             us,
+            kinds_us: BTreeMap::new(),
             below,
         }
     }
@@ -369,6 +402,7 @@ pub(super) mod tests {
             device: Some(DeviceTimes {
                 requests: count,
                 ms,
+                kinds_ms: [0, ms, 0, 0],
             }),
             is_attached: true,
             attach: Some(attach(count, us)),
@@ -405,6 +439,9 @@ pub(super) mod tests {
             rows_of(&spent),
             rows.map(|(name, us)| (name.to_owned(), us))
         );
+        let kinds = |row: usize| spent.rows[row].kinds_us.clone();
+        assert_eq!(kinds(6), BTreeMap::from([("write".to_owned(), 300.0)]));
+        assert_eq!(kinds(3), BTreeMap::new(), "it has something below");
         assert!(
             !spent.is_scaled && spent.rows[3].requests == 1.0,
             "{spent:?}"

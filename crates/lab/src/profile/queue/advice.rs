@@ -21,11 +21,10 @@ pub(super) enum Advice {
 pub(super) fn of_knee(knee: Option<&Knee>, sweep: &Sweep) -> Option<Advice> {
     let knee = knee.filter(|knee| knee.is_passed)?;
     let (at, (most, beyond)) = (sweep.get(&knee.outstanding)?, sweep.last_key_value()?);
-    let compared = |of: fn(&super::Figures) -> f64| {
-        let all = |runs: &[super::Figures]| runs.iter().map(of).collect::<Vec<f64>>();
-        Comparison::of(&all(at), &all(beyond))
-    };
-    let (iops, mean_us) = (compared(|run| run.iops), compared(|run| run.mean_us));
+    let (iops, mean_us) = (
+        compared(at, beyond, |run| run.iops),
+        compared(at, beyond, |run| run.mean_us),
+    );
     let outstanding = knee.outstanding;
     if mean_us.interval.is_some() && !mean_us.differs() {
         let [at, beyond] = [outstanding, *most].map(|n| format!("{n} outstanding"));
@@ -36,16 +35,53 @@ pub(super) fn of_knee(knee: Option<&Knee>, sweep: &Sweep) -> Option<Advice> {
         return None;
     }
     Some(Advice::Change(format!(
-        "beyond {outstanding} outstanding throughput does not grow ({} I/Os a second there; with {most}, {}: {}), and \
-         each I/O takes {} µs instead of {} ({}): limit the initiator to {outstanding} outstanding{}",
-        short(knee.iops),
+        "with {most} outstanding instead of {outstanding}, throughput {} ({} I/Os a second instead of {}), and each I/O \
+         takes {} µs instead of {} ({}): limit the initiator to {outstanding} outstanding{}",
+        grown(&iops),
         short(median(beyond, |run| run.iops)),
-        told(&iops),
+        short(knee.iops),
         short(median(beyond, |run| run.mean_us)),
         short(knee.mean_us),
         told(&mean_us),
         doubt(&mean_us),
     )))
+}
+
+/// How throughput changes from the knee to the largest number, round by round: a clause for the answer. `None` if the knee
+/// is not passed.
+pub(super) fn beyond_knee(knee: &Knee, sweep: &Sweep) -> Option<String> {
+    let (most, beyond) = sweep.last_key_value().filter(|_| knee.is_passed)?;
+    let iops = compared(sweep.get(&knee.outstanding)?, beyond, |run| run.iops);
+    Some(format!(
+        "with {most} outstanding throughput {}",
+        grown(&iops)
+    ))
+}
+
+fn compared(
+    at: &[super::Figures],
+    beyond: &[super::Figures],
+    of: fn(&super::Figures) -> f64,
+) -> Comparison {
+    let all = |runs: &[super::Figures]| runs.iter().map(of).collect::<Vec<f64>>();
+    Comparison::of(&all(at), &all(beyond))
+}
+
+/// What is known of throughput that is `iops` times what it was: never that it is the same, but how much more it may be.
+fn grown(iops: &Comparison) -> String {
+    let (ratio, rounds) = (iops.ratio, iops.pairs);
+    let Some((low, high)) = iops.interval else {
+        return format!("is {ratio:.2}× that");
+    };
+    let interval = format!("95 % interval {low:.2}–{high:.2}, {rounds} rounds");
+    let percent = 100.0 * (high - 1.0);
+    match (low > 1.0, high > 1.0) {
+        (true, _) => format!("grows, by no more than {percent:.0} % ({ratio:.2}×, {interval})"),
+        (false, true) => {
+            format!("does not grow by more than {percent:.0} % ({ratio:.2}×, {interval})")
+        }
+        (false, false) => format!("does not grow ({ratio:.2}×, {interval})"),
+    }
 }
 
 /// From I/Os a second behind each adapter, by its name, round by round: the fastest beside the slowest.
@@ -136,9 +172,10 @@ mod tests {
     fn the_knee_is_told_with_the_interval_over_rounds() {
         let text = change(of(&rounds(8)));
         for part in [
-            "beyond 48 outstanding throughput does not grow",
-            "no difference found, 95 % interval of the ratio ",
-            ", 8 rounds), and each I/O takes 21,",
+            "with 1024 outstanding instead of 48, throughput does not grow by more than ",
+            "×, 95 % interval 0.9",
+            ", 8 rounds) (48,",
+            "), and each I/O takes 21,",
             "×, 95 % interval 2",
         ] {
             assert!(text.contains(part), "{part}: {text}");
@@ -152,6 +189,30 @@ mod tests {
                 .ends_with("(one round: run it without --quick before you act on it)")
         );
         assert!(change(of(&rounds(3))).contains("(3 rounds: 6 or more give an interval"));
+    }
+
+    #[test]
+    fn of_throughput_beyond_the_knee_only_what_is_known_is_said() {
+        let grown_by = |factors: [f64; 6]| {
+            let at = vec![Figures::example(96.0, 62_762.0); 6];
+            let beyond = factors.map(|factor| Figures::example(1024.0, 62_762.0 * factor));
+            grown(&compared(&at, &beyond, |run| run.iops))
+        };
+        assert_eq!(
+            grown_by([0.96, 1.16, 1.0, 1.04, 1.1, 1.05]),
+            "does not grow by more than 16 % (1.05×, 95 % interval 0.96–1.16, 6 rounds)"
+        );
+        let less = grown_by([0.88, 0.89, 0.9, 0.89, 0.88, 0.9]);
+        assert!(less.starts_with("does not grow (0.89×, 95 % "), "{less}");
+        let more = grown_by([1.02, 1.03, 1.04, 1.03, 1.02, 1.04]);
+        assert!(
+            more.starts_with("grows, by no more than 4 % (1.03×"),
+            "{more}"
+        );
+        let once = sweep(48_000.0);
+        let knee = knee(&once).expect("a knee");
+        let told = beyond_knee(&knee, &once).expect("it is passed");
+        assert_eq!(told, "with 1024 outstanding throughput is 1.00× that");
     }
 
     #[test]

@@ -3,11 +3,13 @@
 //! law, and shows the effect of an adapter's limits.
 
 mod advice;
+mod doubts;
 mod shown;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use advice::{Advice, of_adapters, of_knee};
+use advice::{Advice, beyond_knee, of_adapters, of_knee};
+use doubts::{faster_apart, late, little};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use shown::{adapters_table, plots_over_time, rates_table, sweep_plots, sweep_table};
@@ -30,10 +32,6 @@ use crate::{
 
 /// Throughput within this fraction of the maximum counts as equally good.
 const AS_GOOD: f64 = 0.95;
-/// The generator may be late by this fraction of the latency it measures.
-const LATE_MAX: f64 = 0.25;
-/// Little's law holds if both sides differ by at most this fraction.
-const LITTLE_MAX: f64 = 0.1;
 
 /// The settings of a `queue` profile.
 #[derive(Clone, Debug, Deserialize)]
@@ -352,7 +350,7 @@ impl Experiment for Queue {
         };
         let adapters = self.behind_adapters(runner, &luns)?;
         let mut findings = Findings {
-            answer: answer(knee.as_ref(), sweep.len()),
+            answer: answer(knee.as_ref(), swept.compared(), sweep.len()),
             tables: vec![sweep_table(sweep)],
             plots: sweep_plots(sweep),
             figures: json!({
@@ -390,6 +388,9 @@ impl Experiment for Queue {
         let at = knee.map_or(0, |knee| knee.outstanding);
         add_layers(&mut findings, at, swept.ways.get(&at), runner.is_resumed());
         findings.notes.extend(little(sweep));
+        findings
+            .notes
+            .extend(knee.and_then(|knee| faster_apart(&knee, &swept)));
         findings.notes.extend(late(&rates));
         let adapters: Vec<_> = adapters
             .iter()
@@ -496,62 +497,26 @@ fn score(knee: &Knee) -> Score {
     Score::more("I/Os a second at the knee".into(), knee.iops)
 }
 
-fn answer(knee: Option<&Knee>, tried: usize) -> String {
+/// From the runs that decided about the knee, and from how many numbers were tried.
+fn answer(knee: Option<&Knee>, compared: &Sweep, tried: usize) -> String {
     let Some(knee) = knee else {
         return "Nothing was measured.".into();
     };
     let (outstanding, iops, time) = (knee.outstanding, short(knee.iops), short(knee.mean_us));
-    match knee.is_passed {
-        true => format!(
-            "The knee is at {outstanding} outstanding: {iops} I/Os a second at {time} µs each; beyond it \
-             throughput does not grow, only the wait does."
+    match beyond_knee(knee, compared) {
+        Some(beyond) => format!(
+            "The knee is at {outstanding} outstanding: {iops} I/Os a second at {time} µs each, at least 95 % of what any \
+             number compared with it does; {beyond}."
         ),
-        false if tried < 2 => format!(
+        None if tried < 2 => format!(
             "Only {outstanding} outstanding was tried: {iops} I/Os a second at {time} µs each; whether \
              more would bring more is not known."
         ),
-        false => format!(
+        None => format!(
             "Throughput still grows at {outstanding} outstanding, the most that was tried: {iops} I/Os a \
              second at {time} µs each; the knee is not reached."
         ),
     }
-}
-
-/// Whether the counted queue agrees with Little's law.
-fn little(sweep: &Sweep) -> Option<String> {
-    let runs = sweep.values().flatten();
-    let off = |run: &Figures| (run.queue_by_little / run.queue - 1.0).abs();
-    let worst = runs
-        .map(off)
-        .filter(|off| off.is_finite())
-        .reduce(f64::max)?;
-    Some(match worst <= LITTLE_MAX {
-        true => format!(
-            "Little's law holds: arrivals × time and the counted queue differ by {:.1} % at most",
-            worst * 100.0
-        ),
-        false => format!(
-            "Little's law does not hold: arrivals × time and the counted queue differ by up to {:.0} \
-             %; this run was too short or too unsteady for its figures to be trusted",
-            worst * 100.0
-        ),
-    })
-}
-
-/// A note if the generator itself was the bottleneck.
-fn late(rates: &[AtRate]) -> Option<String> {
-    let [late_us, p99_us]: [fn(&Figures) -> f64; 2] =
-        [|run| run.generator_late_p99_us, |run| run.p99_us];
-    let is_late = |at: &&AtRate| at.median(late_us) > LATE_MAX * at.median(p99_us);
-    let found = rates.iter().find(is_late)?;
-    let percent = found.percent;
-    Some(format!(
-        "from {percent} % of the knee's rate on, the load generator itself was late ({} µs at the 99th \
-         percentile, of a latency of {} µs): it had run out of processor time, so the latencies are as \
-         much its own as the disk's",
-        short(found.median(late_us)),
-        short(found.median(p99_us)),
-    ))
 }
 
 #[cfg(test)]
@@ -613,8 +578,10 @@ mod tests {
     fn the_knee_is_the_least_number_that_does_as_well_as_the_most() {
         let found = knee(&sweep(48_000.0)).expect("a knee");
         assert_eq!((found.outstanding, found.is_passed), (48, true));
-        let told = answer(Some(&found), 12);
+        let told = answer(Some(&found), &sweep(48_000.0), 12);
         assert!(told.contains("48 outstanding: 48,000 I/Os"), "{told}");
+        let beyond = "at least 95 % of what any number compared with it does; with 1024 outstanding throughput is 1.00× that.";
+        assert!(told.ends_with(beyond), "{told}");
     }
 
     #[test]
@@ -622,8 +589,8 @@ mod tests {
         let sweep = sweep(f64::INFINITY);
         let found = knee(&sweep).expect("a point");
         assert_eq!((found.outstanding, found.is_passed), (1024, false));
-        assert!(answer(Some(&found), 12).contains("the knee is not reached"));
-        assert!(answer(Some(&found), 1).contains("is not known"));
+        assert!(answer(Some(&found), &sweep, 12).contains("the knee is not reached"));
+        assert!(answer(Some(&found), &sweep, 1).contains("is not known"));
         assert_eq!(knee(&Sweep::new()), None);
     }
 
@@ -668,13 +635,5 @@ mod tests {
         assert_eq!(numbers(1000.0), [1, 2, 1024], "nothing is below one");
         assert_eq!(numbers(2000.0), [1, 2, 4, 1024], "nothing is between");
         assert_eq!(numbers(512_000.0), [256, 384, 512, 1024]);
-    }
-
-    #[test]
-    fn a_run_that_breaks_littles_law_is_called_so() {
-        let mut sweep = sweep(48_000.0);
-        assert!(little(&sweep).expect("a check").contains("holds: "));
-        sweep.values_mut().next().expect("a run")[0].queue = 2.0;
-        assert!(little(&sweep).expect("a check").contains("does not hold"));
     }
 }
