@@ -15,7 +15,7 @@ use harness::sanstone::{IQN, binary, target_table};
 
 use crate::attached::{Attached, LONG, can_attach};
 
-const PORT: u16 = 3260;
+pub(crate) const PORT: u16 = 3260;
 const MIB: u64 = 1 << 20;
 /// How many bytes must pass before judging which link carried them.
 const WINDOW_BYTES: u64 = 64 * MIB;
@@ -41,7 +41,7 @@ struct Load {
 }
 
 /// `sanstone serve` at the far end, with a portal on each link.
-fn serve(links: &Links, directory: &Directory) -> Daemon {
+pub(crate) fn serve(links: &Links, directory: &Directory) -> Daemon {
     let addresses: Vec<String> = (0..links.count())
         .map(|link| format!("\"{}:{PORT}\"", links.far_address(link)))
         .collect();

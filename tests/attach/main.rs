@@ -13,6 +13,7 @@ mod lanes;
 mod links;
 mod memory;
 mod mounted;
+mod orphans;
 mod refusals;
 mod stalled;
 mod stop;

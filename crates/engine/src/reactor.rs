@@ -73,7 +73,7 @@ pub(crate) trait Reactor {
     fn adopt(&self, raw: i32) -> Handle;
     /// Turns on keepalive: probes the peer of a connection once it has been silent for `idle`.
     fn keep_alive(&self, socket: &Handle, idle: Duration);
-    /// Closes both directions of a connection; operations waiting on it complete.
+    /// Closes both directions of a connection; operations waiting on it complete. What was sent is still delivered.
     fn shutdown(&self, socket: &Handle);
     /// Aborts a connection: unsent data is discarded, and the peer gets a reset if it can be
     /// reached. Operations waiting on the socket complete.
@@ -105,6 +105,9 @@ pub struct ConnectOptions {
     pub user_timeout: Option<Duration>,
     /// The sizes of its buffers in the kernel.
     pub buffers: SocketBuffers,
+    /// Whether closing it, other than by a [shutdown](Reactor::shutdown), resets it and discards its unsent data (SO_LINGER
+    /// without a time). The system closes it so, too, when the process dies: it then sends nothing on its own account.
+    pub resets_when_closed: bool,
 }
 
 /// The sizes of a connection's buffers in the kernel, which otherwise sizes them itself as it sees fit.

@@ -420,6 +420,8 @@ impl Reactor for Ring {
     }
 
     fn shutdown(&self, socket: &Handle) {
+        // An orderly end: the close that follows must not cut it short. If this fails, a reset ends the connection.
+        let _ = sockopt::set_resets_when_closed(socket.raw, false);
         // SAFETY: no memory arguments. A socket that is not connected (any more) needs no shutdown.
         unsafe { libc::shutdown(socket.raw, libc::SHUT_RDWR) };
     }

@@ -57,8 +57,23 @@ pub(crate) fn apply(socket: RawFd, options: &ConnectOptions) -> io::Result<()> {
         let limited = set(socket, libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, &ms);
         limited.map_err(named(format!("TCP_USER_TIMEOUT of {timeout:?}")))?;
     }
+    if options.resets_when_closed {
+        set_resets_when_closed(socket, true).map_err(named("SO_LINGER".to_owned()))?;
+    }
     // Before it connects: TCP agrees on the scale of its window then, from the size of the buffer.
     set_buffers(socket, options.buffers)
+}
+
+/// Chooses what closing a connection does with its unsent data: discards it, with a reset, or leaves it to the kernel, which
+/// goes on sending it.
+///
+/// # Errors
+/// It is no socket.
+pub(crate) fn set_resets_when_closed(socket: RawFd, is_on: bool) -> io::Result<()> {
+    // `struct linger`: whether it is on, and for how many seconds a close waits.
+    let linger = [i32::from(is_on).to_ne_bytes(), 0_i32.to_ne_bytes()];
+    let option = linger.as_flattened();
+    set(socket, libc::SOL_SOCKET, libc::SO_LINGER, option)
 }
 
 /// Tries whether a connection can have such buffers.

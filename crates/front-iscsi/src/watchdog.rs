@@ -29,6 +29,7 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
     // Doubled because several writes may share a slow link.
     let data_patience = 2 * limits.peer_timeout;
     let mut paces = Paces::new(limits.peer_timeout, data_patience);
+    let mut moved = DataMoved::default();
     let mut unsent = Vec::new();
     while time::timeout(INTERVAL, connection.over()).await.is_none() {
         let now = time::now();
@@ -41,7 +42,7 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
             dismiss(&connection, LoginStatus::OUT_OF_RESOURCES);
         }
         let awaited = connection.machine.borrow().awaiting_data();
-        if let Err(slow) = check(&connection, &mut paces, &awaited, now) {
+        if let Err(slow) = check(&connection, &mut paces, &mut moved, &awaited, now) {
             if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
                 let initiator = connection.initiator();
                 tracing::warn!(peer = %connection.peer, initiator, suppressed, "disconnected an initiator: {slow}");
@@ -84,6 +85,7 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
 fn check(
     connection: &Connection,
     paces: &mut Paces,
+    moved: &mut DataMoved,
     awaited: &[TaskId],
     now: Instant,
 ) -> Result<(), TooSlow> {
@@ -92,14 +94,40 @@ fn check(
         moved_bytes: connection.stream.sent_bytes(),
         held: connection.held_by_replies(),
     });
-    // While replies are under way, R2Ts may wait behind them, so that the peer cannot send yet.
-    let is_awaited = !awaited.is_empty() && !is_sending;
-    let data = is_awaited.then(|| Progress {
-        moved_bytes: connection.stream.received_bytes(),
-        held: connection.open.held_by(awaited),
+    // While replies are under way, R2Ts may wait behind them, so that the peer cannot send yet. Unsolicited data waits
+    // for nothing.
+    let unsolicited = connection.machine.borrow().awaiting_unsolicited();
+    let sendable = match is_sending {
+        true => &unsolicited,
+        false => awaited,
+    };
+    let moved_bytes = moved.update(connection);
+    let data = (!sendable.is_empty()).then(|| Progress {
+        moved_bytes,
+        held: connection.open.held_by(sendable),
     });
     let memory = connection.nexus().map(|nexus| &nexus.memory);
     paces.check(now, memory, replies, data)
+}
+
+/// What the peer has moved in order to send its data: what it has sent; and while we read nothing, because too many
+/// replies wait for it, what it has taken of those.
+#[derive(Default)]
+struct DataMoved {
+    sent_bytes: u64,
+    taken_bytes: u64,
+}
+
+impl DataMoved {
+    /// Counts what has moved since the last call; returns all, in bytes.
+    fn update(&mut self, connection: &Connection) -> u64 {
+        let sent_bytes = connection.stream.sent_bytes();
+        if !connection.machine.borrow().wants_read() {
+            self.taken_bytes += sent_bytes - self.sent_bytes;
+        }
+        self.sent_bytes = sent_bytes;
+        connection.stream.received_bytes() + self.taken_bytes
+    }
 }
 
 /// Records which tasks wait, and returns how long the longest-waiting one has done so.

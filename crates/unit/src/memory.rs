@@ -4,7 +4,7 @@
 //! data waits in line. Unsolicited data that is all a command needs may use the share of solicited
 //! data too, since the command then waits for nothing that others hold. In addition to the lane's
 //! memory each nexus has a small reserve for each of the two, which it uses when the lane's share is
-//! taken. So no nexus is stalled by memory that others hold and do not return.
+//! taken; and none may hold all of the [unsolicited](unsolicited) data's memory beside others. So no nexus is stalled by memory that others hold and do not return.
 //!
 //! A request larger than the lane's whole share is paid from memory that the lanes have in
 //! [common](CommonMemory), so that the total does not depend on their number; [`Plan`] divides it.
@@ -15,6 +15,7 @@ mod common;
 mod pace;
 mod plan;
 mod pool;
+mod unsolicited;
 
 use std::{cell::Cell, future::Future, pin::pin, rc::Rc, sync::Arc, task::Poll};
 
@@ -29,12 +30,13 @@ pub use pool::Held;
 
 use common::CommonPermit;
 use pool::{Pool, Shortages, Waiting};
+use unsolicited::{NoRoom, UnsolicitedPermit, UnsolicitedPool, UnsolicitedShare};
 
 /// The memory permits of a transfer, held until dropped.
 #[derive(Debug, Default)]
 pub struct Permits {
     /// For the unsolicited data.
-    unsolicited: Option<Paid>,
+    unsolicited: Option<PaidUnsolicited>,
     /// A part of the nexus' share, for the solicited data.
     #[allow(dead_code, reason = "it is kept to be dropped")]
     own: Option<Permit>,
@@ -61,7 +63,7 @@ impl Permits {
     /// How much memory of each pool they pay for.
     pub fn held(&self) -> Held {
         let mut held = Held::default();
-        if let Some(Paid::Lane(permit)) = &self.unsolicited {
+        if let Some(PaidUnsolicited::Shared(permit)) = &self.unsolicited {
             held.add(Pool::Unsolicited, permit.amount());
         }
         match &self.memory {
@@ -122,7 +124,7 @@ const RESERVE_BYTES: usize = 64 << 10;
 pub const WINDOW_STEP: u16 = 128;
 /// The memory of one lane.
 pub(crate) struct LaneMemory {
-    unsolicited: Rc<Budget>,
+    unsolicited: Rc<UnsolicitedPool>,
     /// The most unsolicited data of a command, in bytes.
     pub(crate) unsolicited_max: usize,
     transfers: Rc<Budget>,
@@ -140,6 +142,7 @@ pub(crate) struct LaneMemory {
 pub struct NexusMemory {
     lane: Rc<LaneMemory>,
     own: Rc<Budget>,
+    unsolicited: UnsolicitedShare,
     unsolicited_reserve: Rc<Budget>,
     transfers_reserve: Rc<Budget>,
     /// Its own shortages, by pool.
@@ -153,7 +156,7 @@ impl LaneMemory {
     pub(crate) fn new(plan: &Plan, common: Arc<CommonMemory>) -> Rc<LaneMemory> {
         engine::buf::keep_at_most(plan.kept);
         Rc::new(LaneMemory {
-            unsolicited: Budget::new(plan.unsolicited),
+            unsolicited: UnsolicitedPool::new(plan.unsolicited),
             unsolicited_max: plan.unsolicited_max,
             transfers: Budget::new(plan.transfers),
             common,
@@ -229,11 +232,21 @@ pub(crate) enum Paid {
     Reserve(#[expect(dead_code, reason = "it is kept to be dropped")] Permit),
 }
 
+/// A permit for the memory of unsolicited data, held until dropped.
+#[derive(Debug)]
+enum PaidUnsolicited {
+    /// A part of the nexus' share of the lane's pool.
+    Shared(UnsolicitedPermit),
+    /// A part of its reserve.
+    Reserve(#[expect(dead_code, reason = "it is kept to be dropped")] Permit),
+}
+
 impl NexusMemory {
     /// A nexus' share of the memory of `lane`.
     pub(crate) fn new(lane: &Rc<LaneMemory>) -> NexusMemory {
         NexusMemory {
             own: Budget::new(lane.nexus_max),
+            unsolicited: lane.unsolicited.share(),
             lane: lane.clone(),
             unsolicited_reserve: Budget::new(lane.unsolicited_max),
             transfers_reserve: Budget::new(RESERVE_BYTES),
@@ -252,29 +265,33 @@ impl NexusMemory {
         self.take_unsolicited(len, || None)
     }
 
-    /// Memory for `len` bytes from the lane's share for unsolicited data, or what `instead` finds, or from the reserve.
+    /// Memory for `len` bytes from its share for unsolicited data, or what `instead` finds, or from the reserve.
     fn take_unsolicited(
         &self,
         len: usize,
         instead: impl FnOnce() -> Option<Permits>,
     ) -> Option<Permits> {
         let bytes = if len == 0 { 0 } else { capacity_for(len) };
-        // A budget would count more than the whole as the whole.
-        let from = |budget: &Rc<Budget>| match bytes <= budget.total() {
-            true => budget.try_take(bytes),
-            false => None,
-        };
         let permits = |paid| Permits {
             unsolicited: Some(paid),
             ..Permits::new()
         };
-        if let Some(permit) = from(&self.lane.unsolicited) {
-            return Some(permits(Paid::Lane(permit)));
+        match self.unsolicited.try_take(bytes) {
+            Ok(permit) => return Some(permits(PaidUnsolicited::Shared(permit))),
+            Err(NoRoom::Others) => {
+                let pool = Pool::Unsolicited;
+                self.lane.shortages(pool).note();
+                self.shortages[pool as usize].note();
+            }
+            // Nobody else could help it.
+            Err(NoRoom::Share) => {}
         }
-        let pool = Pool::Unsolicited;
-        self.lane.shortages(pool).note();
-        self.shortages[pool as usize].note();
-        let reserve = || from(&self.unsolicited_reserve).map(Paid::Reserve);
+        let reserve = || {
+            // A budget would count more than the whole as the whole.
+            let fits = bytes <= self.unsolicited_reserve.total();
+            let permit = fits.then(|| self.unsolicited_reserve.try_take(bytes));
+            permit.flatten().map(PaidUnsolicited::Reserve)
+        };
         instead().or_else(|| reserve().map(permits))
     }
 

@@ -72,6 +72,7 @@ pub(super) enum Socket {
     Fresh {
         /// The local address it will have.
         from: IpAddr,
+        resets_when_closed: bool,
     },
     Listener {
         addr: SocketAddr,
@@ -92,6 +93,8 @@ pub(super) struct Stream {
     pub(super) ended: bool,
     /// This end has been shut down.
     pub(super) shut: bool,
+    /// Closing it resets the connection.
+    pub(super) resets_when_closed: bool,
     /// The connection is dead: no packet passes any more.
     pub(super) dead: bool,
     /// Reported once, to the next operation.
@@ -156,6 +159,7 @@ impl Stream {
             received: Received::default(),
             ended: false,
             shut: false,
+            resets_when_closed: false,
             dead: false,
             error: None,
             receive: None,

@@ -41,7 +41,11 @@ impl State {
         };
         let from = from.ok_or_else(|| error(libc::EADDRNOTAVAIL))?;
         let raw = self.fresh_raw();
-        self.net.sockets.insert(raw, (host, Socket::Fresh { from }));
+        let fresh = Socket::Fresh {
+            from,
+            resets_when_closed: options.resets_when_closed,
+        };
+        self.net.sockets.insert(raw, (host, fresh));
         Ok(self.handle(raw))
     }
 
@@ -140,13 +144,24 @@ impl State {
         let Some(target) = self.host_of(addr.ip(), host) else {
             return self.complete(key, -libc::EHOSTUNREACH);
         };
-        let ip = match self.net.sockets.get(&raw) {
-            Some((_, Socket::Fresh { from })) if !addr.ip().is_loopback() => *from,
-            _ => addr.ip(),
+        let (from, resets_when_closed) = match self.net.sockets.get(&raw) {
+            Some((
+                _,
+                Socket::Fresh {
+                    from,
+                    resets_when_closed,
+                },
+            )) => (*from, *resets_when_closed),
+            _ => (addr.ip(), false),
+        };
+        let ip = match addr.ip().is_loopback() {
+            true => addr.ip(),
+            false => from,
         };
         let local = SocketAddr::new(ip, self.free_port(host));
         let mut stream = Stream::new(local, addr, (target, 0), self.config.net.buffer_bytes);
         stream.connecting = Some(key);
+        stream.resets_when_closed = resets_when_closed;
         self.net.sockets.insert(raw, (host, Socket::Stream(stream)));
         self.transmit(host, raw, target, 0, Packet::Syn(addr, local));
     }
@@ -188,6 +203,7 @@ impl State {
             return;
         }
         stream.shut = true;
+        stream.resets_when_closed = false;
         let (host, peer) = (*host, stream.peer);
         if !stream.dead {
             self.transmit(host, raw, peer.0, peer.1, Packet::End);
@@ -198,6 +214,16 @@ impl State {
 
     /// The last owner has dropped the socket.
     pub(super) fn close_socket(&mut self, raw: i32) {
+        let resets =
+            |socket: &Socket| matches!(socket, Socket::Stream(stream) if stream.resets_when_closed);
+        if self
+            .net
+            .sockets
+            .get(&raw)
+            .is_some_and(|(_, socket)| resets(socket))
+        {
+            self.abort(raw);
+        }
         let Some((host, socket)) = self.net.sockets.remove(&raw) else {
             return;
         };

@@ -4,7 +4,7 @@ use std::{io, os::unix::fs::MetadataExt, pin::pin, time::Duration};
 
 use engine::{
     Buf, Gather, Lane, LaneConfig,
-    net::{TcpListener, TcpStream, UnixListener},
+    net::{ConnectOptions, TcpListener, TcpStream, UnixListener},
     spawn,
     time::{sleep, timeout},
 };
@@ -17,6 +17,7 @@ contract![
     a_receive_gives_zero_when_the_peer_has_closed,
     a_shutdown_ends_receives_on_both_ends,
     an_abort_ends_receives_here_and_resets_the_peer,
+    a_connection_that_resets_when_closed_does_so_unless_it_was_shut_down,
     a_connect_where_nobody_listens_is_refused,
     a_dropped_receive_leaves_the_socket_usable,
     a_dropped_receive_keeps_its_buffer_until_it_has_completed,
@@ -139,6 +140,34 @@ async fn an_abort_ends_receives_here_and_resets_the_peer(_: Site) {
     let error = result.expect_err("it is no orderly end");
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
     send(&client, b"x").await.expect_err("it is over");
+}
+
+async fn a_connection_that_resets_when_closed_does_so_unless_it_was_shut_down(_: Site) {
+    let listener = TcpListener::bind(anywhere()).expect("loopback");
+    for is_shut_down in [false, true] {
+        let addr = listener.local_addr();
+        let client = spawn(async move {
+            let options = ConnectOptions {
+                resets_when_closed: true,
+                ..ConnectOptions::default()
+            };
+            TcpStream::connect_with(addr, &options).await
+        });
+        let server = listener.accept().await.expect("a connection");
+        let client = client.await.expect("a connection");
+        if is_shut_down {
+            client.shutdown();
+        }
+        drop(client);
+        let (result, _) = server.receive(Buf::new(16), 0).await;
+        match is_shut_down {
+            true => assert_eq!(result.expect("an orderly end"), 0),
+            false => {
+                let error = result.expect_err("it is no orderly end");
+                assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+            }
+        }
+    }
 }
 
 async fn a_shutdown_ends_receives_on_both_ends(_: Site) {

@@ -249,9 +249,18 @@ impl TargetConnection {
 
     /// The commands for which the initiator still owes data, including those that no longer need it.
     pub fn awaiting_data(&self) -> Vec<TaskId> {
+        self.commands(|task| !task.is_quiet())
+    }
+
+    /// Those of them whose unsolicited data is not complete: the initiator may send it whenever it likes.
+    pub fn awaiting_unsolicited(&self) -> Vec<TaskId> {
+        self.commands(Task::expects_unsolicited)
+    }
+
+    fn commands(&self, which: impl Fn(&Task) -> bool) -> Vec<TaskId> {
         let tasks = self.tasks.iter();
         tasks
-            .filter(|(_, entry)| matches!(entry, Entry::Command(task) if !task.is_quiet()))
+            .filter(|(_, entry)| matches!(entry, Entry::Command(task) if which(task)))
             .map(|(id, _)| id)
             .collect()
     }

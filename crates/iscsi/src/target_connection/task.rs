@@ -324,6 +324,11 @@ impl Task {
         complete
     }
 
+    /// Whether more unsolicited Data-Out is expected.
+    pub(super) fn expects_unsolicited(&self) -> bool {
+        self.unsolicited_end.is_some()
+    }
+
     /// Whether no more Data-Out is expected, so that a response may be sent.
     pub(super) fn is_quiet(&self) -> bool {
         self.unsolicited_end.is_none() && self.open.is_empty()

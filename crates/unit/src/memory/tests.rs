@@ -39,9 +39,10 @@ fn what_is_counted_is_what_buffers_take() {
 #[test]
 fn a_session_goes_on_when_others_hold_all() {
     let lane = only_lane(4 * MIB, MIB);
-    let hogs: Vec<NexusMemory> = (0..4).map(|_| NexusMemory::new(&lane)).collect();
+    let first = NexusMemory::new(&lane);
     let mut taken = Vec::new();
-    let mut unasked = Vec::new();
+    let mut unasked: Vec<_> = std::iter::from_fn(|| first.take_at_once(64 << 10)).collect();
+    let hogs: Vec<NexusMemory> = (0..4).map(|_| NexusMemory::new(&lane)).collect();
     for hog in &hogs {
         taken.extend(std::iter::from_fn(|| now(hog.take(64 << 10))));
         unasked.extend(std::iter::from_fn(|| hog.take_at_once(64 << 10)));
@@ -68,7 +69,7 @@ fn a_session_goes_on_when_others_hold_all() {
 fn a_write_whose_data_is_all_unsolicited_may_take_what_solicited_data_leaves() {
     const LEN: usize = 256 << 10;
     let lane = only_lane(128 * MIB, 4 * MIB);
-    let [one, other] = [(); 2].map(|()| NexusMemory::new(&lane));
+    let one = NexusMemory::new(&lane);
     let window: Vec<_> = std::iter::from_fn(|| one.take_at_once(LEN)).collect();
     let solicited = lane.transfers.left();
     assert_eq!(solicited, 64 * MIB, "dormant commands take nothing of it");
@@ -77,9 +78,59 @@ fn a_write_whose_data_is_all_unsolicited_may_take_what_solicited_data_leaves() {
     assert_eq!(more.len() * LEN, 16 * MIB, "a nexus' part");
     assert_eq!(lane.transfers.left(), solicited - 16 * MIB);
     assert_eq!(more[0].held().of(&[Pool::Transfers]), LEN);
+    let other = NexusMemory::new(&lane);
     assert!(other.take_at_once(LEN).is_some(), "its own reserve");
     drop((window, more));
     assert_eq!(lane.transfers.left(), solicited);
+}
+
+#[test]
+fn whoever_sends_all_it_may_unasked_leaves_room_for_the_others() {
+    const LEN: usize = 256 << 10;
+    let lane = only_lane(128 * MIB, 4 * MIB);
+    let take_all = |nexus: &NexusMemory| -> Vec<Permits> {
+        std::iter::from_fn(|| nexus.take_at_once(LEN)).collect()
+    };
+    let hogs = [(); 3].map(|()| NexusMemory::new(&lane));
+    let session = NexusMemory::new(&lane);
+    // One more each, from its reserve.
+    let held = hogs.each_ref().map(take_all);
+    assert_eq!(held.each_ref().map(Vec::len), [65, 33, 17]);
+    assert_eq!(take_all(&session).len(), 9);
+    // They send more whenever they can.
+    let mut held = held.map(|permits| {
+        permits
+            .into_iter()
+            .collect::<std::collections::VecDeque<_>>()
+    });
+    for _ in 0..1000 {
+        for (hog, held) in hogs.iter().zip(&mut held) {
+            held.pop_front();
+            held.extend(take_all(hog));
+        }
+    }
+    let lens = held.each_ref().map(std::collections::VecDeque::len);
+    assert!(lens.iter().all(|len| (30..=35).contains(len)), "{lens:?}");
+    assert!(take_all(&session).len() >= 16);
+}
+
+#[test]
+fn what_a_session_took_alone_it_returns_for_others() {
+    const LEN: usize = 256 << 10;
+    let lane = only_lane(128 * MIB, 4 * MIB);
+    let one = NexusMemory::new(&lane);
+    let mut window: Vec<_> = (0..128).filter_map(|_| one.take_at_once(LEN)).collect();
+    assert_eq!((window.len(), lane.unsolicited.left()), (128, 0));
+    let other = NexusMemory::new(&lane);
+    let reserve = one.take_at_once(LEN).expect("its own reserve");
+    window.truncate(70);
+    assert!(one.take_at_once(LEN).is_none(), "more than a half");
+    assert!(one.take_at_once(0).is_some(), "there is nothing to take");
+    let others: Vec<_> = std::iter::from_fn(|| other.take_at_once(LEN)).collect();
+    assert_eq!(others.len(), 29 + 1);
+    drop((other, others, reserve));
+    let again: Vec<_> = std::iter::from_fn(|| one.take_at_once(LEN)).collect();
+    assert_eq!(again.len(), 58 + 1, "it is alone again");
 }
 
 #[test]
@@ -161,19 +212,26 @@ fn a_pool_is_wanted_while_another_session_is_short_of_it_and_not_for_ones_own_sa
     drop(taken);
     assert!(waits.as_mut().poll(&mut cx).is_ready());
     assert_eq!(hogs[0].wanted(), []);
-    // A refusal counts once.
-    let unasked: Vec<_> = std::iter::from_fn(|| hogs[1].take_at_once(64 << 10)).collect();
+    // A refusal counts once, and only where another's memory would have helped.
+    let take_all = |hog: &NexusMemory| -> Vec<Permits> {
+        std::iter::from_fn(|| hog.take_at_once(64 << 10)).collect()
+    };
+    let unasked = take_all(&hogs[1]);
+    assert_eq!(hogs[0].wanted(), [], "it is at the end of its share");
+    let more = take_all(&hogs[2]);
     assert_eq!(hogs[0].wanted(), [Pool::Unsolicited]);
     assert_eq!(hogs[0].wanted(), []);
-    assert_eq!(hogs[1].wanted(), []);
-    drop(unasked);
+    assert_eq!(hogs[1].wanted(), [Pool::Unsolicited]);
+    assert_eq!(hogs[2].wanted(), []);
+    drop((unasked, more));
 }
 
 #[test]
 fn who_holds_memory_of_one_pool_is_not_blamed_for_a_shortage_of_another() {
     let lane = only_lane(4 * MIB, MIB);
-    let [one, other, more, late] = [(); 4].map(|()| NexusMemory::new(&lane));
+    let one = NexusMemory::new(&lane);
     let unsolicited: Vec<_> = std::iter::from_fn(|| one.take_at_once(64 << 10)).collect();
+    let [other, more, late] = [(); 3].map(|()| NexusMemory::new(&lane));
     let unsolicited: Held = unsolicited.iter().map(Permits::held).sum();
     let permits = [&other, &more].map(|nexus| now(nexus.take(MIB)).expect("there is room"));
     let solicited = permits[0].held();

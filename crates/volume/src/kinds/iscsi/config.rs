@@ -172,6 +172,9 @@ impl IscsiConfig {
             congestion: self.multipath.congestion.clone(),
             user_timeout: self.multipath.user_timeout,
             buffers: self.multipath.buffers,
+            // If this process dies, the kernel must not deliver its writes later: over another path its successor may
+            // have written the same blocks by then.
+            resets_when_closed: true,
         }
     }
 }
