@@ -14,6 +14,7 @@ use std::{
 use engine::{
     LaneFuture,
     sim::Host,
+    store,
     task::{self, JoinHandle},
     time,
 };
@@ -114,11 +115,7 @@ impl TargetMachine {
             if let Some(handle) = graph.handles().all::<FaultHandle>().values().next() {
                 faults.replace(handle.clone());
             }
-            let known = ports(&told).clone();
-            if !known.is_empty() {
-                let volume = tree.on_lane().await.expect("its lane runs");
-                volume.flush().await.expect("the disk works");
-            }
+            let known = resume(&told);
             let disk = DiskSpec {
                 name: "disk".into(),
                 uuid: [1; 16],
@@ -248,6 +245,17 @@ impl TargetMachine {
 
 fn ports(told: &Mutex<Vec<String>>) -> MutexGuard<'_, Vec<String>> {
     told.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The ports that need not hear of a power-on, as `node` decides it: those that have been told, unless the file has lost the
+/// mark of its opener.
+fn resume(told: &Mutex<Vec<String>>) -> Vec<String> {
+    let (file, mut told) = (Path::new(FILE), ports(told));
+    if store::opener(file).expect("it is there").is_none() {
+        told.clear();
+        store::set_opener(file, b"the software").expect("it is marked");
+    }
+    told.clone()
 }
 
 /// The name of the second target, derived from `iqn`.

@@ -10,7 +10,7 @@ use crate::{
     handle::{Handle, Keeper},
     lane::{submit, with},
     op::{AllocateMode, Op, to_result},
-    reactor::{Opened, Reactor},
+    reactor::{Mark, Opened, Reactor},
     store, task, time,
 };
 
@@ -82,6 +82,15 @@ impl SharedFile {
     /// are lost. Blocks as [`SharedFile::open`] does.
     pub fn set_len_bytes(&self, len_bytes: u64) -> io::Result<()> {
         store::with(|store| store.set_len_bytes(&self.handle(), len_bytes))
+    }
+
+    /// Removes the mark that [`store::set_opener`] gives a regular file, if it has one. That outlives the process, but
+    /// not yet a power cut. Blocks as [`SharedFile::open`] does.
+    ///
+    /// # Errors
+    /// `Unsupported` if the file system does not support marks, else any error the system reports.
+    pub fn remove_opener(&self) -> io::Result<()> {
+        store::with(|store| store.remove_mark(&self.handle(), Mark::Opener))
     }
 
     /// Whether it is a regular file. A lock on one excludes everybody else on this machine. A lock on

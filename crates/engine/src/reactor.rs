@@ -259,6 +259,8 @@ pub(crate) trait Store {
     fn sync(&self, path: &Path) -> io::Result<()>;
     fn mark(&self, path: &Path, which: Mark) -> io::Result<Option<Vec<u8>>>;
     fn set_mark(&self, path: &Path, which: Mark, mark: &[u8]) -> io::Result<()>;
+    /// Removes the mark of an open file, if it has one.
+    fn remove_mark(&self, file: &Handle, which: Mark) -> io::Result<()>;
 }
 
 /// The most space that the last block of a new file takes when it is written to set the length.

@@ -6,7 +6,7 @@ mod apply;
 
 use std::{io, net::SocketAddr, path::PathBuf, sync::Arc};
 
-use engine::{LaneFuture, LaneHandle, blocking};
+use engine::{LaneFuture, LaneHandle};
 use front_iscsi::{Allow, LunSpec, Server, ServerConfig, TargetSpec};
 use unit::{DiskSpec, FlushError, Keep, OpenVolume, Units, UnitsConfig};
 use volume::{
@@ -20,7 +20,7 @@ use crate::{
     difference::Served,
     open::{self, Disk},
     process::Process,
-    shared_state::SharedState,
+    shared_state::{SharedState, aside},
     state::State,
     told::Told,
     unit_files::UnitFiles,
@@ -276,7 +276,7 @@ async fn serve(
     units.note = Some(told.note());
     for (spec, disk) in units.disks.iter_mut().zip(disks.iter()) {
         if let Some(record) = records.disks.get(&disk.uuid) {
-            spec.told = told.resume(disk, record).await?;
+            spec.told = told.resume(disk, record).await;
         }
     }
     let units = Units::open(units, lanes).await;
@@ -384,12 +384,9 @@ fn keep(units: Arc<UnitFiles>) -> Keep {
     Arc::new(move |volume, text| {
         let (units, volume) = (units.clone(), volume.to_owned());
         LaneFuture::new(async move {
-            let keep = move || {
-                let kept = units.keep(&volume, text.as_deref());
-                kept.map_err(|error| error.to_string())
-            };
-            let kept = blocking::run(blocking::Kind::Files, keep).await;
-            kept.unwrap_or_else(|error| Err(error.to_string()))
+            let kept = aside(move || units.keep(&volume, text.as_deref())).await;
+            let kept = kept.and_then(|kept| kept);
+            kept.map_err(|error| error.to_string())
         })
     })
 }

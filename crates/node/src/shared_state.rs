@@ -26,11 +26,7 @@ impl SharedState {
         work: impl FnOnce(&mut State) -> T + Send + 'static,
     ) -> Result<T, Error> {
         let state = self.0.clone();
-        let done = blocking::run(blocking::Kind::Files, move || {
-            work(&mut state.lock().unwrap_or_else(PoisonError::into_inner))
-        });
-        let failed = || "running work on the state directory".to_owned();
-        done.await.map_err(|error| Error::io(failed())(error))
+        aside(move || work(&mut state.lock().unwrap_or_else(PoisonError::into_inner))).await
     }
 
     /// Records the lengths of the files that have grown while they are used: a shorter file would be another one. A
@@ -47,4 +43,12 @@ impl SharedState {
             ),
         }
     }
+}
+
+/// Runs `work`, which uses the files of a state directory, where it holds up no lane.
+pub(crate) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
+    let done = blocking::run(blocking::Kind::Files, work).await;
+    done.map_err(Error::io("running work on the state directory".to_owned()))
 }

@@ -8,28 +8,29 @@
 //!
 //! A text for each disk, in the state directory, names the boot that it is of. So it need not outlive a power cut, and one
 //! that is damaged counts as none. The disk's file is marked with its opener, which the text names too: another machine may
-//! have served the file meanwhile, and lost its power.
+//! have served the file meanwhile, and lost its power. The file leaf removes that mark when the kernel has reported to this
+//! process alone that data is lost. While the text is valid, a restart leaves it and the mark as they are.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use engine::{blocking, fs, spawn, store};
+use engine::{fs, spawn, store};
 use serde::{Deserialize, Serialize};
 use unit::Note;
 use uuid::Uuid;
-use volume::SharedVolume;
 
 use crate::{
     Disk, Error,
     record::{Record, new_identity, read_versioned, write_toml},
+    shared_state::aside,
 };
 
 const VERSION: u32 = 1;
-/// More ports of a disk are not noted, and hear of a power-on.
+/// The ports of a disk that are noted, as many as a logical unit remembers: the newest. Others hear of a power-on.
 const PORTS_MAX: usize = 1024;
 
 /// What is known of a disk.
@@ -39,15 +40,20 @@ struct Text {
     version: u32,
     /// The boot of the machine in which the ports were told.
     boot: Uuid,
-    /// What the disk's file is marked with by the daemon that told them.
+    /// What the disk's file is marked with by the first daemon that told them.
     opener: Uuid,
-    ports: Vec<String>,
+    /// That file, by its device and inode: a copy may carry the mark, too.
+    file: String,
+    /// The most recent is last.
+    ports: VecDeque<String>,
 }
 
 /// The text of a disk, and where it is stored.
 struct Known {
     path: PathBuf,
     text: Text,
+    /// How often the text has changed.
+    revision: u64,
     /// Whether somebody is storing the text, who will store it again if it changes meanwhile.
     is_writing: bool,
 }
@@ -71,74 +77,80 @@ impl Told {
         })
     }
 
-    /// The ports that need not hear of another power-on of `disk`, which is recorded as `record`. What was written before
-    /// the restart is made durable first.
-    ///
-    /// # Errors
-    /// If the state directory cannot be written.
-    pub(crate) async fn resume(&self, disk: &Disk, record: &Record) -> Result<Vec<String>, Error> {
-        let file = file_of(record);
-        let told = file.and_then(|file| self.told(&disk.uuid, file));
-        let mut ports = told.unwrap_or_default();
-        if !ports.is_empty() {
-            if let Err(error) = flush(disk.tree.on_lane().await).await {
-                let volume = disk.tree.name();
-                tracing::error!(volume, %error, "what was written before the restart may be lost");
-                ports.clear();
-            }
-        }
-        let begun = self.begin(disk.tree.name(), &disk.uuid, file, ports.clone());
-        match begun.await? {
-            true => Ok(ports),
-            false => Ok(Vec::new()),
-        }
+    /// The ports that need not hear of another power-on of `disk`, which is recorded as `record`.
+    pub(crate) async fn resume(&self, disk: &Disk, record: &Record) -> Vec<String> {
+        let file = self.file_of(disk, record);
+        self.resume_file(disk.tree.name(), &disk.uuid, file).await
     }
 
     /// Takes up `disk`, which is recorded as `record`, and of whose power-on nobody has been told.
-    ///
-    /// # Errors
-    /// If the state directory cannot be written.
-    pub(crate) async fn add_disk(&self, disk: &Disk, record: &Record) -> Result<(), Error> {
-        let (name, uuid) = (disk.tree.name(), &disk.uuid);
-        let begun = self.begin(name, uuid, file_of(record), Vec::new());
-        begun.await.map(drop)
+    pub(crate) async fn add_disk(&self, disk: &Disk, record: &Record) {
+        let file = self.file_of(disk, record);
+        self.begin(disk.tree.name(), &disk.uuid, file).await;
     }
 
-    /// Notes from now on who is told of a power-on of the disk `uuid`, the volume `name`; `ports` have been. `file` is the
-    /// disk's, if it is one. False if nothing will be noted, because there is no file that can be marked.
-    async fn begin(
-        &self,
-        name: &str,
-        uuid: &Uuid,
-        file: Option<&Path>,
-        ports: Vec<String>,
-    ) -> Result<bool, Error> {
-        self.disks().remove(name);
-        let opener = new_identity()?;
-        let file = file.filter(|_| !self.boot.is_nil());
-        let is_marked = match file.map(Path::to_owned) {
-            Some(file) => aside(move || Ok(mark(&file, opener))).await?,
-            None => false,
+    /// The file that `disk` is, if that can be marked and a restart can lose something. What it has acknowledged does not
+    /// end with the process, as memory does; no other target may have lost it unheard; and a device cannot be marked.
+    fn file_of(&self, disk: &Disk, record: &Record) -> Option<PathBuf> {
+        let is_noted = record.is_file() && !disk.tree.shape().read_only && !self.boot.is_nil();
+        record.path().filter(|_| is_noted).map(Path::to_owned)
+    }
+
+    /// As [`Told::resume`], for the disk `uuid` in `file`, the volume `name`.
+    async fn resume_file(&self, name: &str, uuid: &Uuid, file: Option<PathBuf>) -> Vec<String> {
+        let (path, boot) = (self.path(uuid), self.boot);
+        let valid = match file.clone() {
+            Some(file) => aside(move || valid(&path, boot, &file))
+                .await
+                .ok()
+                .flatten(),
+            None => None,
         };
-        let path = self.path(uuid);
-        if !is_marked {
-            aside(move || remove(&path)).await?;
-            return Ok(false);
+        match valid {
+            Some(text) => {
+                let ports = text.ports.clone().into();
+                self.take_up(name, uuid, text);
+                ports
+            }
+            None => {
+                self.begin(name, uuid, file).await;
+                Vec::new()
+            }
         }
-        let text = Text {
-            version: VERSION,
-            boot: self.boot,
-            opener,
-            ports,
+    }
+
+    /// Notes from now on who is told of a power-on of the disk `uuid` in `file`, the volume `name`. Nothing is noted if
+    /// there is no file, or if it cannot be marked; or if the text cannot be stored, which keeps no disk from being served.
+    async fn begin(&self, name: &str, uuid: &Uuid, file: Option<PathBuf>) {
+        self.disks().remove(name);
+        match self.store_new(uuid, file).await {
+            Ok(Some(text)) => self.take_up(name, uuid, text),
+            Ok(None) => {}
+            Err(error) => tell_failure(name, &error),
+        }
+    }
+
+    /// Marks `file`, and stores a text without ports; `None` if there is no file, or it cannot be marked.
+    async fn store_new(&self, uuid: &Uuid, file: Option<PathBuf>) -> Result<Option<Text>, Error> {
+        let (path, boot) = (self.path(uuid), self.boot);
+        // Chance is the lane's.
+        let opener = new_identity()?;
+        let stored = match file {
+            Some(file) => aside(move || begin(&path, boot, opener, &file)).await,
+            None => aside(move || remove(&path).map(|()| None)).await,
         };
+        stored?
+    }
+
+    /// Goes on with a text that is stored.
+    fn take_up(&self, name: &str, uuid: &Uuid, text: Text) {
         let known = Known {
-            path: path.clone(),
-            text: text.clone(),
+            path: self.path(uuid),
+            text,
+            revision: 0,
             is_writing: false,
         };
-        aside(move || write_toml(&path, &text)).await?;
         self.disks().insert(name.to_owned(), known);
-        Ok(true)
     }
 
     /// Notes a port.
@@ -150,12 +162,8 @@ impl Told {
                 spawn(async move {
                     let name = volume.clone();
                     let written = aside(move || told.write(&name)).await;
-                    if let Err(error) = written {
-                        tracing::warn!(
-                            volume,
-                            %error,
-                            "a restart of the daemon will look like a power cut to its initiators"
-                        );
+                    if let Err(error) = written.and_then(|written| written) {
+                        tell_failure(&volume, &error);
                     }
                 });
             }
@@ -168,10 +176,13 @@ impl Told {
         let Some(known) = disks.get_mut(volume) else {
             return false;
         };
-        if known.text.ports.len() >= PORTS_MAX {
-            return false;
+        let ports = &mut known.text.ports;
+        ports.retain(|known| *known != port);
+        if ports.len() >= PORTS_MAX {
+            ports.pop_front();
         }
-        known.text.ports.push(port);
+        ports.push_back(port);
+        known.revision += 1;
         !std::mem::replace(&mut known.is_writing, true)
     }
 
@@ -179,18 +190,18 @@ impl Told {
     fn write(&self, volume: &str) -> Result<(), Error> {
         let mut written = None;
         loop {
-            let (path, text) = {
+            let (path, text, revision) = {
                 let mut disks = self.disks();
                 let Some(known) = disks.get_mut(volume) else {
                     return Ok(());
                 };
-                if written == Some(known.text.ports.len()) {
+                if written == Some(known.revision) {
                     known.is_writing = false;
                     return Ok(());
                 }
-                (known.path.clone(), known.text.clone())
+                (known.path.clone(), known.text.clone(), known.revision)
             };
-            written = Some(text.ports.len());
+            written = Some(revision);
             if let Err(error) = write_toml(&path, &text) {
                 if let Some(known) = self.disks().get_mut(volume) {
                     known.is_writing = false;
@@ -198,14 +209,6 @@ impl Told {
                 return Err(error);
             }
         }
-    }
-
-    /// The ports of the disk in `file` that have been told in this boot, if nobody else has opened the file since.
-    fn told(&self, uuid: &Uuid, file: &Path) -> Option<Vec<String>> {
-        let text: Option<Text> = read_versioned(&self.path(uuid), VERSION).ok().flatten();
-        let text = text.filter(|text| text.boot == self.boot && !self.boot.is_nil())?;
-        let opener = store::opener(file).ok().flatten()?;
-        (opener == text.opener.to_string().as_bytes()).then_some(text.ports)
     }
 
     fn path(&self, uuid: &Uuid) -> PathBuf {
@@ -217,20 +220,48 @@ impl Told {
     }
 }
 
-/// The file that a disk is, if it is one. What it has acknowledged does not end with the process, as memory does; no other
-/// target may have lost it unheard; and unlike a device, it can be marked.
-fn file_of(record: &Record) -> Option<&Path> {
-    record.is_file().then(|| record.path()).flatten()
+/// The text at `path`, if it is of this `boot` and of this `file`, and nobody else has opened the file since.
+fn valid(path: &Path, boot: Uuid, file: &Path) -> Option<Text> {
+    let text: Option<Text> = read_versioned(path, VERSION).ok().flatten();
+    let text = text.filter(|text| text.boot == boot)?;
+    let opener = store::opener(file).ok().flatten()?;
+    let is_opener = opener == text.opener.to_string().as_bytes();
+    let is_file = identity_of(file).ok()? == text.file;
+    (is_opener && is_file).then_some(text)
 }
 
-/// Marks a disk's file with its opener; false if that cannot be done.
-fn mark(file: &Path, opener: Uuid) -> bool {
+/// Marks `file` with a new `opener`, and stores a text without ports at `path`. `None` if the file cannot be marked.
+fn begin(path: &Path, boot: Uuid, opener: Uuid, file: &Path) -> Result<Option<Text>, Error> {
     let marked = store::set_opener(file, opener.to_string().as_bytes());
-    if let Err(error) = &marked {
-        let path = file.display();
-        tracing::debug!(%path, %error, "a restart of the daemon will look like a power cut");
-    }
-    marked.is_ok()
+    let file = match marked.and_then(|()| identity_of(file)) {
+        Ok(identity) => identity,
+        Err(error) => {
+            let file = file.display();
+            tracing::info!(%file, %error, "it cannot be marked, so {LOOKS_LIKE_POWER_CUT}");
+            return remove(path).map(|()| None);
+        }
+    };
+    let text = Text {
+        version: VERSION,
+        boot,
+        opener,
+        file,
+        ports: VecDeque::new(),
+    };
+    write_toml(path, &text).map(|()| Some(text))
+}
+
+/// A file by its device and inode.
+fn identity_of(file: &Path) -> io::Result<String> {
+    let (device, inode) = store::look(file)?.id;
+    Ok(format!("{device:x}:{inode:x}"))
+}
+
+const LOOKS_LIKE_POWER_CUT: &str =
+    "a restart of the daemon will look like a power cut to its initiators";
+
+fn tell_failure(volume: &str, error: &Error) {
+    tracing::warn!(volume, %error, "{LOOKS_LIKE_POWER_CUT}");
 }
 
 fn remove(path: &Path) -> Result<(), Error> {
@@ -240,18 +271,6 @@ fn remove(path: &Path) -> Result<(), Error> {
         }
         _ => Ok(()),
     }
-}
-
-async fn flush(volume: volume::Result<SharedVolume>) -> volume::Result<()> {
-    volume?.flush().await
-}
-
-/// Does `work` on files where it holds up no lane.
-async fn aside<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    let done = blocking::run(blocking::Kind::Files, work).await;
-    done.map_err(Error::io("writing the state directory".to_owned()))?
 }
 
 #[cfg(test)]
@@ -264,13 +283,15 @@ mod tests {
     const BOOT: Uuid = Uuid::from_u128(2);
     const LATER_BOOT: Uuid = Uuid::from_u128(3);
     const DISK: &str = "/srv/db.img";
+    const PORT: &str = "1 iqn.a,i,0x1";
 
     fn of(boot: Uuid) -> Arc<Told> {
         Told::new(Path::new("/srv/state"), boot)
     }
 
     fn told(boot: Uuid) -> Option<Vec<String>> {
-        of(boot).told(&UUID, Path::new(DISK))
+        let text = valid(&of(boot).path(&UUID), boot, Path::new(DISK));
+        text.map(|text| text.ports.into())
     }
 
     fn in_directory(test: impl AsyncFnOnce()) {
@@ -283,10 +304,11 @@ mod tests {
         });
     }
 
-    async fn begin(told: &Told, ports: &[&str]) -> bool {
-        let ports = ports.iter().map(|port| (*port).to_owned()).collect();
-        let begun = told.begin("db", &UUID, Some(Path::new(DISK)), ports);
-        begun.await.expect("room")
+    /// Takes up the disk, as a daemon does that starts in `boot`.
+    async fn start(boot: Uuid) -> (Arc<Told>, Vec<String>) {
+        let told = of(boot);
+        let ports = told.resume_file("db", &UUID, Some(DISK.into())).await;
+        (told, ports)
     }
 
     /// Notes ports, as [`Told::note`] does.
@@ -298,22 +320,43 @@ mod tests {
         }
     }
 
+    /// A daemon that has noted a port.
+    async fn start_and_note() {
+        let (told, _) = start(BOOT).await;
+        add(&told, [PORT.to_owned()]);
+    }
+
+    fn opener() -> Option<Vec<u8>> {
+        store::opener(Path::new(DISK)).expect("it is there")
+    }
+
     #[test]
     fn ports_are_known_after_restarts_within_one_boot() {
         in_directory(async || {
             assert_eq!(told(BOOT), None);
-            assert!(begin(&of(BOOT), &[]).await);
-            assert_eq!(told(BOOT), Some(vec![]));
-            let first = of(BOOT);
-            assert!(begin(&first, &["1 iqn.a,i,0x1"]).await);
-            add(&first, ["2 iqn.b,i,0x1".to_owned()]);
-            let both = ["1 iqn.a,i,0x1", "2 iqn.b,i,0x1"].map(str::to_owned);
-            assert_eq!(told(BOOT), Some(both.to_vec()));
-            assert_eq!(told(LATER_BOOT), None, "a power cut");
-            assert!(begin(&of(LATER_BOOT), &[]).await);
+            let (first, ports) = start(BOOT).await;
+            assert!(ports.is_empty());
+            add(&first, [PORT.to_owned()]);
+            let (second, ports) = start(BOOT).await;
+            assert_eq!(ports, [PORT]);
+            add(&second, ["2 iqn.b,i,0x1".to_owned()]);
+            assert_eq!(start(BOOT).await.1, [PORT, "2 iqn.b,i,0x1"]);
+            assert!(start(LATER_BOOT).await.1.is_empty(), "a power cut");
             assert_eq!(told(BOOT), None);
-            assert!(!begin(&of(Uuid::nil()), &["1 iqn.a,i,0x1"]).await);
-            assert_eq!(told(Uuid::nil()), None);
+        });
+    }
+
+    #[test]
+    fn a_restart_without_any_news_writes_nothing() {
+        in_directory(async || {
+            start_and_note().await;
+            let path = of(BOOT).path(&UUID);
+            let before = (opener(), store::read(&path).expect("it is there"));
+            let inode = store::look(&path).expect("it is there").id;
+            assert_eq!(start(BOOT).await.1, [PORT]);
+            assert_eq!((opener(), store::read(&path).expect("it is there")), before);
+            let same = store::look(&path).expect("it is there").id;
+            assert_eq!(same, inode, "it was not replaced");
         });
     }
 
@@ -321,19 +364,34 @@ mod tests {
     #[test]
     fn nobody_is_known_any_more_when_another_daemon_has_opened_the_file() {
         in_directory(async || {
-            assert!(begin(&of(BOOT), &["1 iqn.a,i,0x1"]).await);
+            start_and_note().await;
             let elsewhere = Path::new("/srv/other");
             store::make_directory(elsewhere, true).expect("room");
             let other = Told::new(elsewhere, LATER_BOOT);
-            assert!(begin(&other, &[]).await);
+            other.begin("db", &UUID, Some(DISK.into())).await;
             assert_eq!(told(BOOT), None);
+            assert!(start(BOOT).await.1.is_empty());
+        });
+    }
+
+    #[test]
+    fn nobody_is_known_to_a_copy_of_the_file_though_it_has_its_mark() {
+        in_directory(async || {
+            start_and_note().await;
+            let mark = opener().expect("it is marked");
+            let copy = Path::new("/srv/copy");
+            store::replace(copy, b"content").expect("room");
+            store::set_opener(copy, &mark).expect("room");
+            let text = |file| valid(&of(BOOT).path(&UUID), BOOT, file);
+            assert!(text(Path::new(DISK)).is_some());
+            assert!(text(copy).is_none());
         });
     }
 
     #[test]
     fn a_damaged_text_counts_as_none() {
         in_directory(async || {
-            assert!(begin(&of(BOOT), &["1 iqn.a,i,0x1"]).await);
+            start_and_note().await;
             let path = of(BOOT).path(&UUID);
             let whole = store::read(&path).expect("it is there");
             for len in 0..whole.len() - 1 {
@@ -346,11 +404,10 @@ mod tests {
     #[test]
     fn a_disk_that_is_no_file_or_cannot_be_marked_leaves_no_text() {
         in_directory(async || {
-            for file in [None, Some(Path::new("/srv/none"))] {
-                assert!(begin(&of(BOOT), &["1 iqn.a,i,0x1"]).await);
-                let ports = vec!["1 iqn.a,i,0x1".to_owned()];
-                let begun = of(BOOT).begin("db", &UUID, file, ports).await;
-                assert!(!begun.expect("room"));
+            for file in [None, Some("/srv/none".into())] {
+                start_and_note().await;
+                let ports = of(BOOT).resume_file("db", &UUID, file).await;
+                assert!(ports.is_empty());
                 assert_eq!(told(BOOT), None);
                 store::look(&of(BOOT).path(&UUID)).expect_err("it is removed");
             }
@@ -358,20 +415,40 @@ mod tests {
     }
 
     #[test]
-    fn so_many_ports_are_noted_and_a_failure_to_store_is_not_for_good() {
+    fn a_state_directory_that_cannot_be_written_keeps_no_disk_from_being_served() {
         in_directory(async || {
-            let first = of(BOOT);
-            assert!(begin(&first, &[]).await);
-            add(
-                &first,
-                (0..PORTS_MAX + 10).map(|n| format!("1 iqn.{n},i,0x1")),
-            );
-            assert_eq!(told(BOOT).expect("as stored").len(), PORTS_MAX);
-            assert!(begin(&first, &[]).await);
+            start_and_note().await;
+            let nowhere = Told::new(Path::new("/nowhere"), BOOT);
+            let ports = nowhere.resume_file("db", &UUID, Some(DISK.into())).await;
+            assert!(ports.is_empty());
+            assert!(!nowhere.add("db", PORT.to_owned()), "nothing is noted");
+            assert_eq!(told(BOOT), None, "somebody else has opened the file");
+        });
+    }
+
+    #[test]
+    fn the_newest_ports_are_noted_once_each() {
+        let name = |n: usize| format!("1 iqn.{n},i,0x1");
+        in_directory(async || {
+            let (first, _) = start(BOOT).await;
+            add(&first, (0..PORTS_MAX).map(name));
+            add(&first, [name(500)]);
+            add(&first, (PORTS_MAX..PORTS_MAX + 10).map(name));
+            let others = (10..PORTS_MAX).filter(|n| *n != 500);
+            let expected = others.chain([500]).chain(PORTS_MAX..PORTS_MAX + 10);
+            let expected: Vec<String> = expected.map(name).collect();
+            assert_eq!(told(BOOT).expect("as stored"), expected);
+        });
+    }
+
+    #[test]
+    fn a_failure_to_store_is_not_for_good() {
+        in_directory(async || {
+            let (first, _) = start(BOOT).await;
             for known in first.disks().values_mut() {
                 known.path = "/nowhere/told".into();
             }
-            assert!(first.add("db", "1 iqn.a,i,0x1".to_owned()));
+            assert!(first.add("db", PORT.to_owned()));
             first.write("db").expect_err("no such directory");
             assert!(
                 first.add("db", "1 iqn.b,i,0x1".to_owned()),

@@ -4,17 +4,21 @@
 use std::{rc::Rc, time::Duration};
 
 use engine::{
-    sim::{Occurred, Random, seeds},
+    Payload,
+    sim::{Fault, FaultKind, Occurred, Random, seeds},
     spawn, time,
 };
 use sim::{
     Setup, Site, assert_occurred,
+    raw::RawSession,
     target_machine::Networks,
     workload::{self, Load, Tally, check_all, random_time},
 };
-use volume::{ErrorKind, SharedVolume};
+use volume::{Durability, ErrorKind, SharedVolume};
 
 use crate::MS;
+
+const EIO: i32 = 5;
 
 #[derive(Clone, Copy)]
 enum Stop {
@@ -184,6 +188,54 @@ fn a_power_cut_is_told_though_the_target_restarts_before_everybody_has_heard_of_
         ("changes lost", met.changes_lost),
         ("flushes that failed for it", told),
     ]);
+}
+
+/// The kernel reports a loss once, here to the target for a flush or a durable write of somebody else. When the software
+/// has restarted, the kernel knows of nothing: the initiator that has written what is lost must hear of it all the same.
+#[test]
+fn a_sync_that_failed_is_told_to_everybody_though_the_target_restarts() {
+    const SYNCHRONIZE_CACHE: [u8; 10] = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    /// WRITE (10) with FUA, of the block at byte 2048, between the superblock and the data.
+    const WRITE: [u8; 10] = [0x2a, 0x08, 0, 0, 0, 4, 0, 0, 1, 0];
+    let mut lost = 0;
+    seeds(200, |seed| {
+        let mut setup = Setup::draw(seed).volatile();
+        setup.served.block_size_bytes = 512;
+        let site = Site::new(seed, setup);
+        site.run(async {
+            let volume = site.open().await;
+            let len_bytes = volume.shape().len_bytes();
+            let data = Payload::zeroes(len_bytes as usize);
+            let written = volume.write(0, data, Durability::Cached).await;
+            written.expect("the targets work");
+            let mut random = site.world.random();
+            let index = random.index(site.targets.len());
+            let target = &site.targets[index];
+            let other = RawSession::login_as(&site, index, "other").await;
+            let _attention = other.execute(&[0; 6], &[], 0).await;
+            let (kind, cdb, data): (_, _, &[u8]) = match random.chance(0.5) {
+                true => (FaultKind::Sync, SYNCHRONIZE_CACHE, &[]),
+                false => (FaultKind::OwnSync, WRITE, &[1; 512]),
+            };
+            target.host.add_fault(Fault {
+                times: Some(1),
+                ..Fault::new(kind, EIO)
+            });
+            let answer = other.execute(&cdb, data, 0).await.expect("an answer");
+            assert_ne!(answer.status, Some(0), "{kind:?}");
+            target.kill();
+            time::sleep(random_time(&mut random, 500 * MS)).await;
+            target.restart();
+            target.ready().await;
+            let error = volume
+                .flush()
+                .await
+                .expect_err("what was written may be lost");
+            assert_eq!(error.kind(), ErrorKind::FlushFailed, "{error}");
+        });
+        lost += site.world.occurred().faults_hit;
+    });
+    assert_occurred([("syncs that failed", lost)]);
 }
 
 /// The target asks its initiators to log out, and they flush first: nothing is unflushed when it comes back, and

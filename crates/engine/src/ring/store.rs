@@ -222,6 +222,17 @@ impl Store for System {
             _ => Err(explain(io::Error::last_os_error())),
         }
     }
+
+    fn remove_mark(&self, file: &Handle, which: Mark) -> io::Result<()> {
+        // SAFETY: a NUL-terminated text that lives through the call; `file` keeps the descriptor open.
+        match unsafe { libc::fremovexattr(file.raw, name_of(which).as_ptr()) } {
+            0 => Ok(()),
+            _ => match io::Error::last_os_error() {
+                error if error.raw_os_error() == Some(libc::ENODATA) => Ok(()),
+                error => Err(explain(error)),
+            },
+        }
+    }
 }
 
 /// The extended attribute that has the mark.

@@ -16,7 +16,7 @@ use crate::{
     extent::Extent,
     handle::Handle,
     op::{AllocateMode, Op},
-    reactor::{Access, Kind, OpenOptions, Opened},
+    reactor::{Access, Kind, Mark, OpenOptions, Opened},
 };
 
 /// The most segments one write takes, as on Linux (UIO_MAXIOV).
@@ -234,6 +234,20 @@ impl State {
         disk.change(file, len_bytes, what, false);
         disk.take_step()?;
         disk.sync_file(file);
+        Ok(())
+    }
+
+    /// Removes the mark of an open file, if it has one.
+    pub(super) fn remove_mark(&mut self, raw: i32, which: Mark) -> io::Result<()> {
+        let open = self.files.get(&raw);
+        let open = open.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        let file = open.file;
+        let disk = &mut self.hosts[open.host.0].disk;
+        disk.take_step()?;
+        if let Some(errno) = disk.fault(FaultKind::Mark, file, &(0..u64::MAX), &mut self.occurred) {
+            return Err(io::Error::from_raw_os_error(errno));
+        }
+        disk.files[file].marks[which as usize] = None;
         Ok(())
     }
 

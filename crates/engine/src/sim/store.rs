@@ -240,4 +240,9 @@ impl Store for SimReactor {
         disk.files[file].marks[which as usize] = Some(mark.to_vec());
         Ok(())
     }
+
+    fn remove_mark(&self, file: &Handle, which: Mark) -> io::Result<()> {
+        self.waits_for_disk();
+        self.state.borrow_mut().remove_mark(file.raw, which)
+    }
 }

@@ -68,6 +68,10 @@ async fn a_mark_stays_with_its_file(site: Site) {
         assert_eq!(found.as_deref(), Some(mark.as_bytes()));
     }
     assert_eq!(store::opener(&path).expect("it is there"), None);
+    file.remove_opener().expect("there is nothing to remove");
+    store::set_opener(&path, b"another opener").expect("it is marked");
+    file.remove_opener().expect("it is removed");
+    assert_eq!(store::opener(&path).expect("it is there"), None);
     store::set_opener(&path, b"opener").expect("it is marked");
     let file = file.on_lane();
     let written = file.write_all_at(0, pattern(100, 1).into(), false).await;

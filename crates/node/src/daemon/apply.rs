@@ -156,7 +156,7 @@ impl Daemon {
         for disk in disks.iter().filter(is_new) {
             if let Some(record) = records.disks.get(&disk.uuid) {
                 let begun = self.told.add_disk(disk, record);
-                patience.unless_given_up(begun).await??;
+                patience.unless_given_up(begun).await?;
             }
         }
         let configuring = server_config(next, &self.state);

@@ -16,7 +16,7 @@ pub enum FaultKind {
     OwnSync,
     /// Punching, zeroing and reserving.
     Allocate,
-    /// Setting a mark ([`crate::store::set_mark`]).
+    /// Setting or removing a mark ([`crate::store::set_mark`]).
     Mark,
 }
 

@@ -1,8 +1,11 @@
 //! Durable writes that fail, on the disks of the simulated world: which errors concern only the write itself, and
 //! which mean that other writes may be lost.
 
+use std::path::Path;
+
 use engine::{
     sim::{Fault, FaultKind, Host, World, seeds},
+    store,
     task::join_all,
 };
 
@@ -176,5 +179,53 @@ fn a_durable_write_that_could_not_be_synced_while_nothing_is_volatile_is_its_own
                 assert!(page.iter().all(|found| *found == byte), "{index}");
             }
         });
+    }
+}
+
+/// Whether the file still has the mark of its opener after this has failed.
+fn is_marked_after(test: impl AsyncFn(&Host, &FileVolume<BackingFile>), caching: Caching) -> bool {
+    let (world, host) = machine(1);
+    world.block_on(&host, async {
+        let path = Path::new("/disk");
+        store::set_opener(path, b"opener").expect("room");
+        let disk = opened_with_a_volatile_page(caching).await;
+        test(&host, &disk).await;
+        store::opener(path).expect("it is there").is_some()
+    })
+}
+
+#[test]
+fn a_loss_that_is_reported_outlives_the_process_by_the_mark_that_the_file_loses() {
+    let fail = |host: &Host, kind, errno| {
+        host.add_fault(Fault {
+            times: Some(1),
+            ..Fault::new(kind, errno)
+        });
+    };
+    for caching in MODES {
+        let flushes = async |_: &Host, disk: &FileVolume<_>| disk.flush().await.expect("it works");
+        assert!(is_marked_after(flushes, caching), "nothing has failed");
+        for errno in [libc::EIO, libc::ENOSPC] {
+            let flush = async |host: &Host, disk: &FileVolume<_>| {
+                fail(host, FaultKind::Sync, errno);
+                disk.flush().await.expect_err("it fails");
+            };
+            assert!(!is_marked_after(flush, caching));
+            for kind in [FaultKind::OwnSync, FaultKind::Write] {
+                let write = async |host: &Host, disk: &FileVolume<_>| {
+                    fail(host, kind, errno);
+                    let written = write(disk, 0, 2, Durability::Fua).await;
+                    written.expect_err("it fails");
+                };
+                assert!(!is_marked_after(write, caching), "{kind:?} {errno}");
+            }
+        }
+        let write = async |host: &Host, disk: &FileVolume<_>| {
+            disk.flush().await.expect("it works");
+            fail(host, FaultKind::OwnSync, libc::EIO);
+            let written = write(disk, 0, 2, Durability::Fua).await;
+            written.expect_err("it fails");
+        };
+        assert!(is_marked_after(write, caching), "nothing else is volatile");
     }
 }

@@ -145,18 +145,21 @@ impl<B: Backing> FileVolume<B> {
     /// cache is reported only once, to this call. Only in that case are volatile writes lost, and then the same write
     /// succeeds when repeated without the sync. A flush since the write began, when flushes had `covered` this much,
     /// proves nothing: it may have found the disk's cache empty after the loss.
+    ///
+    /// The mark of the opener goes in any case: a later process opens the file anew, and is told of neither.
     async fn judge(
         &self,
         error: &io::Error,
         covered: Epoch,
         again: impl Future<Output = io::Result<()>>,
     ) {
-        let is_full = error.kind() == io::ErrorKind::StorageFull;
-        if is_full || !self.file.flushes.has_volatile_beyond(covered) {
+        if !self.file.flushes.has_volatile_beyond(covered) {
             return;
         }
-        let _judging = self.file.flushes.judging();
-        if again.await.is_ok() {
+        let is_full = error.kind() == io::ErrorKind::StorageFull;
+        let _judging = (!is_full).then(|| self.file.flushes.judging());
+        self.file.remove_opener().await;
+        if !is_full && again.await.is_ok() {
             self.file.flushes.doubt();
         }
     }
@@ -239,9 +242,18 @@ impl<B: Backing> FileVolume<B> {
     async fn flush_volatile(&self) -> Result<()> {
         self.file
             .flushes
-            .flush(|| self.backing.sync())
+            .flush(|| self.sync())
             .await
             .map_err(|error| error.context(self.file.path.display()))
+    }
+
+    /// Makes what was written durable. A failure outlives the process before anybody hears of it.
+    async fn sync(&self) -> io::Result<()> {
+        let synced = self.backing.sync().await;
+        if synced.is_err() {
+            self.file.remove_opener().await;
+        }
+        synced
     }
 
     fn check_write(&self, at: u64, len: u64) -> Result<()> {

@@ -173,6 +173,25 @@ impl OpenFile {
         claim.take()
     }
 
+    /// Removes the mark of the daemon that has opened the file. The system has reported to this process alone that what
+    /// the file has acknowledged may be lost: without its mark, whoever opens it next holds this to be a power cut.
+    pub(super) async fn remove_opener(&self) {
+        if !self.is_regular() || self.shape.read_only {
+            return;
+        }
+        let file = self.backing.sync.clone();
+        let removed = blocking::run(blocking::Kind::Files, move || file.remove_opener()).await;
+        match removed.and_then(|removed| removed) {
+            // Then it has none.
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
+            Err(error) => {
+                let file = self.path.display();
+                tracing::error!(%file, %error, "a restart of the daemon will hide that written data may be lost");
+            }
+            Ok(()) => {}
+        }
+    }
+
     /// Whether it is a regular file rather than a device.
     pub(super) fn is_regular(&self) -> bool {
         self.backing.io.is_regular()

@@ -117,12 +117,11 @@ impl Unit {
             lost.settle_past(Past::Over);
             self.paths.notify();
         }
-        let heard = match is_same {
-            true => self.hear(&nexus).await.ok(),
-            false => None,
-        };
+        let has_answered = is_same && self.hear(&nexus).await.is_ok();
         nexus.link().logout().await;
-        heard.map(|()| nexus.take_restart())
+        // The target has told it, and tells nobody again, even if there is no answer to what was asked next.
+        let has_restarted = nexus.take_restart();
+        (has_answered || has_restarted).then_some(has_restarted)
     }
 
     /// Every session reports the restart that `told` reported, an idle one perhaps much later. Polls them all now, so

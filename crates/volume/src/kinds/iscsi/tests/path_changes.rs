@@ -228,10 +228,20 @@ fn the_writes_of_a_removed_path_are_ended_before_they_are_sent_again() {
     });
 }
 
+/// What the target reports to the initiator port that it knows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Reports {
+    Nothing,
+    PowerOn,
+    /// A power-on; then it drops the connection.
+    PowerOnAndDrops,
+}
+
 /// A path is added while the only other one is lost with something unflushed, and the target reports a power-on to the new
-/// initiator port, as many do; and to the old one `is_restart`. Returns whether the flush succeeds.
-fn flush_after_adding(second_group: u16, is_restart: bool, comes_back: bool) -> bool {
+/// initiator port, as many do; and to the old one what it `reports`. Returns whether the flush succeeds.
+fn flush_after_adding(second_group: u16, reports: Reports, comes_back: bool) -> bool {
     const TEST_UNIT_READY: u8 = 0;
+    const POWER_ON: Instead = Instead::Sense([UNIT_ATTENTION, 0x29, 0x00]);
     let mut is_flushed = false;
     with_one_path(async |site, disk| {
         let written = disk.write(0, block(1), Durability::Cached).await;
@@ -245,10 +255,16 @@ fn flush_after_adding(second_group: u16, is_restart: bool, comes_back: bool) -> 
         });
         let mut asked = 0;
         site.foreign.answer(move |cdb| {
-            asked += u32::from(cdb[0] == TEST_UNIT_READY);
+            if cdb[0] != TEST_UNIT_READY {
+                return None;
+            }
+            asked += 1;
             // Each port is asked until it has nothing more to report.
-            let tells = cdb[0] == TEST_UNIT_READY && (asked == 1 || is_restart && asked == 3);
-            tells.then_some(Instead::Sense([UNIT_ATTENTION, 0x29, 0x00]))
+            match (asked, reports) {
+                (1, _) | (3, Reports::PowerOn | Reports::PowerOnAndDrops) => Some(POWER_ON),
+                (4, Reports::PowerOnAndDrops) => Some(Instead::Drop),
+                _ => None,
+            }
         });
         site.foreign.drop_connections();
         time::sleep(Duration::from_millis(10)).await;
@@ -268,13 +284,18 @@ fn flush_after_adding(second_group: u16, is_restart: bool, comes_back: bool) -> 
 
 #[test]
 fn the_power_on_of_a_new_initiator_port_loses_nothing_if_an_old_one_knows_better() {
+    use Reports::{Nothing, PowerOn, PowerOnAndDrops};
     // At the same target port, the old initiator port logs in over the new path.
-    assert!(flush_after_adding(1, false, false));
-    assert!(!flush_after_adding(1, true, false));
+    assert!(flush_after_adding(1, Nothing, false));
+    assert!(!flush_after_adding(1, PowerOn, false));
+    assert!(
+        !flush_after_adding(1, PowerOnAndDrops, true),
+        "it is told once"
+    );
     // At another one, the old path is waited for.
-    assert!(flush_after_adding(2, false, true));
-    assert!(!flush_after_adding(2, true, true));
-    assert!(!flush_after_adding(2, false, false), "nobody knows");
+    assert!(flush_after_adding(2, Nothing, true));
+    assert!(!flush_after_adding(2, PowerOn, true));
+    assert!(!flush_after_adding(2, Nothing, false), "nobody knows");
 }
 
 #[test]
