@@ -119,7 +119,11 @@ mod tests {
             AtRate {
                 percent: 110,
                 rate_per_s: 1000.0,
-                steps: vec![Step { done, figures, seen: None }],
+                steps: vec![Step {
+                    done,
+                    figures,
+                    seen: None,
+                }],
             }
         };
         assert_eq!(late(&[at_rate(1, 99.0, 10.0)]), None);
