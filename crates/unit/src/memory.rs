@@ -4,7 +4,8 @@
 //! data waits in line. Unsolicited data that is all a command needs may use the share of solicited
 //! data too, since the command then waits for nothing that others hold. In addition to the lane's
 //! memory each nexus has a small reserve for each of the two, which it uses when the lane's share is
-//! taken; and none may hold all of the [unsolicited](unsolicited) data's memory beside others. So no nexus is stalled by memory that others hold and do not return.
+//! taken; and none may hold all of the [unsolicited](unsolicited) data's memory beside others. So no
+//! nexus is stalled by memory that others hold and do not return.
 //!
 //! A request larger than the lane's whole share is paid from memory that the lanes have in
 //! [common](CommonMemory), so that the total does not depend on their number; [`Plan`] divides it.
