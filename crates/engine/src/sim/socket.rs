@@ -214,13 +214,8 @@ impl State {
 
     /// The last owner has dropped the socket.
     pub(super) fn close_socket(&mut self, raw: i32) {
-        let resets =
-            |socket: &Socket| matches!(socket, Socket::Stream(stream) if stream.resets_when_closed);
-        if self
-            .net
-            .sockets
-            .get(&raw)
-            .is_some_and(|(_, socket)| resets(socket))
+        if let Some((_, Socket::Stream(stream))) = self.net.sockets.get(&raw)
+            && stream.resets_when_closed
         {
             self.abort(raw);
         }
