@@ -11,9 +11,9 @@ use crate::{
     profile::{Case, Needs, Profile, Runner, Sample, Work},
     progress::Progress,
     report::{Axis, Findings, Line, Marks, Plot, Table, short},
-    run::{Keep, close, end, lane, mark, named, open, to_know},
+    run::{Keep, check_fio, close, end, lane, mark, named, open, to_know},
     statistics::{Comparison, Median, SAMPLES_MIN},
-    target::{Configured, On, Opening, Target},
+    target::{Configured, On, Opening},
 };
 
 /// What is compared, and how often.
@@ -170,7 +170,7 @@ pub fn compare(
     let mut names: Vec<String> = on.iter().map(|on| on.name().to_owned()).collect();
     let targets = open(&lane, &on, configured, opening, stop, progress)?;
     let verified = experiment.verifies().then_some(needs.size_bytes);
-    let checked = check_fio(options, &targets)
+    let checked = check_fio(options.b.is_none(), &names[0], &targets)
         .and_then(|()| experiment.check_disks(&targets))
         .and_then(|()| mark(&lane, &targets, opening, verified));
     if let Err(error) = checked {
@@ -205,17 +205,6 @@ pub fn compare(
     let measured = measure(&mut runner, &cases, needs.sessions, options, &keep);
     let findings = measured.map(|measured| found(&measured));
     end(&lane, runner, findings)
-}
-
-/// Refuses what fio cannot open, if it is to take the place of B.
-fn check_fio(options: &Options, targets: &[Target]) -> Result<()> {
-    match options.b.is_none() && targets.iter().any(|target| target.path.is_none()) {
-        true => Err(Error::Call(format!(
-            "--with fio: fio opens files and block devices, and {} is neither",
-            options.a.name()
-        ))),
-        false => Ok(()),
-    }
 }
 
 /// The samples of each load, for A and for B.

@@ -121,7 +121,7 @@ pub fn run(
         ),
     };
     let verified = experiment.verifies().then_some(needs.size_bytes);
-    let checked = check_fio(options, &names, &targets)
+    let checked = check_fio(options.with_fio, &names.join(", "), &targets)
         .and_then(|()| experiment.check_disks(&targets))
         .and_then(|()| mark(&lane, &targets, opening, verified))
         .and_then(|()| match &beds {
@@ -175,12 +175,11 @@ pub fn run(
     found
 }
 
-/// Refuses what fio cannot open.
-fn check_fio(options: &Options, names: &[String], targets: &[Target]) -> Result<()> {
-    match options.with_fio && targets.first().is_none_or(|target| target.path.is_none()) {
+/// Refuses what fio, if it `is_to_run`, cannot open; `name` names the disks.
+pub(crate) fn check_fio(is_to_run: bool, name: &str, targets: &[Target]) -> Result<()> {
+    match is_to_run && targets.first().is_none_or(|target| target.path.is_none()) {
         true => Err(Error::Call(format!(
-            "--with fio: fio opens files and block devices, and {} is neither",
-            names.join(", ")
+            "--with fio: fio opens files and block devices, and {name} is neither"
         ))),
         false => Ok(()),
     }
