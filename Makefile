@@ -51,7 +51,7 @@ oltp: build ## compare database transactions on a file, on attach over a file an
 	@tools/install bench
 	@SANSTONE_BIN="$$(tools/built release)" tools/oltp $(ARGS)
 
-lab: build ## run every lab profile, in about 35 minutes; writes docs/results (QUICK=1: a few minutes)
+lab: build ## run every lab profile, in about 35 minutes; writes target/lab, and tables to docs/results (QUICK=1: a few minutes)
 	@tools/install bench
 	@SANSTONE_BIN="$$(tools/built release)" QUICK=$(QUICK) DATA="$(DATA)" tools/lab
 
