@@ -39,7 +39,7 @@ conformance: build ## run libiscsi's conformance suite on Sanstone, tgt and istg
 
 bench: ## compare the target with tgt and bare TCP: I/Os, latency, CPU per I/O
 	@tools/install bench
-	@tools/with-rust $(CARGO) run --quiet --release --locked --package sanstone -- lab bench --history docs/performance.md $(ARGS)
+	@tools/with-rust $(CARGO) run --quiet --release --locked --package sanstone -- lab bench --history target/bench.md $(ARGS)
 
 links: build ## measure bandwidth over 1, 2 and 4 virtual links, the loss of one of two, CPU per I/O; needs root
 	@$(MEASURE) links -- $(ARGS)
