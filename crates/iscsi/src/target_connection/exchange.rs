@@ -5,7 +5,7 @@ use super::event::{SendTargets, TargetEvent};
 use super::queue::StatSn;
 use super::{LogoutExchange, Phase, TargetConnection};
 use crate::error::Error;
-use crate::login::SessionType;
+use crate::login::{LOGIN_TEXT_LEN_MAX, SessionType};
 use crate::params;
 use crate::pdu::{self, CONTINUE, FINAL, RESERVED_TAG, opcode, reject_reason};
 use crate::task::RxData;
@@ -34,6 +34,11 @@ impl TextExchange {
     pub(super) fn is_asking(&self) -> bool {
         self.asking
     }
+
+    /// Whether there is text to send.
+    pub(super) fn has_rest(&self) -> bool {
+        self.sent < self.outgoing.len()
+    }
 }
 
 impl TargetConnection {
@@ -47,7 +52,11 @@ impl TargetConnection {
             return;
         };
         let initiator_task_tag = request.initiator_task_tag.get();
-        let text_len_max = self.config.text_len_max;
+        let text_len_max = match self.session_type {
+            SessionType::Normal => self.config.text_len_max,
+            // Anybody may have one.
+            SessionType::Discovery => self.config.text_len_max.min(LOGIN_TEXT_LEN_MAX),
+        };
         let current = self
             .text
             .take_if(|text| !text.asking && text.initiator_task_tag == initiator_task_tag);
@@ -115,7 +124,14 @@ impl TargetConnection {
                 _ => text::push(&mut exchange.outgoing, key, "NotUnderstood"),
             }
         }
-        Ok(asked)
+        // An answer may be much longer than its question.
+        match exchange.outgoing.len() > LOGIN_TEXT_LEN_MAX {
+            true => Err(Error::Limit {
+                what: "bytes of answers to text",
+                max: LOGIN_TEXT_LEN_MAX,
+            }),
+            false => Ok(asked),
+        }
     }
 
     pub(super) fn answer_send_targets(&mut self, targets: &[TargetRecord]) -> Result<(), Error> {
