@@ -24,6 +24,8 @@ pub(super) struct TextExchange {
     /// The text to send, and how much of it has been sent.
     outgoing: Vec<u8>,
     sent: usize,
+    /// The length of all answers so far, without a list of targets.
+    answers: usize,
     /// Whether the initiator has sent all its text.
     is_final: bool,
     /// Whether the driver owes an answer to `SendTargets`.
@@ -68,6 +70,7 @@ impl TargetConnection {
                     incoming: TextBuffer::new(text_len_max),
                     outgoing: Vec::new(),
                     sent: 0,
+                    answers: 0,
                     is_final: false,
                     asking: false,
                 })
@@ -101,6 +104,7 @@ impl TargetConnection {
     /// Answers the pairs collected so far, except SendTargets, which the driver must answer.
     fn take_pairs(&mut self, exchange: &mut TextExchange) -> Result<Option<SendTargets>, Error> {
         let mut asked = None;
+        let before = exchange.outgoing.len();
         let incoming = exchange.incoming.take();
         for (key, value) in text::pairs(&incoming)? {
             match (key, value) {
@@ -125,7 +129,8 @@ impl TargetConnection {
             }
         }
         // An answer may be much longer than its question.
-        match exchange.outgoing.len() > LOGIN_TEXT_LEN_MAX {
+        exchange.answers += exchange.outgoing.len() - before;
+        match exchange.answers > LOGIN_TEXT_LEN_MAX {
             true => Err(Error::Limit {
                 what: "bytes of answers to text",
                 max: LOGIN_TEXT_LEN_MAX,

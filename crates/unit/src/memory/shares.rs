@@ -337,13 +337,13 @@ impl Drop for Place<'_> {
         if self.waiter.granted.get() {
             return self.shares.give(self.charged, self.waiter.amount);
         }
-        for queue in self.shares.line.borrow_mut().iter_mut() {
+        self.shares.line.borrow_mut().retain_mut(|queue| {
             if queue.charged.is(self.charged) {
-                queue
-                    .waiting
-                    .retain(|other| !Rc::ptr_eq(other, self.waiter));
+                let waiting = &mut queue.waiting;
+                waiting.retain(|other| !Rc::ptr_eq(other, self.waiter));
             }
-        }
+            !queue.waiting.is_empty()
+        });
         self.shares.serve_line();
     }
 }
