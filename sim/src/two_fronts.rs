@@ -210,7 +210,7 @@ impl BlockFront {
     /// Reserves memory, then writes `version` to `sectors`.
     pub async fn write(&self, version: u64, sectors: Range<u64>) -> Result<(), BlockError> {
         let (at, data) = (sectors.start, content::bytes(version, sectors));
-        let _paid = self.nexus.memory.take(data.len()).await;
+        let _paid = self.nexus.take_memory(LUN, data.len()).await;
         let at = at * SECTOR_BYTES as u64;
         let data = Buf::copy_of(&data).into();
         let write = self

@@ -2,7 +2,8 @@
 //! complete with the right data, none of its connections is lost, all its new logins succeed, and the daemon's memory
 //! stays under its bound. The throughput lost to the attacks is printed.
 //!
-//! `long` runs long commands next to another session's reads, `bursts` begins long writes next to another's. `crowd` has the attacks of peers that only connect,
+//! `long` runs long commands next to another session's reads, `bursts` begins long writes next to another's, `waiting` has
+//! a disk that hangs. `crowd` has the attacks of peers that only connect,
 //! `session` those of initiators that may log in to their own LUN, and `database` is the client that must not notice.
 
 mod bursts;
@@ -10,6 +11,7 @@ mod crowd;
 mod database;
 mod long;
 mod session;
+mod waiting;
 
 use database::Database;
 use harness::directory::Directory;

@@ -227,6 +227,38 @@ impl Session {
     ) -> io::Result<u32> {
         let task = self.next_task;
         self.next_task += 1;
+        let mut header = self.command_header(task, cdb, direction, expected_bytes, last);
+        self.cmd_sn = self.cmd_sn.wrapping_add(1);
+        self.send(&mut header, immediate)?;
+        Ok(task)
+    }
+
+    /// Sends a command without data-out that takes no place in the window; returns its task tag.
+    ///
+    /// # Errors
+    /// Of the socket.
+    pub fn immediate_command(
+        &mut self,
+        cdb: &[u8],
+        direction: Direction,
+        expected_bytes: u32,
+    ) -> io::Result<u32> {
+        let task = self.next_task;
+        self.next_task += 1;
+        let mut header = self.command_header(task, cdb, direction, expected_bytes, true);
+        header[0] |= 0x40;
+        self.send(&mut header, &[])?;
+        Ok(task)
+    }
+
+    fn command_header(
+        &self,
+        task: u32,
+        cdb: &[u8],
+        direction: Direction,
+        expected_bytes: u32,
+        last: bool,
+    ) -> [u8; 48] {
         let mut header = [0; 48];
         header[0] = 0x01;
         header[1] = u8::from(last) << 7 | direction as u8 | self.attribute;
@@ -236,9 +268,12 @@ impl Session {
         header[24..28].copy_from_slice(&self.cmd_sn.to_be_bytes());
         header[28..32].copy_from_slice(&self.exp_stat_sn.to_be_bytes());
         header[32..32 + cdb.len()].copy_from_slice(cdb);
-        self.cmd_sn = self.cmd_sn.wrapping_add(1);
-        self.send(&mut header, immediate)?;
-        Ok(task)
+        header
+    }
+
+    /// Whether the target's window has room for another command.
+    pub fn may_send(&self) -> bool {
+        self.cmd_sn.wrapping_sub(self.max_cmd_sn) as i32 <= 0
     }
 
     /// Sends a task management function (RFC 7143 §11.5), concerning `referenced` if it is ABORT TASK, as an immediate

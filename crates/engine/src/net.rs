@@ -258,6 +258,13 @@ impl TcpStream {
         self.traffic.sent.get()
     }
 
+    /// How many bytes the peer's system has taken on this lane so far. It takes them step by step as its reader does, where
+    /// our own takes many at a time.
+    pub fn taken_bytes(&self) -> u64 {
+        let waiting = with(|lane| lane.reactor().unacknowledged_bytes(&self.socket));
+        self.traffic.sent.get().saturating_sub(waiting)
+    }
+
     /// How many bytes were received on this lane so far.
     pub fn received_bytes(&self) -> u64 {
         self.traffic.received.get()

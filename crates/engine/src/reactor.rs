@@ -73,6 +73,8 @@ pub(crate) trait Reactor {
     fn adopt(&self, raw: i32) -> Handle;
     /// Turns on keepalive: probes the peer of a connection once it has been silent for `idle`.
     fn keep_alive(&self, socket: &Handle, idle: Duration);
+    /// How many bytes of what a connection has sent the peer's system has not acknowledged.
+    fn unacknowledged_bytes(&self, socket: &Handle) -> u64;
     /// Closes both directions of a connection; operations waiting on it complete. What was sent is still delivered.
     fn shutdown(&self, socket: &Handle);
     /// Aborts a connection: unsent data is discarded, and the peer gets a reset if it can be

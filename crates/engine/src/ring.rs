@@ -419,6 +419,10 @@ impl Reactor for Ring {
         socket::keep_alive(socket.raw, idle);
     }
 
+    fn unacknowledged_bytes(&self, socket: &Handle) -> u64 {
+        socket::unacknowledged_bytes(socket.raw)
+    }
+
     fn shutdown(&self, socket: &Handle) {
         // An orderly end: the close that follows must not cut it short. If this fails, a reset ends the connection.
         let _ = sockopt::set_resets_when_closed(socket.raw, false);

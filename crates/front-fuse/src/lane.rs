@@ -176,13 +176,13 @@ impl LaneFront {
 
     /// Returns the first `len` bytes of `body`, once they are paid for, and a buffer for the next request.
     async fn data(&self, body: Buf, len: usize) -> ((Payload, Permits), Buf) {
-        let memory = &self.transfer.nexus.memory;
+        let nexus = &self.transfer.nexus;
         if len <= COPIED_MAX_BYTES {
-            let paid = self.crew.wait_for(memory.take(len)).await;
+            let paid = self.crew.wait_for(nexus.take_memory(LUN, len)).await;
             return ((Buf::copy_of(&body[..len]).into(), paid), body);
         }
         let room = body.len();
-        let paid = self.crew.wait_for(memory.take(room)).await;
+        let paid = self.crew.wait_for(nexus.take_memory(LUN, room)).await;
         let data = Payload::from(body).slice(0..len);
         ((data, paid), Buf::new(room))
     }

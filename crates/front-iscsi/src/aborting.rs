@@ -27,7 +27,7 @@ impl Commands for Connection {
             tasks.retain(|task| self.open.remove_unanswered(*task));
         } else {
             tasks.retain(|task| self.abort_task(*task));
-            self.machine.borrow_mut().tell_window();
+            let _ = self.machine.borrow_mut().tell_window();
             self.transmit.notify();
         }
         tasks.into_iter().map(command_id).collect()

@@ -2,12 +2,15 @@
 
 use std::rc::Rc;
 
-use engine::{Buf, Payload};
+use engine::{Buf, Payload, spawn};
 use iscsi::{Outcome, TaskId};
 use scsi::{Ending, Status};
 use unit::{Permits, Unit};
 
 use crate::{connection::Connection, offer::Offer, open::command_id};
+
+/// While there is no memory for replies, a session may have this many bytes of them wait for some.
+const WAITING_REPLIES_BYTES_MAX: usize = 64 << 10;
 
 /// There is no memory for the command now; the initiator may retry (SAM-5 5.3.1).
 pub(crate) const TASK_SET_FULL: Ending = Ending {
@@ -16,21 +19,35 @@ pub(crate) const TASK_SET_FULL: Ending = Ending {
 };
 
 /// Answers with data that is already available.
-pub(crate) fn reply(connection: &Connection, offer: Offer, data: &[u8]) {
-    if data.is_empty() {
-        return respond(connection, offer.task, None, &Ending::GOOD, 0);
-    }
-    let permits = connection
-        .nexus()
-        .map(|nexus| nexus.memory.take_at_once(data.len()));
-    let Some(Some(permits)) = permits else {
-        return respond(connection, offer.task, None, &TASK_SET_FULL, 0);
+pub(crate) fn reply(connection: &Rc<Connection>, offer: Offer, data: Vec<u8>) {
+    let (task, len) = (offer.task, data.len());
+    let Some(nexus) = connection.nexus().filter(|_| len > 0) else {
+        return respond(connection, task, None, &Ending::GOOD, 0);
     };
-    connection.open.insert(offer.task, offer.lun, |mark| {
-        offer.open(mark, data.len() as u64)
+    let permits = nexus.memory.take_all_at_once(None, len);
+    let waiting = connection.waiting_replies_bytes.get() + len;
+    if permits.is_none() && waiting > WAITING_REPLIES_BYTES_MAX {
+        return respond(connection, task, None, &TASK_SET_FULL, 0);
+    }
+    let open = |mark| offer.open(mark, len as u64);
+    connection.open.insert(task, offer.lun, open);
+    if let Some(permits) = permits {
+        let payload = Buf::copy_of(&data).into();
+        return send_data(connection, task, payload, permits, len as u64);
+    }
+    connection.waiting_replies_bytes.set(waiting);
+    let (connection, nexus) = (connection.clone(), nexus.clone());
+    spawn(async move {
+        let permits = nexus.memory.take(None, len);
+        let permits = connection.open.while_open(task, permits).await;
+        let waiting = &connection.waiting_replies_bytes;
+        waiting.set(waiting.get() - len);
+        if let Some(permits) = permits {
+            let payload = Buf::copy_of(&data).into();
+            send_data(&connection, task, payload, permits, len as u64);
+            connection.transmit.notify();
+        }
     });
-    let payload = Buf::copy_of(data).into();
-    send_data(connection, offer.task, payload, permits, data.len() as u64);
 }
 
 /// Answers with data-in and GOOD.

@@ -86,7 +86,7 @@ fn act(
     }
     match (action, unit) {
         (Action::End(ending), _) => refuse(connection, offer, unit, &ending, 0),
-        (Action::Reply(data), _) => reply(connection, offer, &data),
+        (Action::Reply(data), _) => reply(connection, offer, data),
         (Action::ReportLuns(request), _) => {
             let luns = nexus.luns();
             let numbers = luns.keys().filter_map(|&n| scsi::Lun::new(n).ok());
@@ -121,7 +121,7 @@ fn act_on(
             let len = list.len_bytes();
             collect(
                 connection,
-                nexus,
+                (nexus, unit),
                 offer,
                 Pending::Parameters(list),
                 len,
@@ -149,7 +149,7 @@ fn act_on(
                 let len = op.data_out_len_bytes() as u32;
                 collect(
                     connection,
-                    nexus,
+                    (nexus, unit),
                     offer,
                     Pending::Medium(op),
                     len,
@@ -200,7 +200,7 @@ fn begin_in_order(
         open.watch(|| nexus.at_work());
         return open.order.hold_back(task);
     }
-    if !admit(connection, nexus, offer, &action) {
+    if !admit(connection, (nexus, unit), offer, &action) {
         return open.order.note(|_| ());
     }
     let is_ordered = attribute == Attribute::Ordered;

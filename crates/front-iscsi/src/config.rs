@@ -134,7 +134,7 @@ impl Default for Limits {
             logins_per_peer_max: 64,
             command_window: 1024,
             data_segment_max_bytes: 256 << 10,
-            text_max_bytes: 64 << 10,
+            text_max_bytes: 16 << 10,
             login_timeout: Duration::from_secs(15),
             ping_interval: Duration::from_secs(30),
             peer_timeout: Duration::from_secs(30),

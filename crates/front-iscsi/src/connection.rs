@@ -88,6 +88,8 @@ pub(crate) struct Connection {
     pub(crate) tells_stage_times: Cell<bool>,
     /// Permits that pay for the width of the command window.
     windows: RefCell<Vec<Permit>>,
+    /// How many bytes of replies wait for memory.
+    pub(crate) waiting_replies_bytes: Cell<usize>,
     /// Signaled when the machine may have something to send.
     pub(crate) transmit: Notify,
     /// Signaled when something was sent.
@@ -119,12 +121,13 @@ impl Connection {
                 header_digest: service.digests.get(),
                 data_digest: service.digests.get(),
                 max_recv_data_segment_length: limits.data_segment_max_bytes,
-                first_burst_length: service.units.unsolicited_max_bytes(),
+                first_burst_length: service.units.first_burst_max_bytes(),
                 stage_times: true,
                 ..OperationalConfig::default()
             },
             command_window: limits.command_window,
             command_window_first: WINDOW_STEP,
+            promises: true,
             text_len_max: limits.text_max_bytes,
             ..TargetConfig::default()
         };
@@ -145,6 +148,7 @@ impl Connection {
             unacknowledged: Unacknowledged::default(),
             tells_stage_times: Cell::new(false),
             windows: RefCell::default(),
+            waiting_replies_bytes: Cell::default(),
             transmit: Notify::new(),
             sent: Notify::new(),
             is_sending: Cell::default(),
@@ -206,8 +210,27 @@ impl Connection {
     /// Begins the session; `nexus` is `None` for a discovery session.
     pub(crate) fn begin_session(&self, nexus: Option<Rc<Nexus>>) {
         self.logged_in_at.set(time::now());
+        let mut machine = self.machine.borrow_mut();
+        match &nexus {
+            Some(nexus) => nexus.memory.set_burst(machine.unsolicited_max()),
+            // Nothing that it sends is kept.
+            None => machine.promise(u32::MAX),
+        }
+        drop(machine);
         let begun = self.session.set(nexus);
         assert!(begun.is_ok(), "a connection has one session");
+        self.promise();
+    }
+
+    /// Lets as many commands be on their way as there is memory for what they may bring unasked.
+    pub(crate) fn promise(&self) {
+        let Some(nexus) = self.nexus() else { return };
+        let promised = nexus.memory.promise();
+        let mut machine = self.machine.borrow_mut();
+        let before = machine.promised().unwrap_or(promised);
+        if promised > before {
+            machine.promise(promised - before);
+        }
     }
 
     pub(crate) fn is_logged_in(&self) -> bool {

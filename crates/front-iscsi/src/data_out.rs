@@ -6,7 +6,7 @@ use std::rc::Rc;
 use engine::{Buf, Payload, begin as begin_task, time};
 use iscsi::TaskId;
 use scsi::{Action, Ending, absent};
-use unit::Nexus;
+use unit::{Nexus, Unit};
 
 use crate::{
     answer::{TASK_SET_FULL, refuse, respond},
@@ -18,16 +18,21 @@ use crate::{
 
 /// Opens a command that starts dormant, with memory for its unsolicited data. False if there is no memory; the
 /// command has then been answered.
-pub(crate) fn admit(connection: &Connection, nexus: &Nexus, offer: Offer, action: &Action) -> bool {
+pub(crate) fn admit(
+    connection: &Connection,
+    (nexus, unit): (&Nexus, Option<&Rc<Unit>>),
+    offer: Offer,
+    action: &Action,
+) -> bool {
     // A command that wants more data than the initiator offers is refused later, and no R2T asks for the rest.
     let len = action.data_out_len_bytes().min(offer.write_len.into());
-    open_write(connection, nexus, offer, None, len as u32, 0)
+    open_write(connection, (nexus, unit), offer, None, len as u32, 0)
 }
 
 /// Opens a command with memory for the unsolicited part of its `len` bytes of data-out.
 fn open_write(
     connection: &Connection,
-    nexus: &Nexus,
+    (nexus, unit): (&Nexus, Option<&Rc<Unit>>),
     offer: Offer,
     pending: Option<Pending>,
     len: u32,
@@ -35,10 +40,12 @@ fn open_write(
 ) -> bool {
     let first = offer.unsolicited_len.min(len);
     // A dormant command must leave the memory of solicited data to those that it waits for.
+    let disk = unit.map(|unit| unit.memory());
     let permits = match first == len && pending.is_some() {
-        true => nexus.memory.take_all_at_once(first as usize),
-        false => nexus.memory.take_at_once(first as usize),
+        true => nexus.memory.take_all_at_once(disk, first as usize),
+        false => nexus.memory.take_at_once(disk, first as usize),
     };
+    // What was promised is there. This one was immediate, and so came without a promise.
     let Some(permits) = permits else {
         refuse(connection, offer, None, &TASK_SET_FULL, 0);
         return false;
@@ -58,11 +65,11 @@ fn open_write(
     true
 }
 
-/// Reserves memory for `len` bytes of data-out and solicits them. Unsolicited data needs memory at once; the rest
+/// Reserves memory for `len` bytes of data-out and solicits them. Unsolicited data has been promised its memory; the rest
 /// waits until memory is available.
 pub(crate) fn collect(
     connection: &Rc<Connection>,
-    nexus: &Rc<Nexus>,
+    (nexus, unit): (&Rc<Nexus>, &Rc<Unit>),
     offer: Offer,
     pending: Pending,
     len: u32,
@@ -71,7 +78,8 @@ pub(crate) fn collect(
     let task = offer.task;
     let is_new = connection.open.with(task, |_| ()).is_none();
     if is_new {
-        if !open_write(connection, nexus, offer, Some(pending), len, transfer_len) {
+        let whose = (&**nexus, Some(unit));
+        if !open_write(connection, whose, offer, Some(pending), len, transfer_len) {
             return;
         }
     } else {
@@ -85,10 +93,13 @@ pub(crate) fn collect(
     if first == len {
         return solicit(connection, task, len);
     }
-    let (connection, nexus) = (connection.clone(), nexus.clone());
+    let (connection, nexus, unit) = (connection.clone(), nexus.clone(), unit.clone());
     begin_task(async move {
         let rest = (len - first) as usize;
-        let permits = nexus.memory.take(rest).await;
+        let permits = nexus.memory.take(Some(unit.memory()), rest);
+        let Some(permits) = connection.open.while_open(task, permits).await else {
+            return; // aborted meanwhile
+        };
         if connection
             .open
             .with(task, |command| {

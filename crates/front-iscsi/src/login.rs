@@ -9,7 +9,9 @@ use std::{
 use engine::{
     Duration,
     cross::{OneshotReceiver, answered},
-    random, task, time,
+    random, spawn,
+    task::{self, Either},
+    time,
 };
 use iscsi::{
     Authentication, Chap, Isid, LoginRequest, LoginStatus, SendTargets, SessionType, TargetRecord,
@@ -314,8 +316,32 @@ async fn patience(connection: &Connection, ended: OneshotReceiver<()>) -> Option
     waited.map(drop)
 }
 
-/// Answers a discovery request.
-pub(crate) fn send_targets(connection: &Connection, which: &SendTargets) {
+/// Answers a discovery request: at once, or in a discovery session when it is its turn.
+pub(crate) fn send_targets(connection: &Rc<Connection>, which: SendTargets) {
+    if connection.nexus().is_some() {
+        return send_list(connection, &which);
+    }
+    let connection = connection.clone();
+    spawn(async move {
+        let lists = &connection.service.lists;
+        let Either::Other(_turn) = task::either(connection.over(), lists.take(1)).await else {
+            return;
+        };
+        send_list(&connection, &which);
+        connection.transmit.notify();
+        let is_taken =
+            || !connection.is_sending.get() && !connection.machine.borrow().is_answering();
+        let taken = connection
+            .sent
+            .wait_for(|| (connection.is_ended() || is_taken()).then_some(()));
+        let patience = connection.limits.login_timeout;
+        if time::timeout(patience, taken).await.is_none() {
+            connection.end("it did not take the list of targets in time");
+        }
+    });
+}
+
+fn send_list(connection: &Connection, which: &SendTargets) {
     let own = connection.target();
     let (initiator, peer) = (connection.initiator(), connection.peer.ip());
     let records: Vec<TargetRecord> = visible(&connection.service, connection.local)

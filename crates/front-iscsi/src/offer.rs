@@ -4,7 +4,7 @@ use engine::{Payload, time};
 use iscsi::TaskId;
 use unit::{Mark, Permits, Times};
 
-use crate::open::{OpenCommand, WriteParts};
+use crate::open::{OpenCommand, Waiter, WriteParts};
 
 /// The data transfer that an initiator offers for one command.
 #[derive(Clone, Copy)]
@@ -39,6 +39,7 @@ impl Offer {
             write: WriteParts::new(),
             read: Payload::new(),
             permits: Permits::new(),
+            waiter: Waiter::default(),
         }
     }
 }

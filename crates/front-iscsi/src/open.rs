@@ -3,7 +3,10 @@
 
 use std::{
     cell::{Cell, Ref, RefCell},
+    future::poll_fn,
     ops::Range,
+    pin::pin,
+    task::{Poll, Waker},
 };
 
 use engine::{Buf, Instant, Payload};
@@ -45,6 +48,18 @@ pub(crate) struct Answered {
     pub(crate) permits: Permits,
 }
 
+/// Whoever waits for something that a command needs, woken when the command ends.
+#[derive(Debug, Default)]
+pub(crate) struct Waiter(Option<Waker>);
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if let Some(waker) = self.0.take() {
+            waker.wake();
+        }
+    }
+}
+
 /// One open command.
 #[derive(Debug)]
 pub(crate) struct OpenCommand {
@@ -70,6 +85,7 @@ pub(crate) struct OpenCommand {
     pub(crate) read: Payload,
     /// The permits for its data-in and data-out.
     pub(crate) permits: Permits,
+    pub(crate) waiter: Waiter,
 }
 
 /// A command that has ended but whose response is delayed, by its I/O or by data that its initiator still owes. Once
@@ -194,6 +210,26 @@ impl OpenCommands {
         let mut slots = self.slots.borrow_mut();
         let command = slots.get_mut(task.slot())?.as_mut()?;
         (command.task == task).then(|| f(command))
+    }
+
+    /// What `waited` returns; `None`, at once, if `task` has ended or was aborted.
+    pub(crate) async fn while_open<T>(
+        &self,
+        task: TaskId,
+        waited: impl Future<Output = T>,
+    ) -> Option<T> {
+        let mut waited = pin!(waited);
+        poll_fn(|cx| {
+            if let Poll::Ready(result) = waited.as_mut().poll(cx) {
+                return Poll::Ready(Some(result));
+            }
+            let waits = self.with(task, |command| command.waiter.0 = Some(cx.waker().clone()));
+            match waits {
+                Some(()) => Poll::Pending,
+                None => Poll::Ready(None),
+            }
+        })
+        .await
     }
 
     /// The data-in of the open command `task`.

@@ -35,7 +35,8 @@ pub(crate) async fn run(connection: &Rc<Connection>) -> &'static str {
         if connection.is_ended() {
             return "ended";
         }
-        if connection.is_logged_in() {
+        // A discovery session goes on with what it has: anybody may have one.
+        if connection.nexus().is_some() {
             receiver.reserve(RECEIVE_BUFFER_BYTES);
         }
         let result = read_pdu(connection, &mut receiver).await;
@@ -70,7 +71,11 @@ async fn read_pdu(
     {
         let (header, ahs, data) = receiver.head();
         let mut machine = connection.machine.borrow_mut();
+        let promised = machine.promised();
         machine.receive(now.as_ns(), header, ahs, data);
+        if let (true, Some(nexus)) = (machine.promised() < promised, connection.nexus()) {
+            nexus.memory.arrived();
+        }
     }
     let mut complete = SmallVec::<[TaskId; 1]>::new();
     while let Some(data) = events::act(connection) {

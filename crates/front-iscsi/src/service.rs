@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use engine::cross::Sender;
+use engine::{cross::Sender, sync::Budget};
 use iscsi::Chap;
 use unit::LaneUnits;
 
@@ -16,6 +16,10 @@ use crate::{
     sessions::Sessions,
     target::Target,
 };
+
+/// Anybody may ask for a list of targets, which is as long as there are targets. While so many of them have not been taken
+/// by those who asked, others wait.
+const LISTS_MAX: usize = 16;
 
 /// A configuration that a lane has prepared but does not serve yet.
 pub(crate) struct Ready {
@@ -41,6 +45,8 @@ pub(crate) struct Service {
     /// What the initiator of a discovery session must prove.
     pub(crate) discovery: RefCell<Option<Arc<Chap>>>,
     pub(crate) digests: Cell<bool>,
+    /// Lists of targets that discovery sessions may have at a time.
+    pub(crate) lists: Rc<Budget>,
     pub(crate) stopping: Cell<bool>,
 }
 
@@ -68,6 +74,7 @@ impl Service {
             lanes,
             discovery: RefCell::new(config.discovery.clone()),
             digests: Cell::new(config.digests),
+            lists: Budget::new(LISTS_MAX),
             stopping: Cell::new(false),
         })
     }

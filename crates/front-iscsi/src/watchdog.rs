@@ -91,7 +91,7 @@ fn check(
 ) -> Result<(), TooSlow> {
     let is_sending = connection.is_sending.get();
     let replies = is_sending.then(|| Progress {
-        moved_bytes: connection.stream.sent_bytes(),
+        moved_bytes: connection.stream.taken_bytes(),
         held: connection.held_by_replies(),
     });
     // While replies are under way, R2Ts may wait behind them, so that the peer cannot send yet. Unsolicited data waits
@@ -121,9 +121,9 @@ struct DataMoved {
 impl DataMoved {
     /// Counts what has moved since the last call; returns all, in bytes.
     fn update(&mut self, connection: &Connection) -> u64 {
-        let sent_bytes = connection.stream.sent_bytes();
+        let sent_bytes = connection.stream.taken_bytes();
         if !connection.machine.borrow().wants_read() {
-            self.taken_bytes += sent_bytes - self.sent_bytes;
+            self.taken_bytes += sent_bytes.saturating_sub(self.sent_bytes);
         }
         self.sent_bytes = sent_bytes;
         connection.stream.received_bytes() + self.taken_bytes

@@ -2,10 +2,10 @@
 
 use std::{cell::Cell, collections::BTreeSet, rc::Rc};
 
-use engine::{Payload, begin as begin_task, spawn};
+use engine::{LaneFuture, Payload, begin as begin_task, spawn};
 use iscsi::TaskId;
 use scsi::{Change, Ending, MediumOp};
-use unit::{Io, Kind, LaneUnits, Nexus, Permits, Unit};
+use unit::{Io, Kind, LaneUnits, Nexus, Permits, Unit, Wanted};
 
 use crate::{
     answer::{finish, respond, send_data},
@@ -41,13 +41,18 @@ pub(crate) fn run(
     let (connection, unit) = (connection.clone(), unit.clone());
     let read_len = work.op.data_in_len_bytes() as usize;
     if read_len > 0 {
-        match nexus.memory.try_take(read_len) {
+        match nexus.memory.try_take(Some(unit.memory()), read_len) {
             Some(free) => work.permits = free,
             None => {
                 let nexus = nexus.clone();
                 // Thousands may wait here, so a waiting task must stay small.
                 spawn(async move {
-                    work.permits = nexus.memory.take(read_len).await;
+                    let permits = nexus.memory.take(Some(unit.memory()), read_len);
+                    match connection.open.while_open(work.task, permits).await {
+                        Some(permits) => work.permits = permits,
+                        // Aborted: whoever waits for its I/O need not wait for memory.
+                        None => return connection.open.ended(work.task),
+                    }
                     work_on(connection, unit, work, io);
                 });
                 return;
@@ -74,8 +79,11 @@ fn work_on(connection: Rc<Connection>, unit: Rc<Unit>, work: MediumWork, io: Io)
         let order = &connection.open.order;
         let is_ordered = !order.is_free() && order.is_ordered(task);
         let units = &connection.service.units;
-        let is_open = || connection.open.is_open(task);
-        let executed = units.execute(io, &unit, (&op, &data), is_ordered, is_open);
+        let wanted = WhileOpen {
+            connection: &connection,
+            task,
+        };
+        let executed = units.execute(io, &unit, (&op, &data), is_ordered, wanted);
         let executed = executed.await;
         connection.open.ended(task);
         let kind = match (read_len, op.data_out_len_bytes()) {
@@ -104,6 +112,25 @@ fn work_on(connection: Rc<Connection>, unit: Rc<Unit>, work: MediumWork, io: Io)
         respond(&connection, task, Some(&unit), &ending, len);
         connection.transmit.notify();
     });
+}
+
+/// A command is wanted while it is open.
+struct WhileOpen<'a> {
+    connection: &'a Connection,
+    task: TaskId,
+}
+
+impl Wanted for WhileOpen<'_> {
+    fn is_wanted(&self) -> bool {
+        self.connection.open.is_open(self.task)
+    }
+
+    fn until_unwanted(&self) -> LaneFuture<'_, ()> {
+        LaneFuture::new(async {
+            let forever = std::future::pending::<()>();
+            self.connection.open.while_open(self.task, forever).await;
+        })
+    }
 }
 
 /// What a unit does for an open command other than medium operations, in a task of its own.
@@ -166,14 +193,18 @@ impl UnitWork {
     }
 
     /// Performs an EXTENDED COPY. It counts as running on all its logical units from now on; an abort ends it after
-    /// the current segment.
+    /// the current piece.
     pub(crate) fn copy(self, plan: scsi::Copy) {
         let mut others = LaneUnits::luns_of_copy(&self.nexus, &plan);
         others.remove(&self.lun);
         let io = self.begin_io(&others);
         spawn(async move {
             let units = self.units();
-            let ending = units.copy(io, self.lun, &plan, || self.is_open()).await;
+            let wanted = WhileOpen {
+                connection: &self.connection,
+                task: self.task,
+            };
+            let ending = units.copy(io, self.lun, &plan, wanted).await;
             self.end(1 + others.len(), Some(ending));
         });
     }

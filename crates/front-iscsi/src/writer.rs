@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use engine::Gather;
+use engine::{Gather, task::either};
 
 use crate::connection::Connection;
 
@@ -19,6 +19,7 @@ pub(crate) async fn run(connection: Rc<Connection>) {
     let mut send_bytes = FIRST_SEND_BYTES;
     while !connection.is_ended() {
         let notified = connection.transmit.notified();
+        connection.promise();
         while iscsi_stream::has_room(&gather, send_bytes) {
             let pdu = connection.machine.borrow_mut().poll_transmit();
             let Some(mut pdu) = pdu else { break };
@@ -35,8 +36,14 @@ pub(crate) async fn run(connection: Rc<Connection>) {
                 connection.end("everything was sent");
                 break;
             }
+            if connection.machine.borrow_mut().tell_window() {
+                continue;
+            }
             send_bytes = FIRST_SEND_BYTES;
-            notified.await;
+            match connection.nexus() {
+                Some(nexus) => drop(either(notified, nexus.memory.room()).await),
+                None => notified.await,
+            }
             continue;
         }
         send_bytes = (2 * send_bytes).min(SEND_BYTES);

@@ -20,7 +20,9 @@ use unit::Held;
 use crate::{
     connection::{Connection, Outgoing},
     notices::Notice,
-    request, tls,
+    request,
+    service::LUN,
+    tls,
     wire::Wire,
 };
 
@@ -176,7 +178,7 @@ async fn take_request(
     };
     let len = len as usize;
     let over = pin!(connection.over());
-    let permits = match task::either(over, nexus.memory.take(len)).await {
+    let permits = match task::either(over, nexus.take_memory(LUN, len)).await {
         // Do not wait any longer. The reads ahead of this write may wait for memory, too, and are given up only when the
         // nexus leaves, which it does after this reader has ended.
         Either::One(()) => return Ok(()),

@@ -58,7 +58,7 @@ impl Wire {
 
     /// How many bytes have been sent so far, in clear or encrypted.
     pub(crate) fn sent_bytes(&self) -> u64 {
-        self.stream.sent_bytes()
+        self.stream.taken_bytes()
     }
 
     /// How many bytes have been received so far, in clear or encrypted.

@@ -18,35 +18,58 @@ pub(crate) enum Admission {
     Gap,
 }
 
-/// The target's side of the window.
+/// The target's side of the window. MaxCmdSN moves on when it is [shown](CommandWindow::show) to the initiator, as far as
+/// there is room for open commands and for what the commands that have not arrived may bring unasked. It never moves back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CommandWindow {
     expected: u32,
+    /// MaxCmdSN, as last shown.
     max: u32,
     /// Maximum number of open commands.
     width: u32,
+    /// The number of open commands.
+    open: u32,
+    /// Maximum number of commands that have not arrived; `None`: whatever the width permits.
+    promised: Option<u32>,
 }
 
 impl CommandWindow {
     /// Starts with the CmdSN of the first Login Request.
-    pub(crate) fn new(first: u32, width: u16) -> CommandWindow {
-        CommandWindow {
+    pub(crate) fn new(first: u32, width: u16, promised: Option<u32>) -> CommandWindow {
+        let mut window = CommandWindow {
             expected: first,
-            max: first.wrapping_add(u32::from(width) - 1),
+            max: first.wrapping_sub(1),
             width: width.into(),
-        }
+            open: 0,
+            promised,
+        };
+        window.show();
+        window
     }
 
     /// Raises the maximum number of open commands by `by`.
     pub(crate) fn widen(&mut self, by: u16) {
         self.width += u32::from(by);
-        self.max = self.max.wrapping_add(by.into());
-        self.check();
     }
 
-    /// Whether the window has no room for another command.
+    /// Raises the maximum number of commands that have not arrived, if there is one.
+    pub(crate) fn promise(&mut self, by: u32) {
+        self.promised = self.promised.map(|promised| promised.saturating_add(by));
+    }
+
+    /// The maximum number of commands that have not arrived, if there is one.
+    pub(crate) fn promised(&self) -> Option<u32> {
+        self.promised
+    }
+
+    /// Whether as many commands are open as may be.
     pub(crate) fn is_full(&self) -> bool {
-        before(self.max, self.expected)
+        self.open == self.width
+    }
+
+    /// Whether the initiator has used up what it was shown, and there is more.
+    pub(crate) fn is_to_be_shown(&self) -> bool {
+        before(self.max, self.expected) && self.room() > 0
     }
 
     /// ExpCmdSN.
@@ -54,9 +77,19 @@ impl CommandWindow {
         self.expected
     }
 
-    /// MaxCmdSN.
-    pub(crate) fn max(&self) -> u32 {
+    /// MaxCmdSN, which the initiator is about to see.
+    pub(crate) fn show(&mut self) -> u32 {
+        let max = self.expected.wrapping_add(self.room()).wrapping_sub(1);
+        if before(self.max, max) {
+            self.max = max;
+        }
         self.max
+    }
+
+    /// How many more commands may arrive.
+    fn room(&self) -> u32 {
+        let room = self.width - self.open;
+        self.promised.map_or(room, |promised| room.min(promised))
     }
 
     /// Checks a non-immediate command, and advances ExpCmdSN if it is the next one.
@@ -68,20 +101,19 @@ impl CommandWindow {
             return Admission::Gap;
         }
         self.expected = self.expected.wrapping_add(1);
+        self.open += 1;
+        if let Some(promised) = &mut self.promised {
+            *promised -= 1;
+        }
+        // MaxCmdSN is never below ExpCmdSN - 1 (RFC 7143 §4.2.2.1), and nothing arrives that was not promised.
+        assert!(self.open <= self.width, "{} of {}", self.open, self.width);
         Admission::Next
     }
 
-    /// Opens the window by one, because a non-immediate command has ended.
+    /// A non-immediate command has ended.
     pub(crate) fn release(&mut self) {
-        self.max = self.max.wrapping_add(1);
-        self.check();
-    }
-
-    /// The invariants: MaxCmdSN is never below ExpCmdSN - 1 (RFC 7143 §4.2.2.1), and nothing is released that was not
-    /// admitted.
-    fn check(&self) {
-        let room = self.max.wrapping_add(1).wrapping_sub(self.expected);
-        assert!(room <= self.width, "room for {room} of {}", self.width);
+        assert!(self.open > 0, "nothing ends that was not admitted");
+        self.open -= 1;
     }
 }
 
@@ -96,8 +128,8 @@ mod tests {
 
     #[test]
     fn the_window_ignores_what_lies_outside_and_finds_gaps() {
-        let mut window = CommandWindow::new(u32::MAX, 2);
-        assert_eq!(window.max(), 0);
+        let mut window = CommandWindow::new(u32::MAX, 2, None);
+        assert_eq!(window.show(), 0);
         assert_eq!(window.admit(1), Admission::Ignored);
         assert_eq!(window.admit(u32::MAX - 1), Admission::Ignored);
         assert_eq!(window.admit(0), Admission::Gap);
@@ -110,8 +142,31 @@ mod tests {
         );
         assert!(window.is_full());
         window.release();
+        assert_eq!(window.admit(1), Admission::Ignored, "nobody was told");
+        assert!(window.is_to_be_shown());
+        window.show();
         assert_eq!(window.admit(1), Admission::Next);
         window.widen(2);
-        assert_eq!((window.max(), window.is_full()), (3, false));
+        assert_eq!((window.show(), window.is_full()), (3, false));
+    }
+
+    #[test]
+    fn the_window_narrows_to_what_was_promised_and_never_moves_back() {
+        let mut window = CommandWindow::new(1, 8, Some(2));
+        assert_eq!(window.show(), 2);
+        assert_eq!(window.admit(1), Admission::Next);
+        assert_eq!(window.promised(), Some(1));
+        assert_eq!(window.show(), 2, "there is room for no more");
+        assert_eq!(window.admit(2), Admission::Next);
+        assert!(!window.is_to_be_shown() && !window.is_full());
+        assert_eq!(window.show(), 2);
+        assert_eq!(window.admit(3), Admission::Ignored);
+        window.release();
+        assert_eq!(window.show(), 2, "an end alone makes no room");
+        window.promise(3);
+        assert!(window.is_to_be_shown());
+        assert_eq!(window.show(), 5);
+        window.promise(100);
+        assert_eq!(window.show(), 9, "7 beside the open one");
     }
 }

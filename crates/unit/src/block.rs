@@ -91,14 +91,13 @@ impl LaneUnits {
         (at, len): (u64, u32),
     ) -> Result<(Payload, Permits), BlockError> {
         let unit = unit_at(nexus, lun)?;
+        self.check_transfer(extent(&unit, at, len.into())?)?;
+        let permits = nexus.memory.take(Some(unit.memory()), len as usize).await;
+        // It begins here, and not before it waited: no reset and no end of the nexus needs to wait for memory with it. A
+        // client that has gone meanwhile wants nothing read, and its unit may be gone, too.
+        let unit = unit_at(nexus, lun)?;
         let extent = extent(&unit, at, len.into())?;
-        self.check_transfer(extent)?;
         let io = Io::begin(nexus, operation, lun);
-        let permits = nexus.memory.take(len as usize).await;
-        // A client that has gone meanwhile wants nothing read. It may have asked for more than fits into memory.
-        if nexus.is_leaving.get() {
-            return Err(BlockError::NoUnit);
-        }
         let data = self.read_extent(io, &unit, extent).await?;
         Ok((data, permits))
     }

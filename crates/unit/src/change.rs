@@ -92,7 +92,8 @@ async fn open_more(
     disks: Vec<(Arc<Shared>, OpenVolume)>,
 ) -> Result<(), OpenError> {
     for (shared, open) in disks {
-        units.add_disk(Rc::new(Disk::open(shared, &open).await?));
+        let disk = Disk::open(shared, &open, &units.memory).await?;
+        units.add_disk(Rc::new(disk));
     }
     Ok(())
 }

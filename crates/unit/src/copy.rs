@@ -10,6 +10,7 @@ use crate::{
     disk::{Luns, Unit},
     lane::LaneUnits,
     nexus::Nexus,
+    wanted::{Wanted, while_wanted},
 };
 
 /// Blocks are copied in pieces of this size in bytes, or of the longest transfer if that is shorter.
@@ -28,21 +29,22 @@ pub(crate) fn luns(luns: &Luns, plan: &Copy) -> BTreeSet<u32> {
         .collect()
 }
 
-/// Copies one segment.
+/// Copies one segment; false if the copy was no longer `wanted` before its end.
 pub(crate) async fn segment(
     units: &LaneUnits,
     nexus: &Nexus,
     segment: &Segment,
-) -> Result<(), CopyError> {
+    wanted: &impl Wanted,
+) -> Result<bool, CopyError> {
     let luns = nexus.luns();
     let source = find(&luns, &segment.source)?;
     let destination = find(&luns, &segment.destination)?;
-    let nexus = nexus.id;
+    let (memory, nexus) = (&nexus.memory, nexus.id);
     let from = extent(source, segment.source_lba, segment.blocks)?;
     let to = extent(destination, segment.destination_lba, segment.blocks)?;
     let (from, to) = match (from, to) {
         (Some(from), Some(to)) if from.block_size_bytes == to.block_size_bytes => (from, to),
-        (None, None) => return Ok(()),
+        (None, None) => return Ok(wanted.is_wanted()),
         _ => return Err(CopyError::Failed),
     };
     let fua = false;
@@ -65,7 +67,12 @@ pub(crate) async fn segment(
             ..whole
         };
         let (from, to) = (part(from), part(to));
-        let _memory = units.take_memory(from.len_bytes() as usize).await;
+        let disks = [source.memory(), destination.memory()];
+        let paid = memory.take_for_copy(disks, from.len_bytes() as usize);
+        let paid = while_wanted(wanted, paid).await;
+        let Some(_paid) = paid.filter(|_| wanted.is_wanted()) else {
+            return Ok(false);
+        };
         let data = {
             let read = MediumOp::Read { extent: from, fua };
             let _at_work = source
@@ -88,7 +95,7 @@ pub(crate) async fn segment(
             .write(to.offset_bytes(), data, Durability::Cached);
         write.await.map_err(|error| failed(&error))?;
     }
-    Ok(())
+    Ok(true)
 }
 
 fn failed(error: &volume::Error) -> CopyError {

@@ -8,6 +8,7 @@ use volume::SharedVolume;
 
 use crate::{
     exclusion::{BlockLock, Gate},
+    memory::DiskMemory,
     state::State,
 };
 
@@ -28,6 +29,8 @@ pub struct Disk {
     pub(crate) shared: Arc<Shared>,
     pub(crate) volume: SharedVolume,
     pub(crate) gate: Rc<Gate>,
+    /// What it holds of the lane's memory.
+    pub(crate) memory: DiskMemory,
 }
 
 /// A logical unit: a disk behind a target port.
@@ -92,6 +95,11 @@ impl Unit {
     /// The disk behind it.
     pub fn disk(&self) -> &Disk {
         &self.disk
+    }
+
+    /// The memory that its commands are charged to, beside their nexus.
+    pub fn memory(&self) -> &DiskMemory {
+        &self.disk.memory
     }
 
     /// The properties of its volume.

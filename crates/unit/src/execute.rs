@@ -16,6 +16,7 @@ use crate::{
     nexus::{Mark, Nexus},
     running::{CommandId, RunningId},
     sanitize,
+    wanted::Wanted,
 };
 
 /// A running I/O of a command. It ends when this is dropped, and aborts wait for that.
@@ -90,14 +91,14 @@ impl LaneUnits {
         unit: &Unit,
         (op, data): (&MediumOp, &Cell<Payload>),
         is_ordered: bool,
-        wanted: impl Fn() -> bool,
+        wanted: impl Wanted,
     ) -> Executed {
         let nexus = &io.nexus;
         let at_work = Cell::new(None);
         // While it waited for its data or a lock, the nexus may have been fenced off or a sanitize started.
         let recheck = || unit.logical.borrow_mut().recheck(nexus.id, op);
         let perform = pin!(async {
-            if !wanted() {
+            if !wanted.is_wanted() {
                 return Ok(Payload::new());
             }
             recheck()?;
@@ -119,7 +120,14 @@ impl LaneUnits {
             Err(ending) => Err(ending),
         };
         // Before it keeps others from its blocks, and before the checks.
-        let _steps = nexus.steps.take_for(op).await;
+        let steps = nexus.steps.take_for(op, unit.memory(), &wanted).await;
+        let Ok(_steps) = steps else {
+            return Executed {
+                result: Ok(Payload::new()),
+                at_work: None,
+                medium: None,
+            };
+        };
         let result = match op.span() {
             Some(extent) if is_ordered || op.is_exclusive() => exclusively(extent, perform).await,
             Some(extent) => match unit.disk.gate.enter(extent, recheck).await {
@@ -216,20 +224,20 @@ impl LaneUnits {
     }
 
     /// Runs an EXTENDED COPY for a command of the unit at `lun`. Its I/O covers that unit and [all units of
-    /// the copy](Self::luns_of_copy). When no longer `wanted`, it ends after the current segment.
-    pub async fn copy(&self, io: Io, lun: u32, plan: &Copy, wanted: impl Fn() -> bool) -> Ending {
+    /// the copy](Self::luns_of_copy). When no longer `wanted`, it ends after the current piece.
+    pub async fn copy(&self, io: Io, lun: u32, plan: &Copy, wanted: impl Wanted) -> Ending {
         let nexus = io.nexus.clone();
         let mut done = 0;
         let mut ending = Ending::GOOD;
         for segment in &plan.segments {
-            if !wanted() {
-                break; // aborted in the meantime
+            match copy::segment(self, &nexus, segment, &wanted).await {
+                Ok(true) => done += 1,
+                Ok(false) => break, // aborted in the meantime
+                Err(error) => {
+                    ending = error.ending();
+                    break;
+                }
             }
-            if let Err(error) = copy::segment(self, &nexus, segment).await {
-                ending = error.ending();
-                break;
-            }
-            done += 1;
         }
         drop(io);
         if let Some(unit) = nexus.unit(lun) {

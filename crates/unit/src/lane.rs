@@ -14,14 +14,14 @@ use std::{
 use engine::{
     Instant,
     cross::{OneshotReceiver, OneshotSender, Receiver, Sender, oneshot},
-    sync::{Budget, Permit},
+    sync::Permit,
 };
 use scsi::{NexusId, TargetPort};
 
 use crate::{
     disk::{Disk, Luns, Shared, Unit},
     medium::Steps,
-    memory::{LaneMemory, NexusMemory, Paid},
+    memory::{LaneMemory, NexusMemory},
     nexus::{Commands, Nexus},
     stages::{Kind, Stages, Times},
 };
@@ -56,8 +56,6 @@ pub struct LaneUnits {
     disks: RefCell<BTreeMap<String, Rc<Disk>>>,
     nexuses: RefCell<BTreeMap<NexusId, Rc<Nexus>>>,
     pub(crate) memory: Rc<LaneMemory>,
-    /// See [`Steps`].
-    steps: Rc<Budget>,
     pub(crate) everywhere: Arc<Everywhere>,
     /// The units of each disk. One of them tells initiators when the length changes.
     shown: RefCell<BTreeMap<String, Vec<Weak<Unit>>>>,
@@ -68,7 +66,6 @@ impl LaneUnits {
         (own, lanes): (usize, Vec<Sender<Message>>),
         disks: BTreeMap<String, Rc<Disk>>,
         memory: Rc<LaneMemory>,
-        in_steps: usize,
         everywhere: Arc<Everywhere>,
     ) -> Rc<LaneUnits> {
         Rc::new(LaneUnits {
@@ -77,7 +74,6 @@ impl LaneUnits {
             disks: RefCell::new(disks),
             nexuses: RefCell::default(),
             memory,
-            steps: Steps::of_lane(in_steps),
             everywhere,
             shown: RefCell::default(),
         })
@@ -142,7 +138,7 @@ impl LaneUnits {
             initiator,
             luns.clone(),
             NexusMemory::new(&self.memory),
-            Steps::of_nexus(&self.steps),
+            Steps::of_nexus(&self.memory),
             commands,
         ));
         let other = self.nexuses.borrow_mut().insert(id, nexus.clone());
@@ -177,14 +173,9 @@ impl LaneUnits {
         self.everywhere.transfer_max_bytes
     }
 
-    /// The most data that a command may bring before the lane asks for it, in bytes.
-    pub fn unsolicited_max_bytes(&self) -> u32 {
-        self.memory.unsolicited_max as u32
-    }
-
-    /// Waits for memory for `len` bytes that is not charged to any nexus.
-    pub(crate) async fn take_memory(&self, len: usize) -> Paid {
-        self.memory.take(len).await
+    /// The most data that a command of one more nexus may bring before the lane asks for it, in bytes.
+    pub fn first_burst_max_bytes(&self) -> u32 {
+        self.memory.first_burst_max() as u32
     }
 
     /// Counts a command for the unit at `lun`: its kind, the bytes it had to move, and its stage times

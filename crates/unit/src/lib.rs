@@ -32,6 +32,7 @@ mod state;
 #[cfg(test)]
 mod testing;
 mod units;
+mod wanted;
 
 pub use block::BlockError;
 pub use disk::{Disk, Luns, Unit, identity};
@@ -39,7 +40,7 @@ pub use execute::{Executed, Io};
 pub use lane::LaneUnits;
 pub use medium::shortened;
 pub use memory::{
-    Held, Limits, Moving, NexusMemory, Paces, Permits, Progress, TooSlow, WINDOW_STEP,
+    DiskMemory, Held, Limits, Moving, NexusMemory, Paces, Permits, Progress, TooSlow, WINDOW_STEP,
 };
 pub use nexus::{Commands, How, Mark, Nexus, Which, no_commands};
 pub use running::{CommandId, RunningId};
@@ -51,3 +52,4 @@ pub use scsi::{
 pub use stages::{Kind, Stage, StageReport, StageTable, Times};
 pub use state::{Keep, Note};
 pub use units::{DiskSpec, FlushError, OpenError, OpenVolume, Units, UnitsConfig};
+pub use wanted::Wanted;

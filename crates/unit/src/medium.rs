@@ -2,69 +2,61 @@
 
 use std::{cell::Cell, rc::Rc};
 
-use engine::{
-    Buf, LaneFuture, Payload,
-    rate::Rate,
-    spend,
-    sync::{Budget, Permit},
-    time,
-};
+use engine::{Buf, LaneFuture, Payload, rate::Rate, spend, time};
 use scsi::{Extent, MediumError, MediumErrorKind, MediumOp};
 use volume::{Allocation, Durability, ErrorKind, Volume};
 
+use crate::{
+    memory::{Charged, DiskMemory, Holder, LaneMemory, Part, Shares},
+    wanted::{Wanted, while_wanted},
+};
+
 /// Blocks are compared and written in pieces of this size, in bytes.
 pub(crate) const PIECE_BYTES: u64 = 64 << 10;
-/// Operations in several steps need memory for a piece or two beyond what their command has paid for,
-/// so a lane limits how many run at a time ([`Plan`](crate::memory::Plan)). This is the limit for one
-/// nexus, so that other nexuses need not wait until all of its long commands have ended.
-const NEXUS_IN_STEPS_MAX: usize = 2;
 
-/// Limits how many multi-step operations run at a time.
+/// Limits how many multi-step operations run at a time: they need memory for a piece or two beyond what their command has
+/// paid for ([`Plan`](crate::memory::Plan)). No nexus and no disk has [more of them](crate::memory::Shares) than it leaves
+/// to others, so that these need not wait until its long commands have ended.
 ///
 /// An operation takes its permit before it waits for its lock and its gate, and keeps it until it ends. If it took
 /// the permit later, it would lock its blocks while waiting for operations on other volumes, and its access would
 /// have to be checked again after that wait, because its nexus may have been fenced meanwhile. This order cannot
-/// deadlock: an operation that waits for a permit holds only memory and perhaps its nexus' own permit; one that has
-/// its permits waits only for locks and gates; and one that holds those waits only for its volume.
+/// deadlock: an operation that waits for a permit holds only memory; one that has its permit waits only for locks and
+/// gates; and one that holds those waits only for its volume.
 pub(crate) struct Steps {
-    own: Rc<Budget>,
-    lane: Rc<Budget>,
-}
-
-/// The permit for one multi-step operation.
-pub(crate) struct StepsPermit {
-    _own: Permit,
-    _lane: Permit,
+    nexus: Rc<Holder>,
+    lane: Rc<Shares>,
 }
 
 impl Steps {
-    /// The budget for all nexuses of a lane together.
-    pub(crate) fn of_lane(at_a_time: usize) -> Rc<Budget> {
-        Budget::new(at_a_time)
-    }
-
-    /// The budgets for one nexus of the lane with budget `lane`.
-    pub(crate) fn of_nexus(lane: &Rc<Budget>) -> Steps {
+    /// For one nexus of a lane with this memory.
+    pub(crate) fn of_nexus(lane: &LaneMemory) -> Steps {
         Steps {
-            own: Budget::new(NEXUS_IN_STEPS_MAX),
-            lane: lane.clone(),
+            nexus: Rc::default(),
+            lane: lane.steps.clone(),
         }
     }
 
-    /// Waits for the permit that `op` needs, if it takes several steps.
-    pub(crate) async fn take_for(&self, op: &MediumOp) -> Option<StepsPermit> {
-        match is_one_call(op) {
-            true => None,
-            // Boxed, so that the short operations do without the memory.
-            false => Some(LaneFuture::new(self.take()).await),
+    /// Waits for the permit that `op` on `disk` needs, if it takes several steps.
+    ///
+    /// # Errors
+    /// It is no longer `wanted`.
+    pub(crate) async fn take_for(
+        &self,
+        op: &MediumOp,
+        disk: &DiskMemory,
+        wanted: &impl Wanted,
+    ) -> Result<Option<Part>, ()> {
+        if is_one_call(op) {
+            return Ok(None);
         }
-    }
-
-    async fn take(&self) -> StepsPermit {
-        StepsPermit {
-            _own: self.own.take(1).await,
-            _lane: self.lane.take(1).await,
-        }
+        let charged = Charged {
+            nexus: self.nexus.clone(),
+            disks: [disk.steps.clone()].into_iter().collect(),
+        };
+        // Boxed, so that the short operations do without the memory.
+        let taken = LaneFuture::new(while_wanted(wanted, self.lane.take(charged, 1)));
+        taken.await.map(Some).ok_or(())
     }
 }
 

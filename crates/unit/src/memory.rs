@@ -1,11 +1,11 @@
-//! A lane's memory for payload, and how much of it each nexus may use.
+//! A lane's memory for payload, and how much of it each nexus and each disk may hold.
 //!
-//! Unsolicited data must find room at once, or its command is refused with TASK SET FULL; solicited
-//! data waits in line. Unsolicited data that is all a command needs may use the share of solicited
-//! data too, since the command then waits for nothing that others hold. In addition to the lane's
-//! memory each nexus has a small reserve for each of the two, which it uses when the lane's share is
-//! taken; and none may hold all of the [unsolicited](unsolicited) data's memory beside others. So no
-//! nexus is stalled by memory that others hold and do not return.
+//! What a nexus may send [unasked](unsolicited) is promised to it, and paid for before; other data waits in line.
+//! Unsolicited data that is all a command needs may use the share of other data too, since the command then waits for
+//! nothing that others hold. In addition to the lane's memory each nexus has a small reserve for each of the two, which it
+//! uses when the lane's is taken. Of either memory no disk and no nexus may hold [more than it leaves free](shares), and
+//! what the server moves on its own account is charged like what a client moves. So nobody is stalled by memory that
+//! others hold and do not return.
 //!
 //! A request larger than the lane's whole share is paid from memory that the lanes have in
 //! [common](CommonMemory), so that the total does not depend on their number; [`Plan`] divides it.
@@ -16,6 +16,7 @@ mod common;
 mod pace;
 mod plan;
 mod pool;
+mod shares;
 mod unsolicited;
 
 use std::{cell::Cell, future::Future, pin::pin, rc::Rc, sync::Arc, task::Poll};
@@ -31,17 +32,16 @@ pub use pool::Held;
 
 use common::CommonPermit;
 use pool::{Pool, Shortages, Waiting};
-use unsolicited::{NoRoom, UnsolicitedPermit, UnsolicitedPool, UnsolicitedShare};
+pub(crate) use shares::{Charged, Holder, Part, Shares};
+use smallvec::SmallVec;
+use unsolicited::{UnsolicitedPermit, UnsolicitedPool, UnsolicitedShare};
 
 /// The memory permits of a transfer, held until dropped.
 #[derive(Debug, Default)]
 pub struct Permits {
     /// For the unsolicited data.
-    unsolicited: Option<PaidUnsolicited>,
-    /// A part of the nexus' share, for the solicited data.
-    #[allow(dead_code, reason = "it is kept to be dropped")]
-    own: Option<Permit>,
-    /// The part of the lane's or the common memory behind that share.
+    unsolicited: Option<UnsolicitedPermit>,
+    /// For the solicited data.
     memory: Option<Paid>,
 }
 
@@ -64,21 +64,20 @@ impl Permits {
     /// How much memory of each pool they pay for.
     pub fn held(&self) -> Held {
         let mut held = Held::default();
-        if let Some(PaidUnsolicited::Shared(permit)) = &self.unsolicited {
+        if let Some(permit) = &self.unsolicited {
             held.add(Pool::Unsolicited, permit.amount());
         }
         match &self.memory {
             Some(Paid::Lane(permit)) => held.add(Pool::Transfers, permit.amount()),
-            Some(Paid::Common(permit)) => held.add(Pool::Common, permit.amount()),
+            Some(Paid::Common(permit, _)) => held.add(Pool::Common, permit.amount()),
             Some(Paid::Reserve(_)) | None => {}
         }
         held
     }
 
-    fn of_rest(own: Option<Permit>, memory: Paid) -> Permits {
+    fn of_rest(memory: Paid) -> Permits {
         Permits {
             unsolicited: None,
-            own,
             memory: Some(memory),
         }
     }
@@ -119,21 +118,25 @@ impl Default for Limits {
 /// what [one command](Plan::unsolicited_max) may bring.
 const RESERVE_BYTES: usize = 64 << 10;
 
-/// A nexus starts with a window of this many commands, and is given as many more whenever it has
-/// used them up, while the lane has commands left. Besides their payload, a thousand waiting
-/// commands take memory that cannot be reserved for every nexus at once.
+/// A nexus may have this many commands open, and as many more whenever they are used up, while the lane has commands
+/// left. Besides their payload, a thousand waiting commands take memory that cannot be reserved for every nexus at once.
 pub const WINDOW_STEP: u16 = 128;
+
 /// The memory of one lane.
 pub(crate) struct LaneMemory {
     unsolicited: Rc<UnsolicitedPool>,
     /// The most unsolicited data of a command, in bytes.
     pub(crate) unsolicited_max: usize,
-    transfers: Rc<Budget>,
+    transfers: Rc<Shares>,
+    /// Multi-step operations, which need memory for a piece or two beyond what their command has paid for.
+    pub(crate) steps: Rc<Shares>,
     common: Arc<CommonMemory>,
+    /// The longest transfer, in bytes.
+    transfer_max: usize,
     /// Commands that nexuses may have open in addition to their initial windows.
     commands: Rc<Budget>,
-    /// The most of `transfers` that one nexus may hold.
-    nexus_max: usize,
+    /// How many nexuses there are.
+    nexuses: Cell<usize>,
     /// The shortages of all its nexuses, and of the server itself. [`CommonMemory`] has its own.
     unsolicited_shortages: Shortages,
     transfers_shortages: Shortages,
@@ -142,14 +145,46 @@ pub(crate) struct LaneMemory {
 /// The memory of one nexus.
 pub struct NexusMemory {
     lane: Rc<LaneMemory>,
-    own: Rc<Budget>,
+    own: Rc<Holder>,
+    /// What it may hold of the common memory.
+    own_common: Rc<Budget>,
     unsolicited: UnsolicitedShare,
-    unsolicited_reserve: Rc<Budget>,
     transfers_reserve: Rc<Budget>,
     /// Its own shortages, by pool.
     shortages: [Shortages; Pool::ALL.len()],
     /// By pool, how many requests of others had been short of it at the last call of [`wanted`](NexusMemory::wanted).
     others_short: [Cell<u64>; Pool::ALL.len()],
+}
+
+/// What one disk holds of a lane's memory.
+pub struct DiskMemory {
+    lane: Rc<LaneMemory>,
+    unsolicited: Rc<Holder>,
+    transfers: Rc<Holder>,
+    pub(crate) steps: Rc<Holder>,
+}
+
+impl DiskMemory {
+    /// A further disk on `lane`.
+    pub(crate) fn new(lane: &Rc<LaneMemory>) -> DiskMemory {
+        lane.unsolicited.add_disk();
+        lane.transfers.add_disk();
+        lane.steps.add_disk();
+        DiskMemory {
+            lane: lane.clone(),
+            unsolicited: Rc::default(),
+            transfers: Rc::default(),
+            steps: Rc::default(),
+        }
+    }
+}
+
+impl Drop for DiskMemory {
+    fn drop(&mut self) {
+        self.lane.unsolicited.remove_disk();
+        self.lane.transfers.remove_disk();
+        self.lane.steps.remove_disk();
+    }
 }
 
 impl LaneMemory {
@@ -159,10 +194,12 @@ impl LaneMemory {
         Rc::new(LaneMemory {
             unsolicited: UnsolicitedPool::new(plan.unsolicited),
             unsolicited_max: plan.unsolicited_max,
-            transfers: Budget::new(plan.transfers),
+            transfers: Shares::new(plan.transfers),
+            steps: Shares::new(plan.in_steps),
             common,
+            transfer_max: plan.transfer_max,
             commands: Budget::new(plan.commands),
-            nexus_max: plan.nexus_max,
+            nexuses: Cell::new(0),
             unsolicited_shortages: Shortages::default(),
             transfers_shortages: Shortages::default(),
         })
@@ -185,9 +222,12 @@ impl LaneMemory {
             .flatten()
     }
 
-    /// Waits for memory for `len` bytes that the server moves on its own account.
-    pub(crate) async fn take(&self, len: usize) -> Paid {
-        self.take_bytes(capacity_for(len), None).await
+    /// The most data that a command of one more nexus may bring before the lane asks for it, in bytes: the more nexuses
+    /// there are, the less.
+    pub(crate) fn first_burst_max(&self) -> usize {
+        let each = self.unsolicited_max / (self.nexuses.get() + 1);
+        let power = 1 << each.max(1).ilog2();
+        self.unsolicited_max.min(RESERVE_BYTES.max(power))
     }
 
     /// The pool for solicited data that a request is served from: the common one if it exceeds the lane's whole pool. A
@@ -199,101 +239,103 @@ impl LaneMemory {
             false => Pool::Transfers,
         }
     }
-
-    /// Waits for `bytes`, for the nexus with the shortages `own`, if it is for one.
-    async fn take_bytes(&self, bytes: usize, own: Option<&[Shortages; Pool::ALL.len()]>) -> Paid {
-        if let Some(paid) = self.try_take_bytes(bytes) {
-            return paid;
-        }
-        let pool = self.pool_for(bytes);
-        let own = own.map(|own| &own[pool as usize]);
-        let _waiting = Waiting::begin(self.shortages(pool), own);
-        match pool {
-            Pool::Common => Paid::Common(self.common.take(bytes).await),
-            _ => Paid::Lane(self.transfers.take(bytes).await),
-        }
-    }
-
-    fn try_take_bytes(&self, bytes: usize) -> Option<Paid> {
-        match self.pool_for(bytes) {
-            Pool::Common => self.common.try_take(bytes).map(Paid::Common),
-            _ => self.transfers.try_take(bytes).map(Paid::Lane),
-        }
-    }
 }
 
 /// A permit for memory, held until dropped.
 #[derive(Debug)]
 pub(crate) enum Paid {
-    /// A part of one of the lane's pools.
-    Lane(Permit),
-    /// A part of the common memory.
-    Common(CommonPermit),
+    /// A part of the lane's memory for solicited data.
+    Lane(Part),
+    /// A part of the common memory, and of what one nexus may hold of it.
+    Common(
+        CommonPermit,
+        #[expect(dead_code, reason = "it is kept to be dropped")] Permit,
+    ),
     /// A part of a nexus' reserve.
-    Reserve(#[expect(dead_code, reason = "it is kept to be dropped")] Permit),
-}
-
-/// A permit for the memory of unsolicited data, held until dropped.
-#[derive(Debug)]
-enum PaidUnsolicited {
-    /// A part of the nexus' share of the lane's pool.
-    Shared(UnsolicitedPermit),
-    /// A part of its reserve.
     Reserve(#[expect(dead_code, reason = "it is kept to be dropped")] Permit),
 }
 
 impl NexusMemory {
     /// A nexus' share of the memory of `lane`.
     pub(crate) fn new(lane: &Rc<LaneMemory>) -> NexusMemory {
+        lane.nexuses.set(lane.nexuses.get() + 1);
         NexusMemory {
-            own: Budget::new(lane.nexus_max),
-            unsolicited: lane.unsolicited.share(),
+            own: Rc::default(),
+            own_common: Budget::new(lane.transfer_max),
+            unsolicited: lane.unsolicited.share(lane.unsolicited_max),
             lane: lane.clone(),
-            unsolicited_reserve: Budget::new(lane.unsolicited_max),
             transfers_reserve: Budget::new(RESERVE_BYTES),
             shortages: Default::default(),
             others_short: Pool::ALL.map(|pool| Cell::new(lane.shortages(pool).requests())),
         }
     }
 
-    /// Memory for all the data of a command, `len` bytes that come unsolicited, if available.
-    pub fn take_all_at_once(&self, len: usize) -> Option<Permits> {
-        self.take_unsolicited(len, || self.try_take(len))
-    }
-
-    /// Memory for `len` bytes of unsolicited data, in either direction, of a command that may need more, if available.
-    pub fn take_at_once(&self, len: usize) -> Option<Permits> {
-        self.take_unsolicited(len, || None)
-    }
-
-    /// Memory for `len` bytes from its share for unsolicited data, or what `instead` finds, or from the reserve.
-    fn take_unsolicited(
-        &self,
-        len: usize,
-        instead: impl FnOnce() -> Option<Permits>,
-    ) -> Option<Permits> {
-        let bytes = if len == 0 { 0 } else { capacity_for(len) };
-        let permits = |paid| Permits {
-            unsolicited: Some(paid),
-            ..Permits::new()
+    /// A command may bring `len` bytes before it is asked for, from now on. Called once, before the first
+    /// [promise](Self::promise).
+    pub fn set_burst(&self, len: u32) {
+        let bytes = if len == 0 {
+            0
+        } else {
+            capacity_for(len as usize)
         };
-        match self.unsolicited.try_take(bytes) {
-            Ok(permit) => return Some(permits(PaidUnsolicited::Shared(permit))),
-            Err(NoRoom::Others) => {
-                let pool = Pool::Unsolicited;
-                self.lane.shortages(pool).note();
-                self.shortages[pool as usize].note();
-            }
-            // Nobody else could help it.
-            Err(NoRoom::Share) => {}
+        self.unsolicited.set_burst(bytes);
+    }
+
+    /// Promises memory for what further commands may bring unasked, as far as there is room; returns how many of them
+    /// may be on their way.
+    pub fn promise(&self) -> u32 {
+        let promised = self.unsolicited.promise();
+        if promised == 0 && !self.unsolicited.is_own_fault() {
+            self.note_shortage(Pool::Unsolicited);
         }
-        let reserve = || {
-            // A budget would count more than the whole as the whole.
-            let fits = bytes <= self.unsolicited_reserve.total();
-            let permit = fits.then(|| self.unsolicited_reserve.try_take(bytes));
-            permit.flatten().map(PaidUnsolicited::Reserve)
+        promised
+    }
+
+    /// Waits until there may be room for a promise, if there was none for any.
+    pub async fn room(&self) {
+        self.unsolicited.room().await;
+    }
+
+    /// A command that was promised room has arrived. Whatever it needs is taken before anything else happens on the lane.
+    pub fn arrived(&self) {
+        self.unsolicited.arrived();
+    }
+
+    /// Memory for all the data of a command for `disk`, `len` bytes in either direction that are there at once, if
+    /// available.
+    pub fn take_all_at_once(&self, disk: Option<&DiskMemory>, len: usize) -> Option<Permits> {
+        let instead = || {
+            self.try_take(disk, len).or_else(|| {
+                // A budget would count more than the whole as the whole.
+                let fits = capacity_for(len) <= RESERVE_BYTES;
+                let reserve = fits.then(|| self.transfers_reserve.try_take(capacity_for(len)));
+                reserve
+                    .flatten()
+                    .map(|permit| Permits::of_rest(Paid::Reserve(permit)))
+            })
         };
-        instead().or_else(|| reserve().map(permits))
+        self.take_at_once(disk, len).or_else(instead)
+    }
+
+    /// Memory for `len` bytes of unsolicited data of a command for `disk`, which may need more later, if available.
+    pub fn take_at_once(&self, disk: Option<&DiskMemory>, len: usize) -> Option<Permits> {
+        let bytes = if len == 0 { 0 } else { capacity_for(len) };
+        let disk = disk.map(|disk| &disk.unsolicited);
+        let permit = self.unsolicited.try_take(disk, bytes);
+        if permit.as_ref().is_none_or(|permit| permit.amount() < bytes)
+            && !self.unsolicited.is_own_fault()
+        {
+            self.note_shortage(Pool::Unsolicited);
+        }
+        permit.map(|permit| Permits {
+            unsolicited: Some(permit),
+            ..Permits::new()
+        })
+    }
+
+    fn note_shortage(&self, pool: Pool) {
+        self.lane.shortages(pool).note();
+        self.shortages[pool as usize].note();
     }
 
     /// The pools that others need: since the last call one of their requests was short of it, so that it waited, took
@@ -308,36 +350,92 @@ impl NexusMemory {
         Pool::ALL.into_iter().filter(is_wanted).collect()
     }
 
-    /// Memory for `len` bytes from the nexus' share and the lane's, if available.
-    pub fn try_take(&self, len: usize) -> Option<Permits> {
-        let bytes = capacity_for(len);
-        let own = self.own.try_take(bytes)?;
-        let lane = self.lane.try_take_bytes(bytes)?;
-        Some(Permits::of_rest(Some(own), lane))
+    fn charged(&self, disk: Option<&DiskMemory>) -> Charged {
+        Charged {
+            nexus: self.own.clone(),
+            disks: disk
+                .map(|disk| disk.transfers.clone())
+                .into_iter()
+                .collect(),
+        }
     }
 
-    /// Waits for memory for `len` bytes: from the nexus' share and the lane's, or from its reserve.
-    pub async fn take(&self, len: usize) -> Permits {
-        let bytes = capacity_for(len);
-        let shared = async {
-            let own = self.own.take(bytes).await;
-            let lane = self.lane.take_bytes(bytes, Some(&self.shortages)).await;
-            Permits::of_rest(Some(own), lane)
-        };
-        if bytes > RESERVE_BYTES {
-            return shared.await;
+    /// Memory for `len` bytes of a command for `disk`, if available.
+    pub fn try_take(&self, disk: Option<&DiskMemory>, len: usize) -> Option<Permits> {
+        let paid = self.try_take_bytes(self.charged(disk), capacity_for(len));
+        paid.ok().map(Permits::of_rest)
+    }
+
+    fn try_take_bytes(&self, charged: Charged, bytes: usize) -> Result<Paid, Charged> {
+        if self.lane.pool_for(bytes) != Pool::Common {
+            let part = self.lane.transfers.try_take(charged, bytes);
+            return part.map(Paid::Lane);
         }
-        let (mut shared, mut reserve) = (pin!(shared), pin!(self.transfers_reserve.take(bytes)));
+        let own = self.own_common.try_take(bytes);
+        let paid = own.and_then(|own| Some(Paid::Common(self.lane.common.try_take(bytes)?, own)));
+        paid.ok_or(charged)
+    }
+
+    /// Waits for `bytes`.
+    async fn take_bytes(&self, charged: Charged, bytes: usize) -> Paid {
+        let charged = match self.try_take_bytes(charged, bytes) {
+            Ok(paid) => return paid,
+            Err(charged) => charged,
+        };
+        let pool = self.lane.pool_for(bytes);
+        let waiting = || Waiting::begin(self.lane.shortages(pool), &self.shortages[pool as usize]);
+        if pool == Pool::Common {
+            let own = self.own_common.take(bytes).await;
+            let _waiting = waiting();
+            return Paid::Common(self.lane.common.take(bytes).await, own);
+        }
+        // Nobody else can help a nexus that holds too much itself.
+        let is_own_fault = self.lane.transfers.is_own_fault(&charged, bytes);
+        let _waiting = (!is_own_fault).then(waiting);
+        Paid::Lane(self.lane.transfers.take(charged, bytes).await)
+    }
+
+    /// Waits for memory for `len` bytes of a command for `disk`: from the lane's, or from the nexus' reserve.
+    pub async fn take(&self, disk: Option<&DiskMemory>, len: usize) -> Permits {
+        let bytes = capacity_for(len);
+        let lane = self.take_bytes(self.charged(disk), bytes);
+        if bytes > RESERVE_BYTES {
+            return Permits::of_rest(lane.await);
+        }
+        let (mut lane, mut reserve) = (pin!(lane), pin!(self.transfers_reserve.take(bytes)));
         std::future::poll_fn(|cx| {
-            if let Poll::Ready(permits) = shared.as_mut().poll(cx) {
-                return Poll::Ready(permits);
+            if let Poll::Ready(memory) = lane.as_mut().poll(cx) {
+                return Poll::Ready(Permits::of_rest(memory));
             }
-            reserve
-                .as_mut()
-                .poll(cx)
-                .map(|permit| Permits::of_rest(None, Paid::Reserve(permit)))
+            let reserve = reserve.as_mut().poll(cx);
+            reserve.map(|permit| Permits::of_rest(Paid::Reserve(permit)))
         })
         .await
+    }
+
+    /// Waits for memory for `len` bytes that the server copies from one disk to the other for this nexus.
+    pub(crate) async fn take_for_copy(&self, disks: [&DiskMemory; 2], len: usize) -> Permits {
+        let mut holders: SmallVec<[Rc<Holder>; 1]> = SmallVec::new();
+        for disk in disks {
+            if !holders
+                .iter()
+                .any(|holder| Rc::ptr_eq(holder, &disk.transfers))
+            {
+                holders.push(disk.transfers.clone());
+            }
+        }
+        let charged = Charged {
+            nexus: self.own.clone(),
+            disks: holders,
+        };
+        let lane = self.take_bytes(charged, capacity_for(len));
+        Permits::of_rest(lane.await)
+    }
+}
+
+impl Drop for NexusMemory {
+    fn drop(&mut self) {
+        self.lane.nexuses.set(self.lane.nexuses.get() - 1);
     }
 }
 

@@ -14,7 +14,7 @@ use scsi::{Attention, NexusId};
 use crate::{
     disk::{Luns, Shared, Unit},
     medium::Steps,
-    memory::NexusMemory,
+    memory::{NexusMemory, Permits},
     running::{CommandId, Running, RunningId},
     stages::{Counted, Kind, Stages, Times},
 };
@@ -133,6 +133,13 @@ impl Nexus {
             is_leaving: Cell::default(),
             counted: RefCell::default(),
         }
+    }
+
+    /// Waits for memory for `len` bytes of a command for the unit at `lun`.
+    pub async fn take_memory(&self, lun: u32, len: usize) -> Permits {
+        let unit = self.unit(lun);
+        let disk = unit.as_ref().map(|unit| unit.memory());
+        self.memory.take(disk, len).await
     }
 
     /// The front's commands; `None` once the front has dropped them.

@@ -67,13 +67,31 @@ async fn while_stuck(name: &str) {
 
 /// Runs `test` with the units of the disks, behind one port.
 pub(crate) fn with_units(test: impl AsyncFnOnce(&Rc<LaneUnits>, [Rc<Unit>; 2]) + Send + 'static) {
+    with_limits(Limits::default(), test);
+}
+
+/// As [`with_units`], with so little memory that one operation in several steps runs at a time.
+pub(crate) fn with_one_in_steps(
+    test: impl AsyncFnOnce(&Rc<LaneUnits>, [Rc<Unit>; 2]) + Send + 'static,
+) {
+    let limits = Limits {
+        memory_bytes: 512 << 10,
+        transfer_max_bytes: 64 << 10,
+    };
+    with_limits(limits, test);
+}
+
+fn with_limits(
+    limits: Limits,
+    test: impl AsyncFnOnce(&Rc<LaneUnits>, [Rc<Unit>; 2]) + Send + 'static,
+) {
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     let handle = lane.handle();
     let config = UnitsConfig {
         disks: NAMES.into_iter().map(disk).collect(),
         keep: None,
         note: None,
-        limits: Limits::default(),
+        limits,
     };
     lane.block_on(async {
         let units = Units::open(config, &[handle]).await.expect("its disks");

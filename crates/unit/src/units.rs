@@ -17,7 +17,7 @@ use volume::{Error, ErrorKind, SharedVolume};
 use crate::{
     disk::{Disk, Shared},
     lane::{Everywhere, LaneUnits, Message},
-    memory::{CommonMemory, LaneMemory, Limits},
+    memory::{CommonMemory, DiskMemory, LaneMemory, Limits},
     stages::StageReport,
     state::{Keep, Note, State},
 };
@@ -125,12 +125,12 @@ impl Units {
             let (disks, everywhere, common) = (disks.clone(), everywhere.clone(), common.clone());
             let links = (own, senders.clone());
             lane.spawn(move || async move {
-                let disks = match open_here(disks).await {
+                let memory = LaneMemory::new(&plan, common);
+                let disks = match open_here(disks, &memory).await {
                     Ok(disks) => disks,
                     Err(error) => return started.send(Err(error)),
                 };
-                let memory = LaneMemory::new(&plan, common);
-                let units = LaneUnits::new(links, disks, memory, plan.in_steps, everywhere);
+                let units = LaneUnits::new(links, disks, memory, everywhere);
                 started.send(Ok(()));
                 units.run(messages).await;
             });
@@ -243,11 +243,13 @@ impl Units {
 
 async fn open_here(
     disks: Vec<(Arc<Shared>, OpenVolume)>,
+    memory: &Rc<LaneMemory>,
 ) -> Result<BTreeMap<String, Rc<Disk>>, OpenError> {
     let mut opened = BTreeMap::new();
     for (shared, open) in disks {
         let name = shared.name.clone();
-        opened.insert(name, Rc::new(Disk::open(shared, &open).await?));
+        let disk = Disk::open(shared, &open, memory).await?;
+        opened.insert(name, Rc::new(disk));
     }
     Ok(opened)
 }
@@ -291,11 +293,15 @@ fn shared(spec: &DiskSpec, keep: &Option<Keep>, note: &Option<Note>) -> Shared {
 }
 
 impl Disk {
-    /// The current lane's view of a disk.
+    /// The current lane's view of a disk, which is charged to `memory`.
     ///
     /// # Errors
     /// If its volume does not open.
-    pub(crate) async fn open(shared: Arc<Shared>, open: &OpenVolume) -> Result<Disk, OpenError> {
+    pub(crate) async fn open(
+        shared: Arc<Shared>,
+        open: &OpenVolume,
+        memory: &Rc<LaneMemory>,
+    ) -> Result<Disk, OpenError> {
         let opened = open().await;
         let volume =
             opened.map_err(|error| OpenError(format!("volume {}: {error}", shared.name)))?;
@@ -303,6 +309,7 @@ impl Disk {
             shared,
             volume,
             gate: Rc::default(),
+            memory: DiskMemory::new(memory),
         })
     }
 }

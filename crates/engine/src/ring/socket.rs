@@ -65,6 +65,17 @@ fn is_left_over(path: &Path) -> io::Result<bool> {
     Ok(connected < 0 && error.kind() == ErrorKind::ConnectionRefused)
 }
 
+/// How many bytes are in the send buffer, sent or not; 0 for sockets that do not say.
+pub(super) fn unacknowledged_bytes(raw: RawFd) -> u64 {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one int there, and `bytes` lives until it has returned.
+    let result = unsafe { libc::ioctl(raw, libc::TIOCOUTQ, &raw mut bytes) };
+    match result {
+        0 => bytes.unsigned_abs().into(),
+        _ => 0,
+    }
+}
+
 /// Turns on keepalive: the kernel probes a peer that has been silent for `idle`. Sockets that do not
 /// support it, Unix ones, do not need it.
 pub(super) fn keep_alive(raw: RawFd, idle: Duration) {

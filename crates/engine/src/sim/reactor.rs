@@ -103,6 +103,11 @@ impl Reactor for SimReactor {
         let _ = (socket, idle); // a simulated peer that ends sends a reset
     }
 
+    fn unacknowledged_bytes(&self, socket: &Handle) -> u64 {
+        let _ = socket; // what was sent is on the simulated network
+        0
+    }
+
     fn shutdown(&self, socket: &Handle) {
         self.state.borrow_mut().shutdown(socket.raw);
     }

@@ -5,7 +5,7 @@ use super::event::{SendTargets, TargetEvent};
 use super::queue::StatSn;
 use super::{LogoutExchange, Phase, TargetConnection};
 use crate::error::Error;
-use crate::login::SessionType;
+use crate::login::{LOGIN_TEXT_LEN_MAX, SessionType};
 use crate::params;
 use crate::pdu::{self, CONTINUE, FINAL, RESERVED_TAG, opcode, reject_reason};
 use crate::task::RxData;
@@ -24,6 +24,8 @@ pub(super) struct TextExchange {
     /// The text to send, and how much of it has been sent.
     outgoing: Vec<u8>,
     sent: usize,
+    /// The length of all answers so far, without a list of targets.
+    answers: usize,
     /// Whether the initiator has sent all its text.
     is_final: bool,
     /// Whether the driver owes an answer to `SendTargets`.
@@ -33,6 +35,11 @@ pub(super) struct TextExchange {
 impl TextExchange {
     pub(super) fn is_asking(&self) -> bool {
         self.asking
+    }
+
+    /// Whether there is text to send.
+    pub(super) fn has_rest(&self) -> bool {
+        self.sent < self.outgoing.len()
     }
 }
 
@@ -47,7 +54,11 @@ impl TargetConnection {
             return;
         };
         let initiator_task_tag = request.initiator_task_tag.get();
-        let text_len_max = self.config.text_len_max;
+        let text_len_max = match self.session_type {
+            SessionType::Normal => self.config.text_len_max,
+            // Anybody may have one.
+            SessionType::Discovery => self.config.text_len_max.min(LOGIN_TEXT_LEN_MAX),
+        };
         let current = self
             .text
             .take_if(|text| !text.asking && text.initiator_task_tag == initiator_task_tag);
@@ -59,6 +70,7 @@ impl TargetConnection {
                     incoming: TextBuffer::new(text_len_max),
                     outgoing: Vec::new(),
                     sent: 0,
+                    answers: 0,
                     is_final: false,
                     asking: false,
                 })
@@ -92,6 +104,7 @@ impl TargetConnection {
     /// Answers the pairs collected so far, except SendTargets, which the driver must answer.
     fn take_pairs(&mut self, exchange: &mut TextExchange) -> Result<Option<SendTargets>, Error> {
         let mut asked = None;
+        let before = exchange.outgoing.len();
         let incoming = exchange.incoming.take();
         for (key, value) in text::pairs(&incoming)? {
             match (key, value) {
@@ -115,7 +128,15 @@ impl TargetConnection {
                 _ => text::push(&mut exchange.outgoing, key, "NotUnderstood"),
             }
         }
-        Ok(asked)
+        // An answer may be much longer than its question.
+        exchange.answers += exchange.outgoing.len() - before;
+        match exchange.answers > LOGIN_TEXT_LEN_MAX {
+            true => Err(Error::Limit {
+                what: "bytes of answers to text",
+                max: LOGIN_TEXT_LEN_MAX,
+            }),
+            false => Ok(asked),
+        }
     }
 
     pub(super) fn answer_send_targets(&mut self, targets: &[TargetRecord]) -> Result<(), Error> {

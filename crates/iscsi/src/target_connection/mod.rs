@@ -43,8 +43,6 @@ pub struct TargetConnection {
     session_type: SessionType,
     window: CommandWindow,
     window_width: u16,
-    /// MaxCmdSN as last sent to the initiator.
-    max_cmd_sn_told: u32,
     stat_sn: u32,
     /// ExpStatSN from the initiator: it has received every earlier StatSN.
     exp_stat_sn: u32,
@@ -59,6 +57,8 @@ pub struct TargetConnection {
     events: VecDeque<TargetEvent>,
     outgoing: VecDeque<Outgoing>,
     queued_replies: usize,
+    /// The bytes of their headers and data.
+    queued_bytes: usize,
 }
 
 /// The phase of the connection.
@@ -129,9 +129,39 @@ impl Hasher for TagHasher {
 }
 
 impl TargetConnection {
-    /// Whether the initiator has used up its command window and may be waiting for a wider one.
+    /// Whether as many commands are open as may be, so that the initiator may be waiting for a wider window.
     pub fn is_window_full(&self) -> bool {
         self.window.is_full()
+    }
+
+    /// Lets `by` more commands be on their way to us, within the command window; the initiator learns of it with the next
+    /// PDU. Only where the driver [promises](TargetConfig::promises): without it the window is as wide as its width says.
+    pub fn promise(&mut self, by: u32) {
+        self.window.promise(by);
+    }
+
+    /// How many commands may be on their way; each that arrives takes one. `None`: as many as the window permits.
+    pub fn promised(&self) -> Option<u32> {
+        self.window.promised()
+    }
+
+    /// The most data of one command that the initiator may send before we ask for it, in bytes. Final once
+    /// `SessionRequest` has been raised.
+    pub fn unsolicited_max(&self) -> u32 {
+        let negotiated;
+        let parameters = match self.phase {
+            Phase::Login { .. } => {
+                negotiated = self.login.negotiation().parameters();
+                &negotiated
+            }
+            _ => &self.parameters,
+        };
+        let burst = parameters.first_burst_length;
+        match (parameters.immediate_data, parameters.initial_r2t) {
+            (_, false) => burst,
+            (true, true) => burst.min(parameters.max_recv_data_segment_length),
+            (false, true) => 0,
+        }
     }
 
     /// Widens the command window by up to `by`, within the configured limit; the initiator learns of it with the next
@@ -160,9 +190,8 @@ impl TargetConnection {
             login,
             parameters: SessionParameters::default(),
             session_type: SessionType::Normal,
-            window: CommandWindow::new(0, config.first_width()),
+            window: CommandWindow::new(0, config.first_width(), config.first_promise()),
             window_width: config.first_width(),
-            max_cmd_sn_told: 0,
             stat_sn: 0,
             exp_stat_sn: 0,
             tasks: Slab::new(tasks_max),
@@ -175,6 +204,7 @@ impl TargetConnection {
             events: VecDeque::new(),
             outgoing: VecDeque::new(),
             queued_replies: 0,
+            queued_bytes: 0,
             config,
         }
     }
@@ -199,7 +229,14 @@ impl TargetConnection {
                 self.logout.is_some() || self.text.as_ref().is_some_and(TextExchange::is_asking)
             }
         };
-        !driver_owes && self.queued_replies < self.config.queued_replies_max
+        let has_room = self.queued_replies < self.config.queued_replies_max
+            && self.queued_bytes < self.config.queued_bytes_max;
+        !driver_owes && has_room
+    }
+
+    /// Whether replies to requests that are no commands wait to be sent, the rest of a list of targets among them.
+    pub fn is_answering(&self) -> bool {
+        self.queued_replies > 0 || self.text.as_ref().is_some_and(TextExchange::has_rest)
     }
 
     /// Handles one PDU: its 48 header bytes, its additional headers, its data. PDUs with payload may be delivered as
@@ -513,13 +550,11 @@ impl TargetConnection {
     }
 
     /// Sends a NOP-In that requests no answer if the initiator has used up the window it knows of and a wider one
-    /// exists. Call this when commands have ended without a response; otherwise the initiator would wait forever (RFC
-    /// 7143 §11.19).
-    pub fn tell_window(&mut self) {
-        let (told, max) = (self.max_cmd_sn_told, self.window.max());
-        let is_waiting = before(told, self.window.expected()) && before(told, max);
-        if self.phase != Phase::FullFeature || !is_waiting {
-            return;
+    /// exists; returns whether it does. Call this when commands have ended without a response, and when nothing else is
+    /// to be sent; otherwise the initiator would wait forever (RFC 7143 §11.19).
+    pub fn tell_window(&mut self) -> bool {
+        if self.phase != Phase::FullFeature || !self.window.is_to_be_shown() {
+            return false;
         }
         let header = pdu::NopIn {
             opcode: opcode::NOP_IN,
@@ -529,6 +564,7 @@ impl TargetConnection {
             ..Default::default()
         };
         self.push_ready(header.to_bytes(), Vec::new(), StatSn::Shown);
+        true
     }
 
     /// Sends an Async Message. Does nothing before full feature phase.

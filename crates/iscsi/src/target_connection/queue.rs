@@ -59,6 +59,13 @@ pub(super) struct Ready {
     pub(super) ends: Option<TaskId>,
 }
 
+impl Ready {
+    /// The bytes that it occupies.
+    fn len(&self) -> usize {
+        self.header.len() + self.data.len()
+    }
+}
+
 /// How a PDU uses StatSN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StatSn {
@@ -94,6 +101,7 @@ impl TargetConnection {
             ends: None,
         };
         self.queued_replies += 1;
+        self.queued_bytes += ready.len();
         self.outgoing.push_back(Outgoing::Ready(ready));
     }
 
@@ -151,6 +159,7 @@ impl TargetConnection {
     fn send_ready(&mut self, ready: Ready) -> Transmit {
         if ready.is_reply {
             self.queued_replies -= 1;
+            self.queued_bytes -= ready.len();
         }
         if let Some(task) = ready.ends {
             self.remove(task);
@@ -275,8 +284,7 @@ impl TargetConnection {
         let numbers: &mut pdu::Numbers = transmute_mut!(&mut header);
         numbers.stat_sn = self.stat_sn.into();
         numbers.exp_cmd_sn = self.window.expected().into();
-        numbers.max_cmd_sn = self.window.max().into();
-        self.max_cmd_sn_told = self.window.max();
+        numbers.max_cmd_sn = self.window.show().into();
         if stat_sn == StatSn::Taken {
             self.stat_sn = self.stat_sn.wrapping_add(1);
         }

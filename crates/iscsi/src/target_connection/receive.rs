@@ -35,7 +35,8 @@ impl TargetConnection {
             return self.refuse_login(status, None);
         }
         self.window_width = self.config.first_width();
-        self.window = CommandWindow::new(request.cmd_sn.get(), self.window_width);
+        let promised = self.config.first_promise();
+        self.window = CommandWindow::new(request.cmd_sn.get(), self.window_width, promised);
         let initiator_task_tag = request.initiator_task_tag.get();
         self.phase = Phase::Login {
             owed: Owed::Nothing,

@@ -2,7 +2,8 @@
 //!
 //! Until it has done so, the payload occupies memory. A client may be slow as long as nobody else needs that memory, if
 //! it moves anything at all. While others are short of memory of the same pool, it must move within ten seconds as much
-//! as it holds all that time, but never more than one MiB: even clients that share a link of 10 Mbit/s move that much.
+//! as it holds all that time, but never more than one MiB: even clients that share a link of 10 Mbit/s move that much. It
+//! may do so in leaps: what counts is how far it is behind that rate, and who moves faster is never ten seconds behind.
 //! What its requests wait for, and what they hold while our own medium works on them, does not count.
 
 use std::fmt;
@@ -104,11 +105,15 @@ struct Pace {
 /// A time in which others needed memory that the client held.
 #[derive(Debug)]
 struct Wanted {
+    /// When the client was not behind for the last time, how much it had moved by then, and the least of that memory that
+    /// it has held since, in bytes.
     since: Instant,
-    /// How much the client had moved at its beginning.
     moved_before: u64,
-    /// How much of that memory the client held all the time, in bytes.
     held_bytes: usize,
+    /// The last check: when, how much the client had moved, and what it held.
+    last: (Instant, u64, usize),
+    /// How far it is behind.
+    behind: Duration,
 }
 
 impl Pace {
@@ -159,30 +164,38 @@ impl Pace {
         moved_bytes: u64,
         held_bytes: usize,
     ) -> Result<(), TooSlow> {
+        let this = (now, moved_bytes, held_bytes);
         let begin = || Wanted {
             since: now,
             moved_before: moved_bytes,
             held_bytes,
+            last: this,
+            behind: Duration::ZERO,
         };
         let wanted = self.wanted.get_or_insert_with(begin);
+        let (then, moved_before, held_before) = std::mem::replace(&mut wanted.last, this);
         // What it has taken since then it had no time to move.
+        let demanded = demanded_bytes(held_bytes.min(held_before));
         wanted.held_bytes = wanted.held_bytes.min(held_bytes);
-        let time = now - wanted.since;
-        if time < TURNOVER_MAX {
+        let moved = moved_bytes.saturating_sub(moved_before);
+        let ahead_ms = TURNOVER_MAX.as_millis() as u64 * moved / demanded;
+        wanted.behind =
+            (wanted.behind + (now - then)).saturating_sub(Duration::from_millis(ahead_ms));
+        if wanted.behind.is_zero() {
+            *wanted = begin();
+        }
+        if wanted.behind <= TURNOVER_MAX {
             return Ok(());
         }
-        let per = |bytes: u64, time: Duration| u128::from(bytes) * 1000 / time.as_millis();
-        let rate = per(moved_bytes - wanted.moved_before, time);
+        let moved = moved_bytes.saturating_sub(wanted.moved_before);
+        let rate = u128::from(moved) * 1000 / (now - wanted.since).as_millis().max(1);
         let held_bytes = wanted.held_bytes;
         self.wanted = Some(begin());
-        match rate < per(demanded_bytes(held_bytes), TURNOVER_MAX) {
-            true => Err(TooSlow::Hoards {
-                moving: self.moving,
-                rate_bytes_per_s: rate as u64,
-                held_bytes,
-            }),
-            false => Ok(()),
-        }
+        Err(TooSlow::Hoards {
+            moving: self.moving,
+            rate_bytes_per_s: rate as u64,
+            held_bytes,
+        })
     }
 }
 
@@ -259,7 +272,7 @@ mod tests {
     #[test]
     fn a_client_whose_memory_others_need_moves_it_within_ten_seconds_or_ends() {
         let (second, slow) = ends(&mut pace(), 1024, 4 * MIB).expect("too slow");
-        assert_eq!(second, 10);
+        assert_eq!(second, 11);
         assert_eq!(
             slow.to_string(),
             "it read its replies at 1.0 KiB/s while others needed the 4096 KiB of memory that it held; it takes \
@@ -268,6 +281,24 @@ mod tests {
         assert_eq!(ends(&mut pace(), 105_000, 4 * MIB), None);
         assert_eq!(ends(&mut pace(), 27_000, MIB / 4), None);
         assert_eq!(ends(&mut pace(), 1, RESERVE_BYTES), None);
+    }
+
+    #[test]
+    fn a_client_that_moves_fast_enough_may_move_in_leaps() {
+        // What a system takes at a time, however slowly its reader reads.
+        const LEAP: u64 = 900 << 10;
+        let mut pace = pace();
+        for second in 0..1000 {
+            let moved = second * (110 << 10) / LEAP * LEAP;
+            let checked = pace.check(at(second), Some((moved, 4 * MIB)));
+            assert_eq!(checked, Ok(()), "second {second}");
+        }
+        // Having been fast before is no excuse.
+        let stands = (1000..1040).find(|second| {
+            let checked = pace.check(at(*second), Some((1000 * (110 << 10), 4 * MIB)));
+            checked.is_err()
+        });
+        assert!(stands.is_some_and(|second| second <= 1012), "{stands:?}");
     }
 
     #[test]

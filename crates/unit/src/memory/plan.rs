@@ -22,7 +22,7 @@ const UNSOLICITED_MAX_BYTES: usize = 256 << 10;
 pub(crate) struct Plan {
     /// Per lane, for unsolicited data, in bytes.
     pub(crate) unsolicited: usize,
-    /// The most unsolicited data of a command, in bytes: each command of a nexus' first window finds room for as much.
+    /// The most unsolicited data of a command, in bytes: a window of such commands finds room.
     pub(crate) unsolicited_max: usize,
     /// Per lane, for solicited data, in bytes.
     pub(crate) transfers: usize,
@@ -34,8 +34,8 @@ pub(crate) struct Plan {
     pub(crate) kept: usize,
     /// Per lane, the commands that nexuses may have open in addition to their initial windows.
     pub(crate) commands: usize,
-    /// The most that one nexus may hold of `transfers`, in bytes.
-    pub(crate) nexus_max: usize,
+    /// The memory of the longest transfer, in bytes.
+    pub(crate) transfer_max: usize,
 }
 
 impl Plan {
@@ -64,7 +64,7 @@ impl Plan {
             in_steps,
             kept: (share / 4).saturating_sub(in_steps * STEPS_BYTES),
             commands: share / BYTES_A_COMMAND,
-            nexus_max: (transfers / 4).max(largest),
+            transfer_max: largest,
         }
     }
 
@@ -115,7 +115,6 @@ mod tests {
     fn a_lane_that_holds_the_longest_transfer_shares_nothing() {
         let plan = Plan::new(256 * MIB, 2, 4 * MIB);
         assert_eq!((plan.common, plan.transfers), (0, 64 * MIB));
-        assert_eq!(plan.nexus_max, 16 * MIB);
     }
 
     #[test]

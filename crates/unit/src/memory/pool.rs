@@ -69,14 +69,13 @@ impl Shortages {
     }
 }
 
-/// Counts a request as waiting for as long as this exists: among those of everybody, and among those of its nexus if it
-/// has one.
-pub(super) struct Waiting<'a>([Option<&'a Shortages>; 2]);
+/// Counts a request as waiting for as long as this exists: among those of everybody, and among those of its nexus.
+pub(super) struct Waiting<'a>([&'a Shortages; 2]);
 
 impl<'a> Waiting<'a> {
-    pub(super) fn begin(all: &'a Shortages, own: Option<&'a Shortages>) -> Waiting<'a> {
-        let counted = [Some(all), own];
-        for shortages in counted.into_iter().flatten() {
+    pub(super) fn begin(all: &'a Shortages, own: &'a Shortages) -> Waiting<'a> {
+        let counted = [all, own];
+        for shortages in counted {
             shortages.note();
             shortages.waiting.fetch_add(1, Ordering::Relaxed);
         }
@@ -86,7 +85,7 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        for shortages in self.0.into_iter().flatten() {
+        for shortages in self.0 {
             shortages.waiting.fetch_sub(1, Ordering::Relaxed);
         }
     }

@@ -1,105 +1,349 @@
-//! The lane's memory for unsolicited data. Where there are others on its lane, a nexus may hold no more of it than it
-//! leaves free: one alone holds up to a half, and whoever comes next finds room. A nexus that has the lane for itself may
-//! hold all of it.
+//! The lane's memory for unsolicited data, and how much of it each nexus may send unasked. What a nexus may send is
+//! promised to it before, a burst for each command that is on its way, and every promise is paid for: the promises and
+//! what is held never exceed the memory. Where there are others on its lane, a nexus gets no more than it leaves free;
+//! one that has the lane for itself leaves a quarter to whoever comes next. A few bursts are promised from its own
+//! reserve, so that it goes on when others hold all.
 
-use std::{cell::Cell, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    rc::{Rc, Weak},
+};
 
-use engine::sync::{Budget, Permit};
+use engine::sync::Notify;
+
+use super::shares::Holder;
+
+/// A nexus is promised this many bursts at first, and twice as many whenever it has used up all; at first, no more than a
+/// quarter of what is left, as it may be idle for long.
+const PROMISES_FIRST: u32 = 64;
+/// The least that it comes down to when it needs fewer.
+const PROMISES_LEAST: u32 = 16;
+/// The most.
+const PROMISES_MAX: u32 = 1024;
+/// How many commands show whether it needs fewer.
+const SHOWN_BY: u32 = 256;
 
 /// The memory of a lane.
 pub(crate) struct UnsolicitedPool {
-    budget: Rc<Budget>,
+    total: usize,
+    /// Neither held nor promised.
+    left: Cell<usize>,
     /// How many nexuses have a share of it.
     shares: Cell<usize>,
+    /// How many disks are written to.
+    disks: Cell<usize>,
+    /// Those to whom nothing could be promised, in order.
+    starving: RefCell<VecDeque<Weak<State>>>,
 }
 
 /// What one nexus may hold of it.
 pub(super) struct UnsolicitedShare {
+    state: Rc<State>,
+}
+
+struct State {
     pool: Rc<UnsolicitedPool>,
-    held_bytes: Rc<Cell<usize>>,
+    /// What a command may bring, in bytes.
+    burst: Cell<usize>,
+    /// How many bursts are promised from the pool, and from the reserve.
+    promised: Cell<u32>,
+    promised_of_reserve: Cell<u32>,
+    /// What it holds of the pool.
+    held: Cell<usize>,
+    /// What is left of its reserve, neither held nor promised.
+    reserve: Cell<usize>,
+    /// How many bursts it needs promised at a time.
+    wanted: Cell<u32>,
+    /// The fewest that were left since, and how many commands have come in that time.
+    fewest: Cell<u32>,
+    seen: Cell<u32>,
+    /// The disk that it has written to last.
+    disk: RefCell<Option<Rc<Holder>>>,
+    is_starving: Cell<bool>,
+    /// Signaled when there may be room for a promise.
+    room: Notify,
 }
 
 /// A part of a share, returned on drop.
-#[derive(Debug)]
 pub(super) struct UnsolicitedPermit {
-    permit: Permit,
-    held_bytes: Rc<Cell<usize>>,
+    state: Rc<State>,
+    disk: Option<Rc<Holder>>,
+    amount: usize,
+    is_of_reserve: bool,
 }
 
-/// Why a share has no room.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum NoRoom {
-    /// It would not even if nobody else held any memory.
-    Share,
-    /// Others hold the memory.
-    Others,
+impl std::fmt::Debug for UnsolicitedPermit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("UnsolicitedPermit")
+            .field(&self.amount)
+            .finish()
+    }
 }
 
 impl UnsolicitedPool {
     pub(super) fn new(total_bytes: usize) -> Rc<UnsolicitedPool> {
         Rc::new(UnsolicitedPool {
-            budget: Budget::new(total_bytes),
+            total: total_bytes,
+            left: Cell::new(total_bytes),
             shares: Cell::new(0),
+            disks: Cell::new(0),
+            starving: RefCell::default(),
         })
     }
 
-    /// The share of one more nexus.
-    pub(super) fn share(self: &Rc<Self>) -> UnsolicitedShare {
+    /// The share of one more nexus, with `reserve_bytes` of its own.
+    pub(super) fn share(self: &Rc<Self>, reserve_bytes: usize) -> UnsolicitedShare {
         self.shares.set(self.shares.get() + 1);
         UnsolicitedShare {
-            pool: self.clone(),
-            held_bytes: Rc::default(),
+            state: Rc::new(State {
+                pool: self.clone(),
+                burst: Cell::new(reserve_bytes),
+                promised: Cell::new(0),
+                promised_of_reserve: Cell::new(0),
+                held: Cell::new(0),
+                reserve: Cell::new(reserve_bytes),
+                wanted: Cell::new(PROMISES_FIRST),
+                fewest: Cell::new(PROMISES_FIRST),
+                seen: Cell::new(0),
+                disk: RefCell::default(),
+                is_starving: Cell::new(false),
+                room: Notify::new(),
+            }),
         }
     }
 
-    /// How many bytes are free.
+    pub(super) fn add_disk(&self) {
+        self.disks.set(self.disks.get() + 1);
+    }
+
+    pub(super) fn remove_disk(&self) {
+        self.disks.set(self.disks.get() - 1);
+    }
+
+    /// How many bytes are neither held nor promised.
     #[cfg(test)]
     pub(super) fn left(&self) -> usize {
-        self.budget.left()
+        self.left.get()
+    }
+
+    fn give(&self, bytes: usize) {
+        let left = self.left.get() + bytes;
+        assert!(left <= self.total, "memory was returned twice");
+        self.left.set(left);
+        self.feed();
+    }
+
+    /// Promises a burst to each of those who starve, as far as there is room.
+    fn feed(&self) {
+        if self.starving.borrow().is_empty() {
+            return;
+        }
+        self.starving.borrow_mut().retain(|starving| {
+            let Some(state) = starving.upgrade() else {
+                return false;
+            };
+            let is_fed = state.promise_one();
+            if is_fed {
+                state.is_starving.set(false);
+                state.room.notify();
+            }
+            !is_fed
+        });
     }
 }
 
 impl UnsolicitedShare {
-    /// Takes `bytes`, if there is room.
-    pub(super) fn try_take(&self, bytes: usize) -> Result<UnsolicitedPermit, NoRoom> {
-        let held = self.held_bytes.get() + bytes;
-        let most = |left: usize| match self.pool.shares.get() {
-            1 => self.held_bytes.get() + left,
-            // What it would hold must not exceed what is left then.
-            _ => (self.held_bytes.get() + left) / 2,
+    /// What a command may bring from now on, in bytes; nothing is promised yet.
+    pub(super) fn set_burst(&self, bytes: usize) {
+        let state = &self.state;
+        state.burst.set(bytes);
+        let quarter = state.pool.left.get() / 4 / bytes.max(1);
+        let first = PROMISES_FIRST.min(u32::try_from(quarter).unwrap_or(PROMISES_FIRST));
+        state.wanted.set(first.max(PROMISES_LEAST));
+    }
+
+    /// Promises as many more bursts as it needs and there is room for; returns how many are promised now.
+    pub(super) fn promise(&self) -> u32 {
+        let state = &self.state;
+        if state.promised_in_all() >= state.wanted.get() {
+            return state.promised_in_all();
+        }
+        state.pool.feed();
+        while state.promised_in_all() < state.wanted.get() && state.promise_one() {}
+        let now = state.promised_in_all();
+        if now == 0 && !state.is_starving.replace(true) {
+            let starving = &state.pool.starving;
+            starving.borrow_mut().push_back(Rc::downgrade(state));
+        }
+        now
+    }
+
+    /// Waits until there may be room for a promise, if none could be made.
+    pub(super) async fn room(&self) {
+        match self.state.is_starving.get() {
+            true => self.state.room.notified().await,
+            false => std::future::pending().await,
+        }
+    }
+
+    /// A command has come for which a burst was promised, so that there is room for what it has brought.
+    pub(super) fn arrived(&self) {
+        let state = &self.state;
+        let burst = state.burst.get();
+        match state.promised.get() {
+            0 => {
+                state
+                    .promised_of_reserve
+                    .set(state.promised_of_reserve.get() - 1);
+                state.reserve.set(state.reserve.get() + burst);
+            }
+            promised => {
+                // Nobody else gets it before the command has had its chance.
+                let left = &state.pool.left;
+                left.set(left.get() + burst);
+                state.promised.set(promised - 1);
+            }
+        }
+        state.learn();
+    }
+
+    /// Takes `bytes` for data of `disk` from the pool or the reserve, if there is room.
+    pub(super) fn try_take(
+        &self,
+        disk: Option<&Rc<Holder>>,
+        bytes: usize,
+    ) -> Option<UnsolicitedPermit> {
+        let state = &self.state;
+        let left = state.pool.left.get();
+        let permit = |is_of_reserve: bool| UnsolicitedPermit {
+            state: state.clone(),
+            disk: disk.filter(|_| !is_of_reserve).cloned(),
+            amount: bytes,
+            is_of_reserve,
         };
-        let budget = &self.pool.budget;
-        // Nothing fits always, also where a nexus took more while it was alone.
-        if bytes > 0 && held > most(budget.total() - self.held_bytes.get()) {
-            return Err(NoRoom::Share);
+        if bytes <= left {
+            state.pool.left.set(left - bytes);
+            state.held.set(state.held.get() + bytes);
+            if let Some(disk) = disk {
+                disk.add(bytes);
+                let is_last = |last: &Rc<Holder>| Rc::ptr_eq(last, disk);
+                if !state.disk.borrow().as_ref().is_some_and(is_last) {
+                    state.disk.replace(Some(disk.clone()));
+                }
+            }
+            return Some(permit(false));
         }
-        if bytes > 0 && held > most(budget.left()) {
-            return Err(NoRoom::Others);
-        }
-        let permit = budget.try_take(bytes).ok_or(NoRoom::Others)?;
-        self.held_bytes.set(held);
-        Ok(UnsolicitedPermit {
-            permit,
-            held_bytes: self.held_bytes.clone(),
+        let reserve = state.reserve.get();
+        (bytes <= reserve).then(|| {
+            state.reserve.set(reserve - bytes);
+            permit(true)
         })
+    }
+
+    /// Whether it may not have more because of what it holds itself.
+    pub(super) fn is_own_fault(&self) -> bool {
+        let state = &self.state;
+        let mine = state.mine();
+        mine > 0 && mine >= state.pool.total - mine
+    }
+}
+
+impl State {
+    fn promised_in_all(&self) -> u32 {
+        self.promised.get() + self.promised_of_reserve.get()
+    }
+
+    /// What it holds of the pool, and what is promised from it.
+    fn mine(&self) -> usize {
+        self.held.get() + self.promised.get() as usize * self.burst.get()
+    }
+
+    /// Promises one more burst: from the reserve, as long as it lasts.
+    fn promise_one(&self) -> bool {
+        let (burst, reserve) = (self.burst.get(), self.reserve.get());
+        if burst <= reserve && (burst > 0 || self.promised_of_reserve.get() < PROMISES_MAX) {
+            self.reserve.set(reserve - burst);
+            let promised = &self.promised_of_reserve;
+            promised.set(promised.get() + 1);
+            return true;
+        }
+        let (pool, mine) = (&self.pool, self.mine());
+        let Some(left) = pool.left.get().checked_sub(burst) else {
+            return false;
+        };
+        let leaves_room = match pool.shares.get() {
+            1 => left >= pool.total / 4,
+            _ => mine + burst <= left,
+        };
+        // A disk that takes no writes holds what all its nexuses have sent.
+        let is_of_many = pool.disks.get() > 1;
+        let disk = self.disk.borrow();
+        let disk_leaves_room = !is_of_many || disk.as_ref().is_none_or(|disk| disk.held() <= left);
+        if !leaves_room || !disk_leaves_room {
+            return false;
+        }
+        pool.left.set(left);
+        self.promised.set(self.promised.get() + 1);
+        true
+    }
+
+    /// Learns from a command how many promises it needs.
+    fn learn(&self) {
+        let (left, wanted) = (self.promised_in_all(), self.wanted.get());
+        // There may be no room for all that it wants.
+        let has = wanted.min(left + 1);
+        let fewest = left.min(self.fewest.get());
+        let seen = self.seen.get() + 1;
+        let wanted = match left {
+            0 => (2 * wanted).min(PROMISES_MAX),
+            _ if seen < SHOWN_BY => {
+                self.seen.set(seen);
+                return self.fewest.set(fewest);
+            }
+            _ if fewest > has / 2 => (has / 2).max(PROMISES_LEAST),
+            _ => wanted,
+        };
+        self.wanted.set(wanted);
+        self.fewest.set(wanted);
+        self.seen.set(0);
     }
 }
 
 impl Drop for UnsolicitedShare {
     fn drop(&mut self) {
-        self.pool.shares.set(self.pool.shares.get() - 1);
+        let state = &self.state;
+        let pool = &state.pool;
+        pool.shares.set(pool.shares.get() - 1);
+        let starving = &pool.starving;
+        starving
+            .borrow_mut()
+            .retain(|other| !std::ptr::eq(other.as_ptr(), &**state));
+        pool.give(state.promised.replace(0) as usize * state.burst.get());
     }
 }
 
 impl UnsolicitedPermit {
-    /// The amount it holds, in bytes.
+    /// The amount that it holds of the pool, in bytes.
     pub(super) fn amount(&self) -> usize {
-        self.permit.amount()
+        match self.is_of_reserve {
+            true => 0,
+            false => self.amount,
+        }
     }
 }
 
 impl Drop for UnsolicitedPermit {
     fn drop(&mut self) {
-        self.held_bytes.set(self.held_bytes.get() - self.amount());
+        let state = &self.state;
+        if self.is_of_reserve {
+            state.reserve.set(state.reserve.get() + self.amount);
+            return state.pool.feed();
+        }
+        state.held.set(state.held.get() - self.amount);
+        if let Some(disk) = &self.disk {
+            disk.remove(self.amount);
+        }
+        state.pool.give(self.amount);
     }
 }

@@ -50,7 +50,7 @@ fn with_slow_disk(
 
 /// Writes `data` at byte `at`, once its memory is paid for. As on a lane, the next request is not taken before that.
 async fn write(transfer: &Rc<Transfer>, at: usize, data: Vec<u8>) -> JoinHandle<()> {
-    let paid = transfer.nexus.memory.take(data.len()).await;
+    let paid = transfer.nexus.take_memory(LUN, data.len()).await;
     let transfer = transfer.clone();
     spawn(async move {
         let (id, data) = (CommandId(at as u64), Buf::copy_of(&data).into());

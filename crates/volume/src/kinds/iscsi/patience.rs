@@ -9,6 +9,8 @@ use crate::{Error, ErrorKind, Result};
 pub(super) const AT_ONCE_MAX: u32 = 16;
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+/// Between these two a pause is this part of the time since the first trouble.
+const PAUSE_PART: u32 = 8;
 /// Pause after a refused login while there is another path.
 const PAUSE_REFUSED: Duration = Duration::from_secs(10);
 /// Pause after a failed attempt that held others up; it doubles with each further one.
@@ -24,7 +26,6 @@ pub(super) struct Patience {
     /// When it first needed a retry.
     since: Option<Instant>,
     at_once_left: u32,
-    pause: Duration,
     attempts: u32,
 }
 
@@ -35,7 +36,6 @@ impl Patience {
             limit,
             since: None,
             at_once_left: AT_ONCE_MAX,
-            pause: PAUSE_FIRST,
             attempts: 0,
         }
     }
@@ -76,8 +76,9 @@ impl Patience {
             );
             return Err(Error::new(ErrorKind::TimedOut, message));
         }
-        time::sleep(self.pause.min(left)).await;
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        // A part of the time that it has taken already: whatever ends soon is noticed soon, a full task set above all.
+        let pause = (self.elapsed() / PAUSE_PART).clamp(PAUSE_FIRST, PAUSE_MAX);
+        time::sleep(pause.min(left)).await;
         Ok(())
     }
 }
