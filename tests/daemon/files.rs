@@ -140,7 +140,9 @@ fn a_file_that_is_removed_or_replaced_while_it_is_served_is_an_error_in_the_log(
         let directory = Directory::new();
         let mut server = Sanstone::serve(directory.path(), FILE, &["db"]);
         server.daemon().signal("HUP");
-        server.daemon().log_with("no file has changed its length");
+        server
+            .daemon()
+            .log_with("no file or remote disk has changed");
         assert!(!server.daemon().log().contains("ERROR"));
         let file = directory.join("db.img");
         std::fs::remove_file(&file).expect("it was made");

@@ -140,7 +140,9 @@ fn a_file_that_grew_is_longer_for_every_session_and_io_goes_on() {
         }
         // There are no further attentions, even after another SIGHUP without a change.
         server.daemon().signal("HUP");
-        server.daemon().log_with("no file has changed its length");
+        server
+            .daemon()
+            .log_with("no file or remote disk has changed");
         for session in &mut sessions {
             assert_eq!((test(session), capacity(session)), (vec![], AFTER));
         }
@@ -172,7 +174,9 @@ fn what_is_not_followed_is_said_with_the_mend_and_the_disks_stay() {
         })
         .collect();
     server.daemon().signal("HUP");
-    let log = server.daemon().log_with("no file has changed its length");
+    let log = server
+        .daemon()
+        .log_with("no file or remote disk has changed");
     assert!(!log.contains("ERROR"), "{log}");
     set_len(&directory, "shrunk.img", BEFORE / 2);
     set_len(&directory, "fixed.img", AFTER);
@@ -270,7 +274,9 @@ fn a_configuration_that_has_changed_is_logged_and_not_applied() {
     let volume = "[volume.disk]\nram = { size = \"16MiB\" }\n";
     let mut server = Sanstone::serve(directory.path(), volume, &["disk"]);
     server.daemon().signal("HUP");
-    let log = server.daemon().log_with("no file has changed its length");
+    let log = server
+        .daemon()
+        .log_with("no file or remote disk has changed");
     assert!(!log.contains("configuration"), "{log}");
     let file = directory.join("sanstone.toml");
     let text = std::fs::read_to_string(&file).expect("the configuration");

@@ -163,6 +163,7 @@ fn chap_is_proved_to_the_discovery_and_to_the_target() {
             &portal,
             "check --chap-user \"host\" and the secret",
             "with --chap-user \"host\"",
+            "--discovery-without-chap, the discovery is refused as well",
         ],
     );
     refused(
@@ -188,14 +189,65 @@ fn a_target_that_refuses_us_says_so_beside_its_name() {
     let file = secret_file(&directory, "initiator.secret", SECRET);
     let account = ["--chap-user", "host", "--chap-secret-file", &file, "--luns"];
     // tgt does not support CHAP in discovery sessions.
+    let printed = discover(portal, &account).success().stdout;
+    assert!(printed.contains("listed without CHAP"), "{printed}");
+    let told = discover(
+        portal,
+        &[&account[..], &["--discovery-without-chap"]].concat(),
+    )
+    .success();
+    assert_eq!(told.stdout, printed.replace(
+        "# (listed without CHAP; CHAP is for the targets alone: this portal has none for discoveries)\n",
+        "",
+    ));
+    drop(serve_what_was_printed(&printed));
+}
+
+#[test]
+fn chap_of_a_target_alone_is_no_hindrance_to_its_discovery() {
+    let (directory, port) = (Directory::new(), harness::free_port());
+    let file = secret_file(&directory, "initiator.secret", SECRET);
+    let other = secret_file(&directory, "other.secret", "the-secret-of-the-target");
+    let chap = "chap = { user = \"host\", secret_file = \"initiator.secret\" }\n";
+    let mutual = "mutual = { user = \"disk\", secret_file = \"other.secret\" }\n";
+    let table = target_table(port, &["disk"]);
+    let configuration = format!("{RAM}{table}{chap}{mutual}");
+    let server = Sanstone::serve_configuration(directory.path(), &configuration, port);
+    let portal = format!("127.0.0.1:{}", server.port());
+    let account = ["--chap-user", "host", "--chap-secret-file", &file];
+    discover(&portal, &account).success();
+    // Whoever answers has to prove who it is, unless the user says that it need not.
+    let mutual = [
+        &account[..],
+        &["--mutual-user", "disk", "--mutual-secret-file", &other],
+    ]
+    .concat();
     let mend = "--discovery-without-chap";
     refused(
-        &discover(portal, &account),
+        &discover(&portal, &mutual),
         1,
-        &[portal, "with --chap-user \"host\"", mend],
+        &[&portal, "add --discovery-without-chap"],
     );
-    let printed = discover(portal, &[&account[..], &[mend]].concat()).success();
+    let printed = discover(&portal, &[&mutual[..], &[mend, "--luns"]].concat()).success();
     drop(serve_what_was_printed(&printed.stdout));
+}
+
+#[test]
+fn a_list_of_more_targets_than_a_pdu_of_text_usually_has_is_printed_whole() {
+    let (directory, port) = (Directory::new(), harness::free_port());
+    let count = 130;
+    let table = |number: usize| {
+        format!(
+            "[target.\"iqn.2026-11.io.sanstone:pvc-{number:0180}\"]\nportals = [\"127.0.0.1:{port}\"]\n\
+             luns = [\"disk\"]\nallow = [\"*\"]\n"
+        )
+    };
+    let configuration = RAM.to_owned() + &(0..count).map(table).collect::<String>();
+    let server = Sanstone::serve_configuration(directory.path(), &configuration, port);
+    let printed = discover(&format!("127.0.0.1:{}", server.port()), &[])
+        .success()
+        .stdout;
+    assert_eq!(printed.matches("# target ").count(), count);
 }
 
 #[test]
@@ -209,6 +261,11 @@ fn what_cannot_be_discovered_says_why_and_what_to_do() {
         &discover(&silent, &[]),
         1,
         &[&silent, "is the target running, and listening there?"],
+    );
+    refused(
+        &discover("[fe80::2]:4000", &[]),
+        2,
+        &["link-local", "such as [fe80::2%eth0]:4000"],
     );
     refused(
         &discover("10.0.1.2:x", &[]),

@@ -30,6 +30,7 @@ use crate::{
     reactor::Reactor,
     task::spawn,
     time::{sleep, timeout},
+    zone,
 };
 
 /// The most threads of a kind.
@@ -120,8 +121,16 @@ pub async fn look_up(host: &str, port: u16, limit: Duration) -> io::Result<Socke
 /// As [`look_up`].
 pub async fn look_up_all(host: &str, port: u16, limit: Duration) -> io::Result<Vec<SocketAddr>> {
     let host = host.to_owned();
-    if let Ok(address) = host.parse() {
-        return Ok(vec![SocketAddr::new(address, port)]);
+    let (plain, zone) = zone::split(&host);
+    if let Ok(ip) = plain.parse() {
+        let address = SocketAddr::new(ip, port);
+        let index = zone.map(|zone| {
+            zone::index(zone).ok_or_else(|| {
+                let message = format!("this machine has no network interface {zone:?}");
+                io::Error::new(io::ErrorKind::NotFound, message)
+            })
+        });
+        return Ok(vec![zone::with(address, index.transpose()?)]);
     }
     let known = with(|lane| lane.reactor().machine(&host));
     let work = move || {

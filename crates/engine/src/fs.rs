@@ -14,7 +14,7 @@ use crate::{
     store, task, time,
 };
 
-pub use crate::reactor::OpenOptions;
+pub use crate::reactor::{FileState, OpenOptions};
 
 /// Removes the file at `path`; open descriptors of it stay valid. Blocks briefly.
 ///
@@ -35,6 +35,9 @@ pub struct SharedFile {
     atomic_write_bytes: Option<RangeInclusive<u32>>,
     write_max_bytes: Option<usize>,
     waits: bool,
+    sector_bytes: u32,
+    physical_bytes: u32,
+    state: FileState,
 }
 
 impl SharedFile {
@@ -54,6 +57,9 @@ impl SharedFile {
             atomic_write_bytes: opened.atomic_write_bytes,
             write_max_bytes: opened.write_max_bytes,
             waits: opened.waits,
+            sector_bytes: opened.sector_bytes,
+            physical_bytes: opened.physical_bytes,
+            state: opened.state,
         }
     }
 
@@ -103,6 +109,26 @@ impl SharedFile {
     /// files.
     pub fn io_align_bytes(&self) -> u32 {
         self.io_align_bytes
+    }
+
+    /// The sectors of a block device, in bytes, of which a change of allocation needs whole ones; 1: it is no device.
+    pub fn sector_bytes(&self) -> u32 {
+        self.sector_bytes
+    }
+
+    /// The unit that a block device writes without reading, in bytes; 1: it is no device, or does not say.
+    pub fn physical_bytes(&self) -> u32 {
+        self.physical_bytes
+    }
+
+    /// What the system said when it was opened, and may say otherwise later.
+    pub fn state(&self) -> FileState {
+        self.state
+    }
+
+    /// What the system says now. Blocks briefly, as [`SharedFile::open`] does.
+    pub fn state_now(&self) -> io::Result<FileState> {
+        store::with(|store| store.state(&self.handle()))
     }
 
     /// The range of lengths in bytes within which [`File::write_atomic_at`] takes the powers of two.

@@ -41,6 +41,7 @@ pub mod store;
 pub mod sync;
 pub mod task;
 pub mod time;
+pub mod zone;
 
 pub use buf::{Buf, Payload, Slice};
 pub use future::LaneFuture;

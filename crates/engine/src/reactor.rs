@@ -164,6 +164,21 @@ pub(crate) struct Opened {
     pub(crate) write_max_bytes: Option<usize>,
     /// Its file system depends on another process or machine, so an operation may take any time.
     pub(crate) waits: bool,
+    /// The sectors of a block device, in bytes; 1: it is none.
+    pub(crate) sector_bytes: u32,
+    /// The physical sectors of a block device, in bytes; 1: it is none, or does not say.
+    pub(crate) physical_bytes: u32,
+    /// What may change while it is open.
+    pub(crate) state: FileState,
+}
+
+/// What the system says about an open file and may say otherwise later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileState {
+    /// Its I/O surely bypasses the page cache. Some file systems accept direct I/O and use the page cache all the same.
+    pub is_direct: bool,
+    /// Its device, its file system or the file itself is read-only, however it was opened.
+    pub is_read_only: bool,
 }
 
 /// What a path leads to.
@@ -241,6 +256,8 @@ pub(crate) trait Store {
     fn is_at(&self, file: &Handle, path: &Path) -> bool;
     /// The current length of an open file in bytes; for a device, its size.
     fn len_bytes(&self, file: &Handle) -> io::Result<u64>;
+    /// What the system says now about an open file.
+    fn state(&self, file: &Handle) -> io::Result<FileState>;
     /// Gives an open file this length, durably.
     fn set_len_bytes(&self, file: &Handle, len_bytes: u64) -> io::Result<()>;
     fn remove(&self, path: &Path) -> io::Result<()>;

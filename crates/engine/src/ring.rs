@@ -4,6 +4,7 @@
 //! Each operation in flight occupies a slot with a fixed address, because the kernel may hold
 //! pointers to its buffers, vectors and addresses until it completes. Slots are recycled.
 
+mod facts;
 mod files;
 mod slot;
 mod socket;
@@ -394,7 +395,7 @@ impl Reactor for Ring {
         // Owned from here on, so that an error closes it.
         let handle = self.adopt(raw);
         congestion::choose(raw);
-        sockopt::apply(raw, options)?;
+        sockopt::apply(raw, addr, options)?;
         Ok(handle)
     }
 

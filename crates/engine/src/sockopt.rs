@@ -3,27 +3,31 @@
 use std::{
     ffi::CString,
     io,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
 };
 
 use crate::{
     congestion,
     reactor::{ConnectOptions, SocketBuffers, Source},
+    zone,
 };
 
-/// Sets up a fresh `socket` so that it connects as `options` say.
+/// Sets up a fresh `socket` so that it connects to `to` as `options` say.
 ///
 /// # Errors
 /// An option that the system refuses; the message names it.
-pub(crate) fn apply(socket: RawFd, options: &ConnectOptions) -> io::Result<()> {
+pub(crate) fn apply(socket: RawFd, to: SocketAddr, options: &ConnectOptions) -> io::Result<()> {
     let named = |what: String| {
         move |error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"))
     };
     match &options.source {
         None => {}
         Some(Source::Address(ip)) => {
-            bind(socket, *ip).map_err(named(format!("{ip} is not an address of this machine")))?;
+            // A link-local address is on the link that the peer is on.
+            let zone = zone::of(to).unwrap_or(0);
+            bind(socket, *ip, zone)
+                .map_err(named(format!("{ip} is not an address of this machine")))?;
         }
         Some(Source::Interface(name)) => {
             let bound = set(
@@ -159,7 +163,7 @@ fn set(socket: RawFd, level: i32, option: i32, value: &[u8]) -> io::Result<()> {
     }
 }
 
-fn bind(socket: RawFd, ip: IpAddr) -> io::Result<()> {
+fn bind(socket: RawFd, ip: IpAddr, zone: u32) -> io::Result<()> {
     let failed = match ip {
         IpAddr::V4(ip) => {
             let address = libc::sockaddr_in {
@@ -182,7 +186,7 @@ fn bind(socket: RawFd, ip: IpAddr) -> io::Result<()> {
                 sin6_addr: libc::in6_addr {
                     s6_addr: ip.octets(),
                 },
-                sin6_scope_id: 0,
+                sin6_scope_id: zone,
             };
             let len = size_of_val(&address) as libc::socklen_t;
             // SAFETY: as above.
@@ -209,8 +213,12 @@ mod tests {
         unsafe { OwnedFd::from_raw_fd(libc::socket(libc::AF_INET, libc::SOCK_STREAM, 0)) }
     }
 
+    fn anywhere() -> SocketAddr {
+        ([127, 0, 0, 1], 3260).into()
+    }
+
     fn refused(options: ConnectOptions) -> String {
-        let refused = apply(fresh().as_raw_fd(), &options);
+        let refused = apply(fresh().as_raw_fd(), anywhere(), &options);
         refused.expect_err("there is no such").to_string()
     }
 
@@ -239,7 +247,7 @@ mod tests {
                 source: Some(Source::Address(ip)),
                 ..ConnectOptions::default()
             };
-            apply(socket.as_raw_fd(), &options).expect("loopback has it");
+            apply(socket.as_raw_fd(), anywhere(), &options).expect("loopback has it");
             let stream = TcpStream::from(socket);
             assert_eq!(stream.local_addr().expect("it is bound").ip(), ip);
         }
@@ -262,7 +270,7 @@ mod tests {
     fn the_buffers_have_the_sizes_that_are_asked_for() {
         let sizes = |options| {
             let socket = fresh();
-            apply(socket.as_raw_fd(), &options).expect("every kernel allows that");
+            apply(socket.as_raw_fd(), anywhere(), &options).expect("every kernel allows that");
             [libc::SO_SNDBUF, libc::SO_RCVBUF]
                 .map(|option| buffer_bytes(socket.as_raw_fd(), option).expect("it has one"))
         };
@@ -315,7 +323,7 @@ mod tests {
                 user_timeout: Some(std::time::Duration::from_millis(timeout_ms.into())),
                 ..ConnectOptions::default()
             };
-            apply(socket.as_raw_fd(), &options).expect("it is allowed");
+            apply(socket.as_raw_fd(), anywhere(), &options).expect("it is allowed");
             let found = tcp_option(socket.as_raw_fd(), libc::TCP_CONGESTION);
             let found = String::from_utf8(found).expect("a name");
             assert_eq!(found.trim_end_matches('\0'), name);

@@ -234,7 +234,7 @@ async fn facts(spec: &Spec, units: &Units) -> Result<Facts, String> {
     let spec = spec.clone();
     units.enter(0, move |units| async move {
         let looked = show(&spec, &units).map(|unit| Facts {
-            read_only: spec.read_only || unit.shape().read_only,
+            read_only: spec.read_only || unit.shape().read_only.is_on(),
             takes_discards: unit.shape().discard.is_some(),
             io_max_bytes: IO_MAX_BYTES.min(units.transfer_max_bytes() - EDGES_BYTES),
             block_size_bytes: unit.block_size_bytes(),

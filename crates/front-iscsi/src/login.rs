@@ -195,7 +195,7 @@ fn check(connection: &Connection, request: &LoginRequest) -> Result<Option<Arc<C
         };
         return Err(Refusal {
             status,
-            target_address: Some(to.to_string()),
+            target_address: Some(crate::portals::plain(to).to_string()),
         });
     }
     if request.tsih != 0 {

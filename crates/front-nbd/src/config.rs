@@ -2,7 +2,7 @@
 
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
-use engine::Duration;
+use engine::{Duration, zone};
 
 use crate::tls::Tls;
 
@@ -21,7 +21,8 @@ pub enum Address {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "`{0}` is not a listening address: write `unix:PATH`, or a host and port such as \
-     `127.0.0.1:10809`, `[::]:10809` or `localhost:10809`"
+     `127.0.0.1:10809`, `[::]:10809` or `localhost:10809`; a link-local address needs its interface, as in \
+     `[fe80::1%eth0]:10809`"
 )]
 pub struct NoAddress(String);
 
@@ -33,9 +34,12 @@ impl FromStr for Address {
         match text.strip_prefix("unix:") {
             Some("") => Err(none()),
             Some(path) => Ok(Address::Unix(path.into())),
-            None => match text.parse() {
-                Ok(address) => Ok(Address::Tcp(address)),
-                Err(_) => name_of(text).ok_or_else(none),
+            None => match zone::parse(text) {
+                Some(address) if zone::is_needed(address.ip()) && zone::of(address).is_none() => {
+                    Err(none())
+                }
+                Some(address) => Ok(Address::Tcp(address)),
+                None => name_of(text).ok_or_else(none),
             },
         }
     }
@@ -119,6 +123,7 @@ mod tests {
             "unix:/run/db.sock",
             "127.0.0.1:10809",
             "[::1]:10809",
+            "[fe80::1%1]:10809",
             "localhost:10809",
             "storage-1.example:0",
         ] {
@@ -137,6 +142,8 @@ mod tests {
             "127.1:10809",
             ":10809",
             "::1:10809",
+            "[fe80::1]:10809",
+            "[fe80::1%no-such-thing]:10809",
             "-a:10809",
             "a b:10809",
         ] {

@@ -248,7 +248,7 @@ fn export(service: &Service) -> Export {
             preferred,
             payload_max: service.units.transfer_max_bytes(),
         },
-        is_read_only: shape.read_only || service.read_only,
+        is_read_only: shape.read_only.is_on() || service.read_only,
         can_trim: shape.discard.is_some(),
     }
 }

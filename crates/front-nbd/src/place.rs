@@ -1,9 +1,6 @@
 //! Where clients connect: a Unix socket, or a TCP socket for each address of a host.
 
-use std::{
-    io::{self, ErrorKind},
-    net::SocketAddr,
-};
+use std::io::{self, ErrorKind};
 
 use engine::{
     Duration,
@@ -43,7 +40,9 @@ impl Place {
         let found = found.map_err(|error| not_resolved(address, &error))?;
         let (mut port, mut listeners, mut absent) = (*port, Vec::new(), None);
         for found in found {
-            let each = Address::Tcp(SocketAddr::new(found.ip(), port));
+            let mut each = found;
+            each.set_port(port);
+            let each = Address::Tcp(each);
             match Listener::take(&each).await {
                 Ok(listener) => {
                     if let Listener::Tcp(bound) = &listener {

@@ -70,7 +70,7 @@ impl VolumeDisk {
         in_flight_bytes: usize,
     ) -> volume::Result<Self> {
         let shape = volume.shape();
-        if shape.read_only {
+        if shape.read_only.is_on() {
             let message = "a database needs a writable volume";
             return Err(volume::Error::new(ErrorKind::ReadOnly, message));
         }

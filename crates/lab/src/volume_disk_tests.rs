@@ -32,7 +32,7 @@ impl SlowVolume {
                 physical_block_bytes: 4096,
                 len: volume::Len::new(LEN as u64 + 1024),
                 volatile_cache: true,
-                read_only: false,
+                read_only: volume::ReadOnly::default(),
                 discard: None,
                 optimal_io_bytes: 4096,
                 claim: None,
@@ -225,7 +225,7 @@ fn what_is_not_aligned_or_beyond_the_end_is_refused() {
     assert!(disk.read_at(512, &mut [0; 4096]).is_err());
     assert!(disk.write_at(LEN as u64, &[0; 4096]).is_err());
     let mut read_only = SlowVolume::new(1);
-    Rc::get_mut(&mut read_only).unwrap().shape.read_only = true;
+    Rc::get_mut(&mut read_only).unwrap().shape.read_only = volume::ReadOnly::new(true);
     assert!(VolumeDisk::new(lane(), read_only, 1 << 20).is_err());
 }
 

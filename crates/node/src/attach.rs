@@ -144,8 +144,11 @@ impl Attachment {
         if found.iter().any(Result::is_ok) {
             self.state.note_growth().await;
         }
-        self.units.tell_lengths();
-        !found.is_empty()
+        self.units.tell_changes();
+        // These announce by themselves what has changed; a remote disk may be slow to answer.
+        let devices = self.graph.look_at_devices().await;
+        devices.iter().for_each(|change| tracing::info!("{change}"));
+        !found.is_empty() || !devices.is_empty()
     }
 
     /// Flushes the volume and releases its claims, after its front has ended.
@@ -214,6 +217,8 @@ async fn open(
     let lanes = if own.is_empty() { lanes } else { &own };
     let units = Units::open(units_config(config, &unit_files, disks)?, lanes).await;
     let units = units.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
+    let told_units = units.clone();
+    graph.tell_changes(Some(Arc::new(move || told_units.tell_changes())));
     Ok(Opened {
         units,
         relative_port,

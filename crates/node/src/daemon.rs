@@ -140,15 +140,18 @@ impl Daemon {
         }
     }
 
-    /// Checks for changes from outside: of the configuration (logged), of file lengths (the disks
-    /// follow), and of the files' paths (logged). Returns whether a file has another length, even one that
-    /// could not be followed.
+    /// Checks for changes from outside: of the configuration (logged), of the lengths and the write protection of files and
+    /// remote disks (the disks follow), and of the files' paths (logged). Returns whether a file or disk has changed, even
+    /// in a way that could not be followed.
     pub async fn look_again(&self) -> bool {
         self.tell_changed_configuration().await;
         let has_found = self.follow_lengths().await;
         self.tell_lost_paths().await;
-        self.units.tell_lengths();
-        has_found
+        self.units.tell_changes();
+        // These announce by themselves what has changed; a remote disk may be slow to answer.
+        let devices = self.graph.look_at_devices().await;
+        devices.iter().for_each(|change| tracing::info!("{change}"));
+        has_found || !devices.is_empty()
     }
 
     /// Stops accepting connections and commands, answers what was accepted, flushes the volumes and
@@ -281,6 +284,8 @@ async fn serve(
     }
     let units = Units::open(units, lanes).await;
     let units = units.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
+    let told_units = units.clone();
+    graph.tell_changes(Some(Arc::new(move || told_units.tell_changes())));
     let server = Server::start(server_config, &units).await;
     let server = server.map_err(|error| config.not_started(&error))?;
     Ok(Serving {
@@ -295,6 +300,7 @@ async fn serve(
 /// Releases the claims of the volumes. A claim that cannot be released still names us as the
 /// previous owner.
 pub(crate) async fn close(graph: &mut Graph) {
+    graph.tell_changes(None);
     for failed in graph.close().await {
         tracing::warn!("{failed}");
     }

@@ -5,16 +5,21 @@
 //! then by its volume's name. A disk that carries an identity of its own (a stripe's superblock, a
 //! device, a remote disk) is recognised by that, then by its volume's name. Contradictions are
 //! refused: a recorded disk that is blank or gone, another disk in its place, a copy next to its
-//! original, and a new state directory that lacks what another one next to it has recorded.
+//! original (unless it is read-only, as a snapshot for a backup: that is a disk of its own), and a new state directory that lacks what another one next to it has recorded.
 
 mod carried;
 mod moved;
 mod orphans;
 mod siblings;
+mod snapshots;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, ops::Range, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Range,
+    path::Path,
+};
 
 use uuid::Uuid;
 use volume::config::{ConfigError, Volumes};
@@ -78,6 +83,8 @@ struct Judged {
     /// Records already assigned, with the index of the volume.
     taken: BTreeMap<Uuid, usize>,
     identities: BTreeMap<usize, Identity>,
+    /// The volumes whose files are read-only copies of other disks.
+    copies: BTreeSet<usize>,
     notes: Vec<Note>,
     errors: Vec<ConfigError>,
 }
@@ -123,11 +130,18 @@ impl Known<'_> {
         };
         // Marks first: once a record's disk is found by its mark, its old path and name are free.
         for (index, _, leaf) in files() {
-            if let Some(mark) = self.mark_of(leaf, &mut judged) {
-                self.take_mark(all, index, leaf, mark, &mut judged);
+            let Some(mark) = self.mark_of(leaf, &mut judged) else {
+                continue;
+            };
+            match self.is_snapshot(files().map(|(_, _, leaf)| leaf), leaf, mark) {
+                true => self.take_snapshot(index, leaf, mark, &mut judged),
+                false => self.take_mark(all, index, leaf, mark, &mut judged),
             }
         }
-        for (index, asked, leaf) in files() {
+        for (index, asked, leaf) in files()
+            .filter(|(index, ..)| !judged.copies.contains(index))
+            .collect::<Vec<_>>()
+        {
             let Found::File { mark, .. } = &leaf.found else {
                 continue;
             };

@@ -92,7 +92,8 @@ impl Told {
     /// The file that `disk` is, if that can be marked and a restart can lose something. What it has acknowledged does not
     /// end with the process, as memory does; no other target may have lost it unheard; and a device cannot be marked.
     fn file_of(&self, disk: &Disk, record: &Record) -> Option<PathBuf> {
-        let is_noted = record.is_file() && !disk.tree.shape().read_only && !self.boot.is_nil();
+        let is_noted =
+            record.is_file() && !disk.tree.shape().read_only.is_on() && !self.boot.is_nil();
         record.path().filter(|_| is_noted).map(Path::to_owned)
     }
 

@@ -128,7 +128,7 @@ fn node(view: &NodeView) -> Node {
         size_bytes: shape.map(|shape| shape.len_bytes()),
         block_size_bytes: shape.map(|shape| shape.block_size_bytes),
         memory_bytes: view.memory_bytes,
-        read_only: shape.is_some_and(|shape| shape.read_only),
+        read_only: shape.is_some_and(|shape| shape.read_only.is_on()),
         claim: view.claim.as_ref().map(|claim| {
             let lost = claim.check().err();
             Claim {

@@ -185,10 +185,13 @@ fn other(text: &str) -> anyhow::Result<Other> {
     };
     let (name, portal, target, lun, pid) =
         parse().ok_or_else(|| anyhow!("write NAME=iscsi://HOST:PORT/TARGET/LUN,PID"))?;
-    let addresses = portal.to_socket_addrs();
-    let address = addresses
-        .with_context(|| format!("{portal} is not HOST:PORT of a portal"))?
-        .next();
+    let address = match engine::zone::parse(portal) {
+        Some(address) => Some(address),
+        None => portal
+            .to_socket_addrs()
+            .with_context(|| format!("{portal} is not HOST:PORT of a portal"))?
+            .next(),
+    };
     Ok(Other {
         name: name.into(),
         address: address.with_context(|| format!("{portal} has no address"))?,

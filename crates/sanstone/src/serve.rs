@@ -116,7 +116,7 @@ async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
             }
             Some(Wanted::Told(Told::LookAgain)) => {
                 if !daemon.look_again().await {
-                    tracing::info!("SIGHUP: no file has changed its length");
+                    tracing::info!("SIGHUP: no file or remote disk has changed");
                 }
             }
             Some(Wanted::View(answer)) => {

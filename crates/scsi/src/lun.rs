@@ -2,7 +2,10 @@
 //!
 //! Only single-level LUNs are supported: a number below 256 is encoded in the peripheral device method (which every
 //! initiator understands), below 16384 in the flat space method, and below 2^24 in the extended flat method. All
-//! three are decoded, and a longer form of a small number is the same LUN.
+//! three are decoded, and the long extended flat method as well; a longer form of a small number is the same LUN.
+//!
+//! Linux's target (LIO) and libiscsi write the plain number into the first two bytes. Above 255 that looks like the
+//! peripheral device method with a bus number, which no iSCSI target has otherwise: it is decoded as that number.
 
 /// A logical unit number: 0 ..= [`Lun::MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,16 +52,20 @@ impl Lun {
     /// Decodes the LUN field of a PDU (RFC 7143 §11.2.1.7, SAM-5 4.7).
     ///
     /// # Errors
-    /// [`LunError::Method`] if the field addresses a bus, a second level, a well-known logical unit, or anything else
+    /// [`LunError::Method`] if the field addresses a second level, a well-known logical unit, or anything else
     /// that is not a plain logical unit of this device.
     pub fn decode(field: [u8; 8]) -> Result<Lun, LunError> {
         let [a, b, c, d, rest @ ..] = field;
         let number = match (a >> 6, a & 0x3F) {
-            (0b00, 0) => u32::from(b),
-            (0b01, high) => u32::from(high) << 8 | u32::from(b),
+            // A bus number (00b) is the upper part of a plain number.
+            (0b00 | 0b01, high) => u32::from(high) << 8 | u32::from(b),
             // Method 11b, length 01b (one more pair of bytes), extended method 2h: flat.
             (0b11, 0b01_0010) if rest == [0; 4] => {
                 return Ok(Lun(u32::from_be_bytes([0, b, c, d])));
+            }
+            // The same with five bytes.
+            (0b11, 0b10_0010) if [b, c] == [0; 2] && rest[2..] == [0; 2] => {
+                return Ok(Lun(u32::from_be_bytes([0, d, rest[0], rest[1]])));
             }
             _ => return Err(LunError::Method(u64::from_be_bytes(field))),
         };
@@ -77,6 +84,12 @@ impl Lun {
             0x100..=0x3FFF => [0x40 | b, c, 0, 0, 0, 0, 0, 0],
             _ => [0b1101_0010, a, b, c, 0, 0, 0, 0],
         }
+    }
+
+    /// The field of this LUN at a target that writes plain numbers; `None`: the number does not fit.
+    pub fn encode_plain(self) -> Option<[u8; 8]> {
+        let [high, low] = u16::try_from(self.0).ok()?.to_be_bytes();
+        Some([high, low, 0, 0, 0, 0, 0, 0])
     }
 }
 

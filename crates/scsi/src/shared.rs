@@ -52,6 +52,8 @@ pub(crate) struct State {
     pub(crate) mode: ModeParameters,
     /// The number of logical blocks, once there is a view.
     pub(crate) len_blocks: Option<u64>,
+    /// Whether the volume below refuses writes, once there is a view.
+    pub(crate) is_protected: Option<bool>,
 }
 
 /// A view's extract of the state.
@@ -66,6 +68,7 @@ pub(crate) struct Rights {
     pub(crate) sanitizing: bool,
     pub(crate) mode: ModeParameters,
     pub(crate) len_blocks: Option<u64>,
+    pub(crate) is_protected: bool,
 }
 
 impl SharedUnit {
@@ -155,6 +158,7 @@ impl SharedUnit {
             sanitizing: state.sanitize.is_some(),
             mode: state.mode.clone(),
             len_blocks: state.len_blocks,
+            is_protected: state.is_protected.unwrap_or(false),
         };
     }
 }

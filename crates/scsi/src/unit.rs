@@ -22,7 +22,8 @@ pub struct LogicalUnit {
     identity: Identity,
     /// Its length is always that of `rights`.
     shape: DiskShape,
-    /// Whether it refuses writes regardless of software write protection (SWP), which initiators control.
+    /// Whether it refuses writes through this port, regardless of what lies below and of software write protection (SWP),
+    /// which initiators control.
     is_read_only: bool,
     shared: Arc<SharedUnit>,
     rights: Rights,
@@ -143,6 +144,26 @@ impl LogicalUnit {
         Ok(old)
     }
 
+    /// Records whether the volume below refuses writes, in all views. Returns whether that is a change; then it establishes
+    /// a unit attention for every nexus (MODE PARAMETERS CHANGED).
+    pub fn protect(&mut self, is_protected: bool) -> bool {
+        if self.shared.look().is_protected == Some(is_protected) {
+            return false;
+        }
+        let is_change = self.shared.change(|state| {
+            let before = state.is_protected.replace(is_protected);
+            let is_change = before.is_some_and(|before| before != is_protected);
+            if is_change {
+                state
+                    .attentions
+                    .post(Attention::ModeParametersChanged, None);
+            }
+            is_change
+        });
+        self.refresh();
+        is_change
+    }
+
     /// Establishes the unit attention `attention` for every known nexus except the one that caused it. Used by task
     /// management and other layers: resets, cleared commands, a changed LUN list. A reset also drops what belongs to
     /// nexuses: RESERVE (6), prevented removal, mode parameters that were not saved.
@@ -259,7 +280,9 @@ impl LogicalUnit {
     fn refresh(&mut self) {
         if self.shared.refresh(&mut self.rights) {
             self.quiet.clear();
-            self.shape.read_only = self.is_read_only || self.rights.mode.current.write_protect;
+            self.shape.read_only = self.is_read_only
+                || self.rights.is_protected
+                || self.rights.mode.current.write_protect;
             self.shape.len_blocks = self.rights.len_blocks.unwrap_or(self.shape.len_blocks);
         }
     }

@@ -74,7 +74,7 @@ impl Disk {
     ) -> Result<Unit, scsi::DiskShapeError> {
         let mut shape = shape_of(self.volume.shape(), transfer_max_bytes);
         shape.removable = removable;
-        shape.read_only |= read_only;
+        shape.read_only = read_only;
         if let Some(atomic) = self.volume.atomic_writes() {
             let block = shape.block_size_bytes;
             let max = atomic.max_bytes.map_or(u32::MAX, |bytes| bytes / block);
@@ -83,7 +83,8 @@ impl Disk {
         }
         let identity = identity(self.shared.uuid, port);
         let shared = self.shared.state.unit.clone();
-        let logical = LogicalUnit::sharing(identity, shape, shared)?;
+        let mut logical = LogicalUnit::sharing(identity, shape, shared)?;
+        logical.protect(self.volume.shape().read_only.is_on());
         Ok(Unit {
             logical: RefCell::new(logical),
             disk: self.clone(),
@@ -115,6 +116,20 @@ impl Unit {
     /// Its length in bytes as its nexuses know it; if the volume has grown, the old length until they are told.
     pub fn len_bytes(&self) -> u64 {
         self.logical.borrow_mut().len_blocks() * u64::from(self.block_size_bytes())
+    }
+
+    /// Updates whether the logical unit is write-protected, on all lanes and ports, from the volume, and tells its
+    /// initiators if it has changed.
+    pub(crate) fn tell_protection(&self) {
+        let is_protected = self.disk.volume.shape().read_only.is_on();
+        if self.logical.borrow_mut().protect(is_protected) {
+            let volume = self.disk.name();
+            tracing::info!(
+                volume,
+                is_protected,
+                "a disk's write protection has changed; its initiators get a unit attention"
+            );
+        }
     }
 
     /// Updates the length of the logical unit, on all lanes and ports, from the volume, and tells its
@@ -171,7 +186,6 @@ fn shape_of(volume: &volume::Shape, transfer_max_bytes: u32) -> scsi::DiskShape 
     let mut shape = scsi::DiskShape::new(block, volume.len_bytes() / u64::from(block));
     shape.physical_block_bytes = volume.physical_block_bytes;
     shape.write_cache = volume.volatile_cache;
-    shape.read_only = volume.read_only;
     shape.transfer_blocks_max = transfer_max_bytes / block;
     // Only a volume that spreads its blocks has an optimal length beyond which a transfer gains nothing.
     let optimal = volume.optimal_io_bytes;

@@ -191,14 +191,15 @@ impl Units {
         self.disks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Checks the lengths of the volumes. If one differs from its disk's, every nexus is told once
-    /// by a unit attention (CAPACITY DATA HAS CHANGED). Returns without waiting for that.
-    pub fn tell_lengths(&self) {
+    /// Checks the lengths of the volumes, and whether they are read-only. If one differs from its disk's, every nexus is
+    /// told once by a unit attention (CAPACITY DATA HAS CHANGED, MODE PARAMETERS CHANGED). Returns without waiting for that.
+    pub fn tell_changes(&self) {
         // The length is part of the state that all lanes share, so the first lane announces it and the
         // others find that done. All lanes are asked because any one may have no view of the disk.
         for lane in 0..self.lanes.len() {
             self.enter(lane, |units| async move {
                 for unit in units.one_of_each() {
+                    unit.tell_protection();
                     // In a task each, as one may have to wait for a sanitize, which takes hours.
                     spawn(async move { unit.tell_length().await });
                 }

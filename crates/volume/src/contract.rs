@@ -54,7 +54,7 @@ async fn hold_with(volume: SharedVolume, seed: u64, reads_are_whole: bool) {
 
     refuses_what_does_not_fit(&*volume).await;
     refuses_what_is_not_atomic(&*volume).await;
-    if shape.read_only {
+    if shape.read_only.is_on() {
         refuses_writes(&*volume).await;
         return;
     }
@@ -136,7 +136,7 @@ async fn refuses_what_does_not_fit(volume: &dyn Volume) {
     ] {
         let error = volume.read(at, len).await.expect_err("it does not fit");
         assert_eq!(error.kind(), kind, "read of {len} at {at}: {error}");
-        if shape.read_only {
+        if shape.read_only.is_on() {
             continue;
         }
         let data = Payload::zeroes(len);
@@ -159,7 +159,7 @@ async fn refuses_what_does_not_fit(volume: &dyn Volume) {
 
 async fn refuses_what_is_not_atomic(volume: &dyn Volume) {
     let shape = volume.shape();
-    if shape.read_only {
+    if shape.read_only.is_on() {
         return;
     }
     let write = |at, len| volume.write_atomic(at, Payload::zeroes(len), Durability::Cached);

@@ -17,6 +17,7 @@
 //! claim            exclusive ownership of a stripe's children
 //! ```
 
+mod announcer;
 pub mod claim;
 pub mod config;
 #[cfg(any(test, feature = "testing"))]
@@ -36,6 +37,7 @@ mod local_claim;
 mod measure;
 mod part;
 pub mod planted;
+mod read_only;
 #[cfg(test)]
 mod scratch;
 #[cfg(test)]
@@ -56,6 +58,7 @@ pub use kinds::iscsi::{
 #[cfg(any(test, feature = "testing"))]
 pub use kinds::{file::recorder, iscsi::foreign};
 pub use len::Len;
+pub use read_only::ReadOnly;
 pub use volume::{Allocation, AtomicWrites, Discard, Durability, Shape, SharedVolume, Volume};
 
 pub use kinds::{cache, stripe};

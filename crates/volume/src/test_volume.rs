@@ -9,7 +9,7 @@ use std::{
 use engine::{Buf, Duration, Lane, LaneConfig, LaneFuture, Payload, sync::Notify, time};
 
 use crate::{
-    Claim, Discard, Durability, Error, ErrorKind, Len, Result, Shape, Volume,
+    Claim, Discard, Durability, Error, ErrorKind, Len, ReadOnly, Result, Shape, Volume,
     local_claim::{mark_local, unmark},
 };
 
@@ -88,7 +88,7 @@ impl TestVolume {
             physical_block_bytes: 4096,
             len: Len::new(len as u64),
             volatile_cache: true,
-            read_only: false,
+            read_only: ReadOnly::default(),
             discard: Some(Discard {
                 granularity_bytes: 4096,
                 reads_zeroes: true,

@@ -4,12 +4,13 @@ use std::rc::Rc;
 
 use engine::{LaneFuture, Payload};
 
-use crate::{Claim, Error, ErrorKind, Len, Result};
+use crate::{Claim, Error, ErrorKind, Len, ReadOnly, Result};
 
 /// A volume, as held by its users on one lane.
 pub type SharedVolume = Rc<dyn Volume>;
 
-/// The properties of a volume. While the volume is open its length may grow; nothing else changes.
+/// The properties of a volume. While the volume is open its length may grow, and it may become read-only or writable;
+/// nothing else changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// The unit of offsets and lengths, in bytes: 512 or 4096.
@@ -22,7 +23,7 @@ pub struct Shape {
     /// (SCSI's WCE).
     pub volatile_cache: bool,
     /// Whether writes are refused.
-    pub read_only: bool,
+    pub read_only: ReadOnly,
     /// What discarding does; `None`: nothing, so it need not be offered.
     pub discard: Option<Discard>,
     /// The I/O length that uses all of the volume at once, in bytes (a stripe's full width).
@@ -205,7 +206,7 @@ impl Shape {
 
     /// As [`Shape::check`]; also fails if the volume is read-only.
     pub fn check_write(&self, at: u64, len: u64) -> Result<()> {
-        if self.read_only {
+        if self.read_only.is_on() {
             return Err(Error::new(ErrorKind::ReadOnly, "the volume is read-only"));
         }
         self.check(at, len)

@@ -496,7 +496,7 @@ fn a_block_front_is_told_of_growth_once_and_finds_the_new_end() {
             assert_eq!(write, Err(BlockError::OutOfRange));
         }
         bench.disk().grow();
-        bench.machine.units.tell_lengths();
+        bench.machine.units.tell_changes();
         for (lane, front) in bench.machine.block.iter().enumerate() {
             let told = loop {
                 let told = front.start(|front| async move { front.take_attention() });
@@ -559,7 +559,7 @@ fn growth_is_told_where_one_lane_alone_shows_the_disk() {
             let first = front.start(|front| async move { front.sectors() });
             assert_eq!(first.await, SECTORS);
             machine.disk.grow();
-            machine.units.tell_lengths();
+            machine.units.tell_changes();
             let told = time::timeout(1000 * MS, async {
                 loop {
                     let told = front.start(|front| async move { front.take_attention() });

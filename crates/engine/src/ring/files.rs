@@ -4,7 +4,6 @@
 use std::{
     ffi::{CStr, CString},
     fs, io,
-    ops::RangeInclusive,
     os::{
         fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
         unix::{
@@ -16,6 +15,7 @@ use std::{
     sync::Arc,
 };
 
+use super::facts;
 use crate::{
     handle::{Handle, Keeper},
     reactor::{OpenOptions, Opened},
@@ -61,10 +61,13 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
     let file = fs::File::from(fd);
     let len_bytes = length(&file)?;
     let is_regular = file.metadata()?.is_file();
+    let device = facts::Device::of(&file)?;
+    let direct = facts::direct_io(&file, device)?;
     let (io_align_bytes, atomic_write_bytes) = match options.direct {
-        true => direct_io(&file)?,
+        true => (direct.align_bytes, direct.atomic_write_bytes),
         false => (1, None),
     };
+    let state = facts::state(&file)?;
     let kind = kind_of(&file);
     let raw = file.as_raw_fd();
     let is_ext4 = kind == Some(libc::EXT4_SUPER_MAGIC);
@@ -78,6 +81,9 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
         atomic_write_bytes,
         write_max_bytes: keeps_small.then_some(FOLIO_MAX_BYTES),
         waits: is_regular && kind.is_none_or(asks_somebody),
+        sector_bytes: device.map_or(1, |device| device.sector_bytes),
+        physical_bytes: device.map_or(1, |device| device.physical_bytes),
+        state,
     })
 }
 
@@ -188,34 +194,4 @@ pub(super) fn length(mut file: &fs::File) -> io::Result<u64> {
         0 => io::Seek::seek(&mut file, io::SeekFrom::End(0)),
         len_bytes => Ok(len_bytes),
     }
-}
-
-/// The alignment that the kernel requires for offsets and lengths on this O_DIRECT handle (STATX_DIOALIGN, Linux
-/// 6.1), and the lengths that it writes atomically (STATX_WRITE_ATOMIC, Linux 6.11).
-fn direct_io(file: &fs::File) -> io::Result<(u32, Option<RangeInclusive<u32>>)> {
-    const STATX_DIOALIGN: u32 = 0x2000;
-    const STATX_WRITE_ATOMIC: u32 = 0x1_0000;
-    // SAFETY: statx is plain data for which zero is valid.
-    let mut stat: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: an empty path with AT_EMPTY_PATH names the descriptor; `stat` lives through the call.
-    let failed = unsafe {
-        libc::statx(
-            file.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            STATX_DIOALIGN | STATX_WRITE_ATOMIC,
-            &mut stat,
-        )
-    };
-    if failed < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let align = if stat.stx_mask & STATX_DIOALIGN != 0 && stat.stx_dio_offset_align > 0 {
-        stat.stx_dio_offset_align.max(stat.stx_dio_mem_align)
-    } else {
-        4096 // a file system that does not say: what every disk takes
-    };
-    let lengths = stat.stx_atomic_write_unit_min..=stat.stx_atomic_write_unit_max;
-    let can = stat.stx_mask & STATX_WRITE_ATOMIC != 0 && *lengths.start() > 0;
-    Ok((align, Some(lengths).filter(|l| can && !l.is_empty())))
 }

@@ -14,11 +14,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::files;
+use super::{facts, files};
 use crate::{
     extent,
     handle::{Handle, Keeper},
-    reactor::{Access, FileSystem, Kind, Look, Mark, OpenOptions, Opened, Store, TAIL_BYTES_MAX},
+    reactor::{
+        Access, FileState, FileSystem, Kind, Look, Mark, OpenOptions, Opened, Store, TAIL_BYTES_MAX,
+    },
 };
 
 /// The extended attribute that holds the mark.
@@ -48,6 +50,13 @@ impl Store for System {
     fn len_bytes(&self, file: &Handle) -> io::Result<u64> {
         match &file.keeper {
             Keeper::Fd(fd) => files::length(&fs::File::from(fd.try_clone()?)),
+            Keeper::Simulated(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
+    fn state(&self, file: &Handle) -> io::Result<FileState> {
+        match &file.keeper {
+            Keeper::Fd(fd) => facts::state(&fs::File::from(fd.try_clone()?)),
             Keeper::Simulated(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }

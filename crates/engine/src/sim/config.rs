@@ -59,6 +59,10 @@ pub struct DiskConfig {
     pub short_probability: f64,
     /// The number of bytes of which memory addresses, offsets and lengths on a direct handle must be multiples.
     pub io_align_bytes: u32,
+    /// The number of bytes of whose multiples an allocation may change, as on a block device; 1: any.
+    pub sector_bytes: u32,
+    /// Whether the file system confirms that direct I/O bypasses the page cache.
+    pub confirms_direct: bool,
 }
 
 impl Default for Config {
@@ -78,6 +82,8 @@ impl Default for Config {
                 slow_probability: 0.01,
                 short_probability: 0.05,
                 io_align_bytes: 4096,
+                sector_bytes: 1,
+                confirms_direct: true,
             },
             blocking_ns: 10_000..2_000_000,
             turn_ns: 100..1_500,

@@ -16,7 +16,7 @@ use crate::{
     extent::Extent,
     handle::Handle,
     op::{AllocateMode, Op},
-    reactor::{Access, Kind, Mark, OpenOptions, Opened},
+    reactor::{self, Access, Kind, Mark, OpenOptions, Opened},
 };
 
 /// The most segments one write takes, as on Linux (UIO_MAXIOV).
@@ -94,13 +94,12 @@ impl State {
             return Err(io::Error::from_raw_os_error(libc::EWOULDBLOCK));
         }
         let raw = self.fresh_raw();
-        let options = options.clone();
         self.files.insert(
             raw,
             OpenFile {
                 host,
                 file,
-                options,
+                options: options.clone(),
             },
         );
         Ok(Opened {
@@ -113,6 +112,9 @@ impl State {
             atomic_write_bytes: None,
             write_max_bytes: None,
             waits: false,
+            sector_bytes: self.config.disk.sector_bytes,
+            physical_bytes: 1,
+            state: self.state_of(host, file, options.direct),
         })
     }
 
@@ -165,7 +167,9 @@ impl State {
                 if !open.options.write {
                     return self.complete(key, -libc::EBADF);
                 }
-                if *len == 0 || at.checked_add(*len).is_none() {
+                let sector = u64::from(self.config.disk.sector_bytes);
+                let is_whole = at % sector == 0 && len % sector == 0;
+                if *len == 0 || at.checked_add(*len).is_none() || !is_whole {
                     return self.complete(key, -libc::EINVAL);
                 }
                 (DiskEvent::Allocate, 0)
@@ -212,6 +216,21 @@ impl State {
 
     pub(super) fn len_bytes(&self, raw: i32) -> io::Result<u64> {
         Ok(self.content(raw)?.len())
+    }
+
+    /// What the system says about a file that is open, for direct I/O or not.
+    fn state_of(&self, host: HostId, file: usize, is_direct: bool) -> reactor::FileState {
+        reactor::FileState {
+            is_direct: is_direct && self.config.disk.confirms_direct,
+            is_read_only: self.hosts[host.0].disk.files[file].mode & 0o200 == 0,
+        }
+    }
+
+    /// What the system says about an open file.
+    pub(super) fn state(&self, raw: i32) -> io::Result<reactor::FileState> {
+        let open = self.files.get(&raw);
+        let open = open.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
+        Ok(self.state_of(open.host, open.file, open.options.direct))
     }
 
     /// Gives an open file this length, durably.

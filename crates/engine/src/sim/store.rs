@@ -17,7 +17,9 @@ use super::{
 use crate::{
     blocking,
     handle::Handle,
-    reactor::{Access, FileSystem, Kind, Look, Mark, OpenOptions, Opened, Store, TAIL_BYTES_MAX},
+    reactor::{
+        Access, FileState, FileSystem, Kind, Look, Mark, OpenOptions, Opened, Store, TAIL_BYTES_MAX,
+    },
 };
 
 impl SimReactor {
@@ -60,6 +62,11 @@ impl Store for SimReactor {
     fn len_bytes(&self, file: &Handle) -> io::Result<u64> {
         self.waits_for_disk();
         self.state.borrow().len_bytes(file.raw)
+    }
+
+    fn state(&self, file: &Handle) -> io::Result<FileState> {
+        self.waits_for_disk();
+        self.state.borrow().state(file.raw)
     }
 
     fn set_len_bytes(&self, file: &Handle, len_bytes: u64) -> io::Result<()> {

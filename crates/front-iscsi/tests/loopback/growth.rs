@@ -98,7 +98,7 @@ fn disks_on_all_lanes_follow_a_file_that_grew_under_load() {
         file.follow_length(file.len_bytes_now())
             .expect("it may")
             .expect("it grew");
-        server.units.tell_lengths();
+        server.units.tell_changes();
         let all = time::timeout(Duration::from_secs(60), task::join_all(load)).await;
         assert!(all.is_some(), "somebody has not heard of it");
         for (number, disk) in disks.iter().enumerate() {

@@ -155,16 +155,22 @@ pub struct InitiatorConfig {
 impl InitiatorConfig {
     /// The defaults for a session of `initiator_name` with `target_name`.
     pub fn new(initiator_name: impl Into<String>, target_name: Option<String>) -> InitiatorConfig {
+        let operational = crate::params::OperationalConfig::default();
+        // A discovery's answer is text in segments as long as we allow, and a target may have thousands of portals.
+        let (inline_len_max, text_len_max) = match target_name {
+            Some(_) => (16 << 10, 1 << 20),
+            None => (operational.max_recv_data_segment_length, 16 << 20),
+        };
         InitiatorConfig {
             initiator_name: initiator_name.into(),
             target_name,
             isid: crate::login::Isid::random([0, 0, 0], 0),
             authentication: None,
-            operational: crate::params::OperationalConfig::default(),
+            operational,
             tasks_max: 1024,
-            inline_len_max: 16 * 1024,
+            inline_len_max,
             login_pdus_max: 32,
-            text_len_max: 1024 * 1024,
+            text_len_max,
         }
     }
 }

@@ -117,7 +117,7 @@ fn records(count: usize) -> Vec<TargetRecord> {
     let record = |index| TargetRecord {
         name: format!("iqn.2026-11.io.sanstone:target{index}"),
         addresses: vec![
-            format!("192.0.2.{index}:3260,1"),
+            format!("192.0.{}.{}:3260,1", index / 256, index % 256),
             format!("[2001:db8::{index}]:3260,2"),
         ],
     };
@@ -126,7 +126,7 @@ fn records(count: usize) -> Vec<TargetRecord> {
 
 #[test]
 fn discovery_lists_targets_in_as_many_pieces_as_needed() {
-    for (count, segment) in [(0, 8192), (1, 8192), (100, 512)] {
+    for (count, segment) in [(0, 8192), (1, 8192), (100, 512), (1000, 512 << 10)] {
         let operational = OperationalConfig {
             max_recv_data_segment_length: segment,
             ..Default::default()

@@ -456,7 +456,7 @@ fn checked_span(workload: &Workload, volume: &SharedVolume) -> Result<u64> {
             )));
         }
     }
-    if workload.read_percent < 100 && shape.read_only {
+    if workload.read_percent < 100 && shape.read_only.is_on() {
         return Err(Error::new(
             ErrorKind::ReadOnly,
             "this load writes, but the disk is read-only",

@@ -7,6 +7,7 @@ use std::{
     ops::Range,
 };
 
+use engine::zone;
 use front_iscsi::{PortalGroup, Redirect};
 use serde::Deserialize;
 use toml::Spanned;
@@ -167,7 +168,7 @@ pub(super) fn check_ports<'a>(
         };
         let message = format!(
             "\"{portal}\" has port 0, which initiators could not know; write one, such as \"{}\"",
-            SocketAddr::new(portal.ip(), PORT)
+            with_port(portal, PORT)
         );
         Err(ConfigError::new(span, message))
     })
@@ -205,12 +206,36 @@ fn addresses(portals: &Addresses) -> Result<Vec<SocketAddr>, ConfigError> {
             IpAddr::V4(ip) => !ip.is_multicast() && !ip.is_broadcast(),
             IpAddr::V6(ip) => !ip.is_multicast(),
         });
+        let is_vague =
+            |address: &SocketAddr| zone::is_needed(address.ip()) && zone::of(*address).is_none();
+        if let Some(address) = usable.filter(is_vague) {
+            let ip = address.ip();
+            return Err(wrong_value(
+                portal.span(),
+                format_args!(
+                    "\"{text}\" is a link-local address, and every network interface has that network"
+                ),
+                &format!(
+                    "the interface with it, such as \"[{ip}%eth0]:{}\"",
+                    address.port()
+                ),
+            ));
+        }
         usable.ok_or_else(|| match host_name(text) {
             Some(host) => wrong_value(
                 portal.span(),
                 format_args!("\"{text}\" is a host name, and a portal is an IP address"),
                 &format!("one that `getent hosts {host}` shows, such as \"10.0.1.1:3260\""),
             ),
+            None if has_unknown_zone(text) => {
+                let what =
+                    format_args!("\"{text}\" names a network interface that this machine has not");
+                wrong_value(
+                    portal.span(),
+                    what,
+                    "one that `ip link` shows, such as \"[fe80::1%eth0]:3260\"",
+                )
+            }
             None if has_address(text) => {
                 let what = format_args!("\"{text}\" has no valid port behind its address");
                 wrong_value(portal.span(), what, "one from 1 to 65535, such as 3260")
@@ -254,9 +279,27 @@ fn is_ambiguous(text: &str) -> bool {
     is_v6(text) && parts.is_some_and(|(ip, end)| is_v6(ip) && port(end))
 }
 
-/// Parses `10.0.1.1:3260`, `10.0.1.1`, `[fd00::1]:3260`, `[fd00::1]` or `fd00::1`. An IPv4-mapped
-/// IPv6 address is turned into the IPv4 address.
+/// Whether this would be an address if this machine had the interface that it names.
+fn has_unknown_zone(text: &str) -> bool {
+    let (plain, zone) = zone::split(text);
+    zone.is_some_and(|zone| zone::index(zone).is_none())
+        && address(&plain).is_some_and(|address| address.is_ipv6())
+}
+
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+/// Parses `10.0.1.1:3260`, `10.0.1.1`, `[fd00::1]:3260`, `[fd00::1]`, `fd00::1` or `[fe80::1%eth0]:3260`. An
+/// IPv4-mapped IPv6 address is turned into the IPv4 address.
 fn address(text: &str) -> Option<SocketAddr> {
+    let (text, zone) = zone::split(text);
+    let text = &*text;
+    let zone = match zone {
+        None => None,
+        Some(zone) => Some(zone::index(zone)?),
+    };
     let whole = text.parse::<SocketAddr>().ok();
     let address = whole.or_else(|| {
         let bracketed = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
@@ -268,8 +311,9 @@ fn address(text: &str) -> Option<SocketAddr> {
         Some((ip, PORT).into())
     })?;
     match address.ip().to_canonical() {
+        IpAddr::V4(_) if zone.is_some() => None,
         IpAddr::V4(ip) => Some((ip, address.port()).into()),
-        IpAddr::V6(_) => Some(address),
+        IpAddr::V6(_) => Some(zone::with(address, zone)),
     }
 }
 
@@ -317,6 +361,8 @@ mod tests {
             ),
             ("portals = [\"[::ffff:10.0.0.1]:5\"]", 1, &["10.0.0.1:5"]),
             ("portals = [\"[fe80::1%2]:5\"]", 1, &["[fe80::1%2]:5"]),
+            ("portals = [\"fe80::1%2\"]", 1, &["[fe80::1%2]:3260"]),
+            ("portals = [\"[fe80::1%lo]\"]", 1, &["[fe80::1%1]:3260"]),
             ("portal_groups = { 7 = [\"[::]:3260\"] }", 7, &["[::]:3260"]),
         ] {
             let portals = portals.iter().map(|p| (*p).to_owned()).collect();
@@ -348,6 +394,15 @@ mod tests {
                 &["no brackets", "[fd00::1]:3260"],
             ),
             ("portals = [\"10.0.0.1]\"]", &["10.0.0.1]", "write"]),
+            (
+                "portals = [\"[fe80::1]:4\"]",
+                &["link-local", "\"[fe80::1%eth0]:4\""],
+            ),
+            (
+                "portals = [\"[fe80::1%no-such-thing]:4\"]",
+                &["this machine has not", "ip link", "%eth0"],
+            ),
+            ("portals = [\"10.0.0.1%lo\"]", &["10.0.0.1%lo", "write"]),
             ("portals = [\"224.0.0.1:3260\"]", &["224.0.0.1", "write"]),
             (
                 "portals = [\"10.0.0.1\", \"10.0.0.1:3260\"]",

@@ -92,7 +92,7 @@ impl Daemon {
         self.graph.keep_made();
         live.take_effect().await;
         patience.wait(self.state.note_growth()).await;
-        self.units.tell_lengths();
+        self.units.tell_changes();
         self.served = next;
         let known = std::mem::replace(&mut self.disks, disks);
         match patience.wait(over).await {

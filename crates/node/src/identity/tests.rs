@@ -251,6 +251,47 @@ fn another_disk_in_a_place_or_under_a_name_is_refused() {
 }
 
 #[test]
+fn a_read_only_copy_beside_its_original_is_a_disk_of_its_own() {
+    let copy = |read_only| {
+        let mut copy = asked("s", "/snap/db.img", other_file(Mark::Disk(A)));
+        copy.leaves[0].read_only = read_only;
+        copy
+    };
+    let original = || asked("db", "/etc/db.img", file(Mark::Disk(A)));
+    let case = Case {
+        records: &[(A, record("db", "/etc/db.img"))],
+        there: &[("/etc/db.img", file(Mark::Disk(A)))],
+        ..NOTHING
+    };
+    let (identities, warnings) = case.served(&[original(), copy(true)]);
+    let [Identity::Known(A), Identity::Known(own)] = identities[..] else {
+        panic!("{identities:?}");
+    };
+    assert!(own != A && warnings.is_empty(), "{warnings:?}");
+    // Whichever comes first, when both are new, and when the original is not served now.
+    for (case, all) in [
+        (&case, vec![copy(true), original()]),
+        (&NOTHING, vec![copy(true), original()]),
+        (&case, vec![copy(true)]),
+    ] {
+        let (identities, _) = case.served(&all);
+        assert_eq!(identities[0], Identity::Known(own), "{all:?}");
+    }
+    // As before, with or without the original.
+    let recorded = [(own, record("s", "/snap/db.img"))];
+    let alone = Case {
+        records: &recorded,
+        ..NOTHING
+    };
+    let (identities, _) = alone.served(&[copy(true)]);
+    assert_eq!(identities, [Identity::Known(own)]);
+    let (identities, _) = alone.served(&[original(), copy(true)]);
+    assert_eq!(identities, [Identity::Known(A), Identity::Known(own)]);
+    // Its mark can be removed from one that may be written.
+    case.refused(&[original(), copy(false)], &["setfattr -x"]);
+}
+
+#[test]
 fn a_copy_is_refused_beside_its_original_and_keeps_its_identity_elsewhere() {
     let case = Case {
         records: &[(A, record("db", "/etc/db.img"))],

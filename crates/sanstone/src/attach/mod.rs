@@ -335,7 +335,7 @@ async fn attend(front: &Front, volume: &Attachment, told: &Receiver<Told>) {
         match what {
             Some(Told::LookAgain) => {
                 if !volume.look_again().await {
-                    tracing::info!("SIGHUP: no file has changed its length");
+                    tracing::info!("SIGHUP: no file or remote disk has changed");
                 }
             }
             Some(Told::Report) => {

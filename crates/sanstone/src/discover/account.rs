@@ -82,6 +82,11 @@ impl Account {
         }
     }
 
+    /// Whether there are CHAP credentials, and a discovery without them proves no less: the target need not authenticate.
+    pub(super) fn may_go_without(&self) -> bool {
+        self.chap_user.is_some() && self.mutual_user.is_none()
+    }
+
     /// What to try if the target shows us nothing.
     pub(super) fn mend(&self) -> &'static str {
         match self.chap_user {
@@ -120,11 +125,7 @@ impl Display for Account {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.chap_user {
             None => f.write_str(", without --chap-user")?,
-            Some(user) => write!(
-                f,
-                ", with --chap-user \"{user}\"; for a discovery without CHAP, add \
-                 --discovery-without-chap"
-            )?,
+            Some(user) => write!(f, ", with --chap-user \"{user}\"")?,
         }
         match &self.mutual_user {
             None => Ok(()),

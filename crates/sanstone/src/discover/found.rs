@@ -18,6 +18,9 @@ pub(super) struct Found {
     portal: String,
     initiator: String,
     targets: Vec<Target>,
+    /// We have CHAP credentials, and this portal takes none for discoveries.
+    #[serde(skip)]
+    is_listed_without_chap: bool,
     #[serde(skip)]
     volumes: Volumes,
 }
@@ -57,8 +60,14 @@ impl Found {
             portal: portal.to_string(),
             initiator: initiator.to_owned(),
             targets: Vec::new(),
+            is_listed_without_chap: false,
             volumes: Volumes::default(),
         }
+    }
+
+    /// We have CHAP credentials, and this portal takes none for discoveries.
+    pub(super) fn was_listed_without_chap(&mut self) {
+        self.is_listed_without_chap = true;
     }
 
     /// Adds a target, with its LUNs if they were requested. `login` has the login settings for its volumes.
@@ -146,10 +155,15 @@ impl Display for Found {
             portal,
             initiator,
             targets,
+            is_listed_without_chap,
             ..
         } = self;
         let (count, s) = (targets.len(), if targets.len() == 1 { "" } else { "s" });
         writeln!(f, "# {portal} shows {count} target{s} to {initiator}")?;
+        if *is_listed_without_chap {
+            let why = "CHAP is for the targets alone: this portal has none for discoveries";
+            writeln!(f, "# (listed without CHAP; {why})")?;
+        }
         targets
             .iter()
             .try_for_each(|target| write!(f, "\n{target}"))

@@ -12,7 +12,7 @@ use engine::{Duration, Lane, LaneConfig};
 use volume::{
     Advice, Error, ErrorKind,
     config::Time,
-    discovery::{Asker, Portal},
+    discovery::{Asker, FoundTarget, Portal},
 };
 
 use crate::{
@@ -24,15 +24,15 @@ use found::Found;
 
 #[derive(Args)]
 pub(crate) struct DiscoverCall {
-    /// A portal of the target: HOST or HOST:PORT, such as 10.0.1.2 or [fd00::2]:3260.
+    /// A portal of the target: HOST or HOST:PORT, such as 10.0.1.2, [fd00::2]:3260 or [fe80::2%eth0].
     portal: Portal,
     /// Also ask each target for its disks, with their sizes, vendors and products.
     #[arg(long)]
     luns: bool,
     #[command(flatten)]
     account: Account,
-    /// Authenticate only to the targets found, not for the discovery: some targets, such as tgt, do not
-    /// support CHAP there.
+    /// Authenticate only to the targets found, not for the discovery. Without mutual CHAP this is tried by itself if
+    /// the discovery with CHAP is refused, because most targets have no CHAP there unless it is configured.
     #[arg(long, requires = "chap_user")]
     discovery_without_chap: bool,
     /// The time limit for connecting and logging in, and for each answer.
@@ -45,6 +45,7 @@ pub(crate) struct DiscoverCall {
 
 /// Runs the discovery that `call` describes.
 pub(crate) fn run(call: &DiscoverCall) -> Result<(), Failure> {
+    call.portal.check().map_err(Failure::Wrong)?;
     let asker = Asker {
         initiator_name: call.account.initiator_name()?,
         chap: call.account.chap()?,
@@ -73,13 +74,8 @@ fn limit(timeout: Time) -> Result<Duration, Failure> {
 }
 
 async fn ask(call: &DiscoverCall, asker: &Asker) -> Result<Found, Failure> {
-    let chap = asker.chap.clone().filter(|_| !call.discovery_without_chap);
-    let lister = Asker {
-        chap,
-        ..asker.clone()
-    };
-    let targets = lister.discover(&call.portal).await;
-    let targets = targets.map_err(|error| refused(error, &call.account, asker))?;
+    let (targets, is_bare) = list(call, asker).await;
+    let targets = targets.map_err(|error| refused(error, call, asker))?;
     if targets.is_empty() {
         return Err(Failure::Failed(anyhow::anyhow!(
             "{} shows no target to {}; allow that name there, or give another one with --initiator{}",
@@ -90,6 +86,9 @@ async fn ask(call: &DiscoverCall, asker: &Asker) -> Result<Found, Failure> {
     }
     let login = call.account.settings()?;
     let mut found = Found::new(&call.portal, &asker.initiator_name);
+    if is_bare {
+        found.was_listed_without_chap();
+    }
     for target in targets {
         let luns = match call.luns {
             true => {
@@ -103,13 +102,45 @@ async fn ask(call: &DiscoverCall, asker: &Asker) -> Result<Found, Failure> {
     Ok(found)
 }
 
+/// The targets, and whether they were listed without the CHAP credentials that we have: a target that requires CHAP for
+/// its disks need not have it for discoveries, and then many refuse whoever offers nothing else.
+async fn list(call: &DiscoverCall, asker: &Asker) -> (volume::Result<Vec<FoundTarget>>, bool) {
+    let bare = Asker {
+        chap: None,
+        ..asker.clone()
+    };
+    let lister = match call.discovery_without_chap {
+        true => &bare,
+        false => asker,
+    };
+    let listed = lister.discover(&call.portal).await;
+    let may_go_without = call.account.may_go_without() && !call.discovery_without_chap;
+    match &listed {
+        Err(error) if may_go_without && error.kind() == ErrorKind::Configuration => {}
+        _ => return (listed, false),
+    }
+    match bare.discover(&call.portal).await {
+        Ok(targets) => (Ok(targets), true),
+        Err(_) => (listed, false),
+    }
+}
+
 /// Adds our identity to errors about authentication or authorization.
-fn refused(error: Error, account: &Account, asker: &Asker) -> Failure {
+fn refused(error: Error, call: &DiscoverCall, asker: &Asker) -> Failure {
+    let account = &call.account;
     let is_about_us = error.kind() == ErrorKind::Configuration;
     let error = advised(&error, account);
+    let hint = match (&asker.chap, call.discovery_without_chap) {
+        (None, _) => "",
+        (Some(_), true) => ", but not for the discovery, because of --discovery-without-chap",
+        (Some(_), false) if account.may_go_without() => {
+            "; without it, as with --discovery-without-chap, the discovery is refused as well"
+        }
+        (Some(_), false) => "; for a discovery without CHAP, add --discovery-without-chap",
+    };
     Failure::Failed(match is_about_us {
         false => anyhow::Error::new(error),
-        true => anyhow::anyhow!("{error} (we are {}{})", asker.initiator_name, account),
+        true => anyhow::anyhow!("{error} (we are {}{account}{hint})", asker.initiator_name),
     })
 }
 

@@ -24,18 +24,35 @@ fn a_small_number_may_come_in_a_longer_method() {
         Lun::decode([0xD2, 0, 0, 5, 0, 0, 0, 0]).unwrap().number(),
         5
     );
+    assert_eq!(
+        Lun::decode([0xE2, 0, 0, 0, 1, 5, 0, 0]).unwrap().number(),
+        0x105
+    );
+}
+
+#[test]
+fn a_plain_number_in_the_first_two_bytes_is_that_lun() {
+    for number in [0, 255, 256, 300, 16383] {
+        let lun = Lun::new(number).unwrap();
+        assert_eq!(Lun::decode(lun.encode_plain().unwrap()), Ok(lun));
+    }
+    assert_eq!(
+        Lun::new(300).unwrap().encode_plain(),
+        Some([0x01, 0x2C, 0, 0, 0, 0, 0, 0])
+    );
+    assert_eq!(Lun::new(65536).unwrap().encode_plain(), None);
 }
 
 #[test]
 fn what_is_no_plain_logical_unit_is_refused() {
     for field in [
-        [0x01, 5, 0, 0, 0, 0, 0, 0],    // behind bus 1
         [0x00, 5, 0, 1, 0, 0, 0, 0],    // a second level
         [0x40, 5, 0, 0, 0, 0, 0, 1],    // a fourth level
         [0x80, 5, 0, 0, 0, 0, 0, 0],    // logical unit addressing
         [0xC1, 0x01, 0, 0, 0, 0, 0, 0], // well-known: REPORT LUNS
         [0xD2, 0, 0, 5, 1, 0, 0, 0],    // extended flat with something behind it
-        [0xE2, 0, 0, 0, 0, 5, 0, 0],    // long extended flat
+        [0xE2, 0, 1, 0, 0, 5, 0, 0],    // a number of more than 24 bits
+        [0xE2, 0, 0, 0, 0, 5, 0, 1],    // long extended flat with something behind it
         [0xFF; 8],                      // not specified
     ] {
         assert_eq!(

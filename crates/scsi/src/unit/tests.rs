@@ -343,3 +343,35 @@ fn a_lun_without_a_unit_answers_only_what_discovery_asks() {
         );
     }
 }
+
+#[test]
+fn every_view_follows_the_protection_of_the_volume_below() {
+    let shared = SharedUnit::new();
+    let [mut one, mut other] = [1, 2].map(|port| {
+        let mut identity = identity();
+        identity.port.relative_port = port;
+        LogicalUnit::sharing(identity, thick(), shared.clone()).unwrap()
+    });
+    assert!(!one.protect(false), "that is what it is");
+    let nexuses = [NexusId(1), NexusId(2)];
+    for nexus in nexuses {
+        one.begin(nexus, &TEST_UNIT_READY);
+        assert_eq!(one.begin(nexus, &TEST_UNIT_READY), good());
+    }
+    for is_protected in [true, false] {
+        assert!(other.protect(is_protected) && !one.protect(is_protected));
+        for nexus in nexuses {
+            let told = fixture::sense(one.begin(nexus, &TEST_UNIT_READY)).asc;
+            assert_eq!(told, Asc::MODE_PARAMETERS_CHANGED, "{nexus:?}");
+            assert_eq!(one.begin(nexus, &TEST_UNIT_READY), good());
+        }
+        assert_eq!(one.shape().read_only, is_protected);
+        let header = data(one.begin(nexuses[0], &[0x1a, 0, 0x3f, 0, 192, 0]));
+        assert_eq!(header[2] & 0x80 != 0, is_protected);
+        let write = one.begin(nexuses[0], &cdb_10(0x2a, 0, 0, 1));
+        match is_protected {
+            true => assert!(fixture::write_protected(write)),
+            false => assert!(matches!(write, Action::Medium(_))),
+        }
+    }
+}

@@ -25,10 +25,12 @@ use engine::{Duration, LaneFuture, LaneHandle, blocking, task};
 
 use crate::{
     Result, Shape, SharedVolume,
+    announcer::Announcer,
     claim::Owner,
     kinds::{
         Kind, Node, Volumes, What,
         file::{Grown, OpenFile, OpenFiles},
+        iscsi::Remotes,
     },
     part::{self, Context, Opening, Part},
     stats::{NodeReport, StatsHandle},
@@ -289,6 +291,28 @@ impl Graph {
         let lengths = self.ask_files(OpenFile::len_bytes_now).await.into_iter();
         let found = lengths.map(|(file, found)| file.follow_length(found.and_then(|len| len)));
         found.filter_map(Result::transpose).collect()
+    }
+
+    /// Calls `teller`, from any thread, whenever the shape of an open volume may have changed without a request of ours;
+    /// `None`: nobody is told any more.
+    pub fn tell_changes(&mut self, teller: Option<Arc<dyn Fn() + Send + Sync>>) {
+        self.context.kept.of::<Announcer>().set(teller);
+    }
+
+    /// Checks whether the open files may be written, and whether their direct I/O is direct; and asks the remote disks for
+    /// what may have changed there: length, write protection, cache. All volumes follow. For an explicit request, not for
+    /// the data path.
+    ///
+    /// Returns a message for each change. Returns soon, even if a file system or a target hangs, which is not followed
+    /// then.
+    pub async fn look_at_devices(&self) -> Vec<String> {
+        let states = self.ask_files(OpenFile::state_now).await.into_iter();
+        let found = states.filter_map(|(file, found)| file.follow_state(found.ok()?.ok()?));
+        let mut found: Vec<_> = found.collect();
+        if let Some(remotes) = self.context.kept.get::<Remotes>() {
+            found.extend(remotes.look_again(LOOK_LIMIT).await);
+        }
+        found
     }
 
     /// Checks whether the paths of the open files still lead to them.

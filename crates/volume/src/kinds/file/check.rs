@@ -11,7 +11,7 @@ use engine::{
     store::{self, Access, FileSystem, Kind, Look},
 };
 
-use super::{FileOptions, blocks::check_blocks};
+use super::{FileOptions, blocks::check_blocks, open::READ_ONLY};
 
 /// The identity of what a path leads to, independent of the path.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -97,6 +97,9 @@ fn check_other(kind: Kind, options: &FileOptions) -> Result<(), String> {
                     "{shown} is mounted at {}; unmount it, or name another device",
                     directory.display()
                 )),
+                None if !options.read_only && is_read_only(major, minor) => {
+                    Err(READ_ONLY.replace("{}", &shown.to_string()))
+                }
                 None => Ok(()),
             };
         }
@@ -203,6 +206,16 @@ fn check_fits(path: &Path, size: u64, system: Option<&FileSystem>) -> Result<(),
 /// What to say after a file could not be opened.
 fn blame(options: &FileOptions, error: &io::Error) -> String {
     match error.kind() {
+        io::ErrorKind::ReadOnlyFilesystem => {
+            format!("{error}; mount its file system for writing, or set read_only = true")
+        }
+        io::ErrorKind::PermissionDenied
+            if !options.read_only && error.raw_os_error() == Some(libc::EPERM) =>
+        {
+            format!(
+                "{error}; it may be immutable, which `lsattr` shows and `chattr -i` ends; or set read_only = true"
+            )
+        }
         io::ErrorKind::PermissionDenied if options.read_only => {
             format!("{error}; grant this user read access")
         }
@@ -248,6 +261,12 @@ fn file_bytes_max(system: &FileSystem) -> u64 {
         FAT => u32::MAX.into(),
         _ => i64::MAX as u64,
     }
+}
+
+/// Whether the system says that the block device with these numbers is read-only.
+fn is_read_only(major: u32, minor: u32) -> bool {
+    let told = store::read(Path::new(&format!("/sys/dev/block/{major}:{minor}/ro")));
+    told.is_ok_and(|told| told.trim_ascii() == b"1")
 }
 
 /// Where the block device with these numbers is mounted.

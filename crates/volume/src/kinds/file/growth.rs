@@ -152,7 +152,7 @@ impl Growth {
                  has to be extended first"
             )));
         }
-        if file.shape.read_only {
+        if file.shape.read_only.is_on() {
             return Err(configuration(format!(
                 "{shown} has {found} bytes, less than its new size of {size}, and is read-only: \
                  extend it first (truncate -s {wanted})"

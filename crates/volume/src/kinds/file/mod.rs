@@ -7,13 +7,15 @@
 //! [`OpenFile`] is opened once per process; each lane has its own [`FileVolume`] over a [`Backing`]. The lanes share
 //! which writes are unflushed and whether a flush has failed (`flushes.rs`). In two cases requests also lock
 //! their ranges: in the page cache, where a read that overlaps a write sees parts of both, so every write excludes
-//! the others; and where direct I/O needs units larger than a block, so that writing a block is a read-modify-write of
+//! the others, and wherever the system does not confirm that direct I/O bypasses it; and where direct I/O needs units larger than a block, so that writing a block is a read-modify-write of
 //! its unit, which would undo a concurrent write.
 
 mod backing;
 mod blocks;
 mod caching;
 mod check;
+#[cfg(test)]
+mod device_tests;
 #[cfg(test)]
 mod fault_tests;
 mod flushes;
@@ -24,6 +26,7 @@ mod open_files;
 #[cfg(any(test, feature = "testing"))]
 pub mod recorder;
 pub mod settings;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -91,7 +94,7 @@ impl<B: Backing> FileVolume<B> {
 
     /// Charges for the copy between the page cache and our memory, which happens on this thread.
     async fn pay(&self, len: u64) {
-        if self.file.excludes {
+        if self.file.excludes() {
             spend(len as usize).await;
         }
     }
@@ -198,12 +201,30 @@ impl<B: Backing> FileVolume<B> {
         if units != (at..at + data.len() as u64) {
             return self.write_in_units(at, data, durability).await;
         }
-        let _locked = self.file.lock_range(units, self.file.excludes).await;
+        let _locked = self.file.lock_range(units, self.file.excludes()).await;
         self.write_units(at, data, durability).await
     }
 
-    /// Zeroes a range by changing its allocation, or by writing if the file cannot do that.
+    /// Zeroes a range by changing its allocation. What is not whole sectors of a device is written.
     async fn zero(
+        &self,
+        mode: AllocateMode,
+        at: u64,
+        len: u64,
+        durability: Durability,
+    ) -> Result<()> {
+        let (end, sector) = (at + len, self.file.sector_bytes);
+        let from = at.next_multiple_of(sector).min(end);
+        let to = (end / sector * sector).max(from);
+        self.write_zeroes_at(at, from - at, durability).await?;
+        if from < to {
+            self.zero_sectors(mode, from, to - from, durability).await?;
+        }
+        self.write_zeroes_at(to, end - to, durability).await
+    }
+
+    /// Zeroes whole sectors by changing their allocation, or by writing if the file cannot do that.
+    async fn zero_sectors(
         &self,
         mode: AllocateMode,
         at: u64,
@@ -225,18 +246,20 @@ impl<B: Backing> FileVolume<B> {
                 self.flush_volatile().await
             }
             Ok(()) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-                let mut done = 0;
-                while done < len {
-                    let piece = ZEROES_BYTES.min(len - done);
-                    let zeroes = Payload::zeroes(piece as usize);
-                    self.write_blocks(at + done, zeroes, durability).await?;
-                    done += piece;
-                }
-                Ok(())
-            }
+            Err(error) if is_unable(&error) => self.write_zeroes_at(at, len, durability).await,
             Err(error) => Err(self.failed("zeroing", at, len, &error)),
         }
+    }
+
+    async fn write_zeroes_at(&self, at: u64, len: u64, durability: Durability) -> Result<()> {
+        let mut done = 0;
+        while done < len {
+            let piece = ZEROES_BYTES.min(len - done);
+            let zeroes = Payload::zeroes(piece as usize);
+            self.write_blocks(at + done, zeroes, durability).await?;
+            done += piece;
+        }
+        Ok(())
     }
 
     async fn flush_volatile(&self) -> Result<()> {
@@ -256,6 +279,17 @@ impl<B: Backing> FileVolume<B> {
         synced
     }
 
+    /// The outcome of a write, after which it is known whether the file has become read-only.
+    async fn told(&self, written: Result<()>) -> Result<()> {
+        if let Err(error) = &written
+            && error.kind() == ErrorKind::ReadOnly
+        {
+            // Boxed, to keep the future of a write small.
+            LaneFuture::new(self.file.look_again()).await;
+        }
+        written
+    }
+
     fn check_write(&self, at: u64, len: u64) -> Result<()> {
         self.file.shape.check_write(at, len)?;
         self.file
@@ -263,6 +297,26 @@ impl<B: Backing> FileVolume<B> {
             .check()
             .map_err(|error| error.context(self.file.path.display()))
     }
+}
+
+/// Whether this error of a change of allocation says that the file or device has no such thing, or not here, and not that
+/// its medium has failed: then the zeroes are written, which says what is wrong if anything is.
+fn is_unable(error: &io::Error) -> bool {
+    const UNABLE: [i32; 9] = [
+        libc::EOPNOTSUPP,
+        libc::ENOSYS,
+        libc::ENODEV,
+        libc::ENOTTY,
+        // An alignment that nobody told of.
+        libc::EINVAL,
+        libc::EPERM,
+        libc::ETXTBSY,
+        libc::EBUSY,
+        // A device that has refused the command (BLK_STS_TARGET).
+        libc::EREMOTEIO,
+    ];
+    let number = error.raw_os_error();
+    error.kind() == io::ErrorKind::Unsupported || number.is_some_and(|it| UNABLE.contains(&it))
 }
 
 impl<B: Backing> Volume for FileVolume<B> {
@@ -274,7 +328,7 @@ impl<B: Backing> Volume for FileVolume<B> {
         LaneFuture::new(async move {
             self.file.shape.check(at, len as u64)?;
             let units = self.units(at, len as u64);
-            let _locked = if self.file.excludes {
+            let _locked = if self.file.excludes() {
                 Some(self.file.lock_range(units.clone(), false).await)
             } else {
                 None
@@ -291,7 +345,8 @@ impl<B: Backing> Volume for FileVolume<B> {
     fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.check_write(at, data.len() as u64)?;
-            self.write_blocks(at, data, durability).await
+            let written = self.write_blocks(at, data, durability).await;
+            self.told(written).await
         })
     }
 
@@ -401,7 +456,8 @@ impl<B: Backing> Volume for FileVolume<B> {
             } else {
                 AllocateMode::Zero
             };
-            self.zero(mode, at, len, durability).await
+            let zeroed = self.zero(mode, at, len, durability).await;
+            self.told(zeroed).await
         })
     }
 }

@@ -5,7 +5,10 @@ use std::{
     ops::{Range, RangeInclusive},
     path::{Path, PathBuf},
     process,
-    sync::{Arc, Mutex, PoisonError, atomic::AtomicU64},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64},
+    },
 };
 
 use engine::{
@@ -20,11 +23,22 @@ use super::{
     Backing, BackingFile, Caching, FileVolume, backing::SharedBackingFile, blocks::check_blocks,
     flushes::Flushes, made::Made,
 };
-use crate::{AtomicWrites, Claim, Discard, Error, ErrorKind, Len, Result, Shape};
+use crate::{
+    AtomicWrites, Claim, Discard, Error, ErrorKind, Len, ReadOnly, Result, Shape,
+    announcer::Announcer,
+};
 
 /// The physical block size that is reported: the size of a page in the page cache, and of the sectors of today's
 /// disks.
 const PHYSICAL_BYTES: u32 = 4096;
+
+/// The longest physical block that is reported, in bytes: devices that report more mean something else by it.
+const PHYSICAL_BYTES_MAX: u32 = 64 << 10;
+
+/// Why a read-only file or device is refused; its path in place of `{}`.
+pub(super) const READ_ONLY: &str = "{} is read-only: make it writable (`blockdev --setrw` for a device, \
+                                    `chattr -i` for an immutable file, or mount its file system for \
+                                    writing), or set read_only = true";
 
 /// How long to wait for a locked file before reporting an error.
 const LOCKED_LIMIT: Duration = Duration::from_secs(2);
@@ -54,9 +68,15 @@ pub struct OpenFile {
     pub(super) align_bytes: u32,
     /// Every write is durable when it completes.
     pub(super) synchronous: bool,
+    /// A change of allocation takes whole multiples of this, in bytes.
+    pub(super) sector_bytes: u64,
     /// Reads must not overlap writes: some file systems (ext4) copy from and to the page cache without mutual
-    /// exclusion, so a reader would see half a block.
-    pub(super) excludes: bool,
+    /// exclusion, so a reader would see half a block. So it is unless the system confirms that I/O bypasses the cache.
+    pub(super) excluding: AtomicBool,
+    /// It is configured as read-only, whatever the system says.
+    pub(super) is_read_only: bool,
+    /// Whom to tell when the system says something else.
+    pub(super) announcer: Announcer,
     /// Where requests have to exclude each other.
     locks: RangeLocks,
     pub(super) flushes: Flushes,
@@ -83,10 +103,26 @@ impl OpenFile {
         OpenFile::open_aligned(options, 1).await
     }
 
+    /// As [`OpenFile::open`]; tells `announcer` when the file becomes read-only or writable.
+    pub(super) async fn open_telling(
+        options: &FileOptions,
+        announcer: Announcer,
+    ) -> Result<Arc<Self>> {
+        OpenFile::open_or_undo(options, 1, announcer).await
+    }
+
     /// As [`OpenFile::open`], with I/O aligned to at least `align_bytes` (a power of two).
     pub(super) async fn open_aligned(options: &FileOptions, align_bytes: u32) -> Result<Arc<Self>> {
+        OpenFile::open_or_undo(options, align_bytes, Announcer::default()).await
+    }
+
+    async fn open_or_undo(
+        options: &FileOptions,
+        align_bytes: u32,
+        announcer: Announcer,
+    ) -> Result<Arc<Self>> {
         let made = Arc::<Made>::default();
-        let opened = OpenFile::open_making(options, align_bytes, &made).await;
+        let opened = OpenFile::open_making(options, align_bytes, &made, announcer).await;
         if opened.is_err() {
             // The first error is the one to report.
             let _ = blocking::run(blocking::Kind::Files, move || made.undo()).await;
@@ -95,14 +131,19 @@ impl OpenFile {
     }
 
     /// As [`OpenFile::open_aligned`]; if it creates the file, it records that in `made` and leaves it to the caller to
-    /// undo that.
+    /// undo that. Tells `announcer` when it becomes read-only or writable.
     pub(super) async fn open_making(
         options: &FileOptions,
         align_bytes: u32,
         made: &Arc<Made>,
+        announcer: Announcer,
     ) -> Result<Arc<Self>> {
         let shown = options.path.display();
         let backing = open_aside(options, made).await?;
+        let state = backing.io.state();
+        if state.is_read_only && !options.read_only {
+            return Err(configuration(READ_ONLY.replace("{}", &shown.to_string())));
+        }
         let align_bytes = backing.io.io_align_bytes().max(align_bytes);
         let file_bytes = match (backing.io.len_bytes(), options.len_bytes) {
             (0, Some(len)) if !options.read_only => {
@@ -127,9 +168,10 @@ impl OpenFile {
                 "the file is longer than its configured size: the rest is not served"
             );
         }
-        let can_discard = !options.read_only && can_punch(&backing.on_lane(), file_bytes).await;
+        let is_file = backing.io.is_regular() && !options.read_only;
+        let can_discard = is_file && can_punch(&backing.on_lane(), file_bytes).await;
         let synchronous = options.caching.is_synchronous();
-        let physical_block_bytes = PHYSICAL_BYTES.max(align_bytes);
+        let physical_block_bytes = physical(&backing.io).max(align_bytes);
         let atomic_writes = backing.io.atomic_write_bytes();
         let atomic_writes = atomic_writes
             .filter(|_| !options.read_only && align_bytes <= options.block_size_bytes)
@@ -141,7 +183,7 @@ impl OpenFile {
                 physical_block_bytes,
                 len: Len::new(len_bytes),
                 volatile_cache: !synchronous && !options.read_only,
-                read_only: options.read_only,
+                read_only: ReadOnly::new(options.read_only),
                 discard: can_discard.then_some(Discard {
                     granularity_bytes: physical_block_bytes,
                     reads_zeroes: true,
@@ -151,7 +193,10 @@ impl OpenFile {
             },
             align_bytes,
             synchronous,
-            excludes: !options.caching.is_direct() && !options.read_only,
+            sector_bytes: u64::from(backing.io.sector_bytes()),
+            excluding: AtomicBool::new(!state.is_direct && !options.read_only),
+            is_read_only: options.read_only,
+            announcer,
             locks: RangeLocks::default(),
             flushes: Flushes::default(),
             atomic_writes,
@@ -176,7 +221,7 @@ impl OpenFile {
     /// Removes the mark of the daemon that has opened the file. The system has reported to this process alone that what
     /// the file has acknowledged may be lost: without its mark, whoever opens it next holds this to be a power cut.
     pub(super) async fn remove_opener(&self) {
-        if !self.is_regular() || self.shape.read_only {
+        if !self.is_regular() || self.is_read_only {
             return;
         }
         let file = self.backing.sync.clone();
@@ -225,7 +270,7 @@ impl OpenFile {
     /// Whether overlapping requests must exclude each other: in the page cache, and where direct I/O needs units
     /// larger than a block.
     pub(super) fn is_ordered(&self) -> bool {
-        self.excludes || self.writes_in_units()
+        self.excludes() || self.writes_in_units()
     }
 
     /// Waits for all earlier requests that conflict on `range`, in bytes.
@@ -249,6 +294,13 @@ impl OpenFile {
     ) -> FileVolume<B> {
         FileVolume::new(self.clone(), wrap(self.backing.on_lane()))
     }
+}
+
+/// The physical block size to report for a file or device.
+fn physical(file: &SharedFile) -> u32 {
+    let told = Some(file.physical_bytes());
+    let told = told.filter(|bytes| bytes.is_power_of_two() && *bytes <= PHYSICAL_BYTES_MAX);
+    told.unwrap_or(0).max(PHYSICAL_BYTES)
 }
 
 pub(super) fn configuration(message: String) -> Error {
@@ -359,6 +411,13 @@ fn explain_open(options: &FileOptions, error: &io::Error) -> Error {
              another program; unmount or release it, or name another device"
                 .to_owned()
         }
+        io::ErrorKind::ReadOnlyFilesystem => {
+            return configuration(READ_ONLY.replace("{}", &shown.to_string()));
+        }
+        io::ErrorKind::PermissionDenied if error.raw_os_error() == Some(libc::EPERM) => format!(
+            "{error}; it may be immutable or append-only, which `lsattr` shows and `chattr -i -a` ends; or \
+             set read_only = true"
+        ),
         io::ErrorKind::PermissionDenied => {
             format!("{error}; grant this user access, or set read_only = true")
         }

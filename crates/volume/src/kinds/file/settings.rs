@@ -20,6 +20,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, Result,
+    announcer::Announcer,
     kinds::{
         FileIdentity, Identity, Look, Settings,
         change::{Change, Changing, Step},
@@ -107,10 +108,13 @@ impl Settings for File {
                 ));
             }
             let open_files = opening.kept::<OpenFiles>();
-            let file = match open_files.trial() {
-                Some(made) => OpenFile::open_making(&options, 1, made).await,
-                None => OpenFile::open(&options).await,
+            let made = open_files.trial().cloned();
+            let announcer = opening.kept::<Announcer>().clone();
+            let file = match &made {
+                Some(made) => OpenFile::open_making(&options, 1, made, announcer).await,
+                None => OpenFile::open_telling(&options, announcer).await,
             };
+            let open_files = opening.kept::<OpenFiles>();
             let file = match file {
                 Ok(file) => file,
                 Err(error) => return Err(blame_open(open_files, options.path, error).await),

@@ -1,8 +1,9 @@
-//! The disk's volatile write cache (the caching mode page, SBC-3 6.4.5): read when the disk is opened, and again
-//! whenever it may have changed. A disk that was opened as one without a cache is never flushed, so a cache that
-//! appears later fails its writes and flushes.
+//! What the mode parameters of the disk say (SPC-4 7.5, SBC-3 6.4.5): whether it has a volatile write cache, takes FUA, and
+//! is write-protected. They are read when the disk is opened, and again whenever they may have changed. A disk that was
+//! opened as one without a cache is never flushed, so a cache that appears later fails its writes and flushes; the rest is
+//! followed.
 
-use std::rc::Rc;
+use std::{rc::Rc, sync::atomic::Ordering::Relaxed};
 
 use super::{
     cdb::{self, Cdb},
@@ -13,35 +14,85 @@ use super::{
 };
 use crate::Result;
 
+/// The caching mode page.
 const PAGE: u8 = 0x08;
-/// The most that is read of the mode page with its header.
-pub(super) const LEN: u8 = 64;
+const ALL_PAGES: u8 = 0x3f;
+/// The most that is read of the mode pages with their header.
+pub(super) const LEN: u8 = 192;
 
-/// The command that reads the caching mode page.
-pub(super) fn query() -> Cdb {
-    cdb::mode_sense_6(PAGE, LEN)
+/// The commands that read the mode parameters, until one is answered. A disk that has no caching page still says in its
+/// header whether it is write-protected.
+pub(super) fn queries() -> [Cdb; 2] {
+    [PAGE, ALL_PAGES].map(|page| cdb::mode_sense_6(page, LEN))
 }
 
-/// Whether the disk has a volatile cache by the answer to [`query`]. A target that does not say is assumed to have
-/// one.
-pub(super) fn is_volatile(mode: &[u8]) -> bool {
-    const WCE: u8 = 0x04;
-    let byte = |index: usize| mode.get(index).copied().unwrap_or(0);
-    let page = 4 + usize::from(byte(3));
-    byte(page) & 0x3f != PAGE || byte(page + 2) & WCE != 0
+/// What the disk says in its mode parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Mode {
+    /// It has a volatile write cache (WCE).
+    pub(super) is_volatile: bool,
+    /// It is write-protected (WP).
+    pub(super) is_protected: bool,
+    /// A write with FUA is durable when it is done (DPOFUA).
+    pub(super) takes_fua: bool,
+}
+
+impl Mode {
+    /// What is assumed of a disk that does not say.
+    pub(super) const UNTOLD: Mode = Mode {
+        is_volatile: true,
+        is_protected: false,
+        takes_fua: false,
+    };
+
+    /// Parses the answer to one of the [`queries`]; `None`: it is no mode parameter list.
+    pub(super) fn parse(mode: &[u8]) -> Option<Mode> {
+        const WRITE_PROTECT: u8 = 0x80;
+        const DPOFUA: u8 = 0x10;
+        const WCE: u8 = 0x04;
+        let [_, _, flags, descriptors, rest @ ..] = mode else {
+            return None;
+        };
+        let caching = find(rest.get(usize::from(*descriptors)..).unwrap_or_default());
+        let caching = caching.and_then(|page| page.get(2));
+        Some(Mode {
+            is_volatile: caching.is_none_or(|byte| byte & WCE != 0),
+            is_protected: flags & WRITE_PROTECT != 0,
+            takes_fua: flags & DPOFUA != 0,
+        })
+    }
+}
+
+/// The caching page among mode pages (SPC-4 7.5.7).
+fn find(mut pages: &[u8]) -> Option<&[u8]> {
+    const SUBPAGE: u8 = 0x40;
+    loop {
+        let [code, second, ..] = *pages else {
+            return None;
+        };
+        let len = match code & SUBPAGE {
+            0 => 2 + usize::from(second),
+            _ => 4 + usize::from(u16::from_be_bytes([*pages.get(2)?, *pages.get(3)?])),
+        };
+        if code & 0x7f == PAGE {
+            return Some(pages);
+        }
+        pages = pages.get(len..)?;
+    }
 }
 
 impl Unit {
-    /// The write cache may have changed: it is looked at before the next command.
+    /// The mode parameters may have changed: they are looked at before the next command.
     pub(super) fn doubt_cache(&self) {
-        if self.writes_through.get() {
+        // They are not known yet, and will be read anyway.
+        if self.extent.get().is_some() {
             self.cache.raise();
             self.paths.notify();
         }
     }
 
-    /// Checks over `nexus` that a disk which was opened as one without a volatile cache still has none, if there is a
-    /// doubt. If it has one, writes and flushes fail from now on. If another initiator has reserved the disk, the doubt
+    /// Reads the mode parameters again over `nexus`, if there is a doubt. If a disk which was opened as one without a
+    /// volatile cache has one, writes and flushes fail from now on. If another initiator has reserved the disk, the doubt
     /// stays and the commands are sent all the same: the conflict ends most of them, but no flush succeeds.
     ///
     /// # Errors
@@ -51,28 +102,91 @@ impl Unit {
             return Ok(());
         }
         let events = self.cache.events();
-        let target_name = &self.config().target_name;
-        match self.tell(nexus, &query(), Data::In(LEN.into())).await {
-            Ok(Told::Good(mode)) => {
-                if is_volatile(&mode) && self.unflushed.check().is_ok() {
-                    tracing::error!(
-                        target_name,
-                        "the disk has a volatile write cache now, and had none: writes are refused"
-                    );
-                    self.unflushed.find_cache();
+        let mut refused = String::new();
+        for query in queries() {
+            match self.tell(nexus, &query, Data::In(LEN.into())).await {
+                Ok(Told::Good(data)) => {
+                    if let Some(mode) = Mode::parse(&data) {
+                        self.follow_mode(mode);
+                        refused.clear();
+                        break;
+                    }
                 }
+                Ok(Told::Refused(why)) => refused = why,
+                Ok(Told::Conflict) => return Ok(()),
+                Err(_) if nexus.is_over() => return Ok(()),
+                Err(error) => return Err(error),
             }
-            Ok(Told::Refused(why)) => tracing::warn!(
-                target_name,
-                why,
+        }
+        if self.writes_through.get() && !refused.is_empty() {
+            tracing::warn!(
+                target_name = self.config().target_name,
+                why = refused,
                 "the target no longer says whether the disk has a volatile write cache; it had none"
-            ),
-            Ok(Told::Conflict) => return Ok(()),
-            Err(_) if nexus.is_over() => return Ok(()),
-            Err(error) => return Err(error),
+            );
         }
         self.cache.settle(events);
         self.paths.notify();
         Ok(())
+    }
+
+    fn follow_mode(&self, mode: Mode) {
+        let target_name = &self.config().target_name;
+        if self.writes_through.get() && mode.is_volatile && self.unflushed.check().is_ok() {
+            tracing::error!(
+                target_name,
+                "the disk has a volatile write cache now, and had none: writes are refused"
+            );
+            self.unflushed.find_cache();
+        }
+        let Some(facts) = self.facts.get() else {
+            return;
+        };
+        facts.takes_fua.store(mode.takes_fua, Relaxed);
+        if facts.shape.read_only.is_on() != mode.is_protected {
+            facts.shape.read_only.set(mode.is_protected);
+            match mode.is_protected {
+                true => tracing::warn!(target_name, "the target has write-protected the disk"),
+                false => tracing::info!(target_name, "the disk is no longer write-protected"),
+            }
+            self.announce();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mode_parameters_are_read_wherever_the_caching_page_is() {
+        let mode = |is_volatile, is_protected, takes_fua| {
+            Some(Mode {
+                is_volatile,
+                is_protected,
+                takes_fua,
+            })
+        };
+        for (data, expected) in [
+            (&[6, 0, 0, 0, 0x08, 1, 4][..], mode(true, false, false)),
+            (&[6, 0, 0x10, 0, 0x08, 1, 0], mode(false, false, true)),
+            (&[6, 0, 0x90, 0, 0x88, 1, 0], mode(false, true, true)),
+            // Behind a block descriptor, another page and a subpage.
+            (
+                &[
+                    0, 0, 0, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0x0a, 1, 9, 0x4a, 1, 0, 1, 7, 0x08, 1, 0,
+                ],
+                mode(false, false, false),
+            ),
+            // The header alone.
+            (&[3, 0, 0x80, 0], mode(true, true, false)),
+            (&[3, 0, 0, 200, 0x08, 1, 0], mode(true, false, false)),
+            (&[6, 0, 0, 0, 0x0a, 200, 0], mode(true, false, false)),
+            (&[6, 0, 0, 0, 0x48, 0], mode(true, false, false)),
+            (&[3, 0, 0], None),
+            (&[], None),
+        ] {
+            assert_eq!(Mode::parse(data), expected, "{data:?}");
+        }
     }
 }

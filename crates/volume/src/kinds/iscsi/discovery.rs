@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, net::SocketAddr, rc::Rc, sync::Arc};
 
-use engine::{Duration, blocking::look_up, net::ConnectOptions};
+use engine::{Duration, blocking::look_up, net::ConnectOptions, zone};
 use iscsi::{InitiatorConfig, TargetRecord, text::folded_name};
 
 pub use iscsi::Chap;
@@ -12,7 +12,7 @@ use super::{
     login,
     ping_timeout::PingTimeout,
     session::{Opened, Session, Timeouts},
-    url::is_iscsi_name,
+    url::{is_iscsi_name, lacks_zone},
 };
 pub use super::{path_settings::Portal, url::IscsiUrl};
 use crate::{Error, ErrorKind, Result};
@@ -125,7 +125,7 @@ fn targets_of(records: Vec<TargetRecord>, asked: &Portal) -> Vec<FoundTarget> {
                 Some(portal) => target.portals.push(portal),
                 None => {
                     let (target_name, address) = (&target.name, address.escape_debug());
-                    tracing::warn!(target_name, %address, "ignoring an invalid portal");
+                    tracing::warn!(target_name, %address, "ignoring a portal that is invalid, or on a link of the target's own");
                 }
             }
         }
@@ -141,7 +141,8 @@ fn targets_of(records: Vec<TargetRecord>, asked: &Portal) -> Vec<FoundTarget> {
     targets
 }
 
-/// Parses a TargetAddress (RFC 7143 §13.8). A wildcard address stands for the one where we reached the target.
+/// Parses a TargetAddress (RFC 7143 §13.8). A wildcard address stands for the one where we reached the target. A
+/// link-local address is on the link over which we reached it, whatever zone the target writes.
 fn parse(address: &str, asked: &Portal) -> Option<FoundPortal> {
     let (portal, group) = match address.split_once(',') {
         Some((portal, tag)) => (portal, Some(tag.parse().ok()?)),
@@ -151,6 +152,12 @@ fn parse(address: &str, asked: &Portal) -> Option<FoundPortal> {
     let ip = portal.host.parse::<std::net::IpAddr>();
     if ip.is_ok_and(|ip| ip.is_unspecified()) {
         portal.host.clone_from(&asked.host);
+        return Some(FoundPortal { portal, group });
+    }
+    portal.host = zone::split(&portal.host).0.into_owned();
+    if lacks_zone(&portal.host) {
+        let zone = zone::split(&asked.host).1?;
+        portal.host = format!("{}%{zone}", portal.host);
     }
     Some(FoundPortal { portal, group })
 }
@@ -167,7 +174,11 @@ mod tests {
     }
 
     fn shown(records: Vec<TargetRecord>) -> Vec<String> {
-        let asked = "storage.example".parse().expect("a portal");
+        shown_at("storage.example", records)
+    }
+
+    fn shown_at(asked: &str, records: Vec<TargetRecord>) -> Vec<String> {
+        let asked = asked.parse().expect("a portal");
         let show = |target: FoundTarget| {
             let portals = target.portals.iter().map(|found| match found.group {
                 Some(group) => format!(" {},{group}", found.portal),
@@ -190,6 +201,30 @@ mod tests {
             "iqn.b 10.0.1.2:3260",
         ];
         assert_eq!(shown(records), expected);
+    }
+
+    #[test]
+    fn a_link_local_portal_is_on_the_link_over_which_it_was_asked() {
+        let records = || {
+            vec![
+                record("iqn.a", &["[fe80::2]:4000,1", "[fd00::2]:3260,1"]),
+                record("iqn.b", &["[fe80::3%7]:3260,1"]),
+                record("iqn.c", &["[::]:4000,1"]),
+            ]
+        };
+        let expected = [
+            "iqn.a [fe80::2%eth0]:4000,1 [fd00::2]:3260,1",
+            "iqn.b [fe80::3%eth0]:3260,1",
+            "iqn.c [fe80::1%eth0]:4000,1",
+        ];
+        assert_eq!(shown_at("[fe80::1%eth0]", records()), expected);
+        // From another network nobody knows the link.
+        let expected = [
+            "iqn.a [fd00::2]:3260,1",
+            "iqn.b [fd00::1]:3260",
+            "iqn.c [fd00::1]:4000,1",
+        ];
+        assert_eq!(shown_at("[fd00::1]", records()), expected);
     }
 
     #[test]

@@ -81,8 +81,9 @@ impl IscsiDisk {
         let _ = unit.extent.set(extent);
         let _ = unit.identity.set(facts.identity.clone());
         unit.writes_through.set(!facts.shape.volatile_cache);
-        unit.open_others().await?;
         let facts = Arc::new(facts);
+        let _ = unit.facts.set(facts.clone());
+        unit.open_others().await?;
         let disk = Rc::new(IscsiDisk {
             unit: unit.clone(),
             facts,
@@ -116,6 +117,31 @@ impl IscsiDisk {
     /// The disk's identity.
     pub fn identity(&self) -> &DiskIdentity {
         &self.facts.identity
+    }
+
+    /// Asks the target again for what may have changed: length, write protection, cache. Returns a message if there is a
+    /// change.
+    pub(super) async fn look_again(&self) -> Option<String> {
+        let shape = || {
+            (
+                self.facts.shape.len_bytes(),
+                self.facts.shape.read_only.is_on(),
+            )
+        };
+        let before = shape();
+        self.unit.doubt_capacity();
+        self.unit.doubt_cache();
+        // It settles these doubts first.
+        let asked = self.run(&cdb::test_unit_ready(), Data::None).await;
+        let (now, config) = (shape(), self.unit.config());
+        if asked.is_err() || now == before {
+            return None;
+        }
+        let protected = if now.1 { ", write-protected" } else { "" };
+        Some(format!(
+            "{} LUN {} has changed: it has {} bytes{protected}",
+            config.target_name, config.lun, now.0
+        ))
     }
 
     /// Adds the paths that `next` has and the disk has not. Those that it has beside stay for now. Returns what is wrong
@@ -235,6 +261,12 @@ impl Volume for IscsiDisk {
     }
 
     fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
+        if self.facts.flushes_for(durability) {
+            return LaneFuture::new(async move {
+                transfer::write(self, at, data, Durability::Cached).await?;
+                self.flush().await
+            });
+        }
         transfer::write(self, at, data, durability)
     }
 
@@ -335,7 +367,7 @@ impl Volume for IscsiDisk {
         LaneFuture::new(async move {
             transfer::check_write(self, at, len)?;
             let block = u64::from(self.facts.shape.block_size_bytes);
-            let same_max = self.facts.write_same_max_blocks;
+            let mut same_max = self.facts.write_same_max_blocks;
             let transfer_max = self.facts.transfer_max_bytes as u64;
             let may_unmap = may_discard && self.facts.zeroes_may_unmap;
             let mut done = 0;
@@ -353,8 +385,14 @@ impl Volume for IscsiDisk {
                 let zeroes = Data::Out(Payload::zeroes(block as usize));
                 let lba = (at + done) / block;
                 let command = cdb::write_same_16(lba, count, may_unmap);
-                self.wrote(self.run(&command, zeroes).await)?;
-                done += u64::from(count) * block;
+                match self.wrote(self.run(&command, zeroes).await) {
+                    // It says that it has the command, and refuses it: zeroes can be written all the same.
+                    Err(error) if error.kind() == ErrorKind::Protocol => same_max = 0,
+                    written => {
+                        written?;
+                        done += u64::from(count) * block;
+                    }
+                }
             }
             match durability {
                 Durability::Fua => self.flush().await,

@@ -44,7 +44,7 @@ impl Disks {
             url: url.to_string(),
             identity,
         };
-        if !part.shape().read_only {
+        if !part.shape().read_only.is_on() {
             self.0.iter().try_for_each(|open| disk.is_not(open))?;
         }
         self.0.push(disk);

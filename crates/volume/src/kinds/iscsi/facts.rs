@@ -1,7 +1,9 @@
 //! What a disk reported when it was opened.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use super::identity::DiskIdentity;
-use crate::Shape;
+use crate::{Durability, Shape};
 
 /// What a disk reported when it was opened.
 pub(super) struct Facts {
@@ -12,11 +14,19 @@ pub(super) struct Facts {
     pub(super) unmap_max_blocks: u64,
     /// The longest WRITE SAME; 0: not supported.
     pub(super) write_same_max_blocks: u64,
+    /// WRITE with FUA is durable when it is done (DPOFUA). It may change, and every lane has to know.
+    pub(super) takes_fua: AtomicBool,
     /// WRITE SAME of zeroes may unmap, because unmapped blocks read as zeroes (LBPRZ).
     pub(super) zeroes_may_unmap: bool,
 }
 
 impl Facts {
+    /// Whether a durable write needs a flush behind it: the disk has a volatile cache and does not take FUA.
+    pub(super) fn flushes_for(&self, durability: Durability) -> bool {
+        let is_lax = self.shape.volatile_cache && !self.takes_fua.load(Relaxed);
+        is_lax && durability == Durability::Fua
+    }
+
     /// Splits a transfer of `len` bytes into parts that one command can carry: offset and length.
     pub(super) fn parts(&self, len: usize) -> impl Iterator<Item = (usize, usize)> + use<> {
         let longest = self.transfer_max_bytes;

@@ -1,10 +1,12 @@
 //! The queries at opening: what the disk is, its capacity, identity and caching, and which commands it supports up to
 //! what length (SPC-4, SBC-3).
 
+use std::sync::atomic::AtomicBool;
+
 use engine::Payload;
 
 use super::{
-    caching,
+    caching::{self, Mode},
     cdb::{self, Cdb},
     facts::Facts,
     identity::DiskIdentity,
@@ -12,7 +14,7 @@ use super::{
     session::Data,
     unit::{Capacity, Unit, untold},
 };
-use crate::{Discard, Error, ErrorKind, Len, Result, Shape};
+use crate::{Discard, Error, ErrorKind, Len, ReadOnly, Result, Shape};
 
 /// The longest READ or WRITE when the target reports no limit, in bytes.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;
@@ -68,7 +70,7 @@ async fn ask_as_we_are(unit: &Unit) -> Result<Facts> {
             physical_block_bytes: physical,
             len: Len::new(capacity.blocks * u64::from(block)),
             volatile_cache: true,
-            read_only: false,
+            read_only: ReadOnly::default(),
             discard: None,
             optimal_io_bytes: physical,
             claim: None,
@@ -77,6 +79,7 @@ async fn ask_as_we_are(unit: &Unit) -> Result<Facts> {
         transfer_max_bytes: TRANSFER_MAX_BYTES as usize,
         unmap_max_blocks: 0,
         write_same_max_blocks: 0,
+        takes_fua: AtomicBool::new(false),
         zeroes_may_unmap: capacity.unmapped_reads_zeroes,
     };
     facts.ask_mode(unit, patience).await?;
@@ -136,13 +139,20 @@ pub(super) async fn capacity(unit: &Unit, patience: &mut Patience) -> Result<Cap
 }
 
 impl Facts {
-    /// Queries write protection and write cache.
+    /// Queries write protection, write cache and FUA.
     async fn ask_mode(&mut self, unit: &Unit, patience: &mut Patience) -> Result<()> {
-        const WRITE_PROTECT: u8 = 0x80;
-        let data = read_if_known(unit, &caching::query(), caching::LEN.into(), patience).await?;
-        let flags = data.get(2).copied().unwrap_or(0);
-        self.shape.read_only = flags & WRITE_PROTECT != 0;
-        self.shape.volatile_cache = caching::is_volatile(&data);
+        let mut mode = None;
+        for query in caching::queries() {
+            let data = read_if_known(unit, &query, caching::LEN.into(), patience).await?;
+            mode = Mode::parse(&data);
+            if mode.is_some() {
+                break;
+            }
+        }
+        let mode = mode.unwrap_or(Mode::UNTOLD);
+        self.shape.read_only = ReadOnly::new(mode.is_protected);
+        self.shape.volatile_cache = mode.is_volatile;
+        self.takes_fua = AtomicBool::new(mode.takes_fua);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use engine::{Buf, Instant, LaneFuture, LaneHandle, Payload, spawn, sync::Notify};
-use iscsi::{LunField, frame::Digests};
+use iscsi::frame::Digests;
 
 use super::{
     cdb::Cdb,
@@ -113,7 +113,6 @@ impl Link {
         lane: &LaneHandle,
         portal: Portal,
         (config, path): (&IscsiConfig, &PathConfig),
-        lun: LunField,
         deadline: Instant,
     ) -> Result<(Link, Portal)> {
         let (config, path) = (config.clone(), path.clone());
@@ -124,7 +123,6 @@ impl Link {
                 let told = (session.port(), session.digests(), silence, portal);
                 let own = Own {
                     session,
-                    lun,
                     in_flight: InFlight::default(),
                 };
                 Ok((Rc::new(Kept(Rc::new(own))), told))
@@ -266,21 +264,20 @@ impl Link {
     }
 
     /// Sends a command once.
-    pub(super) async fn execute(&self, lun: LunField, cdb: &Cdb, data: Data) -> Result<Reply> {
+    pub(super) async fn execute(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
         match self {
-            Link::Here(session) => session.execute(lun, cdb, data).await,
+            Link::Here(session) => session.execute(session.lun(), cdb, data).await,
             // Boxed, to keep the future of a command on this lane small.
             Link::There(distant) => LaneFuture::new(distant.execute(*cdb, data)).await,
         }
     }
 
     /// Sends LOGICAL UNIT RESET; returns the response code (RFC 7143 §11.6.1).
-    pub(super) async fn reset_logical_unit(&self, lun: LunField) -> Result<u8> {
+    pub(super) async fn reset_logical_unit(&self) -> Result<u8> {
         match self {
-            Link::Here(session) => session.reset_logical_unit(lun).await,
+            Link::Here(session) => session.reset_logical_unit().await,
             Link::There(distant) => {
-                let reset =
-                    move |own: Rc<Own>| async move { own.session.reset_logical_unit(lun).await };
+                let reset = |own: Rc<Own>| async move { own.session.reset_logical_unit().await };
                 distant.ask(reset).await
             }
         }

@@ -8,13 +8,13 @@ use std::{
     sync::Arc,
 };
 
-use engine::{Duration, Instant, blocking::look_up, time};
+use engine::{Duration, Instant, blocking::look_up, time, zone};
 use iscsi::{Authentication, Chap, InitiatorConfig};
 
 use super::{
-    IscsiConfig, PathConfig,
+    IscsiConfig, PathConfig, addressing,
     ended::Redirection,
-    session::{Opened, Session, Timeouts},
+    session::{Opened, Session, Timeouts, Unused},
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -82,12 +82,17 @@ impl Portal {
                     if address == self.configured {
                         self.moved.set(None);
                     }
-                    return Ok(session);
+                    let unused = Unused(Some(session.clone()));
+                    session.addresses(addressing::field_of(&session, config.lun).await?);
+                    return Ok(unused.take());
                 }
                 Opened::Redirected(redirection) => redirection,
             };
             let from = address;
-            address = resolve(&to, config.connect_timeout).await.map_err(|why| {
+            let resolved = resolve(&to, config.connect_timeout).await;
+            // A link-local address is on the link that has led here.
+            let resolved = resolved.map(|to| zone::with(to, zone::of(from)));
+            address = resolved.map_err(|why| {
                 // Untrusted text: limit its length.
                 let to: String = to.chars().take(64).collect();
                 let message = format!(
@@ -181,6 +186,8 @@ fn parse(target_address: &str) -> Option<SocketAddr> {
         Some(_) => return None,
         None => target_address,
     };
+    // A zone is the target's own, and names none of our interfaces.
+    let (address, _) = zone::split(address);
     let address = address.parse().ok().or_else(|| {
         let inner = address.strip_prefix('[').and_then(|a| a.strip_suffix(']'));
         let ip: IpAddr = match inner {
@@ -252,6 +259,8 @@ mod tests {
             ("10.0.1.2:4000,1", Some("10.0.1.2:4000")),
             ("[fd00::2]", Some("[fd00::2]:3260")),
             ("[fd00::2]:4000,65535", Some("[fd00::2]:4000")),
+            ("[fe80::2%7]:4000", Some("[fe80::2]:4000")),
+            ("[fe80::2%eth0],1", Some("[fe80::2]:3260")),
             ("fd00::2", None),
             ("[10.0.1.2]", None),
             ("10.0.1.2:0", None),

@@ -5,7 +5,7 @@
 //!  disks     which disks are in use
 //!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which one
 //!  transfer  reads and writes of any length
-//!  caching   whether the disk has a volatile write cache, at the start and later
+//!  caching   write cache, FUA and write protection of the disk, at the start and later; remotes: asks all disks again
 //!  unit      runs a command to its end; patience: retry limits
 //!  restarts  which restarts of the target count; unflushed: what a restart loses
 //!  claim     who owns the disk: the mark and the fence, re-established on each nexus; holder: who has it reserved
@@ -16,7 +16,7 @@
 //!  branch    the disk on a lane other than its home lane; own: its sessions; link: the home lane's handle on them
 //!  lanes     when such a lane may use its sessions; doors: what each may use now
 //!  access    which target ports may be used, if the target reports it (ALUA)
-//!  nexus     one path, from login to end; login: follows redirections
+//!  nexus     one path, from login to end; login: follows redirections; addressing: how the target writes LUNs
 //!  session   one connection, from login to end: the pure protocol machine over a socket
 //!  discovery lists targets; luns: and their logical units
 //!  status    the current state of the sessions, readable from any thread
@@ -26,6 +26,7 @@
 //! pause and not an error.
 
 mod access;
+mod addressing;
 mod branch;
 mod caching;
 mod cdb;
@@ -62,6 +63,7 @@ mod paths;
 mod patience;
 mod ping_timeout;
 mod recovery;
+mod remotes;
 mod restarts;
 mod same_disk;
 mod sense;
@@ -83,4 +85,5 @@ pub use disk::IscsiDisk;
 pub use identity::DiskIdentity;
 pub use paths::PathCounts;
 pub use ping_timeout::PingTimeout;
+pub(crate) use remotes::Remotes;
 pub use status::{PathState, PathStatus, SessionState, SessionStatus};

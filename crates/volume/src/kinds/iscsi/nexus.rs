@@ -4,7 +4,6 @@
 use std::cell::Cell;
 
 use engine::{Duration, Instant, sync::Notify, task, time};
-use iscsi::LunField;
 
 use super::{
     cdb::Cdb,
@@ -22,7 +21,6 @@ use crate::{
 /// A single-use connection to one logical unit: once ended, it stays ended.
 pub(super) struct Nexus {
     link: Link,
-    lun: LunField,
     /// The index of its path.
     path: usize,
     /// Only the commands that prepare it have been sent on it.
@@ -58,10 +56,9 @@ pub(super) enum Past {
 }
 
 impl Nexus {
-    pub(super) fn new(link: Link, lun: LunField, path: usize) -> Nexus {
+    pub(super) fn new(link: Link, path: usize) -> Nexus {
         Nexus {
             link,
-            lun,
             path,
             is_new: Cell::new(true),
             ready_within: Cell::new(None),
@@ -101,7 +98,7 @@ impl Nexus {
         }
         let doubts = self.doubts();
         let running = self.in_flight.begin();
-        let reply = self.link.execute(self.lun, cdb, data).await?;
+        let reply = self.link.execute(cdb, data).await?;
         running.answered();
         self.doubt(reply.doubts);
         Ok(reply.knowing(doubts))
@@ -130,7 +127,7 @@ impl Nexus {
 
     /// Sends LOGICAL UNIT RESET; returns the response code (RFC 7143 §11.6.1).
     pub(super) async fn reset_logical_unit(&self) -> Result<u8> {
-        self.link.reset_logical_unit(self.lun).await
+        self.link.reset_logical_unit().await
     }
 
     pub(super) fn is_over(&self) -> bool {

@@ -2,8 +2,6 @@
 
 use std::rc::Rc;
 
-use iscsi::LunField;
-
 use super::{
     cdb::Cdb,
     in_flight::InFlight,
@@ -14,7 +12,6 @@ use crate::{Error, ErrorKind, Result};
 /// A lane's own session with the logical unit.
 pub(super) struct Own {
     pub(super) session: Rc<Session>,
-    pub(super) lun: LunField,
     pub(super) in_flight: InFlight,
 }
 
@@ -50,7 +47,7 @@ impl Own {
     /// Sends a command once.
     pub(super) async fn execute(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
         let running = self.in_flight.begin();
-        let replied = self.session.execute(self.lun, cdb, data).await;
+        let replied = self.session.execute(self.session.lun(), cdb, data).await;
         if replied.is_ok() {
             running.answered();
         }

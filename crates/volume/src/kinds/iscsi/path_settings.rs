@@ -21,7 +21,7 @@ use super::{
     config::{Multipath, PathConfig, Policy, Sessions, Way},
     isids::{ISIDS_MAX, Isids},
     ping_timeout::PingTimeout,
-    url::{IscsiUrl, split_portal},
+    url::{IscsiUrl, lacks_zone, split_portal},
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -65,6 +65,23 @@ pub enum From {
     Interface(String),
 }
 
+impl Portal {
+    /// Refuses a link-local address without its zone.
+    ///
+    /// # Errors
+    /// What to write instead.
+    pub fn check(&self) -> std::result::Result<(), String> {
+        let Portal { host, port } = self;
+        match lacks_zone(host) {
+            false => Ok(()),
+            true => Err(format!(
+                "{self} is a link-local address, and every network interface has that network; write the \
+                 interface with it, such as [{host}%eth0]:{port}"
+            )),
+        }
+    }
+}
+
 impl FromStr for Portal {
     type Err = String;
 
@@ -73,8 +90,8 @@ impl FromStr for Portal {
         let portal = portal.map(|(host, port)| Portal { host, port });
         portal.ok_or_else(|| {
             format!(
-                "\"{text}\" is not a portal; write HOST or HOST:PORT, such as 10.0.1.2 or \
-                 [fd00::2]:3260"
+                "\"{text}\" is not a portal; write HOST or HOST:PORT, such as 10.0.1.2, \
+                 [fd00::2]:3260 or [fe80::2%eth0]:3260"
             )
         })
     }
@@ -147,7 +164,7 @@ pub(super) type Addresses = HashMap<Portal, SocketAddr>;
 
 /// The session settings of a disk.
 pub(super) struct SessionSettings<'a> {
-    pub(super) url: &'a IscsiUrl,
+    pub(super) url: &'a Spanned<IscsiUrl>,
     pub(super) paths: Option<&'a Spanned<Vec<PathSettings>>>,
     pub(super) sessions: Option<&'a Spanned<usize>>,
     pub(super) policy: Policy,
@@ -218,7 +235,7 @@ impl Written {
 impl SessionSettings<'_> {
     /// The configured paths; if there are none, the one that the URL names.
     fn written_paths(&self) -> Vec<PathSettings> {
-        let url = self.url;
+        let url = self.url.get_ref();
         let of_url = || PathSettings {
             portal: Portal {
                 host: url.host.clone(),
@@ -235,7 +252,7 @@ impl SessionSettings<'_> {
     /// The paths and the number of sessions.
     pub(super) fn written(&self) -> Written {
         Written {
-            url: self.url.clone(),
+            url: self.url.get_ref().clone(),
             paths: self.written_paths(),
             sessions: self.sessions.map(|count| *count.get_ref()),
         }
@@ -274,6 +291,19 @@ impl SessionSettings<'_> {
         (first, multipath)
     }
 
+    /// Rejects a link-local address for which neither a zone nor an interface says on which network it is.
+    fn check_zones(&self) -> std::result::Result<(), ConfigError> {
+        let paths = self.written_paths();
+        let mut paths = paths
+            .iter()
+            .filter(|path| !matches!(path.from, Some(From::Interface(_))));
+        let checked = paths.try_for_each(|path| path.portal.check());
+        checked.map_err(|message| match self.paths {
+            Some(paths) => ConfigError::at(paths, message),
+            None => ConfigError::at(self.url, message),
+        })
+    }
+
     fn buffers(&self) -> SocketBuffers {
         let bytes = |size: Option<&Spanned<Size>>| size.map(|size| size.get_ref().bytes() as u32);
         SocketBuffers {
@@ -292,6 +322,7 @@ impl SessionSettings<'_> {
 
     /// Rejects settings that make no sense.
     pub(super) fn check(&self) -> std::result::Result<(), ConfigError> {
+        self.check_zones()?;
         if let Some(paths) = self.paths {
             let (written, mut seen) = (paths.get_ref(), HashSet::new());
             let twice = written
@@ -464,6 +495,17 @@ mod tests {
     }
 
     #[test]
+    fn a_link_local_portal_has_its_zone_or_an_interface() {
+        for (portal, address) in [
+            (r#"portal = "[fe80::1%lo]:4""#, "[fe80::1%1]:4"),
+            (r#"portal = "[fe80::1]", from = "eth0""#, "[fe80::1]:3260"),
+        ] {
+            let sessions = sessions(&format!("paths = [{{ {portal} }}]"));
+            assert_eq!(sessions[0].address.to_string(), address);
+        }
+    }
+
+    #[test]
     fn what_cannot_be_meant_is_refused_with_the_mend() {
         for (more, said) in [
             ("sessions = 0", "write 1 to 16"),
@@ -478,6 +520,14 @@ mod tests {
                 "appears twice",
             ),
             ("paths = [{ portal = \"fd00::1\" }]", "is not a portal"),
+            (
+                "paths = [{ portal = \"[fe80::1]:4000\" }]",
+                "such as [fe80::1%eth0]:4000",
+            ),
+            (
+                "paths = [{ portal = \"[fe80::1]\", from = \"fe80::2\" }]",
+                "[fe80::1%eth0]:3260",
+            ),
             (
                 "paths = [{ portal = \"a\", from = \"no such thing\" }]",
                 "from = \"eth0\"",

@@ -10,7 +10,6 @@ use std::{
 };
 
 use engine::{Duration, Instant, LaneHandle, sync::Notify, task, time};
-use iscsi::LunField;
 
 use super::{
     access::Access,
@@ -54,7 +53,6 @@ type Numbers = Box<dyn Fn(Option<&LaneHandle>) -> usize>;
 /// All paths to a logical unit.
 pub(super) struct Paths {
     config: IscsiConfig,
-    lun: LunField,
     /// One for each initiator port.
     pub(super) ports: Vec<Path>,
     /// How many of these have ever been used.
@@ -114,7 +112,6 @@ impl Paths {
             path.stand_at(index, sessions.is_spare(index));
         }
         Paths {
-            lun: LunField::from(scsi::Lun::from(config.lun).encode()),
             ports,
             used: Cell::new(all.len()),
             lanes: lanes.iter().take(all.len()).cloned().collect(),
@@ -133,10 +130,6 @@ impl Paths {
 
     pub(super) fn config(&self) -> &IscsiConfig {
         &self.config
-    }
-
-    pub(super) fn lun(&self) -> LunField {
-        self.lun
     }
 
     /// All that have ever been used.
@@ -173,7 +166,7 @@ impl Paths {
                 let session = portal.log_in(who.0, who.1, deadline).await?;
                 (Link::Here(session), portal)
             }
-            Some(lane) => Link::log_in_on(lane, portal, who, self.lun, deadline).await?,
+            Some(lane) => Link::log_in_on(lane, portal, who, deadline).await?,
         };
         path.portal.replace(portal);
         Ok(link)

@@ -174,7 +174,7 @@ impl Unit {
             Link::There(_) => None,
         };
         let index = self.paths.index_of(path);
-        let nexus = Rc::new(Nexus::new(link, self.paths.lun(), index));
+        let nexus = Rc::new(Nexus::new(link, index));
         let before = path.last();
         if let Some(lost) = before.filter(|lost| lost.port().is_same(&nexus.port())) {
             lost.settle_past(Past::Over);
@@ -198,7 +198,9 @@ impl Unit {
         }
         unused.map(Unused::take);
         nexus.is_ready();
+        // Not every target tells a new nexus that they have changed.
         self.doubt_cache();
+        self.doubt_capacity();
         match path.access.get() {
             Access::No => self.paths.park(&nexus),
             _ => self.paths.take_into_use(&nexus),

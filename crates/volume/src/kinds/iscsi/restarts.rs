@@ -111,7 +111,7 @@ impl Unit {
         let lost = known.last().filter(|lost| lost.is_over())?;
         let deadline = time::now() + self.paths.login_limit();
         let link = self.paths.log_in_over(known, path, deadline).await.ok()?;
-        let nexus = Rc::new(Nexus::new(link, self.paths.lun(), lost.path()));
+        let nexus = Rc::new(Nexus::new(link, lost.path()));
         let is_same = lost.port().is_same(&nexus.port());
         if is_same {
             lost.settle_past(Past::Over);

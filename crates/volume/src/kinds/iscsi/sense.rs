@@ -73,6 +73,11 @@ impl Sense {
         self.may_be_another_disk() || self.may_have_another_cache()
     }
 
+    /// Whether the disk refuses writes as write-protected, and not for lack of space.
+    pub(super) fn tells_of_protection(self) -> bool {
+        self.0.key == SenseKey::DataProtect && self.0.asc != Asc::SPACE_ALLOCATION_FAILED
+    }
+
     /// Whether reservations may have gone: a reset, RESERVATIONS PREEMPTED or RELEASED, or REGISTRATIONS PREEMPTED.
     pub(super) fn may_have_ended_reservations(self) -> bool {
         self.attention().is_some_and(|asc| {
@@ -200,6 +205,19 @@ mod tests {
         ] {
             let (key, code, qualifier) = said;
             assert_eq!(sense(key, code, qualifier).verdict(), verdict, "{said:?}");
+        }
+    }
+
+    #[test]
+    fn write_protection_is_told_from_a_lack_of_space() {
+        for (key, code, qualifier, tells) in [
+            (SenseKey::DataProtect, 0x27, 0, true),
+            (SenseKey::DataProtect, 0x27, 2, true),
+            (SenseKey::DataProtect, 0x27, 7, false),
+            (SenseKey::MediumError, 0x27, 0, false),
+        ] {
+            let sense = sense(key, code, qualifier);
+            assert_eq!(sense.tells_of_protection(), tells, "{qualifier}");
         }
     }
 

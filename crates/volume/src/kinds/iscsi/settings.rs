@@ -20,10 +20,12 @@ use super::{
     disks::{Disks, normalised},
     isids::{Isids, Openings},
     path_settings::{Addresses, PathSettings, SessionSettings},
+    remotes::Remotes,
     url::{ISCSI_NAME_BYTES_MAX, IscsiUrl, is_iscsi_name},
 };
 use crate::{
     Error, ErrorKind, Result,
+    announcer::Announcer,
     kinds::{
         Identity, Look, Settings,
         change::{Change, Changing, Step},
@@ -101,7 +103,7 @@ impl Iscsi {
     /// The settings of the sessions and their paths.
     pub(super) fn session_settings(&self) -> SessionSettings<'_> {
         SessionSettings {
-            url: self.url.get_ref(),
+            url: &self.url,
             paths: self.paths.as_ref(),
             sessions: self.sessions.as_ref(),
             policy: self.policy,
@@ -205,6 +207,7 @@ impl Settings for Iscsi {
             let wait_at_start = self.wait_at_start.get_ref().duration();
             let status: SessionStatus = opening.handle();
             let numbers: Vec<_> = lanes.iter().map(|lane| opening.number_of(lane)).collect();
+            let announcer = opening.kept::<Announcer>().clone();
             let found = Arc::new(OnceLock::new());
             let told = found.clone();
             let part = opening
@@ -212,6 +215,7 @@ impl Settings for Iscsi {
                     LaneFuture::new(async move {
                         let disk = open(config, &lanes, wait_at_start).await?;
                         let kept = OpenDisk::keep(lanes[0].clone(), &disk);
+                        disk.unit.announce_to(announcer);
                         disk.unit.paths.report_to(&status, move |lane| {
                             let at = lanes.iter().position(|it| Some(it) == lane);
                             numbers[at.unwrap_or(0)]
@@ -223,6 +227,7 @@ impl Settings for Iscsi {
                 })
                 .await?;
             let (identity, branches, disk) = found.get().cloned().expect("it is open");
+            opening.kept::<Remotes>().add(&disk);
             opening.put(OpenDisk::new(disk, lane_count, known));
             part.branch(branches);
             if let Some(name) = identity.worldwide_name() {

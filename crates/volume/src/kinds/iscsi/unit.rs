@@ -7,6 +7,7 @@
 use std::{
     cell::{Cell, OnceCell, RefCell},
     rc::{Rc, Weak},
+    sync::Arc,
 };
 
 use engine::{LaneFuture, LaneHandle, sync::Budget};
@@ -18,6 +19,7 @@ use super::{
     config::IscsiConfig,
     doors::Doors,
     doubt::Doubt,
+    facts::Facts,
     identity::DiskIdentity,
     nexus::Nexus,
     paths::Paths,
@@ -26,7 +28,7 @@ use super::{
     session::{Data, RESERVATION_CONFLICT, Reply},
     unflushed::Unflushed,
 };
-use crate::{Error, ErrorKind, Len, Result};
+use crate::{Error, ErrorKind, Len, Result, announcer::Announcer};
 
 /// How many times to read the capacity when the target keeps reporting that it may have changed.
 const CAPACITY_ATTEMPTS_MAX: u32 = 3;
@@ -46,6 +48,10 @@ pub(super) struct Unit {
     restarts: Cell<u64>,
     /// Block size in bytes and length, once known.
     pub(super) extent: OnceCell<(u32, Len)>,
+    /// What the disk has reported, once it is open.
+    pub(super) facts: OnceCell<Arc<Facts>>,
+    /// Whom to tell when the disk is no longer what it was.
+    announcer: OnceCell<Announcer>,
     /// The disk's identity, once known: every path has to lead to it.
     pub(super) identity: OnceCell<DiskIdentity>,
     /// A task is querying which target ports may be used.
@@ -59,7 +65,7 @@ pub(super) struct Unit {
     may_have_grown: Cell<bool>,
     /// The disk was opened as one without a volatile cache.
     pub(super) writes_through: Cell<bool>,
-    /// Whether that is still so; it has to be looked at before anything else is sent.
+    /// Whether that and the other mode parameters are still so; they have to be read before anything else is sent.
     pub(super) cache: Doubt,
     /// What is wrong with the capacity, as last logged; empty: nothing.
     problem: RefCell<String>,
@@ -89,6 +95,8 @@ impl Unit {
             doors: Doors::default(),
             restarts: Cell::new(0),
             extent: OnceCell::new(),
+            facts: OnceCell::new(),
+            announcer: OnceCell::new(),
             identity: OnceCell::new(),
             access_is_asked: Cell::new(false),
             access_is_watched: Cell::new(false),
@@ -98,6 +106,27 @@ impl Unit {
             cache: Doubt::default(),
             problem: RefCell::default(),
         })
+    }
+
+    /// From now on `announcer` is told when the disk is no longer what it was.
+    pub(super) fn announce_to(&self, announcer: Announcer) {
+        let _ = self.announcer.set(announcer);
+    }
+
+    /// The disk is no longer what it was.
+    pub(super) fn announce(&self) {
+        if let Some(announcer) = self.announcer.get() {
+            announcer.tell();
+        }
+    }
+
+    /// The capacity may have changed: it is read before the next command.
+    pub(super) fn doubt_capacity(&self) {
+        // One that is not known yet will be read anyway.
+        if self.extent.get().is_some() {
+            self.may_have_grown.set(true);
+            self.paths.notify();
+        }
     }
 
     pub(super) fn config(&self) -> &IscsiConfig {
@@ -294,10 +323,11 @@ impl Unit {
         const TASK_ABORTED: u8 = Status::TaskAborted as u8;
         let verdict = match (reply.status, reply.sense()) {
             (_, Some(sense)) => {
-                // A capacity that is not known yet will be read anyway.
-                if self.extent.get().is_some() && sense.may_be_of_another_length() {
-                    self.may_have_grown.set(true);
-                    self.paths.notify();
+                if sense.may_be_of_another_length() {
+                    self.doubt_capacity();
+                }
+                if sense.tells_of_protection() {
+                    self.doubt_cache();
                 }
                 if sense.tells_of_access() {
                     self.look_at_access();
@@ -371,6 +401,7 @@ impl Unit {
                 if to > from {
                     tracing::info!(target_name, from, to, "the disk has grown");
                     len.grow(to);
+                    self.announce();
                 }
                 match to < from {
                     true => format!(

@@ -2,6 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
+use engine::zone;
 use serde::{Deserialize, Deserializer, de};
 
 /// The port that IANA assigned to iSCSI targets (RFC 7143 §4.2.7.1).
@@ -60,6 +61,7 @@ impl FromStr for IscsiUrl {
             true => wrong("has an IPv6 address without brackets, as in iscsi://[fd00::1]:3260/…"),
             false => wrong("has no valid host and port"),
         })?;
+        let host = unescaped(host);
         if !is_iscsi_name(target) && is_iscsi_name(&target.to_ascii_lowercase()) {
             return Err(wrong(
                 "has a target name that begins in upper case; iqn., eui. and naa. must be lower \
@@ -88,16 +90,35 @@ impl FromStr for IscsiUrl {
 
 /// Whether this is an IPv6 address without its brackets, perhaps with a port.
 fn is_bare_ipv6(portal: &str) -> bool {
-    let is_v6 = |text: &str| text.parse::<std::net::Ipv6Addr>().is_ok();
+    let is_v6 = |text: &str| zone::split(text).0.parse::<std::net::Ipv6Addr>().is_ok();
     let host = portal.rsplit_once(':').map(|(host, _)| host);
     is_v6(portal) || host.is_some_and(is_v6)
 }
 
-/// Splits a portal into host and port, which may be omitted.
+/// Writes the zone of an address plainly that has it as RFC 6874 wants it in a URL: `%25eth0` for `%eth0`.
+fn unescaped(host: String) -> String {
+    match host.split_once("%25") {
+        Some((address, zone)) if zone.starts_with(|c: char| !c.is_ascii_digit()) => {
+            format!("{address}%{zone}")
+        }
+        _ => host,
+    }
+}
+
+/// Whether this host is a link-local address without its interface.
+pub(super) fn lacks_zone(host: &str) -> bool {
+    host.parse().is_ok_and(zone::is_needed)
+}
+
+/// Splits a portal into host and port, which may be omitted. An IPv6 address may have a zone.
 pub(super) fn split_portal(portal: &str) -> Option<(String, u16)> {
     let (host, port) = if let Some(rest) = portal.strip_prefix('[') {
         let (host, port) = rest.split_once(']')?;
-        host.parse::<std::net::Ipv6Addr>().ok()?;
+        let (address, zone) = zone::split(host);
+        address.parse::<std::net::Ipv6Addr>().ok()?;
+        if zone.is_some_and(|zone| zone.is_empty() || zone.contains(['%', '/'])) {
+            return None;
+        }
         (
             host,
             if port.is_empty() {
@@ -159,6 +180,18 @@ mod tests {
                 "iscsi://[::1]/naa.5/16383",
                 "iscsi://[::1]:3260/naa.5/16383",
             ),
+            (
+                "iscsi://[fe80::1%eth0]/iqn.a:b/0",
+                "iscsi://[fe80::1%eth0]:3260/iqn.a:b/0",
+            ),
+            (
+                "iscsi://[fe80::1%25eth0]/iqn.a:b/0",
+                "iscsi://[fe80::1%eth0]:3260/iqn.a:b/0",
+            ),
+            (
+                "iscsi://[fe80::1%25]/iqn.a:b/0",
+                "iscsi://[fe80::1%25]:3260/iqn.a:b/0",
+            ),
         ] {
             let url: IscsiUrl = text.parse().expect(text);
             assert_eq!(url.to_string(), shown);
@@ -168,6 +201,10 @@ mod tests {
             "iscsi:///iqn.a/0",
             "iscsi://h:0/iqn.a/0",
             "iscsi://[::1/iqn.a/0",
+            "iscsi://[fe80::1%]/iqn.a/0",
+            "iscsi://[fe80::1%%eth0]/iqn.a/0",
+            "iscsi://fe80::1%eth0/iqn.a/0",
+            "iscsi://10.0.0.1%eth0/iqn.a/0",
             "iscsi://[::1]x/iqn.a/0",
             "iscsi://u%p@h/iqn.a/0",
             "iscsi://h/foo/0",

@@ -38,8 +38,8 @@ use engine::{
 use smallvec::SmallVec;
 
 use crate::{
-    Allocation, AtomicWrites, Claim, Discard, Durability, Error, ErrorKind, Len, Result, Shape,
-    Volume,
+    Allocation, AtomicWrites, Claim, Discard, Durability, Error, ErrorKind, Len, ReadOnly, Result,
+    Shape, Volume,
 };
 
 const PAGE_BYTES: usize = 4096;
@@ -127,7 +127,7 @@ impl Region {
                 physical_block_bytes: PAGE_BYTES as u32,
                 len: Len::new(len_bytes),
                 volatile_cache: true,
-                read_only: false,
+                read_only: ReadOnly::default(),
                 discard: Some(Discard {
                     granularity_bytes: PAGE_BYTES as u32,
                     reads_zeroes: true,

@@ -59,7 +59,7 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
                 shape.physical_block_bytes
             )));
         }
-        if shape.read_only {
+        if shape.read_only.is_on() {
             return Err(child.refuse("it is read-only"));
         }
         usable_bytes.push(usable);

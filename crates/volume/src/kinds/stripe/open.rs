@@ -15,8 +15,8 @@ use super::{
     superblock::{Layout, RESERVED_BYTES, Superblock},
 };
 use crate::{
-    Claim, Discard, Error, ErrorKind, Len, Result, Shape, SharedVolume, flush_epochs::FlushEpochs,
-    flush_failure::FlushFailure,
+    Claim, Discard, Error, ErrorKind, Len, ReadOnly, Result, Shape, SharedVolume,
+    flush_epochs::FlushEpochs, flush_failure::FlushFailure,
 };
 
 /// A stripe or concat whose superblocks have been verified. It may be sent to any lane; [`Opened::on_lane`] returns
@@ -103,7 +103,10 @@ impl Opened {
         wanted: Wanted,
         claim: &Claim,
     ) -> Result<Opened> {
-        if children.iter().any(|child| child.volume.shape().read_only) {
+        if children
+            .iter()
+            .any(|child| child.volume.shape().read_only.is_on())
+        {
             return Opened::read(children, wanted, None).await;
         }
         // Marks are written only to children of this volume, so check first. A child reserved by another owner cannot
@@ -414,7 +417,7 @@ fn shape(children: &[Child], superblock: &Superblock, map: &Map) -> Shape {
             Map::Sequence(sequence) => sequence.len_bytes(),
         }),
         volatile_cache: shapes().any(|shape| shape.volatile_cache),
-        read_only: shapes().any(|shape| shape.read_only),
+        read_only: ReadOnly::new(shapes().any(|shape| shape.read_only.is_on())),
         discard: shapes()
             .map(|shape| shape.discard)
             .reduce(|a, b| {

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use uuid::Uuid;
 
 use super::*;
-use crate::Discard;
 use crate::test_volume::{Call, Kind, Random, TestVolume, on_lane};
+use crate::{Discard, ReadOnly};
 
 pub(super) const MIB: usize = 1 << 20;
 pub(super) const UNIT: u32 = 4096;
@@ -83,7 +83,7 @@ fn it_looks_like_the_sum_of_its_children() {
             physical_block_bytes: 4096,
             len: crate::Len::new(3 * 2 * MIB as u64),
             volatile_cache: true,
-            read_only: false,
+            read_only: ReadOnly::default(),
             discard: Some(Discard {
                 granularity_bytes: 3 * (64 << 10),
                 reads_zeroes: false,
@@ -208,13 +208,13 @@ fn bad_ranges_and_writes_to_a_read_only_child_change_nothing() {
             assert!(stripe.discard(at, n as u64).await.is_err());
         }
         assert!(volumes.iter().all(|v| v.calls.borrow().is_empty()));
-        let read_only = TestVolume::with(2 * MIB, |shape| shape.read_only = true);
+        let read_only = TestVolume::with(2 * MIB, |shape| shape.read_only = ReadOnly::new(true));
         read_only
             .data
             .borrow_mut()
             .copy_from_slice(&volumes[1].data.borrow());
         let stripe = opened(&[volumes[0].clone(), read_only]).await.unwrap();
-        assert!(stripe.shape().read_only);
+        assert!(stripe.shape().read_only.is_on());
         let write = stripe.write(0, Payload::zeroes(512), Durability::Cached);
         assert_eq!(write.await.unwrap_err().kind(), ErrorKind::ReadOnly);
     });
@@ -494,7 +494,7 @@ fn creating_refuses_children_that_do_not_fit() {
         };
         let small = make(TestVolume::new(MIB + 4096), 8192).await;
         refused(small, &["stripe child b", "1052672 bytes", "8192"]);
-        let read_only = TestVolume::with(2 * MIB, |shape| shape.read_only = true);
+        let read_only = TestVolume::with(2 * MIB, |shape| shape.read_only = ReadOnly::new(true));
         refused(
             make(read_only, UNIT).await,
             &["stripe child b", "read-only"],

@@ -70,6 +70,10 @@ pub struct Foreign {
     pub takes_max_bytes: Cell<Option<u64>>,
     /// It says that it has no volatile write cache (WCE, SBC-3 6.4.5).
     pub writes_through: Cell<bool>,
+    /// It says that it does not take FUA (DPOFUA).
+    pub ignores_fua: Cell<bool>,
+    /// It says that it is write-protected (WP).
+    pub is_protected: Cell<bool>,
     /// UNMAP is GOOD and unmaps nothing, which SBC-3 4.7.3.4 allows.
     pub ignores_unmap: Cell<bool>,
     /// The response to LOGICAL UNIT RESET (RFC 7143 §11.6.1); 0 also discards the late writes.
@@ -335,7 +339,9 @@ impl Foreign {
             // A header, and the caching page.
             (opcode::MODE_SENSE_6, ..) => {
                 let wce = if self.writes_through.get() { 0 } else { 0x04 };
-                Answer::with(&[6, 0, 0, 0, 0x08, 1, wce])
+                let fua = if self.ignores_fua.get() { 0 } else { 0x10 };
+                let protected = if self.is_protected.get() { 0x80 } else { 0 };
+                Answer::with(&[6, 0, protected | fua, 0, 0x08, 1, wce])
             }
             // READ CAPACITY (16), with LBPME.
             (opcode::SERVICE_ACTION_IN_16, ..) => {

@@ -137,6 +137,8 @@ pub(super) struct Session {
     doubts: Cell<u64>,
     /// Event codes of the asynchronous messages already logged, as a bit mask.
     messages_told: Cell<u8>,
+    /// The logical unit that commands go to.
+    lun: Cell<LunField>,
     timeouts: Timeouts,
     /// Commands report their stage times to the current watch.
     is_watched: bool,
@@ -232,6 +234,7 @@ impl Session {
             is_asked_to_log_out: Cell::new(false),
             doubts: Cell::new(0),
             messages_told: Cell::new(0),
+            lun: Cell::new(LunField(0)),
             timeouts,
         });
         let unused = Unused(Some(session.clone()));
@@ -254,6 +257,16 @@ impl Session {
                 Ok(Opened::Session(unused.take()))
             }
         }
+    }
+
+    /// From now on this is the logical unit that its owner's commands go to.
+    pub(super) fn addresses(&self, lun: LunField) {
+        self.lun.set(lun);
+    }
+
+    /// The logical unit that its owner's commands go to.
+    pub(super) fn lun(&self) -> LunField {
+        self.lun.get()
     }
 
     /// Why the session is over, if it is.
@@ -364,8 +377,9 @@ impl Session {
     }
 
     /// Sends LOGICAL UNIT RESET; returns the response code (RFC 7143 §11.6.1).
-    pub(super) async fn reset_logical_unit(&self, lun: LunField) -> Result<u8> {
+    pub(super) async fn reset_logical_unit(&self) -> Result<u8> {
         const LOGICAL_UNIT_RESET: u8 = 5;
+        let lun = self.lun();
         let function = self
             .machine
             .borrow_mut()

@@ -3,6 +3,7 @@
 mod answers;
 mod black_hole;
 mod caching;
+mod changes;
 mod claims;
 mod ghosts;
 mod lanes;
