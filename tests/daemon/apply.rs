@@ -566,6 +566,14 @@ fn an_apply_that_fails_leaves_no_file_and_no_record_behind() {
         records.expect("it is there")
     };
     let before = records();
+    // The other files of the state directory, and the numbers of ports.
+    let others = || {
+        let entries = fs::read_dir(at.join("sanstone.state")).expect("it is there");
+        let names = entries.map(|entry| entry.expect("it is read").file_name());
+        let ports = fs::read_to_string(at.join("sanstone.state/ports.toml"));
+        (names.collect::<BTreeSet<_>>(), ports.expect("it is there"))
+    };
+    let others_before = others();
     let new = "[volume.new]\nfile = { path = \"new.img\", size = \"1MiB\" }\n\
                [volume.old]\nfile = { path = \"old.img\" }\n";
     let taken = harness::free_port();
@@ -583,6 +591,7 @@ fn an_apply_that_fails_leaves_no_file_and_no_record_behind() {
         assert!(!at.join("new.img").exists(), "{ran}");
         assert!(at.join("old.img").exists(), "{ran}");
         assert!(!records().contains("new"), "{}", records());
+        assert_eq!(others(), others_before, "{ran}");
     }
     // Disks that were marked are recorded; of the others nothing is left.
     let mut text = records();

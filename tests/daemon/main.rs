@@ -1,5 +1,6 @@
 //! `sanstone serve` as an administrator sees it: its messages, its shutdown, its resource use.
 
+mod admin;
 mod apply;
 mod atomic;
 mod both_ways;

@@ -255,7 +255,14 @@ fn one_that_is_taken_over_answers_nothing_old(shares: &Shares, pauses: bool) {
             // Longer than a cache may answer without checking its children.
             sleep(Duration::from_secs(4));
         }
-        other.volume("take-over", &[]).success();
+        let refused = other.volume("take-over", &[]);
+        assert_ne!(refused.code(), Some(0), "{}", refused.text());
+        let named = format!("in use by sanstone serve -c {}", one.config());
+        has(
+            &refused.stderr,
+            &[&named, " since ", "is running", "--force"],
+        );
+        other.volume("take-over", &["--force"]).success();
         let second = other.serve();
         let new = other.disk().await;
         assert_eq!(first_byte(&new).await.expect("it is served"), 1);
@@ -312,7 +319,7 @@ fn one_that_would_be_refused_is_not_taken_over(shares: &Shares, others: &Shares)
     });
     // What it advises.
     std::fs::remove_dir_all(state(&other)).expect("a directory");
-    other.volume("take-over", &[]).success();
+    other.volume("take-over", &["--force"]).success();
     drop(first);
     drop(other.serve());
 }
@@ -368,7 +375,7 @@ fn a_stripe_in_a_stripe_that_would_be_refused_is_not_taken_over() {
     created.success();
     // What would not be refused is taken over.
     let third = Host::of_stripes([first_disk, second_disk]);
-    third.volume("take-over", &[]).success();
+    third.volume("take-over", &["--force"]).success();
     drop(first);
     let served = third.serve();
     on_lane(async {

@@ -205,6 +205,21 @@ pub enum Kind {
     Other,
 }
 
+impl Kind {
+    /// What it is, in words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::File => "a file",
+            Kind::Directory => "a directory",
+            Kind::BlockDevice { .. } => "a block device",
+            Kind::CharacterDevice => "a character device",
+            Kind::Pipe => "a named pipe",
+            Kind::Socket => "a socket",
+            Kind::Other => "something unknown",
+        }
+    }
+}
+
 /// What is at a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Look {
@@ -216,6 +231,8 @@ pub struct Look {
     pub id: (u64, u64),
     /// Who may do what with it: the permission bits, `0o7777` at most (chmod(2)).
     pub mode: u32,
+    /// The user that it belongs to, by number.
+    pub owner: u32,
 }
 
 /// What somebody wants to do with what is at a path.
@@ -272,7 +289,8 @@ pub(crate) trait Store {
     fn lock_holder(&self, path: &Path) -> Option<u32>;
     fn is_blank(&self, path: &Path) -> io::Result<bool>;
     fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
-    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
+    /// Creates the file `path` with `bytes`, and syncs it. What had this name is removed, not written to.
+    fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<()>;
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn make_directory(&self, path: &Path) -> io::Result<()>;
     fn sync(&self, path: &Path) -> io::Result<()>;
@@ -284,3 +302,9 @@ pub(crate) trait Store {
 
 /// The most space that the last block of a new file takes when it is written to set the length.
 pub(crate) const TAIL_BYTES_MAX: u64 = 64 << 10;
+
+/// The error for a file that is longer than what is read of it, `max` bytes.
+pub(crate) fn too_long(max: u64) -> io::Error {
+    let message = format!("it holds more than {max} bytes; check that it is the right file");
+    io::Error::new(io::ErrorKind::FileTooLarge, message)
+}

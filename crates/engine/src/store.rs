@@ -13,7 +13,7 @@ use std::{
 
 use crate::{
     lane::try_with,
-    reactor::{Mark, Reactor, Store},
+    reactor::{Mark, Reactor, Store, too_long},
     ring::System,
 };
 
@@ -73,6 +73,37 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     with(|store| store.read(path))
 }
 
+/// Reads the whole regular file at `path`, of at most `max` bytes. Nothing else is opened: a pipe would be waited for, and
+/// opening a device may do something.
+///
+/// # Errors
+/// What is there instead, or that it is longer; else any error the system reports.
+pub fn read_file(path: &Path, max: usize) -> io::Result<Vec<u8>> {
+    let check = |found: Look| match found.kind {
+        Kind::File => Ok(()),
+        Kind::Directory => Err(io::ErrorKind::IsADirectory.into()),
+        kind => {
+            let message = format!("it is {}, not a file", kind.name());
+            Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+        }
+    };
+    check(look(path)?)?;
+    let (found, bytes) = read_start(path, max + 1)?;
+    check(found)?;
+    match bytes.len() > max {
+        true => Err(too_long(max as u64)),
+        false => Ok(bytes),
+    }
+}
+
+/// Whether `path` itself is a symbolic link, wherever that leads.
+///
+/// # Errors
+/// Any error the system reports.
+pub fn is_link(path: &Path) -> io::Result<bool> {
+    with(|store| Ok(store.link(path)?.is_some()))
+}
+
 /// Whether this user may do this with what is at `path`.
 ///
 /// # Errors
@@ -127,13 +158,18 @@ pub fn list(directory: &Path) -> io::Result<Vec<PathBuf>> {
 /// one is there, and once this has returned, the new one.
 ///
 /// # Errors
-/// Any error the system reports; the old file is still there then.
+/// Any error the system reports. The old file is still there then, unless it was the sync of the directory that failed: then
+/// it is either. So whoever goes on with the old content has to store that again.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     with(|store| {
         let new = path.with_extension("new");
-        store.write(&new, bytes)?;
-        store.sync(&new)?;
-        store.rename(&new, path)?;
+        let replaced = store.create(&new, bytes);
+        let replaced = replaced.and_then(|()| store.rename(&new, path));
+        if replaced.is_err() {
+            // Part of it may fill the last of the space.
+            let _ = store.remove(&new);
+        }
+        replaced?;
         store.sync(&parent_of(path))
     })
 }

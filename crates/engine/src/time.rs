@@ -15,6 +15,16 @@ use crate::{
     reactor::Reactor,
 };
 
+/// `d` as people read it in a message: its first three digits.
+pub fn brief(d: Duration) -> Duration {
+    let ns = u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+    let mut unit = 1;
+    while ns / unit >= 1000 {
+        unit *= 10;
+    }
+    Duration::from_nanos(ns.saturating_add(unit / 2) / unit * unit)
+}
+
 /// The current time of the lane. Panics outside a lane.
 pub fn now() -> Instant {
     lane::with(|lane| lane.now())
@@ -105,5 +115,26 @@ impl Drop for Sleep {
         if let Some(id) = self.timer {
             lane::try_with(|lane| lane.timers.borrow_mut().remove(id));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_in_a_message_is_short() {
+        for (ns, shown) in [
+            (0, "0ns"),
+            (999, "999ns"),
+            (4_999_999_728, "5s"),
+            (1_234_567, "1.23ms"),
+            (999_600, "1ms"),
+            (90_000_000_000, "90s"),
+        ] {
+            let d = brief(Duration::from_nanos(ns));
+            assert_eq!(format!("{d:?}"), shown);
+        }
+        brief(Duration::MAX);
     }
 }

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, rc::Rc};
 
-use engine::{spawn, task::JoinHandle};
+use engine::{Duration, spawn, task::JoinHandle};
 use iscsi::LoginStatus;
 use unit::Unit;
 
@@ -16,6 +16,9 @@ use crate::{
     target::Target,
     watchdog,
 };
+
+/// How long a session whose target is gone may take to send the data of its last commands.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Prepares `config` on this lane, replacing any configuration prepared earlier.
 ///
@@ -99,7 +102,8 @@ fn change(
         return Some(gone(connection));
     };
     let end = |why| {
-        watchdog::finish(connection.clone(), why);
+        let patience = connection.limits.peer_timeout.min(PATIENCE);
+        watchdog::finish(connection.clone(), patience, why);
         gone(connection)
     };
     let Some(now) = now else {
@@ -109,7 +113,9 @@ fn change(
         return Some(end("its target is now served elsewhere"));
     }
     if !now.admits(&key.initiator_name, connection.peer.ip()) {
-        return Some(end("it is no longer allowed to use its target"));
+        let why = "it is no longer allowed to use its target";
+        watchdog::revoke(connection.clone(), why);
+        return Some(gone(connection));
     }
     connection.set_target(now.clone());
     if Rc::ptr_eq(&now.luns, &before.luns) {

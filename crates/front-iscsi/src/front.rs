@@ -114,7 +114,8 @@ impl Front {
     async fn stop(&self) {
         self.service.stopping.set(true);
         for connection in self.all() {
-            watchdog::finish(connection, "the target is stopping");
+            let patience = connection.limits.peer_timeout;
+            watchdog::finish(connection, patience, "the target is stopping");
         }
         self.changed
             .wait_for(|| self.connections.borrow().is_empty().then_some(()))

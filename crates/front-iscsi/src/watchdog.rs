@@ -159,8 +159,8 @@ pub(crate) fn dismiss(connection: &Rc<Connection>, status: LoginStatus) {
 /// Ends the connection gracefully. A session is asked to log out (RFC 7143 §11.9.1) and served until it does, for a
 /// bounded time, so that an initiator that first flushes its writes loses nothing. Then no more commands are
 /// accepted, and the connection ends once the open ones have been answered: immediately if there are none, and after
-/// a short time if they only wait for a silent peer. `why` is for the log.
-pub(crate) fn finish(connection: Rc<Connection>, why: &'static str) {
+/// a short time if they only wait for a silent peer, or after `patience` if it talks. `why` is for the log.
+pub(crate) fn finish(connection: Rc<Connection>, patience: Duration, why: &'static str) {
     if !connection.is_logged_in() {
         connection.set_finishing();
         return dismiss(&connection, LoginStatus::SERVICE_UNAVAILABLE);
@@ -180,7 +180,7 @@ pub(crate) fn finish(connection: Rc<Connection>, why: &'static str) {
             }
         }
         connection.set_finishing();
-        let latest = began + connection.limits.peer_timeout;
+        let latest = began + patience;
         loop {
             let heard = connection.last_heard.get().max(began);
             // Commands that a volume is working on will end by themselves.
@@ -195,6 +195,24 @@ pub(crate) fn finish(connection: Rc<Connection>, why: &'static str) {
                 .await
                 .is_some()
             {
+                return;
+            }
+        }
+        connection.note_ending(|| Ending::Lost(why.to_owned()));
+        connection.close_in_time();
+    });
+}
+
+/// Ends the session of an initiator that may not use its target any more: no more commands are accepted, and nothing that
+/// it would still have to send is waited for. Commands that a volume is working on are answered if they end soon.
+pub(crate) fn revoke(connection: Rc<Connection>, why: &'static str) {
+    connection.set_finishing();
+    spawn(async move {
+        let until = time::now() + STOP_PATIENCE;
+        let is_running = || connection.nexus().is_some_and(|nexus| nexus.is_running());
+        while is_running() && time::now() < until {
+            let over = time::timeout(STOP_INTERVAL, connection.over()).await;
+            if over.is_some() {
                 return;
             }
         }

@@ -83,6 +83,10 @@ impl Tls {
             tracing::warn!(%file, "clients will refuse the certificate: {doubt}");
         }
         let key = key(&files.key)?;
+        if let Some(doubt) = exposure(&files.key) {
+            let file = files.key.display();
+            tracing::warn!(%file, "{doubt}");
+        }
         provider
             .key_provider
             .load_private_key(key.clone_key())
@@ -145,6 +149,21 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     store::read(path).map_err(|error| TlsError::Unreadable(path.to_owned(), error))
 }
 
+/// What is wrong with the permissions of a private key. It is not refused, as most servers do not: keys lie where other
+/// programs put them, and an upgrade must not take a disk away.
+fn exposure(path: &Path) -> Option<String> {
+    /// Others do anything with it, or its group changes it.
+    const EXPOSED: u32 = 0o027;
+    let mode = store::look(path).ok()?.mode & 0o777;
+    (mode & EXPOSED != 0).then(|| {
+        let shown = path.display();
+        format!(
+            "the private key is open to other users (mode {mode:04o}), who can pass themselves off as this server; run: \
+             chmod 600 {shown}"
+        )
+    })
+}
+
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(path)?).collect();
     let found = found.map_err(|error| TlsError::NotPem(path.to_owned(), error))?;
@@ -177,6 +196,32 @@ mod tests {
         let error = Tls::load(&files).expect_err("it has no end").to_string();
         assert!(error.contains("/dev/zero"), "{error}");
         assert!(error.contains("check that it is the right file"), "{error}");
+    }
+
+    #[test]
+    fn a_private_key_that_others_may_use_is_told_of() {
+        use std::{fs, os::unix::fs::PermissionsExt};
+        let name = format!("sanstone-key-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::write(&path, "").expect("room");
+        for (mode, is_told) in [
+            (0o600, false),
+            (0o640, false),
+            (0o644, true),
+            (0o604, true),
+            (0o660, true),
+        ] {
+            let permissions = fs::Permissions::from_mode(mode);
+            fs::set_permissions(&path, permissions).expect("it is ours");
+            let told = exposure(&path);
+            assert_eq!(told.is_some(), is_told, "{mode:o}: {told:?}");
+            assert!(
+                told.is_none_or(|told| told.contains("chmod 600")),
+                "{mode:o}"
+            );
+        }
+        fs::remove_file(&path).expect("it is there");
+        assert_eq!(exposure(&path), None);
     }
 
     #[test]

@@ -34,6 +34,8 @@ pub struct Attachment {
     volume: String,
     configuration: PathBuf,
     state_directory: PathBuf,
+    /// How many there are.
+    lanes: usize,
     graph: Graph,
     disks: Vec<Disk>,
     units: Units,
@@ -66,6 +68,7 @@ impl Attachment {
                 volume: volume.to_owned(),
                 configuration: config.path().to_owned(),
                 state_directory: config.state_directory(),
+                lanes: lanes.len(),
                 graph,
                 disks,
                 units,
@@ -108,6 +111,7 @@ impl Attachment {
         let seen = Seen {
             configuration: self.configuration.clone(),
             state: self.state_directory.clone(),
+            lanes: self.lanes,
             trees: tree
                 .map(|tree| (self.volume.clone(), tree))
                 .into_iter()
@@ -206,7 +210,7 @@ async fn open(
     let mut state = open::prepare(&site, true).map_err(refused)?;
     let opened = open::open(&site, process, &mut state, graph, lanes).await;
     *disks = opened.map_err(refused)?;
-    let relative_port = state.relative_port(PORT)?;
+    let relative_port = state.relative_ports([PORT])?[0];
     let unit_files = state.unit_files.clone();
     // If the volume lives on one lane, put its front there too: a request to another lane would wake both.
     let own: Vec<LaneHandle> = disks

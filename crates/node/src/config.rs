@@ -12,6 +12,7 @@ mod served;
 mod settings;
 mod slips;
 mod syntax;
+mod targets;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,19 +24,19 @@ use std::{
 };
 
 use engine::{Duration, Waiting, blocking, store};
-use front_iscsi::{Chap, Limits, PortalGroup, Prefix, Redirect, StartError};
+use front_iscsi::{Chap, Limits, StartError};
 use serde::Deserialize;
 use toml::Spanned;
 use volume::{
-    config::{
-        ChapAlgorithm, ChapSettings, ConfigError, Credentials, Node, Size, Time, Volumes, What,
-    },
+    config::{ChapAlgorithm, ChapSettings, ConfigError, Credentials, Size, Time, Volumes},
     graph::Graph,
 };
 
-pub(crate) use self::luns::Lun;
-use self::luns::Luns;
-use self::names::{by_number, check_name, check_target_name, lun_number, wrong_value};
+pub(crate) use self::{luns::Lun, targets::TargetTable};
+use self::{
+    luns::Luns,
+    names::{by_number, check_name, wrong_value},
+};
 use crate::{Failure, Level, Note, Refusal, Site};
 
 /// The port that IANA assigned to iSCSI targets (RFC 7143 §13.8).
@@ -45,6 +46,9 @@ const NAME_BYTES_MAX: usize = 223;
 const LUN_MAX: u32 = 16383;
 /// The minimum that holds a few commands for each lane.
 const MEMORY_MIN_BYTES: u64 = 32 << 20;
+
+/// The longest configuration that a daemon applies, in bytes.
+const BYTES_MAX: usize = 16 << 20;
 
 /// How long a configuration that is served may take to be compared with its file.
 const COMPARE_LIMIT: Duration = Duration::from_secs(10);
@@ -142,20 +146,6 @@ impl Target {
     }
 }
 
-/// A target as the daemon serves it.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct TargetTable {
-    pub(crate) name: String,
-    pub(crate) portal_groups: Vec<PortalGroup>,
-    pub(crate) luns: BTreeMap<u32, Lun>,
-    /// `None`: everyone.
-    pub(crate) allow: Option<Vec<String>>,
-    /// Empty: from anywhere.
-    pub(crate) allow_from: Vec<Prefix>,
-    pub(crate) chap: Option<Arc<Chap>>,
-    pub(crate) redirect: Option<Redirect>,
-}
-
 impl Config {
     /// Reads and validates `path` without looking at the system.
     ///
@@ -189,6 +179,14 @@ impl Config {
         Ok(Config::read(path)?.0.state_directory())
     }
 
+    /// As [`Config::state_directory_of`], of a configuration that a daemon is to apply, which only a file can be.
+    ///
+    /// # Errors
+    /// If the file cannot be read at all, or is none.
+    pub fn state_directory_to_apply(path: &Path) -> Result<PathBuf, Failure> {
+        Ok(Config::read_file(path)?.0.state_directory())
+    }
+
     /// Reads and validates `path`, and checks whether the volumes would open, without opening them.
     /// Unless `may_choose_ports`, each portal must name its port. `tell` is called with what is to be said about
     /// valid settings: warnings about what may not be what was meant, and advice. Returns the notes about the
@@ -201,7 +199,20 @@ impl Config {
         may_choose_ports: bool,
         tell: impl Fn(Level, &dyn Display),
     ) -> Result<(Config, Vec<Note>), Failure> {
-        Config::look(Config::read(path)?, may_choose_ports, tell)
+        Config::look(Config::read(path)?, may_choose_ports, tell, |_| None)
+    }
+
+    /// As [`Config::load_to_serve`] of a configuration that is only checked: `try_portal` says why no server could listen
+    /// on an address, which is reported together with everything else.
+    ///
+    /// # Errors
+    /// As [`Config::load_to_serve`].
+    pub fn load_to_check(
+        path: &Path,
+        tell: impl Fn(Level, &dyn Display),
+        try_portal: impl Fn(SocketAddr) -> Option<StartError>,
+    ) -> Result<(Config, Vec<Note>), Failure> {
+        Config::look(Config::read(path)?, false, tell, try_portal)
     }
 
     /// As [`Config::load_to_serve`], for the daemon that is currently serving from the state directory of
@@ -213,9 +224,9 @@ impl Config {
         path: &Path,
         tell: impl Fn(Level, &dyn Display),
     ) -> Result<(Config, Vec<Note>), Failure> {
-        let (mut config, errors) = Config::read(path)?;
+        let (mut config, errors) = Config::read_file(path)?;
         config.is_successor = true;
-        Config::look((config, errors), false, tell)
+        Config::look((config, errors), false, tell, |_| None)
     }
 
     /// Checks a configuration that was [read](Self::read), as [`Config::load_to_serve`] does.
@@ -223,18 +234,25 @@ impl Config {
         (mut config, mut errors): (Config, Vec<ConfigError>),
         may_choose_ports: bool,
         tell: impl Fn(Level, &dyn Display),
+        try_portal: impl Fn(SocketAddr) -> Option<StartError>,
     ) -> Result<(Config, Vec<Note>), Failure> {
         config.may_choose_ports = may_choose_ports;
         if !may_choose_ports {
-            let places = config.file.target.values().map(Target::place);
-            errors.extend(portals::check_ports(places).err());
+            errors.extend(portals::check_ports(config.places()));
         }
-        errors.extend(machine::check(&config.file, &config.text).err());
+        errors.extend(machine::check(&config.file, &config.text));
         errors.extend(config.unit_limits().err());
-        let mut disks = Vec::new();
+        let portals = portals::all(config.places()).into_iter();
+        errors.extend(portals.filter_map(|(portal, span)| {
+            let error = try_portal(portal)?;
+            Some(ConfigError::new(span, error.to_string()))
+        }));
+        let (mut disks, mut state) = (Vec::new(), None);
         // If volumes could not be parsed, their files are unknown.
         if errors.is_empty() || config.file.volume.errors().is_empty() && config.is_whole {
-            match config.look_at_disks(errors.is_empty())? {
+            let (found, wrong) = config.look_at_disks();
+            state = wrong;
+            match found {
                 Ok(notes) => disks = notes,
                 Err(found) => errors.extend(found),
             }
@@ -262,6 +280,12 @@ impl Config {
                 tell(level, &config.located(text));
             }
         }
+        if let Some(state) = state {
+            if errors.is_empty() {
+                return Err(config.failed(&state));
+            }
+            errors.push(state);
+        }
         config.refuse(errors)?;
         Ok((config, disks))
     }
@@ -278,51 +302,52 @@ impl Config {
             if store::look(&path)?.kind != store::Kind::File {
                 return Ok(None);
             }
-            let bytes = store::read(&path)?;
+            let bytes = store::read_file(&path, BYTES_MAX)?;
             if bytes == text.as_bytes() {
                 return Ok(None);
             }
             let looked = Config::parse(&path, bytes)
-                .and_then(|read| Config::look(read, may_choose_ports, |_, _| {}));
+                .and_then(|read| Config::look(read, may_choose_ports, |_, _| {}, |_| None));
             Ok(Some(looked.map(drop)))
         };
         blocking::run_within(COMPARE_LIMIT, blocking::Kind::Files, look).await?
     }
 
-    /// Determines which disks are served; returns the notes about them, or the errors. If `is_first`,
-    /// nothing else is wrong, and an unusable state directory fails the whole check.
-    fn look_at_disks(
-        &self,
-        is_first: bool,
-    ) -> Result<Result<Vec<Note>, Vec<ConfigError>>, Failure> {
-        let Ok(served) = self.served() else {
-            return Ok(Ok(Vec::new())); // already reported
-        };
+    /// Determines which disks are served; returns the notes about them, or the errors, and what keeps the state directory
+    /// from being used.
+    fn look_at_disks(&self) -> (Result<Vec<Note>, Vec<ConfigError>>, Option<ConfigError>) {
         let directory = self.state_directory();
-        let looked = crate::look(&self.site(&directory, &served)).and_then(|notes| {
-            machine::check_state(&directory)?;
-            Ok(notes)
-        });
-        match looked {
-            Ok(notes) => Ok(Ok(notes)),
-            Err(Refusal::Volumes(errors)) => Ok(Err(errors)),
-            Err(refusal) if is_first => Err(self.refused(refusal)),
-            Err(_) => Ok(Ok(Vec::new())),
+        // As far as that can be told: what is wrong with a LUN has been reported already.
+        let luns = self.file.target.iter();
+        let luns = luns.filter_map(|(name, target)| self.luns_of(name, target).ok());
+        let served: BTreeSet<String> = luns
+            .flat_map(BTreeMap::into_values)
+            .map(|lun| lun.volume)
+            .collect();
+        let served: Vec<String> = served.into_iter().collect();
+        let of_state = |error: &dyn Display| {
+            let span = self.file.state.as_ref().map(Spanned::span);
+            ConfigError::new(span, error.to_string())
+        };
+        let unusable = machine::check_state(&directory).map_err(|error| of_state(&error));
+        match crate::look(&self.site(&directory, &served)) {
+            Ok(notes) => (Ok(notes), unusable.err()),
+            Err(Refusal::Volumes(errors)) => (Err(errors), unusable.err()),
+            Err(Refusal::State(error)) => (Ok(Vec::new()), Some(of_state(&error))),
+            Err(Refusal::Opening(error)) => (Err(vec![error]), unusable.err()),
         }
     }
 
     /// Reads `path`: as much of the configuration as can be parsed, and its errors.
     fn read(path: &Path) -> Result<(Config, Vec<ConfigError>), Failure> {
-        let shown = path.display();
-        let bytes = store::read(path).map_err(|error| {
-            let mend = match error.kind() {
-                ErrorKind::IsADirectory => "; name the configuration file in it",
-                ErrorKind::NotFound => "; check the path given with -c",
-                _ => "",
-            };
-            Failure::Wrong(format!("{shown}: {error}{mend}"))
-        })?;
+        let bytes = store::read(path).map_err(|error| unreadable(path, &error))?;
         Config::parse(path, bytes)
+    }
+
+    /// As [`read`](Self::read), of nothing but a file: the path is somebody else's, and a pipe would be waited for.
+    fn read_file(path: &Path) -> Result<(Config, Vec<ConfigError>), Failure> {
+        let bytes = store::read_file(path, BYTES_MAX);
+        Config::parse(path, bytes.map_err(|error| unreadable(path, &error))?)
     }
 
     /// As [`read`](Self::read), from the content of `path`.
@@ -357,10 +382,13 @@ impl Config {
             errors.extend(self.target_errors(name, target));
         }
         errors.extend(served::check(&self.file).err());
-        let places = self.file.target.values().map(Target::place);
-        errors.extend(portals::check(places).err());
+        errors.extend(portals::check(self.places()));
         errors.extend(self.discovery().err());
         errors
+    }
+
+    fn places(&self) -> impl Iterator<Item = portals::Place<'_>> {
+        self.file.target.values().map(Target::place)
     }
 
     /// Fails with all of these errors, if any, in the order of the text.
@@ -568,99 +596,15 @@ impl Config {
             WaitSetting::Cpu => Waiting::Cpu,
         }
     }
+}
 
-    /// The targets, validated, with their secrets.
-    pub(crate) fn targets(&self) -> Result<Vec<TargetTable>, ConfigError> {
-        self.file
-            .target
-            .iter()
-            .map(|(name, target)| self.target(name, target))
-            .collect()
-    }
-
-    fn target(&self, name: &Spanned<String>, target: &Target) -> Result<TargetTable, ConfigError> {
-        check_target_name(name)?;
-        Ok(TargetTable {
-            name: name.get_ref().clone(),
-            portal_groups: target.place().groups()?,
-            luns: self.luns_of(name, target)?,
-            allow: access::allow(&target.allow)?,
-            allow_from: access::allow_from(target.allow_from.as_ref())?,
-            chap: target.chap_settings().read(self.directory())?,
-            redirect: target.place().redirect()?,
-        })
-    }
-
-    /// Errors in a target: the first error of each of its settings.
-    fn target_errors(&self, name: &Spanned<String>, target: &Target) -> Vec<ConfigError> {
-        let errors = [
-            check_target_name(name).err(),
-            target.place().groups().err(),
-            self.luns_of(name, target).err(),
-            access::allow(&target.allow).err(),
-            access::allow_from(target.allow_from.as_ref()).err(),
-            target.chap_settings().read(self.directory()).err(),
-            target.place().redirect().err(),
-        ];
-        errors.into_iter().flatten().collect()
-    }
-
-    /// The LUNs; empty if the target redirects initiators, in which case they are not asked for a secret either.
-    fn luns_of(
-        &self,
-        name: &Spanned<String>,
-        target: &Target,
-    ) -> Result<BTreeMap<u32, Lun>, ConfigError> {
-        let shown = name.get_ref();
-        let Some(redirect) = &target.redirect else {
-            let Some(luns) = &target.luns else {
-                let message = format!("target \"{shown}\" has no LUN; write luns = [\"NAME\"]");
-                return Err(ConfigError::new(name.span(), message));
-            };
-            return self.luns(shown, luns);
-        };
-        let chap = target.chap.as_ref().map(|_| "chap");
-        let others = chap.or(target.mutual.as_ref().map(|_| "mutual"));
-        match others.or(target.luns.as_ref().map(|_| "luns")) {
-            None => Ok(BTreeMap::new()),
-            Some(other) => {
-                let message = format!(
-                    "target \"{shown}\" redirects its initiators and serves nothing itself; remove \
-                     {other}, or redirect"
-                );
-                Err(ConfigError::new(redirect.span(), message))
-            }
-        }
-    }
-
-    fn luns(&self, target: &str, luns: &Spanned<Luns>) -> Result<BTreeMap<u32, Lun>, ConfigError> {
-        let numbered: Vec<(u32, &Spanned<Lun>)> = match luns.get_ref() {
-            Luns::List(names) => (0..).zip(names).collect(),
-            Luns::Table(table) => by_number(table, "LUN", lun_number)?,
-        };
-        if numbered.is_empty() {
-            let message = format!("target \"{target}\" has no LUN; write luns = [\"NAME\"]");
-            return Err(ConfigError::new(luns.span(), message));
-        }
-        let mut served = BTreeSet::new();
-        for (number, lun) in &numbered {
-            let name = &lun.get_ref().volume;
-            let node = Node {
-                span: lun.span(),
-                what: What::Named(name.clone()),
-            };
-            self.file.volume.find(name, &node).map_err(|error| {
-                let message = format!("LUN {number} of \"{target}\": {}", error.message());
-                ConfigError::new(lun.span(), message)
-            })?;
-            if !served.insert(name) {
-                let message = format!("target \"{target}\" serves \"{name}\" twice; name it once");
-                return Err(ConfigError::new(lun.span(), message));
-            }
-        }
-        Ok(numbered
-            .into_iter()
-            .map(|(n, lun)| (n, lun.get_ref().clone()))
-            .collect())
-    }
+/// Why a configuration cannot be read.
+fn unreadable(path: &Path, error: &io::Error) -> Failure {
+    let mend = match error.kind() {
+        ErrorKind::IsADirectory => "; name the configuration file in it",
+        ErrorKind::NotFound => "; check the path given with -c",
+        ErrorKind::InvalidInput => "; write the configuration to a file, and name that",
+        _ => "",
+    };
+    Failure::Wrong(format!("{}: {error}{mend}", path.display()))
 }

@@ -21,7 +21,6 @@ use crate::{
     open::{self, Disk},
     process::Process,
     shared_state::{SharedState, aside},
-    state::State,
     told::Told,
     unit_files::UnitFiles,
     view::{Onlooker, Seen, View},
@@ -128,6 +127,7 @@ impl Daemon {
         let seen = Seen {
             configuration: self.config().path().to_owned(),
             state: self.state_directory(),
+            lanes: self.lanes.len(),
             trees: trees.collect(),
             disks: open::identities(&self.disks).collect(),
             targets: self.server.targets().to_vec(),
@@ -271,7 +271,7 @@ async fn serve(
     let mut state = open::prepare(&site, with_parents).map_err(refused)?;
     let opened = open::open(&site, process, &mut state, graph, lanes).await;
     *disks = opened.map_err(refused)?;
-    let (unit_files, records) = (state.unit_files.clone(), state.records.clone());
+    let (unit_files, records) = (state.unit_files.clone(), state.records().clone());
     let state = SharedState::new(state);
     let server_config = server_config(served, &state).await?;
     let told = Told::new(&directory, process.boot);
@@ -337,21 +337,29 @@ fn disk_spec(disk: &Disk, unit_files: &UnitFiles) -> Result<DiskSpec, Error> {
 async fn server_config(served: &Served, state: &SharedState) -> Result<ServerConfig, Failure> {
     let config = &served.config;
     let tables = served.targets.clone();
-    let targets = state.run(|state| {
-        let tables = tables.into_iter();
-        tables.map(|table| target_spec(table, state)).collect()
-    });
-    let targets: Result<_, Error> = targets.await?;
+    // The target port names (RFC 7143 §4.4.4).
+    let ports: Vec<String> = tables
+        .iter()
+        .flat_map(|table| {
+            let groups = table.portal_groups.iter();
+            groups.map(|group| format!("{},t,0x{:04x}", table.name, group.tag))
+        })
+        .collect();
+    let numbers = state.run(move |state| state.relative_ports(ports.iter().map(String::as_str)));
+    let mut numbers = numbers.await??.into_iter();
+    let targets = tables.into_iter();
     Ok(ServerConfig {
-        targets: targets?,
+        targets: targets
+            .map(|table| target_spec(table, &mut numbers))
+            .collect(),
         discovery: served.discovery.clone(),
         digests: config.digests(),
         limits: config.limits().clone(),
     })
 }
 
-/// A target with the numbers of its ports.
-fn target_spec(table: TargetTable, state: &mut State) -> Result<TargetSpec, Error> {
+/// A target; its ports take the next of these `numbers`.
+fn target_spec(table: TargetTable, numbers: &mut impl Iterator<Item = u16>) -> TargetSpec {
     let luns = table.luns.into_iter().map(|(number, lun)| {
         let spec = LunSpec {
             volume: lun.volume,
@@ -361,12 +369,10 @@ fn target_spec(table: TargetTable, state: &mut State) -> Result<TargetSpec, Erro
         (number, spec)
     });
     let mut portal_groups = table.portal_groups;
-    for group in &mut portal_groups {
-        // The target port name (RFC 7143 §4.4.4).
-        let port = format!("{},t,0x{:04x}", table.name, group.tag);
-        group.relative_port = state.relative_port(&port)?;
+    for (group, number) in portal_groups.iter_mut().zip(numbers) {
+        group.relative_port = number;
     }
-    Ok(TargetSpec {
+    TargetSpec {
         name: table.name,
         portal_groups,
         luns: luns.collect(),
@@ -374,7 +380,7 @@ fn target_spec(table: TargetTable, state: &mut State) -> Result<TargetSpec, Erro
         allow_from: table.allow_from,
         chap: table.chap,
         redirect: table.redirect,
-    })
+    }
 }
 
 fn open_on_lane(tree: &Tree) -> OpenVolume {
@@ -405,6 +411,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
+    use crate::State;
 
     #[test]
     fn reservations_are_stored_while_other_work_on_the_state_directory_takes_its_time() {

@@ -109,8 +109,8 @@ impl Survey {
 /// # Errors
 /// All reasons why they must not be served.
 pub fn look(site: &Site<'_>) -> Result<Vec<Note>, Refusal> {
-    let records = Records::read(site.state)?;
     State::look(site.state)?;
+    let records = Records::read(site.state)?;
     let starts = Starts::default();
     let survey = Survey::make(site, &records, &starts)?;
     let (volumes, base) = (site.volumes, site.base());
@@ -148,7 +148,7 @@ pub async fn open(
 ) -> Result<Vec<Disk>, Refusal> {
     graph.set_owner(Owner::new(state.owner()?, process.boot, &process.name));
     graph.set_lanes(lanes);
-    let records = state.records.clone();
+    let records = state.records().clone();
     let opened = open_all(site, &records, graph, lanes).await?;
     state.keep_opened(site, opened)
 }
@@ -277,10 +277,17 @@ impl State {
                 record.bytes = store::look(&leaf.path).ok().map(|look| look.len_bytes);
             }
         }
-        let before = self.records.clone();
-        self.set_records(records)?;
-        if let Err(error) = self.mark(&files) {
-            self.take_back(before, &[]);
+        let before = self.before();
+        // What cannot be stored may be in the file all the same.
+        let kept = self.set_records(records.clone());
+        let kept = kept.and_then(|()| {
+            let marked = mark_all(&files, &mut records);
+            // If one fails, the others are marked all the same.
+            let stored = self.set_records(records.clone());
+            marked.and(stored)
+        });
+        if let Err(error) = kept {
+            self.take_back(before, &records, &[]);
             return Err(error.into());
         }
         self.serves(site)?;
@@ -302,47 +309,22 @@ impl State {
 
     /// Records the lengths of the files that have grown while they are served: a shorter file is another one.
     pub(crate) fn note_growth(&mut self) -> Result<(), Error> {
-        let mut records = self.records.clone();
+        let mut records = self.records().clone();
         let served = self.unit_files.served().values().copied().collect();
         records.note_growth(&served);
         self.set_records(records)
     }
+}
 
-    /// Marks the files of recorded disks, and records which of them are marked.
-    fn mark(&mut self, files: &[(Leaf, Uuid)]) -> Result<(), Error> {
-        let mut records = self.records.clone();
-        let marked = files.iter().try_for_each(|(leaf, uuid)| {
-            let is_marked = mark(leaf, *uuid)?;
-            if let Some(record) = records.disks.get_mut(uuid) {
-                record.marked = is_marked;
-            }
-            Ok(())
-        });
-        // If one fails, the others are marked all the same.
-        self.set_records(records)?;
-        marked
-    }
-
-    /// Stores `records` unless they are stored already.
-    fn set_records(&mut self, mut records: Records) -> Result<(), Error> {
-        if self.records != records {
-            records.save()?;
-            self.records = records;
+/// Marks the files of the recorded disks, and has `records` say which of them are marked.
+fn mark_all(files: &[(Leaf, Uuid)], records: &mut Records) -> Result<(), Error> {
+    files.iter().try_for_each(|(leaf, uuid)| {
+        let is_marked = mark(leaf, *uuid)?;
+        if let Some(record) = records.disks.get_mut(uuid) {
+            record.marked = is_marked;
         }
         Ok(())
-    }
-
-    /// Goes back to the records `before` a change that failed, and keeps the disks that are marked, except for those
-    /// whose files were `removed` again.
-    pub(crate) fn take_back(&mut self, mut before: Records, removed: &[PathBuf]) {
-        before.keep_marked(&self.records, removed);
-        if let Err(error) = self.set_records(before) {
-            tracing::warn!(
-                %error,
-                "the records of a failed change could not be removed"
-            );
-        }
-    }
+    })
 }
 
 fn record_of(asked: &Asked, carried: Option<Uuid>) -> Record {
@@ -389,6 +371,7 @@ fn mark(leaf: &Leaf, uuid: Uuid) -> Result<bool, Error> {
             io::ErrorKind::Unsupported => Ok(false),
             io::ErrorKind::PermissionDenied
             | io::ErrorKind::ReadOnlyFilesystem
+            | io::ErrorKind::QuotaExceeded
             | io::ErrorKind::StorageFull => {
                 tracing::warn!(
                     "{path} cannot be marked as disk {uuid} ({error}): it is recognised only by its \

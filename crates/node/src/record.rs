@@ -19,6 +19,8 @@ use volume::config;
 use crate::Error;
 
 const VERSION: u32 = 2;
+/// More than any file of a state directory has, in bytes.
+pub(crate) const FILE_BYTES_MAX: usize = 64 << 20;
 /// The name of the file in the state directory.
 const FILE: &str = "volumes.toml";
 
@@ -134,7 +136,8 @@ impl Record {
 }
 
 /// All disks that were served from a state directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(into = "Text")]
 pub(crate) struct Records {
     pub(crate) file: PathBuf,
     pub(crate) disks: BTreeMap<Uuid, Record>,
@@ -151,6 +154,15 @@ struct Text {
     disk: BTreeMap<Uuid, Record>,
 }
 
+impl From<Records> for Text {
+    fn from(records: Records) -> Text {
+        Text {
+            version: VERSION,
+            disk: records.disks,
+        }
+    }
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Version1 {
@@ -161,10 +173,15 @@ struct Version1 {
 }
 
 impl Records {
+    /// Where a state directory has them.
+    pub(crate) fn file(directory: &Path) -> PathBuf {
+        directory.join(FILE)
+    }
+
     /// The records in the state directory `directory`, which need not exist.
     pub(crate) fn read(directory: &Path) -> Result<Records, Error> {
         let mut records = Records {
-            file: directory.join(FILE),
+            file: Records::file(directory),
             disks: BTreeMap::new(),
             is_new: false,
             is_version_1: false,
@@ -204,16 +221,11 @@ impl Records {
         Ok(records)
     }
 
-    /// Writes the file.
-    pub(crate) fn save(&mut self) -> Result<(), Error> {
-        let text = Text {
-            version: VERSION,
-            disk: self.disks.clone(),
-        };
-        write_toml(&self.file, &text)?;
-        self.is_new = false;
-        self.is_version_1 = false;
-        Ok(())
+    /// What is known of the file once they are stored in place of the records `before`: nothing new, if that changes no disk.
+    pub(crate) fn is_as_stored(&mut self, before: &Records) {
+        let is_stored = self.disks == before.disks;
+        self.is_new = before.is_new && is_stored;
+        self.is_version_1 = before.is_version_1 && is_stored;
     }
 
     /// Adds the records of marked disks from `later`, except those whose files were `removed` again.
@@ -293,7 +305,7 @@ fn read_toml<T: DeserializeOwned>(file: &Path) -> Result<Option<T>, Error> {
     let shown = file.display();
     let damaged =
         |why: String| Error::Refused(format!("{shown} is damaged: {why}; restore it from a copy"));
-    match store::read(file) {
+    match store::read_file(file, FILE_BYTES_MAX) {
         Ok(bytes) => {
             let text = String::from_utf8(bytes).map_err(|error| damaged(error.to_string()))?;
             let read = toml::from_str(&text).map_err(|error| damaged(error.message().to_owned()));

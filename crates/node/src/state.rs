@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    Error, Site,
+    Error, Site, private,
     record::{Records, new_identity, read_versioned, write_toml},
+    stored::Stored,
     unit_files::UnitFiles,
 };
 
@@ -31,13 +32,20 @@ const OWNER_FILE: &str = "owner.toml";
 #[derive(Debug)]
 pub struct State {
     directory: PathBuf,
-    pub(crate) records: Records,
-    ports: Ports,
+    records: Stored<Records>,
+    ports: Stored<Ports>,
     pub(crate) unit_files: Arc<UnitFiles>,
 }
 
+/// What is stored of all disks and targets, for a change that may fail.
+#[derive(Clone, Debug)]
+pub(crate) struct Before {
+    pub(crate) records: Records,
+    ports: Ports,
+}
+
 /// Relative target port identifiers by port name.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Ports {
     version: u32,
@@ -91,11 +99,13 @@ pub(crate) fn sharer(site: &Site<'_>) -> Option<PathBuf> {
 }
 
 impl State {
-    /// Checks that this release can read the files of `directory`, which need not exist.
+    /// Checks that `directory`, which need not exist, is [ours alone](private::check), and that this release can read its
+    /// files.
     ///
     /// # Errors
     /// The first file that is damaged or newer, with a remedy.
     pub(crate) fn look(directory: &Path) -> Result<(), Error> {
+        private::check(directory)?;
         let _: Option<Ports> = read_versioned(&directory.join(PORTS_FILE), PORTS_VERSION)?;
         let _: Option<OwnerFile> = read_versioned(&directory.join(OWNER_FILE), OWNER_VERSION)?;
         Ok(())
@@ -105,12 +115,13 @@ impl State {
     /// parents. The demo's shares do without: they must not bring back what the demo has removed.
     ///
     /// # Errors
-    /// If it cannot be written, belongs to a running daemon, or has a newer version.
+    /// If it cannot be written, belongs to a running daemon or to somebody else, or has a newer version.
     pub fn open(directory: &Path, with_parents: bool) -> Result<State, Error> {
         let shown = directory.display();
         store::make_directory(directory, with_parents).map_err(Error::io(format!(
             "the state directory {shown} cannot be created"
         )))?;
+        private::check(directory)?;
         let options = OpenOptions {
             write: true,
             create: true,
@@ -138,8 +149,8 @@ impl State {
         });
         Ok(State {
             directory: directory.to_owned(),
-            records: Records::read(directory)?,
-            ports,
+            records: Stored::new(Records::file(directory), Records::read(directory)?),
+            ports: Stored::new(ports_file, ports),
             unit_files: Arc::new(UnitFiles::new(directory.to_owned(), lock)),
         })
     }
@@ -183,27 +194,69 @@ impl State {
         Ok(new)
     }
 
-    /// The relative identifier of the target port called `name`; a new port gets the next one, which
-    /// is stored. Registrations are bound to it (SPC-4 5.13.5), so it must not depend on which other
+    /// The relative identifiers of the target ports called `names`; new ports get the next ones, which
+    /// are stored. Registrations are bound to them (SPC-4 5.13.5), so they must not depend on which other
     /// targets exist. A removed port keeps its number, so that no other inherits its registrations.
     ///
     /// # Errors
-    /// If no number is left, or a new one cannot be stored.
-    pub fn relative_port(&mut self, name: &str) -> Result<u16, Error> {
-        if let Some(port) = self.ports.port.get(name) {
-            return Ok(*port);
+    /// If no number is left, or a new one cannot be stored: then none is in use.
+    pub fn relative_ports<'a>(
+        &mut self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<Vec<u16>, Error> {
+        let mut ports = self.ports.get().clone();
+        let mut last = ports.port.values().max().copied().unwrap_or(0);
+        let mut numbers = Vec::new();
+        for name in names {
+            if let Some(port) = ports.port.get(name) {
+                numbers.push(*port);
+                continue;
+            }
+            last = last.checked_add(1).ok_or_else(|| {
+                Error::Refused(format!(
+                    "{} has no number left for {name}; remove the lines of ports that no longer exist",
+                    self.ports.file().display()
+                ))
+            })?;
+            ports.port.insert(name.to_owned(), last);
+            numbers.push(last);
         }
-        let last = self.ports.port.values().max().copied().unwrap_or(0);
-        let file = self.directory.join(PORTS_FILE);
-        let port = last.checked_add(1).ok_or_else(|| {
-            Error::Refused(format!(
-                "{} has no number left for {name}; remove the lines of ports that no longer exist",
-                file.display()
-            ))
-        })?;
-        self.ports.port.insert(name.to_owned(), port);
-        write_toml(&file, &self.ports)?;
-        Ok(port)
+        self.ports.set(ports)?;
+        Ok(numbers)
+    }
+
+    /// The recorded disks.
+    pub(crate) fn records(&self) -> &Records {
+        self.records.get()
+    }
+
+    /// Stores the records of disks, unless they are stored already.
+    pub(crate) fn set_records(&mut self, mut records: Records) -> Result<(), Error> {
+        records.is_as_stored(self.records());
+        self.records.set(records)
+    }
+
+    /// What is stored before a change.
+    pub(crate) fn before(&self) -> Before {
+        Before {
+            records: self.records().clone(),
+            ports: self.ports.get().clone(),
+        }
+    }
+
+    /// Goes back to what was stored `before` a change that failed, and keeps the records of the disks in `later` that are
+    /// marked, except for those whose files were `removed` again. The ports of the change were never served.
+    pub(crate) fn take_back(&mut self, mut before: Before, later: &Records, removed: &[PathBuf]) {
+        before.records.keep_marked(later, removed);
+        before.records.is_as_stored(self.records());
+        let records = self.records.put_back(before.records);
+        let ports = self.ports.put_back(before.ports);
+        for error in [records, ports].into_iter().filter_map(Result::err) {
+            tracing::warn!(
+                %error,
+                "what a failed change has stored could not be removed yet"
+            );
+        }
     }
 
     /// What [`State::keep`] stored last for the volume called `name`.
@@ -227,7 +280,7 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use engine::sim::World;
+    use engine::sim::{Fault, FaultKind, World};
 
     use super::*;
 
@@ -293,7 +346,7 @@ mod tests {
         on_a_machine(|directory| {
             let number = |name: &str| {
                 let mut state = State::open(directory, true).expect("a state directory");
-                state.relative_port(name)
+                Ok::<_, Error>(state.relative_ports([name])?[0])
             };
             // In the order of the configuration, as in directories from before numbers were stored.
             for (name, port) in [("m", 1), ("n", 2), ("a", 3), ("m", 1)] {
@@ -304,6 +357,55 @@ mod tests {
             store::replace(&directory.join("ports.toml"), last.as_bytes()).expect("room");
             let error = number("iqn.2026-11.test:a,t,0x0001").expect_err("none is left");
             assert!(error.to_string().contains("ports.toml"), "{error}");
+        });
+    }
+
+    #[test]
+    fn a_number_that_could_not_be_stored_is_not_served() {
+        for (kind, at) in [
+            (FaultKind::Create, "/srv/state/ports.new"),
+            (FaultKind::Settle, "/srv/state"),
+        ] {
+            let world = World::new(1);
+            let host = world.host("machine");
+            let directory = Path::new("/srv/state");
+            world.block_on(&host, async {
+                let mut state = State::open(directory, true).expect("a state directory");
+                assert_eq!(state.relative_ports(["m"]).expect("room"), [1]);
+                host.add_fault(Fault {
+                    path: Some(at.into()),
+                    ..Fault::new(kind, 28)
+                });
+                for _ in 0..2 {
+                    state.relative_ports(["z", "m"]).expect_err("no room");
+                }
+                host.clear_faults();
+                assert_eq!(state.relative_ports(["z", "m"]).expect("room"), [2, 1]);
+                drop(state);
+                let mut state = State::open(directory, true).expect("a state directory");
+                assert_eq!(state.relative_ports(["a", "z"]).expect("room"), [3, 2]);
+            });
+        }
+    }
+
+    #[test]
+    fn what_a_failed_change_has_stored_is_forgotten_even_while_nothing_can_be_written() {
+        let world = World::new(1);
+        let host = world.host("machine");
+        let directory = Path::new("/srv/state");
+        world.block_on(&host, async {
+            let mut state = State::open(directory, true).expect("a state directory");
+            state.relative_ports(["m"]).expect("room");
+            let before = state.before();
+            state.relative_ports(["m", "z"]).expect("room");
+            host.add_fault(Fault::new(FaultKind::Create, 28));
+            let later = state.records().clone();
+            state.take_back(before, &later, &[]);
+            host.clear_faults();
+            assert_eq!(state.relative_ports(["m", "a"]).expect("room"), [1, 2]);
+            drop(state);
+            let mut state = State::open(directory, true).expect("a state directory");
+            assert_eq!(state.relative_ports(["a", "z"]).expect("room"), [2, 3]);
         });
     }
 }

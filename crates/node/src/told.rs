@@ -12,7 +12,7 @@
 //! process alone that data is lost. While the text is valid, a restart leaves it and the mark as they are.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     io,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -87,6 +87,20 @@ impl Told {
     pub(crate) async fn add_disk(&self, disk: &Disk, record: &Record) {
         let file = self.file_of(disk, record);
         self.begin(disk.tree.name(), &disk.uuid, file).await;
+    }
+
+    /// Forgets the disks that are not `served`, such as those of a change that failed, and removes their texts.
+    pub(crate) async fn forget_all_but(&self, served: &BTreeSet<String>) {
+        let (stay, go) = std::mem::take(&mut *self.disks())
+            .into_iter()
+            .partition(|(name, _)| served.contains(name));
+        *self.disks() = stay;
+        let go: BTreeMap<String, Known> = go;
+        let removed = aside(move || go.values().try_for_each(|known| remove(&known.path)));
+        // A text that stays does no harm: nobody is noted there who was told of another disk.
+        if let Err(error) = removed.await.and_then(|removed| removed) {
+            tracing::debug!(%error, "a text of a disk that is not served has stayed");
+        }
     }
 
     /// The file that `disk` is, if that can be marked and a restart can lose something. What it has acknowledged does not

@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use crate::{
     Error,
-    record::{read_versioned, write_toml},
+    record::{FILE_BYTES_MAX, read_versioned, write_toml},
 };
 
 const VERSION: u32 = 2;
@@ -86,7 +86,7 @@ impl UnitFiles {
     /// The text of a file of version 1; `None` if there is none, or one of another version.
     fn version_1(&self, uuid: &Uuid, name: &str) -> Result<Option<String>, Error> {
         let file = self.file(uuid);
-        let bytes = match store::read(&file) {
+        let bytes = match store::read_file(&file, FILE_BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::io(format!("reading {}", file.display()))(error)),

@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeMap,
+    net::SocketAddr,
     path::{self, Path, PathBuf},
 };
 
@@ -28,6 +29,8 @@ use crate::description::{
 pub(crate) struct Seen {
     pub(crate) configuration: PathBuf,
     pub(crate) state: PathBuf,
+    /// The number of serving threads. The units of an attached volume may be on one of them.
+    pub(crate) lanes: usize,
     pub(crate) trees: BTreeMap<String, NodeView>,
     /// The identities of the served volumes.
     pub(crate) disks: BTreeMap<String, Uuid>,
@@ -78,7 +81,7 @@ impl View {
             version: VERSION,
             configuration: absolute(&seen.configuration),
             state: absolute(&seen.state),
-            lanes: seen.units.lanes(),
+            lanes: seen.lanes,
             volumes: volumes.collect(),
             targets: seen
                 .targets
@@ -119,6 +122,7 @@ fn absolute(path: &Path) -> String {
 
 fn node(view: &NodeView) -> Node {
     let shape = view.shape.as_ref();
+    let sessions = view.session.as_ref().map(SessionStatus::all);
     Node {
         path: view.path.clone(),
         name: view.name.clone(),
@@ -136,12 +140,12 @@ fn node(view: &NodeView) -> Node {
                 error: lost.map(|error| error.to_string()),
             }
         }),
-        session: view.session.as_ref().map(|status| session_of(status.now())),
-        sessions: view
-            .session
+        session: sessions
+            .as_ref()
+            .map(|(state, paths)| session_of(state, paths)),
+        sessions: sessions
             .iter()
-            .flat_map(SessionStatus::paths)
-            .map(path_session)
+            .flat_map(|(_, paths)| paths.iter().map(path_session))
             .collect(),
         cache: view.cache.as_ref().map(|handle| cache(handle.stats())),
         requests: requests(&view.counters.snapshot()),
@@ -149,31 +153,51 @@ fn node(view: &NodeView) -> Node {
     }
 }
 
-fn session_of(state: SessionState) -> NodeSession {
-    let (state, address, relogins, error) = match state {
-        SessionState::None => ("none", None, 0, None),
-        SessionState::LoggedIn { address, relogins } => {
-            ("logged in", Some(address), relogins, None)
-        }
+/// The sessions taken together. What is recorded of the whole disk changes when a request finds out, so the sessions
+/// themselves, which are shown below, know better whether there is one.
+fn session_of(state: &SessionState, paths: &[PathStatus]) -> NodeSession {
+    let (address, relogins, why) = match state {
+        SessionState::None => (None, 0, None),
+        SessionState::LoggedIn { address, relogins } => (Some(*address), *relogins, None),
         SessionState::Lost {
             address,
             relogins,
             why,
-        } => ("lost", address, relogins, Some(why)),
+        } => (*address, *relogins, Some(why.clone())),
+    };
+    let of_path = |path: &PathStatus| match &path.state {
+        PathState::None(error) => Err(error.clone()),
+        PathState::LoggedIn | PathState::Standby => Ok(path.portal),
+    };
+    let live: Vec<SocketAddr> = paths.iter().filter_map(|path| of_path(path).ok()).collect();
+    let is_logged_in = match paths.is_empty() {
+        true => matches!(state, SessionState::LoggedIn { .. }),
+        false => !live.is_empty(),
+    };
+    let (word, address, error) = match (is_logged_in, state) {
+        (true, _) => {
+            let stays = address.filter(|address| paths.is_empty() || live.contains(address));
+            ("logged in", stays.or(live.first().copied()), None)
+        }
+        (false, SessionState::None) => ("none", address, why),
+        (false, _) => {
+            let first = || paths.iter().find_map(|path| of_path(path).err()?);
+            ("lost", address, why.or_else(first))
+        }
     };
     NodeSession {
-        state: state.to_owned(),
+        state: word.to_owned(),
         address: address.map(|address| address.to_string()),
         relogins,
         error,
     }
 }
 
-fn path_session(path: PathStatus) -> PathSession {
-    let (state, error) = match path.state {
+fn path_session(path: &PathStatus) -> PathSession {
+    let (state, error) = match &path.state {
         PathState::LoggedIn => ("logged in", None),
         PathState::Standby => ("standby", None),
-        PathState::None(error) => ("none", error),
+        PathState::None(error) => ("none", error.clone()),
     };
     PathSession {
         state: state.to_owned(),
@@ -352,4 +376,74 @@ fn times(histogram: &Histogram<u64>) -> Vec<(u64, u64)> {
     recorded
         .map(|step| (step.value_iterated_to(), step.count_at_value()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(portal: &str, state: PathState) -> PathStatus {
+        PathStatus {
+            portal: portal.parse().expect("an address"),
+            local: None,
+            lane: 0,
+            state,
+        }
+    }
+
+    #[test]
+    fn the_sessions_taken_together_are_what_each_of_them_is() {
+        let (one, other) = ("10.0.1.2:3260", "10.0.2.2:3260");
+        let logged_in = SessionState::LoggedIn {
+            address: one.parse().expect("an address"),
+            relogins: 2,
+        };
+        let lost = SessionState::Lost {
+            address: one.parse().ok(),
+            relogins: 2,
+            why: "silent".to_owned(),
+        };
+        let none = || PathState::None(Some("refused".to_owned()));
+        let both = |first, second| vec![path(one, first), path(other, second)];
+        for (state, paths, expected, at, error) in [
+            (
+                &logged_in,
+                both(PathState::LoggedIn, none()),
+                "logged in",
+                one,
+                None,
+            ),
+            (
+                &logged_in,
+                both(none(), PathState::LoggedIn),
+                "logged in",
+                other,
+                None,
+            ),
+            (
+                &logged_in,
+                both(none(), none()),
+                "lost",
+                one,
+                Some("refused"),
+            ),
+            (&logged_in, Vec::new(), "logged in", one, None),
+            (&lost, both(none(), none()), "lost", one, Some("silent")),
+            (
+                &lost,
+                both(none(), PathState::Standby),
+                "logged in",
+                other,
+                None,
+            ),
+            (&lost, Vec::new(), "lost", one, Some("silent")),
+        ] {
+            let shown = session_of(state, &paths);
+            assert_eq!(shown.state, expected, "{state:?} {paths:?}");
+            assert_eq!(shown.address.as_deref(), Some(at));
+            assert_eq!((shown.relogins, shown.error.as_deref()), (2, error));
+        }
+        let shown = session_of(&SessionState::None, &both(none(), none()));
+        assert_eq!(shown.state, "none");
+    }
 }

@@ -23,7 +23,7 @@ pub(crate) struct ApplyCall {
 
 /// Applies the configuration in `call` to the running daemon that uses its state directory.
 pub(crate) fn run(call: &ApplyCall) -> Result<(), Failure> {
-    let state = Config::state_directory_of(&call.config)?;
+    let state = Config::state_directory_to_apply(&call.config)?;
     let asked = Asked::Apply {
         path: path::absolute(&call.config)?,
         dry_run: call.dry_run,

@@ -2,20 +2,15 @@
 //! code: 0 done, 1 it failed, 2 the call or the configuration is wrong.
 #![forbid(unsafe_code)]
 
-use std::{
-    fmt::Display,
-    path::{Path, PathBuf},
-    process::ExitCode,
-    sync::Arc,
-};
+use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 use clap::{Parser, Subcommand};
-use node::Config;
 use signal_hook::{consts::SIGXFSZ, flag};
 
 mod admin;
 mod apply;
 mod attach;
+mod check;
 mod create;
 mod demo;
 mod descriptors;
@@ -145,7 +140,8 @@ enum VolumeVerb {
         config: PathBuf,
         /// The volume's name in it.
         name: String,
-        /// The old owner is off for certain: take over even where it cannot be fenced off.
+        /// Take over even where the old owner cannot be fenced off, or is a process that runs on this machine: it is
+        /// off for certain, or is to lose the volume now.
         #[arg(long)]
         force: bool,
     },
@@ -175,7 +171,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Serve { config, supervised } => serve::run(&config, supervised),
         Verb::Attach(call) => attach::run(&call),
         Verb::Discover(call) => discover::run(&call),
-        Verb::Check { config } => check(&config),
+        Verb::Check { config } => check::run(&config),
         Verb::Apply(call) => apply::run(&call),
         Verb::Show(call) => show::run(&call),
         Verb::Top(call) => top::run(&call),
@@ -198,20 +194,4 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Demo(call) => demo::run(call),
         Verb::Lab { verb } => lab::run(verb),
     }
-}
-
-fn check(path: &Path) -> Result<(), Failure> {
-    let tell = |note: &dyn Display| log::say(format_args!("note: {note}"));
-    let (config, disks) = Config::load_to_serve(path, false, |_, note| tell(note))?;
-    for note in disks {
-        tell(&config.located(&note.text));
-    }
-    if !config.has_targets() {
-        let note = "there is no target; `serve` needs one, such as [target.\"iqn.2026-11.io.sanstone:t0\"]";
-        log::say(format_args!("note: {}: {note}", path.display()));
-    }
-    if let Some(note) = kernel::note(&rustix::system::uname().release().to_string_lossy()) {
-        tell(&note);
-    }
-    Ok(output::print(format!("{}\n", config.summary()))?)
 }

@@ -16,7 +16,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(crate) fn portals(portals: impl IntoIterator<Item = SocketAddr>) -> Result<(), StartError> {
     for portal in portals {
         let mut waited = Duration::ZERO;
-        while let Err(error) = probe(portal) {
+        while let Err(error) = once(portal) {
             if error.kind() != io::ErrorKind::AddrInUse || waited >= IN_USE_LIMIT {
                 return Err(StartError::portal(portal, &error));
             }
@@ -28,7 +28,10 @@ pub(crate) fn portals(portals: impl IntoIterator<Item = SocketAddr>) -> Result<(
 }
 
 /// Binds without listening, so that nobody can connect before the server is ready.
-fn probe(portal: SocketAddr) -> io::Result<()> {
+///
+/// # Errors
+/// Any error the system reports.
+pub(crate) fn once(portal: SocketAddr) -> io::Result<()> {
     let family = match portal {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,

@@ -88,6 +88,8 @@ impl State {
         let keeps = to_keep.is_some();
         if let Some(text) = to_keep {
             if !self.keep_text(text).await {
+                // What was not stored in time may be there all the same, after the next start.
+                self.keep_text(self.unit.save()).await;
                 return Some(Err(Prepared::not_kept()));
             }
         }

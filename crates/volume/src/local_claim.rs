@@ -6,7 +6,7 @@ use crate::{
     Claim, Durability, Error, ErrorKind, Result, Volume,
     claim::{
         MARK_AT, MARK_BYTES, Others, Standing, refuse_alive, refuse_data, refuse_ours,
-        refuse_unfenced, tell_replaced,
+        refuse_running, refuse_unfenced, tell_replaced,
     },
 };
 
@@ -26,6 +26,11 @@ pub(crate) async fn mark_local(volume: &dyn Volume, claim: &Claim, is_locked: bo
         Standing::Alive(owner) => match claim.others() {
             Others::Refuse => return Err(refuse_alive(&owner)),
             Others::Fence => return Err(refuse_unfenced(&owner)),
+            Others::Overrule => {}
+        },
+        Standing::Running(owner) => match claim.others() {
+            Others::Refuse => return Err(refuse_alive(&owner)),
+            Others::Fence => return Err(refuse_running(&owner)),
             Others::Overrule => {}
         },
     }

@@ -3,12 +3,12 @@
 use std::{
     ffi::{CStr, CString},
     fs,
-    io::{self, Read},
+    io::{self, Read, Write},
     os::{
         fd::AsRawFd,
         unix::{
             ffi::OsStrExt,
-            fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt},
+            fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt},
         },
     },
     path::{Path, PathBuf},
@@ -19,7 +19,8 @@ use crate::{
     extent,
     handle::{Handle, Keeper},
     reactor::{
-        Access, FileState, FileSystem, Kind, Look, Mark, OpenOptions, Opened, Store, TAIL_BYTES_MAX,
+        Access, FileState, FileSystem, Kind, Look, Mark, OpenOptions, Opened, Store,
+        TAIL_BYTES_MAX, too_long,
     },
 };
 
@@ -99,10 +100,7 @@ impl Store for System {
         let file = fs::File::open(path)?;
         file.take(READ_BYTES_MAX + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > READ_BYTES_MAX {
-            let message = format!(
-                "it holds more than {READ_BYTES_MAX} bytes; check that it is the right file"
-            );
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+            return Err(too_long(READ_BYTES_MAX));
         }
         Ok(bytes)
     }
@@ -176,8 +174,18 @@ impl Store for System {
         entries.map(|entry| Ok(entry?.path())).collect()
     }
 
-    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        fs::write(path, bytes)
+    fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        // O_EXCL follows no link.
+        let mut options = fs::File::options();
+        let options = options.write(true).create_new(true).mode(0o600);
+        let mut file = options.open(path)?;
+        file.write_all(bytes)?;
+        // Of the same open file: the error of another one's write-back may be lost.
+        file.sync_all()
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -185,7 +193,8 @@ impl Store for System {
     }
 
     fn make_directory(&self, path: &Path) -> io::Result<()> {
-        fs::create_dir(path)
+        // Whatever the umask, only its user may change it.
+        fs::DirBuilder::new().mode(0o755).create(path)
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {
@@ -271,6 +280,7 @@ fn look_of(found: &fs::Metadata) -> Look {
         len_bytes: found.len(),
         id: (found.dev(), found.ino()),
         mode: found.mode() & 0o7777,
+        owner: found.uid(),
     }
 }
 
@@ -305,6 +315,7 @@ fn holder_of(place: &str, locks: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store;
 
     #[test]
     fn who_holds_the_lock_is_found_among_others() {
@@ -320,5 +331,40 @@ mod tests {
         ] {
             assert_eq!(holder_of(place, locks), pid, "{place}");
         }
+    }
+
+    /// Outside a lane it is the real system's store that is used.
+    #[test]
+    fn a_link_under_the_name_of_the_new_file_is_not_written_through() {
+        let directory = std::env::temp_dir().join(format!("sanstone-store-{}", std::process::id()));
+        fs::create_dir(&directory).expect("room");
+        let (file, other) = (directory.join("ports.toml"), directory.join("other"));
+        fs::write(&other, "precious").expect("room");
+        std::os::unix::fs::symlink(&other, directory.join("ports.new")).expect("room");
+        store::replace(&file, b"new").expect("room");
+        assert_eq!(fs::read(&other).expect("it is there"), b"precious");
+        let found = store::look(&file).expect("it is there");
+        assert_eq!((found.len_bytes, found.mode), (3, 0o600));
+        assert!(!store::is_link(&file).expect("it is there"));
+        // What cannot be replaced leaves nothing behind.
+        let inside = directory.join("directory");
+        fs::create_dir(&inside).expect("room");
+        store::replace(&inside, b"new").expect_err("a directory is in the way");
+        assert!(!directory.join("directory.new").exists());
+        let pipe = directory.join("pipe");
+        let path = c_path(&pipe).expect("no NUL byte");
+        // SAFETY: a NUL-terminated path that lives through the call.
+        assert_eq!(unsafe { libc::mkfifo(path.as_ptr(), 0o600) }, 0);
+        for (path, part) in [
+            (&*pipe, "a named pipe"),
+            (Path::new("/dev/zero"), "a device"),
+        ] {
+            let error = store::read_file(path, 10).expect_err(part).to_string();
+            assert!(error.contains("not a file"), "{part}: {error}");
+        }
+        assert_eq!(store::read_file(&file, 3).expect("it is short"), b"new");
+        let long = store::read_file(&file, 2).expect_err("it is longer");
+        assert_eq!(long.kind(), io::ErrorKind::FileTooLarge);
+        fs::remove_dir_all(&directory).expect("it is there");
     }
 }

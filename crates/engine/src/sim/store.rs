@@ -22,6 +22,9 @@ use crate::{
     },
 };
 
+/// The user of every file: the one that every machine's software runs as, too.
+pub(super) const OWNER: u32 = 0;
+
 impl SimReactor {
     /// Runs `f` on the disk, if it has power.
     fn disk<T>(&self, f: impl FnOnce(&mut Disk) -> io::Result<T>) -> io::Result<T> {
@@ -30,6 +33,16 @@ impl SimReactor {
         let disk = &mut state.host(self.host).disk;
         disk.has_power()?;
         f(disk)
+    }
+
+    /// Fails if a fault of this kind hits what has the name `path`.
+    fn fail_at(&self, kind: FaultKind, path: &Path) -> io::Result<()> {
+        let state = &mut *self.state.borrow_mut();
+        let (disk, occurred) = (&mut state.hosts[self.host.0].disk, &mut state.occurred);
+        match disk.fault_at(kind, path, occurred) {
+            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+            None => Ok(()),
+        }
     }
 
     /// The caller asks the disk for something that a lane must not wait for.
@@ -91,6 +104,7 @@ impl Store for SimReactor {
                 len_bytes: 0,
                 id: (0, u64::MAX),
                 mode: 0o755,
+                owner: OWNER,
             }),
             None => Err(io::ErrorKind::NotFound.into()),
         })
@@ -169,18 +183,22 @@ impl Store for SimReactor {
         })
     }
 
-    fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    fn create(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+        self.fail_at(FaultKind::Create, path)?;
         self.disk(|disk| {
-            let file = match disk.names.file(path) {
-                Some(file) => file,
-                None if disk.names.has_place_for(path) => {
-                    disk.take_step()?;
-                    disk.create(path)
-                }
-                None => return Err(io::ErrorKind::NotFound.into()),
-            };
+            if disk.names.file(path).is_some() {
+                disk.take_step()?;
+                disk.names.change(Change::Unlink(normal(path)));
+            }
+            if !disk.names.has_place_for(path) {
+                return Err(io::ErrorKind::NotFound.into());
+            }
+            disk.take_step()?;
+            let file = disk.create(path);
             disk.take_step()?;
             disk.rewrite(file, bytes);
+            disk.take_step()?;
+            disk.sync_file(file);
             Ok(())
         })
     }
@@ -213,6 +231,7 @@ impl Store for SimReactor {
     }
 
     fn sync(&self, path: &Path) -> io::Result<()> {
+        self.fail_at(FaultKind::Settle, path)?;
         self.disk(|disk| {
             let file = disk.names.file(path);
             if file.is_none() && !disk.names.is_directory(path) {

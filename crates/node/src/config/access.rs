@@ -66,6 +66,29 @@ pub(super) fn allow(
     Ok(Some(folded.collect()))
 }
 
+/// Everything that is wrong with the names in `allow`.
+pub(super) fn allow_errors(names: &Spanned<Vec<Spanned<String>>>) -> Vec<ConfigError> {
+    errors_of(names, |names| allow(names).err())
+}
+
+/// Everything that is wrong with the networks in `allow_from`.
+pub(super) fn allow_from_errors(from: &Spanned<Vec<Spanned<String>>>) -> Vec<ConfigError> {
+    errors_of(from, |from| allow_from(Some(from)).err())
+}
+
+/// The error of a whole list, and those of its entries, each alone.
+fn errors_of(
+    list: &Spanned<Vec<Spanned<String>>>,
+    error: impl Fn(&Spanned<Vec<Spanned<String>>>) -> Option<ConfigError>,
+) -> Vec<ConfigError> {
+    let Some(first) = error(list) else {
+        return Vec::new();
+    };
+    let alone = |entry: &Spanned<String>| error(&Spanned::new(list.span(), vec![entry.clone()]));
+    let entries = list.get_ref().iter().filter_map(alone);
+    [first].into_iter().chain(entries).collect()
+}
+
 /// The networks in `allow_from`; empty: from anywhere.
 pub(super) fn allow_from(
     from: Option<&Spanned<Vec<Spanned<String>>>>,

@@ -13,7 +13,7 @@ use super::{File, MEMORY_MIN_BYTES};
 use crate::Error;
 
 /// Checks that the memory of volumes and `memory` fit into this machine.
-pub(super) fn check(file: &File, text: &str) -> Result<(), ConfigError> {
+pub(super) fn check(file: &File, text: &str) -> Vec<ConfigError> {
     let system = rustix::system::sysinfo();
     let has_bytes = system.totalram.saturating_mul(system.mem_unit.into());
     check_for(file, text, has_bytes)
@@ -73,23 +73,23 @@ pub(super) fn check_lanes(
     Err(ConfigError::new(at, message))
 }
 
-fn check_for(file: &File, text: &str, has_bytes: u64) -> Result<(), ConfigError> {
+fn check_for(file: &File, text: &str, has_bytes: u64) -> Vec<ConfigError> {
     let nodes = file.volume.0.values().flat_map(Node::all);
     let held = nodes.filter_map(|node| match &node.what {
         What::Inline(kind) => kind.memory(),
         What::Named(_) => None,
     });
-    for size in file.memory.iter().chain(held) {
-        if size.get_ref().bytes() > has_bytes {
-            let message = format!(
-                "{} is more than the {} MiB of memory that this machine has; write a smaller size",
-                &text[size.span()],
-                has_bytes >> 20
-            );
-            return Err(ConfigError::new(size.span(), message));
-        }
-    }
-    Ok(())
+    let sizes = file.memory.iter().chain(held);
+    let too_large = sizes.filter(|size| size.get_ref().bytes() > has_bytes);
+    let errors = too_large.map(|size| {
+        let message = format!(
+            "{} is more than the {} MiB of memory that this machine has; write a smaller size",
+            &text[size.span()],
+            has_bytes >> 20
+        );
+        ConfigError::new(size.span(), message)
+    });
+    errors.collect()
 }
 
 #[cfg(test)]
@@ -98,7 +98,10 @@ mod tests {
 
     fn found(text: &str) -> Result<(), String> {
         let file: File = toml::from_str(text).expect("a configuration");
-        check_for(&file, text, 1 << 30).map_err(|error| error.to_string())
+        let errors = check_for(&file, text, 1 << 30);
+        errors
+            .first()
+            .map_or(Ok(()), |error| Err(error.to_string()))
     }
 
     #[test]

@@ -85,6 +85,17 @@ impl Place<'_> {
         groups.into_iter().map(group).collect()
     }
 
+    /// Everything that is wrong with the portal groups.
+    pub(super) fn errors(&self) -> Vec<ConfigError> {
+        let groups = self.portal_groups.into_iter();
+        let groups = groups.flat_map(|groups| groups.get_ref().values());
+        let lists = self.portals.into_iter().chain(groups);
+        let portals = lists.flat_map(|portals| portals.get_ref());
+        let wrong = portals.filter_map(|portal| portal_at(portal).err());
+        // What is wrong with a portal is the first of these, too.
+        self.groups().err().into_iter().chain(wrong).collect()
+    }
+
     /// Where initiators are redirected to, if anywhere.
     pub(super) fn redirect(&self) -> Result<Option<Redirect>, ConfigError> {
         let Some(table) = self.redirect else {
@@ -125,15 +136,16 @@ impl Place<'_> {
 }
 
 /// Rejects portals that cannot all be bound, or that leave the portal group ambiguous.
-pub(super) fn check<'a>(places: impl Iterator<Item = Place<'a>>) -> Result<(), ConfigError> {
+pub(super) fn check<'a>(places: impl Iterator<Item = Place<'a>>) -> Vec<ConfigError> {
+    let mut errors = Vec::new();
     let mut seen: Vec<Placed> = Vec::new();
-    for place in places {
-        let own = place.all()?;
+    // What is wrong with a place alone is said elsewhere.
+    for own in places.filter_map(|place| place.all().ok()) {
         for (index, (portal, span)) in own.iter().enumerate() {
             let chosen_by_the_system = portal.port() == 0;
             if own[..index].iter().any(|(other, _)| other == portal) && !chosen_by_the_system {
                 let message = format!("\"{portal}\" appears twice; name it once");
-                return Err(ConfigError::new(span.clone(), message));
+                errors.push(ConfigError::new(span.clone(), message));
             }
             let others = seen.iter().chain(&own[..index]);
             for (other, other_span) in others {
@@ -146,32 +158,39 @@ pub(super) fn check<'a>(places: impl Iterator<Item = Place<'a>>) -> Result<(), C
                     "\"{wide}\" also accepts the connections to \"{narrow}\", and both are portals; \
                      write one of them in both places"
                 );
-                return Err(ConfigError::new(
-                    span.clone().or(other_span.clone()),
-                    message,
-                ));
+                let place = span.clone().or(other_span.clone());
+                errors.push(ConfigError::new(place, message));
+                break;
             }
         }
         seen.extend(own);
     }
-    Ok(())
+    errors
 }
 
 /// Rejects port 0, with which the system chooses: only a program that starts this one could learn the port.
-pub(super) fn check_ports<'a>(
-    mut places: impl Iterator<Item = Place<'a>>,
-) -> Result<(), ConfigError> {
-    places.try_for_each(|place| {
-        let all = place.all()?;
-        let Some((portal, span)) = all.into_iter().find(|(portal, _)| portal.port() == 0) else {
-            return Ok(());
-        };
+pub(super) fn check_ports<'a>(places: impl Iterator<Item = Place<'a>>) -> Vec<ConfigError> {
+    let all = places.filter_map(|place| place.all().ok()).flatten();
+    let chosen = all.filter(|(portal, _)| portal.port() == 0);
+    let wrong = chosen.map(|(portal, span)| {
         let message = format!(
             "\"{portal}\" has port 0, which initiators could not know; write one, such as \"{}\"",
             with_port(portal, PORT)
         );
-        Err(ConfigError::new(span, message))
-    })
+        ConfigError::new(span, message)
+    });
+    wrong.collect()
+}
+
+/// The portals of all targets that can be told, each once, with where they are written.
+pub(super) fn all<'a>(places: impl Iterator<Item = Place<'a>>) -> Vec<Placed> {
+    let mut all: Vec<Placed> = Vec::new();
+    for placed in places.filter_map(|place| place.all().ok()).flatten() {
+        if !all.iter().any(|(portal, _)| *portal == placed.0) {
+            all.push(placed);
+        }
+    }
+    all
 }
 
 /// Where `portal` is written.
@@ -200,61 +219,66 @@ fn addresses(portals: &Addresses) -> Result<Vec<SocketAddr>, ConfigError> {
     if portals.get_ref().is_empty() {
         return Err(wrong_value(portals.span(), "a target needs a portal", FORM));
     }
-    let parse = |portal: &Spanned<String>| {
-        let text = portal.get_ref();
-        let usable = address(text).filter(|address| match address.ip() {
-            IpAddr::V4(ip) => !ip.is_multicast() && !ip.is_broadcast(),
-            IpAddr::V6(ip) => !ip.is_multicast(),
-        });
-        let is_vague =
-            |address: &SocketAddr| zone::is_needed(address.ip()) && zone::of(*address).is_none();
-        if let Some(address) = usable.filter(is_vague) {
-            let ip = address.ip();
-            return Err(wrong_value(
+    portals.get_ref().iter().map(portal_at).collect()
+}
+
+/// The address of a portal.
+fn portal_at(portal: &Spanned<String>) -> Result<SocketAddr, ConfigError> {
+    let text = portal.get_ref();
+    let usable = address(text).filter(|address| match address.ip() {
+        IpAddr::V4(ip) => !ip.is_multicast() && !ip.is_broadcast(),
+        IpAddr::V6(ip) => !ip.is_multicast(),
+    });
+    let address = usable.ok_or_else(|| unusable(portal))?;
+    let ip = address.ip();
+    if !zone::is_needed(ip) || zone::of(address).is_some() {
+        return Ok(address);
+    }
+    Err(wrong_value(
+        portal.span(),
+        format_args!(
+            "\"{text}\" is a link-local address, and every network interface has that network"
+        ),
+        &format!(
+            "the interface with it, such as \"[{ip}%eth0]:{}\"",
+            address.port()
+        ),
+    ))
+}
+
+/// What is wrong with a portal that is not an address on which a target can listen.
+fn unusable(portal: &Spanned<String>) -> ConfigError {
+    let text = portal.get_ref();
+    match host_name(text) {
+        Some(host) => wrong_value(
+            portal.span(),
+            format_args!("\"{text}\" is a host name, and a portal is an IP address"),
+            &format!("one that `getent hosts {host}` shows, such as \"10.0.1.1:3260\""),
+        ),
+        None if has_unknown_zone(text) => {
+            let what =
+                format_args!("\"{text}\" names a network interface that this machine has not");
+            wrong_value(
                 portal.span(),
-                format_args!(
-                    "\"{text}\" is a link-local address, and every network interface has that network"
-                ),
-                &format!(
-                    "the interface with it, such as \"[{ip}%eth0]:{}\"",
-                    address.port()
-                ),
-            ));
+                what,
+                "one that `ip link` shows, such as \"[fe80::1%eth0]:3260\"",
+            )
         }
-        usable.ok_or_else(|| match host_name(text) {
-            Some(host) => wrong_value(
-                portal.span(),
-                format_args!("\"{text}\" is a host name, and a portal is an IP address"),
-                &format!("one that `getent hosts {host}` shows, such as \"10.0.1.1:3260\""),
-            ),
-            None if has_unknown_zone(text) => {
-                let what =
-                    format_args!("\"{text}\" names a network interface that this machine has not");
-                wrong_value(
-                    portal.span(),
-                    what,
-                    "one that `ip link` shows, such as \"[fe80::1%eth0]:3260\"",
-                )
-            }
-            None if has_address(text) => {
-                let what = format_args!("\"{text}\" has no valid port behind its address");
-                wrong_value(portal.span(), what, "one from 1 to 65535, such as 3260")
-            }
-            None if is_ambiguous(text) => wrong_value(
-                portal.span(),
-                format_args!(
-                    "\"{text}\" has no brackets, so its last part may or may not be a port"
-                ),
-                "an IPv6 address in brackets, such as \"[fd00::1]:3260\"",
-            ),
-            None => wrong_value(
-                portal.span(),
-                format_args!("\"{text}\" is not a portal"),
-                FORM,
-            ),
-        })
-    };
-    portals.get_ref().iter().map(parse).collect()
+        None if has_address(text) => {
+            let what = format_args!("\"{text}\" has no valid port behind its address");
+            wrong_value(portal.span(), what, "one from 1 to 65535, such as 3260")
+        }
+        None if is_ambiguous(text) => wrong_value(
+            portal.span(),
+            format_args!("\"{text}\" has no brackets, so its last part may or may not be a port"),
+            "an IPv6 address in brackets, such as \"[fd00::1]:3260\"",
+        ),
+        None => wrong_value(
+            portal.span(),
+            format_args!("\"{text}\" is not a portal"),
+            FORM,
+        ),
+    }
 }
 
 /// The host in `dbhost`, `dbhost:3260` or `dbhost.example.com:3260`.
@@ -452,8 +476,12 @@ mod tests {
         ] {
             let table = Table::parse(text);
             let place = table.place();
-            let outcome = check([place].into_iter()).and_then(|()| place.redirect());
-            let error = outcome.expect_err(text);
+            let errors = [
+                place.errors(),
+                check([place].into_iter()),
+                place.redirect().err().into_iter().collect(),
+            ];
+            let error = errors.into_iter().flatten().next().expect(text);
             for part in parts {
                 assert!(
                     error.message().contains(part),
@@ -468,7 +496,10 @@ mod tests {
     #[test]
     fn a_port_that_nobody_knows_is_refused_with_one_that_is_known() {
         let table = Table::parse("portals = [\"[::1]:3260\", \"[::1]:0\"]");
-        let error = check_ports([table.place()].into_iter()).expect_err("no port");
+        let errors = check_ports([table.place()].into_iter());
+        let [error] = &errors[..] else {
+            panic!("one has no port: {errors:?}");
+        };
         assert!(
             error.message().contains("as \"[::1]:3260\""),
             "{}",
@@ -476,7 +507,8 @@ mod tests {
         );
         assert!(error.span().is_some());
         let table = Table::parse("");
-        check_ports([table.place()].into_iter()).expect("the default is known");
+        let errors = check_ports([table.place()].into_iter());
+        assert_eq!(errors, [], "the default is known");
     }
 
     #[test]
@@ -484,9 +516,10 @@ mod tests {
         let tables = ["", "portals = [\"10.0.0.1\"]", "portals = [\"0.0.0.0\"]"];
         let tables = tables.map(Table::parse);
         let [everywhere, one, same] = tables.each_ref().map(Table::place);
-        check([everywhere, same].into_iter()).expect("the same portal");
+        assert_eq!(check([everywhere, same].into_iter()), [], "the same portal");
         for pair in [[everywhere, one], [one, everywhere]] {
-            let error = check(pair.into_iter()).expect_err("they overlap");
+            let errors = check(pair.into_iter());
+            let error = errors.first().expect("they overlap");
             assert!(error.span().is_some() && error.message().contains("10.0.0.1:3260"));
         }
     }

@@ -21,6 +21,7 @@ use crate::{
     difference::{Difference, Served},
     open::{self, Disk, identities},
     record::Records,
+    state::Before,
 };
 
 /// How long each wait of a change that is given up may still take: enough for everything that does not hang.
@@ -76,16 +77,18 @@ impl Daemon {
             tried.map_err(|error| next.config.not_started(&error))?;
             return Ok(lines);
         }
-        let reading = self.state.run(|state| state.records.clone());
-        let records = patience.unless_given_up(reading).await??;
+        let reading = self.state.run(|state| state.before());
+        let stored = patience.unless_given_up(reading).await??;
         let before = self.graph.replace_volumes(next.config.volumes().clone());
         let before = before.map_err(|error| next.config.wrong(&error))?;
         self.graph.begin_trial();
-        let changed = self.change_to(&next, &records, &live, &mut patience).await;
+        let changed = self
+            .change_to(&next, &stored.records, &live, &mut patience)
+            .await;
         let Switched { disks, over, live } = match changed {
             Ok(changed) => changed,
             Err(failure) => {
-                self.go_back(before, records, &mut patience).await;
+                self.go_back(before, stored, &mut patience).await;
                 return Err(failure);
             }
         };
@@ -148,7 +151,7 @@ impl Daemon {
             let new = disks.iter().filter(is_new);
             let new = new.map(|disk| disk_spec(disk, &state.unit_files));
             let new = new.collect::<Result<Vec<_>, _>>()?;
-            Ok::<_, Refusal>((disks, new, state.records.clone()))
+            Ok::<_, Refusal>((disks, new, state.records().clone()))
         });
         let kept = patience.unless_given_up(keeping).await??;
         let (disks, new, records) = kept.map_err(refused)?;
@@ -210,8 +213,10 @@ impl Daemon {
 
     /// Undoes a failed change. Files that it created are removed, with their records. A file that existed
     /// before keeps its new identity, because it carries the mark.
-    async fn go_back(&mut self, volumes: Volumes, records: Records, patience: &mut Patience<'_>) {
+    async fn go_back(&mut self, volumes: Volumes, stored: Before, patience: &mut Patience<'_>) {
         self.close_unserved(patience).await;
+        let served = self.served.volumes();
+        patience.wait(self.told.forget_all_but(&served)).await;
         let removed = patience.wait(self.graph.remove_made()).await;
         let removed = removed.unwrap_or_else(|| {
             tracing::warn!("the files that a failed change has created are still being removed");
@@ -229,7 +234,8 @@ impl Daemon {
         let directory = self.state_directory();
         let site = self.config().site(&directory, &names).to_send();
         let back = self.state.run(move |state| {
-            state.take_back(records, &removed);
+            let later = state.records().clone();
+            state.take_back(stored, &later, &removed);
             state.serves(&site.site())
         });
         let back = match patience.wait(back).await {

@@ -1,6 +1,7 @@
 //! The client side of the admin socket: queries and commands for a running daemon.
 
 use std::{
+    fs,
     io::{self, ErrorKind},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
@@ -94,9 +95,15 @@ fn silent(state: &Path, stream: Option<&UnixStream>, is_change: bool) -> anyhow:
 }
 
 fn connect(state: &Path) -> Result<UnixStream, Failure> {
+    let path = socket::path(state);
+    if fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink()) {
+        let path = path.display();
+        return Err(
+            anyhow!("{path} is a symbolic link, which no daemon has made; remove it").into(),
+        );
+    }
     let connected = socket::address(state).and_then(|at| connect_in_time(&at));
     connected.map_err(|error| {
-        let path = socket::path(state);
         let path = path.display();
         let why = match error.kind() {
             ErrorKind::NotFound => not_listening(state),

@@ -9,6 +9,11 @@ pub(super) fn holder(state: &Path) -> Option<u32> {
     store::lock_holder(&state.join("lock"))
 }
 
+/// Whether a process is known to hold that lock.
+pub(crate) fn is_held(state: &Path) -> bool {
+    holder(state).is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;

@@ -9,12 +9,15 @@
 //!                                                 the daemon, on its lane
 //! ```
 
+mod aside;
 mod client;
 mod lock;
+mod places;
 mod protocol;
 mod server;
 mod socket;
 
 pub(crate) use client::{Place, ask};
+pub(crate) use lock::is_held;
 pub(crate) use protocol::{Applied, Asked, Sample};
 pub(crate) use server::{Change, Daemon, Server};

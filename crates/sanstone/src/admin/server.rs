@@ -1,11 +1,12 @@
 //! The daemon's side of the admin socket. One thread accepts connections and starts a short-lived thread for
-//! each; no lane ever waits for them. A client that sends or reads nothing is dropped after a timeout.
+//! each; no lane ever waits for them. A client that sends or reads nothing is dropped after a timeout, or as soon as
+//! another one needs its place.
 
 use std::{
     cell::RefCell,
     fmt::Display,
     fs,
-    io::{self, ErrorKind, Write},
+    io::{self, ErrorKind, Read, Write},
     os::unix::{
         fs::PermissionsExt,
         net::{UnixListener, UnixStream},
@@ -13,11 +14,11 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc,
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use engine::lane::looked;
@@ -29,16 +30,22 @@ use rustix::{
 };
 
 use super::{
+    aside::Aside,
+    places::{Place, Places},
     protocol::{Applied, Asked, BEAT, Refusal, Sample, asked, read_line, reply, write_line},
     socket,
 };
 
 /// Maximum number of clients served at a time; others are turned away.
 const CLIENTS_MAX: usize = 8;
+/// Of those, the most that may wait for an `apply`, which may take long: others can still look at what is served.
+const APPLIES_MAX: usize = CLIENTS_MAX / 2;
 /// Maximum length of a request, in bytes.
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
 /// How long a client may take to send its request, and to accept each piece of the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long reading and checking a configuration may take: it looks at every file that is served.
+const LOAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// Pause before the next attempt after a failed accept.
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 
@@ -114,7 +121,8 @@ impl Server {
 
 /// Accepts clients until the process ends.
 fn serve(listener: &UnixListener, daemon: &Arc<Daemon>, stopping: &AtomicBool) {
-    let clients = Arc::new(AtomicUsize::new(0));
+    let places = Places::new(CLIENTS_MAX);
+    let hall = Arc::new(Hall::default());
     loop {
         let accepted = listener.accept();
         if stopping.load(Ordering::Relaxed) {
@@ -128,13 +136,13 @@ fn serve(listener: &UnixListener, daemon: &Arc<Daemon>, stopping: &AtomicBool) {
                 continue;
             }
         };
-        let place = Client::enter(&clients);
-        let daemon = daemon.clone();
+        let place = places.enter(&stream);
+        let (daemon, hall) = (daemon.clone(), hall.clone());
         let answer = move || {
-            let answered = match place {
-                Some(_place) => attend(&stream, &daemon),
+            let answered = place.and_then(|place| match place {
+                Some(place) => attend(&stream, &place, &daemon, &hall),
                 None => refuse(&stream),
-            };
+            });
             if let Err(error) = answered {
                 tracing::debug!(%error, "a client of the admin socket has disconnected");
             }
@@ -148,28 +156,46 @@ fn serve(listener: &UnixListener, daemon: &Arc<Daemon>, stopping: &AtomicBool) {
     }
 }
 
-/// A client's slot among those being served.
-struct Client(Arc<AtomicUsize>);
+/// What the clients share.
+#[derive(Default)]
+struct Hall {
+    /// Counts its clones: the clients that wait for an `apply`.
+    applies: Arc<()>,
+    aside: Aside,
+}
 
-impl Client {
-    fn enter(clients: &Arc<AtomicUsize>) -> Option<Client> {
-        // Only this thread increments the count, so check and increment do not race.
-        (clients.load(Ordering::Relaxed) < CLIENTS_MAX).then(|| {
-            clients.fetch_add(1, Ordering::Relaxed);
-            Client(clients.clone())
-        })
+impl Hall {
+    /// Lets a client wait for an `apply` for as long as it has the value.
+    fn admit(&self) -> Result<Arc<()>, Refusal> {
+        let admitted = self.applies.clone();
+        match Arc::strong_count(&admitted) <= APPLIES_MAX + 1 {
+            true => Ok(admitted),
+            false => Err(Refusal::failed(format!(
+                "{APPLIES_MAX} other `apply`s are waiting; try again when one of them has ended"
+            ))),
+        }
     }
 }
 
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+/// Reads what a client sends until a moment, however it is spread.
+struct Until<'a> {
+    stream: &'a UnixStream,
+    until: Instant,
+}
+
+impl Read for Until<'_> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        self.stream.read(into)
     }
 }
 
 /// Reads one client's request and answers it.
-fn attend(stream: &UnixStream, daemon: &Daemon) -> io::Result<()> {
-    stream.set_read_timeout(Some(CLIENT_TIMEOUT))?;
+fn attend(stream: &UnixStream, place: &Place, daemon: &Daemon, hall: &Hall) -> io::Result<()> {
     stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     let peer = socket_peercred(stream)?;
     if peer.uid != geteuid() && !peer.uid.is_root() {
@@ -177,7 +203,9 @@ fn attend(stream: &UnixStream, daemon: &Daemon) -> io::Result<()> {
         let message = format!("the daemon belongs to another user, not to user {user}");
         return write_line(stream, &reply(Err::<(), _>(Refusal::failed(message)))?);
     }
-    let line = read_line(stream, REQUEST_BYTES_MAX)?;
+    let until = Instant::now() + CLIENT_TIMEOUT;
+    let line = read_line(Until { stream, until }, REQUEST_BYTES_MAX)?;
+    place.set_idle(false);
     let line = while_beating(stream, || match asked(&line) {
         Err(refusal) => reply(Err::<(), _>(refusal)),
         Ok(asked) => {
@@ -191,10 +219,13 @@ fn attend(stream: &UnixStream, daemon: &Daemon) -> io::Result<()> {
                     let view = call(&daemon.view, timeout, |answer| answer);
                     reply(view.map(|view| sample(&view)))
                 }
-                Asked::Apply { path, dry_run } => reply(apply(daemon, timeout, &path, dry_run)),
+                Asked::Apply { path, dry_run } => {
+                    reply(apply(daemon, hall, timeout, &path, dry_run))
+                }
             }
         }
     })?;
+    place.set_idle(true);
     write_line(stream, &line)
 }
 
@@ -248,10 +279,11 @@ fn call<Q, T>(
     })
 }
 
-/// Reads and checks a configuration like a start would, on this thread so that no lane waits for the disk,
+/// Reads and checks a configuration like a start would, beside the lanes so that none waits for the disk,
 /// and then has the daemon apply it.
 fn apply(
     daemon: &Daemon,
+    hall: &Hall,
     timeout: Duration,
     path: &Path,
     is_dry_run: bool,
@@ -260,23 +292,29 @@ fn apply(
         is_wrong: true,
         message: message.clone(),
     })?;
-    let notes = RefCell::new(Vec::new());
-    let note = |_, note: &dyn Display| notes.borrow_mut().push(note.to_string());
-    let (config, disks) = Config::load_to_apply(path, note)?;
-    config.require_targets()?;
-    let mut notes = notes.take();
-    notes.extend(
-        disks
-            .iter()
-            .map(|note| config.located(&note.text).to_string()),
-    );
-    let config = Box::new(config);
+    let _admitted = hall.admit()?;
+    let what = path.display().to_string();
+    let path = path.to_owned();
+    let loaded = hall.aside.run(&what, LOAD_TIMEOUT, move || load(&path))?;
+    let (config, notes) = loaded?;
     let changes = call(hand, timeout, |answer| Change {
         config,
         is_dry_run,
         answer,
     })??;
     Ok(Applied { changes, notes })
+}
+
+/// The configuration in the file at `path`, with what is to be said about it.
+fn load(path: &Path) -> Result<(Box<Config>, Vec<String>), Failure> {
+    let notes = RefCell::new(Vec::new());
+    let note = |_, note: &dyn Display| notes.borrow_mut().push(note.to_string());
+    let (config, disks) = Config::load_to_apply(path, note)?;
+    config.require_targets()?;
+    let mut notes = notes.take();
+    let disks = disks.iter();
+    notes.extend(disks.map(|note| config.located(&note.text).to_string()));
+    Ok((Box::new(config), notes))
 }
 
 impl From<Failure> for Refusal {
@@ -305,8 +343,6 @@ fn clock_ns(clock: ClockId) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::io::Read;
-
     use super::*;
 
     #[test]

@@ -91,6 +91,19 @@ pub fn name_of(what: impl fmt::Display) -> String {
     format!("{what} on {host} (process {process})")
 }
 
+/// The process in a [name](name_of).
+fn process_of(name: &str) -> Option<u32> {
+    let (_, process) = name.strip_suffix(')')?.rsplit_once("(process ")?;
+    process.parse().ok()
+}
+
+/// Whether the process with this number is a Sanstone. The number of one that has ended may be another's, or another
+/// container's: nothing follows from "no".
+fn runs(process: u32) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{process}/comm"));
+    name.is_ok_and(|name| name.trim_end().starts_with("sanstone"))
+}
+
 /// Identifies this boot of the machine; nil if the system does not report it.
 pub fn boot_id() -> Uuid {
     let told = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
@@ -150,6 +163,8 @@ pub(crate) enum Standing {
     Dead(Mark),
     /// Its owner may be alive; who it is.
     Alive(String),
+    /// The same, and its process runs on this machine.
+    Running(String),
     /// This process has claimed it elsewhere, or it is the same disk as another child of this stripe.
     Ours,
     /// Data that is no mark.
@@ -322,8 +337,12 @@ impl Claim {
             return Standing::Ours;
         }
         let was_here = is_locked && found.boot == own.boot && !own.boot.is_nil();
-        match found.owner == own.owner || was_here {
-            true => Standing::Dead(found),
+        if found.owner == own.owner || was_here {
+            return Standing::Dead(found);
+        }
+        let is_here = found.boot == own.boot && !own.boot.is_nil();
+        match is_here && process_of(&found.name).is_some_and(runs) {
+            true => Standing::Running(found.describe()),
             false => Standing::Alive(found.describe()),
         }
     }
@@ -392,6 +411,17 @@ pub(crate) fn refuse_alive(owner: &str) -> Error {
     )
 }
 
+/// The error for a take-over from an owner that runs.
+pub(crate) fn refuse_running(owner: &str) -> Error {
+    Error::new(
+        ErrorKind::Claimed,
+        format!(
+            "it is in use by {owner}, and that process is running on this machine: stop it, and first what uses its \
+             disks; with --force it loses the volume at once, and whatever runs on it fails"
+        ),
+    )
+}
+
 /// The error for a take-over where the other owner cannot be fenced off.
 pub(crate) fn refuse_unfenced(owner: &str) -> Error {
     Error::new(
@@ -443,6 +473,17 @@ pub(crate) fn holds_mark(start: &Payload) -> bool {
 mod tests {
     use super::*;
     use crate::test_volume::on_lane;
+
+    #[test]
+    fn a_process_that_runs_here_is_told_from_its_name() {
+        let name = name_of("sanstone serve -c (a).toml");
+        assert_eq!(process_of(&name), Some(std::process::id()));
+        assert_eq!(process_of("somebody"), None);
+        // Of a test of Sanstone, too.
+        let comm = std::fs::read_to_string("/proc/self/comm").expect("it runs");
+        assert_eq!(runs(std::process::id()), comm.starts_with("sanstone"));
+        assert!(!runs(u32::MAX));
+    }
 
     #[test]
     fn a_mark_of_a_later_release_is_not_overwritten() {

@@ -18,6 +18,11 @@ pub enum FaultKind {
     Allocate,
     /// Setting or removing a mark ([`crate::store::set_mark`]).
     Mark,
+    /// Writing the new content when a file is replaced ([`crate::store::replace`]), under the name `*.new`: the old file
+    /// stays.
+    Create,
+    /// The sync of a path: of a directory, after a file in it was replaced, say. What it covers may be durable or not.
+    Settle,
 }
 
 /// An error returned in place of an operation's work.

@@ -13,7 +13,7 @@ use self::{
     medium::{FileState, SECTOR, What},
     names::{Change, Names, normal},
 };
-use super::{Occurred, Random};
+use super::{Occurred, Random, store::OWNER};
 use crate::{range::overlap, reactor::Look};
 
 pub use fault::{Fault, FaultKind};
@@ -57,6 +57,25 @@ impl Disk {
                     .is_none_or(|path| names.file(path) == Some(file))
                 && (kind == FaultKind::Sync || overlap(&fault.range, range))
         })?;
+        Some(self.hit(hit, occurred))
+    }
+
+    /// As [`Disk::fault`], of what has the name `path`, a directory perhaps.
+    pub(super) fn fault_at(
+        &mut self,
+        kind: FaultKind,
+        path: &Path,
+        occurred: &mut Occurred,
+    ) -> Option<i32> {
+        let hit = self.faults.iter().position(|fault| {
+            let of = fault.path.as_ref();
+            fault.kind == kind && of.is_none_or(|of| normal(of) == normal(path))
+        })?;
+        Some(self.hit(hit, occurred))
+    }
+
+    /// Counts that a fault was met; returns its errno.
+    fn hit(&mut self, hit: usize, occurred: &mut Occurred) -> i32 {
         occurred.faults_hit += 1;
         let fault = &mut self.faults[hit];
         let errno = fault.errno;
@@ -66,7 +85,7 @@ impl Disk {
                 self.faults.remove(hit);
             }
         }
-        Some(errno)
+        errno
     }
 
     pub(super) fn change(&mut self, file: usize, at: u64, what: What, kept: bool) {
@@ -165,6 +184,7 @@ impl Disk {
             len_bytes: state.current.len(),
             id: (0, file as u64),
             mode: state.mode,
+            owner: OWNER,
         }
     }
 

@@ -34,7 +34,7 @@ use crate::{
     Claim, Error, ErrorKind, Result,
     claim::{
         MARK_AT, MARK_BYTES, Others, Standing, refuse_alive, refuse_data, refuse_ours,
-        refuse_unfenced, tell_replaced,
+        refuse_running, refuse_unfenced, tell_replaced,
     },
 };
 
@@ -236,8 +236,11 @@ impl Unit {
                 tell_replaced(&mark);
                 None
             }
+            Some(Standing::Running(owner)) if claim.others() == Others::Fence => {
+                Some(refuse_running(&owner))
+            }
             _ if is_allowed => None,
-            Some(Standing::Alive(owner)) => Some(refuse_alive(&owner)),
+            Some(Standing::Alive(owner) | Standing::Running(owner)) => Some(refuse_alive(&owner)),
             // Whoever it is may be about to write its mark, or to leave.
             Some(_) if !is_last => {
                 self.unregister(nexus, claim).await;
@@ -618,8 +621,9 @@ fn judge(claim: &Claim, block: &[u8]) -> Result<()> {
         Standing::Ours => Err(refuse_ours()),
         Standing::Data if claim.others() == Others::Overrule => Ok(()),
         Standing::Data => Err(refuse_data()),
-        Standing::Alive(_) if claim.others() != Others::Refuse => Ok(()),
-        Standing::Alive(owner) => Err(refuse_alive(&owner)),
+        Standing::Running(owner) if claim.others() == Others::Fence => Err(refuse_running(&owner)),
+        Standing::Alive(_) | Standing::Running(_) if claim.others() != Others::Refuse => Ok(()),
+        Standing::Alive(owner) | Standing::Running(owner) => Err(refuse_alive(&owner)),
     }
 }
 

@@ -118,7 +118,7 @@ impl Nexus {
     fn check_time(&self) -> Result<()> {
         match self.ready_within.get() {
             Some((end, limit)) if time::now() > end => {
-                let message = format!("the target was not ready within {limit:?}");
+                let message = format!("the target was not ready within {:?}", time::brief(limit));
                 Err(Error::new(ErrorKind::TimedOut, message))
             }
             _ => Ok(()),

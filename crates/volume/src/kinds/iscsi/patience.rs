@@ -72,7 +72,8 @@ impl Patience {
         if left.is_zero() {
             let message = format!(
                 "{why}; it gave this answer {} times within {:?}",
-                self.attempts, self.limit
+                self.attempts,
+                time::brief(self.limit)
             );
             return Err(Error::new(ErrorKind::TimedOut, message));
         }

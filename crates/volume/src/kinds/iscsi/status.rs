@@ -75,6 +75,12 @@ impl SessionStatus {
         self.lock().paths.clone()
     }
 
+    /// Both, of one moment.
+    pub fn all(&self) -> (SessionState, Vec<PathStatus>) {
+        let status = self.lock();
+        (status.volume.clone(), status.paths.clone())
+    }
+
     pub(super) fn set_paths(&self, paths: Vec<PathStatus>) {
         self.lock().paths = paths;
     }

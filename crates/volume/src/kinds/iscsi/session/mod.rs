@@ -201,7 +201,10 @@ impl Session {
     ) -> Result<Opened> {
         let limit = timeouts.connect;
         let late = || {
-            let message = format!("the login at {address} did not complete within {limit:?}");
+            let message = format!(
+                "the login at {address} did not complete within {:?}",
+                time::brief(limit)
+            );
             Error::new(ErrorKind::TimedOut, message)
         };
         let began = time::now();
@@ -392,7 +395,10 @@ impl Session {
         });
         let limit = self.timeouts.request;
         time::timeout(limit, answer).await.unwrap_or_else(|| {
-            let message = format!("the target has not answered a reset within {limit:?}");
+            let message = format!(
+                "the target has not answered a reset within {:?}",
+                time::brief(limit)
+            );
             Err(Error::new(ErrorKind::TimedOut, message))
         })
     }
@@ -405,7 +411,10 @@ impl Session {
         let limit = self.timeouts.request;
         let found = time::timeout(limit, self.changed.wait_for(take)).await;
         found.unwrap_or_else(|| {
-            let message = format!("the target has not listed its targets within {limit:?}");
+            let message = format!(
+                "the target has not listed its targets within {:?}",
+                time::brief(limit)
+            );
             Err(Error::new(ErrorKind::TimedOut, message))
         })
     }
@@ -629,11 +638,17 @@ async fn watch(session: Rc<Session>) {
         }
         let now = time::now();
         if session.oldest_wait(now) > limit {
-            let message = format!("the target has not answered a command within {limit:?}");
+            let message = format!(
+                "the target has not answered a command within {:?}",
+                time::brief(limit)
+            );
             return session.end(Error::new(ErrorKind::TimedOut, message));
         }
         if session.tasks.borrow().line_waits(now) > limit {
-            let message = format!("the target has not taken a command for {limit:?}");
+            let message = format!(
+                "the target has not taken a command for {:?}",
+                time::brief(limit)
+            );
             return session.end(Error::new(ErrorKind::TimedOut, message));
         }
         let mut machine = session.machine.borrow_mut();
@@ -651,7 +666,10 @@ async fn watch(session: Rc<Session>) {
         if is_due && silence >= silence_max {
             machine.handle_timeout(now.as_ns());
             drop(machine);
-            let message = format!("the target has been silent for {silence_max:?}");
+            let message = format!(
+                "the target has been silent for {:?}",
+                time::brief(silence_max)
+            );
             return session.end(Error::new(ErrorKind::TimedOut, message));
         }
         session.transmit.notify();
