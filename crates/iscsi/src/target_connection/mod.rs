@@ -211,7 +211,12 @@ impl TargetConnection {
 
     /// What [`frame`](crate::frame::frame) accepts at this point. Ask again after each `receive`.
     pub fn frame_limits(&self) -> FrameLimits {
-        let inline_len_max = self.config.inline_len_max.max(LOGIN_TEXT_LEN_MAX as u32);
+        let login_max = LOGIN_TEXT_LEN_MAX as u32;
+        let inline_len_max = match self.session_type {
+            SessionType::Normal => self.config.inline_len_max.max(login_max),
+            // Anybody may have one, so it gets no more than before its login.
+            SessionType::Discovery => login_max,
+        };
         FrameLimits {
             digests: self.parameters.digests,
             data_segment_len_max: self.parameters.max_recv_data_segment_length,

@@ -9,7 +9,7 @@ use super::*;
 use crate::lane::REQUESTS_MAX;
 use unit::CommandId;
 
-/// On one lane, the memory that each of eight has by default: four writes of [`LONG_BYTES`] fill a nexus' share.
+/// On one lane, the memory that each of eight has by default: eight writes of [`LONG_BYTES`] fill a nexus' share.
 const MEMORY_BYTES: usize = 32 << 20;
 const LONG_BYTES: usize = 1 << 20;
 /// Enough for any of these tests, by far.
@@ -65,11 +65,11 @@ async fn read(transfer: &Transfer, at: usize, len: usize) -> Vec<u8> {
     read.await.expect("it is read").0.to_vec()
 }
 
-/// Three long writes and as many short ones as find room hold all the memory of the nexus when each of them still has
+/// Seven long writes and as many short ones as find room hold all the memory of the nexus when each of them still has
 /// two blocks to read.
 #[test]
 fn writes_that_hold_all_memory_complete_at_whatever_bytes_they_begin_and_end() {
-    const LONG: usize = 3;
+    const LONG: usize = 7;
     let lens = (0..REQUESTS_MAX).map(|index| match index {
         ..LONG => LONG_BYTES - 1000 + index,
         _ => (17 << 10) + 201 * index,
