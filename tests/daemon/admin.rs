@@ -18,6 +18,8 @@ use harness::{
     wire::{Direction, Session, is_closed, opcode, write_10},
 };
 
+/// Enough for what takes a moment.
+const LIMIT: Duration = Duration::from_secs(120);
 const RAM: &str = "[volume.disk]\nram = { size = \"16MiB\" }\n";
 
 fn text(port: u16, allow: &str) -> String {
@@ -52,7 +54,11 @@ fn an_apply_of_what_is_no_file_is_refused_at_once() {
     let directory = Directory::new();
     let _server = serve(directory.path(), "\"*\"");
     let pipe = directory.join("pipe.toml");
-    run(Command::new(program("mkfifo", "coreutils")).arg(&pipe)).success();
+    run(
+        Command::new(program("mkfifo", "coreutils")).arg(&pipe),
+        LIMIT,
+    )
+    .success();
     for (path, what) in [
         (pipe.as_path(), "a named pipe"),
         (Path::new("/dev/zero"), "a character device"),
@@ -171,7 +177,7 @@ fn a_check_finds_out_whether_a_lane_can_work_here() {
     let mut check = Command::new(program("prlimit", "util-linux"));
     // One for a file that is read.
     check.arg("--nofile=4:4").arg(binary());
-    let ran = run(check.args(["check", "-c"]).arg(&path));
+    let ran = run(check.args(["check", "-c"]).arg(&path), LIMIT);
     assert_eq!(ran.code(), Some(1), "{ran}");
     assert!(ran.stderr.contains("lane cannot be started"), "{ran}");
 }
