@@ -17,6 +17,7 @@ mod memory;
 mod mistakes;
 mod names;
 mod paths;
+mod read_only;
 mod refusals;
 mod removable;
 mod reservations;

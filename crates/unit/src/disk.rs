@@ -72,6 +72,7 @@ impl Disk {
         let mut shape = shape_of(self.volume.shape(), transfer_max_bytes);
         shape.removable = removable;
         shape.read_only |= read_only;
+        shape.reads_only = read_only;
         if let Some(atomic) = self.volume.atomic_writes() {
             let block = shape.block_size_bytes;
             let max = atomic.max_bytes.map_or(u32::MAX, |bytes| bytes / block);
