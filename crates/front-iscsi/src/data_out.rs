@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use engine::{Buf, Payload, begin as begin_task, time};
 use iscsi::TaskId;
-use scsi::{Action, Ending, absent};
-use unit::Nexus;
+use scsi::{Action, Ending};
+use unit::{Nexus, Unit};
 
 use crate::{
     answer::{TASK_SET_FULL, refuse, respond},
@@ -29,7 +29,7 @@ fn open_write(
     connection: &Connection,
     nexus: &Nexus,
     offer: Offer,
-    pending: Option<Pending>,
+    pending: Option<(Rc<Unit>, Pending)>,
     len: u32,
     transfer_len: u64,
 ) -> bool {
@@ -64,7 +64,7 @@ pub(crate) fn collect(
     connection: &Rc<Connection>,
     nexus: &Rc<Nexus>,
     offer: Offer,
-    pending: Pending,
+    pending: (Rc<Unit>, Pending),
     len: u32,
     transfer_len: u64,
 ) {
@@ -134,9 +134,10 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
         let pending = command.pending.take();
         (pending, command.lun, command.transfer_len, data, permits)
     });
-    let Some((Some(pending), lun, transfer_len, data, permits)) = taken else {
+    let Some((Some((unit, pending)), lun, transfer_len, data, permits)) = taken else {
         return;
     };
+    let unit = &unit;
     let work = |op, data| MediumWork {
         task,
         lun,
@@ -144,9 +145,6 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
         transfer_len,
         data,
         permits,
-    };
-    let Some(unit) = &nexus.unit(lun) else {
-        return respond(connection, task, None, &absent::TAKEN_AWAY, transfer_len);
     };
     let list = match pending {
         Pending::Medium(op) => return run(connection, nexus, unit, work(op, data)),

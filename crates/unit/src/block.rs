@@ -93,13 +93,13 @@ impl LaneUnits {
         let unit = unit_at(nexus, lun)?;
         let extent = extent(&unit, at, len.into())?;
         self.check_transfer(extent)?;
-        let io = Io::begin(nexus, operation, lun);
+        let io = Io::begin(nexus, operation, lun, &unit);
         let permits = nexus.memory.take(len as usize).await;
         // A client that has gone meanwhile wants nothing read. It may have asked for more than fits into memory.
         if nexus.is_leaving.get() {
             return Err(BlockError::NoUnit);
         }
-        let data = self.read_extent(io, &unit, extent).await?;
+        let data = self.read_extent(io, extent).await?;
         Ok((data, permits))
     }
 
@@ -117,8 +117,8 @@ impl LaneUnits {
         let unit = unit_at(nexus, lun)?;
         let extent = extent(&unit, at, len.into())?;
         self.check_transfer(extent)?;
-        let io = Io::begin(nexus, operation, lun);
-        self.read_extent(io, &unit, extent).await
+        let io = Io::begin(nexus, operation, lun, &unit);
+        self.read_extent(io, extent).await
     }
 
     /// Writes `data`, whose memory the front has paid for, at byte `at`. With `fua` it is on
@@ -137,9 +137,9 @@ impl LaneUnits {
         let unit = unit_at(nexus, lun)?;
         let extent = extent(&unit, at, data.len() as u64)?;
         self.check_transfer(extent)?;
-        let io = Io::begin(nexus, operation, lun);
+        let io = Io::begin(nexus, operation, lun, &unit);
         let op = MediumOp::Write { extent, fua };
-        self.do_block(io, &unit, op, data).await.map(drop)
+        self.do_block(io, op, data).await.map(drop)
     }
 
     /// Writes `new` at byte `at` if `old`, of the same length, is there; returns whether it was. Nobody
@@ -162,12 +162,12 @@ impl LaneUnits {
         if old.len() != new.len() {
             return Err(BlockError::OutOfRange);
         }
-        let io = Io::begin(nexus, operation, lun);
+        let io = Io::begin(nexus, operation, lun, &unit);
         let op = MediumOp::CompareAndWrite { extent, fua };
         let mut data = old;
         data.append(new);
         let data = Cell::new(data);
-        let executed = self.execute(io, &unit, (&op, &data), false, || true).await;
+        let executed = self.execute(io, (&op, &data), false, || true).await;
         match executed.result {
             Ok(_) => Ok(true),
             Err(ending) if is_miscompare(&ending) => Ok(false),
@@ -190,9 +190,9 @@ impl LaneUnits {
             blocks: 0,
             block_size_bytes: unit.block_size_bytes(),
         };
-        let io = Io::begin(nexus, operation, lun);
+        let io = Io::begin(nexus, operation, lun, &unit);
         let op = MediumOp::Flush { extent };
-        self.do_block(io, &unit, op, Payload::new()).await.map(drop)
+        self.do_block(io, op, Payload::new()).await.map(drop)
     }
 
     /// Tells the disk that `len` bytes at byte `at` are no longer needed.
@@ -240,7 +240,7 @@ impl LaneUnits {
     ) -> Result<Allocation, BlockError> {
         let unit = unit_at(nexus, lun)?;
         let extent = extent(&unit, at, len)?;
-        let _io = Io::begin(nexus, operation, lun);
+        let _io = Io::begin(nexus, operation, lun, &unit);
         let op = MediumOp::LbaStatus {
             extent,
             len_bytes: 0,
@@ -263,7 +263,7 @@ impl LaneUnits {
         let unit = unit_at(nexus, lun)?;
         let whole = extent(&unit, at, len)?;
         let step = PIECE_BYTES / u64::from(whole.block_size_bytes);
-        let _all = Io::begin(nexus, operation, lun);
+        let _all = Io::begin(nexus, operation, lun, &unit);
         let aborts = nexus.aborts(lun);
         let mut done = 0;
         while done < whole.blocks {
@@ -275,8 +275,8 @@ impl LaneUnits {
                 blocks: step.min(whole.blocks - done),
                 ..whole
             };
-            let io = Io::begin(nexus, operation, lun);
-            self.do_block(io, &unit, op(piece), Payload::new()).await?;
+            let io = Io::begin(nexus, operation, lun, &unit);
+            self.do_block(io, op(piece), Payload::new()).await?;
             done += piece.blocks;
         }
         Ok(())
@@ -290,25 +290,14 @@ impl LaneUnits {
         }
     }
 
-    async fn read_extent(
-        &self,
-        io: Io,
-        unit: &Unit,
-        extent: Extent,
-    ) -> Result<Payload, BlockError> {
+    async fn read_extent(&self, io: Io, extent: Extent) -> Result<Payload, BlockError> {
         let op = MediumOp::Read { extent, fua: false };
-        self.do_block(io, unit, op, Payload::new()).await
+        self.do_block(io, op, Payload::new()).await
     }
 
-    async fn do_block(
-        &self,
-        io: Io,
-        unit: &Unit,
-        op: MediumOp,
-        data: Payload,
-    ) -> Result<Payload, BlockError> {
+    async fn do_block(&self, io: Io, op: MediumOp, data: Payload) -> Result<Payload, BlockError> {
         let data = Cell::new(data);
-        let executed = self.execute(io, unit, (&op, &data), false, || true).await;
+        let executed = self.execute(io, (&op, &data), false, || true).await;
         Ok(executed.result?)
     }
 }

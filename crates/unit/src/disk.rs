@@ -89,10 +89,21 @@ impl Disk {
     }
 }
 
+impl std::fmt::Debug for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Unit({})", self.disk.name())
+    }
+}
+
 impl Unit {
     /// The disk behind it.
     pub fn disk(&self) -> &Disk {
         &self.disk
+    }
+
+    /// Whether `disk` is behind it.
+    pub(crate) fn is_on(&self, disk: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.disk.shared, disk)
     }
 
     /// The properties of its volume.

@@ -34,6 +34,7 @@ mod testing;
 mod units;
 
 pub use block::BlockError;
+pub use copy::Copying;
 pub use disk::{Disk, Luns, Unit, identity};
 pub use execute::{Executed, Io};
 pub use lane::LaneUnits;
