@@ -137,8 +137,8 @@ impl Model {
         }
     }
 
-    /// A failed flush leaves everything as it was, and the next may succeed: what fails it has not reached what keeps
-    /// the data, and nothing in the volume remembers it.
+    /// A failed flush leaves everything as it was, and the next may succeed: it has not reached the other machine, which
+    /// keeps the data, or its answer was lost.
     pub fn flushes_may_fail_once(&mut self) {
         self.flushes_may_fail_once = true;
     }

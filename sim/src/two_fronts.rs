@@ -261,10 +261,8 @@ impl BlockFront {
             other => panic!("it changes the unit: {other:?}"),
         };
         let (command, lun) = self.operation();
-        let io = Io::begin(&self.nexus, command, lun);
-        let changed = self
-            .units
-            .change(io, &unit, &change, Mark::default, || true);
+        let io = Io::begin(&self.nexus, command, lun, &unit);
+        let changed = self.units.change(io, &change, Mark::default, || true);
         changed.await.expect("it is wanted").status
     }
 

@@ -18,6 +18,7 @@ mod memory;
 mod mistakes;
 mod names;
 mod paths;
+mod read_only;
 mod refusals;
 mod removable;
 mod reservations;

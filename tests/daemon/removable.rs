@@ -11,6 +11,7 @@ const CHECK_CONDITION: u8 = 0x02;
 fn an_eject_whose_flush_fails_leaves_the_medium_where_it_is() {
     const TEST_UNIT_READY: [u8; 6] = [0; 6];
     const EJECT: [u8; 6] = [0x1B, 0, 0, 0, 0x02, 0];
+    const EJECT_WITHOUT_FLUSH: [u8; 6] = [0x1B, 0, 0, 0, 0x06, 0];
     let directory = Directory::new();
     let port = harness::free_port();
     let target = target_table(port, &["disk"]).replace(
@@ -32,6 +33,7 @@ fn an_eject_whose_flush_fails_leaves_the_medium_where_it_is() {
     assert_eq!(status(&write_10(0, 1), &[0x5A; 512]), GOOD);
     assert_eq!(status(&EJECT, &[]), CHECK_CONDITION);
     assert_eq!(status(&TEST_UNIT_READY, &[]), GOOD, "it is gone");
-    assert_eq!(status(&EJECT, &[]), GOOD);
+    assert_eq!(status(&EJECT, &[]), CHECK_CONDITION, "it is forgotten");
+    assert_eq!(status(&EJECT_WITHOUT_FLUSH, &[]), GOOD);
     assert_eq!(status(&TEST_UNIT_READY, &[]), CHECK_CONDITION);
 }

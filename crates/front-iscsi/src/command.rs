@@ -68,7 +68,7 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: &CommandRequest) {
     if attribute == Attribute::Simple && connection.open.order.is_free() {
         act(connection, nexus, unit, offer, action);
     } else {
-        begin_in_order(connection, nexus, offer, action, attribute);
+        begin_in_order(connection, nexus, unit, offer, action, attribute);
     }
 }
 
@@ -123,7 +123,7 @@ fn act_on(
                 connection,
                 (nexus, unit),
                 offer,
-                Pending::Parameters(list),
+                (unit.clone(), Pending::Parameters(list)),
                 len,
                 len.into(),
             );
@@ -151,7 +151,7 @@ fn act_on(
                     connection,
                     (nexus, unit),
                     offer,
-                    Pending::Medium(op),
+                    (unit.clone(), Pending::Medium(op)),
                     len,
                     transfer_len,
                 );
@@ -181,12 +181,11 @@ fn act_on(
 fn begin_in_order(
     connection: &Rc<Connection>,
     nexus: &Rc<Nexus>,
+    unit: Option<&Rc<Unit>>,
     offer: Offer,
     action: Action,
     attribute: Attribute,
 ) {
-    let unit = nexus.unit(offer.lun);
-    let unit = unit.as_ref();
     if action.is_attention() {
         // At once: if a waiting command were aborted, its unit attention would be lost.
         return act(connection, nexus, unit, offer, action);
@@ -205,12 +204,11 @@ fn begin_in_order(
     }
     let is_ordered = attribute == Attribute::Ordered;
     let signal = open.order.stand_in_line(task, is_ordered);
-    let (connection, nexus) = (connection.clone(), nexus.clone());
+    let (connection, nexus, unit) = (connection.clone(), nexus.clone(), unit.cloned());
     spawn(async move {
         connection.open.order.take(task, signal).await;
         // The command may have been aborted while it waited.
         if connection.open.is_open(task) {
-            let unit = nexus.unit(offer.lun);
             act(&connection, &nexus, unit.as_ref(), offer, action);
             connection.transmit.notify();
         }

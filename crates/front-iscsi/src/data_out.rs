@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use engine::{Buf, Payload, begin as begin_task, time};
 use iscsi::TaskId;
-use scsi::{Action, Ending, absent};
+use scsi::{Action, Ending};
 use unit::{Nexus, Unit};
 
 use crate::{
@@ -34,7 +34,7 @@ fn open_write(
     connection: &Connection,
     (nexus, unit): (&Nexus, Option<&Rc<Unit>>),
     offer: Offer,
-    pending: Option<Pending>,
+    pending: Option<(Rc<Unit>, Pending)>,
     len: u32,
     transfer_len: u64,
 ) -> bool {
@@ -71,7 +71,7 @@ pub(crate) fn collect(
     connection: &Rc<Connection>,
     (nexus, unit): (&Rc<Nexus>, &Rc<Unit>),
     offer: Offer,
-    pending: Pending,
+    pending: (Rc<Unit>, Pending),
     len: u32,
     transfer_len: u64,
 ) {
@@ -145,9 +145,10 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
         let pending = command.pending.take();
         (pending, command.lun, command.transfer_len, data, permits)
     });
-    let Some((Some(pending), lun, transfer_len, data, permits)) = taken else {
+    let Some((Some((unit, pending)), lun, transfer_len, data, permits)) = taken else {
         return;
     };
+    let unit = &unit;
     let work = |op, data| MediumWork {
         task,
         lun,
@@ -155,9 +156,6 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
         transfer_len,
         data,
         permits,
-    };
-    let Some(unit) = &nexus.unit(lun) else {
-        return respond(connection, task, None, &absent::TAKEN_AWAY, transfer_len);
     };
     let list = match pending {
         Pending::Medium(op) => return run(connection, nexus, unit, work(op, data)),

@@ -6,6 +6,7 @@ use std::{
     future::poll_fn,
     ops::Range,
     pin::pin,
+    rc::Rc,
     task::{Poll, Waker},
 };
 
@@ -13,14 +14,15 @@ use engine::{Buf, Instant, Payload};
 use iscsi::{StageTimes, TaskId};
 use scsi::{MediumOp, ParameterList};
 use smallvec::SmallVec;
-use unit::{CommandId, Held, Kind, Mark, Nexus, Permits, Times};
+use unit::{CommandId, Held, Kind, Mark, Nexus, Permits, Times, Unit};
 
 use crate::order::{Order, TaskSet};
 
 /// A command's data-out: the unsolicited part, then the rest.
 pub(crate) type WriteParts = SmallVec<[Buf; 2]>;
 
-/// What an open command does once its data-out is complete.
+/// What an open command does once its data-out is complete, with the unit that it was sent to: by then, another one may
+/// have its LUN.
 #[derive(Clone, Debug)]
 pub(crate) enum Pending {
     Medium(MediumOp),
@@ -76,7 +78,7 @@ pub(crate) struct OpenCommand {
     pub(crate) medium_ns: Option<u64>,
     /// What the volume did for it, once it has done so.
     pub(crate) kind: Option<Kind>,
-    pub(crate) pending: Option<Pending>,
+    pub(crate) pending: Option<(Rc<Unit>, Pending)>,
     /// Bytes the command transfers according to its CDB, for residual counts.
     pub(crate) transfer_len: u64,
     /// Data-out buffers, by ascending offset.

@@ -33,10 +33,10 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest, befor
         return TaskManagementRequest::REJECTED;
     };
     let units = &connection.service.units;
-    let unit = scsi::Lun::decode(request.lun.0.to_be_bytes())
+    let number = scsi::Lun::decode(request.lun.0.to_be_bytes())
         .ok()
-        .map(scsi::Lun::number)
-        .filter(|number| nexus.unit(*number).is_some());
+        .map(scsi::Lun::number);
+    let unit = number.filter(|number| nexus.unit(*number).is_some());
     match (request.function, unit) {
         (ABORT_TASK, _) => {
             let Some(task) = request.referenced else {
@@ -51,6 +51,10 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest, befor
             }
         }
         (ABORT_TASK_SET | CLEAR_TASK_SET | LOGICAL_UNIT_RESET, None) => {
+            // Its commands for a unit that was taken away have ended, but perhaps not their I/O.
+            if let Some(number) = number {
+                nexus.wait_ended(&nexus.running_on_lost_at(number)).await;
+            }
             return TaskManagementRequest::LUN_DOES_NOT_EXIST;
         }
         (ABORT_TASK_SET, Some(lun)) => {
@@ -61,13 +65,13 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest, befor
             units.clear_task_set(nexus, lun, before).await;
         }
         (LOGICAL_UNIT_RESET, Some(lun)) => {
-            units.reset(nexus, Some(lun), before).await;
+            units.reset(nexus, lun, before).await;
         }
         (TARGET_WARM_RESET, _) => {
-            units.reset(nexus, None, before).await;
+            units.reset_target(nexus, target.name(), before).await;
         }
         (TARGET_COLD_RESET, _) => {
-            units.reset(nexus, None, before).await;
+            units.reset_target(nexus, target.name(), before).await;
             for lane in &connection.service.lanes {
                 let target = target.name().to_owned();
                 // A lane that has shut down has no sessions.

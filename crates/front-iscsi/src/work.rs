@@ -1,11 +1,11 @@
 //! Runs units' work for open commands, each in a task of its own that answers the command when done.
 
-use std::{cell::Cell, collections::BTreeSet, rc::Rc};
+use std::{cell::Cell, rc::Rc};
 
 use engine::{LaneFuture, Payload, begin as begin_task, spawn};
 use iscsi::TaskId;
 use scsi::{Change, Ending, MediumOp};
-use unit::{Io, Kind, LaneUnits, Nexus, Permits, Unit, Wanted};
+use unit::{Copying, Io, Kind, LaneUnits, Nexus, Permits, Unit, Wanted};
 
 use crate::{
     answer::{finish, respond, send_data},
@@ -31,7 +31,7 @@ pub(crate) fn run(
     mut work: MediumWork,
 ) {
     connection.open.begun(work.task, work.lun);
-    let mut io = Io::begin(nexus, command_id(work.task), work.lun);
+    let mut io = Io::begin(nexus, command_id(work.task), work.lun, unit);
     if connection.tells_stage_times.get() {
         let asks = |command: &mut OpenCommand| command.asks_stage_times;
         if connection.open.with(work.task, asks) == Some(true) {
@@ -83,7 +83,7 @@ fn work_on(connection: Rc<Connection>, unit: Rc<Unit>, work: MediumWork, io: Io)
             connection: &connection,
             task,
         };
-        let executed = units.execute(io, &unit, (&op, &data), is_ordered, wanted);
+        let executed = units.execute(io, (&op, &data), is_ordered, wanted);
         let executed = executed.await;
         connection.open.ended(task);
         let kind = match (read_len, op.data_out_len_bytes()) {
@@ -170,15 +170,10 @@ impl UnitWork {
         self.connection.open.is_open(self.task)
     }
 
-    /// Marks I/O as running on the command's own LUN and on `others`, which does not contain it.
-    fn begin_io(&self, others: &BTreeSet<u32>) -> Io {
-        let (open, lun) = (&self.connection.open, self.lun);
-        open.begun(self.task, lun);
-        for &other in others {
-            open.begun(self.task, other);
-        }
-        let others = others.iter().copied();
-        Io::begin_with(&self.nexus, command_id(self.task), lun, others)
+    /// Marks I/O as running on the command's unit.
+    fn begin_io(&self) -> Io {
+        self.connection.open.begun(self.task, self.lun);
+        Io::begin(&self.nexus, command_id(self.task), self.lun, &self.unit)
     }
 
     /// Marks `ios` I/Os, one per LUN, as ended, and answers the command unless it was aborted.
@@ -195,26 +190,30 @@ impl UnitWork {
     /// Performs an EXTENDED COPY. It counts as running on all its logical units from now on; an abort ends it after
     /// the current piece.
     pub(crate) fn copy(self, plan: scsi::Copy) {
-        let mut others = LaneUnits::luns_of_copy(&self.nexus, &plan);
-        others.remove(&self.lun);
-        let io = self.begin_io(&others);
+        let (command, own) = (command_id(self.task), (self.lun, &self.unit));
+        let copying = Copying::begin(&self.nexus, command, own, plan);
+        let mut ios = 0;
+        for lun in [self.lun].into_iter().chain(copying.others()) {
+            self.connection.open.begun(self.task, lun);
+            ios += 1;
+        }
         spawn(async move {
             let units = self.units();
             let wanted = WhileOpen {
                 connection: &self.connection,
                 task: self.task,
             };
-            let ending = units.copy(io, self.lun, &plan, wanted).await;
-            self.end(1 + others.len(), Some(ending));
+            let ending = units.copy(copying, wanted).await;
+            self.end(ios, Some(ending));
         });
     }
 
     /// Flushes, ejects, and answers. If aborted meanwhile, it does not eject.
     pub(crate) fn eject(self, eject: scsi::Eject) {
-        let io = self.begin_io(&BTreeSet::new());
+        let io = self.begin_io();
         spawn(async move {
             let units = self.units();
-            let ejected = units.eject(io, &self.unit, &eject, || self.is_open());
+            let ejected = units.eject(io, &eject, || self.is_open());
             let ending = ejected.await;
             self.end(1, ending);
         });
@@ -222,7 +221,7 @@ impl UnitWork {
 
     /// Changes the unit's state and answers.
     pub(crate) fn change(self, change: Change) {
-        let io = self.begin_io(&BTreeSet::new());
+        let io = self.begin_io();
         begin_task(async move {
             let open = &self.connection.open;
             let ended = || {
@@ -230,7 +229,7 @@ impl UnitWork {
                 open.mark()
             };
             let is_open = || self.is_open();
-            let changed = self.units().change(io, &self.unit, &change, ended, is_open);
+            let changed = self.units().change(io, &change, ended, is_open);
             let ending = changed.await;
             self.end(0, ending);
         });

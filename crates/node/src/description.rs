@@ -196,6 +196,9 @@ pub struct Unit {
     /// The initiator port that holds it by RESERVE(6).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reserved_by: Option<String>,
+    /// Whether an initiator has write-protected the disk for all (SWP in the control mode page).
+    #[serde(default)]
+    pub write_protected: bool,
     /// Whether the medium has been ejected.
     pub ejected: bool,
     /// A sanitize: `running 43 %` or `failed`.

@@ -261,6 +261,7 @@ fn unit(report: &UnitReport) -> Unit {
             holder: held.holder.clone(),
         }),
         reserved_by: report.reserved_by.clone(),
+        write_protected: report.is_write_protected,
         ejected: report.is_ejected,
         sanitize: report.sanitize.map(|sanitize| match sanitize {
             SanitizeReport::Running { percent } => format!("running {percent} %"),

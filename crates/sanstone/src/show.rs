@@ -239,6 +239,9 @@ fn show_unit(f: &mut fmt::Formatter<'_>, unit: &Unit) -> fmt::Result {
         let key = &registration.key;
         writeln!(f, "  registered: {key} {port} at target port {target_port}")?;
     }
+    if unit.write_protected {
+        writeln!(f, "  write-protected by an initiator (SWP)")?;
+    }
     if unit.ejected {
         writeln!(f, "  ejected")?;
     }

@@ -14,6 +14,8 @@ pub struct UnitReport {
     pub reservation: Option<ReservationReport>,
     /// The initiator port that holds the unit by RESERVE (6).
     pub reserved_by: Option<String>,
+    /// Whether an initiator has write-protected the disk for all (SWP in the control mode page).
+    pub is_write_protected: bool,
     /// Whether the medium is ejected.
     pub is_ejected: bool,
     /// A sanitize that is running or has failed.
@@ -74,6 +76,7 @@ impl SharedUnit {
                 let name = state.names.get(&nexus);
                 name.map_or_else(|| format!("nexus {}", nexus.0), port)
             }),
+            is_write_protected: state.mode.current.write_protect,
             is_ejected: state.ejected,
             sanitize: state.sanitize.map(|progress| match progress {
                 Progress::Running(part) => SanitizeReport::Running {
@@ -119,6 +122,7 @@ mod tests {
             state.names.insert(NexusId(1), name.clone());
             state.reserved_by = Some(NexusId(1));
             state.sanitize = Some(Progress::Running(32768));
+            state.mode.current.write_protect = true;
         });
         let report = unit.report();
         let registration = RegistrationReport {
@@ -133,6 +137,7 @@ mod tests {
         };
         assert_eq!(report.reservation, Some(reservation));
         assert_eq!(report.reserved_by, Some(name.initiator_port));
+        assert!(report.is_write_protected);
         let half = SanitizeReport::Running { percent: 50 };
         assert_eq!(report.sanitize, Some(half));
     }

@@ -18,6 +18,9 @@ pub struct DiskShape {
     pub write_cache: bool,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Whether this port only reads: what all ports of the disk share cannot be changed through it either (mode
+    /// parameters, reservations, whether the medium is there).
+    pub reads_only: bool,
     /// Whether initiators may eject and reload the medium.
     pub removable: bool,
     /// How the volume discards blocks; `None` if it is permanently fully provisioned.
@@ -39,6 +42,9 @@ pub struct DiskShape {
     /// mean that a single WRITE of as many blocks is accepted.)
     pub write_same_blocks_max: u64,
 }
+
+/// For what would change a disk that, or whose port, is read-only.
+pub(crate) const WRITE_PROTECTED: Sense = Sense::new(SenseKey::DataProtect, Asc::WRITE_PROTECTED);
 
 /// How a volume discards (unmaps) blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +107,7 @@ impl DiskShape {
             len_blocks,
             write_cache: true,
             read_only: false,
+            reads_only: false,
             removable: false,
             discard: None,
             transfer_blocks_max: blocks_in(4 << 20),
@@ -208,10 +215,9 @@ impl DiskShape {
 
     /// Refuses a write to a read-only disk.
     pub(crate) fn check_writable(&self) -> Result<(), Sense> {
-        if self.read_only {
-            Err(Sense::new(SenseKey::DataProtect, Asc::WRITE_PROTECTED))
-        } else {
-            Ok(())
+        match self.read_only {
+            true => Err(WRITE_PROTECTED),
+            false => Ok(()),
         }
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct State {
     pub(crate) reservations: Reservations,
     /// The holder of the unit by RESERVE (6).
     pub(crate) reserved_by: Option<NexusId>,
+    /// The same of a nexus whose port only reads, which keeps out only those of its kind.
+    pub(crate) reserved_by_reader: Option<NexusId>,
     /// The nexuses that prevent the medium's removal.
     pub(crate) preventing: BTreeSet<NexusId>,
     pub(crate) ejected: bool,
@@ -61,6 +63,8 @@ pub(crate) struct State {
 pub(crate) struct Rights {
     version: u64,
     pub(crate) reserved_by: Option<NexusId>,
+    /// Counts only in a view whose port only reads.
+    pub(crate) reserved_by_reader: Option<NexusId>,
     /// The persistent reservation's type, and the nexuses exempt from its restrictions.
     pub(crate) persistent: Option<(crate::reservations::Kind, BTreeSet<NexusId>)>,
     pub(crate) ejected: bool,
@@ -153,6 +157,7 @@ impl SharedUnit {
         *rights = Rights {
             version: self.version.load(Ordering::Acquire),
             reserved_by: state.reserved_by,
+            reserved_by_reader: state.reserved_by_reader,
             persistent: state.persistent(),
             ejected: state.ejected,
             sanitizing: state.sanitize.is_some(),
@@ -270,6 +275,7 @@ impl State {
     /// Resets the unit: drops what belongs to nexuses rather than to their names (SAM-5 6.3.3).
     pub(crate) fn reset(&mut self) {
         self.reserved_by = None;
+        self.reserved_by_reader = None;
         self.preventing.clear();
         self.mode.reset();
     }
@@ -280,8 +286,13 @@ impl State {
         self.names.remove(&nexus);
         self.preventing.remove(&nexus);
         self.copies.retain(|result| !result.is_of(nexus));
-        if self.reserved_by == Some(nexus) {
-            self.reserved_by = None;
+        self.release(nexus);
+    }
+
+    /// Ends what a nexus has reserved by RESERVE (6).
+    pub(crate) fn release(&mut self, nexus: NexusId) {
+        for holder in [&mut self.reserved_by, &mut self.reserved_by_reader] {
+            holder.take_if(|holder| *holder == nexus);
         }
     }
 }

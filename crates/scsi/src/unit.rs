@@ -13,7 +13,7 @@ use crate::medium::{MediumError, MediumErrorKind, MediumOp};
 use crate::mode::QueueError;
 use crate::reservations::NexusName;
 use crate::sense::{Asc, Sense, SenseFormat, SenseKey};
-use crate::shape::{DiskShape, DiskShapeError};
+use crate::shape::{DiskShape, DiskShapeError, WRITE_PROTECTED};
 use crate::shared::{Rights, SharedUnit, State};
 
 /// One disk as its initiators see it, through one target port and on one thread.
@@ -284,6 +284,10 @@ impl LogicalUnit {
                 || self.rights.is_protected
                 || self.rights.mode.current.write_protect;
             self.shape.len_blocks = self.rights.len_blocks.unwrap_or(self.shape.len_blocks);
+            if self.shape.reads_only {
+                let rights = &mut self.rights;
+                rights.reserved_by = rights.reserved_by.or(rights.reserved_by_reader);
+            }
         }
     }
 
@@ -314,6 +318,9 @@ impl LogicalUnit {
             if self.is_ejected() && command.needs_medium() {
                 let sense = Sense::new(SenseKey::NotReady, Asc::MEDIUM_NOT_PRESENT);
                 return Action::End(Ending::check(sense));
+            }
+            if self.shape.reads_only && command.changes_others() {
+                return Action::End(Ending::check(WRITE_PROTECTED));
             }
         }
         let mut action = command
@@ -445,5 +452,7 @@ impl LogicalUnit {
     }
 }
 
+#[cfg(test)]
+mod read_only_port_tests;
 #[cfg(test)]
 mod tests;

@@ -30,6 +30,9 @@ pub(crate) struct Abort {
     pub(crate) before: Mark,
     /// The unit attention for other nexuses that lose commands, where TASK ABORTED does not tell them.
     pub(crate) attention: Option<Attention>,
+    /// All of this target is reset. What runs at LUNs that it has lost, or is about to lose on another lane, is aborted
+    /// by whatever takes them away, and only waited for: the disks are out of the causing nexus' reach.
+    pub(crate) target: Option<String>,
 }
 
 /// The nexuses whose commands to abort.
@@ -52,6 +55,19 @@ struct Taken {
 }
 
 impl Abort {
+    /// All commands for `units`, through whatever port they came, those of `by` up to `before`.
+    fn all(by: &Nexus, units: &[Rc<Unit>], before: Mark) -> Abort {
+        Abort {
+            disks: units.iter().map(|unit| unit.disk.shared.clone()).collect(),
+            of: Whose::All,
+            spare: None,
+            by: by.id,
+            before,
+            attention: None,
+            target: None,
+        }
+    }
+
     /// Takes the affected commands of this lane.
     fn take(&self, units: &LaneUnits) -> Vec<Taken> {
         let mut taken = Vec::new();
@@ -70,8 +86,12 @@ impl Abort {
                 taken.push(self.take_of(&nexus, is_own, lun, unit));
             }
             // Commands at LUNs that the nexus has lost are aborted already, but their I/O may still run.
+            let only_runs = |unit: &Unit, is_lost: bool| match self.is_for(unit) {
+                true => is_lost,
+                false => self.is_of_target(unit),
+            };
             taken.push(Taken {
-                running: nexus.running_on_lost(|unit| self.is_for(unit)),
+                running: nexus.running_on(only_runs),
                 told: Vec::new(),
                 nexus,
             });
@@ -83,6 +103,13 @@ impl Abort {
         self.disks
             .iter()
             .any(|disk| Arc::ptr_eq(disk, &unit.disk.shared))
+    }
+
+    fn is_of_target(&self, unit: &Unit) -> bool {
+        self.target.as_ref().is_some_and(|target| {
+            let logical = unit.logical.borrow();
+            logical.identity().port.target_name == *target
+        })
     }
 
     fn take_of(&self, nexus: &Rc<Nexus>, is_own: bool, lun: u32, unit: &Unit) -> Taken {
@@ -158,38 +185,39 @@ impl LaneUnits {
     /// CLEAR TASK SET for the unit at `lun`, requested by `nexus`. That nexus' own commands from `before` on are not
     /// affected (SAM-5 7.4). Returns when all I/O of the aborted commands has ended, on all lanes.
     pub async fn clear_task_set(&self, nexus: &Nexus, lun: u32, before: Mark) {
-        let cleared = Some(Attention::CommandsCleared);
-        self.abort_all(nexus, Some(lun), cleared, before).await;
+        let units: Vec<_> = nexus.unit(lun).into_iter().collect();
+        let abort = Abort {
+            attention: Some(Attention::CommandsCleared),
+            ..Abort::all(nexus, &units, before)
+        };
+        abort.everywhere(self).await;
     }
 
-    /// Resets the unit at `lun`, or all units that the nexus reaches. The requesting initiator is
-    /// affected as well (SAM-5 6.3.3). Returns as [`LaneUnits::clear_task_set`] does.
-    pub async fn reset(&self, nexus: &Nexus, lun: Option<u32>, before: Mark) {
-        self.abort_all(nexus, lun, None, before).await;
-        for unit in concerned(nexus, lun) {
+    /// Resets the unit at `lun`. The requesting initiator is affected as well (SAM-5 6.3.3). Returns as
+    /// [`LaneUnits::clear_task_set`] does.
+    pub async fn reset(&self, nexus: &Nexus, lun: u32, before: Mark) {
+        let units: Vec<_> = nexus.unit(lun).into_iter().collect();
+        self.reset_all(Abort::all(nexus, &units, before), &units)
+            .await;
+    }
+
+    /// Resets all units that the nexus reaches in `target`, as [`reset`](Self::reset) does, and waits also for the I/O
+    /// at units that this target does not show any more.
+    pub async fn reset_target(&self, nexus: &Nexus, target: &str, before: Mark) {
+        let units: Vec<_> = nexus.luns().values().cloned().collect();
+        let abort = Abort {
+            target: Some(target.to_owned()),
+            ..Abort::all(nexus, &units, before)
+        };
+        self.reset_all(abort, &units).await;
+    }
+
+    async fn reset_all(&self, abort: Abort, units: &[Rc<Unit>]) {
+        abort.everywhere(self).await;
+        for unit in units {
             let logical = unit.logical.borrow();
             logical.post(Attention::BusDeviceReset, None);
         }
-    }
-
-    /// Aborts all commands for the units, through whatever port they came.
-    async fn abort_all(
-        &self,
-        nexus: &Nexus,
-        lun: Option<u32>,
-        attention: Option<Attention>,
-        before: Mark,
-    ) {
-        let units = concerned(nexus, lun);
-        let abort = Abort {
-            disks: units.iter().map(|unit| unit.disk.shared.clone()).collect(),
-            of: Whose::All,
-            spare: None,
-            by: nexus.id,
-            before,
-            attention,
-        };
-        abort.everywhere(self).await;
     }
 
     /// Called when `command` of a nexus ends with CHECK CONDITION at `unit`. Aborts the commands that QERR
@@ -212,6 +240,7 @@ impl LaneUnits {
             by: nexus.id,
             before,
             attention: Some(Attention::CommandsCleared),
+            target: None,
         };
         // Abort at once: commands that the initiator sends after it learns of the error must not be aborted.
         spawn(end(abort.take(self)));
@@ -220,12 +249,5 @@ impl LaneUnits {
             let units = self.clone();
             spawn(async move { abort.everywhere(&units).await });
         }
-    }
-}
-
-fn concerned(nexus: &Nexus, lun: Option<u32>) -> Vec<Rc<Unit>> {
-    match lun {
-        Some(lun) => nexus.unit(lun).into_iter().collect(),
-        None => nexus.luns().values().cloned().collect(),
     }
 }

@@ -94,11 +94,14 @@ impl LaneUnits {
         self.check_transfer(extent(&unit, at, len.into())?)?;
         let permits = nexus.memory.take(Some(unit.memory()), len as usize).await;
         // It begins here, and not before it waited: no reset and no end of the nexus needs to wait for memory with it. A
-        // client that has gone meanwhile wants nothing read, and its unit may be gone, too.
-        let unit = unit_at(nexus, lun)?;
-        let extent = extent(&unit, at, len.into())?;
-        let io = Io::begin(nexus, operation, lun);
-        let data = self.read_extent(io, &unit, extent).await?;
+        // client that has gone meanwhile wants nothing read, and its unit may be gone, or another one be in its place.
+        let now = unit_at(nexus, lun)?;
+        let extent = extent(&now, at, len.into())?;
+        if !now.is_same_disk(&unit) {
+            return Err(BlockError::NoUnit);
+        }
+        let io = Io::begin(nexus, operation, lun, &now);
+        let data = self.read_extent(io, extent).await?;
         Ok((data, permits))
     }
 
@@ -116,8 +119,8 @@ impl LaneUnits {
         let unit = unit_at(nexus, lun)?;
         let extent = extent(&unit, at, len.into())?;
         self.check_transfer(extent)?;
-        let io = Io::begin(nexus, operation, lun);
-        self.read_extent(io, &unit, extent).await
+        let io = Io::begin(nexus, operation, lun, &unit);
+        self.read_extent(io, extent).await
     }
 
     /// Writes `data`, whose memory the front has paid for, at byte `at`. With `fua` it is on
@@ -136,9 +139,9 @@ impl LaneUnits {
         let unit = unit_at(nexus, lun)?;
         let extent = extent(&unit, at, data.len() as u64)?;
         self.check_transfer(extent)?;
-        let io = Io::begin(nexus, operation, lun);
+        let io = Io::begin(nexus, operation, lun, &unit);
         let op = MediumOp::Write { extent, fua };
-        self.do_block(io, &unit, op, data).await.map(drop)
+        self.do_block(io, op, data).await.map(drop)
     }
 
     /// Writes `new` at byte `at` if `old`, of the same length, is there; returns whether it was. Nobody
@@ -161,12 +164,12 @@ impl LaneUnits {
         if old.len() != new.len() {
             return Err(BlockError::OutOfRange);
         }
-        let io = Io::begin(nexus, operation, lun);
+        let io = Io::begin(nexus, operation, lun, &unit);
         let op = MediumOp::CompareAndWrite { extent, fua };
         let mut data = old;
         data.append(new);
         let data = Cell::new(data);
-        let executed = self.execute(io, &unit, (&op, &data), false, || true).await;
+        let executed = self.execute(io, (&op, &data), false, || true).await;
         match executed.result {
             Ok(_) => Ok(true),
             Err(ending) if is_miscompare(&ending) => Ok(false),
@@ -189,9 +192,9 @@ impl LaneUnits {
             blocks: 0,
             block_size_bytes: unit.block_size_bytes(),
         };
-        let io = Io::begin(nexus, operation, lun);
+        let io = Io::begin(nexus, operation, lun, &unit);
         let op = MediumOp::Flush { extent };
-        self.do_block(io, &unit, op, Payload::new()).await.map(drop)
+        self.do_block(io, op, Payload::new()).await.map(drop)
     }
 
     /// Tells the disk that `len` bytes at byte `at` are no longer needed.
@@ -239,7 +242,7 @@ impl LaneUnits {
     ) -> Result<Allocation, BlockError> {
         let unit = unit_at(nexus, lun)?;
         let extent = extent(&unit, at, len)?;
-        let _io = Io::begin(nexus, operation, lun);
+        let _io = Io::begin(nexus, operation, lun, &unit);
         let op = MediumOp::LbaStatus {
             extent,
             len_bytes: 0,
@@ -262,7 +265,7 @@ impl LaneUnits {
         let unit = unit_at(nexus, lun)?;
         let whole = extent(&unit, at, len)?;
         let step = PIECE_BYTES / u64::from(whole.block_size_bytes);
-        let _all = Io::begin(nexus, operation, lun);
+        let _all = Io::begin(nexus, operation, lun, &unit);
         let aborts = nexus.aborts(lun);
         let mut done = 0;
         while done < whole.blocks {
@@ -274,8 +277,8 @@ impl LaneUnits {
                 blocks: step.min(whole.blocks - done),
                 ..whole
             };
-            let io = Io::begin(nexus, operation, lun);
-            self.do_block(io, &unit, op(piece), Payload::new()).await?;
+            let io = Io::begin(nexus, operation, lun, &unit);
+            self.do_block(io, op(piece), Payload::new()).await?;
             done += piece.blocks;
         }
         Ok(())
@@ -289,25 +292,14 @@ impl LaneUnits {
         }
     }
 
-    async fn read_extent(
-        &self,
-        io: Io,
-        unit: &Unit,
-        extent: Extent,
-    ) -> Result<Payload, BlockError> {
+    async fn read_extent(&self, io: Io, extent: Extent) -> Result<Payload, BlockError> {
         let op = MediumOp::Read { extent, fua: false };
-        self.do_block(io, unit, op, Payload::new()).await
+        self.do_block(io, op, Payload::new()).await
     }
 
-    async fn do_block(
-        &self,
-        io: Io,
-        unit: &Unit,
-        op: MediumOp,
-        data: Payload,
-    ) -> Result<Payload, BlockError> {
+    async fn do_block(&self, io: Io, op: MediumOp, data: Payload) -> Result<Payload, BlockError> {
         let data = Cell::new(data);
-        let executed = self.execute(io, unit, (&op, &data), false, || true).await;
+        let executed = self.execute(io, (&op, &data), false, || true).await;
         Ok(executed.result?)
     }
 }

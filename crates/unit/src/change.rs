@@ -134,7 +134,7 @@ impl LaneUnits {
             // Aborts and fences of other nexuses find its I/O there as long as it runs.
             nexus.lose(lun, unit);
             nexus.end_count(&self.everywhere.stages, lun);
-            gone.push((unit.clone(), told));
+            gone.push((lun, unit.clone(), told));
         }
         for (&lun, unit) in &**luns {
             if !is_in(&before, lun, unit) {
@@ -145,8 +145,8 @@ impl LaneUnits {
         }
         let nexus = nexus.clone();
         async move {
-            for (unit, told) in gone {
-                nexus.wait_lost(&unit).await;
+            for (lun, unit, told) in gone {
+                nexus.wait_lost(lun, &unit).await;
                 if let Some(commands) = nexus.commands().filter(|_| !told.is_empty()) {
                     commands.answer_aborted(&told);
                 }

@@ -1,112 +1,215 @@
 //! EXTENDED COPY: reads blocks of one logical unit of a target and writes them to another or the
 //! same one, without passing the data through the initiator.
+//!
+//! All units of a copy are looked up once, and the copy is registered as running on each of them, before it first waits.
+//! A unit that was looked up later could be one of which no abort and no fence knows that the copy is writing there.
 
 use std::{collections::BTreeSet, rc::Rc};
 
-use scsi::{Copy, CopyError, Extent, MediumOp, NexusId, Segment};
+use scsi::{Copy, CopyError, Ending, Extent, MediumOp, Segment};
 use volume::Durability;
 
 use crate::{
-    disk::{Luns, Unit},
+    disk::Unit,
+    execute::Io,
     lane::LaneUnits,
     nexus::Nexus,
+    running::CommandId,
     wanted::{Wanted, while_wanted},
 };
 
 /// Blocks are copied in pieces of this size in bytes, or of the longest transfer if that is shorter.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// The logical units that a copy reads and writes.
-pub(crate) fn luns(luns: &Luns, plan: &Copy) -> BTreeSet<u32> {
-    let named: BTreeSet<&[u8; 16]> = plan
-        .segments
-        .iter()
-        .flat_map(|segment| [&segment.source, &segment.destination])
-        .collect();
-    luns.iter()
-        .filter(|(_, unit)| named.contains(&unit.logical.borrow().identity().naa()))
-        .map(|(&lun, _)| lun)
-        .collect()
+/// An EXTENDED COPY that is registered as running on all its units, until it is dropped.
+pub struct Copying {
+    plan: Copy,
+    /// On the unit that the command was sent to.
+    own: Io,
+    /// On each other unit that a segment names, at its LUN.
+    others: Vec<(u32, Io)>,
 }
 
-/// Copies one segment; false if the copy was no longer `wanted` before its end.
-pub(crate) async fn segment(
-    units: &LaneUnits,
-    nexus: &Nexus,
-    segment: &Segment,
-    wanted: &impl Wanted,
-) -> Result<bool, CopyError> {
-    let luns = nexus.luns();
-    let source = find(&luns, &segment.source)?;
-    let destination = find(&luns, &segment.destination)?;
-    let (memory, nexus) = (&nexus.memory, nexus.id);
-    let from = extent(source, segment.source_lba, segment.blocks)?;
-    let to = extent(destination, segment.destination_lba, segment.blocks)?;
-    let (from, to) = match (from, to) {
-        (Some(from), Some(to)) if from.block_size_bytes == to.block_size_bytes => (from, to),
-        (None, None) => return Ok(wanted.is_wanted()),
-        _ => return Err(CopyError::Failed),
-    };
-    let fua = false;
-    allowed(source, nexus, &MediumOp::Read { extent: from, fua })?;
-    allowed(destination, nexus, &MediumOp::Write { extent: to, fua })?;
-    let transfer_max = units.everywhere.transfer_max_bytes;
-    let piece = PIECE_BYTES.min(transfer_max.into()) / u64::from(from.block_size_bytes);
-    // If the two ranges overlap, copy backwards, so that the source is read before this copy overwrites it.
-    let overlaps = Rc::ptr_eq(&source.disk, &destination.disk)
-        && from.lba < to.lba
-        && to.lba < from.lba + from.blocks;
-    let count = from.blocks.div_ceil(piece);
-    for index in 0..count {
-        let index = if overlaps { count - 1 - index } else { index };
-        let done = index * piece;
-        let blocks = piece.min(from.blocks - done);
-        let part = |whole: Extent| Extent {
-            lba: whole.lba + done,
-            blocks,
-            ..whole
+/// The two ends of a segment.
+struct Ends<'a> {
+    nexus: &'a Nexus,
+    source: (&'a Rc<Unit>, Extent),
+    destination: (&'a Rc<Unit>, Extent),
+}
+
+impl Copying {
+    /// Registers `command`, which was sent to `unit` at `lun`, on that and on all units that `plan` names. What it
+    /// names and the nexus does not reach now is not found later either.
+    pub fn begin(
+        nexus: &Rc<Nexus>,
+        command: CommandId,
+        (lun, unit): (u32, &Rc<Unit>),
+        plan: Copy,
+    ) -> Copying {
+        let mut named: BTreeSet<[u8; 16]> = plan
+            .segments
+            .iter()
+            .flat_map(|segment| [segment.source, segment.destination])
+            .collect();
+        named.remove(&naa(unit));
+        let mut others = Vec::new();
+        for (&lun, unit) in &*nexus.luns() {
+            // A disk may be at several LUNs.
+            if named.remove(&naa(unit)) {
+                others.push((lun, Io::begin(nexus, command, lun, unit)));
+            }
+        }
+        Copying {
+            plan,
+            own: Io::begin(nexus, command, lun, unit),
+            others,
+        }
+    }
+
+    /// The LUNs at which it runs, beside the one that the command was sent to.
+    pub fn others(&self) -> impl Iterator<Item = u32> {
+        self.others.iter().map(|(lun, _)| *lun)
+    }
+
+    /// Copies segment by segment.
+    pub(crate) async fn run(self, units: &LaneUnits, wanted: impl Wanted) -> Ending {
+        let mut done = 0;
+        let mut ending = Ending::GOOD;
+        for segment in &self.plan.segments {
+            match self.copy(units, segment, &wanted).await {
+                Ok(true) => done += 1,
+                Ok(false) => break,
+                Err(error) => {
+                    ending = error.ending();
+                    break;
+                }
+            }
+        }
+        let logical = self.own.unit.logical.borrow();
+        self.plan.ended(&logical, self.own.nexus.id, done, &ending);
+        drop(logical);
+        ending
+    }
+
+    /// Copies one segment; false if the copy was aborted meanwhile.
+    async fn copy(
+        &self,
+        units: &LaneUnits,
+        segment: &Segment,
+        wanted: &impl Wanted,
+    ) -> Result<bool, CopyError> {
+        let Some(ends) = self.ends(segment)? else {
+            return Ok(wanted.is_wanted());
         };
-        let (from, to) = (part(from), part(to));
-        let disks = [source.memory(), destination.memory()];
-        let paid = memory.take_for_copy(disks, from.len_bytes() as usize);
+        ends.check_source()?;
+        ends.check_destination()?;
+        let (from, to) = (ends.source.1, ends.destination.1);
+        let transfer_max = units.everywhere.transfer_max_bytes;
+        let piece = PIECE_BYTES.min(transfer_max.into()) / u64::from(from.block_size_bytes);
+        // If the two ranges overlap, copy backwards, so that the source is read before this copy overwrites it.
+        let overlaps = Rc::ptr_eq(&ends.source.0.disk, &ends.destination.0.disk)
+            && from.lba < to.lba
+            && to.lba < from.lba + from.blocks;
+        let count = from.blocks.div_ceil(piece);
+        for index in 0..count {
+            let index = if overlaps { count - 1 - index } else { index };
+            let done = index * piece;
+            let blocks = piece.min(from.blocks - done);
+            let part = |whole: Extent| Extent {
+                lba: whole.lba + done,
+                blocks,
+                ..whole
+            };
+            if !ends.copy_piece(part(from), part(to), wanted).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The ends of a segment; `None` if it has no blocks.
+    fn ends(&self, segment: &Segment) -> Result<Option<Ends<'_>>, CopyError> {
+        let source = self.find(&segment.source)?;
+        let destination = self.find(&segment.destination)?;
+        let from = extent(source, segment.source_lba, segment.blocks)?;
+        let to = extent(destination, segment.destination_lba, segment.blocks)?;
+        match (from, to) {
+            (Some(from), Some(to)) if from.block_size_bytes == to.block_size_bytes => {
+                Ok(Some(Ends {
+                    nexus: &self.own.nexus,
+                    source: (source, from),
+                    destination: (destination, to),
+                }))
+            }
+            (None, None) => Ok(None),
+            _ => Err(CopyError::Failed),
+        }
+    }
+
+    fn find(&self, named: &[u8; 16]) -> Result<&Rc<Unit>, CopyError> {
+        let others = self.others.iter().map(|(_, io)| io);
+        let mut units = [&self.own].into_iter().chain(others).map(|io| &io.unit);
+        let found = units.find(|unit| naa(unit) == *named);
+        found.ok_or(CopyError::Unreachable)
+    }
+}
+
+impl Ends<'_> {
+    /// Copies one piece; false if the copy was aborted before its memory was there.
+    async fn copy_piece(
+        &self,
+        from: Extent,
+        to: Extent,
+        wanted: &impl Wanted,
+    ) -> Result<bool, CopyError> {
+        let (source, destination) = (&self.source.0.disk, &self.destination.0.disk);
+        let len = from.len_bytes() as usize;
+        let disks = [self.source.0.memory(), self.destination.0.memory()];
+        let paid = self.nexus.memory.take_for_copy(disks, len);
         let paid = while_wanted(wanted, paid).await;
         let Some(_paid) = paid.filter(|_| wanted.is_wanted()) else {
             return Ok(false);
         };
         let data = {
-            let read = MediumOp::Read { extent: from, fua };
-            let _at_work = source
-                .disk
-                .gate
-                .enter(from, || allowed(source, nexus, &read))
-                .await?;
-            let len = from.len_bytes() as usize;
-            let read = source.disk.volume.read(from.offset_bytes(), len).await;
+            let _at_work = source.gate.enter(from, || self.check_source()).await?;
+            // It had to wait for memory and the gate, so repeat the checks.
+            self.check_source()?;
+            let read = source.volume.read(from.offset_bytes(), len).await;
             read.map_err(|error| failed(&error))?
         };
-        let write = MediumOp::Write { extent: to, fua };
-        let check = || allowed(destination, nexus, &write);
-        let _at_work = destination.disk.gate.enter(to, check).await?;
-        // The write had to wait for the gate, so repeat the checks.
+        let check = || self.check_destination();
+        let _at_work = destination.gate.enter(to, check).await?;
         check()?;
-        let write = destination
-            .disk
+        let written = destination
             .volume
             .write(to.offset_bytes(), data, Durability::Cached);
-        write.await.map_err(|error| failed(&error))?;
+        written.await.map_err(|error| failed(&error))?;
+        Ok(true)
     }
-    Ok(true)
+
+    fn check_source(&self) -> Result<(), CopyError> {
+        let (unit, extent) = self.source;
+        self.check(unit, &MediumOp::Read { extent, fua: false })
+    }
+
+    fn check_destination(&self) -> Result<(), CopyError> {
+        let (unit, extent) = self.destination;
+        self.check(unit, &MediumOp::Write { extent, fua: false })
+    }
+
+    fn check(&self, unit: &Unit, op: &MediumOp) -> Result<(), CopyError> {
+        let checked = unit.logical.borrow_mut().recheck(self.nexus.id, op);
+        checked.map_err(|_| CopyError::Unreachable)
+    }
+}
+
+fn naa(unit: &Unit) -> [u8; 16] {
+    unit.logical.borrow().identity().naa()
 }
 
 fn failed(error: &volume::Error) -> CopyError {
     tracing::warn!(%error, "a copy failed and was stopped");
     CopyError::Failed
-}
-
-fn find<'a>(luns: &'a Luns, naa: &[u8; 16]) -> Result<&'a Rc<Unit>, CopyError> {
-    let mut units = luns.values();
-    let found = units.find(|unit| unit.logical.borrow().identity().naa() == *naa);
-    found.ok_or(CopyError::Unreachable)
 }
 
 /// The blocks of a segment in a unit; `None` if it has none.
@@ -124,7 +227,5 @@ fn extent(unit: &Unit, lba: u64, blocks: u64) -> Result<Option<Extent>, CopyErro
     }))
 }
 
-fn allowed(unit: &Unit, nexus: NexusId, op: &MediumOp) -> Result<(), CopyError> {
-    let checked = unit.logical.borrow_mut().recheck(nexus, op);
-    checked.map_err(|_| CopyError::Unreachable)
-}
+#[cfg(test)]
+mod tests;

@@ -75,6 +75,7 @@ impl Disk {
         let mut shape = shape_of(self.volume.shape(), transfer_max_bytes);
         shape.removable = removable;
         shape.read_only = read_only;
+        shape.reads_only = read_only;
         if let Some(atomic) = self.volume.atomic_writes() {
             let block = shape.block_size_bytes;
             let max = atomic.max_bytes.map_or(u32::MAX, |bytes| bytes / block);
@@ -92,6 +93,12 @@ impl Disk {
     }
 }
 
+impl std::fmt::Debug for Unit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Unit({})", self.disk.name())
+    }
+}
+
 impl Unit {
     /// The disk behind it.
     pub fn disk(&self) -> &Disk {
@@ -101,6 +108,16 @@ impl Unit {
     /// The memory that its commands are charged to, beside their nexus.
     pub fn memory(&self) -> &DiskMemory {
         &self.disk.memory
+    }
+
+    /// Whether `disk` is behind it.
+    pub(crate) fn is_on(&self, disk: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.disk.shared, disk)
+    }
+
+    /// Whether the disk of `other` is behind it.
+    pub(crate) fn is_same_disk(&self, other: &Unit) -> bool {
+        self.is_on(&other.disk.shared)
     }
 
     /// The properties of its volume.

@@ -1,15 +1,15 @@
 //! The path of a command from the access check to the volume. It is the same for all fronts: the same
 //! gates delay commands, and the same fence refuses them.
 
-use std::{cell::Cell, collections::BTreeSet, pin::pin, rc::Rc};
+use std::{cell::Cell, pin::pin, rc::Rc};
 
 use engine::{Duration, Instant, LaneFuture, Payload, time};
-use scsi::{Change, Changed, Copy, Eject, Ending, Extent, MediumOp, Overwrite};
+use scsi::{Change, Changed, Eject, Ending, Extent, MediumOp, Overwrite};
 use volume::layers::{Watch, watched};
 
 use crate::{
     abort::{Abort, Whose},
-    copy,
+    copy::Copying,
     disk::Unit,
     lane::LaneUnits,
     medium,
@@ -19,23 +19,23 @@ use crate::{
     wanted::Wanted,
 };
 
-/// A running I/O of a command. It ends when this is dropped, and aborts wait for that.
+/// A running I/O of a command on a unit: the one that was at its LUN when it began, whatever is there later. It ends when
+/// this is dropped, and aborts wait for that.
 pub struct Io {
-    nexus: Rc<Nexus>,
+    pub(crate) nexus: Rc<Nexus>,
+    pub(crate) unit: Rc<Unit>,
     running: RunningId,
-    /// The same I/O on further units.
-    others: Vec<RunningId>,
     /// Measures how long the media work, if wanted.
     watch: Option<Watch>,
 }
 
 impl Io {
-    /// Registers an I/O of `command` on the unit at `lun`.
-    pub fn begin(nexus: &Rc<Nexus>, command: CommandId, lun: u32) -> Io {
+    /// Registers an I/O of `command` on `unit`, which is at `lun`.
+    pub fn begin(nexus: &Rc<Nexus>, command: CommandId, lun: u32, unit: &Rc<Unit>) -> Io {
         Io {
             nexus: nexus.clone(),
-            running: nexus.running.begin(command, lun),
-            others: Vec::new(),
+            unit: unit.clone(),
+            running: nexus.running.begin(command, lun, unit),
             watch: None,
         }
     }
@@ -44,28 +44,11 @@ impl Io {
     pub fn watch(&mut self) {
         self.watch = Some(Watch::new());
     }
-
-    /// As [`begin`](Self::begin), and also on the units at `others`, which must not include `lun`.
-    pub fn begin_with(
-        nexus: &Rc<Nexus>,
-        command: CommandId,
-        lun: u32,
-        others: impl Iterator<Item = u32>,
-    ) -> Io {
-        let mut io = Io::begin(nexus, command, lun);
-        io.others = others
-            .map(|other| nexus.running.begin(command, other))
-            .collect();
-        io
-    }
 }
 
 impl Drop for Io {
     fn drop(&mut self) {
         self.nexus.running.end(self.running);
-        for id in &self.others {
-            self.nexus.running.end(*id);
-        }
     }
 }
 
@@ -82,18 +65,17 @@ pub struct Executed {
 }
 
 impl LaneUnits {
-    /// Does `op` on the medium of `unit`, taking its data-out from `data`. If the command is no longer
+    /// Does `op` on the medium of the unit of `io`, taking its data-out from `data`. If the command is no longer
     /// `wanted` when the operation may begin, the result is empty. If `is_ordered`, no other I/O runs
     /// on its blocks meanwhile.
     pub async fn execute(
         &self,
         io: Io,
-        unit: &Unit,
         (op, data): (&MediumOp, &Cell<Payload>),
         is_ordered: bool,
         wanted: impl Wanted,
     ) -> Executed {
-        let nexus = &io.nexus;
+        let (nexus, unit) = (&io.nexus, &io.unit);
         let at_work = Cell::new(None);
         // While it waited for its data or a lock, the nexus may have been fenced off or a sanitize started.
         let recheck = || unit.logical.borrow_mut().recheck(nexus.id, op);
@@ -143,27 +125,26 @@ impl LaneUnits {
         }
     }
 
-    /// Changes the state of a unit; `None` if the command is no longer `wanted` when the change may begin.
+    /// Changes the state of the unit of `io`; `None` if the command is no longer `wanted` when the change may begin.
     /// As with a write, the command's I/O ends when the change has been made or abandoned. `ended` is then
     /// called and returns that moment: commands that the nexus sends later are not aborted.
     pub async fn change(
         &self,
         io: Io,
-        unit: &Unit,
         change: &Change,
         ended: impl FnOnce() -> Mark,
         wanted: impl FnOnce() -> bool,
     ) -> Option<Ending> {
+        let (nexus, unit) = (io.nexus.clone(), io.unit.clone());
         let state = &unit.disk.shared.state;
         let made = state.change(&unit.logical, change, wanted).await;
-        let nexus = io.nexus.clone();
         // Before aborting others, because they may be waiting for the end of this I/O in the same way.
         drop(io);
         let before = ended();
         match made? {
             Err(ending) => Some(ending),
             Ok(changed) => {
-                self.abort_others(&nexus, unit, changed, before).await;
+                self.abort_others(&nexus, &unit, changed, before).await;
                 Some(Ending::GOOD)
             }
         }
@@ -183,22 +164,22 @@ impl LaneUnits {
             by: nexus.id,
             before,
             attention: None, // the loss of their registrations is reported anyway
+            target: None,
         };
         abort.everywhere(self).await;
     }
 
-    /// Flushes a unit and ejects its medium. `None`, with the medium left in place, if the command is no
+    /// Flushes the unit of `io` and ejects its medium. `None`, with the medium left in place, if the command is no
     /// longer `wanted` after the flush.
     pub async fn eject(
         &self,
-        _io: Io,
-        unit: &Unit,
+        io: Io,
         eject: &Eject,
         wanted: impl FnOnce() -> bool,
     ) -> Option<Ending> {
-        let (volume, no_data) = (&*unit.disk.volume, Cell::default());
+        let (volume, no_data) = (&*io.unit.disk.volume, Cell::default());
         let flushed = medium::perform(volume, &eject.flush, &no_data).await;
-        wanted().then(|| eject.flushed(&unit.logical.borrow(), flushed.map(drop)))
+        wanted().then(|| eject.flushed(&io.unit.logical.borrow(), flushed.map(drop)))
     }
 
     /// Overwrites or erases a whole disk. With `immediate` it returns once the sanitize has begun, which
@@ -218,32 +199,9 @@ impl LaneUnits {
         Ending::GOOD
     }
 
-    /// The units that a copy reads and writes.
-    pub fn luns_of_copy(nexus: &Nexus, plan: &Copy) -> BTreeSet<u32> {
-        copy::luns(&nexus.luns(), plan)
-    }
-
-    /// Runs an EXTENDED COPY for a command of the unit at `lun`. Its I/O covers that unit and [all units of
-    /// the copy](Self::luns_of_copy). When no longer `wanted`, it ends after the current piece.
-    pub async fn copy(&self, io: Io, lun: u32, plan: &Copy, wanted: impl Wanted) -> Ending {
-        let nexus = io.nexus.clone();
-        let mut done = 0;
-        let mut ending = Ending::GOOD;
-        for segment in &plan.segments {
-            match copy::segment(self, &nexus, segment, &wanted).await {
-                Ok(true) => done += 1,
-                Ok(false) => break, // aborted in the meantime
-                Err(error) => {
-                    ending = error.ending();
-                    break;
-                }
-            }
-        }
-        drop(io);
-        if let Some(unit) = nexus.unit(lun) {
-            plan.ended(&unit.logical.borrow(), nexus.id, done, &ending);
-        }
-        ending
+    /// Runs an EXTENDED COPY. When no longer `wanted`, it ends after the current piece.
+    pub async fn copy(&self, copying: Copying, wanted: impl Wanted) -> Ending {
+        copying.run(self, wanted).await
     }
 }
 

@@ -35,6 +35,7 @@ mod units;
 mod wanted;
 
 pub use block::BlockError;
+pub use copy::Copying;
 pub use disk::{Disk, Luns, Unit, identity};
 pub use execute::{Executed, Io};
 pub use lane::LaneUnits;

@@ -15,7 +15,7 @@ use crate::{
     disk::{Luns, Shared, Unit},
     medium::Steps,
     memory::{NexusMemory, Permits},
-    running::{CommandId, Running, RunningId},
+    running::{At, CommandId, Running, RunningId},
     stages::{Counted, Kind, Stages, Times},
 };
 
@@ -79,12 +79,6 @@ pub fn no_commands() -> Weak<dyn Commands> {
     Weak::<Nobody>::new()
 }
 
-/// A unit that a nexus lost while I/Os on it were running. Their LUN may belong to another unit by now.
-struct Going {
-    unit: Rc<Unit>,
-    running: Vec<RunningId>,
-}
-
 /// One nexus on its lane.
 pub struct Nexus {
     /// Its number, never reused.
@@ -97,8 +91,6 @@ pub struct Nexus {
     initiator: String,
     pub(crate) steps: Steps,
     pub(crate) running: Running,
-    /// Units that were removed from a LUN of this nexus, with their I/Os that were running then.
-    going: RefCell<Vec<Going>>,
     /// The UUIDs of the disks that it has reached at LUNs where it no longer does.
     lost: RefCell<BTreeMap<u32, [u8; 16]>>,
     commands: Weak<dyn Commands>,
@@ -126,7 +118,6 @@ impl Nexus {
             initiator: initiator.to_owned(),
             steps,
             running: Running::default(),
-            going: RefCell::default(),
             lost: RefCell::default(),
             commands,
             aborts: RefCell::default(),
@@ -212,43 +203,37 @@ impl Nexus {
         self.running.is_any()
     }
 
-    /// Whether a volume is working for `command` on `lun`.
+    /// Whether a volume is working for `command` on what was at `lun` when that began.
     pub fn is_at_work(&self, command: CommandId, lun: u32) -> bool {
-        self.running.is_running(command, lun)
+        self.running
+            .has(|io| io.command == command && io.lun == lun)
     }
 
-    /// The command of every running I/O, with the LUN that its disk has now, or had when it was lost.
+    /// The command of every running I/O, with the LUN that its disk has now, or had when it began.
     pub fn at_work(&self) -> Vec<(CommandId, u32)> {
-        let (luns, going) = (self.luns(), self.going.borrow());
-        let now_at = |disk: &Arc<Shared>| {
-            let mut luns = luns.iter();
-            luns.find(|(_, unit)| Arc::ptr_eq(&unit.disk.shared, disk))
-        };
-        let all = self.running.all().into_iter().map(|(id, lun, command)| {
-            let lost = going.iter().find(|going| going.running.contains(&id));
-            let moved = lost.and_then(|going| now_at(&going.unit.disk.shared));
-            (command, moved.map_or(lun, |(lun, _)| *lun))
+        let luns = self.luns();
+        let mut all = Vec::new();
+        self.running.for_each(|io| {
+            let mut others = luns.iter().filter(|_| is_lost(&luns, &io));
+            let moved = others.find(|(_, unit)| unit.is_on(&io.unit.disk.shared));
+            all.push((io.command, moved.map_or(io.lun, |(lun, _)| *lun)));
         });
-        all.collect()
+        all
     }
 
-    /// How many I/Os are running at each LUN on each volume. The LUN may have been removed, or be another volume's, since
-    /// they began.
+    /// How many I/Os are running on each volume, by the LUN at which they began.
     pub fn running_by_volume(&self) -> BTreeMap<(u32, String), usize> {
-        let going = self.going.borrow();
         let mut by_volume = BTreeMap::new();
-        for (id, lun, _) in self.running.all() {
-            let lost = going.iter().find(|going| going.running.contains(&id));
-            let unit = lost.map(|going| going.unit.clone()).or(self.unit(lun));
-            let volume = unit.map_or(String::new(), |unit| unit.disk.name().to_owned());
-            *by_volume.entry((lun, volume)).or_default() += 1;
-        }
+        self.running.for_each(|io| {
+            let volume = io.unit.disk.name().to_owned();
+            *by_volume.entry((io.lun, volume)).or_default() += 1;
+        });
         by_volume
     }
 
     /// The currently running I/Os for which `chosen(command)` holds, at whatever LUN.
     pub fn running(&self, chosen: impl Fn(CommandId) -> bool) -> Vec<RunningId> {
-        self.running.chosen(|_, _, command| chosen(command))
+        self.running.chosen(|io| chosen(io.command))
     }
 
     /// The currently running I/Os on the disk at `lun` for which `chosen(command)` holds. They include those
@@ -257,48 +242,42 @@ impl Nexus {
         let Some(unit) = self.unit(lun) else {
             return Vec::new();
         };
-        let going = self.going.borrow();
-        let is_here = |id, io_lun| match going.iter().find(|going| going.running.contains(&id)) {
-            Some(going) => Arc::ptr_eq(&going.unit.disk.shared, &unit.disk.shared),
-            None => io_lun == lun,
-        };
-        let running = &self.running;
-        running.chosen(|id, io_lun, command| is_here(id, io_lun) && chosen(command))
+        let disk = &unit.disk.shared;
+        self.running
+            .chosen(|io| io.unit.is_on(disk) && chosen(io.command))
     }
 
-    /// The I/Os on units that it has lost for which `chosen(unit)` holds. Some may have ended.
-    pub(crate) fn running_on_lost(&self, chosen: impl Fn(&Unit) -> bool) -> Vec<RunningId> {
-        let going = self.going.borrow();
-        let chosen = going.iter().filter(|going| chosen(&going.unit));
-        chosen.flat_map(|going| going.running.clone()).collect()
+    /// The running I/Os on units that it reached at `lun` and has lost.
+    pub fn running_on_lost_at(&self, lun: u32) -> Vec<RunningId> {
+        let luns = self.luns();
+        self.running
+            .chosen(|io| io.lun == lun && is_lost(&luns, &io))
     }
 
-    /// Records that `unit` is not at `lun` any more. Its running I/Os belong to it, and not to the unit that
-    /// is at `lun` now; [`wait_lost`](Self::wait_lost) waits for them.
-    pub(crate) fn lose(&self, lun: u32, unit: &Rc<Unit>) {
-        let uuid = unit.disk.shared.uuid;
-        self.lost.borrow_mut().insert(lun, uuid);
-        let mut going = self.going.borrow_mut();
-        let is_lost = |id| going.iter().any(|going| going.running.contains(&id));
-        let running = &self.running;
-        let running = running.chosen(|id, io_lun, _| io_lun == lun && !is_lost(id));
-        let unit = unit.clone();
-        going.push(Going { unit, running });
+    /// The running I/Os on units for which `chosen(unit, is_lost)` holds; a unit is lost if the nexus does not reach it
+    /// any more.
+    pub(crate) fn running_on(&self, chosen: impl Fn(&Unit, bool) -> bool) -> Vec<RunningId> {
+        let luns = self.luns();
+        self.running
+            .chosen(|io| chosen(io.unit, is_lost(&luns, &io)))
     }
 
-    /// Waits until all I/Os on a unit that was [lost](Self::lose) have ended, and forgets what has ended.
-    pub(crate) async fn wait_lost(&self, unit: &Unit) {
-        let ios = self.running_on_lost(|lost| std::ptr::eq(lost, unit));
+    /// Records that `unit` is not at `lun` any more. [`wait_lost`](Self::wait_lost) waits for the I/Os that it has there.
+    pub(crate) fn lose(&self, lun: u32, unit: &Unit) {
+        self.lost.borrow_mut().insert(lun, unit.disk.shared.uuid);
+    }
+
+    /// Waits until all I/Os on a unit that was [lost](Self::lose) at `lun` have ended.
+    pub(crate) async fn wait_lost(&self, lun: u32, unit: &Rc<Unit>) {
+        let is_its = |io: At<'_>| io.lun == lun && Rc::ptr_eq(io.unit, unit);
+        let ios = self.running.chosen(is_its);
         self.wait_ended(&ios).await;
-        let mut going = self.going.borrow_mut();
-        going.retain(|going| self.running.is_any_of(&going.running));
     }
 
     /// Whether it reaches the disk at some LUN, or has I/Os on it from when it did.
     pub(crate) fn has_to_do_with(&self, disk: &Arc<Shared>) -> bool {
-        let is_on = |unit: &Unit| Arc::ptr_eq(&unit.disk.shared, disk);
-        self.luns().values().any(|unit| is_on(unit))
-            || self.going.borrow().iter().any(|going| is_on(&going.unit))
+        self.luns().values().any(|unit| unit.is_on(disk))
+            || self.running.has(|io| io.unit.is_on(disk))
     }
 
     /// Waits until none of `ios` is running.
@@ -351,4 +330,10 @@ impl Nexus {
             stages.end(&counted);
         }
     }
+}
+
+/// Whether the unit of an I/O is no more where it was when that began.
+fn is_lost(luns: &Luns, io: &At<'_>) -> bool {
+    let now = luns.get(&io.lun);
+    !now.is_some_and(|unit| Rc::ptr_eq(unit, io.unit))
 }

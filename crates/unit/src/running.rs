@@ -1,11 +1,14 @@
-//! The running I/Os of one nexus. An I/O outlives its command if that is aborted, so whoever must know
-//! that no earlier I/O is left waits for it here.
+//! The running I/Os of one nexus, each with its unit. An I/O outlives its command if that is aborted, and its unit's
+//! place in the nexus, so whoever must know that no earlier I/O is left waits for it here.
 
-use std::cell::{Cell, RefCell};
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
 
 use engine::sync::Notify;
 
-use crate::places::Places;
+use crate::{disk::Unit, places::Places};
 
 /// Identifies a command of a nexus; its front chooses the number (SAM-5 4.8: command identifier).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -18,15 +21,34 @@ pub struct RunningId {
     serial: u64,
 }
 
-#[derive(Debug)]
 struct Entry {
     serial: u64,
+    /// Where the unit was when the I/O began. By now, nothing or another unit may be there.
     lun: u32,
+    unit: Rc<Unit>,
     command: CommandId,
 }
 
+/// A running I/O, to decide about.
+pub(crate) struct At<'a> {
+    /// Where its unit was when it began.
+    pub(crate) lun: u32,
+    pub(crate) unit: &'a Rc<Unit>,
+    pub(crate) command: CommandId,
+}
+
+impl Entry {
+    fn at(&self) -> At<'_> {
+        At {
+            lun: self.lun,
+            unit: &self.unit,
+            command: self.command,
+        }
+    }
+}
+
 /// The running I/Os of one nexus.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Running {
     entries: RefCell<Places<Entry>>,
     serial: Cell<u64>,
@@ -35,13 +57,14 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Registers an I/O of `command`.
-    pub(crate) fn begin(&self, command: CommandId, lun: u32) -> RunningId {
+    /// Registers an I/O of `command` on `unit`, which is at `lun`.
+    pub(crate) fn begin(&self, command: CommandId, lun: u32, unit: &Rc<Unit>) -> RunningId {
         let serial = self.serial.get() + 1;
         self.serial.set(serial);
         let index = self.entries.borrow_mut().enter(Entry {
             serial,
             lun,
+            unit: unit.clone(),
             command,
         });
         RunningId { index, serial }
@@ -62,39 +85,30 @@ impl Running {
         !self.entries.borrow().is_empty()
     }
 
-    /// Whether an I/O is running for `command` on `lun`.
-    pub(crate) fn is_running(&self, command: CommandId, lun: u32) -> bool {
+    /// Whether an I/O is running for which `chosen` holds.
+    pub(crate) fn has(&self, chosen: impl Fn(At<'_>) -> bool) -> bool {
         let entries = self.entries.borrow();
-        let mut entries = entries.iter();
-        entries.any(|(_, entry)| entry.command == command && entry.lun == lun)
+        entries.iter().any(|(_, entry)| chosen(entry.at()))
     }
 
-    /// The identifier, LUN and command of each.
-    pub(crate) fn all(&self) -> Vec<(RunningId, u32, CommandId)> {
+    /// Calls `each` with every running I/O.
+    pub(crate) fn for_each(&self, mut each: impl FnMut(At<'_>)) {
         let entries = self.entries.borrow();
-        let all = entries.iter().map(|(index, entry)| {
-            let serial = entry.serial;
-            (RunningId { index, serial }, entry.lun, entry.command)
-        });
-        all.collect()
+        entries.iter().for_each(|(_, entry)| each(entry.at()));
     }
 
-    /// The I/Os for which `chosen(id, lun, command)` holds.
-    pub(crate) fn chosen(
-        &self,
-        chosen: impl Fn(RunningId, u32, CommandId) -> bool,
-    ) -> Vec<RunningId> {
+    /// The I/Os for which `chosen` holds.
+    pub(crate) fn chosen(&self, chosen: impl Fn(At<'_>) -> bool) -> Vec<RunningId> {
         let entries = self.entries.borrow();
         let running = entries.iter().filter_map(|(index, entry)| {
             let serial = entry.serial;
-            let id = RunningId { index, serial };
-            chosen(id, entry.lun, entry.command).then_some(id)
+            chosen(entry.at()).then_some(RunningId { index, serial })
         });
         running.collect()
     }
 
     /// Whether one of `ids` is running.
-    pub(crate) fn is_any_of(&self, ids: &[RunningId]) -> bool {
+    fn is_any_of(&self, ids: &[RunningId]) -> bool {
         let entries = self.entries.borrow();
         ids.iter().any(|id| {
             let entry = entries.get(id.index);

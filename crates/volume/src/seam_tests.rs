@@ -3,15 +3,15 @@
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
-use engine::{LaneFuture, Payload};
+use engine::{LaneFuture, Payload, spawn, task::yield_now};
 use uuid::Uuid;
 
 use crate::{
-    Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume,
+    Allocation, AtomicWrites, Claim, Durability, ErrorKind, Result, Shape, SharedVolume, Volume,
     cache::{Cache, CacheConfig},
     claim::{Others, Owner},
     kinds::{
-        fault::{Fault, FaultHandle},
+        fault::{Action, Fault, FaultHandle, Rule},
         throttle::Throttle,
     },
     recorder::{Recording, Witness},
@@ -194,6 +194,10 @@ const LAYERS: &[&str] = &[
 ];
 
 async fn ask(volume: &dyn Volume, request: Request) {
+    try_to(volume, request).await.expect("the child takes it");
+}
+
+async fn try_to(volume: &dyn Volume, request: Request) -> Result<()> {
     let len = UNIT_BYTES as u64;
     let data = Payload::zeroes(UNIT_BYTES);
     let cached = Durability::Cached;
@@ -214,7 +218,6 @@ async fn ask(volume: &dyn Volume, request: Request) {
         Request::WriteAtomic => volume.write_atomic(0, data, cached).await,
         Request::WriteZeroes => volume.write_zeroes(0, len, true, cached).await,
     }
-    .expect("the child takes it");
 }
 
 #[test]
@@ -231,6 +234,33 @@ fn every_layer_hands_every_request_on_as_what_it_is() {
                     .iter()
                     .any(|(layer, which, _)| (*layer, *which) == (name, request));
                 assert_eq!(is_handed_on, !has_reason, "{name} and {request:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn what_a_rule_fails_or_holds_up_is_not_even_begun_below() {
+    on_lane(async {
+        for action in [Action::Fail(ErrorKind::Medium), Action::Hang] {
+            for request in REQUESTS {
+                let (child, rules) = (Able::new(), FaultHandle::new());
+                let fault = Rc::new(Fault::new(child.clone(), rules.clone()));
+                rules.add(Rule::always(action));
+                let asking = spawn(async move { try_to(&*fault, request).await });
+                for _ in 0..4 {
+                    yield_now().await;
+                }
+                let has_no_rules = matches!(
+                    request,
+                    Request::Claim | Request::Close | Request::Allocation
+                );
+                let seen = child.seen.borrow().clone();
+                assert_eq!(seen.is_empty(), !has_no_rules, "{action:?} {seen:?}");
+                rules.clear();
+                let is_done = has_no_rules || action == Action::Hang;
+                assert_eq!(asking.await.is_ok(), is_done, "{action:?} {request:?}");
+                assert_eq!(child.seen.borrow().contains(&request), is_done);
             }
         }
     });

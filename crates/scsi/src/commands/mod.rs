@@ -158,6 +158,17 @@ impl Command {
         }
     }
 
+    /// Whether it changes, beside the medium, what all ports of the disk share. A port that only reads refuses it, as LIO
+    /// does: it would write-protect the disk for others, or shut them out. (RESERVE (6) there keeps out only other
+    /// readers.)
+    pub(crate) fn changes_others(&self) -> bool {
+        match self {
+            Command::ModeSelect(command) => command.has_list(),
+            Command::ReserveOut(_) => true,
+            _ => false,
+        }
+    }
+
     /// Whether it is served during and after a failed sanitize (SBC-3 4.11.2, 4.11.3). SANITIZE itself checks for one
     /// that is still running.
     pub(crate) fn passes_sanitize(&self) -> bool {

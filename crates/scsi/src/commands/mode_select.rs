@@ -43,6 +43,11 @@ fn decode(cdb: &Cdb, long: bool, list_len_bytes: u16) -> Result<Command, Sense> 
 }
 
 impl ModeSelect {
+    /// Whether it comes with any values.
+    pub(super) fn has_list(self) -> bool {
+        self.list_len_bytes > 0
+    }
+
     pub(super) fn begin(self) -> Result<Action, Sense> {
         Ok(match self.list_len_bytes {
             0 => Action::End(Ending::GOOD),

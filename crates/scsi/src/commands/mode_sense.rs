@@ -125,8 +125,8 @@ impl ModeSense {
         let mut data = Vec::with_capacity(32);
         let mut add = |page: Page, bits: Page| {
             let len = 2 + usize::from(page[1]);
-            // Only the control page can be saved.
-            let savable = if page[0] == CONTROL_CODE { PS } else { 0 };
+            // Only the control page can be saved, and changed.
+            let savable = if bits != [0; 20] { PS } else { 0 };
             data.extend([page[0] | savable, page[1]]);
             data.extend_from_slice(if changeable {
                 &bits[2..len]
@@ -139,10 +139,11 @@ impl ModeSense {
             Values::Saved => mode.saved,
             Values::Default => Control::default(),
         };
-        for (page, bits) in [
-            (caching(shape), [0; 20]),
-            (control(values), control_changeable()),
-        ] {
+        let bits = match shape.reads_only {
+            true => [0; 20],
+            false => control_changeable(),
+        };
+        for (page, bits) in [(caching(shape), [0; 20]), (control(values), bits)] {
             if asked(&page) {
                 add(page, bits);
             }

@@ -32,19 +32,20 @@ pub(super) fn reserve(unit: &LogicalUnit, nexus: NexusId) -> Action {
             };
         }
         // Another view may have reserved it for another nexus since this command was admitted.
-        if *state.reserved_by.get_or_insert(nexus) != nexus {
-            return Ending::CONFLICT;
+        let holder = match (unit.shape().reads_only, state.reserved_by) {
+            (false, _) => state.reserved_by.get_or_insert(nexus),
+            (true, None) => state.reserved_by_reader.get_or_insert(nexus),
+            (true, Some(_)) => return Ending::CONFLICT,
+        };
+        match *holder == nexus {
+            true => Ending::GOOD,
+            false => Ending::CONFLICT,
         }
-        Ending::GOOD
     }))
 }
 
 pub(super) fn release(unit: &LogicalUnit, nexus: NexusId) -> Action {
-    unit.shared().change(|state| {
-        if state.reserved_by == Some(nexus) {
-            state.reserved_by = None;
-        }
-    });
+    unit.shared().change(|state| state.release(nexus));
     Action::End(Ending::GOOD)
 }
 

@@ -188,6 +188,7 @@ impl Sanitize {
     }
 
     pub(super) fn resume(self, unit: &LogicalUnit, list: &[u8]) -> Result<Action, Sense> {
+        unit.shape().check_writable()?;
         self.start(unit, parse(unit.shape(), list)?)
     }
 

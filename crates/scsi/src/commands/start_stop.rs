@@ -9,6 +9,7 @@ use crate::attention::{Attention, NexusId};
 use crate::cdb::Cdb;
 use crate::medium::{MediumError, MediumOp};
 use crate::sense::{Asc, Sense, SenseKey};
+use crate::shape::WRITE_PROTECTED;
 use crate::shared::State;
 use crate::unit::LogicalUnit;
 
@@ -81,6 +82,8 @@ impl StartStop {
             What::Load | What::FlushAndEject if !shape.removable => {
                 Err(Sense::invalid_cdb_field(4, Some(1)))
             }
+            // It would be taken from those at other ports.
+            What::Load | What::FlushAndEject if shape.reads_only => Err(WRITE_PROTECTED),
             What::Load => {
                 let shared = unit.shared();
                 shared.change(|state| load(state, self.start, nexus))?;

@@ -354,7 +354,7 @@ fn a_long_discard_ends_with_the_piece_in_hand_when_it_is_aborted() {
         };
         time::sleep(Duration::from_millis(1)).await;
         assert!(nexus.is_running(), "it has begun");
-        units.reset(nexus, None, Mark::default()).await;
+        units.reset(nexus, OPERATION.1, Mark::default()).await;
         // Answered only after it has ended, and it ends before its last piece.
         assert!(!nexus.is_running());
         assert_eq!(discarding.await, Err(BlockError::Aborted));

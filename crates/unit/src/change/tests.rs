@@ -35,7 +35,7 @@ fn change(units: &LaneUnits, nexus: &Rc<Nexus>, now: &Rc<Luns>) -> JoinHandle<()
 fn reset(units: &Rc<LaneUnits>, by: &Rc<Nexus>, of: &Rc<Nexus>) -> JoinHandle<bool> {
     let (units, by, of) = (units.clone(), by.clone(), of.clone());
     spawn(async move {
-        units.reset(&by, Some(0), Mark::default()).await;
+        units.reset(&by, 0, Mark::default()).await;
         of.is_running()
     })
 }
@@ -61,6 +61,41 @@ fn a_reset_waits_for_the_io_at_a_lun_that_was_removed_or_moved() {
             assert_eq!(within(writing).await, Ok(()));
             within(changing).await;
             assert_eq!(nexus.has_to_do_with(&one.disk.shared), is_moved);
+        });
+    }
+}
+
+#[test]
+fn a_target_reset_waits_for_the_io_at_luns_that_the_target_shows_no_more() {
+    const TARGET: &str = "iqn.2026-11.io.sanstone:unit";
+    for (is_own, target) in [
+        (true, TARGET),
+        (false, TARGET),
+        (false, "iqn.2026-11.io.sanstone:other"),
+    ] {
+        with_units(async move |units, [one, two]| {
+            let (nexus, writing) = enter_and_write(units, &one).await;
+            let other = enter(units, &[(0, &two)]);
+            let changing = change(units, &nexus, &luns(&[]));
+            assert_eq!(nexus.running_on_lost_at(0).len(), 1);
+            let resetting = spawn({
+                let by = if is_own { &nexus } else { &other };
+                let (units, by, of) = (units.clone(), by.clone(), nexus.clone());
+                async move {
+                    units.reset_target(&by, target, Mark::default()).await;
+                    of.is_running()
+                }
+            });
+            for _ in 0..2 {
+                within(units.clear_task_set(&other, 0, Mark::default())).await;
+            }
+            assert_eq!(resetting.is_finished(), target != TARGET, "own: {is_own}");
+            unstick();
+            let was_running = within(resetting).await;
+            assert_eq!(was_running, target != TARGET);
+            assert_eq!(within(writing).await, Ok(()));
+            within(changing).await;
+            assert_eq!(nexus.running_on_lost_at(0), []);
         });
     }
 }

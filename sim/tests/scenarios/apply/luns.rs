@@ -8,7 +8,10 @@ use engine::{
 };
 use sim::{
     Count, assert_occurred,
-    raw::{CLEAR_TASK_SET, ORDERED, RawSession, reserve_out},
+    raw::{
+        ABORT_TASK_SET, CLEAR_TASK_SET, LOGICAL_UNIT_RESET, ORDERED, RawSession, TARGET_WARM_RESET,
+        reserve_out,
+    },
 };
 
 use super::{Ask, CONFIG, GOOD, KEPT, PORT, TEST_UNIT_READY, ask, described, login, start, target};
@@ -189,26 +192,77 @@ enum Fence {
     PreemptAndAbort,
 }
 
-/// An initiator fences off another one, on the other lane, whose write was in progress when its LUN was removed or moved.
-fn fence_over_a_moved_lun(seed: u64, fence: Fence, met: &MetByFence) {
-    const SLOW: Duration = Duration::from_secs(2);
+/// How long a write of the disk of [`at_two_targets`] takes.
+const SLOW: Duration = Duration::from_secs(2);
+const WRITE: [u8; 10] = [0x2A, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+const READ: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+
+/// A disk whose first write is slow, at a target with these LUNs and at another one.
+fn at_two_targets(luns: &str) -> String {
+    let (changed, fixed) = (target(0), target(1));
+    format!(
+        "lanes = 2\nmemory = \"32MiB\"\n[volume.db]\n\
+         fault = {{ rules = [{{ on = \"write\", delay = \"{}ms\", times = 1 }}], \
+         of = {{ file = {{ path = \"db\", size = \"64KiB\" }} }} }}\n\
+         [volume.spare]\nram = {{ size = \"64KiB\" }}\n\
+         [target.\"{changed}\"]\nluns = {{ {luns} }}\nallow = [\"*\"]\n\
+         [target.\"{fixed}\"]\nluns = {{ 0 = \"db\" }}\nallow = [\"*\"]\n",
+        SLOW.as_millis()
+    )
+}
+
+/// An initiator whose write is in progress at a LUN that has just been removed resets or logs in again, and then writes
+/// through another target.
+fn retry_after_a_removed_lun(seed: u64, function: Option<u8>) {
     let world = World::new(seed);
     let mut random = world.random();
     let (server, client) = (world.host_with_lanes("server", 2), world.host("client"));
-    let text = |luns: &str| {
-        let (moved, fixed) = (target(0), target(1));
-        format!(
-            "lanes = 2\nmemory = \"32MiB\"\n[volume.db]\n\
-             fault = {{ rules = [{{ on = \"write\", delay = \"{}ms\", times = 1 }}], \
-             of = {{ file = {{ path = \"db\", size = \"64KiB\" }} }} }}\n\
-             [volume.spare]\nram = {{ size = \"64KiB\" }}\n\
-             [target.\"{moved}\"]\nluns = {{ {luns} }}\nallow = [\"*\"]\n\
-             [target.\"{fixed}\"]\nluns = {{ 0 = \"db\" }}\nallow = [\"*\"]\n",
-            SLOW.as_millis()
-        )
-    };
-    let write: [u8; 10] = [0x2A, 0, 0, 0, 0, 0, 0, 0, 8, 0];
-    let read: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 8, 0];
+    let before = at_two_targets("0 = \"db\", 1 = \"spare\"");
+    server.put_file(CONFIG, before.as_bytes());
+    world.block_on(&client, async {
+        let asks = Rc::new(start(&server, 2));
+        described(&asks).await;
+        let session = login(&server, &target(0)).await;
+        let elsewhere = RawSession::login_at(server.addr(PORT), &target(1), "client").await;
+        for session in [&session, &elsewhere] {
+            session
+                .execute(&TEST_UNIT_READY, &[], 0)
+                .await
+                .expect("it is ready");
+        }
+        session.submit(&WRITE, &[1; 4096], 0).expect("it is sent");
+        time::sleep(MS * 200).await;
+        server.put_file(CONFIG, at_two_targets("1 = \"spare\"").as_bytes());
+        let applying = spawn({
+            let asks = asks.clone();
+            async move { ask(&asks, Ask::Apply).await }
+        });
+        time::sleep(MS * (100 + random.below(300) as u32)).await;
+        match function {
+            Some(function) => {
+                let done = u8::from(function != TARGET_WARM_RESET) * 2;
+                assert_eq!(session.task_management(function).await, Ok(done));
+            }
+            None => drop(login(&server, &target(0)).await),
+        }
+        let newer = elsewhere.execute(&WRITE, &[2; 4096], 0).await;
+        assert_eq!(newer.expect("an answer").status, GOOD);
+        applying.await.unwrap_or_else(|failure| panic!("{failure}"));
+        time::sleep(2 * SLOW).await;
+        let seen = elsewhere.execute(&READ, &[], 4096).await.expect("a read");
+        assert!(
+            seen.data == [2; 4096],
+            "{function:?}: the write has landed after the newer one"
+        );
+        ask(&asks, Ask::Stop).await;
+    });
+}
+
+/// An initiator fences off another one, on the other lane, whose write was in progress when its LUN was removed or moved.
+fn fence_over_a_moved_lun(seed: u64, fence: Fence, met: &MetByFence) {
+    let world = World::new(seed);
+    let mut random = world.random();
+    let (server, client) = (world.host_with_lanes("server", 2), world.host("client"));
     let is_moved = random.chance(0.5);
     met.moved.when(is_moved);
     met.removed.when(!is_moved);
@@ -216,7 +270,10 @@ fn fence_over_a_moved_lun(seed: u64, fence: Fence, met: &MetByFence) {
         true => "5 = \"db\", 1 = \"spare\"",
         false => "1 = \"spare\"",
     };
-    server.put_file(CONFIG, text("0 = \"db\", 1 = \"spare\"").as_bytes());
+    server.put_file(
+        CONFIG,
+        at_two_targets("0 = \"db\", 1 = \"spare\"").as_bytes(),
+    );
     world.block_on(&client, async {
         let asks = Rc::new(start(&server, 2));
         described(&asks).await;
@@ -234,9 +291,9 @@ fn fence_over_a_moved_lun(seed: u64, fence: Fence, met: &MetByFence) {
             lanes[0].lane, lanes[1].lane,
             "they are to be on different lanes"
         );
-        let written = slow.submit(&write, &[1; 4096], 0).expect("it is sent");
+        let written = slow.submit(&WRITE, &[1; 4096], 0).expect("it is sent");
         time::sleep(MS * 200).await;
-        server.put_file(CONFIG, text(after).as_bytes());
+        server.put_file(CONFIG, at_two_targets(after).as_bytes());
         let is_applied = Rc::new(Cell::new(false));
         let applying = spawn({
             let (asks, is_applied) = (asks.clone(), is_applied.clone());
@@ -259,14 +316,14 @@ fn fence_over_a_moved_lun(seed: u64, fence: Fence, met: &MetByFence) {
                 assert_eq!(preempted.expect("an answer").status, GOOD);
             }
         }
-        let newer = quick.execute(&write, &[2; 4096], 0).await;
+        let newer = quick.execute(&WRITE, &[2; 4096], 0).await;
         assert_eq!(newer.expect("an answer").status, GOOD);
         let aborted = slow.answer(written).await.expect("the session goes on");
         assert_eq!(aborted.status, Some(0x40), "TASK ABORTED");
         let applied = applying.await;
         applied.unwrap_or_else(|failure| panic!("{failure}"));
         time::sleep(2 * SLOW).await;
-        let seen = quick.execute(&read, &[], 4096).await.expect("a read");
+        let seen = quick.execute(&READ, &[], 4096).await.expect("a read");
         assert!(
             seen.data == [2; 4096],
             "{fence:?}: the aborted write has landed after the newer one"
@@ -301,4 +358,17 @@ fn a_fence_waits_for_the_write_of_a_lun_that_was_removed_or_moved() {
         ("LUNs removed", met.removed.get()),
         ("fences amid the change", met.amid_change.get()),
     ]);
+}
+
+#[test]
+fn a_retry_waits_for_the_write_at_a_lun_that_was_removed() {
+    let functions = [
+        ABORT_TASK_SET,
+        CLEAR_TASK_SET,
+        LOGICAL_UNIT_RESET,
+        TARGET_WARM_RESET,
+    ];
+    for function in functions.map(Some).into_iter().chain([None]) {
+        seeds(5, |seed| retry_after_a_removed_lun(seed, function));
+    }
 }

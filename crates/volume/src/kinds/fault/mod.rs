@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
-    Volume,
+    Volume, flush_failure::FlushFailure,
 };
 
 /// The operation of a request.
@@ -36,7 +36,7 @@ pub enum Operation {
 /// What happens to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
-    /// It fails with this error and is not executed.
+    /// It fails with this error, and the volume below never hears of it.
     Fail(ErrorKind),
     /// It is executed, and fails with this error all the same.
     FailAfter(ErrorKind),
@@ -163,38 +163,66 @@ impl FaultHandle {
 pub struct Fault {
     inner: SharedVolume,
     handle: FaultHandle,
+    /// Whether a rule has failed a flush: as with any volume, that stays until it is reopened.
+    flush_failed: FlushFailure,
 }
 
 impl Fault {
     /// `inner` under the rules of `handle`.
     pub fn new(inner: SharedVolume, handle: FaultHandle) -> Self {
-        Fault { inner, handle }
+        Fault {
+            inner,
+            handle,
+            flush_failed: FlushFailure::default(),
+        }
     }
 
-    async fn under_rules<T>(
-        &self,
+    /// Does what the rules say with a request that `begin` hands to the volume below. Only this calls it: a volume may
+    /// do all of its work before it returns its future, as `ram` does.
+    async fn under_rules<'a, T>(
+        &'a self,
         operation: Operation,
-        at: u64,
-        len: u64,
-        request: LaneFuture<'_, Result<T>>,
+        (at, len): (u64, u64),
+        begin: impl FnOnce(&'a dyn Volume) -> LaneFuture<'a, Result<T>>,
     ) -> Result<T> {
-        let failure = |kind| Error::new(kind, format!("a fault rule made this {operation:?} fail"));
         match self.handle.decide(operation, at, len) {
-            None => request.await,
-            Some(Action::Fail(kind)) => Err(failure(kind)),
+            None => begin(&*self.inner).await,
+            Some(Action::Fail(kind)) => Err(self.failure(operation, kind)),
             Some(Action::FailAfter(kind)) => {
-                request.await?;
-                Err(failure(kind))
+                begin(&*self.inner).await?;
+                Err(self.failure(operation, kind))
             }
             Some(Action::Delay(duration)) => {
                 time::sleep(duration).exactly().await;
-                request.await
+                begin(&*self.inner).await
             }
             Some(Action::Hang) => {
                 self.handle.hang().await;
-                request.await
+                begin(&*self.inner).await
             }
         }
+    }
+
+    /// The same for a request that changes what is below: refused once a flush has failed.
+    async fn change<'a>(
+        &'a self,
+        operation: Operation,
+        range: (u64, u64),
+        begin: impl FnOnce(&'a dyn Volume) -> LaneFuture<'a, Result<()>>,
+    ) -> Result<()> {
+        self.flush_failed.check()?;
+        self.under_rules(operation, range, begin).await
+    }
+
+    fn failure(&self, operation: Operation, kind: ErrorKind) -> Error {
+        let failure = Error::new(kind, format!("a fault rule made this {operation:?} fail"));
+        if operation == Operation::Flush {
+            self.flush_failed.set(format!(
+                "an earlier flush failed ({failure}), so data written before it counts as lost; \
+                 open the volume again"
+            ));
+        }
+        failure
     }
 }
 
@@ -204,18 +232,21 @@ impl Volume for Fault {
     }
 
     fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
-        let request = self.inner.read(at, len);
-        LaneFuture::new(self.under_rules(Operation::Read, at, len as u64, request))
+        let request = self.under_rules(Operation::Read, (at, len as u64), move |inner| {
+            inner.read(at, len)
+        });
+        LaneFuture::new(request)
     }
 
     fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
-        let len = data.len() as u64;
-        let request = self.inner.write(at, data, durability);
-        LaneFuture::new(self.under_rules(Operation::Write, at, len, request))
+        let range = (at, data.len() as u64);
+        LaneFuture::new(self.change(Operation::Write, range, move |inner| {
+            inner.write(at, data, durability)
+        }))
     }
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(self.under_rules(Operation::Flush, 0, 0, self.inner.flush()))
+        LaneFuture::new(self.change(Operation::Flush, (0, 0), |inner| inner.flush()))
     }
 
     fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
@@ -227,8 +258,9 @@ impl Volume for Fault {
     }
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
-        let request = self.inner.discard(at, len);
-        LaneFuture::new(self.under_rules(Operation::Discard, at, len, request))
+        LaneFuture::new(self.change(Operation::Discard, (at, len), move |inner| {
+            inner.discard(at, len)
+        }))
     }
 
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
@@ -245,9 +277,10 @@ impl Volume for Fault {
         data: Payload,
         durability: Durability,
     ) -> LaneFuture<'_, Result<()>> {
-        let len = data.len() as u64;
-        let request = self.inner.write_atomic(at, data, durability);
-        LaneFuture::new(self.under_rules(Operation::Write, at, len, request))
+        let range = (at, data.len() as u64);
+        LaneFuture::new(self.change(Operation::Write, range, move |inner| {
+            inner.write_atomic(at, data, durability)
+        }))
     }
 
     fn write_zeroes(
@@ -257,8 +290,9 @@ impl Volume for Fault {
         may_discard: bool,
         durability: Durability,
     ) -> LaneFuture<'_, Result<()>> {
-        let request = self.inner.write_zeroes(at, len, may_discard, durability);
-        LaneFuture::new(self.under_rules(Operation::Discard, at, len, request))
+        LaneFuture::new(self.change(Operation::Discard, (at, len), move |inner| {
+            inner.write_zeroes(at, len, may_discard, durability)
+        }))
     }
 }
 
@@ -331,6 +365,63 @@ mod tests {
             handle.clear();
             let seen = volume.read(0, 512).await.expect("no rules").to_vec();
             assert_eq!(seen, [1; 512], "it was done all the same");
+        });
+    }
+
+    #[test]
+    fn a_write_that_fails_leaves_the_memory_below_as_it_was() {
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        lane.block_on(async {
+            let (volume, handle) = faulty();
+            let bytes = |byte| Payload::from(engine::Buf::copy_of(&[byte; 4096]));
+            let cached = Durability::Cached;
+            volume.write(0, bytes(1), cached).await.expect("no rules");
+            handle.add(Rule::always(Action::Fail(ErrorKind::Medium)));
+            let failed = [
+                volume.write(0, bytes(2), cached).await,
+                volume.write_atomic(0, bytes(2), cached).await,
+                volume.write_zeroes(0, 4096, true, cached).await,
+                volume.discard(0, 4096).await,
+            ];
+            assert!(failed.iter().all(Result::is_err), "{failed:?}");
+            handle.clear();
+            let seen = volume.read(0, 4096).await.expect("no rules").to_vec();
+            assert!(seen == [1; 4096]);
+        });
+    }
+
+    #[test]
+    fn a_flush_that_failed_once_has_failed_until_the_volume_is_opened_again() {
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        lane.block_on(async {
+            for action in [Action::Fail, Action::FailAfter] {
+                let (volume, handle) = faulty();
+                let data = || Payload::zeroes(512);
+                let cached = Durability::Cached;
+                handle.add(Rule {
+                    on: Some(Operation::Flush),
+                    times: Some(1),
+                    ..Rule::always(action(ErrorKind::Medium))
+                });
+                volume.write(0, data(), cached).await.expect("not a flush");
+                let failed = volume.flush().await.expect_err("the rule");
+                assert_eq!(failed.kind(), ErrorKind::Medium);
+                handle.clear();
+                let later = [
+                    volume.flush().await,
+                    volume.write(0, data(), cached).await,
+                    volume.write_atomic(0, data(), cached).await,
+                    volume.write_zeroes(0, 512, true, cached).await,
+                    volume.discard(0, 512).await,
+                ];
+                for result in later {
+                    let error = result.expect_err("what was written before may be lost");
+                    assert_eq!(error.kind(), ErrorKind::FlushFailed);
+                }
+                volume.read(0, 512).await.expect("reads go on");
+                let again = Fault::new(volume.inner.clone(), handle);
+                again.flush().await.expect("it was opened again");
+            }
         });
     }
 
