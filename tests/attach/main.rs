@@ -17,4 +17,5 @@ mod orphans;
 mod refusals;
 mod stalled;
 mod stop;
+mod truncated;
 mod without_root;

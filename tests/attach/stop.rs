@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use harness::directory::Directory;
 
-use crate::attached::{Attached, LONG, can_attach, is_mounted, ran, text};
+use crate::attached::{Attached, LONG, can_attach, is_mounted, overwrite, ran, text};
 use crate::death::while_writing;
 
 const THIN: &str = "[volume.db]\nfile = { path = \"db.img\", size = \"128MiB\" }\n";
@@ -20,7 +20,7 @@ fn a_file_that_was_made_goes_and_one_that_was_there_stays() {
     assert!(!attached.path.exists() && !is_mounted(&attached.path));
     fs::write(&attached.path, "").expect("an empty file");
     attached.start_again(THIN);
-    fs::write(&attached.path, "data").expect("a write");
+    overwrite(&attached.path, b"data").expect("a write");
     attached.stop();
     assert_eq!(fs::read(&attached.path).expect("it is there"), b"");
     assert_eq!(

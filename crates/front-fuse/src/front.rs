@@ -1,18 +1,18 @@
 //! The front: mounts the file, serves it on every lane, and unmounts it.
 
-use std::{collections::BTreeMap, io, path::Path, rc::Rc};
+use std::{collections::BTreeMap, io, path::Path, rc::Rc, sync::Arc};
 
 use engine::{
     blocking,
     cross::{Receiver, Sender, channel, oneshot},
     device::SharedDevice,
     mounts::mount_at,
-    time,
 };
 use unit::{LaneUnits, Luns, TargetPort, Unit, Units, no_commands};
 
 use crate::{
     abi::MINOR_PARALLEL_WRITES,
+    changes::Changes,
     crew::{self, Crew},
     lane::{End, Greeting, LaneFront, REQUESTS_MAX},
     mount,
@@ -81,8 +81,8 @@ impl Front {
             mode,
             uid,
             gid,
-            time_s: time::since_unix_epoch().as_secs(),
         };
+        let changes = Arc::new(Changes::new(units.lanes(), facts.len_bytes));
         let path = place.path().to_owned();
         let mounting = move || mount::mount(&path, mode, facts.read_only);
         let mounted = blocking::run(blocking::Kind::Files, mounting).await;
@@ -103,10 +103,12 @@ impl Front {
             let (stop, stopped) = channel();
             front.stop.push(stop);
             let (spec, ends, greet) = (spec.clone(), ends.clone(), greet.clone());
+            let changes = changes.clone();
             units.enter(lane, move |units| async move {
                 let end = match enter(&spec, &units, lane) {
                     Ok(transfer) => {
-                        serve((units, transfer), session, (device, crew), greet, stopped).await
+                        let crew = (crew, greet);
+                        serve((units, transfer), session, changes, (device, crew), stopped).await
                     }
                     Err(error) => End::Failed(io::Error::other(error)),
                 };
@@ -227,6 +229,7 @@ struct Facts {
     takes_discards: bool,
     io_max_bytes: u32,
     block_size_bytes: u32,
+    len_bytes: u64,
 }
 
 async fn facts(spec: &Spec, units: &Units) -> Result<Facts, String> {
@@ -238,6 +241,7 @@ async fn facts(spec: &Spec, units: &Units) -> Result<Facts, String> {
             takes_discards: unit.shape().discard.is_some(),
             io_max_bytes: IO_MAX_BYTES.min(units.transfer_max_bytes() - EDGES_BYTES),
             block_size_bytes: unit.block_size_bytes(),
+            len_bytes: unit.len_bytes(),
         });
         done.send(looked);
     });
@@ -270,12 +274,12 @@ fn enter(spec: &Spec, units: &Rc<LaneUnits>, lane: usize) -> Result<Transfer, St
 async fn serve(
     (units, transfer): (Rc<LaneUnits>, Transfer),
     session: Session,
-    (device, crew): (SharedDevice, crew::Place),
-    greet: Sender<Greeting>,
+    changes: Arc<Changes>,
+    (device, crew): (SharedDevice, (crew::Place, Sender<Greeting>)),
     stop: Receiver<()>,
 ) -> End {
     let nexus = transfer.nexus.clone();
-    let front = LaneFront::new(device.on_lane(), session, transfer, crew, greet);
+    let front = LaneFront::new(device.on_lane(), session, transfer, changes, crew);
     drop(device);
     let end = front.serve(stop).await;
     units.leave(&nexus).await;
