@@ -8,6 +8,7 @@ mod content;
 mod death;
 mod failures;
 mod file_system;
+mod held;
 mod in_use;
 mod lanes;
 mod links;

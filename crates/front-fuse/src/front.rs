@@ -1,12 +1,12 @@
 //! The front: mounts the file, serves it on every lane, and unmounts it.
 
-use std::{collections::BTreeMap, io, path::Path, rc::Rc, sync::Arc};
+use std::{cell::OnceCell, collections::BTreeMap, io, path::Path, rc::Rc, sync::Arc};
 
 use engine::{
     blocking,
     cross::{Receiver, Sender, channel, oneshot},
     device::SharedDevice,
-    mounts::mount_at,
+    mounts::Mount,
 };
 use unit::{LaneUnits, Luns, TargetPort, Unit, Units, no_commands};
 
@@ -15,7 +15,7 @@ use crate::{
     changes::Changes,
     crew::{self, Crew},
     lane::{End, Greeting, LaneFront, REQUESTS_MAX},
-    mount,
+    mount::{self, Unmounted},
     place::Place,
     session::Session,
     transfer::{LUN, Transfer},
@@ -54,15 +54,39 @@ pub enum StartError {
     Version(String),
 }
 
+/// Why a file is no longer served.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Ended {
+    /// Nobody has it any more, on any path, in any mount namespace, open or mapped.
+    #[error("the file has been unmounted")]
+    Released,
+    /// The connection to the kernel is gone: whoever still has it gets errors.
+    #[error("{0}")]
+    Lost(String),
+}
+
+impl From<End> for Ended {
+    fn from(end: End) -> Ended {
+        match end {
+            End::Unmounted | End::Stopped => Ended::Released,
+            End::Aborted => Ended::Lost("somebody has aborted the FUSE connection".to_owned()),
+            End::Failed(error) => Ended::Lost(format!("the FUSE device failed: {error}")),
+        }
+    }
+}
+
 /// A file being served.
 #[derive(Debug)]
 pub struct Front {
     place: Place,
+    mount: Mount,
     block_size_bytes: u32,
     /// Dropping these stops the lanes.
     stop: Vec<Sender<()>>,
     /// Each lane reports why it ended.
-    ended: Receiver<End>,
+    ends: Receiver<End>,
+    /// Why the first one did.
+    ended: OnceCell<Ended>,
 }
 
 impl Front {
@@ -86,14 +110,16 @@ impl Front {
         let path = place.path().to_owned();
         let mounting = move || mount::mount(&path, mode, facts.read_only);
         let mounted = blocking::run(blocking::Kind::Files, mounting).await;
-        let device = mounted.map_err(not_mounted)?.map_err(StartError::Mount)?;
-        let (ends, ended) = channel();
+        let (device, mount) = mounted.map_err(not_mounted)?.map_err(StartError::Mount)?;
+        let (end, ends) = channel();
         let (greet, greeted) = channel();
         let mut front = Front {
             place,
+            mount,
             block_size_bytes: facts.block_size_bytes,
             stop: Vec::new(),
-            ended,
+            ends,
+            ended: OnceCell::new(),
         };
         let mut own = Some(device);
         for (lane, crew) in Crew::of(units.lanes()).into_iter().enumerate() {
@@ -102,7 +128,7 @@ impl Front {
             };
             let (stop, stopped) = channel();
             front.stop.push(stop);
-            let (spec, ends, greet) = (spec.clone(), ends.clone(), greet.clone());
+            let (spec, lane_end, greet) = (spec.clone(), end.clone(), greet.clone());
             let changes = changes.clone();
             units.enter(lane, move |units| async move {
                 let end = match enter(&spec, &units, lane) {
@@ -112,10 +138,10 @@ impl Front {
                     }
                     Err(error) => End::Failed(io::Error::other(error)),
                 };
-                let _ = ends.send(end);
+                let _ = lane_end.send(end);
             });
         }
-        drop((ends, greet));
+        drop((end, greet));
         match greeted.receive().await {
             Some(greeting) if greeting.is_taken => {
                 tell(&front.place, &greeting);
@@ -141,46 +167,43 @@ impl Front {
         self.block_size_bytes
     }
 
-    /// Waits until the file is no longer served, because somebody else has unmounted it or its device
-    /// has failed.
-    pub async fn ended(&self) {
-        let path = self.path().display();
-        match self.ended.receive().await {
-            Some(End::Unmounted | End::Stopped) | None => {
-                tracing::info!(%path, "the file has been unmounted by somebody else");
-            }
-            Some(End::Aborted) => tracing::warn!(%path,
-                "somebody else has aborted the FUSE connection"),
-            Some(End::Failed(error)) => tracing::error!(%path, %error, "the FUSE device failed"),
-        }
+    /// The mount of the file, as it was when it was mounted.
+    pub fn mount(&self) -> &Mount {
+        &self.mount
     }
 
-    /// Unmounts the file and finishes the requests already taken. Programs that still have it open get errors from
-    /// then on.
-    pub async fn stop(self) {
-        let path = self.path().to_owned();
-        let unmounting = move || match mount_at(&path) {
-            Ok(Some(it)) if it.kind == mount::TYPE => {
-                mount::unmount(&path, false).or_else(|error| {
-                    tracing::warn!(
-                        path = %path.display(),
-                        %error,
-                        "the file is in use: programs that have it open now get errors, and data \
-                         that they have not synced is lost"
-                    );
-                    mount::unmount(&path, true)
-                })
-            }
-            _ => Ok(()),
-        };
+    /// Waits until the file is no longer served, and says why. The kernel ends the connection only when nobody has
+    /// the file any more, wherever they are.
+    pub async fn ended(&self) -> Ended {
+        if let Some(ended) = self.ended.get() {
+            return ended.clone();
+        }
+        let end = self.ends.receive().await.unwrap_or(End::Stopped);
+        self.ended.get_or_init(|| end.into()).clone()
+    }
+
+    /// Unmounts the file from its path, unless somebody uses it there. It goes on being served: there may be others
+    /// who have it ([`ended`](Self::ended)).
+    pub async fn unmount(&self) -> Unmounted {
+        self.unmount_now(false).await
+    }
+
+    async fn unmount_now(&self, lazily: bool) -> Unmounted {
+        let mount = self.mount.clone();
+        let unmounting = move || mount::unmount_where_it_is(&mount, lazily);
         // The kernel may write back mapped pages, so the lanes keep serving meanwhile.
         let unmounted = blocking::run(blocking::Kind::Files, unmounting).await;
-        let unmounted = unmounted.unwrap_or_else(|error| Err(error.to_string()));
-        if let Err(error) = unmounted {
+        unmounted.unwrap_or_else(|error| Unmounted::No(error.to_string()))
+    }
+
+    /// Takes the file away, and finishes the requests already taken. Programs that still have it get errors from then
+    /// on.
+    pub async fn stop(self) {
+        if let Unmounted::No(error) = self.unmount_now(true).await {
             tracing::error!(path = %self.path().display(), %error, "unmounting failed");
         }
         drop(self.stop);
-        while let Some(end) = self.ended.receive().await {
+        while let Some(end) = self.ends.receive().await {
             tracing::debug!(?end, "a lane has ended");
         }
     }

@@ -31,7 +31,8 @@ mod transfer;
 mod codec_tests;
 
 pub use changes::{SetTime, SetTimes, Times, Timestamp};
-pub use front::{Front, Spec, StartError};
+pub use front::{Ended, Front, Spec, StartError};
+pub use mount::Unmounted;
 pub use place::{Place, PlaceError};
 pub use reply::{Attributes, Reply};
 pub use request::{HEAD_BYTES, Malformed, Operation, Request, SetAttributes};
