@@ -42,6 +42,12 @@ pub(crate) fn text(path: &Path) -> &str {
     path.to_str().expect("our paths are plain text")
 }
 
+/// Writes to the beginning of a file that cannot be truncated.
+pub(crate) fn overwrite(path: &Path, data: &[u8]) -> std::io::Result<()> {
+    let file = fs::OpenOptions::new().write(true).open(path)?;
+    std::os::unix::fs::FileExt::write_all_at(&file, data, 0)
+}
+
 /// What is mounted on `path`, as the kernel says.
 pub(crate) fn is_mounted(path: &Path) -> bool {
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("it can be read");

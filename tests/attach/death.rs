@@ -14,8 +14,13 @@ use crate::attached::{Attached, LONG, Loop, Mounted, can_attach, ran, text};
 
 const THIN: &str = "[volume.db]\nfile = { path = \"db.img\", size = \"128MiB\" }\n";
 
-/// Writes at depth 32 until a write fails; runs `then` meanwhile, once many have been written.
-pub(crate) fn while_writing(attached: &mut Attached, then: impl FnOnce(&mut Attached)) -> Ran {
+/// Writes at depth 32 until a write fails or fio's option `until` says so; runs `then` meanwhile, once many have been
+/// written.
+pub(crate) fn while_writing(
+    attached: &mut Attached,
+    until: &str,
+    then: impl FnOnce(&mut Attached),
+) -> Ran {
     let mut command = Command::new(program("fio", "fio"));
     command.args([
         "--name=writes",
@@ -28,6 +33,7 @@ pub(crate) fn while_writing(attached: &mut Attached, then: impl FnOnce(&mut Atta
         "--size=128m",
         "--time_based",
         "--runtime=3600",
+        until,
     ]);
     let image = attached.directory.join("db.img");
     let space = || fs::metadata(&image).map_or(0, |found| found.blocks());
@@ -56,7 +62,7 @@ fn whoever_writes_gets_errors_and_the_next_attach_serves_again() {
     let file = file.expect("it can be opened");
     let kept = harness::noise(1, 10_000);
     // Behind what is overwritten: in the file's last bytes there is nothing of fio's, which is 4K of each.
-    let writes = while_writing(&mut attached, |attached| {
+    let writes = while_writing(&mut attached, "--loops=1", |attached| {
         attached.daemon.signal("KILL");
         attached.daemon.wait(LONG).expect("it is dead");
     });

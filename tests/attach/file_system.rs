@@ -4,7 +4,7 @@ use std::fs;
 
 use harness::noise;
 
-use crate::attached::{Attached, Loop, Mounted, can_attach, ran};
+use crate::attached::{Attached, Loop, Mounted, can_attach, overwrite, ran};
 
 const THIN: &str = "[volume.db]\nfile = { path = \"db.img\", size = \"256MiB\" }\n";
 
@@ -60,7 +60,7 @@ fn a_full_file_system_below_is_one_without_space() {
         [volume.db2]\nram = { size = \"1MiB\" }\n";
     let mut attached = Attached::start_in(directory, volume, &[]);
     let all = vec![1; 64 << 20];
-    let error = fs::write(&attached.path, all).expect_err("there is no space");
+    let error = overwrite(&attached.path, &all).expect_err("there is no space");
     assert_eq!(error.kind(), std::io::ErrorKind::StorageFull);
     // What is there already still takes writes.
     let file = fs::OpenOptions::new().write(true).open(&attached.path);

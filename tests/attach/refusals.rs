@@ -6,7 +6,7 @@ use harness::directory::Directory;
 use harness::run::Ran;
 use harness::sanstone::call;
 
-use crate::attached::{Attached, can_attach, is_mounted, text};
+use crate::attached::{Attached, can_attach, is_mounted, overwrite, text};
 
 const TWO: &str =
     "[volume.db]\nram = { size = \"1MiB\" }\n[volume.other]\nram = { size = \"1MiB\" }\n";
@@ -40,7 +40,7 @@ fn two_attaches_do_not_share_a_path() {
         1,
         &[text(&attached.path), "already attached", "stop it"],
     );
-    fs::write(&attached.path, "still served").expect("a write");
+    overwrite(&attached.path, b"still served").expect("a write");
     // Nor a state directory.
     let config = attached.directory.join("sanstone.toml");
     let elsewhere = other.join("disk");

@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use harness::directory::Directory;
 
-use crate::attached::{Attached, LONG, can_attach, is_mounted, ran, text};
+use crate::attached::{Attached, LONG, can_attach, is_mounted, overwrite, ran, text};
 use crate::death::while_writing;
 
 const THIN: &str = "[volume.db]\nfile = { path = \"db.img\", size = \"128MiB\" }\n";
@@ -20,7 +20,7 @@ fn a_file_that_was_made_goes_and_one_that_was_there_stays() {
     assert!(!attached.path.exists() && !is_mounted(&attached.path));
     fs::write(&attached.path, "").expect("an empty file");
     attached.start_again(THIN);
-    fs::write(&attached.path, "data").expect("a write");
+    overwrite(&attached.path, b"data").expect("a write");
     attached.stop();
     assert_eq!(fs::read(&attached.path).expect("it is there"), b"");
     assert_eq!(
@@ -30,19 +30,17 @@ fn a_file_that_was_made_goes_and_one_that_was_there_stays() {
 }
 
 #[test]
-fn sigterm_under_load_finishes_what_was_accepted_and_ends() {
+fn sigterm_under_load_serves_the_load_to_its_end() {
     if !can_attach() {
         return;
     }
     let mut attached = Attached::start(THIN);
-    let writes = while_writing(&mut attached, Attached::stop);
-    assert!(writes.status.is_some(), "it hangs: {writes}");
-    assert_ne!(writes.code(), Some(0), "{writes}");
-    assert!(
-        attached.daemon.log().contains("the file is in use"),
-        "{}",
-        attached.daemon.log()
-    );
+    let writes = while_writing(&mut attached, "--runtime=8", |attached| {
+        attached.daemon.signal("TERM");
+    });
+    assert_eq!(writes.code(), Some(0), "{writes}");
+    let status = attached.daemon.wait(LONG).expect("it ends");
+    assert_eq!(status.code(), Some(0), "{}", attached.daemon.log());
     assert!(!is_mounted(&attached.path));
     attached.start_again(THIN);
     attached.stop();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use harness::directory::Directory;
 use harness::free_port;
@@ -10,7 +10,7 @@ use harness::process::{Daemon, program};
 use harness::run::run;
 use harness::sanstone::{binary, call};
 
-use crate::{Attached, LIMIT, nbdinfo};
+use crate::{Attached, LIMIT, nbdinfo, qemu_io};
 
 const RAM: &str = "state = \"state\"\n[volume.db]\nram = { size = \"8MiB\" }\n";
 
@@ -87,6 +87,39 @@ fn told_to_end_it_finishes_and_takes_its_socket_away() {
     assert!(status.success(), "{}", attached.daemon.log());
     assert!(!attached.socket().exists());
     copy.join().expect("the copy ends");
+}
+
+/// A client of a disk has it as long as it is connected; a connection that has chosen no export has nothing.
+#[test]
+fn told_to_end_it_serves_its_clients_to_their_end_and_names_them() {
+    let mut attached = Attached::file("", &[]);
+    let mut command = Command::new(program("qemu-io", "qemu-utils"));
+    command.args(["-f", "raw", &attached.uri()]);
+    let mut client = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it runs");
+    attached.daemon.log_with("a client has connected");
+    let _bare = std::os::unix::net::UnixStream::connect(attached.socket()).expect("it listens");
+    attached.daemon.signal("TERM");
+    let named = format!("(pid {}, uid ", client.id());
+    let log = attached.daemon.log_with("in use by ");
+    assert!(log.contains(&named), "{log}");
+    assert!(
+        attached.daemon.ended().is_none(),
+        "{}",
+        attached.daemon.log()
+    );
+    // Others may come as long as it serves.
+    let ran = qemu_io(&attached.uri(), &["write -P 7 0 64k", "flush"]).success();
+    assert!(!ran.text().contains("failed"), "{ran}");
+    drop(client.stdin.take());
+    assert!(client.wait().expect("it is ours").success());
+    let status = attached.daemon.wait(LIMIT).expect("it ends");
+    assert!(status.success(), "{}", attached.daemon.log());
+    let image = std::fs::read(attached.directory.join("db.img")).expect("it is there");
+    assert!(image[..65536].iter().all(|&byte| byte == 7));
 }
 
 #[test]

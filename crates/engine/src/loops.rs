@@ -22,6 +22,15 @@ pub fn loops_on(path: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(on_it.map(|it| it.path()).collect())
 }
 
+/// The loop devices on files at or below `path`, as the kernel names them now. Never waits for a file.
+///
+/// # Errors
+/// Any error the system reports.
+pub fn loops_within(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let on_it = in_use()?.into_iter().filter(|it| it.file.starts_with(path));
+    Ok(on_it.map(|it| it.path()).collect())
+}
+
 /// A loop device in use.
 struct Loop {
     /// Its directory in sysfs, named as the device is.

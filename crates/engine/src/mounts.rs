@@ -1,4 +1,4 @@
-//! What is mounted where, as this process sees it (`/proc/self/mountinfo`).
+//! What is mounted where, as a process sees it (`/proc/PID/mountinfo`).
 
 use std::{
     ffi::OsString,
@@ -10,6 +10,9 @@ use std::{
 /// One mount of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
+    /// The number that the kernel has given this mount, whatever its mount namespace. It is free for another one when
+    /// the mount is gone.
+    pub id: u64,
     /// The number of the device that holds its file system, as `MAJOR:MINOR`.
     pub device: String,
     /// The mount point.
@@ -25,7 +28,15 @@ pub struct Mount {
 /// # Errors
 /// Any error the system reports.
 pub fn mounts() -> io::Result<Vec<Mount>> {
-    let table = fs::read("/proc/self/mountinfo")?;
+    mounts_seen_by(Path::new("/proc/self"))
+}
+
+/// All mounts in the mount namespace of a process, whose directory in `/proc` this is, the most recent first.
+///
+/// # Errors
+/// Any error the system reports.
+pub fn mounts_seen_by(process: &Path) -> io::Result<Vec<Mount>> {
+    let table = fs::read(process.join("mountinfo"))?;
     let lines = table.rsplit(|byte| *byte == b'\n');
     Ok(lines.filter_map(parse).collect())
 }
@@ -39,13 +50,29 @@ pub fn mount_at(path: &Path) -> io::Result<Option<Mount>> {
     Ok(mounts.find(|mount| mount.point == path))
 }
 
+impl Mount {
+    /// Whether `other` is this mount, wherever it is now.
+    pub fn is(&self, other: &Mount) -> bool {
+        (self.id, &self.device) == (other.id, &other.device)
+    }
+
+    /// Where this mount is now, as `mounts` has it, and what is mounted over it there, if anything is.
+    pub fn find<'a>(&self, mounts: &'a [Mount]) -> Option<(&'a Mount, Option<&'a Mount>)> {
+        let here = mounts.iter().find(|mount| self.is(mount))?;
+        let top = mounts.iter().find(|mount| mount.point == here.point);
+        Some((here, top.filter(|top| !self.is(top))))
+    }
+}
+
 /// A line of mountinfo: `ID PARENT DEVICE ROOT POINT OPTIONS … - TYPE SOURCE …`.
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut words = line.split(|byte| *byte == b' ');
-    let device = String::from_utf8_lossy(words.nth(2)?).into_owned();
+    let id = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
+    let device = String::from_utf8_lossy(words.nth(1)?).into_owned();
     let point = unescaped(words.nth(1)?);
     let mut words = words.skip_while(|word| *word != b"-").skip(1);
     Some(Mount {
+        id,
         device,
         point,
         kind: String::from_utf8_lossy(words.next()?).into_owned(),
@@ -84,6 +111,7 @@ mod tests {
         assert_eq!(path.as_os_str().as_bytes(), b"/a b/\\c\t\\");
         let line = b"36 35 0:40 / /a\\040b rw,nosuid shared:1 - fuse.x san\\040stone rw,fd=3";
         let expected = Mount {
+            id: 36,
             device: "0:40".to_owned(),
             point: "/a b".into(),
             kind: "fuse.x".to_owned(),
@@ -91,5 +119,26 @@ mod tests {
         };
         assert_eq!(parse(line), Some(expected));
         assert_eq!(parse(b"36 35"), None);
+    }
+
+    #[test]
+    fn a_mount_is_found_where_it_was_moved_and_beneath_another() {
+        let line = |id: &str, point: &str| {
+            let line = format!("{id} 35 0:40 / {point} rw - fuse.x x rw");
+            parse(line.as_bytes()).expect("a mount")
+        };
+        let ours = line("36", "/a");
+        let other = line("37", "/a");
+        // The most recent first.
+        let covered = [other.clone(), ours.clone()];
+        assert_eq!(ours.find(&covered), Some((&ours, Some(&other))));
+        let moved = [line("36", "/b"), other.clone()];
+        assert_eq!(ours.find(&moved), Some((&moved[0], None)));
+        assert_eq!(ours.find(&[other]), None);
+        let reused = Mount {
+            device: "0:41".to_owned(),
+            ..ours.clone()
+        };
+        assert_eq!(ours.find(&[reused]), None);
     }
 }

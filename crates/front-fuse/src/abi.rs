@@ -180,6 +180,20 @@ pub(crate) mod fattr {
     pub(crate) const UID: u32 = 1 << 1;
     pub(crate) const GID: u32 = 1 << 2;
     pub(crate) const SIZE: u32 = 1 << 3;
+    pub(crate) const ATIME: u32 = 1 << 4;
+    pub(crate) const MTIME: u32 = 1 << 5;
+    /// `fh` is valid.
+    pub(crate) const FH: u32 = 1 << 6;
+    /// The current time instead of `atime`.
+    pub(crate) const ATIME_NOW: u32 = 1 << 7;
+    /// The current time instead of `mtime`.
+    pub(crate) const MTIME_NOW: u32 = 1 << 8;
+    /// `lock_owner` is valid.
+    pub(crate) const LOCKOWNER: u32 = 1 << 9;
+    /// The kernel's own time of the change, from kernels that keep the times themselves.
+    pub(crate) const CTIME: u32 = 1 << 10;
+    /// Takes away set-user-ID and set-group-ID, which a volume's file never has.
+    pub(crate) const KILL_SUIDGID: u32 = 1 << 11;
 }
 
 /// `FOPEN_…`: flags of [`OpenOut`].

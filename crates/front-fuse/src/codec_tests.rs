@@ -4,10 +4,11 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
-    HEAD_BYTES, Malformed, Operation, Reply, Request, Session, Step, Work,
+    HEAD_BYTES, Malformed, Operation, Reply, Request, Session, SetTime, SetTimes, Step, Times,
+    Timestamp, Work,
     abi::{
-        AttrOut, FallocateIn, InHeader, InitIn, InitOut, OutHeader, ReadIn, SetattrIn, WriteIn,
-        fattr, init, opcode,
+        AttrOut, FallocateIn, InHeader, InitIn, InitOut, OpenIn, OpenOut, OutHeader, ReadIn,
+        SetattrIn, WriteIn, fattr, fopen, init, opcode,
     },
 };
 
@@ -20,7 +21,6 @@ const SESSION: Session = Session {
     mode: 0o640,
     uid: 1,
     gid: 2,
-    time_s: 3,
 };
 
 /// A request with this body, as bytes.
@@ -146,6 +146,7 @@ fn libc_o_sync() -> u32 {
 
 #[test]
 fn of_what_the_kernel_offers_only_what_we_use_is_taken() {
+    const ATOMIC_O_TRUNC: u64 = 1 << 3;
     const WRITEBACK_CACHE: u64 = 1 << 16;
     let Step::Reply(reply) = step(&greeting(9, u64::MAX)) else {
         panic!("it is answered at once");
@@ -156,7 +157,7 @@ fn of_what_the_kernel_offers_only_what_we_use_is_taken() {
     assert_eq!((header.len, header.error, header.unique), (80, 0, 9));
     let body = InitOut::read_from_bytes(body).expect("what INIT is answered with");
     let flags = u64::from(body.flags) | u64::from(body.flags2) << 32;
-    assert_eq!(flags & WRITEBACK_CACHE, 0);
+    assert_eq!(flags & (ATOMIC_O_TRUNC | WRITEBACK_CACHE), 0);
     let used = init::ASYNC_DIO | init::MAX_PAGES | init::DIRECT_IO_ALLOW_MMAP;
     assert_eq!(flags & used, used);
     assert_eq!(
@@ -232,52 +233,130 @@ fn what_is_read_only_is_not_changed() {
         read_only: true,
         ..SESSION
     };
-    for bytes in [write(9, 0, b"data", 0), allocate(9, 3, 0, 512)] {
+    let touch = set(fattr::MTIME_NOW, |_| {});
+    for bytes in [write(9, 0, b"data", 0), allocate(9, 3, 0, 512), touch] {
         let operation = parse(&bytes).expect("a request");
         assert_eq!(session.step(&operation, LEN_BYTES), refused(Errno::ROFS));
     }
-    let Step::Reply(Reply::Attributes(attributes)) =
-        session.step(&Operation::GetAttributes, LEN_BYTES)
-    else {
-        panic!("it is answered at once");
+    let Reply::Attributes(attributes) = session.attributes(LEN_BYTES, Times::default()) else {
+        panic!("its attributes");
     };
     assert_eq!(attributes.mode, 0o440);
 }
 
+/// SETATTR of the attributes that `valid` names, to the values that `fill` gives them.
+fn set(valid: u32, fill: impl FnOnce(&mut SetattrIn)) -> Vec<u8> {
+    let mut fields = SetattrIn {
+        valid,
+        ..SetattrIn::default()
+    };
+    fill(&mut fields);
+    request(opcode::SETATTR, 9, fields.as_bytes())
+}
+
 #[test]
-fn a_disk_keeps_its_length_and_its_owner() {
-    let set = |valid, size| {
-        let fields = SetattrIn {
-            valid,
-            size,
-            ..SetattrIn::default()
-        };
-        step(&request(opcode::SETATTR, 9, fields.as_bytes()))
-    };
-    let unchanged = step(&request(opcode::GETATTR, 9, &[0; 16]));
-    // As with `O_TRUNC` on a block device.
-    assert_eq!(set(fattr::SIZE, 0), unchanged);
-    assert_eq!(set(fattr::SIZE, LEN_BYTES), unchanged);
-    assert_eq!(set(fattr::SIZE, LEN_BYTES + 512), refused(Errno::INVAL));
-    for owner in [fattr::MODE, fattr::UID, fattr::GID] {
-        assert_eq!(set(owner, 0), refused(Errno::PERM));
+fn a_disk_keeps_its_length_its_owner_and_its_permissions() {
+    // Whoever has truncated a file relies on its being empty.
+    for size in [0, LEN_BYTES - 1, LEN_BYTES + 512, u64::MAX] {
+        let resized = step(&set(fattr::SIZE | fattr::FH, |fields| fields.size = size));
+        assert_eq!(resized, refused(Errno::PERM), "{size}");
     }
-    let Step::Reply(reply) = unchanged else {
-        panic!("it is answered at once");
+    let open = |flags| {
+        let fields = OpenIn {
+            flags,
+            ..OpenIn::default()
+        };
+        step(&request(opcode::OPEN, 9, fields.as_bytes()))
     };
-    let bytes = reply.to_bytes(9);
+    let truncating = rustix::fs::OFlags::TRUNC.bits();
+    assert_eq!(open(truncating), refused(Errno::PERM));
+    assert_eq!(open(0), Step::Reply(Reply::Opened));
+    let owned = [
+        set(fattr::UID, |fields| fields.uid = 7),
+        set(fattr::GID, |fields| fields.gid = 7),
+        set(fattr::MODE, |fields| fields.mode = 0o100_644),
+        set(fattr::MODE, |fields| fields.mode = 0o104_640),
+        // All or none.
+        set(fattr::MTIME_NOW | fattr::UID, |fields| fields.uid = 7),
+        set(fattr::SIZE | fattr::MTIME, |_| {}),
+    ];
+    for bytes in owned {
+        assert_eq!(step(&bytes), refused(Errno::PERM));
+    }
+    const FUTURE: u32 = 1 << 30;
+    assert_eq!(step(&set(FUTURE, |_| {})), refused(Errno::OPNOTSUPP));
+    // What it has already.
+    let same = fattr::UID | fattr::GID | fattr::MODE | fattr::KILL_SUIDGID;
+    let same = set(same, |fields| {
+        (fields.uid, fields.gid, fields.mode) = (1, 2, 0o100_640);
+    });
+    assert_eq!(step(&same), Step::Attributes(Some(SetTimes::default())));
+}
+
+#[test]
+fn times_are_given_to_the_file_and_a_truncation_to_its_length_is_a_change() {
+    let given = |bytes: &[u8]| match step(bytes) {
+        Step::Attributes(Some(times)) => times,
+        other => panic!("{other:?}"),
+    };
+    let both = given(&set(fattr::ATIME | fattr::MTIME | fattr::CTIME, |fields| {
+        (fields.atime, fields.atimensec) = (4, 5);
+        (fields.mtime, fields.mtimensec) = (-6_i64 as u64, 999_999_999);
+        fields.ctime = 8;
+    }));
+    assert_eq!(both.accessed, Some(SetTime::To(Timestamp::new(4, 5))));
+    let modified = Timestamp::new(-6, 999_999_999);
+    assert_eq!(both.modified, Some(SetTime::To(modified)));
+    // As `touch` without a time: the kernel sends the current one as well.
+    let now = given(&set(fattr::MTIME | fattr::MTIME_NOW, |_| {}));
+    let expected = SetTimes {
+        accessed: None,
+        modified: Some(SetTime::Now),
+    };
+    assert_eq!(now, expected);
+    let resized = given(&set(fattr::SIZE, |fields| fields.size = LEN_BYTES));
+    assert_eq!(resized, expected);
+    parse(&set(fattr::ATIME, |fields| {
+        fields.atimensec = 1_000_000_000
+    }))
+    .expect_err("no such time");
+}
+
+#[test]
+fn attributes_are_told_anew_each_time_and_nothing_is_kept_of_the_content() {
+    assert_eq!(
+        step(&request(opcode::GETATTR, 9, &[0; 16])),
+        Step::Attributes(None)
+    );
+    let times = Times {
+        accessed: Timestamp::new(-3, 1),
+        modified: Timestamp::new(4, 5),
+        changed: Timestamp::new(6, 7),
+    };
+    let bytes = SESSION.attributes(LEN_BYTES, times).to_bytes(9);
     let out = AttrOut::read_from_bytes(&bytes[16..]).expect("attributes");
+    assert_eq!((out.attr_valid, out.attr_valid_nsec), (0, 0));
     let attr = out.attr;
     assert_eq!((attr.size, attr.mode), (LEN_BYTES, 0o100_640));
-    assert_eq!((attr.uid, attr.gid, attr.mtime), (1, 2, 3));
+    assert_eq!((attr.uid, attr.gid), (1, 2));
+    assert_eq!((attr.atime as i64, attr.atimensec), (-3, 1));
+    assert_eq!((attr.mtime, attr.mtimensec), (4, 5));
+    assert_eq!((attr.ctime, attr.ctimensec), (6, 7));
+    let opened = Reply::Opened.to_bytes(9);
+    let opened = OpenOut::read_from_bytes(&opened[16..]).expect("what OPEN is answered with");
+    let flags = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
+    assert_eq!(opened.open_flags, flags, "no KEEP_CACHE");
 }
 
 #[test]
 fn what_a_file_has_no_need_of_is_not_implemented() {
-    const FLUSH: u32 = 25;
-    const INTERRUPT: u32 = 36;
+    // Extended attributes, FLUSH, locks, ACCESS, INTERRUPT, BMAP, IOCTL, POLL, LSEEK, COPY_FILE_RANGE, SYNCFS, STATX:
+    // programs get EOPNOTSUPP or ENOTTY, or the kernel does without.
+    const UNNEEDED: [u32; 17] = [
+        21, 22, 23, 24, 25, 31, 32, 33, 34, 36, 37, 39, 40, 46, 47, 50, 52,
+    ];
     const FUTURE: u32 = 4711;
-    for opcode in [FLUSH, INTERRUPT, FUTURE] {
+    for opcode in UNNEEDED.into_iter().chain([FUTURE]) {
         let bytes = request(opcode, 9, &[0; 24]);
         assert_eq!(step(&bytes), refused(Errno::NOSYS));
     }

@@ -77,6 +77,11 @@ impl Crew {
 }
 
 impl Place {
+    /// The number of this lane among those of the front.
+    pub(crate) fn lane(&self) -> usize {
+        self.lane
+    }
+
     /// Called when a request was taken, with the number that this lane now has `in_hand`.
     pub(crate) fn took(&self, in_hand: usize) {
         if in_hand >= BUSY {

@@ -1,21 +1,21 @@
 //! The front: mounts the file, serves it on every lane, and unmounts it.
 
-use std::{collections::BTreeMap, io, path::Path, rc::Rc};
+use std::{cell::OnceCell, collections::BTreeMap, io, path::Path, rc::Rc, sync::Arc};
 
 use engine::{
     blocking,
     cross::{Receiver, Sender, channel, oneshot},
     device::SharedDevice,
-    mounts::mount_at,
-    time,
+    mounts::Mount,
 };
 use unit::{LaneUnits, Luns, TargetPort, Unit, Units, no_commands};
 
 use crate::{
     abi::MINOR_PARALLEL_WRITES,
+    changes::Changes,
     crew::{self, Crew},
     lane::{End, Greeting, LaneFront, REQUESTS_MAX},
-    mount,
+    mount::{self, Unmounted},
     place::Place,
     session::Session,
     transfer::{LUN, Transfer},
@@ -54,15 +54,39 @@ pub enum StartError {
     Version(String),
 }
 
+/// Why a file is no longer served.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Ended {
+    /// Nobody has it any more, on any path, in any mount namespace, open or mapped.
+    #[error("the file has been unmounted")]
+    Released,
+    /// The connection to the kernel is gone: whoever still has it gets errors.
+    #[error("{0}")]
+    Lost(String),
+}
+
+impl From<End> for Ended {
+    fn from(end: End) -> Ended {
+        match end {
+            End::Unmounted | End::Stopped => Ended::Released,
+            End::Aborted => Ended::Lost("somebody has aborted the FUSE connection".to_owned()),
+            End::Failed(error) => Ended::Lost(format!("the FUSE device failed: {error}")),
+        }
+    }
+}
+
 /// A file being served.
 #[derive(Debug)]
 pub struct Front {
     place: Place,
+    mount: Mount,
     block_size_bytes: u32,
     /// Dropping these stops the lanes.
     stop: Vec<Sender<()>>,
     /// Each lane reports why it ended.
-    ended: Receiver<End>,
+    ends: Receiver<End>,
+    /// Why the first one did.
+    ended: OnceCell<Ended>,
 }
 
 impl Front {
@@ -81,19 +105,21 @@ impl Front {
             mode,
             uid,
             gid,
-            time_s: time::since_unix_epoch().as_secs(),
         };
+        let changes = Arc::new(Changes::new(units.lanes(), facts.len_bytes));
         let path = place.path().to_owned();
         let mounting = move || mount::mount(&path, mode, facts.read_only);
         let mounted = blocking::run(blocking::Kind::Files, mounting).await;
-        let device = mounted.map_err(not_mounted)?.map_err(StartError::Mount)?;
-        let (ends, ended) = channel();
+        let (device, mount) = mounted.map_err(not_mounted)?.map_err(StartError::Mount)?;
+        let (end, ends) = channel();
         let (greet, greeted) = channel();
         let mut front = Front {
             place,
+            mount,
             block_size_bytes: facts.block_size_bytes,
             stop: Vec::new(),
-            ended,
+            ends,
+            ended: OnceCell::new(),
         };
         let mut own = Some(device);
         for (lane, crew) in Crew::of(units.lanes()).into_iter().enumerate() {
@@ -102,18 +128,20 @@ impl Front {
             };
             let (stop, stopped) = channel();
             front.stop.push(stop);
-            let (spec, ends, greet) = (spec.clone(), ends.clone(), greet.clone());
+            let (spec, lane_end, greet) = (spec.clone(), end.clone(), greet.clone());
+            let changes = changes.clone();
             units.enter(lane, move |units| async move {
                 let end = match enter(&spec, &units, lane) {
                     Ok(transfer) => {
-                        serve((units, transfer), session, (device, crew), greet, stopped).await
+                        let crew = (crew, greet);
+                        serve((units, transfer), session, changes, (device, crew), stopped).await
                     }
                     Err(error) => End::Failed(io::Error::other(error)),
                 };
-                let _ = ends.send(end);
+                let _ = lane_end.send(end);
             });
         }
-        drop((ends, greet));
+        drop((end, greet));
         match greeted.receive().await {
             Some(greeting) if greeting.is_taken => {
                 tell(&front.place, &greeting);
@@ -139,46 +167,43 @@ impl Front {
         self.block_size_bytes
     }
 
-    /// Waits until the file is no longer served, because somebody else has unmounted it or its device
-    /// has failed.
-    pub async fn ended(&self) {
-        let path = self.path().display();
-        match self.ended.receive().await {
-            Some(End::Unmounted | End::Stopped) | None => {
-                tracing::info!(%path, "the file has been unmounted by somebody else");
-            }
-            Some(End::Aborted) => tracing::warn!(%path,
-                "somebody else has aborted the FUSE connection"),
-            Some(End::Failed(error)) => tracing::error!(%path, %error, "the FUSE device failed"),
-        }
+    /// The mount of the file, as it was when it was mounted.
+    pub fn mount(&self) -> &Mount {
+        &self.mount
     }
 
-    /// Unmounts the file and finishes the requests already taken. Programs that still have it open get errors from
-    /// then on.
-    pub async fn stop(self) {
-        let path = self.path().to_owned();
-        let unmounting = move || match mount_at(&path) {
-            Ok(Some(it)) if it.kind == mount::TYPE => {
-                mount::unmount(&path, false).or_else(|error| {
-                    tracing::warn!(
-                        path = %path.display(),
-                        %error,
-                        "the file is in use: programs that have it open now get errors, and data \
-                         that they have not synced is lost"
-                    );
-                    mount::unmount(&path, true)
-                })
-            }
-            _ => Ok(()),
-        };
+    /// Waits until the file is no longer served, and says why. The kernel ends the connection only when nobody has
+    /// the file any more, wherever they are.
+    pub async fn ended(&self) -> Ended {
+        if let Some(ended) = self.ended.get() {
+            return ended.clone();
+        }
+        let end = self.ends.receive().await.unwrap_or(End::Stopped);
+        self.ended.get_or_init(|| end.into()).clone()
+    }
+
+    /// Unmounts the file from its path, unless somebody uses it there. It goes on being served: there may be others
+    /// who have it ([`ended`](Self::ended)).
+    pub async fn unmount(&self) -> Unmounted {
+        self.unmount_now(false).await
+    }
+
+    async fn unmount_now(&self, lazily: bool) -> Unmounted {
+        let mount = self.mount.clone();
+        let unmounting = move || mount::unmount_where_it_is(&mount, lazily);
         // The kernel may write back mapped pages, so the lanes keep serving meanwhile.
         let unmounted = blocking::run(blocking::Kind::Files, unmounting).await;
-        let unmounted = unmounted.unwrap_or_else(|error| Err(error.to_string()));
-        if let Err(error) = unmounted {
+        unmounted.unwrap_or_else(|error| Unmounted::No(error.to_string()))
+    }
+
+    /// Takes the file away, and finishes the requests already taken. Programs that still have it get errors from then
+    /// on.
+    pub async fn stop(self) {
+        if let Unmounted::No(error) = self.unmount_now(true).await {
             tracing::error!(path = %self.path().display(), %error, "unmounting failed");
         }
         drop(self.stop);
-        while let Some(end) = self.ended.receive().await {
+        while let Some(end) = self.ends.receive().await {
             tracing::debug!(?end, "a lane has ended");
         }
     }
@@ -227,6 +252,7 @@ struct Facts {
     takes_discards: bool,
     io_max_bytes: u32,
     block_size_bytes: u32,
+    len_bytes: u64,
 }
 
 async fn facts(spec: &Spec, units: &Units) -> Result<Facts, String> {
@@ -238,6 +264,7 @@ async fn facts(spec: &Spec, units: &Units) -> Result<Facts, String> {
             takes_discards: unit.shape().discard.is_some(),
             io_max_bytes: IO_MAX_BYTES.min(units.transfer_max_bytes() - EDGES_BYTES),
             block_size_bytes: unit.block_size_bytes(),
+            len_bytes: unit.len_bytes(),
         });
         done.send(looked);
     });
@@ -270,12 +297,12 @@ fn enter(spec: &Spec, units: &Rc<LaneUnits>, lane: usize) -> Result<Transfer, St
 async fn serve(
     (units, transfer): (Rc<LaneUnits>, Transfer),
     session: Session,
-    (device, crew): (SharedDevice, crew::Place),
-    greet: Sender<Greeting>,
+    changes: Arc<Changes>,
+    (device, crew): (SharedDevice, (crew::Place, Sender<Greeting>)),
     stop: Receiver<()>,
 ) -> End {
     let nexus = transfer.nexus.clone();
-    let front = LaneFront::new(device.on_lane(), session, transfer, crew, greet);
+    let front = LaneFront::new(device.on_lane(), session, transfer, changes, crew);
     drop(device);
     let end = front.serve(stop).await;
     units.leave(&nexus).await;

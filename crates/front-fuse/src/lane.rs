@@ -1,12 +1,13 @@
 //! The front on one lane: takes requests from the lane's descriptor one by one and processes them
 //! concurrently. It takes no more than it has room for; the rest wait in the kernel.
 
-use std::{io, pin::pin, rc::Rc};
+use std::{cell::Cell, io, pin::pin, rc::Rc, sync::Arc};
 
 use engine::{
     Buf, Instant, Payload, begin,
     cross::{Receiver, Sender},
     device::Device,
+    rate::Rate,
     sync::{Budget, Permit},
     task::{self, Either},
     time,
@@ -15,9 +16,10 @@ use rustix::io::Errno;
 use unit::{BlockError, CommandId, Kind, Permits, Times};
 
 use crate::{
+    changes::Changes,
     crew,
     reply::Reply,
-    request::{HEAD_BYTES, Operation, Request},
+    request::{HEAD_BYTES, Operation, Request, SetAttributes},
     session::{Session, Step, Work},
     transfer::{LUN, Transfer},
 };
@@ -61,10 +63,13 @@ pub(crate) struct LaneFront {
     device: Device,
     session: Session,
     transfer: Transfer,
+    changes: Arc<Changes>,
     /// One permit per request in progress.
     places: Rc<Budget>,
     crew: crew::Place,
     greet: Sender<Greeting>,
+    /// Rate limit for logging what programs are refused.
+    refusals: Cell<Rate>,
 }
 
 impl LaneFront {
@@ -72,16 +77,18 @@ impl LaneFront {
         device: Device,
         session: Session,
         transfer: Transfer,
-        crew: crew::Place,
-        greet: Sender<Greeting>,
+        changes: Arc<Changes>,
+        (crew, greet): (crew::Place, Sender<Greeting>),
     ) -> Rc<LaneFront> {
         Rc::new(LaneFront {
             device,
             session,
             transfer,
+            changes,
             places: Budget::new(REQUESTS_MAX),
             crew,
             greet,
+            refusals: Cell::default(),
         })
     }
 
@@ -152,7 +159,13 @@ impl LaneFront {
             match step {
                 Step::Nothing => {}
                 Step::Reply(reply) => {
-                    self.note(&request.operation, &reply);
+                    self.note(&request, &reply);
+                    self.reply_beside(request.unique, reply, place);
+                }
+                Step::Attributes(set) => {
+                    let len_bytes = self.len_bytes();
+                    let times = self.changes.times(len_bytes, set);
+                    let reply = self.session.attributes(len_bytes, times);
                     self.reply_beside(request.unique, reply, place);
                 }
                 Step::Work(work) => {
@@ -197,14 +210,35 @@ impl LaneFront {
         unit.map_or(0, |unit| unit.len_bytes())
     }
 
-    /// Reports an INIT request to whoever waits for it.
-    fn note(&self, operation: &Operation, reply: &Reply) {
-        if let Operation::Init { major, minor, .. } = *operation {
-            let _ = self.greet.send(Greeting {
-                version: (major, minor),
-                is_taken: matches!(reply, Reply::Init { .. }),
-            });
+    /// Reports an INIT request to whoever waits for it, and logs a refusal that programs do not explain.
+    fn note(&self, request: &Request, reply: &Reply) {
+        match (request.operation, reply) {
+            (Operation::Init { major, minor, .. }, _) => {
+                let _ = self.greet.send(Greeting {
+                    version: (major, minor),
+                    is_taken: matches!(reply, Reply::Init { .. }),
+                });
+            }
+            (
+                Operation::Open { .. }
+                | Operation::SetAttributes(SetAttributes { size: Some(_), .. }),
+                Reply::Error(Errno::PERM),
+            ) => self.tell_not_truncated(request.process),
+            _ => {}
         }
+    }
+
+    fn tell_not_truncated(&self, process: u32) {
+        let mut rate = self.refusals.get();
+        if let Some(suppressed) = rate.take(time::now()) {
+            tracing::warn!(
+                process,
+                suppressed,
+                "a program tried to truncate or lengthen the file and was refused: a volume keeps its length. Have it \
+                 write in place, as `dd conv=notrunc` and `qemu-img convert -n` do"
+            );
+        }
+        self.refusals.set(rate);
     }
 
     /// Processes a request, answers it, then counts it.
@@ -218,6 +252,10 @@ impl LaneFront {
         let complete = time::turn_began();
         let data = data.as_ref().map(|(data, _paid)| data);
         let done = self.perform(CommandId(unique), work, data).await;
+        // Even if it has failed, part of it may have been done.
+        if let Work::Write { .. } | Work::Zero { .. } = work {
+            self.changes.mark(self.crew.lane());
+        }
         let times = Times::of_block_operation(received, complete);
         match done {
             Ok(Done::Data(data, _paid)) => self.send_data(unique, data).await,

@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod abi;
+mod changes;
 mod crew;
 mod front;
 mod fusermount;
@@ -29,8 +30,10 @@ mod transfer;
 #[cfg(test)]
 mod codec_tests;
 
-pub use front::{Front, Spec, StartError};
+pub use changes::{SetTime, SetTimes, Times, Timestamp};
+pub use front::{Ended, Front, Spec, StartError};
+pub use mount::Unmounted;
 pub use place::{Place, PlaceError};
 pub use reply::{Attributes, Reply};
-pub use request::{HEAD_BYTES, Malformed, Operation, Request};
+pub use request::{HEAD_BYTES, Malformed, Operation, Request, SetAttributes};
 pub use session::{Session, Step, Work};

@@ -8,7 +8,10 @@ use std::{
     path::Path,
 };
 
-use engine::device::SharedDevice;
+use engine::{
+    device::SharedDevice,
+    mounts::{Mount, mount_at, mounts},
+};
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::fusermount;
@@ -18,8 +21,22 @@ pub(crate) const TYPE: &str = "fuse.sanstone";
 /// The device name that `mount` shows.
 const SOURCE: &str = "sanstone";
 
-/// Mounts on the file at `path`, with permissions `mode`. Returns the descriptor from which to read requests.
-pub(crate) fn mount(path: &Path, mode: u32, read_only: bool) -> Result<SharedDevice, String> {
+/// Mounts on the file at `path`, with permissions `mode`. Returns the descriptor from which to read requests, and
+/// the mount.
+pub(crate) fn mount(
+    path: &Path,
+    mode: u32,
+    read_only: bool,
+) -> Result<(SharedDevice, Mount), String> {
+    let device = mounted(path, mode, read_only)?;
+    match mount_at(path) {
+        Ok(Some(mount)) if mount.kind == TYPE => Ok((device, mount)),
+        Ok(_) => Err(format!("{} was unmounted at once", path.display())),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn mounted(path: &Path, mode: u32, read_only: bool) -> Result<SharedDevice, String> {
     if !is_root() {
         let access = if read_only { "ro" } else { "rw" };
         let options = format!(
@@ -55,6 +72,37 @@ pub(crate) fn mount(path: &Path, mode: u32, read_only: bool) -> Result<SharedDev
         format!("{}: {error}{mend}", path.display())
     })?;
     Ok(device)
+}
+
+/// Whether a file is still at a path.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Unmounted {
+    /// It is not.
+    Yes,
+    /// It is, because of this.
+    No(String),
+}
+
+/// Unmounts `mount`, wherever it is now, if nobody uses it there. With `lazily`, detaches it at once, and unmounts it
+/// when the last user closes it.
+pub(crate) fn unmount_where_it_is(mount: &Mount, lazily: bool) -> Unmounted {
+    let mounts = match mounts() {
+        Ok(mounts) => mounts,
+        Err(error) => return Unmounted::No(error.to_string()),
+    };
+    match mount.find(&mounts) {
+        None => Unmounted::Yes,
+        // Unmounting by its path would take away the other one.
+        Some((_, Some(over))) => Unmounted::No(format!(
+            "{} of type {} is mounted over it",
+            over.source.display(),
+            over.kind
+        )),
+        Some((here, None)) => match unmount(&here.point, lazily) {
+            Ok(()) => Unmounted::Yes,
+            Err(why) => Unmounted::No(why),
+        },
+    }
 }
 
 /// Unmounts `path` if nobody uses it. With `lazily`, detaches it from its path at once, and unmounts it

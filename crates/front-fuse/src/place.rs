@@ -161,7 +161,8 @@ impl Place {
     /// Owner, group and permissions of the file at the path, which the volume's file takes over.
     pub(crate) fn owner(&self) -> io::Result<(u32, u32, u32)> {
         let metadata = self.file.metadata()?;
-        let permissions = metadata.mode() & 0o7777;
+        // A disk is no program that would run as its owner.
+        let permissions = metadata.mode() & 0o777;
         Ok((metadata.uid(), metadata.gid(), permissions))
     }
 }

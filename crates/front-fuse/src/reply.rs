@@ -5,8 +5,11 @@ use rustix::io::Errno;
 use smallvec::SmallVec;
 use zerocopy::{Immutable, IntoBytes};
 
-use crate::abi::{
-    Attr, AttrOut, InitOut, MAJOR, MINOR, OpenOut, OutHeader, ROOT, StatfsOut, WriteOut, fopen,
+use crate::{
+    abi::{
+        Attr, AttrOut, InitOut, MAJOR, MINOR, OpenOut, OutHeader, ROOT, StatfsOut, WriteOut, fopen,
+    },
+    changes::Times,
 };
 
 /// `S_IFREG`
@@ -54,14 +57,14 @@ pub enum Reply {
 pub struct Attributes {
     /// Length in bytes.
     pub len_bytes: u64,
-    /// Permissions (the lower 12 bits of `st_mode`).
+    /// Permissions (the lower 9 bits of `st_mode`).
     pub mode: u32,
     /// The owner.
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// The creation and modification time, in seconds since 1970.
-    pub time_s: u64,
+    /// The times.
+    pub times: Times,
 }
 
 impl Reply {
@@ -118,16 +121,21 @@ impl Reply {
 }
 
 impl Attributes {
-    /// Never cached (validity 0), because the file may grow.
+    /// Never cached (validity 0), because the file may grow and its times move with each write.
     fn to_abi(self) -> AttrOut {
+        let (accessed, modified) = (self.times.accessed.parts(), self.times.modified.parts());
+        let changed = self.times.changed.parts();
         let attr = Attr {
             ino: ROOT,
             size: self.len_bytes,
             blocks: self.len_bytes / STAT_BLOCK_BYTES,
-            atime: self.time_s,
-            mtime: self.time_s,
-            ctime: self.time_s,
-            mode: REGULAR | (self.mode & 0o7777),
+            atime: accessed.0 as u64,
+            mtime: modified.0 as u64,
+            ctime: changed.0 as u64,
+            atimensec: accessed.1,
+            mtimensec: modified.1,
+            ctimensec: changed.1,
+            mode: REGULAR | (self.mode & 0o777),
             nlink: 1,
             uid: self.uid,
             gid: self.gid,

@@ -3,8 +3,9 @@
 
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::abi::{
-    FallocateIn, InHeader, InitIn, OpenIn, ReadIn, SetattrIn, WriteIn, fattr, init, opcode,
+use crate::{
+    abi::{FallocateIn, InHeader, InitIn, OpenIn, ReadIn, SetattrIn, WriteIn, fattr, init, opcode},
+    changes::{SetTime, SetTimes, Timestamp},
 };
 
 /// The length of what precedes the data of a write, its header and fields, in bytes. Read this much
@@ -13,12 +14,15 @@ pub const HEAD_BYTES: usize = size_of::<InHeader>() + size_of::<WriteIn>();
 
 /// The bit that `O_DSYNC` and `O_SYNC` share.
 const O_DSYNC: u32 = rustix::fs::OFlags::DSYNC.bits();
+const O_TRUNC: u32 = rustix::fs::OFlags::TRUNC.bits();
 
 /// A request, and the number for its reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request {
     /// The kernel's number for the request.
     pub unique: u64,
+    /// The process that caused it; 0 if it is not known here.
+    pub process: u32,
     /// What it asks for.
     pub operation: Operation,
 }
@@ -42,14 +46,13 @@ pub enum Operation {
     /// Reads owner, length and times of the file.
     GetAttributes,
     /// Changes attributes.
-    SetAttributes {
-        /// The new length, if it is to change: by `truncate` or `O_TRUNC`.
-        size: Option<u64>,
-        /// Whether to change owner or mode.
-        owner_or_mode: bool,
-    },
+    SetAttributes(SetAttributes),
     /// Opens the file.
-    Open,
+    Open {
+        /// Takes away its content, too. The kernel asks for that by [`Operation::SetAttributes`] instead, unless INIT
+        /// has agreed on this.
+        truncates: bool,
+    },
     /// Closes the file, when its last user does.
     Release,
     /// Reads.
@@ -90,6 +93,23 @@ pub enum Operation {
     },
 }
 
+/// Attributes to change; all of them or none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SetAttributes {
+    /// The length: by `truncate` or `O_TRUNC`.
+    pub size: Option<u64>,
+    /// The permissions.
+    pub mode: Option<u32>,
+    /// The owner.
+    pub uid: Option<u32>,
+    /// The group.
+    pub gid: Option<u32>,
+    /// The times.
+    pub times: SetTimes,
+    /// Something that this version of the protocol does not know.
+    pub others: bool,
+}
+
 /// Bytes that do not form a valid request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{why}")]
@@ -119,7 +139,11 @@ impl Request {
             return Err(malformed("its length differs from the one in its header"));
         }
         let operation = operation(header.opcode, bytes).map_err(malformed)?;
-        Ok(Request { unique, operation })
+        Ok(Request {
+            unique,
+            process: header.pid,
+            operation,
+        })
     }
 }
 
@@ -145,15 +169,13 @@ fn operation(opcode: u32, mut bytes: Bytes<'_>) -> Result<Operation, &'static st
         opcode::GETATTR => Operation::GetAttributes,
         opcode::SETATTR => {
             let fields: SetattrIn = bytes.take().ok_or(SHORT)?;
-            let owner_or_mode = fattr::MODE | fattr::UID | fattr::GID;
-            Operation::SetAttributes {
-                size: (fields.valid & fattr::SIZE != 0).then_some(fields.size),
-                owner_or_mode: fields.valid & owner_or_mode != 0,
-            }
+            Operation::SetAttributes(set_attributes(&fields)?)
         }
         opcode::OPEN => {
-            let _: OpenIn = bytes.take().ok_or(SHORT)?;
-            Operation::Open
+            let fields: OpenIn = bytes.take().ok_or(SHORT)?;
+            Operation::Open {
+                truncates: fields.flags & O_TRUNC != 0,
+            }
         }
         opcode::RELEASE => Operation::Release,
         opcode::READ => {
@@ -186,6 +208,54 @@ fn operation(opcode: u32, mut bytes: Bytes<'_>) -> Result<Operation, &'static st
         opcode::STATFS => Operation::Statistics,
         opcode::FORGET | opcode::BATCH_FORGET => Operation::Forget,
         opcode => Operation::Other { opcode },
+    })
+}
+
+fn set_attributes(fields: &SetattrIn) -> Result<SetAttributes, &'static str> {
+    const KNOWN: u32 = fattr::MODE
+        | fattr::UID
+        | fattr::GID
+        | fattr::SIZE
+        | fattr::ATIME
+        | fattr::MTIME
+        | fattr::FH
+        | fattr::ATIME_NOW
+        | fattr::MTIME_NOW
+        | fattr::LOCKOWNER
+        | fattr::CTIME
+        | fattr::KILL_SUIDGID;
+    let has = |flag| fields.valid & flag != 0;
+    let time = |flag, now, seconds: u64, nanoseconds| match (has(flag), has(now)) {
+        (_, true) => Ok(Some(SetTime::Now)),
+        (true, _) if nanoseconds >= 1_000_000_000 => {
+            Err("a time has a second or more beyond its seconds")
+        }
+        (true, _) => Ok(Some(SetTime::To(Timestamp::new(
+            seconds as i64,
+            nanoseconds,
+        )))),
+        (false, false) => Ok(None),
+    };
+    Ok(SetAttributes {
+        size: has(fattr::SIZE).then_some(fields.size),
+        mode: has(fattr::MODE).then_some(fields.mode),
+        uid: has(fattr::UID).then_some(fields.uid),
+        gid: has(fattr::GID).then_some(fields.gid),
+        times: SetTimes {
+            accessed: time(
+                fattr::ATIME,
+                fattr::ATIME_NOW,
+                fields.atime,
+                fields.atimensec,
+            )?,
+            modified: time(
+                fattr::MTIME,
+                fattr::MTIME_NOW,
+                fields.mtime,
+                fields.mtimensec,
+            )?,
+        },
+        others: fields.valid & !KNOWN != 0,
     })
 }
 

@@ -1,16 +1,20 @@
 //! Decides what a request means for the file: an immediate answer, or work for the unit. Without I/O or
 //! state of its own: it has the file's properties and is passed its length.
+//!
+//! The file says that it is a regular one, and programs rely on what regular files do. So whatever it does not do is
+//! refused, and nothing is answered with success that was not done.
 
 use rustix::io::Errno;
 
 use crate::{
     abi::{MAJOR, MINOR_MIN, falloc, init},
+    changes::{SetTime, SetTimes, Times},
     reply::{Attributes, Reply},
-    request::Operation,
+    request::{Operation, SetAttributes},
 };
 
 /// The capabilities we use of those the kernel offers. Not the write-back cache: writes must reach
-/// the volume, and errors must reach the writer.
+/// the volume, and errors must reach the writer. With that cache the kernel would keep the file's times, too.
 const FLAGS: u64 = init::ASYNC_READ
     | init::BIG_WRITES
     | init::ASYNC_DIO
@@ -30,14 +34,12 @@ pub struct Session {
     pub io_max_bytes: u32,
     /// The most background requests (that no program waits for) the kernel may have open.
     pub max_background: u16,
-    /// Permissions (the lower 12 bits of `st_mode`).
+    /// Permissions (the lower 9 bits of `st_mode`).
     pub mode: u32,
     /// The owner.
     pub uid: u32,
     /// The group.
     pub gid: u32,
-    /// The creation time, in seconds since 1970.
-    pub time_s: u64,
 }
 
 /// How a request is handled.
@@ -45,6 +47,8 @@ pub struct Session {
 pub enum Step {
     /// Answer at once.
     Reply(Reply),
+    /// Answer at once with the [attributes](Session::attributes), after the file has been given these times, if any.
+    Attributes(Option<SetTimes>),
     /// Answer when this work is done.
     Work(Work),
     /// No answer is expected.
@@ -97,17 +101,10 @@ impl Session {
             } => Step::Reply(self.init((major, minor), max_readahead, flags)),
             Operation::Destroy | Operation::Release => Step::Reply(Reply::Done),
             Operation::Forget => Step::Nothing,
-            Operation::GetAttributes => self.attributes(len_bytes),
-            Operation::SetAttributes {
-                size,
-                owner_or_mode,
-            } => match size {
-                _ if owner_or_mode => error(Errno::PERM),
-                // A disk keeps its length, like a block device opened with O_TRUNC.
-                Some(size) if size != 0 && size != len_bytes => error(Errno::INVAL),
-                _ => self.attributes(len_bytes),
-            },
-            Operation::Open => Step::Reply(Reply::Opened),
+            Operation::GetAttributes => Step::Attributes(None),
+            Operation::SetAttributes(set) => self.set_attributes(&set, len_bytes),
+            Operation::Open { truncates: true } => error(Errno::PERM),
+            Operation::Open { truncates: false } => Step::Reply(Reply::Opened),
             Operation::Statistics => Step::Reply(Reply::Statistics { len_bytes }),
             Operation::Read { at, len } => {
                 match within(at, len.min(self.io_max_bytes).into(), len_bytes) {
@@ -149,18 +146,49 @@ impl Session {
         }
     }
 
-    fn attributes(&self, len_bytes: u64) -> Step {
-        const WRITABLE: u32 = 0o222;
-        Step::Reply(Reply::Attributes(Attributes {
+    /// The answer with the attributes of a file of `len_bytes` that has these `times`.
+    pub fn attributes(&self, len_bytes: u64, times: Times) -> Reply {
+        Reply::Attributes(Attributes {
             len_bytes,
-            mode: match self.read_only {
-                true => self.mode & !WRITABLE,
-                false => self.mode,
-            },
+            mode: self.permissions(),
             uid: self.uid,
             gid: self.gid,
-            time_s: self.time_s,
-        }))
+            times,
+        })
+    }
+
+    fn permissions(&self) -> u32 {
+        const WRITABLE: u32 = 0o222;
+        match self.read_only {
+            true => self.mode & !WRITABLE,
+            false => self.mode,
+        }
+    }
+
+    /// A disk keeps its length, its owner and its permissions. To change one is refused as for a file that is sealed
+    /// or may only be appended to (EPERM): programs that have truncated a file rely on its being empty, and write no
+    /// zeroes.
+    fn set_attributes(&self, set: &SetAttributes, len_bytes: u64) -> Step {
+        let error = |errno| Step::Reply(Reply::Error(errno));
+        let differs = |wanted: Option<u32>, is: u32| wanted.is_some_and(|wanted| wanted != is);
+        let mode = set.mode.map(|mode| mode & 0o7777);
+        if self.read_only {
+            return error(Errno::ROFS);
+        }
+        if set.others {
+            return error(Errno::OPNOTSUPP);
+        }
+        if set.size.is_some_and(|size| size != len_bytes)
+            || differs(mode, self.permissions())
+            || differs(set.uid, self.uid)
+            || differs(set.gid, self.gid)
+        {
+            return error(Errno::PERM);
+        }
+        let mut times = set.times;
+        // POSIX has `ftruncate` move it, whether or not the length changes.
+        times.modified = times.modified.or(set.size.map(|_| SetTime::Now));
+        Step::Attributes(Some(times))
     }
 
     fn allocate(&self, mode: u32, (at, len): (u64, u64), len_bytes: u64) -> Step {

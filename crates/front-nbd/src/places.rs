@@ -22,7 +22,7 @@ struct State<T> {
     /// Connections told to leave during their handshake that have not ended yet.
     leaving: BTreeSet<u64>,
     /// Connections in transmission, or waiting for their last I/O.
-    clients: BTreeSet<u64>,
+    clients: BTreeMap<u64, T>,
 }
 
 /// The outcome of a connection's arrival.
@@ -39,7 +39,7 @@ impl<T> Places<T> {
             last_id: 0,
             handshakes: BTreeMap::new(),
             leaving: BTreeSet::new(),
-            clients: BTreeSet::new(),
+            clients: BTreeMap::new(),
         };
         Places {
             limits,
@@ -82,11 +82,16 @@ impl<T> Places<T> {
         if state.clients.len() >= self.limits.connections_max {
             return Err("the limit on clients is reached; disconnect a client first");
         }
-        if state.handshakes.remove(&id).is_none() {
+        let Some(entry) = state.handshakes.remove(&id) else {
             return Err("its handshake took so long that another client was given its place");
-        }
-        state.clients.insert(id);
+        };
+        state.clients.insert(id, entry);
         Ok(())
+    }
+
+    /// What `name` says of each client.
+    pub(crate) fn clients<N>(&self, name: impl FnMut(&T) -> N) -> Vec<N> {
+        self.lock().clients.values().map(name).collect()
     }
 
     /// Removes a connection that has ended.
@@ -144,6 +149,7 @@ mod tests {
         assert_eq!(arrive(&places), Some((2, None)));
         assert_eq!(arrive(&places), Some((3, None)));
         assert_eq!(places.enter(3), Ok(()));
+        assert_eq!(places.clients(|()| ()).len(), 2);
         assert!(
             places
                 .enter(2)
@@ -151,6 +157,11 @@ mod tests {
         );
         assert_eq!(arrive(&places), None);
         places.leave(1);
+        places.leave(3);
+        assert!(
+            places.clients(|()| ()).is_empty(),
+            "a handshake is no client"
+        );
         assert_eq!(places.enter(2), Ok(()), "there is a place now");
     }
 }

@@ -31,6 +31,7 @@ const PAUSE_WHEN_CROWDED: Duration = Duration::from_millis(1);
 /// A running server. The lane that started it accepts the connections.
 pub struct Server {
     addresses: Vec<Address>,
+    everywhere: Arc<Everywhere>,
     lanes: Vec<Sender<Request>>,
     stop: Rc<Notify>,
 }
@@ -65,7 +66,7 @@ impl Server {
         let stop = Rc::new(Notify::new());
         let acceptor = Rc::new(Acceptor {
             lanes: lanes.clone(),
-            everywhere,
+            everywhere: everywhere.clone(),
             next_lane: Cell::new(0),
         });
         let addresses = place.0.iter().map(Listener::address).collect();
@@ -74,6 +75,7 @@ impl Server {
         }
         Ok(Server {
             addresses,
+            everywhere,
             lanes,
             stop,
         })
@@ -82,6 +84,11 @@ impl Server {
     /// The addresses it listens on, with the port that the system chose.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
+    }
+
+    /// The clients that have chosen the export, for people. A connection in its handshake is none.
+    pub fn clients(&self) -> Vec<String> {
+        self.everywhere.places.clients(|guest| guest.peer.clone())
     }
 
     /// Accepts no more connections or requests, answers the requests already accepted, and ends all connections. The

@@ -30,7 +30,7 @@ pub(crate) struct Everywhere {
     pub(crate) notices: Notices,
 }
 
-/// A connection in its handshake, as the accepting side knows it.
+/// A connection, as the accepting side knows it.
 pub(crate) struct Guest {
     pub(crate) peer: String,
     /// The lane that serves it.

@@ -64,9 +64,10 @@ enum Verb {
     },
     /// Attach a volume to this machine: as a file that any program can open, or to NBD clients.
     ///
-    /// Runs until SIGTERM or SIGINT, or until the file is unmounted: then it finishes the accepted requests,
-    /// flushes the volume and exits. What a killed one has left is removed: its mount at the path, and with
-    /// --mount its loop device and its file system on the directory.
+    /// Runs until SIGTERM or SIGINT and until nobody uses the volume any more, or until the file is unmounted: then
+    /// it flushes the volume and exits. The log names who uses it. A second SIGTERM or SIGINT, at least a second later,
+    /// ends it at once. What a killed one has left is removed: its mount at the path, and with --mount its loop device
+    /// and its file system on the directory.
     ///
     /// SIGHUP: use the space that files and devices have grown by. The configuration is not reread.
     ///

@@ -2,7 +2,7 @@
 //! anywhere, and that are nothing. What is taken for a request is one whatever its cut, asks for nothing
 //! beyond the file, and its answer says how long it is.
 
-use front_fuse::{HEAD_BYTES, Operation, Reply, Request, Session, Step, Work};
+use front_fuse::{HEAD_BYTES, Operation, Reply, Request, Session, Step, Times, Work};
 
 use crate::input::Input;
 
@@ -21,7 +21,6 @@ pub fn fuse(input: &[u8]) {
         mode: 0o600,
         uid: 0,
         gid: 0,
-        time_s: 0,
     };
     while !input.is_empty() {
         let opcode = u32::from(input.u8());
@@ -62,11 +61,23 @@ fn check(session: &Session, bytes: &[u8], cut: usize) -> Option<Request> {
     for len_bytes in [LEN_BYTES, 0, u64::MAX] {
         match session.step(&request.operation, len_bytes) {
             Step::Reply(reply) => check_reply(&reply, request.unique),
+            Step::Attributes(_) => {
+                let reply = session.attributes(len_bytes, Times::default());
+                check_reply(&reply, request.unique);
+                check_length(&request.operation, len_bytes);
+            }
             Step::Work(work) => check_work(session, work, len_bytes),
             Step::Nothing => assert_eq!(request.operation, Operation::Forget),
         }
     }
     Some(request)
+}
+
+/// What changes the length is not answered with success.
+fn check_length(operation: &Operation, len_bytes: u64) {
+    if let Operation::SetAttributes(set) = operation {
+        assert!(set.size.is_none_or(|size| size == len_bytes));
+    }
 }
 
 fn check_reply(reply: &Reply, unique: u64) {

@@ -15,7 +15,7 @@ END
   until_true 200 grep -q ' attached ' /tmp/fuse/log
   cat /tmp/fuse/log
   # Allocates all blocks, so that later flushes are only the requested ones.
-  fill /tmp/fuse/disk 32
+  dd if=/dev/urandom of=/tmp/fuse/disk bs=1M count=32 iflag=fullblock oflag=direct conv=notrunc 2>/dev/null || fail "no write"
   sync
 }
 

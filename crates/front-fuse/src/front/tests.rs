@@ -9,14 +9,15 @@ use engine::{Buf, Duration, Lane, LaneConfig, LaneFuture, device::Device, spawn}
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use unit::{DiskSpec, Limits, UnitsConfig};
 use volume::{
-    SharedVolume,
+    ErrorKind, SharedVolume,
     layer::fault::{Action, Fault, FaultHandle, Operation, Rule},
     leaf::ram::Region,
 };
+use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
 use crate::{
-    abi::{init, opcode},
+    abi::{AttrOut, SetattrIn, fattr, init, opcode},
     codec_tests::{allocate, greeting, read, request, write},
 };
 
@@ -71,6 +72,16 @@ impl Kernel {
     async fn write(&self, at: u64, data: &[u8]) {
         let (error, written) = self.ask(|unique| write(unique, at, data, 0)).await;
         assert_eq!((error, written[0] as usize), (0, data.len() & 0xff));
+    }
+
+    /// When the file was modified and changed, by the answer to this.
+    async fn times(&self, request: impl FnOnce(u64) -> Vec<u8>) -> [(u64, u32); 2] {
+        let (error, attributes) = self.ask(request).await;
+        assert_eq!(error, 0);
+        let attr = AttrOut::read_from_bytes(&attributes)
+            .expect("attributes")
+            .attr;
+        [(attr.mtime, attr.mtimensec), (attr.ctime, attr.ctimensec)]
     }
 
     async fn read(&self, at: u64, len: usize) -> Vec<u8> {
@@ -139,16 +150,16 @@ async fn serve_to(units: &Rc<LaneUnits>, faults: FaultHandle, test: impl AsyncFn
         mode: 0o600,
         uid: 0,
         gid: 0,
-        time_s: 0,
     };
     let (greet, greeted) = channel();
     let (_stop, stopped) = channel();
     let crew = Crew::of(1).remove(0);
+    let changes = Arc::new(Changes::new(1, LEN_BYTES));
     let serving = serve(
         (units.clone(), transfer),
         session,
-        (its, crew),
-        greet,
+        changes,
+        (its, (crew, greet)),
         stopped,
     );
     let served = spawn(serving);
@@ -280,5 +291,71 @@ fn what_is_no_request_is_refused_and_the_next_one_served() {
         assert_eq!(kernel.read(0, 6).await, b"served");
         let (error, _) = kernel.ask(|n| request(opcode::FSYNC, n, &[0; 16])).await;
         assert_eq!(error, 0);
+    });
+}
+
+#[test]
+fn each_change_moves_the_times_even_one_that_fails() {
+    with_kernel(async |kernel| {
+        let stat = |n| request(opcode::GETATTR, n, &[0; 16]);
+        let mut last = kernel.times(stat).await;
+        kernel.read(0, 4096).await;
+        kernel.ask(|n| request(opcode::FSYNC, n, &[0; 16])).await;
+        assert_eq!(kernel.times(stat).await, last, "nothing has changed");
+        kernel.faults.add(Rule {
+            on: Some(Operation::Write),
+            skip: 2,
+            times: Some(1),
+            ..Rule::always(Action::Fail(ErrorKind::Medium))
+        });
+        type Change = fn(u64) -> Vec<u8>;
+        let changes: [(Change, bool); 5] = [
+            (|n| write(n, 0, &[1; 4096], 0), true),
+            (|n| write(n, 700, b"part", 0), true),
+            (|n| write(n, 0, &[2; 4096], 0), false),
+            (|n| allocate(n, PUNCH_HOLE, 0, 4096), true),
+            (|n| allocate(n, 0x10, 512, 100), true),
+        ];
+        for (index, (change, is_done)) in changes.into_iter().enumerate() {
+            let (error, _) = kernel.ask(change).await;
+            assert_eq!(error == 0, is_done, "{index}");
+            let now = kernel.times(stat).await;
+            assert!(
+                now[0] > last[0] && now[1] > last[1],
+                "{index}: {now:?} after {last:?}"
+            );
+            last = now;
+        }
+    });
+}
+
+#[test]
+fn a_truncation_is_refused_and_times_are_set() {
+    with_kernel(async |kernel| {
+        let set = |valid, size| {
+            move |n| {
+                let fields = SetattrIn {
+                    valid,
+                    size,
+                    mtime: 77,
+                    mtimensec: 5,
+                    ..SetattrIn::default()
+                };
+                request(opcode::SETATTR, n, fields.as_bytes())
+            }
+        };
+        kernel.write(0, b"data").await;
+        for size in [0, 4096, 2 * LEN_BYTES] {
+            let (error, _) = kernel.ask(set(fattr::SIZE, size)).await;
+            assert_eq!(error, -rustix::io::Errno::PERM.raw_os_error());
+        }
+        assert_eq!(kernel.read(0, 4).await, b"data");
+        let [modified, changed] = kernel.times(set(fattr::MTIME, 0)).await;
+        assert_eq!(modified, (77, 5));
+        let stat = |n| request(opcode::GETATTR, n, &[0; 16]);
+        assert_eq!(kernel.times(stat).await, [modified, changed]);
+        kernel.write(0, b"more").await;
+        let after = kernel.times(stat).await;
+        assert!(after[0] > changed && after[1] == after[0]);
     });
 }

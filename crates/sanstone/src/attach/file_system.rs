@@ -8,20 +8,18 @@ use std::{
     fs, io,
     path::{Path, PathBuf},
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
-use engine::mounts::{Mount, mount_at, mounts};
-use engine::{blocking, time};
+use engine::{
+    blocking,
+    mounts::{Mount, mount_at, mounts},
+};
+use front_fuse::Unmounted;
+use rustix::mount::UnmountFlags;
 
-use super::{leftovers, users::users_of};
-
-/// Interval of the checks on a busy directory, or on a loop device being released.
-const PAUSE: Duration = Duration::from_millis(100);
-/// How long the kernel may take to release a loop device.
-const DETACH_LIMIT: Duration = Duration::from_secs(10);
+use super::leftovers;
 
 /// The smallest sector of a file system.
 const SECTOR_BYTES: u32 = 512;
@@ -125,13 +123,13 @@ impl MountPoint {
     ) -> anyhow::Result<FileSystem> {
         let (file, here) = (file.to_owned(), self.clone());
         let mounting = move || here.mount_now(&file, block_size_bytes);
-        let (kind, device) = blocking::run(blocking::Kind::Files, mounting).await??;
-        let directory = self.directory;
-        tracing::info!(directory = %directory.display(), kind, device, "mounted");
-        Ok(FileSystem { directory, device })
+        let mount = blocking::run(blocking::Kind::Files, mounting).await??;
+        let (kind, device) = (&mount.kind, mount.source.display());
+        tracing::info!(directory = %mount.point.display(), kind, %device, "mounted");
+        Ok(FileSystem(mount))
     }
 
-    fn mount_now(&self, file: &Path, block_size_bytes: u32) -> anyhow::Result<(String, String)> {
+    fn mount_now(&self, file: &Path, block_size_bytes: u32) -> anyhow::Result<Mount> {
         let kind = kind_on(file)?;
         let mut losetup = Command::new("losetup");
         losetup.args(["--find", "--show", "--direct-io=on"]);
@@ -147,8 +145,19 @@ impl MountPoint {
         // Detach in any case: while the device is mounted, the kernel defers it.
         let detached = ran(Command::new("losetup").args(["--detach", &device]));
         mounted.map_err(|error| not_mounted(error, block_size_bytes))?;
-        detached?;
-        Ok((kind, device))
+        let mount = detached.and_then(|_| self.mounted_from(Path::new(&device)));
+        if mount.is_err() {
+            // Nothing is left behind.
+            let _ = rustix::mount::unmount(&self.directory, UnmountFlags::NOFOLLOW);
+        }
+        mount
+    }
+
+    fn mounted_from(&self, device: &Path) -> anyhow::Result<Mount> {
+        match mount_at(&self.directory)? {
+            Some(mount) if mount.source == device => Ok(mount),
+            _ => bail!("{} was unmounted at once", self.directory.display()),
+        }
     }
 }
 
@@ -215,84 +224,75 @@ pub(super) fn ran(command: &mut Command) -> anyhow::Result<String> {
 }
 
 /// A mounted file system.
-pub(super) struct FileSystem {
-    directory: PathBuf,
-    device: String,
-}
-
-/// The result of an attempt to unmount.
-pub(super) enum Unmounted {
-    Yes,
-    /// The processes that use it.
-    InUse(String),
-}
+pub(super) struct FileSystem(Mount);
 
 impl FileSystem {
-    /// Unmounts it as soon as nobody uses it. Unmounting writes back dirty pages, so the file must still be
-    /// served meanwhile.
-    pub(super) async fn unmount(self) {
-        let mut told = String::new();
-        loop {
-            let (directory, device) = (self.directory.clone(), self.device.clone());
-            let unmounting = move || unmount_now(&directory, Path::new(&device));
-            let directory = self.directory.display();
-            match blocking::run(blocking::Kind::Files, unmounting).await {
-                Ok(Ok(Unmounted::Yes)) => break,
-                Ok(Ok(Unmounted::InUse(users))) => {
-                    if told != users {
-                        tracing::warn!(
-                            %directory,
-                            "it is in use by {users}; it is unmounted as soon as it is free. A second \
-                             SIGTERM or SIGINT ends at once, and unsynced data is lost"
-                        );
-                        told = users;
-                    }
-                }
-                Ok(Err(error)) => {
-                    tracing::error!(%directory, %error, "it cannot be unmounted");
-                    return;
-                }
-                Err(error) => {
-                    tracing::error!(%directory, %error, "it cannot be unmounted");
-                    return;
-                }
-            }
-            time::sleep(PAUSE).await;
-        }
-        let began = time::now();
-        while self.is_attached() && time::now() - began < DETACH_LIMIT {
-            time::sleep(PAUSE).await;
-        }
+    /// Its mount, as it was when it was mounted.
+    pub(super) fn mount(&self) -> &Mount {
+        &self.0
     }
 
-    /// Whether the loop device is still attached to the file.
-    fn is_attached(&self) -> bool {
-        let name = Path::new(&self.device).file_name().unwrap_or_default();
-        Path::new("/sys/block").join(name).join("loop").exists()
+    /// Unmounts it, if nobody uses it. Unmounting writes back dirty pages, so the file must still be served
+    /// meanwhile.
+    pub(super) async fn unmount(&self) -> Unmounted {
+        let mount = self.0.clone();
+        let unmounting =
+            move || unmount_now(&mount).unwrap_or_else(|error| Unmounted::No(error.to_string()));
+        let unmounted = blocking::run(blocking::Kind::Files, unmounting).await;
+        unmounted.unwrap_or_else(|error| Unmounted::No(error.to_string()))
+    }
+
+    /// Takes it off its directory after its file was lost. Whoever uses it gets errors.
+    pub(super) async fn detach(self) {
+        let directory = self.0.point.clone();
+        let detaching = move || detach_now(&self.0);
+        let detached = blocking::run(blocking::Kind::Files, detaching).await;
+        if let Err(error) | Ok(Err(error)) = detached {
+            tracing::error!(directory = %directory.display(), %error, "it cannot be unmounted");
+        }
     }
 }
 
-/// Unmounts the file system of `device` from the directory, if nobody uses it.
+fn detach_now(mount: &Mount) -> io::Result<()> {
+    match mount.find(&mounts()?) {
+        Some((here, None)) => {
+            rustix::mount::unmount(&here.point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
+            Ok(())
+        }
+        // What is mounted over it would go instead.
+        Some((_, Some(_))) | None => Ok(()),
+    }
+}
+
+/// Unmounts a file system, wherever it is now, if nobody uses it. A process of its own does it: whoever unmounts waits in
+/// the kernel for what is written back, and could not be ended before that. As one of this process it would keep it
+/// alive, and with it the connection whose end lets the writes fail.
 ///
 /// # Errors
-/// Any error the system reports.
-pub(super) fn unmount_now(directory: &Path, device: &Path) -> anyhow::Result<Unmounted> {
-    match mount_at(directory)? {
-        Some(it) if it.source == device => {}
-        // Somebody has already unmounted it, or mounted another one over it.
-        _ => return Ok(Unmounted::Yes),
-    }
-    let Err(error) = rustix::mount::unmount(directory, rustix::mount::UnmountFlags::NOFOLLOW)
-    else {
-        return Ok(Unmounted::Yes);
+/// Any error the system reports for the table of mounts.
+pub(super) fn unmount_now(mount: &Mount) -> io::Result<Unmounted> {
+    let mounts = mounts()?;
+    let here = match mount.find(&mounts) {
+        // Somebody has already unmounted it.
+        None => return Ok(Unmounted::Yes),
+        Some((_, Some(over))) => {
+            let over = over.source.display();
+            return Ok(Unmounted::No(format!("{over} is mounted over it")));
+        }
+        Some((here, None)) => &here.point,
     };
-    if error != rustix::io::Errno::BUSY {
-        return Err(error.into());
+    let below = |it: &&Mount| it.point != *here && it.point.starts_with(here);
+    if let Some(below) = mounts.iter().find(below) {
+        let below = below.point.display();
+        return Ok(Unmounted::No(format!("{below} is mounted in it")));
     }
-    let below = |mount: &Mount| mount.point != directory && mount.point.starts_with(directory);
-    let below = mounts()?.into_iter().find(below);
-    Ok(Unmounted::InUse(match below {
-        Some(other) => format!("what is mounted on {}", other.point.display()),
-        None => users_of(directory),
-    }))
+    // Without looking at the directory, which may wait for the volume.
+    let mut umount = Command::new("umount");
+    let umount = umount
+        .args(["--internal-only", "--no-canonicalize"])
+        .arg(here);
+    Ok(match ran(umount) {
+        Ok(_) => Unmounted::Yes,
+        Err(error) => Unmounted::No(error.to_string()),
+    })
 }

@@ -21,9 +21,13 @@ use engine::{
     loops::{device_below, loops_on, number},
     mounts::{Mount, mount_at, mounts},
 };
+use front_fuse::Unmounted;
 use rustix::fs::{FlockOperation, flock};
 
-use super::file_system::{Unmounted, ran, unmount_now};
+use super::{
+    file_system::{ran, unmount_now},
+    holders::holders_of,
+};
 
 /// How long killed programs may take to close their files, or the kernel to release a loop device.
 const IN_USE_LIMIT: Duration = Duration::from_secs(5);
@@ -72,15 +76,16 @@ fn clear_directory(directory: &Path, file: &Path, dead: &Mount) -> anyhow::Resul
             return Ok(());
         }
         let shown = directory.display();
-        match unmount_now(directory, &device)? {
+        match unmount_now(&mount)? {
             Unmounted::Yes => tracing::warn!(
                 directory = %shown,
                 "unmounted the file system of a `sanstone attach` that died"
             ),
-            Unmounted::InUse(users) if begun.elapsed() > IN_USE_LIMIT => bail!(
-                "its file system on {shown} is in use by {users}; end that, then run this again"
+            Unmounted::No(_) if begun.elapsed() > IN_USE_LIMIT => bail!(
+                "its file system on {shown} is in use by {}; end that, then run this again",
+                holders_of(&mount)
             ),
-            Unmounted::InUse(_) => {}
+            Unmounted::No(_) => {}
         }
         drop(held);
         sleep(PAUSE);

@@ -1,20 +1,22 @@
-//! `sanstone attach`: opens one volume and exposes it to this machine until SIGTERM or SIGINT, or until its
-//! front has nothing left to serve. A second signal ends it at once. Clients of the admin socket are answered
-//! meanwhile, even while mounting or unmounting the file system waits for the volume.
+//! `sanstone attach`: opens one volume and exposes it to this machine until SIGTERM or SIGINT and nobody has it any
+//! more ([`release`]), or until its front has nothing left to serve. A second signal ends it at once. Clients of the
+//! admin socket are answered meanwhile, even while mounting or unmounting the file system waits for the volume.
 
 mod file_system;
+mod holders;
 mod leftovers;
-mod users;
+mod release;
 
 use std::{
     convert::Infallible,
-    future::pending,
+    future::{Future, pending},
     path::{Path, PathBuf},
     pin::pin,
     process,
     sync::mpsc,
 };
 
+use anyhow::anyhow;
 use clap::Args;
 use engine::{
     LaneHandle,
@@ -22,7 +24,7 @@ use engine::{
     mounts::Mount,
     task::{self, Either},
 };
-use front_fuse::{Place, Spec};
+use front_fuse::{Ended, Place, Spec};
 use front_nbd::{Address, Server, Tls, TlsFiles};
 use node::{Attachment, Config, Process, View, description::Attached};
 
@@ -33,7 +35,8 @@ use crate::{
     log,
     signals::{self, Told},
 };
-use file_system::{MountOptions, MountPoint};
+use file_system::{FileSystem, MountOptions, MountPoint};
+use release::release;
 
 /// `sanstone attach`.
 #[derive(Args)]
@@ -185,10 +188,11 @@ impl Front {
         }
     }
 
-    /// Waits until there is nothing left to serve.
-    async fn ended(&self) {
+    /// Waits until there is nothing left to serve, and says why.
+    async fn ended(&self) -> Ended {
         match self {
             Front::Fuse(front) => front.ended().await,
+            // Clients come and go.
             Front::Nbd(_) => pending().await,
         }
     }
@@ -201,7 +205,7 @@ impl Front {
         }
     }
 
-    /// Finishes accepted requests and stops.
+    /// Finishes accepted requests and stops, whoever still has the volume.
     async fn stop(self) {
         match self {
             Front::Fuse(front) => front.stop().await,
@@ -303,33 +307,68 @@ async fn answer(wanted: Receiver<mpsc::Sender<View>>, view: impl Fn() -> View) -
     pending().await
 }
 
-/// Mounts the file system, if requested, and unmounts it when stopping.
+/// Mounts the file system, if requested, and serves the volume until told to stop and nobody has it any more.
 async fn serve(
     front: &Front,
     mount_point: Option<MountPoint>,
     volume: &Attachment,
     told: &Receiver<Told>,
 ) -> Result<(), Failure> {
-    let mounted = match mount_point.zip(front.file()) {
-        Some((point, (file, block_size_bytes))) => Some(point.mount(file, block_size_bytes).await?),
-        None => None,
+    let file_system = match mounted(front, mount_point).await {
+        Ok(file_system) => file_system,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            // Somebody may have opened the file meanwhile.
+            let _ = see_out(release(front, None), volume, told).await;
+            return Err(error.into());
+        }
     };
-    attend(front, volume, told).await;
-    tracing::info!(
-        "stopping: finishing the accepted requests; a second SIGTERM or SIGINT ends at once"
-    );
-    if let Some(file_system) = mounted {
-        file_system.unmount().await;
+    let lost = match attend(front.ended(), volume, told).await {
+        Some(lost @ Ended::Lost(_)) => Some(lost),
+        ended => {
+            if ended.is_some() {
+                tracing::info!("the file has been unmounted by somebody else");
+            }
+            tracing::info!(
+                "stopping: finishing the accepted requests; a second SIGTERM or SIGINT ends at once"
+            );
+            let released = release(front, file_system.as_ref());
+            see_out(released, volume, told).await.err()
+        }
+    };
+    match lost {
+        None => Ok(()),
+        Some(lost) => {
+            if let Some(file_system) = file_system {
+                file_system.detach().await;
+            }
+            Err(anyhow!("{lost}: programs that have the volume open get errors").into())
+        }
     }
-    Ok(())
 }
 
-/// Handles requests until told to stop or until the front has ended.
-async fn attend(front: &Front, volume: &Attachment, told: &Receiver<Told>) {
-    let mut ended = pin!(front.ended());
+async fn mounted(
+    front: &Front,
+    mount_point: Option<MountPoint>,
+) -> anyhow::Result<Option<FileSystem>> {
+    match mount_point.zip(front.file()) {
+        Some((point, (file, block_size_bytes))) => {
+            point.mount(file, block_size_bytes).await.map(Some)
+        }
+        None => Ok(None),
+    }
+}
+
+/// Handles what this process is told until `until` ends. Returns `None` if told to stop before.
+async fn attend<T>(
+    until: impl Future<Output = T>,
+    volume: &Attachment,
+    told: &Receiver<Told>,
+) -> Option<T> {
+    let mut until = pin!(until);
     loop {
-        let what = match task::either(ended.as_mut(), told.receive()).await {
-            Either::One(()) => return,
+        let what = match task::either(until.as_mut(), told.receive()).await {
+            Either::One(output) => return Some(output),
             Either::Other(what) => what,
         };
         match what {
@@ -341,7 +380,21 @@ async fn attend(front: &Front, volume: &Attachment, told: &Receiver<Told>) {
             Some(Told::Report) => {
                 tracing::info!("where the time went\n{}", volume.report());
             }
-            Some(Told::Stop) | None => return,
+            Some(Told::Stop) | None => return None,
+        }
+    }
+}
+
+/// The same after it was told to stop: it is told no more than that.
+async fn see_out<T>(
+    until: impl Future<Output = T>,
+    volume: &Attachment,
+    told: &Receiver<Told>,
+) -> T {
+    let mut until = pin!(until);
+    loop {
+        if let Some(output) = attend(until.as_mut(), volume, told).await {
+            return output;
         }
     }
 }

@@ -3,6 +3,7 @@
 use engine::{
     sim::{Random, World, seeds},
     task::{JoinHandle, join_all, yield_now},
+    time,
 };
 
 use super::*;
