@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use engine::mounts::{Mount, mount_at, mounts};
-use engine::{blocking, time};
+use engine::{blocking, programs, time};
 
 use super::{leftovers, users::users_of};
 
@@ -133,19 +133,19 @@ impl MountPoint {
 
     fn mount_now(&self, file: &Path, block_size_bytes: u32) -> anyhow::Result<(String, String)> {
         let kind = kind_on(file)?;
-        let mut losetup = Command::new("losetup");
+        let mut mount = program("mount", "mount")?;
+        let mut losetup = program("losetup", "mount")?;
         losetup.args(["--find", "--show", "--direct-io=on"]);
         // The file system writes in whole sectors, and a part of a block would have to be read first.
         losetup.args(["--sector-size", &block_size_bytes.to_string()]);
         let device = ran(losetup.arg(file))?.trim().to_owned();
-        let mut mount = Command::new("mount");
         mount.args(["-t", &kind]);
         if let Some(options) = &self.options {
             mount.args(["-o", options]);
         }
         let mounted = ran(mount.arg(&device).arg(&self.directory));
         // Detach in any case: while the device is mounted, the kernel defers it.
-        let detached = ran(Command::new("losetup").args(["--detach", &device]));
+        let detached = ran(program("losetup", "mount")?.args(["--detach", &device]));
         mounted.map_err(|error| not_mounted(error, block_size_bytes))?;
         detached?;
         Ok((kind, device))
@@ -165,10 +165,10 @@ fn not_mounted(error: anyhow::Error, block_size_bytes: u32) -> anyhow::Error {
 /// The type of the file system on `file`.
 fn kind_on(file: &Path) -> anyhow::Result<String> {
     let shown = file.display();
-    let mut blkid = Command::new("blkid");
+    let mut blkid = program("blkid", "util-linux")?;
     blkid.args(["--probe", "--output", "export"]).arg(file);
     let output = blkid.stdin(Stdio::null()).output();
-    let output = output.context("blkid, of Debian's package util-linux")?;
+    let output = output.context("blkid")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let value = |key: &str| {
         let mut lines = text.lines().filter_map(|line| line.split_once('='));
@@ -203,11 +203,22 @@ fn kind_on(file: &Path) -> anyhow::Result<String> {
     }
 }
 
+/// A command that runs this program of the system's, wherever it is.
+///
+/// # Errors
+/// It is not installed; the Debian `package` has it.
+pub(super) fn program(name: &str, package: &str) -> anyhow::Result<Command> {
+    let found = programs::find(name);
+    let found = found
+        .with_context(|| format!("{name}, of Debian's package {package}, is not installed"))?;
+    Ok(programs::command(&found))
+}
+
 /// Runs a program to its end and returns its output.
 pub(super) fn ran(command: &mut Command) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("{name}, of Debian's package mount"))?;
+    let output = output.with_context(|| name)?;
     if !output.status.success() {
         bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
     }

@@ -11,7 +11,6 @@ use std::{
     io,
     os::unix::fs::MetadataExt,
     path::Path,
-    process::Command,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -23,7 +22,7 @@ use engine::{
 };
 use rustix::fs::{FlockOperation, flock};
 
-use super::file_system::{Unmounted, ran, unmount_now};
+use super::file_system::{Unmounted, program, ran, unmount_now};
 
 /// How long killed programs may take to close their files, or the kernel to release a loop device.
 const IN_USE_LIMIT: Duration = Duration::from_secs(5);
@@ -45,7 +44,7 @@ pub(super) fn clear(directory: &Path, file: &Path, dead: &Mount) -> anyhow::Resu
                 "the file system of a `sanstone attach` that died is mounted on another directory, too; unmount it"
             );
         } else if let Some(_held) = Held::take(&device, dead)? {
-            ran(Command::new("losetup").arg("--detach").arg(&device))?;
+            ran(program("losetup", "mount")?.arg("--detach").arg(&device))?;
         }
     }
     let begun = Instant::now();
