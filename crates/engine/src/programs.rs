@@ -21,11 +21,11 @@ const ADMINISTRATORS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
 /// What a copy of this program may inherit: where systemd has put its secrets.
 const OWN: [&str; 1] = ["CREDENTIALS_DIRECTORY"];
 
-/// Finds a program in the user's `PATH` or in the administrators' directories. Entries of `PATH` that depend on the
-/// current directory are left out.
+/// Finds a program in the user's `PATH` or in the administrators' directories; without a `PATH`, in the system's. Entries
+/// of `PATH` that depend on the current directory are left out.
 pub fn find(name: &str) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    find_in(name, env::split_paths(&path))
+    let path = env::var_os("PATH").filter(|path| !path.is_empty());
+    find_in(name, env::split_paths(&path.unwrap_or_else(|| PATH.into())))
 }
 
 fn find_in(name: &str, directories: impl Iterator<Item = PathBuf>) -> Option<PathBuf> {
@@ -81,8 +81,8 @@ mod tests {
 
     #[test]
     fn a_program_has_nothing_of_our_environment() {
-        // Cargo sets dozens of variables for this test.
-        assert!(env::var_os("CARGO_MANIFEST_DIR").is_some());
+        // Cargo, or whoever runs this, has more.
+        assert!(env::vars_os().count() > 3);
         let program = find("env").expect("it is in every system");
         let output = command(&program).output().expect("it starts");
         let said = String::from_utf8(output.stdout).expect("plain text");
