@@ -8,7 +8,10 @@ fn main() {
         let said = String::from_utf8(output.stdout).ok()?;
         output.status.success().then(|| said.trim().to_owned())
     };
-    let commit = git(&["rev-parse", "--short", "HEAD"]).unwrap_or_default();
+    // Sources that were unpacked within somebody else's repository have no commit of their own.
+    let is_ours = git(&["rev-parse", "--show-prefix"]).is_some_and(|place| place == "crates/lab/");
+    let commit = git(&["rev-parse", "--short", "HEAD"]).filter(|_| is_ours);
+    let commit = commit.unwrap_or_default();
     println!("cargo:rustc-env=SANSTONE_COMMIT={commit}");
     // Written by each commit and checkout.
     let log = git(&["rev-parse", "--git-path", "logs/HEAD"]);

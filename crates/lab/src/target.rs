@@ -255,12 +255,7 @@ impl Target {
         let all = mounts().unwrap_or_default().into_iter();
         let above = all.filter(|mount| whole.starts_with(&mount.point));
         match above.max_by_key(|mount| mount.point.components().count()) {
-            Some(mount) => format!(
-                "{} ({} on {})",
-                mount.point.display(),
-                mount.kind,
-                mount.source.display()
-            ),
+            Some(mount) => format!("{} on {}", mount.point.display(), mount.source.display()),
             None => whole.display().to_string(),
         }
     }
