@@ -409,6 +409,30 @@ fn nothing_names_the_machine_it_was_written_on() {
     }));
 }
 
+/// Whoever starts a program decides what of the user's environment reaches it: nothing does, in one place.
+#[test]
+fn programs_are_started_in_one_place() {
+    let starts = concat!("Command", "::new(");
+    let complaints = files().into_iter().filter_map(|file| {
+        let is_built = file.path.starts_with("crates/") && file.path.contains("/src/");
+        if !is_built || file.path == "crates/engine/src/programs.rs" {
+            return None;
+        }
+        // Tests may do as they like.
+        let built = file
+            .text
+            .split("#[cfg(test)]\nmod ")
+            .next()
+            .unwrap_or_default();
+        let line = built.lines().position(|line| line.contains(starts))? + 1;
+        Some(format!(
+            "{}:{line}: programs are started by engine::programs",
+            file.path
+        ))
+    });
+    none(complaints.collect());
+}
+
 /// Code that only tests use is behind a feature, and no crate in the binary enables such a feature.
 #[test]
 fn what_ships_is_built_without_what_only_tests_use() {

@@ -48,7 +48,7 @@ fn a_delay_is_found_and_named() {
     );
     let answer = json["answer"].as_str().expect("an answer");
     assert!(
-        answer.contains("slow is 0.") && answer.contains("× fast"),
+        answer.contains("slow is slower: 0.") && answer.contains("× fast"),
         "{answer}"
     );
     assert!(

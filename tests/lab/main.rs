@@ -15,6 +15,7 @@ mod readme;
 mod resumed;
 mod sql_scan;
 mod stopped;
+mod surroundings;
 mod tool;
 
 use std::{

@@ -148,6 +148,44 @@ fn a_trigger_is_the_databases() {
     assert_advises(&json, &["a faster disk would not help", "SHOW TRIGGERS"]);
 }
 
+#[test]
+fn bursts_of_slow_flushes_are_no_more_of_the_sample_than_of_the_commits() {
+    let place = Place::new();
+    // Flushes in bursts, as of a disk whose cache is full now and then; most commits have none of them.
+    let bursts: Vec<String> = (1..=4)
+        .map(|burst| {
+            format!(
+                "{{ on = \"flush\", delay = \"8ms\", skip = {}, times = 40 }}",
+                700 * burst
+            )
+        })
+        .collect();
+    let rules = bursts.join(", ");
+    let volume = format!(
+        "[volume.v]\nfault = {{ rules = [{rules}], of = {{ ram = {{ size = \"80MiB\" }} }} }}\n"
+    );
+    let path = place.directory.write("v.toml", volume);
+    let on = ["-c", &path.to_string_lossy()];
+    let json = commit_with(&place, "setup = []", 1000, &on);
+    // The first table is of the same commits as the second.
+    assert_eq!(json["total"], json["figures"]["waits"]["total"], "{json}");
+    let commits = json["figures"]["commits_us"].as_array().expect("commits");
+    let commits = commits.iter().map(|us| us.as_f64().expect("a time"));
+    let all_us = median(commits.collect());
+    let told_us = json["total"]["p50_us"].as_f64().expect("a time");
+    assert!(
+        (told_us / all_us - 1.0).abs() < 0.1,
+        "{told_us} of {all_us}"
+    );
+    let log = &json["figures"]["log"]["total"]["p50_us"];
+    assert!(log.as_f64().expect("a time") > 0.0, "{json}");
+    let answer = json["answer"].as_str().expect("an answer");
+    assert!(
+        answer.contains("A MariaDB or PostgreSQL commit would take about"),
+        "{answer}"
+    );
+}
+
 /// What each row of the layers took, in microseconds, and the median of all commits.
 struct Taken {
     rows: Vec<(String, f64)>,

@@ -55,8 +55,8 @@ fn the_results_stand_beside_the_published_figures() {
     let few = "Transactions\n  no\n\nWhere the time of a transaction went on ./plain.img\n  medium  265.5\n\nWhere the \
                time of a transaction went on iscsi://h/t/0\n  attach   96.4\n\nBeside published results\n  no\n";
     directory.write("oltp-few.txt", few);
-    let queue = "Behind an adapter\n  adapter               I/Os/s\n  32 a LUN, 128 in all  25,000  40,000  1\n  254 a LUN, 1,024 in \
-                 all  99,000  10,000  1\n";
+    let queue = "Behind an adapter\n  adapter               I/Os/s  mean\n  32 a LUN, 128 in all  25,000  40 ms  1\n  254 a LUN, 1,024 in \
+                 all  99,000  950 µs  1\n";
     directory.write("queue-distant.txt", queue);
     let fio = "Each load\n  no\n\nService times, from when an I/O is sent\n  load  service time  B / A       95 %\n  1 \
                outstanding  median  1.02×  0.97–1.06\n\nBy throughput\n";
@@ -86,7 +86,7 @@ fn the_results_stand_beside_the_published_figures() {
          transaction went on iscsi://h/t/0\n  attach   96.4\n```",
         "```\n  layer  mean\n  wire   12.5\n  total  99.5\n```",
         "```\n  load  service time  B / A       95 %\n  1 outstanding  median  1.02×  0.97–1.06\n```",
-        "behind 32 a LUN, 128 in all: 25,000 I/Os a second at 40,000 µs; behind 254 a LUN, 1,024 in all: 99,000",
+        "behind 32 a LUN, 128 in all: 25,000 I/Os a second at 40 ms; behind 254 a LUN, 1,024 in all: 99,000 I/Os a second at 950 µs",
         "- [oltp](oltp.html) ([JSON](oltp.json)): MariaDB does 100 a minute",
     ] {
         assert!(readme.contains(part), "{part}: {readme}");

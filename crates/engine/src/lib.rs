@@ -27,6 +27,7 @@ pub mod loops;
 pub mod mounts;
 pub mod net;
 pub mod op;
+pub mod programs;
 pub mod random;
 pub mod range;
 pub mod range_lock;

@@ -2,7 +2,7 @@
 //! returns the descriptor through a socket that it inherits.
 
 use std::{
-    io::{self, ErrorKind, IoSliceMut},
+    io::{self, IoSliceMut},
     mem::MaybeUninit,
     os::{
         fd::{AsRawFd, OwnedFd},
@@ -12,6 +12,7 @@ use std::{
     process::{Command, Stdio},
 };
 
+use engine::programs;
 use rustix::{
     io::{FdFlags, fcntl_setfd},
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg},
@@ -26,7 +27,7 @@ pub(crate) fn mount(path: &Path, options: &str) -> Result<OwnedFd, String> {
     let failed = |error: io::Error| format!("{PROGRAM}: {error}");
     let (ours, its) = UnixStream::pair().map_err(failed)?;
     fcntl_setfd(&its, FdFlags::empty()).map_err(|error| failed(error.into()))?;
-    let mut command = Command::new(PROGRAM);
+    let mut command = program()?;
     command
         .args(["-o", options, "--"])
         .arg(path)
@@ -43,7 +44,7 @@ pub(crate) fn mount(path: &Path, options: &str) -> Result<OwnedFd, String> {
 
 /// Unmounts `path`; with `lazily` even if it is in use.
 pub(crate) fn unmount(path: &Path, lazily: bool) -> Result<(), String> {
-    let mut command = Command::new(PROGRAM);
+    let mut command = program()?;
     command.arg("-u");
     if lazily {
         command.arg("-z");
@@ -52,15 +53,19 @@ pub(crate) fn unmount(path: &Path, lazily: bool) -> Result<(), String> {
     run(command)
 }
 
-fn run(mut command: Command) -> Result<(), String> {
-    let ran = command.stdin(Stdio::null()).output();
-    let ran = ran.map_err(|error| match error.kind() {
-        ErrorKind::NotFound => format!(
+fn program() -> Result<Command, String> {
+    let found = programs::find(PROGRAM).ok_or_else(|| {
+        format!(
             "without {PROGRAM}, which is not installed, only root may mount; install it (Debian's \
              package fuse3)"
-        ),
-        _ => format!("{PROGRAM}: {error}"),
+        )
     })?;
+    Ok(programs::command(&found))
+}
+
+fn run(mut command: Command) -> Result<(), String> {
+    let ran = command.stdin(Stdio::null()).output();
+    let ran = ran.map_err(|error| format!("{PROGRAM}: {error}"))?;
     match ran.status.success() {
         true => Ok(()),
         false => Err(String::from_utf8_lossy(&ran.stderr).trim().to_owned()),

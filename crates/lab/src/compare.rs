@@ -8,12 +8,13 @@ use serde_json::json;
 use crate::{
     Error, Result, fio,
     load::{Arrivals, Lun, Stop},
+    on::On,
     profile::{Case, Needs, Profile, Runner, Sample, Work},
     progress::Progress,
-    report::{Axis, Findings, Line, Marks, Plot, Table, short},
+    report::{Axis, Findings, Line, Marks, Plot, Table, short, time_us},
     run::{Keep, check_fio, close, end, lane, mark, named, open, to_know},
     statistics::{Comparison, Median, SAMPLES_MIN},
-    target::{Configured, On, Opening},
+    target::{Configured, Opening},
 };
 
 /// What is compared, and how often.
@@ -120,7 +121,7 @@ pub fn compare(
     if options.b.is_none() {
         fio::check(experiment)?;
     }
-    experiment.survey(progress)?;
+    experiment.survey(stop, progress)?;
     let needs = experiment.needs();
     let mut cases = experiment.cases();
     if cases.is_empty() {
@@ -338,9 +339,9 @@ fn interval_of(ratio: &Comparison) -> String {
 }
 
 /// The median of what some samples know, for a table.
-fn median_of(samples: &[Sample], of: fn(&Sample) -> Option<f64>) -> String {
+fn median_of(samples: &[Sample], of: fn(&Sample) -> Option<f64>) -> f64 {
     let all: Vec<f64> = samples.iter().filter_map(of).collect();
-    short(Median::of_each(&all, |value| *value).median)
+    Median::of_each(&all, |value| *value).median
 }
 
 /// What each percent of a processor did: as a sentence and as a table. `None` if it was not measured.
@@ -359,8 +360,8 @@ fn effectiveness([a, b]: [&str; 2], compared: &[Compared]) -> Option<(String, Ta
         told.push(format!("{} {:.2}× ({interval})", case.name, found.ratio));
         table.rows.push(vec![
             case.name.clone(),
-            median_of(&case.a, |sample| sample.per_percent),
-            median_of(&case.b, |sample| sample.per_percent),
+            short(median_of(&case.a, |sample| sample.per_percent)),
+            short(median_of(&case.b, |sample| sample.per_percent)),
             format!("{:.2}×", found.ratio),
             interval,
         ]);
@@ -427,7 +428,7 @@ fn service_times<'a>(
 ) -> Option<Table> {
     let mut table = Table::new(
         "Service times, from when an I/O is sent",
-        "In microseconds, medians of all rounds. They leave out what an I/O waited before it was sent, which the latencies \
+        "Medians of all rounds. They leave out what an I/O waited before it was sent, which the latencies \
          of open loops above include, except for fio's: fio does not know when an I/O was due, so these are the ones to \
          compare with fio's. In a closed loop the mean is the number outstanding divided by the throughput (Little's \
          law): where the means agree and the median or the 99th percentile do not, the times are distributed otherwise, \
@@ -447,8 +448,8 @@ fn service_times<'a>(
             vec![
                 load.marked(),
                 what.into(),
-                median_of(&load.a, of),
-                median_of(&load.b, of),
+                time_us(median_of(&load.a, of)),
+                time_us(median_of(&load.b, of)),
                 format!("{:.2}×", found.ratio),
                 interval_of(found),
             ]
@@ -559,9 +560,9 @@ mod tests {
         let found = findings(&names, &cases(), &vec![round(), round()], false);
         let rows = service_rows(&found);
         assert_eq!(rows.len(), 3, "{rows:?}");
-        for (row, (what, us)) in rows
-            .iter()
-            .zip([("mean", "70"), ("median", "60"), ("99 %", "90")])
+        for (row, (what, us)) in
+            rows.iter()
+                .zip([("mean", "70 µs"), ("median", "60 µs"), ("99 %", "90 µs")])
         {
             assert_eq!(row[1..5], [what, us, us, "1.00×"], "{rows:?}");
         }

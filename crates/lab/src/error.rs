@@ -56,6 +56,9 @@ pub enum Error {
     /// What is to be measured could not be opened, or an I/O on it failed.
     #[error("{0}")]
     Target(String),
+    /// The user asked to stop while a program was waited for.
+    #[error("the user asked to stop")]
+    Stopped,
     /// A statement did not do the work that its time is supposed to measure.
     #[error("{0}")]
     Meaningless(String),

@@ -1,18 +1,14 @@
 //! Runs the same loads with fio as an independent reference: builds its arguments and parses its output.
 
-use std::{
-    io,
-    path::Path,
-    process::{Command, Stdio},
-    time::Duration,
-};
+use std::{path::Path, time::Duration};
 
 use serde::Deserialize;
 
 use crate::{
     Error, Result,
-    load::{Arrivals, BEGUN_MAX, Order, Spacing, Workload},
+    load::{Arrivals, BEGUN_MAX, Order, Spacing, Stop, Workload},
     profile::{Experiment, Sample},
+    programs::{dying_with_us, output, program},
 };
 
 /// Checks that fio can run alongside our loads.
@@ -33,42 +29,36 @@ pub(crate) fn has(workload: &Workload) -> bool {
     arguments(workload, 0).is_some()
 }
 
-/// Runs a load with fio on a file or device of `len_bytes`; `None` if fio cannot express it.
+/// Runs a load with fio on a file or device of `len_bytes`; `None` if fio cannot express it, or the user asked to stop.
 pub(crate) fn run(
     path: &Path,
     workload: &Workload,
     len_bytes: u64,
     time: Duration,
+    stop: &Stop,
 ) -> Result<Option<Sample>> {
     let Some(arguments) = arguments(workload, len_bytes) else {
         return Ok(None);
     };
-    let output = Command::new("fio")
-        .args([
-            "--name=beside",
-            "--ioengine=io_uring",
-            "--direct=1",
-            "--thread",
-        ])
-        .args(["--time_based", "--randrepeat=0", "--norandommap=1"])
-        .args(["--unified_rw_reporting=mixed", "--output-format=json"])
-        .args(["--lat_percentiles=1", "--percentile_list=50:99"])
-        .arg("--filename")
-        // fio separates file names with colons, so a colon in a name must be escaped.
-        .arg(path.display().to_string().replace(':', "\\:"))
-        .arg(format!("--runtime={}ms", time.as_millis()))
-        .arg(format!("--ramp_time={}ms", time.as_millis() / 10))
-        .args(arguments)
-        .stdin(Stdio::null())
-        .output();
-    let output = match output {
-        Ok(output) => output,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(Error::Call(
-                "--with fio: fio is missing; install the package fio".into(),
-            ));
-        }
-        Err(error) => return Err(Error::Target(format!("fio: {error}"))),
+    let mut fio = dying_with_us(&program("fio", "fio", "--with fio")?)?;
+    fio.args([
+        "--name=beside",
+        "--ioengine=io_uring",
+        "--direct=1",
+        "--thread",
+    ])
+    .args(["--time_based", "--randrepeat=0", "--norandommap=1"])
+    .args(["--unified_rw_reporting=mixed", "--output-format=json"])
+    .args(["--lat_percentiles=1", "--percentile_list=50:99"])
+    .arg("--filename")
+    // fio separates file names with colons, so a colon in a name must be escaped.
+    .arg(path.display().to_string().replace(':', "\\:"))
+    .arg(format!("--runtime={}ms", time.as_millis()))
+    .arg(format!("--ramp_time={}ms", time.as_millis() / 10))
+    .args(arguments);
+    let output = match output(&mut fio, stop) {
+        Err(Error::Stopped) => return Ok(None),
+        output => output?,
     };
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);

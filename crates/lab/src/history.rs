@@ -202,7 +202,15 @@ fn findings(first: &Value, names: &[String], runs: &[Value], series: &[Series]) 
     };
     let mut notes = Vec::new();
     for what in ["machine", "settings"] {
-        let other = runs.iter().position(|run| run[what] != first[what]);
+        // Runs of several versions are what a history is for.
+        let told = |run: &Value| {
+            let mut told = run[what].clone();
+            if let Some(table) = told.as_object_mut() {
+                table.remove("sanstone");
+            }
+            told
+        };
+        let other = runs.iter().position(|run| told(run) != told(first));
         if let Some(other) = other {
             notes.push(format!(
                 "{}: its {what} differs from that of {}",

@@ -20,8 +20,10 @@ pub mod history;
 pub mod load;
 mod machine;
 mod nameless;
+mod on;
 mod others;
 pub mod profile;
+mod programs;
 pub mod progress;
 pub mod report;
 pub mod run;
@@ -32,5 +34,6 @@ mod target;
 mod volume_disk;
 
 pub use error::{Error, Result};
-pub use target::{Configured, On};
+pub use on::{On, Remote};
+pub use target::Configured;
 pub use volume_disk::{IN_FLIGHT_BYTES, VolumeDisk};

@@ -15,9 +15,27 @@ pub(crate) use crate::bench::{ended_ns, family_ns, machine_ns, process_ns};
 /// A core busier than this may be the bottleneck.
 const BUSY: f64 = 0.9;
 
+/// The commit that this program was built from; empty if that is not known.
+pub(crate) const COMMIT: &str = env!("SANSTONE_COMMIT");
+
 /// The machine and the program, for reports.
 pub(crate) fn facts() -> BTreeMap<String, String> {
     host()
+}
+
+/// This program: its version and its commit.
+pub(crate) fn program() -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    match COMMIT {
+        "" => version.to_owned(),
+        commit => format!("{version} (commit {commit})"),
+    }
+}
+
+/// The name of this machine.
+pub(crate) fn name() -> String {
+    let name = fs::read_to_string("/proc/sys/kernel/hostname");
+    name.unwrap_or_default().trim().to_owned()
 }
 
 /// The processors' counters at the start of a run.

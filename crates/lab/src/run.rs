@@ -17,10 +17,11 @@ use crate::{
     fio,
     load::{Stop, fill_to},
     machine,
+    on::On,
     profile::{Journal, Needs, Profile, Runner},
     progress::Progress,
     report::Findings,
-    target::{Configured, On, Opening, Target},
+    target::{Configured, Opening, Target},
 };
 
 /// Free buffer memory that a lane may keep.
@@ -102,7 +103,7 @@ pub fn run(
     if options.with_fio {
         fio::check(experiment)?;
     }
-    experiment.survey(progress)?;
+    experiment.survey(stop, progress)?;
     let needs = experiment.needs();
     let lane = lane()?;
     let opening = Opening {
@@ -312,14 +313,14 @@ impl Beds {
             })
         };
         match (on, configured) {
-            (On::Url(url), _) => {
+            (On::Url(remote), _) => {
                 let directory = tempfile::tempdir();
                 let directory =
                     directory.map_err(|source| file(Path::new("a directory"), source))?;
                 let configuration = directory.path().join("disk.toml");
-                let quoted = Value::String(url.clone());
-                let text =
-                    format!("state = \"state\"\n[volume.disk]\niscsi = {{ url = {quoted} }}\n");
+                let (disk, private) = remote.settings()?;
+                self.directories.extend(private);
+                let text = format!("state = \"state\"\n[volume.disk]\n{disk}\n");
                 fs::write(&configuration, text).map_err(|source| file(&configuration, source))?;
                 self.directories.push(directory);
                 volume(&configuration, "disk")

@@ -10,7 +10,6 @@ use std::{
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
     rc::Rc,
-    str::FromStr,
 };
 
 use engine::{LaneHandle, loops::loop_of, mounts::mounts, store::follow_links};
@@ -28,6 +27,7 @@ use volume::{
 use crate::{
     Error, Result,
     load::{Ledger, Lun, is_free_to_write, mark_as_ours},
+    on::{On, Remote},
     profile::Needs,
 };
 
@@ -36,35 +36,6 @@ pub(crate) const FILE: &str = "file";
 /// Limit on allocation queries, from one extent to the next. Of a more fragmented disk, so many places are examined
 /// instead.
 const LOOKS_MAX: u64 = 1024;
-
-/// What `--on` names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum On {
-    /// A disk of an iSCSI target.
-    Url(String),
-    /// A volume of the configuration, or a file or device.
-    Name(String),
-}
-
-impl FromStr for On {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> std::result::Result<On, Self::Err> {
-        Ok(match text.contains("://") {
-            true => On::Url(text.to_owned()),
-            false => On::Name(text.to_owned()),
-        })
-    }
-}
-
-impl On {
-    /// The name as the user wrote it.
-    pub fn name(&self) -> &str {
-        match self {
-            On::Url(name) | On::Name(name) => name,
-        }
-    }
-}
 
 /// How to open it.
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +84,7 @@ impl Target {
         opening: Opening,
     ) -> Result<Target> {
         let mut target = match on {
-            On::Url(url) => Target::session(url, home, opening).await?,
+            On::Url(remote) => Target::session(remote, on.name(), home, opening).await?,
             On::Name(name) => match configured {
                 Some(configured) if configured.names.contains(name) => {
                     Target::configured(name, configured, home, opening).await?
@@ -157,13 +128,18 @@ impl Target {
         }
     }
 
-    async fn session(url: &str, home: &LaneHandle, opening: Opening) -> Result<Target> {
+    async fn session(
+        remote: &Remote,
+        url: &str,
+        home: &LaneHandle,
+        opening: Opening,
+    ) -> Result<Target> {
         #[derive(Deserialize)]
         struct Configuration {
             volume: Volumes,
         }
-        let quoted = toml::Value::String(url.to_owned());
-        let text = format!("[volume.disk]\niscsi = {{ url = {quoted} }}\n");
+        let (settings, _private) = remote.settings()?;
+        let text = format!("[volume.disk]\n{settings}\n");
         let wrong = |error: &dyn std::fmt::Display| Error::Call(format!("--on {url}: {error}"));
         let mut target = Target::of(Vec::new(), Vec::new(), Vec::new());
         for _ in 0..opening.sessions.max(1) {
@@ -265,6 +241,23 @@ impl Target {
     /// Its length, in bytes.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.volume().shape().len_bytes()
+    }
+
+    /// Where its data is, for advice: the file or device, or for a file that is created for the run the file system that it
+    /// is created on.
+    pub(crate) fn place(&self) -> String {
+        let Some(Made(path)) = &self.made else {
+            return self.name.clone();
+        };
+        let directory = path.parent().unwrap_or(path);
+        let whole = directory.canonicalize();
+        let whole = whole.unwrap_or_else(|_| directory.to_owned());
+        let all = mounts().unwrap_or_default().into_iter();
+        let above = all.filter(|mount| whole.starts_with(&mount.point));
+        match above.max_by_key(|mount| mount.point.components().count()) {
+            Some(mount) => format!("{} on {}", mount.point.display(), mount.source.display()),
+            None => whole.display().to_string(),
+        }
     }
 
     /// Whether it was created for this run.

@@ -11,7 +11,8 @@ use std::{
 use ::lab::{
     Error,
     demo::{self, Directory, LINKS_BITS_PER_S, Link, SHARES_MAX},
-    drive_stats::{DEFAULT_ROWS, Source},
+    drive_stats::{DEFAULT_ROWS, DailyFile, Source},
+    load::Stop,
     progress::Progress,
     report,
     sqlite::Settings,
@@ -67,7 +68,7 @@ pub(crate) struct DemoCall {
     /// How many rows to generate without --data; a scan of the default 1,600,000 moves 275 MiB.
     #[arg(long, value_name = "N", conflicts_with = "data")]
     rows: Option<u64>,
-    /// Load Backblaze's daily CSV files instead, plain or .gz, in the order of their dates.
+    /// Load Backblaze's daily CSV files instead, in the order of their dates: plain, .gz or in .zip archives as published.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<PathBuf>,
     /// Extend the data to this many days by ageing the drives of the last file.
@@ -102,7 +103,7 @@ pub(crate) fn run(call: DemoCall) -> Result<(), Failure> {
     let directory = Directory::new_in(&parent).map_err(wrong)?;
     remove_when_interrupted(signals, directory.path())?;
     // Bad data is reported as an error of the call.
-    let survey = Survey::of(&options.source, progress).map_err(wrong)?;
+    let survey = Survey::of(&options.source, &Stop::default(), progress).map_err(wrong)?;
     let report = demo::run(&options, &survey, &directory, progress)?;
     output::print(report::table(&report))?;
     let texts = [
@@ -148,7 +149,7 @@ fn options(call: &DemoCall) -> Result<demo::Options, Failure> {
         }
     } else {
         Source::Files {
-            paths: call.data.clone(),
+            files: DailyFile::all_in(&call.data).map_err(wrong)?,
             days: call.days,
             seed: call.seed,
         }

@@ -49,8 +49,8 @@ pub(crate) enum LabVerb {
         #[arg(long, value_name = "DIR", default_value = ".")]
         dir: PathBuf,
         /// Another running target to compare with: NAME=iscsi://HOST:PORT/TARGET/LUN,PID. Its disk is written to.
-        #[arg(long, value_name = "TARGET", value_parser = other)]
-        with: Vec<Other>,
+        #[arg(long, value_name = "TARGET")]
+        with: Vec<String>,
         /// Write to disks of other targets that hold data: all of it may be lost.
         #[arg(long, requires = "with")]
         overwrite: bool,
@@ -107,6 +107,10 @@ pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
             with,
             overwrite,
         } => {
+            let with: Vec<Other> = with
+                .iter()
+                .map(|text| other(text))
+                .collect::<Result<_, _>>()?;
             bench::check_only(&only)
                 .map_err(|message| Failure::Wrong(format!("--only: {message}")))?;
             bench::check_others(&with)
@@ -172,7 +176,18 @@ fn write_json(file: Option<OutputFile>, value: &serde_json::Value) -> anyhow::Re
     file.write(&serde_json::to_string_pretty(value)?)
 }
 
-fn other(text: &str) -> anyhow::Result<Other> {
+/// A target to compare with.
+fn other(text: &str) -> Result<Other, Failure> {
+    // What is before an @ may be a secret, so it is not repeated.
+    if text.contains('@') {
+        return Err(Failure::Wrong(
+            "--with: this benchmark logs in without a user; leave out the part of the URL before the @".into(),
+        ));
+    }
+    parsed(text).map_err(|error| Failure::Wrong(format!("--with {text}: {error:#}")))
+}
+
+fn parsed(text: &str) -> anyhow::Result<Other> {
     let parse = || {
         let (name, rest) = text.split_once('=')?;
         let (url, pid) = rest.rsplit_once(',')?;

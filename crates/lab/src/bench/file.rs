@@ -8,7 +8,8 @@
 use std::{
     collections::BTreeMap,
     fmt::Write,
-    fs, io,
+    fs,
+    io::ErrorKind,
     path::{Path, PathBuf},
     process::Command,
     rc::Rc,
@@ -30,7 +31,8 @@ use super::{
 };
 use crate::{
     Error, Result,
-    load::{self, Load, Operation, Order},
+    load::{self, Load, Operation, Order, Stop},
+    programs::{dying_with_us, program, run as run_program},
     statistics::{Median, SAMPLES_MIN},
 };
 
@@ -183,12 +185,10 @@ impl Scratch {
     fn new(path: &Path) -> Result<Scratch> {
         match fs::File::create_new(path) {
             Ok(_) => Ok(Scratch(path.to_owned())),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                Err(Error::bench(format!(
-                    "{} exists and would be overwritten: name a file that does not exist",
-                    path.display()
-                )))
-            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Err(Error::bench(format!(
+                "{} exists and would be overwritten: name a file that does not exist",
+                path.display()
+            ))),
             Err(source) => Err(Error::File {
                 path: path.to_owned(),
                 source,
@@ -215,17 +215,16 @@ async fn ours(volume: &SharedVolume, load: Load, duration: Duration) -> volume::
 }
 
 fn fio_version() -> Result<String> {
-    match Command::new("fio").arg("--version").output() {
-        Ok(output) => Ok(String::from_utf8_lossy(&output.stdout).trim().into()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Error::bench(
-            "fio is missing: `tools/install bench` installs it",
-        )),
-        Err(error) => Err(Error::bench_io("fio", error)),
-    }
+    let said = run_program(fio_command()?.arg("--version"), &Stop::default())?;
+    Ok(said.trim().into())
+}
+
+fn fio_command() -> Result<Command> {
+    dying_with_us(&program("fio", "fio", "this benchmark")?)
 }
 
 fn fio(path: &Path, pattern: &str, load: Load, duration: Duration) -> Result<Sample> {
-    let output = Command::new("fio")
+    let output = fio_command()?
         .args(["--name=beside", "--ioengine=io_uring", "--direct=1"])
         .args(["--time_based", "--randrepeat=0", "--norandommap=1"])
         .args(["--output-format=json", "--thread"])

@@ -8,7 +8,7 @@ use std::{
     io::{self, BufRead, BufReader, ErrorKind, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -19,6 +19,7 @@ use super::Case;
 use crate::{
     Error, Result,
     load::{Done, Operation},
+    programs::own_command,
 };
 
 /// Length of an iSCSI header, in bytes.
@@ -151,7 +152,7 @@ pub(super) struct Floor {
 impl Floor {
     pub(super) fn start(binary: &Path) -> Result<Floor> {
         let what = "starting the floor's server";
-        let mut child = Command::new(binary)
+        let mut child = own_command(binary)
             .args(["lab", "floor"])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -6,12 +6,11 @@ use std::{
     fs::OpenOptions,
     io::Write as _,
     path::Path,
-    process::Command,
     time::{SystemTime, UNIX_EPOCH},
 };
 
 use super::report::{Report, Row};
-use crate::{Error, Result, drive_stats::Date};
+use crate::{Error, Result, machine::COMMIT, report::day};
 
 /// Names the client that generated a row's load: our own initiator.
 const OWN_CLIENT: &str = "own";
@@ -86,25 +85,14 @@ pub(super) fn times(value: f64) -> String {
 /// Today's date, in UTC.
 fn today() -> String {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    let days = since.map_or(0, |since| since.as_secs() / 86_400);
-    date_of(days)
+    day(since.map_or(0, |since| since.as_secs() / 86_400))
 }
 
-fn date_of(days_since_1970: u64) -> String {
-    let epoch = Date::new(1970, 1, 1).expect("a day of the calendar");
-    epoch.plus_days(days_since_1970 as i64).to_string()
-}
-
-/// The commit that is checked out here, or the version where there is no repository.
+/// The commit that this program was built from, or the version where that is not known.
 fn commit() -> String {
-    let git = Command::new("git")
-        .args(["rev-parse", "--short", "HEAD"])
-        .output();
-    match git {
-        Ok(output) if output.status.success() => {
-            String::from_utf8_lossy(&output.stdout).trim().into()
-        }
-        _ => format!("version {}", env!("CARGO_PKG_VERSION")),
+    match COMMIT {
+        "" => format!("version {}", env!("CARGO_PKG_VERSION")),
+        commit => commit.to_owned(),
     }
 }
 
@@ -136,11 +124,5 @@ mod tests {
             | own | 128K | memory | 654643 | 1.51 µs | – | 6.9× |\n\
             \n- deep: fine\n";
         assert_eq!(text, expected);
-    }
-
-    #[test]
-    fn days_become_dates() {
-        assert_eq!(date_of(0), "1970-01-01");
-        assert_eq!(date_of(20_779), "2026-11-22");
     }
 }

@@ -15,7 +15,11 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
 
 use super::Other;
-use crate::{Error, Result, nameless::nameless_file};
+use crate::{
+    Error, Result,
+    nameless::nameless_file,
+    programs::{dying_with_us, own_command, program},
+};
 
 /// Length of every disk measured, in bytes.
 pub(super) const DISK_BYTES: u64 = 512 << 20;
@@ -189,7 +193,7 @@ impl Peer {
             disk.volume()
         );
         fs::write(&config, text).map_err(|e| Error::bench_io("writing a configuration", e))?;
-        let mut command = Command::new(binary);
+        let mut command = own_command(binary);
         command
             .args(["--log", "warn", "serve", "--supervised", "-c"])
             .arg(&config);
@@ -217,9 +221,7 @@ impl Peer {
             return Err(Error::bench("tgt serves files only"));
         };
         let socket = places.control.join(format!("{}.ctl", address.port()));
-        // setpriv makes it die with this process, however we end.
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "tgtd"]);
+        let mut command = dying_with_us(&program("tgtd", "tgt", "this benchmark")?)?;
         command
             .env("TGT_IPC_SOCKET", &socket)
             .args(["-f", "-C", "1"]);
@@ -235,7 +237,7 @@ impl Peer {
             format!("--op new --mode logicalunit --tid 1 --lun 1 --bstype rdwr {direct}-b {path}"),
             "--op bind --mode target --tid 1 -I ALL".to_owned(),
         ] {
-            let mut command = Command::new("tgtadm");
+            let mut command = dying_with_us(&program("tgtadm", "tgt", "this benchmark")?)?;
             command
                 .env("TGT_IPC_SOCKET", &socket)
                 .args(["-C", "1", "--lld", "iscsi"]);

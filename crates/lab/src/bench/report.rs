@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fmt::Write, fs};
 
+use engine::programs::{command, find};
 use serde::Serialize;
 
 use super::{
@@ -11,6 +12,7 @@ use super::{
     peers::{Cores, DISK_BYTES, Medium, OWN_NAME, Peer, TGT_NAME},
     stock::{OurClientSample, StockSample, StockTable},
 };
+use crate::{load::Stop, machine, programs::run};
 
 /// All samples of a run, and the machine it ran on.
 #[derive(Clone, Debug, Serialize)]
@@ -356,8 +358,9 @@ fn machine(cores: &Cores) -> BTreeMap<String, String> {
         "cores",
         format!("target on {}, client on {}", cores.target, cores.client),
     );
-    if let Ok(output) = std::process::Command::new("tgtd").arg("-V").output() {
-        tell("tgt", String::from_utf8_lossy(&output.stdout).trim().into());
+    let tgt = find("tgtd").map(|tgtd| run(command(&tgtd).arg("-V"), &Stop::default()));
+    if let Some(Ok(said)) = tgt {
+        tell("tgt", said.trim().into());
     }
     machine
 }
@@ -384,6 +387,7 @@ pub(crate) fn host() -> BTreeMap<String, String> {
             "kernel".to_owned(),
             read("/proc/sys/kernel/osrelease").trim().into(),
         ),
-        ("sanstone".to_owned(), env!("CARGO_PKG_VERSION").into()),
+        ("host".to_owned(), machine::name()),
+        ("sanstone".to_owned(), machine::program()),
     ])
 }

@@ -12,11 +12,12 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::programs::last_lines;
-use crate::{Error, Result};
+use crate::{
+    Error, Result,
+    load::Stop,
+    programs::{POLL, kill_group, last_lines},
+};
 
-/// How often its state is polled.
-const POLL: Duration = Duration::from_millis(10);
 /// How long it may take to exit after it was told to.
 const END_LIMIT: Duration = Duration::from_secs(60);
 
@@ -27,41 +28,41 @@ pub(super) struct Child {
     log: PathBuf,
 }
 
-/// A command that is killed when this program dies and, if it must not run as root, runs as the user
-/// `nobody`.
-pub(super) fn dying_with_us(mut before: Command, program: &Path, as_nobody: bool) -> Command {
-    before.arg("setpriv");
-    if as_nobody {
-        before.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-    }
-    before.args(["--pdeathsig", "KILL", "--"]).arg(program);
-    before
-}
-
 impl Child {
     /// Starts it in a process group of its own, so that a signal from the terminal reaches only us.
     pub(super) fn start(name: &str, command: &mut Command, log: &Path) -> Result<Child> {
-        Child::start_with(name, command, log, Stdio::null())
+        Child::start_with(name, command.stdin(Stdio::null()), log)
     }
 
     /// The same for a process whose standard input we write.
     pub(super) fn start_fed(name: &str, command: &mut Command, log: &Path) -> Result<Child> {
-        Child::start_with(name, command, log, Stdio::piped())
+        Child::start_with(name, command.stdin(Stdio::piped()), log)
     }
 
-    fn start_with(name: &str, command: &mut Command, log: &Path, input: Stdio) -> Result<Child> {
-        let failed = |source: io::Error| Error::File {
+    /// The same for a process whose standard output we read, too; the log has what it says on standard error.
+    pub(super) fn start_asked(name: &str, command: &mut Command, log: &Path) -> Result<Child> {
+        let err = log_file(log)?;
+        Child::spawn(
+            name,
+            command
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .stderr(err),
+            log,
+        )
+    }
+
+    fn start_with(name: &str, command: &mut Command, log: &Path) -> Result<Child> {
+        let out = log_file(log)?;
+        let err = out.try_clone().map_err(|source| Error::File {
             path: log.to_owned(),
             source,
-        };
-        let out = File::create(log).map_err(failed)?;
-        let err = out.try_clone().map_err(failed)?;
-        let started = command
-            .process_group(0)
-            .stdin(input)
-            .stdout(out)
-            .stderr(err)
-            .spawn();
+        })?;
+        Child::spawn(name, command.stdout(out).stderr(err), log)
+    }
+
+    fn spawn(name: &str, command: &mut Command, log: &Path) -> Result<Child> {
+        let started = command.process_group(0).spawn();
         Ok(Child {
             name: name.to_owned(),
             process: started.map_err(|error| Error::Target(format!("{name}: {error}")))?,
@@ -78,19 +79,28 @@ impl Child {
         self.process.stdin.take()
     }
 
-    /// What it has written so far.
+    /// Takes its standard output, if we read it; works once.
+    pub(super) fn output(&mut self) -> Option<process::ChildStdout> {
+        self.process.stdout.take()
+    }
+
+    /// What its log has so far.
     pub(super) fn said(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Waits until `is_there`; fails if it exits first or `limit` passes.
+    /// Waits until `is_there`; fails if it exits first, `limit` passes or the user asks to stop.
     pub(super) fn wait_until(
         &mut self,
         limit: Duration,
+        stop: &Stop,
         is_there: impl Fn(&Child) -> bool,
     ) -> Result<()> {
         let deadline = Instant::now() + limit;
         while !is_there(self) {
+            if stop.is_asked() {
+                return Err(Error::Stopped);
+            }
             if let Some(status) = self.ended() {
                 return Err(self.failed(&format!("it exited ({status})")));
             }
@@ -109,7 +119,7 @@ impl Child {
                 return Some(status);
             }
             if is_over() {
-                let _ = self.process.kill();
+                kill_group(self.pid());
                 let _ = self.process.wait();
                 return None;
             }
@@ -133,6 +143,13 @@ impl Child {
     fn ended(&mut self) -> Option<ExitStatus> {
         self.process.try_wait().ok().flatten()
     }
+}
+
+fn log_file(log: &Path) -> Result<File> {
+    File::create(log).map_err(|source: io::Error| Error::File {
+        path: log.to_owned(),
+        source,
+    })
 }
 
 impl Drop for Child {

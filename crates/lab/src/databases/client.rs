@@ -1,44 +1,149 @@
-//! Runs SQL through the server's own client program. Each call is a new connection and is timed by the
-//! server's clock, so that neither starting the client nor reaching the server counts.
+//! Runs SQL through the server's own client program. Each call is a new connection, which first shows that it leads to
+//! the server that we started. Statements are timed here, from handing one to the client until the last of its answer:
+//! neither starting the client nor connecting counts, and no clock that somebody may set.
 
 use std::{
-    io::{self, Write},
-    process::Command,
+    io::{self, BufRead, BufReader, Write},
+    process::{ChildStdin, ChildStdout},
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
+    thread,
+    time::Instant,
 };
 
 use super::{
-    child::{Child, dying_with_us},
+    child::Child,
     server::{Kind, Server},
     stack::Stack,
 };
-use crate::{Error, Result, load::Stop};
+use crate::{
+    Error, Result,
+    load::Stop,
+    programs::{POLL, killed_on_stop},
+};
 
 /// The result of a statement.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Answered {
-    /// Elapsed time by the server's clock.
+    /// Elapsed time.
     pub(crate) seconds: f64,
     /// The rows it returned, columns separated by tabs.
     pub(crate) rows: Vec<String>,
 }
 
+/// The row that follows all rows of a statement.
+const END: &str = "sanstone-lab-end";
+
 impl Kind {
-    /// A statement that returns the server's clock, in seconds.
-    fn clock(self) -> &'static str {
+    /// A statement that returns the directory of the server's files.
+    fn place(self) -> &'static str {
         match self {
-            // NOW() does not advance within a statement's text, but SYSDATE does.
-            Kind::Mariadb => "SELECT UNIX_TIMESTAMP(SYSDATE(6))",
-            Kind::Postgresql => "SELECT extract(epoch FROM clock_timestamp())",
+            Kind::Mariadb => "SELECT @@datadir",
+            Kind::Postgresql => "SHOW data_directory",
         }
     }
 
     /// A statement that fills a table with rows of tab-separated columns from the client's standard input.
-    fn fill(self, table: &str) -> String {
+    fn fill(self, table: &str) -> [String; 2] {
         match self {
-            Kind::Mariadb => format!("LOAD DATA LOCAL INFILE '/dev/stdin' INTO TABLE {table}"),
-            Kind::Postgresql => format!("COPY {table} FROM STDIN"),
+            Kind::Mariadb => [
+                "-e".into(),
+                format!("LOAD DATA LOCAL INFILE '/dev/stdin' INTO TABLE {table}"),
+            ],
+            Kind::Postgresql => ["-c".into(), format!("COPY {table} FROM STDIN")],
         }
     }
+}
+
+/// A connection to the server.
+struct Session<'a> {
+    server: &'a Server,
+    child: Child,
+    input: ChildStdin,
+    /// Lines that the client has printed, and when.
+    lines: Receiver<(Instant, String)>,
+}
+
+impl<'a> Session<'a> {
+    /// Connects. `None`: the user asked to stop.
+    ///
+    /// # Errors
+    /// There is no connection, or it leads to another server than ours.
+    fn open(server: &'a Server, stack: &Stack, stop: &Stop) -> Result<Option<Session<'a>>> {
+        let log = stack.directory().join("client.log");
+        let mut command = server.client(Some("bench"))?;
+        let mut child = Child::start_asked("its client", &mut command, &log)?;
+        let (Some(input), Some(output)) = (child.input(), child.output()) else {
+            return Err(child.failed("it has no pipes"));
+        };
+        let mut session = Session {
+            server,
+            child,
+            input,
+            lines: reading(output),
+        };
+        let Some(place) = session.ask(server.kind().place(), stop)? else {
+            return Ok(None);
+        };
+        match &place.rows[..] {
+            [place] if server.is_ours(place) => Ok(Some(session)),
+            rows => Err(Error::Target(format!(
+                "its client reached another server than the one that was started: its files are in {rows:?}"
+            ))),
+        }
+    }
+
+    /// Runs a statement. `None`: the user asked to stop.
+    fn ask(&mut self, statement: &str, stop: &Stop) -> Result<Option<Answered>> {
+        let text = format!("{statement};\nSELECT '{END}';\n");
+        let began = Instant::now();
+        // If the client has exited, its output ends, and its log says why.
+        let _ = self.input.write_all(text.as_bytes());
+        let mut rows = Vec::new();
+        loop {
+            match self.lines.recv_timeout(POLL) {
+                Ok((at, line)) if line == END => {
+                    let seconds = (at - began).as_secs_f64();
+                    return Ok(Some(Answered { seconds, rows }));
+                }
+                Ok((_, line)) => rows.push(line),
+                Err(RecvTimeoutError::Timeout) if stop.is_asked() => {
+                    self.child.wait(|| true);
+                    return Ok(None);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    let ended = self.child.wait(|| stop.is_asked());
+                    let Some(status) = ended else {
+                        return Ok(None);
+                    };
+                    return Err(self.server.failed(&self.child.failed(&status.to_string())));
+                }
+            }
+        }
+    }
+
+    /// Disconnects.
+    fn close(mut self) {
+        drop(self.input);
+        self.child.wait(|| false);
+    }
+}
+
+fn reading(output: ChildStdout) -> Receiver<(Instant, String)> {
+    let (sender, lines) = channel();
+    thread::spawn(move || {
+        let mut output = BufReader::new(output);
+        let mut line = Vec::new();
+        while matches!(output.read_until(b'\n', &mut line), Ok(1..)) {
+            let text = String::from_utf8_lossy(&line);
+            let text = text.trim_end_matches('\n').to_owned();
+            if sender.send((Instant::now(), text)).is_err() {
+                break;
+            }
+            line.clear();
+        }
+    });
+    lines
 }
 
 impl Server {
@@ -50,35 +155,35 @@ impl Server {
         statements: &[&str],
         stop: &Stop,
     ) -> Result<Option<Vec<String>>> {
-        let log = stack.directory().join("client.log");
-        let mut child = Child::start("its client", &mut self.client(statements)?, &log)?;
-        self.ended(&mut child, stop)
+        let Some(mut session) = Session::open(self, stack, stop)? else {
+            return Ok(None);
+        };
+        let mut rows = Vec::new();
+        for statement in statements {
+            let Some(answered) = session.ask(statement, stop)? else {
+                return Ok(None);
+            };
+            rows.extend(answered.rows);
+        }
+        session.close();
+        Ok(Some(rows))
     }
 
-    /// Runs one statement and times it.
+    /// Runs one statement and times it. `None`: the user asked to stop.
     pub(crate) fn timed(
         &self,
         stack: &Stack,
         statement: &str,
         stop: &Stop,
     ) -> Result<Option<Answered>> {
-        let clock = self.kind().clock();
-        let rows = self.execute(stack, &[clock, statement, clock], stop)?;
-        let Some(mut rows) = rows else {
+        let Some(mut session) = Session::open(self, stack, stop)? else {
             return Ok(None);
         };
-        let at = |row: Option<String>| row.and_then(|row| row.trim().parse::<f64>().ok());
-        let ended = at(rows.pop());
-        let began = (!rows.is_empty()).then(|| rows.remove(0));
-        match (at(began), ended) {
-            (Some(began), Some(ended)) => Ok(Some(Answered {
-                seconds: (ended - began).max(0.0),
-                rows,
-            })),
-            _ => Err(self.failed(&Error::Target(format!(
-                "it did not return the time: {rows:?}"
-            )))),
+        let answered = session.ask(statement, stop)?;
+        if answered.is_some() {
+            session.close();
         }
+        Ok(answered)
     }
 
     /// Fills a table with what `write` writes: rows of tab-separated columns, `\N` for NULL. `None`: the user
@@ -90,13 +195,21 @@ impl Server {
         stop: &Stop,
         write: impl FnOnce(&mut dyn Write) -> Result<()>,
     ) -> Result<Option<()>> {
+        // The rows take the client's standard input, so another connection looks whose server it is.
+        match Session::open(self, stack, stop)? {
+            Some(session) => session.close(),
+            None => return Ok(None),
+        }
         let log = stack.directory().join("client.log");
-        let mut command = self.client(&[&self.kind().fill(table)])?;
+        let mut command = self.client(Some("bench"))?;
+        command.args(self.kind().fill(table));
         let mut child = Child::start_fed("its client", &mut command, &log)?;
         let written = match child.input() {
             Some(input) => {
                 let mut input = io::BufWriter::with_capacity(1 << 20, input);
-                write(&mut input).and_then(|()| {
+                // A server that hangs takes no rows.
+                killed_on_stop(child.pid(), stop, || {
+                    write(&mut input)?;
                     let flushed = input.flush();
                     flushed.map_err(|error| Error::Target(format!("its client: {error}")))
                 })
@@ -104,48 +217,15 @@ impl Server {
             None => Ok(()),
         };
         // If the client has exited early, its output says why.
-        let ended = self.ended(&mut child, stop)?;
-        match (written, ended) {
-            (Err(error), Some(_)) => Err(error),
-            (_, ended) => Ok(ended.map(|_| ())),
-        }
-    }
-
-    fn ended(&self, child: &mut Child, stop: &Stop) -> Result<Option<Vec<String>>> {
-        match child.wait(|| stop.is_asked()) {
-            None => Ok(None),
-            Some(status) if status.success() => {
-                Ok(Some(child.said().lines().map(str::to_owned).collect()))
-            }
+        let ended = match child.wait(|| stop.is_asked()) {
+            None => return Ok(None),
+            Some(status) if status.success() => Ok(Some(())),
             Some(status) => Err(self.failed(&child.failed(&status.to_string()))),
+        };
+        match (written, ended) {
+            (Err(error), Ok(_)) => Err(error),
+            (_, ended) => ended,
         }
-    }
-
-    /// The client, set to print bare rows.
-    fn client(&self, statements: &[&str]) -> Result<Command> {
-        let mut env = Command::new("env");
-        // Keeps settings of the user's account from interfering.
-        env.args(["-u", "MYSQL_HOST", "-u", "PGHOST", "-u", "PGOPTIONS"]);
-        let mut command = dying_with_us(env, &self.kind().client()?, false);
-        let run_in = self.run_in().display();
-        match self.kind() {
-            Kind::Mariadb => {
-                command.args(["--no-defaults", "--user=root", "--local-infile=1"]);
-                command.arg(format!("--socket={run_in}/socket"));
-                command.args(["--batch", "--skip-column-names", "--quick", "bench"]);
-                command.arg("-e").arg(statements.join(";\n"));
-            }
-            Kind::Postgresql => {
-                command.args(["-X", "-q", "-A", "-t", "-F", "\t", "-v", "ON_ERROR_STOP=1"]);
-                command.arg("-h").arg(self.run_in());
-                command.args(["-U", "postgres"]);
-                for statement in statements {
-                    command.arg("-c").arg(statement);
-                }
-                command.arg("bench");
-            }
-        }
-        Ok(command)
     }
 }
 

@@ -4,12 +4,14 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use serde_json::Value;
 
-use super::programs::run;
+use crate::{
+    load::Stop,
+    programs::{own_command, run},
+};
 
 /// A snapshot.
 #[derive(Clone, Debug, Default)]
@@ -56,9 +58,9 @@ impl DeviceTimes {
 /// The JSON of `sanstone show` of a process of ours; `None` if it cannot be asked.
 pub(crate) fn shown(binary: &Path, pid: u32) -> Option<Value> {
     let state = state_directory(pid)?;
-    let mut show = Command::new(binary);
+    let mut show = own_command(binary);
     show.args(["show", "--json", "-", "--state"]).arg(state);
-    serde_json::from_str(&run(&mut show).ok()?).ok()
+    serde_json::from_str(&run(&mut show, &Stop::default()).ok()?).ok()
 }
 
 /// The state directory of a process of ours: it keeps the lock in it open.

@@ -12,15 +12,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{
-    programs::{program, run},
-    stack::Bed,
+use super::stack::Bed;
+use crate::{
+    Error, Result,
+    load::Stop,
+    programs::{dying_with_us, program, run, tool},
 };
-use crate::{Error, Result};
 
-/// The namespace.
+/// The namespace, and the programs that work in it.
 pub(crate) struct Namespace {
     keeper: Child,
+    nsenter: PathBuf,
+    losetup: PathBuf,
+    mkfs: PathBuf,
+    mount: PathBuf,
+    umount: PathBuf,
 }
 
 /// How long a file system may stay busy after its users were ended.
@@ -45,24 +51,24 @@ impl Namespace {
                  with --on"
             )));
         }
-        for (name, package) in [("losetup", "mount"), ("mkfs.ext4", "e2fsprogs")] {
-            program(name, package, wanted)?;
-        }
         let unshare = program("unshare", "util-linux", wanted)?;
-        let mut keeper = Command::new(unshare)
-            .args(["--mount", "--propagation", "private", "--", "cat"])
+        let keeper = dying_with_us(&unshare)?
+            .args(["--mount", "--propagation", "private", "--"])
+            .arg(tool("cat")?)
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| Error::Target(format!("unshare: {error}")))?;
-        // The echo proves that the process is running in its namespace.
-        let mut answer = [0];
-        let (stdin, stdout) = (keeper.stdin.as_mut(), keeper.stdout.as_mut());
-        let there = stdin.is_some_and(|stdin| stdin.write_all(b"\n").is_ok())
-            && stdout.is_some_and(|stdout| std::io::Read::read_exact(stdout, &mut answer).is_ok());
-        let namespace = Namespace { keeper };
-        match there {
+        let mut namespace = Namespace {
+            keeper,
+            nsenter: program("nsenter", "util-linux", wanted)?,
+            losetup: program("losetup", "mount", wanted)?,
+            mkfs: program("mkfs.ext4", "e2fsprogs", wanted)?,
+            mount: program("mount", "mount", wanted)?,
+            umount: program("umount", "mount", wanted)?,
+        };
+        match namespace.echoes() {
             true => Ok(namespace),
             false => Err(Error::Target(
                 "cannot create a mount namespace: check whether this container allows unshare(1)"
@@ -71,30 +77,41 @@ impl Namespace {
         }
     }
 
-    /// A command that runs, inside the namespace, the program whose name and arguments are appended to it.
-    pub(super) fn command(&self) -> Command {
-        let mut command = Command::new("nsenter");
+    /// The echo proves that the process is running in its namespace.
+    fn echoes(&mut self) -> bool {
+        let mut answer = [0];
+        let (stdin, stdout) = (self.keeper.stdin.as_mut(), self.keeper.stdout.as_mut());
+        stdin.is_some_and(|stdin| stdin.write_all(b"\n").is_ok())
+            && stdout.is_some_and(|stdout| std::io::Read::read_exact(stdout, &mut answer).is_ok())
+    }
+
+    /// A command that runs `program` inside the namespace.
+    pub(super) fn command(&self, program: &Path) -> Command {
+        let mut command = engine::programs::command(&self.nsenter);
         let of = format!("--mount=/proc/{}/ns/mnt", self.keeper.id());
-        command.arg(of).arg("--");
+        command.arg(of).arg("--").arg(program);
         command
     }
 
     /// Creates a file system on a file or device and mounts it at `at`; returns the device it is on.
-    pub(super) fn mount_new(&self, on: &Path, at: &Path) -> Result<PathBuf> {
-        let is_file = |path: &Path| run(self.command().arg("test").arg("-f").arg(path)).is_ok();
-        let device = match is_file(on) {
+    pub(super) fn mount_new(&self, on: &Path, at: &Path, stop: &Stop) -> Result<PathBuf> {
+        let device = match self.seen(on).is_file() {
             false => on.to_owned(),
             true => {
-                let mut losetup = self.command();
-                losetup.args(["losetup", "--find", "--show", "--direct-io=on"]);
-                PathBuf::from(run(losetup.arg(on))?.trim())
+                let mut losetup = self.command(&self.losetup);
+                losetup.args(["--find", "--show", "--direct-io=on"]);
+                PathBuf::from(run(losetup.arg(on), stop)?.trim())
             }
         };
-        let mounted = run(self.command().args(["mkfs.ext4", "-q", "-F"]).arg(&device))
-            .and_then(|_| run(self.command().arg("mount").arg(&device).arg(at)));
+        let made = run(
+            self.command(&self.mkfs).args(["-q", "-F"]).arg(&device),
+            stop,
+        );
+        let mounted = made.and_then(|_| run(self.command(&self.mount).arg(&device).arg(at), stop));
         if device != on {
             // While the loop device is mounted, the kernel defers this detach until the unmount.
-            run(self.command().args(["losetup", "--detach"]).arg(&device))?;
+            let mut detach = self.command(&self.losetup);
+            run(detach.arg("--detach").arg(&device), &Stop::default())?;
         }
         mounted.map(|_| device)
     }
@@ -108,7 +125,7 @@ impl Namespace {
     /// Unmounts `at`.
     pub(super) fn unmount(&self, at: &Path) {
         let deadline = Instant::now() + UNMOUNT_LIMIT;
-        while let Err(error) = run(self.command().arg("umount").arg(at)) {
+        while let Err(error) = run(self.command(&self.umount).arg(at), &Stop::default()) {
             if !error.to_string().contains("busy") || Instant::now() > deadline {
                 break;
             }

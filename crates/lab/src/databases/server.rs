@@ -1,22 +1,31 @@
 //! Runs MariaDB and PostgreSQL, each with durable commits and its data in a given directory.
 
 use std::{
-    fs,
-    os::unix::net::UnixStream,
+    cell::RefCell,
+    fs::{self, DirBuilder},
+    os::unix::{
+        fs::{DirBuilderExt, chown},
+        net::UnixStream,
+    },
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
 
-use rustix::process::Signal;
+use engine::programs::find;
+use rustix::{net::sockopt::socket_peercred, process::Signal};
 use serde::Deserialize;
 
-use super::{
-    child::{Child, dying_with_us},
-    programs::{find, program, run},
-    stack::Stack,
+use super::{child::Child, stack::Stack};
+use crate::{
+    Error, Result,
+    load::Stop,
+    machine,
+    programs::{NOBODY, dying_with_us, program, run},
 };
-use crate::{Error, Result, machine};
+
+/// The number in the name of PostgreSQL's socket.
+const PORT: &str = "5432";
 
 /// How long it may take to start, even on a slow disk.
 const START_LIMIT: Duration = Duration::from_secs(300);
@@ -37,6 +46,8 @@ pub(crate) struct Server {
     kind: Kind,
     child: Child,
     run_in: PathBuf,
+    /// Its files, by which its clients know it.
+    data: PathBuf,
 }
 
 impl Kind {
@@ -60,7 +71,7 @@ impl Kind {
                 self.client().map(drop)
             }
             Kind::Postgresql => {
-                for name in ["postgres", "initdb", "createdb", "psql"] {
+                for name in ["postgres", "initdb", "psql"] {
                     self.program(name)?;
                 }
                 Ok(())
@@ -103,27 +114,26 @@ impl Kind {
 impl Server {
     /// Creates an empty database on `stack` and starts the server with `memory_bytes` for its page cache.
     /// `page_bytes` is MariaDB's page size, if not the default.
+    ///
+    /// # Errors
+    /// It does not start, or [`Error::Stopped`].
     pub(crate) fn create(
         kind: Kind,
         stack: &Stack,
         memory_bytes: u64,
         page_bytes: Option<u64>,
+        stop: &Stop,
     ) -> Result<Server> {
         let is_root = rustix::process::geteuid().is_root();
         let (data, run_in) = (stack.data().join("database"), stack.directory().join("run"));
-        for directory in [&data, &run_in] {
-            let mut make = stack.command();
-            make.args(["install", "-d", "-m", "700"]);
-            if is_root {
-                // Neither server runs as root.
-                make.args(["-o", "65534", "-g", "65534"]);
-            }
-            run(make.arg(directory))?;
+        for directory in [&stack.seen(&data), &run_in] {
+            make_private(directory, is_root)?;
         }
         let command = |name: &str| -> Result<Command> {
-            let mut command = dying_with_us(stack.command(), &kind.program(name)?, is_root);
-            // TMPDIR may be accessible only to this program's user.
-            command.env("TMPDIR", &run_in);
+            let mut command = stack.dying(&kind.program(name)?, is_root)?;
+            command.env("TMPDIR", &run_in).env("HOME", &run_in);
+            // The one that this program was started in may be closed to the server.
+            command.current_dir("/");
             Ok(command)
         };
         let mut server = match kind {
@@ -134,7 +144,7 @@ impl Server {
                 let page = page_bytes.map(|bytes| format!("--innodb-page-size={bytes}"));
                 install.args(&page);
                 let memory_bytes = memory_bytes.max(POOL_PAGES_MIN * page_bytes.unwrap_or(0));
-                run(install.arg(format!("--datadir={}", data.display())))?;
+                run(install.arg(format!("--datadir={}", data.display())), stop)?;
                 let mut start = command("mariadbd")?;
                 start.args(["--no-defaults", "--skip-networking", "--skip-name-resolve"]);
                 // Each commit is durable before it is acknowledged: the default, and the subject of the
@@ -153,9 +163,10 @@ impl Server {
             Kind::Postgresql => {
                 let mut init = command("initdb")?;
                 init.args(["-U", "postgres", "-A", "trust", "-D"]);
-                run(init.arg(&data))?;
+                run(init.arg(&data), stop)?;
                 let mut start = command("postgres")?;
                 start.arg("-D").arg(&data).args(["-c", "listen_addresses="]);
+                start.args(["-c", &format!("port={PORT}")]);
                 start.args(["-c", &format!("shared_buffers={}kB", memory_bytes >> 10)]);
                 let sockets = format!("unix_socket_directories={}", run_in.display());
                 start.args(["-c", &sockets]);
@@ -170,68 +181,87 @@ impl Server {
             kind,
             child: Child::start(kind.name(), &mut server, &log)?,
             run_in,
+            data,
         };
-        let socket = match kind {
-            Kind::Mariadb => server.run_in.join("socket"),
-            Kind::Postgresql => server.run_in.join(".s.PGSQL.5432"),
-        };
-        server
-            .child
-            .wait_until(START_LIMIT, |_| UnixStream::connect(&socket).is_ok())?;
-        server.create_database()?;
+        let socket = server.socket();
+        let listens = |child: &Child| is_listening(&socket, child.pid());
+        server.child.wait_until(START_LIMIT, stop, listens)?;
+        server.create_database(stop)?;
         Ok(server)
     }
 
-    fn create_database(&mut self) -> Result<()> {
+    /// Its socket.
+    fn socket(&self) -> PathBuf {
+        self.run_in.join(match self.kind {
+            Kind::Mariadb => "socket".to_owned(),
+            Kind::Postgresql => format!(".s.PGSQL.{PORT}"),
+        })
+    }
+
+    fn create_database(&mut self, stop: &Stop) -> Result<()> {
+        let client = |statement: &str| -> Result<Command> {
+            let mut client = self.client(None)?;
+            client.arg(match self.kind {
+                Kind::Mariadb => "-e",
+                Kind::Postgresql => "-c",
+            });
+            client.arg(statement);
+            Ok(client)
+        };
+        let mut create = client("CREATE DATABASE bench")?;
+        // It accepts connections before it can answer.
+        let ask = RefCell::new(client("SELECT 1")?);
+        self.child.wait_until(START_LIMIT, stop, |_| {
+            run(&mut ask.borrow_mut(), stop).is_ok()
+        })?;
+        run(&mut create, stop).map(drop)
+    }
+
+    /// The client program, set to print bare rows of our server, in this database if one is named.
+    pub(super) fn client(&self, database: Option<&str>) -> Result<Command> {
+        let mut command = dying_with_us(&self.kind.client()?)?;
+        command.env("HOME", &self.run_in);
         match self.kind {
             Kind::Mariadb => {
-                let mut create = Command::new(self.kind.client()?);
-                create.args(["--no-defaults", "--user=root"]);
-                create.arg(format!("--socket={}", self.run_in.join("socket").display()));
-                run(create.args(["-e", "CREATE DATABASE bench"])).map(drop)
+                command.args(["--no-defaults", "--user=root", "--local-infile=1"]);
+                command.arg(format!("--socket={}", self.socket().display()));
+                command.args(["--batch", "--skip-column-names", "--quick", "--unbuffered"]);
+                command.args(database);
             }
             Kind::Postgresql => {
-                let reach = |name: &str| -> Result<Command> {
-                    let mut command = Command::new(self.kind.program(name)?);
-                    command.arg("-h").arg(&self.run_in).args(["-U", "postgres"]);
-                    Ok(command)
-                };
-                let mut ask = reach("psql")?;
-                ask.args(["-X", "-c", "SELECT 1", "postgres"]);
-                let mut create = reach("createdb")?;
-                // It accepts connections before it can answer.
-                let ask = std::cell::RefCell::new(ask);
-                self.child
-                    .wait_until(START_LIMIT, |_| run(&mut ask.borrow_mut()).is_ok())?;
-                run(create.arg("bench")).map(drop)
+                command.args(["-X", "-q", "-A", "-t", "-F", "\t", "-v", "ON_ERROR_STOP=1"]);
+                command.arg("-h").arg(&self.run_in).args(["-p", PORT]);
+                command.args(["-U", "postgres", "-d", database.unwrap_or("postgres")]);
             }
         }
+        Ok(command)
+    }
+
+    /// Whether this is the answer of our server to [`Kind::place`].
+    pub(super) fn is_ours(&self, place: &str) -> bool {
+        Path::new(place.trim()) == self.data
     }
 
     pub(super) fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The directory of its socket.
-    pub(super) fn run_in(&self) -> &Path {
-        &self.run_in
-    }
-
     /// sysbench's options to connect to it.
     pub(super) fn sysbench(&self) -> Vec<String> {
-        let run_in = self.run_in.display();
         match self.kind {
             Kind::Mariadb => vec![
                 "--db-driver=mysql".into(),
+                "--mysql-host=localhost".into(),
                 "--mysql-user=root".into(),
                 "--mysql-db=bench".into(),
-                format!("--mysql-socket={run_in}/socket"),
+                format!("--mysql-socket={}", self.socket().display()),
             ],
             Kind::Postgresql => vec![
                 "--db-driver=pgsql".into(),
                 "--pgsql-user=postgres".into(),
                 "--pgsql-db=bench".into(),
-                format!("--pgsql-host={run_in}"),
+                format!("--pgsql-host={}", self.run_in.display()),
+                format!("--pgsql-port={PORT}"),
             ],
         }
     }
@@ -257,12 +287,40 @@ impl Server {
     }
 }
 
-/// Gives the server's user access to a directory.
-pub(super) fn open_to_all(directory: &Path) -> Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    let permissions = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(directory, permissions).map_err(|source| Error::File {
+/// Makes a directory for the server alone. Neither server runs as root.
+fn make_private(directory: &Path, is_root: bool) -> Result<()> {
+    let made = DirBuilder::new().mode(0o700).create(directory);
+    let made = made.and_then(|()| match is_root {
+        true => chown(directory, Some(NOBODY), Some(NOBODY)),
+        false => Ok(()),
+    });
+    made.map_err(|source| Error::File {
         path: directory.to_owned(),
         source,
     })
+}
+
+/// Whether the process `pid`, and no other, listens at this socket.
+fn is_listening(socket: &Path, pid: u32) -> bool {
+    let peer = UnixStream::connect(socket).ok();
+    let peer = peer.and_then(|stream| socket_peercred(stream).ok());
+    peer.is_some_and(|peer| peer.pid.as_raw_nonzero().get() as u32 == pid)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn only_the_process_that_we_started_counts_as_our_server() {
+        let directory = tempfile::tempdir().expect("room");
+        let socket = directory.path().join("socket");
+        let own = std::process::id();
+        assert!(!is_listening(&socket, own));
+        let _listener = UnixListener::bind(&socket).expect("a short path");
+        assert!(is_listening(&socket, own));
+        assert!(!is_listening(&socket, own + 1));
+    }
 }

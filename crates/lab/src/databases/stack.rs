@@ -13,12 +13,18 @@ use rustix::fs::Advice;
 use tempfile::{NamedTempFile, TempDir};
 
 use super::{
-    child::{Child, dying_with_us},
+    child::Child,
     counted::{Counted, DeviceTimes, shown},
     mounts::Namespace,
-    server::open_to_all,
+    scratch,
 };
-use crate::{Error, Result, machine, statements::Traffic};
+use crate::{
+    Error, Result,
+    load::Stop,
+    machine,
+    programs::{dying_arguments, inherit_own, tool},
+    statements::Traffic,
+};
 
 /// How long `attach` may take to start.
 const ATTACH_LIMIT: Duration = Duration::from_secs(120);
@@ -69,20 +75,11 @@ impl Stack {
         bed: &Bed,
         namespace: Option<&Rc<Namespace>>,
         cache_bytes: u64,
+        stop: &Stop,
     ) -> Result<Stack> {
         let is_mounted = !matches!(bed, Bed::Directory(_));
         let namespace = namespace.filter(|_| is_mounted).cloned();
-        let temporary = |parent: &Path| {
-            let directory = tempfile::Builder::new()
-                .prefix("sanstone-lab-")
-                .tempdir_in(parent);
-            directory.map_err(|source| Error::File {
-                path: parent.to_owned(),
-                source,
-            })
-        };
-        let directory = temporary(&std::env::temp_dir())?;
-        open_to_all(directory.path())?;
+        let directory = scratch::directory()?;
         let mut stack = Stack {
             name: name.to_owned(),
             namespace,
@@ -94,12 +91,13 @@ impl Stack {
         };
         match bed {
             Bed::Directory(parent) => {
-                let data = temporary(parent)?;
-                open_to_all(data.path())?;
+                let data = scratch::new_in(parent)?;
+                scratch::check_open(data.path())
+                    .map_err(|error| Error::Call(format!("--on {}: {error}", parent.display())))?;
                 stack.data = data.path().to_owned();
                 stack._data = Some(data);
             }
-            Bed::Disk(path) => stack.mount(path)?,
+            Bed::Disk(path) => stack.mount(path, stop)?,
             Bed::Volume {
                 binary,
                 configuration,
@@ -113,18 +111,24 @@ impl Stack {
                     })
                     .transpose()?;
                 let file = match &cached {
-                    Some(cached) => stack.attach(binary, cached.path(), CACHED)?,
-                    None => stack.attach(binary, configuration, volume)?,
+                    Some(cached) => stack.attach(binary, (cached.path(), CACHED), stop)?,
+                    None => stack.attach(binary, (configuration, volume), stop)?,
                 };
-                stack.mount(&file)?;
+                stack.mount(&file, stop)?;
             }
         }
         Ok(stack)
     }
 
-    fn attach(&mut self, binary: &Path, configuration: &Path, volume: &str) -> Result<PathBuf> {
+    fn attach(
+        &mut self,
+        binary: &Path,
+        (configuration, volume): (&Path, &str),
+        stop: &Stop,
+    ) -> Result<PathBuf> {
         let file = self.directory.path().join("disk");
-        let mut command = dying_with_us(self.command(), binary, false);
+        let mut command = self.dying(binary, false)?;
+        inherit_own(&mut command);
         command
             .args(["attach", "-c"])
             .arg(configuration)
@@ -132,7 +136,9 @@ impl Stack {
         command.arg("--fuse").arg(&file);
         let log = self.directory.path().join("attach.log");
         let mut child = Child::start("sanstone attach", &mut command, &log)?;
-        let result = child.wait_until(ATTACH_LIMIT, |child| child.said().contains(" attached "));
+        let result = child.wait_until(ATTACH_LIMIT, stop, |child| {
+            child.said().contains(" attached ")
+        });
         self.attach = Some(Attach {
             child,
             binary: binary.to_owned(),
@@ -140,7 +146,7 @@ impl Stack {
         result.map(|()| file)
     }
 
-    fn mount(&mut self, on: &Path) -> Result<()> {
+    fn mount(&mut self, on: &Path, stop: &Stop) -> Result<()> {
         let at = self.data.clone();
         fs::create_dir(&at).map_err(|source| Error::File {
             path: at.clone(),
@@ -151,7 +157,7 @@ impl Stack {
                 "there is no mount namespace for a file system".into(),
             ));
         };
-        let device = namespace.mount_new(on, &at)?;
+        let device = namespace.mount_new(on, &at, stop)?;
         self.mounted = Some((at, device));
         Ok(())
     }
@@ -171,12 +177,23 @@ impl Stack {
         self.directory.path()
     }
 
-    /// A command that runs the program whose name and arguments are appended to it, where the files are
-    /// visible.
-    pub(super) fn command(&self) -> Command {
+    /// A command that runs `program` where the files are visible, and is killed when this program dies. If `as_nobody`,
+    /// it runs as that user.
+    pub(super) fn dying(&self, program: &Path, as_nobody: bool) -> Result<Command> {
+        let setpriv = tool("setpriv")?;
+        let mut command = match &self.namespace {
+            Some(namespace) => namespace.command(&setpriv),
+            None => engine::programs::command(&setpriv),
+        };
+        command.args(dying_arguments(program, as_nobody));
+        Ok(command)
+    }
+
+    /// A path where the files are visible, as this program can open it.
+    pub(super) fn seen(&self, path: &Path) -> PathBuf {
         match &self.namespace {
-            Some(namespace) => namespace.command(),
-            None => Command::new("env"),
+            Some(namespace) => namespace.seen(path),
+            None => path.to_owned(),
         }
     }
 
@@ -236,11 +253,7 @@ impl Stack {
     /// # Errors
     /// The file system's error.
     pub(crate) fn forget_pages(&self) -> Result<()> {
-        let data = match &self.namespace {
-            Some(namespace) => namespace.seen(&self.data),
-            None => self.data.clone(),
-        };
-        let mut directories = vec![data];
+        let mut directories = vec![self.seen(&self.data)];
         while let Some(directory) = directories.pop() {
             let failed = |source| Error::File {
                 path: directory.clone(),

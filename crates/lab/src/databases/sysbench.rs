@@ -2,13 +2,12 @@
 
 use std::{path::PathBuf, process::Command};
 
-use super::{
-    child::{Child, dying_with_us},
-    programs::program,
-    server::Server,
-    stack::Stack,
+use super::{child::Child, server::Server, stack::Stack};
+use crate::{
+    Result,
+    load::Stop,
+    programs::{dying_with_us, program},
 };
-use crate::{Result, load::Stop};
 
 /// How to call it.
 #[derive(Clone, Debug)]
@@ -38,23 +37,20 @@ impl Sysbench {
         })
     }
 
-    fn command(&self, server: &Server) -> Command {
-        let mut env = Command::new("env");
-        // Keeps settings of the user's account from interfering.
-        env.args(["-u", "MYSQL_HOST", "-u", "PGHOST"]);
-        let mut command = dying_with_us(env, &self.program, false);
+    fn command(&self, server: &Server) -> Result<Command> {
+        let mut command = dying_with_us(&self.program)?;
         command.arg("oltp_read_write").args(server.sysbench());
         command.arg(format!("--tables={}", self.tables));
         command.arg(format!("--table-size={}", self.rows));
         command.args(["--rand-type=uniform", "--percentile=99"]);
         command.arg(format!("--threads={}", self.threads));
-        command
+        Ok(command)
     }
 
     /// Creates the tables, stopping early if the user asks to.
     pub(crate) fn prepare(&self, server: &Server, stack: &Stack, stop: &Stop) -> Result<()> {
         let log = stack.directory().join("prepare.log");
-        let mut child = Child::start("sysbench", self.command(server).arg("prepare"), &log)?;
+        let mut child = Child::start("sysbench", self.command(server)?.arg("prepare"), &log)?;
         match child.wait(|| stop.is_asked()) {
             Some(status) if !status.success() => {
                 Err(server.failed(&child.failed(&status.to_string())))
@@ -71,7 +67,7 @@ impl Sysbench {
         transactions: u64,
         stop: &Stop,
     ) -> Result<Option<Ran>> {
-        let mut command = self.command(server);
+        let mut command = self.command(server)?;
         command
             .arg(format!("--events={transactions}"))
             .args(["--time=0", "run"]);

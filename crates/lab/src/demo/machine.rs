@@ -10,6 +10,7 @@ use super::{
 use crate::{
     Result,
     drive_stats::Source,
+    load::Stop,
     progress::Progress,
     report::RunReport,
     statements::{Experiment, Survey, Traffic, statements},
@@ -27,7 +28,7 @@ pub(super) fn measure(options: &Options, directory: &Directory) -> Result<Machin
         rows: ROWS,
         seed: 1,
     };
-    let survey = Survey::of(&source, Progress::Silent)?;
+    let survey = Survey::of(&source, &Stop::default(), Progress::Silent)?;
     let plan = Plan::stripe(
         options.shares,
         options.stripe_unit_bytes,

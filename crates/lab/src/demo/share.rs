@@ -6,10 +6,10 @@ use std::{
     io::{BufRead, BufReader, Read, Seek, SeekFrom},
     net::SocketAddr,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
 };
 
-use crate::{Error, Result};
+use crate::{Error, Result, programs::own_command};
 
 /// Maximum number of shares in one run: each is a process.
 pub const SHARES_MAX: usize = 16;
@@ -38,7 +38,7 @@ impl Share {
         };
         fs::write(&path, configuration).map_err(file_error)?;
         let stderr = log.try_clone().map_err(file_error)?;
-        let child = Command::new(binary)
+        let child = own_command(binary)
             .args(["--log", "warn", "serve", "--supervised", "--config"])
             .arg(&path)
             .stdin(Stdio::piped())
@@ -96,9 +96,13 @@ mod tests {
     fn a_share_that_ends_at_once_is_reported_with_what_it_said() {
         let directory = super::super::Directory::new_in(&std::env::temp_dir()).unwrap();
         // `ls` rejects the options on standard error and exits.
-        let mut share = Share::start(Path::new("ls"), &directory, 3, "").unwrap();
+        let ls = engine::programs::find("ls").unwrap();
+        let mut share = Share::start(&ls, &directory, 3, "").unwrap();
         let error = share.portal().unwrap_err().to_string();
-        assert!(error.contains("share 3 did not start: ls:"), "{error}");
+        assert!(
+            error.contains("share 3 did not start: ") && error.contains("ls: "),
+            "{error}"
+        );
         let missing = Path::new("/nowhere/sanstone");
         let error = Share::start(missing, &directory, 0, "").err().unwrap();
         assert!(error.to_string().contains("/nowhere/sanstone"), "{error}");

@@ -1,46 +1,43 @@
-//! Reads Backblaze's daily CSV files, plain or gzip (recognised by their first two bytes, not by name).
-//! Columns are found by header name, so files of different years, with more or fewer SMART columns, can be
+//! Reads Backblaze's daily CSV files. Columns are found by header name, so files of different years, with more or fewer SMART columns, can be
 //! read together: the schema is the union, and a column missing from a file is NULL. Columns that are neither
-//! fixed nor SMART (newer years name the data centre) are ignored.
+//! fixed nor SMART (newer years name the data centre) are ignored. A day may have no rows: 2014-11-02 has none.
 
 use std::{
     collections::HashMap,
-    fs::File,
-    io::{self, BufRead, BufReader, Read},
+    io::{self, Read},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use super::{Date, FIXED_COLUMNS, Row, Schema, SmartColumn};
+use super::{DailyFile, Date, FIXED_COLUMNS, Row, Schema, SmartColumn};
 use crate::{Error, Result};
 
 /// Rows of some files, one file after the other.
 pub(crate) struct Files {
     schema: Arc<Schema>,
-    paths: std::vec::IntoIter<PathBuf>,
-    file: Option<DailyFile>,
+    files: std::vec::IntoIter<DailyFile>,
+    file: Option<OpenFile>,
     /// Models repeat row after row, so each name is stored once.
     models: HashMap<String, Arc<str>>,
 }
 
 impl Files {
     /// Reads the headers of all files.
-    pub(crate) fn open(paths: &[PathBuf]) -> Result<Self> {
-        if paths.is_empty() {
+    pub(crate) fn open(files: &[DailyFile]) -> Result<Self> {
+        if files.is_empty() {
             return Err(Error::Unusable("no file was given".into()));
         }
         let mut schema = Schema { smart: Vec::new() };
-        for path in paths {
-            for column in DailyFile::open(path)?.smart.into_iter().flatten() {
+        for file in files {
+            for column in OpenFile::open(file)?.smart.into_iter().flatten() {
                 if !schema.smart.contains(&column) {
                     schema.smart.push(column);
                 }
             }
         }
-        let paths = Vec::from(paths).into_iter();
         Ok(Self {
             schema: Arc::new(schema),
-            paths,
+            files: Vec::from(files).into_iter(),
             file: None,
             models: HashMap::new(),
         })
@@ -60,8 +57,8 @@ impl Iterator for Files {
             let file = match &mut self.file {
                 Some(file) => file,
                 None => {
-                    let path = self.paths.next()?;
-                    let opened = DailyFile::open(&path).map(|mut file| {
+                    let file = self.files.next()?;
+                    let opened = OpenFile::open(&file).map(|mut file| {
                         file.place_in(&self.schema);
                         file
                     });
@@ -73,11 +70,6 @@ impl Iterator for Files {
             };
             match file.next_row(self.schema.smart.len(), &mut self.models) {
                 Ok(Some(row)) => return Some(Ok(row)),
-                Ok(None) if file.rows == 0 => {
-                    let error = file.wrong("the file has a header but no rows");
-                    self.file = None;
-                    return Some(Err(error));
-                }
                 Ok(None) => self.file = None,
                 Err(error) => return Some(Err(error)),
             }
@@ -86,7 +78,7 @@ impl Iterator for Files {
 }
 
 /// One open file and the positions of its columns.
-struct DailyFile {
+struct OpenFile {
     path: PathBuf,
     reader: csv::Reader<Box<dyn Read>>,
     record: csv::StringRecord,
@@ -96,22 +88,15 @@ struct DailyFile {
     smart: Vec<Option<SmartColumn>>,
     /// Field number and index in [`Row::smart`].
     places: Vec<(usize, usize)>,
-    rows: u64,
 }
 
-impl DailyFile {
-    fn open(path: &Path) -> Result<Self> {
-        let file = |source| Error::File {
+impl OpenFile {
+    fn open(file: &DailyFile) -> Result<Self> {
+        let path = file.path();
+        let bytes = file.open().map_err(|source| Error::File {
             path: path.into(),
             source,
-        };
-        let mut bytes = BufReader::with_capacity(1 << 16, File::open(path).map_err(file)?);
-        let gzip = bytes.fill_buf().map_err(file)?.starts_with(&[0x1f, 0x8b]);
-        let bytes: Box<dyn Read> = if gzip {
-            Box::new(flate2::bufread::MultiGzDecoder::new(bytes))
-        } else {
-            Box::new(bytes)
-        };
+        })?;
         let mut reader = csv::ReaderBuilder::new()
             .buffer_capacity(1 << 16)
             .from_reader(bytes);
@@ -141,7 +126,6 @@ impl DailyFile {
             fixed,
             smart,
             places: Vec::new(),
-            rows: 0,
         })
     }
 
@@ -171,12 +155,12 @@ impl DailyFile {
         {
             return Ok(None);
         }
-        self.rows += 1;
         let [date, serial_number, model, capacity_bytes, failure] = self
             .fixed
             .map(|field| self.record.get(field).unwrap_or_default());
         let date: Date = date
             .parse()
+            .or_else(|()| of_spreadsheet(date))
             .map_err(|()| self.wrong(&format!("`{date}` is not a date like 2017-01-31")))?;
         if serial_number.is_empty() {
             return Err(self.wrong("the serial_number is empty"));
@@ -213,8 +197,8 @@ impl DailyFile {
     }
 
     fn integer(&self, what: &str, text: &str) -> Result<i64> {
-        text.parse()
-            .map_err(|_| self.wrong(&format!("{what} is `{text}`, not a whole number")))
+        let parsed = text.parse().ok().or_else(|| rounded(text));
+        parsed.ok_or_else(|| self.wrong(&format!("{what} is `{text}`, not a whole number")))
     }
 
     /// An error in the last record read.
@@ -226,6 +210,24 @@ impl DailyFile {
             what: what.into(),
         }
     }
+}
+
+/// A date of 2018-02-25, whose file went through a spreadsheet before it was published: `2/25/18`.
+fn of_spreadsheet(text: &str) -> std::result::Result<Date, ()> {
+    let mut parts = text
+        .split('/')
+        .map(|part| part.parse::<u32>().map_err(drop));
+    let mut next = || parts.next().unwrap_or(Err(()));
+    let (month, day, year) = (next()?, next()?, next()?);
+    let century = if year < 100 { 2000 } else { 0 };
+    let year = i32::try_from(year + century).map_err(drop)?;
+    Date::new(year, month, day).ok_or(())
+}
+
+/// A number of that file: `4.00079E+12`.
+fn rounded(text: &str) -> Option<i64> {
+    let value: f64 = text.parse().ok().filter(|_| text.contains(['E', 'e']))?;
+    (value.abs() < 9e18).then_some(value as i64)
 }
 
 fn unreadable(path: &Path, line: u64, error: &csv::Error) -> Error {

@@ -1,10 +1,11 @@
 //! Backblaze's daily drive_stats: one row per drive and day, with the drive's SMART values. Rows come from a
-//! seeded synthetic fleet (`generate`), from the published CSV files (`csv`), or from such files with their
-//! last fleet continued day by day (`advance`). All three are streams: memory holds at most one day of the
+//! seeded synthetic fleet (`generate`), from the published CSV files (`daily` finds them, `csv` reads them), or from such
+//! files with their last fleet continued day by day (`advance`). All three are streams: memory holds at most one day of the
 //! fleet.
 
 mod advance;
 mod csv;
+mod daily;
 mod date;
 mod fleet;
 mod generate;
@@ -13,8 +14,9 @@ mod smart;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{fmt, sync::Arc};
 
+pub use daily::DailyFile;
 pub use date::{Date, Month};
 
 use crate::Result;
@@ -116,10 +118,10 @@ pub enum Source {
         /// The same seed gives the same rows.
         seed: u64,
     },
-    /// Backblaze's daily files, plain or gzip.
+    /// Backblaze's daily files.
     Files {
         /// The files, in the order of their days.
-        paths: Vec<PathBuf>,
+        files: Vec<DailyFile>,
         /// Continue the fleet of the last day until the data covers this many days.
         days: Option<u32>,
         /// The same seed continues a fleet in the same way.
@@ -160,8 +162,8 @@ impl Source {
                 expected: Some(*rows),
                 rows: Box::new(generate::rows(*rows, *seed).map(Ok)),
             }),
-            Self::Files { paths, days, seed } => {
-                let files = csv::Files::open(paths)?;
+            Self::Files { files, days, seed } => {
+                let files = csv::Files::open(files)?;
                 let schema = files.schema();
                 let rows: Box<dyn Iterator<Item = _>> = match days {
                     None => Box::new(files),

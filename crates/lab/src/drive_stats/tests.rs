@@ -37,14 +37,21 @@ impl TestFile {
     }
 
     fn read_days(&self, days: Option<u32>) -> Result<Vec<Row>> {
-        Source::Files {
-            paths: vec![self.0.clone()],
-            days,
-            seed: 1,
-        }
-        .open()?
-        .collect()
+        read(&[&self.0], days)
     }
+}
+
+/// The rows of these files, continued until they cover `days`.
+fn read(paths: &[&PathBuf], days: Option<u32>) -> Result<Vec<Row>> {
+    let paths: Vec<PathBuf> = paths.iter().map(|path| (*path).clone()).collect();
+    let files = DailyFile::all_in(&paths)?;
+    Source::Files {
+        files,
+        days,
+        seed: 1,
+    }
+    .open()?
+    .collect()
 }
 
 impl Drop for TestFile {
@@ -181,7 +188,7 @@ fn files_of_different_years_share_one_schema() {
           100,0,2017-01-01,X,S1,8,77\n",
     );
     let source = Source::Files {
-        paths: vec![old.0.clone(), new.0.clone()],
+        files: DailyFile::all_in(&[old.0.clone(), new.0.clone()]).unwrap(),
         days: None,
         seed: 0,
     };
@@ -238,21 +245,147 @@ fn a_wrong_file_is_named_with_its_line() {
         line == 2 && what.contains("7 fields where the header has 9"),
         "{what}"
     );
-    let (_, what) = wrong("empty.csv", SMALL_DAY.lines().next().unwrap());
-    assert!(what.contains("no row"), "{what}");
-    let missing = Source::Files {
-        paths: vec!["/none/such.csv".into()],
-        days: None,
-        seed: 0,
-    };
-    assert!(
-        missing
-            .open()
-            .err()
-            .unwrap()
-            .to_string()
-            .contains("/none/such.csv")
+    let missing = read(&[&"/none/such.csv".into()], None).unwrap_err();
+    assert!(missing.to_string().contains("/none/such.csv"), "{missing}");
+}
+
+/// A zip archive of these files, each stored or deflated (APPNOTE.TXT 4.3.7, 4.3.12, 4.3.16).
+fn zip(files: &[(&str, &[u8], bool)]) -> Vec<u8> {
+    let (mut archive, mut directory) = (Vec::new(), Vec::new());
+    for (name, content, is_deflated) in files {
+        let mut crc = flate2::Crc::new();
+        crc.update(content);
+        let mut packed = content.to_vec();
+        if *is_deflated {
+            let fast = flate2::Compression::fast();
+            let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), fast);
+            encoder.write_all(content).unwrap();
+            packed = encoder.finish().unwrap();
+        }
+        let at = archive.len() as u32;
+        let method: u16 = if *is_deflated { 8 } else { 0 };
+        let mut facts = vec![20, 0, 0, 0];
+        facts.extend(method.to_le_bytes());
+        facts.extend([0; 4]);
+        facts.extend(crc.sum().to_le_bytes());
+        facts.extend((packed.len() as u32).to_le_bytes());
+        facts.extend((content.len() as u32).to_le_bytes());
+        facts.extend((name.len() as u16).to_le_bytes());
+        facts.extend([0; 2]);
+        archive.extend(b"PK\x03\x04");
+        archive.extend(&facts);
+        archive.extend(name.as_bytes());
+        archive.extend(&packed);
+        directory.extend(b"PK\x01\x02\x14\0");
+        directory.extend(&facts);
+        directory.extend([0; 10]);
+        directory.extend(at.to_le_bytes());
+        directory.extend(name.as_bytes());
+    }
+    let at = archive.len() as u32;
+    archive.extend(&directory);
+    archive.extend(b"PK\x05\x06\0\0\0\0");
+    archive.extend([files.len() as u16; 2].map(u16::to_le_bytes).concat());
+    archive.extend((directory.len() as u32).to_le_bytes());
+    archive.extend(at.to_le_bytes());
+    archive.extend([0; 2]);
+    archive
+}
+
+#[test]
+fn an_archive_as_published_is_its_days_in_their_order() {
+    let day = |day: &str| SMALL_DAY.replace("2013-04-10", day);
+    let (first, second) = (day("2013-04-10"), day("2013-04-11"));
+    let files: [(&str, &[u8], bool); 4] = [
+        ("data/2013-04-11.csv", second.as_bytes(), true),
+        ("data/2013-04-10.csv", first.as_bytes(), false),
+        ("data/README.txt", b"no rows", false),
+        ("__MACOSX/data/._2013-04-10.csv", b"\0\x05", false),
+    ];
+    let archive = zip(&files);
+    let rows = TestFile::new("days.zip", &archive).read().unwrap();
+    let days: Vec<String> = rows.iter().map(|row| row.date.to_string()).collect();
+    assert_eq!(
+        days,
+        ["2013-04-10", "2013-04-10", "2013-04-11", "2013-04-11"]
     );
+    assert_eq!(
+        rows[..2],
+        TestFile::new("day.csv", first.as_bytes()).read().unwrap()[..]
+    );
+
+    let mut wrong = archive.clone();
+    let place = archive.windows(6).position(|six| six == b"Hitach").unwrap();
+    wrong[place] = b'h';
+    let error = TestFile::new("wrong.zip", &wrong).read().unwrap_err();
+    assert!(error.to_string().contains("checksum"), "{error}");
+    let cut = TestFile::new("cut.zip", &archive[..archive.len() / 2]).read();
+    let cut = cut.unwrap_err().to_string();
+    assert!(cut.contains("zip archive cannot be read"), "{cut}");
+    let none = TestFile::new("none.zip", &zip(&files[2..]))
+        .read()
+        .unwrap_err();
+    assert!(none.to_string().contains("no .csv file"), "{none}");
+}
+
+#[test]
+fn what_is_packed_otherwise_is_named_with_what_unpacks_it() {
+    for (start, unpack) in [
+        (&b"\x28\xb5\x2f\xfd...."[..], "unpack it first: zstd -d "),
+        (b"\xfd7zXZ\0..", "unpack it first: xz -d "),
+        (b"BZh91AY&", "unpack it first: bzip2 -d "),
+    ] {
+        let error = TestFile::new("packed.csv", start).read().unwrap_err();
+        assert!(error.to_string().contains(unpack), "{error}");
+    }
+}
+
+#[test]
+fn a_pipe_is_read_as_often_as_a_file() {
+    let pipe = std::env::temp_dir().join(format!("sanstone-lab-pipe-{}", std::process::id()));
+    let made = rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RWXU);
+    made.unwrap();
+    let writer = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::write(pipe, SMALL_DAY)
+    });
+    let files = DailyFile::all_in(std::slice::from_ref(&pipe)).unwrap();
+    writer.join().unwrap().unwrap();
+    std::fs::remove_file(&pipe).unwrap();
+    let source = Source::Files {
+        files,
+        days: None,
+        seed: 1,
+    };
+    for _ in 0..2 {
+        assert_eq!(source.open().unwrap().count(), 2);
+    }
+    assert!(format!("{source:?}").contains("sanstone-lab-pipe-"));
+}
+
+#[test]
+fn a_day_without_rows_is_a_day() {
+    let head = SMALL_DAY.lines().next().unwrap();
+    let empty = TestFile::new("empty.csv", format!("{head}\n").as_bytes());
+    let day = TestFile::new("full.csv", SMALL_DAY.as_bytes());
+    assert_eq!(read(&[&empty.0, &day.0, &empty.0], None).unwrap().len(), 2);
+    assert_eq!(
+        read(&[&empty.0, &day.0, &empty.0], Some(2)).unwrap().len(),
+        4
+    );
+    assert_eq!(empty.read().unwrap(), []);
+}
+
+#[test]
+fn a_day_that_went_through_a_spreadsheet_is_read() {
+    let odd = SMALL_DAY
+        .replace("2013-04-10", "2/25/18")
+        .replace("3000592982016", "3.00059E+12")
+        .replace('\n', "\r\n");
+    let rows = TestFile::new("odd.csv", odd.as_bytes()).read().unwrap();
+    assert_eq!(rows[0].date, date("2018-02-25"));
+    assert_eq!(rows[0].capacity_bytes, 3_000_590_000_000);
+    assert_eq!(rows[1].capacity_bytes, 1_500_301_910_016);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use std::{
     cell::{Cell, RefCell},
     iter::Peekable,
+    ops::Range,
     rc::Rc,
 };
 
@@ -24,6 +25,7 @@ use super::{
     arrivals::Schedule,
     done::{Sampled, SeenIo, histogram},
     places::{Io, Part, Places},
+    sampler::Sampler,
     stamps::marked,
 };
 
@@ -41,11 +43,11 @@ const POINT_MIN: Duration = Duration::from_millis(2);
 /// The longest that the end of a load may go unnoticed.
 const LOOK_MAX: Duration = Duration::from_millis(20);
 
-/// A watched load samples one I/O in this many, because reporting stage times costs the target CPU. A prime,
-/// so that the samples do not always fall on the same disk.
-pub(crate) const SEEN_ONE_OF: u64 = 67;
-/// An I/O is also sampled if the last sample is older than this.
-const SEEN_AFTER: Duration = Duration::from_millis(1);
+/// A watched load samples its I/Os, because reporting stage times costs the target CPU: not more often than this, at the
+/// pace at which it begins.
+const SEEN_EVERY: Duration = Duration::from_millis(1);
+/// So many I/Os of a closed loop must have ended before its pace is known.
+const PACED: u64 = 16;
 
 /// How many other places to try, when another write is in the way, before waiting for it.
 const DRAWS_MAX: u32 = 16;
@@ -62,7 +64,12 @@ pub async fn generate(
     stop: &Stop,
 ) -> Result<Done> {
     let began = time::now();
-    let run = Rc::new(Run::new(luns, workload, began + duration, stop.clone())?);
+    let run = Rc::new(Run::new(
+        luns,
+        workload,
+        began..began + duration,
+        stop.clone(),
+    )?);
     let watch = task::spawn(watch(run.clone(), began, duration));
     let mut passed_ns = 0;
     match workload.arrivals {
@@ -120,8 +127,10 @@ struct Run {
     times: RefCell<Times>,
     is_prompt: bool,
     is_watched: bool,
-    /// When the last sampled I/O was issued.
-    seen_at: Cell<Instant>,
+    began: Instant,
+    /// `None` until the pace of a closed loop is known.
+    sampler: RefCell<Option<Sampler>>,
+    seed: u64,
     seen: RefCell<Sampled>,
     failed: RefCell<Option<Error>>,
 }
@@ -156,7 +165,8 @@ impl Default for Times {
 }
 
 impl Run {
-    fn new(luns: &[Lun], workload: &Workload, deadline: Instant, stop: Stop) -> Result<Run> {
+    fn new(luns: &[Lun], workload: &Workload, time: Range<Instant>, stop: Stop) -> Result<Run> {
+        let (began, deadline) = (time.start, time.end);
         let budget = |amount: usize| Budget::new(amount.max(1));
         let adapter = workload.adapter.as_ref();
         let mut all = Vec::new();
@@ -173,14 +183,17 @@ impl Run {
                 places: adapter.map(|adapter| budget(adapter.per_lun)),
             });
         }
-        let arrivals = match workload.arrivals {
-            Arrivals::Closed { .. } => None,
+        let (arrivals, sampler) = match workload.arrivals {
+            Arrivals::Closed { .. } => (None, None),
             Arrivals::Open {
                 rate_per_s,
                 spacing,
             } => {
                 let schedule = Schedule::new(rate_per_s, spacing, workload.seed);
-                Some((schedule.peekable(), 0))
+                let pace = Duration::from_secs_f64(1.0 / rate_per_s);
+                let expected = (deadline - began).as_secs_f64() * rate_per_s;
+                let sampler = Sampler::new(pace, SEEN_EVERY, expected, workload.seed);
+                (Some((schedule.peekable(), 0)), Some(sampler))
             }
         };
         Ok(Run {
@@ -200,7 +213,9 @@ impl Run {
             times: RefCell::default(),
             is_prompt: workload.is_prompt,
             is_watched: workload.is_watched,
-            seen_at: Cell::default(),
+            began,
+            sampler: RefCell::new(sampler),
+            seed: workload.seed,
             seen: RefCell::default(),
             failed: RefCell::new(None),
         })
@@ -231,7 +246,7 @@ impl Run {
         let issued = time::now();
         self.at_volume.set(self.at_volume.get() + 1);
         let performed = lun.perform(&self.data, self.durability);
-        let watch = self.is_seen(issued).then(Watch::new);
+        let watch = (self.is_watched && self.is_seen(issued)).then(Watch::new);
         let result = match &watch {
             None => performed.await,
             Some(watch) => watched(watch.clone(), performed).await,
@@ -248,13 +263,14 @@ impl Run {
 
     /// Whether to sample the I/O issued now.
     fn is_seen(&self, issued: Instant) -> bool {
-        let is_one =
-            self.begun.get() % SEEN_ONE_OF == 0 || issued - self.seen_at.get() > SEEN_AFTER;
-        let is_seen = self.is_watched && is_one;
-        if is_seen {
-            self.seen_at.set(issued);
+        let mut sampler = self.sampler.borrow_mut();
+        if sampler.is_none() && self.ended.get() >= PACED {
+            let pace = (issued - self.began) / self.ended.get() as u32;
+            let left = (self.deadline - self.began).as_secs_f64() / pace.as_secs_f64().max(1e-9);
+            let expected = left.min(self.ios_max as f64);
+            *sampler = Some(Sampler::new(pace, SEEN_EVERY, expected, self.seed));
         }
-        is_seen
+        sampler.as_mut().is_some_and(Sampler::is_next)
     }
 
     fn record(&self, len: usize, intended: Instant, issued: Instant, watch: Option<Watch>) {

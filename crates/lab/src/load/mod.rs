@@ -8,12 +8,13 @@
 //!   own lateness is recorded separately.
 //!
 //! `generator` drives the load, `arrivals` decides when I/Os start, `places` where they go, `stamps` what is
-//! written and how reads are verified, and `done` holds the results.
+//! written and how reads are verified, `sampler` which I/Os are watched, and `done` holds the results.
 
 mod arrivals;
 mod done;
 mod generator;
 mod places;
+mod sampler;
 mod stamps;
 #[cfg(test)]
 mod tests;
@@ -34,8 +35,9 @@ use volume::{Durability, SharedVolume, Volume};
 pub use arrivals::Spacing;
 pub use done::{Done, Point, SeenIo};
 pub(crate) use done::{buckets_us, quantile_us};
+pub(crate) use generator::BEGUN_MAX;
 pub use generator::generate;
-pub(crate) use generator::{BEGUN_MAX, SEEN_ONE_OF};
+pub(crate) use sampler::Sampler;
 pub(crate) use stamps::MARK;
 pub use stamps::{Ledger, is_free_to_write};
 

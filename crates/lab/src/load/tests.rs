@@ -87,6 +87,49 @@ fn the_open_loop_shows_the_latency_that_coordinated_omission_hides() {
     assert!(p99 < 1_100.0, "{p99}");
 }
 
+/// The mean latency of all I/Os, and of the watched ones, in microseconds, on a disk with bursts of slow I/Os.
+fn means_in_bursts(arrivals: Arrivals) -> [f64; 2] {
+    let world = World::new(1);
+    let host = world.host("a");
+    let done = world.block_on(&host, async move {
+        let (lun, handle) = disk(MS / 5);
+        for burst in 1..=40 {
+            handle.add(Rule {
+                skip: 460 * burst,
+                times: Some(60),
+                ..Rule::always(Action::Delay(8 * MS))
+            });
+        }
+        let workload = Workload {
+            arrivals,
+            is_watched: true,
+            ios_max: Some(20_000),
+            ..Workload::closed(Operation::Read, 4096, 1)
+        };
+        load(&[lun], &workload, 60_000 * MS).await
+    });
+    let seen = done.seen.iter().map(|io| io.service_ns as f64 / 1e3);
+    let count = done.seen.len() as f64;
+    assert!(count > 250.0, "{count}");
+    [done.service_ns.mean() / 1e3, seen.sum::<f64>() / count]
+}
+
+#[test]
+fn the_watched_are_as_slow_as_all_of_them_also_in_bursts() {
+    let open = Arrivals::Open {
+        rate_per_s: 500.0,
+        spacing: Spacing::Even,
+    };
+    for arrivals in [Arrivals::Closed { outstanding: 1 }, open] {
+        let [all, seen] = means_in_bursts(arrivals);
+        // A burst more or less among some three hundred watched.
+        assert!(
+            (0.7..1.4).contains(&(seen / all)),
+            "{arrivals:?}: {seen} of {all}"
+        );
+    }
+}
+
 #[test]
 fn a_closed_loop_keeps_its_number_outstanding_and_agrees_with_little() {
     let done = stopped_for(Duration::ZERO, Arrivals::Closed { outstanding: 32 });

@@ -31,7 +31,7 @@ pub(crate) use runner::{Runner, Sample};
 use crate::{
     Error, Result,
     drive_stats::Source,
-    load::{Spacing, Workload},
+    load::{Spacing, Stop, Workload},
     progress::Progress,
     report::Findings,
     statistics::SAMPLES_MIN,
@@ -128,7 +128,7 @@ pub(crate) trait Experiment {
     fn about(&self) -> &str;
 
     /// Examines the data it will use, before anything is opened.
-    fn survey(&self, _progress: Progress) -> Result<()> {
+    fn survey(&self, _stop: &Stop, _progress: Progress) -> Result<()> {
         Ok(())
     }
 

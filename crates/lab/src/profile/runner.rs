@@ -357,7 +357,7 @@ impl<'a> Runner<'a> {
             let beside = sample.map(|sample| (name.to_owned(), figures.clone(), sample));
             self.beside.extend(beside);
         }
-        let seen = Seen::of(&done.seen);
+        let seen = Seen::of_load(&done);
         Ok(Some(Step {
             done,
             figures,
@@ -408,7 +408,10 @@ impl<'a> Runner<'a> {
     fn fio(&self, target: usize, workload: &Workload, time: Duration) -> Result<Option<Sample>> {
         let target = &self.targets[target];
         match &target.path {
-            Some(path) if !self.is_stopped() => fio::run(path, workload, target.len_bytes(), time),
+            Some(path) if !self.is_stopped() => {
+                let (len_bytes, stop) = (target.len_bytes(), &self.stop);
+                fio::run(path, workload, len_bytes, time, stop)
+            }
             _ => Ok(None),
         }
     }
@@ -475,7 +478,7 @@ impl<'a> Runner<'a> {
         }
         let mut table = Table::new(
             "Beside fio",
-            "The same loads with fio on the same file, each after ours; I/Os a second, and microseconds \
+            "The same loads with fio on the same file, each after ours; I/Os a second, and times \
              from when an I/O was sent, as fio measures them. In a closed loop the mean is the number \
              outstanding divided by the throughput: where the means agree and the median or the 99th \
              percentile do not, the times are distributed otherwise, and neither is faster. The last two columns are ours from when the \
@@ -483,19 +486,19 @@ impl<'a> Runner<'a> {
             &[
                 "load",
                 "I/Os/s",
-                "fio",
+                "fio I/Os/s",
                 "ratio",
-                "mean",
-                "fio",
+                "mean µs",
+                "fio µs",
                 "ratio",
-                "median",
-                "fio",
+                "median µs",
+                "fio µs",
                 "ratio",
-                "99 %",
-                "fio",
+                "99 % µs",
+                "fio µs",
                 "ratio",
-                "median from due",
-                "99 % from due",
+                "median from due µs",
+                "99 % from due µs",
             ],
         );
         for (name, ours, fio) in &self.beside {

@@ -3,7 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::layers::{self, Way};
-use crate::{load::SeenIo, report::Layers};
+use crate::{
+    load::{Done, SeenIo},
+    report::{Layers, Times},
+};
 
 /// The layers of a load's I/Os, and what to know when reading them.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -20,15 +23,28 @@ struct IoSpent {
 }
 
 impl Seen {
-    /// Of these I/Os; `None` if there are none.
-    pub(super) fn of(ios: &[SeenIo]) -> Option<Seen> {
+    /// The same as parts of another total.
+    pub(super) fn of(self, total: Times) -> Seen {
+        Seen {
+            layers: self.layers.of_total(total),
+            ..self
+        }
+    }
+
+    /// Of the watched I/Os of a load, as parts of the latency of all of its I/Os; `None` if none was watched.
+    pub(super) fn of_load(done: &Done) -> Option<Seen> {
         let spent = |io: &SeenIo| IoSpent {
             latency_ns: io.latency_ns,
             way: Way::new(io.latency_ns, &io.layers),
         };
-        let all: Vec<IoSpent> = ios.iter().map(spent).collect();
+        let all: Vec<IoSpent> = done.seen.iter().map(spent).collect();
+        let total = Times {
+            mean_us: done.mean_us(),
+            p50_us: done.quantile_us(0.5),
+            p99_us: done.quantile_us(0.99),
+        };
         (!all.is_empty()).then(|| Seen {
-            layers: layers::layers(&all, |io| io.latency_ns, &[], |io| io.way),
+            layers: layers::layers(&all, |io| io.latency_ns, &[], |io| io.way).of_total(total),
             notes: layers::notes(all.iter().map(|io| io.way)),
         })
     }

@@ -5,8 +5,9 @@ use std::os::unix::fs::MetadataExt;
 use super::*;
 use crate::{
     load::Stop,
+    on::On,
     run::{close, lane},
-    target::{On, Opening, Target},
+    target::{Opening, Target},
 };
 
 /// Runs a profile on a new file, which is sparse. Returns also how many bytes of it are allocated afterwards.

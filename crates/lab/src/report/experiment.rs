@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::{
     Axis, Bar, BarRow, Findings, Marks, Plot, Report, SetReport, StatementReport, Table, grouped,
     link_text,
-    table::{links, paper_speedup, scan_link_use, times},
+    table::{links, paper_speedup, scan_link_use, speed, times},
     timeline,
 };
 use crate::{machine, statements::paper_scores_s};
@@ -52,8 +52,9 @@ fn answer(report: &Report) -> String {
     };
     let score = format!("{} scores {:.3} s", first.name, first.score_s());
     let others = others.iter().map(|set| {
-        let speedup = times(report.speedup(set));
-        format!("; {} is {speedup} as fast", set.name)
+        let ratio = report.speedup(set);
+        let slower = if ratio < 0.995 { " (slower)" } else { "" };
+        format!("; {} is {} as fast{slower}", set.name, times(ratio))
     });
     let others: String = others.collect();
     format!("SQLite on {score}{others} (in the paper, two shares were {paper} as fast as one).")
@@ -76,7 +77,7 @@ fn scores(report: &Report) -> Table {
         table.rows.push(vec![
             set.name.clone(),
             format!("{:.3}", set.score_s()),
-            times(report.speedup(set)),
+            speed(report.speedup(set)),
             scan_link_use(report, set).unwrap_or_else(|| "–".into()),
         ]);
     }
@@ -107,8 +108,15 @@ fn statements(report: &Report, set: &SetReport) -> Table {
          OPTIMIZE TABLE. The last column has the payload of each share: r from it, w to it.",
         &["statement"],
     );
-    let columns = (1..=runs).map(|run| format!("run {run}"));
-    let others = ["average", "weight", "weighted", "speed-up", "paper", unit];
+    let columns = (1..=runs).map(|run| format!("run {run}, s"));
+    let others = [
+        "average, s",
+        "weight",
+        "weighted, s",
+        "speed-up",
+        "paper",
+        unit,
+    ];
     table
         .columns
         .extend(columns.chain(others.map(str::to_owned)));
@@ -119,7 +127,7 @@ fn statements(report: &Report, set: &SetReport) -> Table {
             format!("{:.3}", measured.average_s()),
             format!("{:.2}", statement.weight),
             format!("{:.3}", measured.weighted_s()),
-            times(report.statement_speedup(set, index)),
+            speed(report.statement_speedup(set, index)),
             paper.map_or("–".into(), times),
             // Spaces in a row are one on a page.
             links(report, set, measured).replace("  ", ", "),
@@ -166,7 +174,7 @@ fn statement_times(report: &Report) -> Plot {
 fn bar(class: usize, set: &str, measured: &StatementReport, speedup: f64) -> Bar {
     let runs: Vec<String> = measured.cells(measured.runs.len()).collect();
     let average_s = measured.average_s();
-    let speedup = times(speedup);
+    let speedup = speed(speedup);
     Bar {
         from: 0.0,
         to: average_s,

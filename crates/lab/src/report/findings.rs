@@ -10,6 +10,8 @@ use std::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::{date, number::time_us};
+
 /// The findings.
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
@@ -229,15 +231,95 @@ impl Table {
     }
 }
 
+impl Table {
+    /// The same, each time in the unit that suits it: columns whose headers end with "µs" hold microseconds.
+    pub(super) fn fitted(&self) -> Table {
+        let mut fitted = self.clone();
+        for (column, header) in self.columns.iter().enumerate() {
+            // After a comma it is the unit of the whole table.
+            let name = header.strip_suffix(" µs");
+            let Some(name) = name.filter(|name| !name.ends_with(',')) else {
+                continue;
+            };
+            fitted.columns[column] = name.to_owned();
+            for cell in fitted.rows.iter_mut().filter_map(|row| row.get_mut(column)) {
+                if let Ok(us) = cell.replace(',', "").parse() {
+                    *cell = time_us(us);
+                }
+            }
+        }
+        fitted
+    }
+}
+
+impl Times {
+    /// Each of the three from those of both.
+    fn with(self, other: Times, of: fn(f64, f64) -> f64) -> Times {
+        Times {
+            mean_us: of(self.mean_us, other.mean_us),
+            p50_us: of(self.p50_us, other.p50_us),
+            p99_us: of(self.p99_us, other.p99_us),
+        }
+    }
+
+    pub(crate) fn plus(self, other: Times) -> Times {
+        self.with(other, |a, b| a + b)
+    }
+
+    pub(crate) fn minus(self, other: Times) -> Times {
+        self.with(other, |a, b| (a - b).max(0.0))
+    }
+
+    /// Of this, the part that `part` is of `whole`.
+    fn times(self, part: Times, whole: Times) -> Times {
+        let ratio = part.with(
+            whole,
+            |part, whole| if whole > 0.0 { part / whole } else { 0.0 },
+        );
+        self.with(ratio, |of, ratio| of * ratio)
+    }
+}
+
 impl Layers {
+    /// The same layers as parts of another total: that of all operations, where these are of a sample. So a page has one
+    /// median, and the sample decides only how it divides.
+    pub(crate) fn of_total(self, total: Times) -> Layers {
+        let sum = |sum: Times, layer: &Layer| sum.plus(layer.times);
+        let whole = self.layers.iter().fold(Times::default(), sum);
+        let layers = self.layers.into_iter().map(|layer| Layer {
+            times: total.times(layer.times, whole),
+            ..layer
+        });
+        Layers {
+            total,
+            layers: layers.collect(),
+        }
+    }
+
     /// The table of a breakdown.
     pub(crate) fn table(&self) -> Table {
         let mut table = Table::new(
             "Where the time went",
-            "Microseconds. A layer's times at the median and the 99th percentile are those of the same \
-             operations as the total's, so they add up.",
-            &["layer", "mean", "of the total", "median", "99 %"],
+            "A layer's times at the median and the 99th percentile are those of the same operations as the \
+             total's, so they add up.",
+            &[],
         );
+        let (unit, us) = match self.total.p50_us {
+            ..1000.0 => ("µs", 1.0),
+            _ => ("ms", 1000.0),
+        };
+        let in_unit = |name: &str| format!("{name}, {unit}");
+        table.columns = vec![
+            "layer".into(),
+            in_unit("mean"),
+            "of the total".into(),
+            in_unit("median"),
+            in_unit("99 %"),
+        ];
+        let shown = |time_us: f64| match us {
+            1.0 => format!("{time_us:.1}"),
+            us => format!("{:.2}", time_us / us),
+        };
         let total = Layer {
             name: "total".into(),
             times: self.total,
@@ -246,10 +328,10 @@ impl Layers {
             let times = layer.times;
             table.rows.push(vec![
                 layer.name.clone(),
-                format!("{:.1}", times.mean_us),
+                shown(times.mean_us),
                 format!("{:.0} %", 100.0 * times.mean_us / self.total.mean_us),
-                format!("{:.1}", times.p50_us),
-                format!("{:.1}", times.p99_us),
+                shown(times.p50_us),
+                shown(times.p99_us),
             ]);
         }
         table
@@ -287,10 +369,11 @@ impl Findings {
         for (key, value) in &self.machine {
             let _ = writeln!(out, "{key}: {value}");
         }
+        let _ = writeln!(out, "date: {}", date::utc(now()));
         let _ = writeln!(out, "{} on {}", self.profile, self.on.join(", "));
         for table in &self.tables {
             let _ = writeln!(out, "\n{}", table.title);
-            write_table(&mut out, table);
+            write_table(&mut out, &table.fitted());
         }
         if !self.notes.is_empty() {
             let _ = writeln!(out);
@@ -307,7 +390,7 @@ impl Findings {
 }
 
 /// The current time, in seconds since 1970.
-fn now() -> u64 {
+pub(super) fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_secs())
 }

@@ -3,6 +3,7 @@
 
 mod axes;
 mod bars;
+mod date;
 mod experiment;
 mod findings;
 mod json;
@@ -14,14 +15,16 @@ mod table;
 mod tests;
 mod timeline;
 
+pub(crate) use date::day;
 pub use findings::Findings;
 pub(crate) use findings::{
     Axis, Bar, BarRow, Layer, Layers, Line, Marks, Plot, Score, Span, Table, Times,
 };
 pub use json::json;
 pub use number::grouped;
-pub(crate) use number::short;
+pub(crate) use number::{short, time_us};
 pub use page::page;
+pub(crate) use table::speed;
 pub use table::table;
 
 use crate::statements::{Kind, Statement, Traffic, score_s};

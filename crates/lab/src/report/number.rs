@@ -12,6 +12,24 @@ pub(crate) fn short(value: f64) -> String {
     }
 }
 
+/// Formats a time given in microseconds, in the unit that suits it: 185 µs, 7.45 ms, 2.1 s.
+pub(crate) fn time_us(us: f64) -> String {
+    match us.abs() {
+        ..999.5 => format!("{} µs", short(us)),
+        ..999_500.0 => format!("{} ms", digits(us / 1e3)),
+        _ => format!("{} s", digits(us / 1e6)),
+    }
+}
+
+/// Three digits.
+fn digits(value: f64) -> String {
+    match value.abs() {
+        ..9.995 => trimmed(format!("{value:.2}")),
+        ..99.95 => trimmed(format!("{value:.1}")),
+        _ => format!("{value:.0}"),
+    }
+}
+
 fn trimmed(text: String) -> String {
     match text.contains('.') {
         true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
@@ -51,6 +69,11 @@ mod tests {
             "1,000,000",
         ];
         assert_eq!(numbers.map(short), shown);
+        let times = [0.5, 185.2, 999.9, 7453.0, 48_793.8, 360_000.0, 2.1e6];
+        let shown = [
+            "0.5 µs", "185 µs", "1 ms", "7.45 ms", "48.8 ms", "360 ms", "2.1 s",
+        ];
+        assert_eq!(times.map(time_us), shown);
         let grouped = [0, 999, 1000, 1_234_567].map(grouped);
         assert_eq!(grouped, ["0", "999", "1,000", "1,234,567"]);
     }

@@ -5,9 +5,11 @@
 use std::fmt::Write;
 
 use super::{
-    findings::{Findings, Table},
+    date,
+    findings::{Findings, Table, now},
     plot,
 };
+use crate::machine;
 
 /// The page.
 pub fn page(findings: &Findings) -> String {
@@ -23,26 +25,30 @@ pub fn page(findings: &Findings) -> String {
     );
     let _ = writeln!(
         page,
-        "<header><p class=\"brand\">Sanstone lab</p><h1>{}</h1><p class=\"lead\">{}</p></header>",
+        "<header><p class=\"brand\">Sanstone lab</p><h1>{}</h1><p class=\"lead\">{}</p>\
+         <p class=\"soft\">{}, on {}, by Sanstone {}</p></header>",
         escaped(&title),
-        escaped(&findings.about),
+        prose(&findings.about),
+        date::utc(now()),
+        escaped(&machine::name()),
+        escaped(&machine::program()),
     );
     let _ = writeln!(
         page,
         "<section class=\"answer\"><p>{}</p></section>",
-        escaped(&findings.answer)
+        prose(&findings.answer)
     );
     list(&mut page, "What to do", "advice", &findings.advice);
     list(&mut page, "To know", "notes", &findings.notes);
     for table in &findings.tables {
-        section(&mut page, table);
+        section(&mut page, &table.fitted());
     }
     for figure in &findings.plots {
         let _ = writeln!(
             page,
             "<section><h2>{}</h2><p class=\"soft\">{}</p>{}</section>",
             escaped(&figure.title),
-            escaped(&figure.about),
+            prose(&figure.about),
             plot::svg(figure),
         );
     }
@@ -79,6 +85,20 @@ pub(super) fn escaped(text: &str) -> String {
     out
 }
 
+/// A sentence, with names of settings and commands, which text has between backquotes, as code.
+fn prose(text: &str) -> String {
+    let mut out = String::new();
+    for (index, part) in text.split('`').enumerate() {
+        match index % 2 {
+            0 => out.push_str(&escaped(part)),
+            _ => {
+                let _ = write!(out, "<code>{}</code>", escaped(part));
+            }
+        }
+    }
+    out
+}
+
 /// Names as in a sentence: "a, b and c".
 fn listed(names: &[String]) -> String {
     match names {
@@ -93,7 +113,7 @@ fn list(page: &mut String, title: &str, class: &str, lines: &[String]) {
     }
     let _ = write!(page, "<section class=\"{class}\"><h2>{title}</h2><ul>");
     for line in lines {
-        let _ = write!(page, "<li>{}</li>", escaped(line));
+        let _ = write!(page, "<li>{}</li>", prose(line));
     }
     page.push_str("</ul></section>\n");
 }
@@ -103,7 +123,7 @@ fn section(page: &mut String, table: &Table) {
         page,
         "<section><h2>{}</h2><p class=\"soft\">{}</p><div class=\"scroll\"><table><thead><tr>",
         escaped(&table.title),
-        escaped(&table.about),
+        prose(&table.about),
     );
     for column in &table.columns {
         let _ = write!(page, "<th scope=\"col\">{}</th>", escaped(column));
@@ -158,7 +178,7 @@ mod tests {
             profile: "queue".into(),
             on: vec!["<script>alert(1)</script>".into()],
             answer: "It is \"fast\".".into(),
-            advice: vec!["less & fewer".into()],
+            advice: vec!["less & fewer, such as `a < b`".into()],
             plots: vec![
                 plot(
                     true,
@@ -191,6 +211,11 @@ mod tests {
         }
         assert!(page.contains("&lt;script&gt;alert(1)"), "the name is shown");
         assert!(page.contains("<p>It is &quot;fast&quot;.</p>"), "{page}");
+        assert!(page.contains("such as <code>a &lt; b</code>"), "{page}");
+        assert!(!page.contains('`'), "{page}");
+        let program = format!("by Sanstone {}</p>", env!("CARGO_PKG_VERSION"));
+        let told = page.contains(&program[..program.len() - 4]) && page.contains(" UTC, on ");
+        assert!(told, "{page}");
         assert!(
             !page.contains("NaN") && !page.contains("inf"),
             "no place is none"
@@ -211,11 +236,11 @@ mod tests {
         let findings = findings();
         let text = findings.text();
         assert!(
-            text.contains("all of it  10.0         100 %     8.0  30.0"),
+            text.contains("all of it      10.0         100 %         8.0      30.0"),
             "{text}"
         );
         assert!(
-            text.ends_with("It is \"fast\".\nadvice: less & fewer\n"),
+            text.ends_with("It is \"fast\".\nadvice: less & fewer, such as `a < b`\n"),
             "{text}"
         );
         let json = findings.json();

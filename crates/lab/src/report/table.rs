@@ -48,12 +48,12 @@ fn set_table(text: &mut String, report: &Report, set: &SetReport) {
     let runs = set.runs_max();
     let mut head = format!("{:<STATEMENT_WIDTH$}", clipped(&set.name));
     for run in 1..=runs {
-        let _ = write!(head, " {:>7}", format!("run {run}"));
+        let _ = write!(head, " {:>7}", format!("run {run} s"));
     }
     let _ = write!(
         head,
-        " {:>8} {:>6} {:>8} {:>8} {:>6}",
-        "average", "weight", "weighted", "speed-up", "paper"
+        " {:>9} {:>6} {:>10} {:>8} {:>6}",
+        "average s", "weight", "weighted s", "speed-up", "paper"
     );
     let _ = write!(
         head,
@@ -73,7 +73,7 @@ fn set_table(text: &mut String, report: &Report, set: &SetReport) {
         }
         let _ = write!(
             row,
-            " {:>8.3} {:>6.2} {:>8.3} {:>8} {:>6}",
+            " {:>9.3} {:>6.2} {:>10.3} {:>8} {:>6}",
             statement.average_s(),
             statement.statement.weight,
             statement.weighted_s(),
@@ -90,7 +90,7 @@ fn set_table(text: &mut String, report: &Report, set: &SetReport) {
     line(
         text,
         &format!(
-            "{:<width$} {:>8} {:>6} {:>8.3} {:>8} {:>6}",
+            "{:<width$} {:>9} {:>6} {:>10.3} {:>8} {:>6}",
             "score: mean of the weighted averages",
             "",
             "",
@@ -134,7 +134,7 @@ fn scores(text: &mut String, report: &Report) {
         .max(9);
     for set in &report.sets {
         let least = scan_link_use(report, set).map(|told| format!("   {told}"));
-        let times = times(report.speedup(set));
+        let times = speed(report.speedup(set));
         let score = set.score_s();
         let least = least.unwrap_or_default();
         line(
@@ -174,6 +174,14 @@ pub(super) fn paper_speedup() -> f64 {
 /// Formats a ratio: "1.85×".
 pub(super) fn times(ratio: f64) -> String {
     format!("{ratio:.2}×")
+}
+
+/// Formats a speed-up, which need not be one: "1.85×", "0.40× (slower)".
+pub(crate) fn speed(ratio: f64) -> String {
+    match ratio {
+        ..0.995 => format!("{} (slower)", times(ratio)),
+        _ => times(ratio),
+    }
 }
 
 fn clipped(text: &str) -> String {

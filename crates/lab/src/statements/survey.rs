@@ -6,6 +6,7 @@ use super::load::full_month;
 use crate::{
     Error, Result,
     drive_stats::{Date, Month, Row, Source},
+    load::Stop,
     progress::Progress,
     sqlite::Settings,
 };
@@ -29,8 +30,8 @@ impl Survey {
     /// Reads `source` from start to end.
     ///
     /// # Errors
-    /// What is wrong with the data: an error of [`Source::open`], a bad row, no full month.
-    pub fn of(source: &Source, progress: Progress) -> Result<Survey> {
+    /// What is wrong with the data: an error of [`Source::open`], a bad row, no full month; or [`Error::Stopped`].
+    pub fn of(source: &Source, stop: &Stop, progress: Progress) -> Result<Survey> {
         let mut rows = source.open()?;
         let stage = progress.stage("look through the data", rows.expected);
         let (mut count, mut bytes) = (0, 0);
@@ -42,6 +43,9 @@ impl Survey {
             count += 1;
             bytes += stored_bytes(&row, count);
             if count % 4096 == 0 {
+                if stop.is_asked() {
+                    return Err(Error::Stopped);
+                }
                 stage.set(count);
             }
         }
@@ -149,7 +153,7 @@ mod tests {
     fn the_database_is_as_large_as_foreseen() {
         for (rows, page_bytes) in [(20_000, 65_536), (20_000, 4096), (60_000, 65_536)] {
             let source = Source::Generated { rows, seed: 3 };
-            let survey = Survey::of(&source, Progress::Silent).unwrap();
+            let survey = Survey::of(&source, &Stop::default(), Progress::Silent).unwrap();
             assert_eq!(
                 (survey.rows, survey.month.to_string()),
                 (rows, "2017-01".into())

@@ -79,7 +79,7 @@ impl Comparison {
             .is_some_and(|(low, high)| low > 1.0 || high < 1.0)
     }
 
-    /// The answer in a sentence: "B is 1.31× A (95 % interval 1.24–1.38, 12 pairs)".
+    /// The answer in a sentence, where more is faster: "B is faster: 1.31× A (95 % interval 1.24–1.38, 12 pairs)".
     pub fn sentence(&self, a: &str, b: &str) -> String {
         let pairs = self.pairs;
         let Some((low, high)) = self.interval else {
@@ -87,8 +87,9 @@ impl Comparison {
         };
         if self.differs() {
             let ratio = self.ratio;
+            let which = if ratio < 1.0 { "slower" } else { "faster" };
             return format!(
-                "{b} is {ratio:.2}× {a} (95 % interval {low:.2}–{high:.2}, {pairs} pairs)"
+                "{b} is {which}: {ratio:.2}× {a} (95 % interval {low:.2}–{high:.2}, {pairs} pairs)"
             );
         }
         format!(

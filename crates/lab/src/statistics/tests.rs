@@ -150,7 +150,7 @@ fn the_sentence_says_what_was_found_and_how_surely() {
     let compared = Comparison::of(&a, &b);
     assert_eq!(
         compared.sentence("file", "stripe"),
-        "stripe is 1.31× file (95 % interval 1.31–1.31, 12 pairs)"
+        "stripe is faster: 1.31× file (95 % interval 1.31–1.31, 12 pairs)"
     );
     let same = Comparison::of(&a, &a).sentence("file", "stripe");
     assert!(same.starts_with("no difference found"), "{same}");

@@ -15,6 +15,7 @@ use clap::Args;
 use engine::{
     blocking,
     mounts::{Mount, mount_at, mounts},
+    programs,
 };
 use front_fuse::Unmounted;
 use rustix::mount::UnmountFlags;
@@ -131,19 +132,19 @@ impl MountPoint {
 
     fn mount_now(&self, file: &Path, block_size_bytes: u32) -> anyhow::Result<Mount> {
         let kind = kind_on(file)?;
-        let mut losetup = Command::new("losetup");
+        let mut mount = program("mount", "mount")?;
+        let mut losetup = program("losetup", "mount")?;
         losetup.args(["--find", "--show", "--direct-io=on"]);
         // The file system writes in whole sectors, and a part of a block would have to be read first.
         losetup.args(["--sector-size", &block_size_bytes.to_string()]);
         let device = ran(losetup.arg(file))?.trim().to_owned();
-        let mut mount = Command::new("mount");
         mount.args(["-t", &kind]);
         if let Some(options) = &self.options {
             mount.args(["-o", options]);
         }
         let mounted = ran(mount.arg(&device).arg(&self.directory));
         // Detach in any case: while the device is mounted, the kernel defers it.
-        let detached = ran(Command::new("losetup").args(["--detach", &device]));
+        let detached = ran(program("losetup", "mount")?.args(["--detach", &device]));
         mounted.map_err(|error| not_mounted(error, block_size_bytes))?;
         let mount = detached.and_then(|_| self.mounted_from(Path::new(&device)));
         if mount.is_err() {
@@ -174,10 +175,10 @@ fn not_mounted(error: anyhow::Error, block_size_bytes: u32) -> anyhow::Error {
 /// The type of the file system on `file`.
 fn kind_on(file: &Path) -> anyhow::Result<String> {
     let shown = file.display();
-    let mut blkid = Command::new("blkid");
+    let mut blkid = program("blkid", "util-linux")?;
     blkid.args(["--probe", "--output", "export"]).arg(file);
     let output = blkid.stdin(Stdio::null()).output();
-    let output = output.context("blkid, of Debian's package util-linux")?;
+    let output = output.context("blkid")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let value = |key: &str| {
         let mut lines = text.lines().filter_map(|line| line.split_once('='));
@@ -212,11 +213,22 @@ fn kind_on(file: &Path) -> anyhow::Result<String> {
     }
 }
 
+/// A command that runs this program of the system's, wherever it is.
+///
+/// # Errors
+/// It is not installed; the Debian `package` has it.
+pub(super) fn program(name: &str, package: &str) -> anyhow::Result<Command> {
+    let found = programs::find(name);
+    let found = found
+        .with_context(|| format!("{name}, of Debian's package {package}, is not installed"))?;
+    Ok(programs::command(&found))
+}
+
 /// Runs a program to its end and returns its output.
 pub(super) fn ran(command: &mut Command) -> anyhow::Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("{name}, of Debian's package mount"))?;
+    let output = output.with_context(|| name)?;
     if !output.status.success() {
         bail!("{}", String::from_utf8_lossy(&output.stderr).trim());
     }
@@ -287,11 +299,12 @@ pub(super) fn unmount_now(mount: &Mount) -> io::Result<Unmounted> {
         return Ok(Unmounted::No(format!("{below} is mounted in it")));
     }
     // Without looking at the directory, which may wait for the volume.
-    let mut umount = Command::new("umount");
-    let umount = umount
-        .args(["--internal-only", "--no-canonicalize"])
-        .arg(here);
-    Ok(match ran(umount) {
+    let unmounted = program("umount", "mount").and_then(|mut umount| {
+        ran(umount
+            .args(["--internal-only", "--no-canonicalize"])
+            .arg(here))
+    });
+    Ok(match unmounted {
         Ok(_) => Unmounted::Yes,
         Err(error) => Unmounted::No(error.to_string()),
     })

@@ -11,7 +11,6 @@ use std::{
     io,
     os::unix::fs::MetadataExt,
     path::Path,
-    process::Command,
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -25,7 +24,7 @@ use front_fuse::Unmounted;
 use rustix::fs::{FlockOperation, flock};
 
 use super::{
-    file_system::{ran, unmount_now},
+    file_system::{program, ran, unmount_now},
     holders::holders_of,
 };
 
@@ -49,7 +48,7 @@ pub(super) fn clear(directory: &Path, file: &Path, dead: &Mount) -> anyhow::Resu
                 "the file system of a `sanstone attach` that died is mounted on another directory, too; unmount it"
             );
         } else if let Some(_held) = Held::take(&device, dead)? {
-            ran(Command::new("losetup").arg("--detach").arg(&device))?;
+            ran(program("losetup", "mount")?.arg("--detach").arg(&device))?;
         }
     }
     let begun = Instant::now();

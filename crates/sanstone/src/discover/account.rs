@@ -97,7 +97,7 @@ impl Account {
 
     /// The settings of a volume that logs in the same way, each preceded by a comma. Paths are made absolute,
     /// because those in a configuration are relative to its location.
-    pub(super) fn settings(&self) -> anyhow::Result<String> {
+    pub(crate) fn settings(&self) -> anyhow::Result<String> {
         let mut settings = String::new();
         if let Some(name) = &self.initiator {
             settings += &format!(", initiator = {}", quoted(name));

@@ -19,7 +19,7 @@ use crate::{
     failure::Failure,
     output::{self, OutputFile},
 };
-use account::Account;
+pub(crate) use account::Account;
 use found::Found;
 
 #[derive(Args)]

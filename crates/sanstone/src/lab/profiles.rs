@@ -9,7 +9,7 @@ use std::{
 use ::lab::{
     Configured, On,
     compare::{self, compare},
-    drive_stats::Source,
+    drive_stats::{DailyFile, Source},
     history::history,
     load::Stop,
     profile::{BUILT_IN, Profile},
@@ -29,6 +29,7 @@ use volume::graph::Graph;
 
 use crate::{
     descriptors,
+    discover::Account,
     failure::Failure,
     log,
     output::{self, OutputFile},
@@ -63,7 +64,11 @@ struct Common {
     /// Write to disks that hold data: all of it may be lost.
     #[arg(long)]
     overwrite: bool,
-    /// Load Backblaze's daily CSV files, plain or .gz, in the order of their dates; for sql-scan.
+    /// What to log in as to the disks named by an iSCSI URL.
+    #[command(flatten)]
+    account: Account,
+    /// Load Backblaze's daily CSV files in the order of their dates, plain, .gz or in .zip archives as published; for
+    /// sql-scan.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     data: Vec<PathBuf>,
     /// Extend the data to this many days by ageing the drives of the last file.
@@ -134,8 +139,13 @@ pub(crate) struct ProfilesCall {
 pub(crate) fn run_profile(call: &RunCall) -> Result<(), Failure> {
     let profile = call.common.profile(&call.profile)?;
     check_process("--pid", call.pid)?;
+    let login = call.common.account.settings()?;
     let options = run::Options {
-        on: call.on.clone(),
+        on: call
+            .on
+            .iter()
+            .map(|on| on.clone().logging_in(&login))
+            .collect(),
         overwrite: call.common.overwrite,
         pid: call.pid,
         with_fio: call.with.is_some(),
@@ -197,9 +207,10 @@ pub(crate) fn compare_two(call: &CompareCall) -> Result<(), Failure> {
     let profile = call.common.profile(&call.profile)?;
     let pids = call.pids.as_deref().and_then(|pids| pids.try_into().ok());
     check_process("--pids", pids.into_iter().flatten())?;
+    let login = call.common.account.settings()?;
     let options = compare::Options {
-        a: call.a.clone(),
-        b: call.b.clone(),
+        a: call.a.clone().logging_in(&login),
+        b: call.b.clone().map(|b| b.logging_in(&login)),
         pairs: call.pairs,
         pids,
         overwrite: call.common.overwrite,
@@ -271,7 +282,7 @@ impl Common {
         let mut profile = Profile::load(name, self.quick).map_err(refused)?;
         if !self.data.is_empty() {
             let source = Source::Files {
-                paths: self.data.clone(),
+                files: DailyFile::all_in(&self.data).map_err(refused)?,
                 days: self.days,
                 seed: 1,
             };

@@ -11,7 +11,6 @@ mod table;
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
     time::Duration,
 };
 
@@ -26,6 +25,7 @@ use super::{
 use crate::{
     Error, Result,
     load::{self, Arrivals, Done, Spacing, Workload},
+    programs::{dying_with_us, program as found, tool},
 };
 
 /// What the client sends.
@@ -365,7 +365,7 @@ fn compile(directory: &Path, name: &str, text: &str) -> Result<PathBuf> {
     fs::write(&source, text).map_err(|e| Error::bench_io("writing the client's source", e))?;
     let mark = std::str::from_utf8(load::MARK).expect("ASCII");
     let mark = mark.trim_end_matches('\0');
-    let output = Command::new("cc")
+    let output = dying_with_us(&found("cc", "gcc", "this benchmark")?)?
         .arg(format!("-DMARK=\"{mark}\""))
         .args(["-O2", "-o"])
         .args([&program, &source])
@@ -391,7 +391,7 @@ fn sample_of(
     duration: Duration,
 ) -> Result<StockSample> {
     let limit = duration * 10 + Duration::from_secs(30);
-    let output = Command::new("timeout")
+    let output = dying_with_us(&tool("timeout")?)?
         .arg(limit.as_secs().to_string())
         .arg(program)
         .args(arguments)

@@ -13,7 +13,7 @@ use crate::{
         medium::Kinds,
         share::{LARGE, Share},
     },
-    report::short,
+    report::time_us,
     target::FILE,
 };
 
@@ -125,11 +125,11 @@ fn of_shares(kept: &Kept, parts: &[(Own, f64)], nodes: &Nodes) -> Option<String>
             };
             let (layer, node) = largest(parts, is_within)?;
             return Some(format!(
-                "{told} of a commit is waiting for the {kind} of {}, one of {} shares: {} µs for each, {:.1} times as \
+                "{told} of a commit is waiting for the {kind} of {}, one of {} shares: {} for each, {:.1} times as \
                  long as for the next slowest; most of that is {}: {}",
                 nodes.told(slowest),
                 nodes.children(parent).count(),
-                short(slowest_ns / 1e3),
+                time_us(slowest_ns / 1e3),
                 slowest_ns / next_ns,
                 place(layer, node, nodes),
                 mend(layer, node, nodes, &Kinds::of(std::iter::once((kind, 1.0)))),
@@ -165,6 +165,9 @@ fn of_one_node(parts: &[(Own, f64)], nodes: &Nodes) -> Option<String> {
 fn place(layer: Layer, node: usize, nodes: &Nodes) -> String {
     let told = nodes.told(node);
     match layer {
+        Layer::Medium if nodes.all()[node].path == FILE => {
+            format!("the disk below {}", nodes.place(node))
+        }
         Layer::Volume => format!("{told} itself"),
         _ => format!("{} of {told}", layer.name()),
     }
@@ -216,9 +219,9 @@ fn mend(layer: Layer, node: usize, nodes: &Nodes, kinds: &Kinds<'_>) -> String {
         ),
         // A file named by its path may be on any file system.
         (Layer::Medium, "file") if path == FILE => format!(
-            "that is the file system and the disk beneath this file; if that disk is a volume of Sanstone, `sanstone \
-             show` shows which of its nodes; otherwise move `{}` to {}",
-            nodes.all()[node].place.as_deref().unwrap_or("path"),
+            "if {} is on a volume of Sanstone, `sanstone show` shows which of its nodes it is; otherwise put the database \
+             on {}",
+            nodes.place(node),
             kinds.disk()
         ),
         (Layer::Medium, _) => format!("put the `path` of {path} on {}", kinds.disk()),
@@ -415,7 +418,8 @@ mod tests {
         let told = of_nodes(&kept, &nodes).expect("the medium");
         assert!(
             told.starts_with(
-                "83 % (95 % interval 83–83 %) of a commit is medium of file (/srv/db.img) (flush 100 % of that): "
+                "83 % (95 % interval 83–83 %) of a commit is the disk below /srv/db.img (flush 100 % of that): if \
+                 /srv/db.img is on a volume of Sanstone, "
             ),
             "{told}"
         );

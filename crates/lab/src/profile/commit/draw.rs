@@ -13,7 +13,7 @@ use super::{
     own::{Layer, Own, own_times},
     trace::{Kept, Traced, What, Work},
 };
-use crate::report::{Axis, Bar, BarRow, Layers, Marks, Plot, Table, short};
+use crate::report::{Axis, Bar, BarRow, Layers, Marks, Plot, Table, short, time_us};
 
 /// Maximum number of lines for concurrent work.
 const LINES_MAX: usize = 6;
@@ -64,13 +64,13 @@ fn waterfall((at, at_us): (&str, f64), commit: &Traced, nodes: &Nodes) -> Plot {
     Plot {
         title: format!("One commit at the {at}"),
         about: format!(
-            "Commit number {} took {} µs, nearest to the {at} of {} µs; this is what ran when, from \
+            "Commit number {} took {}, nearest to the {at} of {}; this is what ran when, from \
              its start. Clocks are not compared across machines: what a target reports of a command is \
              drawn in the middle of the wait for its answer, with half of the wire time on each \
              side.{left_out}",
             commit.number,
-            short(commit.total_ns as f64 / 1e3),
-            short(at_us),
+            time_us(commit.total_ns as f64 / 1e3),
+            time_us(at_us),
         ),
         x: microseconds(),
         y: Axis::default(),
@@ -104,10 +104,10 @@ fn bar(layer: Layer, from_ns: u64, to_ns: u64, label: &str, tip: &str) -> Bar {
         class: layer.class(),
         label: label.to_owned(),
         tip: format!(
-            "{tip}\n{} µs, from {} to {}",
-            short(to - from),
-            short(from),
-            short(to)
+            "{tip}\n{}, from {} to {}",
+            time_us(to - from),
+            time_us(from),
+            time_us(to)
         ),
     }
 }
@@ -245,8 +245,8 @@ pub(super) fn flames(kept: &Kept, layers: &Layers, nodes: &Nodes) -> Plot {
                 class,
                 label: label.to_owned(),
                 tip: format!(
-                    "{tip}\n{} µs, {percent:.1} %",
-                    short(total_us * percent / 100.0)
+                    "{tip}\n{}, {percent:.1} %",
+                    time_us(total_us * percent / 100.0)
                 ),
             };
             whole.push(piece(
@@ -277,7 +277,7 @@ pub(super) fn flames(kept: &Kept, layers: &Layers, nodes: &Nodes) -> Plot {
             from += percent;
         }
         rows.push(BarRow {
-            name: format!("{at}: {} µs", short(total_us)),
+            name: format!("{at}: {}", time_us(total_us)),
             lines: vec![whole, split],
         });
     }
@@ -313,10 +313,13 @@ struct NodeRow {
     own_us: f64,
 }
 
-fn node_rows(kept: &Kept, nodes: &Nodes) -> Vec<NodeRow> {
+fn node_rows(kept: &Kept, nodes: &Nodes, mean_us: f64) -> Vec<NodeRow> {
     let commits = &kept.commits;
     let count = commits.len().max(1) as f64;
     let own = sum(commits.iter(), nodes);
+    // The watched commits tell how a commit divides; how long it takes is known from all.
+    let seen_ns: u64 = commits.iter().map(|commit| commit.total_ns).sum();
+    let scale = mean_us * 1e3 * count / seen_ns.max(1) as f64;
     let mut took: BTreeMap<(usize, &'static str), Vec<u64>> = BTreeMap::new();
     for work in commits.iter().flat_map(|commit| &commit.works) {
         if let (What::Request { kind, .. }, Some(node)) = (&work.what, work.node) {
@@ -336,7 +339,8 @@ fn node_rows(kept: &Kept, nodes: &Nodes) -> Vec<NodeRow> {
             kind,
             requests: took.len() as f64 / count,
             request_us: [at(0.5), at(0.99)],
-            own_us: mine.map(|(_, ns)| ns).sum::<f64>() / 1e3 / count,
+            // The sum of nothing is -0.
+            own_us: scale * mine.map(|(_, ns)| ns).sum::<f64>() / 1e3 / count + 0.0,
         }
     };
     took.into_iter().map(row).collect()
@@ -353,22 +357,22 @@ pub(super) fn by_node(kept: &Kept, layers: &Layers, nodes: &Nodes) -> (Table, Va
             "node",
             "request",
             "a commit",
-            "median µs",
-            "99 % µs",
-            "own µs",
+            "median",
+            "99 %",
+            "own time",
             "of a commit",
         ],
     );
-    let rows = node_rows(kept, nodes);
+    let rows = node_rows(kept, nodes, layers.total.mean_us);
     for row in &rows {
         let percent = 100.0 * row.own_us / layers.total.mean_us;
         table.rows.push(vec![
             nodes.told(row.node),
             row.kind.into(),
             short(row.requests),
-            short(row.request_us[0]),
-            short(row.request_us[1]),
-            short(row.own_us),
+            time_us(row.request_us[0]),
+            time_us(row.request_us[1]),
+            time_us(row.own_us),
             format!("{percent:.0} %"),
         ]);
     }

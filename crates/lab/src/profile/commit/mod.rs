@@ -4,6 +4,7 @@
 
 mod advice;
 mod draw;
+mod log;
 mod nodes;
 mod own;
 mod trace;
@@ -23,6 +24,7 @@ use volume::{
 };
 
 use self::{
+    log::Log,
     nodes::Nodes,
     trace::{Call, Clock, Kept, Traced, works},
 };
@@ -33,9 +35,9 @@ use super::{
 };
 use crate::{
     Error, IN_FLIGHT_BYTES, Result, VolumeDisk,
-    load::{SEEN_ONE_OF, mark_as_ours},
+    load::{Sampler, mark_as_ours},
     machine,
-    report::{Axis, Findings, Layers, Line, Marks, Plot, Table, short},
+    report::{Axis, Findings, Layers, Line, Marks, Plot, Table, short, time_us},
     sqlite::{Disk, Settings, Store},
     target::FILE,
 };
@@ -43,10 +45,14 @@ use crate::{
 /// Fewer commits give no meaningful 99th percentile.
 const COMMITS_MIN: usize = 200;
 
-/// Besides one commit of [`SEEN_ONE_OF`], a commit is watched if the last watched one is older than this.
-/// Watching costs the target an eighth more instructions for each command. If commits are so slow that most
-/// of them are watched, the target has time to spare.
-const SEEN_AFTER: Duration = Duration::from_millis(20);
+/// Commits are not watched more often than this, at the pace of the first ones: it costs the target an eighth more
+/// instructions for each command. If commits are so slow that most of them are watched, the target has time to spare.
+const SEEN_EVERY: Duration = Duration::from_millis(20);
+/// So many commits show the pace. They do not count.
+const PACED: u32 = 4;
+
+/// The log that a database would have is measured for this part of the time.
+const LOG_PART: u32 = 4;
 
 /// The published time of each of our rows, in microseconds: an insert of 385 µs.
 const PUBLISHED: [(&str, f64); 4] = [
@@ -200,7 +206,10 @@ impl Inserts {
             noted: noted.clone(),
         };
         let view = target.view();
-        let nodes = view.map_or_else(|| Nodes::file(FILE, &target.name), |view| Nodes::of(&view));
+        let nodes = view.map_or_else(
+            || Nodes::file(FILE, &target.place()),
+            |view| Nodes::of(&view),
+        );
         let watch = machine::Watch::begin(runner.pid);
         let inserted = self.insert(Rc::new(disk), &noted, nodes, runner);
         runner.beside(&format!("the commits on {}", target.name), watch.others());
@@ -229,27 +238,30 @@ impl Inserts {
         let doing = "INSERT INTO table1 (col1, col2) VALUES ('logmydata', ?1)";
         let mut statement = database.run(doing, |connection| connection.prepare(doing))?;
         let clock = Clock::of(runner.lane);
-        let deadline = Instant::now() + self.time.duration();
+        let value = |number: usize| number as i64 % 5 + 5;
+        let began = Instant::now();
+        for number in 0..PACED {
+            database.run(doing, |_| statement.execute([value(number as usize)]))?;
+        }
+        let pace = began.elapsed() / PACED;
+        let time = self.time.duration();
+        let expected = (time.as_secs_f64() / pace.as_secs_f64().max(1e-9)).min(self.commits as f64);
+        let mut sampler = Sampler::new(pace, SEEN_EVERY, expected, runner.seed);
+        let deadline = Instant::now() + time;
         let mut inserted = Inserted {
             nodes,
             ..Inserted::default()
         };
-        let mut seen_at = Instant::now();
         while inserted.spent.len() < self.commits && !runner.is_stopped() {
             noted.spent.take();
             noted.calls.take();
             let began = Instant::now();
-            let is_one =
-                inserted.spent.len() as u64 % SEEN_ONE_OF == 0 || began - seen_at > SEEN_AFTER;
-            let watch = is_one.then(Watch::tracing);
             if began >= deadline {
                 break;
             }
-            if is_one {
-                seen_at = began;
-            }
-            noted.began.set(is_one.then_some(began));
-            let value = inserted.spent.len() as i64 % 5 + 5;
+            let watch = sampler.is_next().then(Watch::tracing);
+            noted.began.set(watch.is_some().then_some(began));
+            let value = value(inserted.spent.len());
             // All I/Os of this thread until then belong to the commit.
             let watched = watch.as_ref().map(Watch::enter);
             database.run(doing, |_| statement.execute([value]))?;
@@ -298,13 +310,21 @@ impl Inserts {
     }
 }
 
-/// The breakdown of watched commits, from the database to the medium. The total covers only these commits, so
-/// that the rows add up to it.
-fn across(all: &[Spent]) -> Layers {
+/// The breakdown from the database to the medium. The total and the database's own time, whose row is the first of
+/// `waits`, are those of all commits; only how the waiting divides is that of the watched ones.
+fn across(all: &[Spent], waits: &Layers) -> Layers {
     let seen = all.iter().filter(|spent| spent.way.is_some());
     let seen: Vec<Spent> = seen.copied().collect();
+    let Some(own) = waits.layers.first().filter(|_| !seen.is_empty()) else {
+        return waits.clone();
+    };
     let way = |spent: &Spent| spent.way.unwrap_or_default();
-    layers::layers(&seen, |spent| spent.total_ns, &[OWN], way)
+    let ways = layers::layers(&seen, |spent| spent.total_ns, &[], way);
+    let ways = ways.of_total(waits.total.minus(own.times));
+    Layers {
+        total: waits.total,
+        layers: [own.clone()].into_iter().chain(ways.layers).collect(),
+    }
 }
 
 /// The same from the database's point of view.
@@ -350,11 +370,17 @@ impl Experiment for Commit {
                 ..Findings::default()
             });
         }
-        let (across, waits) = (across(&all), waits(&all));
+        let waits = waits(&all);
+        let across = across(&all, &waits);
+        let time = self.time.duration() / LOG_PART;
+        let log = match runner.is_stopped() {
+            true => None,
+            false => Log::measure(runner, 0, self.commits, time)?,
+        };
         let mut notes = layers::notes(all.iter().filter_map(|spent| spent.way));
         let seen = all.iter().filter(|spent| spent.way.is_some()).count();
         notes.push(format!(
-            "where the time went was sampled from {seen} of {} commits, because reporting it slows a \
+            "how the waiting divides into layers was sampled from {seen} of {} commits, because reporting it slows a \
              target down; all other figures are of all commits",
             all.len()
         ));
@@ -376,16 +402,23 @@ impl Experiment for Commit {
         plots.push(plot(&totals));
         let advice = advice::of_calls(&all).into_iter();
         let advice = advice.chain(advice::of_nodes(&kept, &nodes));
+        let mut tables = vec![across.table(), waited_for(&waits), by_node, published()];
+        let mut answer = answer(&waits, all.len());
+        if let Some(log) = &log {
+            answer = format!("{answer} {}", log.sentence());
+            tables.insert(2, log.table());
+        }
         Ok(Findings {
-            answer: answer(&waits, all.len()),
+            answer,
             advice: advice.collect(),
             notes,
-            tables: vec![across.table(), waited_for(&waits), by_node, published()],
+            tables,
             plots,
             figures: json!({
                 "commits": all.len(),
                 "commits_us": totals,
                 "waits": waits,
+                "log": log.as_ref().map(Log::json),
                 "nodes": json_by_node,
                 "traced": draw::traced(&kept, &across, &nodes),
             }),
@@ -422,10 +455,9 @@ impl Experiment for Commit {
 fn answer(layers: &Layers, commits: usize) -> String {
     let total = layers.total;
     format!(
-        "A commit takes {} µs at the median and {} µs at the 99th percentile ({} a second over {commits} \
-         commits).",
-        short(total.p50_us),
-        short(total.p99_us),
+        "A commit of SQLite takes {} at the median and {} at the 99th percentile ({} a second over {commits} commits).",
+        time_us(total.p50_us),
+        time_us(total.p99_us),
         short(1e6 / total.mean_us),
     )
 }
@@ -442,12 +474,12 @@ fn published() -> Table {
         "Beside a published result",
         "An insert into SQL Server on a cluster that writes each block to two nodes, as estimated in a \
          published study. Other software on other hardware: compare the parts, not the times.",
-        &["layer", "µs", "of the total"],
+        &["layer", "time", "of the total"],
     );
     let total: f64 = PUBLISHED.iter().map(|(_, us)| us).sum();
     for (name, us) in PUBLISHED {
         let percent = format!("{:.0} %", 100.0 * us / total);
-        table.rows.push(vec![name.into(), short(us), percent]);
+        table.rows.push(vec![name.into(), time_us(us), percent]);
     }
     table
 }
@@ -495,14 +527,21 @@ mod tests {
     }
 
     #[test]
-    fn where_the_time_went_is_of_those_alone_that_were_watched() {
+    fn the_first_table_has_the_totals_of_all_commits() {
         let watched = |total_us| Spent {
-            way: Some(Way::default()),
+            way: Some(Way::new(63_000, &volume::layers::Layers::default())),
             ..spent(total_us, 60)
         };
         let all = [watched(100), spent(1000, 60), spent(1000, 60), watched(200)];
-        let (across, waits) = (across(&all), waits(&all));
-        assert!((across.total.mean_us - 150.0).abs() < 1e-9, "{across:?}");
+        let waits = waits(&all);
+        let across = across(&all, &waits);
+        assert_eq!(across.total, waits.total);
+        assert_eq!(across.layers[0].times, waits.layers[0].times);
+        let parts = across.layers.iter().map(|layer| layer.times.mean_us);
+        assert!(
+            (parts.sum::<f64>() - waits.total.mean_us).abs() < 1e-9,
+            "{across:?}"
+        );
         assert!((waits.total.mean_us - 575.0).abs() < 1e-9, "{waits:?}");
         assert!(answer(&waits, 4).contains("1,739 a second"));
     }

@@ -91,6 +91,12 @@ impl Nodes {
         }
     }
 
+    /// Where a leaf is.
+    pub(super) fn place(&self, node: usize) -> &str {
+        let TreeNode { path, place, .. } = &self.0[node];
+        place.as_deref().unwrap_or(path)
+    }
+
     /// The node as a person would look for it: its path and its location.
     pub(super) fn told(&self, node: usize) -> String {
         let TreeNode { path, place, .. } = &self.0[node];

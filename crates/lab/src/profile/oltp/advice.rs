@@ -11,7 +11,7 @@ use crate::{
         medium::Kinds,
         share::{LARGE, Share},
     },
-    report::short,
+    report::{short, time_us},
 };
 
 /// Processors busier than this are what everything waits for.
@@ -38,8 +38,8 @@ pub(super) fn advice(on: &str, rounds: &[Round], breakdown: &Breakdown) -> Optio
     let figure = match row.layer {
         Layer::Database => String::new(),
         _ => format!(
-            ", {} µs for each of its {} requests{}",
-            short(row.request_us()),
+            ", {} for each of its {} requests{}",
+            time_us(row.request_us()),
             short(row.requests),
             kinds(row).told()
         ),

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::spent::{Layer, Row, Spent};
-use crate::report::{self, Axis, Bar, BarRow, Layers, Marks, Plot, Table, Times, short};
+use crate::report::{self, Axis, Bar, BarRow, Layers, Marks, Plot, Table, Times, short, time_us};
 
 /// All rounds of a site.
 pub(super) struct Breakdown {
@@ -93,19 +93,19 @@ impl Breakdown {
     pub(super) fn table(&self, on: &str) -> Table {
         let mut table = Table::new(
             &format!("Where the time of a transaction went on {on}"),
-            "Microseconds for each transaction: on average over the rounds, in the round that took the median time, \
+            "Times of each transaction: on average over the rounds, in the round that took the median time, \
              and in the slowest round; rounds, not single transactions. The total is the time of the connections \
              (connections × elapsed time ÷ transactions), each row below the first is the time that requests spent \
              there, and the first is the rest: requests that run side by side count each, one flush that several \
              connections wait for counts once, and background writes count although nobody waits for them.",
             &[
                 "layer",
-                "µs",
+                "mean µs",
                 "of the total",
-                "median round",
-                "slowest round",
+                "median round µs",
+                "slowest round µs",
                 "requests",
-                "µs of each",
+                "each µs",
             ],
         );
         let total_us = self.layers.total.mean_us;
@@ -139,7 +139,7 @@ impl Breakdown {
                 to: from,
                 class: row.layer.class(),
                 label: row.name(),
-                tip: format!("{on}: {}\n{} µs", row.name(), short(row.us)),
+                tip: format!("{on}: {}\n{}", row.name(), time_us(row.us)),
             }
         };
         BarRow {
@@ -201,7 +201,7 @@ mod tests {
         assert_eq!(throttle[3..], ["200.0", "200.0", "1", "200"], "{table:?}");
         let total = table.rows.last().expect("the total");
         assert_eq!(total[..5], ["total", "3666.7", "100 %", "3000.0", "6000.0"]);
-        assert_eq!(table.columns[3..5], ["median round", "slowest round"]);
+        assert_eq!(table.columns[3..5], ["median round µs", "slowest round µs"]);
         let (total, layers) = found.json();
         assert_eq!(total["median_round_us"], 3000.0);
         assert_eq!(total["slowest_round_us"], 6000.0);

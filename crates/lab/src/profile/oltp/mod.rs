@@ -15,12 +15,13 @@ use volume::config::Size;
 
 use super::{Case, Experiment, Needs, Runner, within};
 use crate::{
-    Result,
+    Error, Result,
     databases::{Bed, Kind, Namespace, Server, Stack, Sysbench},
+    load::Stop,
     machine::{Watch, ended_ns, family_ns, machine_ns},
     others::Others,
     progress::Progress,
-    report::{Axis, Findings, Line, Marks, Plot, Score, Table, short},
+    report::{Axis, Findings, Line, Marks, Plot, Score, Table, short, time_us},
     statistics::{Comparison, Median, SAMPLES_MIN},
 };
 
@@ -151,14 +152,22 @@ impl Oltp {
             runner
                 .stage
                 .say(&format!("{name}: {} with its tables", self.database.name()));
-            let stack = Stack::new(name, bed, namespace.as_ref(), 0)?;
-            let server = Server::create(self.database, &stack, self.memory.bytes(), None)?;
-            sysbench.prepare(&server, &stack, &runner.stop)?;
-            server.pause();
+            let stop = &runner.stop;
+            let prepared = Stack::new(name, bed, namespace.as_ref(), 0, stop).and_then(|stack| {
+                let memory_bytes = self.memory.bytes();
+                let server = Server::create(self.database, &stack, memory_bytes, None, stop)?;
+                sysbench.prepare(&server, &stack, stop)?;
+                Ok(Site { server, stack })
+            });
+            let site = match prepared {
+                Err(Error::Stopped) => break,
+                prepared => prepared?,
+            };
+            site.server.pause();
             runner
                 .stage
                 .tell(&format!("{name}: {} has its tables", self.database.name()));
-            sites.push(Site { server, stack });
+            sites.push(site);
         }
         Ok(sites)
     }
@@ -228,7 +237,7 @@ impl Experiment for Oltp {
         false
     }
 
-    fn survey(&self, _progress: Progress) -> Result<()> {
+    fn survey(&self, _stop: &Stop, _progress: Progress) -> Result<()> {
         self.database.check()?;
         Sysbench::new(self.tables, self.rows, self.threads).map(drop)
     }
@@ -435,10 +444,10 @@ fn doubts(measured: &[Measured]) -> Vec<String> {
 fn answer(measured: &[Measured], database: Kind) -> String {
     let told = |m: &Measured| {
         format!(
-            "{} transactions a minute on {}, each for {} µs of the machine's processors",
+            "{} transactions a minute on {}, each for {} of the machine's processors",
             short(median(m, |round| round.per_minute)),
             m.name,
-            short(median(m, |round| round.cpu_us)),
+            time_us(median(m, |round| round.cpu_us)),
         )
     };
     let all: Vec<&Measured> = measured.iter().filter(|m| !m.rounds.is_empty()).collect();
@@ -469,14 +478,25 @@ fn answer(measured: &[Measured], database: Kind) -> String {
 fn table(measured: &[Measured]) -> Table {
     let mut table = Table::new(
         "Transactions",
-        "Medians of the rounds. ÷: the ratio to the first, round by round. Processor time is in \
-         microseconds for each transaction: of the whole machine, of the server, of the process that \
+        "Medians of the rounds. ÷: the ratio to the first, round by round. Processor time is that of \
+         each transaction: of the whole machine, of the server, of the process that \
          attaches the volume (the initiator's side), of the process of --pid (the target's), of \
          sysbench, and the rest: the kernel's own threads for the loop device, the file system and the \
          network. I/Os are those of the file system's device, flushes included.",
         &[
-            "on", "a minute", "÷", "seconds", "99 % ms", "CPU µs", "÷", "server", "attach",
-            "target", "sysbench", "rest", "I/Os",
+            "on",
+            "a minute",
+            "÷",
+            "seconds",
+            "99 % ms",
+            "CPU µs",
+            "÷",
+            "server µs",
+            "attach µs",
+            "target µs",
+            "sysbench µs",
+            "rest µs",
+            "I/Os",
         ],
     );
     let Some(first) = measured.first() else {

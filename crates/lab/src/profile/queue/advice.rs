@@ -2,6 +2,7 @@
 //! difference was found.
 
 use super::{super::too_few, Knee, Sweep, median, short};
+use crate::report::time_us;
 use crate::statistics::{Comparison, Median};
 
 /// Latency beyond the knee is worth advice if it is longer by this factor.
@@ -36,12 +37,12 @@ pub(super) fn of_knee(knee: Option<&Knee>, sweep: &Sweep) -> Option<Advice> {
     }
     Some(Advice::Change(format!(
         "with {most} outstanding instead of {outstanding}, throughput {} ({} I/Os a second instead of {}), and each I/O \
-         takes {} µs instead of {} ({}): limit the initiator to {outstanding} outstanding{}",
+         takes {} instead of {} ({}): limit the initiator to {outstanding} outstanding{}",
         grown(&iops),
         short(median(beyond, |run| run.iops)),
         short(knee.iops),
-        short(median(beyond, |run| run.mean_us)),
-        short(knee.mean_us),
+        time_us(median(beyond, |run| run.mean_us)),
+        time_us(knee.mean_us),
         told(&mean_us),
         doubt(&mean_us),
     )))
@@ -175,7 +176,7 @@ mod tests {
             "with 1024 outstanding instead of 48, throughput does not grow by more than ",
             "×, 95 % interval 0.9",
             ", 8 rounds) (48,",
-            "), and each I/O takes 21,",
+            "), and each I/O takes 21.1 ms instead of 990 µs",
             "×, 95 % interval 2",
         ] {
             assert!(text.contains(part), "{part}: {text}");

@@ -1,7 +1,10 @@
 //! What the runs say about themselves: whether Little's law holds, and whether the load generator was late.
 
 use super::{AS_GOOD, AtRate, Knee, Sweep, Swept, median};
-use crate::{profile::runner::Figures, report::short};
+use crate::{
+    profile::runner::Figures,
+    report::{short, time_us},
+};
 
 /// The generator may be late by this fraction of the latency it measures.
 const LATE_MAX: f64 = 0.25;
@@ -68,10 +71,10 @@ pub(super) fn late(rates: &[AtRate]) -> Option<String> {
         ),
     };
     Some(format!(
-        "from {percent} % of the knee's rate on, the load generator itself was late, by {} µs at the 99th percentile, \
-         where the latency is {} µs: {why}. That part of the latencies is its own and not the disk's",
-        short(found.median(late_us)),
-        short(found.median(p99_us)),
+        "from {percent} % of the knee's rate on, the load generator itself was late, by {} at the 99th percentile, \
+         where the latency is {}: {why}. That part of the latencies is its own and not the disk's",
+        time_us(found.median(late_us)),
+        time_us(found.median(p99_us)),
     ))
 }
 
@@ -133,7 +136,7 @@ mod tests {
             "{idle}"
         );
         assert!(
-            idle.contains("1,900 µs at the 99th percentile, where the latency is 2,000"),
+            idle.contains("1.9 ms at the 99th percentile, where the latency is 2 ms:"),
             "{idle}"
         );
         let busy = late(&[at_rate(1, 99.0, 1900.0)]).expect("it was late");

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     Result,
     load::{Adapter, Arrivals, Lun, Order, Spacing, Workload},
-    report::{Findings, Score, short},
+    report::{Findings, Score, Times, short, time_us},
     statistics::Median,
 };
 
@@ -386,7 +386,12 @@ impl Experiment for Queue {
         }
         // Beyond the knee only the waiting grows.
         let at = knee.map_or(0, |knee| knee.outstanding);
-        add_layers(&mut findings, at, swept.ways.get(&at), runner.is_resumed());
+        let seen = swept
+            .ways
+            .get(&at)
+            .cloned()
+            .map(|seen| seen.of(total_of(sweep, at)));
+        add_layers(&mut findings, at, seen.as_ref(), runner.is_resumed());
         findings.notes.extend(little(sweep));
         findings
             .notes
@@ -474,6 +479,16 @@ fn arrivals(rate_per_s: f64) -> String {
     format!("{} arrivals a second", short(rate_per_s))
 }
 
+/// The times that the table has for so many outstanding.
+fn total_of(sweep: &Sweep, outstanding: usize) -> Times {
+    let runs = sweep.get(&outstanding).map_or(&[][..], Vec::as_slice);
+    Times {
+        mean_us: median(runs, |run| run.mean_us),
+        p50_us: median(runs, |run| run.p50_us),
+        p99_us: median(runs, |run| run.p99_us),
+    }
+}
+
 /// Shows where the time of the I/Os went with so many outstanding, or says why it is not known.
 fn add_layers(findings: &mut Findings, at: usize, seen: Option<&Seen>, is_resumed: bool) {
     let note = match seen {
@@ -502,19 +517,19 @@ fn answer(knee: Option<&Knee>, compared: &Sweep, tried: usize) -> String {
     let Some(knee) = knee else {
         return "Nothing was measured.".into();
     };
-    let (outstanding, iops, time) = (knee.outstanding, short(knee.iops), short(knee.mean_us));
+    let (outstanding, iops, time) = (knee.outstanding, short(knee.iops), time_us(knee.mean_us));
     match beyond_knee(knee, compared) {
         Some(beyond) => format!(
-            "The knee is at {outstanding} outstanding: {iops} I/Os a second at {time} µs each, at least 95 % of what any \
+            "The knee is at {outstanding} outstanding: {iops} I/Os a second at {time} each, at least 95 % of what any \
              number compared with it does; {beyond}."
         ),
         None if tried < 2 => format!(
-            "Only {outstanding} outstanding was tried: {iops} I/Os a second at {time} µs each; whether \
+            "Only {outstanding} outstanding was tried: {iops} I/Os a second at {time} each; whether \
              more would bring more is not known."
         ),
         None => format!(
             "Throughput still grows at {outstanding} outstanding, the most that was tried: {iops} I/Os a \
-             second at {time} µs each; the knee is not reached."
+             second at {time} each; the knee is not reached."
         ),
     }
 }

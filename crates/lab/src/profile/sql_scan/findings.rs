@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::sweep::{Measured, MeasuredSet, MeasuredStatement, Processors};
 use crate::{
-    report::{Axis, Findings, Marks, Plot, Score, Table, short},
+    report::{Axis, Findings, Marks, Plot, Score, Table, short, speed},
     statements::paper_scores_s,
 };
 
@@ -108,12 +108,12 @@ fn answer(
             let first = measured.sets.first()?.score_s?;
             let scans = scan_gains(measured, disk);
             let scans = scans.map_or(String::new(), |(least, most)| {
-                format!(" (scans {} to {})", times(least), times(most))
+                format!(" (scans {} to {})", speed(least), speed(most))
             });
             Some(format!(
                 "; {}: {}{scans}",
                 names[disk],
-                times(first / score_s)
+                speed(first / score_s)
             ))
         })
         .collect();
@@ -196,7 +196,7 @@ fn scores(all: &[Measured], names: &[&str]) -> Table {
         &["page and cache"],
     );
     for (index, name) in names.iter().enumerate() {
-        table.columns.push((*name).to_owned());
+        table.columns.push(format!("{name}, s"));
         if index > 0 {
             table.columns.push("gain".into());
         }
@@ -209,7 +209,7 @@ fn scores(all: &[Measured], names: &[&str]) -> Table {
             row.push(set.score_s.map_or("–".into(), short));
             if index > 0 {
                 let gain = first.zip(set.score_s).map(|(first, score)| first / score);
-                row.push(gain.map_or("–".into(), times));
+                row.push(gain.map_or("–".into(), speed));
             }
         }
         table.rows.push(row);
@@ -237,14 +237,14 @@ fn statements(measured: &Measured, disk: usize) -> Table {
         ),
         &["statement"],
     );
-    let columns = (1..=runs).map(|run| format!("run {run}"));
+    let columns = (1..=runs).map(|run| format!("run {run}, s"));
     table.columns.extend(columns);
     let rest = [
-        "average",
+        "average, s",
         "weight",
-        "weighted",
+        "weighted, s",
         "read MB/s",
-        "written",
+        "written MB/s",
         "gain",
         "published",
     ];
@@ -253,7 +253,7 @@ fn statements(measured: &Measured, disk: usize) -> Table {
     if is_served {
         table.about += " CPU: seconds of the machine's processors for each run, and the parts of the server and of \
                         what attaches the volume.";
-        let cpu = ["CPU s", "server", "attach"];
+        let cpu = ["CPU s", "server s", "attach s"];
         table.columns.extend(cpu.map(String::from));
     }
     for (statement, first) in set.statements.iter().zip(&first.statements) {
@@ -276,7 +276,7 @@ fn statements(measured: &Measured, disk: usize) -> Table {
             gain(first, statement),
             statement
                 .paper_s
-                .map_or("–".into(), |[one, two]| times(one / two)),
+                .map_or("–".into(), |[one, two]| speed(one / two)),
         ]);
         if is_served {
             let cell = |of: fn(&Processors) -> Option<f64>| {
@@ -300,10 +300,10 @@ fn published() -> Table {
         "Beside the published results",
         "MariaDB on Windows over links of 1 Gbit/s with a larger table: compare the gain, not the \
          times.",
-        &["published", "score", "gain"],
+        &["published", "score, s", "gain"],
     );
     for (name, score) in [("one share", one), ("two shares, striped", two)] {
-        let row = [name.into(), format!("{score:.2}"), times(one / score)];
+        let row = [name.into(), format!("{score:.2}"), speed(one / score)];
         table.rows.push(row.into());
     }
     table
@@ -355,12 +355,8 @@ fn plot(all: &[Measured], names: &[&str]) -> Plot {
 fn gain(first: &MeasuredStatement, this: &MeasuredStatement) -> String {
     match first.runs_s.is_empty() || this.runs_s.is_empty() {
         true => "–".into(),
-        false => times(first.average_s / this.average_s),
+        false => speed(first.average_s / this.average_s),
     }
-}
-
-fn times(ratio: f64) -> String {
-    format!("{ratio:.2}×")
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use crate::{
     Error, Result,
     databases::Kind as ServerKind,
     drive_stats::Source,
+    load::Stop,
     progress::Progress,
     report::Findings,
     sqlite::{Settings, Store},
@@ -197,9 +198,12 @@ impl Experiment for SqlScan {
         &self.about
     }
 
-    fn survey(&self, progress: Progress) -> Result<()> {
+    fn survey(&self, stop: &Stop, progress: Progress) -> Result<()> {
         // Bad data is reported as an error of the call.
-        let wrong = |error: Error| Error::Call(error.to_string());
+        let wrong = |error: Error| match error {
+            Error::Stopped => Error::Stopped,
+            error => Error::Call(error.to_string()),
+        };
         let schema = self.source().open().map_err(wrong)?.schema;
         for chosen in &self.statements {
             let sql = chosen.sql.as_ref().map(|sql| check(sql, &schema));
@@ -207,7 +211,7 @@ impl Experiment for SqlScan {
             sql.unwrap_or(Ok(()))
                 .map_err(|what| Error::Call(format!("statement \"{name}\": {what}")))?;
         }
-        let survey = Survey::of(&self.source(), progress).map_err(wrong)?;
+        let survey = Survey::of(&self.source(), stop, progress).map_err(wrong)?;
         let _ = self.survey.set(survey);
         self.database.server().map_or(Ok(()), ServerKind::check)
     }

@@ -4,13 +4,14 @@
 use std::{
     cell::Cell,
     io::{self, Write},
+    rc::Rc,
     time::{Duration, Instant},
 };
 
 use super::sweep::{Measured, MeasuredSet, MeasuredStatement, Processors, Sweep};
 use crate::{
     Error, Result,
-    databases::{Answered, Kind as ServerKind, Namespace, Server, Stack, escaped},
+    databases::{Answered, Bed, Kind as ServerKind, Namespace, Server, Stack, escaped},
     drive_stats::{Row, Schema},
     load::Stop,
     machine::machine_ns,
@@ -132,13 +133,10 @@ impl Sweep {
                 return Ok(None);
             }
             told(&format!("{name}: load the table"));
-            let stack = Stack::new(name, bed, namespace.as_ref(), self.cache.bytes())?;
-            let page = (kind == ServerKind::Mariadb).then_some(self.page.bytes());
-            let server = Server::create(kind, &stack, self.settings.cache_bytes, page)?;
-            let site = Site {
-                name: name.clone(),
-                server,
-                stack,
+            let created = self.create(runner, kind, (name, bed), namespace.as_ref());
+            let site = match created {
+                Err(Error::Stopped) => return Ok(None),
+                created => created?,
             };
             if site.load(self, kind, &runner.stop)?.is_none() {
                 return Ok(None);
@@ -176,6 +174,25 @@ impl Sweep {
             survey,
             table_bytes,
         )))
+    }
+
+    /// The server and its storage, without the table.
+    fn create(
+        &self,
+        runner: &Runner<'_>,
+        kind: ServerKind,
+        (name, bed): (&str, &Bed),
+        namespace: Option<&Rc<Namespace>>,
+    ) -> Result<Site> {
+        let stop = &runner.stop;
+        let stack = Stack::new(name, bed, namespace, self.cache.bytes(), stop)?;
+        let page = (kind == ServerKind::Mariadb).then_some(self.page.bytes());
+        let server = Server::create(kind, &stack, self.settings.cache_bytes, page, stop)?;
+        Ok(Site {
+            name: name.to_owned(),
+            server,
+            stack,
+        })
     }
 
     fn served(
