@@ -37,6 +37,26 @@ struct Ends<'a> {
     destination: (&'a Rc<Unit>, Extent),
 }
 
+impl LaneUnits {
+    /// Runs an EXTENDED COPY. When no longer `wanted`, it ends after the current piece.
+    pub async fn copy(&self, copying: Copying, wanted: impl Wanted) -> Ending {
+        let (mut done, mut ending) = (0, Ending::GOOD);
+        for segment in &copying.plan.segments {
+            match copying.copy(self, segment, &wanted).await {
+                Ok(true) => done += 1,
+                Ok(false) => break,
+                Err(error) => {
+                    ending = error.ending();
+                    break;
+                }
+            }
+        }
+        let (plan, own) = (&copying.plan, &copying.own);
+        plan.ended(&own.unit.logical.borrow(), own.nexus.id, done, &ending);
+        ending
+    }
+}
+
 impl Copying {
     /// Registers `command`, which was sent to `unit` at `lun`, on that and on all units that `plan` names. What it
     /// names and the nexus does not reach now is not found later either.
@@ -69,26 +89,6 @@ impl Copying {
     /// The LUNs at which it runs, beside the one that the command was sent to.
     pub fn others(&self) -> impl Iterator<Item = u32> {
         self.others.iter().map(|(lun, _)| *lun)
-    }
-
-    /// Copies segment by segment.
-    pub(crate) async fn run(self, units: &LaneUnits, wanted: impl Wanted) -> Ending {
-        let mut done = 0;
-        let mut ending = Ending::GOOD;
-        for segment in &self.plan.segments {
-            match self.copy(units, segment, &wanted).await {
-                Ok(true) => done += 1,
-                Ok(false) => break,
-                Err(error) => {
-                    ending = error.ending();
-                    break;
-                }
-            }
-        }
-        let logical = self.own.unit.logical.borrow();
-        self.plan.ended(&logical, self.own.nexus.id, done, &ending);
-        drop(logical);
-        ending
     }
 
     /// Copies one segment; false if the copy was aborted meanwhile.

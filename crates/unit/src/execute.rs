@@ -9,7 +9,6 @@ use volume::layers::{Watch, watched};
 
 use crate::{
     abort::{Abort, Whose},
-    copy::Copying,
     disk::Unit,
     lane::LaneUnits,
     medium,
@@ -197,11 +196,6 @@ impl LaneUnits {
             sanitize::overwrite(&units, &unit, lock, &overwrite).await;
         });
         Ending::GOOD
-    }
-
-    /// Runs an EXTENDED COPY. When no longer `wanted`, it ends after the current piece.
-    pub async fn copy(&self, copying: Copying, wanted: impl Wanted) -> Ending {
-        copying.run(self, wanted).await
     }
 }
 
