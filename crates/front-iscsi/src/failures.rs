@@ -15,8 +15,7 @@ use std::{
 };
 
 use engine::Instant;
-
-use crate::peer::Peer;
+use front::Peer;
 
 /// The delay after the first failure; it doubles with each further one.
 const DELAY_FIRST: Duration = Duration::from_millis(250);

@@ -14,10 +14,10 @@ use engine::{
     task::{self, Either},
     time,
 };
+use front::{Displaced, Limit, Peer};
 use unit::Units;
 
 use crate::{
-    admission::{Displaced, Limit, Places},
     config::{ServerConfig, TargetSpec},
     front::Front,
     notices::{Notice, Suppressed},
@@ -100,7 +100,7 @@ impl Server {
     /// [`StartError`]; nothing is served in that case.
     pub async fn start(mut config: ServerConfig, units: &Units) -> Result<Server, StartError> {
         let bound = bind(&mut config, &BTreeMap::new()).await?;
-        let sessions = Arc::new(Sessions::new(Places::of(&config.limits)));
+        let sessions = Arc::new(Sessions::new(config.limits.places()));
         let lanes = 0..units.lanes();
         let (senders, receivers): (Vec<_>, Vec<_>) = lanes.map(|_| channel()).unzip();
         for (own, requests) in receivers.into_iter().enumerate() {
@@ -156,7 +156,7 @@ impl Server {
         // Only now: each lane already knows the new targets when their first connection arrives.
         self.sessions
             .admission
-            .set_places(Places::of(&config.limits));
+            .set_places(config.limits.places());
         self.targets = config.targets;
         self.listen(bound);
         Ok(LaneFuture::new(async move {
@@ -435,7 +435,10 @@ impl Acceptor {
             peer,
             lane: lane.clone(),
         };
-        let (id, displaced) = self.sessions.admission.arrive(peer.ip(), arrival);
+        let (id, displaced) = self
+            .sessions
+            .admission
+            .arrive(Peer::of(peer.ip()), arrival);
         let newcomer = Newcomer {
             id,
             peer,
