@@ -27,7 +27,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         "crates/front-iscsi",
         &["front", "unit", "engine", "iscsi", "iscsi-stream", "scsi"],
     ),
-    ("crates/front-nbd", &["unit", "engine", "nbd"]),
+    ("crates/front-nbd", &["front", "unit", "engine", "nbd"]),
     ("crates/front-fuse", &["unit", "engine"]),
     ("crates/node", &["front-iscsi", "unit", "volume", "engine"]),
     ("crates/lab", &["volume", "engine"]),

@@ -1,7 +1,7 @@
 //! Runs work that would block a lane on threads of its own: blocking system calls for which io_uring
 //! has no operation (querying a file's extents, replacing a file with all its fsyncs, opening a file,
-//! reading what disks hold before that, resolving a host name). The answer returns to the calling lane through its
-//! inbox.
+//! reading what disks hold before that, resolving a host name), and sums that take a CPU for milliseconds. The answer
+//! returns to the calling lane through its inbox.
 //!
 //! Each [`Kind`] has its own threads and queue, so that a hanging name server or network file system
 //! delays only its own kind. Both are bounded: threads are started on demand and end when idle for a
@@ -32,7 +32,7 @@ use crate::{
     time::{sleep, timeout},
 };
 
-/// The most threads of a kind.
+/// The most threads of a kind that waits.
 const THREADS_MAX: usize = 4;
 /// The most pieces of work of a kind that are queued; callers with more wait for room.
 const QUEUE_MAX: usize = 64;
@@ -51,6 +51,8 @@ pub enum Kind {
     Names,
     /// What has become of open files: their lengths, and what their paths lead to.
     Looks,
+    /// Signatures, which take a CPU for long and wait for nothing: one at a time.
+    Signatures,
 }
 
 /// Runs `work` where it blocks no lane, and returns its result.
@@ -171,6 +173,7 @@ type Work = Box<dyn FnOnce() + Send>;
 /// The threads of one kind.
 struct Pool {
     name: &'static str,
+    threads_max: usize,
     state: Mutex<State>,
     filled: Condvar,
 }
@@ -184,10 +187,11 @@ struct State {
     waiting: Vec<Waker>,
 }
 
-static EXTENTS: Pool = Pool::new("extents");
-static FILES: Pool = Pool::new("files");
-static NAMES: Pool = Pool::new("names");
-static LOOKS: Pool = Pool::new("looks");
+static EXTENTS: Pool = Pool::new("extents", THREADS_MAX);
+static FILES: Pool = Pool::new("files", THREADS_MAX);
+static NAMES: Pool = Pool::new("names", THREADS_MAX);
+static LOOKS: Pool = Pool::new("looks", THREADS_MAX);
+static SIGNATURES: Pool = Pool::new("signatures", 1);
 
 impl Kind {
     fn pool(self) -> &'static Pool {
@@ -196,14 +200,16 @@ impl Kind {
             Kind::Files => &FILES,
             Kind::Names => &NAMES,
             Kind::Looks => &LOOKS,
+            Kind::Signatures => &SIGNATURES,
         }
     }
 }
 
 impl Pool {
-    const fn new(name: &'static str) -> Pool {
+    const fn new(name: &'static str, threads_max: usize) -> Pool {
         Pool {
             name,
+            threads_max,
             state: Mutex::new(State {
                 queue: VecDeque::new(),
                 threads: 0,
@@ -230,7 +236,7 @@ impl Pool {
                 return Poll::Pending;
             }
             state.queue.extend(work.take());
-            if state.queue.len() <= state.idle || state.threads >= THREADS_MAX {
+            if state.queue.len() <= state.idle || state.threads >= self.threads_max {
                 self.filled.notify_one();
                 return Poll::Ready(Ok(()));
             }
