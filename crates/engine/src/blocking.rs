@@ -34,6 +34,9 @@ use crate::{
 
 /// The most threads of a kind that waits.
 const THREADS_MAX: usize = 4;
+/// The priority of threads that compute, as nice(2) counts: where they and a lane want the same CPU, the lane has nine
+/// tenths of it.
+const NICENESS_OF_SUMS: i32 = 10;
 /// The most pieces of work of a kind that are queued; callers with more wait for room.
 const QUEUE_MAX: usize = 64;
 /// A thread that has been idle for this long ends.
@@ -51,7 +54,7 @@ pub enum Kind {
     Names,
     /// What has become of open files: their lengths, and what their paths lead to.
     Looks,
-    /// Signatures, which take a CPU for long and wait for nothing: one at a time.
+    /// Signatures, which take a CPU for long and wait for nothing: one at a time, and with what CPU time others leave.
     Signatures,
 }
 
@@ -174,6 +177,8 @@ type Work = Box<dyn FnOnce() + Send>;
 struct Pool {
     name: &'static str,
     threads_max: usize,
+    /// What its threads lower their priority by.
+    niceness: i32,
     state: Mutex<State>,
     filled: Condvar,
 }
@@ -187,11 +192,11 @@ struct State {
     waiting: Vec<Waker>,
 }
 
-static EXTENTS: Pool = Pool::new("extents", THREADS_MAX);
-static FILES: Pool = Pool::new("files", THREADS_MAX);
-static NAMES: Pool = Pool::new("names", THREADS_MAX);
-static LOOKS: Pool = Pool::new("looks", THREADS_MAX);
-static SIGNATURES: Pool = Pool::new("signatures", 1);
+static EXTENTS: Pool = Pool::new("extents", THREADS_MAX, 0);
+static FILES: Pool = Pool::new("files", THREADS_MAX, 0);
+static NAMES: Pool = Pool::new("names", THREADS_MAX, 0);
+static LOOKS: Pool = Pool::new("looks", THREADS_MAX, 0);
+static SIGNATURES: Pool = Pool::new("signatures", 1, NICENESS_OF_SUMS);
 
 impl Kind {
     fn pool(self) -> &'static Pool {
@@ -206,10 +211,11 @@ impl Kind {
 }
 
 impl Pool {
-    const fn new(name: &'static str, threads_max: usize) -> Pool {
+    const fn new(name: &'static str, threads_max: usize, niceness: i32) -> Pool {
         Pool {
             name,
             threads_max,
+            niceness,
             state: Mutex::new(State {
                 queue: VecDeque::new(),
                 threads: 0,
@@ -257,6 +263,10 @@ impl Pool {
 
     /// The loop of a thread.
     fn work(&self) {
+        if self.niceness > 0 {
+            // SAFETY: it takes a number. On Linux it is the calling thread's priority that it lowers.
+            unsafe { libc::nice(self.niceness) };
+        }
         let mut state = self.lock();
         loop {
             if let Some(work) = state.queue.pop_front() {
