@@ -28,6 +28,9 @@ pub const PERMISSION: u32 = 1;
 /// NBD_EIO
 pub const IO: u32 = 5;
 
+/// What a client sends first: that it knows the fixed newstyle, and no zeroes.
+pub const FLAGS: [u8; 4] = [0, 0, 0, 3];
+
 /// The outcome of a request: its data or its error. `None`: the connection ended first.
 pub type Answer = Option<Result<Vec<u8>, u32>>;
 
@@ -106,7 +109,16 @@ pub async fn negotiate(
     reader: &mut FramedReader,
     is_structured: bool,
 ) -> io::Result<()> {
-    send(stream, &[0, 0, 0, 3]).await?;
+    send(stream, &FLAGS).await?;
+    choose(stream, reader, is_structured).await
+}
+
+/// The rest of the handshake, once the [flags](FLAGS) are sent.
+pub async fn choose(
+    stream: &TcpStream,
+    reader: &mut FramedReader,
+    is_structured: bool,
+) -> io::Result<()> {
     let options: &[(u32, &[u8])] = match is_structured {
         true => &[(8, &[]), (7, &[0; 6])],
         false => &[(7, &[0; 6])],

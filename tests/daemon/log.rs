@@ -3,8 +3,8 @@
 
 use harness::directory::Directory;
 use harness::process::Daemon;
-use harness::sanstone::{IQN, binary, call, target_table};
-use harness::wire::Session;
+use harness::sanstone::{IQN, Sanstone, binary, call, target_table};
+use harness::wire::{Direction, Session};
 use std::process::Command;
 use std::time::Duration;
 
@@ -55,6 +55,60 @@ fn a_log_whose_reader_has_gone_is_no_reason_to_stop() {
 #[test]
 fn a_log_that_nobody_reads_holds_nothing_up() {
     serve_without_a_log("mkfifo log", "2<>log");
+}
+
+/// An EXTENDED COPY of 8 blocks within a unit; FFFFh is the unit that receives it.
+fn copy_within_a_unit() -> ([u8; 16], Vec<u8>) {
+    let mut segment = vec![0x02, 0, 0, 24, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 8];
+    segment.extend(0_u64.to_be_bytes());
+    segment.extend(1000_u64.to_be_bytes());
+    let mut list = vec![
+        1,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        segment.len() as u8,
+        0,
+        0,
+        0,
+        0,
+    ];
+    list.extend(segment);
+    let mut cdb = [0; 16];
+    (cdb[0], cdb[13]) = (0x83, list.len() as u8);
+    (cdb, list)
+}
+
+/// Each copy that fails is worth a line, and an initiator may send as many as it likes.
+#[test]
+fn an_initiator_does_not_flood_the_log() {
+    let directory = Directory::new();
+    let volume = "[volume.disk]\nfault = { rules = [{ on = \"write\", fail = \"medium\" }], \
+                  of = { ram = { size = \"16MiB\" } } }\n";
+    let mut server = Sanstone::serve(directory.path(), volume, &["disk"]);
+    let address = format!("127.0.0.1:{}", server.port());
+    let mut session = Session::login(&address, IQN, 0, 1, &[]).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    let (cdb, list) = copy_within_a_unit();
+    for _ in 0..2000 {
+        let sent = session.command(&cdb, Direction::Write, list.len() as u32, &list);
+        sent.expect("a command");
+        let response = session.receive().expect("a response");
+        assert_eq!(response.status(), 2, "CHECK CONDITION");
+    }
+    let log = server
+        .daemon()
+        .log_with("lines like: a copy failed and was stopped");
+    let lines = log.lines().filter(|line| line.contains("a copy failed"));
+    let lines = lines.count();
+    assert!((50..1000).contains(&lines), "{lines} lines");
 }
 
 #[test]

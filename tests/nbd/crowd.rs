@@ -17,6 +17,31 @@ fn a_thousand_strangers_keep_no_client_out() {
     drop(crowd);
 }
 
+/// Strangers of the same user displace each other, not a client that has begun.
+#[test]
+fn strangers_who_merely_connect_displace_no_client_in_its_handshake() {
+    let attached = Attached::file("", &[]);
+    let mut slow = UnixStream::connect(attached.socket()).expect("it listens");
+    slow.read_exact(&mut [0; 18]).expect("a greeting");
+    let flags_and_option = *b"\0\0\0\x03IHAVEOPT\0\0\0\x03\0\0\0\0";
+    slow.write_all(&flags_and_option).expect("it takes it");
+    // The reply to NBD_OPT_LIST begins.
+    slow.read_exact(&mut [0; 20]).expect("a reply");
+    let crowd: Vec<UnixStream> = (0..1000)
+        .map_while(|_| UnixStream::connect(attached.socket()).ok())
+        .collect();
+    attached.daemon.log_with("to make room for a new one");
+    // Whoever was displaced reads the end.
+    let mut last = crowd.last().expect("they connect");
+    last.read_exact(&mut [0; 18]).expect("a greeting");
+    slow.set_nonblocking(true).expect("a socket");
+    let ended =
+        std::iter::repeat_with(|| slow.read(&mut [0; 64])).find(|read| !matches!(read, Ok(1..)));
+    let is_open =
+        matches!(ended, Some(Err(error)) if error.kind() == std::io::ErrorKind::WouldBlock);
+    assert!(is_open, "it was displaced");
+}
+
 #[test]
 fn more_clients_than_there_may_be_are_refused_until_one_leaves() {
     let attached = Attached::file("", &[]);

@@ -1,7 +1,7 @@
 //! Runs work that would block a lane on threads of its own: blocking system calls for which io_uring
 //! has no operation (querying a file's extents, replacing a file with all its fsyncs, opening a file,
-//! reading what disks hold before that, resolving a host name). The answer returns to the calling lane through its
-//! inbox.
+//! reading what disks hold before that, resolving a host name), and sums that take a CPU for milliseconds. The answer
+//! returns to the calling lane through its inbox.
 //!
 //! Each [`Kind`] has its own threads and queue, so that a hanging name server or network file system
 //! delays only its own kind. Both are bounded: threads are started on demand and end when idle for a
@@ -33,8 +33,11 @@ use crate::{
     zone,
 };
 
-/// The most threads of a kind.
+/// The most threads of a kind that waits.
 const THREADS_MAX: usize = 4;
+/// The priority of threads that compute, as nice(2) counts: where they and a lane want the same CPU, the lane has nine
+/// tenths of it.
+const NICENESS_OF_SUMS: i32 = 10;
 /// The most pieces of work of a kind that are queued; callers with more wait for room.
 const QUEUE_MAX: usize = 64;
 /// A thread that has been idle for this long ends.
@@ -52,6 +55,8 @@ pub enum Kind {
     Names,
     /// What has become of open files: their lengths, and what their paths lead to.
     Looks,
+    /// Signatures, which take a CPU for long and wait for nothing: one at a time, and with what CPU time others leave.
+    Signatures,
 }
 
 /// Runs `work` where it blocks no lane, and returns its result.
@@ -180,6 +185,9 @@ type Work = Box<dyn FnOnce() + Send>;
 /// The threads of one kind.
 struct Pool {
     name: &'static str,
+    threads_max: usize,
+    /// What its threads lower their priority by.
+    niceness: i32,
     state: Mutex<State>,
     filled: Condvar,
 }
@@ -193,10 +201,11 @@ struct State {
     waiting: Vec<Waker>,
 }
 
-static EXTENTS: Pool = Pool::new("extents");
-static FILES: Pool = Pool::new("files");
-static NAMES: Pool = Pool::new("names");
-static LOOKS: Pool = Pool::new("looks");
+static EXTENTS: Pool = Pool::new("extents", THREADS_MAX, 0);
+static FILES: Pool = Pool::new("files", THREADS_MAX, 0);
+static NAMES: Pool = Pool::new("names", THREADS_MAX, 0);
+static LOOKS: Pool = Pool::new("looks", THREADS_MAX, 0);
+static SIGNATURES: Pool = Pool::new("signatures", 1, NICENESS_OF_SUMS);
 
 impl Kind {
     fn pool(self) -> &'static Pool {
@@ -205,14 +214,17 @@ impl Kind {
             Kind::Files => &FILES,
             Kind::Names => &NAMES,
             Kind::Looks => &LOOKS,
+            Kind::Signatures => &SIGNATURES,
         }
     }
 }
 
 impl Pool {
-    const fn new(name: &'static str) -> Pool {
+    const fn new(name: &'static str, threads_max: usize, niceness: i32) -> Pool {
         Pool {
             name,
+            threads_max,
+            niceness,
             state: Mutex::new(State {
                 queue: VecDeque::new(),
                 threads: 0,
@@ -239,7 +251,7 @@ impl Pool {
                 return Poll::Pending;
             }
             state.queue.extend(work.take());
-            if state.queue.len() <= state.idle || state.threads >= THREADS_MAX {
+            if state.queue.len() <= state.idle || state.threads >= self.threads_max {
                 self.filled.notify_one();
                 return Poll::Ready(Ok(()));
             }
@@ -260,6 +272,10 @@ impl Pool {
 
     /// The loop of a thread.
     fn work(&self) {
+        if self.niceness > 0 {
+            // SAFETY: it takes a number. On Linux it is the calling thread's priority that it lowers.
+            unsafe { libc::nice(self.niceness) };
+        }
         let mut state = self.lock();
         loop {
             if let Some(work) = state.queue.pop_front() {

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 
 use crate::{Duration, Instant};
 
-/// The size of a burst.
+/// The size of a burst, unless another is chosen.
 const BURST: u32 = 20;
 /// After a burst, one event per interval.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -14,24 +14,41 @@ const INTERVAL: Duration = Duration::from_secs(1);
 pub type Suppressed = Option<NonZeroU64>;
 
 /// The rate limit of one kind of event.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Rate {
+    burst: u32,
     /// Events so far, less one for each interval since.
     spent: u32,
     since: Instant,
     left_out: u64,
 }
 
+impl Default for Rate {
+    fn default() -> Rate {
+        Rate::with_burst(BURST)
+    }
+}
+
 impl Rate {
+    /// A limit that lets so many through at once.
+    pub const fn with_burst(burst: u32) -> Rate {
+        Rate {
+            burst,
+            spent: 0,
+            since: Instant::from_ns(0),
+            left_out: 0,
+        }
+    }
+
     /// Whether an event is allowed now; if so, how many were suppressed before it.
     pub fn take(&mut self, now: Instant) -> Option<Suppressed> {
         let earned = (now - self.since).as_nanos() / INTERVAL.as_nanos();
         if earned > 0 {
-            let earned = u32::try_from(earned).unwrap_or(BURST);
+            let earned = u32::try_from(earned).unwrap_or(u32::MAX);
             self.spent = self.spent.saturating_sub(earned);
             self.since = now;
         }
-        if self.spent >= BURST {
+        if self.spent >= self.burst {
             self.left_out += 1;
             return None;
         }

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
+use front::Places;
 use iscsi::Chap;
 
 use crate::prefix::Prefix;
@@ -107,7 +108,7 @@ pub struct Limits {
     pub connections_max: usize,
     /// How many of these may be reserved for initiators that had a session before; at most all.
     pub reserved: usize,
-    /// Maximum number of connections not logged in, over all lanes; beyond it, the oldest is displaced.
+    /// Maximum number of connections not logged in, over all lanes; beyond it, one is displaced.
     pub logins_max: usize,
     /// How many of these one host may have.
     pub logins_per_peer_max: usize,
@@ -123,6 +124,18 @@ pub struct Limits {
     pub ping_interval: Duration,
     /// The connection ends if a ping is unanswered, or a reply not taken, for this long.
     pub peer_timeout: Duration,
+}
+
+impl Limits {
+    /// The places that they provide.
+    pub(crate) fn places(&self) -> Places {
+        Places {
+            sessions: self.connections_max,
+            reserved: self.reserved.min(self.connections_max),
+            logins: self.logins_max,
+            logins_per_peer: self.logins_per_peer_max,
+        }
+    }
 }
 
 impl Default for Limits {

@@ -46,13 +46,7 @@ pub(crate) fn act(connection: &Rc<Connection>) -> Option<DataOut> {
                 let before = connection.open.mark();
                 spawn(task_management::run(connection.clone(), request, before));
             }
-            TargetEvent::LoginRequest(request) => {
-                let connection = connection.clone();
-                spawn(async move {
-                    login::begin(&connection, request).await;
-                    go_on(&connection);
-                });
-            }
+            TargetEvent::LoginRequest(request) => login::begin(connection, &request),
             TargetEvent::SessionRequest(request) => {
                 let connection = connection.clone();
                 spawn(async move {
@@ -61,7 +55,12 @@ pub(crate) fn act(connection: &Rc<Connection>) -> Option<DataOut> {
                 });
             }
             TargetEvent::AuthenticationFailed { user, why } => {
-                login::failed(connection, user.as_deref(), why);
+                let delay = login::failed(connection, user.as_deref(), why);
+                let connection = connection.clone();
+                spawn(async move {
+                    login::answer_failure(&connection, delay).await;
+                    go_on(&connection);
+                });
             }
             TargetEvent::LoggedIn(parameters) => {
                 tracing::debug!(peer = %connection.peer, ?parameters, "full feature phase");

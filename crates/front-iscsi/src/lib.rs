@@ -13,7 +13,6 @@
 #![forbid(unsafe_code)]
 
 mod aborting;
-mod admission;
 mod answer;
 mod change;
 mod command;
@@ -28,7 +27,6 @@ mod notices;
 mod offer;
 mod open;
 mod order;
-mod peer;
 mod portals;
 mod prefix;
 mod reader;

@@ -13,6 +13,7 @@ use engine::{
     task::{self, Either},
     time,
 };
+use front::{Peer, Progress};
 use iscsi::{
     Authentication, Chap, Isid, LoginRequest, LoginStatus, SendTargets, SessionType, TargetRecord,
 };
@@ -39,29 +40,17 @@ impl From<LoginStatus> for Refusal {
 }
 
 /// Handles the first request of a login: does the target exist at this portal, may this initiator use it, and what
-/// must the initiator prove? If it must authenticate and has failed before from this host, the answer is delayed.
-pub(crate) async fn begin(connection: &Rc<Connection>, request: LoginRequest) {
-    let (sessions, peer) = (&connection.service.sessions, connection.peer.ip());
+/// must the initiator prove? Whoever has failed before is asked at once all the same, because the next proof may be the
+/// right initiator's.
+pub(crate) fn begin(connection: &Connection, request: &LoginRequest) {
     let name = &request.initiator_name;
-    sessions.admission.begin(connection.id, name);
+    connection
+        .service
+        .sessions
+        .admission
+        .begin(connection.id, name);
     connection.set_initiator(name);
-    let patience = connection.limits.login_timeout;
-    let mut checked = check(connection, &request);
-    let wait = match checked {
-        Ok(Some(_)) => sessions.failures.wait(peer, name, time::now(), patience),
-        _ => Some(Duration::ZERO),
-    };
-    match wait {
-        Some(Duration::ZERO) => {}
-        Some(wait) => {
-            if time::timeout(wait, connection.over()).await.is_some() {
-                return;
-            }
-            checked = check(connection, &request);
-        }
-        None => checked = Err(LoginStatus::OUT_OF_RESOURCES.into()),
-    }
-    answer(connection, checked);
+    answer(connection, check(connection, request));
 }
 
 fn answer(connection: &Connection, checked: Result<Option<Arc<Chap>>, Refusal>) {
@@ -145,24 +134,32 @@ fn authentication(chap: Arc<Chap>) -> Result<Authentication, LoginStatus> {
     Ok(Authentication::new(chap, challenge))
 }
 
-/// The initiator failed authentication: it has been refused, and its next attempt is delayed.
-pub(crate) fn failed(connection: &Connection, user: Option<&str>, why: &str) {
-    let peer = connection.peer;
-    let failures = &connection.service.sessions.failures;
-    let count = failures.note(peer.ip(), &connection.initiator(), time::now());
-    let target = connection.target();
-    let Some(suppressed) = connection.may_say(Notice::Unproven) else {
-        return;
-    };
-    tracing::warn!(
-        %peer,
-        suppressed,
-        initiator = ?connection.initiator(),
-        target = target.as_ref().map_or("-", |target| target.name()),
-        user = ?user.unwrap_or("-"),
-        count,
-        "authentication failed: {why}"
-    );
+/// The initiator failed authentication. Returns how long it has to wait [for the answer](answer_failure).
+pub(crate) fn failed(connection: &Connection, user: Option<&str>, why: &str) -> Duration {
+    let (peer, sessions) = (connection.peer, &connection.service.sessions);
+    let failed = sessions.failures.note(Peer::of(peer.ip()), time::now());
+    // Of all that wait before login, it can be spared most.
+    sessions.admission.progress(connection.id, Progress::Failed);
+    if let Some(suppressed) = connection.may_say(Notice::Unproven) {
+        let target = connection.target();
+        tracing::warn!(
+            %peer,
+            suppressed,
+            initiator = ?connection.initiator(),
+            target = target.as_ref().map_or("-", |target| target.name()),
+            user = ?user.unwrap_or("-"),
+            count = failed.count,
+            "authentication failed: {why}"
+        );
+    }
+    failed.delay.min(connection.limits.login_timeout / 2)
+}
+
+/// Refuses an initiator that failed authentication, after a while: guessing is to be slow.
+pub(crate) async fn answer_failure(connection: &Connection, delay: Duration) {
+    if time::timeout(delay, connection.over()).await.is_none() {
+        refuse(connection, LoginStatus::AUTHENTICATION_FAILURE);
+    }
 }
 
 /// What the initiator must prove, if anything.
@@ -198,15 +195,6 @@ fn check(connection: &Connection, request: &LoginRequest) -> Result<Option<Arc<C
             target_address: Some(crate::portals::plain(to).to_string()),
         });
     }
-    if request.tsih != 0 {
-        // MaxConnections is 1: a second connection cannot join a session even if that session exists.
-        let key = session_key(target, request);
-        let refusal = match connection.service.sessions.has(&key, request.tsih) {
-            true => LoginStatus::TOO_MANY_CONNECTIONS,
-            false => LoginStatus::SESSION_DOES_NOT_EXIST,
-        };
-        return Err(refusal.into());
-    }
     connection.set_target(target.clone());
     Ok(target.spec.chap.clone())
 }
@@ -237,6 +225,15 @@ pub(crate) async fn enter(connection: &Rc<Connection>, request: LoginRequest) {
         return begin_session(connection, &request, 1, None);
     };
     let key = session_key(&target, &request);
+    if request.tsih != 0 {
+        // MaxConnections is 1: a second connection cannot join a session even if that session exists. Only now: who has
+        // not proved itself must not learn whether it does.
+        let refusal = match service.sessions.has(&key, request.tsih) {
+            true => LoginStatus::TOO_MANY_CONNECTIONS,
+            false => LoginStatus::SESSION_DOES_NOT_EXIST,
+        };
+        return refuse(connection, refusal);
+    }
     let tsih = loop {
         match service.sessions.enter(&key, connection.id, &service.own) {
             Ok(tsih) => break tsih,
@@ -295,8 +292,8 @@ fn begin_session(
         None => service.discovery.borrow().is_some(),
     };
     if demanded {
-        let (peer, initiator) = (connection.peer.ip(), &request.initiator_name);
-        service.sessions.failures.forgive(peer, initiator);
+        let peer = Peer::of(connection.peer.ip());
+        service.sessions.failures.forgive(peer);
     }
     connection.accept_login(tsih);
 }

@@ -14,10 +14,11 @@ use engine::{
     task::{self, Either},
     time,
 };
+use front::{Displaced, Limit, Peer};
+use iscsi::Chap;
 use unit::Units;
 
 use crate::{
-    admission::{Displaced, Limit, Places},
     config::{ServerConfig, TargetSpec},
     front::Front,
     notices::{Notice, Suppressed},
@@ -79,6 +80,7 @@ impl StartError {
 /// A running server. The lane that started it accepts connections on all its portals.
 pub struct Server {
     targets: Vec<TargetSpec>,
+    discovery: Option<Arc<Chap>>,
     portals: Vec<SocketAddr>,
     lanes: Vec<Sender<Request>>,
     sessions: Arc<Sessions>,
@@ -100,7 +102,7 @@ impl Server {
     /// [`StartError`]; nothing is served in that case.
     pub async fn start(mut config: ServerConfig, units: &Units) -> Result<Server, StartError> {
         let bound = bind(&mut config, &BTreeMap::new()).await?;
-        let sessions = Arc::new(Sessions::new(Places::of(&config.limits)));
+        let sessions = Arc::new(Sessions::new(config.limits.places()));
         let lanes = 0..units.lanes();
         let (senders, receivers): (Vec<_>, Vec<_>) = lanes.map(|_| channel()).unzip();
         for (own, requests) in receivers.into_iter().enumerate() {
@@ -121,6 +123,7 @@ impl Server {
         }
         let mut server = Server {
             targets: config.targets,
+            discovery: config.discovery,
             portals: Vec::new(),
             lanes: senders,
             sessions,
@@ -153,11 +156,13 @@ impl Server {
             }
         }
         let over = self.ask(|done| Request::Commit { done });
+        if self.asks_for_other_secrets(&config) {
+            self.sessions.failures.reset();
+        }
         // Only now: each lane already knows the new targets when their first connection arrives.
-        self.sessions
-            .admission
-            .set_places(Places::of(&config.limits));
+        self.sessions.admission.set_places(config.limits.places());
         self.targets = config.targets;
+        self.discovery = config.discovery;
         self.listen(bound);
         Ok(LaneFuture::new(async move {
             for over in over {
@@ -165,6 +170,17 @@ impl Server {
                 answered(over, "close targets that are no longer served").await;
             }
         }))
+    }
+
+    /// Whether `config` has other secrets than the configuration in force: failures under those say nothing any more.
+    fn asks_for_other_secrets(&self, config: &ServerConfig) -> bool {
+        let of = |targets: &[TargetSpec]| -> Vec<_> {
+            let targets = targets.iter();
+            targets
+                .map(|target| (target.name.clone(), target.chap.clone()))
+                .collect()
+        };
+        self.discovery != config.discovery || of(&self.targets) != of(&config.targets)
     }
 
     /// Has every lane discard the configuration it prepared.
@@ -435,7 +451,7 @@ impl Acceptor {
             peer,
             lane: lane.clone(),
         };
-        let (id, displaced) = self.sessions.admission.arrive(peer.ip(), arrival);
+        let (id, displaced) = self.sessions.admission.arrive(Peer::of(peer.ip()), arrival);
         let newcomer = Newcomer {
             id,
             peer,

@@ -9,14 +9,10 @@ use std::{
 };
 
 use engine::cross::{OneshotReceiver, Sender, oneshot};
+use front::{Admission, Places};
 use iscsi::Isid;
 
-use crate::{
-    admission::{Admission, Places},
-    failures::Failures,
-    notices::Notices,
-    request::Request,
-};
+use crate::{failures::Failures, notices::Notices, request::Request};
 
 /// The initiator port and target port of a session; at most one session may exist for each pair (RFC 7143 §4.4.3).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

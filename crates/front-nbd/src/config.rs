@@ -3,6 +3,7 @@
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
 use engine::{Duration, zone};
+use front::Places;
 
 use crate::tls::Tls;
 
@@ -72,8 +73,10 @@ impl fmt::Display for Address {
 pub struct Limits {
     /// Maximum number of clients past their handshake.
     pub connections_max: usize,
-    /// Maximum number of connections in their handshake; beyond it, the oldest makes room for a new one.
+    /// Maximum number of connections in their handshake; beyond it, one makes room for a new one.
     pub handshakes_max: usize,
+    /// How many of these one host may have, or one user of a Unix socket.
+    pub handshakes_per_peer_max: usize,
     /// Maximum number of open requests per connection, counting those whose replies are still unsent. Further
     /// requests are not read from the socket.
     pub requests_max: usize,
@@ -85,11 +88,24 @@ pub struct Limits {
     pub idle_time: Duration,
 }
 
+impl Limits {
+    /// The places that they provide.
+    pub(crate) fn places(&self) -> Places {
+        Places {
+            sessions: self.connections_max,
+            reserved: 0,
+            logins: self.handshakes_max,
+            logins_per_peer: self.handshakes_per_peer_max,
+        }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections_max: 256,
-            handshakes_max: 64,
+            handshakes_max: 512,
+            handshakes_per_peer_max: 256,
             requests_max: 128,
             handshake_time: Duration::from_secs(10),
             peer_time: Duration::from_secs(30),

@@ -7,6 +7,7 @@ use std::{
 };
 
 use engine::{Instant, Payload, sync::Notify, time};
+use front::Progress;
 use nbd::{BlockSizes, Export};
 use unit::{CommandId, Held, Kind, Nexus, Permits, Times, no_commands};
 
@@ -46,6 +47,8 @@ pub(crate) struct Connection {
     pub(crate) machine: RefCell<nbd::Server>,
     nexus: OnceCell<Rc<Nexus>>,
     id: u64,
+    /// How far it is in its handshake.
+    progress: Cell<Progress>,
     operations: Cell<u64>,
     /// Replies ready to be sent.
     pub(crate) outgoing: RefCell<VecDeque<Outgoing>>,
@@ -80,6 +83,7 @@ impl Connection {
             wire: Rc::new(Wire::new(stream)),
             nexus: OnceCell::new(),
             id: newcomer.id,
+            progress: Cell::new(Progress::Silent),
             operations: Cell::new(0),
             outgoing: RefCell::default(),
             sending: RefCell::default(),
@@ -96,9 +100,30 @@ impl Connection {
         }
     }
 
+    /// It has come so far in its handshake, or farther.
+    pub(crate) fn reach(&self, progress: Progress) {
+        if self.progress.get() < progress {
+            self.progress.set(progress);
+            self.service
+                .everywhere
+                .admission
+                .progress(self.id, progress);
+        }
+    }
+
     /// The client has chosen the export: makes the connection a nexus of the unit, or returns why not.
     pub(crate) fn enter(&self) -> Result<(), &'static str> {
-        self.service.everywhere.places.enter(self.id)?;
+        if !self
+            .service
+            .everywhere
+            .admission
+            .enter(self.id, "", time::now())
+        {
+            return Err(
+                "the limit on clients is reached, or its handshake took so long that another client \
+                 was given its place; disconnect a client, or try again",
+            );
+        }
         let (units, luns) = (&self.service.units, &self.service.luns);
         let nexus = units.enter(&format!("nbd {}", self.peer), luns, no_commands());
         let port = format!("nbd:{},{}", self.peer, self.id);

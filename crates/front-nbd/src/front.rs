@@ -7,7 +7,14 @@ use std::{
     sync::Arc,
 };
 
-use engine::{Share, cross::Receiver, spawn, sync::Notify, task::spawn_for, time};
+use engine::{
+    Share,
+    cross::Receiver,
+    spawn,
+    sync::{Budget, Notify},
+    task::spawn_for,
+    time,
+};
 use unit::{LaneUnits, TargetPort};
 
 use crate::{
@@ -48,6 +55,7 @@ impl Front {
             read_only: config.read_only,
             limits: config.limits,
             tls: config.tls,
+            signing: Budget::new(1),
             everywhere,
         };
         Ok(Rc::new(Front {
@@ -93,7 +101,7 @@ impl Front {
     /// Ends a connection that is still in its handshake, if it has not ended already.
     fn make_room(&self, id: u64) {
         if let Some(connection) = self.connections.borrow().get(&id) {
-            connection.end("it had been in its handshake longest when the limit was reached");
+            connection.end("it was in its handshake when another client needed the place");
         }
     }
 
@@ -109,7 +117,7 @@ impl Front {
         }
         self.connections.borrow_mut().remove(&id);
         let everywhere = &self.service.everywhere;
-        everywhere.places.leave(id);
+        everywhere.admission.leave(id, time::now());
         let (peer, why) = (&connection.peer, connection.ending());
         tracing::debug!(peer, id, why, "connection ended");
         if connection.nexus().is_some() {

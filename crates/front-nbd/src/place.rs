@@ -8,6 +8,7 @@ use engine::{
     net::{Credentials, TcpListener, TcpStream, UnixListener},
     store, time,
 };
+use front::Peer;
 
 use crate::{config::Address, error::StartError};
 
@@ -115,16 +116,25 @@ impl Listener {
         }
     }
 
-    /// Describes the peer of `stream` for the log; `None` if it is gone.
-    pub(crate) fn peer(&self, stream: &TcpStream) -> Option<String> {
-        match self {
-            Listener::Tcp(_) => stream.addresses().ok().map(|(_, peer)| peer.to_string()),
-            Listener::Unix(address, _) => Some(match stream.credentials() {
-                Ok(Credentials { pid: 0, uid }) => format!("{address} (uid {uid})"),
-                Ok(Credentials { pid, uid }) => format!("{address} (pid {pid}, uid {uid})"),
-                Err(_) => address.to_string(),
-            }),
-        }
+    /// The peer of `stream`, and how the log names it; `None` if it is gone.
+    pub(crate) fn peer(&self, stream: &TcpStream) -> Option<(Peer, String)> {
+        let address = match self {
+            Listener::Tcp(_) => {
+                let (_, peer) = stream.addresses().ok()?;
+                return Some((Peer::of(peer.ip()), peer.to_string()));
+            }
+            Listener::Unix(address, _) => address,
+        };
+        Some(match stream.credentials() {
+            Ok(Credentials { pid: 0, uid }) => {
+                (Peer::User(Some(uid)), format!("{address} (uid {uid})"))
+            }
+            Ok(Credentials { pid, uid }) => {
+                let name = format!("{address} (pid {pid}, uid {uid})");
+                (Peer::User(Some(uid)), name)
+            }
+            Err(_) => (Peer::User(None), address.to_string()),
+        })
     }
 }
 

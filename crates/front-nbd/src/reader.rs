@@ -14,11 +14,13 @@ use engine::{
     task::{self, Either},
     time,
 };
+use front::Progress;
 use nbd::{Command, Event, Received};
 use unit::Held;
 
 use crate::{
     connection::{Connection, Outgoing},
+    handshake::Handshake,
     notices::Notice,
     request,
     service::LUN,
@@ -60,6 +62,7 @@ async fn receive_all(connection: &Rc<Connection>, reader: &mut Reader) -> io::Re
         let received = connection.machine.borrow_mut().receive(reader.bytes());
         match received {
             Ok(Received::Took(len)) => {
+                connection.reach(Progress::Begun);
                 reader.consume(len);
                 act(connection, reader).await?;
             }
@@ -144,7 +147,15 @@ async fn start_tls(connection: &Connection, reader: &Reader) {
         let why = "it sent data between NBD_OPT_STARTTLS and the reply to it";
         return connection.dismiss(why);
     }
-    if let Err(error) = connection.wire.start_tls(offered).await {
+    let handshake = Handshake {
+        offered,
+        signing: &connection.service.signing,
+        reached: &|progress| connection.reach(progress),
+    };
+    let over = pin!(connection.over());
+    let started = pin!(connection.wire.start_tls(handshake));
+    // Whoever is gone must not have its signature made.
+    if let Either::Other(Err(error)) = task::either(over, started).await {
         connection.dismiss(&format!(
             "the TLS handshake failed: {}",
             tls::explain(&error)

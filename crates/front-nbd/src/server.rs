@@ -6,20 +6,21 @@ use engine::{
     Duration,
     cross::{Sender, answered, channel, oneshot},
     net::TcpStream,
+    rate::Suppressed,
     spawn,
     sync::Notify,
     task::{self, Either},
     time,
 };
+use front::{Admission, Displaced, Limit, Peer};
 use unit::Units;
 
 use crate::{
-    config::{Address, Config},
+    config::{Address, Config, Limits},
     error::StartError,
     front::Front,
     notices::{Notice, Notices},
     place::{Listener, Place},
-    places::{Arrival, Places},
     service::{Everywhere, Guest, Newcomer, Request},
 };
 
@@ -43,7 +44,7 @@ impl Server {
     /// [`StartError::Unit`]; nothing is served in that case.
     pub async fn start(config: Config, place: Place, units: &Units) -> Result<Server, StartError> {
         let everywhere = Arc::new(Everywhere {
-            places: Places::new(config.limits),
+            admission: Admission::new(config.limits.places()),
             notices: Notices::default(),
         });
         let (lanes, receivers): (Vec<_>, Vec<_>) = (0..units.lanes()).map(|_| channel()).unzip();
@@ -67,6 +68,7 @@ impl Server {
         let acceptor = Rc::new(Acceptor {
             lanes: lanes.clone(),
             everywhere: everywhere.clone(),
+            limits: config.limits,
             next_lane: Cell::new(0),
         });
         let addresses = place.0.iter().map(Listener::address).collect();
@@ -88,7 +90,9 @@ impl Server {
 
     /// The clients that have chosen the export, for people. A connection in its handshake is none.
     pub fn clients(&self) -> Vec<String> {
-        self.everywhere.places.clients(|guest| guest.peer.clone())
+        self.everywhere
+            .admission
+            .sessions(|guest| guest.peer.clone())
     }
 
     /// Accepts no more connections or requests, answers the requests already accepted, and ends all connections. The
@@ -109,39 +113,41 @@ impl Server {
     }
 }
 
-/// The accept side: assigns connections to the lanes round-robin.
+/// The accept side: distributes connections over the lanes round-robin and displaces old ones to make room.
 struct Acceptor {
     lanes: Vec<Sender<Request>>,
     everywhere: Arc<Everywhere>,
+    limits: Limits,
     next_lane: Cell<usize>,
 }
 
 impl Acceptor {
     /// Accepts connections until told to stop.
     async fn accept(self: Rc<Self>, place: Listener, stop: Rc<Notify>) {
+        let admission = &self.everywhere.admission;
         let mut stopped = pin!(stop.notified());
         loop {
             match task::either(stopped.as_mut(), place.accept()).await {
                 Either::One(()) => return,
                 Either::Other(Ok(stream)) => {
-                    if let Some(peer) = place.peer(&stream) {
-                        self.let_in(stream, peer);
+                    if let Some((peer, name)) = place.peer(&stream) {
+                        self.let_in(stream, peer, name);
                     }
                 }
                 // The peer closed the connection before it was accepted.
                 Either::Other(Err(error)) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Either::Other(Err(error)) => {
-                    if let Some(suppressed) = self
-                        .everywhere
-                        .notices
-                        .may_say(Notice::Trouble, time::now())
-                    {
+                    // Most likely out of file descriptors or memory: displace a connection to free some.
+                    if let Some(suppressed) = self.may_say_trouble() {
                         tracing::warn!(%error, suppressed, "a connection could not be accepted");
+                    }
+                    if let Some(displaced) = admission.make_room() {
+                        self.tell(displaced);
                     }
                     time::sleep(PAUSE_AFTER_ERROR).await;
                 }
             }
-            while self.everywhere.places.is_crowded() {
+            while admission.is_crowded() {
                 let pause = time::sleep(PAUSE_WHEN_CROWDED);
                 if let Either::One(()) = task::either(stopped.as_mut(), pause).await {
                     return;
@@ -150,34 +156,27 @@ impl Acceptor {
         }
     }
 
-    fn let_in(&self, stream: TcpStream, peer: String) {
+    fn let_in(&self, stream: TcpStream, from: Peer, peer: String) {
+        let admission = &self.everywhere.admission;
+        if admission.is_full() {
+            if let Some(suppressed) = self.may_say_trouble() {
+                tracing::warn!(
+                    peer,
+                    limit = self.limits.connections_max,
+                    suppressed,
+                    "connection refused: the client limit is reached; disconnect a client first"
+                );
+            }
+            return;
+        }
         let lane = &self.lanes[self.next_lane.get()];
+        self.next_lane
+            .set((self.next_lane.get() + 1) % self.lanes.len());
         let guest = Guest {
             peer: peer.clone(),
             lane: lane.clone(),
         };
-        let places = &self.everywhere.places;
-        let (id, oldest) = match places.arrive(guest) {
-            Arrival::LetIn(id, oldest) => (id, oldest),
-            Arrival::Refused(limit) => {
-                if let Some(suppressed) = self
-                    .everywhere
-                    .notices
-                    .may_say(Notice::Trouble, time::now())
-                {
-                    tracing::warn!(
-                        peer,
-                        limit,
-                        suppressed,
-                        "connection refused: the client limit is reached; disconnect a client \
-                         first"
-                    );
-                }
-                return;
-            }
-        };
-        self.next_lane
-            .set((self.next_lane.get() + 1) % self.lanes.len());
+        let (id, displaced) = admission.arrive(from, guest);
         let newcomer = Newcomer {
             id,
             peer,
@@ -185,24 +184,35 @@ impl Acceptor {
         };
         if lane.send(Request::Serve(newcomer)).is_err() {
             tracing::error!("a lane has ended; its connection is dropped");
-            places.leave(id);
+            admission.leave(id, time::now());
         }
-        if let Some((id, guest)) = oldest {
-            if let Some(suppressed) = self
-                .everywhere
-                .notices
-                .may_say(Notice::Trouble, time::now())
-            {
-                tracing::warn!(
-                    peer = guest.peer,
-                    suppressed,
-                    "closed a connection that was still in its handshake, to make room for a new \
-                     one"
-                );
-            }
-            if guest.lane.send(Request::MakeRoom(id)).is_err() {
-                places.leave(id);
-            }
+        if let Some(displaced) = displaced {
+            self.tell(displaced);
         }
+    }
+
+    /// Tells a displaced connection's lane to close it.
+    fn tell(&self, displaced: Displaced<Guest>) {
+        let Displaced { id, entry, limit } = displaced;
+        if let Some(suppressed) = self.may_say_trouble() {
+            let limit = match limit {
+                Limit::Logins => self.limits.handshakes_max,
+                Limit::LoginsPerPeer => self.limits.handshakes_per_peer_max,
+            };
+            tracing::warn!(
+                peer = entry.peer,
+                limit,
+                suppressed,
+                "closed a connection that was still in its handshake, to make room for a new one"
+            );
+        }
+        if entry.lane.send(Request::MakeRoom(id)).is_err() {
+            self.everywhere.admission.leave(id, time::now());
+        }
+    }
+
+    fn may_say_trouble(&self) -> Option<Suppressed> {
+        let notices = &self.everywhere.notices;
+        notices.may_say(Notice::Trouble, time::now())
     }
 }

@@ -5,10 +5,12 @@ use std::{rc::Rc, sync::Arc};
 use engine::{
     cross::{OneshotSender, Sender},
     net::DetachedStream,
+    sync::Budget,
 };
+use front::Admission;
 use unit::{LaneUnits, Luns};
 
-use crate::{config::Limits, notices::Notices, places::Places, tls::Tls};
+use crate::{config::Limits, notices::Notices, tls::Tls};
 
 /// The unit's number in every nexus.
 pub(crate) const LUN: u32 = 0;
@@ -21,12 +23,14 @@ pub(crate) struct Service {
     pub(crate) read_only: bool,
     pub(crate) limits: Limits,
     pub(crate) tls: Option<Tls>,
+    /// The lane's turn to have a thread sign. Its connections take it in the order in which they came.
+    pub(crate) signing: Rc<Budget>,
     pub(crate) everywhere: Arc<Everywhere>,
 }
 
 /// State of a server shared by all lanes; used only when connections come and go.
 pub(crate) struct Everywhere {
-    pub(crate) places: Places<Guest>,
+    pub(crate) admission: Admission<Guest>,
     pub(crate) notices: Notices,
 }
 

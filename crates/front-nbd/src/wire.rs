@@ -16,10 +16,15 @@ use engine::{
 };
 use rustls::ServerConnection;
 
-use crate::tls::Tls;
+use crate::handshake::{Handshake, digest, seal};
 
 /// Ciphertext received at once.
 const RECEIVE_BYTES: usize = 64 << 10;
+/// Pieces of ciphertext that the machine takes in a row although they yield no data: more than the longest record has,
+/// of 16 KiB, as it takes 4 KiB at a time.
+const PIECES_MAX: usize = 6;
+/// What so many pieces without data cost, expressed in bytes moved, for the scheduler's accounting.
+const EMPTY_COST_BYTES: usize = 64 << 10;
 /// Plaintext encrypted and sent at once.
 const SEND_BYTES: usize = 256 << 10;
 
@@ -68,22 +73,13 @@ impl Wire {
 
     /// Performs the TLS handshake as the server. Nothing else may be sent or received during it; everything after it
     /// is encrypted.
-    pub(crate) async fn start_tls(&self, tls: &Tls) -> io::Result<()> {
-        let machine = ServerConnection::new(tls.0.clone()).map_err(io::Error::other)?;
+    pub(crate) async fn start_tls(&self, handshake: Handshake<'_>) -> io::Result<()> {
+        let (machine, rest) = handshake.run(&self.stream).await?;
         let session = Session {
             machine: RefCell::new(machine),
-            received: RefCell::new(Received::nothing(Buf::new(0))),
+            received: RefCell::new(Received::of(&rest)),
             sealed: Cell::default(),
         };
-        while session.machine.borrow().is_handshaking() {
-            let taken = session.receive(&self.stream).await;
-            // Sent even on failure, so that the client gets the alert that says why.
-            let sent = self.send_sealed(&session).await;
-            match taken? {
-                0 => return Err(ErrorKind::UnexpectedEof.into()),
-                _ => sent?,
-            }
-        }
         assert!(self.session.set(session).is_ok(), "TLS begins once");
         Ok(())
     }
@@ -119,7 +115,7 @@ impl Wire {
     /// Sends the pending encrypted data.
     async fn send_sealed(&self, session: &Session) -> io::Result<()> {
         let mut sealed = session.sealed.take();
-        session.seal(&mut sealed)?;
+        seal(&mut session.machine.borrow_mut(), &mut sealed)?;
         let (sent, sealed) = self.stream.send_all(sealed).await;
         session.sealed.set(sealed);
         sent
@@ -133,6 +129,11 @@ impl Receive for Wire {
         };
         loop {
             match session.decipher(&mut buf[start..]) {
+                // Records that hold nothing cost as much as others.
+                Err(error) if error.kind() == ErrorKind::WouldBlock && session.has_more() => {
+                    spend(EMPTY_COST_BYTES).await;
+                    continue;
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                 deciphered => {
                     spend(*deciphered.as_ref().unwrap_or(&0)).await;
@@ -150,37 +151,40 @@ impl Receive for Wire {
 }
 
 impl Session {
-    /// Receives ciphertext and decrypts some of it. Returns how many bytes arrived; 0 if the client closed.
+    /// Receives ciphertext. Returns how many bytes arrived; 0 if the client closed.
     async fn receive(&self, stream: &TcpStream) -> io::Result<usize> {
         let away = Received::nothing(Buf::new(0));
         let mut received = self.received.replace(away);
         debug_assert!(received.is_empty(), "what came before is deciphered first");
-        if received.buf.is_empty() {
+        if received.buf.len() < RECEIVE_BYTES {
             received.buf = Buf::new(RECEIVE_BYTES);
         }
         let (result, buf) = stream.receive(received.buf, 0).await;
         received = Received::nothing(buf);
         received.end = *result.as_ref().unwrap_or(&0);
         self.received.replace(received);
-        let len = result?;
-        // The handshake yields no plaintext; any data received after it stays for later.
-        while self.machine.borrow().is_handshaking() && self.digest()? {}
-        Ok(len)
+        result
     }
 
-    /// Fills `into` with decrypted data as far as possible. [`ErrorKind::WouldBlock`] if there is none yet; 0 bytes
-    /// if the client has sent close_notify.
+    /// Whether received ciphertext is left.
+    fn has_more(&self) -> bool {
+        !self.received.borrow().is_empty()
+    }
+
+    /// Fills `into` with decrypted data as far as possible. [`ErrorKind::WouldBlock`] if many pieces of ciphertext
+    /// held none, or there is no more; 0 bytes if the client has sent close_notify.
     fn decipher(&self, into: &mut [u8]) -> io::Result<usize> {
-        let mut filled = 0;
+        let (mut filled, mut pieces) = (0, 0);
         while filled < into.len() {
             let read = self.machine.borrow_mut().reader().read(&mut into[filled..]);
             match read {
                 Ok(0) => return Ok(filled),
-                Ok(len) => filled += len,
+                Ok(len) => (filled, pieces) = (filled + len, 0),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if !self.digest()? {
+                    if pieces == PIECES_MAX || !self.digest()? {
                         break;
                     }
+                    pieces += 1;
                 }
                 Err(error) => return Err(error),
             }
@@ -197,12 +201,10 @@ impl Session {
         if received.is_empty() {
             return Ok(false);
         }
-        let mut machine = self.machine.borrow_mut();
-        let taken = machine.read_tls(&mut received.bytes())?;
-        received.start += taken;
-        machine
-            .process_new_packets()
-            .map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
+        let mut rest = received.bytes();
+        digest(&mut self.machine.borrow_mut(), &mut rest)?;
+        let left = rest.len();
+        received.start = received.end - left;
         Ok(true)
     }
 
@@ -222,18 +224,17 @@ impl Session {
         }
         Ok(taken)
     }
-
-    /// Appends to `sealed` the encrypted data that is ready to be sent.
-    fn seal(&self, sealed: &mut Gather) -> io::Result<()> {
-        let mut machine = self.machine.borrow_mut();
-        while machine.wants_write() {
-            machine.write_tls(&mut Sink(sealed))?;
-        }
-        Ok(())
-    }
 }
 
 impl Received {
+    fn of(ciphertext: &[u8]) -> Received {
+        Received {
+            buf: Buf::copy_of(ciphertext),
+            start: 0,
+            end: ciphertext.len(),
+        }
+    }
+
     fn nothing(buf: Buf) -> Received {
         Received {
             buf,
@@ -248,19 +249,5 @@ impl Received {
 
     fn bytes(&self) -> &[u8] {
         &self.buf[self.start..self.end]
-    }
-}
-
-/// The sink rustls writes to.
-struct Sink<'a>(&'a mut Gather);
-
-impl Write for Sink<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.push_bytes(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
     }
 }

@@ -163,6 +163,10 @@ impl TargetSide {
                 assert!(!who.initiator_name.is_empty());
                 assert_eq!(self.machine.login_accept(7), Ok(()));
             }
+            TargetEvent::AuthenticationFailed { .. } => {
+                let status = LoginStatus::AUTHENTICATION_FAILURE;
+                assert_eq!(self.machine.login_reject(status, None), Ok(()));
+            }
             TargetEvent::LoggedIn(parameters) => {
                 check_parameters(parameters, &self.config.operational);
                 assert_eq!(self.logged_in.replace(parameters.clone()), None, "twice");

@@ -31,6 +31,7 @@ const SECTOR: u64 = SECTOR_BYTES as u64;
 const LIMITS: Limits = Limits {
     connections_max: 6,
     handshakes_max: 3,
+    handshakes_per_peer_max: 3,
     requests_max: 16,
     handshake_time: Duration::from_secs(10),
     peer_time: Duration::from_secs(30),
@@ -284,6 +285,25 @@ fn a_fence_by_an_initiator_holds_for_nbd_clients() {
         assert_eq!(client.write(0, &data, 0).await, Some(Ok(vec![])));
     });
     assert_occurred([("writes at work", overtaken.get())]);
+}
+
+/// They come from its own machine, and there are many more of them than there is room for.
+#[test]
+fn who_merely_connects_keeps_no_slow_client_out() {
+    Bench::each(20, async |bench| {
+        let addr = bench.machine.host.addr(NBD_PORT);
+        let (stream, mut reader) = nbd_client::connect(addr).await.expect("it is let in");
+        let sent = nbd_client::send(&stream, &nbd_client::FLAGS).await;
+        sent.expect("it is let in");
+        time::sleep(100 * MS).await;
+        let mut strangers = Vec::new();
+        for _ in 0..10 * LIMITS.handshakes_max {
+            strangers.push(TcpStream::connect(addr).await);
+            time::sleep(MS * bench.below(20) as u32).await;
+        }
+        let chosen = nbd_client::choose(&stream, &mut reader, true).await;
+        chosen.expect("it is let in");
+    });
 }
 
 #[test]

@@ -7,7 +7,7 @@ use front_iscsi::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, Tar
 use unit::{DiskSpec, OpenVolume, Units, UnitsConfig};
 use volume::{IscsiConfig, Multipath, SharedVolume, leaf::ram::Region};
 
-const IQN: &str = "iqn.2026-11.io.sanstone:loopback";
+pub(crate) const IQN: &str = "iqn.2026-11.io.sanstone:loopback";
 
 pub(crate) fn ram(len_bytes: u64, block_size_bytes: u32) -> OpenVolume {
     let region = Region::new(len_bytes, block_size_bytes).expect("memory for a small disk");

@@ -21,7 +21,8 @@ pub enum TargetEvent {
     /// session with the same initiator name, ISID and target (session reinstatement, RFC 7143 §6.3.5), then answer
     /// with [`login_accept`](super::TargetConnection::login_accept) or `login_reject`.
     SessionRequest(LoginRequest),
-    /// The initiator failed authentication: status 0201h is sent and `Closed` follows.
+    /// The initiator failed authentication. Answer with `login_reject` and
+    /// [`AUTHENTICATION_FAILURE`](crate::LoginStatus::AUTHENTICATION_FAILURE), at once or later.
     AuthenticationFailed {
         /// The name it gave, at most 64 characters; untrusted input.
         user: Option<String>,

@@ -79,6 +79,8 @@ enum Owed {
     Nothing,
     Identity,
     Session,
+    /// The answer to an initiator that failed authentication.
+    Rejection,
 }
 
 /// A request that has a task ID until it is answered.
@@ -331,7 +333,7 @@ impl TargetConnection {
     }
 
     /// Answers `LoginRequest`: continue as with [`login_continue`](Self::login_continue), but only if the initiator
-    /// authenticates. `SessionRequest` follows if it succeeds; `AuthenticationFailed`, then `Closed`, if it fails.
+    /// authenticates. `SessionRequest` follows if it succeeds, `AuthenticationFailed` if it fails.
     ///
     /// # Errors
     /// [`Error::WrongState`] if no such event is pending.
@@ -367,8 +369,9 @@ impl TargetConnection {
         Ok(())
     }
 
-    /// Answers `LoginRequest` or `SessionRequest` with a refusal. `target_address` accompanies the redirection
-    /// statuses: `host[:port]`, without a portal group tag here (RFC 7143 §13.8). `Closed` follows.
+    /// Answers `LoginRequest` or `SessionRequest` with a refusal, or `AuthenticationFailed`, when the driver wants it
+    /// answered. `target_address` accompanies the redirection statuses: `host[:port]`, without a portal group tag here
+    /// (RFC 7143 §13.8). `Closed` follows.
     ///
     /// # Errors
     /// [`Error::WrongState`] if no such event is pending.
@@ -377,9 +380,9 @@ impl TargetConnection {
         status: LoginStatus,
         target_address: Option<&str>,
     ) -> Result<(), Error> {
-        if self.take_owed(Owed::Identity).is_err() {
-            self.take_owed(Owed::Session)?;
-        }
+        self.take_owed(Owed::Identity)
+            .or_else(|_| self.take_owed(Owed::Session))
+            .or_else(|_| self.take_owed(Owed::Rejection))?;
         self.refuse_login(status, target_address);
         Ok(())
     }

@@ -57,14 +57,15 @@ impl TargetConnection {
                 self.set_owed(Owed::Session);
                 self.events.push_back(TargetEvent::SessionRequest(who));
             }
-            TargetStep::Refuse(status) => {
-                if let Some(failure) = self.login.take_failure() {
+            TargetStep::Refuse(status) => match self.login.take_failure() {
+                Some(failure) => {
+                    self.set_owed(Owed::Rejection);
                     let (user, why) = (failure.user, failure.why);
                     self.events
                         .push_back(TargetEvent::AuthenticationFailed { user, why });
                 }
-                self.refuse_login(status, None);
-            }
+                None => self.refuse_login(status, None),
+            },
             TargetStep::Respond(flags, text) => {
                 self.push_login_response(flags, tsih, LoginStatus::SUCCESS, text);
                 if flags & TRANSIT != 0 && flags & 3 == FULL_FEATURE {

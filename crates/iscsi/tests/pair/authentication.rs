@@ -232,7 +232,11 @@ impl Words {
                     None => self.target.login_continue(1).unwrap(),
                 },
                 TargetEvent::SessionRequest(_) => self.target.login_accept(1).unwrap(),
-                TargetEvent::AuthenticationFailed { why, .. } => failure = Some(why),
+                TargetEvent::AuthenticationFailed { why, .. } => {
+                    failure = Some(why);
+                    let status = LoginStatus::AUTHENTICATION_FAILURE;
+                    self.target.login_reject(status, None).unwrap();
+                }
                 TargetEvent::Closed(CloseReason::LoginRefused { status, .. }) => {
                     self.refused = Some((status, failure));
                 }

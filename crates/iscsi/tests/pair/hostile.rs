@@ -407,6 +407,10 @@ fn login_status(requests: &[(pdu::LoginRequest, &str)]) -> Option<LoginStatus> {
         if matches!(pair.target.events[seen..], [TargetEvent::LoginRequest(_)]) {
             pair.target.machine.login_continue(1).unwrap();
             while let Some(event) = pair.target.machine.poll_event() {
+                if matches!(event, TargetEvent::AuthenticationFailed { .. }) {
+                    let status = LoginStatus::AUTHENTICATION_FAILURE;
+                    pair.target.machine.login_reject(status, None).unwrap();
+                }
                 pair.target.events.push(event);
             }
         }

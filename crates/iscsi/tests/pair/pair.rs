@@ -154,6 +154,10 @@ impl TargetSide {
                     Ok(tsih) => self.machine.login_accept(tsih).unwrap(),
                     Err(status) => self.machine.login_reject(status, None).unwrap(),
                 },
+                TargetEvent::AuthenticationFailed { .. } => {
+                    let status = LoginStatus::AUTHENTICATION_FAILURE;
+                    self.machine.login_reject(status, None).unwrap();
+                }
                 TargetEvent::SendTargets(_) => self.machine.send_targets(&self.targets).unwrap(),
                 TargetEvent::Command(request) => self.command(request.clone(), payload),
                 TargetEvent::DataOut { task, offset, len } => {

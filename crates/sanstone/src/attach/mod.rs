@@ -227,7 +227,8 @@ pub(crate) fn run(call: &AttachCall) -> Result<(), Failure> {
     signals::listen(&teller, false)?;
     let config = Config::load(&call.config)?;
     let tls = call.tls.load(&call.to)?;
-    descriptors::raise(0);
+    let limits = front_nbd::Limits::default();
+    descriptors::raise((limits.connections_max + 2 * limits.handshakes_max) as u64);
     log::abort_at_panic();
     // The setting is inherited by threads that this one starts.
     let flusher = rustix::process::configure_io_flusher_behavior(true);

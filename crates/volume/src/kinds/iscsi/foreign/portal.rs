@@ -108,6 +108,11 @@ impl Connection {
                     self.machine.login_accept(1).expect("a login is open");
                     self.foreign.logins.set(self.foreign.logins.get() + 1);
                 }
+                TargetEvent::AuthenticationFailed { .. } => {
+                    let status = LoginStatus::AUTHENTICATION_FAILURE;
+                    let rejected = self.machine.login_reject(status, None);
+                    rejected.expect("a login is open");
+                }
                 TargetEvent::Command(command) => {
                     let (task, write_len) = (command.task, command.write_len);
                     let mut written = data[..command.immediate_len as usize].to_vec();

@@ -1,15 +1,20 @@
-//! The identity of a peer of which only the address is known.
+//! The identity of a peer that has not proved who it is.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// An IPv4 address, or the /64 network from which an IPv6 host chooses its addresses.
+/// A host, of which only the address is known, or a user of this machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub(crate) struct Peer(IpAddr);
+pub enum Peer {
+    /// An IPv4 address, or the /64 network from which an IPv6 host chooses its addresses.
+    Host(IpAddr),
+    /// The user at the other end of a Unix socket; `None` if the system does not know.
+    User(Option<u32>),
+}
 
 impl Peer {
     /// The host behind `address`.
-    pub(crate) fn of(address: IpAddr) -> Peer {
-        Peer(match address.to_canonical() {
+    pub fn of(address: IpAddr) -> Peer {
+        Peer::Host(match address.to_canonical() {
             IpAddr::V6(address) => {
                 let [a, b, c, d, ..] = address.segments();
                 Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).into()

@@ -1,7 +1,7 @@
 //! The log on standard error. Logging never waits for the reader of standard error: lines go through a
 //! bounded queue to one thread that writes them. A line that does not fit or cannot be written is dropped,
 //! and the next line written is preceded by the number dropped. When the process ends, queued lines get a
-//! moment to be written.
+//! moment to be written. [`flood`] keeps lines that somebody can cause again and again from filling the disk.
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -15,7 +15,10 @@ use std::{
     time::Duration,
 };
 
-use tracing_subscriber::{EnvFilter, filter::LevelFilter};
+use tracing::subscriber;
+use tracing_subscriber::{EnvFilter, filter::LevelFilter, layer::SubscriberExt};
+
+mod flood;
 
 use crate::{failure::Failure, output::plain};
 
@@ -92,22 +95,28 @@ pub(crate) fn start(wanted: &str) -> Result<(), Failure> {
             // There is no thread to write what is queued.
             let _ = writeln!(io::stderr(), "sanstone: starting the log's thread: {error}");
         })?;
-    tracing_subscriber::fmt()
+    let lines = tracing_subscriber::fmt()
         .with_env_filter(filter(wanted).map_err(Failure::Wrong)?)
         .with_writer(|| Entry)
         .with_target(false)
-        .init();
+        .finish();
+    subscriber::set_global_default(lines.with(flood::Limit(&QUEUE.flood)))?;
     Ok(())
 }
 
 /// Writes a line that is not a log event and is too rare to be dropped.
 pub(crate) fn say(line: impl Display) {
     let mut state = QUEUE.lock();
-    QUEUE.push(&mut state, format!("{}\n", plain(line)).into_bytes());
+    QUEUE.push(&mut state, text_of(line));
+}
+
+fn text_of(line: impl Display) -> Vec<u8> {
+    format!("{}\n", plain(line)).into_bytes()
 }
 
 /// Waits until the queue is written, for at most a second.
 pub(crate) fn flush() {
+    QUEUE.flood.tell().into_iter().for_each(say);
     QUEUE.flush(FLUSH_TIMEOUT);
 }
 
@@ -128,6 +137,7 @@ impl Write for Entry {
 /// Lines waiting for the writer thread.
 struct Queue {
     state: Mutex<State>,
+    flood: flood::Flood,
     filled: Condvar,
     emptied: Condvar,
 }
@@ -157,6 +167,7 @@ impl Queue {
                 lost: 0,
                 writing: false,
             }),
+            flood: flood::Flood::new(),
             filled: Condvar::new(),
             emptied: Condvar::new(),
         }
@@ -194,10 +205,15 @@ impl Queue {
     }
 
     /// Waits for the next line. If lines were dropped after the last one, returns an empty line that carries
-    /// their number.
+    /// their number. From time to time says how many lines a flood has cost.
     fn next(&self) -> Line {
         let mut state = self.lock();
         loop {
+            if self.flood.due_in() == Some(Duration::ZERO) {
+                for left_out in self.flood.tell() {
+                    self.push(&mut state, text_of(left_out));
+                }
+            }
             if let Some(line) = state.lines.pop_front() {
                 state.bytes -= line.text.len();
                 state.writing = true;
@@ -210,11 +226,22 @@ impl Queue {
                 return Line { lost, text };
             }
             self.emptied.notify_all();
-            state = self
-                .filled
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = match self.flood.due_in() {
+                None => self.filled.wait(state),
+                Some(due_in) => self
+                    .filled
+                    .wait_timeout(state, due_in)
+                    .map(|(state, _)| state)
+                    .map_err(|poisoned| PoisonError::new(poisoned.into_inner().0)),
+            }
+            .unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// Wakes the writer, which may have to say later that lines were left out.
+    fn wake(&self) {
+        let _state = self.lock();
+        self.filled.notify_one();
     }
 
     fn flush(&self, timeout: Duration) {

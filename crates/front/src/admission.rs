@@ -2,8 +2,9 @@
 //!
 //! Connections that have not logged in are counted separately from sessions, so that merely connecting does not use
 //! up a session's place. When there are too many of them, a new one is still accepted and an old one is closed: hosts
-//! that have never logged in go first, among those the connections that have sent nothing, and of equals the oldest.
-//! Each host has a share; beyond it, a new connection displaces only the host's own.
+//! that have never logged in go first, among those the host with the most connections, of these the one that is least
+//! far in its [`Progress`], and of equals the oldest. Each host has a share; beyond it, a new connection displaces only
+//! the host's own.
 //!
 //! A session holds its place until it ends. Some places of ended sessions are reserved for their initiators, so that
 //! a database that lost its connections can come back. If more sessions have ended than can be reserved for, the
@@ -11,58 +12,64 @@
 //! database.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet, HashMap},
-    net::IpAddr,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use engine::{Duration, Instant};
 
-use crate::{config::Limits, peer::Peer};
+use crate::peer::Peer;
 
 /// The maximum number of hosts remembered for having logged in; beyond it, the oldest login is forgotten.
 const KNOWN_PEERS_MAX: usize = 1024;
 
 /// Limits on the number of connections.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Places {
+pub struct Places {
     /// Maximum number of sessions.
-    pub(crate) sessions: usize,
+    pub sessions: usize,
     /// How many of these places may be reserved for initiators that had a session before.
-    pub(crate) reserved: usize,
+    pub reserved: usize,
     /// Maximum number of connections that have not logged in.
-    pub(crate) logins: usize,
+    pub logins: usize,
     /// How many of these one host may have.
-    pub(crate) logins_per_peer: usize,
-}
-
-impl Places {
-    /// The places that a configuration provides.
-    pub(crate) fn of(limits: &Limits) -> Places {
-        Places {
-            sessions: limits.connections_max,
-            reserved: limits.reserved.min(limits.connections_max),
-            logins: limits.logins_max,
-            logins_per_peer: limits.logins_per_peer_max,
-        }
-    }
+    pub logins_per_peer: usize,
 }
 
 /// The limit that made a connection leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Limit {
+pub enum Limit {
     /// [`Places::logins`].
     Logins,
     /// [`Places::logins_per_peer`].
     LoginsPerPeer,
 }
 
-/// A connection that must make room for another: its number and the entry it was admitted with.
+/// A connection that must make room for another.
 #[derive(PartialEq, Eq, Debug)]
-pub(crate) struct Displaced<T> {
-    pub(crate) id: u64,
-    pub(crate) entry: T,
-    pub(crate) limit: Limit,
+pub struct Displaced<T> {
+    /// Its number.
+    pub id: u64,
+    /// What it was admitted with.
+    pub entry: T,
+    /// The limit that was reached.
+    pub limit: Limit,
+}
+
+/// How far a connection before login has come. What costs the peer more, or us, is worth more.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Progress {
+    /// It has failed to prove itself, and waits for the answer.
+    Failed,
+    /// It has sent nothing.
+    Silent,
+    /// It has begun its login or handshake.
+    Begun,
+    /// We have signed something for it (TLS), which takes us much time.
+    Signed,
+    /// It has proved who it is, and not asked for anything yet.
+    Proven,
 }
 
 /// The rank of a connection before login. The address comes first: only a host on the network path can forge it,
@@ -71,11 +78,14 @@ pub(crate) struct Displaced<T> {
 struct Standing {
     known_peer: bool,
     known_initiator: bool,
-    begun: bool,
+    progress: Progress,
 }
 
-/// A connection before login; the least is displaced first.
+/// A connection before login; of a host, the least is displaced first.
 type Seat = (Standing, u64);
+
+/// A host with connections before login; the least is the first to lose one. It is ranked by its least connection.
+type Rank = (bool, Reverse<usize>, Seat, Peer);
 
 struct Guest<T> {
     peer: Peer,
@@ -83,7 +93,8 @@ struct Guest<T> {
     entry: T,
 }
 
-struct Session {
+struct Session<T> {
+    entry: T,
     initiator: String,
     began: Instant,
     /// The total duration of the sessions that held this place before.
@@ -92,30 +103,31 @@ struct Session {
 
 /// Shared by all lanes; used when a connection arrives, logs in or ends, never for an I/O. `T` is whatever is needed
 /// to tell a connection to leave.
-pub(crate) struct Admission<T>(Mutex<State<T>>);
+pub struct Admission<T>(Mutex<State<T>>);
 
 struct State<T> {
     places: Places,
     last_id: u64,
     guests: HashMap<u64, Guest<T>>,
-    seats: BTreeSet<Seat>,
+    hosts: BTreeSet<Rank>,
     seats_of: HashMap<Peer, BTreeSet<Seat>>,
     /// Connections that were told to leave but have not ended yet.
     leaving: BTreeSet<u64>,
     /// The sessions, and the number of sessions by initiator.
-    sessions: HashMap<u64, Session>,
+    sessions: HashMap<u64, Session<T>>,
     sessions_of: HashMap<String, usize>,
     kept: Kept,
     known: Known,
 }
 
 impl<T> Admission<T> {
-    pub(crate) fn new(places: Places) -> Self {
+    /// Nobody is there yet.
+    pub fn new(places: Places) -> Self {
         Admission(Mutex::new(State {
             places,
             last_id: 0,
             guests: HashMap::new(),
-            seats: BTreeSet::new(),
+            hosts: BTreeSet::new(),
             seats_of: HashMap::new(),
             leaving: BTreeSet::new(),
             sessions: HashMap::new(),
@@ -130,23 +142,22 @@ impl<T> Admission<T> {
     }
 
     /// Changes the limits. Existing connections keep their places.
-    pub(crate) fn set_places(&self, places: Places) {
+    pub fn set_places(&self, places: Places) {
         let mut state = self.lock();
         state.places = places;
         state.kept.keep_at_most(places.reserved);
     }
 
     /// Admits a connection. Returns its number, and the connection it displaces, if any.
-    pub(crate) fn arrive(&self, from: IpAddr, entry: T) -> (u64, Option<Displaced<T>>) {
+    pub fn arrive(&self, peer: Peer, entry: T) -> (u64, Option<Displaced<T>>) {
         let mut state = self.lock();
-        let peer = Peer::of(from);
         let own = state.seats_of.get(&peer);
         let displaced = if own.is_some_and(|own| own.len() >= state.places.logins_per_peer) {
             let first = own.and_then(|own| own.first().copied());
             first.map(|seat| (seat, Limit::LoginsPerPeer))
-        } else if state.seats.len() >= state.places.logins {
-            let first = state.seats.first().copied();
-            first.map(|seat| (seat, Limit::Logins))
+        } else if state.guests.len() >= state.places.logins {
+            let first = state.hosts.first();
+            first.map(|(_, _, seat, _)| (*seat, Limit::Logins))
         } else {
             None
         };
@@ -156,7 +167,7 @@ impl<T> Admission<T> {
         let standing = Standing {
             known_peer: state.known.peers.contains_key(&peer),
             known_initiator: false,
-            begun: false,
+            progress: Progress::Silent,
         };
         state.sit(id, peer, standing);
         let guest = Guest {
@@ -169,38 +180,44 @@ impl<T> Admission<T> {
     }
 
     /// Displaces a connection, as if one more had arrived.
-    pub(crate) fn make_room(&self) -> Option<Displaced<T>> {
+    pub fn make_room(&self) -> Option<Displaced<T>> {
         let mut state = self.lock();
-        let seat = *state.seats.first()?;
+        let (_, _, seat, _) = *state.hosts.first()?;
         state.displace(seat, Limit::Logins)
     }
 
     /// Whether so many displaced connections are still closing that no more should be accepted for now; without this
     /// check their number would be unbounded.
-    pub(crate) fn is_crowded(&self) -> bool {
+    pub fn is_crowded(&self) -> bool {
         let state = self.lock();
         state.leaving.len() >= state.places.logins
     }
 
+    /// Whether every session's place is taken, so that nobody can [enter](Self::enter) before one ends.
+    pub fn is_full(&self) -> bool {
+        let state = self.lock();
+        state.sessions.len() >= state.places.sessions
+    }
+
     /// The connection has started a login as `initiator`.
-    pub(crate) fn begin(&self, id: u64, initiator: &str) {
+    pub fn begin(&self, id: u64, initiator: &str) {
         let mut state = self.lock();
-        let known_initiator =
-            state.kept.knows(initiator) || state.sessions_of.contains_key(initiator);
-        let Some(guest) = state.guests.get_mut(&id) else {
-            return;
-        };
-        let (peer, before) = (guest.peer, guest.standing);
-        guest.standing.begun = true;
-        guest.standing.known_initiator = known_initiator;
-        let now = guest.standing;
-        state.rise(id, peer, before);
-        state.sit(id, peer, now);
+        let known = state.kept.knows(initiator) || state.sessions_of.contains_key(initiator);
+        state.restand(id, |standing| {
+            standing.known_initiator = known;
+            standing.progress = Progress::Begun;
+        });
+    }
+
+    /// The connection has come so far.
+    pub fn progress(&self, id: u64, progress: Progress) {
+        let mut state = self.lock();
+        state.restand(id, |standing| standing.progress = progress);
     }
 
     /// Gives the connection a session's place. False if there is none for this initiator, or if the connection has
     /// been told to leave.
-    pub(crate) fn enter(&self, id: u64, initiator: &str, now: Instant) -> bool {
+    pub fn enter(&self, id: u64, initiator: &str, now: Instant) -> bool {
         let mut state = self.lock();
         if !state.guests.contains_key(&id) {
             return false;
@@ -212,10 +229,12 @@ impl<T> Admission<T> {
         if kept.is_none() && free == 0 {
             return false;
         }
-        if let Some(guest) = state.stand(id) {
-            state.known.add(guest.peer);
-        }
+        let Some(guest) = state.stand(id) else {
+            return false;
+        };
+        state.known.add(guest.peer);
         let session = Session {
+            entry: guest.entry,
             initiator: initiator.to_owned(),
             began: now,
             before: kept.unwrap_or_default(),
@@ -225,14 +244,21 @@ impl<T> Admission<T> {
         true
     }
 
+    /// What `name` says of each session.
+    pub fn sessions<N>(&self, mut name: impl FnMut(&T) -> N) -> Vec<N> {
+        let state = self.lock();
+        state.sessions.values().map(|it| name(&it.entry)).collect()
+    }
+
     /// Removes a connection that has ended.
-    pub(crate) fn leave(&self, id: u64, now: Instant) {
+    pub fn leave(&self, id: u64, now: Instant) {
         let mut state = self.lock();
         if state.leaving.remove(&id) || state.stand(id).is_some() {
             return;
         }
         if let Some(session) = state.sessions.remove(&id) {
             let Session {
+                entry: _,
                 initiator,
                 began,
                 before,
@@ -258,21 +284,37 @@ impl<T> State<T> {
         Some(Displaced { id, entry, limit })
     }
 
+    /// Changes the standing of a connection before login.
+    fn restand(&mut self, id: u64, change: impl FnOnce(&mut Standing)) {
+        let Some(guest) = self.guests.get_mut(&id) else {
+            return;
+        };
+        let (peer, before) = (guest.peer, guest.standing);
+        change(&mut guest.standing);
+        let now = guest.standing;
+        self.rise(id, peer, before);
+        self.sit(id, peer, now);
+    }
+
     fn sit(&mut self, id: u64, peer: Peer, standing: Standing) {
-        self.seats.insert((standing, id));
-        self.seats_of
-            .entry(peer)
-            .or_default()
-            .insert((standing, id));
+        self.change_seats(peer, |own| own.insert((standing, id)));
     }
 
     fn rise(&mut self, id: u64, peer: Peer, standing: Standing) {
-        self.seats.remove(&(standing, id));
-        if let Some(own) = self.seats_of.get_mut(&peer) {
-            own.remove(&(standing, id));
-            if own.is_empty() {
-                self.seats_of.remove(&peer);
-            }
+        self.change_seats(peer, |own| own.remove(&(standing, id)));
+    }
+
+    /// Changes the connections of a host, and with them its rank.
+    fn change_seats(&mut self, peer: Peer, change: impl FnOnce(&mut BTreeSet<Seat>) -> bool) {
+        let own = self.seats_of.entry(peer).or_default();
+        if let Some(rank) = rank(peer, own) {
+            self.hosts.remove(&rank);
+        }
+        let is_changed = change(own);
+        debug_assert!(is_changed, "a connection has one seat");
+        match rank(peer, own) {
+            Some(rank) => drop(self.hosts.insert(rank)),
+            None => drop(self.seats_of.remove(&peer)),
         }
     }
 
@@ -282,6 +324,12 @@ impl<T> State<T> {
         self.rise(id, guest.peer, guest.standing);
         Some(guest)
     }
+}
+
+fn rank(peer: Peer, own: &BTreeSet<Seat>) -> Option<Rank> {
+    let first = *own.first()?;
+    let (standing, _) = first;
+    Some((standing.known_peer, Reverse(own.len()), first, peer))
 }
 
 /// Places reserved for initiators whose sessions have ended.

@@ -1,6 +1,6 @@
 //! Which connections make room for which, in single cases and over random histories.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn admission() -> Admission<()> {
 
 /// The number of the connection that arrived from host `n`, and the one it displaced.
 fn arrive(admission: &Admission<()>, n: u8) -> (u64, Option<(u64, Limit)>) {
-    let (id, displaced) = admission.arrive(host(n), ());
+    let (id, displaced) = admission.arrive(Peer::of(host(n)), ());
     (
         id,
         displaced.map(|displaced| (displaced.id, displaced.limit)),
@@ -90,6 +90,54 @@ fn the_silent_leave_before_those_that_log_in_and_strangers_before_the_known() {
         assert_eq!(displaced.id, expected);
     }
     assert_eq!(admission.make_room(), None);
+}
+
+#[test]
+fn who_has_the_most_connections_loses_one_first_however_far_they_are() {
+    let admission = Admission::new(Places {
+        logins_per_peer: 6,
+        ..PLACES
+    });
+    let (alone, _) = arrive(&admission, 9);
+    let mut crowd: Vec<u64> = (0..5).map(|_| arrive(&admission, 1).0).collect();
+    for id in &crowd {
+        admission.begin(*id, "stranger");
+    }
+    for n in 0..4 {
+        // One from anywhere, and one from the crowd's host itself.
+        let from = if n % 2 == 0 { 10 + n } else { 1 };
+        let (id, displaced) = arrive(&admission, from);
+        let (displaced, _) = displaced.expect("there is no room");
+        assert!(crowd.contains(&displaced), "{displaced}");
+        if from == 1 {
+            crowd.push(id);
+        }
+    }
+    assert!(enter(&admission, alone, "b"));
+}
+
+#[test]
+fn of_one_host_who_is_least_far_leaves_first() {
+    let admission = admission();
+    let [proven, signed, failed] = [(); 3].map(|()| arrive(&admission, 1).0);
+    admission.progress(proven, Progress::Proven);
+    admission.progress(signed, Progress::Signed);
+    admission.progress(failed, Progress::Failed);
+    let share = Limit::LoginsPerPeer;
+    let (silent, displaced) = arrive(&admission, 1);
+    assert_eq!(displaced, Some((failed, share)));
+    let (begun, displaced) = arrive(&admission, 1);
+    assert_eq!(displaced, Some((silent, share)));
+    // A thousand that merely connect displace each other.
+    admission.progress(begun, Progress::Begun);
+    assert_eq!(arrive(&admission, 1).1, Some((begun, share)));
+    let (mut last, _) = arrive(&admission, 1);
+    for _ in 0..1000 {
+        let (next, displaced) = arrive(&admission, 1);
+        assert_eq!(displaced, Some((last, share)));
+        last = next;
+    }
+    assert!(enter(&admission, signed, "a") && enter(&admission, proven, "b"));
 }
 
 #[test]
@@ -220,10 +268,10 @@ fn the_bounds_hold_over_random_histories() {
                 _ => {}
             }
             let state = admission.lock();
-            assert!(state.seats.len() <= PLACES.logins);
-            assert_eq!(state.seats.len(), state.guests.len());
+            assert!(state.guests.len() <= PLACES.logins);
+            assert_eq!(state.hosts.len(), state.seats_of.len());
             let by_host: usize = state.seats_of.values().map(BTreeSet::len).sum();
-            assert_eq!(by_host, state.seats.len());
+            assert_eq!(by_host, state.guests.len());
             assert!(
                 state
                     .seats_of
