@@ -27,7 +27,7 @@ impl NbdVolume {
                 len: Len::new(len_bytes),
                 // The protocol does not tell.
                 volatile_cache: true,
-                read_only: false,
+                read_only: volume::ReadOnly::default(),
                 discard: None,
                 optimal_io_bytes: SECTOR_BYTES as u32,
                 claim: None,

@@ -138,7 +138,7 @@ impl SlowDisk {
             physical_block_bytes: SECTOR_BYTES as u32,
             len: Len::new(sectors * SECTOR_BYTES as u64),
             volatile_cache: true,
-            read_only: false,
+            read_only: volume::ReadOnly::default(),
             discard: Some(Discard {
                 granularity_bytes: SECTOR_BYTES as u32,
                 reads_zeroes: true,

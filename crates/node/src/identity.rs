@@ -138,14 +138,12 @@ impl Known<'_> {
                 false => self.take_mark(all, index, leaf, mark, &mut judged),
             }
         }
-        for (index, asked, leaf) in files()
-            .filter(|(index, ..)| !judged.copies.contains(index))
-            .collect::<Vec<_>>()
-        {
+        for (index, asked, leaf) in files() {
             let Found::File { mark, .. } = &leaf.found else {
                 continue;
             };
             match (mark, judged.identities.get(&index)) {
+                (Mark::Disk(_), _) if judged.copies.contains(&index) => {}
                 (Mark::Disk(mark), Some(_)) => self.check_marked(asked, leaf, *mark, &mut judged),
                 (Mark::None | Mark::Unsupported, None) => {
                     let records = self.records.disks.iter();

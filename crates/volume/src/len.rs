@@ -1,4 +1,4 @@
-//! The length of a volume: the only part of its shape that may change while it is open, and only upwards. All copies
+//! The length of a volume, which may change while it is open, but only upwards. All copies
 //! of a leaf's shape share it, so that everything above the leaf (a layer, a volume's home, a remote of it) always
 //! has the leaf's current length without being notified.
 

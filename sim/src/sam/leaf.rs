@@ -87,7 +87,7 @@ impl Medium {
                 physical_block_bytes: SECTOR_BYTES as u32,
                 len: Len::new(DISK_BLOCKS * SECTOR_BYTES as u64),
                 volatile_cache: false,
-                read_only: false,
+                read_only: volume::ReadOnly::default(),
                 discard: None,
                 optimal_io_bytes: 0,
                 claim: None,

@@ -11,7 +11,7 @@ use engine::{
     store::{self, Access, FileSystem, Kind, Look},
 };
 
-use super::{FileOptions, blocks::check_blocks, open::READ_ONLY};
+use super::{FileOptions, blocks::check_blocks, open::read_only};
 
 /// The identity of what a path leads to, independent of the path.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -98,7 +98,7 @@ fn check_other(kind: Kind, options: &FileOptions) -> Result<(), String> {
                     directory.display()
                 )),
                 None if !options.read_only && is_read_only(major, minor) => {
-                    Err(READ_ONLY.replace("{}", &shown.to_string()))
+                    Err(read_only(&options.path))
                 }
                 None => Ok(()),
             };

@@ -35,11 +35,6 @@ const PHYSICAL_BYTES: u32 = 4096;
 /// The longest physical block that is reported, in bytes: devices that report more mean something else by it.
 const PHYSICAL_BYTES_MAX: u32 = 64 << 10;
 
-/// Why a read-only file or device is refused; its path in place of `{}`.
-pub(super) const READ_ONLY: &str = "{} is read-only: make it writable (`blockdev --setrw` for a device, \
-                                    `chattr -i` for an immutable file, or mount its file system for \
-                                    writing), or set read_only = true";
-
 /// How long to wait for a locked file before reporting an error.
 const LOCKED_LIMIT: Duration = Duration::from_secs(2);
 
@@ -142,7 +137,7 @@ impl OpenFile {
         let backing = open_aside(options, made).await?;
         let state = backing.io.state();
         if state.is_read_only && !options.read_only {
-            return Err(configuration(READ_ONLY.replace("{}", &shown.to_string())));
+            return Err(configuration(read_only(&options.path)));
         }
         let align_bytes = backing.io.io_align_bytes().max(align_bytes);
         let file_bytes = match (backing.io.len_bytes(), options.len_bytes) {
@@ -296,6 +291,15 @@ impl OpenFile {
     }
 }
 
+/// Why a file or device that is read-only is refused.
+pub(super) fn read_only(path: &Path) -> String {
+    format!(
+        "{} is read-only: make it writable (`blockdev --setrw` for a device, `chattr -i` for an immutable file, or \
+         mount its file system for writing), or set read_only = true",
+        path.display()
+    )
+}
+
 /// The physical block size to report for a file or device.
 fn physical(file: &SharedFile) -> u32 {
     let told = Some(file.physical_bytes());
@@ -412,7 +416,7 @@ fn explain_open(options: &FileOptions, error: &io::Error) -> Error {
                 .to_owned()
         }
         io::ErrorKind::ReadOnlyFilesystem => {
-            return configuration(READ_ONLY.replace("{}", &shown.to_string()));
+            return configuration(read_only(&options.path));
         }
         io::ErrorKind::PermissionDenied if error.raw_os_error() == Some(libc::EPERM) => format!(
             "{error}; it may be immutable or append-only, which `lsattr` shows and `chattr -i -a` ends; or \

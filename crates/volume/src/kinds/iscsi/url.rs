@@ -133,6 +133,10 @@ pub(super) fn split_portal(portal: &str) -> Option<(String, u16)> {
             None => (portal, None),
         }
     };
+    // Only a bracketed address has a zone.
+    if host.contains('%') && !portal.starts_with('[') {
+        return None;
+    }
     let port = match port {
         Some(port) => port.parse().ok().filter(|&port| port != 0)?,
         None => PORT,
