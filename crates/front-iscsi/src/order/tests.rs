@@ -55,6 +55,7 @@ fn open(commands: &OpenCommands, task: TaskId, lun: u32) {
         write: WriteParts::new(),
         read: Payload::new(),
         permits: Permits::new(),
+        waiter: Default::default(),
     });
 }
 

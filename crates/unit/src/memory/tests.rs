@@ -187,9 +187,9 @@ fn one_that_only_reads_may_have_many_on_their_way_when_others_hold_all() {
     let mut written = Vec::new();
     while reader.promise() > 0 {
         reader.arrived();
-        written.push(reader.take_at_once(None, BURST).is_some());
+        written.push(reader.take_at_once(None, BURST));
     }
-    assert!(written[0] && written.len() <= 33, "{written:?}");
+    assert!(written[0].is_some() && written.len() <= 33, "{}", written.len());
 }
 
 #[test]
