@@ -177,8 +177,13 @@ fn run(
     let mut waiting: Vec<u32> = places.to_vec();
     while !waiting.is_empty() {
         let mut sent = Vec::new();
-        for place in waiting.drain(..) {
+        while session.may_send() {
+            let Some(place) = waiting.pop() else { break };
             sent.push((send(session, place)?, place));
+        }
+        if sent.is_empty() {
+            // The target tells when its window is open again.
+            session.receive()?;
         }
         let answers =
             session.responses_to(&sent.iter().map(|(task, _)| *task).collect::<Vec<_>>())?;

@@ -15,12 +15,14 @@ use engine::sync::Notify;
 use super::shares::Holder;
 
 /// A nexus is promised this many bursts at first, and twice as many whenever it has used up all; at first, no more than a
-/// quarter of what is left, as it may be idle for long.
-const PROMISES_FIRST: u32 = 64;
+/// third of what is left, as it may be idle for long.
+const PROMISES_FIRST: u32 = 128;
 /// The least that it comes down to when it needs fewer.
 const PROMISES_LEAST: u32 = 16;
 /// The most.
 const PROMISES_MAX: u32 = 1024;
+/// Who has sent nothing unasked with this many commands in a row, or fewer, may send as many without room for them.
+const UNPAID_MAX: u32 = 32;
 /// How many commands show whether it needs fewer.
 const SHOWN_BY: u32 = 256;
 
@@ -49,6 +51,9 @@ struct State {
     /// How many bursts are promised from the pool, and from the reserve.
     promised: Cell<u32>,
     promised_of_reserve: Cell<u32>,
+    /// How many are promised to it without room for them, and how many may be: it has sent nothing unasked for so long.
+    promised_unpaid: Cell<u32>,
+    trusted: Cell<u32>,
     /// What it holds of the pool.
     held: Cell<usize>,
     /// What is left of its reserve, neither held nor promised.
@@ -101,6 +106,8 @@ impl UnsolicitedPool {
                 burst: Cell::new(reserve_bytes),
                 promised: Cell::new(0),
                 promised_of_reserve: Cell::new(0),
+                promised_unpaid: Cell::new(0),
+                trusted: Cell::new(0),
                 held: Cell::new(0),
                 reserve: Cell::new(reserve_bytes),
                 wanted: Cell::new(PROMISES_FIRST),
@@ -158,8 +165,8 @@ impl UnsolicitedShare {
     pub(super) fn set_burst(&self, bytes: usize) {
         let state = &self.state;
         state.burst.set(bytes);
-        let quarter = state.pool.left.get() / 4 / bytes.max(1);
-        let first = PROMISES_FIRST.min(u32::try_from(quarter).unwrap_or(PROMISES_FIRST));
+        let third = state.pool.left.get() / 3 / bytes.max(1);
+        let first = PROMISES_FIRST.min(u32::try_from(third).unwrap_or(PROMISES_FIRST));
         state.wanted.set(first.max(PROMISES_LEAST));
     }
 
@@ -191,20 +198,20 @@ impl UnsolicitedShare {
     pub(super) fn arrived(&self) {
         let state = &self.state;
         let burst = state.burst.get();
-        match state.promised.get() {
-            0 => {
-                state
-                    .promised_of_reserve
-                    .set(state.promised_of_reserve.get() - 1);
+        match (state.promised.get(), state.promised_of_reserve.get()) {
+            (0, 0) => state.promised_unpaid.set(state.promised_unpaid.get() - 1),
+            (0, promised) => {
+                state.promised_of_reserve.set(promised - 1);
                 state.reserve.set(state.reserve.get() + burst);
             }
-            promised => {
+            (promised, _) => {
                 // Nobody else gets it before the command has had its chance.
                 let left = &state.pool.left;
                 left.set(left.get() + burst);
                 state.promised.set(promised - 1);
             }
         }
+        state.trusted.set(UNPAID_MAX.min(state.trusted.get() + 1));
         state.learn();
     }
 
@@ -215,6 +222,9 @@ impl UnsolicitedShare {
         bytes: usize,
     ) -> Option<UnsolicitedPermit> {
         let state = &self.state;
+        if bytes > 0 {
+            state.trusted.set(0);
+        }
         let left = state.pool.left.get();
         let permit = |is_of_reserve: bool| UnsolicitedPermit {
             state: state.clone(),
@@ -251,7 +261,7 @@ impl UnsolicitedShare {
 
 impl State {
     fn promised_in_all(&self) -> u32 {
-        self.promised.get() + self.promised_of_reserve.get()
+        self.promised.get() + self.promised_of_reserve.get() + self.promised_unpaid.get()
     }
 
     /// What it holds of the pool, and what is promised from it.
@@ -268,7 +278,18 @@ impl State {
             promised.set(promised.get() + 1);
             return true;
         }
-        let (pool, mine) = (&self.pool, self.mine());
+        if self.promise_of_pool() {
+            return true;
+        }
+        // One that only reads need not have fewer commands because others write.
+        let unpaid = &self.promised_unpaid;
+        let is_trusted = unpaid.get() < self.trusted.get();
+        unpaid.set(unpaid.get() + u32::from(is_trusted));
+        is_trusted
+    }
+
+    fn promise_of_pool(&self) -> bool {
+        let (pool, mine, burst) = (&self.pool, self.mine(), self.burst.get());
         let Some(left) = pool.left.get().checked_sub(burst) else {
             return false;
         };
