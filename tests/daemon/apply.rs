@@ -648,7 +648,7 @@ fn what_the_daemon_itself_has_is_told_as_that() {
     let ran = call(&["apply", "-c", "/dev/zero"]);
     assert_eq!(ran.code(), Some(2), "{ran}");
     assert!(
-        ran.stderr.contains("check that it is the right file"),
+        ran.stderr.contains("a character device, not a file"),
         "{ran}"
     );
 }

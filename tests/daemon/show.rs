@@ -213,9 +213,10 @@ fn clients_that_say_nothing_nonsense_or_too_much_harm_nobody() {
     }
     // Silent clients take all places, and lose them to others, or in time.
     let silent: Vec<UnixStream> = (0..40).map(|_| connect()).collect();
+    std::thread::sleep(Duration::from_secs(1));
     show(directory.path()).success();
     let ends: Vec<String> = silent.into_iter().map(answer).collect();
-    assert!(ends.iter().all(String::is_empty), "{ends:?}");
+    assert!(ends.iter().any(|end| end.contains("try again")), "{ends:?}");
     let mut endless = connect();
     let piece = [b'x'; 4096];
     let sent = (0..10_000).all(|_| endless.write_all(&piece).is_ok());

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     disk::{
-        Disk, FaultKind,
+        Disk, FaultKind, OWNER,
         names::{Change, normal},
     },
     reactor::SimReactor,
@@ -21,9 +21,6 @@ use crate::{
         Access, FileState, FileSystem, Kind, Look, Mark, OpenOptions, Opened, Store, TAIL_BYTES_MAX,
     },
 };
-
-/// The user of every file: the one that every machine's software runs as, too.
-pub(super) const OWNER: u32 = 0;
 
 impl SimReactor {
     /// Runs `f` on the disk, if it has power.

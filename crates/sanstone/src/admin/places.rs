@@ -6,7 +6,13 @@ use std::{
     net::Shutdown,
     os::unix::net::UnixStream,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
 };
+
+use rustix::net::{SendFlags, send};
+
+/// How long a client is waited for in any case: its request may be on its way.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// All places, taken or not.
 #[derive(Clone, Debug)]
@@ -26,8 +32,8 @@ struct Taken {
 struct Client {
     number: u64,
     stream: UnixStream,
-    /// Whether it is the client that is waited for.
-    is_idle: bool,
+    /// Since when it is the client that is waited for; `None`: the daemon is at work for it.
+    idle_since: Option<Instant>,
 }
 
 /// The place of one client, until it is dropped.
@@ -45,20 +51,31 @@ impl Places {
         }
     }
 
-    /// A place for the client at `stream`, whose request is waited for: a free one, or that of the client that has been
-    /// waited for longest, which is disconnected. `None` if the daemon is at work for all others.
+    /// A place for the client at `stream`, whose request is waited for from `now` on: a free one, or that of a client that
+    /// is waited for for too long, which is sent `refusal` and disconnected. `None` if there is none.
     ///
     /// # Errors
     /// Any error the system reports.
-    pub(super) fn enter(&self, stream: &UnixStream) -> io::Result<Option<Place>> {
+    pub(super) fn enter(
+        &self,
+        stream: &UnixStream,
+        now: Instant,
+        refusal: &[u8],
+    ) -> io::Result<Option<Place>> {
         let stream = stream.try_clone()?;
         let mut taken = self.taken();
         if taken.clients.len() >= self.max {
-            let Some(idle) = taken.clients.iter().position(|client| client.is_idle) else {
+            let is_late = |client: &Client| {
+                let since = client.idle_since;
+                since.is_some_and(|since| now.saturating_duration_since(since) >= PATIENCE)
+            };
+            let Some(late) = taken.clients.iter().position(is_late) else {
                 return Ok(None);
             };
-            let displaced = taken.clients.remove(idle);
-            // It may have disconnected itself.
+            let displaced = taken.clients.remove(late);
+            // It may have disconnected itself, or take nothing.
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let _ = send(&displaced.stream, refusal, flags);
             let _ = displaced.stream.shutdown(Shutdown::Both);
         }
         let number = taken.next;
@@ -66,7 +83,7 @@ impl Places {
         taken.clients.push(Client {
             number,
             stream,
-            is_idle: true,
+            idle_since: Some(now),
         });
         Ok(Some(Place {
             number,
@@ -85,7 +102,7 @@ impl Place {
         let mut taken = self.places.taken();
         let mut clients = taken.clients.iter_mut();
         if let Some(client) = clients.find(|client| client.number == self.number) {
-            client.is_idle = is_idle;
+            client.idle_since = is_idle.then(Instant::now);
         }
     }
 }
@@ -108,36 +125,44 @@ mod tests {
         its: UnixStream,
     }
 
-    fn visit(places: &Places) -> Visitor {
+    fn visit(places: &Places, now: Instant) -> Visitor {
         let (ours, its) = UnixStream::pair().expect("two sockets");
         its.set_nonblocking(true).expect("a socket");
-        let place = places.enter(&ours).expect("a descriptor");
+        let place = places.enter(&ours, now, b"no").expect("a descriptor");
         // The thread that serves it has the other descriptor.
         std::mem::forget(ours);
         Visitor { place, its }
     }
 
-    fn is_disconnected(visitor: &mut Visitor) -> bool {
-        matches!(visitor.its.read(&mut [0]), Ok(0))
+    fn is_refused(visitor: &mut Visitor) -> bool {
+        let mut said = Vec::new();
+        visitor.its.read_to_end(&mut said).is_ok() && said == b"no"
     }
 
     #[test]
-    fn who_is_waited_for_longest_makes_room() {
+    fn who_is_waited_for_for_too_long_makes_room() {
         let places = Places::new(3);
-        let mut visitors: Vec<Visitor> = (0..3).map(|_| visit(&places)).collect();
+        let begun = Instant::now();
+        let mut visitors: Vec<Visitor> = (0..3).map(|_| visit(&places, begun)).collect();
         visitors[0].place.as_ref().expect("free").set_idle(false);
-        let fourth = visit(&places);
+        assert!(visit(&places, begun).place.is_none(), "it has just come");
+        let later = begun + PATIENCE;
+        let fourth = visit(&places, later);
         assert!(fourth.place.is_some());
-        let gone: Vec<bool> = visitors.iter_mut().map(is_disconnected).collect();
-        assert_eq!(gone, [false, true, false]);
+        let refused: Vec<bool> = visitors.iter_mut().map(is_refused).collect();
+        assert_eq!(refused, [false, true, false]);
         visitors[2].place.as_ref().expect("free").set_idle(false);
         let fourth = fourth.place.expect("a place");
         fourth.set_idle(false);
-        assert!(visit(&places).place.is_none(), "all are at work");
+        let much_later = later + 100 * PATIENCE;
+        assert!(
+            visit(&places, much_later).place.is_none(),
+            "all are at work"
+        );
         // The one that has lost its place gives none back.
         visitors[1].place = None;
-        assert!(visit(&places).place.is_none());
+        assert!(visit(&places, much_later).place.is_none());
         drop(fourth);
-        assert!(visit(&places).place.is_some());
+        assert!(visit(&places, much_later).place.is_some());
     }
 }

@@ -122,6 +122,7 @@ impl Server {
 /// Accepts clients until the process ends.
 fn serve(listener: &UnixListener, daemon: &Arc<Daemon>, stopping: &AtomicBool) {
     let places = Places::new(CLIENTS_MAX);
+    let refusal = refusal().unwrap_or_default();
     let hall = Arc::new(Hall::default());
     loop {
         let accepted = listener.accept();
@@ -136,7 +137,7 @@ fn serve(listener: &UnixListener, daemon: &Arc<Daemon>, stopping: &AtomicBool) {
                 continue;
             }
         };
-        let place = places.enter(&stream);
+        let place = places.enter(&stream, Instant::now(), &refusal);
         let (daemon, hall) = (daemon.clone(), hall.clone());
         let answer = move || {
             let answered = place.and_then(|place| match place {
@@ -253,9 +254,13 @@ fn while_beating<T>(stream: &UnixStream, work: impl FnOnce() -> T) -> T {
 }
 
 fn refuse(stream: &UnixStream) -> io::Result<()> {
-    let message = format!("{CLIENTS_MAX} other clients are being served; try again");
     stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
-    write_line(stream, &reply(Err::<(), _>(Refusal::failed(message)))?)
+    write_line(stream, &refusal()?)
+}
+
+fn refusal() -> io::Result<Vec<u8>> {
+    let message = format!("{CLIENTS_MAX} other clients are being served; try again");
+    reply(Err::<(), _>(Refusal::failed(message)))
 }
 
 /// Sends the daemon the request that `ask` builds, and waits for the answer.

@@ -13,11 +13,14 @@ use self::{
     medium::{FileState, SECTOR, What},
     names::{Change, Names, normal},
 };
-use super::{Occurred, Random, store::OWNER};
+use super::{Occurred, Random};
 use crate::{range::overlap, reactor::Look};
 
 pub use fault::{Fault, FaultKind};
 pub(super) use sparse::Sparse;
+
+/// The user of every file: the one that every machine's software runs as, too.
+pub(super) const OWNER: u32 = 0;
 
 #[derive(Default)]
 pub(super) struct Disk {
