@@ -146,7 +146,8 @@ fn a_secret_logs_in_and_is_told_to_nobody() {
     told(&url, &login, 0);
     told(&with_user, &login, 2);
     // The target refuses it without, and another secret.
-    told(&url, &[], 1);
+    let (ran, _) = told(&url, &[], 1);
+    assert!(ran.stderr.contains("add --chap-user USER"), "{ran}");
     told(&with_user.replace("hush-1", "hush-2"), &[], 1);
     assert!(Path::new(&secret).exists());
 }

@@ -16,7 +16,7 @@ use engine::{LaneHandle, loops::loop_of, mounts::mounts, store::follow_links};
 use rustix::fs::{major, minor};
 use serde::Deserialize;
 use volume::{
-    SharedVolume,
+    Advice, SharedVolume,
     claim::{Owner, name_of},
     config::{Caching, Size, Volumes},
     graph::{Graph, NodeView, Tree},
@@ -149,7 +149,7 @@ impl Target {
             let mut graph = graph.map_err(|error| wrong(&error.message()))?;
             graph.set_watched(opening.is_watched);
             let tree = graph.open("disk", home).await;
-            let tree = tree.map_err(|error| failed(url, error.message()))?;
+            let tree = tree.map_err(|error| failed(url, advised(error.message())))?;
             target.volumes.push(on_lane(&tree).await?);
             target.graphs.push(graph);
             target.trees.push(tree);
@@ -425,6 +425,12 @@ fn cannot_open(name: &str, error: &volume::Error) -> Error {
     };
     let why = message.strip_prefix(name).map_or(message, str::trim_start);
     Error::Target(format!("--on {name}: it {why}{mend}"))
+}
+
+/// The message of an error with the advice for a command line in place of that for a configuration.
+fn advised(message: &str) -> String {
+    let advice = "add --chap-user USER --chap-secret-file FILE, or check them";
+    message.replace(&Advice::Credentials.to_string(), advice)
 }
 
 async fn on_lane(tree: &Tree) -> Result<SharedVolume> {
