@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use engine::{Buf, Payload};
+use engine::{Buf, Payload, share::charge};
 use iscsi::{Outcome, TaskId};
 use scsi::{Ending, Status};
 use unit::{Permits, Unit};
@@ -29,6 +29,7 @@ pub(crate) fn reply(connection: &Connection, offer: Offer, data: &[u8]) {
     connection.open.insert(offer.task, offer.lun, |mark| {
         offer.open(mark, data.len() as u64)
     });
+    charge(2 * data.len());
     let payload = Buf::copy_of(data).into();
     send_data(connection, offer.task, payload, permits, data.len() as u64);
 }

@@ -83,12 +83,17 @@ impl Order {
         self.is_watching.set(true);
     }
 
-    /// Runs `note` on the task set, if there is one, and drops the set once nothing is held back any more.
+    /// Runs `note` on the task set, if there is one. Once nothing is held back any more, drops the set, but not before as
+    /// many notes as it has commands: to set it up again costs that much.
     pub(crate) fn note(&self, note: impl FnOnce(&mut TaskSet)) {
         let mut guard = self.set.borrow_mut();
         if let Some(set) = &mut *guard {
             note(set);
-            if set.barriers.is_empty() {
+            set.idle_notes = match set.barriers.is_empty() {
+                true => set.idle_notes + 1,
+                false => 0,
+            };
+            if set.idle_notes > set.present.len() {
                 *guard = None;
                 self.is_watching.set(false);
             }
@@ -134,6 +139,8 @@ pub(crate) struct TaskSet {
     /// Commands that hold back later ones.
     barriers: BTreeSet<(u32, Mark)>,
     waiting: BTreeMap<(u32, Mark), Waiting>,
+    /// Notes since a command was held back last.
+    idle_notes: usize,
     /// How many waiting commands were examined.
     #[cfg(test)]
     steps: usize,

@@ -364,7 +364,9 @@ fn target_spec(table: TargetTable, state: &mut State) -> Result<TargetSpec, Erro
         name: table.name,
         portal_groups,
         luns: luns.collect(),
-        allow: table.allow.map_or(Allow::Everyone, Allow::Names),
+        allow: table.allow.map_or(Allow::Everyone, |names| {
+            Allow::Names(names.into_iter().collect())
+        }),
         allow_from: table.allow_from,
         chap: table.chap,
         redirect: table.redirect,

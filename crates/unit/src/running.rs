@@ -1,7 +1,10 @@
 //! The running I/Os of one nexus. An I/O outlives its command if that is aborted, so whoever must know
 //! that no earlier I/O is left waits for it here.
 
-use std::cell::{Cell, RefCell};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+};
 
 use engine::sync::Notify;
 
@@ -62,11 +65,22 @@ impl Running {
         !self.entries.borrow().is_empty()
     }
 
-    /// Whether an I/O is running for `command` on `lun`.
-    pub(crate) fn is_running(&self, command: CommandId, lun: u32) -> bool {
+    /// The commands for which an I/O is running on `lun`.
+    pub(crate) fn commands_on(&self, lun: u32) -> BTreeSet<CommandId> {
         let entries = self.entries.borrow();
-        let mut entries = entries.iter();
-        entries.any(|(_, entry)| entry.command == command && entry.lun == lun)
+        let on = entries.iter().filter(|(_, entry)| entry.lun == lun);
+        on.map(|(_, entry)| entry.command).collect()
+    }
+
+    /// The LUNs on which an I/O is running.
+    pub(crate) fn luns(&self) -> BTreeSet<u32> {
+        let entries = self.entries.borrow();
+        entries.iter().map(|(_, entry)| entry.lun).collect()
+    }
+
+    /// How many I/Os are running.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.borrow().len()
     }
 
     /// The identifier, LUN and command of each.
@@ -104,8 +118,17 @@ impl Running {
 
     /// Waits until none of `ids` is running.
     pub(crate) async fn wait_ended(&self, ids: &[RunningId]) {
-        self.ended
-            .wait_for(|| (!self.is_any_of(ids)).then_some(()))
-            .await;
+        // What has ended stays ended, so each is looked at until then and never again.
+        let mut left = ids;
+        let mut have_ended = || {
+            while let [first, rest @ ..] = left {
+                if self.is_any_of(&[*first]) {
+                    return None;
+                }
+                left = rest;
+            }
+            Some(())
+        };
+        self.ended.wait_for(&mut have_ended).await;
     }
 }
