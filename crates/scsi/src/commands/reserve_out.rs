@@ -110,8 +110,8 @@ impl Request {
 
     /// How many nexuses it names.
     fn named(&self, ports: &BTreeSet<u16>) -> usize {
-        let ports = if self.list.all_tg_pt { ports.len() } else { 0 };
-        (1 + self.list.initiators.len()) * (1 + ports)
+        let ports = if self.list.all_tg_pt { ports.len() } else { 1 };
+        (1 + self.list.initiators.len()) * ports.max(1)
     }
 
     /// Performs the request on `reservations`, for the nexus `name` of a unit reachable through `ports`. On an error,
@@ -196,8 +196,13 @@ impl Request {
         if list.spec_i_pt && own_key.is_some() {
             return Err(Refusal::Parameter(20));
         }
-        // Not worked out first: a list of many initiators at many ports names hundreds of thousands.
-        if list.action_key != 0 && self.named(ports) > 2 * REGISTRATIONS_MAX {
+        // Not worked out first: a list of many initiators at many ports names hundreds of thousands. Whom it names besides
+        // this nexus must not be registered yet, so there has to be room for all of them.
+        let room = match list.initiators.is_empty() {
+            true => 2 * REGISTRATIONS_MAX,
+            false => REGISTRATIONS_MAX - reservations.registrations().len(),
+        };
+        if list.action_key != 0 && self.named(ports) > room {
             return Err(Refusal::Resources);
         }
         let everywhere = |initiator_port: &Arc<str>| {
