@@ -56,11 +56,14 @@ impl Meter<'_> {
     /// Measures `form`.
     async fn measure(&mut self, name: &str, form: impl Future<Output = ()>) {
         let before = self.machine.counts().await;
+        let moved = wire::moved_bytes();
         section_begins();
         form.await;
         section_ends();
         let after = self.machine.counts().await;
-        println!("charge: {} {name}", after.spent_bytes - before.spent_bytes);
+        let charged = after.spent_bytes - before.spent_bytes;
+        // Whoever is at the other end of the connections moves its payload, and is counted with the machine.
+        println!("charge: {} {name}", charged + wire::moved_bytes() - moved);
         let most = after.spent_most_bytes;
         assert!(
             most == self.spent_most_bytes || most <= TURN_BYTES + PIECE_BYTES_MAX,

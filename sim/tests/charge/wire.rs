@@ -1,7 +1,7 @@
 //! A client that sends single PDUs and options, and costs little itself. It sends nothing by itself; between two calls
 //! the connection is quiet.
 
-use std::net::SocketAddr;
+use std::{cell::Cell, net::SocketAddr};
 
 use engine::{
     Gather,
@@ -29,6 +29,19 @@ const NOP_IN: u8 = 0x20;
 
 /// The longest data segment sent, and the first burst, in bytes.
 const SEGMENT_BYTES: usize = 64 << 10;
+
+thread_local! {
+    static MOVED_BYTES: Cell<u64> = const { Cell::new(0) };
+}
+
+/// What clients have sent and received so far, in bytes: they and the simulated network work for that, too.
+pub(crate) fn moved_bytes() -> u64 {
+    MOVED_BYTES.get()
+}
+
+fn count_moved(bytes: usize) {
+    MOVED_BYTES.set(MOVED_BYTES.get() + bytes as u64);
+}
 
 /// One connection.
 pub(crate) struct Wire {
@@ -111,6 +124,7 @@ impl Wire {
     async fn send(&self, mut header: [u8; 48], data: &[u8]) {
         header[5..8].copy_from_slice(&(data.len() as u32).to_be_bytes()[1..]);
         let mut gather = Gather::new();
+        count_moved(data.len());
         let padding = data.len().next_multiple_of(4) - data.len();
         gather.push_bytes(&[&header, data, &[0; 3][..padding]].concat());
         self.stream.send_all(gather).await.0.expect("it is taken");
@@ -119,12 +133,14 @@ impl Wire {
     /// Sends bytes as they are.
     pub(crate) async fn send_bytes(&self, bytes: &[u8]) {
         let mut gather = Gather::new();
+        count_moved(bytes.len());
         gather.push_bytes(bytes);
         self.stream.send_all(gather).await.0.expect("it is taken");
     }
 
     /// Receives as many bytes; `None` if the server has closed the connection.
     pub(crate) async fn take(&mut self, len: usize) -> Option<Vec<u8>> {
+        count_moved(len);
         self.reader.reserve(len.max(1));
         if !matches!(self.reader.fill(len).await, Ok(true)) {
             return None;
