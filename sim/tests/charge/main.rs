@@ -9,6 +9,7 @@
 
 mod cases;
 #[path = "../../../tests/fairness/forms.rs"]
+#[expect(dead_code, reason = "the tests of fairness use more of it")]
 mod forms;
 mod machine;
 mod wire;
