@@ -12,7 +12,13 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use crate::lane::{self, LaneHandle};
+use crate::{
+    lane::{self, LaneHandle},
+    share,
+};
+
+/// The cost of taking one value out of a channel, in bytes moved.
+const RECEIVE_BYTES: usize = 2 << 10;
 
 /// What both ends share. The lock is held for each change as a whole, so a panic elsewhere leaves
 /// the state consistent.
@@ -91,8 +97,10 @@ impl<T> Drop for Sender<T> {
 }
 
 impl<T> Receiver<T> {
-    /// The next value; `None` once all senders are gone and the channel is empty.
+    /// The next value; `None` once all senders are gone and the channel is empty. Taking one is charged, so that a task
+    /// that answers whatever comes leaves its lane to others in between, however much comes.
     pub async fn receive(&self) -> Option<T> {
+        share::spend(RECEIVE_BYTES).await;
         poll_fn(|cx| self.poll(cx)).await
     }
 
@@ -185,7 +193,7 @@ impl<T> OneshotReceiver<T> {
     /// # Errors
     /// [`Unanswered`].
     pub async fn outcome(self) -> Result<T, Unanswered> {
-        let value = self.0.receive().await;
+        let value = poll_fn(|cx| self.0.poll(cx)).await;
         value.ok_or_else(|| match lock(&self.0.0).lane_ended {
             true => Unanswered::LaneEnded,
             false => Unanswered::Dropped,

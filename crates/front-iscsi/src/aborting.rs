@@ -1,6 +1,8 @@
 //! How a connection carries out a unit's aborts: the commands end without an answer, or with TASK ABORTED once their
 //! I/O has ended.
 
+use std::collections::BTreeSet;
+
 use iscsi::Outcome;
 use scsi::Status;
 use unit::{CommandId, Commands, How, Mark, Which};
@@ -11,6 +13,10 @@ use crate::{
 };
 
 impl Commands for Connection {
+    fn luns(&self) -> BTreeSet<u32> {
+        self.open.luns()
+    }
+
     fn abort(&self, which: &Which) -> Vec<CommandId> {
         let Some(nexus) = self.nexus() else {
             return Vec::new();

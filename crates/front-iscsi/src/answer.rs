@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use engine::{Buf, Payload, spawn};
+use engine::{Buf, Payload, share::charge, spawn};
 use iscsi::{Outcome, TaskId};
 use scsi::{Ending, Status};
 use unit::{Permits, Unit};
@@ -21,6 +21,7 @@ pub(crate) const TASK_SET_FULL: Ending = Ending {
 /// Answers with data that is already available.
 pub(crate) fn reply(connection: &Rc<Connection>, offer: Offer, data: Vec<u8>) {
     let (task, len) = (offer.task, data.len());
+    charge(2 * len);
     let Some(nexus) = connection.nexus().filter(|_| len > 0) else {
         return respond(connection, task, None, &Ending::GOOD, 0);
     };

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeSet, rc::Rc};
 
-use engine::{Duration, spawn, task::JoinHandle};
+use engine::{Duration, spawn, spend, task::JoinHandle};
 use iscsi::LoginStatus;
 use unit::Unit;
 
@@ -14,19 +14,23 @@ use crate::{
     login::initiator_port,
     service::{Ready, Service, open_targets},
     target::Target,
+    targets::Targets,
     watchdog,
 };
 
 /// How long a session whose target is gone may take to send the data of its last commands.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The cost of looking at a session or a unit, in bytes of memory that are moved in that time.
+const LOOK_BYTES: usize = 2 << 10;
 
 /// Prepares `config` on this lane, replacing any configuration prepared earlier.
 ///
 /// # Errors
 /// Why a unit cannot be opened.
-pub(crate) fn prepare(service: &Service, config: &ServerConfig) -> Result<(), String> {
+pub(crate) async fn prepare(service: &Service, config: &ServerConfig) -> Result<(), String> {
+    let before = service.targets.borrow().clone();
     let ready = Ready {
-        targets: open_targets(config, &service.units, &service.targets.borrow())?,
+        targets: Rc::new(open_targets(config, &service.units, &before).await?),
         discovery: config.discovery.clone(),
         limits: config.limits.clone(),
         digests: config.digests,
@@ -36,15 +40,16 @@ pub(crate) fn prepare(service: &Service, config: &ServerConfig) -> Result<(), St
 }
 
 /// Discards the prepared configuration, if any.
-pub(crate) fn forget(service: &Service) {
+pub(crate) async fn forget(service: &Service) {
     if let Some(ready) = service.ready.take() {
-        forget_ports(&ready.targets, &service.targets.borrow());
+        let now = service.targets.borrow().clone();
+        forget_ports(&ready.targets, &now).await;
     }
 }
 
 /// Switches to the prepared configuration, for existing `connections` as well. The returned future completes once
 /// everything no longer served has ended.
-pub(crate) fn commit(
+pub(crate) async fn commit(
     service: &Service,
     connections: &[Rc<Connection>],
 ) -> impl Future<Output = ()> + use<> {
@@ -53,13 +58,17 @@ pub(crate) fn commit(
         service.discovery.replace(ready.discovery);
         service.limits.replace(Rc::new(ready.limits));
         service.digests.set(ready.digests);
-        forget_ports(&before, &service.targets.borrow());
+        let now = service.targets.borrow().clone();
+        forget_ports(&before, &now).await;
     }
-    let connections = connections.iter();
-    let changes: Vec<_> = connections
-        .filter_map(|connection| Some((connection.clone(), connection.target()?)))
-        .filter_map(|(connection, target)| change(service, &connection, &target))
-        .collect();
+    let mut changes = Vec::new();
+    for connection in connections {
+        let Some(target) = connection.target() else {
+            continue;
+        };
+        spend(LOOK_BYTES * (1 + target.luns.len())).await;
+        changes.extend(change(service, connection, &target));
+    }
     async move {
         for change in changes {
             change.await;
@@ -68,18 +77,19 @@ pub(crate) fn commit(
 }
 
 /// Tells the disks which target ports of `before` are gone in `now`.
-fn forget_ports(before: &[Rc<Target>], now: &[Rc<Target>]) {
+async fn forget_ports(before: &Targets, now: &Targets) {
     let way = |unit: &Unit| {
         let port = unit.logical.borrow().identity().port.relative_port;
         (unit.disk().name().to_owned(), port)
     };
-    let units = |targets: &[Rc<Target>]| -> Vec<Rc<Unit>> {
-        let luns = targets.iter().flat_map(|target| target.luns.values());
-        luns.cloned().collect()
-    };
-    let stays: BTreeSet<_> = units(now).iter().map(|unit| way(unit)).collect();
-    for unit in units(before) {
-        if !stays.contains(&way(&unit)) {
+    let mut stays = BTreeSet::new();
+    for unit in now.iter().flat_map(|target| target.luns.values()) {
+        spend(LOOK_BYTES).await;
+        stays.insert(way(unit));
+    }
+    for unit in before.iter().flat_map(|target| target.luns.values()) {
+        spend(LOOK_BYTES).await;
+        if !stays.contains(&way(unit)) {
             unit.logical.borrow().leave_port();
         }
     }
@@ -91,8 +101,8 @@ fn change(
     connection: &Rc<Connection>,
     before: &Rc<Target>,
 ) -> Option<JoinHandle<()>> {
-    let targets = service.targets.borrow();
-    let now = targets.iter().find(|target| target.is_same_port(before));
+    let targets = service.targets.borrow().clone();
+    let now = targets.at_group(before.name(), before.portals.tag);
     if now.is_some_and(|now| Rc::ptr_eq(now, before)) {
         return None;
     }

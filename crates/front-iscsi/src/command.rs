@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use engine::{Payload, spawn};
+use engine::{Payload, share::charge, spawn};
 use iscsi::{CommandRequest, Direction};
 use scsi::{Action, Asc, Ending, Sense, SenseKey, absent};
 use unit::{Nexus, Permits, Unit};
@@ -20,6 +20,9 @@ use crate::{
 
 /// A LUN that no unit has, for commands to logical units that do not exist.
 const NO_UNIT: u32 = u32::MAX;
+
+/// The cost of one LUN in a list of them, in bytes of memory that are moved in that time.
+const LUN_BYTES: usize = 128;
 
 /// Starts a command. Its immediate data, if any, is received right after.
 pub(crate) fn begin(connection: &Rc<Connection>, request: &CommandRequest) {
@@ -57,7 +60,12 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: &CommandRequest) {
         |lun, attention| nexus.acknowledged(lun, attention),
     );
     let action = match unit {
-        Some(unit) => unit.logical.borrow_mut().begin(nexus.id, &request.cdb),
+        Some(unit) => {
+            let mut logical = unit.logical.borrow_mut();
+            let action = logical.begin(nexus.id, &request.cdb);
+            charge(logical.take_work());
+            action
+        }
         None => connection
             .target()
             .map_or(Action::End(Ending::BUSY), |target| {
@@ -89,6 +97,7 @@ fn act(
         (Action::Reply(data), _) => reply(connection, offer, data),
         (Action::ReportLuns(request), _) => {
             let luns = nexus.luns();
+            charge(LUN_BYTES * luns.len());
             let numbers = luns.keys().filter_map(|&n| scsi::Lun::new(n).ok());
             let luns: Vec<_> = numbers.collect();
             act(connection, nexus, unit, offer, request.reply(&luns));
@@ -192,13 +201,15 @@ fn begin_in_order(
     }
     let task = offer.task;
     let open = &connection.open;
-    open.watch(|| nexus.at_work());
     if attribute == Attribute::HeadOfQueue {
         act(connection, nexus, unit, offer, action);
-        // If the command has ended already, tracking ends at once as well.
-        open.watch(|| nexus.at_work());
-        return open.order.hold_back(task);
+        if open.is_open(task) {
+            open.watch(|| nexus.at_work());
+            open.order.hold_back(task);
+        }
+        return;
     }
+    open.watch(|| nexus.at_work());
     if !admit(connection, (nexus, unit), offer, &action) {
         return open.order.note(|_| ());
     }

@@ -1,6 +1,11 @@
 //! The configuration of a server: its targets and its limits.
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use front::Places;
 use iscsi::Chap;
@@ -88,7 +93,7 @@ pub enum Allow {
     /// Every initiator.
     Everyone,
     /// Those with these names, in [folded](crate::folded_name) form.
-    Names(Vec<String>),
+    Names(BTreeSet<String>),
 }
 
 impl Allow {
@@ -96,7 +101,7 @@ impl Allow {
     pub fn allows(&self, name: &str) -> bool {
         match self {
             Allow::Everyone => true,
-            Allow::Names(names) => names.iter().any(|allowed| allowed == name),
+            Allow::Names(names) => names.contains(name),
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use engine::{Buf, Payload, begin as begin_task, time};
+use engine::{Buf, Payload, begin as begin_task, share::charge, time};
 use iscsi::TaskId;
 use scsi::{Action, Ending};
 use unit::{Nexus, Unit};
@@ -161,7 +161,12 @@ pub(crate) fn execute(connection: &Rc<Connection>, task: TaskId) {
         Pending::Medium(op) => return run(connection, nexus, unit, work(op, data)),
         Pending::Parameters(list) => list,
     };
-    let action = unit.logical.borrow_mut().resume(list, &data.to_vec());
+    let action = {
+        let mut logical = unit.logical.borrow_mut();
+        let action = logical.resume(list, &data.to_vec());
+        charge(logical.take_work());
+        action
+    };
     let at_work = || UnitWork::begin(connection, nexus, unit, (task, lun), transfer_len);
     match action {
         Action::End(ending) => respond(connection, task, Some(unit), &ending, transfer_len),

@@ -66,7 +66,10 @@ pub(crate) fn act(connection: &Rc<Connection>) -> Option<DataOut> {
                 tracing::debug!(peer = %connection.peer, ?parameters, "full feature phase");
                 connection.tells_stage_times.set(parameters.stage_times);
             }
-            TargetEvent::SendTargets(which) => login::send_targets(connection, which),
+            TargetEvent::SendTargets(which) => {
+                let connection = connection.clone();
+                spawn(async move { login::send_targets(&connection, &which).await });
+            }
             TargetEvent::Logout { .. } => log_out(connection),
             TargetEvent::Closed(reason) => {
                 log_close(connection, &reason);

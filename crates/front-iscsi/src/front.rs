@@ -3,7 +3,7 @@
 
 use std::{cell::RefCell, collections::BTreeMap, pin::pin, rc::Rc};
 
-use engine::{Share, cross::Receiver, spawn, sync::Notify, task::spawn_for, time};
+use engine::{Share, cross::Receiver, spawn, spend, sync::Notify, task::spawn_for, time};
 use iscsi::LoginStatus;
 use unit::Nexus;
 
@@ -20,6 +20,9 @@ use crate::{
 
 /// The log names at most this many LUNs with hanging I/O.
 const HUNG_MAX: usize = 4;
+
+/// The cost of describing one session, in bytes of memory that are moved in that time.
+const REPORT_BYTES: usize = 8 << 10;
 
 /// One lane's connections.
 pub(crate) struct Front {
@@ -67,11 +70,16 @@ impl Front {
                 }
                 Request::Report { done } => {
                     let lane = self.service.lane;
-                    let sessions = self.all().into_iter();
-                    done.send(sessions.filter_map(|it| it.report(lane)).collect());
+                    let mut sessions = Vec::new();
+                    for connection in self.all() {
+                        spend(REPORT_BYTES).await;
+                        sessions.extend(connection.report(lane));
+                    }
+                    done.send(sessions);
                 }
                 Request::EndTarget { target } => {
                     for connection in self.all() {
+                        spend(REPORT_BYTES).await;
                         if connection.target().is_some_and(|t| t.name() == target) {
                             // The response to the task management function may still have to be sent.
                             connection.close_when_sent();
@@ -79,14 +87,14 @@ impl Front {
                     }
                 }
                 Request::Prepare { config, done } => {
-                    done.send(change::prepare(&self.service, &config));
+                    done.send(change::prepare(&self.service, &config).await);
                 }
                 Request::Forget { done } => {
-                    change::forget(&self.service);
+                    change::forget(&self.service).await;
                     done.send(());
                 }
                 Request::Commit { done } => {
-                    let over = change::commit(&self.service, &self.all());
+                    let over = change::commit(&self.service, &self.all()).await;
                     spawn(async move {
                         over.await;
                         done.send(());

@@ -36,6 +36,7 @@ mod server;
 mod service;
 mod sessions;
 mod target;
+mod targets;
 mod task_management;
 mod unacknowledged;
 mod watchdog;

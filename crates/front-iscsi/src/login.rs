@@ -1,7 +1,6 @@
 //! The driver's side of the login phase and of discovery: which initiators may log in to which targets.
 
 use std::{
-    net::SocketAddr,
     rc::{Rc, Weak},
     sync::Arc,
 };
@@ -9,20 +8,23 @@ use std::{
 use engine::{
     Duration,
     cross::{OneshotReceiver, answered},
-    random, spawn,
+    random,
+    share::charge,
+    spend,
     task::{self, Either},
     time,
 };
 use front::{Peer, Progress};
-use iscsi::{
-    Authentication, Chap, Isid, LoginRequest, LoginStatus, SendTargets, SessionType, TargetRecord,
-};
+use iscsi::{Authentication, Chap, Isid, LoginRequest, LoginStatus, SendTargets, SessionType};
 use unit::Commands;
 
 use crate::{
-    config::Redirect, connection::Connection, notices::Notice, service::Service,
-    sessions::SessionKey, target::Target,
+    config::Redirect, connection::Connection, events::go_on, notices::Notice, sessions::SessionKey,
+    target::Target,
 };
+
+/// The cost of checking whether an initiator may use a target, in bytes of memory that are moved in that time.
+const CHECK_BYTES: usize = 256;
 
 /// Why a login is refused, and where to go instead.
 struct Refusal {
@@ -87,9 +89,10 @@ pub(crate) fn refused(connection: &Connection, status: LoginStatus, target_addre
     let (peer, initiator) = (connection.peer, &report.request.initiator_name);
     let target = report.request.target_name.as_deref().unwrap_or("-");
     // The status does not say whether the name or the address was refused.
-    let not_allowed = visible(&connection.service, connection.local)
-        .into_iter()
-        .find(|other| status == LoginStatus::AUTHORIZATION_FAILURE && other.name() == target)
+    let targets = connection.service.targets.borrow();
+    let not_allowed = targets
+        .at(target, connection.local)
+        .filter(|_| status == LoginStatus::AUTHORIZATION_FAILURE)
         .and_then(|target| target.refusal_of(initiator, peer.ip()));
     let complaint = report.complaint.or(not_allowed);
     let colon = complaint.map_or("", |_| ": ");
@@ -178,9 +181,9 @@ fn check(connection: &Connection, request: &LoginRequest) -> Result<Option<Arc<C
         .target_name
         .as_deref()
         .ok_or(LoginStatus::MISSING_PARAMETER)?;
-    let target = &visible(&connection.service, connection.local)
-        .into_iter()
-        .find(|target| target.name() == name)
+    let targets = connection.service.targets.borrow().clone();
+    let target = targets
+        .at(name, connection.local)
         .ok_or(LoginStatus::NOT_FOUND)?;
     if !target.admits(&request.initiator_name, connection.peer.ip()) {
         return Err(LoginStatus::AUTHORIZATION_FAILURE.into());
@@ -197,15 +200,6 @@ fn check(connection: &Connection, request: &LoginRequest) -> Result<Option<Arc<C
     }
     connection.set_target(target.clone());
     Ok(target.spec.chap.clone())
-}
-
-/// The targets reachable at `local`, each through one of its portal groups.
-fn visible(service: &Service, local: SocketAddr) -> Vec<Rc<Target>> {
-    let targets = service.targets.borrow();
-    let here = targets.iter();
-    here.filter(|target| target.portals.contains(local))
-        .cloned()
-        .collect()
 }
 
 fn session_key(target: &Target, request: &LoginRequest) -> SessionKey {
@@ -283,6 +277,7 @@ fn begin_session(
             for attention in unit.logical.borrow().establish(nexus.id, &port) {
                 connection.unacknowledged.add(lun, attention);
             }
+            charge(unit.logical.borrow().take_work());
         }
         nexus
     });
@@ -314,78 +309,73 @@ async fn patience(connection: &Connection, ended: OneshotReceiver<()>) -> Option
 }
 
 /// Answers a discovery request: at once, or in a discovery session when it is its turn.
-pub(crate) fn send_targets(connection: &Rc<Connection>, which: SendTargets) {
+pub(crate) async fn send_targets(connection: &Rc<Connection>, which: &SendTargets) {
     if connection.nexus().is_some() {
-        return send_list(connection, &which);
+        send_list(connection, which).await;
+        return go_on(connection);
     }
-    let connection = connection.clone();
-    spawn(async move {
-        let lists = &connection.service.lists;
-        let Either::Other(_turn) = task::either(connection.over(), lists.take(1)).await else {
-            return;
-        };
-        send_list(&connection, &which);
-        connection.transmit.notify();
-        let is_taken =
-            || !connection.is_sending.get() && !connection.machine.borrow().is_answering();
-        let taken = connection
-            .sent
-            .wait_for(|| (connection.is_ended() || is_taken()).then_some(()));
-        let patience = connection.limits.login_timeout;
-        if time::timeout(patience, taken).await.is_none() {
-            connection.end("it did not take the list of targets in time");
-        }
-    });
-}
-
-fn send_list(connection: &Connection, which: &SendTargets) {
-    let own = connection.target();
-    let (initiator, peer) = (connection.initiator(), connection.peer.ip());
-    let records: Vec<TargetRecord> = visible(&connection.service, connection.local)
-        .into_iter()
-        // Only targets that the initiator may use are listed (RFC 7143 Appendix C).
-        .filter(|target| target.admits(&initiator, peer))
-        .filter(|target| match which {
-            SendTargets::All => true,
-            SendTargets::Named(name) => name == target.name(),
-            SendTargets::Session => own.as_ref().is_some_and(|own| own.name() == target.name()),
-        })
-        .map(|target| TargetRecord {
-            name: target.name().to_owned(),
-            addresses: addresses(&target, connection),
-        })
-        .collect();
-    if records.is_empty() {
-        tell_hidden(connection, which);
-    }
-    let _ = connection.machine.borrow_mut().send_targets(&records);
-}
-
-/// Logs that a discovery lists nothing because the initiator may use none of the targets at this portal.
-fn tell_hidden(connection: &Connection, which: &SendTargets) {
-    let (initiator, peer) = (connection.initiator(), connection.peer);
-    let hidden = visible(&connection.service, connection.local)
-        .into_iter()
-        .filter(|target| !matches!(which, SendTargets::Named(name) if name != target.name()))
-        .find_map(|target| {
-            let why = target.refusal_of(&initiator, peer.ip())?;
-            Some((target, why))
-        });
-    let Some((target, why)) = hidden else {
+    let lists = &connection.service.lists;
+    let Either::Other(_turn) = task::either(connection.over(), lists.take(1)).await else {
         return;
     };
+    send_list(connection, which).await;
+    go_on(connection);
+    let is_taken = || !connection.is_sending.get() && !connection.machine.borrow().is_answering();
+    let taken = connection
+        .sent
+        .wait_for(|| (connection.is_ended() || is_taken()).then_some(()));
+    let patience = connection.limits.login_timeout;
+    if time::timeout(patience, taken).await.is_none() {
+        connection.end("it did not take the list of targets in time");
+    }
+}
+
+async fn send_list(connection: &Connection, which: &SendTargets) {
+    let own = connection.target();
+    let (initiator, peer) = (connection.initiator(), connection.peer.ip());
+    let targets = connection.service.targets.borrow().clone();
+    let list = targets.list(connection.local).await;
+    let named = match which {
+        SendTargets::All => None,
+        SendTargets::Named(name) => Some(name.as_str()),
+        SendTargets::Session => Some(own.as_ref().map_or("", |own| own.name())),
+    };
+    // The list is in the order of the names.
+    let place = |name| {
+        list.entries
+            .partition_point(|(target, _)| target.name() < name)
+    };
+    let entries = match named {
+        None => &list.entries[..],
+        Some(name) => &list.entries[place(name)..],
+    };
+    let mut answer = Vec::new();
+    let mut hidden = None;
+    for (target, text) in entries {
+        if named.is_some_and(|name| name != target.name()) {
+            break;
+        }
+        spend(CHECK_BYTES + text.len()).await;
+        // Only targets that the initiator may use are listed (RFC 7143 Appendix C).
+        match target.refusal_of(&initiator, peer) {
+            None => answer.extend_from_slice(&list.text[text.clone()]),
+            Some(why) => hidden = hidden.or(Some((target, why))),
+        }
+    }
+    if let Some((target, why)) = hidden.filter(|_| answer.is_empty()) {
+        tell_hidden(connection, target, why);
+    }
+    charge(2 * answer.len());
+    let _ = connection.machine.borrow_mut().send_targets(&answer);
+}
+
+/// Logs that a discovery lists nothing because the initiator may use none of the targets at this portal, such as
+/// `target`.
+fn tell_hidden(connection: &Connection, target: &Target, why: &str) {
     if let Some(suppressed) = connection.may_say(Notice::Refused) {
+        let (initiator, peer) = (connection.initiator(), connection.peer);
         let target = target.name();
         tracing::warn!(%peer, ?initiator, ?target, suppressed,
             "discovery returned no targets: {why}");
     }
-}
-
-/// The addresses of a target: the portals of all its groups.
-fn addresses(target: &Target, connection: &Connection) -> Vec<String> {
-    let groups = connection.service.targets.borrow();
-    let groups = groups.iter().filter(|group| group.name() == target.name());
-    groups
-        .flat_map(|group| group.portals.addresses(connection.local))
-        .collect()
 }

@@ -3,6 +3,7 @@
 
 use std::{
     cell::{Cell, Ref, RefCell},
+    collections::{BTreeMap, BTreeSet},
     future::poll_fn,
     ops::Range,
     pin::pin,
@@ -10,7 +11,7 @@ use std::{
     task::{Poll, Waker},
 };
 
-use engine::{Buf, Instant, Payload};
+use engine::{Buf, Instant, Payload, share::charge};
 use iscsi::{StageTimes, TaskId};
 use scsi::{MediumOp, ParameterList};
 use smallvec::SmallVec;
@@ -28,6 +29,11 @@ pub(crate) enum Pending {
     Medium(MediumOp),
     Parameters(ParameterList),
 }
+
+/// The cost of looking at one command, in bytes of memory that are moved in that time.
+const LOOK_BYTES: usize = 128;
+/// The same for tracking one.
+const TRACK_BYTES: usize = 1 << 10;
 
 /// The number under which units know a task of this connection.
 pub(crate) fn command_id(task: TaskId) -> CommandId {
@@ -94,7 +100,6 @@ pub(crate) struct OpenCommand {
 /// a task management function of that initiator covering it has been answered, the response is suppressed.
 #[derive(Debug)]
 struct Ending {
-    task: TaskId,
     lun: u32,
     mark: Mark,
 }
@@ -103,7 +108,7 @@ struct Ending {
 #[derive(Debug, Default)]
 pub(crate) struct OpenCommands {
     slots: RefCell<Vec<Option<OpenCommand>>>,
-    endings: RefCell<Vec<Ending>>,
+    endings: RefCell<BTreeMap<TaskId, Ending>>,
     /// Commands inserted so far.
     inserted: Cell<u64>,
     /// Tracks which commands hold others back.
@@ -143,7 +148,7 @@ impl OpenCommands {
     /// Records a command that was answered before it was opened and whose response waits for data.
     pub(crate) fn note_ending(&self, task: TaskId, lun: u32) {
         let mark = self.next_mark();
-        self.endings.borrow_mut().push(Ending { task, lun, mark });
+        self.endings.borrow_mut().insert(task, Ending { lun, mark });
     }
 
     /// The current position: after every command that has arrived, before every later one.
@@ -168,9 +173,7 @@ impl OpenCommands {
 
     /// Ends a command and returns the part that must be kept until its response has been sent.
     pub(crate) fn end(&self, task: TaskId) -> Option<Answered> {
-        self.endings
-            .borrow_mut()
-            .retain(|ending| ending.task != task);
+        self.endings.borrow_mut().remove(&task);
         let mut slots = self.slots.borrow_mut();
         let slot = slots.get_mut(task.slot())?;
         // Accessed in place, because moving the command out costs more than everything else here.
@@ -194,16 +197,13 @@ impl OpenCommands {
     pub(crate) fn remove_unanswered(&self, task: TaskId) -> bool {
         let unanswered = self.with(task, |command| {
             let (lun, mark) = (command.lun, command.mark);
-            command
-                .read
-                .is_empty()
-                .then_some(Ending { task, lun, mark })
+            command.read.is_empty().then_some(Ending { lun, mark })
         });
         let Some(Some(ending)) = unanswered else {
             return false;
         };
         self.remove(task);
-        self.endings.borrow_mut().push(ending);
+        self.endings.borrow_mut().insert(task, ending);
         true
     }
 
@@ -260,14 +260,31 @@ impl OpenCommands {
     /// The open commands for `lun` (`None`: all LUNs) that arrived before `mark`, including commands addressed to
     /// other LUNs that are working on this one.
     pub(crate) fn tasks(&self, nexus: &Nexus, lun: Option<u32>, mark: Mark) -> Vec<TaskId> {
+        self.charge_look();
         let slots = self.slots.borrow();
-        let is_for = |command: &OpenCommand, lun: u32| {
-            command.lun == lun || nexus.is_at_work(command_id(command.task), lun)
+        let at_work = lun.map(|lun| (lun, nexus.commands_on(lun)));
+        let is_for = |command: &OpenCommand| {
+            at_work.as_ref().is_none_or(|(lun, at_work)| {
+                command.lun == *lun || at_work.contains(&command_id(command.task))
+            })
         };
         let open = slots.iter().flatten();
-        open.filter(|command| command.mark < mark)
-            .filter(|command| lun.is_none_or(|lun| is_for(command, lun)))
+        open.filter(|command| command.mark < mark && is_for(command))
             .map(|command| command.task)
+            .collect()
+    }
+
+    /// Charges a look at all commands.
+    pub(crate) fn charge_look(&self) {
+        charge(LOOK_BYTES * self.slots.borrow().len());
+    }
+
+    /// The LUNs of the commands that are open, or whose responses are delayed.
+    pub(crate) fn luns(&self) -> BTreeSet<u32> {
+        let (slots, endings) = (self.slots.borrow(), self.endings.borrow());
+        charge(LOOK_BYTES * (slots.len() + endings.len()));
+        let open = slots.iter().flatten().map(|command| command.lun);
+        open.chain(endings.values().map(|ending| ending.lun))
             .collect()
     }
 
@@ -275,10 +292,11 @@ impl OpenCommands {
     /// are delayed.
     pub(crate) fn endings(&self, lun: Option<u32>, mark: Mark) -> Vec<TaskId> {
         let endings = self.endings.borrow();
+        charge(LOOK_BYTES * endings.len());
         endings
             .iter()
-            .filter(|ending| ending.mark < mark && lun.is_none_or(|lun| lun == ending.lun))
-            .map(|ending| ending.task)
+            .filter(|(_, ending)| ending.mark < mark && lun.is_none_or(|lun| lun == ending.lun))
+            .map(|(task, _)| *task)
             .collect()
     }
 
@@ -308,6 +326,7 @@ impl OpenCommands {
             return;
         }
         let mut set = TaskSet::default();
+        charge(TRACK_BYTES * self.slots.borrow().len());
         for command in self.slots.borrow().iter().flatten() {
             set.opened(command.task, command.lun, command.mark);
         }

@@ -23,6 +23,9 @@ use scsi::{Asc, Sense, SenseKey};
 use smallvec::SmallVec;
 use unit::Mark;
 
+/// As many commands are tracked anew without ado.
+const SET_UP_AT_ONCE: usize = 16;
+
 /// When a command may begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Attribute {
@@ -83,12 +86,18 @@ impl Order {
         self.is_watching.set(true);
     }
 
-    /// Runs `note` on the task set, if there is one, and drops the set once nothing is held back any more.
+    /// Runs `note` on the task set, if there is one. Once nothing is held back any more, drops the set; a large one not
+    /// before as many notes as it has commands, because to set it up again costs that much.
     pub(crate) fn note(&self, note: impl FnOnce(&mut TaskSet)) {
         let mut guard = self.set.borrow_mut();
         if let Some(set) = &mut *guard {
             note(set);
-            if set.barriers.is_empty() {
+            set.idle_notes = match set.barriers.is_empty() {
+                true => set.idle_notes + 1,
+                false => 0,
+            };
+            let is_large = set.present.len() > SET_UP_AT_ONCE;
+            if set.idle_notes > 0 && (!is_large || set.idle_notes > set.present.len()) {
                 *guard = None;
                 self.is_watching.set(false);
             }
@@ -134,6 +143,8 @@ pub(crate) struct TaskSet {
     /// Commands that hold back later ones.
     barriers: BTreeSet<(u32, Mark)>,
     waiting: BTreeMap<(u32, Mark), Waiting>,
+    /// Notes since a command was held back last.
+    idle_notes: usize,
     /// How many waiting commands were examined.
     #[cfg(test)]
     steps: usize,

@@ -3,8 +3,8 @@
 
 use std::rc::Rc;
 
-use engine::{Buf, spend, time};
-use iscsi::TaskId;
+use engine::{Buf, share::charge, spend, time};
+use iscsi::{RxData, TaskId};
 use iscsi_stream::{Error, Receiver};
 use smallvec::SmallVec;
 
@@ -20,6 +20,9 @@ const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 const LOGIN_BUFFER_BYTES: usize = 16 << 10;
 /// The cost of processing one PDU, expressed in bytes moved, for the scheduler's accounting.
 const PDU_COST_BYTES: usize = 8 << 10;
+
+/// The cost of a byte of data that the machine itself processes, nearly always text, expressed in bytes moved.
+const TEXT_COST: usize = 16;
 
 /// Reads until the connection ends; returns why it did.
 pub(crate) async fn run(connection: &Rc<Connection>) -> &'static str {
@@ -70,6 +73,9 @@ async fn read_pdu(
     connection.is_receiving.set(true);
     {
         let (header, ahs, data) = receiver.head();
+        if let RxData::Inline(text) = data {
+            charge(TEXT_COST * text.len());
+        }
         let mut machine = connection.machine.borrow_mut();
         let promised = machine.promised();
         machine.receive(now.as_ns(), header, ahs, data);

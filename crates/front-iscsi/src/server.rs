@@ -109,7 +109,7 @@ impl Server {
             let (started, opened) = oneshot();
             let (config, sessions, all) = (config.clone(), sessions.clone(), senders.clone());
             units.enter(own, move |units| async move {
-                match Service::open(&config, units, sessions, own, all) {
+                match Service::open(&config, units, sessions, own, all).await {
                     Ok(service) => {
                         started.send(Ok(()));
                         Front::new(service).run(requests).await;

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use engine::{cross::Sender, sync::Budget};
+use engine::{cross::Sender, spend, sync::Budget};
 use iscsi::Chap;
 use unit::LaneUnits;
 
@@ -15,6 +15,7 @@ use crate::{
     request::Request,
     sessions::Sessions,
     target::Target,
+    targets::Targets,
 };
 
 /// Anybody may ask for a list of targets, which is as long as there are targets. While so many of them have not been taken
@@ -23,7 +24,7 @@ const LISTS_MAX: usize = 16;
 
 /// A configuration that a lane has prepared but does not serve yet.
 pub(crate) struct Ready {
-    pub(crate) targets: Vec<Rc<Target>>,
+    pub(crate) targets: Rc<Targets>,
     pub(crate) discovery: Option<Arc<Chap>>,
     pub(crate) limits: Limits,
     pub(crate) digests: bool,
@@ -31,7 +32,7 @@ pub(crate) struct Ready {
 
 /// State shared by the connections of one lane.
 pub(crate) struct Service {
-    pub(crate) targets: RefCell<Vec<Rc<Target>>>,
+    pub(crate) targets: RefCell<Rc<Targets>>,
     /// The prepared configuration, until it is committed or discarded.
     pub(crate) ready: RefCell<Option<Ready>>,
     /// For new connections.
@@ -55,16 +56,16 @@ impl Service {
     ///
     /// # Errors
     /// Why a unit cannot be opened.
-    pub(crate) fn open(
+    pub(crate) async fn open(
         config: &ServerConfig,
         units: Rc<LaneUnits>,
         sessions: Arc<Sessions>,
         own: usize,
         lanes: Vec<Sender<Request>>,
     ) -> Result<Service, String> {
-        let targets = open_targets(config, &units, &[])?;
+        let targets = open_targets(config, &units, &Targets::default()).await?;
         Ok(Service {
-            targets: RefCell::new(targets),
+            targets: RefCell::new(Rc::new(targets)),
             ready: RefCell::default(),
             limits: RefCell::new(Rc::new(config.limits.clone())),
             sessions,
@@ -80,23 +81,30 @@ impl Service {
     }
 }
 
+/// The cost of opening one target or one of its units, in bytes of memory that are moved in that time.
+const OPEN_BYTES: usize = 16 << 10;
+
 /// Opens the targets of `config`, reusing whatever has not changed from `before`.
 ///
 /// # Errors
 /// Why a unit cannot be opened.
-pub(crate) fn open_targets(
+pub(crate) async fn open_targets(
     config: &ServerConfig,
     units: &LaneUnits,
-    before: &[Rc<Target>],
-) -> Result<Vec<Rc<Target>>, String> {
-    let mut targets = Vec::new();
+    before: &Targets,
+) -> Result<Targets, String> {
+    let mut targets = Targets::default();
     for spec in &config.targets {
         for group in &spec.portal_groups {
-            let mut before = before.iter();
-            let is_it = |target: &&Rc<Target>| {
-                target.name() == spec.name && target.portals.tag == group.tag
+            let known = before.at_group(&spec.name, group.tag);
+            let target = Target::open(spec, group, units, known)?;
+            let opened = if known.is_some() {
+                1
+            } else {
+                1 + target.luns.len()
             };
-            targets.push(Target::open(spec, group, units, before.find(is_it))?);
+            targets.add(target);
+            spend(OPEN_BYTES * opened).await;
         }
     }
     Ok(targets)

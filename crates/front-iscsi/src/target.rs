@@ -64,11 +64,6 @@ impl Target {
         &self.spec.name
     }
 
-    /// Whether `other` is the same target port, perhaps in another version.
-    pub(crate) fn is_same_port(&self, other: &Target) -> bool {
-        self.name() == other.name() && self.portals.tag == other.portals.tag
-    }
-
     /// Whether this initiator may log in from `peer`.
     pub(crate) fn admits(&self, initiator_name: &str, peer: IpAddr) -> bool {
         self.refusal_of(initiator_name, peer).is_none()

@@ -43,6 +43,7 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest, befor
                 return TaskManagementRequest::TASK_DOES_NOT_EXIST;
             };
             let aborted = connection.abort_task(task);
+            connection.open.charge_look();
             let running = nexus.running(|command| command == command_id(task));
             nexus.wait_ended(&running).await;
             if !aborted {

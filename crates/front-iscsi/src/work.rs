@@ -2,7 +2,7 @@
 
 use std::{cell::Cell, rc::Rc};
 
-use engine::{LaneFuture, Payload, begin as begin_task, spawn};
+use engine::{LaneFuture, Payload, begin as begin_task, share::charge, spawn};
 use iscsi::TaskId;
 use scsi::{Change, Ending, MediumOp};
 use unit::{Copying, Io, Kind, LaneUnits, Nexus, Permits, Unit, Wanted};
@@ -12,6 +12,9 @@ use crate::{
     connection::Connection,
     open::{OpenCommand, command_id},
 };
+
+/// The cost of looking at one unit, in bytes of memory that are moved in that time.
+const LUN_BYTES: usize = 128;
 
 /// A medium operation of an open command.
 pub(crate) struct MediumWork {
@@ -190,6 +193,8 @@ impl UnitWork {
     /// Performs an EXTENDED COPY. It counts as running on all its logical units from now on; an abort ends it after
     /// the current piece.
     pub(crate) fn copy(self, plan: scsi::Copy) {
+        // Each segment names two units, which are looked for among all.
+        charge(LUN_BYTES * self.nexus.luns().len() * (1 + 2 * plan.segments.len()));
         let (command, own) = (command_id(self.task), (self.lun, &self.unit));
         let copying = Copying::begin(&self.nexus, command, own, plan);
         let mut ios = 0;

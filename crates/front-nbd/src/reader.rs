@@ -10,6 +10,7 @@ use std::{
 use engine::{
     Buf,
     net::FramedReader,
+    share::charge,
     spend,
     task::{self, Either},
     time,
@@ -37,6 +38,11 @@ const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 /// The cost of processing one request, expressed in bytes moved, for the scheduler's accounting.
 const REQUEST_COST_BYTES: usize = 8 << 10;
 
+/// The longest header of a request, in bytes.
+const REQUEST_BYTES: usize = 32;
+/// The cost of a byte of an option, expressed in bytes moved.
+const OPTION_COST: usize = 16;
+
 /// Reads until the connection ends or closes.
 pub(crate) async fn run(connection: &Rc<Connection>) {
     let mut reader = Reader::new(connection.wire.clone(), HANDSHAKE_BUFFER_BYTES);
@@ -63,6 +69,10 @@ async fn receive_all(connection: &Rc<Connection>, reader: &mut Reader) -> io::Re
         match received {
             Ok(Received::Took(len)) => {
                 connection.reach(Progress::Begun);
+                // An option may have thousands of parts; a request has none.
+                if len > REQUEST_BYTES {
+                    charge(OPTION_COST * len);
+                }
                 reader.consume(len);
                 act(connection, reader).await?;
             }

@@ -10,23 +10,37 @@ const NAME_LEN_MAX: usize = 223;
 /// Longest TargetAddress in bytes (RFC 7143 §13.8): a domain name of 255, its port, a portal group tag.
 const ADDRESS_LEN_MAX: usize = 255 + ":65535".len() + ",65535".len();
 
-/// Splits complete text into its pairs.
+/// The pairs of complete text, in order.
 ///
 /// # Errors
-/// [`Error::Text`] if it is not UTF-8, a pair has no `=`, or a key is empty or too long.
-pub(crate) fn pairs(text: &[u8]) -> Result<Vec<(&str, &str)>, Error> {
-    let text = std::str::from_utf8(text).map_err(|error| Error::Text(error.to_string()))?;
-    let pair = |pair: &'_ str| match pair.split_once('=') {
-        None => Err(Error::Text(format!("{:?} has no '='", truncated(pair)))),
+/// [`Error::Text`] for text that is not UTF-8, for a pair without `=`, and for a key that is empty or too long.
+pub(crate) fn pairs(text: &[u8]) -> impl Iterator<Item = Result<(&str, &str), Error>> {
+    let mut rest = text;
+    std::iter::from_fn(move || {
+        let (pair, len) = next_pair(rest)?;
+        rest = &rest[len..];
+        Some(pair)
+    })
+}
+
+/// The first pair of complete text, and how many bytes of it are done with; `None` if there is none.
+pub(crate) fn next_pair(text: &[u8]) -> Option<(Result<(&str, &str), Error>, usize)> {
+    let start = text.iter().position(|byte| *byte != 0)?;
+    let piece = text[start..].split(|byte| *byte == 0).next()?;
+    let done = (start + piece.len() + 1).min(text.len());
+    Some((pair(piece), done))
+}
+
+fn pair(piece: &[u8]) -> Result<(&str, &str), Error> {
+    let piece = std::str::from_utf8(piece).map_err(|error| Error::Text(error.to_string()))?;
+    match piece.split_once('=') {
+        None => Err(Error::Text(format!("{:?} has no '='", truncated(piece)))),
         Some((key, _)) if key.is_empty() || key.len() > KEY_LEN_MAX => Err(Error::Text(format!(
             "{:?} is not a key of 1 to 63 bytes",
             truncated(key)
         ))),
-        Some(_) => Ok(()),
-    };
-    let pieces = || text.split('\0').filter(|piece| !piece.is_empty());
-    pieces().try_for_each(pair)?;
-    Ok(pieces().filter_map(|piece| piece.split_once('=')).collect())
+        Some(pair) => Ok(pair),
+    }
 }
 
 /// Whether `name` can be an iSCSI name: 1 to 223 bytes without white space or control characters (RFC 7143 §4.2.7.1,
@@ -121,8 +135,8 @@ pub struct TargetRecord {
     pub addresses: Vec<String>,
 }
 
-/// The answer to SendTargets.
-pub(crate) fn encode_targets(targets: &[TargetRecord]) -> Vec<u8> {
+/// The answer to SendTargets, as [`send_targets`](crate::TargetConnection::send_targets) takes it.
+pub fn encode_targets(targets: &[TargetRecord]) -> Vec<u8> {
     let mut text = Vec::new();
     for target in targets {
         push(&mut text, "TargetName", &target.name);
@@ -143,7 +157,8 @@ pub(crate) fn decode_targets(text: &[u8]) -> Result<Vec<TargetRecord>, Error> {
         value: truncated(value),
         why,
     };
-    for (key, value) in pairs(text)? {
+    for pair in pairs(text) {
+        let (key, value) = pair?;
         match (key, targets.last_mut()) {
             ("TargetName", _) if !is_name(value) => {
                 let why =
@@ -176,11 +191,17 @@ pub(crate) fn decode_targets(text: &[u8]) -> Result<Vec<TargetRecord>, Error> {
 mod tests {
     use super::*;
 
+    fn all(text: &[u8]) -> Result<Vec<(&str, &str)>, Error> {
+        pairs(text).collect()
+    }
+
     #[test]
     fn pairs_end_with_a_zero_byte() {
-        assert_eq!(pairs(b"a=b=c\0K=\0").unwrap(), [("a", "b=c"), ("K", "")]);
-        assert_eq!(pairs(b"").unwrap(), []);
-        assert_eq!(pairs(b"a=b").unwrap(), [("a", "b")]);
+        assert_eq!(all(b"a=b=c\0K=\0").unwrap(), [("a", "b=c"), ("K", "")]);
+        assert_eq!(all(b"").unwrap(), []);
+        assert_eq!(all(b"\0\0").unwrap(), []);
+        assert_eq!(all(b"a=b").unwrap(), [("a", "b")]);
+        assert_eq!(all(b"\0a=b\0\0c=d").unwrap(), [("a", "b"), ("c", "d")]);
     }
 
     #[test]
@@ -192,7 +213,7 @@ mod tests {
             &[&long[..], b"=1"].concat(),
             b"a=\xff\0",
         ] {
-            assert!(matches!(pairs(text), Err(Error::Text(_))), "{text:?}");
+            assert!(matches!(all(text), Err(Error::Text(_))), "{text:?}");
         }
     }
 

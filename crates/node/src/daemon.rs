@@ -376,7 +376,9 @@ fn target_spec(table: TargetTable, numbers: &mut impl Iterator<Item = u16>) -> T
         name: table.name,
         portal_groups,
         luns: luns.collect(),
-        allow: table.allow.map_or(Allow::Everyone, Allow::Names),
+        allow: table.allow.map_or(Allow::Everyone, |names| {
+            Allow::Names(names.into_iter().collect())
+        }),
         allow_from: table.allow_from,
         chap: table.chap,
         redirect: table.redirect,

@@ -289,7 +289,7 @@ fn target(spec: &TargetSpec) -> Target {
         luns: luns.collect(),
         allow: match &spec.allow {
             Allow::Everyone => None,
-            Allow::Names(names) => Some(names.clone()),
+            Allow::Names(names) => Some(names.iter().cloned().collect()),
         },
         allow_from: spec.allow_from.iter().map(ToString::to_string).collect(),
         chap: spec.chap.is_some(),

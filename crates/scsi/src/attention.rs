@@ -83,6 +83,8 @@ impl Attention {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Attentions {
     waiting: BTreeMap<NexusId, u16>,
+    /// How often a condition became pending.
+    posted: u64,
 }
 
 /// The nexus cannot be remembered, because too many already are.
@@ -93,6 +95,16 @@ impl Attentions {
     /// Maximum number of nexuses remembered.
     pub(crate) const NEXUSES_MAX: usize = 4096;
 
+    /// How many nexuses are remembered.
+    pub(crate) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// How often a condition became pending that was not: until it grows, a nexus without one has none.
+    pub(crate) fn posted(&self) -> u64 {
+        self.posted
+    }
+
     /// Ensures that `nexus` is remembered; a new one starts with [`Attention::PowerOnOrReset`].
     pub(crate) fn know(&mut self, nexus: NexusId) -> Result<(), TooManyNexuses> {
         if !self.waiting.contains_key(&nexus) {
@@ -100,6 +112,7 @@ impl Attentions {
                 return Err(TooManyNexuses);
             }
             self.waiting.insert(nexus, Attention::PowerOnOrReset.bit());
+            self.posted += 1;
         }
         assert!(self.waiting.len() <= Attentions::NEXUSES_MAX);
         Ok(())
@@ -109,6 +122,7 @@ impl Attentions {
     pub(crate) fn know_again(&mut self, nexus: NexusId, first: Attention) {
         if self.waiting.len() < Attentions::NEXUSES_MAX {
             self.waiting.insert(nexus, first.bit());
+            self.posted += 1;
         }
     }
 
@@ -140,6 +154,7 @@ impl Attentions {
     /// Establishes a condition for one nexus, if it is known. An unknown nexus will be told of the power-on anyway.
     pub(crate) fn post_to(&mut self, attention: Attention, nexus: NexusId) {
         if let Some(waiting) = self.waiting.get_mut(&nexus) {
+            self.posted += u64::from(*waiting & attention.bit() == 0);
             *waiting |= attention.bit();
         }
     }
@@ -148,6 +163,7 @@ impl Attentions {
     pub(crate) fn post(&mut self, attention: Attention, except: Option<NexusId>) {
         for (nexus, waiting) in &mut self.waiting {
             if Some(*nexus) != except {
+                self.posted += u64::from(*waiting & attention.bit() == 0);
                 *waiting |= attention.bit();
             }
         }

@@ -14,6 +14,9 @@ use crate::sense::{Asc, Sense, SenseKey};
 use crate::shared::State;
 use crate::unit::LogicalUnit;
 
+/// To write a registration as a line of text costs as much as so many visits of one.
+const LINES_PER_VISIT: usize = 4;
+
 /// A requested change. Between its preparation and its commit, no other change of the same logical unit may be in
 /// progress on any lane, because each is prepared against the current state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -66,6 +69,10 @@ impl Change {
     /// How the command ends if the change is not possible.
     pub fn prepare(&self, unit: &LogicalUnit) -> Result<Prepared, Ending> {
         let state = unit.shared().look();
+        unit.worked(match &self.what {
+            What::Reservations(request) => request.visits(&state.reservations, &state.ports),
+            What::Mode { .. } | What::LeaveFailure => 0,
+        });
         let mut mode = state.mode.clone();
         let mut sanitize = state.sanitize;
         let (after, keep) = match &self.what {
@@ -74,7 +81,7 @@ impl Change {
                 let name = unit.name_of(&state, self.nexus);
                 let mut reservations = state.reservations.clone();
                 let effects = request.perform(&mut reservations, &state.ports, &name)?;
-                let keep = !state.reservations.save().is_empty() || !reservations.save().is_empty();
+                let keep = state.reservations.is_kept() || reservations.is_kept();
                 let after = After::Reservations {
                     reservations,
                     effects,
@@ -101,9 +108,13 @@ impl Change {
             After::Reservations { reservations, .. } => reservations,
             _ => &state.reservations,
         };
+        let keep = keep.then(|| crate::shared::text(reservations, &mode, sanitize));
+        if keep.is_some() {
+            unit.worked(LINES_PER_VISIT * reservations.registrations().len());
+        }
         Ok(Prepared {
             nexus: self.nexus,
-            keep: keep.then(|| crate::shared::text(reservations, &mode, sanitize)),
+            keep,
             after,
         })
     }
@@ -132,8 +143,18 @@ impl Prepared {
     /// How the command ends if the unit changed in the meantime, as when a RESERVE (6) came before a PERSISTENT
     /// RESERVE OUT could commit. The unit's current state must then be persisted again.
     pub fn commit(self, unit: &LogicalUnit) -> Result<Changed, Ending> {
+        let mut visited = 0;
+        let result = unit.shared().change(|state| {
+            visited = state.nexuses_len();
+            self.make(state)
+        });
+        unit.worked(visited);
+        result
+    }
+
+    fn make(self, state: &mut State) -> Result<Changed, Ending> {
         let nexus = self.nexus;
-        unit.shared().change(|state| match self.after {
+        match self.after {
             After::Reservations {
                 reservations,
                 effects,
@@ -183,7 +204,7 @@ impl Prepared {
                 state.sanitize = None;
                 Ok(Changed::default())
             }
-        })
+        }
     }
 }
 

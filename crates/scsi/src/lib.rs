@@ -42,6 +42,8 @@ mod medium;
 mod mode;
 pub mod opcode;
 mod opcodes;
+mod registrations;
+mod remembered;
 mod report;
 mod reservations;
 pub mod sense;

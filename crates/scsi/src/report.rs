@@ -58,13 +58,13 @@ impl SharedUnit {
     /// The unit's current state.
     pub fn report(&self) -> UnitReport {
         let state = self.look();
-        let registrations = state.reservations.registrations().iter();
-        let registrations = registrations.map(|registration| RegistrationReport {
-            initiator_port: registration.name.initiator_port.clone(),
-            target_port: registration.name.target_port,
+        let registrations = state.reservations.registrations().in_order().into_iter();
+        let registrations = registrations.map(|(name, registration)| RegistrationReport {
+            initiator_port: name.initiator_port.to_string(),
+            target_port: name.target_port,
             key: registration.key,
         });
-        let port = |name: &NexusName| name.initiator_port.clone();
+        let port = |name: &NexusName| name.initiator_port.to_string();
         let held = state.reservations.reservation();
         UnitReport {
             registrations: registrations.collect(),
@@ -73,7 +73,7 @@ impl SharedUnit {
                 holder: (!kind.is_all_registrants()).then(|| port(holder)),
             }),
             reserved_by: state.reserved_by.map(|nexus| {
-                let name = state.names.get(&nexus);
+                let name = state.names().get(&nexus);
                 name.map_or_else(|| format!("nexus {}", nexus.0), port)
             }),
             is_write_protected: state.mode.current.write_protect,
@@ -109,7 +109,7 @@ mod tests {
         let unit = SharedUnit::default();
         assert_eq!(unit.report(), UnitReport::default());
         let name = NexusName {
-            initiator_port: "iqn.2026-11.test:a,i,0x1".to_owned(),
+            initiator_port: "iqn.2026-11.test:a,i,0x1".into(),
             target_port: 3,
         };
         unit.change(|state| {
@@ -119,24 +119,24 @@ mod tests {
             registered.expect("there is room");
             let reserved = reservations.reserve(&name, 7, Kind::WriteExclusiveRegistrantsOnly);
             reserved.expect("it is free");
-            state.names.insert(NexusId(1), name.clone());
+            state.name(NexusId(1), name.clone());
             state.reserved_by = Some(NexusId(1));
             state.sanitize = Some(Progress::Running(32768));
             state.mode.current.write_protect = true;
         });
         let report = unit.report();
         let registration = RegistrationReport {
-            initiator_port: name.initiator_port.clone(),
+            initiator_port: name.initiator_port.to_string(),
             target_port: 3,
             key: 7,
         };
         assert_eq!(report.registrations, [registration]);
         let reservation = ReservationReport {
             kind: "Write Exclusive - Registrants Only",
-            holder: Some(name.initiator_port.clone()),
+            holder: Some(name.initiator_port.to_string()),
         };
         assert_eq!(report.reservation, Some(reservation));
-        assert_eq!(report.reserved_by, Some(name.initiator_port));
+        assert_eq!(report.reserved_by, Some(name.initiator_port.to_string()));
         assert!(report.is_write_protected);
         let half = SanitizeReport::Running { percent: 50 };
         assert_eq!(report.sanitize, Some(half));

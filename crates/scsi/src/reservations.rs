@@ -4,18 +4,18 @@
 //! A registration belongs to an I_T nexus by name (initiator port and target port), not to a session, so it survives
 //! logouts and, with APTPL, restarts.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use crate::kept::{MALFORMED, truth};
-
-/// Maximum number of registrations; beyond it, registering fails for lack of resources.
-const REGISTRATIONS_MAX: usize = 1024;
+use crate::registrations::{REGISTRATIONS_MAX, Registration, Registrations};
 
 /// An I_T nexus, identified by the names of its ports.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct NexusName {
     /// The initiator port: `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4). Contains no white space.
-    pub(crate) initiator_port: String,
+    pub(crate) initiator_port: Arc<str>,
     /// Relative target port identifier.
     pub(crate) target_port: u16,
 }
@@ -37,7 +37,7 @@ impl NexusName {
             return Err(MALFORMED);
         }
         Ok(NexusName {
-            initiator_port: initiator.to_owned(),
+            initiator_port: initiator.into(),
             target_port,
         })
     }
@@ -93,14 +93,6 @@ impl Kind {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Registration {
-    pub(crate) name: NexusName,
-    pub(crate) key: u64,
-    /// Whether it was made with ALL_TG_PT.
-    pub(crate) all_ports: bool,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
 struct Reservation {
     kind: Kind,
     /// Who made the reservation; with the all-registrants types, every registrant is a holder.
@@ -111,8 +103,7 @@ struct Reservation {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Reservations {
     generation: u32,
-    /// In the order in which they were made.
-    registrations: Vec<Registration>,
+    registrations: Registrations,
     reservation: Option<Reservation>,
     /// Activate persist through power loss, as set by the last REGISTER.
     aptpl: bool,
@@ -137,11 +128,11 @@ pub(crate) enum Refusal {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Effects {
     /// Lost their registration to a PREEMPT.
-    pub(crate) registrations_preempted: Vec<NexusName>,
+    pub(crate) registrations_preempted: BTreeSet<NexusName>,
     /// Lost their reservation and registration to a CLEAR.
-    pub(crate) reservations_preempted: Vec<NexusName>,
+    pub(crate) reservations_preempted: BTreeSet<NexusName>,
     /// Must be told that the reservation was released.
-    pub(crate) reservations_released: Vec<NexusName>,
+    pub(crate) reservations_released: BTreeSet<NexusName>,
 }
 
 impl Reservations {
@@ -149,7 +140,7 @@ impl Reservations {
         self.generation
     }
 
-    pub(crate) fn registrations(&self) -> &[Registration] {
+    pub(crate) fn registrations(&self) -> &Registrations {
         &self.registrations
     }
 
@@ -158,7 +149,7 @@ impl Reservations {
     }
 
     pub(crate) fn key_of(&self, name: &NexusName) -> Option<u64> {
-        let found = self.registrations.iter().find(|r| r.name == *name);
+        let found = self.registrations.get(name);
         found.map(|registration| registration.key)
     }
 
@@ -228,14 +219,7 @@ impl Reservations {
             return Err(Refusal::Resources);
         }
         for name in names {
-            match self.registrations.iter_mut().find(|r| r.name == *name) {
-                Some(registration) => registration.key = key,
-                None => self.registrations.push(Registration {
-                    name: name.clone(),
-                    key,
-                    all_ports,
-                }),
-            }
+            self.registrations.set(name, key, all_ports);
         }
         self.aptpl = aptpl;
         self.generation = self.generation.wrapping_add(1);
@@ -249,13 +233,13 @@ impl Reservations {
         assert!(self.registrations.len() <= REGISTRATIONS_MAX);
         assert!(
             self.reservation.as_ref().is_none_or(|r| {
-                let mut names = self.registrations.iter().map(|r| &r.name);
-                names.any(|name| r.kind.is_all_registrants() || *name == r.holder)
+                let all = r.kind.is_all_registrants() && !self.registrations.is_empty();
+                all || self.key_of(&r.holder).is_some()
             }),
             "nobody registered holds the reservation"
         );
         assert!(
-            self.registrations.iter().all(|r| r.key != 0),
+            self.registrations.iter().all(|(_, r)| r.key != 0),
             "a registration without a key"
         );
     }
@@ -263,7 +247,7 @@ impl Reservations {
     /// Removes a registration, and the reservation with its (last) holder.
     fn unregister(&mut self, name: &NexusName) -> Effects {
         let was_holder = self.is_holder(name);
-        self.registrations.retain(|r| r.name != *name);
+        self.registrations.remove(name);
         let mut effects = Effects::default();
         if let Some(r) = self.reservation.clone().filter(|_| was_holder) {
             if !r.kind.is_all_registrants() || self.registrations.is_empty() {
@@ -276,8 +260,11 @@ impl Reservations {
         effects
     }
 
-    fn names(&self) -> Vec<NexusName> {
-        self.registrations.iter().map(|r| r.name.clone()).collect()
+    fn names(&self) -> BTreeSet<NexusName> {
+        self.registrations
+            .iter()
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 
     fn check_key(&self, name: &NexusName, key: u64) -> Result<(), Refusal> {
@@ -337,7 +324,7 @@ impl Reservations {
             reservations_preempted: self.names(),
             ..Effects::default()
         };
-        self.registrations.clear();
+        self.registrations.retain(|_, _| false);
         self.reservation = None;
         self.generation = self.generation.wrapping_add(1);
         Ok(effects)
@@ -362,11 +349,11 @@ impl Reservations {
             Some(_) if all => victim == 0,
             Some(_) => self.held_key() == victim,
         };
-        let is_victim = |r: &Registration| match all && victim == 0 {
-            true => r.name != *name,
+        let is_victim = |of: &NexusName, r: &Registration| match all && victim == 0 {
+            true => of != name,
             false => r.key == victim,
         };
-        if !takes_over && !self.registrations.iter().any(is_victim) {
+        if !takes_over && !self.registrations.iter().any(|(of, r)| is_victim(of, r)) {
             return Err(Refusal::Conflict);
         }
         let kind = match (takes_over, kind) {
@@ -374,21 +361,12 @@ impl Reservations {
             (true, kind) => kind,
             (false, _) => None,
         };
-        let lost: Vec<NexusName> = self
-            .registrations
-            .iter()
-            .filter(|r| is_victim(r) && r.name != *name)
-            .map(|r| r.name.clone())
-            .collect();
         // A nexus that preempts its own key stays registered only if it takes over the reservation.
-        let keeps_own = takes_over
-            || !self
-                .registrations
-                .iter()
-                .any(|r| r.name == *name && r.key == victim);
+        let keeps_own = takes_over || self.key_of(name) != Some(victim);
         let mut effects = Effects::default();
-        self.registrations
-            .retain(|r| !is_victim(r) || r.name == *name && keeps_own);
+        let lost = self
+            .registrations
+            .retain(|of, r| !is_victim(of, r) || of == name && keeps_own);
         if let Some(kind) = kind {
             if held.is_some_and(|held| held != kind) {
                 effects.reservations_released = self.names();
@@ -400,7 +378,7 @@ impl Reservations {
         } else if all && self.registrations.is_empty() {
             self.reservation = None;
         }
-        effects.registrations_preempted = lost;
+        effects.registrations_preempted = lost.into_iter().filter(|of| of != name).collect();
         self.generation = self.generation.wrapping_add(1);
         assert!(
             self.key_of(name).is_some() || !self.is_holder(name),
@@ -432,28 +410,33 @@ impl Reservations {
             return Err(Refusal::Parameter(24));
         }
         let full = self.registrations.len() >= REGISTRATIONS_MAX;
-        match self.registrations.iter_mut().find(|r| r.name == *to) {
-            Some(registration) => registration.key = new_key,
-            None if full => {
-                return Err(Refusal::Resources);
-            }
-            None => self.registrations.push(Registration {
-                name: to.clone(),
-                key: new_key,
-                all_ports: false,
-            }),
+        if full && self.key_of(to).is_none() {
+            return Err(Refusal::Resources);
         }
+        self.registrations.set(to, new_key, false);
         self.reservation = Some(Reservation {
             kind,
             holder: to.clone(),
         });
         if unregister {
-            self.registrations.retain(|r| r.name != *name);
+            self.registrations.remove(name);
         }
         self.aptpl = aptpl;
         self.generation = self.generation.wrapping_add(1);
         self.check();
         Ok(Effects::default())
+    }
+
+    /// Whether [`Reservations::save`] returns any text.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.aptpl && (!self.registrations.is_empty() || self.reservation.is_some())
+    }
+
+    /// What decides which nexuses the reservation lets in; equal before and after a change that changes nobody's rights.
+    pub(crate) fn rights(&self) -> (u64, Option<(Kind, NexusName)>) {
+        let held = self.reservation.as_ref();
+        let held = held.map(|r| (r.kind, r.holder.clone()));
+        (self.registrations.changes(), held)
     }
 
     /// One line per registration and one for the reservation, if APTPL says to keep them.
@@ -462,9 +445,9 @@ impl Reservations {
         if !self.aptpl {
             return text;
         }
-        for r in &self.registrations {
+        for (name, r) in self.registrations.in_order() {
             let all = u8::from(r.all_ports);
-            let (port, name) = (r.name.target_port, &r.name.initiator_port);
+            let (port, name) = (name.target_port, &name.initiator_port);
             let _ = writeln!(text, "registration {:016x} {port} {all} {name}", r.key);
         }
         if let Some(r) = &self.reservation {
@@ -488,11 +471,7 @@ impl Reservations {
                     return Err("is one registration too many");
                 }
                 self.aptpl = true;
-                self.registrations.push(Registration {
-                    name,
-                    key,
-                    all_ports: truth(all)?,
-                });
+                self.registrations.set(&name, key, truth(all)?);
             }
             ["reservation", kind, port, initiator] => {
                 let holder = NexusName::restore(port, initiator)?;

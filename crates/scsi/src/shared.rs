@@ -4,8 +4,9 @@
 //! The state exists once, behind a lock that plain I/O never takes. Each view keeps an extract (its [`Rights`]) with
 //! the version of the state it was made from, and compares versions before every command. A change raises the version
 //! before its command is answered, so once the initiator knows of the change, no command is judged by the old state.
+//! What changes nothing that an extract shows does not raise it: every extract would be made anew.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +15,8 @@ use crate::commands::extended_copy::CopyResult;
 use crate::commands::sanitize::Progress;
 use crate::kept::Kept;
 use crate::mode::ModeParameters;
-use crate::reservations::{NexusName, Reservations};
+use crate::remembered::Remembered;
+use crate::reservations::{Kind, NexusName, Reservations};
 
 /// The shared state of a logical unit.
 #[derive(Debug, Default)]
@@ -28,14 +30,18 @@ pub struct SharedUnit {
 pub(crate) struct State {
     pub(crate) attentions: Attentions,
     /// The names of the nexuses that are logged in.
-    pub(crate) names: BTreeMap<NexusId, NexusName>,
-    /// Names of nexuses that received the power-on report, logged in or not; the most recent is last.
-    power_on_acknowledged: VecDeque<NexusName>,
+    names: BTreeMap<NexusId, NexusName>,
+    /// How often a nexus got or lost its name.
+    namings: u64,
+    /// The nexuses that the persistent reservation lets in, for [`Rights`], with what they were worked out from.
+    let_in: Option<(LetInBy, LetIn)>,
+    /// Names of nexuses that received the power-on report, logged in or not. A nexus that is forgotten gets it once more.
+    power_on_acknowledged: Remembered<()>,
     /// Those of them that have not received the report that the software has restarted since.
     resumed: BTreeSet<NexusName>,
-    /// Names of nexuses that knew another disk under this unit's LUN, with the reports of it that they have not received;
-    /// the most recent is last.
-    misled: VecDeque<(NexusName, Vec<Attention>)>,
+    /// Names of nexuses that knew another disk under this unit's LUN, with the reports of it that they have not received.
+    /// One that is forgotten hears only of the power-on.
+    misled: Remembered<Vec<Attention>>,
     /// Relative identifiers of the target ports that lead to the unit.
     pub(crate) ports: BTreeSet<u16>,
     pub(crate) reservations: Reservations,
@@ -58,6 +64,24 @@ pub(crate) struct State {
     pub(crate) is_protected: Option<bool>,
 }
 
+/// The persistent reservation's type, and the nexuses exempt from its restrictions.
+type LetIn = Option<(Kind, Arc<BTreeSet<NexusId>>)>;
+/// What [`LetIn`] follows from: who is registered, who holds the reservation, who is logged in.
+type LetInBy = ((u64, Option<(Kind, NexusName)>), u64);
+
+/// All of the state that an extract shows or follows from.
+#[derive(PartialEq)]
+struct Shown {
+    let_in: LetInBy,
+    /// A view also keeps which nexuses have no pending unit attention.
+    attentions: u64,
+    reserved_by: Option<NexusId>,
+    ejected: bool,
+    sanitizing: bool,
+    mode: ModeParameters,
+    len_blocks: Option<u64>,
+}
+
 /// A view's extract of the state.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rights {
@@ -65,8 +89,7 @@ pub(crate) struct Rights {
     pub(crate) reserved_by: Option<NexusId>,
     /// Counts only in a view whose port only reads.
     pub(crate) reserved_by_reader: Option<NexusId>,
-    /// The persistent reservation's type, and the nexuses exempt from its restrictions.
-    pub(crate) persistent: Option<(crate::reservations::Kind, BTreeSet<NexusId>)>,
+    pub(crate) persistent: LetIn,
     pub(crate) ejected: bool,
     /// Whether a sanitize is running or has failed.
     pub(crate) sanitizing: bool,
@@ -135,36 +158,38 @@ impl SharedUnit {
     /// Changes the state; every view sees the change from its next command on.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let mut state = self.look();
+        let before = state.shown();
         let result = change(&mut state);
-        self.version.fetch_add(1, Ordering::Release);
+        if state.shown() != before {
+            self.version.fetch_add(1, Ordering::Release);
+        }
         result
     }
 
-    /// Brings a view's extract up to date; false if it already was.
+    /// Brings a view's extract up to date. `None` if it already was, else how many entries of the state were visited.
     #[inline]
-    pub(crate) fn refresh(&self, rights: &mut Rights) -> bool {
+    pub(crate) fn refresh(&self, rights: &mut Rights) -> Option<usize> {
         let is_stale = self.version.load(Ordering::Acquire) != rights.version;
-        if is_stale {
-            self.extract(rights);
-        }
-        is_stale
+        is_stale.then(|| self.extract(rights))
     }
 
     /// Rebuilds a view's extract.
     #[cold]
-    fn extract(&self, rights: &mut Rights) {
-        let state = self.look();
+    fn extract(&self, rights: &mut Rights) -> usize {
+        let mut state = self.look();
+        let (persistent, visited) = state.let_in();
         *rights = Rights {
             version: self.version.load(Ordering::Acquire),
             reserved_by: state.reserved_by,
             reserved_by_reader: state.reserved_by_reader,
-            persistent: state.persistent(),
+            persistent,
             ejected: state.ejected,
             sanitizing: state.sanitize.is_some(),
             mode: state.mode.clone(),
             len_blocks: state.len_blocks,
             is_protected: state.is_protected.unwrap_or(false),
         };
+        visited
     }
 }
 
@@ -179,15 +204,10 @@ pub(crate) fn text(
 }
 
 impl State {
-    /// Maximum number of names remembered; a nexus that is forgotten gets the power-on report once more.
-    const ACKNOWLEDGED_MAX: usize = 1024;
-    /// The same for nexuses that knew another disk; one that is forgotten hears only of the power-on.
-    const MISLED_MAX: usize = 1024;
-
     /// The first report for a nexus, by its name, that has received the power-on report, and whether its next session
     /// needs it too unless it is acknowledged; `None` for other nexuses.
     pub(crate) fn first_report(&self, name: &NexusName) -> Option<(Attention, bool)> {
-        let has_heard = self.power_on_acknowledged.contains(name);
+        let has_heard = self.power_on_acknowledged.has(name);
         has_heard.then(|| match self.resumed.contains(name) {
             true => (Attention::BusDeviceReset, true),
             false => (Attention::NexusLoss, false),
@@ -202,14 +222,11 @@ impl State {
 
     /// The same for a nexus by its name; false if that is known.
     fn hear_power_on(&mut self, name: &NexusName) -> bool {
-        if self.power_on_acknowledged.contains(name) {
-            return false;
+        let is_new = !self.power_on_acknowledged.has(name);
+        if is_new {
+            self.power_on_acknowledged.insert(name.clone(), ());
         }
-        if self.power_on_acknowledged.len() >= State::ACKNOWLEDGED_MAX {
-            self.power_on_acknowledged.pop_front();
-        }
-        self.power_on_acknowledged.push_back(name.clone());
-        true
+        is_new
     }
 
     /// Records that a nexus has received the report of a reset.
@@ -227,18 +244,13 @@ impl State {
 
     /// Records that a nexus, by its name, has known another disk under this unit's LUN.
     pub(crate) fn mislead(&mut self, name: NexusName) {
-        self.misled.retain(|(misled, _)| *misled != name);
-        if self.misled.len() >= State::MISLED_MAX {
-            self.misled.pop_front();
-        }
         let reports = vec![Attention::InquiryChanged, Attention::ReportedLunsChanged];
-        self.misled.push_back((name, reports));
+        self.misled.insert(name, reports);
     }
 
     /// The reports that a nexus, by its name, has known another disk here, as far as it has not received them.
     pub(crate) fn replacement_unacknowledged(&self, name: &NexusName) -> Vec<Attention> {
-        let found = self.misled.iter().find(|(misled, _)| misled == name);
-        found.map_or(Vec::new(), |(_, reports)| reports.clone())
+        self.misled.get(name).cloned().unwrap_or_default()
     }
 
     /// Records that a nexus has received one of the reports that it knew another disk.
@@ -246,10 +258,29 @@ impl State {
         let Some(name) = self.names.get(&nexus) else {
             return;
         };
-        for (_, reports) in self.misled.iter_mut().filter(|(misled, _)| misled == name) {
-            reports.retain(|report| *report != attention);
+        let Some(reports) = self.misled.get_mut(name) else {
+            return;
+        };
+        reports.retain(|report| *report != attention);
+        if reports.is_empty() {
+            self.misled.remove(name);
         }
-        self.misled.retain(|(_, reports)| !reports.is_empty());
+    }
+
+    /// The names of the nexuses that are logged in.
+    pub(crate) fn names(&self) -> &BTreeMap<NexusId, NexusName> {
+        &self.names
+    }
+
+    /// The number of nexuses that a change may concern.
+    pub(crate) fn nexuses_len(&self) -> usize {
+        self.names.len().max(self.attentions.len())
+    }
+
+    /// Names a nexus that has logged in.
+    pub(crate) fn name(&mut self, nexus: NexusId, name: NexusName) {
+        self.names.insert(nexus, name);
+        self.namings += 1;
     }
 
     /// The logged-in nexuses whose names are `wanted`.
@@ -258,13 +289,44 @@ impl State {
         named.map(|(nexus, _)| *nexus).collect()
     }
 
-    fn persistent(&self) -> Option<(crate::reservations::Kind, BTreeSet<NexusId>)> {
-        let kind = self.reservations.held()?;
-        Some((kind, self.nexuses(|name| self.reservations.may(name))))
+    fn shown(&self) -> Shown {
+        Shown {
+            let_in: (self.reservations.rights(), self.namings),
+            attentions: self.attentions.posted(),
+            reserved_by: self.reserved_by,
+            ejected: self.ejected,
+            sanitizing: self.sanitize.is_some(),
+            mode: self.mode.clone(),
+            len_blocks: self.len_blocks,
+        }
+    }
+
+    /// The nexuses that the persistent reservation lets in, and how many were asked about for that.
+    fn let_in(&mut self) -> (LetIn, usize) {
+        let by = (self.reservations.rights(), self.namings);
+        if let Some((_, let_in)) = self.let_in.as_ref().filter(|(of, _)| *of == by) {
+            return (let_in.clone(), 0);
+        }
+        let reservations = &self.reservations;
+        let let_in = reservations.held().map(|kind| {
+            let nexuses = self.nexuses(|name| reservations.may(name));
+            (kind, Arc::new(nexuses))
+        });
+        let visited = let_in.as_ref().map_or(0, |_| self.names.len());
+        self.let_in = Some((by, let_in.clone()));
+        (let_in, visited)
     }
 
     /// Establishes a unit attention for the nexuses with these names, except the one that caused it.
-    pub(crate) fn tell(&mut self, names: &[NexusName], attention: Attention, except: NexusId) {
+    pub(crate) fn tell(
+        &mut self,
+        names: &BTreeSet<NexusName>,
+        attention: Attention,
+        except: NexusId,
+    ) {
+        if names.is_empty() {
+            return;
+        }
         for nexus in self.nexuses(|name| names.contains(name)) {
             if nexus != except {
                 self.attentions.post_to(attention, nexus);
@@ -283,7 +345,7 @@ impl State {
     /// Drops a nexus that ended, with everything that belonged to it alone.
     pub(crate) fn forget(&mut self, nexus: NexusId) {
         self.attentions.forget(nexus);
-        self.names.remove(&nexus);
+        self.namings += u64::from(self.names.remove(&nexus).is_some());
         self.preventing.remove(&nexus);
         self.copies.retain(|result| !result.is_of(nexus));
         self.release(nexus);
@@ -296,3 +358,6 @@ impl State {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

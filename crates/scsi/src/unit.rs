@@ -1,6 +1,7 @@
 //! A logical unit: its identity, its shape, and the path of a command from CDB to ending. The state that initiators
 //! can change, and what is remembered of each nexus, lives in the [`SharedUnit`].
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -16,6 +17,11 @@ use crate::sense::{Asc, Sense, SenseFormat, SenseKey};
 use crate::shape::{DiskShape, DiskShapeError, WRITE_PROTECTED};
 use crate::shared::{Rights, SharedUnit, State};
 
+/// What visiting one entry of the state costs (a registration, a nexus), in bytes of memory that are moved in that time.
+const VISIT_BYTES: usize = 512;
+/// To name or forget a nexus costs as much as so many visits.
+const NAMING_VISITS: usize = 8;
+
 /// One disk as its initiators see it, through one target port and on one thread.
 #[derive(Debug)]
 pub struct LogicalUnit {
@@ -29,6 +35,8 @@ pub struct LogicalUnit {
     rights: Rights,
     /// Known nexuses without a pending unit attention, as of the version of `rights`.
     quiet: BTreeSet<NexusId>,
+    /// See [`LogicalUnit::take_work`].
+    work_bytes: Cell<usize>,
 }
 
 impl LogicalUnit {
@@ -64,7 +72,22 @@ impl LogicalUnit {
             shared,
             rights: Rights::default(),
             quiet: BTreeSet::new(),
+            work_bytes: Cell::new(0),
         })
+    }
+
+    /// What the calls of this view have cost since this was last asked, in bytes of memory that are moved in that time,
+    /// as far as it grows with what initiators have left here: registrations, nexuses, names. Whoever shares a thread
+    /// with others charges it to the nexus that caused it.
+    pub fn take_work(&self) -> usize {
+        self.work_bytes.take()
+    }
+
+    /// Counts entries of the state that were visited.
+    pub(crate) fn worked(&self, visited: usize) {
+        let bytes = visited.saturating_mul(VISIT_BYTES);
+        self.work_bytes
+            .set(self.work_bytes.get().saturating_add(bytes));
     }
 
     /// Records that the disk can no longer be reached through this view's target port.
@@ -137,6 +160,7 @@ impl LogicalUnit {
             let old = old.filter(|old| *old != len_blocks);
             if old.is_some() {
                 state.attentions.post(Attention::CapacityChanged, None);
+                self.worked(state.nexuses_len());
             }
             old
         });
@@ -179,6 +203,7 @@ impl LogicalUnit {
                 state.forget_power_on_acknowledged();
             }
             state.attentions.post(attention, except);
+            self.worked(state.nexuses_len());
         });
     }
 
@@ -206,6 +231,7 @@ impl LogicalUnit {
     /// [acknowledges](LogicalUnit::acknowledged) them now.
     pub fn establish(&self, nexus: NexusId, initiator_port: &str) -> Vec<Attention> {
         let name = self.nexus_name(initiator_port);
+        self.worked(NAMING_VISITS);
         self.shared.change(|state| {
             let mut unacknowledged = Vec::new();
             match state.first_report(&name) {
@@ -222,7 +248,7 @@ impl LogicalUnit {
                 }
                 unacknowledged.extend(changes);
             }
-            state.names.insert(nexus, name);
+            state.name(nexus, name);
             unacknowledged
         })
     }
@@ -236,7 +262,7 @@ impl LogicalUnit {
 
     fn nexus_name(&self, initiator_port: &str) -> NexusName {
         NexusName {
-            initiator_port: initiator_port.to_ascii_lowercase(),
+            initiator_port: initiator_port.to_ascii_lowercase().into(),
             target_port: self.identity.port.relative_port,
         }
     }
@@ -265,20 +291,22 @@ impl LogicalUnit {
     /// end with BUSY.
     pub fn forget(&mut self, nexus: NexusId) {
         self.quiet.remove(&nexus);
+        self.worked(NAMING_VISITS);
         self.shared.change(|state| state.forget(nexus));
     }
 
     /// The name of a nexus; a nexus that was not announced is named by its number.
     pub(crate) fn name_of(&self, state: &State, nexus: NexusId) -> NexusName {
-        let known = state.names.get(&nexus).cloned();
+        let known = state.names().get(&nexus).cloned();
         known.unwrap_or_else(|| NexusName {
-            initiator_port: format!("{},i,0x0", nexus.0),
+            initiator_port: format!("{},i,0x0", nexus.0).into(),
             target_port: self.identity.port.relative_port,
         })
     }
 
     fn refresh(&mut self) {
-        if self.shared.refresh(&mut self.rights) {
+        if let Some(visited) = self.shared.refresh(&mut self.rights) {
+            self.worked(visited);
             self.quiet.clear();
             self.shape.read_only = self.is_read_only
                 || self.rights.is_protected
@@ -353,8 +381,10 @@ impl LogicalUnit {
         if state.attentions.know(nexus).is_err() {
             return Some(Action::End(Ending::BUSY));
         }
-        let name = self.name_of(&state, nexus);
-        state.names.entry(nexus).or_insert(name);
+        if !state.names().contains_key(&nexus) {
+            let name = self.name_of(&state, nexus);
+            state.name(nexus, name);
+        }
         match command {
             Ok(Command::Inquiry(_)) => None,
             Ok(Command::ReportLuns(_)) => {

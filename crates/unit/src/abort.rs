@@ -3,9 +3,9 @@
 //! 5.6). Every lane aborts its commands at once, and answers once their I/O has ended: an I/O of an
 //! aborted command must not overtake a retry.
 
-use std::{rc::Rc, sync::Arc};
+use std::{collections::BTreeMap, rc::Rc, sync::Arc};
 
-use engine::{cross::answered, spawn};
+use engine::{Share, cross::answered, share::charge, spawn, spend, task::spawn_for};
 use scsi::{Attention, NexusId, QueueError};
 
 use crate::{
@@ -15,11 +15,37 @@ use crate::{
     running::{CommandId, RunningId},
 };
 
+/// The cost of looking at a nexus, a LUN or a command, in bytes of memory that are moved in that time.
+const LOOK_BYTES: usize = 512;
+
+/// Disks, found by what they share.
+#[derive(Clone)]
+pub(crate) struct Disks(Arc<BTreeMap<usize, Arc<Shared>>>);
+
+impl Disks {
+    /// The disks of `units`.
+    pub(crate) fn of<'a>(units: impl IntoIterator<Item = &'a Unit>) -> Disks {
+        let disks = units.into_iter().map(|unit| &unit.disk.shared);
+        Disks(Arc::new(
+            disks.map(|disk| (place(disk), disk.clone())).collect(),
+        ))
+    }
+
+    fn has(&self, disk: &Arc<Shared>) -> bool {
+        self.0.contains_key(&place(disk))
+    }
+}
+
+/// Where a disk is in memory: no other is there as long as it is held.
+fn place(disk: &Arc<Shared>) -> usize {
+    Arc::as_ptr(disk).addr()
+}
+
 /// Describes which commands to abort.
 #[derive(Clone)]
 pub(crate) struct Abort {
     /// Commands for the logical units of these disks, through any port.
-    pub(crate) disks: Vec<Arc<Shared>>,
+    pub(crate) disks: Disks,
     /// Commands of these nexuses.
     pub(crate) of: Whose,
     /// Except this command, of the nexus that causes the abort.
@@ -58,7 +84,7 @@ impl Abort {
     /// All commands for `units`, through whatever port they came, those of `by` up to `before`.
     fn all(by: &Nexus, units: &[Rc<Unit>], before: Mark) -> Abort {
         Abort {
-            disks: units.iter().map(|unit| unit.disk.shared.clone()).collect(),
+            disks: Disks::of(units.iter().map(|unit| &**unit)),
             of: Whose::All,
             spare: None,
             by: by.id,
@@ -68,41 +94,69 @@ impl Abort {
         }
     }
 
-    /// Takes the affected commands of this lane.
-    fn take(&self, units: &LaneUnits) -> Vec<Taken> {
+    /// Takes the affected commands of this lane, those of one nexus at one LUN at a time.
+    async fn take(&self, units: &LaneUnits) -> Vec<Taken> {
         let mut taken = Vec::new();
-        for nexus in units.nexuses() {
-            let is_own = nexus.id == self.by;
-            let is_concerned = match &self.of {
-                Whose::All => true,
-                Whose::These(nexuses) => nexuses.contains(&nexus.id),
-                Whose::Others => !is_own,
-            };
-            if !is_concerned {
-                continue;
-            }
+        let nexuses = units.nexuses();
+        spend(LOOK_BYTES * nexuses.len()).await;
+        for nexus in nexuses.iter().filter(|nexus| self.concerns(nexus)) {
             let luns = nexus.luns();
+            spend(LOOK_BYTES * (luns.len() + nexus.running.len())).await;
+            let is_busy = nexus.busy_luns();
             for (&lun, unit) in luns.iter().filter(|(_, unit)| self.is_for(unit)) {
-                taken.push(self.take_of(&nexus, is_own, lun, unit));
+                if is_busy(lun) {
+                    spend(LOOK_BYTES).await;
+                }
+                // The nexus may have lost the unit meanwhile, and its commands there with it.
+                if nexus.unit(lun).is_some_and(|now| Rc::ptr_eq(&now, unit)) {
+                    taken.extend(self.take_at(nexus, lun, unit, is_busy(lun)));
+                }
             }
-            // Commands at LUNs that the nexus has lost are aborted already, but their I/O may still run.
-            let only_runs = |unit: &Unit, is_lost: bool| match self.is_for(unit) {
-                true => is_lost,
-                false => self.is_of_target(unit),
-            };
-            taken.push(Taken {
-                running: nexus.running_on(only_runs),
-                told: Vec::new(),
-                nexus,
-            });
+            taken.push(self.only_running(nexus));
         }
         taken
     }
 
+    /// The same for one nexus, at once.
+    fn take_of_one(&self, nexus: &Rc<Nexus>) -> Vec<Taken> {
+        let luns = nexus.luns();
+        let is_busy = nexus.busy_luns();
+        let at = luns.iter().filter(|(_, unit)| self.is_for(unit));
+        let at = at.filter_map(|(&lun, unit)| self.take_at(nexus, lun, unit, is_busy(lun)));
+        at.chain([self.only_running(nexus)]).collect()
+    }
+
+    fn concerns(&self, nexus: &Nexus) -> bool {
+        match &self.of {
+            Whose::All => true,
+            Whose::These(nexuses) => nexuses.contains(&nexus.id),
+            Whose::Others => nexus.id != self.by,
+        }
+    }
+
+    /// Commands at LUNs that the nexus has lost are aborted already, but their I/O may still run.
+    fn only_running(&self, nexus: &Rc<Nexus>) -> Taken {
+        let chosen = |unit: &Unit, is_lost: bool| match self.is_for(unit) {
+            true => is_lost,
+            false => self.is_of_target(unit),
+        };
+        Taken {
+            running: nexus.running_on(chosen),
+            told: Vec::new(),
+            nexus: nexus.clone(),
+        }
+    }
+
+    fn take_at(&self, nexus: &Rc<Nexus>, lun: u32, unit: &Unit, is_busy: bool) -> Option<Taken> {
+        nexus.note_abort(lun);
+        is_busy.then(|| {
+            charge(LOOK_BYTES * nexus.running.len());
+            self.take_of(nexus, nexus.id == self.by, lun, unit)
+        })
+    }
+
     fn is_for(&self, unit: &Unit) -> bool {
-        self.disks
-            .iter()
-            .any(|disk| Arc::ptr_eq(disk, &unit.disk.shared))
+        self.disks.has(&unit.disk.shared)
     }
 
     fn is_of_target(&self, unit: &Unit) -> bool {
@@ -127,7 +181,6 @@ impl Abort {
             spare: self.spare.filter(|_| is_own),
             how,
         };
-        nexus.note_abort(lun);
         let commands = nexus.commands();
         let aborted = commands
             .as_ref()
@@ -156,12 +209,14 @@ impl Abort {
 
     /// Makes every lane abort the commands, and waits until all their I/O has ended.
     pub(crate) async fn everywhere(self, units: &LaneUnits) {
+        // Whoever causes it pays for it on all lanes.
+        let share = Share::current();
         let answers = units.ask_all(|| {
             let abort = self.clone();
             move |units: &Rc<LaneUnits>, done: engine::cross::OneshotSender<()>| {
-                let taken = abort.take(units);
-                spawn(async move {
-                    end(taken).await;
+                let units = units.clone();
+                spawn_for(share, async move {
+                    end(abort.take(&units).await).await;
                     done.send(());
                 });
             }
@@ -215,8 +270,10 @@ impl LaneUnits {
     async fn reset_all(&self, abort: Abort, units: &[Rc<Unit>]) {
         abort.everywhere(self).await;
         for unit in units {
+            spend(LOOK_BYTES).await;
             let logical = unit.logical.borrow();
             logical.post(Attention::BusDeviceReset, None);
+            charge(logical.take_work());
         }
     }
 
@@ -234,7 +291,7 @@ impl LaneUnits {
             return;
         }
         let mut abort = Abort {
-            disks: vec![unit.disk.shared.clone()],
+            disks: Disks::of([unit]),
             of: Whose::These(vec![nexus.id]),
             spare: Some(command),
             by: nexus.id,
@@ -243,7 +300,9 @@ impl LaneUnits {
             target: None,
         };
         // Abort at once: commands that the initiator sends after it learns of the error must not be aborted.
-        spawn(end(abort.take(self)));
+        if let Some(nexus) = self.nexus(nexus.id) {
+            spawn(end(abort.take_of_one(&nexus)));
+        }
         if error == QueueError::AbortAll {
             abort.of = Whose::Others;
             let units = self.clone();

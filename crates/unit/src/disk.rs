@@ -120,6 +120,12 @@ impl Unit {
         self.is_on(&other.disk.shared)
     }
 
+    /// Charges the current task's share with what calls of [`Unit::logical`] have cost, and waits if that uses it up.
+    pub async fn charge(&self) {
+        let bytes = self.logical.borrow().take_work();
+        engine::spend(bytes).await;
+    }
+
     /// The properties of its volume.
     pub fn shape(&self) -> &volume::Shape {
         self.disk.volume.shape()

@@ -3,12 +3,12 @@
 
 use std::{cell::Cell, pin::pin, rc::Rc};
 
-use engine::{Duration, Instant, LaneFuture, Payload, time};
+use engine::{Duration, Instant, LaneFuture, Payload, share, time};
 use scsi::{Change, Changed, Eject, Ending, Extent, MediumOp, Overwrite};
 use volume::layers::{Watch, watched};
 
 use crate::{
-    abort::{Abort, Whose},
+    abort::{Abort, Disks, Whose},
     disk::Unit,
     lane::LaneUnits,
     medium,
@@ -137,6 +137,7 @@ impl LaneUnits {
         let (nexus, unit) = (io.nexus.clone(), io.unit.clone());
         let state = &unit.disk.shared.state;
         let made = state.change(&unit.logical, change, wanted).await;
+        share::charge(unit.logical.borrow().take_work());
         // Before aborting others, because they may be waiting for the end of this I/O in the same way.
         drop(io);
         let before = ended();
@@ -157,7 +158,7 @@ impl LaneUnits {
         // Not our own nexus, whose command is waiting here.
         let others = changed.abort.into_iter().filter(|other| *other != nexus.id);
         let abort = Abort {
-            disks: vec![unit.disk.shared.clone()],
+            disks: Disks::of([unit]),
             of: Whose::These(others.collect()),
             spare: None,
             by: nexus.id,

@@ -154,9 +154,14 @@ impl LaneUnits {
         nexus.wait_idle().await;
         for unit in nexus.luns().values() {
             unit.logical.borrow_mut().forget(nexus.id);
+            unit.charge().await;
         }
         nexus.end_counts(&self.everywhere.stages);
         self.nexuses.borrow_mut().remove(&nexus.id);
+    }
+
+    pub(crate) fn nexus(&self, id: NexusId) -> Option<Rc<Nexus>> {
+        self.nexuses.borrow().get(&id).cloned()
     }
 
     pub(crate) fn nexuses(&self) -> Vec<Rc<Nexus>> {

@@ -3,7 +3,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     rc::{Rc, Weak},
     sync::Arc,
 };
@@ -50,6 +50,9 @@ pub enum How {
 
 /// What the front of a nexus provides for the commands that it keeps.
 pub trait Commands {
+    /// The LUNs that commands were sent to whose answer is not on its way.
+    fn luns(&self) -> BTreeSet<u32>;
+
     /// Aborts commands; returns those that had not been answered.
     fn abort(&self, which: &Which) -> Vec<CommandId>;
 
@@ -64,6 +67,10 @@ pub trait Commands {
 pub fn no_commands() -> Weak<dyn Commands> {
     enum Nobody {}
     impl Commands for Nobody {
+        fn luns(&self) -> BTreeSet<u32> {
+            match *self {}
+        }
+
         fn abort(&self, _: &Which) -> Vec<CommandId> {
             match *self {}
         }
@@ -203,10 +210,20 @@ impl Nexus {
         self.running.is_any()
     }
 
-    /// Whether a volume is working for `command` on what was at `lun` when that began.
-    pub fn is_at_work(&self, command: CommandId, lun: u32) -> bool {
-        self.running
-            .has(|io| io.command == command && io.lun == lun)
+    /// The commands for which a volume is working on what was at `lun` when that began.
+    pub fn commands_on(&self, lun: u32) -> BTreeSet<CommandId> {
+        self.running.commands_on(lun)
+    }
+
+    /// Whether commands or running I/Os may be found at `lun`, for each `lun`; all that are looked at are looked at once.
+    pub(crate) fn busy_luns(&self) -> impl Fn(u32) -> bool + use<> {
+        let commands = self.commands();
+        let mut busy = commands.map_or(BTreeSet::new(), |commands| commands.luns());
+        busy.extend(self.running.luns());
+        // What runs on a unit that it has lost may belong to any LUN now.
+        let luns = self.luns();
+        let is_any = self.running.has(|io| is_lost(&luns, &io));
+        move |lun| is_any || busy.contains(&lun)
     }
 
     /// The command of every running I/O, with the LUN that its disk has now, or had when it began.

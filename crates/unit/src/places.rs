@@ -37,6 +37,11 @@ impl<T> Places<T> {
         self.places.len() == self.free.len()
     }
 
+    /// The number of taken slots.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
     /// The taken slots: their indices and values.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         let places = self.places.iter().enumerate();

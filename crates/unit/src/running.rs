@@ -3,6 +3,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    collections::BTreeSet,
     rc::Rc,
 };
 
@@ -91,6 +92,24 @@ impl Running {
         entries.iter().any(|(_, entry)| chosen(entry.at()))
     }
 
+    /// The commands for which an I/O is running that began on `lun`.
+    pub(crate) fn commands_on(&self, lun: u32) -> BTreeSet<CommandId> {
+        let entries = self.entries.borrow();
+        let on = entries.iter().filter(|(_, entry)| entry.lun == lun);
+        on.map(|(_, entry)| entry.command).collect()
+    }
+
+    /// The LUNs on which running I/Os began.
+    pub(crate) fn luns(&self) -> BTreeSet<u32> {
+        let entries = self.entries.borrow();
+        entries.iter().map(|(_, entry)| entry.lun).collect()
+    }
+
+    /// How many I/Os are running.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.borrow().len()
+    }
+
     /// Calls `each` with every running I/O.
     pub(crate) fn for_each(&self, mut each: impl FnMut(At<'_>)) {
         let entries = self.entries.borrow();
@@ -118,8 +137,17 @@ impl Running {
 
     /// Waits until none of `ids` is running.
     pub(crate) async fn wait_ended(&self, ids: &[RunningId]) {
-        self.ended
-            .wait_for(|| (!self.is_any_of(ids)).then_some(()))
-            .await;
+        // What has ended stays ended, so each is looked at until then and never again.
+        let mut left = ids;
+        let mut have_ended = || {
+            while let [first, rest @ ..] = left {
+                if self.is_any_of(&[*first]) {
+                    return None;
+                }
+                left = rest;
+            }
+            Some(())
+        };
+        self.ended.wait_for(&mut have_ended).await;
     }
 }

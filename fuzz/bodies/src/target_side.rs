@@ -541,7 +541,8 @@ impl TargetSide {
 
     pub(crate) fn send_targets(&mut self, targets: &[TargetRecord]) {
         let open = std::mem::take(&mut self.asked) && self.closed.is_none();
-        let result = self.machine.send_targets(targets);
+        let targets = iscsi::text::encode_targets(targets);
+        let result = self.machine.send_targets(&targets);
         assert!(result.is_ok() || !open, "{result:?}");
     }
 

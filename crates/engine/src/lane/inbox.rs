@@ -5,6 +5,7 @@
 //! waking a task of the current lane touches no shared memory.
 
 use std::{
+    collections::VecDeque,
     os::fd::{AsRawFd, OwnedFd},
     sync::{
         Arc, Mutex, PoisonError, RwLock, Weak,
@@ -129,10 +130,11 @@ impl Inbox {
     }
 
     /// Moves all messages to `into`.
-    pub(crate) fn take(&self, into: &mut Vec<Message>) {
+    pub(crate) fn take(&self, into: &mut VecDeque<Message>) {
         // Check before the swap: a swap takes the cache line exclusively, and there is almost never a message.
         if !self.is_empty() && self.filled.swap(false, Ordering::SeqCst) {
-            into.append(&mut self.messages.lock().unwrap_or_else(PoisonError::into_inner));
+            let mut messages = self.messages.lock().unwrap_or_else(PoisonError::into_inner);
+            into.extend(messages.drain(..));
         }
     }
 

@@ -17,7 +17,7 @@ mod timers;
 use std::{
     any::Any,
     cell::{Cell, Ref, RefCell, RefMut},
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     fmt,
     future::Future,
     io,
@@ -57,6 +57,8 @@ pub(crate) use timers::TimerId;
 const LOOK_STEP_MAX: Duration = Duration::from_micros(5);
 /// Tasks polled per turn before the lane checks the reactor again.
 const TASKS_PER_TURN: usize = 256;
+/// Messages taken per turn: other lanes may send any number.
+const MESSAGES_PER_TURN: usize = 256;
 
 /// How a lane is set up.
 #[derive(Clone, Debug)]
@@ -93,7 +95,8 @@ pub(crate) struct LaneInner {
     reactor: RefCell<LaneReactor>,
     ops: RefCell<OpTable>,
     completed: RefCell<Vec<Completion>>,
-    messages: RefCell<Vec<Message>>,
+    /// Taken out of the inbox, but not acted on yet.
+    messages: RefCell<VecDeque<Message>>,
     /// What [`crate::local`] keeps, by key. Ordered, so that a simulated lane drops them in the same order each time.
     pub(crate) locals: RefCell<BTreeMap<u64, Box<dyn Any>>>,
     pub(crate) shares: Shares,
@@ -226,6 +229,7 @@ impl Drop for Lane {
     fn drop(&mut self) {
         self.0.inbox.end();
         let _entered = self.0.enter();
+        drop(self.0.messages.take());
         // A task's end may start others (a Drop that spawns), so repeat until none is left.
         loop {
             let futures = self.0.tasks.borrow_mut().drain();
@@ -288,7 +292,8 @@ impl LaneInner {
     /// Whether no task is ready and no message waits.
     pub(crate) fn is_idle(&self) -> bool {
         let tasks = self.tasks.borrow();
-        tasks.ready_len() == 0 && !tasks.main_woken && self.inbox.is_empty()
+        let is_heard = self.messages.borrow().is_empty() && self.inbox.is_empty();
+        tasks.ready_len() == 0 && !tasks.main_woken && is_heard
     }
 
     /// Polls ready tasks, up to a bound. Tasks that become ready meanwhile may wait for the next turn,
@@ -429,10 +434,14 @@ impl LaneInner {
         drop(op);
     }
 
+    /// Acts on messages, up to a bound: those beyond it wait for the next turn, after the reactor has been polled.
     pub(crate) fn take_messages(&self) {
         let mut messages = self.messages.take();
         self.inbox.take(&mut messages);
-        for message in messages.drain(..) {
+        for _ in 0..MESSAGES_PER_TURN {
+            let Some(message) = messages.pop_front() else {
+                break;
+            };
             match message {
                 Message::Wake(task) => self.tasks.borrow_mut().schedule(task),
                 Message::Run(share, run) => {
@@ -450,10 +459,42 @@ impl LaneInner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::sleep;
+    use crate::{cross, share::counts, time::sleep};
 
     fn looked_ns(lane: &Lane) -> u64 {
         lane.0.inbox.looked_ns()
+    }
+
+    #[test]
+    fn the_reactor_is_polled_between_many_messages() {
+        const TURNS: usize = 10;
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        let handle = lane.handle();
+        for _ in 0..TURNS * MESSAGES_PER_TURN {
+            handle.spawn(|| async {});
+        }
+        let (done, last) = cross::oneshot();
+        handle.spawn(move || async move { done.send(counts().looks) });
+        let looks = lane.block_on(last.outcome()).expect("it is answered");
+        assert!(looks >= TURNS as u64, "{looks}");
+    }
+
+    #[test]
+    fn who_answers_whatever_comes_through_a_channel_leaves_the_lane_to_others() {
+        const VALUES: usize = 10_000;
+        let lane = Lane::new(&LaneConfig::default()).expect("a ring");
+        lane.block_on(async {
+            let (sender, receiver) = cross::channel();
+            for value in 0..VALUES {
+                sender.send(value).expect("it is received");
+            }
+            let before = counts().looks;
+            for _ in 0..VALUES {
+                receiver.receive().await;
+            }
+            let looks = counts().looks - before;
+            assert!(looks >= 10, "{looks}");
+        });
     }
 
     #[test]

@@ -8,6 +8,11 @@ use super::try_with;
 /// What a share may spend between two polls of the reactor, in bytes moved: about 100 µs. Only its
 /// last piece may exceed it. Shorter turns would send the answers of a deep queue in more calls.
 pub const TURN_BYTES: usize = 512 << 10;
+/// What all shares together may spend between two polls of the reactor, in bytes moved: about 800 µs. Where so many have
+/// work that they would exceed it, each has a shorter turn.
+const TURNS_BYTES: usize = 8 * TURN_BYTES;
+/// The shortest turn of a share, in bytes moved.
+const TURN_BYTES_MIN: usize = 64 << 10;
 /// The fixed cost of polling a task, in bytes moved.
 const POLL_BYTES: usize = 2 << 10;
 
@@ -25,7 +30,7 @@ impl Share {
     }
 
     /// The share that the current task works for; [`Share::COMMON`] outside of lanes.
-    pub(crate) fn current() -> Share {
+    pub fn current() -> Share {
         try_with(|lane| lane.shares.current()).unwrap_or(Share::COMMON)
     }
 }
@@ -39,6 +44,8 @@ pub struct Counts {
     pub polls: u64,
     /// The most that one share has spent between two polls of the reactor, in bytes moved.
     pub spent_most_bytes: usize,
+    /// What all shares have spent, in bytes moved.
+    pub spent_bytes: u64,
 }
 
 /// What has been spent on one lane since its reactor was last polled.
@@ -49,9 +56,13 @@ pub(crate) struct Shares {
     /// Spent by other shares in this turn, by number. The list is short, as a turn polls a bounded
     /// number of tasks.
     others: RefCell<Vec<(u64, usize)>>,
+    /// What each share may spend in this turn.
+    turn_bytes: Cell<usize>,
     looks: Cell<u64>,
     polls: Cell<u64>,
     spent_most_bytes: Cell<usize>,
+    /// Spent in earlier turns.
+    spent_before_bytes: Cell<u64>,
 }
 
 impl Shares {
@@ -60,9 +71,11 @@ impl Shares {
             current: Cell::new(Share::COMMON),
             spent_bytes: Cell::new(0),
             others: RefCell::default(),
+            turn_bytes: Cell::new(TURN_BYTES),
             looks: Cell::new(0),
             polls: Cell::new(0),
             spent_most_bytes: Cell::new(0),
+            spent_before_bytes: Cell::new(0),
         }
     }
 
@@ -75,6 +88,7 @@ impl Shares {
             looks: self.looks.get(),
             polls: self.polls.get(),
             spent_most_bytes: self.spent_most_bytes.get().max(self.spent_bytes.get()),
+            spent_bytes: self.spent_before_bytes.get() + self.spent_in_turn_bytes(),
         }
     }
 
@@ -102,7 +116,7 @@ impl Shares {
 
     /// Whether the current share has used up its turn.
     pub(crate) fn is_spent(&self) -> bool {
-        self.spent_bytes.get() >= TURN_BYTES
+        self.spent_bytes.get() >= self.turn_bytes.get()
     }
 
     pub(crate) fn charge_poll(&self) {
@@ -121,11 +135,69 @@ impl Shares {
         }
     }
 
-    /// The reactor has been polled: a new turn begins.
+    /// What all shares have spent since the reactor was last polled.
+    fn spent_in_turn_bytes(&self) -> u64 {
+        let others = self.others.borrow();
+        let others: u64 = others.iter().map(|(_, spent)| *spent as u64).sum();
+        others + self.spent_bytes.get() as u64
+    }
+
+    /// The reactor has been polled: a new turn begins. It is as long for each share as the number of those that had work
+    /// in the last one allows.
     pub(crate) fn begin_turn(&self) {
         self.looks.set(self.looks.get() + 1);
         self.note_most();
+        let before = self.spent_before_bytes.get();
+        self.spent_before_bytes
+            .set(before + self.spent_in_turn_bytes());
+        let others = self.others.borrow();
+        let busy = 1 + others.iter().filter(|(_, spent)| *spent > 0).count();
+        drop(others);
+        let turn_bytes = (TURNS_BYTES / busy).clamp(TURN_BYTES_MIN, TURN_BYTES);
+        self.turn_bytes.set(turn_bytes);
         self.spent_bytes.set(0);
         self.others.borrow_mut().clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// How much one of `count` shares may spend in a turn, if all of them had work in the one before.
+    fn turn_of_one_of(count: u64) -> usize {
+        let shares = Shares::new();
+        for n in 0..count {
+            shares.enter(Share::of(n));
+            shares.charge(1);
+        }
+        shares.begin_turn();
+        shares.enter(Share::of(0));
+        let mut spent = 0;
+        while !shares.is_spent() {
+            shares.charge(1 << 10);
+            spent += 1 << 10;
+        }
+        spent
+    }
+
+    #[test]
+    fn the_more_shares_have_work_the_shorter_are_their_turns() {
+        assert_eq!(turn_of_one_of(1), TURN_BYTES);
+        assert_eq!(turn_of_one_of(8), TURN_BYTES);
+        assert_eq!(turn_of_one_of(16), TURN_BYTES / 2);
+        assert_eq!(turn_of_one_of(1000), TURN_BYTES_MIN);
+    }
+
+    #[test]
+    fn all_that_was_spent_is_counted() {
+        let shares = Shares::new();
+        shares.charge(1);
+        shares.enter(Share::of(1));
+        shares.charge(10);
+        shares.begin_turn();
+        shares.charge(100);
+        assert_eq!(shares.counts().spent_bytes, 111);
+        assert_eq!(shares.counts().spent_most_bytes, 100);
     }
 }

@@ -151,3 +151,30 @@ fn what_a_command_costs_does_not_grow_with_how_many_wait() {
         assert!(most <= 3, "{most} looks at the end of one of {count}");
     }
 }
+
+#[test]
+fn commands_at_the_head_of_the_queue_do_not_set_tracking_up_again_each_time() {
+    const OPEN: usize = 100;
+    let commands = Session::default();
+    let all = tasks(OPEN + 1);
+    let (last, first) = all.split_last().expect("there are some");
+    first.iter().for_each(|task| open(&commands, *task, 0));
+    let setups = Cell::new(0);
+    for _ in 0..OPEN {
+        commands.watch(|| {
+            setups.set(setups.get() + 1);
+            Vec::new()
+        });
+        open(&commands, *last, 0);
+        commands.order.hold_back(*last);
+        commands.end(*last);
+    }
+    assert!(
+        setups.get() <= 3,
+        "{} times for {OPEN} commands",
+        setups.get()
+    );
+    // In the end it stops.
+    first.iter().for_each(|task| drop(commands.end(*task)));
+    assert!(commands.order.is_free());
+}

@@ -125,10 +125,9 @@ impl InitiatorLogin {
         if status.class() != 0 {
             // A redirection carries an address; any other text in a refusal is irrelevant.
             let text = self.text.take();
-            self.target_address = text::pairs(&text).ok().and_then(|pairs| {
-                let address = pairs.into_iter().find(|pair| pair.0 == "TargetAddress");
-                address.map(|pair| pair.1.to_owned())
-            });
+            let mut pairs = text::pairs(&text).map_while(Result::ok);
+            let address = pairs.find(|pair| pair.0 == "TargetAddress");
+            self.target_address = address.map(|pair| pair.1.to_owned());
             return Err(Stop::Refused(status));
         }
         if response.version_active != 0 {
@@ -154,7 +153,8 @@ impl InitiatorLogin {
         }
         let text = self.text.take();
         let mut reply = Vec::new();
-        for (key, value) in text::pairs(&text)? {
+        for pair in text::pairs(&text) {
+            let (key, value) = pair?;
             self.take_pair(key, value, &mut reply)?;
         }
         let next = self.authenticate(granted.transit, &mut reply)?;

@@ -13,6 +13,9 @@ use crate::pdu;
 use crate::status::LoginStatus;
 use crate::text::{self, TextBuffer};
 
+/// The most pairs in the text of one request. There are some forty keys; each pair costs time.
+const PAIRS_MAX: usize = 256;
+
 /// The next step after a Login Request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
@@ -199,7 +202,11 @@ impl TargetLogin {
     }
 
     fn take_text(&mut self, text: &[u8]) -> Result<(), LoginStatus> {
-        let pairs = text::pairs(text).map_err(|_| self.wrong("its text is not KEY=VALUE pairs"))?;
+        let pairs: Result<Vec<_>, _> = text::pairs(text).take(PAIRS_MAX + 1).collect();
+        let pairs = pairs.map_err(|_| self.wrong("its text is not KEY=VALUE pairs"))?;
+        if pairs.len() > PAIRS_MAX {
+            return Err(LoginStatus::OUT_OF_RESOURCES);
+        }
         // SessionType determines the meaning of other keys, wherever it appears.
         if pairs.contains(&("SessionType", "Discovery")) && !self.identified {
             self.who.session_type = SessionType::Discovery;

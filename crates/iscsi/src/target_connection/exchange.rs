@@ -9,10 +9,13 @@ use crate::login::{LOGIN_TEXT_LEN_MAX, SessionType};
 use crate::params;
 use crate::pdu::{self, CONTINUE, FINAL, RESERVED_TAG, opcode, reject_reason};
 use crate::task::RxData;
-use crate::text::{self, TargetRecord, TextBuffer};
+use crate::text::{self, TextBuffer};
 
 /// The Target Transfer Tag of our Text Responses during an exchange; with only one exchange, one tag is enough.
 const TEXT_TAG: u32 = 1;
+
+/// How much of the answer to an initiator's pairs is worked out at a time, in bytes.
+const ANSWERED_AT_A_TIME_BYTES: usize = 8 << 10;
 
 /// Logout response: connection recovery is not supported.
 const RECOVERY_NOT_SUPPORTED: u8 = 2;
@@ -21,11 +24,14 @@ const RECOVERY_NOT_SUPPORTED: u8 = 2;
 pub(super) struct TextExchange {
     initiator_task_tag: u32,
     incoming: TextBuffer,
+    /// Complete text that is not answered yet: the pairs of 16 KiB are answered with as much as the initiator takes at
+    /// a time, so that no request costs more than another.
+    unanswered: Vec<u8>,
+    /// What it has asked the driver for, once all pairs are answered.
+    asks: Option<SendTargets>,
     /// The text to send, and how much of it has been sent.
     outgoing: Vec<u8>,
     sent: usize,
-    /// The length of all answers so far, without a list of targets.
-    answers: usize,
     /// Whether the initiator has sent all its text.
     is_final: bool,
     /// Whether the driver owes an answer to `SendTargets`.
@@ -39,7 +45,7 @@ impl TextExchange {
 
     /// Whether there is text to send.
     pub(super) fn has_rest(&self) -> bool {
-        self.sent < self.outgoing.len()
+        self.sent < self.outgoing.len() || !self.unanswered.is_empty()
     }
 }
 
@@ -68,9 +74,10 @@ impl TargetConnection {
                 Some(TextExchange {
                     initiator_task_tag,
                     incoming: TextBuffer::new(text_len_max),
+                    unanswered: Vec::new(),
+                    asks: None,
                     outgoing: Vec::new(),
                     sent: 0,
-                    answers: 0,
                     is_final: false,
                     asking: false,
                 })
@@ -90,63 +97,62 @@ impl TargetConnection {
             self.text = Some(exchange);
             return;
         }
-        match self.take_pairs(&mut exchange) {
-            Err(error) => self.violation(bhs, error),
-            Ok(Some(which)) => {
+        exchange.unanswered.extend(exchange.incoming.take());
+        if let Err(error) = self.answer_pairs(&mut exchange) {
+            return self.violation(bhs, error);
+        }
+        match exchange.asks.take_if(|_| exchange.unanswered.is_empty()) {
+            Some(which) => {
                 exchange.asking = true;
                 self.events.push_back(TargetEvent::SendTargets(which));
                 self.text = Some(exchange);
             }
-            Ok(None) => self.send_text(exchange),
+            None => self.send_text(exchange),
         }
     }
 
-    /// Answers the pairs collected so far, except SendTargets, which the driver must answer.
-    fn take_pairs(&mut self, exchange: &mut TextExchange) -> Result<Option<SendTargets>, Error> {
-        let mut asked = None;
-        let before = exchange.outgoing.len();
-        let incoming = exchange.incoming.take();
-        for (key, value) in text::pairs(&incoming)? {
-            match (key, value) {
+    /// Answers pairs until there is enough to send, except SendTargets, which the driver must answer after them.
+    fn answer_pairs(&mut self, exchange: &mut TextExchange) -> Result<(), Error> {
+        let unanswered = std::mem::take(&mut exchange.unanswered);
+        let mut rest = &unanswered[..];
+        while exchange.outgoing.len() - exchange.sent < ANSWERED_AT_A_TIME_BYTES {
+            let Some((pair, len)) = text::next_pair(rest) else {
+                return Ok(());
+            };
+            rest = &rest[len..];
+            match pair? {
                 ("SendTargets", "All") if self.session_type == SessionType::Discovery => {
-                    asked = Some(SendTargets::All);
+                    exchange.asks = Some(SendTargets::All);
                 }
                 ("SendTargets", "") if self.session_type == SessionType::Normal => {
-                    asked = Some(SendTargets::Session);
+                    exchange.asks = Some(SendTargets::Session);
                 }
                 ("SendTargets", name) if !matches!(name, "" | "All") => {
-                    asked = Some(SendTargets::Named(text::folded_name(name)));
+                    exchange.asks = Some(SendTargets::Named(text::folded_name(name)));
                 }
                 ("MaxRecvDataSegmentLength", value) => match text::number(value) {
                     Some(len @ 512..0x100_0000) => {
                         self.parameters.max_send_data_segment_length = len;
                     }
-                    _ => text::push(&mut exchange.outgoing, key, "Reject"),
+                    _ => text::push(&mut exchange.outgoing, "MaxRecvDataSegmentLength", "Reject"),
                 },
                 // Known keys are only allowed in the login.
-                _ if params::is_known(key) => text::push(&mut exchange.outgoing, key, "Reject"),
-                _ => text::push(&mut exchange.outgoing, key, "NotUnderstood"),
+                (key, _) if params::is_known(key) => {
+                    text::push(&mut exchange.outgoing, key, "Reject");
+                }
+                (key, _) => text::push(&mut exchange.outgoing, key, "NotUnderstood"),
             }
         }
-        // An answer may be much longer than its question.
-        exchange.answers += exchange.outgoing.len() - before;
-        match exchange.answers > LOGIN_TEXT_LEN_MAX {
-            true => Err(Error::Limit {
-                what: "bytes of answers to text",
-                max: LOGIN_TEXT_LEN_MAX,
-            }),
-            false => Ok(asked),
-        }
+        exchange.unanswered = rest.to_vec();
+        Ok(())
     }
 
-    pub(super) fn answer_send_targets(&mut self, targets: &[TargetRecord]) -> Result<(), Error> {
+    pub(super) fn answer_send_targets(&mut self, targets: &[u8]) -> Result<(), Error> {
         let Some(mut exchange) = self.text.take_if(|text| text.asking) else {
             return Err(Error::WrongState("no SendTargets is open"));
         };
         exchange.asking = false;
-        exchange
-            .outgoing
-            .extend_from_slice(&text::encode_targets(targets));
+        exchange.outgoing.extend_from_slice(targets);
         self.send_text(exchange);
         Ok(())
     }
@@ -156,7 +162,7 @@ impl TargetConnection {
         let max = self.parameters.max_send_data_segment_length as usize;
         let left = &exchange.outgoing[exchange.sent..];
         let piece = left[..left.len().min(max)].to_vec();
-        let is_last = piece.len() == left.len();
+        let is_last = piece.len() == left.len() && exchange.unanswered.is_empty();
         exchange.sent += piece.len();
         let flags = match (is_last, exchange.is_final) {
             (true, true) => FINAL,
@@ -165,7 +171,7 @@ impl TargetConnection {
         };
         self.push_text_response(exchange.initiator_task_tag, flags, piece);
         if flags != FINAL {
-            if is_last {
+            if exchange.sent == exchange.outgoing.len() {
                 exchange.outgoing = Vec::new();
                 exchange.sent = 0;
             }

@@ -30,7 +30,6 @@ use crate::pdu::{self, FINAL, RESERVED_TAG, opcode};
 use crate::sequence::{CommandWindow, before};
 use crate::status::LoginStatus;
 use crate::task::{Direction, RxData, Slab, TaskId};
-use crate::text::TargetRecord;
 use crate::transmit::Transmit;
 
 /// The target's end of one connection, from its first byte to its last.
@@ -56,6 +55,8 @@ pub struct TargetConnection {
     pings_sent: u32,
     events: VecDeque<TargetEvent>,
     outgoing: VecDeque<Outgoing>,
+    /// Commands that were aborted since `outgoing` was last rid of theirs.
+    aborted: usize,
     queued_replies: usize,
     /// The bytes of their headers and data.
     queued_bytes: usize,
@@ -205,6 +206,7 @@ impl TargetConnection {
             pings_sent: 0,
             events: VecDeque::new(),
             outgoing: VecDeque::new(),
+            aborted: 0,
             queued_replies: 0,
             queued_bytes: 0,
             config,
@@ -402,12 +404,12 @@ impl TargetConnection {
         self.login.report()
     }
 
-    /// Answers `SendTargets`. The list is split into as many Text Responses as the initiator's
+    /// Answers `SendTargets` with `targets`, which [encodes](crate::text::encode_targets) them. The list is split into as many Text Responses as the initiator's
     /// MaxRecvDataSegmentLength requires.
     ///
     /// # Errors
     /// [`Error::WrongState`] if no such event is pending.
-    pub fn send_targets(&mut self, targets: &[TargetRecord]) -> Result<(), Error> {
+    pub fn send_targets(&mut self, targets: &[u8]) -> Result<(), Error> {
         self.answer_send_targets(targets)
     }
 
@@ -484,8 +486,16 @@ impl TargetConnection {
     pub fn abort(&mut self, task: TaskId) -> Result<(), Error> {
         self.command(task)?;
         self.remove(task);
-        // Its queued PDUs would pile up if commands and aborts alternated.
-        self.outgoing.retain(|entry| entry.task() != Some(task));
+        // Its queued PDUs would pile up if commands and aborts alternated. They are dropped when they may be half of all,
+        // so that to abort many commands costs each of them the same.
+        self.aborted += 1;
+        if 2 * self.aborted >= self.outgoing.len() {
+            self.aborted = 0;
+            let tasks = &self.tasks;
+            let is_wanted =
+                |entry: &Outgoing| entry.task().is_none_or(|task| tasks.get(task).is_some());
+            self.outgoing.retain(is_wanted);
+        }
         Ok(())
     }
 

@@ -679,21 +679,3 @@ fn replies_that_nobody_takes_are_bounded_by_their_bytes() {
     while machine.poll_transmit().is_some() {}
     assert!(machine.wants_read() && !machine.is_answering());
 }
-
-#[test]
-fn answers_to_text_are_bounded() {
-    let mut pair = logged_in(OperationalConfig::default());
-    let text = |pair: &mut Pair, keys: usize| {
-        let request = pdu::TextRequest {
-            opcode: opcode::TEXT_REQUEST | opcode::IMMEDIATE,
-            flags: FINAL,
-            initiator_task_tag: 7.into(),
-            target_transfer_tag: RESERVED_TAG.into(),
-            ..Default::default()
-        };
-        pair.tell(request.to_bytes(), b"a=\0".repeat(keys).as_slice())
-    };
-    assert_eq!(text(&mut pair, 100), [opcode::TEXT_RESPONSE]);
-    let said = text(&mut pair, 2000);
-    pair.assert_rejected_and_closed(&said);
-}

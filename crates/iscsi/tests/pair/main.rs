@@ -8,3 +8,4 @@ mod io;
 mod pair;
 mod session;
 mod stage_times;
+mod text;

@@ -158,7 +158,10 @@ impl TargetSide {
                     let status = LoginStatus::AUTHENTICATION_FAILURE;
                     self.machine.login_reject(status, None).unwrap();
                 }
-                TargetEvent::SendTargets(_) => self.machine.send_targets(&self.targets).unwrap(),
+                TargetEvent::SendTargets(_) => {
+                    let targets = iscsi::text::encode_targets(&self.targets);
+                    self.machine.send_targets(&targets).unwrap();
+                }
                 TargetEvent::Command(request) => self.command(request.clone(), payload),
                 TargetEvent::DataOut { task, offset, len } => {
                     let (offset, len) = (*offset as usize, *len as usize);

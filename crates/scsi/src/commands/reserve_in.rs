@@ -48,7 +48,8 @@ impl ReserveIn {
     pub(super) fn begin(self, unit: &LogicalUnit) -> Action {
         let state = unit.shared().look();
         let reservations = &state.reservations;
-        let mut list = Vec::new();
+        let room = usize::from(self.allocation_len_bytes);
+        let mut list = Limited::new(room);
         match self.what {
             What::Capabilities => {
                 return reply(
@@ -57,38 +58,77 @@ impl ReserveIn {
                 );
             }
             What::Keys => {
-                let keys = reservations.registrations().iter();
-                list.extend(keys.flat_map(|r| r.key.to_be_bytes()));
+                unit.worked(reservations.registrations().len());
+                for (_, r) in reservations.registrations().in_order() {
+                    list.extend(&r.key.to_be_bytes());
+                }
             }
             What::Reservation => {
                 if let Some(kind) = reservations.held() {
-                    list.extend(reservations.held_key().to_be_bytes());
-                    list.extend([0, 0, 0, 0, 0, kind as u8, 0, 0]);
+                    list.extend(&reservations.held_key().to_be_bytes());
+                    list.extend(&[0, 0, 0, 0, 0, kind as u8, 0, 0]);
                 }
             }
             What::FullStatus => {
                 const R_HOLDER: u8 = 0x01;
                 const ALL_TG_PT: u8 = 0x02;
-                for r in reservations.registrations() {
-                    let held = reservations
-                        .held()
-                        .filter(|_| reservations.is_holder(&r.name));
+                unit.worked(reservations.registrations().len());
+                let held = reservations.reservation();
+                for (name, r) in reservations.registrations().in_order() {
+                    let id_len = transport_id_len(name);
+                    if list.is_full() {
+                        list.skip(24 + id_len);
+                        continue;
+                    }
+                    let held = held.filter(|(kind, by)| kind.is_all_registrants() || *by == name);
                     let holder = if held.is_some() { R_HOLDER } else { 0 };
                     let all = if r.all_ports { ALL_TG_PT } else { 0 };
-                    let [high, low] = r.name.target_port.to_be_bytes();
-                    let id = transport_id(&r.name);
-                    list.extend(r.key.to_be_bytes());
-                    list.extend([0, 0, 0, 0, holder | all, held.map_or(0, |kind| kind as u8)]);
-                    list.extend([0, 0, 0, 0, high, low]);
-                    list.extend((id.len() as u32).to_be_bytes());
-                    list.extend(id);
+                    let kind = held.map_or(0, |(kind, _)| kind as u8);
+                    let [high, low] = name.target_port.to_be_bytes();
+                    list.extend(&r.key.to_be_bytes());
+                    list.extend(&[0, 0, 0, 0, holder | all, kind]);
+                    list.extend(&[0, 0, 0, 0, high, low]);
+                    list.extend(&(id_len as u32).to_be_bytes());
+                    list.extend(&transport_id(name));
                 }
             }
         }
         let mut data = reservations.generation().to_be_bytes().to_vec();
-        data.extend((list.len() as u32).to_be_bytes());
-        data.extend(list);
+        data.extend((list.len as u32).to_be_bytes());
+        data.extend(list.bytes);
         reply(data, self.allocation_len_bytes.into())
+    }
+}
+
+/// A list of which only the beginning is built: as much as the initiator has room for. Its length is that of the whole.
+struct Limited {
+    bytes: Vec<u8>,
+    len: usize,
+    max: usize,
+}
+
+impl Limited {
+    fn new(max: usize) -> Limited {
+        Limited {
+            bytes: Vec::new(),
+            len: 0,
+            max,
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes.len() >= self.max
+    }
+
+    fn extend(&mut self, bytes: &[u8]) {
+        self.len += bytes.len();
+        if !self.is_full() {
+            self.bytes.extend_from_slice(bytes);
+        }
+    }
+
+    fn skip(&mut self, len: usize) {
+        self.len += len;
     }
 }
 
@@ -121,11 +161,15 @@ fn capabilities(aptpl: bool) -> Vec<u8> {
     ]
 }
 
+fn transport_id_len(name: &NexusName) -> usize {
+    4 + (name.initiator_port.len() + 1).next_multiple_of(4).max(20)
+}
+
 /// The iSCSI TransportID of an initiator port, format 01b (SPC-4 7.6.4.6).
 pub(super) fn transport_id(name: &NexusName) -> Vec<u8> {
     const ISCSI_PORT: u8 = 0x45;
-    let mut text = name.initiator_port.clone().into_bytes();
-    text.resize((text.len() + 1).next_multiple_of(4).max(20), 0);
+    let mut text = name.initiator_port.as_bytes().to_vec();
+    text.resize(transport_id_len(name) - 4, 0);
     let mut id = vec![ISCSI_PORT, 0];
     id.extend((text.len() as u16).to_be_bytes());
     id.extend(text);

@@ -1,12 +1,14 @@
 //! PERSISTENT RESERVE OUT (SPC-4 6.16): parses the parameter list and applies it to the reservations.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::Command;
 use crate::action::{Action, Ending};
 use crate::attention::NexusId;
 use crate::cdb::Cdb;
 use crate::change::{self, Change};
+use crate::registrations::REGISTRATIONS_MAX;
 use crate::reservations::{Effects, Kind, NexusName, Refusal, Reservations};
 use crate::sense::{Asc, Sense, SenseKey};
 
@@ -34,6 +36,10 @@ enum What {
 const LIST_LEN: u32 = 24;
 /// Limits the TransportIDs of SPEC_I_PT.
 const LIST_LEN_MAX: u32 = 8192;
+/// The longest name of an initiator port: an iSCSI name of 223 bytes (RFC 7143 §4.2.7.1), `,i,0x`, an ISID of 12 digits.
+const PORT_NAME_LEN_MAX: usize = 223 + ISID_SEPARATOR.len() + ISID_LEN_MAX;
+const ISID_SEPARATOR: &str = ",i,0x";
+const ISID_LEN_MAX: usize = 12;
 const LIST_LENGTH_ERROR: Sense =
     Sense::new(SenseKey::IllegalRequest, Asc::PARAMETER_LIST_LENGTH_ERROR);
 
@@ -95,6 +101,17 @@ impl Request {
     /// Whether the commands of nexuses that lose their registration are aborted.
     pub(crate) fn aborts(&self) -> bool {
         self.out.what == What::PreemptAndAbort
+    }
+
+    /// How many registrations performing the request visits, at most.
+    pub(crate) fn visits(&self, reservations: &Reservations, ports: &BTreeSet<u16>) -> usize {
+        reservations.registrations().len() + self.named(ports).min(2 * REGISTRATIONS_MAX)
+    }
+
+    /// How many nexuses it names.
+    fn named(&self, ports: &BTreeSet<u16>) -> usize {
+        let ports = if self.list.all_tg_pt { ports.len() } else { 1 };
+        (1 + self.list.initiators.len()) * ports.max(1)
     }
 
     /// Performs the request on `reservations`, for the nexus `name` of a unit reachable through `ports`. On an error,
@@ -179,11 +196,20 @@ impl Request {
         if list.spec_i_pt && own_key.is_some() {
             return Err(Refusal::Parameter(20));
         }
-        let everywhere = |initiator_port: &str| {
+        // Not worked out first: a list of many initiators at many ports names hundreds of thousands. Whom it names besides
+        // this nexus must not be registered yet, so there has to be room for all of them.
+        let room = match list.initiators.is_empty() {
+            true => 2 * REGISTRATIONS_MAX,
+            false => REGISTRATIONS_MAX - reservations.registrations().len(),
+        };
+        if list.action_key != 0 && self.named(ports) > room {
+            return Err(Refusal::Resources);
+        }
+        let everywhere = |initiator_port: &Arc<str>| {
             let others = ports.iter().filter(|_| list.all_tg_pt).copied();
             let ports = [name.target_port].into_iter().chain(others);
             let name = |target_port| NexusName {
-                initiator_port: initiator_port.to_owned(),
+                initiator_port: initiator_port.clone(),
                 target_port,
             };
             ports.map(name).collect::<Vec<_>>()
@@ -195,10 +221,12 @@ impl Request {
         if list.action_key != 0 && keys.into_iter().any(differs) {
             return Err(Refusal::Conflict);
         }
-        for initiator in &list.initiators {
+        // To unregister, nobody else needs to be named.
+        let initiators = list.initiators.iter().filter(|_| list.action_key != 0);
+        for initiator in initiators {
             let named = everywhere(initiator);
             let is_taken = |name: &NexusName| reservations.key_of(name).is_some();
-            if list.action_key != 0 && named.iter().any(is_taken) {
+            if named.iter().any(is_taken) {
                 return Err(Refusal::Parameter(24));
             }
             names.extend(named);
@@ -233,7 +261,7 @@ struct List {
     unregister: bool,
     target_port: u16,
     /// Initiator ports given as TransportIDs.
-    initiators: Vec<String>,
+    initiators: Vec<Arc<str>>,
 }
 
 impl List {
@@ -272,7 +300,7 @@ impl List {
 
 /// A four-byte length, then iSCSI TransportIDs with an ISID (SPC-4 7.6.4.6, format 01b). One without an ISID would
 /// mean every port of an initiator, of which there is no list.
-fn transport_ids(data: &[u8], at: u16) -> Result<Vec<String>, Sense> {
+fn transport_ids(data: &[u8], at: u16) -> Result<Vec<Arc<str>>, Sense> {
     let wrong = Sense::invalid_parameter(at, None);
     let (len, mut rest) = data.split_first_chunk::<4>().ok_or(LIST_LENGTH_ERROR)?;
     if u32::from_be_bytes(*len) as usize != rest.len() {
@@ -288,16 +316,31 @@ fn transport_ids(data: &[u8], at: u16) -> Result<Vec<String>, Sense> {
         let (name, after) = tail.split_at(len);
         let text = name.split(|byte| *byte == 0).next().unwrap_or_default();
         let text = std::str::from_utf8(text).map_err(|_| wrong)?;
-        if text.is_empty() || text.contains(char::is_whitespace) || !text.contains(",i,0x") {
+        if !is_port_name(text) {
             return Err(wrong);
         }
-        names.push(text.to_ascii_lowercase());
+        names.push(text.to_ascii_lowercase().into());
         rest = after;
     }
     match rest {
         [] => Ok(names),
         _ => Err(wrong),
     }
+}
+
+/// Whether `text` can be the name of an initiator port: names are kept, listed and shown, so they are no longer than an
+/// initiator's can be.
+fn is_port_name(text: &str) -> bool {
+    let forbidden = |c: char| c.is_whitespace() || c.is_control();
+    let Some((name, isid)) = text.rsplit_once(ISID_SEPARATOR) else {
+        return false;
+    };
+    let is_isid = (1..=ISID_LEN_MAX).contains(&isid.len());
+    !name.is_empty()
+        && text.len() <= PORT_NAME_LEN_MAX
+        && !text.contains(forbidden)
+        && is_isid
+        && isid.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::Kept;
 
 fn name(n: u16) -> NexusName {
     NexusName {
-        initiator_port: format!("iqn.2026-11.test:{n},i,0x000000000001"),
+        initiator_port: format!("iqn.2026-11.test:{n},i,0x000000000001").into(),
         target_port: 1,
     }
 }
@@ -100,7 +100,7 @@ fn a_preempt_takes_over_and_fences() {
     let effects = reservations
         .preempt(&name(2), 2, 1, Some(kind))
         .expect("taken over");
-    assert_eq!(effects.registrations_preempted, [name(1)]);
+    assert_eq!(effects.registrations_preempted, [name(1)].into());
     assert!(reservations.is_holder(&name(2)) && !reservations.may(&name(1)));
     assert!(reservations.may(&name(3)));
     // The former holder can no longer act on the reservation.

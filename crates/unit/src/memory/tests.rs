@@ -189,7 +189,11 @@ fn one_that_only_reads_may_have_many_on_their_way_when_others_hold_all() {
         reader.arrived();
         written.push(reader.take_at_once(None, BURST));
     }
-    assert!(written[0].is_some() && written.len() <= 33, "{}", written.len());
+    assert!(
+        written[0].is_some() && written.len() <= 33,
+        "{}",
+        written.len()
+    );
 }
 
 #[test]

@@ -144,6 +144,41 @@ fn spec_i_pt_registers_others_by_name() {
     }
 }
 
+#[test]
+fn a_name_that_no_initiator_port_can_have_is_refused() {
+    let longest = "n".repeat(223);
+    let cases = [
+        (format!("{longest},i,0x0123456789ab"), true),
+        (format!("{longest}n,i,0x0123456789ab"), false),
+        (format!("{longest},i,0x0123456789abc"), false),
+        ("iqn.a,i,0x1".to_owned(), true),
+        ("iqn.a,i,0x".to_owned(), false),
+        ("iqn.a,i,0xg".to_owned(), false),
+        (",i,0x1".to_owned(), false),
+        ("iqn.a\x1b[2J,i,0x1".to_owned(), false),
+        ("iqn.a b,i,0x1".to_owned(), false),
+        ("iqn.a".to_owned(), false),
+    ];
+    for (name, is_name) in cases {
+        let mut unit = unit(thick());
+        let name = crate::reservations::NexusName {
+            initiator_port: name.into(),
+            target_port: 0,
+        };
+        let id = super::super::reserve_in::transport_id(&name);
+        let mut data = list(0, 5, SPEC_I_PT);
+        data.extend((id.len() as u32).to_be_bytes());
+        data.extend(&id);
+        let cdb = cdb(0, 0, data.len() as u32);
+        let ending = settle(&mut unit, NEXUS, &cdb, &data);
+        let expected = match is_name {
+            true => Ending::GOOD,
+            false => invalid_parameter(24),
+        };
+        assert_eq!(ending, expected, "{name:?}");
+    }
+}
+
 /// REGISTER with these keys and flags plus SPEC_I_PT, naming the ports of these initiators.
 fn register_also(
     unit: &mut LogicalUnit,
@@ -153,7 +188,7 @@ fn register_also(
 ) -> Ending {
     let ids = initiators.iter().map(|initiator| {
         super::super::reserve_in::transport_id(&crate::reservations::NexusName {
-            initiator_port: format!("iqn.2026-11.test:{initiator},i,0x000000000001"),
+            initiator_port: format!("iqn.2026-11.test:{initiator},i,0x000000000001").into(),
             target_port: 0,
         })
     });
@@ -203,7 +238,8 @@ fn spec_i_pt_registers_all_that_it_names_or_none() {
     let ending = register_also(&mut unit, (0, 5), ALL_TG_PT, &named);
     let asc = ending.sense.map(|sense| sense.asc);
     assert_eq!(asc, Some(Asc::INSUFFICIENT_REGISTRATION_RESOURCES));
-    assert_eq!(unit.shared().look().reservations.registrations(), []);
+    let state = unit.shared().look();
+    assert!(state.reservations.registrations().is_empty());
 }
 
 #[test]
@@ -220,8 +256,9 @@ fn all_tg_pt_changes_no_key_that_is_not_given() {
     assert_eq!(ending, Ending::CONFLICT);
     assert_eq!(first.shared().look().reservations.registrations().len(), 1);
     assert_eq!(out(&mut first, NEXUS, 6, (0, 5), ALL_TG_PT), Ending::GOOD);
-    let keys = first.shared().look().reservations.registrations().to_vec();
-    assert_eq!(keys.iter().map(|r| r.key).collect::<Vec<_>>(), [5, 5]);
+    let state = first.shared().look();
+    let keys = state.reservations.registrations().iter();
+    assert_eq!(keys.map(|(_, r)| r.key).collect::<Vec<_>>(), [5, 5]);
 }
 
 /// A PERSISTENT RESERVE OUT that is ready to be persisted.
