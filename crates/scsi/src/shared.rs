@@ -76,10 +76,12 @@ struct Shown {
     /// A view also keeps which nexuses have no pending unit attention.
     attentions: u64,
     reserved_by: Option<NexusId>,
+    reserved_by_reader: Option<NexusId>,
     ejected: bool,
     sanitizing: bool,
     mode: ModeParameters,
     len_blocks: Option<u64>,
+    is_protected: bool,
 }
 
 /// A view's extract of the state.
@@ -178,16 +180,28 @@ impl SharedUnit {
     fn extract(&self, rights: &mut Rights) -> usize {
         let mut state = self.look();
         let (persistent, visited) = state.let_in();
+        // An extract holds nothing but what is shown: otherwise a change of it would not raise the version.
+        let Shown {
+            let_in: _,
+            attentions: _,
+            reserved_by,
+            reserved_by_reader,
+            ejected,
+            sanitizing,
+            mode,
+            len_blocks,
+            is_protected,
+        } = state.shown();
         *rights = Rights {
             version: self.version.load(Ordering::Acquire),
-            reserved_by: state.reserved_by,
-            reserved_by_reader: state.reserved_by_reader,
+            reserved_by,
+            reserved_by_reader,
             persistent,
-            ejected: state.ejected,
-            sanitizing: state.sanitize.is_some(),
-            mode: state.mode.clone(),
-            len_blocks: state.len_blocks,
-            is_protected: state.is_protected.unwrap_or(false),
+            ejected,
+            sanitizing,
+            mode,
+            len_blocks,
+            is_protected,
         };
         visited
     }
@@ -294,10 +308,12 @@ impl State {
             let_in: (self.reservations.rights(), self.namings),
             attentions: self.attentions.posted(),
             reserved_by: self.reserved_by,
+            reserved_by_reader: self.reserved_by_reader,
             ejected: self.ejected,
             sanitizing: self.sanitize.is_some(),
             mode: self.mode.clone(),
             len_blocks: self.len_blocks,
+            is_protected: self.is_protected.unwrap_or(false),
         }
     }
 

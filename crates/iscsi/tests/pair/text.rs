@@ -54,7 +54,7 @@ const FIRST: u32 = 1;
 #[test]
 fn every_pair_is_answered_but_not_all_at_once() {
     let mut pair = discovery();
-    let text = b"a=\0".repeat(5000);
+    let text = b"a=\0".repeat(2500);
     let (mut answered, mut tag, mut requests) = (Vec::new(), RESERVED_TAG, 0);
     loop {
         let text = if requests == 0 { &text[..] } else { &[] };
@@ -66,8 +66,8 @@ fn every_pair_is_answered_but_not_all_at_once() {
             break;
         }
     }
-    assert_eq!(answered, b"a=NotUnderstood\0".repeat(5000));
-    assert!(requests > 5, "{requests}");
+    assert_eq!(answered, b"a=NotUnderstood\0".repeat(2500));
+    assert!(requests > 3, "{requests}");
 }
 
 #[test]
