@@ -68,7 +68,13 @@ pub(crate) fn act(connection: &Rc<Connection>) -> Option<DataOut> {
             }
             TargetEvent::SendTargets(which) => {
                 let connection = connection.clone();
-                spawn(async move { login::send_targets(&connection, &which).await });
+                spawn(async move {
+                    if let Some(turn) = login::list_turn(&connection).await {
+                        login::send_targets(&connection, &which).await;
+                        go_on(&connection);
+                        login::until_list_taken(&connection, turn).await;
+                    }
+                });
             }
             TargetEvent::Logout { .. } => log_out(connection),
             TargetEvent::Closed(reason) => {

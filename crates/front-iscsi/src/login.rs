@@ -11,6 +11,7 @@ use engine::{
     random,
     share::charge,
     spend,
+    sync::Permit,
     task::{self, Either},
     time,
 };
@@ -19,8 +20,7 @@ use iscsi::{Authentication, Chap, Isid, LoginRequest, LoginStatus, SendTargets, 
 use unit::Commands;
 
 use crate::{
-    config::Redirect, connection::Connection, events::go_on, notices::Notice, sessions::SessionKey,
-    target::Target,
+    config::Redirect, connection::Connection, notices::Notice, sessions::SessionKey, target::Target,
 };
 
 /// The cost of checking whether an initiator may use a target, in bytes of memory that are moved in that time.
@@ -308,18 +308,26 @@ async fn patience(connection: &Connection, ended: OneshotReceiver<()>) -> Option
     waited.map(drop)
 }
 
-/// Answers a discovery request: at once, or in a discovery session when it is its turn.
-pub(crate) async fn send_targets(connection: &Rc<Connection>, which: &SendTargets) {
+/// The turn of a connection to be sent a list of targets. A session has it always.
+pub(crate) struct ListTurn(Option<Permit>);
+
+/// Waits for the turn of `connection`; `None` if it ends before.
+pub(crate) async fn list_turn(connection: &Connection) -> Option<ListTurn> {
     if connection.nexus().is_some() {
-        send_list(connection, which).await;
-        return go_on(connection);
+        return Some(ListTurn(None));
     }
     let lists = &connection.service.lists;
-    let Either::Other(_turn) = task::either(connection.over(), lists.take(1)).await else {
+    match task::either(connection.over(), lists.take(1)).await {
+        Either::One(()) => None,
+        Either::Other(turn) => Some(ListTurn(Some(turn))),
+    }
+}
+
+/// Holds the `turn` until the list has been taken, which may last as long as a login.
+pub(crate) async fn until_list_taken(connection: &Connection, turn: ListTurn) {
+    let ListTurn(Some(_turn)) = turn else {
         return;
     };
-    send_list(connection, which).await;
-    go_on(connection);
     let is_taken = || !connection.is_sending.get() && !connection.machine.borrow().is_answering();
     let taken = connection
         .sent
@@ -330,7 +338,8 @@ pub(crate) async fn send_targets(connection: &Rc<Connection>, which: &SendTarget
     }
 }
 
-async fn send_list(connection: &Connection, which: &SendTargets) {
+/// Answers a discovery request.
+pub(crate) async fn send_targets(connection: &Connection, which: &SendTargets) {
     let own = connection.target();
     let (initiator, peer) = (connection.initiator(), connection.peer.ip());
     let targets = connection.service.targets.borrow().clone();
