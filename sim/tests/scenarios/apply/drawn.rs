@@ -225,7 +225,8 @@ pub(super) fn draw(
     sizes: Sizes,
     like: Option<&Drawn>,
 ) -> Drawn {
-    let commands = [8, 20][random.index(2)];
+    // Few enough that a lane has memory for the first bursts of as many, whoever else is there.
+    let commands = [4, 8][random.index(2)];
     let (paths, sessions) = paths::draw(random, &paths::portals(storage));
     let far = paths::remote(storage, &paths, sessions);
     let [file, cached] = sizes;
