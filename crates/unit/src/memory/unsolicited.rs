@@ -21,7 +21,9 @@ const PROMISES_FIRST: u32 = 128;
 const PROMISES_LEAST: u32 = 16;
 /// The most.
 const PROMISES_MAX: u32 = 1024;
-/// Who has sent nothing unasked with this many commands in a row, or fewer, may send as many without room for them.
+/// Who has sent nothing unasked with so many commands in a row reads, and may send up to [`UNPAID_MAX`] more without room
+/// for them.
+const READS_AFTER: u32 = 256;
 const UNPAID_MAX: u32 = 32;
 /// How many commands show whether it needs fewer.
 const SHOWN_BY: u32 = 256;
@@ -51,9 +53,10 @@ struct State {
     /// How many bursts are promised from the pool, and from the reserve.
     promised: Cell<u32>,
     promised_of_reserve: Cell<u32>,
-    /// How many are promised to it without room for them, and how many may be: it has sent nothing unasked for so long.
+    /// How many are promised to it without room for them.
     promised_unpaid: Cell<u32>,
-    trusted: Cell<u32>,
+    /// With how many commands in a row it has sent nothing unasked.
+    reads_for: Cell<u32>,
     /// What it holds of the pool.
     held: Cell<usize>,
     /// What is left of its reserve, neither held nor promised.
@@ -107,7 +110,7 @@ impl UnsolicitedPool {
                 promised: Cell::new(0),
                 promised_of_reserve: Cell::new(0),
                 promised_unpaid: Cell::new(0),
-                trusted: Cell::new(0),
+                reads_for: Cell::new(0),
                 held: Cell::new(0),
                 reserve: Cell::new(reserve_bytes),
                 wanted: Cell::new(PROMISES_FIRST),
@@ -211,7 +214,8 @@ impl UnsolicitedShare {
                 state.promised.set(promised - 1);
             }
         }
-        state.trusted.set(UNPAID_MAX.min(state.trusted.get() + 1));
+        let reads_for = state.reads_for.get() + 1;
+        state.reads_for.set(reads_for.min(READS_AFTER + UNPAID_MAX));
         state.learn();
     }
 
@@ -223,7 +227,7 @@ impl UnsolicitedShare {
     ) -> Option<UnsolicitedPermit> {
         let state = &self.state;
         if bytes > 0 {
-            state.trusted.set(0);
+            state.reads_for.set(0);
         }
         let left = state.pool.left.get();
         let permit = |is_of_reserve: bool| UnsolicitedPermit {
@@ -283,9 +287,10 @@ impl State {
         }
         // One that only reads need not have fewer commands because others write.
         let unpaid = &self.promised_unpaid;
-        let is_trusted = unpaid.get() < self.trusted.get();
-        unpaid.set(unpaid.get() + u32::from(is_trusted));
-        is_trusted
+        let may_be = self.reads_for.get().saturating_sub(READS_AFTER);
+        let is_promised = unpaid.get() < may_be;
+        unpaid.set(unpaid.get() + u32::from(is_promised));
+        is_promised
     }
 
     fn promise_of_pool(&self) -> bool {
