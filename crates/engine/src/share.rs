@@ -49,7 +49,9 @@ pub fn try_spend(bytes: usize) -> bool {
 
 /// Charges work that could not wait, so that the work that follows does.
 pub fn charge(bytes: usize) {
-    lane::try_with(|lane| lane.shares.charge(bytes));
+    if bytes > 0 {
+        lane::try_with(|lane| lane.shares.charge(bytes));
+    }
 }
 
 /// See [`spend`].

@@ -41,7 +41,9 @@ pub(crate) async fn run(connection: Rc<Connection>) {
             }
             send_bytes = FIRST_SEND_BYTES;
             match connection.nexus() {
-                Some(nexus) => drop(either(notified, nexus.memory.room()).await),
+                Some(nexus) => {
+                    either(notified, nexus.memory.room()).await;
+                }
                 None => notified.await,
             }
             continue;

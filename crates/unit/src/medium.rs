@@ -50,10 +50,7 @@ impl Steps {
         if is_one_call(op) {
             return Ok(None);
         }
-        let charged = Charged {
-            nexus: self.nexus.clone(),
-            disks: [disk.steps.clone()].into_iter().collect(),
-        };
+        let charged = Charged::new(&self.nexus, Some(&disk.steps));
         // Boxed, so that the short operations do without the memory.
         let taken = LaneFuture::new(while_wanted(wanted, self.lane.take(charged, 1)));
         taken.await.map(Some).ok_or(())

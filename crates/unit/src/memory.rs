@@ -33,7 +33,6 @@ pub use pool::Held;
 use common::CommonPermit;
 use pool::{Pool, Shortages, Waiting};
 pub(crate) use shares::{Charged, Holder, Part, Shares};
-use smallvec::SmallVec;
 use unsolicited::{UnsolicitedPermit, UnsolicitedPool, UnsolicitedShare};
 
 /// The memory permits of a transfer, held until dropped.
@@ -351,13 +350,7 @@ impl NexusMemory {
     }
 
     fn charged(&self, disk: Option<&DiskMemory>) -> Charged {
-        Charged {
-            nexus: self.own.clone(),
-            disks: disk
-                .map(|disk| disk.transfers.clone())
-                .into_iter()
-                .collect(),
-        }
+        Charged::new(&self.own, disk.map(|disk| &disk.transfers))
     }
 
     /// Memory for `len` bytes of a command for `disk`, if available.
@@ -415,19 +408,7 @@ impl NexusMemory {
 
     /// Waits for memory for `len` bytes that the server copies from one disk to the other for this nexus.
     pub(crate) async fn take_for_copy(&self, disks: [&DiskMemory; 2], len: usize) -> Permits {
-        let mut holders: SmallVec<[Rc<Holder>; 1]> = SmallVec::new();
-        for disk in disks {
-            if !holders
-                .iter()
-                .any(|holder| Rc::ptr_eq(holder, &disk.transfers))
-            {
-                holders.push(disk.transfers.clone());
-            }
-        }
-        let charged = Charged {
-            nexus: self.own.clone(),
-            disks: holders,
-        };
+        let charged = Charged::for_copy(&self.own, disks.map(|disk| &disk.transfers));
         let lane = self.take_bytes(charged, capacity_for(len));
         Permits::of_rest(lane.await)
     }

@@ -37,13 +37,42 @@ impl Holder {
 /// Who is charged: a nexus, and the disk that it uses; two for a copy.
 #[derive(Clone, Debug)]
 pub(crate) struct Charged {
-    pub(crate) nexus: Rc<Holder>,
-    pub(crate) disks: SmallVec<[Rc<Holder>; 1]>,
+    nexus: Rc<Holder>,
+    disk: Option<Rc<Holder>>,
+    other_disk: Option<Rc<Holder>>,
 }
 
 impl Charged {
-    fn all(&self) -> impl Iterator<Item = &Rc<Holder>> {
-        self.disks.iter().chain([&self.nexus])
+    pub(crate) fn new(nexus: &Rc<Holder>, disk: Option<&Rc<Holder>>) -> Charged {
+        Charged {
+            nexus: nexus.clone(),
+            disk: disk.cloned(),
+            other_disk: None,
+        }
+    }
+
+    /// For a copy from one disk to the other, which may be the same.
+    pub(crate) fn for_copy(nexus: &Rc<Holder>, [from, to]: [&Rc<Holder>; 2]) -> Charged {
+        let mut charged = Charged::new(nexus, Some(from));
+        charged.other_disk = (!Rc::ptr_eq(from, to)).then(|| to.clone());
+        charged
+    }
+
+    // No iterator: this is done for each I/O.
+    fn for_each_disk(&self, mut each: impl FnMut(&Holder)) {
+        if let Some(disk) = &self.disk {
+            each(disk);
+        }
+        if let Some(disk) = &self.other_disk {
+            each(disk);
+        }
+    }
+
+    /// Whether none of its disks holds anything.
+    fn has_fresh_disks(&self) -> bool {
+        let mut held = 0;
+        self.for_each_disk(|disk| held += disk.held());
+        held == 0
     }
 
     fn is(&self, other: &Charged) -> bool {
@@ -51,9 +80,9 @@ impl Charged {
     }
 
     fn has_disks_of(&self, other: &Charged) -> bool {
-        let pairs = self.disks.iter().zip(&other.disks);
-        self.disks.len() == other.disks.len()
-            && pairs.fold(true, |same, (a, b)| same && Rc::ptr_eq(a, b))
+        let address = |disk: &Option<Rc<Holder>>| disk.as_ref().map(Rc::as_ptr);
+        let disks = |of: &Charged| [address(&of.disk), address(&of.other_disk)];
+        disks(self) == disks(other)
     }
 }
 
@@ -133,16 +162,18 @@ impl Shares {
     /// How much more these may take if `left` is free.
     fn room(&self, charged: &Charged, left: usize) -> usize {
         let is_alone = self.disks.get() <= 1;
-        let of_disk = |disk: &Rc<Holder>| match disk.held() {
-            0 => left,
-            _ if is_alone => left,
-            held => left.saturating_sub(held) / 2,
-        };
-        let of_disks = charged.disks.iter().map(of_disk).min().unwrap_or(left);
-        let is_fresh = charged.all().all(|holder| holder.held() == 0);
+        let (mut of_disks, held) = (left, charged.nexus.held());
+        let mut is_fresh = held == 0;
+        charged.for_each_disk(|disk| {
+            let held = disk.held();
+            is_fresh &= held == 0;
+            if held > 0 && !is_alone {
+                of_disks = of_disks.min(left.saturating_sub(held) / 2);
+            }
+        });
         match is_fresh {
             true => of_disks,
-            false => of_disks.saturating_sub(charged.nexus.held()) / 2,
+            false => of_disks.saturating_sub(held) / 2,
         }
     }
 
@@ -212,14 +243,16 @@ impl Shares {
 
     fn charge(&self, charged: &Charged, amount: usize) {
         self.left.set(self.left.get() - amount);
-        charged.all().for_each(|holder| holder.add(amount));
+        charged.nexus.add(amount);
+        charged.for_each_disk(|disk| disk.add(amount));
     }
 
     fn give(&self, charged: &Charged, amount: usize) {
         let left = self.left.get() + amount;
         assert!(left <= self.total, "{left} of {} left", self.total);
         self.left.set(left);
-        charged.all().for_each(|holder| holder.remove(amount));
+        charged.nexus.remove(amount);
+        charged.for_each_disk(|disk| disk.remove(amount));
         if !self.line.borrow().is_empty() {
             self.serve_line();
         }
@@ -268,7 +301,7 @@ impl Shares {
         }
         // Only what others hold is in its way: without an end to that, small requests could pass it for ever.
         let first = queue.waiting.front().map_or(0, |first| first.amount);
-        let is_next = queue.charged.disks.iter().all(|disk| disk.held() == 0) && first > left;
+        let is_next = queue.charged.has_fresh_disks() && first > left;
         is_next || (queue.passed >= PASSED_MAX && is_of_its_disk(&queue.charged))
     }
 

@@ -173,6 +173,22 @@ fn a_nexus_is_promised_what_it_needs_and_no_more_than_it_leaves_free() {
 }
 
 #[test]
+fn one_whose_commands_come_in_two_halves_keeps_room_for_both() {
+    const DEPTH: u32 = 32;
+    let lane = only_lane(128 * MIB, 4 * MIB);
+    let nexus = NexusMemory::new(&lane);
+    nexus.set_burst(64 << 10);
+    for _ in 0..1000 {
+        let promised = nexus.promise();
+        assert!(promised >= DEPTH, "{promised}");
+        for _ in 0..DEPTH / 2 {
+            nexus.arrived();
+        }
+    }
+    assert!(nexus.promise() < 128, "it needs fewer than at first");
+}
+
+#[test]
 fn one_that_only_reads_may_have_many_on_their_way_when_others_hold_all() {
     const BURST: usize = 64 << 10;
     let lane = only_lane(4 * MIB, MIB);

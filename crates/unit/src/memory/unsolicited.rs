@@ -63,7 +63,8 @@ struct State {
     reserve: Cell<usize>,
     /// How many bursts it needs promised at a time.
     wanted: Cell<u32>,
-    /// The fewest that were left since, and how many commands have come in that time.
+    /// The most that were there since, the fewest that were left, and how many commands have come in that time.
+    most: Cell<u32>,
     fewest: Cell<u32>,
     seen: Cell<u32>,
     /// The disk that it has written to last.
@@ -114,6 +115,7 @@ impl UnsolicitedPool {
                 held: Cell::new(0),
                 reserve: Cell::new(reserve_bytes),
                 wanted: Cell::new(PROMISES_FIRST),
+                most: Cell::new(0),
                 fewest: Cell::new(PROMISES_FIRST),
                 seen: Cell::new(0),
                 disk: RefCell::default(),
@@ -153,7 +155,7 @@ impl UnsolicitedPool {
             let Some(state) = starving.upgrade() else {
                 return false;
             };
-            let is_fed = state.promise_one();
+            let is_fed = state.promise(1) > 0;
             if is_fed {
                 state.is_starving.set(false);
                 state.room.notify();
@@ -176,11 +178,12 @@ impl UnsolicitedShare {
     /// Promises as many more bursts as it needs and there is room for; returns how many are promised now.
     pub(super) fn promise(&self) -> u32 {
         let state = &self.state;
-        if state.promised_in_all() >= state.wanted.get() {
-            return state.promised_in_all();
+        let (before, wanted) = (state.promised_in_all(), state.wanted.get());
+        if before >= wanted {
+            return before;
         }
         state.pool.feed();
-        while state.promised_in_all() < state.wanted.get() && state.promise_one() {}
+        state.promise(wanted - before);
         let now = state.promised_in_all();
         if now == 0 && !state.is_starving.replace(true) {
             let starving = &state.pool.starving;
@@ -273,67 +276,80 @@ impl State {
         self.held.get() + self.promised.get() as usize * self.burst.get()
     }
 
-    /// Promises one more burst: from the reserve, as long as it lasts.
-    fn promise_one(&self) -> bool {
-        let (burst, reserve) = (self.burst.get(), self.reserve.get());
-        if burst <= reserve && (burst > 0 || self.promised_of_reserve.get() < PROMISES_MAX) {
-            self.reserve.set(reserve - burst);
-            let promised = &self.promised_of_reserve;
-            promised.set(promised.get() + 1);
-            return true;
-        }
-        if self.promise_of_pool() {
-            return true;
-        }
+    /// Promises up to `more` bursts, as many as there is room for; returns how many. They come from the reserve, as long
+    /// as it lasts.
+    fn promise(&self, more: u32) -> u32 {
+        let burst = self.burst.get();
+        let of_reserve = more.min(match burst {
+            0 => PROMISES_MAX.saturating_sub(self.promised_of_reserve.get()),
+            burst => count(self.reserve.get() / burst),
+        });
+        add(&self.promised_of_reserve, of_reserve);
+        let reserve = &self.reserve;
+        reserve.set(reserve.get() - of_reserve as usize * burst);
+        let of_pool = match more - of_reserve {
+            0 => 0,
+            rest => rest.min(self.room_in_pool()),
+        };
+        add(&self.promised, of_pool);
+        let left = &self.pool.left;
+        left.set(left.get() - of_pool as usize * burst);
         // One that only reads need not have fewer commands because others write.
-        let unpaid = &self.promised_unpaid;
-        let may_be = self.reads_for.get().saturating_sub(READS_AFTER);
-        let is_promised = unpaid.get() < may_be;
-        unpaid.set(unpaid.get() + u32::from(is_promised));
-        is_promised
+        let may_be_unpaid = self.reads_for.get().saturating_sub(READS_AFTER);
+        let may_be_unpaid = may_be_unpaid.saturating_sub(self.promised_unpaid.get());
+        let unpaid = may_be_unpaid.min(more - of_reserve - of_pool);
+        add(&self.promised_unpaid, unpaid);
+        of_reserve + of_pool + unpaid
     }
 
-    fn promise_of_pool(&self) -> bool {
-        let (pool, mine, burst) = (&self.pool, self.mine(), self.burst.get());
-        let Some(left) = pool.left.get().checked_sub(burst) else {
-            return false;
+    /// For how many more of its bursts there is room in the pool.
+    fn room_in_pool(&self) -> u32 {
+        let (pool, mine, left) = (&self.pool, self.mine(), self.pool.left.get());
+        let mut room = match pool.shares.get() {
+            1 => left.saturating_sub(pool.total / 4),
+            // It holds no more than is left after that.
+            _ => left.saturating_sub(mine) / 2,
         };
-        let leaves_room = match pool.shares.get() {
-            1 => left >= pool.total / 4,
-            _ => mine + burst <= left,
-        };
-        // A disk that takes no writes holds what all its nexuses have sent.
-        let is_of_many = pool.disks.get() > 1;
-        let disk = self.disk.borrow();
-        let disk_leaves_room = !is_of_many || disk.as_ref().is_none_or(|disk| disk.held() <= left);
-        if !leaves_room || !disk_leaves_room {
-            return false;
+        if pool.disks.get() > 1 {
+            // A disk that takes no writes holds what all its nexuses have sent.
+            let disk = self.disk.borrow();
+            let held = disk.as_ref().map_or(0, |disk| disk.held());
+            room = room.min(left.saturating_sub(held));
         }
-        pool.left.set(left);
-        self.promised.set(self.promised.get() + 1);
-        true
+        count(room / self.burst.get().max(1))
     }
 
     /// Learns from a command how many promises it needs.
     fn learn(&self) {
-        let (left, wanted) = (self.promised_in_all(), self.wanted.get());
+        let (left, seen) = (self.promised_in_all(), self.seen.get() + 1);
+        if left > 0 && seen < SHOWN_BY {
+            self.most.set(self.most.get().max(left + 1));
+            self.fewest.set(self.fewest.get().min(left));
+            return self.seen.set(seen);
+        }
+        let wanted = self.wanted.get();
         // There may be no room for all that it wants.
-        let has = wanted.min(left + 1);
-        let fewest = left.min(self.fewest.get());
-        let seen = self.seen.get() + 1;
+        let had = wanted.min(self.most.get().max(left + 1));
+        let used = had.saturating_sub(left.min(self.fewest.get()));
         let wanted = match left {
             0 => (2 * wanted).min(PROMISES_MAX),
-            _ if seen < SHOWN_BY => {
-                self.seen.set(seen);
-                return self.fewest.set(fewest);
-            }
-            _ if fewest > has / 2 => (has / 2).max(PROMISES_LEAST),
+            // What comes at a time is less than what it has on their way, where it and we take turns.
+            _ if 4 * used < had => (had / 2).max(PROMISES_LEAST),
             _ => wanted,
         };
         self.wanted.set(wanted);
+        self.most.set(0);
         self.fewest.set(wanted);
         self.seen.set(0);
     }
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+fn add(to: &Cell<u32>, more: u32) {
+    to.set(to.get() + more);
 }
 
 impl Drop for UnsolicitedShare {
