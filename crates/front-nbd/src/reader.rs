@@ -88,6 +88,7 @@ async fn receive_all(connection: &Rc<Connection>, reader: &mut Reader) -> io::Re
                 }
             }
             Err(violation) => {
+                charge(OPTION_COST * reader.bytes().len());
                 connection.dismiss(&violation.to_string());
                 return Ok(());
             }

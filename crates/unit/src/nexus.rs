@@ -231,8 +231,11 @@ impl Nexus {
         let luns = self.luns();
         let mut all = Vec::new();
         self.running.for_each(|io| {
-            let mut others = luns.iter().filter(|_| is_lost(&luns, &io));
-            let moved = others.find(|(_, unit)| unit.is_on(&io.unit.disk.shared));
+            let is_there = |(_, unit): &(&u32, &Rc<Unit>)| unit.is_on(&io.unit.disk.shared);
+            let moved = match is_lost(&luns, &io) {
+                true => luns.iter().find(is_there),
+                false => None,
+            };
             all.push((io.command, moved.map_or(io.lun, |(lun, _)| *lun)));
         });
         all

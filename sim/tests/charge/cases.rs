@@ -1,6 +1,9 @@
 //! The forms: each request in the form that makes the machine work most.
 
+use std::net::SocketAddr;
+
 use engine::share::charge;
+use iscsi::pdu::RequestPdu;
 
 use crate::{
     MEASURE, Meter, PLANTED, PLANTED_CHARGED,
@@ -17,19 +20,22 @@ const PLANTED_ENTRIES: usize = 4096;
 /// Measures all of them.
 pub(crate) async fn all(meter: &mut Meter<'_>) {
     let mut wire = meter.machine.session().await;
-    meter
-        .measure(MEASURE, async {
+    // The second counts: much is set up at the first.
+    for _ in 0..2 {
+        let measured = async {
             for _ in 0..TIMES {
                 wire.command((SCRATCH, 1), &[0; 6], (&[], 0)).await;
             }
-        })
-        .await;
+        };
+        meter.measure(MEASURE, measured).await;
+    }
     planted(meter).await;
     every_command(meter, &mut wire).await;
     reservations(meter, &mut wire).await;
     attributes(meter, &mut wire).await;
     functions(meter, &mut wire).await;
-    texts(meter, &mut wire).await;
+    texts(meter).await;
+    pdus(meter).await;
     logins(meter).await;
     nbd(meter).await;
     daemon(meter).await;
@@ -87,12 +93,21 @@ async fn every_command(meter: &mut Meter<'_>, wire: &mut Wire) {
                 send(wire, lun, before).await;
             }
             let measured = async {
-                for _ in 0..form.count.min(TIMES) {
+                for _ in 0..times(form) {
                     send(wire, lun, form).await;
                 }
             };
             meter.measure(&format!("{name} ({n})"), measured).await;
         }
+    }
+}
+
+/// What moves much is measured by one.
+fn times(form: &Form) -> usize {
+    let moved = form.data.len().max(form.read_bytes as usize);
+    match moved.max(form.moved_bytes as usize) >= 1 << 20 {
+        true => 1,
+        false => TIMES,
     }
 }
 
@@ -184,10 +199,25 @@ async fn attributes(meter: &mut Meter<'_>, wire: &mut Wire) {
     }
 }
 
+/// The task management functions: ABORT TASK to TARGET COLD RESET, and TASK REASSIGN.
+const FUNCTIONS: [u8; 9] = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+/// Those that concern all LUNs.
+const RESETS: [u8; 2] = [6, 7];
+
 /// Every task management function, with commands open at other LUNs.
 async fn functions(meter: &mut Meter<'_>, wire: &mut Wire) {
-    // ABORT TASK to TARGET COLD RESET, TASK REASSIGN, and two that do not exist. The cold reset ends all sessions.
-    for function in [1, 2, 3, 4, 5, 8, 9, 0x7F] {
+    const NOT_SUPPORTED: u8 = 5;
+    for function in (1..0x80).filter(|function| !FUNCTIONS.contains(function)) {
+        assert_eq!(
+            wire.function(function, SCRATCH, 1).await,
+            NOT_SUPPORTED,
+            "function {function} is carried out: write its longest form here"
+        );
+    }
+    for function in FUNCTIONS
+        .into_iter()
+        .filter(|function| !RESETS.contains(function))
+    {
         let sent = async {
             for _ in 0..TIMES {
                 wire.function(function, SCRATCH, 1).await;
@@ -199,20 +229,18 @@ async fn functions(meter: &mut Meter<'_>, wire: &mut Wire) {
 
 /// The resets of all LUNs. The open commands end with them, and a throttled one takes its time.
 async fn resets(meter: &mut Meter<'_>) {
-    for function in [6, 7] {
+    for function in RESETS {
         let mut other = Wire::login(meter.machine.portal(), &name("resets"), false, &[]).await;
         meter
-            .measure(
-                &format!("function {function}"),
-                other.function(function, 0, 0),
-            )
+            .measure(&format!("function {function}"), async {
+                other.function(function, 0, 0).await;
+            })
             .await;
     }
 }
 
 /// Texts of a session and of a discovery, with all keys there are.
-async fn texts(meter: &mut Meter<'_>, wire: &mut Wire) {
-    let _ = wire;
+async fn texts(meter: &mut Meter<'_>) {
     let portal = meter.machine.portal();
     let mut session = Wire::login(portal, &name("texts"), false, &[]).await;
     let mut discovery = Wire::login(portal, &name("discovers"), true, &[]).await;
@@ -227,7 +255,7 @@ async fn texts(meter: &mut Meter<'_>, wire: &mut Wire) {
             format!("SendTargets={}\0", name("customer9")).into_bytes(),
         ),
     ];
-    for key in KEYS {
+    for key in keys() {
         texts.push((key.to_owned(), pairs(&format!("{key}=1\0"))));
     }
     for (what, text) in &texts {
@@ -248,11 +276,33 @@ async fn texts(meter: &mut Meter<'_>, wire: &mut Wire) {
     meter.measure("logout", session.logout()).await;
 }
 
+/// PDUs that are refused, with as much data as they may have. Whichever other kind there is has its forms elsewhere: a
+/// new one does not compile until it has some.
+async fn pdus(meter: &mut Meter<'_>) {
+    let _: fn(RequestPdu<'_>) = |pdu| match pdu {
+        RequestPdu::NopOut(_) | RequestPdu::Text(_) | RequestPdu::Logout(_) => {} // `texts`
+        RequestPdu::ScsiCommand(_) | RequestPdu::DataOut(_) => {}                 // `every_command`
+        RequestPdu::TaskManagement(_) => {}                                       // `functions`
+        RequestPdu::Login(_) => {}                                                // `logins`
+        RequestPdu::Snack => {}
+    };
+    const SNACK: u8 = 0x10;
+    const TO_AN_INITIATOR: u8 = 0x21;
+    for opcode in [SNACK, TO_AN_INITIATOR] {
+        let portal = meter.machine.portal();
+        let mut wire = Wire::login(portal, &name("pdus"), false, &[]).await;
+        let sent = async {
+            wire.raw(opcode, 8 << 10).await;
+        };
+        meter.measure(&format!("PDU {opcode:02x}h"), sent).await;
+    }
+}
+
 /// Logins with each key as often as there is room for it.
 async fn logins(meter: &mut Meter<'_>) {
     let portal = meter.machine.portal();
     for discovers in [false, true] {
-        for key in KEYS.into_iter().chain(["a"]) {
+        for key in keys() {
             let pair = format!("{key}=1\0");
             let more = pair.repeat((8 << 10) / pair.len() - 128).into_bytes();
             let sent = async {
@@ -272,46 +322,63 @@ async fn logins(meter: &mut Meter<'_>) {
     }
 }
 
-/// The keys of RFC 7143 §13 and of CHAP (RFC 7143 §12.1), and one of our own.
-const KEYS: [&str; 37] = [
-    "HeaderDigest",
-    "DataDigest",
-    "MaxConnections",
-    "SendTargets",
-    "TargetName",
-    "InitiatorName",
-    "TargetAlias",
-    "InitiatorAlias",
-    "TargetAddress",
-    "TargetPortalGroupTag",
-    "InitialR2T",
-    "ImmediateData",
-    "MaxRecvDataSegmentLength",
-    "MaxBurstLength",
-    "FirstBurstLength",
-    "DefaultTime2Wait",
-    "DefaultTime2Retain",
-    "MaxOutstandingR2T",
-    "DataPDUInOrder",
-    "DataSequenceInOrder",
-    "ErrorRecoveryLevel",
-    "SessionType",
-    "TaskReporting",
-    "iSCSIProtocolLevel",
-    "IFMarker",
-    "OFMarker",
-    "IFMarkInt",
-    "OFMarkInt",
-    "AuthMethod",
-    "CHAP_A",
-    "CHAP_I",
-    "CHAP_C",
-    "CHAP_N",
-    "CHAP_R",
-    "X-io.sanstone.StageTimes",
-    "X-other",
-    "X#other",
-];
+/// All keys that are understood in some phase, and some that are not.
+fn keys() -> impl Iterator<Item = &'static str> {
+    iscsi::params::all_keys().chain(["a", "X-other", "X#other"])
+}
+
+/// NBD_OPT_EXPORT_NAME, ABORT, LIST, STARTTLS, INFO, GO, STRUCTURED_REPLY, LIST_META_CONTEXT, SET_META_CONTEXT.
+const OPTIONS: [u32; 9] = [1, 2, 3, 5, 6, 7, 8, 9, 10];
+/// NBD_CMD_READ, WRITE, FLUSH, TRIM, CACHE, WRITE_ZEROES, BLOCK_STATUS.
+const REQUESTS: [u16; 7] = [0, 1, 3, 4, 5, 6, 7];
+
+/// A connection that has read the greeting.
+async fn greeted(portal: SocketAddr) -> Wire {
+    let mut wire = Wire::connect(portal).await;
+    wire.take(18).await.expect("a greeting");
+    wire.send_bytes(&[0, 0, 0, 3]).await;
+    wire
+}
+
+/// A connection behind its handshake.
+async fn let_in(portal: SocketAddr) -> Wire {
+    let mut wire = greeted(portal).await;
+    // No name, no information: NBD_OPT_GO is answered with NBD_REP_INFO and NBD_REP_ACK.
+    wire.send_bytes(&sim::nbd_client::option(7, &[0; 6])).await;
+    wire.take(20 + 12 + 20).await.expect("it is let in");
+    wire
+}
+
+/// Whatever is not in [`OPTIONS`] and [`REQUESTS`] is refused as unknown.
+async fn all_of_nbd_are_known(portal: SocketAddr) {
+    const UNSUPPORTED: [u8; 4] = (1_u32 << 31 | 1).to_be_bytes();
+    const INVALID: [u8; 4] = 22_u32.to_be_bytes();
+    const DISCONNECT: u16 = 2;
+    let mut wire = greeted(portal).await;
+    for option in (1..64).filter(|option| !OPTIONS.contains(option)) {
+        wire.send_bytes(&sim::nbd_client::option(option, &[])).await;
+        let head = wire.take(20).await.expect("an answer");
+        assert_eq!(
+            head[12..16],
+            UNSUPPORTED,
+            "option {option} is understood: write its longest form here"
+        );
+        let len = u32::from_be_bytes(head[16..20].try_into().expect("four bytes"));
+        wire.take(len as usize).await.expect("the reason");
+    }
+    let mut wire = let_in(portal).await;
+    let known = |kind: &u16| REQUESTS.contains(kind) || *kind == DISCONNECT;
+    for kind in (0..64).filter(|kind| !known(kind)) {
+        let request = sim::nbd_client::request(kind, 0, 1, 0, 512);
+        wire.send_bytes(&request).await;
+        let answer = wire.take(16).await.expect("an answer");
+        assert_eq!(
+            answer[4..8],
+            INVALID,
+            "request {kind} is carried out: write its longest form here"
+        );
+    }
+}
 
 /// Every option of an NBD handshake with as much data as it may have, and every request.
 async fn nbd(meter: &mut Meter<'_>) {
@@ -329,16 +396,14 @@ async fn nbd(meter: &mut Meter<'_>) {
     .concat();
     let queries = [string(4), 4000_u32.to_be_bytes().to_vec(), vec![0; 16000]].concat();
     let everything = vec![0; 16 << 10];
-    // EXPORT_NAME ends the handshake; 5 is STARTTLS, 8 to 10 structured replies and contexts, 11 and 99 unknown.
-    for option in [1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 99] {
+    all_of_nbd_are_known(portal).await;
+    for option in OPTIONS.into_iter().chain([99]) {
         let data = match option {
-            6 | 7 => &infos,
-            9 | 10 => &queries,
-            _ => &everything,
+            6 | 7 => &infos[..],
+            9 | 10 => &queries[..],
+            _ => &everything[..],
         };
-        let mut wire = Wire::connect(portal).await;
-        wire.take(18).await.expect("a greeting");
-        wire.send_bytes(&[0, 0, 0, 3]).await;
+        let mut wire = greeted(portal).await;
         let option_bytes = sim::nbd_client::option(option, data);
         let sent = async {
             wire.send_bytes(&option_bytes).await;
@@ -346,14 +411,9 @@ async fn nbd(meter: &mut Meter<'_>) {
         };
         meter.measure(&format!("NBD option {option}"), sent).await;
     }
-    let mut wire = Wire::connect(portal).await;
-    wire.take(18).await.expect("a greeting");
-    wire.send_bytes(&[0, 0, 0, 3]).await;
-    // No name, no information: NBD_OPT_GO is answered with NBD_REP_INFO and NBD_REP_ACK.
-    wire.send_bytes(&sim::nbd_client::option(7, &[0; 6])).await;
-    wire.take(20 + 12 + 20).await.expect("it is let in");
+    let mut wire = let_in(portal).await;
     let len = 1 << 20;
-    for kind in [0, 1, 3, 4, 5, 6, 7, 99] {
+    for kind in REQUESTS.into_iter().chain([99]) {
         let data = if kind == 1 {
             vec![1; len as usize]
         } else {
@@ -370,8 +430,47 @@ async fn nbd(meter: &mut Meter<'_>) {
     }
 }
 
+/// What an administrator can ask of the daemon. The counters are read beside the lanes.
+const CALLS: [&str; 3] = ["Show", "Counters", "Apply"];
+/// What lanes are asked on that account, or by each other.
+const ASKED_OF_LANES: [&str; 9] = [
+    "Serve",
+    "MakeRoom",
+    "EndSession",
+    "Report",
+    "EndTarget",
+    "Prepare",
+    "Forget",
+    "Commit",
+    "Stop",
+];
+
+/// The variants of the enumeration `name`, in their order.
+fn variants<'a>(source: &'a str, name: &str) -> Vec<&'a str> {
+    let (_, body) = source.split_once(&format!("enum {name} {{")).expect(name);
+    let lines = body.lines().take_while(|line| *line != "}");
+    let lines = lines.filter_map(|line| line.strip_prefix("    "));
+    let lines = lines.filter(|line| line.starts_with(char::is_uppercase));
+    lines
+        .map(|line| {
+            line.split(|c: char| !c.is_alphanumeric())
+                .next()
+                .unwrap_or(line)
+        })
+        .collect()
+}
+
 /// What the daemon has its lanes do for an administrator.
 async fn daemon(meter: &mut Meter<'_>) {
+    let calls = include_str!("../../../crates/sanstone/src/admin/protocol.rs");
+    let requests = include_str!("../../../crates/front-iscsi/src/request.rs");
+    for (known, source, name) in [
+        (&CALLS[..], calls, "Asked"),
+        (&ASKED_OF_LANES, requests, "Request"),
+    ] {
+        let all = variants(source, name);
+        assert_eq!(all, known, "write the longest form of a new one here");
+    }
     let machine = meter.machine;
     let portal = machine.portal();
     for others in [201, 2] {

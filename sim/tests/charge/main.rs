@@ -107,7 +107,7 @@ fn measured() -> BTreeMap<String, f64> {
     let out = directory.join("out");
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--dump-line=no"])
-        .arg("--dump-before=*section_begins*")
+        .arg("--zero-before=*section_begins*")
         .arg("--dump-before=*section_ends*")
         .arg(format!("--callgrind-out-file={}", out.display()))
         .arg(program)
@@ -123,8 +123,7 @@ fn measured() -> BTreeMap<String, f64> {
     let forms = charges.enumerate().map(|(index, (_, form))| {
         let (charged, name) = form.split_once(' ').expect("a charge and a name");
         let charged: f64 = charged.parse().expect("a number");
-        // Each form is between two dumps; the first of all ends with the first form's beginning.
-        let instructions = total(&out.with_extension(format!("{}", 2 * index + 2)));
+        let instructions = total(&out.with_extension(format!("{}", index + 1)));
         println!("{name}: {instructions} instructions, {charged} bytes charged");
         (name.to_owned(), instructions / charged)
     });

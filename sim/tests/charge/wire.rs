@@ -233,18 +233,30 @@ impl Wire {
         }
     }
 
-    /// Sends a task management function and waits for the response.
-    pub(crate) async fn function(&mut self, function: u8, lun: u8, referenced: u32) {
+    /// Sends a task management function and waits for the response, which it returns.
+    pub(crate) async fn function(&mut self, function: u8, lun: u8, referenced: u32) -> u8 {
         let mut header = self.header(TASK_MANAGEMENT | IMMEDIATE, FINAL | function);
         header[9] = lun;
         header[20..24].copy_from_slice(&referenced.to_be_bytes());
         self.send(header, &[]).await;
-        self.until(0x22).await;
+        self.until(0x22).await.header[2]
+    }
+
+    /// Sends a PDU of this kind with as much data, and waits for any answer; false if the connection is over.
+    pub(crate) async fn raw(&mut self, opcode: u8, len: usize) -> bool {
+        let header = self.header(opcode, FINAL);
+        self.send(header, &vec![0; len]).await;
+        self.receive().await.is_some()
     }
 
     /// Waits for a PDU with this opcode.
-    async fn until(&mut self, opcode: u8) {
-        while self.receive().await.expect("it is served").opcode() != opcode {}
+    async fn until(&mut self, opcode: u8) -> Pdu {
+        loop {
+            let pdu = self.receive().await.expect("it is served");
+            if pdu.opcode() == opcode {
+                return pdu;
+            }
+        }
     }
 
     /// Sends text and receives the answer, however many pieces it has; false if the connection is over.

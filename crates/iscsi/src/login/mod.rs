@@ -7,6 +7,7 @@ mod initiator;
 mod request;
 mod target;
 
+pub(crate) use chap::KEYS as CHAP_KEYS;
 pub use chap::{Authentication, Chap, ChapAccount, ChapAlgorithm, ChapSecret};
 pub(crate) use initiator::{InitiatorLogin, Step as InitiatorStep};
 pub use request::{LoginReport, LoginRequest};

@@ -133,6 +133,11 @@ const TABLE: [(&str, Key, Rule, bool); 21] = [
     ("X-io.sanstone.StageTimes", Key::StageTimes, Rule::And, true),
 ];
 
+/// The names of all of them.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    TABLE.iter().map(|entry| entry.0)
+}
+
 impl Key {
     /// The keys that an initiator offers, in this order, unless [not worth offering](Key::is_offered).
     pub(crate) const OFFERED: [Key; 15] = [

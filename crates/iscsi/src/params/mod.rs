@@ -7,24 +7,30 @@ mod negotiate;
 mod tests;
 
 use crate::frame::Digests;
+use crate::login::CHAP_KEYS;
 pub(crate) use negotiate::Negotiation;
+
+/// The keys of RFC 7143 §13 that are not negotiated.
+const OTHERS: [&str; 9] = [
+    "AuthMethod",
+    "InitiatorName",
+    "InitiatorAlias",
+    "TargetName",
+    "TargetAlias",
+    "TargetAddress",
+    "TargetPortalGroupTag",
+    "SessionType",
+    "SendTargets",
+];
 
 /// Whether RFC 7143 defines a key with this name, in any phase.
 pub(crate) fn is_known(name: &str) -> bool {
-    let others = [
-        "AuthMethod",
-        "InitiatorName",
-        "InitiatorAlias",
-        "TargetName",
-        "TargetAlias",
-    ];
-    let declared = [
-        "TargetAddress",
-        "TargetPortalGroupTag",
-        "SessionType",
-        "SendTargets",
-    ];
-    keys::Key::from_name(name).is_some() || others.contains(&name) || declared.contains(&name)
+    keys::Key::from_name(name).is_some() || OTHERS.contains(&name)
+}
+
+/// The names of all keys that are understood in some phase, for tests that send each of them.
+pub fn all_keys() -> impl Iterator<Item = &'static str> {
+    keys::names().chain(OTHERS).chain(CHAP_KEYS)
 }
 
 /// The values this side asks for; the peer may lower them (RFC 7143 §13).

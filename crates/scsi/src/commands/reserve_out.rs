@@ -111,7 +111,7 @@ impl Request {
     /// How many nexuses it names.
     fn named(&self, ports: &BTreeSet<u16>) -> usize {
         let ports = if self.list.all_tg_pt { ports.len() } else { 1 };
-        (1 + self.list.initiators.len()) * ports.max(1)
+        (1 + self.list.initiators.count) * ports.max(1)
     }
 
     /// Performs the request on `reservations`, for the nexus `name` of a unit reachable through `ports`. On an error,
@@ -159,11 +159,11 @@ impl Request {
                 reservations.preempt(name, list.key, list.action_key, kind)
             }
             What::RegisterAndMove => {
-                let Some(initiator) = list.initiators.first() else {
+                let Some(initiator) = list.initiators.iter().next() else {
                     return Err(Refusal::Parameter(20));
                 };
                 let to = NexusName {
-                    initiator_port: initiator.clone(),
+                    initiator_port: initiator.into(),
                     target_port: list.target_port,
                 };
                 reservations.move_to(
@@ -198,14 +198,14 @@ impl Request {
         }
         // Not worked out first: a list of many initiators at many ports names hundreds of thousands. Whom it names besides
         // this nexus must not be registered yet, so there has to be room for all of them.
-        let room = match list.initiators.is_empty() {
-            true => 2 * REGISTRATIONS_MAX,
-            false => REGISTRATIONS_MAX - reservations.registrations().len(),
+        let room = match list.initiators.count {
+            0 => 2 * REGISTRATIONS_MAX,
+            _ => REGISTRATIONS_MAX - reservations.registrations().len(),
         };
         if list.action_key != 0 && self.named(ports) > room {
             return Err(Refusal::Resources);
         }
-        let everywhere = |initiator_port: &Arc<str>| {
+        let everywhere = |initiator_port: Arc<str>| {
             let others = ports.iter().filter(|_| list.all_tg_pt).copied();
             let ports = [name.target_port].into_iter().chain(others);
             let name = |target_port| NexusName {
@@ -214,7 +214,7 @@ impl Request {
             };
             ports.map(name).collect::<Vec<_>>()
         };
-        let mut names = everywhere(&name.initiator_port);
+        let mut names = everywhere(name.initiator_port.clone());
         // Each of its registrations is treated as if the request, with the same key, had come to that port.
         let differs = |key: u64| existing.is_some_and(|existing| existing != key);
         let keys = names.iter().filter_map(|name| reservations.key_of(name));
@@ -224,7 +224,7 @@ impl Request {
         // To unregister, nobody else needs to be named.
         let initiators = list.initiators.iter().filter(|_| list.action_key != 0);
         for initiator in initiators {
-            let named = everywhere(initiator);
+            let named = everywhere(initiator.into());
             let is_taken = |name: &NexusName| reservations.key_of(name).is_some();
             if named.iter().any(is_taken) {
                 return Err(Refusal::Parameter(24));
@@ -261,7 +261,29 @@ struct List {
     unregister: bool,
     target_port: u16,
     /// Initiator ports given as TransportIDs.
-    initiators: Vec<Arc<str>>,
+    initiators: Names,
+}
+
+/// Names of initiator ports, in one piece: there may be hundreds, and most lists of so many are refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Names {
+    /// In lower case, with a line break after each.
+    lines: String,
+    count: usize,
+}
+
+impl Names {
+    fn push(&mut self, name: &str) {
+        let start = self.lines.len();
+        self.lines.push_str(name);
+        self.lines[start..].make_ascii_lowercase();
+        self.lines.push('\n');
+        self.count += 1;
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &str> {
+        self.lines.split_terminator('\n')
+    }
 }
 
 impl List {
@@ -300,13 +322,13 @@ impl List {
 
 /// A four-byte length, then iSCSI TransportIDs with an ISID (SPC-4 7.6.4.6, format 01b). One without an ISID would
 /// mean every port of an initiator, of which there is no list.
-fn transport_ids(data: &[u8], at: u16) -> Result<Vec<Arc<str>>, Sense> {
+fn transport_ids(data: &[u8], at: u16) -> Result<Names, Sense> {
     let wrong = Sense::invalid_parameter(at, None);
     let (len, mut rest) = data.split_first_chunk::<4>().ok_or(LIST_LENGTH_ERROR)?;
     if u32::from_be_bytes(*len) as usize != rest.len() {
         return Err(LIST_LENGTH_ERROR);
     }
-    let mut names = Vec::new();
+    let mut names = Names::default();
     while let Some((head, tail)) = rest.split_first_chunk::<4>() {
         const ISCSI_PORT: u8 = 0x45;
         let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
@@ -319,7 +341,7 @@ fn transport_ids(data: &[u8], at: u16) -> Result<Vec<Arc<str>>, Sense> {
         if !is_port_name(text) {
             return Err(wrong);
         }
-        names.push(text.to_ascii_lowercase().into());
+        names.push(text);
         rest = after;
     }
     match rest {
@@ -332,13 +354,17 @@ fn transport_ids(data: &[u8], at: u16) -> Result<Vec<Arc<str>>, Sense> {
 /// initiator's can be.
 fn is_port_name(text: &str) -> bool {
     let forbidden = |c: char| c.is_whitespace() || c.is_control();
+    let has_forbidden = match text.is_ascii() {
+        true => !text.bytes().all(|byte| byte.is_ascii_graphic()),
+        false => text.contains(forbidden),
+    };
     let Some((name, isid)) = text.rsplit_once(ISID_SEPARATOR) else {
         return false;
     };
     let is_isid = (1..=ISID_LEN_MAX).contains(&isid.len());
     !name.is_empty()
         && text.len() <= PORT_NAME_LEN_MAX
-        && !text.contains(forbidden)
+        && !has_forbidden
         && is_isid
         && isid.bytes().all(|byte| byte.is_ascii_hexdigit())
 }

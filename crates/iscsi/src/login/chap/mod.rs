@@ -195,6 +195,9 @@ impl std::fmt::Debug for Authentication {
     }
 }
 
+/// The keys of CHAP (RFC 7143 §12.1.3).
+pub(crate) const KEYS: [&str; 5] = ["CHAP_A", "CHAP_I", "CHAP_C", "CHAP_N", "CHAP_R"];
+
 /// The CHAP keys of one exchange, as received.
 #[derive(Debug, Default)]
 pub(super) struct Keys {
@@ -211,13 +214,16 @@ pub(super) type Failure = &'static str;
 impl Keys {
     /// Stores a pair if its key belongs to CHAP; returns whether it does.
     pub(super) fn take(&mut self, key: &str, value: &str) -> Result<bool, Failure> {
-        let place = match key {
-            "CHAP_A" => &mut self.algorithm,
-            "CHAP_I" => &mut self.identifier,
-            "CHAP_C" => &mut self.challenge,
-            "CHAP_N" => &mut self.name,
-            "CHAP_R" => &mut self.response,
-            _ => return Ok(false),
+        let places = [
+            &mut self.algorithm,
+            &mut self.identifier,
+            &mut self.challenge,
+            &mut self.name,
+            &mut self.response,
+        ];
+        let mut known = KEYS.iter().zip(places);
+        let Some((_, place)) = known.find(|(known, _)| **known == key) else {
+            return Ok(false);
         };
         match place.replace(value.to_owned()) {
             None => Ok(true),
