@@ -49,16 +49,26 @@ impl Unit {
         }
         let path = &self.paths.all()[nexus.path()];
         let is_first = path.last().is_none();
-        if is_first && self.unflushed.at_stake().is_some() && self.is_old_news(path, nexus).await {
-            return;
-        }
-        let others: Vec<_> = self.paths.live().filter(|other| !other.is_new()).collect();
-        for other in others {
+        let mut asked: Vec<Rc<Nexus>> = Vec::new();
+        // One that goes into use while others are asked may be the only one that answers.
+        while let Some(other) = self.next_in_use(&asked) {
             if self.has_answered(&other).await {
                 return;
             }
+            asked.push(other);
+        }
+        // Only now: writes may have been acknowledged while the others were asked.
+        if is_first && self.unflushed.at_stake().is_some() && self.is_old_news(path, nexus).await {
+            return;
         }
         self.restarted();
+    }
+
+    /// A nexus in use that is none of `asked`.
+    fn next_in_use(&self, asked: &[Rc<Nexus>]) -> Option<Rc<Nexus>> {
+        let is_asked = |nexus: &Rc<Nexus>| asked.iter().any(|it| Rc::ptr_eq(it, nexus));
+        let mut live = self.paths.live();
+        live.find(|nexus| !nexus.is_new() && !is_asked(nexus))
     }
 
     /// Whether the restart that `nexus` has reported is one from before our time. Many targets report a power-on to each

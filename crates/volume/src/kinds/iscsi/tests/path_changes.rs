@@ -298,6 +298,43 @@ fn the_power_on_of_a_new_initiator_port_loses_nothing_if_an_old_one_knows_better
     assert!(!flush_after_adding(2, Nothing, false), "nobody knows");
 }
 
+/// Whoever could deny that power-on is slow, and meanwhile a write is acknowledged there, the first that could be lost.
+#[test]
+fn a_write_that_is_done_while_others_are_asked_is_not_lost_with_that_power_on() {
+    const TEST_UNIT_READY: u8 = 0;
+    with_one_path(async |site, disk| {
+        let asked = Rc::new(Cell::new(0));
+        let count = asked.clone();
+        site.foreign.answer(move |cdb| {
+            if cdb[0] != TEST_UNIT_READY {
+                return None;
+            }
+            count.set(count.get() + 1);
+            match count.get() {
+                1 => Some(Instead::Sense([UNIT_ATTENTION, 0x29, 0x00])),
+                // The second is for the new port too, the third for the old one.
+                3 => Some(Instead::Late),
+                _ => None,
+            }
+        });
+        let writing = {
+            let (disk, asked) = (disk.clone(), asked.clone());
+            spawn(async move {
+                while asked.get() < 3 {
+                    time::sleep(Duration::from_millis(1)).await;
+                }
+                disk.write(0, block(1), Durability::Cached).await
+            })
+        };
+        let both = by(site, &[PORT, OTHER_PORT]);
+        disk.add_paths(&both).await.expect("the second path works");
+        disk.adopt_paths(&both);
+        writing.await.expect("the first path works");
+        disk.flush().await.expect("there was no restart");
+        assert_eq!(asked.get(), 4, "the old port was not asked again");
+    });
+}
+
 #[test]
 fn paths_can_be_replaced_as_often_as_they_are_free_again() {
     with_one_path(async |site, disk| {
