@@ -14,7 +14,7 @@ const ADDRESS_LEN_MAX: usize = 255 + ":65535".len() + ",65535".len();
 ///
 /// # Errors
 /// [`Error::Text`] for text that is not UTF-8, for a pair without `=`, and for a key that is empty or too long.
-pub(crate) fn pairs(text: &[u8]) -> impl Iterator<Item = Result<(&str, &str), Error>> {
+pub(crate) fn pairs(text: &[u8]) -> impl Iterator<Item = Pair<'_>> {
     let mut rest = text;
     std::iter::from_fn(move || {
         let (pair, len) = next_pair(rest)?;
@@ -23,15 +23,18 @@ pub(crate) fn pairs(text: &[u8]) -> impl Iterator<Item = Result<(&str, &str), Er
     })
 }
 
+/// A key and its value, or what is wrong with a pair.
+type Pair<'a> = Result<(&'a str, &'a str), Error>;
+
 /// The first pair of complete text, and how many bytes of it are done with; `None` if there is none.
-pub(crate) fn next_pair(text: &[u8]) -> Option<(Result<(&str, &str), Error>, usize)> {
+pub(crate) fn next_pair(text: &[u8]) -> Option<(Pair<'_>, usize)> {
     let start = text.iter().position(|byte| *byte != 0)?;
     let piece = text[start..].split(|byte| *byte == 0).next()?;
     let done = (start + piece.len() + 1).min(text.len());
     Some((pair(piece), done))
 }
 
-fn pair(piece: &[u8]) -> Result<(&str, &str), Error> {
+fn pair(piece: &[u8]) -> Pair<'_> {
     let piece = std::str::from_utf8(piece).map_err(|error| Error::Text(error.to_string()))?;
     match piece.split_once('=') {
         None => Err(Error::Text(format!("{:?} has no '='", truncated(piece)))),
