@@ -112,7 +112,7 @@ enum Verb {
     /// Measure: volumes, files, devices and disks of any iSCSI target.
     Lab {
         #[command(subcommand)]
-        verb: lab::LabVerb,
+        verb: Box<lab::LabVerb>,
     },
 }
 
@@ -193,6 +193,6 @@ fn run(verb: Verb) -> Result<(), Failure> {
                 },
         } => take_over::run(&config, &name, force),
         Verb::Demo(call) => demo::run(call),
-        Verb::Lab { verb } => lab::run(verb),
+        Verb::Lab { verb } => lab::run(*verb),
     }
 }
