@@ -31,7 +31,7 @@ pub use initiator_connection::{
 };
 pub use login::{
     Authentication, Chap, ChapAccount, ChapAlgorithm, ChapSecret, Isid, LoginReport, LoginRequest,
-    SessionType,
+    SessionType, all_keys,
 };
 pub use lun::LunField;
 pub use params::{OperationalConfig, SessionParameters};

@@ -324,7 +324,7 @@ async fn logins(meter: &mut Meter<'_>) {
 
 /// All keys that are understood in some phase, and some that are not.
 fn keys() -> impl Iterator<Item = &'static str> {
-    iscsi::params::all_keys().chain(["a", "X-other", "X#other"])
+    iscsi::all_keys().chain(["a", "X-other", "X#other"])
 }
 
 /// NBD_OPT_EXPORT_NAME, ABORT, LIST, STARTTLS, INFO, GO, STRUCTURED_REPLY, LIST_META_CONTEXT, SET_META_CONTEXT.

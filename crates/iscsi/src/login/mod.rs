@@ -7,7 +7,6 @@ mod initiator;
 mod request;
 mod target;
 
-pub(crate) use chap::KEYS as CHAP_KEYS;
 pub use chap::{Authentication, Chap, ChapAccount, ChapAlgorithm, ChapSecret};
 pub(crate) use initiator::{InitiatorLogin, Step as InitiatorStep};
 pub use request::{LoginReport, LoginRequest};
@@ -24,6 +23,11 @@ pub(crate) const TRANSIT: u8 = 0x80;
 
 /// Longest data segment in the login phase: the default MaxRecvDataSegmentLength.
 pub(crate) const LOGIN_TEXT_LEN_MAX: usize = 8192;
+
+/// The names of all keys that are understood in some phase, for tests that send each of them.
+pub fn all_keys() -> impl Iterator<Item = &'static str> {
+    crate::params::names().chain(chap::KEYS)
+}
 
 /// The T bit and NSG of a login PDU.
 #[derive(Clone, Copy, Debug)]

@@ -194,7 +194,7 @@ fn one_that_only_reads_may_have_many_on_their_way_when_others_hold_all() {
     let lane = only_lane(4 * MIB, MIB);
     let [hog, reader] = [(); 2].map(|()| NexusMemory::new(&lane));
     let _hogged: Vec<_> = std::iter::from_fn(|| hog.take_at_once(None, BURST)).collect();
-    for _ in 0..100 {
+    for _ in 0..300 {
         assert!(reader.promise() > 0);
         reader.arrived();
     }
