@@ -15,6 +15,8 @@ const UNSOLICITED: u32 = u32::MAX;
 const OWN_MAX_BURST: u32 = 1 << 20;
 /// That of a server whose lane has room for so much of each command in a window.
 const OWN_FIRST_BURST: u32 = 256 << 10;
+/// The least that it comes down to beside other sessions.
+const SHORTEST_FIRST_BURST: u32 = 64 << 10;
 const OWN_OUTSTANDING_R2T: u32 = 4;
 /// The longest data segment that the target sends to an initiator that accepts up to [`USUAL_SEGMENT`].
 const OWN_DATA_IN_MAX: usize = 64 << 10;
@@ -87,7 +89,14 @@ impl Agreed {
         let mut session = Session::login(&address, IQN, 0, 1, &keys)
             .unwrap_or_else(|error| panic!("{offer:?}: {error}"));
         let max_burst = max_burst.min(OWN_MAX_BURST);
-        let first_burst = first_burst.min(OWN_FIRST_BURST).min(max_burst);
+        // Beside others, and the last session may still be ending, it is shorter.
+        let longest = first_burst.min(OWN_FIRST_BURST).min(max_burst);
+        let told = session.answer("FirstBurstLength");
+        let first_burst: u32 = told.and_then(|told| told.parse().ok()).expect("a length");
+        assert!(
+            (longest.min(SHORTEST_FIRST_BURST)..=longest).contains(&first_burst),
+            "{first_burst} for {offer:?}"
+        );
         let outstanding_r2t = outstanding_r2t.min(OWN_OUTSTANDING_R2T);
         let chosen = |wanted| if wanted { "CRC32C" } else { "None" };
         for (key, value) in [
@@ -96,7 +105,6 @@ impl Agreed {
             ("InitialR2T", yes_or_no(offer.initial_r2t)),
             ("ImmediateData", yes_or_no(offer.immediate_data)),
             ("MaxBurstLength", &max_burst.to_string()),
-            ("FirstBurstLength", &first_burst.to_string()),
             ("MaxOutstandingR2T", &outstanding_r2t.to_string()),
             ("DataPDUInOrder", "Yes"),
             ("DataSequenceInOrder", "Yes"),
