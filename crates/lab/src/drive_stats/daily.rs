@@ -71,7 +71,9 @@ impl DailyFile {
             path: path.into(),
             source,
         };
-        let mut source = File::open(path).map_err(failed)?;
+        let opened = File::open(path);
+        let mut source =
+            opened.map_err(|error| Error::Call(format!("{}: {error}", path.display())))?;
         let kind = source.metadata().map_err(failed)?;
         if kind.is_dir() {
             return Err(Error::Call(format!(
