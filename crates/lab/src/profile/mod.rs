@@ -217,21 +217,20 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Uses this data instead of generated data.
+    /// Uses the data of `source` instead of generated data.
     ///
     /// # Errors
-    /// The profile uses no data.
-    pub fn set_data(&mut self, source: Source) -> Result<()> {
+    /// The profile uses no data; that is found out before there is a source. Or there is none.
+    pub fn set_data(&mut self, source: impl FnOnce() -> Result<Source>) -> Result<()> {
+        let Settings::SqlScan(sql_scan) = &mut self.settings else {
+            return Err(Error::Call(format!(
+                "--data: the profile {} loads no rows; use sql-scan",
+                self.name
+            )));
+        };
+        let source = source()?;
         self.text["data"] = format!("{source:?}").into();
-        match &mut self.settings {
-            Settings::SqlScan(sql_scan) => sql_scan.set_data(source),
-            _ => {
-                return Err(Error::Call(format!(
-                    "--data: the profile {} loads no rows; use sql-scan",
-                    self.name
-                )));
-            }
-        }
+        sql_scan.set_data(source);
         Ok(())
     }
 

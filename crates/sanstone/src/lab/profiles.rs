@@ -281,10 +281,12 @@ impl Common {
     fn profile(&self, name: &str) -> Result<Profile, Failure> {
         let mut profile = Profile::load(name, self.quick).map_err(refused)?;
         if !self.data.is_empty() {
-            let source = Source::Files {
-                files: DailyFile::all_in(&self.data).map_err(refused)?,
-                days: self.days,
-                seed: 1,
+            let source = || {
+                Ok(Source::Files {
+                    files: DailyFile::all_in(&self.data)?,
+                    days: self.days,
+                    seed: 1,
+                })
             };
             profile.set_data(source).map_err(refused)?;
         }
