@@ -159,3 +159,23 @@ fn who_begins_bursts_and_sips_a_reply_is_disconnected_for_the_memory() {
         assert!(line.contains(" KiB/s while others needed the"), "{line}");
     });
 }
+
+/// Some initiators have a depth of their own and do not look at the window.
+#[test]
+fn an_initiator_that_ignores_a_narrow_window_is_served_while_there_is_room() {
+    let server = serve();
+    let mut session = login(&server, 1);
+    let depth = 60;
+    let test_unit_ready = [0; 6];
+    let (mut sent, mut answered) = (0, 0);
+    while answered < 6000 {
+        while sent < answered + depth {
+            let command = session.command(&test_unit_ready, Direction::None, 0, &[]);
+            command.expect("it is open");
+            sent += 1;
+        }
+        let pdu = session.receive().expect("it is not ended");
+        assert_eq!((pdu.opcode(), pdu.status()), (opcode::SCSI_RESPONSE, 0));
+        answered += 1;
+    }
+}

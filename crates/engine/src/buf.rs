@@ -216,11 +216,6 @@ impl Buf {
         }
     }
 
-    /// A zero-length placeholder while the real buffer is with the reactor.
-    pub(crate) fn empty() -> Self {
-        Buf::new(0)
-    }
-
     /// A buffer of `len` zero bytes.
     pub fn zeroed(len: usize) -> Self {
         let mut buf = Buf::new(len);

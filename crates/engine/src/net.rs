@@ -346,8 +346,8 @@ async fn receive_exact(
 #[derive(Debug)]
 pub struct FramedReader<S = TcpStream> {
     stream: S,
-    /// Received and not yet consumed: `buf[start..end]`.
-    buf: Buf,
+    /// Received and not yet consumed: `buf[start..end]`. With the reactor during a receive.
+    buf: Option<Buf>,
     start: usize,
     end: usize,
     /// The last payload was large, so the next is likely to be. Its header is then received alone,
@@ -364,7 +364,7 @@ impl<S: Receive> FramedReader<S> {
     pub fn new(stream: S, capacity: usize) -> Self {
         FramedReader {
             stream,
-            buf: Buf::new(capacity),
+            buf: Some(Buf::new(capacity)),
             start: 0,
             end: 0,
             after_large: false,
@@ -373,17 +373,21 @@ impl<S: Receive> FramedReader<S> {
 
     /// Grows the buffer to `capacity` bytes if it is smaller.
     pub fn reserve(&mut self, capacity: usize) {
-        if self.buf.len() < capacity {
+        if self.buf().len() < capacity {
             let mut larger = Buf::new(capacity);
             larger[..self.end - self.start].copy_from_slice(self.bytes());
             (self.start, self.end) = (0, self.end - self.start);
-            self.buf = larger;
+            self.buf = Some(larger);
         }
+    }
+
+    fn buf(&self) -> &Buf {
+        self.buf.as_ref().expect("no receive is under way")
     }
 
     /// The bytes received and not yet consumed.
     pub fn bytes(&self) -> &[u8] {
-        &self.buf[self.start..self.end]
+        &self.buf()[self.start..self.end]
     }
 
     /// The number of bytes received and not yet consumed.
@@ -413,25 +417,21 @@ impl<S: Receive> FramedReader<S> {
     /// Receives until at least `len` bytes are buffered (at most the buffer's capacity). Returns
     /// false if the peer closed first.
     pub async fn fill(&mut self, len: usize) -> io::Result<bool> {
-        assert!(
-            len <= self.buf.len(),
-            "{len} bytes in a buffer of {}",
-            self.buf.len()
-        );
+        let room = self.buf().len();
+        assert!(len <= room, "{len} bytes in a buffer of {room}");
         while self.end - self.start < len {
-            if self.start + len > self.buf.len() {
+            let mut buf = self.buf.take().expect("no receive is under way");
+            if self.start + len > room {
                 count_copied(self.end - self.start);
-                self.buf.copy_within(self.start..self.end, 0);
+                buf.copy_within(self.start..self.end, 0);
                 (self.start, self.end) = (0, self.end - self.start);
             }
-            let mut buf = std::mem::replace(&mut self.buf, Buf::empty());
-            let room = buf.len();
             if self.after_large {
                 buf.set_len(self.start + len);
             }
             let (result, mut buf) = self.stream.receive(buf, self.end).await;
             buf.set_len(room);
-            self.buf = buf;
+            self.buf = Some(buf);
             match result? {
                 0 => return Ok(false),
                 n => self.end += n,

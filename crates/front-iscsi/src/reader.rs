@@ -16,8 +16,8 @@ use crate::{
 
 /// Length of the buffer for headers and small payloads, in bytes.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
-/// The same before login, in bytes: room for a Login Request with the longest text.
-const LOGIN_BUFFER_BYTES: usize = 16 << 10;
+/// The same before login and in discovery, in bytes: enough for what initiators send. It grows for who sends more.
+const LOGIN_BUFFER_BYTES: usize = 4 << 10;
 /// The cost of processing one PDU, expressed in bytes moved, for the scheduler's accounting.
 const PDU_COST_BYTES: usize = 8 << 10;
 
@@ -71,7 +71,7 @@ async fn read_pdu(
     let now = time::turn_began();
     connection.last_heard.set(now);
     connection.is_receiving.set(true);
-    {
+    let is_used_up = {
         let (header, ahs, data) = receiver.head();
         if let RxData::Inline(text) = data {
             charge(TEXT_COST * text.len());
@@ -82,6 +82,11 @@ async fn read_pdu(
         if let (true, Some(nexus)) = (machine.promised() < promised, connection.nexus()) {
             nexus.memory.arrived();
         }
+        machine.promised() == Some(0)
+    };
+    // The next may be on its way already, sent without regard to the window: it is taken if there is room.
+    if is_used_up {
+        connection.promise();
     }
     let mut complete = SmallVec::<[TaskId; 1]>::new();
     while let Some(data) = events::act(connection) {

@@ -94,6 +94,10 @@ impl CommandWindow {
 
     /// Checks a non-immediate command, and advances ExpCmdSN if it is the next one.
     pub(crate) fn admit(&mut self, cmd_sn: u32) -> Admission {
+        if cmd_sn == self.expected && before(self.max, cmd_sn) && self.room() > 0 {
+            // There is room by now, only nobody was told yet: some initiators do not wait for that.
+            self.max = cmd_sn;
+        }
         if before(cmd_sn, self.expected) || before(self.max, cmd_sn) {
             return Admission::Ignored;
         }
@@ -142,12 +146,15 @@ mod tests {
         );
         assert!(window.is_full());
         window.release();
-        assert_eq!(window.admit(1), Admission::Ignored, "nobody was told");
         assert!(window.is_to_be_shown());
-        window.show();
-        assert_eq!(window.admit(1), Admission::Next);
+        assert_eq!(window.admit(2), Admission::Ignored, "it is not the next");
+        assert_eq!(window.admit(1), Admission::Next, "there is room");
+        assert_eq!(window.admit(2), Admission::Ignored, "there is none");
+        window.release();
+        assert!(window.is_to_be_shown(), "nobody was told");
+        assert_eq!(window.show(), 2);
         window.widen(2);
-        assert_eq!((window.show(), window.is_full()), (3, false));
+        assert_eq!((window.show(), window.is_full()), (4, false));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::event::{SendTargets, TargetEvent};
 use super::queue::StatSn;
 use super::{LogoutExchange, Phase, TargetConnection};
 use crate::error::Error;
-use crate::login::{LOGIN_TEXT_LEN_MAX, SessionType};
+use crate::login::SessionType;
 use crate::params;
 use crate::pdu::{self, CONTINUE, FINAL, RESERVED_TAG, opcode, reject_reason};
 use crate::task::RxData;
@@ -15,7 +15,10 @@ use crate::text::{self, TextBuffer};
 const TEXT_TAG: u32 = 1;
 
 /// How much of the answer to an initiator's pairs is worked out at a time, in bytes.
-const ANSWERED_AT_A_TIME_BYTES: usize = 8 << 10;
+const ANSWERED_AT_A_TIME_BYTES: usize = 2 << 10;
+
+/// The longest text that a discovery session may send, in bytes. Anybody may have such a session, and asks for targets.
+const DISCOVERY_TEXT_LEN_MAX: usize = 4 << 10;
 
 /// Logout response: connection recovery is not supported.
 const RECOVERY_NOT_SUPPORTED: u8 = 2;
@@ -62,8 +65,7 @@ impl TargetConnection {
         let initiator_task_tag = request.initiator_task_tag.get();
         let text_len_max = match self.session_type {
             SessionType::Normal => self.config.text_len_max,
-            // Anybody may have one.
-            SessionType::Discovery => self.config.text_len_max.min(LOGIN_TEXT_LEN_MAX),
+            SessionType::Discovery => self.config.text_len_max.min(DISCOVERY_TEXT_LEN_MAX),
         };
         let current = self
             .text

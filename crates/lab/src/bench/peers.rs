@@ -3,6 +3,7 @@
 
 use std::{
     fs::{self, File},
+    io::Write,
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
     os::fd::AsRawFd,
     path::{Path, PathBuf},
@@ -76,8 +77,11 @@ impl Disk {
             return Ok(Disk { medium, file: None });
         }
         let file = nameless_file(directory)?;
-        file.set_len(DISK_BYTES)
-            .map_err(|e| Error::bench_io("making the disk of a target", e))?;
+        let made = match medium {
+            Medium::CachedFile => written_as_cp_does(&file),
+            Medium::DirectFile | Medium::Memory => file.set_len(DISK_BYTES),
+        };
+        made.map_err(|e| Error::bench_io("making the disk of a target", e))?;
         let file = Some(Arc::new(file));
         Ok(Disk { medium, file })
     }
@@ -99,6 +103,14 @@ impl Disk {
         };
         format!("file = {{ path = \"{path}\", cache = \"{caching}\" }}")
     }
+}
+
+/// Writes the file from its start to its end in pieces of 1 MiB. The kernel's large pages, and with them what a small
+/// write costs, depend on the pieces in which a file came into the page cache, and users have files that `cp` or `dd`
+/// has written.
+fn written_as_cp_does(mut file: &File) -> std::io::Result<()> {
+    let piece = vec![0; 1 << 20];
+    (0..DISK_BYTES >> 20).try_for_each(|_| file.write_all(&piece))
 }
 
 /// The core for targets and the core for the client.
@@ -207,8 +219,8 @@ impl Peer {
     }
 
     /// Starts Debian's tgt beside `own`. Both serve the same direct file, in turn: where a file lies on a disk can make
-    /// a difference of a third in I/Os and in CPU time. Through the page cache tgt has a file of its own: there the
-    /// kernel's large pages matter, whose size depends on who has written the file, and how.
+    /// a difference of a third in I/Os and in CPU time. Through the page cache tgt has a file of its own, written alike:
+    /// one that both had would be dirty of the other's writes.
     pub(super) fn tgt(own: &Peer, places: &Places) -> Result<Peer> {
         let address = free_address()?;
         let disk = match &own.disk {

@@ -53,7 +53,8 @@ impl Namespace {
         }
         let unshare = program("unshare", "util-linux", wanted)?;
         let keeper = dying_with_us(&unshare)?
-            .args(["--mount", "--propagation", "private", "--"])
+            // What others unmount goes here, too: it is not held because we happened to look at it.
+            .args(["--mount", "--propagation", "slave", "--"])
             .arg(tool("cat")?)
             .process_group(0)
             .stdin(Stdio::piped())
