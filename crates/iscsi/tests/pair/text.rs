@@ -6,7 +6,7 @@ use iscsi::*;
 use crate::pair::*;
 
 /// The most that the target may answer to one request, in bytes.
-const ANSWER_MAX: usize = 16 << 10;
+const ANSWER_MAX: usize = 3 << 10;
 
 fn discovery() -> Pair {
     let operational = OperationalConfig {
