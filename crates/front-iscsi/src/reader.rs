@@ -84,10 +84,6 @@ async fn read_pdu(
         }
         machine.promised() == Some(0)
     };
-    // The next may be on its way already, sent without regard to the window: it is taken if there is room.
-    if is_used_up {
-        connection.promise();
-    }
     let mut complete = SmallVec::<[TaskId; 1]>::new();
     while let Some(data) = events::act(connection) {
         match data {
@@ -99,6 +95,11 @@ async fn read_pdu(
     }
     if connection.is_closing() {
         return Ok(());
+    }
+    // The next may be on its way already, sent without regard to the window: it is taken if there is room beside what
+    // this one has brought.
+    if is_used_up {
+        connection.promise();
     }
     if receiver.has_rest() {
         receiver.finish().await?;
