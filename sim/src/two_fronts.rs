@@ -12,7 +12,7 @@ use engine::{
 use front_iscsi::{Allow, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
 use scsi::{Action, Attention, Status, TargetPort};
 use unit::{
-    BlockError, CommandId, DiskSpec, Io, LaneUnits, Limits, Luns, Mark, Nexus, Units, UnitsConfig,
+    CommandId, DiskSpec, Io, IoError, LaneUnits, Limits, Luns, Mark, Nexus, Units, UnitsConfig,
     no_commands,
 };
 
@@ -208,7 +208,7 @@ impl BlockFront {
     }
 
     /// Reserves memory, then writes `version` to `sectors`.
-    pub async fn write(&self, version: u64, sectors: Range<u64>) -> Result<(), BlockError> {
+    pub async fn write(&self, version: u64, sectors: Range<u64>) -> Result<(), IoError> {
         let (at, data) = (sectors.start, content::bytes(version, sectors));
         let _paid = self.nexus.take_memory(LUN, data.len()).await;
         let at = at * SECTOR_BYTES as u64;
@@ -220,7 +220,7 @@ impl BlockFront {
     }
 
     /// Reads `sectors`; returns their versions.
-    pub async fn read(&self, sectors: Range<u64>) -> Result<Vec<u64>, BlockError> {
+    pub async fn read(&self, sectors: Range<u64>) -> Result<Vec<u64>, IoError> {
         let read = self
             .units
             .read(&self.nexus, self.operation(), bytes(&sectors));
@@ -229,7 +229,7 @@ impl BlockFront {
     }
 
     /// Makes `sectors` read as zeroes.
-    pub async fn zero(&self, sectors: Range<u64>) -> Result<(), BlockError> {
+    pub async fn zero(&self, sectors: Range<u64>) -> Result<(), IoError> {
         let (at, len) = bytes(&sectors);
         let zero = self
             .units
@@ -238,7 +238,7 @@ impl BlockFront {
     }
 
     /// Flushes.
-    pub async fn flush(&self) -> Result<(), BlockError> {
+    pub async fn flush(&self) -> Result<(), IoError> {
         self.units.flush(&self.nexus, self.operation()).await
     }
 

@@ -13,7 +13,7 @@ use engine::{
     time,
 };
 use rustix::io::Errno;
-use unit::{BlockError, CommandId, Kind, Permits, Times};
+use unit::{CommandId, IoError, Kind, Permits, Times};
 
 use crate::{
     changes::Changes,
@@ -279,7 +279,7 @@ impl LaneFront {
         id: CommandId,
         work: Work,
         data: Option<&Payload>,
-    ) -> Result<Done, BlockError> {
+    ) -> Result<Done, IoError> {
         let transfer = &self.transfer;
         let reply = match (work, data) {
             (Work::Read { at, len }, _) => {
@@ -353,16 +353,27 @@ fn is_over(error: &io::Error) -> bool {
 }
 
 /// The errno that a program gets for `error`.
-fn errno(error: BlockError) -> Errno {
+fn errno(error: IoError) -> Errno {
     match error {
-        BlockError::OutOfRange | BlockError::TooLong => Errno::INVAL,
-        BlockError::Conflict | BlockError::Reserved => Errno::BUSY,
+        IoError::OutOfRange | IoError::Misaligned | IoError::TooLong => Errno::INVAL,
+        IoError::ReservationConflict | IoError::ReservedBelow => Errno::BUSY,
         // As of a file that was opened before its server lost it: opening it anew is what helps.
-        BlockError::Preempted => Errno::STALE,
-        BlockError::ReadOnly => Errno::ROFS,
-        BlockError::NoSpace => Errno::NOSPC,
-        BlockError::NotReady | BlockError::NoUnit => Errno::NODEV,
-        BlockError::Aborted | BlockError::Failed => Errno::IO,
+        IoError::Preempted => Errno::STALE,
+        IoError::WriteProtected => Errno::ROFS,
+        IoError::NoSpace => Errno::NOSPC,
+        IoError::NoUnit
+        | IoError::NoMedium
+        | IoError::Sanitizing { .. }
+        | IoError::Unreachable
+        | IoError::TimedOut => Errno::NODEV,
+        IoError::ReadFailed
+        | IoError::WriteFailed
+        | IoError::FlushFailed
+        | IoError::WritesLost
+        | IoError::StorageFailed
+        | IoError::SanitizeFailed
+        | IoError::Miscompare { .. }
+        | IoError::Aborted => Errno::IO,
     }
 }
 
@@ -372,10 +383,10 @@ mod tests {
 
     #[test]
     fn a_program_can_tell_a_reservation_a_takeover_and_a_failure_apart() {
-        assert_eq!(errno(BlockError::Conflict), Errno::BUSY);
-        assert_eq!(errno(BlockError::Reserved), Errno::BUSY);
-        assert_eq!(errno(BlockError::Preempted), Errno::STALE);
-        assert_eq!(errno(BlockError::NotReady), Errno::NODEV);
-        assert_eq!(errno(BlockError::Failed), Errno::IO);
+        assert_eq!(errno(IoError::ReservationConflict), Errno::BUSY);
+        assert_eq!(errno(IoError::ReservedBelow), Errno::BUSY);
+        assert_eq!(errno(IoError::Preempted), Errno::STALE);
+        assert_eq!(errno(IoError::Unreachable), Errno::NODEV);
+        assert_eq!(errno(IoError::WriteFailed), Errno::IO);
     }
 }

@@ -7,7 +7,7 @@ use engine::{
     Buf, Payload,
     sync::{Budget, Permit},
 };
-use unit::{BlockError, CommandId, LaneUnits, Nexus, Permits};
+use unit::{CommandId, IoError, LaneUnits, Nexus, Permits};
 
 /// The only LUN that our nexuses reach.
 pub(crate) const LUN: u32 = 0;
@@ -62,7 +62,7 @@ impl Transfer {
         id: CommandId,
         at: u64,
         len: u32,
-    ) -> Result<(Payload, Permits), BlockError> {
+    ) -> Result<(Payload, Permits), IoError> {
         let block = self.block_bytes;
         let (before, len) = ((at % block) as usize, len as usize);
         let all = (before + len).next_multiple_of(block as usize);
@@ -81,7 +81,7 @@ impl Transfer {
         at: u64,
         data: Payload,
         durable: bool,
-    ) -> Result<(), BlockError> {
+    ) -> Result<(), IoError> {
         let parts = Parts::of(at, data.len() as u64, self.block_bytes);
         let (first, whole) = (parts.first as usize, parts.whole as usize);
         if whole == data.len() {
@@ -114,7 +114,7 @@ impl Transfer {
         at: u64,
         len: u64,
         may_discard: bool,
-    ) -> Result<(), BlockError> {
+    ) -> Result<(), IoError> {
         let parts = Parts::of(at, len, self.block_bytes);
         let zeroes = |len: u64| Payload::zeroes(len as usize);
         if parts.first > 0 {
@@ -135,7 +135,7 @@ impl Transfer {
     }
 
     /// Makes all completed writes durable.
-    pub(crate) async fn flush(&self, id: CommandId) -> Result<(), BlockError> {
+    pub(crate) async fn flush(&self, id: CommandId) -> Result<(), IoError> {
         self.units.flush(&self.nexus, (id, LUN)).await
     }
 
@@ -146,7 +146,7 @@ impl Transfer {
         at: u64,
         data: Payload,
         durable: bool,
-    ) -> Result<(), BlockError> {
+    ) -> Result<(), IoError> {
         let _turn: Permit = self.patches.take(1).await;
         let into = (at % self.block_bytes) as usize;
         let start = at - into as u64;

@@ -32,6 +32,7 @@ mod prefix;
 mod reader;
 mod report;
 mod request;
+mod sense;
 mod server;
 mod service;
 mod sessions;

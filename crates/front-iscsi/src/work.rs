@@ -11,6 +11,7 @@ use crate::{
     answer::{finish, respond, send_data},
     connection::Connection,
     open::{OpenCommand, command_id},
+    sense,
 };
 
 /// The cost of looking at one unit, in bytes of memory that are moved in that time.
@@ -110,7 +111,7 @@ fn work_on(connection: Rc<Connection>, unit: Rc<Unit>, work: MediumWork, io: Io)
                 return connection.transmit.notify();
             }
             Ok(_) => (Ending::GOOD, transfer_len),
-            Err(ending) => (ending, 0),
+            Err(error) => (sense::ending(error), 0),
         };
         respond(&connection, task, Some(&unit), &ending, len);
         connection.transmit.notify();
@@ -219,7 +220,8 @@ impl UnitWork {
         spawn(async move {
             let units = self.units();
             let ejected = units.eject(io, &eject, || self.is_open());
-            let ending = ejected.await;
+            let ejected = ejected.await;
+            let ending = ejected.map(|ejected| ejected.unwrap_or_else(sense::ending));
             self.end(1, ending);
         });
     }

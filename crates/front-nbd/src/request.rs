@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use engine::{Instant, Payload, spend, time};
 use nbd::{Command, ErrorCode, Extent, Request};
-use unit::{BlockError, Kind, Nexus, Permits, Times};
+use unit::{IoError, Kind, Nexus, Permits, Times};
 
 use crate::{
     connection::{Connection, Outgoing},
@@ -121,8 +121,8 @@ async fn and_flush(
     connection: &Connection,
     nexus: &Rc<Nexus>,
     fua: bool,
-    done: Result<(), BlockError>,
-) -> Result<(), BlockError> {
+    done: Result<(), IoError>,
+) -> Result<(), IoError> {
     match (fua, done) {
         (true, Ok(())) => {
             let operation = connection.next_operation();
@@ -138,7 +138,7 @@ async fn extents(
     nexus: &Rc<Nexus>,
     (mut at, len): (u64, u32),
     one: bool,
-) -> Result<Vec<Extent>, BlockError> {
+) -> Result<Vec<Extent>, IoError> {
     let shape = connection.service.luns[&LUN].shape();
     let holes_are_zero = shape.discard.is_some_and(|discard| discard.reads_zeroes);
     let end = at + u64::from(len);
@@ -169,18 +169,29 @@ async fn extents(
 }
 
 /// The NBD error code for a failure.
-fn code(error: BlockError) -> ErrorCode {
+fn code(error: IoError) -> ErrorCode {
     match error {
-        BlockError::OutOfRange | BlockError::TooLong => ErrorCode::Invalid,
+        IoError::OutOfRange | IoError::Misaligned | IoError::TooLong => ErrorCode::Invalid,
         // NBD has no code for "another one has it". The server runs and reaches the disk, so ESHUTDOWN, on which clients
         // wait and connect anew, would be wrong.
-        BlockError::Conflict
-        | BlockError::Reserved
-        | BlockError::Preempted
-        | BlockError::ReadOnly => ErrorCode::Permission,
-        BlockError::NoSpace => ErrorCode::NoSpace,
-        BlockError::NotReady | BlockError::NoUnit => ErrorCode::Shutdown,
-        BlockError::Aborted | BlockError::Failed => ErrorCode::Io,
+        IoError::ReservationConflict
+        | IoError::ReservedBelow
+        | IoError::Preempted
+        | IoError::WriteProtected => ErrorCode::Permission,
+        IoError::NoSpace => ErrorCode::NoSpace,
+        IoError::NoUnit
+        | IoError::NoMedium
+        | IoError::Sanitizing { .. }
+        | IoError::Unreachable
+        | IoError::TimedOut => ErrorCode::Shutdown,
+        IoError::ReadFailed
+        | IoError::WriteFailed
+        | IoError::FlushFailed
+        | IoError::WritesLost
+        | IoError::StorageFailed
+        | IoError::SanitizeFailed
+        | IoError::Miscompare { .. }
+        | IoError::Aborted => ErrorCode::Io,
     }
 }
 
@@ -191,13 +202,13 @@ mod tests {
     #[test]
     fn what_another_one_has_is_not_permitted_rather_than_broken_or_gone() {
         for error in [
-            BlockError::Conflict,
-            BlockError::Reserved,
-            BlockError::Preempted,
+            IoError::ReservationConflict,
+            IoError::ReservedBelow,
+            IoError::Preempted,
         ] {
             assert_eq!(code(error), ErrorCode::Permission, "{error}");
         }
-        assert_eq!(code(BlockError::NotReady), ErrorCode::Shutdown);
-        assert_eq!(code(BlockError::Failed), ErrorCode::Io);
+        assert_eq!(code(IoError::Unreachable), ErrorCode::Shutdown);
+        assert_eq!(code(IoError::WriteFailed), ErrorCode::Io);
     }
 }

@@ -206,46 +206,20 @@ impl MediumOp {
     }
 }
 
-/// Why an operation on the medium failed.
+/// Why an operation that has waited may not be performed any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MediumErrorKind {
-    /// Blocks could not be read: MEDIUM ERROR, UNRECOVERED READ ERROR.
-    Read,
-    /// Blocks could not be written: MEDIUM ERROR, WRITE ERROR.
-    Write,
-    /// A flush failed, so earlier writes may be lost. MEDIUM ERROR, WRITE ERROR: no initiator mistakes that for an
-    /// unsupported command.
-    Flush,
-    /// The storage below failed as a whole (a dead child, a leaf that must be reopened): HARDWARE ERROR, INTERNAL
-    /// TARGET FAILURE.
-    Failed,
-    /// The storage is temporarily unreachable or unusable: NOT READY, CAUSE NOT REPORTABLE.
-    NotReady,
-    /// Another initiator has reserved the storage below. None of this unit's reservations stands in the way, so the
-    /// status RESERVATION CONFLICT would mislead: NOT READY, MANUAL INTERVENTION REQUIRED.
-    Reserved,
-    /// Another owner has taken the storage over for good: HARDWARE ERROR, LOGICAL UNIT FAILURE, from which an initiator
-    /// learns that this path to the data is lost permanently.
-    Preempted,
-    /// The storage is read-only: DATA PROTECT, WRITE PROTECTED.
-    WriteProtected,
-    /// A thin volume has no room for the write: DATA PROTECT, SPACE ALLOCATION FAILED WRITE
-    /// PROTECT.
-    OutOfSpace,
-    /// The data does not match; the first difference is at this byte of the data-out: MISCOMPARE.
-    Miscompare {
-        /// Offset from the start of the data-out, or of the extent for BYTCHK = 3.
-        offset_bytes: u64,
+pub enum Denied {
+    /// Another nexus has reserved the unit, or has fenced this one off.
+    ReservationConflict,
+    /// The unit is being sanitized; this much is done.
+    Sanitizing {
+        /// Progress, in 65536ths.
+        done_65536ths: u16,
     },
-    /// The operation was abandoned before it took effect: ABORTED COMMAND; the initiator retries.
-    Aborted,
-}
-
-/// A failure of an operation on the medium.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MediumError {
-    /// What happened.
-    pub kind: MediumErrorKind,
-    /// The first block it happened at, if known; it becomes the sense data's INFORMATION.
-    pub lba: Option<u64>,
+    /// The last sanitize has failed, so the unit serves nothing until another one succeeds.
+    SanitizeFailed,
+    /// The medium has been ejected.
+    NoMedium,
+    /// The unit takes no writes.
+    WriteProtected,
 }

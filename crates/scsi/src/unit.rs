@@ -8,9 +8,9 @@ use std::sync::Arc;
 use crate::access::Access;
 use crate::action::{Action, Ending, ParameterList};
 use crate::attention::{Attention, NexusId};
-use crate::commands::Command;
+use crate::commands::{Command, Progress};
 use crate::identity::Identity;
-use crate::medium::{MediumError, MediumErrorKind, MediumOp};
+use crate::medium::{Denied, MediumOp};
 use crate::mode::QueueError;
 use crate::reservations::NexusName;
 use crate::sense::{Asc, Sense, SenseFormat, SenseKey};
@@ -395,7 +395,7 @@ impl LogicalUnit {
             }
             Ok(Command::RequestSense(request)) => {
                 let waiting = self.take_from(&mut state, nexus).map(Attention::sense);
-                let waiting = waiting.or(state.sanitize.map(crate::commands::Progress::sense));
+                let waiting = waiting.or(state.sanitize.map(Progress::sense));
                 Some(Action::Reply(request.reply(waiting.unwrap_or(Sense::NONE))))
             }
             _ => match self.take_from(&mut state, nexus) {
@@ -412,27 +412,31 @@ impl LogicalUnit {
     /// may have been fenced off, or the medium ejected or write-protected.
     ///
     /// # Errors
-    /// How to end it instead.
-    pub fn recheck(&mut self, nexus: NexusId, op: &MediumOp) -> Result<(), Ending> {
+    /// Why it may not.
+    pub fn recheck(&mut self, nexus: NexusId, op: &MediumOp) -> Result<(), Denied> {
         self.refresh();
         let access = match op.changes() {
             true => Access::Change,
             false => Access::Read,
         };
         if !self.rights.allow(nexus, access) {
-            return Err(Ending::CONFLICT);
+            return Err(Denied::ReservationConflict);
         }
         if self.rights.sanitizing {
-            if let Some(progress) = self.shared.look().sanitize {
-                return Err(Ending::check(progress.sense()));
+            match self.shared.look().sanitize {
+                Some(Progress::Running(done_65536ths)) => {
+                    return Err(Denied::Sanitizing { done_65536ths });
+                }
+                Some(Progress::Failed { .. }) => return Err(Denied::SanitizeFailed),
+                None => {}
             }
         }
         if self.is_ejected() {
-            let sense = Sense::new(SenseKey::NotReady, Asc::MEDIUM_NOT_PRESENT);
-            return Err(Ending::check(sense));
+            return Err(Denied::NoMedium);
         }
-        match op.changes() && !matches!(op, MediumOp::Flush { .. }) {
-            true => self.shape.check_writable().map_err(Ending::check),
+        let writes = op.changes() && !matches!(op, MediumOp::Flush { .. });
+        match writes && self.shape.read_only {
+            true => Err(Denied::WriteProtected),
             false => Ok(()),
         }
     }
@@ -448,37 +452,6 @@ impl LogicalUnit {
         result
             .and_then(|()| list.command.resume(self, nexus, &data[..len]))
             .into()
-    }
-
-    /// The ending of a command whose [`MediumOp`](crate::MediumOp) has been performed.
-    pub fn complete(&self, result: Result<(), MediumError>) -> Ending {
-        let Err(error) = result else {
-            return Ending::GOOD;
-        };
-        let (key, asc) = match error.kind {
-            MediumErrorKind::Read => (SenseKey::MediumError, Asc::UNRECOVERED_READ_ERROR),
-            MediumErrorKind::Write | MediumErrorKind::Flush => {
-                (SenseKey::MediumError, Asc::WRITE_ERROR)
-            }
-            MediumErrorKind::Failed => (SenseKey::HardwareError, Asc::INTERNAL_TARGET_FAILURE),
-            MediumErrorKind::NotReady => (SenseKey::NotReady, Asc::CAUSE_NOT_REPORTABLE),
-            MediumErrorKind::Reserved => (SenseKey::NotReady, Asc::MANUAL_INTERVENTION_REQUIRED),
-            MediumErrorKind::Preempted => (SenseKey::HardwareError, Asc::LOGICAL_UNIT_FAILURE),
-            MediumErrorKind::WriteProtected => (SenseKey::DataProtect, Asc::WRITE_PROTECTED),
-            MediumErrorKind::OutOfSpace => (SenseKey::DataProtect, Asc::SPACE_ALLOCATION_FAILED),
-            MediumErrorKind::Miscompare { .. } => {
-                (SenseKey::Miscompare, Asc::MISCOMPARE_DURING_VERIFY)
-            }
-            MediumErrorKind::Aborted => (SenseKey::AbortedCommand, Asc::NO_ADDITIONAL_SENSE),
-        };
-        let information = match error.kind {
-            MediumErrorKind::Miscompare { offset_bytes } => Some(offset_bytes),
-            _ => error.lba,
-        };
-        Ending::check(Sense {
-            information,
-            ..Sense::new(key, asc)
-        })
     }
 }
 

@@ -5,76 +5,16 @@
 use std::{cell::Cell, rc::Rc};
 
 use engine::Payload;
-use scsi::{Asc, Ending, Extent, MediumOp, SenseKey, Status};
+use scsi::{Extent, MediumOp};
 use volume::Allocation;
 
 use crate::{
-    disk::Unit, execute::Io, lane::LaneUnits, medium, memory::Permits, nexus::Nexus,
-    running::CommandId,
+    disk::Unit, error::IoError, execute::Io, lane::LaneUnits, medium, memory::Permits,
+    nexus::Nexus, running::CommandId,
 };
 
 /// Discards and zeroing are done in pieces of this size, in bytes.
 const PIECE_BYTES: u64 = if cfg!(test) { 64 << 10 } else { 64 << 20 };
-
-/// Why a block operation failed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum BlockError {
-    /// There is no unit at this LUN, or the nexus is leaving.
-    #[error("there is no logical unit at this LUN")]
-    NoUnit,
-    /// The range is not in whole blocks, or reaches beyond the end of the disk.
-    #[error("the range is not in whole blocks, or reaches beyond the end of the disk")]
-    OutOfRange,
-    /// A read or write is longer than [`LaneUnits::transfer_max_bytes`].
-    #[error("it exceeds the maximum transfer length")]
-    TooLong,
-    /// Another nexus has reserved the disk, or has fenced this one off.
-    #[error("another initiator has the disk reserved")]
-    Conflict,
-    /// Another initiator has reserved the storage below the disk, and this daemon has no access to it.
-    #[error("another initiator has reserved the storage below the disk")]
-    Reserved,
-    /// Another owner has taken over the storage below the disk, which stays so until its volume is opened again.
-    #[error("another owner has taken over the storage below the disk")]
-    Preempted,
-    /// The disk takes no writes.
-    #[error("the disk is read-only")]
-    ReadOnly,
-    /// The disk is being sanitized, has been ejected, or cannot be reached.
-    #[error("the disk is not ready")]
-    NotReady,
-    /// The disk has no space left.
-    #[error("the disk has no space left")]
-    NoSpace,
-    /// A reset or another initiator aborted it; part of it may have been done.
-    #[error("it was aborted")]
-    Aborted,
-    /// The medium failed; a write may have been done in part.
-    #[error("the medium failed")]
-    Failed,
-}
-
-impl From<Ending> for BlockError {
-    fn from(ending: Ending) -> BlockError {
-        if ending.status == Status::ReservationConflict {
-            return BlockError::Conflict;
-        }
-        let sense = ending.sense.as_ref().map(|sense| (sense.key, sense.asc));
-        match sense {
-            Some((SenseKey::NotReady, Asc::MANUAL_INTERVENTION_REQUIRED)) => BlockError::Reserved,
-            Some((SenseKey::NotReady, _)) => BlockError::NotReady,
-            Some((SenseKey::DataProtect, Asc::SPACE_ALLOCATION_FAILED)) => BlockError::NoSpace,
-            Some((SenseKey::DataProtect, _)) => BlockError::ReadOnly,
-            Some((SenseKey::HardwareError, Asc::LOGICAL_UNIT_FAILURE)) => BlockError::Preempted,
-            _ => BlockError::Failed,
-        }
-    }
-}
-
-fn is_miscompare(ending: &Ending) -> bool {
-    let key = ending.sense.as_ref().map(|sense| sense.key);
-    key == Some(SenseKey::Miscompare)
-}
 
 /// In each call, `operation` is the number that the front gives the operation, like a command identifier. Each future
 /// must be driven to its end: a caller that may be cancelled runs it in a task of its own and drops only the wait for
@@ -83,13 +23,13 @@ impl LaneUnits {
     /// Reads `len` bytes at byte `at`. The returned permits pay for the memory until they are dropped.
     ///
     /// # Errors
-    /// [`BlockError`].
+    /// [`IoError`].
     pub async fn read(
         &self,
         nexus: &Rc<Nexus>,
         (operation, lun): (CommandId, u32),
         (at, len): (u64, u32),
-    ) -> Result<(Payload, Permits), BlockError> {
+    ) -> Result<(Payload, Permits), IoError> {
         let unit = unit_at(nexus, lun)?;
         self.check_transfer(extent(&unit, at, len.into())?)?;
         let permits = nexus.memory.take(Some(unit.memory()), len as usize).await;
@@ -98,7 +38,7 @@ impl LaneUnits {
         let now = unit_at(nexus, lun)?;
         let extent = extent(&now, at, len.into())?;
         if !now.is_same_disk(&unit) {
-            return Err(BlockError::NoUnit);
+            return Err(IoError::NoUnit);
         }
         let io = Io::begin(nexus, operation, lun, &now);
         let data = self.read_extent(io, extent).await?;
@@ -109,13 +49,13 @@ impl LaneUnits {
     /// permits must not wait for more: others that do the same may hold them all.
     ///
     /// # Errors
-    /// [`BlockError`].
+    /// [`IoError`].
     pub async fn read_unpaid(
         &self,
         nexus: &Rc<Nexus>,
         (operation, lun): (CommandId, u32),
         (at, len): (u64, u32),
-    ) -> Result<Payload, BlockError> {
+    ) -> Result<Payload, IoError> {
         let unit = unit_at(nexus, lun)?;
         let extent = extent(&unit, at, len.into())?;
         self.check_transfer(extent)?;
@@ -127,7 +67,7 @@ impl LaneUnits {
     /// persistent media on return.
     ///
     /// # Errors
-    /// [`BlockError`].
+    /// [`IoError`].
     pub async fn write(
         &self,
         nexus: &Rc<Nexus>,
@@ -135,7 +75,7 @@ impl LaneUnits {
         at: u64,
         data: Payload,
         fua: bool,
-    ) -> Result<(), BlockError> {
+    ) -> Result<(), IoError> {
         let unit = unit_at(nexus, lun)?;
         let extent = extent(&unit, at, data.len() as u64)?;
         self.check_transfer(extent)?;
@@ -149,7 +89,7 @@ impl LaneUnits {
     /// change. The front has paid for the memory of both.
     ///
     /// # Errors
-    /// [`BlockError`].
+    /// [`IoError`].
     pub async fn compare_and_write(
         &self,
         nexus: &Rc<Nexus>,
@@ -157,12 +97,12 @@ impl LaneUnits {
         at: u64,
         (old, new): (Payload, Payload),
         fua: bool,
-    ) -> Result<bool, BlockError> {
+    ) -> Result<bool, IoError> {
         let unit = unit_at(nexus, lun)?;
         let extent = extent(&unit, at, new.len() as u64)?;
         self.check_transfer(extent)?;
         if old.len() != new.len() {
-            return Err(BlockError::OutOfRange);
+            return Err(IoError::OutOfRange);
         }
         let io = Io::begin(nexus, operation, lun, &unit);
         let op = MediumOp::CompareAndWrite { extent, fua };
@@ -172,20 +112,20 @@ impl LaneUnits {
         let executed = self.execute(io, (&op, &data), false, || true).await;
         match executed.result {
             Ok(_) => Ok(true),
-            Err(ending) if is_miscompare(&ending) => Ok(false),
-            Err(ending) => Err(ending.into()),
+            Err(IoError::Miscompare { .. }) => Ok(false),
+            Err(error) => Err(error),
         }
     }
 
     /// Makes all completed writes durable.
     ///
     /// # Errors
-    /// [`BlockError`].
+    /// [`IoError`].
     pub async fn flush(
         &self,
         nexus: &Rc<Nexus>,
         (operation, lun): (CommandId, u32),
-    ) -> Result<(), BlockError> {
+    ) -> Result<(), IoError> {
         let unit = unit_at(nexus, lun)?;
         let extent = Extent {
             lba: 0,
@@ -200,13 +140,13 @@ impl LaneUnits {
     /// Tells the disk that `len` bytes at byte `at` are no longer needed.
     ///
     /// # Errors
-    /// [`BlockError`].
+    /// [`IoError`].
     pub async fn discard(
         &self,
         nexus: &Rc<Nexus>,
         (operation, lun): (CommandId, u32),
         (at, len): (u64, u64),
-    ) -> Result<(), BlockError> {
+    ) -> Result<(), IoError> {
         let op = |extent| MediumOp::Unmap {
             extents: vec![extent],
         };
@@ -216,14 +156,14 @@ impl LaneUnits {
     /// Makes `len` bytes at byte `at` read as zeroes; `may_discard` permits freeing their space.
     ///
     /// # Errors
-    /// [`BlockError`].
+    /// [`IoError`].
     pub async fn write_zeroes(
         &self,
         nexus: &Rc<Nexus>,
         (operation, lun): (CommandId, u32),
         (at, len): (u64, u64),
         may_discard: bool,
-    ) -> Result<(), BlockError> {
+    ) -> Result<(), IoError> {
         let unmap = may_discard;
         let op = |extent| MediumOp::Zero { extent, unmap };
         self.in_pieces(nexus, (operation, lun), (at, len), op).await
@@ -233,13 +173,13 @@ impl LaneUnits {
     /// Unallocated bytes read as zeroes if the volume's [`Shape`](volume::Shape) says so of discards.
     ///
     /// # Errors
-    /// [`BlockError`].
+    /// [`IoError`].
     pub async fn allocation(
         &self,
         nexus: &Rc<Nexus>,
         (operation, lun): (CommandId, u32),
         (at, len): (u64, u64),
-    ) -> Result<Allocation, BlockError> {
+    ) -> Result<Allocation, IoError> {
         let unit = unit_at(nexus, lun)?;
         let extent = extent(&unit, at, len)?;
         let _io = Io::begin(nexus, operation, lun, &unit);
@@ -248,8 +188,7 @@ impl LaneUnits {
             len_bytes: 0,
         };
         unit.logical.borrow_mut().recheck(nexus.id, &op)?;
-        let found = medium::allocation(&*unit.disk.volume, &extent).await;
-        Ok(found.map_err(|error| unit.logical.borrow().complete(Err(error)))?)
+        medium::allocation(&*unit.disk.volume, &extent).await
     }
 
     /// Runs an operation that may be as long as the disk piece by piece. Each piece is checked as an
@@ -261,7 +200,7 @@ impl LaneUnits {
         (operation, lun): (CommandId, u32),
         (at, len): (u64, u64),
         op: impl Fn(Extent) -> MediumOp,
-    ) -> Result<(), BlockError> {
+    ) -> Result<(), IoError> {
         let unit = unit_at(nexus, lun)?;
         let whole = extent(&unit, at, len)?;
         let step = PIECE_BYTES / u64::from(whole.block_size_bytes);
@@ -270,7 +209,7 @@ impl LaneUnits {
         let mut done = 0;
         while done < whole.blocks {
             if nexus.aborts(lun) != aborts {
-                return Err(BlockError::Aborted);
+                return Err(IoError::Aborted);
             }
             let piece = Extent {
                 lba: whole.lba + done,
@@ -285,37 +224,40 @@ impl LaneUnits {
     }
 
     /// Refuses longer transfers. There is no memory for them: a budget counts more than the whole as the whole.
-    fn check_transfer(&self, extent: Extent) -> Result<(), BlockError> {
+    fn check_transfer(&self, extent: Extent) -> Result<(), IoError> {
         match extent.len_bytes() > self.transfer_max_bytes().into() {
-            true => Err(BlockError::TooLong),
+            true => Err(IoError::TooLong),
             false => Ok(()),
         }
     }
 
-    async fn read_extent(&self, io: Io, extent: Extent) -> Result<Payload, BlockError> {
+    async fn read_extent(&self, io: Io, extent: Extent) -> Result<Payload, IoError> {
         let op = MediumOp::Read { extent, fua: false };
         self.do_block(io, op, Payload::new()).await
     }
 
-    async fn do_block(&self, io: Io, op: MediumOp, data: Payload) -> Result<Payload, BlockError> {
+    async fn do_block(&self, io: Io, op: MediumOp, data: Payload) -> Result<Payload, IoError> {
         let data = Cell::new(data);
         let executed = self.execute(io, (&op, &data), false, || true).await;
-        Ok(executed.result?)
+        executed.result
     }
 }
 
-fn unit_at(nexus: &Nexus, lun: u32) -> Result<Rc<Unit>, BlockError> {
+fn unit_at(nexus: &Nexus, lun: u32) -> Result<Rc<Unit>, IoError> {
     let unit = nexus.unit(lun).filter(|_| !nexus.is_leaving.get());
-    unit.ok_or(BlockError::NoUnit)
+    unit.ok_or(IoError::NoUnit)
 }
 
 /// The blocks that cover `len` bytes at byte `at`.
-fn extent(unit: &Unit, at: u64, len: u64) -> Result<Extent, BlockError> {
+fn extent(unit: &Unit, at: u64, len: u64) -> Result<Extent, IoError> {
     let block_size_bytes = unit.block_size_bytes();
     let block = u64::from(block_size_bytes);
-    let end = at.checked_add(len).ok_or(BlockError::OutOfRange)?;
-    if len == 0 || at % block != 0 || len % block != 0 || end > unit.len_bytes() {
-        return Err(BlockError::OutOfRange);
+    let end = at.checked_add(len).ok_or(IoError::OutOfRange)?;
+    if at % block != 0 || len % block != 0 {
+        return Err(IoError::Misaligned);
+    }
+    if len == 0 || end > unit.len_bytes() {
+        return Err(IoError::OutOfRange);
     }
     Ok(Extent {
         lba: at / block,

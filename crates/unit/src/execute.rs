@@ -10,6 +10,7 @@ use volume::layers::{Watch, watched};
 use crate::{
     abort::{Abort, Disks, Whose},
     disk::Unit,
+    error::IoError,
     lane::LaneUnits,
     medium,
     nexus::{Mark, Nexus},
@@ -54,8 +55,8 @@ impl Drop for Io {
 /// The outcome of an operation on the medium.
 #[derive(Debug)]
 pub struct Executed {
-    /// Its data-in, if any, or how its command ends.
-    pub result: Result<Payload, Ending>,
+    /// Its data-in, if any.
+    pub result: Result<Payload, IoError>,
     /// When the volume began, by the lane's [last known](time::last_known) time, and when it ended; `None`
     /// if it never began.
     pub at_work: Option<(Instant, Instant)>,
@@ -92,13 +93,13 @@ impl LaneUnits {
                 Some(watch) => LaneFuture::new(watched(watch.clone(), performed())).await,
             };
             at_work.set(Some((started, time::now())));
-            result.map_err(|error| unit.logical.borrow().complete(Err(error)))
+            result
         });
         // Boxed, so that only exclusive operations pay for the memory. Recheck first so as not to queue behind a
         // sanitize: that takes hours, and whatever waits for this command would wait as well.
         let exclusively = async |extent: Extent, perform| match recheck() {
             Ok(()) => LaneFuture::new(self.exclusively(&unit.disk, extent, perform)).await,
-            Err(ending) => Err(ending),
+            Err(denied) => Err(denied.into()),
         };
         // Before it keeps others from its blocks, and before the checks.
         let steps = nexus.steps.take_for(op, unit.memory(), &wanted).await;
@@ -113,7 +114,7 @@ impl LaneUnits {
             Some(extent) if is_ordered || op.is_exclusive() => exclusively(extent, perform).await,
             Some(extent) => match unit.disk.gate.enter(extent, recheck).await {
                 Ok(_at_work) => perform.await,
-                Err(ending) => Err(ending),
+                Err(denied) => Err(denied.into()),
             },
             None => perform.await,
         };
@@ -171,15 +172,18 @@ impl LaneUnits {
 
     /// Flushes the unit of `io` and ejects its medium. `None`, with the medium left in place, if the command is no
     /// longer `wanted` after the flush.
+    ///
+    /// # Errors
+    /// Those of the flush; the medium is left in place.
     pub async fn eject(
         &self,
         io: Io,
         eject: &Eject,
         wanted: impl FnOnce() -> bool,
-    ) -> Option<Ending> {
+    ) -> Option<Result<Ending, IoError>> {
         let (volume, no_data) = (&*io.unit.disk.volume, Cell::default());
         let flushed = medium::perform(volume, &eject.flush, &no_data).await;
-        wanted().then(|| eject.flushed(&io.unit.logical.borrow(), flushed.map(drop)))
+        wanted().then(|| flushed.map(|_| eject.flushed(&io.unit.logical.borrow())))
     }
 
     /// Overwrites or erases a whole disk. With `immediate` it returns once the sanitize has begun, which

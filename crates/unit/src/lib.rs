@@ -17,6 +17,7 @@ mod block;
 mod change;
 mod copy;
 mod disk;
+mod error;
 mod exclusion;
 mod exclusive;
 mod execute;
@@ -34,9 +35,9 @@ mod testing;
 mod units;
 mod wanted;
 
-pub use block::BlockError;
 pub use copy::Copying;
 pub use disk::{Disk, Luns, Unit, identity};
+pub use error::IoError;
 pub use execute::{Executed, Io};
 pub use lane::LaneUnits;
 pub use medium::shortened;

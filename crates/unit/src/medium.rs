@@ -1,12 +1,13 @@
-//! Performs the medium operations of SCSI commands on a volume, and translates a volume's errors to SCSI.
+//! Performs the medium operations of SCSI commands and of block operations on a volume.
 
 use std::{cell::Cell, rc::Rc};
 
 use engine::{Buf, LaneFuture, Payload, rate::Rate, spend, time};
-use scsi::{Extent, MediumError, MediumErrorKind, MediumOp};
-use volume::{Allocation, Durability, ErrorKind, Volume};
+use scsi::{Extent, MediumOp};
+use volume::{Allocation, Durability, Volume};
 
 use crate::{
+    error::IoError,
     memory::{Charged, DiskMemory, Holder, LaneMemory, Part, Shares},
     wanted::{Wanted, while_wanted},
 };
@@ -75,16 +76,16 @@ pub(crate) async fn perform(
     volume: &dyn Volume,
     op: &MediumOp,
     data: &Cell<Payload>,
-) -> Result<Payload, MediumError> {
+) -> Result<Payload, IoError> {
     match op {
         MediumOp::Read { extent, fua } => {
             if *fua && volume.shape().volatile_cache {
                 let flushed = volume.flush().await;
-                flushed.map_err(|e| told(&e, MediumErrorKind::Flush))?;
+                flushed.map_err(|e| failed(&e, IoError::FlushFailed))?;
             }
             let len = extent.len_bytes() as usize;
             let read = volume.read(extent.offset_bytes(), len).await;
-            let data = read.map_err(|e| told(&e, MediumErrorKind::Read))?;
+            let data = read.map_err(|e| failed(&e, IoError::ReadFailed))?;
             // What follows it in the reply would take the place of what is missing.
             assert_eq!(data.len(), len, "a volume has read another length");
             Ok(data)
@@ -104,7 +105,7 @@ pub(crate) async fn perform(
         }
         MediumOp::Flush { .. } => {
             let flushed = volume.flush().await.map(nothing);
-            flushed.map_err(|e| told(&e, MediumErrorKind::Flush))
+            flushed.map_err(|e| failed(&e, IoError::FlushFailed))
         }
         // Multi-step operations are boxed, so that the short ones do without the memory.
         _ => LaneFuture::new(in_steps(volume, op, data.take())).await,
@@ -112,11 +113,7 @@ pub(crate) async fn perform(
 }
 
 /// Performs an operation that takes several calls.
-async fn in_steps(
-    volume: &dyn Volume,
-    op: &MediumOp,
-    data: Payload,
-) -> Result<Payload, MediumError> {
+async fn in_steps(volume: &dyn Volume, op: &MediumOp, data: Payload) -> Result<Payload, IoError> {
     match op {
         MediumOp::WriteVerify { extent, compare } => {
             write_verify(volume, extent, *compare, data).await
@@ -140,7 +137,7 @@ async fn write_verify(
     extent: &Extent,
     compares: bool,
     data: Payload,
-) -> Result<Payload, MediumError> {
+) -> Result<Payload, IoError> {
     let written = volume.write(extent.offset_bytes(), data.clone(), Durability::Fua);
     written.await.map_err(not_written)?;
     match compares {
@@ -154,7 +151,7 @@ async fn compare_and_write(
     extent: &Extent,
     fua: bool,
     data: Payload,
-) -> Result<Payload, MediumError> {
+) -> Result<Payload, IoError> {
     let half = extent.len_bytes() as usize;
     compare(volume, extent, &data).await?;
     let new = data.slice(half..2 * half);
@@ -167,7 +164,7 @@ async fn or_write(
     extent: &Extent,
     fua: bool,
     data: Payload,
-) -> Result<Payload, MediumError> {
+) -> Result<Payload, IoError> {
     let mut done = 0;
     for (at, len) in pieces(extent) {
         let stored = read(volume, (at, len)).await?;
@@ -191,7 +188,7 @@ async fn lba_status(
     volume: &dyn Volume,
     extent: &Extent,
     len_bytes: u32,
-) -> Result<Payload, MediumError> {
+) -> Result<Payload, IoError> {
     let found = allocation(volume, extent).await?;
     let alike = Extent {
         blocks: (found.len_bytes / u64::from(extent.block_size_bytes)).max(1),
@@ -205,9 +202,9 @@ async fn lba_status(
 pub(crate) async fn allocation(
     volume: &dyn Volume,
     extent: &Extent,
-) -> Result<Allocation, MediumError> {
+) -> Result<Allocation, IoError> {
     let found = volume.allocation(extent.offset_bytes(), extent.len_bytes());
-    found.await.map_err(|e| told(&e, MediumErrorKind::Read))
+    found.await.map_err(|e| failed(&e, IoError::ReadFailed))
 }
 
 /// Compares every block of `extent` with `block`.
@@ -215,7 +212,7 @@ async fn compare_same(
     volume: &dyn Volume,
     extent: &Extent,
     block: &[u8],
-) -> Result<Payload, MediumError> {
+) -> Result<Payload, IoError> {
     let pattern = repeated(block, PIECE_BYTES.min(extent.len_bytes()) as usize);
     let mut done = 0;
     for piece in pieces(extent) {
@@ -233,7 +230,7 @@ async fn write_same(
     volume: &dyn Volume,
     extent: &Extent,
     block: &[u8],
-) -> Result<Payload, MediumError> {
+) -> Result<Payload, IoError> {
     let pattern = repeated(block, PIECE_BYTES.min(extent.len_bytes()) as usize);
     for (at, len) in pieces(extent) {
         let written = volume.write(at, pattern.slice(0..len), Durability::Cached);
@@ -242,7 +239,7 @@ async fn write_same(
     Ok(Payload::new())
 }
 
-async fn unmap(volume: &dyn Volume, extents: &[Extent]) -> Result<Payload, MediumError> {
+async fn unmap(volume: &dyn Volume, extents: &[Extent]) -> Result<Payload, IoError> {
     for extent in extents {
         let discarded = volume.discard(extent.offset_bytes(), extent.len_bytes());
         discarded.await.map_err(not_written)?;
@@ -285,7 +282,7 @@ fn pieces(extent: &Extent) -> impl Iterator<Item = (u64, usize)> + use<> {
 }
 
 /// Reads `extent` and discards the data.
-async fn verify(volume: &dyn Volume, extent: &Extent) -> Result<Payload, MediumError> {
+async fn verify(volume: &dyn Volume, extent: &Extent) -> Result<Payload, IoError> {
     for piece in pieces(extent) {
         read(volume, piece).await?;
     }
@@ -297,7 +294,7 @@ async fn compare(
     volume: &dyn Volume,
     extent: &Extent,
     given: &Payload,
-) -> Result<Payload, MediumError> {
+) -> Result<Payload, IoError> {
     let mut done = 0;
     for piece in pieces(extent) {
         let stored = read(volume, piece).await?;
@@ -338,11 +335,11 @@ fn first_difference(a: &Payload, b: &Payload, start: usize) -> Option<usize> {
     None
 }
 
-async fn read(volume: &dyn Volume, (at, len): (u64, usize)) -> Result<Payload, MediumError> {
+async fn read(volume: &dyn Volume, (at, len): (u64, usize)) -> Result<Payload, IoError> {
     volume
         .read(at, len)
         .await
-        .map_err(|e| told(&e, MediumErrorKind::Read))
+        .map_err(|e| failed(&e, IoError::ReadFailed))
 }
 
 /// `len` bytes that repeat `block`, a whole number of times.
@@ -358,15 +355,14 @@ fn nothing((): ()) -> Payload {
     Payload::new()
 }
 
-fn miscompare(offset_bytes: usize) -> MediumError {
-    let kind = MediumErrorKind::Miscompare {
+fn miscompare(offset_bytes: usize) -> IoError {
+    IoError::Miscompare {
         offset_bytes: offset_bytes as u64,
-    };
-    MediumError { kind, lba: None }
+    }
 }
 
-fn not_written(error: volume::Error) -> MediumError {
-    told(&error, MediumErrorKind::Write)
+fn not_written(error: volume::Error) -> IoError {
+    failed(&error, IoError::WriteFailed)
 }
 
 thread_local! {
@@ -374,24 +370,12 @@ thread_local! {
     static FAILURES: Cell<Rate> = Cell::default();
 }
 
-/// Logs `error` and translates it to SCSI. `otherwise` says what a failure of the medium itself means here.
-fn told(error: &volume::Error, otherwise: MediumErrorKind) -> MediumError {
+/// Logs `error` and gives its kind. `otherwise` says what a failure of the medium itself means here.
+fn failed(error: &volume::Error, otherwise: IoError) -> IoError {
     let mut rate = FAILURES.get();
     if let Some(suppressed) = rate.take(time::now()) {
         tracing::warn!(%error, suppressed, "an I/O failed");
     }
     FAILURES.set(rate);
-    let kind = match error.kind() {
-        ErrorKind::ReadOnly => MediumErrorKind::WriteProtected,
-        ErrorKind::NoSpace => MediumErrorKind::OutOfSpace,
-        ErrorKind::Unreachable | ErrorKind::TimedOut => MediumErrorKind::NotReady,
-        ErrorKind::ReservationConflict => MediumErrorKind::Reserved,
-        ErrorKind::Preempted => MediumErrorKind::Preempted,
-        ErrorKind::FlushFailed
-        | ErrorKind::Protocol
-        | ErrorKind::Configuration
-        | ErrorKind::Claimed => MediumErrorKind::Failed,
-        _ => otherwise,
-    };
-    MediumError { kind, lba: None }
+    IoError::of_volume(error, otherwise)
 }

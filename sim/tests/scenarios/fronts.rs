@@ -22,7 +22,7 @@ use sim::{
     target_machine::PORT,
     two_fronts::{IQN, LANES, TRANSFER_MAX_BYTES, TwoFronts},
 };
-use unit::BlockError;
+use unit::IoError;
 
 use crate::MS;
 
@@ -114,7 +114,7 @@ impl Bench {
         &self,
         lane: usize,
         sectors: Range<u64>,
-    ) -> impl Future<Output = Result<(), BlockError>> + use<> {
+    ) -> impl Future<Output = Result<(), IoError>> + use<> {
         let version = self.version(Writer::Block);
         let front = &self.machine.block[lane];
         front.start(move |front| async move { front.write(version, sectors).await })
@@ -124,7 +124,7 @@ impl Bench {
         &self,
         lane: usize,
         sectors: Range<u64>,
-    ) -> impl Future<Output = Result<Vec<u64>, BlockError>> + use<> {
+    ) -> impl Future<Output = Result<Vec<u64>, IoError>> + use<> {
         let front = &self.machine.block[lane];
         front.start(move |front| async move { front.read(sectors).await })
     }
@@ -139,7 +139,7 @@ impl Bench {
     }
 
     /// The results of a write and of a read by the block front on each lane.
-    async fn block_results(&self) -> (Vec<Option<BlockError>>, Vec<Option<BlockError>>) {
+    async fn block_results(&self) -> (Vec<Option<IoError>>, Vec<Option<IoError>>) {
         let (mut writes, mut reads) = (Vec::new(), Vec::new());
         for lane in 0..LANES {
             writes.push(self.block_write(lane, PLACE).await.err());
@@ -208,7 +208,7 @@ fn a_reservation_of_an_initiator_keeps_block_fronts_out() {
             let free = (vec![None; LANES], vec![None; LANES]);
             assert_eq!(bench.block_results().await, free);
             reserve(&holder, RESERVE, kind, (1, 0)).await;
-            let refused = vec![Some(BlockError::Conflict); LANES];
+            let refused = vec![Some(IoError::ReservationConflict); LANES];
             let excludes_readers = matches!(kind, EXCLUSIVE_ACCESS | EXCLUSIVE_ACCESS_REGISTRANTS);
             let reads = match excludes_readers {
                 true => refused.clone(),
@@ -217,9 +217,9 @@ fn a_reservation_of_an_initiator_keeps_block_fronts_out() {
             assert_eq!(bench.block_results().await, (refused, reads), "type {kind}");
             for lane in &bench.machine.block {
                 let zeroed = lane.start(|front| async move { front.zero(PLACE).await });
-                assert_eq!(zeroed.await, Err(BlockError::Conflict));
+                assert_eq!(zeroed.await, Err(IoError::ReservationConflict));
                 let flushed = lane.start(|front| async move { front.flush().await });
-                assert_eq!(flushed.await, Err(BlockError::Conflict));
+                assert_eq!(flushed.await, Err(IoError::ReservationConflict));
             }
             assert_eq!(write(bench, &holder).await.status, GOOD);
             assert_eq!(read(&holder, PLACE).await.status, GOOD);
@@ -234,7 +234,7 @@ fn a_reservation_of_an_initiator_keeps_block_fronts_out() {
         assert_eq!(write(bench, &holder).await.status, CONFLICT);
         assert_eq!(bench.block_write(0, PLACE).await, Ok(()));
         let another = bench.block_write(1, PLACE).await;
-        assert_eq!(another, Err(BlockError::Conflict));
+        assert_eq!(another, Err(IoError::ReservationConflict));
     });
 }
 
@@ -281,15 +281,19 @@ fn preempt_and_abort_is_answered_when_no_block_write_can_land_any_more() {
         bench.assert_nothing_after(answered);
         assert_eq!(bench.disk().reading(), 0, "a read of who was fenced off");
         let later = bench.block_write(0, PLACE).await;
-        assert_eq!(later, Err(BlockError::Conflict));
+        assert_eq!(later, Err(IoError::ReservationConflict));
         join_all(writes).await;
         overtaken.add(running);
         for result in join_all(waiting).await {
-            assert_eq!(result, Err(BlockError::Conflict), "it was at the gate");
+            assert_eq!(
+                result,
+                Err(IoError::ReservationConflict),
+                "it was at the gate"
+            );
             at_gate.add(1);
         }
         let reads = join_all(reads).await;
-        let refused = |read: &&Result<_, _>| **read == Err(BlockError::Conflict);
+        let refused = |read: &&Result<_, _>| **read == Err(IoError::ReservationConflict);
         for_memory.add(reads.iter().filter(refused).count());
         let ordered = fencer.answer(ordered.expect("it is sent")).await;
         ordered.expect("the session lives");
@@ -471,11 +475,11 @@ fn a_sanitize_refuses_block_operations_until_its_end() {
         let list = [1, 0, 0, 4, 0xA5, 0xA5, 0xA5, 0xA5];
         assert_eq!(execute(&session, &cdb, &list).await.status, GOOD);
         before.await.expect("it had begun before");
-        let not_ready = Some(BlockError::NotReady);
-        let all = (vec![not_ready; LANES], vec![not_ready; LANES]);
-        assert_eq!(bench.block_results().await, all);
+        let is_refused = |result: &Option<_>| matches!(result, Some(IoError::Sanitizing { .. }));
+        let (writes, reads) = bench.block_results().await;
+        assert!(writes.iter().chain(&reads).all(is_refused));
         refused.add(1);
-        while bench.block_write(1, PLACE).await == Err(BlockError::NotReady) {
+        while let Err(IoError::Sanitizing { .. }) = bench.block_write(1, PLACE).await {
             waited.add(1);
             time::sleep(MS).await;
         }
@@ -493,7 +497,7 @@ fn a_block_front_is_told_of_growth_once_and_finds_the_new_end() {
         let beyond = SECTORS..SECTORS + 8;
         for lane in 0..LANES {
             let write = bench.block_write(lane, beyond.clone()).await;
-            assert_eq!(write, Err(BlockError::OutOfRange));
+            assert_eq!(write, Err(IoError::OutOfRange));
         }
         bench.disk().grow();
         bench.machine.units.tell_changes();
@@ -531,13 +535,13 @@ fn a_block_front_that_leaves_is_waited_for_and_does_nothing_afterwards() {
         match meanwhile.await {
             Ok(()) => {}
             Err(error) => {
-                assert_eq!(error, BlockError::NoUnit);
+                assert_eq!(error, IoError::NoUnit);
                 refused.add(1);
             }
         }
         assert!(join_all(writes).await.iter().all(Result::is_ok));
         let later = bench.block_write(0, PLACE).await;
-        assert_eq!(later, Err(BlockError::NoUnit));
+        assert_eq!(later, Err(IoError::NoUnit));
         assert_eq!(bench.block_write(1, PLACE).await, Ok(()));
     });
     assert_occurred([

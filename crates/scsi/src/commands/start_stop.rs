@@ -7,7 +7,7 @@ use crate::access::Access;
 use crate::action::{Action, Ending};
 use crate::attention::{Attention, NexusId};
 use crate::cdb::Cdb;
-use crate::medium::{MediumError, MediumOp};
+use crate::medium::MediumOp;
 use crate::sense::{Asc, Sense, SenseKey};
 use crate::shape::WRITE_PROTECTED;
 use crate::shared::State;
@@ -30,7 +30,7 @@ enum What {
     FlushAndEject,
 }
 
-/// An eject that must flush first: perform [`Eject::flush`], then get the ending from [`Eject::flushed`].
+/// An eject that must flush first: perform [`Eject::flush`], and if that succeeds, [`Eject::flushed`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Eject {
     /// What to do with the medium.
@@ -39,11 +39,8 @@ pub struct Eject {
 }
 
 impl Eject {
-    /// Ejects, if the flush succeeded and nobody has prevented removal meanwhile.
-    pub fn flushed(&self, unit: &LogicalUnit, result: Result<(), MediumError>) -> Ending {
-        if result.is_err() {
-            return unit.complete(result);
-        }
+    /// Ejects, if nobody has prevented removal during the flush, which has succeeded.
+    pub fn flushed(&self, unit: &LogicalUnit) -> Ending {
         let ejected = unit.shared().change(|state| load(state, false, self.nexus));
         ejected.map_or_else(Ending::check, |()| Ending::GOOD)
     }

@@ -287,36 +287,6 @@ fn synchronize_cache_flushes_the_blocks_it_names() {
 }
 
 #[test]
-fn medium_errors_become_the_sense_that_initiators_act_on() {
-    use MediumErrorKind as Kind;
-    let unit = new_unit();
-    assert_eq!(unit.complete(Ok(())), Ending::GOOD);
-    for (kind, key, asc) in [
-        (Kind::Read, 0x3, (0x11, 0x00)),
-        (Kind::Write, 0x3, (0x0C, 0x00)),
-        (Kind::Flush, 0x3, (0x0C, 0x00)),
-        (Kind::Failed, 0x4, (0x44, 0x00)),
-        (Kind::NotReady, 0x2, (0x04, 0x00)),
-        (Kind::Reserved, 0x2, (0x04, 0x03)),
-        (Kind::Preempted, 0x4, (0x3E, 0x01)),
-        (Kind::WriteProtected, 0x7, (0x27, 0x00)),
-        (Kind::OutOfSpace, 0x7, (0x27, 0x07)),
-        (Kind::Aborted, 0xB, (0x00, 0x00)),
-        (Kind::Miscompare { offset_bytes: 17 }, 0xE, (0x1D, 0x00)),
-    ] {
-        let ending = unit.complete(Err(MediumError { kind, lba: Some(9) }));
-        assert_eq!(ending.status, Status::CheckCondition);
-        let sense = ending.sense.unwrap();
-        assert_eq!(
-            (sense.key as u8, (sense.asc.code, sense.asc.qualifier)),
-            (key, asc)
-        );
-        let miscompare = matches!(kind, Kind::Miscompare { .. });
-        assert_eq!(sense.information, Some(if miscompare { 17 } else { 9 }));
-    }
-}
-
-#[test]
 fn a_lun_without_a_unit_answers_only_what_discovery_asks() {
     let begin = |cdb: &[u8]| absent::begin(&identity(), cdb);
     let inquiry = data(begin(&INQUIRY));

@@ -10,7 +10,7 @@ use volume::{
     leaf::ram::{Ram, Region},
 };
 
-use super::BlockError;
+use super::IoError;
 use crate::{
     CommandId, DiskSpec, LaneUnits, Limits, Luns, Mark, Nexus, Units, UnitsConfig, no_commands,
 };
@@ -154,16 +154,16 @@ fn zeroes(len: u64) -> Payload {
 #[test]
 fn what_is_not_in_whole_blocks_of_the_disk_is_refused() {
     with_nexus(async |units, nexus| {
-        for (at, len) in [
-            (0, 0),
-            (1, 512),
-            (0, 511),
-            (LEN_BYTES, 512),
-            (LEN_BYTES - 512, 1024),
-            (u64::MAX - 511, 512),
-            (u64::MAX, 1),
+        for ((at, len), refused) in [
+            ((0, 0), IoError::OutOfRange),
+            ((1, 512), IoError::Misaligned),
+            ((0, 511), IoError::Misaligned),
+            ((LEN_BYTES, 512), IoError::OutOfRange),
+            ((LEN_BYTES - 512, 1024), IoError::OutOfRange),
+            ((u64::MAX - 511, 512), IoError::OutOfRange),
+            ((u64::MAX, 1), IoError::OutOfRange),
         ] {
-            let refused = Err(BlockError::OutOfRange);
+            let refused = Err(refused);
             let read = units.read(nexus, OPERATION, (at, len as u32)).await;
             assert_eq!(read.map(drop), refused, "{len} at {at}");
             let write = units.write(nexus, OPERATION, at, zeroes(len), false).await;
@@ -187,7 +187,7 @@ fn a_transfer_that_is_longer_than_its_memory_is_refused() {
     with_nexus(async |units, nexus| {
         let max = u64::from(units.transfer_max_bytes());
         assert_eq!(max, u64::from(TRANSFER_MAX_BYTES));
-        for (len, result) in [(max, Ok(())), (max + 512, Err(BlockError::TooLong))] {
+        for (len, result) in [(max, Ok(())), (max + 512, Err(IoError::TooLong))] {
             let read = units.read(nexus, OPERATION, (0, len as u32)).await;
             assert_eq!(read.map(drop), result);
             let write = units.write(nexus, OPERATION, 0, zeroes(len), true).await;
@@ -212,12 +212,12 @@ fn what_is_compared_is_written_only_where_it_is_the_same() {
         let read = units.read(nexus, OPERATION, (0, 1536)).await;
         let expected = [[0; 512], [1; 512], [0; 512]].concat();
         assert_eq!(read.expect("a read").0.to_vec(), expected);
-        assert_eq!(change((1, 2), 1).await, Err(BlockError::ReadOnly));
+        assert_eq!(change((1, 2), 1).await, Err(IoError::WriteProtected));
         let short = (of(1), zeroes(1024));
         let refused = units.compare_and_write(nexus, OPERATION, 512, short, false);
-        assert_eq!(refused.await, Err(BlockError::OutOfRange));
+        assert_eq!(refused.await, Err(IoError::OutOfRange));
         FAILS.set(Some(ErrorKind::NoSpace));
-        assert_eq!(change((1, 2), 0).await, Err(BlockError::NoSpace));
+        assert_eq!(change((1, 2), 0).await, Err(IoError::NoSpace));
         FAILS.set(None);
         assert_eq!(change((1, 2), 0).await, Ok(true));
     });
@@ -231,7 +231,7 @@ fn where_the_disk_takes_space_is_told() {
         for (len, result) in [
             (512, Ok(())),
             (LEN_BYTES, Ok(())),
-            (513, Err(BlockError::OutOfRange)),
+            (513, Err(IoError::Misaligned)),
         ] {
             let found = units.allocation(nexus, OPERATION, (0, len)).await;
             assert_eq!(
@@ -241,7 +241,7 @@ fn where_the_disk_takes_space_is_told() {
         }
         units.leave(nexus).await;
         let refused = units.allocation(nexus, OPERATION, (0, 512)).await;
-        assert_eq!(refused.map(drop), Err(BlockError::NoUnit));
+        assert_eq!(refused.map(drop), Err(IoError::NoUnit));
     });
 }
 
@@ -251,7 +251,7 @@ fn a_port_that_takes_no_writes_reads_and_flushes() {
         let range = (0, 512);
         assert!(units.read(nexus, READ_ONLY, range).await.is_ok());
         assert_eq!(units.flush(nexus, READ_ONLY).await, Ok(()));
-        let refused = Err(BlockError::ReadOnly);
+        let refused = Err(IoError::WriteProtected);
         let write = units.write(nexus, READ_ONLY, 0, zeroes(512), false).await;
         assert_eq!(write, refused);
         let range = (0, 512);
@@ -266,7 +266,7 @@ fn a_port_that_takes_no_writes_reads_and_flushes() {
 fn who_has_no_unit_or_has_left_does_nothing() {
     with_nexus(async |units, nexus| {
         let nowhere = (CommandId(1), 2);
-        let refused = Err(BlockError::NoUnit);
+        let refused = Err(IoError::NoUnit);
         assert_eq!(units.flush(nexus, nowhere).await, refused);
         assert_eq!(units.flush(nexus, OPERATION).await, Ok(()));
         units.leave(nexus).await;
@@ -296,7 +296,7 @@ fn a_read_that_waits_for_memory_is_not_done_for_a_nexus_that_leaves() {
         left.await;
         assert!(!read.is_finished());
         drop(held);
-        assert_eq!(read.await, Err(BlockError::NoUnit));
+        assert_eq!(read.await, Err(IoError::NoUnit));
     });
 }
 
@@ -304,20 +304,24 @@ fn a_read_that_waits_for_memory_is_not_done_for_a_nexus_that_leaves() {
 fn an_error_of_the_volume_says_what_it_is() {
     with_nexus(async |units, nexus| {
         for (kind, error) in [
-            (ErrorKind::NoSpace, BlockError::NoSpace),
-            (ErrorKind::ReadOnly, BlockError::ReadOnly),
-            (ErrorKind::Unreachable, BlockError::NotReady),
-            (ErrorKind::TimedOut, BlockError::NotReady),
-            (ErrorKind::ReservationConflict, BlockError::Reserved),
-            (ErrorKind::Preempted, BlockError::Preempted),
-            (ErrorKind::Medium, BlockError::Failed),
-            (ErrorKind::FlushFailed, BlockError::Failed),
+            (ErrorKind::NoSpace, IoError::NoSpace),
+            (ErrorKind::ReadOnly, IoError::WriteProtected),
+            (ErrorKind::Unreachable, IoError::Unreachable),
+            (ErrorKind::TimedOut, IoError::TimedOut),
+            (ErrorKind::ReservationConflict, IoError::ReservedBelow),
+            (ErrorKind::Preempted, IoError::Preempted),
+            (ErrorKind::FlushFailed, IoError::WritesLost),
         ] {
             FAILS.set(Some(kind));
             let write = units.write(nexus, OPERATION, 0, zeroes(512), false).await;
             assert_eq!(write, Err(error), "{kind:?}");
             assert_eq!(units.flush(nexus, OPERATION).await, Err(error));
         }
+        FAILS.set(Some(ErrorKind::Medium));
+        let write = units.write(nexus, OPERATION, 0, zeroes(512), false).await;
+        assert_eq!(write, Err(IoError::WriteFailed));
+        let flush = units.flush(nexus, OPERATION).await;
+        assert_eq!(flush, Err(IoError::FlushFailed));
         FAILS.set(None);
         assert_eq!(units.flush(nexus, OPERATION).await, Ok(()));
     });
@@ -357,7 +361,7 @@ fn a_long_discard_ends_with_the_piece_in_hand_when_it_is_aborted() {
         units.reset(nexus, OPERATION.1, Mark::default()).await;
         // Answered only after it has ended, and it ends before its last piece.
         assert!(!nexus.is_running());
-        assert_eq!(discarding.await, Err(BlockError::Aborted));
+        assert_eq!(discarding.await, Err(IoError::Aborted));
         let (data, _permits) = units
             .read(nexus, OPERATION, (last, 512))
             .await

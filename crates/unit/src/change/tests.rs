@@ -6,7 +6,7 @@ use engine::{Payload, spawn, task::JoinHandle};
 
 use crate::{
     CommandId, LaneUnits, Luns, Mark, Nexus, Unit,
-    block::BlockError,
+    error::IoError,
     testing::{enter, luns, show, stick, stuck, unstick, with_units, within},
 };
 
@@ -14,7 +14,7 @@ use crate::{
 async fn enter_and_write(
     units: &Rc<LaneUnits>,
     one: &Rc<Unit>,
-) -> (Rc<Nexus>, JoinHandle<Result<(), BlockError>>) {
+) -> (Rc<Nexus>, JoinHandle<Result<(), IoError>>) {
     let nexus = enter(units, &[(0, one)]);
     stick("one");
     let writing = spawn({

@@ -10,7 +10,7 @@ use scsi::{Action, Status};
 
 use crate::{
     CommandId, LaneUnits, Nexus,
-    block::BlockError,
+    error::IoError,
     testing::{enter, stick, stuck, unstick, with_one_in_steps, with_units, within},
 };
 
@@ -21,7 +21,7 @@ const RESERVE_6: [u8; 6] = [0x16, 0, 0, 0, 0, 0];
 async fn use_up_permits(
     units: &Rc<LaneUnits>,
     nexus: &Rc<Nexus>,
-) -> JoinHandle<Result<(), BlockError>> {
+) -> JoinHandle<Result<(), IoError>> {
     let discard = discard(units, nexus, (CommandId(1), 0));
     stuck(1).await;
     discard
@@ -31,7 +31,7 @@ fn discard(
     units: &Rc<LaneUnits>,
     nexus: &Rc<Nexus>,
     operation: (CommandId, u32),
-) -> JoinHandle<Result<(), BlockError>> {
+) -> JoinHandle<Result<(), IoError>> {
     let (units, nexus) = (units.clone(), nexus.clone());
     spawn(async move { units.discard(&nexus, operation, RANGE).await })
 }
@@ -56,7 +56,7 @@ fn a_discard_that_waited_for_a_permit_is_refused_when_another_nexus_has_the_disk
         assert!(matches!(reserved, Action::End(ending) if ending.status == Status::Good));
         unstick();
         assert_eq!(within(first).await, Ok(()));
-        assert_eq!(within(waiting).await, Err(BlockError::Conflict));
+        assert_eq!(within(waiting).await, Err(IoError::ReservationConflict));
     });
 }
 

@@ -1,7 +1,7 @@
 //! PERSISTENT RESERVE OUT: service actions, keys and parameter lists.
 
 use crate::fixture::*;
-use crate::{Action, Asc, Ending, LogicalUnit, NexusId, Prepared, Sense, SharedUnit};
+use crate::{Action, Asc, Denied, Ending, LogicalUnit, NexusId, Prepared, Sense, SharedUnit};
 
 const READ: [u8; 10] = [0x28, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 const WRITE: [u8; 10] = [0x2A, 0, 0, 0, 0, 0, 0, 0, 1, 0];
@@ -83,7 +83,10 @@ fn a_write_that_waited_for_its_data_is_fenced_off() {
         [NEXUS],
         "its commands are to be ended everywhere"
     );
-    assert_eq!(first.recheck(NEXUS, &waiting), Err(Ending::CONFLICT));
+    assert_eq!(
+        first.recheck(NEXUS, &waiting),
+        Err(Denied::ReservationConflict)
+    );
     assert_eq!(
         sense(first.begin(NEXUS, &[0; 6])).asc,
         Asc::REGISTRATIONS_PREEMPTED
