@@ -55,7 +55,10 @@ pub(crate) fn run(
                     match connection.open.while_open(work.task, permits).await {
                         Some(permits) => work.permits = permits,
                         // Aborted: whoever waits for its I/O need not wait for memory.
-                        None => return connection.open.ended(work.task),
+                        None => {
+                            io.finish();
+                            return connection.open.ended(work.task);
+                        }
                     }
                     work_on(connection, unit, work, io);
                 });

@@ -182,13 +182,15 @@ impl LaneUnits {
     ) -> Result<Allocation, IoError> {
         let unit = unit_at(nexus, lun)?;
         let extent = extent(&unit, at, len)?;
-        let _io = Io::begin(nexus, operation, lun, &unit);
         let op = MediumOp::LbaStatus {
             extent,
             len_bytes: 0,
         };
         unit.logical.borrow_mut().recheck(nexus.id, &op)?;
-        medium::allocation(&*unit.disk.volume, &extent).await
+        let io = Io::begin(nexus, operation, lun, &unit);
+        let found = medium::allocation(&*unit.disk.volume, &extent).await;
+        io.finish();
+        found
     }
 
     /// Runs an operation that may be as long as the disk piece by piece. Each piece is checked as an
@@ -203,8 +205,21 @@ impl LaneUnits {
     ) -> Result<(), IoError> {
         let unit = unit_at(nexus, lun)?;
         let whole = extent(&unit, at, len)?;
+        let all = Io::begin(nexus, operation, lun, &unit);
+        let done = self.pieces(&all, (operation, lun), whole, op).await;
+        all.finish();
+        done
+    }
+
+    async fn pieces(
+        &self,
+        all: &Io,
+        (operation, lun): (CommandId, u32),
+        whole: Extent,
+        op: impl Fn(Extent) -> MediumOp,
+    ) -> Result<(), IoError> {
         let step = PIECE_BYTES / u64::from(whole.block_size_bytes);
-        let _all = Io::begin(nexus, operation, lun, &unit);
+        let (nexus, unit) = (&all.nexus, &all.unit);
         let aborts = nexus.aborts(lun);
         let mut done = 0;
         while done < whole.blocks {
@@ -216,7 +231,7 @@ impl LaneUnits {
                 blocks: step.min(whole.blocks - done),
                 ..whole
             };
-            let io = Io::begin(nexus, operation, lun, &unit);
+            let io = Io::begin(nexus, operation, lun, unit);
             self.do_block(io, op(piece), Payload::new()).await?;
             done += piece.blocks;
         }

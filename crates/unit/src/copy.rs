@@ -21,7 +21,7 @@ use crate::{
 /// Blocks are copied in pieces of this size in bytes, or of the longest transfer if that is shorter.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// An EXTENDED COPY that is registered as running on all its units, until it is dropped.
+/// An EXTENDED COPY that is registered as running on all its units, until it has been carried out.
 pub struct Copying {
     plan: Copy,
     /// On the unit that the command was sent to.
@@ -53,6 +53,10 @@ impl LaneUnits {
         }
         let (plan, own) = (&copying.plan, &copying.own);
         plan.ended(&own.unit.logical.borrow(), own.nexus.id, done, &ending);
+        copying.own.finish();
+        for (_, io) in copying.others {
+            io.finish();
+        }
         ending
     }
 }

@@ -19,12 +19,13 @@ use crate::{
     wanted::Wanted,
 };
 
-/// A running I/O of a command on a unit: the one that was at its LUN when it began, whatever is there later. It ends when
-/// this is dropped, and aborts wait for that.
+/// A running I/O of a command on a unit: the one that was at its LUN when it began, whatever is there later. Aborts wait
+/// until it is [finished](Io::finish).
 pub struct Io {
     pub(crate) nexus: Rc<Nexus>,
     pub(crate) unit: Rc<Unit>,
     running: RunningId,
+    is_finished: bool,
     /// Measures how long the media work, if wanted.
     watch: Option<Watch>,
 }
@@ -36,6 +37,7 @@ impl Io {
             nexus: nexus.clone(),
             unit: unit.clone(),
             running: nexus.running.begin(command, lun, unit),
+            is_finished: false,
             watch: None,
         }
     }
@@ -44,11 +46,39 @@ impl Io {
     pub fn watch(&mut self) {
         self.watch = Some(Watch::new());
     }
+
+    /// Ends it: nothing works for it any more, and what waits for that goes on.
+    pub fn finish(mut self) {
+        self.is_finished = true;
+        self.nexus.running.end(self.running);
+    }
+
+    /// It is dropped, and a medium may still be at work for it.
+    #[cold]
+    fn lose(&self) {
+        // Whoever waits for it must not wait for ever.
+        self.nexus.running.end(self.running);
+        if !engine::lane::is_running() || std::thread::panicking() {
+            return; // the lane ends, and nobody is left to be told
+        }
+        let (volume, initiator) = (self.unit.disk.name(), &*self.nexus.initiator);
+        tracing::error!(
+            volume,
+            initiator,
+            "a bug: an I/O was dropped before its end, and aborts did not wait for it"
+        );
+        if cfg!(debug_assertions) {
+            eprintln!("an I/O of {initiator} on {volume} was dropped before its end");
+            std::process::abort();
+        }
+    }
 }
 
 impl Drop for Io {
     fn drop(&mut self) {
-        self.nexus.running.end(self.running);
+        if !self.is_finished {
+            self.lose();
+        }
     }
 }
 
@@ -75,54 +105,61 @@ impl LaneUnits {
         is_ordered: bool,
         wanted: impl Wanted,
     ) -> Executed {
-        let (nexus, unit) = (&io.nexus, &io.unit);
-        let at_work = Cell::new(None);
-        // While it waited for its data or a lock, the nexus may have been fenced off or a sanitize started.
-        let recheck = || unit.logical.borrow_mut().recheck(nexus.id, op);
-        let perform = pin!(async {
-            if !wanted.is_wanted() {
-                return Ok(Payload::new());
-            }
-            recheck()?;
-            let started = time::last_known();
-            let volume = &*unit.disk.volume;
-            let performed = || medium::perform(volume, op, data);
-            let result = match &io.watch {
-                None => performed().await,
-                // Boxed, so that only watched operations pay for the memory.
-                Some(watch) => LaneFuture::new(watched(watch.clone(), performed())).await,
-            };
-            at_work.set(Some((started, time::now())));
-            result
-        });
-        // Boxed, so that only exclusive operations pay for the memory. Recheck first so as not to queue behind a
-        // sanitize: that takes hours, and whatever waits for this command would wait as well.
-        let exclusively = async |extent: Extent, perform| match recheck() {
-            Ok(()) => LaneFuture::new(self.exclusively(&unit.disk, extent, perform)).await,
-            Err(denied) => Err(denied.into()),
-        };
-        // Before it keeps others from its blocks, and before the checks.
-        let steps = nexus.steps.take_for(op, unit.memory(), &wanted).await;
-        let Ok(_steps) = steps else {
-            return Executed {
-                result: Ok(Payload::new()),
-                at_work: None,
-                medium: None,
-            };
-        };
-        let result = match op.span() {
-            Some(extent) if is_ordered || op.is_exclusive() => exclusively(extent, perform).await,
-            Some(extent) => match unit.disk.gate.enter(extent, recheck).await {
-                Ok(_at_work) => perform.await,
+        let executed = async {
+            let (nexus, unit) = (&io.nexus, &io.unit);
+            let at_work = Cell::new(None);
+            // While it waited for its data or a lock, the nexus may have been fenced off or a sanitize started.
+            let recheck = || unit.logical.borrow_mut().recheck(nexus.id, op);
+            let perform = pin!(async {
+                if !wanted.is_wanted() {
+                    return Ok(Payload::new());
+                }
+                recheck()?;
+                let started = time::last_known();
+                let volume = &*unit.disk.volume;
+                let performed = || medium::perform(volume, op, data);
+                let result = match &io.watch {
+                    None => performed().await,
+                    // Boxed, so that only watched operations pay for the memory.
+                    Some(watch) => LaneFuture::new(watched(watch.clone(), performed())).await,
+                };
+                at_work.set(Some((started, time::now())));
+                result
+            });
+            // Boxed, so that only exclusive operations pay for the memory. Recheck first so as not to queue behind a
+            // sanitize: that takes hours, and whatever waits for this command would wait as well.
+            let exclusively = async |extent: Extent, perform| match recheck() {
+                Ok(()) => LaneFuture::new(self.exclusively(&unit.disk, extent, perform)).await,
                 Err(denied) => Err(denied.into()),
-            },
-            None => perform.await,
+            };
+            // Before it keeps others from its blocks, and before the checks.
+            let steps = nexus.steps.take_for(op, unit.memory(), &wanted).await;
+            let Ok(_steps) = steps else {
+                return Executed {
+                    result: Ok(Payload::new()),
+                    at_work: None,
+                    medium: None,
+                };
+            };
+            let result = match op.span() {
+                Some(extent) if is_ordered || op.is_exclusive() => {
+                    exclusively(extent, perform).await
+                }
+                Some(extent) => match unit.disk.gate.enter(extent, recheck).await {
+                    Ok(_at_work) => perform.await,
+                    Err(denied) => Err(denied.into()),
+                },
+                None => perform.await,
+            };
+            Executed {
+                result,
+                at_work: at_work.get(),
+                medium: io.watch.as_ref().and_then(|watch| watch.layers().below()),
+            }
         };
-        Executed {
-            result,
-            at_work: at_work.get(),
-            medium: io.watch.as_ref().and_then(|watch| watch.layers().below()),
-        }
+        let executed = executed.await;
+        io.finish();
+        executed
     }
 
     /// Changes the state of the unit of `io`; `None` if the command is no longer `wanted` when the change may begin.
@@ -140,7 +177,7 @@ impl LaneUnits {
         let made = state.change(&unit.logical, change, wanted).await;
         share::charge(unit.logical.borrow().take_work());
         // Before aborting others, because they may be waiting for the end of this I/O in the same way.
-        drop(io);
+        io.finish();
         let before = ended();
         match made? {
             Err(ending) => Some(ending),
@@ -183,7 +220,9 @@ impl LaneUnits {
     ) -> Option<Result<Ending, IoError>> {
         let (volume, no_data) = (&*io.unit.disk.volume, Cell::default());
         let flushed = medium::perform(volume, &eject.flush, &no_data).await;
-        wanted().then(|| flushed.map(|_| eject.flushed(&io.unit.logical.borrow())))
+        let ejected = wanted().then(|| flushed.map(|_| eject.flushed(&io.unit.logical.borrow())));
+        io.finish();
+        ejected
     }
 
     /// Overwrites or erases a whole disk. With `immediate` it returns once the sanitize has begun, which

@@ -95,7 +95,7 @@ pub struct Nexus {
     /// Its part of the lane's memory.
     pub memory: NexusMemory,
     /// The initiator's name, for people.
-    initiator: String,
+    pub(crate) initiator: String,
     pub(crate) steps: Steps,
     pub(crate) running: Running,
     /// The UUIDs of the disks that it has reached at LUNs where it no longer does.

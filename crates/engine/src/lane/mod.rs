@@ -144,6 +144,11 @@ pub fn looked() -> Duration {
     Duration::from_nanos(Inbox::looked_ns_of_all())
 }
 
+/// Whether a lane drives this thread that has not ended. One that ends drops its remaining tasks where they are.
+pub fn is_running() -> bool {
+    try_with(|lane| lane.inbox.has_ended()) == Some(false)
+}
+
 /// Whether the current lane has ended and is dropping its remaining tasks.
 pub(crate) fn is_ending() -> bool {
     try_with(|lane| lane.inbox.has_ended()) == Some(true)
