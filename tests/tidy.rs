@@ -15,6 +15,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("crates/iscsi", &[]),
     ("crates/scsi", &[]),
     ("crates/nbd", &[]),
+    ("crates/mirror", &[]),
     ("crates/engine", &[]),
     ("crates/iscsi-stream", &["engine", "iscsi"]),
     (
@@ -99,6 +100,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "crates/front",
     "crates/front-iscsi",
     "crates/nbd",
+    "crates/mirror",
     "crates/front-nbd",
     "crates/front-fuse",
     "crates/node",
