@@ -84,6 +84,8 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 const TESTS_MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     // Its tests enable a feature of the crate itself.
     ("crates/engine", &["engine"]),
+    // Its tests plant bugs.
+    ("crates/mirror", &["mirror"]),
     // They serve volumes, and reach them with our initiator.
     ("crates/front-iscsi", &["volume"]),
     // They serve a volume in memory.

@@ -1,0 +1,255 @@
+//! Who owns the mirror, and what is in sync (rules 1, 2, 3, 5 and, for copies that leave, 7).
+
+use super::{Config, Member, Mirror, Phase, Standing};
+use crate::{
+    bitmap::{Bitmap, Regions},
+    copy::Kept,
+    copy_set::{CopyId, CopySet},
+    fence::{Answer, Fence, Progress},
+    key::Key,
+    op::{Action, Stopped},
+    planted::{Bug, is_planted},
+    ranges::Ranges,
+    register::{Record, Swap, Verdict},
+};
+
+impl Mirror {
+    /// Claims the mirror of which the register has `found`, checked by [`Record::check`].
+    pub fn claim(config: Config, found: Record) -> Mirror {
+        let goes_on = is_planted(Bug::OldEpoch) && found.owner == config.node;
+        let claim = Record {
+            version: found.version + 1,
+            nonce: config.nonce,
+            epoch: found.epoch + u64::from(!goes_on),
+            owner: config.node,
+            ..found
+        };
+        let swap = Swap::new(found, claim);
+        let touched = Regions::none(config.regions());
+        Mirror {
+            config,
+            phase: Phase::Claiming,
+            record: found,
+            swap: Some(swap),
+            members: vec![Member::new(); found.copies.into()],
+            failed: CopySet::EMPTY,
+            fences: 0,
+            works: Vec::new(),
+            doubts: Ranges::default(),
+            is_stalled: false,
+            fill: Ranges::default(),
+            has_room: false,
+            touched,
+            next: 0,
+            actions: [Action::Swap(swap)].into(),
+        }
+    }
+
+    pub(super) fn swapped(&mut self, found: &Record) {
+        let Some(swap) = self.swap else {
+            return; // Answered before.
+        };
+        match swap.judge(found) {
+            Verdict::Again => self.actions.push_back(Action::Swap(swap)),
+            Verdict::Lost => self.stop(Stopped::Register(*found)),
+            Verdict::Won => {
+                let before = std::mem::replace(&mut self.record, swap.new).in_sync;
+                self.swap = None;
+                if self.phase == Phase::Claiming {
+                    self.phase = Phase::Fencing;
+                    for copy in self.record.in_sync.iter() {
+                        self.fence(copy);
+                    }
+                    return;
+                }
+                for copy in before.without(self.record.in_sync).iter() {
+                    self.leave(copy);
+                }
+                for copy in self.record.in_sync.without(before).iter() {
+                    self.members[copy.place()].standing = Standing::InSync;
+                }
+            }
+        }
+    }
+
+    pub(super) fn propose(&mut self, in_sync: CopySet) {
+        let version = self.record.version + 1;
+        let is_all = in_sync == self.record.all();
+        let new = Record {
+            version,
+            nonce: self.config.nonce,
+            in_sync,
+            all_in_sync_since: if is_all {
+                version
+            } else {
+                self.record.all_in_sync_since
+            },
+            ..self.record
+        };
+        let swap = Swap::new(self.record, new);
+        self.swap = Some(swap);
+        self.actions.push_back(Action::Swap(swap));
+    }
+
+    /// Takes out what has failed, once the register allows it; begins to serve when all in the set are fenced.
+    pub(super) fn settle_set(&mut self) {
+        let set = self.record.in_sync;
+        match self.phase {
+            Phase::Fencing => self.settle_claim(set),
+            Phase::Serving => {
+                for copy in self.failed.without(set).iter() {
+                    let is_swapped = self
+                        .swap
+                        .is_some_and(|swap| swap.new.in_sync.contains(copy));
+                    if !is_swapped {
+                        self.leave(copy);
+                    }
+                }
+                if self.swap.is_some() {
+                    return;
+                }
+                if self.failed.common(set) == set {
+                    // The last one never leaves.
+                    let last = set.iter().next().expect("a set is never empty");
+                    self.failed.remove(last);
+                }
+                let out = self.failed.common(set);
+                if !out.is_empty() {
+                    self.propose(set.without(out));
+                }
+            }
+            Phase::Claiming | Phase::Stopped => {}
+        }
+    }
+
+    fn settle_claim(&mut self, set: CopySet) {
+        if self.swap.is_some() {
+            return;
+        }
+        let ready = self
+            .with_standing(|standing| *standing == Standing::Ready)
+            .common(set);
+        let ready = ready.without(self.set_back(ready));
+        let missing = set.without(ready);
+        if missing.is_empty() {
+            self.serve();
+        } else if !ready.is_empty() && missing.is_within(self.failed) {
+            if is_planted(Bug::UnfencedStays) {
+                self.record.in_sync = ready;
+                return self.serve();
+            }
+            self.propose(ready);
+        }
+    }
+
+    fn serve(&mut self) {
+        self.phase = Phase::Serving;
+        let mut marked = Regions::none(self.config.regions());
+        for copy in self.record.in_sync.iter() {
+            let member = &mut self.members[copy.place()];
+            member.standing = Standing::InSync;
+            marked.union(&member.bitmap.wanted);
+        }
+        if !is_planted(Bug::MarksIgnored) {
+            for region in marked.iter() {
+                self.doubts.insert(self.config.range_of(region));
+            }
+        }
+        self.begin_heartbeats();
+    }
+
+    /// Begins a new fence on `copy`.
+    pub(super) fn fence(&mut self, copy: CopyId) {
+        let key = Key::new(self.record.epoch, self.fences);
+        self.fences += 1;
+        let member = &mut self.members[copy.place()];
+        let key = match member.key {
+            Some(old) if is_planted(Bug::OldKeyOnReturn) => old,
+            _ => key,
+        };
+        let (fence, step) = Fence::new(key);
+        member.standing = Standing::Fencing(fence);
+        if is_planted(Bug::Unfenced) {
+            return self.look(copy, key);
+        }
+        self.actions.push_back(Action::Fence { copy, key, step });
+    }
+
+    pub(super) fn fence_answered(&mut self, copy: CopyId, key: Key, answer: Answer) {
+        let Standing::Fencing(fence) = &mut self.members[copy.place()].standing else {
+            return;
+        };
+        if fence.key() != key {
+            return;
+        }
+        match fence.answer(answer) {
+            Progress::Next(step) => self.actions.push_back(Action::Fence { copy, key, step }),
+            Progress::Made => self.look(copy, key),
+            Progress::Superseded(_) => self.stop(Stopped::Fenced(copy)),
+            Progress::Failed(_) => self.failed.insert(copy),
+        }
+    }
+
+    fn look(&mut self, copy: CopyId, key: Key) {
+        let member = &mut self.members[copy.place()];
+        member.key = Some(key);
+        member.standing = Standing::Looking;
+        self.actions.push_back(Action::ReadMetadata { copy, key });
+    }
+
+    pub(super) fn metadata_read(&mut self, copy: CopyId, key: Key, kept: Kept, marked: Regions) {
+        let member = &mut self.members[copy.place()];
+        if member.standing != Standing::Looking || member.key != Some(key) {
+            return;
+        }
+        // A swap of this owner that is on its way counts as seen by nobody.
+        if self
+            .record
+            .check(kept.record.mirror, Some(&kept.record))
+            .is_err()
+        {
+            let seen = kept.record.version;
+            return self.stop(Stopped::RegisterIsOlder { copy, seen });
+        }
+        member.kept = Some(kept);
+        member.bitmap = Bitmap::found(marked);
+        if self.phase == Phase::Fencing {
+            member.standing = Standing::Ready;
+            self.failed.remove(copy);
+        } else {
+            self.begin_return(copy);
+        }
+    }
+
+    /// `copy` is out: nothing of it counts any more.
+    pub(super) fn leave(&mut self, copy: CopyId) {
+        self.failed.remove(copy);
+        let member = &mut self.members[copy.place()];
+        let was_filled = matches!(
+            member.standing,
+            Standing::Noting | Standing::Returning | Standing::Joining
+        );
+        member.leave();
+        if was_filled {
+            self.fill = Ranges::default();
+        }
+        self.works.retain_mut(|work| work.forget(copy));
+    }
+
+    /// `copy` can be reached: it is fenced anew, unless it is in use.
+    pub(super) fn back(&mut self, copy: CopyId) {
+        let standing = &self.members[copy.place()].standing;
+        let may = match self.phase {
+            Phase::Fencing => self.record.in_sync.contains(copy) && self.failed.contains(copy),
+            Phase::Serving => {
+                let is_moving = |one: &Standing| !matches!(one, Standing::Out | Standing::InSync);
+                *standing == Standing::Out && self.with_standing(is_moving).is_empty()
+            }
+            Phase::Claiming | Phase::Stopped => false,
+        };
+        if may && self.swap.is_none() {
+            self.failed.remove(copy);
+            self.fence(copy);
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! The machine: what one node does about one mirror from its claim on. Events go in ([`Mirror::apply`]), actions come out
+//! ([`Mirror::select`]).
+//!
+//! ```text
+//!  claim ─► Claiming ── swap won ─► Fencing ── all in sync are fenced ─► Serving ─► Stopped
+//! ```
+//!
+//! After each event the rules run until none of them has anything to do: `claim` decides the set in sync, `work` and
+//! `acknowledge` move requests on, `doubt` equalises, `fill` brings a copy back, `keep` writes what copies keep. Each
+//! looks only at the state; so no rule depends on the order of events.
+
+mod acknowledge;
+mod claim;
+mod doubt;
+mod fill;
+mod keep;
+mod overlap;
+mod read;
+#[cfg(feature = "planted")]
+mod rename;
+mod set_back;
+mod work;
+
+use std::collections::VecDeque;
+
+use uuid::Uuid;
+
+use self::work::Work;
+use crate::{
+    bitmap::{Bitmap, Regions},
+    copy::Kept,
+    copy_set::{COPIES_MAX, CopyId, CopySet},
+    fence::Fence,
+    key::Key,
+    op::{Action, Command, Event, OpId, Outcome, Stopped},
+    ranges::{Range, Ranges},
+    register::{Record, Swap},
+};
+
+/// What does not change.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Config {
+    /// This node.
+    pub node: Uuid,
+    /// Chosen at random for each claim.
+    pub nonce: u64,
+    /// The length of the data in blocks.
+    pub blocks: u64,
+    /// The length of a region of the bitmap in blocks.
+    pub region_blocks: u64,
+    /// The most blocks that are equalised or filled at a time.
+    pub piece_blocks: u64,
+    /// How many regions may be marked before recently written ones are cleared too.
+    pub marked_max: usize,
+    /// The copy that is read when nobody prefers one.
+    pub nearest: CopyId,
+}
+
+impl Config {
+    /// How many regions there are.
+    pub fn regions(&self) -> usize {
+        self.blocks.div_ceil(self.region_blocks) as usize
+    }
+
+    /// The regions that `range` touches.
+    fn regions_of(&self, range: Range) -> impl Iterator<Item = usize> + use<> {
+        let last = (range.end - 1) / self.region_blocks;
+        (range.start / self.region_blocks) as usize..last as usize + 1
+    }
+
+    /// The blocks of `region`.
+    fn range_of(&self, region: usize) -> Range {
+        let start = region as u64 * self.region_blocks;
+        Range {
+            start,
+            end: (start + self.region_blocks).min(self.blocks),
+        }
+    }
+}
+
+/// How far this node is with the mirror.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Phase {
+    /// The register was asked to make it the owner.
+    Claiming,
+    /// It is the owner, and fences the copies in sync.
+    Fencing,
+    /// Requests are served.
+    Serving,
+    /// It is the owner no more.
+    Stopped,
+}
+
+/// How far the owner is with one copy.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Standing {
+    /// It is left alone.
+    Out,
+    /// The fence is being made.
+    Fencing(Fence),
+    /// The fence is made; what it keeps is being read.
+    Looking,
+    /// In the set that is being claimed: fenced and read.
+    Ready,
+    /// It returns: the record, which says that it is not in sync, is being noted on it.
+    Noting,
+    /// It returns: it gets all new writes, and is filled.
+    Returning,
+    /// It is filled: acknowledgements need it, and it is swapped in.
+    Joining,
+    InSync,
+}
+
+/// What the owner knows of one copy.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct Member {
+    standing: Standing,
+    /// That of the newest fence that was made on it.
+    key: Option<Key>,
+    kept: Option<Kept>,
+    keeping: Option<(OpId, Kept)>,
+    /// It is filled whole: what it keeps must not say again that it was in sync.
+    has_lost_sync: bool,
+    /// The heartbeats that it should keep.
+    heartbeats: [u64; COPIES_MAX],
+    bitmap: Bitmap,
+    /// The 0-block read that is on its way.
+    proof: Option<OpId>,
+    /// A write of metadata has failed. If it is the last copy, it waits for the next tick.
+    is_stalled: bool,
+}
+
+/// One node's part in one mirror.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Mirror {
+    config: Config,
+    phase: Phase,
+    /// The last record that this owner has written or, before it is one, has found.
+    record: Record,
+    /// What was sent to the register and not answered.
+    swap: Option<Swap>,
+    members: Vec<Member>,
+    /// Copies that were given up and are still in the set, or on their way into it.
+    failed: CopySet,
+    /// The number of the next fence in this epoch.
+    fences: u32,
+    /// Requests, equalisation and filling, in the order in which they came.
+    works: Vec<Work>,
+    /// What may differ between copies in sync.
+    doubts: Ranges,
+    /// Equalisation has failed, and waits for the next tick.
+    is_stalled: bool,
+    /// What the copy that returns has not got yet.
+    fill: Ranges,
+    /// Whether a piece of it may be filled.
+    has_room: bool,
+    /// Regions that were written since the last tick.
+    touched: Regions,
+    next: u64,
+    actions: VecDeque<Action>,
+}
+
+impl Mirror {
+    /// What to do next, if anything.
+    pub fn select(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Something has happened.
+    pub fn apply(&mut self, event: Event) {
+        if self.phase == Phase::Stopped {
+            return;
+        }
+        match event {
+            Event::Swapped(found) => self.swapped(&found),
+            Event::FenceAnswer { copy, key, answer } => self.fence_answered(copy, key, answer),
+            Event::Metadata {
+                copy,
+                key,
+                kept,
+                marked,
+            } => self.metadata_read(copy, key, kept, marked),
+            Event::Ended { id, outcome } => self.ended(id, outcome),
+            Event::Failed(copy) => self.failed.insert(copy),
+            Event::Back(copy) => self.back(copy),
+            Event::Write { id, range } => self.works.push(Work::write(id, range)),
+            Event::Read { id, range, from } => self.works.push(Work::read(id, range, from)),
+            Event::Expired(id) => self.expired(id),
+            Event::Room => self.has_room = true,
+            Event::Tick => self.tick(),
+            Event::Beat => self.beat(),
+        }
+        self.run_rules();
+        self.check();
+    }
+
+    /// A name for the next request.
+    pub fn next_id(&mut self) -> OpId {
+        self.next += 1;
+        OpId(self.next)
+    }
+
+    /// How far this node is.
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// The record that it has won.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Whether no request is under way, nothing is in doubt, and the set does not change.
+    pub fn is_quiet(&self) -> bool {
+        self.phase == Phase::Serving
+            && self.works.is_empty()
+            && self.doubts.is_empty()
+            && self.swap.is_none()
+    }
+
+    /// The key of the fence under which `copy` is reached, if it is.
+    pub fn key(&self, copy: CopyId) -> Option<Key> {
+        let member = &self.members[copy.place()];
+        member.key.filter(|_| member.standing != Standing::Out)
+    }
+
+    fn run_rules(&mut self) {
+        if self.phase == Phase::Stopped {
+            return;
+        }
+        self.settle_set();
+        while self.phase == Phase::Serving && (self.equalise() | self.fill() | self.work()) {}
+        self.join();
+        if self.phase == Phase::Serving {
+            self.keep();
+            self.mark();
+            self.prove();
+        }
+    }
+
+    fn stop(&mut self, why: Stopped) {
+        self.phase = Phase::Stopped;
+        self.actions.clear();
+        for work in self.works.drain(..) {
+            if work.is_request() && !work.is_answered {
+                self.actions.push_back(Action::Fail(work.id));
+            }
+        }
+        self.actions.push_back(Action::Stop(why));
+    }
+
+    /// Sends a command to `copy`.
+    fn send(&mut self, copy: CopyId, command: Command) -> OpId {
+        let id = self.next_id();
+        self.send_as(id, copy, command);
+        id
+    }
+
+    fn send_as(&mut self, id: OpId, copy: CopyId, command: Command) {
+        let key = self.members[copy.place()].key;
+        let key = key.expect("only a copy that is fenced gets commands");
+        self.actions.push_back(Action::Command {
+            id,
+            copy,
+            key,
+            command,
+        });
+    }
+
+    fn ended(&mut self, id: OpId, outcome: Outcome) {
+        let Some(copy) = self.copy_of(id) else {
+            return; // Of a copy that is out by now.
+        };
+        let is_good = outcome == Outcome::Good;
+        match outcome {
+            Outcome::Fenced => return self.stop(Stopped::Fenced(copy)),
+            // Nobody waits for what was given up: it is equalised, and that may fail the copy.
+            Outcome::Failed if self.is_given_up(id) => {}
+            Outcome::Failed => self.failed.insert(copy),
+            Outcome::Good => self.proved(copy, id),
+        }
+        let member = &mut self.members[copy.place()];
+        if !member.has(id) {
+            return self.work_ended(copy, id, outcome);
+        }
+        member.proof.take_if(|one| *one == id);
+        let kept = member.keeping.take_if(|(one, _)| *one == id);
+        member.bitmap.ended(id, is_good);
+        if let Some((_, kept)) = kept.filter(|_| is_good) {
+            member.kept = Some(kept);
+        }
+        member.is_stalled |= !is_good;
+    }
+
+    /// The copy at which the command `id` is on its way.
+    fn copy_of(&self, id: OpId) -> Option<CopyId> {
+        let of_work = self.works.iter().find_map(|work| work.copy_of(id));
+        of_work.or_else(|| {
+            let place = self.members.iter().position(|member| member.has(id))?;
+            Some(CopyId::new(place))
+        })
+    }
+
+    fn with_standing(&self, wanted: impl Fn(&Standing) -> bool) -> CopySet {
+        let mut set = CopySet::EMPTY;
+        for (place, member) in self.members.iter().enumerate() {
+            if wanted(&member.standing) {
+                set.insert(CopyId::new(place));
+            }
+        }
+        set
+    }
+
+    /// What must hold after each event.
+    fn check(&self) {
+        let in_sync = self.with_standing(|standing| *standing == Standing::InSync);
+        if self.phase == Phase::Serving {
+            assert_eq!(
+                in_sync, self.record.in_sync,
+                "what is in sync, and what the record says"
+            );
+            let joining = self.with_standing(|standing| *standing == Standing::Joining);
+            let swapped = self.swap.map_or(in_sync, |swap| swap.new.in_sync);
+            let known = in_sync.union(joining);
+            assert!(
+                swapped.is_within(known),
+                "only what is filled is swapped in: {swapped:?}"
+            );
+        }
+        assert!(
+            !self.record.in_sync.is_empty(),
+            "the last copy never leaves"
+        );
+        for copy in in_sync.iter() {
+            let key = self.members[copy.place()].key;
+            let is_own = key.is_some_and(|key| key.epoch() == self.record.epoch);
+            assert!(is_own, "what is in sync is fenced in this epoch");
+        }
+        self.check_overlap();
+    }
+}
+
+impl Member {
+    fn new() -> Member {
+        Member {
+            standing: Standing::Out,
+            key: None,
+            kept: None,
+            keeping: None,
+            has_lost_sync: false,
+            heartbeats: [0; COPIES_MAX],
+            bitmap: Bitmap::default(),
+            proof: None,
+            is_stalled: false,
+        }
+    }
+
+    /// Whether the command `id`, of no request, is on its way here.
+    fn has(&self, id: OpId) -> bool {
+        let keeping = self.keeping.as_ref().is_some_and(|(one, _)| *one == id);
+        keeping || self.proof == Some(id) || self.bitmap.is_writing(id)
+    }
+
+    /// It is left alone: nothing of it counts any more.
+    fn leave(&mut self) {
+        self.standing = Standing::Out;
+        self.has_lost_sync = false;
+        self.keeping = None;
+        self.proof = None;
+        self.is_stalled = false;
+        self.bitmap = Bitmap::default();
+    }
+}

@@ -1,0 +1,68 @@
+//! When a read is answered (rule 10): from one copy, once every other copy that may be in sync has answered a command that
+//! was sent after the request came. Had another owner begun to serve before, one of them would have refused it.
+//!
+//! The proof is a READ of 0 blocks, which runs beside the read; any other command counts as well, and one proof
+//! serves all that wait.
+
+use super::{Mirror, work::Kind};
+use crate::{
+    copy_set::{CopyId, CopySet},
+    op::{Action, Command, OpId},
+    planted::{Bug, is_planted},
+};
+
+impl Mirror {
+    fn needed_by_reads(&self) -> CopySet {
+        if is_planted(Bug::Unproven) {
+            CopySet::EMPTY
+        } else if is_planted(Bug::PendingInUnread) {
+            self.record.in_sync
+        } else {
+            self.maybe_in_sync()
+        }
+    }
+
+    /// `copy` has carried out the command `id`.
+    pub(super) fn proved(&mut self, copy: CopyId, id: OpId) {
+        for work in &mut self.works {
+            if work.is_read() && work.id < id {
+                work.done.insert(copy);
+            }
+        }
+    }
+
+    /// Sends the proofs for which reads wait, one at a time to each copy.
+    pub(super) fn prove(&mut self) {
+        for copy in self.needed_by_reads().without(self.failed).iter() {
+            let waits = self.works.iter().any(|work| {
+                matches!(work.kind, Kind::Read(_))
+                    && work.has_begun
+                    && !work.done.contains(copy)
+                    && !work.is_at(copy)
+            });
+            if waits && self.members[copy.place()].proof.is_none() {
+                let id = self.send(copy, Command::Prove);
+                self.members[copy.place()].proof = Some(id);
+            }
+        }
+    }
+
+    pub(super) fn settle_read(&mut self, at: usize) -> bool {
+        let needed = self.needed_by_reads();
+        let work = &mut self.works[at];
+        if let Some(data) = work.data {
+            let is_proved = needed.is_within(work.done);
+            if is_proved {
+                work.is_answered = true;
+                let request = work.id;
+                self.actions.push_back(Action::Answer { request, data });
+            }
+            return is_proved;
+        }
+        if self.has_failed(at, self.record.in_sync) {
+            self.give_up(at);
+            return true;
+        }
+        false
+    }
+}

@@ -1,0 +1,282 @@
+//! What is done to a range of blocks: a request, equalisation, or filling. Each goes through the same steps: it waits
+//! for what overlaps, reads from a copy (but for a write), and writes to others (but for a read).
+
+use super::{Mirror, Standing};
+use crate::{
+    copy_set::{CopyId, CopySet},
+    op::{Command, OpId, Outcome},
+    planted::{Bug, is_planted},
+    ranges::Range,
+};
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(super) enum Kind {
+    /// From this copy, if it is in sync.
+    Read(CopyId),
+    Write,
+    Equalise,
+    /// Of this copy.
+    Fill(CopyId),
+}
+
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(super) struct Work {
+    pub(super) id: OpId,
+    pub(super) kind: Kind,
+    pub(super) range: Range,
+    /// Nothing that overlaps runs beside it.
+    pub(super) has_begun: bool,
+    /// The copy that is being read, or was.
+    pub(super) source: Option<CopyId>,
+    /// The data that is written, once it is there: the request itself, or the command that has read it.
+    pub(super) data: Option<OpId>,
+    /// Copies to which the data goes once its regions are marked there.
+    pub(super) unsent: CopySet,
+    /// Commands on their way.
+    pub(super) sent: Vec<(CopyId, OpId)>,
+    /// Copies that have the data; for a read, those that have answered since it came.
+    pub(super) done: CopySet,
+    pub(super) failed: CopySet,
+    /// Whoever asked for it has an answer.
+    pub(super) is_answered: bool,
+    /// That it has failed.
+    pub(super) is_given_up: bool,
+}
+
+impl Work {
+    fn new(id: OpId, kind: Kind, range: Range) -> Work {
+        Work {
+            id,
+            kind,
+            range,
+            has_begun: false,
+            source: None,
+            data: None,
+            unsent: CopySet::EMPTY,
+            sent: Vec::new(),
+            done: CopySet::EMPTY,
+            failed: CopySet::EMPTY,
+            is_answered: false,
+            is_given_up: false,
+        }
+    }
+
+    pub(super) fn write(id: OpId, range: Range) -> Work {
+        Work::new(id, Kind::Write, range)
+    }
+
+    pub(super) fn read(id: OpId, range: Range, from: CopyId) -> Work {
+        Work::new(id, Kind::Read(from), range)
+    }
+
+    /// Equalisation or filling, which begins at once.
+    pub(super) fn internal(id: OpId, kind: Kind, range: Range) -> Work {
+        Work {
+            has_begun: true,
+            ..Work::new(id, kind, range)
+        }
+    }
+
+    pub(super) fn is_request(&self) -> bool {
+        matches!(self.kind, Kind::Read(_) | Kind::Write)
+    }
+
+    pub(super) fn is_read(&self) -> bool {
+        matches!(self.kind, Kind::Read(_))
+    }
+
+    /// The copy that it has read, or is reading.
+    pub(super) fn source_set(&self) -> CopySet {
+        self.source.map_or(CopySet::EMPTY, CopySet::from)
+    }
+
+    /// The copy at which its command `id` is on its way.
+    pub(super) fn copy_of(&self, id: OpId) -> Option<CopyId> {
+        let sent = self.sent.iter().find(|(_, one)| *one == id);
+        sent.map(|(copy, _)| *copy)
+    }
+
+    /// Whether a command is on its way to `copy`, or will be.
+    pub(super) fn is_at(&self, copy: CopyId) -> bool {
+        self.unsent.contains(copy) || self.sent.iter().any(|(one, _)| *one == copy)
+    }
+
+    /// `copy` is out: what is on its way there counts no more. Returns whether the work goes on.
+    pub(super) fn forget(&mut self, copy: CopyId) -> bool {
+        self.unsent.remove(copy);
+        self.sent.retain(|(one, _)| *one != copy);
+        self.done.remove(copy);
+        self.failed.remove(copy);
+        if self.source == Some(copy) && self.data.is_none() {
+            self.source = None;
+        }
+        self.kind != Kind::Fill(copy)
+    }
+
+    /// Whether nothing of it can still happen.
+    fn is_over(&self) -> bool {
+        let is_still = self.unsent.is_empty() && self.sent.is_empty();
+        self.is_answered && (is_still || self.is_read() || is_planted(Bug::OverlapAfterAnswer))
+    }
+}
+
+impl Mirror {
+    /// Moves works on. Returns whether anything moved.
+    pub(super) fn work(&mut self) -> bool {
+        let mut has_moved = false;
+        for at in 0..self.works.len() {
+            if !self.works[at].has_begun && !self.is_held_up(at) {
+                self.begin(at);
+                has_moved = true;
+            }
+            if self.works[at].has_begun {
+                has_moved |= self.advance(at);
+            }
+        }
+        let before = self.works.len();
+        self.works.retain(|work| !work.is_over());
+        has_moved || self.works.len() < before
+    }
+
+    fn begin(&mut self, at: usize) {
+        self.works[at].has_begun = true;
+        if self.works[at].kind == Kind::Write {
+            let targets = self.targets();
+            self.works[at].data = Some(self.works[at].id);
+            self.write_to(at, targets);
+        }
+    }
+
+    /// Copies that get new writes.
+    fn targets(&self) -> CopySet {
+        let returning = self.with_standing(|standing| *standing == Standing::Returning);
+        self.needed_by_writes().union(returning)
+    }
+
+    fn advance(&mut self, at: usize) -> bool {
+        let has_read = self.works[at].data.is_none() && self.read_source(at);
+        let has_sent = self.send_writes(at);
+        let has_settled = !self.works[at].is_answered
+            && match self.works[at].kind {
+                Kind::Read(_) => self.settle_read(at),
+                Kind::Write => self.settle_write(at),
+                Kind::Equalise => self.settle_equalised(at),
+                Kind::Fill(copy) => self.settle_filled(at, copy),
+            };
+        has_read || has_sent || has_settled
+    }
+
+    /// Reads what the work needs, from a copy that is in sync.
+    fn read_source(&mut self, at: usize) -> bool {
+        let work = &self.works[at];
+        if work.source.is_some() || work.is_answered {
+            return false;
+        }
+        let good = self
+            .record
+            .in_sync
+            .without(self.failed)
+            .without(work.failed);
+        let preferred = match work.kind {
+            Kind::Read(from) => from,
+            _ => self.config.nearest,
+        };
+        let source = if good.contains(preferred) {
+            Some(preferred)
+        } else {
+            good.iter().next()
+        };
+        let Some(source) = source else {
+            return false;
+        };
+        let range = work.range;
+        let id = self.send(source, Command::Read(range));
+        let work = &mut self.works[at];
+        work.source = Some(source);
+        work.sent.push((source, id));
+        true
+    }
+
+    /// The data of the work is there: it goes to `targets`, where its regions are marked first.
+    pub(super) fn write_to(&mut self, at: usize, targets: CopySet) {
+        let work = &mut self.works[at];
+        work.unsent = targets;
+        for region in self.config.regions_of(work.range) {
+            self.touched.set(region, true);
+            for copy in targets.iter().filter(|_| !is_planted(Bug::Unmarked)) {
+                self.members[copy.place()].bitmap.wanted.set(region, true);
+            }
+        }
+    }
+
+    fn send_writes(&mut self, at: usize) -> bool {
+        let work = &self.works[at];
+        let Some(data) = work.data else {
+            return false;
+        };
+        let range = work.range;
+        let mut has_sent = false;
+        for copy in work.unsent.iter() {
+            let bitmap = &self.members[copy.place()].bitmap;
+            let mut regions = self.config.regions_of(range);
+            if is_planted(Bug::Unmarked) || regions.all(|region| bitmap.is_marked(region)) {
+                let id = self.send(copy, Command::Write { range, data });
+                let work = &mut self.works[at];
+                work.unsent.remove(copy);
+                work.sent.push((copy, id));
+                has_sent = true;
+            }
+        }
+        has_sent
+    }
+
+    /// The command `id` of a work has ended.
+    pub(super) fn work_ended(&mut self, copy: CopyId, id: OpId, outcome: Outcome) {
+        let Some(at) = self
+            .works
+            .iter()
+            .position(|work| work.copy_of(id).is_some())
+        else {
+            return; // Of a work that is over.
+        };
+        let work = &mut self.works[at];
+        work.sent.retain(|(_, one)| *one != id);
+        let has_read = work.data.is_none();
+        if outcome != Outcome::Good {
+            work.failed.insert(copy);
+            if has_read {
+                work.source = None;
+            }
+            return;
+        }
+        work.done.insert(copy);
+        if has_read {
+            work.data = Some(id);
+            match work.kind {
+                Kind::Equalise if is_planted(Bug::OthersNotEqualised) => {
+                    work.done = self.record.all();
+                }
+                Kind::Equalise => {
+                    let others = self.targets().without(copy.into());
+                    self.write_to(at, others);
+                }
+                Kind::Fill(copy) => self.write_to(at, copy.into()),
+                Kind::Read(_) | Kind::Write => {}
+            }
+        }
+    }
+
+    /// Whether the command `id` belongs to a request that was given up.
+    pub(super) fn is_given_up(&self, id: OpId) -> bool {
+        let mut given_up = self.works.iter().filter(|work| work.is_given_up);
+        given_up.any(|work| work.copy_of(id).is_some())
+    }
+
+    /// Whether a work that needs `needed` can end no more: the last copy in sync has failed it.
+    pub(super) fn has_failed(&self, at: usize, needed: CopySet) -> bool {
+        let work = &self.works[at];
+        let is_last = self.record.in_sync.len() == 1 && self.swap.is_none();
+        let missing = needed.without(work.done);
+        is_last && !missing.is_empty() && missing.is_within(work.failed)
+    }
+}
