@@ -23,7 +23,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         &["engine", "iscsi", "iscsi-stream", "scsi"],
     ),
     ("crates/unit", &["volume", "engine", "scsi"]),
-    ("crates/front", &["engine"]),
+    ("crates/front", &["unit", "engine"]),
     (
         "crates/front-iscsi",
         &["front", "unit", "engine", "iscsi", "iscsi-stream", "scsi"],

@@ -10,19 +10,21 @@ use std::{
 use engine::{
     Duration, Instant,
     net::TcpStream,
+    rate::Suppressed,
     spawn,
     sync::{Notify, Permit},
     time,
 };
+use front::Newcomer;
 use iscsi::{OperationalConfig, TargetConfig, TargetConnection, TaskId, Transmit};
 use unit::{Held, Mark, Nexus, RunningId, WINDOW_STEP};
 
 use crate::{
     config::Limits,
-    notices::{Notice, Suppressed},
+    notices::Notice,
     open::{Answered, OpenCommands, task_of},
     report::SessionReport,
-    request::Newcomer,
+    request::Ends,
     service::Service,
     sessions::SessionKey,
     target::Target,
@@ -108,13 +110,9 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(service: Rc<Service>, newcomer: Newcomer) -> Self {
-        let Newcomer {
-            id,
-            peer,
-            local,
-            stream,
-        } = newcomer;
+    pub(crate) fn new(service: Rc<Service>, newcomer: Newcomer<Ends>) -> Self {
+        let Newcomer { id, ends, stream } = newcomer;
+        let Ends { peer, local } = ends;
         let limits = service.limits.borrow().clone();
         let config = TargetConfig {
             operational: OperationalConfig {

@@ -1,20 +1,23 @@
 //! One lane's front: owns the lane's connections, each from its first byte to the end of its last I/O, and handles
 //! requests from other lanes.
 
-use std::{cell::RefCell, collections::BTreeMap, pin::pin, rc::Rc};
+use std::{cell::RefCell, collections::BTreeMap, pin::pin, rc::Rc, sync::Arc};
 
 use engine::{Share, cross::Receiver, spawn, spend, sync::Notify, task::spawn_for, time};
+use front::{LaneFront, OwnLane};
 use iscsi::LoginStatus;
-use unit::Nexus;
+use unit::{LaneUnits, Nexus};
 
 use crate::{
     change,
+    config::ServerConfig,
     connection::{Connection, Ending},
     login,
     notices::Notice,
     reader,
     request::Request,
     service::Service,
+    sessions::Sessions,
     watchdog, writer,
 };
 
@@ -32,17 +35,24 @@ pub(crate) struct Front {
     changed: Notify,
 }
 
-impl Front {
-    pub(crate) fn new(service: Service) -> Rc<Front> {
-        Rc::new(Front {
+impl LaneFront for Front {
+    type Config = (ServerConfig, Arc<Sessions>);
+    type Request = Request;
+
+    async fn open(
+        (config, sessions): (ServerConfig, Arc<Sessions>),
+        lane: OwnLane<Request>,
+        units: Rc<LaneUnits>,
+    ) -> Result<Rc<Front>, String> {
+        let service = Service::open(&config, units, sessions, lane).await?;
+        Ok(Rc::new(Front {
             service: Rc::new(service),
             connections: RefCell::default(),
             changed: Notify::new(),
-        })
+        }))
     }
 
-    /// Serves requests until the server goes away.
-    pub(crate) async fn run(self: Rc<Self>, requests: Receiver<Request>) {
+    async fn run(self: Rc<Self>, requests: Receiver<Request>) {
         while let Some(request) = requests.receive().await {
             match request {
                 Request::Serve(newcomer) => {
@@ -110,7 +120,9 @@ impl Front {
             }
         }
     }
+}
 
+impl Front {
     fn find(&self, connection: u64) -> Option<Rc<Connection>> {
         self.connections.borrow().get(&connection).cloned()
     }

@@ -44,8 +44,9 @@ mod watchdog;
 mod work;
 mod writer;
 
+pub use ::front::IN_USE_LIMIT;
 pub use config::{Allow, Limits, LunSpec, PortalGroup, Redirect, ServerConfig, TargetSpec};
 pub use iscsi::{Chap, text::folded_name};
 pub use prefix::Prefix;
 pub use report::SessionReport;
-pub use server::{IN_USE_LIMIT, Reporter, Server, StartError};
+pub use server::{Reporter, Server, StartError};

@@ -1,15 +1,16 @@
 //! The requests that lanes send each other about connections.
 
-use std::net::SocketAddr;
+use std::{fmt, net::SocketAddr};
 
-use engine::{cross::OneshotSender, net::DetachedStream};
+use engine::cross::OneshotSender;
+use front::Newcomer;
 
 use crate::{config::ServerConfig, report::SessionReport};
 
 /// A request to another lane.
 pub(crate) enum Request {
     /// Serve this connection.
-    Serve(Newcomer),
+    Serve(Newcomer<Ends>),
     /// Close a connection that has not logged in, to make room for others.
     MakeRoom { connection: u64 },
     /// End a connection, and report when all its I/O has ended.
@@ -36,11 +37,16 @@ pub(crate) enum Request {
     Stop { done: OneshotSender<()> },
 }
 
-/// A connection that has been admitted.
-pub(crate) struct Newcomer {
-    pub(crate) id: u64,
+/// The addresses of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
     pub(crate) peer: SocketAddr,
     /// The portal's address as seen by the peer.
     pub(crate) local: SocketAddr,
-    pub(crate) stream: DetachedStream,
+}
+
+impl fmt::Display for Ends {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.peer.fmt(f)
+    }
 }

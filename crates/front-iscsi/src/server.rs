@@ -1,40 +1,19 @@
-//! The server: binds the portals, gives every lane its front, and spreads connections over the lanes.
+//! The server: binds the portals, gives every lane its front, and has their connections accepted.
 
-use std::{
-    cell::Cell, collections::BTreeMap, io::ErrorKind, net::SocketAddr, pin::pin, rc::Rc, sync::Arc,
-};
+use std::{collections::BTreeMap, io::ErrorKind, net::SocketAddr, rc::Rc, sync::Arc};
 
-use engine::{
-    Duration, LaneFuture,
-    cross::{OneshotReceiver, OneshotSender, Sender, answered, channel, oneshot},
-    net::TcpListener,
-    net::TcpStream,
-    spawn,
-    sync::Notify,
-    task::{self, Either},
-    time,
-};
-use front::{Displaced, Limit, Peer};
+use engine::{LaneFuture, cross::answered, net::TcpListener, spawn, sync::Notify};
+use front::{Acceptor, FrontLanes, Listener, retried};
 use iscsi::Chap;
 use unit::Units;
 
 use crate::{
     config::{ServerConfig, TargetSpec},
     front::Front,
-    notices::{Notice, Suppressed},
-    portals,
     report::SessionReport,
-    request::{Newcomer, Request},
-    service::Service,
-    sessions::{Arrival, Sessions},
+    request::Request,
+    sessions::{AcceptPolicy, Sessions},
 };
-
-/// How long binding a portal is retried while its address is in use.
-pub const IN_USE_LIMIT: Duration = Duration::from_secs(2);
-/// How long to wait before accepting again after an accept failed.
-const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(20);
-/// How long to wait before accepting again while too many displaced connections are still closing.
-const PAUSE_WHEN_CROWDED: Duration = Duration::from_millis(2);
 
 /// Why a server did not start.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -82,7 +61,8 @@ pub struct Server {
     targets: Vec<TargetSpec>,
     discovery: Option<Arc<Chap>>,
     portals: Vec<SocketAddr>,
-    lanes: Vec<Sender<Request>>,
+    lanes: FrontLanes<Request>,
+    acceptor: Rc<Acceptor<AcceptPolicy>>,
     sessions: Arc<Sessions>,
     /// Keyed by the requested address, whose port may be 0.
     listening: BTreeMap<SocketAddr, Listening>,
@@ -103,29 +83,14 @@ impl Server {
     pub async fn start(mut config: ServerConfig, units: &Units) -> Result<Server, StartError> {
         let bound = bind(&mut config, &BTreeMap::new()).await?;
         let sessions = Arc::new(Sessions::new(config.limits.places()));
-        let lanes = 0..units.lanes();
-        let (senders, receivers): (Vec<_>, Vec<_>) = lanes.map(|_| channel()).unzip();
-        for (own, requests) in receivers.into_iter().enumerate() {
-            let (started, opened) = oneshot();
-            let (config, sessions, all) = (config.clone(), sessions.clone(), senders.clone());
-            units.enter(own, move |units| async move {
-                match Service::open(&config, units, sessions, own, all).await {
-                    Ok(service) => {
-                        started.send(Ok(()));
-                        Front::new(service).run(requests).await;
-                    }
-                    Err(error) => started.send(Err(error)),
-                }
-            });
-            let outcome = opened.outcome().await;
-            let opened = outcome.unwrap_or_else(|unanswered| Err(unanswered.to_string()));
-            opened.map_err(StartError::Unit)?;
-        }
+        let opening = FrontLanes::start::<Front>(units, (config.clone(), sessions.clone()));
+        let lanes = opening.await.map_err(StartError::Unit)?;
         let mut server = Server {
             targets: config.targets,
             discovery: config.discovery,
             portals: Vec::new(),
-            lanes: senders,
+            acceptor: Acceptor::new(AcceptPolicy(sessions.clone()), lanes.clone()),
+            lanes,
             sessions,
             listening: BTreeMap::new(),
         };
@@ -144,18 +109,19 @@ impl Server {
         mut config: ServerConfig,
     ) -> Result<LaneFuture<'static, ()>, StartError> {
         let bound = bind(&mut config, &self.listening).await?;
-        for lane in &self.lanes {
-            let (done, answer) = oneshot();
-            let config = config.clone();
-            if lane.send(Request::Prepare { config, done }).is_ok() {
-                let ready = answered(answer, "prepare a new configuration").await;
-                if let Some(Err(error)) = ready {
-                    self.forget_ready().await;
-                    return Err(StartError::Unit(error));
-                }
-            }
+        let prepare = |done| Request::Prepare {
+            config: config.clone(),
+            done,
+        };
+        let ready = self.lanes.answers("prepare a new configuration", prepare);
+        if let Some(Err(error)) = ready.await.into_iter().find(Result::is_err) {
+            let forget = |done| Request::Forget { done };
+            self.lanes
+                .answers("discard a prepared configuration", forget)
+                .await;
+            return Err(StartError::Unit(error));
         }
-        let over = self.ask(|done| Request::Commit { done });
+        let over = self.lanes.ask(|done| Request::Commit { done });
         if self.asks_for_other_secrets(&config) {
             self.sessions.failures.reset();
         }
@@ -183,18 +149,6 @@ impl Server {
         self.discovery != config.discovery || of(&self.targets) != of(&config.targets)
     }
 
-    /// Has every lane discard the configuration it prepared.
-    async fn forget_ready(&self) {
-        for forgotten in self.ask(|done| Request::Forget { done }) {
-            answered(forgotten, "discard a prepared configuration").await;
-        }
-    }
-
-    /// Sends a request to every lane.
-    fn ask<T>(&self, request: impl Fn(OneshotSender<T>) -> Request) -> Vec<OneshotReceiver<T>> {
-        ask(&self.lanes, request)
-    }
-
     /// Accepts connections on exactly the addresses in `bound`.
     fn listen(&mut self, bound: Bound) {
         let Bound { asked, new } = bound;
@@ -210,12 +164,8 @@ impl Server {
                 address: listener.local_addr(),
                 stop: Rc::new(Notify::new()),
             };
-            let acceptor = Acceptor {
-                lanes: self.lanes.clone(),
-                sessions: self.sessions.clone(),
-                next_lane: Cell::new(0),
-            };
-            spawn(acceptor.accept(listener, listening.stop.clone()));
+            let (acceptor, stop) = (self.acceptor.clone(), listening.stop.clone());
+            spawn(acceptor.accept(Listener::Tcp(listener), stop));
             self.listening.insert(address, listening);
         }
         let asked = asked
@@ -268,48 +218,27 @@ impl Server {
         for listening in self.listening.values() {
             listening.stop.notify();
         }
-        for answer in self.ask(|done| Request::Stop { done }) {
-            // A lane that has shut down has no connections.
-            answered(answer, "end all connections").await;
-        }
+        let stop = |done| Request::Stop { done };
+        self.lanes.answers("end all connections", stop).await;
     }
 }
 
 /// Reports a server's sessions.
 #[derive(Clone)]
 pub struct Reporter {
-    lanes: Vec<Sender<Request>>,
+    lanes: FrontLanes<Request>,
 }
 
 impl Reporter {
     /// All sessions, including discovery sessions, ordered by initiator name.
     pub async fn sessions(&self) -> Vec<SessionReport> {
-        let mut sessions = Vec::new();
-        for answer in ask(&self.lanes, |done| Request::Report { done }) {
-            // A lane that has shut down has no sessions.
-            sessions.extend(
-                answered(answer, "report its sessions")
-                    .await
-                    .into_iter()
-                    .flatten(),
-            );
-        }
+        let report = |done| Request::Report { done };
+        let reported = self.lanes.answers("report its sessions", report).await;
+        let mut sessions: Vec<_> = reported.into_iter().flatten().collect();
         sessions
             .sort_by(|one, other| (&one.initiator, one.peer).cmp(&(&other.initiator, other.peer)));
         sessions
     }
-}
-
-/// Sends a request to each of `lanes`.
-fn ask<T>(
-    lanes: &[Sender<Request>],
-    request: impl Fn(OneshotSender<T>) -> Request,
-) -> Vec<OneshotReceiver<T>> {
-    let asked = lanes.iter().filter_map(|lane| {
-        let (done, answer) = oneshot();
-        lane.send(request(done)).is_ok().then_some(answer)
-    });
-    asked.collect()
 }
 
 /// The addresses that a configuration asks for, without duplicates.
@@ -372,126 +301,26 @@ fn mend(address: SocketAddr, kind: ErrorKind) -> &'static str {
     }
 }
 
-/// Listens on `address`, in addition to what is listened on already. Retries for a while if the address is in use:
-/// the kernel tears down an io_uring instance only some time after its process has exited, and until then a killed
-/// server still holds its listening sockets.
+/// Listens on `address`, in addition to what is listened on already.
 async fn listen(
     address: SocketAddr,
     listening: &BTreeMap<SocketAddr, Listening>,
 ) -> Result<TcpListener, StartError> {
-    let begun = time::now();
-    loop {
-        let error = match TcpListener::bind(address) {
-            Ok(listener) => return Ok(listener),
-            Err(error) => error,
-        };
-        if error.kind() == ErrorKind::AddrInUse {
-            let mut ours = listening.values().map(|known| known.address);
-            if let Some(other) = ours.find(|other| overlap(address, *other)) {
-                return Err(StartError::Ours { address, other });
-            }
-            if time::now() - begun < IN_USE_LIMIT {
-                time::sleep(Duration::from_millis(20)).await;
-                continue;
-            }
+    let error = match TcpListener::bind(address) {
+        Ok(listener) => return Ok(listener),
+        Err(error) => error,
+    };
+    if error.kind() == ErrorKind::AddrInUse {
+        let mut ours = listening.values().map(|known| known.address);
+        if let Some(other) = ours.find(|other| overlap(address, *other)) {
+            return Err(StartError::Ours { address, other });
         }
-        return Err(StartError::portal(address, &error));
     }
+    let bound = retried(|| TcpListener::bind(address)).await;
+    bound.map_err(|error| StartError::portal(address, &error))
 }
 
 /// Whether the two addresses conflict: same port, and one of them is the wildcard address.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port() && (one.ip().is_unspecified() || other.ip().is_unspecified())
-}
-
-/// The accept side: distributes connections over the lanes round-robin and displaces old ones to make room.
-struct Acceptor {
-    lanes: Vec<Sender<Request>>,
-    sessions: Arc<Sessions>,
-    next_lane: Cell<usize>,
-}
-
-impl Acceptor {
-    /// Accepts connections until told to stop.
-    async fn accept(self, listener: TcpListener, stop: Rc<Notify>) {
-        let mut stopped = pin!(stop.notified());
-        loop {
-            match task::either(stopped.as_mut(), listener.accept()).await {
-                Either::One(()) => return,
-                Either::Other(Ok(stream)) => self.let_in(stream),
-                // The peer closed the connection before it was accepted.
-                Either::Other(Err(error)) if error.kind() == ErrorKind::ConnectionAborted => {}
-                Either::Other(Err(error)) => {
-                    // Most likely out of file descriptors or memory: displace a connection to free some.
-                    if let Some(suppressed) = self.may_say(Notice::NotAccepted) {
-                        tracing::warn!(%error, suppressed, "a connection could not be accepted");
-                    }
-                    if let Some(displaced) = self.sessions.admission.make_room() {
-                        self.tell(displaced);
-                    }
-                    time::sleep(PAUSE_AFTER_ERROR).await;
-                }
-            }
-            while self.sessions.admission.is_crowded() {
-                time::sleep(PAUSE_WHEN_CROWDED).await;
-            }
-        }
-    }
-
-    fn let_in(&self, stream: TcpStream) {
-        // A connection that is closed already has no peer address.
-        let Ok((local, peer)) = stream.addresses() else {
-            return;
-        };
-        let (local, peer) = (portals::plain(local), portals::plain(peer));
-        let lane = &self.lanes[self.next_lane.get()];
-        self.next_lane
-            .set((self.next_lane.get() + 1) % self.lanes.len());
-        let arrival = Arrival {
-            peer,
-            lane: lane.clone(),
-        };
-        let (id, displaced) = self.sessions.admission.arrive(Peer::of(peer.ip()), arrival);
-        let newcomer = Newcomer {
-            id,
-            peer,
-            local,
-            stream: stream.detach(),
-        };
-        if lane.send(Request::Serve(newcomer)).is_err() {
-            tracing::error!("a lane has ended; its connection is dropped");
-            self.sessions.admission.leave(id, time::now());
-        }
-        if let Some(displaced) = displaced {
-            self.tell(displaced);
-        }
-    }
-
-    /// Tells a displaced connection's lane to close it.
-    fn tell(&self, displaced: Displaced<Arrival>) {
-        let Displaced { id, entry, limit } = displaced;
-        if let Some(suppressed) = self.may_say(Notice::Displaced) {
-            let limit = match limit {
-                Limit::Logins => "limits.logins",
-                Limit::LoginsPerPeer => "limits.logins_per_peer",
-            };
-            tracing::warn!(
-                peer = %entry.peer,
-                limit,
-                suppressed,
-                "closed a connection that had not logged in, to make room for a new one"
-            );
-        }
-        if entry
-            .lane
-            .send(Request::MakeRoom { connection: id })
-            .is_err()
-        {
-            self.sessions.admission.leave(id, time::now());
-        }
-    }
-
-    fn may_say(&self, notice: Notice) -> Option<Suppressed> {
-        self.sessions.notices.may_say(notice, time::now())
-    }
 }

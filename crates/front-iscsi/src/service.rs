@@ -7,6 +7,7 @@ use std::{
 };
 
 use engine::{cross::Sender, spend, sync::Budget};
+use front::{FrontLanes, OwnLane};
 use iscsi::Chap;
 use unit::LaneUnits;
 
@@ -42,7 +43,7 @@ pub(crate) struct Service {
     /// This lane's index, its request sender, and those of all lanes.
     pub(crate) lane: usize,
     pub(crate) own: Sender<Request>,
-    pub(crate) lanes: Vec<Sender<Request>>,
+    pub(crate) lanes: FrontLanes<Request>,
     /// What the initiator of a discovery session must prove.
     pub(crate) discovery: RefCell<Option<Arc<Chap>>>,
     pub(crate) digests: Cell<bool>,
@@ -52,7 +53,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Opens the targets on a lane; `own` is the lane's index in `lanes`.
+    /// Opens the targets on a lane.
     ///
     /// # Errors
     /// Why a unit cannot be opened.
@@ -60,8 +61,7 @@ impl Service {
         config: &ServerConfig,
         units: Rc<LaneUnits>,
         sessions: Arc<Sessions>,
-        own: usize,
-        lanes: Vec<Sender<Request>>,
+        lane: OwnLane<Request>,
     ) -> Result<Service, String> {
         let targets = open_targets(config, &units, &Targets::default()).await?;
         Ok(Service {
@@ -70,9 +70,9 @@ impl Service {
             limits: RefCell::new(Rc::new(config.limits.clone())),
             sessions,
             units,
-            lane: own,
-            own: lanes[own].clone(),
-            lanes,
+            lane: lane.index,
+            own: lane.lanes.lane(lane.index).clone(),
+            lanes: lane.lanes,
             discovery: RefCell::new(config.discovery.clone()),
             digests: Cell::new(config.digests),
             lists: Budget::new(LISTS_MAX),

@@ -4,15 +4,22 @@
 
 use std::{
     collections::HashMap,
-    net::SocketAddr,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use engine::cross::{OneshotReceiver, Sender, oneshot};
-use front::{Admission, Places};
+use engine::{
+    cross::{OneshotReceiver, Sender, oneshot},
+    net::TcpStream,
+};
+use front::{Accepts, Admission, Arrival, Limit, Listener, Newcomer, Peer, Places};
 use iscsi::Isid;
 
-use crate::{failures::Failures, notices::Notices, request::Request};
+use crate::{
+    failures::Failures,
+    notices::Notices,
+    portals,
+    request::{Ends, Request},
+};
 
 /// The initiator port and target port of a session; at most one session may exist for each pair (RFC 7143 §4.4.3).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -35,16 +42,10 @@ struct State {
     last_tsih: u16,
 }
 
-/// A connection before login: where to send the request that closes it.
-pub(crate) struct Arrival {
-    pub(crate) peer: SocketAddr,
-    pub(crate) lane: Sender<Request>,
-}
-
 /// Shared by all lanes; used at login and logout, never for an I/O.
 pub(crate) struct Sessions {
     state: Mutex<State>,
-    pub(crate) admission: Admission<Arrival>,
+    pub(crate) admission: Admission<Arrival<AcceptPolicy>>,
     pub(crate) failures: Failures,
     pub(crate) notices: Notices,
 }
@@ -115,5 +116,44 @@ impl Sessions {
         {
             state.by_key.remove(key);
         }
+    }
+}
+
+/// What the acceptor has to know: connections wait for a place at the end of their login, where they can be told.
+pub(crate) struct AcceptPolicy(pub(crate) Arc<Sessions>);
+
+impl Accepts for AcceptPolicy {
+    type Request = Request;
+    type Ends = Ends;
+    const BEFORE_SESSION: &'static str = "had not logged in";
+
+    fn admission(&self) -> &Admission<Arrival<AcceptPolicy>> {
+        &self.0.admission
+    }
+
+    fn ends(_: &Listener, stream: &TcpStream) -> Option<(Peer, Ends)> {
+        let (local, peer) = stream.addresses().ok()?;
+        let (local, peer) = (portals::plain(local), portals::plain(peer));
+        Some((Peer::of(peer.ip()), Ends { peer, local }))
+    }
+
+    fn serve(newcomer: Newcomer<Ends>) -> Request {
+        Request::Serve(newcomer)
+    }
+
+    fn make_room(connection: u64) -> Request {
+        Request::MakeRoom { connection }
+    }
+
+    fn limit(&self, limit: Limit) -> String {
+        let limit = match limit {
+            Limit::Logins => "limits.logins",
+            Limit::LoginsPerPeer => "limits.logins_per_peer",
+        };
+        limit.to_owned()
+    }
+
+    fn sessions_max(&self) -> Option<usize> {
+        None
     }
 }

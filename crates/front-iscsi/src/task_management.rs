@@ -73,11 +73,9 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest, befor
         }
         (TARGET_COLD_RESET, _) => {
             units.reset_target(nexus, target.name(), before).await;
-            for lane in &connection.service.lanes {
-                let target = target.name().to_owned();
-                // A lane that has shut down has no sessions.
-                let _ = lane.send(Request::EndTarget { target });
-            }
+            connection.service.lanes.tell(|| Request::EndTarget {
+                target: target.name().to_owned(),
+            });
         }
         _ => return TaskManagementRequest::NOT_SUPPORTED,
     }

@@ -3,9 +3,7 @@
 use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr};
 
 use engine::{Duration, zone};
-use front::Places;
-
-use crate::tls::Tls;
+use front::{Places, Tls};
 
 /// The address to listen on.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -7,13 +7,13 @@ use std::{
 };
 
 use engine::{Instant, Payload, sync::Notify, time};
-use front::Progress;
+use front::{Newcomer, Progress};
 use nbd::{BlockSizes, Export};
 use unit::{CommandId, Held, Kind, Nexus, Permits, Times, no_commands};
 
 use crate::{
     notices::Notice,
-    service::{LUN, Newcomer, Service},
+    service::{LUN, Service},
     wire::Wire,
 };
 
@@ -73,11 +73,11 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(service: Rc<Service>, newcomer: Newcomer) -> Connection {
+    pub(crate) fn new(service: Rc<Service>, newcomer: Newcomer<String>) -> Connection {
         let stream = newcomer.stream.on_lane();
         stream.keep_alive(service.limits.idle_time);
         Connection {
-            peer: newcomer.peer,
+            peer: newcomer.ends,
             machine: RefCell::new(nbd::Server::new(export(&service), service.tls.is_some())),
             service,
             wire: Rc::new(Wire::new(stream)),

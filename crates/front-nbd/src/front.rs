@@ -15,6 +15,7 @@ use engine::{
     task::spawn_for,
     time,
 };
+use front::{LaneFront, Newcomer, OwnLane};
 use unit::{LaneUnits, TargetPort};
 
 use crate::{
@@ -22,7 +23,7 @@ use crate::{
     connection::Connection,
     notices::Notice,
     reader,
-    service::{Everywhere, LUN, Newcomer, Request, Service},
+    service::{Everywhere, LUN, Request, Service},
     watchdog, writer,
 };
 
@@ -35,11 +36,14 @@ pub(crate) struct Front {
     changed: Notify,
 }
 
-impl Front {
-    pub(crate) fn open(
-        config: Config,
+impl LaneFront for Front {
+    type Config = (Config, Arc<Everywhere>);
+    type Request = Request;
+
+    async fn open(
+        (config, everywhere): (Config, Arc<Everywhere>),
+        _: OwnLane<Request>,
         units: Rc<LaneUnits>,
-        everywhere: Arc<Everywhere>,
     ) -> Result<Rc<Front>, String> {
         let port = TargetPort {
             target_name: "nbd".into(),
@@ -66,8 +70,7 @@ impl Front {
         }))
     }
 
-    /// Handles requests until the server goes away.
-    pub(crate) async fn run(self: Rc<Self>, requests: Receiver<Request>) {
+    async fn run(self: Rc<Self>, requests: Receiver<Request>) {
         while let Some(request) = requests.receive().await {
             match request {
                 Request::Serve(newcomer) => {
@@ -86,8 +89,10 @@ impl Front {
             }
         }
     }
+}
 
-    fn let_in(&self, newcomer: Newcomer) -> Rc<Connection> {
+impl Front {
+    fn let_in(&self, newcomer: Newcomer<String>) -> Rc<Connection> {
         let id = newcomer.id;
         let connection = Rc::new(Connection::new(self.service.clone(), newcomer));
         if self.is_stopping.get() {

@@ -16,10 +16,8 @@ use engine::{
     spend,
     sync::Budget,
 };
-use front::Progress;
+use front::{Progress, Tls};
 use rustls::ServerConnection;
-
-use crate::tls::Tls;
 
 /// Ciphertext received at once.
 const RECEIVE_BYTES: usize = 4 << 10;
@@ -44,7 +42,7 @@ pub(crate) struct Handshake<'a> {
 impl Handshake<'_> {
     /// Performs the handshake. Returns the machine, and the ciphertext that came after it.
     pub(crate) async fn run(self, stream: &TcpStream) -> io::Result<(ServerConnection, Vec<u8>)> {
-        let machine = ServerConnection::new(self.offered.0.clone());
+        let machine = ServerConnection::new(self.offered.config());
         let mut machine = machine.map_err(io::Error::other)?;
         let (mut buf, mut received) = (Buf::new(RECEIVE_BYTES), Vec::new());
         while machine.is_handshaking() {

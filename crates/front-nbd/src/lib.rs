@@ -25,14 +25,12 @@ mod reader;
 mod request;
 mod server;
 mod service;
-mod tls;
-mod validity;
 mod watchdog;
 mod wire;
 mod writer;
 
+pub use ::front::{Tls, TlsError, TlsFiles};
 pub use config::{Address, Config, Limits, NoAddress};
 pub use error::StartError;
 pub use place::Place;
 pub use server::Server;
-pub use tls::{Tls, TlsError, TlsFiles};

@@ -25,7 +25,6 @@ use crate::{
     notices::Notice,
     request,
     service::LUN,
-    tls,
     wire::Wire,
 };
 
@@ -169,7 +168,7 @@ async fn start_tls(connection: &Connection, reader: &Reader) {
     if let Either::Other(Err(error)) = task::either(over, started).await {
         connection.dismiss(&format!(
             "the TLS handshake failed: {}",
-            tls::explain(&error)
+            front::explain(&error)
         ));
     }
 }

@@ -2,15 +2,11 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use engine::{
-    cross::{OneshotSender, Sender},
-    net::DetachedStream,
-    sync::Budget,
-};
-use front::Admission;
+use engine::{cross::OneshotSender, net::TcpStream, sync::Budget};
+use front::{Accepts, Admission, Arrival, Limit, Listener, Newcomer, Peer, Tls};
 use unit::{LaneUnits, Luns};
 
-use crate::{config::Limits, notices::Notices, tls::Tls};
+use crate::{config::Limits, notices::Notices};
 
 /// The unit's number in every nexus.
 pub(crate) const LUN: u32 = 0;
@@ -30,31 +26,56 @@ pub(crate) struct Service {
 
 /// State of a server shared by all lanes; used only when connections come and go.
 pub(crate) struct Everywhere {
-    pub(crate) admission: Admission<Guest>,
+    pub(crate) admission: Admission<Arrival<AcceptPolicy>>,
     pub(crate) notices: Notices,
-}
-
-/// A connection, as the accepting side knows it.
-pub(crate) struct Guest {
-    pub(crate) peer: String,
-    /// The lane that serves it.
-    pub(crate) lane: Sender<Request>,
 }
 
 /// A request to a lane.
 pub(crate) enum Request {
     /// Serve this connection.
-    Serve(Newcomer),
+    Serve(Newcomer<String>),
     /// End this connection, which is in its handshake, to make room for another.
     MakeRoom(u64),
     /// Answer the requests already accepted, then end all connections.
     Stop(OneshotSender<()>),
 }
 
-/// A connection that has been admitted.
-pub(crate) struct Newcomer {
-    pub(crate) id: u64,
-    /// Describes the peer, for the log.
-    pub(crate) peer: String,
-    pub(crate) stream: DetachedStream,
+/// What the acceptor has to know.
+pub(crate) struct AcceptPolicy {
+    pub(crate) everywhere: Arc<Everywhere>,
+    pub(crate) limits: Limits,
+}
+
+impl Accepts for AcceptPolicy {
+    type Request = Request;
+    type Ends = String;
+    const BEFORE_SESSION: &'static str = "was still in its handshake";
+
+    fn admission(&self) -> &Admission<Arrival<AcceptPolicy>> {
+        &self.everywhere.admission
+    }
+
+    fn ends(listener: &Listener, stream: &TcpStream) -> Option<(Peer, String)> {
+        listener.peer(stream)
+    }
+
+    fn serve(newcomer: Newcomer<String>) -> Request {
+        Request::Serve(newcomer)
+    }
+
+    fn make_room(id: u64) -> Request {
+        Request::MakeRoom(id)
+    }
+
+    fn limit(&self, limit: Limit) -> String {
+        let limit = match limit {
+            Limit::Logins => self.limits.handshakes_max,
+            Limit::LoginsPerPeer => self.limits.handshakes_per_peer_max,
+        };
+        limit.to_string()
+    }
+
+    fn sessions_max(&self) -> Option<usize> {
+        Some(self.limits.connections_max)
+    }
 }

@@ -1,9 +1,26 @@
-//! What the fronts that listen on a network share: who is let in when more come than there is room for. Strangers are
-//! told apart by their [`Peer`], and [`Admission`] decides which connection makes room for which.
+//! What the fronts that listen on a network share: listeners and the acceptor that spreads connections over the lanes, who
+//! of many is let in, a front's parts on the lanes, rate limits of what strangers make it log, and TLS.
+//!
+//! ```text
+//!  Listener ──► Acceptor ──► Admission     strangers are told apart by their Peer
+//!                  │
+//!                  └── Newcomer ──► FrontLanes ──► LaneFront, one on each lane
+//! ```
 #![forbid(unsafe_code)]
 
+mod acceptor;
 mod admission;
+mod lanes;
+mod listener;
+mod notices;
 mod peer;
+mod tls;
+mod validity;
 
+pub use acceptor::{Acceptor, Accepts, Arrival, Newcomer};
 pub use admission::{Admission, Displaced, Limit, Places, Progress};
+pub use lanes::{FrontLanes, LaneFront, OwnLane};
+pub use listener::{IN_USE_LIMIT, Listener, retried};
+pub use notices::Notices;
 pub use peer::Peer;
+pub use tls::{Tls, TlsError, TlsFiles, explain};

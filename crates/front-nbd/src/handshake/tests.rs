@@ -65,7 +65,7 @@ fn server(key: &Key) -> Tls {
         .expect("the provider has cipher suites for them")
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(key.clone()));
-    Tls(Arc::new(config))
+    Tls::from(Arc::new(config))
 }
 
 /// What a client sends first.

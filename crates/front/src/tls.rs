@@ -33,7 +33,7 @@ pub struct TlsFiles {
 
 /// A loaded TLS server configuration.
 #[derive(Clone)]
-pub struct Tls(pub(crate) Arc<ServerConfig>);
+pub struct Tls(Arc<ServerConfig>);
 
 /// Why TLS cannot be offered: which file is to blame, and what would fix it.
 #[derive(Debug, thiserror::Error)]
@@ -111,10 +111,22 @@ impl Tls {
         let mut config = builder
             .with_single_cert(chain, key)
             .map_err(|error| TlsError::Pair(files.certificate.clone(), files.key.clone(), error))?;
-        // NBD connections are long-lived, so session resumption is not worth keeping state for.
+        // Connections are long-lived, so session resumption is not worth keeping state for.
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         Ok(Tls(Arc::new(config)))
+    }
+
+    /// What a connection's machine is made with.
+    pub fn config(&self) -> Arc<ServerConfig> {
+        self.0.clone()
+    }
+}
+
+/// For who has made the configuration otherwise than from files.
+impl From<Arc<ServerConfig>> for Tls {
+    fn from(config: Arc<ServerConfig>) -> Tls {
+        Tls(config)
     }
 }
 
@@ -125,7 +137,7 @@ impl fmt::Debug for Tls {
 }
 
 /// Explains a TLS failure, turning rustls' seconds since 1970 into dates.
-pub(crate) fn explain(error: &io::Error) -> String {
+pub fn explain(error: &io::Error) -> String {
     let cause = error.get_ref().and_then(|cause| cause.downcast_ref());
     let Some(rustls::Error::InvalidCertificate(cause)) = cause else {
         return error.to_string();
