@@ -29,15 +29,18 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
         &["front", "unit", "engine", "iscsi", "iscsi-stream", "scsi"],
     ),
     ("crates/front-nbd", &["front", "unit", "engine", "nbd"]),
-    ("crates/front-fuse", &["unit", "engine"]),
-    ("crates/node", &["front-iscsi", "unit", "volume", "engine"]),
+    ("crates/front-fuse", &["front", "unit", "engine"]),
+    (
+        "crates/node",
+        &["front", "front-iscsi", "unit", "volume", "engine"],
+    ),
     ("crates/lab", &["volume", "engine"]),
     (
         "crates/sanstone",
         &[
             "lab",
             "node",
-            "front-iscsi",
+            "front",
             "front-fuse",
             "front-nbd",
             "volume",
@@ -89,6 +92,7 @@ const TESTS_MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     // They serve volumes, and reach them with our initiator.
     ("crates/front-iscsi", &["volume"]),
     // They serve a volume in memory.
+    ("crates/front", &["volume"]),
     ("crates/front-fuse", &["volume"]),
 ];
 

@@ -8,6 +8,7 @@ use engine::{
     device::SharedDevice,
     mounts::Mount,
 };
+use front::Ended;
 use unit::{LaneUnits, Luns, TargetPort, Unit, Units, no_commands};
 
 use crate::{
@@ -52,17 +53,6 @@ pub enum StartError {
     /// The kernel speaks another protocol version, or does not respond.
     #[error("the kernel's FUSE version {0} is not supported; Linux 6.1 or later is required")]
     Version(String),
-}
-
-/// Why a file is no longer served.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Ended {
-    /// Nobody has it any more, on any path, in any mount namespace, open or mapped.
-    #[error("the file has been unmounted")]
-    Released,
-    /// The connection to the kernel is gone: whoever still has it gets errors.
-    #[error("{0}")]
-    Lost(String),
 }
 
 impl From<End> for Ended {

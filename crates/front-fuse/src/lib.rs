@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod abi;
+mod as_front;
 mod changes;
 mod crew;
 mod front;
@@ -30,8 +31,9 @@ mod transfer;
 #[cfg(test)]
 mod codec_tests;
 
+pub use as_front::Served;
 pub use changes::{SetTime, SetTimes, Times, Timestamp};
-pub use front::{Ended, Front, Spec, StartError};
+pub use front::{Front, Spec, StartError};
 pub use mount::Unmounted;
 pub use place::{Place, PlaceError};
 pub use reply::{Attributes, Reply};

@@ -25,6 +25,16 @@ pub struct ServerConfig {
     pub limits: Limits,
 }
 
+impl ServerConfig {
+    /// The addresses that it listens on, without duplicates.
+    pub(crate) fn portals(&self) -> BTreeSet<SocketAddr> {
+        let groups = self.targets.iter().flat_map(|target| &target.portal_groups);
+        groups
+            .flat_map(|group| group.portals.iter().copied())
+            .collect()
+    }
+}
+
 /// One target: a name, its portals, and its logical units or a redirection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TargetSpec {

@@ -14,6 +14,7 @@
 
 mod aborting;
 mod answer;
+mod as_front;
 mod change;
 mod command;
 mod config;
@@ -44,9 +45,9 @@ mod watchdog;
 mod work;
 mod writer;
 
-pub use ::front::IN_USE_LIMIT;
+pub use ::front::{IN_USE_LIMIT, StartError};
 pub use config::{Allow, Limits, LunSpec, PortalGroup, Redirect, ServerConfig, TargetSpec};
 pub use iscsi::{Chap, text::folded_name};
 pub use prefix::Prefix;
 pub use report::SessionReport;
-pub use server::{Reporter, Server, StartError};
+pub use server::{Reporter, Server};

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, io::ErrorKind, net::SocketAddr, rc::Rc, sync::Arc};
 
 use engine::{LaneFuture, cross::answered, net::TcpListener, spawn, sync::Notify};
-use front::{Acceptor, FrontLanes, Listener, retried};
+use front::{Acceptor, Address, FrontLanes, Listener, StartError, retried};
 use iscsi::Chap;
 use unit::Units;
 
@@ -15,47 +15,6 @@ use crate::{
     sessions::{AcceptPolicy, Sessions},
 };
 
-/// Why a server did not start.
-#[derive(Clone, Debug, thiserror::Error)]
-pub enum StartError {
-    /// A portal's address could not be bound.
-    #[error("cannot listen on {address}: {cause}; {mend}")]
-    Portal {
-        /// The address that could not be bound.
-        address: SocketAddr,
-        /// The operating system's error message.
-        cause: String,
-        /// What the administrator should check.
-        mend: &'static str,
-    },
-    /// The portal overlaps another portal of this server, which keeps listening until the new configuration is in
-    /// force.
-    #[error(
-        "cannot listen on {address}: this daemon already listens on {other}; remove that portal \
-         and apply, then add this one"
-    )]
-    Ours {
-        /// The address that could not be bound.
-        address: SocketAddr,
-        /// The address this server already listens on.
-        other: SocketAddr,
-    },
-    /// A lane could not open a logical unit.
-    #[error("{0}")]
-    Unit(String),
-}
-
-impl StartError {
-    /// The error for binding `address`, which the system refused with `error`.
-    pub fn portal(address: SocketAddr, error: &std::io::Error) -> StartError {
-        StartError::Portal {
-            address,
-            mend: mend(address, error.kind()),
-            cause: error.to_string(),
-        }
-    }
-}
-
 /// A running server. The lane that started it accepts connections on all its portals.
 pub struct Server {
     targets: Vec<TargetSpec>,
@@ -66,6 +25,8 @@ pub struct Server {
     sessions: Arc<Sessions>,
     /// Keyed by the requested address, whose port may be 0.
     listening: BTreeMap<SocketAddr, Listening>,
+    /// What all lanes have prepared to serve.
+    prepared: Option<(ServerConfig, Bound)>,
 }
 
 /// A listening portal.
@@ -93,21 +54,17 @@ impl Server {
             lanes,
             sessions,
             listening: BTreeMap::new(),
+            prepared: None,
         };
         server.listen(bound);
         Ok(server)
     }
 
-    /// Switches to `config`: its targets and its CHAP settings for discovery. Digests and limits apply to new
-    /// connections only. The returned future completes once everything that the new configuration drops has ended:
-    /// sessions of removed targets and of initiators that may no longer use theirs, and I/O on removed LUNs.
+    /// Has all lanes prepare to serve `config`, and binds its portals.
     ///
     /// # Errors
-    /// [`StartError`]; the old configuration stays in force in that case.
-    pub async fn change(
-        &mut self,
-        mut config: ServerConfig,
-    ) -> Result<LaneFuture<'static, ()>, StartError> {
+    /// [`StartError`]; nothing is prepared then.
+    pub async fn prepare(&mut self, mut config: ServerConfig) -> Result<(), StartError> {
         let bound = bind(&mut config, &self.listening).await?;
         let prepare = |done| Request::Prepare {
             config: config.clone(),
@@ -115,12 +72,26 @@ impl Server {
         };
         let ready = self.lanes.answers("prepare a new configuration", prepare);
         if let Some(Err(error)) = ready.await.into_iter().find(Result::is_err) {
-            let forget = |done| Request::Forget { done };
-            self.lanes
-                .answers("discard a prepared configuration", forget)
-                .await;
+            self.discard().await;
             return Err(StartError::Unit(error));
         }
+        self.prepared = Some((config, bound));
+        Ok(())
+    }
+
+    /// Discards what has been prepared.
+    pub async fn discard(&mut self) {
+        self.prepared = None;
+        let forget = |done| Request::Forget { done };
+        let what = "discard a prepared configuration";
+        self.lanes.answers(what, forget).await;
+    }
+
+    /// Switches to what has been prepared: its targets and its CHAP settings for discovery. Digests and limits apply to new
+    /// connections only. The returned future completes once everything that the new configuration drops has ended:
+    /// sessions of removed targets and of initiators that may no longer use theirs, and I/O on removed LUNs.
+    pub fn commit(&mut self) -> LaneFuture<'static, ()> {
+        let (config, bound) = self.prepared.take().expect("it has been prepared");
         let over = self.lanes.ask(|done| Request::Commit { done });
         if self.asks_for_other_secrets(&config) {
             self.sessions.failures.reset();
@@ -130,12 +101,24 @@ impl Server {
         self.targets = config.targets;
         self.discovery = config.discovery;
         self.listen(bound);
-        Ok(LaneFuture::new(async move {
+        LaneFuture::new(async move {
             for over in over {
                 // A lane that has shut down has no sessions.
                 answered(over, "close targets that are no longer served").await;
             }
-        }))
+        })
+    }
+
+    /// [Prepares](Self::prepare) `config` and [switches](Self::commit) to it.
+    ///
+    /// # Errors
+    /// [`StartError`]; the old configuration stays in force in that case.
+    pub async fn change(
+        &mut self,
+        config: ServerConfig,
+    ) -> Result<LaneFuture<'static, ()>, StartError> {
+        self.prepare(config).await?;
+        Ok(self.commit())
     }
 
     /// Whether `config` has other secrets than the configuration in force: failures under those say nothing any more.
@@ -184,15 +167,12 @@ impl Server {
         &self.portals
     }
 
-    /// Checks whether another configuration could be served at `portals` by briefly listening on each new one.
+    /// Checks whether `config` could be served at its portals by briefly listening on each new one.
     ///
     /// # Errors
     /// The first portal that cannot be listened on.
-    pub async fn try_portals(
-        &self,
-        portals: impl IntoIterator<Item = SocketAddr>,
-    ) -> Result<(), StartError> {
-        for portal in portals {
+    pub(crate) async fn try_portals(&self, config: &ServerConfig) -> Result<(), StartError> {
+        for portal in config.portals() {
             if !self.listening.contains_key(&portal) {
                 listen(portal, &self.listening).await?;
             }
@@ -205,6 +185,12 @@ impl Server {
         Reporter {
             lanes: self.lanes.clone(),
         }
+    }
+
+    /// The peers that have a session.
+    pub(crate) fn peers(&self) -> Vec<String> {
+        let admission = &self.sessions.admission;
+        admission.sessions(|arrival| arrival.ends.to_string())
     }
 
     /// Logins since the start that failed authentication.
@@ -283,24 +269,6 @@ async fn bind(
     Ok(Bound { asked: all, new })
 }
 
-/// Advice for a portal that cannot be bound.
-fn mend(address: SocketAddr, kind: ErrorKind) -> &'static str {
-    match kind {
-        ErrorKind::PermissionDenied if address.port() < 1024 => {
-            "ports below 1024 require a privilege: choose 1024 or above, such as 3260, or give \
-             this process CAP_NET_BIND_SERVICE"
-        }
-        ErrorKind::AddrNotAvailable => {
-            "this machine does not have that address: use one that it has, or 0.0.0.0 for all"
-        }
-        ErrorKind::AddrInUse => {
-            "another program listens there (`ss -ltnp` shows which): stop it, or choose another \
-             port"
-        }
-        _ => "choose another address, or make sure that this process may listen there",
-    }
-}
-
 /// Listens on `address`, in addition to what is listened on already.
 async fn listen(
     address: SocketAddr,
@@ -317,7 +285,7 @@ async fn listen(
         }
     }
     let bound = retried(|| TcpListener::bind(address)).await;
-    bound.map_err(|error| StartError::portal(address, &error))
+    bound.map_err(|error| StartError::address(Address::Tcp(address), &error))
 }
 
 /// Whether the two addresses conflict: same port, and one of them is the wildcard address.

@@ -14,9 +14,9 @@
 //! is a nexus of its own, and its requests run concurrently. A flush covers everything written over any connection.
 #![forbid(unsafe_code)]
 
+mod as_front;
 mod config;
 mod connection;
-mod error;
 mod front;
 mod handshake;
 mod notices;
@@ -29,8 +29,8 @@ mod watchdog;
 mod wire;
 mod writer;
 
-pub use ::front::{Tls, TlsError, TlsFiles};
-pub use config::{Address, Config, Limits, NoAddress};
-pub use error::StartError;
+pub use ::front::{Address, StartError, Tls, TlsError, TlsFiles};
+pub use as_front::Served;
+pub use config::{Config, Limits};
 pub use place::Place;
 pub use server::Server;

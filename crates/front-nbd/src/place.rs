@@ -3,9 +3,7 @@
 use std::io::{self, ErrorKind};
 
 use engine::{Duration, blocking::look_up_all};
-use front::Listener;
-
-use crate::{config::Address, error::StartError};
+use front::{Address, Listener, StartError};
 
 /// How long a name may take to be resolved.
 const NAME_LIMIT: Duration = Duration::from_secs(10);
@@ -23,7 +21,7 @@ impl Place {
     pub async fn take(address: &Address) -> Result<Place, StartError> {
         let Address::Name(host, port) = address else {
             let bound = listen(address).await;
-            let listener = bound.map_err(|error| not_bound(address, &error))?;
+            let listener = bound.map_err(|error| StartError::address(address.clone(), &error))?;
             return Ok(Place(vec![listener]));
         };
         let found = look_up_all(host, *port, NAME_LIMIT).await;
@@ -41,11 +39,11 @@ impl Place {
                     listeners.push(listener);
                 }
                 Err(error) if is_absent(&error) => absent = Some(error),
-                Err(error) => return Err(not_bound(&each, &error)),
+                Err(error) => return Err(StartError::address(each, &error)),
             }
         }
         match absent.filter(|_| listeners.is_empty()) {
-            Some(error) => Err(not_bound(address, &error)),
+            Some(error) => Err(StartError::address(address.clone(), &error)),
             None => Ok(Place(listeners)),
         }
     }
@@ -78,37 +76,5 @@ fn not_resolved(address: &Address, error: &io::Error) -> StartError {
         address: address.clone(),
         cause: format!("the name cannot be resolved: {error}"),
         mend: "correct it, or write an address of this machine instead, such as 127.0.0.1:10809",
-    }
-}
-
-fn not_bound(address: &Address, error: &io::Error) -> StartError {
-    let is_unix = matches!(address, Address::Unix(_));
-    let mend = match error.kind() {
-        ErrorKind::AddrInUse if is_unix => {
-            "another program listens there: stop it, remove the socket, or choose another path"
-        }
-        ErrorKind::AlreadyExists if is_unix => {
-            "the path exists and is not a socket: remove the file, or choose another path"
-        }
-        ErrorKind::NotFound if is_unix => "create its directory first, or choose another path",
-        ErrorKind::InvalidInput if is_unix => {
-            "the path of a socket has at most 107 bytes: choose a shorter one"
-        }
-        ErrorKind::AddrInUse => {
-            "another program listens there (`ss -ltnp` shows which): stop it, or choose another \
-             port"
-        }
-        ErrorKind::AddrNotAvailable => {
-            "this machine does not have that address: use one that it has, or 0.0.0.0 for all"
-        }
-        ErrorKind::PermissionDenied => {
-            "choose one where this process may listen; ports below 1024 require a privilege"
-        }
-        _ => "choose another address, or make sure that this process may listen there",
-    };
-    StartError::Address {
-        address: address.clone(),
-        cause: error.to_string(),
-        mend,
     }
 }

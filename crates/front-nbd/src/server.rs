@@ -3,12 +3,11 @@
 use std::{rc::Rc, sync::Arc};
 
 use engine::{spawn, sync::Notify};
-use front::{Acceptor, Admission, FrontLanes};
+use front::{Acceptor, Address, Admission, FrontLanes, StartError};
 use unit::Units;
 
 use crate::{
-    config::{Address, Config},
-    error::StartError,
+    config::Config,
     front::Front,
     notices::Notices,
     place::{Place, address_of},

@@ -117,13 +117,12 @@ impl Attachment {
                 .into_iter()
                 .collect(),
             disks: open::identities(&self.disks).collect(),
-            targets: Vec::new(),
             attached: Some(attached),
             units: self.units.clone(),
         };
         View {
             seen,
-            sessions: Vec::new(),
+            reports: Vec::new(),
         }
     }
 

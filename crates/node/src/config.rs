@@ -24,7 +24,8 @@ use std::{
 };
 
 use engine::{Duration, Waiting, blocking, store};
-use front_iscsi::{Chap, Limits, StartError};
+use front::{Address, StartError};
+use front_iscsi::{Chap, Limits};
 use serde::Deserialize;
 use toml::Spanned;
 use volume::{
@@ -421,11 +422,15 @@ impl Config {
     /// Why the server did not start, with the location of the portal if that is the reason.
     pub fn not_started(&self, error: &StartError) -> Failure {
         let place = match error {
-            StartError::Portal { address, .. } | StartError::Ours { address, .. } => {
+            StartError::Address {
+                address: Address::Tcp(address),
+                ..
+            }
+            | StartError::Ours { address, .. } => {
                 let places = self.file.target.values().map(Target::place);
                 portals::find(places, *address)
             }
-            StartError::Unit(_) => None,
+            _ => None,
         };
         self.failed(&ConfigError::new(place, error.to_string()))
     }

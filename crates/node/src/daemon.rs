@@ -4,10 +4,9 @@
 
 mod apply;
 
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc};
+use std::{io, path::PathBuf, sync::Arc};
 
 use engine::{LaneFuture, LaneHandle};
-use front_iscsi::{Allow, LunSpec, Server, ServerConfig, TargetSpec};
 use unit::{DiskSpec, FlushError, Keep, OpenVolume, Units, UnitsConfig};
 use volume::{
     config::ConfigError,
@@ -16,8 +15,9 @@ use volume::{
 
 use crate::{
     Error, Failure,
-    config::{Config, TargetTable},
+    config::Config,
     difference::Served,
+    fronts::{self, Fronts},
     open::{self, Disk},
     process::Process,
     shared_state::{SharedState, aside},
@@ -33,7 +33,7 @@ pub struct Daemon {
     graph: Graph,
     disks: Vec<Disk>,
     units: Units,
-    server: Server,
+    fronts: Fronts,
     state: SharedState,
     /// Holds the lock of the state directory until everything has been released.
     unit_files: Arc<UnitFiles>,
@@ -67,7 +67,7 @@ impl Daemon {
         {
             Ok(Serving {
                 units,
-                server,
+                fronts,
                 state,
                 unit_files,
                 told,
@@ -77,7 +77,7 @@ impl Daemon {
                 graph,
                 disks,
                 units,
-                server,
+                fronts,
                 state,
                 unit_files,
                 told,
@@ -92,8 +92,8 @@ impl Daemon {
     }
 
     /// The addresses it listens on, including ports chosen by the system.
-    pub fn portals(&self) -> &[SocketAddr] {
-        self.server.portals()
+    pub fn places(&self) -> Vec<String> {
+        self.fronts.places().collect()
     }
 
     /// The directory of its persistent state, which no other daemon may use.
@@ -130,13 +130,12 @@ impl Daemon {
             lanes: self.lanes.len(),
             trees: trees.collect(),
             disks: open::identities(&self.disks).collect(),
-            targets: self.server.targets().to_vec(),
             attached: None,
             units: self.units.clone(),
         };
         Onlooker {
             seen,
-            reporter: self.server.reporter(),
+            fronts: self.fronts.reporters(),
         }
     }
 
@@ -165,11 +164,11 @@ impl Daemon {
             mut graph,
             disks,
             units,
-            server,
+            fronts,
             unit_files,
             ..
         } = self;
-        server.stop().await;
+        fronts.stop().await;
         units.stop();
         let flushed = units.flush().await;
         // Before the disks are dropped: a volume that nobody holds any more would not be closed.
@@ -249,7 +248,7 @@ impl Daemon {
 /// What a start creates besides the graph.
 struct Serving {
     units: Units,
-    server: Server,
+    fronts: Fronts,
     state: SharedState,
     unit_files: Arc<UnitFiles>,
     told: Arc<Told>,
@@ -273,7 +272,7 @@ async fn serve(
     *disks = opened.map_err(refused)?;
     let (unit_files, records) = (state.unit_files.clone(), state.records().clone());
     let state = SharedState::new(state);
-    let server_config = server_config(served, &state).await?;
+    let configured = fronts::configured(served, &state).await?;
     let told = Told::new(&directory, process.boot);
     let mut units = units_config(config, &unit_files, disks)?;
     units.note = Some(told.note());
@@ -286,11 +285,11 @@ async fn serve(
     let units = units.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
     let told_units = units.clone();
     graph.tell_changes(Some(Arc::new(move || told_units.tell_changes())));
-    let server = Server::start(server_config, &units).await;
-    let server = server.map_err(|error| config.not_started(&error))?;
+    let fronts = Fronts::start(configured, &units).await;
+    let fronts = fronts.map_err(|error| config.not_started(&error))?;
     Ok(Serving {
         units,
-        server,
+        fronts,
         state,
         unit_files,
         told,
@@ -331,58 +330,6 @@ fn disk_spec(disk: &Disk, unit_files: &UnitFiles) -> Result<DiskSpec, Error> {
         open: open_on_lane(&disk.tree),
         told: Vec::new(),
     })
-}
-
-/// The configuration of the iSCSI front.
-async fn server_config(served: &Served, state: &SharedState) -> Result<ServerConfig, Failure> {
-    let config = &served.config;
-    let tables = served.targets.clone();
-    // The target port names (RFC 7143 §4.4.4).
-    let ports: Vec<String> = tables
-        .iter()
-        .flat_map(|table| {
-            let groups = table.portal_groups.iter();
-            groups.map(|group| format!("{},t,0x{:04x}", table.name, group.tag))
-        })
-        .collect();
-    let numbers = state.run(move |state| state.relative_ports(ports.iter().map(String::as_str)));
-    let mut numbers = numbers.await??.into_iter();
-    let targets = tables.into_iter();
-    Ok(ServerConfig {
-        targets: targets
-            .map(|table| target_spec(table, &mut numbers))
-            .collect(),
-        discovery: served.discovery.clone(),
-        digests: config.digests(),
-        limits: config.limits().clone(),
-    })
-}
-
-/// A target; its ports take the next of these `numbers`.
-fn target_spec(table: TargetTable, numbers: &mut impl Iterator<Item = u16>) -> TargetSpec {
-    let luns = table.luns.into_iter().map(|(number, lun)| {
-        let spec = LunSpec {
-            volume: lun.volume,
-            removable: lun.removable,
-            read_only: lun.read_only,
-        };
-        (number, spec)
-    });
-    let mut portal_groups = table.portal_groups;
-    for (group, number) in portal_groups.iter_mut().zip(numbers) {
-        group.relative_port = number;
-    }
-    TargetSpec {
-        name: table.name,
-        portal_groups,
-        luns: luns.collect(),
-        allow: table.allow.map_or(Allow::Everyone, |names| {
-            Allow::Names(names.into_iter().collect())
-        }),
-        allow_from: table.allow_from,
-        chap: table.chap,
-        redirect: table.redirect,
-    }
 }
 
 fn open_on_lane(tree: &Tree) -> OpenVolume {

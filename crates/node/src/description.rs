@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+pub use front::report::{Lun, PortalGroup, Session, Target};
 use serde::{Deserialize, Serialize};
 
 /// Version of the format; a program written for another version cannot interpret this one.
@@ -227,25 +228,6 @@ pub struct Reservation {
     pub holder: Option<String>,
 }
 
-/// A target.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Target {
-    /// Its portal groups.
-    pub portal_groups: Vec<PortalGroup>,
-    /// Its logical units, by number.
-    pub luns: BTreeMap<u32, Lun>,
-    /// Who may log in; absent: everyone.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub allow: Option<Vec<String>>,
-    /// Networks from which to log in; empty: anywhere.
-    pub allow_from: Vec<String>,
-    /// Whether initiators must authenticate.
-    pub chap: bool,
-    /// Where initiators are redirected to.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub redirect: Option<String>,
-}
-
 /// A volume that is attached to this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attached {
@@ -257,54 +239,6 @@ pub struct Attached {
     pub place: String,
     /// Whether writes are refused here.
     pub read_only: bool,
-}
-
-/// Portals that share their sessions.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct PortalGroup {
-    /// TargetPortalGroupTag.
-    pub tag: u16,
-    /// Relative target port identifier.
-    pub target_port: u16,
-    /// The addresses it listens on.
-    pub portals: Vec<String>,
-}
-
-/// A logical unit.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Lun {
-    /// Its volume.
-    pub volume: String,
-    /// Whether this LUN refuses writes.
-    pub read_only: bool,
-    /// Whether initiators may eject it.
-    pub removable: bool,
-}
-
-/// A session.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Session {
-    /// The initiator's name.
-    pub initiator: String,
-    /// Its address.
-    pub peer: String,
-    /// The portal it connected to.
-    pub portal: String,
-    /// Absent for a discovery session.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub target: Option<String>,
-    /// The tag of the portal group; 0 for discovery.
-    pub portal_group_tag: u16,
-    /// The thread that serves it.
-    pub lane: usize,
-    /// Whether headers carry CRC32C.
-    pub header_digest: bool,
-    /// Whether data segments carry CRC32C.
-    pub data_digest: bool,
-    /// Its age.
-    pub age_s: f64,
-    /// Commands in progress.
-    pub outstanding: usize,
 }
 
 /// Counters since the start; subtract two snapshots to see what happened in between.

@@ -15,6 +15,7 @@ pub mod description;
 mod device;
 mod difference;
 mod error;
+mod fronts;
 mod identity;
 mod open;
 mod private;

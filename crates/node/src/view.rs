@@ -7,7 +7,7 @@ use std::{
     path::{self, Path, PathBuf},
 };
 
-use front_iscsi::{Allow, Reporter, SessionReport, TargetSpec};
+use front::{Reporter, report::Report};
 use hdrhistogram::Histogram;
 use unit::{SanitizeReport, Stage, StageTable, UnitReport, Units};
 use uuid::Uuid;
@@ -19,9 +19,8 @@ use volume::{
 };
 
 use crate::description::{
-    Attached, Cache, Claim, Commands, Counted, Counters, Description, Lun, Node, NodeSession,
-    PathSession, PortalGroup, Registration, Requests, Reservation, Session, Target, Unit, VERSION,
-    Volume,
+    Attached, Cache, Claim, Commands, Counted, Counters, Description, Node, NodeSession,
+    PathSession, Registration, Requests, Reservation, Unit, VERSION, Volume,
 };
 
 /// What can be seen without asking a lane. Counters are read when it is described.
@@ -34,24 +33,26 @@ pub(crate) struct Seen {
     pub(crate) trees: BTreeMap<String, NodeView>,
     /// The identities of the served volumes.
     pub(crate) disks: BTreeMap<String, Uuid>,
-    pub(crate) targets: Vec<TargetSpec>,
     pub(crate) attached: Option<Attached>,
     pub(crate) units: Units,
 }
 
 /// A handle for observing a daemon as it is served now, even while another configuration is being applied.
-#[derive(Clone)]
 pub struct Onlooker {
     pub(crate) seen: Seen,
-    pub(crate) reporter: Reporter,
+    pub(crate) fronts: Vec<Box<dyn Reporter>>,
 }
 
 impl Onlooker {
     /// Takes a snapshot.
     pub async fn view(&self) -> View {
+        let mut reports = Vec::new();
+        for front in &self.fronts {
+            reports.push(front.report().await);
+        }
         View {
             seen: self.seen.clone(),
-            sessions: self.reporter.sessions().await,
+            reports,
         }
     }
 }
@@ -59,7 +60,7 @@ impl Onlooker {
 /// A snapshot of a daemon or of an attached volume. Its counters are read when it is described.
 pub struct View {
     pub(crate) seen: Seen,
-    pub(crate) sessions: Vec<SessionReport>,
+    pub(crate) reports: Vec<Report>,
 }
 
 impl View {
@@ -83,13 +84,17 @@ impl View {
             state: absolute(&seen.state),
             lanes: seen.lanes,
             volumes: volumes.collect(),
-            targets: seen
-                .targets
+            targets: self
+                .reports
                 .iter()
-                .map(|spec| (spec.name.clone(), target(spec)))
+                .flat_map(|report| report.targets.clone())
                 .collect(),
             attached: seen.attached.clone(),
-            sessions: self.sessions.iter().map(session).collect(),
+            sessions: self
+                .reports
+                .iter()
+                .flat_map(|report| report.sessions.clone())
+                .collect(),
         }
     }
 
@@ -267,48 +272,6 @@ fn unit(report: &UnitReport) -> Unit {
             SanitizeReport::Running { percent } => format!("running {percent} %"),
             SanitizeReport::Failed => "failed".to_owned(),
         }),
-    }
-}
-
-fn target(spec: &TargetSpec) -> Target {
-    let groups = spec.portal_groups.iter().map(|group| PortalGroup {
-        tag: group.tag,
-        target_port: group.relative_port,
-        portals: group.portals.iter().map(ToString::to_string).collect(),
-    });
-    let luns = spec.luns.iter().map(|(&number, lun)| {
-        let lun = Lun {
-            volume: lun.volume.clone(),
-            read_only: lun.read_only,
-            removable: lun.removable,
-        };
-        (number, lun)
-    });
-    Target {
-        portal_groups: groups.collect(),
-        luns: luns.collect(),
-        allow: match &spec.allow {
-            Allow::Everyone => None,
-            Allow::Names(names) => Some(names.iter().cloned().collect()),
-        },
-        allow_from: spec.allow_from.iter().map(ToString::to_string).collect(),
-        chap: spec.chap.is_some(),
-        redirect: spec.redirect.map(|redirect| redirect.to.to_string()),
-    }
-}
-
-fn session(report: &SessionReport) -> Session {
-    Session {
-        initiator: report.initiator.clone(),
-        peer: report.peer.to_string(),
-        portal: report.portal.to_string(),
-        target: report.target.clone(),
-        portal_group_tag: report.portal_group_tag,
-        lane: report.lane,
-        header_digest: report.header_digest,
-        data_digest: report.data_digest,
-        age_s: report.age.as_secs_f64(),
-        outstanding: report.outstanding,
     }
 }
 

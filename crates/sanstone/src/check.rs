@@ -3,7 +3,7 @@
 use std::{fmt::Display, io::ErrorKind, net::SocketAddr, path::Path};
 
 use engine::{Lane, LaneConfig};
-use front_iscsi::StartError;
+use front::{Address, StartError};
 use node::{Config, Failure as Wrong};
 
 use crate::{admin, failure::Failure, kernel, log, output, probe};
@@ -51,7 +51,7 @@ fn try_portal(
     tell: &dyn Fn(&dyn Display),
 ) -> Option<StartError> {
     let error = probe::once(portal).err()?;
-    let started = StartError::portal(portal, &error);
+    let started = StartError::address(Address::Tcp(portal), &error);
     if error.kind() != ErrorKind::AddrInUse {
         return Some(started);
     }

@@ -4,7 +4,7 @@
 
 use std::{io, net::SocketAddr, thread, time::Duration};
 
-use front_iscsi::{IN_USE_LIMIT, StartError};
+use front::{Address, IN_USE_LIMIT, StartError};
 use rustix::net::{AddressFamily, SocketType, bind, socket, sockopt};
 
 const PAUSE: Duration = Duration::from_millis(20);
@@ -18,7 +18,7 @@ pub(crate) fn portals(portals: impl IntoIterator<Item = SocketAddr>) -> Result<(
         let mut waited = Duration::ZERO;
         while let Err(error) = once(portal) {
             if error.kind() != io::ErrorKind::AddrInUse || waited >= IN_USE_LIMIT {
-                return Err(StartError::portal(portal, &error));
+                return Err(StartError::address(Address::Tcp(portal), &error));
             }
             thread::sleep(PAUSE);
             waited += PAUSE;

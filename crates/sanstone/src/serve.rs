@@ -65,7 +65,7 @@ async fn serve(
     let process = Process::this(config.path());
     let mut daemon = Daemon::start(config, &process, lanes, !supervised).await?;
     let admin = open_admin(&daemon, teller);
-    for portal in daemon.portals() {
+    for portal in daemon.places() {
         tracing::info!(%portal, "serving");
     }
     let announced = if supervised {
@@ -219,7 +219,7 @@ impl From<Told> for Wanted {
 /// Tells the process that started us the addresses we serve on.
 fn announce(daemon: &Daemon) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    for portal in daemon.portals() {
+    for portal in daemon.places() {
         writeln!(out, "{portal}")?;
     }
     out.flush()

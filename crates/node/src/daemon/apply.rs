@@ -14,11 +14,12 @@ use volume::{
     graph::{Changes, Live},
 };
 
-use super::{Daemon, disk_spec, server_config};
+use super::{Daemon, disk_spec};
 use crate::{
     Error, Failure, Refusal,
     config::Config,
     difference::{Difference, Served},
+    fronts,
     open::{self, Disk, identities},
     record::Records,
     state::Before,
@@ -72,8 +73,7 @@ impl Daemon {
             return Err(Failure::Wrong(refused.collect::<Vec<_>>().join("\n")));
         }
         if is_dry_run {
-            let portals = next.config.portals()?;
-            let tried = self.server.try_portals(portals).await;
+            let tried = self.fronts.check(fronts::to_check(&next)).await;
             tried.map_err(|error| next.config.not_started(&error))?;
             return Ok(lines);
         }
@@ -162,8 +162,8 @@ impl Daemon {
                 patience.unless_given_up(begun).await?;
             }
         }
-        let configuring = server_config(next, &self.state);
-        let server_config = patience.unless_given_up(configuring).await??;
+        let configuring = fronts::configured(next, &self.state);
+        let configured = patience.unless_given_up(configuring).await??;
         let mut live = Live::default();
         let switched = async {
             let preparing = self.graph.prepare(changes, &mut live);
@@ -171,8 +171,8 @@ impl Daemon {
             prepared.map_err(|error| config.failed(&error))?;
             let added = self.units.add(&new).await;
             added.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
-            match self.server.change(server_config).await {
-                Ok(over) => Ok(over),
+            match self.fronts.prepare(configured).await {
+                Ok(()) => Ok(self.fronts.commit()),
                 Err(error) => {
                     let added: Vec<String> = new.into_iter().map(|spec| spec.name).collect();
                     patience.wait(self.units.remove(&added)).await;

@@ -24,8 +24,9 @@ use engine::{
     mounts::Mount,
     task::{self, Either},
 };
-use front_fuse::{Ended, Place, Spec};
-use front_nbd::{Address, Server, Tls, TlsFiles};
+use front::{Ended, Front, FrontConfig};
+use front_fuse::Spec;
+use front_nbd::{Address, Tls, TlsFiles};
 use node::{Attachment, Config, Process, View, description::Attached};
 
 use crate::{
@@ -105,119 +106,61 @@ impl TlsOptions {
     }
 }
 
-/// The place where the volume will appear, taken but not yet served.
-enum TakenPlace {
-    Fuse(Place),
-    Nbd(front_nbd::Place),
-}
+/// What makes the front of the open volume, once its place is taken.
+type MakeFront = Box<dyn FnOnce(&Attachment) -> Box<dyn FrontConfig>>;
 
-/// The running front that exposes the volume.
-enum Front {
-    Fuse(front_fuse::Front),
-    Nbd(Server),
-}
-
-impl To {
+impl AttachCall {
     /// Claims the place before the volume is opened, so that a problem with it is found before anything is
-    /// claimed. What a dead process has left there is removed, with its file system on the mount point.
-    async fn take(&self, mount_point: Option<&MountPoint>) -> Result<TakenPlace, Failure> {
+    /// claimed. What a dead process has left there is removed, with its file system on the mount point. This is where the
+    /// fronts that a volume can be attached with are known.
+    async fn take(
+        &self,
+        mount_point: Option<&MountPoint>,
+        tls: Option<Tls>,
+    ) -> Result<MakeFront, Failure> {
+        let read_only = self.read_only;
         let clear_above = async |file: &Path, dead: &Mount| match mount_point {
             Some(point) => point.clear(file, dead).await,
             None => Ok(()),
         };
-        match (&self.fuse, &self.nbd) {
-            (Some(path), _) => Ok(TakenPlace::Fuse(Place::take(path, &clear_above).await?)),
-            (None, Some(address)) => Ok(TakenPlace::Nbd(front_nbd::Place::take(address).await?)),
+        match (&self.to.fuse, &self.to.nbd) {
+            (Some(path), _) => {
+                let place = front_fuse::Place::take(path, &clear_above).await?;
+                Ok(Box::new(move |volume| {
+                    let spec = Spec {
+                        volume: volume.volume().to_owned(),
+                        read_only,
+                        relative_port: volume.relative_port(),
+                    };
+                    Box::new(front_fuse::Served { spec, place })
+                }))
+            }
+            (None, Some(address)) => {
+                let place = front_nbd::Place::take(address).await?;
+                Ok(Box::new(move |volume| {
+                    let config = front_nbd::Config {
+                        volume: volume.volume().to_owned(),
+                        relative_port: volume.relative_port(),
+                        read_only,
+                        limits: front_nbd::Limits::default(),
+                        tls,
+                    };
+                    Box::new(front_nbd::Served { config, place })
+                }))
+            }
             (None, None) => unreachable!("clap requires one of them"),
         }
     }
-}
 
-impl Front {
-    async fn start(
-        call: &AttachCall,
-        taken: TakenPlace,
-        tls: Option<Tls>,
-        volume: &Attachment,
-    ) -> Result<Front, Failure> {
-        match taken {
-            TakenPlace::Fuse(place) => {
-                let spec = Spec {
-                    volume: volume.volume().to_owned(),
-                    read_only: call.read_only,
-                    relative_port: volume.relative_port(),
-                };
-                let front = front_fuse::Front::start(&spec, place, volume.units()).await?;
-                Ok(Front::Fuse(front))
-            }
-            TakenPlace::Nbd(place) => {
-                let config = front_nbd::Config {
-                    volume: volume.volume().to_owned(),
-                    relative_port: volume.relative_port(),
-                    read_only: call.read_only,
-                    limits: front_nbd::Limits::default(),
-                    tls,
-                };
-                let server = Server::start(config, place, volume.units()).await?;
-                Ok(Front::Nbd(server))
-            }
-        }
-    }
-
-    /// Logs that `volume` is attached.
-    fn tell_attached(&self, volume: &str) {
-        match self {
-            Front::Fuse(front) => {
-                tracing::info!(volume, path = %front.path().display(), "attached");
-            }
-            Front::Nbd(server) => tracing::info!(volume, nbd = addresses(server), "attached"),
-        }
-    }
-
-    /// Describes where the volume is attached.
-    fn describe(&self, call: &AttachCall) -> Attached {
-        let (front, place) = match self {
-            Front::Fuse(front) => ("fuse", front.path().display().to_string()),
-            Front::Nbd(server) => ("nbd", addresses(server)),
-        };
+    /// Describes where `front` has the volume attached.
+    fn describe(&self, front: &dyn Front) -> Attached {
         Attached {
-            volume: call.volume.clone(),
-            front: front.to_owned(),
-            place,
-            read_only: call.read_only,
+            volume: self.volume.clone(),
+            front: front.name().to_owned(),
+            place: front.places().join(", "),
+            read_only: self.read_only,
         }
     }
-
-    /// Waits until there is nothing left to serve, and says why.
-    async fn ended(&self) -> Ended {
-        match self {
-            Front::Fuse(front) => front.ended().await,
-            // Clients come and go.
-            Front::Nbd(_) => pending().await,
-        }
-    }
-
-    /// The file, if the front serves one, and the size of its blocks in bytes.
-    fn file(&self) -> Option<(&Path, u32)> {
-        match self {
-            Front::Fuse(front) => Some((front.path(), front.block_size_bytes())),
-            Front::Nbd(_) => None,
-        }
-    }
-
-    /// Finishes accepted requests and stops, whoever still has the volume.
-    async fn stop(self) {
-        match self {
-            Front::Fuse(front) => front.stop().await,
-            Front::Nbd(server) => server.stop().await,
-        }
-    }
-}
-
-/// Where clients reach the server, for people.
-fn addresses(server: &Server) -> String {
-    let each: Vec<String> = server.addresses().iter().map(Address::to_string).collect();
-    each.join(", ")
 }
 
 /// Attaches a volume until told to stop.
@@ -250,20 +193,26 @@ async fn attach(
     flusher: rustix::io::Result<()>,
 ) -> Result<(), Failure> {
     let mount_point = call.mount.find()?;
-    let taken = call.to.take(mount_point.as_ref()).await?;
+    let make_front = call.take(mount_point.as_ref(), tls).await?;
     if let Some(point) = &mount_point {
         point.check()?;
     }
     let process = Process::attaching(config.path(), &call.volume);
     let volume = Attachment::open(config, &call.volume, &process, lanes).await?;
-    let started = match Front::start(call, taken, tls, &volume).await {
+    let started = match make_front(&volume).start(volume.units()).await {
         Ok(front) => {
             let (looks, wanted) = channel();
             let admin = open_admin(&volume, looks);
-            front.tell_attached(volume.volume());
+            let (front_name, place) = (front.name(), front.places().join(", "));
+            tracing::info!(
+                volume = volume.volume(),
+                front = front_name,
+                place,
+                "attached"
+            );
             warn_of_standstill(flusher);
-            let serving = serve(&front, mount_point, &volume, told);
-            let answering = answer(wanted, || volume.view(front.describe(call)));
+            let serving = serve(&*front, mount_point, &volume, told);
+            let answering = answer(wanted, || volume.view(call.describe(&*front)));
             let served = match task::either(serving, answering).await {
                 Either::One(served) => served,
                 Either::Other(never) => match never {},
@@ -274,7 +223,7 @@ async fn attach(
             front.stop().await;
             served
         }
-        Err(failure) => Err(failure),
+        Err(error) => Err(error.into()),
     };
     // Whatever the outcome, give up the claim.
     let flushed = volume.stop().await;
@@ -310,7 +259,7 @@ async fn answer(wanted: Receiver<mpsc::Sender<View>>, view: impl Fn() -> View) -
 
 /// Mounts the file system, if requested, and serves the volume until told to stop and nobody has it any more.
 async fn serve(
-    front: &Front,
+    front: &dyn Front,
     mount_point: Option<MountPoint>,
     volume: &Attachment,
     told: &Receiver<Told>,
@@ -349,12 +298,13 @@ async fn serve(
 }
 
 async fn mounted(
-    front: &Front,
+    front: &dyn Front,
     mount_point: Option<MountPoint>,
 ) -> anyhow::Result<Option<FileSystem>> {
     match mount_point.zip(front.file()) {
-        Some((point, (file, block_size_bytes))) => {
-            point.mount(file, block_size_bytes).await.map(Some)
+        Some((point, file)) => {
+            let mounting = point.mount(file.path(), file.block_size_bytes());
+            mounting.await.map(Some)
         }
         None => Ok(None),
     }

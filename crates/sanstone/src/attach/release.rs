@@ -13,9 +13,10 @@ use engine::{
     task::{self, Either},
     time,
 };
-use front_fuse::{Ended, Unmounted};
+use front::{Ended, Front, LocalFile};
+use front_fuse::Unmounted;
 
-use super::{Front, file_system::FileSystem, holders::holders_of};
+use super::{file_system::FileSystem, holders::holders_of};
 
 /// The pause between two attempts to unmount, and between two looks at the clients.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -47,7 +48,10 @@ enum Held {
 ///
 /// # Errors
 /// The connection to the kernel is gone. Nobody can be served any more.
-pub(super) async fn release(front: &Front, file_system: Option<&FileSystem>) -> Result<(), Ended> {
+pub(super) async fn release(
+    front: &dyn Front,
+    file_system: Option<&FileSystem>,
+) -> Result<(), Ended> {
     let began = time::now();
     let mut reminder = Reminder::new(began);
     loop {
@@ -71,18 +75,15 @@ pub(super) async fn release(front: &Front, file_system: Option<&FileSystem>) -> 
 
 /// Takes away what can be taken away. Returns who has the volume still.
 async fn look(
-    front: &Front,
+    front: &dyn Front,
     file_system: Option<&FileSystem>,
     reminder: &mut Reminder,
 ) -> Option<Held> {
-    let front = match front {
-        Front::Nbd(server) => {
-            let clients = server.clients();
-            return (!clients.is_empty()).then_some(Held::Clients(clients));
-        }
-        Front::Fuse(front) => front,
+    let Some(file) = front.file() else {
+        let clients = front.clients();
+        return (!clients.is_empty()).then_some(Held::Clients(clients));
     };
-    let mut unmounting = pin!(unmount(front, file_system));
+    let mut unmounting = pin!(unmount(file, file_system));
     loop {
         match task::either(unmounting.as_mut(), time::sleep(PAUSE)).await {
             Either::One(held) => return Some(held),
@@ -93,17 +94,14 @@ async fn look(
 
 /// Unmounts the file system, then the file. Returns what keeps one of them, or else the file's users elsewhere: it may be
 /// mounted in another mount namespace, or lazily unmounted and open.
-async fn unmount(front: &front_fuse::Front, file_system: Option<&FileSystem>) -> Held {
+async fn unmount(file: &dyn LocalFile, file_system: Option<&FileSystem>) -> Held {
     if let Some(file_system) = file_system {
         if let Unmounted::No(why) = file_system.unmount().await {
             return Held::FileSystem(file_system.mount().clone(), why);
         }
     }
-    let why = match front.unmount().await {
-        Unmounted::Yes => None,
-        Unmounted::No(why) => Some(why),
-    };
-    Held::File(front.mount().clone(), why)
+    let why = file.unmount().await.err();
+    Held::File(file.mount().clone(), why)
 }
 
 impl Held {

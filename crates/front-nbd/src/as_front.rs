@@ -1,0 +1,89 @@
+//! The server behind the trait that all fronts have. It serves one volume, at one place, from its start to its end.
+
+use std::{any::Any, future::pending};
+
+use engine::LaneFuture;
+use front::{Address, Ended, Front, FrontConfig, LocalFile, Reporter, StartError, report::Report};
+use unit::Units;
+
+use crate::{config::Config, place::Place, server::Server};
+
+/// What to serve, and where.
+pub struct Served {
+    /// What to serve.
+    pub config: Config,
+    /// Where clients connect.
+    pub place: Place,
+}
+
+impl FrontConfig for Served {
+    fn start<'a>(
+        self: Box<Self>,
+        units: &'a Units,
+    ) -> LaneFuture<'a, Result<Box<dyn Front>, StartError>> {
+        LaneFuture::new(async move {
+            let server = Server::start(self.config, self.place, units).await?;
+            Ok(Box::new(server) as Box<dyn Front>)
+        })
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+impl Front for Server {
+    fn name(&self) -> &'static str {
+        "nbd"
+    }
+
+    fn places(&self) -> Vec<String> {
+        self.addresses().iter().map(Address::to_string).collect()
+    }
+
+    fn check(&self, _: Box<dyn FrontConfig>) -> LaneFuture<'_, Result<(), StartError>> {
+        LaneFuture::new(async { Err(StartError::Fixed) })
+    }
+
+    fn prepare(&mut self, _: Box<dyn FrontConfig>) -> LaneFuture<'_, Result<(), StartError>> {
+        LaneFuture::new(async { Err(StartError::Fixed) })
+    }
+
+    fn discard(&mut self) -> LaneFuture<'_, ()> {
+        LaneFuture::new(async {})
+    }
+
+    fn commit(&mut self) -> LaneFuture<'static, ()> {
+        unreachable!("it prepares nothing")
+    }
+
+    fn reporter(&self) -> Box<dyn Reporter> {
+        Box::new(NoSessions)
+    }
+
+    fn clients(&self) -> Vec<String> {
+        Server::clients(self)
+    }
+
+    fn ended(&self) -> LaneFuture<'_, Ended> {
+        // Clients come and go.
+        LaneFuture::new(pending())
+    }
+
+    fn file(&self) -> Option<&dyn LocalFile> {
+        None
+    }
+
+    fn stop(self: Box<Self>) -> LaneFuture<'static, ()> {
+        LaneFuture::new(Server::stop(*self))
+    }
+}
+
+/// It has no targets, and no sessions with initiators.
+struct NoSessions;
+
+impl Reporter for NoSessions {
+    fn report(&self) -> LaneFuture<'_, Report> {
+        LaneFuture::new(async { Report::default() })
+    }
+}
