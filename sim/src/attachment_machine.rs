@@ -202,9 +202,9 @@ async fn open(process: &Process, lanes: &[LaneHandle], refused: &Cell<usize>) ->
             Ok(attachment) => return attachment,
             // The configuration is right, so only remote disks can be missing.
             Err(Failure::Wrong(message)) => panic!("{message}"),
-            Err(Failure::Failed(message)) => {
+            Err(failure) => {
                 refused.set(refused.get() + 1);
-                last = message;
+                last = failure.to_string();
             }
         }
         time::sleep(RETRY_AFTER).await;

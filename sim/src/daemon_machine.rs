@@ -197,9 +197,9 @@ async fn start(host: &Host, process: &Process, refused: &Cell<usize>) -> Daemon 
             Ok(daemon) => return daemon,
             // The configuration matches the local disks, so only remote disks can be missing.
             Err(Failure::Wrong(message)) => panic!("{message}"),
-            Err(Failure::Failed(message)) => {
+            Err(failure) => {
                 refused.set(refused.get() + 1);
-                last = message;
+                last = failure.to_string();
             }
         }
         time::sleep(RESTART_AFTER).await;
@@ -217,5 +217,6 @@ async fn serve(mut daemon: Daemon, told: Receiver<Told>) {
 }
 
 async fn apply(daemon: &mut Daemon) -> Result<Vec<String>, Failure> {
-    daemon.apply(load_to_apply().await?, false, pending()).await
+    let applied = daemon.apply(load_to_apply().await?, false, pending()).await;
+    applied.map(|changes| changes.iter().map(ToString::to_string).collect())
 }

@@ -3,6 +3,8 @@
 //! system but knows nothing of the process: signals, descriptors and the terminal are up to the caller.
 
 mod apply;
+mod deadline;
+mod steps;
 
 use std::{io, path::PathBuf, sync::Arc};
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Display,
     sync::Arc,
 };
 
@@ -15,6 +14,7 @@ use volume::{
 
 use crate::{
     Error, Failure,
+    changed::{Change, LunOf, Refused, Warning},
     config::{Config, Lun, TargetTable},
 };
 
@@ -64,10 +64,10 @@ impl Served {
 /// The difference between two configurations.
 #[derive(Debug, Default)]
 pub(crate) struct Difference {
-    /// The changes for people, one per line.
-    pub(crate) lines: Vec<String>,
+    /// What changes.
+    pub(crate) made: Vec<Change>,
     /// Changes that are impossible while serving, with what to do instead.
-    pub(crate) refused: Vec<String>,
+    pub(crate) refused: Vec<Refused>,
     /// What changes about volumes that stay open.
     pub(crate) live: Changes,
 }
@@ -84,17 +84,9 @@ impl Difference {
         difference.volumes(before, after);
         difference.targets(before, after);
         if before.discovery != after.discovery {
-            difference.line("~ discovery: authentication");
+            difference.made.push(Change::DiscoveryAuthentication);
         }
         Ok(difference)
-    }
-
-    fn line(&mut self, line: impl Display) {
-        self.lines.push(line.to_string());
-    }
-
-    fn refuse(&mut self, what: impl Display) {
-        self.refused.push(what.to_string());
     }
 
     /// Compares the state directories, and those that relative paths start from.
@@ -108,21 +100,17 @@ impl Difference {
         let [real_was, real_is, base_was, base_is] =
             real.map_err(Error::io("looking at the state directory".to_owned()))?;
         if real_was != real_is {
-            self.refuse(format_args!(
-                "the state directory would become {}, but the daemon uses {}: write state = \"{}\", or \
-                 restart to apply it",
-                is.display(),
-                was.display(),
-                real_was.display()
-            ));
+            self.refused.push(Refused::StateDirectory {
+                is,
+                was,
+                resolved: real_was,
+            });
         }
         if base_was != base_is {
-            self.refuse(format_args!(
-                "its relative paths would start in {}, but the served ones start in {}: move the file \
-                 there, or restart to apply it",
-                after.directory().display(),
-                before.directory().display()
-            ));
+            self.refused.push(Refused::RelativePaths {
+                is: after.directory().to_owned(),
+                was: before.directory().to_owned(),
+            });
         }
         Ok(())
     }
@@ -136,16 +124,14 @@ impl Difference {
             ("memory or limits.transfer", memory(before) != memory(after)),
         ] {
             if is_other {
-                self.refuse(format_args!(
-                    "{what}: set only at startup; restart to apply it"
-                ));
+                self.refused.push(Refused::AtStart(what));
             }
         }
         if before.limits() != after.limits() {
-            self.line("~ limits, for new connections");
+            self.made.push(Change::Limits);
         }
         if before.digests() != after.digests() {
-            self.line("~ digests, for new connections");
+            self.made.push(Change::Digests);
         }
     }
 
@@ -155,23 +141,21 @@ impl Difference {
         let (was_open, is_open) = (before.open(), after.open());
         for name in names {
             match (was.0.get(name), is.0.get(name)) {
-                (None, _) => self.line(format_args!("+ volume {name}")),
-                (_, None) => self.line(format_args!("- volume {name}")),
+                (None, _) => self.made.push(Change::VolumeAdded(name.clone())),
+                (_, None) => self.made.push(Change::VolumeRemoved(name.clone())),
                 (Some(was), Some(is)) if was == is => {}
                 (Some(_), Some(_)) => {
                     let stays_open = was_open.contains(name) && is_open.contains(name);
                     match stays_open {
                         true => self.live(before, after, name, &is_open),
-                        false => self.line(format_args!("~ volume {name}")),
+                        false => self.made.push(Change::VolumeChanged(name.clone())),
                     }
                 }
             }
         }
         for name in was_open.difference(&is_open) {
             if was.0.get(name).is_some_and(is_of_memory) {
-                self.line(format_args!(
-                    "! volume {name}: closing it discards its data, which is only in memory"
-                ));
+                self.warn(Warning::MemoryDiscarded(name.clone()));
             }
         }
         let stays = after.volumes();
@@ -179,15 +163,12 @@ impl Difference {
             // The volume gets closed, together with its parts.
             let parts = before.parts(name);
             if is_open.contains(name) {
-                self.refuse(format_args!(
-                    "volume \"{name}\" no longer has a LUN, but is still part of a volume that has \
-                     one: restart to apply it"
-                ));
+                self.refused.push(Refused::StillPart(name.clone()));
             } else if let Some(part) = parts.intersection(&is_open).next() {
-                self.refuse(format_args!(
-                    "volume \"{name}\" is no longer served, but its part \"{part}\" still is: restart \
-                     to apply it"
-                ));
+                self.refused.push(Refused::PartStays {
+                    volume: name.clone(),
+                    part: part.clone(),
+                });
             }
         }
     }
@@ -196,9 +177,10 @@ impl Difference {
     fn live(&mut self, before: &Served, after: &Served, name: &str, open: &BTreeSet<String>) {
         let (was, is) = (before.config.volumes(), after.config.volumes());
         let changes = was.changes(is, name, open);
-        self.refused.extend(changes.refused.iter().cloned());
-        let made = changes.made.iter().map(|made| format!("~ {made}"));
-        self.lines.extend(made);
+        let refused = changes.refused.iter().cloned();
+        self.refused.extend(refused.map(Refused::VolumeLive));
+        let made = changes.made.iter().cloned();
+        self.made.extend(made.map(Change::VolumeLive));
         self.live.extend(changes);
     }
 
@@ -214,12 +196,10 @@ impl Difference {
         for name in names {
             match (was.get(name), is.get(name)) {
                 (None, Some(is)) => {
-                    self.line(format_args!("+ target {name}"));
+                    self.made.push(Change::TargetAdded(name.clone()));
                     self.luns(name, &BTreeMap::new(), &is.luns);
                 }
-                (Some(_), None) => {
-                    self.line(format_args!("- target {name}: its sessions end"));
-                }
+                (Some(_), None) => self.made.push(Change::TargetRemoved(name.clone())),
                 (Some(was), Some(is)) => self.target(was, is),
                 (None, None) => {}
             }
@@ -237,41 +217,41 @@ impl Difference {
             ("redirect", was.redirect != is.redirect),
         ] {
             if is_other {
-                self.line(format_args!("~ target {name}: {what}"));
+                self.made.push(Change::TargetChanged {
+                    target: name.clone(),
+                    setting: what,
+                });
             }
         }
     }
 
     fn luns(&mut self, target: &str, was: &BTreeMap<u32, Lun>, is: &BTreeMap<u32, Lun>) {
-        let numbers: BTreeSet<&u32> = was.keys().chain(is.keys()).collect();
+        let of = |number: u32, lun: &Lun| LunOf {
+            target: target.to_owned(),
+            number,
+            volume: lun.volume.clone(),
+        };
+        let numbers: BTreeSet<u32> = was.keys().chain(is.keys()).copied().collect();
         for number in numbers {
-            match (was.get(number), is.get(number)) {
-                (None, Some(lun)) => {
-                    self.line(format_args!(
-                        "+ target {target}: LUN {number}, {}",
-                        lun.volume
-                    ));
-                }
-                (Some(lun), None) => {
-                    self.line(format_args!(
-                        "- target {target}: LUN {number}, {}",
-                        lun.volume
-                    ));
-                }
+            match (was.get(&number), is.get(&number)) {
+                (None, Some(lun)) => self.made.push(Change::LunAdded(of(number, lun))),
+                (Some(lun), None) => self.made.push(Change::LunRemoved(of(number, lun))),
                 (Some(was), Some(is)) if was != is => {
-                    let volume = &is.volume;
-                    self.line(format_args!("~ target {target}: LUN {number}, {volume}"));
+                    self.made.push(Change::LunChanged(of(number, is)));
                     if was.volume != is.volume {
-                        self.line(format_args!(
-                            "! target {target}: LUN {number} becomes another disk: the sessions that \
-                             have it end, and an initiator that still uses {} would write to {volume}",
-                            was.volume
-                        ));
+                        self.warn(Warning::OtherDisk {
+                            lun: of(number, is),
+                            was: was.volume.clone(),
+                        });
                     }
                 }
                 _ => {}
             }
         }
+    }
+
+    fn warn(&mut self, warning: Warning) {
+        self.made.push(Change::Warning(warning));
     }
 }
 
@@ -334,14 +314,12 @@ mod tests {
             (named("20GiB"), named("30GiB"), "disk"),
         ] {
             let found = difference(&before, &after);
-            let line = format!("~ volume {name} grows from 20 GiB to 30 GiB");
-            assert_eq!(found.lines, [line], "{after}");
-            assert_eq!(found.refused, [""; 0], "{after}");
+            let grows = format!("volume {name} grows from 20 GiB to 30 GiB");
+            assert_eq!(found.made, [Change::VolumeLive(grows)], "{after}");
+            assert_eq!(found.refused, [], "{after}");
         }
-        assert_eq!(
-            difference(&db(&file("20GiB")), &db(&file("20480MiB"))).lines,
-            [""; 0]
-        );
+        let same = difference(&db(&file("20GiB")), &db(&file("20480MiB")));
+        assert_eq!(same.made, []);
     }
 
     #[test]
@@ -402,7 +380,7 @@ mod tests {
             let [refused] = &found.refused[..] else {
                 panic!("{after}: {found:?}");
             };
-            assert!(refused.starts_with(said), "{refused}");
+            assert!(refused.to_string().starts_with(said), "{refused}");
         }
     }
 }

@@ -1,8 +1,13 @@
 //! Reasons why disks are not served, or a daemon does not start.
 
-use std::io;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use volume::config::ConfigError;
+
+use crate::changed::Refused;
 
 /// Why an operation on the state directory failed; the message includes the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -71,9 +76,24 @@ pub enum Failure {
     /// The configuration is wrong.
     #[error("{0}")]
     Wrong(String),
+    /// The configuration is right, but a running daemon cannot change to it.
+    #[error("{}", in_lines(path, refused))]
+    Refused {
+        /// The configuration's file.
+        path: PathBuf,
+        /// What it cannot change.
+        refused: Vec<Refused>,
+    },
     /// The configuration is right, but something failed.
     #[error("{0}")]
     Failed(String),
+}
+
+/// A line for each.
+fn in_lines(path: &Path, refused: &[Refused]) -> String {
+    let path = path.display();
+    let lines = refused.iter().map(|refused| format!("{path}: {refused}"));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 impl From<Error> for Failure {

@@ -8,6 +8,7 @@
 //! directory; [`open`](fn@open) opens the disks, and returns before anything may be served.
 
 mod attach;
+mod changed;
 mod config;
 mod create;
 mod daemon;
@@ -35,6 +36,7 @@ use std::path::{Path, PathBuf};
 use volume::config::Volumes;
 
 pub use attach::Attachment;
+pub use changed::{Change, LunOf, Refused, Warning};
 pub use config::Config;
 pub use create::create_stripe;
 pub use daemon::Daemon;

@@ -26,9 +26,7 @@ pub(crate) fn run(path: &Path) -> Result<(), Failure> {
         (Err(Wrong::Wrong(message)), Some(ring)) => {
             return Err(Failure::Wrong(format!("{message}\n{ring}")));
         }
-        (Err(Wrong::Failed(message)), Some(ring)) => {
-            return Err(anyhow::anyhow!("{message}\n{ring}").into());
-        }
+        (Err(failure), Some(ring)) => return Err(anyhow::anyhow!("{failure}\n{ring}").into()),
     };
     for note in disks {
         tell(&config.located(&note.text));

@@ -24,6 +24,7 @@ impl<E: Into<anyhow::Error>> From<E> for Failure {
     fn from(error: E) -> Self {
         match error.into().downcast() {
             Ok(node::Failure::Wrong(message)) => Failure::Wrong(message),
+            Ok(refused @ node::Failure::Refused { .. }) => Failure::Wrong(refused.to_string()),
             Ok(failed) => Failure::Failed(failed.into()),
             Err(error) => Failure::Failed(error),
         }

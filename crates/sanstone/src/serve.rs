@@ -184,7 +184,7 @@ async fn attend_others<T>(
 }
 
 /// Logs what another configuration changed.
-fn tell_applied(path: &str, is_dry_run: bool, applied: &Result<Vec<String>, node::Failure>) {
+fn tell_applied(path: &str, is_dry_run: bool, applied: &Result<Vec<node::Change>, node::Failure>) {
     match applied {
         Ok(_) if is_dry_run => {}
         Ok(changes) => {

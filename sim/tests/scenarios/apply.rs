@@ -26,7 +26,7 @@ use engine::{
     spawn, time,
 };
 use node::{
-    Config, Daemon, Failure, Process,
+    Change, Config, Daemon, Failure, Process,
     description::{Cache, Description, Node},
 };
 use sim::{assert_occurred, raw::RawSession, target_machine::Networks};
@@ -103,6 +103,11 @@ async fn configuration() -> Config {
     loaded.unwrap_or_else(|failure| panic!("{failure}"))
 }
 
+/// The lines that people read.
+fn in_lines(changes: Vec<Change>) -> Vec<String> {
+    changes.iter().map(ToString::to_string).collect()
+}
+
 /// Starts the daemon on `host`.
 fn start(host: &Host, lanes: usize) -> Sender<Ask> {
     let (asks, told) = channel();
@@ -115,10 +120,12 @@ fn start(host: &Host, lanes: usize) -> Sender<Ask> {
         while let Some(ask) = told.receive().await {
             match ask {
                 Ask::Apply(answer) => {
-                    answer.send(daemon.apply(configuration().await, false, pending()).await);
+                    let applied = daemon.apply(configuration().await, false, pending()).await;
+                    answer.send(applied.map(in_lines));
                 }
                 Ask::ApplyWithin(config, time, answer) => {
-                    answer.send(daemon.apply(*config, false, time::sleep(time)).await);
+                    let applied = daemon.apply(*config, false, time::sleep(time)).await;
+                    answer.send(applied.map(in_lines));
                 }
                 Ask::Describe(answer) => answer.send(daemon.view().await.describe()),
                 Ask::LookAgain(answer) => answer.send(daemon.look_again().await),

@@ -31,7 +31,7 @@ fn start(seed: u64, file: &str, change: impl FnOnce(&Host)) -> Result<(), String
     let tried = world.block_on(&client, server.try_once());
     tried.map_err(|failure| match failure {
         Failure::Wrong(message) => message,
-        Failure::Failed(message) => panic!("it is not refused but fails: {message}"),
+        failure => panic!("it is not refused but fails: {failure}"),
     })
 }
 

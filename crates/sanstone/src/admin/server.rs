@@ -64,7 +64,7 @@ type Hand<T> = Box<dyn Fn(T) -> bool + Send + Sync>;
 pub(crate) struct Change {
     pub(crate) config: Box<Config>,
     pub(crate) is_dry_run: bool,
-    pub(crate) answer: mpsc::Sender<Result<Vec<String>, Failure>>,
+    pub(crate) answer: mpsc::Sender<Result<Vec<node::Change>, Failure>>,
 }
 
 /// The listening socket.
@@ -307,6 +307,7 @@ fn apply(
         is_dry_run,
         answer,
     })??;
+    let changes = changes.iter().map(ToString::to_string).collect();
     Ok(Applied { changes, notes })
 }
 
@@ -324,11 +325,10 @@ fn load(path: &Path) -> Result<(Box<Config>, Vec<String>), Failure> {
 
 impl From<Failure> for Refusal {
     fn from(failure: Failure) -> Refusal {
-        let (is_wrong, message) = match failure {
-            Failure::Wrong(message) => (true, message),
-            Failure::Failed(message) => (false, message),
-        };
-        Refusal { is_wrong, message }
+        Refusal {
+            is_wrong: !matches!(failure, Failure::Failed(_)),
+            message: failure.to_string(),
+        }
     }
 }
 

@@ -1,0 +1,181 @@
+//! What another configuration changes about a daemon, what of it is refused while the daemon serves, and where. Each
+//! displays as a line for people; the sign of a change's line says what becomes of its place.
+
+use std::{fmt, path::PathBuf};
+
+/// A logical unit of a target.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LunOf {
+    /// The target's name.
+    pub target: String,
+    /// The LUN.
+    pub number: u32,
+    /// The name of its volume.
+    pub volume: String,
+}
+
+/// Something that another configuration changes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Change {
+    /// The limits, for new connections.
+    Limits,
+    /// Whether digests are used, for new connections.
+    Digests,
+    /// What the initiator of a discovery session must prove.
+    DiscoveryAuthentication,
+    /// There is another volume.
+    VolumeAdded(String),
+    /// There is one volume less.
+    VolumeRemoved(String),
+    /// A volume that is not open all the time is another one.
+    VolumeChanged(String),
+    /// A volume that stays open changes, as its kind says.
+    VolumeLive(String),
+    /// There is another target.
+    TargetAdded(String),
+    /// There is one target less.
+    TargetRemoved(String),
+    /// A setting of a target changes.
+    TargetChanged {
+        /// The target's name.
+        target: String,
+        /// The setting.
+        setting: &'static str,
+    },
+    /// A target has another LUN.
+    LunAdded(LunOf),
+    /// A target has one LUN less.
+    LunRemoved(LunOf),
+    /// A LUN shows another disk, or shows it otherwise.
+    LunChanged(LunOf),
+    /// Something that whoever applies it should know.
+    Warning(Warning),
+}
+
+/// What whoever applies a configuration should know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Warning {
+    /// Closing this volume discards its data.
+    MemoryDiscarded(String),
+    /// A LUN becomes another disk; `was` is the volume that it showed.
+    OtherDisk {
+        /// The LUN, with its volume from now on.
+        lun: LunOf,
+        /// The volume that it showed.
+        was: String,
+    },
+    /// A volume that stays open has changed, but not all is well, as its kind says.
+    VolumeLive(String),
+    /// The daemon stops, and did not wait for the end.
+    Stopping,
+}
+
+/// Something that cannot change while the daemon serves, with what to do instead.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refused {
+    /// The state directory.
+    #[error(
+        "the state directory would become {}, but the daemon uses {}: write state = \"{}\", or \
+         restart to apply it",
+        is.display(), was.display(), resolved.display()
+    )]
+    StateDirectory {
+        /// What it would become.
+        is: PathBuf,
+        /// What it is, as it is configured.
+        was: PathBuf,
+        /// What it is.
+        resolved: PathBuf,
+    },
+    /// The directory that relative paths start from.
+    #[error(
+        "its relative paths would start in {}, but the served ones start in {}: move the file \
+         there, or restart to apply it",
+        is.display(), was.display()
+    )]
+    RelativePaths {
+        /// What it would become.
+        is: PathBuf,
+        /// What it is.
+        was: PathBuf,
+    },
+    /// A setting that is read at the start.
+    #[error("{0}: set only at startup; restart to apply it")]
+    AtStart(&'static str),
+    /// A volume is not served any more, but is part of one that is.
+    #[error(
+        "volume \"{0}\" no longer has a LUN, but is still part of a volume that has \
+         one: restart to apply it"
+    )]
+    StillPart(String),
+    /// A volume is not served any more, but a part of it is.
+    #[error(
+        "volume \"{volume}\" is no longer served, but its part \"{part}\" still is: restart \
+         to apply it"
+    )]
+    PartStays {
+        /// The volume.
+        volume: String,
+        /// Its part.
+        part: String,
+    },
+    /// A volume that stays open cannot change so, as its kind says.
+    #[error("{0}")]
+    VolumeLive(String),
+    /// A volume that would be closed is being sanitized.
+    #[error("volume \"{0}\" is being sanitized: wait until the sanitize has finished")]
+    Sanitizing(String),
+}
+
+impl fmt::Display for LunOf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LunOf {
+            target,
+            number,
+            volume,
+        } = self;
+        write!(f, "target {target}: LUN {number}, {volume}")
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Limits => f.write_str("~ limits, for new connections"),
+            Change::Digests => f.write_str("~ digests, for new connections"),
+            Change::DiscoveryAuthentication => f.write_str("~ discovery: authentication"),
+            Change::VolumeAdded(name) => write!(f, "+ volume {name}"),
+            Change::VolumeRemoved(name) => write!(f, "- volume {name}"),
+            Change::VolumeChanged(name) => write!(f, "~ volume {name}"),
+            Change::VolumeLive(change) => write!(f, "~ {change}"),
+            Change::TargetAdded(name) => write!(f, "+ target {name}"),
+            Change::TargetRemoved(name) => write!(f, "- target {name}: its sessions end"),
+            Change::TargetChanged { target, setting } => write!(f, "~ target {target}: {setting}"),
+            Change::LunAdded(lun) => write!(f, "+ {lun}"),
+            Change::LunRemoved(lun) => write!(f, "- {lun}"),
+            Change::LunChanged(lun) => write!(f, "~ {lun}"),
+            Change::Warning(warning) => write!(f, "! {warning}"),
+        }
+    }
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Warning::MemoryDiscarded(name) => write!(
+                f,
+                "volume {name}: closing it discards its data, which is only in memory"
+            ),
+            Warning::OtherDisk { lun, was } => write!(
+                f,
+                "target {}: LUN {} becomes another disk: the sessions that have it end, and an initiator that still \
+                 uses {was} would write to {}",
+                lun.target, lun.number, lun.volume
+            ),
+            Warning::VolumeLive(warning) => f.write_str(warning),
+            Warning::Stopping => f.write_str(
+                "the daemon stops: what is no longer served may not have been flushed and closed",
+            ),
+        }
+    }
+}
