@@ -36,6 +36,7 @@ mod local_claim;
 #[cfg(test)]
 mod measure;
 mod part;
+mod pass_on;
 pub mod planted;
 mod read_only;
 #[cfg(test)]

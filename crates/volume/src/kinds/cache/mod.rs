@@ -43,8 +43,7 @@ use self::{
     store::Store,
 };
 use crate::{
-    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
-    Volume, layers,
+    Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume, layers,
     planted::{Bug, is_planted},
 };
 
@@ -162,6 +161,8 @@ impl Cache {
 }
 
 impl Volume for Cache {
+    crate::pass_on! { self => self.0.child; claim, close, allocation, atomic_writes }
+
     fn shape(&self) -> &Shape {
         &self.0.shape
     }
@@ -206,14 +207,6 @@ impl Volume for Cache {
         })
     }
 
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
-        self.0.child.claim(claim)
-    }
-
-    fn close(&self) -> LaneFuture<'_, Result<()>> {
-        self.0.child.close()
-    }
-
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.0.shape.check_write(at, len)?;
@@ -224,14 +217,6 @@ impl Volume for Cache {
             }
             Ok(())
         })
-    }
-
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        self.0.child.allocation(at, len)
-    }
-
-    fn atomic_writes(&self) -> Option<AtomicWrites> {
-        self.0.child.atomic_writes()
     }
 
     fn write_atomic(

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use engine::{Duration, sim::World, spawn, task, time};
 
 use super::*;
-use crate::claim::{Others, Owner};
+use crate::claim::{Claim, Others, Owner};
 use crate::test_volume::{Kind, Random, TestVolume, on_lane};
 
 pub(super) const KIB: usize = 1 << 10;
