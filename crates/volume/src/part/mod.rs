@@ -25,7 +25,7 @@ use crate::{
     stats::{Sight, Stats, StatsHandle},
 };
 
-pub use self::handles::Handles;
+pub use self::handles::{Facts, Handles};
 pub(crate) use self::{
     by_type::ByType,
     home::HomeVolume,

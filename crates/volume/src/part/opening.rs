@@ -107,12 +107,12 @@ impl Opening<'_> {
     }
 
     /// The outside handle on this volume, created if missing: see [`Handles`].
-    pub(crate) fn handle<H: Clone + Default + Send + 'static>(&mut self) -> H {
+    pub(crate) fn handle<H: Clone + Default + Send + Sync + 'static>(&mut self) -> H {
         self.context.handles.given(&self.path)
     }
 
     /// Sets the outside handle on this volume.
-    pub(crate) fn put<H: Send + 'static>(&mut self, handle: H) {
+    pub(crate) fn put<H: Send + Sync + 'static>(&mut self, handle: H) {
         self.context.handles.put(self.path.clone(), handle);
     }
 

@@ -34,6 +34,7 @@ pub use self::{
     claim::{claim_all, give_up},
     create::{CreateOptions, create, look},
     open::Opened,
+    settings::UnitBytes,
     superblock::Layout,
 };
 use self::{

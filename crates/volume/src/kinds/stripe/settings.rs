@@ -59,7 +59,7 @@ impl Stripe {
 
 /// The unit of a stripe that is open, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Unit(pub(crate) u32);
+pub struct UnitBytes(pub u32);
 
 /// Children that belong together permanently, as listed in a configuration: those of a stripe or a concat.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl Family<'_> {
         let opened = Opened::claimed_as(&children, self.wanted, &claim).await?;
         let uuid = opened.uuid();
         if let Layout::Stripe { unit_bytes } = opened.layout() {
-            opening.put(Unit(*unit_bytes));
+            opening.put(UnitBytes(*unit_bytes));
         }
         let part = opening
             .on_every_lane(move |inner| Ok(Rc::new(opened.on_lane(&inner)?)))
