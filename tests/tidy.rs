@@ -16,6 +16,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("crates/scsi", &[]),
     ("crates/nbd", &[]),
     ("crates/mirror", &[]),
+    ("crates/set", &[]),
     ("crates/engine", &[]),
     ("crates/iscsi-stream", &["engine", "iscsi"]),
     (
@@ -97,6 +98,7 @@ const WITHOUT_CIRCLES: &[&str] = &[
     "crates/engine",
     "crates/iscsi",
     "crates/iscsi-stream",
+    "crates/set",
     "crates/volume",
     "crates/unit",
     "crates/front",
