@@ -21,7 +21,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("crates/iscsi-stream", &["engine", "iscsi"]),
     (
         "crates/volume",
-        &["engine", "iscsi", "iscsi-stream", "scsi"],
+        &["engine", "iscsi", "iscsi-stream", "scsi", "set"],
     ),
     ("crates/unit", &["volume", "engine", "scsi"]),
     ("crates/front", &["engine"]),

@@ -9,14 +9,13 @@ use std::{
 };
 
 use engine::{
-    LaneFuture, Payload,
     sim::{Config, Host, Random, World},
     time,
 };
 use uuid::Uuid;
 use volume::{
-    AtomicWrites, IscsiConfig, IscsiDisk, Multipath, PathConfig, PathCounts, Result, Sessions,
-    Shape, SharedVolume, Volume, Way,
+    AtomicWrites, IscsiConfig, IscsiDisk, Multipath, PathConfig, PathCounts, Sessions, Shape,
+    SharedVolume, Volume, Way,
     cache::{Cache, CacheConfig},
     leaf::file::{FileOptions, OpenFile},
     stripe::{self, Child, CreateOptions},
@@ -365,7 +364,7 @@ impl Spread {
 impl Volume for Spread {
     volume::pass_on! {
         self => self.next();
-        read, write, write_atomic, write_zeroes, discard, flush, allocation, claim, close
+        read, write, write_atomic, write_zeroes, discard, flush, allocation, member, close
     }
 
     fn shape(&self) -> &Shape {

@@ -230,7 +230,7 @@ impl Windows {
 }
 
 impl Volume for Windows {
-    volume::pass_on! { self => self.inner; flush, atomic_writes, claim, close }
+    volume::pass_on! { self => self.inner; flush, atomic_writes, member, close }
 
     fn shape(&self) -> &Shape {
         &self.shape

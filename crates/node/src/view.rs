@@ -12,6 +12,7 @@ use hdrhistogram::Histogram;
 use unit::{SanitizeReport, Stage, StageTable, UnitReport, Units};
 use uuid::Uuid;
 use volume::{
+    SetClaim,
     cache::{CacheHandle, CacheStats},
     graph::NodeView,
     kinds::iscsi::{PathState, PathStatus, SessionState, SessionStatus},
@@ -133,7 +134,7 @@ fn node(view: &NodeView) -> Node {
         block_size_bytes: shape.map(|shape| shape.block_size_bytes),
         memory_bytes: view.memory_bytes,
         read_only: shape.is_some_and(|shape| shape.read_only.is_on()),
-        claim: view.facts.get().map(|claim: &volume::Claim| {
+        claim: view.facts.get().map(|claim: &SetClaim| {
             let lost = claim.check().err();
             Claim {
                 held: lost.is_none(),

@@ -17,5 +17,5 @@ pub mod policy;
 
 pub use claimant::{Claimant, Others, Standing};
 pub use label::{Found, Generation, LABEL_AT, LABEL_BYTES, Label};
-pub use ownership::{End, Order, Ownership, Report};
+pub use ownership::{End, Order, Ownership, Report, first_older};
 pub use policy::{All, Policy};

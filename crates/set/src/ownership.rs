@@ -24,8 +24,8 @@ pub enum Order {
 /// What has become of an order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Report {
-    /// The member is ours; how far it had come by its label.
-    Taken(Generation),
+    /// The member is ours; how far it had come by its label. `None`: it has no label, and is as old as its set.
+    Taken(Option<Generation>),
     /// The label is written.
     Labelled,
     /// The member is released, as far as that was possible.
@@ -76,7 +76,8 @@ struct Member {
     is_taken: bool,
     /// It cannot be used: refused, failed, older or lost.
     is_missing: bool,
-    generation: Generation,
+    /// `None`: it has no label.
+    generation: Option<Generation>,
     /// The last proof that it is ours, in nanoseconds; `None`: it needs none.
     proved_ns: Option<u64>,
 }
@@ -127,23 +128,26 @@ impl<P: Policy> Ownership<P> {
         loop {
             let (step, members) = (self.step, &self.members);
             let first = |is_due: &dyn Fn(&Member) -> bool| members.iter().position(is_due);
-            let there = |to: Generation| first(&|it| !it.is_missing && it.generation != to);
+            let behind = |to: Generation| {
+                first(&|it| !it.is_missing && it.generation.is_some_and(|is| is != to))
+            };
             let next = match step {
                 Step::Taking => first(&|it| !it.is_asked).map(|it| (it, Order::Take)),
                 Step::Raising(to) => {
-                    let complete = members.iter().map(|it| it.generation.complete).max();
+                    let generations = members.iter().filter_map(|it| it.generation);
+                    let complete = generations.map(|it| it.complete).max();
                     let to = Generation {
                         claimed: to,
                         complete: complete.unwrap_or_default(),
                     };
-                    there(to).map(|it| (it, Order::Label(to)))
+                    behind(to).map(|it| (it, Order::Label(to)))
                 }
                 Step::Completing(to) => {
                     let to = Generation {
                         claimed: to,
                         complete: to,
                     };
-                    there(to).map(|it| (it, Order::Label(to)))
+                    behind(to).map(|it| (it, Order::Label(to)))
                 }
                 Step::Owning(_) => return None,
                 Step::Leaving => first(&|it| it.is_taken).map(|it| (it, Order::Release)),
@@ -161,25 +165,18 @@ impl<P: Policy> Ownership<P> {
 
     /// All members have answered: leaves out those that are older than the set.
     fn compare(&mut self) {
-        let there = || (0..).zip(&self.members).filter(|(_, it)| !it.is_missing);
-        let newest = there().max_by_key(|(_, it)| it.generation.complete);
-        let (newest, complete) = newest.map_or((0, 0), |(at, it)| (at, it.generation.complete));
-        let claimed = there().map(|(_, it)| it.generation.claimed).max();
-        let is_older = |it: &Member| it.generation.claimed < complete && !self.accepts_older;
-        let older = there().filter(|(_, it)| is_older(it));
-        let older: Vec<usize> = older.map(|(at, _)| at).collect();
-        self.step = Step::Raising(claimed.unwrap_or_default().saturating_add(1));
-        for member in older {
-            let claimed = self.members[member].generation.claimed;
-            self.miss(
-                member,
-                End::Older {
-                    member,
-                    claimed,
-                    newest,
-                    complete,
-                },
-            );
+        let there = self
+            .members
+            .iter()
+            .map(|it| it.generation.filter(|_| !it.is_missing));
+        let mut there: Vec<Option<Generation>> = there.collect();
+        let claimed = there.iter().flatten().map(|it| it.claimed).max();
+        self.step = Step::Raising(claimed.unwrap_or_default() + 1);
+        while let Some(end) = first_older(&there).filter(|_| !self.accepts_older) {
+            if let End::Older { member, .. } = end {
+                there[member] = None;
+                self.miss(member, end);
+            }
         }
     }
 
@@ -196,7 +193,7 @@ impl<P: Policy> Ownership<P> {
                 member.is_taken = true;
                 member.generation = generation;
             }
-            (Order::Label(generation), Report::Labelled) => member.generation = generation,
+            (Order::Label(generation), Report::Labelled) => member.generation = Some(generation),
             (Order::Release, Report::Released | Report::Failed) => member.is_taken = false,
             (Order::Take | Order::Label(_), Report::Failed) => self.miss(at, End::Refused(at)),
             (order, report) => panic!("{report:?} is no answer to {order:?}"),
@@ -260,24 +257,37 @@ impl<P: Policy> Ownership<P> {
         let is_leaving = self.step == Step::Leaving;
         assert_eq!(self.end.is_some(), is_leaving, "an end has a reason");
         assert!(is_leaving || self.policy.stands(&is_there), "it stands");
-        for it in &self.members {
-            let Generation { claimed, complete } = it.generation;
-            let is_ours = it.is_taken && !it.is_missing;
-            match self.step {
-                Step::Taking | Step::Leaving => {}
-                Step::Raising(to) => {
-                    assert!(!is_ours || claimed <= to && complete < to, "it rises");
-                }
-                Step::Completing(to) => assert!(!is_ours || claimed == to, "all have it"),
-                Step::Owning(to) => {
-                    assert!(
-                        it.is_missing || it.is_taken && (claimed, complete) == (to, to),
-                        "data is written to complete members alone"
-                    );
-                }
-            }
+        for it in self.members.iter().filter(|it| !it.is_missing) {
+            let generation = it.generation.map(|it| (it.claimed, it.complete));
+            let holds = match (self.step, generation) {
+                (Step::Taking | Step::Leaving, _) => true,
+                (_, None) => it.is_taken,
+                (Step::Raising(to), Some((claimed, complete))) => claimed <= to && complete < to,
+                (Step::Completing(to), Some((claimed, _))) => claimed == to,
+                // Data is written to complete members alone.
+                (Step::Owning(to), Some(generation)) => it.is_taken && generation == (to, to),
+            };
+            assert!(holds, "{:?}: {it:?}", self.step);
         }
     }
+}
+
+/// The first of these members that is older than the set: another one is part of a complete claim that has not taken
+/// it. `None` for a member stands for one without a label.
+pub fn first_older(generations: &[Option<Generation>]) -> Option<End> {
+    let there = || {
+        (0..)
+            .zip(generations)
+            .filter_map(|(at, it)| Some((at, (*it)?)))
+    };
+    let (newest, Generation { complete, .. }) = there().max_by_key(|(_, it)| it.complete)?;
+    let (member, older) = there().find(|(_, it)| it.claimed < complete)?;
+    Some(End::Older {
+        member,
+        claimed: older.claimed,
+        newest,
+        complete,
+    })
 }
 
 #[cfg(test)]

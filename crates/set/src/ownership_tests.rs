@@ -19,7 +19,7 @@ fn claim(disks: &mut [Disk], orders: usize, accepts_older: bool) -> Ownership<Al
             break;
         };
         ownership.apply(match order {
-            Order::Take => Report::Taken(disks[at].generation),
+            Order::Take => Report::Taken(Some(disks[at].generation)),
             Order::Label(generation) => {
                 disks[at].generation = generation;
                 Report::Labelled
@@ -96,7 +96,7 @@ fn what_was_taken_is_released_when_a_member_cannot_be_had() {
     for at in 0..2 {
         assert_eq!(ownership.select(), Some((at, Order::Take)));
         assert_eq!(ownership.select(), None, "one at a time");
-        ownership.apply(Report::Taken(generation));
+        ownership.apply(Report::Taken(Some(generation)));
     }
     assert_eq!(ownership.select(), Some((2, Order::Take)));
     ownership.apply(Report::Failed);
@@ -113,7 +113,7 @@ fn a_label_that_cannot_be_written_ends_the_claim_and_all_are_released() {
     let mut ownership = Ownership::new(All, 2);
     for _ in 0..2 {
         ownership.select().expect("a member to take");
-        ownership.apply(Report::Taken(Generation::default()));
+        ownership.apply(Report::Taken(Some(Generation::default())));
     }
     let (at, order) = ownership.select().expect("a label to write");
     let raised = Generation {
@@ -160,7 +160,7 @@ fn a_policy_may_do_without_a_member() {
     while let Some((at, order)) = ownership.select() {
         ownership.apply(match order {
             Order::Take if at == 0 => Report::Failed,
-            Order::Take => Report::Taken(generations[at]),
+            Order::Take => Report::Taken(Some(generations[at])),
             Order::Label(generation) => {
                 generations[at] = generation;
                 Report::Labelled
@@ -186,4 +186,26 @@ fn the_oldest_proof_counts_and_none_where_none_is_needed() {
         Some(50),
         "and time does not run backwards"
     );
+}
+
+#[test]
+fn a_member_without_a_label_is_as_old_as_its_set() {
+    let mut ownership = Ownership::new(All, 2);
+    let mut labelled = Vec::new();
+    while let Some((at, order)) = ownership.select() {
+        ownership.apply(match order {
+            Order::Take if at == 0 => Report::Taken(None),
+            Order::Take => Report::Taken(Some(Generation {
+                claimed: 7,
+                complete: 7,
+            })),
+            Order::Label(generation) => {
+                labelled.push((at, generation.claimed, generation.complete));
+                Report::Labelled
+            }
+            Order::Release => Report::Released,
+        });
+    }
+    assert!(ownership.is_owner());
+    assert_eq!(labelled, [(1, 8, 7), (1, 8, 8)]);
 }

@@ -158,7 +158,7 @@ struct Sticky {
 }
 
 impl Volume for Sticky {
-    volume::pass_on! { self => self.ram; shape, read, flush, claim, close, allocation, write_zeroes }
+    volume::pass_on! { self => self.ram; shape, read, flush, member, close, allocation, write_zeroes }
 
     fn write(&self, at: u64, data: Payload, how: Durability) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {

@@ -49,9 +49,12 @@ macro_rules! pass_on {
             $below.flush()
         }
     };
-    (@claim $self:ident $below:expr) => {
-        fn claim(&$self, claim: &$crate::Claim) -> ::engine::LaneFuture<'_, $crate::Result<()>> {
-            $below.claim(claim)
+    (@member $self:ident $below:expr) => {
+        fn member(
+            &$self,
+            order: $crate::member::Order,
+        ) -> ::engine::LaneFuture<'_, $crate::Result<$crate::member::Report>> {
+            $below.member(order)
         }
     };
     (@close $self:ident $below:expr) => {

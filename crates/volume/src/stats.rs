@@ -337,7 +337,7 @@ impl<T> Drop for Counted<'_, T> {
 }
 
 impl Volume for Stats {
-    crate::pass_on! { self => self.inner; shape, claim, close, allocation, atomic_writes }
+    crate::pass_on! { self => self.inner; shape, member, close, allocation, atomic_writes }
 
     fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
         let request = self.inner.read(at, len);

@@ -37,7 +37,7 @@ fn outcome() -> Result<()> {
 }
 
 impl Volume for Failing {
-    volume::pass_on! { self => self.0; shape, read, claim, close, allocation, write_zeroes }
+    volume::pass_on! { self => self.0; shape, read, member, close, allocation, write_zeroes }
 
     fn write(&self, at: u64, data: Payload, how: Durability) -> LaneFuture<'_, Result<()>> {
         match outcome() {

@@ -43,7 +43,7 @@ use self::{
     store::Store,
 };
 use crate::{
-    Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume, layers,
+    Durability, Error, ErrorKind, Result, SetClaim, Shape, SharedVolume, Volume, layers,
     planted::{Bug, is_planted},
 };
 
@@ -82,6 +82,8 @@ pub struct Cache(Rc<Inner>);
 struct Inner {
     child: SharedVolume,
     shape: Shape,
+    /// On which it depends whether what is in memory still is the child's.
+    claims: Vec<SetClaim>,
     blocks: Blocks,
     counters: OpenCounters,
     state: RefCell<State>,
@@ -106,10 +108,10 @@ impl Cache {
     /// # Errors
     /// `Configuration` when a size is not allowed.
     pub fn new(child: SharedVolume, config: &CacheConfig) -> Result<Cache> {
-        Cache::counted(child, config, &CacheHandle::default())
+        Cache::counted(child, config, &CacheHandle::default(), Vec::new())
     }
 
-    /// The same, counted in `handle`.
+    /// The same, counted in `handle`; the child's content depends on `claims`.
     ///
     /// # Errors
     /// As [`Cache::new`].
@@ -117,6 +119,7 @@ impl Cache {
         child: SharedVolume,
         config: &CacheConfig,
         handle: &CacheHandle,
+        claims: Vec<SetClaim>,
     ) -> Result<Cache> {
         let refuse = |what: String| Err(Error::new(ErrorKind::Configuration, what));
         let block = config.block_bytes;
@@ -148,6 +151,7 @@ impl Cache {
         Ok(Cache(Rc::new(Inner {
             child,
             shape,
+            claims,
             blocks,
             counters: open,
             state: RefCell::new(state),
@@ -161,7 +165,7 @@ impl Cache {
 }
 
 impl Volume for Cache {
-    crate::pass_on! { self => self.0.child; claim, close, allocation, atomic_writes }
+    crate::pass_on! { self => self.0.child; member, close, allocation, atomic_writes }
 
     fn shape(&self) -> &Shape {
         &self.0.shape
@@ -171,6 +175,7 @@ impl Volume for Cache {
         LaneFuture::new(async move {
             let inner = &self.0;
             inner.shape.check(at, len as u64)?;
+            inner.claims.iter().try_for_each(SetClaim::check)?;
             let bytes = at..at + len as u64;
             if bytes.end > inner.blocks.whole(inner.shape.len_bytes()) || inner.is_in_doubt() {
                 inner.counters.counters().misses.add(1);
@@ -282,8 +287,8 @@ impl Cache {
 impl Inner {
     /// Whether another owner may have taken over and written to the child, so that cached data cannot be trusted.
     fn is_in_doubt(&self) -> bool {
-        let claim = self.shape.claim.as_ref();
-        let is_in_doubt = claim.is_some_and(|claim| claim.is_in_doubt(time::now()));
+        let mut claims = self.claims.iter();
+        let is_in_doubt = claims.any(|claim| claim.is_in_doubt(time::now()));
         is_in_doubt && !is_planted(Bug::CacheKeptInDoubt)
     }
 

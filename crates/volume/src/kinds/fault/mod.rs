@@ -226,7 +226,7 @@ impl Fault {
 }
 
 impl Volume for Fault {
-    crate::pass_on! { self => self.inner; shape, claim, close, allocation, atomic_writes }
+    crate::pass_on! { self => self.inner; shape, member, close, allocation, atomic_writes }
 
     fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
         let request = self.under_rules(Operation::Read, (at, len as u64), move |inner| {

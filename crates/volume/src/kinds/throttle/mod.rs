@@ -100,7 +100,7 @@ impl Link {
 }
 
 impl Volume for Throttle {
-    crate::pass_on! { self => self.inner; shape, claim, close, allocation, atomic_writes }
+    crate::pass_on! { self => self.inner; shape, member, close, allocation, atomic_writes }
 
     fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
         LaneFuture::new(async move {

@@ -121,7 +121,7 @@ impl Witness {
 }
 
 impl Volume for Witness {
-    crate::pass_on! { self => self.inner; shape, read, claim, close, allocation, atomic_writes }
+    crate::pass_on! { self => self.inner; shape, read, member, close, allocation, atomic_writes }
 
     fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
         let content = Content::Bytes(Arc::from(data.to_vec()));
