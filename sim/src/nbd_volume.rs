@@ -4,7 +4,10 @@
 use std::{cell::RefCell, io, net::SocketAddr, rc::Rc};
 
 use engine::{Buf, LaneFuture, Payload};
-use volume::{Claim, Durability, Error, ErrorKind, Len, Result, Shape, Volume};
+use volume::{
+    Durability, Error, ErrorKind, Len, Result, Shape, Volume, fallback,
+    member::{Order, Report},
+};
 
 use crate::{
     content::SECTOR_BYTES,
@@ -30,7 +33,6 @@ impl NbdVolume {
                 read_only: volume::ReadOnly::default(),
                 discard: None,
                 optimal_io_bytes: SECTOR_BYTES as u32,
-                claim: None,
             },
             client: RefCell::default(),
         })
@@ -126,8 +128,8 @@ impl Volume for NbdVolume {
         self.tell((TRIM, 0), (at, len))
     }
 
-    fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async { Ok(()) })
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
+        fallback::member(self, order)
     }
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {

@@ -9,14 +9,13 @@ use std::{
 };
 
 use engine::{
-    LaneFuture, Payload,
     sim::{Config, Host, Random, World},
     time,
 };
 use uuid::Uuid;
 use volume::{
-    Allocation, AtomicWrites, Claim, Durability, IscsiConfig, IscsiDisk, Multipath, PathConfig,
-    PathCounts, Result, Sessions, Shape, SharedVolume, Volume, Way,
+    AtomicWrites, IscsiConfig, IscsiDisk, Multipath, PathConfig, PathCounts, Sessions, Shape,
+    SharedVolume, Volume, Way,
     cache::{Cache, CacheConfig},
     leaf::file::{FileOptions, OpenFile},
     stripe::{self, Child, CreateOptions},
@@ -363,59 +362,17 @@ impl Spread {
 }
 
 impl Volume for Spread {
+    volume::pass_on! {
+        self => self.next();
+        read, write, write_atomic, write_zeroes, discard, flush, allocation, member, close
+    }
+
     fn shape(&self) -> &Shape {
         self.ways[0].shape()
     }
 
-    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
-        self.next().read(at, len)
-    }
-
-    fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
-        self.next().write(at, data, durability)
-    }
-
-    fn flush(&self) -> LaneFuture<'_, Result<()>> {
-        self.next().flush()
-    }
-
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
-        self.next().claim(claim)
-    }
-
-    fn close(&self) -> LaneFuture<'_, Result<()>> {
-        self.next().close()
-    }
-
-    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
-        self.next().discard(at, len)
-    }
-
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        self.next().allocation(at, len)
-    }
-
     fn atomic_writes(&self) -> Option<AtomicWrites> {
         self.ways[0].atomic_writes()
-    }
-
-    fn write_atomic(
-        &self,
-        at: u64,
-        data: Payload,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        self.next().write_atomic(at, data, durability)
-    }
-
-    fn write_zeroes(
-        &self,
-        at: u64,
-        len: u64,
-        may_discard: bool,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        self.next().write_zeroes(at, len, may_discard, durability)
     }
 }
 

@@ -12,8 +12,9 @@ use std::{
 
 use engine::{Buf, LaneFuture, Payload, sim::Random, time};
 use volume::{
-    Allocation, AtomicWrites, Claim, Discard, Durability, Error, ErrorKind, Len, Result, Shape,
+    Allocation, AtomicWrites, Discard, Durability, Error, ErrorKind, Len, Result, Shape,
     SharedVolume, Volume, fallback,
+    member::{Order, Report},
 };
 
 use crate::content::{self, SECTOR_BYTES};
@@ -144,7 +145,6 @@ impl SlowDisk {
                 reads_zeroes: true,
             }),
             optimal_io_bytes: SECTOR_BYTES as u32,
-            claim: None,
         };
         Rc::new(OnLane {
             disk: self.clone(),
@@ -261,8 +261,8 @@ impl Volume for OnLane {
         })
     }
 
-    fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async { Ok(()) })
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
+        fallback::member(self, order)
     }
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {

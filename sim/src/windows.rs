@@ -6,9 +6,7 @@
 use std::{cell::Cell, ops::Range, rc::Rc};
 
 use engine::{LaneFuture, Payload, sim::Random};
-use volume::{
-    Allocation, AtomicWrites, Claim, Durability, Len, Result, Shape, SharedVolume, Volume,
-};
+use volume::{Allocation, Durability, Len, Result, Shape, SharedVolume, Volume};
 
 use crate::content::SECTOR_BYTES;
 
@@ -232,6 +230,8 @@ impl Windows {
 }
 
 impl Volume for Windows {
+    volume::pass_on! { self => self.inner; flush, atomic_writes, member, close }
+
     fn shape(&self) -> &Shape {
         &self.shape
     }
@@ -269,24 +269,8 @@ impl Volume for Windows {
         LaneFuture::new(self.change(at, len, |at, len| self.inner.discard(at, len)))
     }
 
-    fn flush(&self) -> LaneFuture<'_, Result<()>> {
-        self.inner.flush()
-    }
-
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
         let len = len.min(WINDOW_BYTES - at % WINDOW_BYTES);
         self.inner.allocation(self.place(at), len)
-    }
-
-    fn atomic_writes(&self) -> Option<AtomicWrites> {
-        self.inner.atomic_writes()
-    }
-
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
-        self.inner.claim(claim)
-    }
-
-    fn close(&self) -> LaneFuture<'_, Result<()>> {
-        self.inner.close()
     }
 }

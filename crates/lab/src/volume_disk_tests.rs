@@ -4,7 +4,11 @@
 use std::time::Duration;
 
 use engine::{LaneConfig, LaneFuture, random::SplitMix64, time};
-use volume::{Error, Result, Shape, Volume, claim::Claim, leaf::ram};
+use volume::{
+    Error, Result, Shape, Volume, fallback,
+    leaf::ram,
+    member::{Order, Report},
+};
 
 use super::*;
 use crate::sqlite::{Settings, Store};
@@ -35,7 +39,6 @@ impl SlowVolume {
                 read_only: volume::ReadOnly::default(),
                 discard: None,
                 optimal_io_bytes: 4096,
-                claim: None,
             },
             bytes: RefCell::new(vec![0; LEN]),
             random: RefCell::new(SplitMix64::new(seed)),
@@ -108,8 +111,8 @@ impl Volume for SlowVolume {
         })
     }
 
-    fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async { Ok(()) })
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
+        fallback::member(self, order)
     }
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {

@@ -63,7 +63,7 @@ pub async fn take_over(
         None => Owner::passing(&process.name),
     };
     let mut graph = graph_of(asker)?;
-    let identified = graph.identify(name, home).await;
+    let identified = graph.identify(name, home, others).await;
     close(&mut graph).await;
     drop(graph);
     let identified = identified.map_err(|error| config.failed(&error))?;

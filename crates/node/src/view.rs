@@ -12,7 +12,8 @@ use hdrhistogram::Histogram;
 use unit::{SanitizeReport, Stage, StageTable, UnitReport, Units};
 use uuid::Uuid;
 use volume::{
-    cache::CacheStats,
+    SetClaim,
+    cache::{CacheHandle, CacheStats},
     graph::NodeView,
     kinds::iscsi::{PathState, PathStatus, SessionState, SessionStatus},
     stats::{RequestKind, Snapshot},
@@ -127,7 +128,7 @@ fn absolute(path: &Path) -> String {
 
 fn node(view: &NodeView) -> Node {
     let shape = view.shape.as_ref();
-    let sessions = view.session.as_ref().map(SessionStatus::all);
+    let sessions = view.facts.get().map(SessionStatus::all);
     Node {
         path: view.path.clone(),
         name: view.name.clone(),
@@ -138,7 +139,7 @@ fn node(view: &NodeView) -> Node {
         block_size_bytes: shape.map(|shape| shape.block_size_bytes),
         memory_bytes: view.memory_bytes,
         read_only: shape.is_some_and(|shape| shape.read_only.is_on()),
-        claim: view.claim.as_ref().map(|claim| {
+        claim: view.facts.get().map(|claim: &SetClaim| {
             let lost = claim.check().err();
             Claim {
                 held: lost.is_none(),
@@ -152,7 +153,10 @@ fn node(view: &NodeView) -> Node {
             .iter()
             .flat_map(|(_, paths)| paths.iter().map(path_session))
             .collect(),
-        cache: view.cache.as_ref().map(|handle| cache(handle.stats())),
+        cache: view
+            .facts
+            .get()
+            .map(|handle: &CacheHandle| cache(handle.stats())),
         requests: requests(&view.counters.snapshot()),
         children: view.children.iter().map(node).collect(),
     }
@@ -292,7 +296,7 @@ fn count(view: &NodeView, counters: &mut Counters) {
             (name_of(kind), counted)
         });
     counters.nodes.insert(view.path.clone(), counted.collect());
-    if let Some(handle) = &view.cache {
+    if let Some(handle) = view.facts.get::<CacheHandle>() {
         let cache = cache(handle.stats());
         counters.caches.insert(view.path.clone(), cache);
     }

@@ -10,7 +10,7 @@ use std::{
 use engine::{Duration, Lane, LaneConfig, LaneFuture, Payload, cross::oneshot, sync::Notify, time};
 use scsi::TargetPort;
 use volume::{
-    Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume, fallback,
+    AtomicWrites, Durability, Result, SharedVolume, Volume, fallback,
     leaf::ram::{Ram, Region},
 };
 
@@ -158,31 +158,13 @@ struct Sticky {
 }
 
 impl Volume for Sticky {
-    fn shape(&self) -> &Shape {
-        self.ram.shape()
-    }
-
-    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
-        self.ram.read(at, len)
-    }
+    volume::pass_on! { self => self.ram; shape, read, flush, member, close, allocation, write_zeroes }
 
     fn write(&self, at: u64, data: Payload, how: Durability) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             while_stuck(self.name).await;
             self.ram.write(at, data, how).await
         })
-    }
-
-    fn flush(&self) -> LaneFuture<'_, Result<()>> {
-        self.ram.flush()
-    }
-
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
-        self.ram.claim(claim)
-    }
-
-    fn close(&self) -> LaneFuture<'_, Result<()>> {
-        self.ram.close()
     }
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
@@ -192,25 +174,11 @@ impl Volume for Sticky {
         })
     }
 
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        self.ram.allocation(at, len)
-    }
-
     fn atomic_writes(&self) -> Option<AtomicWrites> {
         None
     }
 
     fn write_atomic(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
         fallback::write_atomic()
-    }
-
-    fn write_zeroes(
-        &self,
-        at: u64,
-        len: u64,
-        may_discard: bool,
-        how: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        self.ram.write_zeroes(at, len, may_discard, how)
     }
 }

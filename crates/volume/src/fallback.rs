@@ -4,7 +4,10 @@
 
 use engine::{LaneFuture, Payload};
 
-use crate::{Allocation, Durability, Error, ErrorKind, Result, Volume};
+use crate::{
+    Allocation, Durability, Error, ErrorKind, Result, Volume,
+    member::{BLOCK_BYTES, Order, Report},
+};
 
 /// The length written at a time by [`write_zeroes`], in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -17,6 +20,21 @@ pub fn allocation(volume: &dyn Volume, at: u64, len: u64) -> LaneFuture<'_, Resu
             is_mapped: true,
             len_bytes: len,
         })
+    })
+}
+
+/// For a volume that nobody else can open, or that is reached through its parent alone: it is that one's, and needs no
+/// label.
+pub fn member(volume: &dyn Volume, order: Order) -> LaneFuture<'_, Result<Report>> {
+    LaneFuture::new(async move {
+        match order {
+            Order::Read(at) => {
+                let block = volume.read(at, BLOCK_BYTES).await?;
+                Ok(Report::Block(block.to_vec()))
+            }
+            Order::Take(_) => Ok(Report::Taken(None)),
+            Order::Label(_) => Ok(Report::Labelled),
+        }
     })
 }
 

@@ -14,7 +14,7 @@
 //! layers           accounts for where the time of a request goes, if it is watched
 //! trace            the timeline of a traced request
 //! volume, values   the trait and its contract; the value types of settings, and their error messages
-//! claim            exclusive ownership of a stripe's children
+//! member, claim    what a set asks of its members, such as a stripe of its children; who owns them
 //! ```
 
 mod announcer;
@@ -22,7 +22,6 @@ pub mod claim;
 pub mod config;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
-mod envelope;
 mod error;
 pub mod fallback;
 mod flush_epochs;
@@ -35,7 +34,9 @@ mod len;
 mod local_claim;
 #[cfg(test)]
 mod measure;
+pub mod member;
 mod part;
+mod pass_on;
 pub mod planted;
 mod read_only;
 #[cfg(test)]
@@ -49,7 +50,7 @@ mod trace;
 mod values;
 mod volume;
 
-pub use claim::Claim;
+pub use claim::{Claim, SetClaim};
 pub use error::{Advice, Error, ErrorKind, Result};
 pub use kinds::iscsi::{
     DiskIdentity, IscsiConfig, IscsiDisk, Multipath, PathConfig, PathCounts, Policy, Sessions, Way,

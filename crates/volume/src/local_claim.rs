@@ -1,25 +1,39 @@
-//! The [claim](crate::claim) on a child without a fence: a mark, written and read like any other block.
+//! How a [member](crate::member) without a fence follows its set: its label is written and read like any other block.
 
 use engine::Payload;
 
 use crate::{
     Claim, Durability, Error, ErrorKind, Result, Volume,
     claim::{
-        MARK_AT, MARK_BYTES, Others, Standing, refuse_alive, refuse_data, refuse_ours,
+        LABEL_AT, LABEL_BYTES, Others, Standing, refuse_alive, refuse_data, refuse_ours,
         refuse_running, refuse_unfenced, tell_replaced,
     },
+    fallback,
+    member::{Order, Report},
 };
 
-/// Claims a child that has no fence: evaluates its current mark, writes ours and reads it back. `is_locked`: as for
-/// [`Claim::standing`].
-pub(crate) async fn mark_local(volume: &dyn Volume, claim: &Claim, is_locked: bool) -> Result<()> {
-    if claim.wanted().is_some() {
-        return Ok(());
+/// Follows an order for a member that has no fence. `is_locked`: as for [`Claim::standing`].
+pub(crate) async fn follow(volume: &dyn Volume, order: &Order, is_locked: bool) -> Result<Report> {
+    match order {
+        Order::Read(_) => fallback::member(volume, order.clone()).await,
+        Order::Take(claim) => {
+            take(volume, claim, is_locked).await?;
+            Ok(Report::Taken(Some(claim.generation())))
+        }
+        Order::Label(claim) => {
+            check_label(volume, claim).await?;
+            write_label(volume, claim).await?;
+            Ok(Report::Labelled)
+        }
     }
-    let block = volume.read(MARK_AT, MARK_BYTES).await?.to_vec();
+}
+
+/// Evaluates the member's current label, writes ours and reads it back.
+async fn take(volume: &dyn Volume, claim: &Claim, is_locked: bool) -> Result<()> {
+    let block = volume.read(LABEL_AT, LABEL_BYTES).await?.to_vec();
     match claim.standing(&block, is_locked) {
         Standing::Free => {}
-        Standing::Dead(mark) => tell_replaced(&mark),
+        Standing::Dead(label) => tell_replaced(&label),
         Standing::Ours => return Err(refuse_ours()),
         Standing::Data if claim.others() == Others::Overrule => {}
         Standing::Data => return Err(refuse_data()),
@@ -34,23 +48,32 @@ pub(crate) async fn mark_local(volume: &dyn Volume, claim: &Claim, is_locked: bo
             Others::Overrule => {}
         },
     }
-    let fua = Durability::Fua;
-    volume.write(MARK_AT, claim.block(), fua).await?;
-    let block = volume.read(MARK_AT, MARK_BYTES).await?.to_vec();
+    write_label(volume, claim).await
+}
+
+async fn write_label(volume: &dyn Volume, claim: &Claim) -> Result<()> {
+    volume
+        .write(LABEL_AT, claim.block(), Durability::Fua)
+        .await?;
+    check_label(volume, claim).await
+}
+
+async fn check_label(volume: &dyn Volume, claim: &Claim) -> Result<()> {
+    let block = volume.read(LABEL_AT, LABEL_BYTES).await?.to_vec();
     claim.is_marked(&block).map_err(|other| {
         let message = format!("its claim was written, but what reads back is the claim of {other}");
         Error::new(ErrorKind::Medium, message)
     })
 }
 
-/// Removes the mark of `claim` from a child, if it is there.
-pub(crate) async fn unmark(volume: &dyn Volume, claim: &Claim) -> Result<()> {
-    let block = volume.read(MARK_AT, MARK_BYTES).await?.to_vec();
+/// Writes a label without an owner over that of `claim`, if it is there.
+pub(crate) async fn release(volume: &dyn Volume, claim: &Claim) -> Result<()> {
+    let block = volume.read(LABEL_AT, LABEL_BYTES).await?.to_vec();
     if claim.is_marked(&block).is_err() {
         return Ok(());
     }
-    let zeroes = Payload::zeroes(MARK_BYTES);
-    volume.write(MARK_AT, zeroes, Durability::Fua).await
+    let released: Payload = claim.released_block();
+    volume.write(LABEL_AT, released, Durability::Fua).await
 }
 
 #[cfg(test)]
@@ -68,15 +91,15 @@ mod tests {
         on_lane(async {
             let claim = || {
                 let owner = Owner::new(Uuid::new_v4(), Uuid::from_u128(1), "a test");
-                Claim::new(&owner, 1, Others::Refuse, 0).expect("chance")
+                Order::Take(Claim::single(&owner, Others::Refuse))
             };
             let child = TestVolume::new(2 << 20);
             let former = claim();
-            mark_local(&*child, &former, false).await.expect("free");
-            let refused = mark_local(&*child, &claim(), false).await;
+            follow(&*child, &former, false).await.expect("free");
+            let refused = follow(&*child, &claim(), false).await;
             let refused = refused.expect_err("it may be open by another node");
             assert_eq!(refused.kind(), ErrorKind::Claimed);
-            let replaced = mark_local(&*child, &claim(), true).await;
+            let replaced = follow(&*child, &claim(), true).await;
             replaced.expect("its owner has ended");
         });
     }

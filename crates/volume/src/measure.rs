@@ -8,9 +8,11 @@ use engine::{Buf, Lane, LaneConfig, LaneFuture, Payload, Slice, task};
 use uuid::Uuid;
 
 use crate::{
-    Claim, Durability, Result, Shape, SharedVolume, Volume,
+    Durability, Result, Shape, SharedVolume, Volume,
     cache::{Cache, CacheConfig},
+    fallback,
     graph::{Graph, tests::OtherLane},
+    member::{Order, Report},
     stripe::{self, CreateOptions, Opened},
     test_volume::{TestVolume, on_lane},
 };
@@ -50,8 +52,8 @@ impl Volume for Nothing {
         LaneFuture::new(async { Ok(()) })
     }
 
-    fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async { Ok(()) })
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
+        fallback::member(self, order)
     }
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {

@@ -10,10 +10,12 @@ use crate::{
     Allocation, AtomicWrites, Claim, Durability, ErrorKind, Result, Shape, SharedVolume, Volume,
     cache::{Cache, CacheConfig},
     claim::{Others, Owner},
+    fallback,
     kinds::{
         fault::{Action, Fault, FaultHandle, Rule},
         throttle::Throttle,
     },
+    member::{Order, Report},
     recorder::{Recording, Witness},
     stats::{Stats, StatsHandle},
     stripe::{self, Child, CreateOptions},
@@ -27,7 +29,7 @@ enum Request {
     Read,
     Write,
     Flush,
-    Claim,
+    Member,
     Close,
     Discard,
     Allocation,
@@ -39,7 +41,7 @@ const REQUESTS: [Request; 9] = [
     Request::Read,
     Request::Write,
     Request::Flush,
-    Request::Claim,
+    Request::Member,
     Request::Close,
     Request::Discard,
     Request::Allocation,
@@ -51,10 +53,10 @@ const REQUESTS: [Request; 9] = [
 const REASONS: [(&str, Request, &str); 2] = [
     (
         "stripe",
-        Request::Claim,
+        Request::Member,
         "it has claimed its children when it was opened, and whoever has it has them",
     ),
-    ("concat", Request::Claim, "as a stripe"),
+    ("concat", Request::Member, "as a stripe"),
 ];
 
 /// A child with its own answer to every request, which records the requests it gets.
@@ -96,9 +98,9 @@ impl Volume for Able {
         self.memory.flush()
     }
 
-    fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
-        self.sees(Request::Claim);
-        LaneFuture::new(async { Ok(()) })
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
+        self.sees(Request::Member);
+        fallback::member(self, order)
     }
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {
@@ -162,7 +164,7 @@ async fn joined(child: SharedVolume, layout: stripe::Layout) -> SharedVolume {
     };
     let created = stripe::create(&children, &options).await;
     created.expect("the child is blank");
-    let claim = Claim::new(&Owner::passing("a test"), 1, Others::Refuse, 0).expect("chance");
+    let claim = Claim::single(&Owner::passing("a test"), Others::Refuse).of_set();
     let opened = match layout {
         stripe::Layout::Stripe { .. } => stripe::Opened::open(&children, None).await,
         stripe::Layout::Concat => stripe::Opened::claimed_concat(&children, &claim).await,
@@ -208,9 +210,9 @@ async fn try_to(volume: &dyn Volume, request: Request) -> Result<()> {
             let written = volume.write(0, data, cached).await;
             written.and(volume.flush().await)
         }
-        Request::Claim => {
-            let claim = Claim::new(&Owner::passing("a test"), 1, Others::Refuse, 0);
-            volume.claim(&claim.expect("chance")).await
+        Request::Member => {
+            let claim = Claim::single(&Owner::passing("a test"), Others::Refuse);
+            volume.member(Order::Take(claim)).await.map(drop)
         }
         Request::Close => volume.close().await,
         Request::Discard => volume.discard(0, len).await,
@@ -253,7 +255,7 @@ fn what_a_rule_fails_or_holds_up_is_not_even_begun_below() {
                 }
                 let has_no_rules = matches!(
                     request,
-                    Request::Claim | Request::Close | Request::Allocation
+                    Request::Member | Request::Close | Request::Allocation
                 );
                 let seen = child.seen.borrow().clone();
                 assert_eq!(seen.is_empty(), !has_no_rules, "{action:?} {seen:?}");

@@ -23,7 +23,7 @@ use engine::{Instant, LaneFuture, Payload, time};
 use hdrhistogram::Histogram;
 
 use crate::{
-    Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume,
+    Durability, Result, SharedVolume, Volume,
     histogram::{self, LaneHistogram, add},
     layers,
 };
@@ -337,9 +337,7 @@ impl<T> Drop for Counted<'_, T> {
 }
 
 impl Volume for Stats {
-    fn shape(&self) -> &Shape {
-        self.inner.shape()
-    }
+    crate::pass_on! { self => self.inner; shape, member, close, allocation, atomic_writes }
 
     fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
         let request = self.inner.read(at, len);
@@ -356,25 +354,9 @@ impl Volume for Stats {
         self.counted(RequestKind::Flush, 0, self.inner.flush())
     }
 
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
-        self.inner.claim(claim)
-    }
-
-    fn close(&self) -> LaneFuture<'_, Result<()>> {
-        self.inner.close()
-    }
-
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         let request = self.inner.discard(at, len);
         self.counted(RequestKind::Discard, len, request)
-    }
-
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        self.inner.allocation(at, len)
-    }
-
-    fn atomic_writes(&self) -> Option<AtomicWrites> {
-        self.inner.atomic_writes()
     }
 
     fn write_atomic(

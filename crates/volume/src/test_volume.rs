@@ -10,7 +10,8 @@ use engine::{Buf, Duration, Lane, LaneConfig, LaneFuture, Payload, sync::Notify,
 
 use crate::{
     Claim, Discard, Durability, Error, ErrorKind, Len, ReadOnly, Result, Shape, Volume,
-    local_claim::{mark_local, unmark},
+    local_claim,
+    member::{Order, Report},
 };
 
 /// Runs `future` on a lane of its own.
@@ -94,7 +95,6 @@ impl TestVolume {
                 reads_zeroes: true,
             }),
             optimal_io_bytes: 64 << 10,
-            claim: None,
         };
         change(&mut shape);
         Rc::new(TestVolume {
@@ -118,7 +118,7 @@ impl TestVolume {
         self.released.notify();
     }
 
-    /// Forgets the claim without removing the mark.
+    /// Forgets the claim without releasing it.
     pub(crate) fn crash(&self) -> Option<Claim> {
         self.claim.take()
     }
@@ -220,12 +220,13 @@ impl Volume for TestVolume {
         })
     }
 
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
-        let claim = claim.clone();
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
         LaneFuture::new(async move {
-            mark_local(self, &claim, true).await?;
-            self.claim.replace(Some(claim));
-            Ok(())
+            let report = local_claim::follow(self, &order, true).await?;
+            if let Order::Take(claim) = order {
+                self.claim.replace(Some(claim));
+            }
+            Ok(report)
         })
     }
 
@@ -235,7 +236,7 @@ impl Volume for TestVolume {
                 None => Ok(()),
                 Some(claim) => {
                     claim.close();
-                    unmark(self, &claim).await
+                    local_claim::release(self, &claim).await
                 }
             }
         })

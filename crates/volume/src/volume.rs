@@ -4,7 +4,10 @@ use std::rc::Rc;
 
 use engine::{LaneFuture, Payload};
 
-use crate::{Claim, Error, ErrorKind, Len, ReadOnly, Result};
+use crate::{
+    Error, ErrorKind, Len, ReadOnly, Result,
+    member::{Order, Report},
+};
 
 /// A volume, as held by its users on one lane.
 pub type SharedVolume = Rc<dyn Volume>;
@@ -28,9 +31,6 @@ pub struct Shape {
     pub discard: Option<Discard>,
     /// The I/O length that uses all of the volume at once, in bytes (a stripe's full width).
     pub optimal_io_bytes: u32,
-    /// The claim on the children of the stripe below, on which all I/O depends. Once it is lost every request is
-    /// refused, even by a layer that could answer from memory. `None`: there is no stripe.
-    pub claim: Option<Claim>,
 }
 
 /// What [`Volume::discard`] does.
@@ -106,9 +106,8 @@ pub trait Volume {
     /// Makes all completed writes durable.
     fn flush(&self) -> LaneFuture<'_, Result<()>>;
 
-    /// Claims the medium below exclusively for this owner until [`Volume::close`], or fails with the name of the
-    /// current owner: see [`crate::claim`]. A layer passes it on.
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>>;
+    /// Follows an order of the set that this volume is a member of: see [`crate::member`]. A layer passes it on.
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>>;
 
     /// Closes the volume cleanly: releases the claim and logs sessions out. To be called when nothing is in flight
     /// and everything that has to be durable is flushed; later requests may be refused. A layer passes it on. Closing
@@ -174,17 +173,8 @@ impl Shape {
         self.len.bytes()
     }
 
-    /// Fails once the claim is lost.
-    pub fn check_claim(&self) -> Result<()> {
-        match &self.claim {
-            None => Ok(()),
-            Some(claim) => claim.check(),
-        }
-    }
-
-    /// Refuses a range that is not whole blocks or reaches beyond the end, and everything once the claim is lost.
+    /// Refuses a range that is not whole blocks or reaches beyond the end.
     pub fn check(&self, at: u64, len: u64) -> Result<()> {
-        self.check_claim()?;
         let block = u64::from(self.block_size_bytes);
         if len == 0 || at % block != 0 || len % block != 0 {
             return Err(Error::new(

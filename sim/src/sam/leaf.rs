@@ -8,7 +8,10 @@ use std::{
 };
 
 use engine::{Buf, LaneFuture, Payload, time};
-use volume::{Durability, Len, Result, Shape, Volume, claim::Claim};
+use volume::{
+    Durability, Len, Result, Shape, Volume, fallback,
+    member::{Order, Report},
+};
 
 use super::{
     history::{Call, Io, Shared},
@@ -90,7 +93,6 @@ impl Medium {
                 read_only: volume::ReadOnly::default(),
                 discard: None,
                 optimal_io_bytes: 0,
-                claim: None,
             },
         }
     }
@@ -224,8 +226,8 @@ impl Volume for Disk {
         })
     }
 
-    fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async { Ok(()) })
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
+        fallback::member(self, order)
     }
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {

@@ -18,8 +18,8 @@ use sim::{
 };
 use uuid::Uuid;
 use volume::{
-    Claim, Durability, ErrorKind, IscsiConfig, IscsiDisk, Result, SharedVolume,
-    cache::{Cache, CacheConfig},
+    Durability, ErrorKind, IscsiConfig, IscsiDisk, Result, SetClaim, SharedVolume,
+    cache::{Cache, CacheConfig, CacheHandle},
     claim::{Others, Owner},
     stripe::{Child, Opened},
 };
@@ -214,7 +214,7 @@ impl Daemon {
             let volume = Spread::over(disk).await;
             children.push(Child { name, volume });
         }
-        let claim = Claim::new(owner, children.len(), others, 0)?;
+        let claim = SetClaim::new(owner, children.len(), others, 0)?;
         let opened = Opened::claimed(&children, Some(UNIT_BYTES), &claim).await?;
         let volumes: Vec<_> = children.into_iter().map(|child| child.volume).collect();
         let stripe: SharedVolume = Rc::new(opened.on_lane(&volumes)?);
@@ -226,7 +226,9 @@ impl Daemon {
             block_bytes: 4096,
             read_ahead_max_bytes: 0,
         };
-        Ok(Rc::new(Cache::new(stripe, &config)?))
+        let counters = CacheHandle::default();
+        let cache = Cache::counted(stripe, &config, &counters, vec![claim])?;
+        Ok(Rc::new(cache))
     }
 
     /// Reads and writes until it is time to end, or another daemon owns the stripe.

@@ -1,7 +1,7 @@
 //! Detects stripes that split small I/Os. Each part becomes a command of its own, which helps if a share
 //! would otherwise be idle, but is only extra work if all shares are busy.
 
-use volume::{config::Size, graph::NodeView};
+use volume::{config::Size, graph::NodeView, stripe::UnitBytes};
 
 use super::Block;
 use crate::load::Order;
@@ -25,8 +25,8 @@ pub(super) struct Stripe {
 
 impl Stripe {
     pub(super) fn of(view: &NodeView) -> Option<Stripe> {
-        match (view.unit_bytes, &view.children[..]) {
-            (Some(unit_bytes), children) => Some(Stripe {
+        match (view.facts.get(), &view.children[..]) {
+            (Some(&UnitBytes(unit_bytes)), children) => Some(Stripe {
                 path: view.path.clone(),
                 unit_bytes: unit_bytes.into(),
                 shares: children.len(),

@@ -5,8 +5,7 @@ use std::{cell::Cell, collections::BTreeMap, rc::Rc, sync::Arc};
 use engine::{Buf, Duration, Lane, LaneConfig, LaneFuture, Payload, cross::oneshot, spawn, time};
 use scsi::{Attention, TargetPort};
 use volume::{
-    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
-    Volume, fallback,
+    AtomicWrites, Durability, Error, ErrorKind, Result, SharedVolume, Volume, fallback,
     leaf::ram::{Ram, Region},
 };
 
@@ -38,13 +37,7 @@ fn outcome() -> Result<()> {
 }
 
 impl Volume for Failing {
-    fn shape(&self) -> &Shape {
-        self.0.shape()
-    }
-
-    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
-        self.0.read(at, len)
-    }
+    volume::pass_on! { self => self.0; shape, read, member, close, allocation, write_zeroes }
 
     fn write(&self, at: u64, data: Payload, how: Durability) -> LaneFuture<'_, Result<()>> {
         match outcome() {
@@ -57,23 +50,11 @@ impl Volume for Failing {
         LaneFuture::new(async { outcome() })
     }
 
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
-        self.0.claim(claim)
-    }
-
-    fn close(&self) -> LaneFuture<'_, Result<()>> {
-        self.0.close()
-    }
-
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             time::sleep(DISCARD_TAKES.get()).await;
             self.0.discard(at, len).await
         })
-    }
-
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        self.0.allocation(at, len)
     }
 
     fn atomic_writes(&self) -> Option<AtomicWrites> {
@@ -82,16 +63,6 @@ impl Volume for Failing {
 
     fn write_atomic(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
         fallback::write_atomic()
-    }
-
-    fn write_zeroes(
-        &self,
-        at: u64,
-        len: u64,
-        may_discard: bool,
-        how: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        self.0.write_zeroes(at, len, may_discard, how)
     }
 }
 

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{Graph, Tree};
 use crate::{
-    Claim,
+    SetClaim,
     claim::Others,
     kinds::{Kind, NewStripe, Node, Superblocks, What},
     part::{self, Looked, Part},
@@ -46,7 +46,8 @@ impl Graph {
 
     /// Which stripe or concat the volume called `name` contains, told by superblocks before anything is claimed, also
     /// those of stripes and concats within it. Creates no files. `None`: nothing tells before a claim, because another
-    /// owner's reservation hides it from everybody.
+    /// owner's reservation hides it from everybody. `others` is what a take-over would do: [`Others::Overrule`] accepts an
+    /// older copy of a child.
     ///
     /// # Errors
     /// When it contains none, or its children do not form one.
@@ -54,19 +55,20 @@ impl Graph {
         &mut self,
         name: &str,
         home: &LaneHandle,
+        others: Others,
     ) -> Result<Option<Identified>, ConfigError> {
         let node = self.volumes.find(name, &Node::named(name))?.clone();
         let outermost = outermost(&node).ok_or_else(|| refuse_take_over(name, &node))?;
         let root = outermost.node.span.clone();
-        self.context.may_make = false;
+        (self.context.may_make, self.context.others) = (false, others);
         self.context.look = Some(Looked::AtAll);
         let opened = self.children_of(name, home, &outermost).await;
         if self.context.look.take() == Some(Looked::Hidden) {
             return Ok(None);
         }
-        let (children, claim) = opened?;
+        let (children, _) = opened?;
         let Superblocks(superblocks) = outermost.superblocks;
-        let uuid = superblocks.identify(&children, claim).await;
+        let uuid = superblocks.identify(&children, others).await;
         let place = superblocks.children().span();
         let uuid = uuid.map_err(|error| ConfigError::new(place, error.to_string()))?;
         Ok(uuid.map(|uuid| Identified { root, uuid }))
@@ -107,7 +109,7 @@ impl Graph {
         name: &str,
         home: &LaneHandle,
         outermost: &Outermost<'_>,
-    ) -> Result<(Vec<Arc<Part>>, Claim), ConfigError> {
+    ) -> Result<(Vec<Arc<Part>>, SetClaim), ConfigError> {
         let of = outermost.superblocks.0.children();
         let mut children = Vec::new();
         let lanes = self.context.lanes_from(home);

@@ -44,7 +44,7 @@ pub use self::{
 };
 pub use crate::{
     kinds::{Findings, NewStripe},
-    part::{Carried, Handles},
+    part::{Carried, Facts, Handles},
 };
 
 /// How long the file system of an open file may take to answer what has become of the file.

@@ -1,10 +1,11 @@
-//! The trees of a graph as shown to an administrator: the type, size, request counters and session of each node. A
-//! [`NodeView`] holds only what any thread may read, so that monitoring never involves a lane.
+//! The trees of a graph as shown to an administrator: the type, size and request counters of each node, and the facts
+//! that its kind tells. A [`NodeView`] holds only what any thread may read, so that monitoring never involves a lane.
 
 use super::Graph;
 use crate::{
-    Claim, Shape,
-    kinds::{Kind, Node, What, cache::CacheHandle, iscsi::SessionStatus, stripe::settings::Unit},
+    Shape,
+    kinds::{Kind, Node, What},
+    part::Facts,
     stats::StatsHandle,
 };
 
@@ -19,20 +20,14 @@ pub struct NodeView {
     pub kind: &'static str,
     /// Its location: a path or a URL.
     pub place: Option<String>,
-    /// The unit of an open stripe, in bytes.
-    pub unit_bytes: Option<u32>,
     /// The memory that it may use, in bytes.
     pub memory_bytes: Option<u64>,
     /// Its shape; `None` when it is not open.
     pub shape: Option<Shape>,
     /// Its request counters.
     pub counters: StatsHandle,
-    /// The claim on its children, if it claims them.
-    pub claim: Option<Claim>,
-    /// Its session, if it has one.
-    pub session: Option<SessionStatus>,
-    /// The counters of an open cache.
-    pub cache: Option<CacheHandle>,
+    /// What its kind tells of it while it is open, such as the counters of a cache or the sessions of a remote disk.
+    pub facts: Facts,
     /// Its children, in order.
     pub children: Vec<NodeView>,
 }
@@ -40,7 +35,7 @@ pub struct NodeView {
 impl NodeView {
     /// Marks it and everything that is only part of it as closed.
     fn forget_open(&mut self) {
-        (self.shape, self.claim, self.session, self.cache) = (None, None, None, None);
+        (self.shape, self.facts) = (None, Facts::default());
         for child in self
             .children
             .iter_mut()
@@ -86,13 +81,10 @@ impl Graph {
             name: None,
             kind: kind.name(),
             place: kind.settings().describe(),
-            unit_bytes: handles.get(&path).map(|Unit(bytes)| *bytes),
             memory_bytes: kind.memory().map(|size| size.get_ref().bytes()),
             shape: handles.get::<Shape>(&path).cloned(),
             counters: handles.get(&path).cloned().unwrap_or_default(),
-            claim: handles.get::<Claim>(&path).cloned(),
-            session: handles.get::<SessionStatus>(&path).cloned(),
-            cache: handles.get::<CacheHandle>(&path).cloned(),
+            facts: handles.facts(&path),
             children: children.collect(),
             path,
         }

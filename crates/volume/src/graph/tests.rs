@@ -12,11 +12,12 @@ use std::{
 };
 
 use engine::{Buf, Lane, LaneConfig, Payload, time};
+use set::{Found, Label};
 
 use super::*;
 use crate::{
     Durability, ErrorKind,
-    claim::MARK_AT,
+    claim::{LABEL_AT, LABEL_BYTES},
     contract,
     kinds::fault::FaultHandle,
     scratch::Scratch,
@@ -574,6 +575,14 @@ fn the_smallest_and_the_largest_units_of_a_stripe_hold_what_is_written() {
     }
 }
 
+/// Whether this content of a file has a label with an owner.
+fn is_claimed(bytes: &[u8]) -> bool {
+    match Label::decode(&bytes[LABEL_AT as usize..][..LABEL_BYTES]) {
+        Found::Label(label) => !label.is_released(),
+        found => panic!("it was claimed once: {found:?}"),
+    }
+}
+
 #[test]
 fn a_claim_reaches_the_leaves_through_every_layer_and_from_another_lane_and_so_does_the_end() {
     let scratch = Scratch::new();
@@ -589,7 +598,7 @@ fn a_claim_reaches_the_leaves_through_every_layer_and_from_another_lane_and_so_d
     let marked = || {
         ["a", "b", "c", "d"].map(|name| {
             let bytes = fs::read(scratch.file(name)).expect("a file");
-            bytes[MARK_AT as usize..][..16] == *b"SANSTONEclaim\0\0\0"
+            is_claimed(&bytes)
         })
     };
     let other = OtherLane::start();
@@ -626,7 +635,7 @@ fn what_a_start_that_failed_has_claimed_is_given_up_when_it_ends() {
                 { file = { path = \"a\", size = \"4MiB\" } }] } } }";
     let is_marked = || {
         let bytes = fs::read(scratch.file("a")).expect("a file");
-        bytes[MARK_AT as usize..][..16] == *b"SANSTONEclaim\0\0\0"
+        is_claimed(&bytes)
     };
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     let home = lane.handle();

@@ -12,7 +12,7 @@ use toml::Spanned;
 use uuid::Uuid;
 
 use super::{Kind, Node, Volumes, What, starts::Starts};
-use crate::{Claim, Result, part::Part, values::ConfigError};
+use crate::{Result, SetClaim, claim::Others, part::Part, values::ConfigError};
 
 /// What the disk that a volume is can be recognised by when it is served again.
 #[derive(Debug)]
@@ -76,19 +76,19 @@ pub(crate) trait HasSuperblocks: fmt::Debug {
     fn look_at_children(&self, base: &Path, volumes: &Volumes, starts: &Starts)
     -> Vec<ConfigError>;
 
-    /// The volume's identity, from the superblocks of `children`, which are open. Claims nothing: `claim` is the one
-    /// that would be made. `None`: another owner's reservation hides it from everybody.
+    /// The volume's identity, from the superblocks of `children`, which are open. Claims nothing; `others` is what a
+    /// claim would do. `None`: another owner's reservation hides it from everybody.
     fn identify<'b>(
         &'b self,
         children: &'b [Arc<Part>],
-        claim: Claim,
+        others: Others,
     ) -> LaneFuture<'b, Result<Option<Uuid>>>;
 
     /// Writes the superblocks to `children`, which are open, under `claim`.
     fn create<'b>(
         &'b self,
         children: &'b [Arc<Part>],
-        claim: Claim,
+        claim: SetClaim,
         new: &'b NewStripe,
     ) -> LaneFuture<'b, Result<()>>;
 }

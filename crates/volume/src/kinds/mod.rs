@@ -10,6 +10,7 @@ mod check;
 pub mod concat;
 pub mod fault;
 pub mod file;
+mod given;
 mod identity;
 pub mod iscsi;
 mod look;
@@ -26,15 +27,16 @@ use serde::de;
 use crate::values::Size;
 
 use self::change::Change;
+pub use self::{
+    given::Leaf,
+    identity::{FileIdentity, Identity, NewStripe, Superblocks},
+    look::Findings,
+    node::{Node, Volumes, What},
+};
 pub(crate) use self::{
     identity::HasSuperblocks,
     look::{Look, USE_IT_TWICE},
     settings::Settings,
-};
-pub use self::{
-    identity::{FileIdentity, Identity, NewStripe, Superblocks},
-    look::Findings,
-    node::{Node, Volumes, What},
 };
 
 /// Builds the enum of all kinds from `FOLDER => Settings`; the folder name is also the kind's name in a
@@ -49,16 +51,19 @@ macro_rules! kinds {
         )]
         pub enum Kind {
             $($(#[$doc])* $settings($folder::settings::$settings),)*
+            /// Given by the program: see [`Volumes::give`].
+            Given(given::Leaf),
         }
 
         impl Kind {
-            /// The names of all kinds.
+            /// The names of all kinds that a configuration can describe.
             pub const NAMES: &[&str] = &[$(stringify!($folder)),*];
 
             /// The kind's name in a configuration.
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Kind::$settings(_) => stringify!($folder),)*
+                    Kind::Given(_) => "given",
                 }
             }
 
@@ -73,6 +78,7 @@ macro_rules! kinds {
             pub(crate) fn settings(&self) -> &dyn Settings {
                 match self {
                     $(Kind::$settings(settings) => settings,)*
+                    Kind::Given(leaf) => leaf,
                 }
             }
 

@@ -11,7 +11,7 @@ use std::{
 
 use engine::store;
 
-use crate::envelope::BLOCK_BYTES;
+use set::envelope::BLOCK_BYTES;
 
 /// The first blocks read so far. Asking for a new one blocks on its disk.
 #[derive(Debug, Default)]

@@ -1,34 +1,70 @@
-//! Handles on open layers for use from outside, such as counters to read or rules to change.
+//! Handles on open nodes for use from outside, such as counters to read or rules to change, and what else a node says
+//! of itself. Neither the graph nor who asks it knows their types.
 
-use std::collections::BTreeMap;
+use std::{
+    any::{Any, TypeId},
+    collections::BTreeMap,
+    fmt,
+    sync::Arc,
+};
 
-use super::by_type::ByType;
+/// What one node says of itself: at most one fact of each type.
+#[derive(Clone, Default)]
+pub struct Facts(BTreeMap<TypeId, Arc<dyn Any + Send + Sync>>);
 
-/// Handles of any type, by the path of kinds starting at the volume's name, such as
+impl Facts {
+    /// The fact of type `T`.
+    pub fn get<T: 'static>(&self) -> Option<&T> {
+        self.0.get(&TypeId::of::<T>())?.downcast_ref()
+    }
+
+    fn set<T: Send + Sync + 'static>(&mut self, fact: T) {
+        self.0.insert(TypeId::of::<T>(), Arc::new(fact));
+    }
+}
+
+impl fmt::Debug for Facts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Facts({})", self.0.len())
+    }
+}
+
+/// The facts of all nodes, by the path of kinds starting at the volume's name, such as
 /// `db/cache/stripe/0/throttle/stats`. They outlive the volumes.
 #[derive(Debug, Default)]
-pub struct Handles(ByType);
+pub struct Handles(BTreeMap<String, Facts>);
 
 impl Handles {
     /// The handle of type `H` of the volume at `path`.
     pub fn get<H: 'static>(&self, path: &str) -> Option<&H> {
-        self.0.get::<BTreeMap<String, H>>()?.get(path)
+        self.0.get(path)?.get()
     }
 
     /// All handles of type `H`, by the paths of their volumes.
     pub fn all<H: Clone + 'static>(&self) -> BTreeMap<String, H> {
-        self.0.get().cloned().unwrap_or_default()
+        let of_type = |(path, facts): (&String, &Facts)| {
+            let handle: &H = facts.get()?;
+            Some((path.clone(), handle.clone()))
+        };
+        self.0.iter().filter_map(of_type).collect()
+    }
+
+    /// Everything that the volume at `path` says of itself.
+    pub(crate) fn facts(&self, path: &str) -> Facts {
+        self.0.get(path).cloned().unwrap_or_default()
     }
 
     /// The handle of the volume at `path`, created if there is none of this type.
-    pub(crate) fn given<H: Clone + Default + Send + 'static>(&mut self, path: &str) -> H {
-        let handles: &mut BTreeMap<String, H> = self.0.of();
-        handles.entry(path.to_owned()).or_default().clone()
+    pub(crate) fn given<H: Clone + Default + Send + Sync + 'static>(&mut self, path: &str) -> H {
+        let facts = self.0.entry(path.to_owned()).or_default();
+        if facts.get::<H>().is_none() {
+            facts.set(H::default());
+        }
+        facts.get().cloned().unwrap_or_default()
     }
 
     /// Sets the handle of the volume at `path`.
-    pub(crate) fn put<H: Send + 'static>(&mut self, path: String, handle: H) {
-        let handles: &mut BTreeMap<String, H> = self.0.of();
-        handles.insert(path, handle);
+    pub(crate) fn put<H: Send + Sync + 'static>(&mut self, path: String, handle: H) {
+        self.0.entry(path).or_default().set(handle);
     }
 }

@@ -8,7 +8,10 @@ use std::{future::Future, rc::Rc, sync::Arc};
 use engine::{LaneFuture, LaneHandle, Payload};
 
 use super::Resident;
-use crate::{Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume};
+use crate::{
+    Allocation, AtomicWrites, Durability, Result, Shape, SharedVolume, Volume,
+    member::{Order, Report},
+};
 
 /// A volume that lives on one lane; dropping this anywhere drops it there.
 #[derive(Debug)]
@@ -108,9 +111,8 @@ impl Volume for Remote {
         LaneFuture::new(self.call(|volume| async move { volume.flush().await }))
     }
 
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
-        let claim = claim.clone();
-        LaneFuture::new(self.call(move |volume| async move { volume.claim(&claim).await }))
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
+        LaneFuture::new(self.call(move |volume| async move { volume.member(order).await }))
     }
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {

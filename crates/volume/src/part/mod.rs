@@ -21,11 +21,11 @@ use engine::{LaneFuture, LaneHandle};
 use uuid::Uuid;
 
 use crate::{
-    Result, Shape, SharedVolume,
+    Result, SetClaim, Shape, SharedVolume,
     stats::{Sight, Stats, StatsHandle},
 };
 
-pub use self::handles::Handles;
+pub use self::handles::{Facts, Handles};
 pub(crate) use self::{
     by_type::ByType,
     home::HomeVolume,
@@ -55,6 +55,8 @@ pub(crate) struct Part {
     dealt: AtomicUsize,
     /// The name that it carries itself.
     carried: OnceLock<Carried>,
+    /// The claim on its children, if it is a set that claims them.
+    claim: OnceLock<SetClaim>,
     /// Set if others may write to its own blocks at any time.
     shared: OnceLock<()>,
     /// Set if it reports itself where the time of its requests goes.
@@ -97,6 +99,7 @@ impl Part {
             branches: OnceLock::new(),
             dealt: AtomicUsize::new(0),
             carried: OnceLock::new(),
+            claim: OnceLock::new(),
             shared: OnceLock::new(),
             tells_layers: OnceLock::new(),
             children: Vec::new(),
@@ -123,6 +126,7 @@ impl Part {
             branches: OnceLock::new(),
             dealt: AtomicUsize::new(0),
             carried: OnceLock::new(),
+            claim: OnceLock::new(),
             shared: OnceLock::new(),
             tells_layers: OnceLock::new(),
             children,
@@ -151,6 +155,7 @@ impl Part {
             branches: OnceLock::new(),
             dealt: AtomicUsize::new(0),
             carried: OnceLock::new(),
+            claim: OnceLock::new(),
             shared: OnceLock::new(),
             tells_layers: OnceLock::new(),
             children,
@@ -197,6 +202,18 @@ impl Part {
         }
     }
 
+    /// Declares that its children are claimed.
+    pub(crate) fn claim(&self, claim: SetClaim) {
+        let _ = self.claim.set(claim);
+    }
+
+    /// The claims on which its content depends: its own, and those below it.
+    pub(crate) fn claims(&self) -> Vec<SetClaim> {
+        let own = self.claim.get().cloned().into_iter();
+        own.chain(self.children.iter().flat_map(|part| part.claims()))
+            .collect()
+    }
+
     /// Declares that others may write to its blocks at any time.
     pub(crate) fn share(&self) {
         let _ = self.shared.set(());
@@ -204,7 +221,7 @@ impl Part {
 
     /// Whether others may write to it, or to its children, without a claim that would tell.
     pub(crate) fn is_shared(&self) -> bool {
-        let is_own = self.shape.claim.is_some();
+        let is_own = self.claim.get().is_some();
         !is_own
             && (self.shared.get().is_some() || self.children.iter().any(|part| part.is_shared()))
     }

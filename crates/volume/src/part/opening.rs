@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{ByType, Handles, Part};
 use crate::{
-    Claim, Error, ErrorKind, Result, Shape, SharedVolume,
+    Error, ErrorKind, Result, SetClaim, Shape, SharedVolume,
     claim::{Others, Owner},
 };
 
@@ -83,6 +83,11 @@ impl Opening<'_> {
         self.context.look.is_some()
     }
 
+    /// What to do about other owners.
+    pub(crate) fn others(&self) -> Others {
+        self.context.others
+    }
+
     /// A reservation hides from everybody which stripe this is. Returns the error.
     pub(crate) fn is_hidden(&mut self) -> Error {
         self.context.look = Some(Looked::Hidden);
@@ -107,12 +112,12 @@ impl Opening<'_> {
     }
 
     /// The outside handle on this volume, created if missing: see [`Handles`].
-    pub(crate) fn handle<H: Clone + Default + Send + 'static>(&mut self) -> H {
+    pub(crate) fn handle<H: Clone + Default + Send + Sync + 'static>(&mut self) -> H {
         self.context.handles.given(&self.path)
     }
 
     /// Sets the outside handle on this volume.
-    pub(crate) fn put<H: Send + 'static>(&mut self, handle: H) {
+    pub(crate) fn put<H: Send + Sync + 'static>(&mut self, handle: H) {
         self.context.handles.put(self.path.clone(), handle);
     }
 
@@ -133,7 +138,7 @@ impl Opening<'_> {
     }
 
     /// A claim on `children` volumes for the graph's owner.
-    pub(crate) fn new_claim(&self, children: usize) -> Result<Claim> {
+    pub(crate) fn new_claim(&self, children: usize) -> Result<SetClaim> {
         self.context.new_claim(children)
     }
 
@@ -215,9 +220,9 @@ impl Context {
     }
 
     /// A claim on `children` volumes for the owner.
-    pub(crate) fn new_claim(&self, children: usize) -> Result<Claim> {
+    pub(crate) fn new_claim(&self, children: usize) -> Result<SetClaim> {
         let since_unix_s = time::since_unix_epoch().as_secs();
-        Claim::new(&self.owner, children, self.others, since_unix_s)
+        SetClaim::new(&self.owner, children, self.others, since_unix_s)
     }
 }
 

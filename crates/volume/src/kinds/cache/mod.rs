@@ -43,8 +43,7 @@ use self::{
     store::Store,
 };
 use crate::{
-    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
-    Volume, layers,
+    Durability, Error, ErrorKind, Result, SetClaim, Shape, SharedVolume, Volume, layers,
     planted::{Bug, is_planted},
 };
 
@@ -83,6 +82,8 @@ pub struct Cache(Rc<Inner>);
 struct Inner {
     child: SharedVolume,
     shape: Shape,
+    /// On which it depends whether what is in memory still is the child's.
+    claims: Vec<SetClaim>,
     blocks: Blocks,
     counters: OpenCounters,
     state: RefCell<State>,
@@ -107,10 +108,10 @@ impl Cache {
     /// # Errors
     /// `Configuration` when a size is not allowed.
     pub fn new(child: SharedVolume, config: &CacheConfig) -> Result<Cache> {
-        Cache::counted(child, config, &CacheHandle::default())
+        Cache::counted(child, config, &CacheHandle::default(), Vec::new())
     }
 
-    /// The same, counted in `handle`.
+    /// The same, counted in `handle`; the child's content depends on `claims`.
     ///
     /// # Errors
     /// As [`Cache::new`].
@@ -118,6 +119,7 @@ impl Cache {
         child: SharedVolume,
         config: &CacheConfig,
         handle: &CacheHandle,
+        claims: Vec<SetClaim>,
     ) -> Result<Cache> {
         let refuse = |what: String| Err(Error::new(ErrorKind::Configuration, what));
         let block = config.block_bytes;
@@ -149,6 +151,7 @@ impl Cache {
         Ok(Cache(Rc::new(Inner {
             child,
             shape,
+            claims,
             blocks,
             counters: open,
             state: RefCell::new(state),
@@ -162,6 +165,8 @@ impl Cache {
 }
 
 impl Volume for Cache {
+    crate::pass_on! { self => self.0.child; member, close, allocation, atomic_writes }
+
     fn shape(&self) -> &Shape {
         &self.0.shape
     }
@@ -170,6 +175,7 @@ impl Volume for Cache {
         LaneFuture::new(async move {
             let inner = &self.0;
             inner.shape.check(at, len as u64)?;
+            inner.claims.iter().try_for_each(SetClaim::check)?;
             let bytes = at..at + len as u64;
             if bytes.end > inner.blocks.whole(inner.shape.len_bytes()) || inner.is_in_doubt() {
                 inner.counters.counters().misses.add(1);
@@ -206,14 +212,6 @@ impl Volume for Cache {
         })
     }
 
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
-        self.0.child.claim(claim)
-    }
-
-    fn close(&self) -> LaneFuture<'_, Result<()>> {
-        self.0.child.close()
-    }
-
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.0.shape.check_write(at, len)?;
@@ -224,14 +222,6 @@ impl Volume for Cache {
             }
             Ok(())
         })
-    }
-
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        self.0.child.allocation(at, len)
-    }
-
-    fn atomic_writes(&self) -> Option<AtomicWrites> {
-        self.0.child.atomic_writes()
     }
 
     fn write_atomic(
@@ -297,8 +287,8 @@ impl Cache {
 impl Inner {
     /// Whether another owner may have taken over and written to the child, so that cached data cannot be trusted.
     fn is_in_doubt(&self) -> bool {
-        let claim = self.shape.claim.as_ref();
-        let is_in_doubt = claim.is_some_and(|claim| claim.is_in_doubt(time::now()));
+        let mut claims = self.claims.iter();
+        let is_in_doubt = claims.any(|claim| claim.is_in_doubt(time::now()));
         is_in_doubt && !is_planted(Bug::CacheKeptInDoubt)
     }
 

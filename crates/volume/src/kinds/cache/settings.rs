@@ -55,9 +55,12 @@ impl Settings for Cache {
                     ),
                 ));
             }
+            let claims = opening.children().iter().flat_map(|part| part.claims());
+            let claims: Vec<_> = claims.collect();
             opening
                 .layer_at_home(move |inner| {
-                    Ok(Rc::new(super::Cache::counted(inner, &config, &counters)?))
+                    let cache = super::Cache::counted(inner, &config, &counters, claims)?;
+                    Ok(Rc::new(cache))
                 })
                 .await
         })

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use engine::{Duration, sim::World, spawn, task, time};
 
 use super::*;
-use crate::claim::{Others, Owner};
+use crate::claim::{Claim, Others, Owner};
 use crate::test_volume::{Kind, Random, TestVolume, on_lane};
 
 pub(super) const KIB: usize = 1 << 10;
@@ -523,10 +523,15 @@ fn what_is_in_memory_counts_only_while_the_child_is_seen_to_be_ours() {
     let world = World::new(1);
     world.block_on(&world.host("client"), async {
         time::sleep(Duration::from_secs(60)).await;
-        let claim = Claim::new(&Owner::passing("a test"), 1, Others::Refuse, 0).unwrap();
-        let held = claim.clone();
-        let child = TestVolume::with(MIB, move |shape| shape.claim = Some(held));
-        let cache = cache(&child, MIB, 0);
+        let claim = Claim::single(&Owner::passing("a test"), Others::Refuse);
+        let child = TestVolume::new(MIB);
+        let config = CacheConfig {
+            read_ahead_max_bytes: 0,
+            ..CacheConfig::default()
+        };
+        let counters = CacheHandle::default();
+        let cache = Cache::counted(child.clone(), &config, &counters, vec![claim.of_set()]);
+        let cache = cache.expect("a good configuration");
         let reads = async |expected: usize| {
             cache.read(0, 4096).await.unwrap();
             assert_eq!(child.count(Kind::Read), expected);

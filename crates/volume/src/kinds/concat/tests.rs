@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use uuid::Uuid;
 
 use crate::{
-    Claim, Durability, ErrorKind, Result, SharedVolume, Volume,
+    Durability, ErrorKind, Result, SetClaim, SharedVolume, Volume,
     claim::{Others, Owner},
     stripe::{Child, CreateOptions, Layout, Opened, Stripe, create},
     test_volume::{Kind, Random, TestVolume, on_lane},
@@ -41,7 +41,7 @@ async fn opened(volumes: &[Rc<TestVolume>]) -> Result<Stripe> {
     // Removes any earlier owner: claims are not the subject of these tests.
     volumes.iter().for_each(|volume| drop(volume.crash()));
     let owner = Owner::passing("a test");
-    let claim = Claim::new(&owner, children.len(), Others::Overrule, 0).expect("chance");
+    let claim = SetClaim::new(&owner, children.len(), Others::Overrule, 0).expect("chance");
     let opened = Opened::claimed_concat(&children, &claim).await?;
     let lane: Vec<SharedVolume> = children.iter().map(|c| c.volume.clone()).collect();
     opened.on_lane(&lane)

@@ -15,8 +15,7 @@ use engine::{LaneFuture, Payload, time};
 use serde::Deserialize;
 
 use crate::{
-    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
-    Volume, flush_failure::FlushFailure,
+    Durability, Error, ErrorKind, Result, SharedVolume, Volume, flush_failure::FlushFailure,
 };
 
 /// The operation of a request.
@@ -227,9 +226,7 @@ impl Fault {
 }
 
 impl Volume for Fault {
-    fn shape(&self) -> &Shape {
-        self.inner.shape()
-    }
+    crate::pass_on! { self => self.inner; shape, member, close, allocation, atomic_writes }
 
     fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
         let request = self.under_rules(Operation::Read, (at, len as u64), move |inner| {
@@ -249,26 +246,10 @@ impl Volume for Fault {
         LaneFuture::new(self.change(Operation::Flush, (0, 0), |inner| inner.flush()))
     }
 
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
-        self.inner.claim(claim)
-    }
-
-    fn close(&self) -> LaneFuture<'_, Result<()>> {
-        self.inner.close()
-    }
-
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(self.change(Operation::Discard, (at, len), move |inner| {
             inner.discard(at, len)
         }))
-    }
-
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        self.inner.allocation(at, len)
-    }
-
-    fn atomic_writes(&self) -> Option<AtomicWrites> {
-        self.inner.atomic_writes()
     }
 
     fn write_atomic(

@@ -35,9 +35,10 @@ use std::{io, ops::Range, sync::Arc};
 use engine::{Buf, LaneFuture, Payload, op::AllocateMode, spend};
 
 use crate::{
-    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, Volume,
+    Allocation, AtomicWrites, Durability, Error, ErrorKind, Result, Shape, Volume,
     flush_epochs::Epoch,
-    local_claim::{mark_local, unmark},
+    local_claim,
+    member::{Order, Report},
 };
 
 pub use backing::{Backing, BackingFile};
@@ -354,14 +355,13 @@ impl<B: Backing> Volume for FileVolume<B> {
         LaneFuture::new(self.flush_volatile())
     }
 
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
-        let claim = claim.clone();
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
         LaneFuture::new(async move {
-            mark_local(self, &claim, self.file.is_regular()).await?;
-            if claim.wanted().is_none() {
+            let report = local_claim::follow(self, &order, self.file.is_regular()).await?;
+            if let Order::Take(claim) = order {
                 self.file.keep_claim(claim);
             }
-            Ok(())
+            Ok(report)
         })
     }
 
@@ -371,7 +371,7 @@ impl<B: Backing> Volume for FileVolume<B> {
                 None => Ok(()),
                 Some(claim) => {
                     claim.close();
-                    unmark(self, &claim).await
+                    local_claim::release(self, &claim).await
                 }
             }
         })

@@ -184,7 +184,6 @@ impl OpenFile {
                     reads_zeroes: true,
                 }),
                 optimal_io_bytes: physical_block_bytes,
-                claim: None,
             },
             align_bytes,
             synchronous,

@@ -29,6 +29,7 @@ use super::{
 use crate::{
     Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, Volume, fallback,
     flush_failure::FlushFailure,
+    member::{Order, Report},
     part::Resident,
     planted::{Bug, is_planted},
 };
@@ -286,9 +287,8 @@ impl Volume for Branch {
         self.at_home(|disk| async move { disk.flush().await })
     }
 
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
-        let claim = claim.clone();
-        self.at_home(move |disk| async move { disk.claim(&claim).await })
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
+        self.at_home(move |disk| async move { disk.member(order).await })
     }
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {

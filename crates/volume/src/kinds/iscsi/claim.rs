@@ -33,7 +33,7 @@ use super::{
 use crate::{
     Claim, Error, ErrorKind, Result,
     claim::{
-        MARK_AT, MARK_BYTES, Others, Standing, refuse_alive, refuse_data, refuse_ours,
+        LABEL_AT, LABEL_BYTES, Others, Standing, refuse_alive, refuse_data, refuse_ours,
         refuse_running, refuse_unfenced, tell_replaced,
     },
 };
@@ -121,7 +121,7 @@ impl Unit {
         Ok(())
     }
 
-    /// Releases the claim: erases the mark first, while the fence still stands.
+    /// Releases the claim: takes our name off the mark first, while the fence still stands.
     pub(super) async fn release_claim(&self) -> Result<()> {
         let held = self.claimed.held.borrow().clone();
         let Some(Held { claim, is_fenced }) = held.filter(|held| held.claim.is_held()) else {
@@ -134,8 +134,7 @@ impl Unit {
         };
         let mark = self.read_mark(&nexus).await?;
         if matches!(mark, Told::Good(block) if claim.is_marked(&block).is_ok()) {
-            let zeroes = Payload::zeroes(MARK_BYTES);
-            self.write_mark(&nexus, zeroes).await?;
+            self.write_mark(&nexus, claim.released_block()).await?;
         }
         if is_fenced {
             for nexus in self.paths.usable() {
@@ -358,6 +357,14 @@ impl Unit {
         claim.is_marked(&block).map_err(|by| refuse_alive(&by))
     }
 
+    /// Writes the mark again, if it still is ours.
+    pub(super) async fn label_again(&self, claim: &Claim) -> Result<()> {
+        let nexus = self.nexus(&mut self.patience()).await?;
+        let block = self.must_read_mark(&nexus).await?;
+        claim.is_marked(&block).map_err(|by| refuse_alive(&by))?;
+        self.write_and_read(&nexus, claim).await
+    }
+
     /// Re-establishes the claim on `nexus`, if there is a claim; nothing else may be sent on the nexus before that.
     ///
     /// # Errors
@@ -475,7 +482,7 @@ impl Unit {
     /// LBA and number of blocks of the mark.
     fn mark_place(&self) -> (u64, u32) {
         let block = self.extent.get().map_or(512, |(block, _)| *block);
-        (MARK_AT / u64::from(block), MARK_BYTES as u32 / block)
+        (LABEL_AT / u64::from(block), LABEL_BYTES as u32 / block)
     }
 
     fn lose(&self, claim: &Claim, by: &str) -> Error {
@@ -548,9 +555,9 @@ impl Unit {
     async fn read_mark(&self, nexus: &Rc<Nexus>) -> Result<Told> {
         let (lba, blocks) = self.mark_place();
         let read = cdb::read(lba, blocks);
-        match self.tell(nexus, &read, Data::In(MARK_BYTES)).await? {
-            Told::Good(block) if block.len() != MARK_BYTES => {
-                let why = format!("the target sent {} of {MARK_BYTES} bytes", block.len());
+        match self.tell(nexus, &read, Data::In(LABEL_BYTES)).await? {
+            Told::Good(block) if block.len() != LABEL_BYTES => {
+                let why = format!("the target sent {} of {LABEL_BYTES} bytes", block.len());
                 Err(Error::new(ErrorKind::Protocol, why))
             }
             told => Ok(told),
@@ -639,7 +646,7 @@ async fn watch(unit: Weak<Unit>, claim: Claim) {
         drop(this);
         let (at, read) = (time::now(), cdb::read(lba, blocks));
         let reply = match &picked {
-            Some(nexus) => Some(nexus.execute(&read, Data::In(MARK_BYTES)).await),
+            Some(nexus) => Some(nexus.execute(&read, Data::In(LABEL_BYTES)).await),
             None => None,
         };
         let Some(this) = unit.upgrade() else { return };

@@ -21,8 +21,10 @@ use super::{
     unit::Unit,
 };
 use crate::{
-    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
-    Volume, fallback, part::HomeVolume,
+    Allocation, AtomicWrites, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume,
+    fallback,
+    member::{Order, Report},
+    part::HomeVolume,
 };
 
 /// The most UNMAPs sent for one discard, which need not discard everything.
@@ -299,15 +301,18 @@ impl Volume for IscsiDisk {
         })
     }
 
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
-        let claim = claim.clone();
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
         let is_volatile = self.facts.shape.volatile_cache;
         LaneFuture::new(async move {
-            match claim.wanted() {
-                None => self.unit.claim(&claim, is_volatile).await,
-                Some(wanted) => {
-                    wanted.answer(self.unit.read_as_registrant(wanted.at).await?);
-                    Ok(())
+            match order {
+                Order::Read(at) => Ok(Report::Block(self.unit.read_as_registrant(at).await?)),
+                Order::Take(claim) => {
+                    self.unit.claim(&claim, is_volatile).await?;
+                    Ok(Report::Taken(Some(claim.generation())))
+                }
+                Order::Label(claim) => {
+                    self.unit.label_again(&claim).await?;
+                    Ok(Report::Labelled)
                 }
             }
         })

@@ -73,7 +73,6 @@ async fn ask_as_we_are(unit: &Unit) -> Result<Facts> {
             read_only: ReadOnly::default(),
             discard: None,
             optimal_io_bytes: physical,
-            claim: None,
         },
         identity: DiskIdentity::parse(&config.target_name, config.lun, &names),
         transfer_max_bytes: TRANSFER_MAX_BYTES as usize,

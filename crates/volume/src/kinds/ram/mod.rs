@@ -38,8 +38,9 @@ use engine::{
 use smallvec::SmallVec;
 
 use crate::{
-    Allocation, AtomicWrites, Claim, Discard, Durability, Error, ErrorKind, Len, ReadOnly, Result,
-    Shape, Volume,
+    Allocation, AtomicWrites, Discard, Durability, Error, ErrorKind, Len, ReadOnly, Result, Shape,
+    Volume, fallback,
+    member::{Order, Report},
 };
 
 const PAGE_BYTES: usize = 4096;
@@ -133,7 +134,6 @@ impl Region {
                     reads_zeroes: true,
                 }),
                 optimal_io_bytes: PAGE_BYTES as u32,
-                claim: None,
             },
         }))
     }
@@ -569,8 +569,8 @@ impl Volume for Ram {
     }
 
     /// Nobody else can reach this process's memory.
-    fn claim(&self, _: &Claim) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async { Ok(()) })
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
+        fallback::member(self, order)
     }
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {

@@ -1,25 +1,91 @@
-//! Claims the children of a stripe one after the other, in list order, and all or none. If two owners start at once,
-//! each may get a child that the other one needs too; then both release what they have, and neither waits for the
-//! other.
+//! Claims the children of a stripe as their [`Ownership`](set::Ownership) orders it: all or none.
+
+use set::{End, Found, LABEL_AT, Label};
 
 use super::Child;
-use crate::{Claim, Result};
+use crate::{Error, Result, SetClaim, member};
 
 /// Claims every child.
 ///
 /// # Errors
-/// That of the first child that refuses, with its name; those claimed before it are released again.
-pub async fn claim_all(children: &[Child], claim: &Claim) -> Result<()> {
-    for (index, child) in children.iter().enumerate() {
-        child.check_len()?;
-        let claimed = child.volume.claim(&claim.of_child(index)).await;
-        if let Err(error) = claimed {
-            // Not the one that refused, which another volume of this process may own.
-            give_up(&children[..index]).await;
-            return Err(child.blame(error));
-        }
+/// That of the first child that refuses, with its name, or the child that is an older copy; those claimed before it
+/// are released again.
+pub async fn claim_all(children: &[Child], claim: &SetClaim) -> Result<()> {
+    let mut refused = None;
+    while let Some((at, order)) = claim.select() {
+        let child = &children[at];
+        claim.apply(match follow(child, order, claim, at).await {
+            Ok(report) => report,
+            Err(error) => {
+                refused.get_or_insert(error);
+                set::Report::Failed
+            }
+        });
     }
-    Ok(())
+    match (refused, claim.end().and_then(|end| older(end, children))) {
+        (Some(error), _) | (None, Some(error)) => Err(error),
+        (None, None) => claim.check(),
+    }
+}
+
+async fn follow(
+    child: &Child,
+    order: set::Order,
+    claim: &SetClaim,
+    at: usize,
+) -> Result<set::Report> {
+    let order = match order {
+        set::Order::Take => {
+            child.check_len()?;
+            member::Order::Take(claim.of_child(at))
+        }
+        set::Order::Label(_) => member::Order::Label(claim.of_child(at)),
+        set::Order::Release => {
+            give_up(std::slice::from_ref(child)).await;
+            return Ok(set::Report::Released);
+        }
+    };
+    let report = child.volume.member(order).await;
+    Ok(match report.map_err(|error| child.blame(error))? {
+        member::Report::Taken(generation) => set::Report::Taken(generation),
+        member::Report::Block(_) | member::Report::Labelled => set::Report::Labelled,
+    })
+}
+
+/// Refuses children of which one is an older copy, by their labels as they are: for those that are not claimed.
+///
+/// # Errors
+/// `Configuration`, with the child; the child's own error when it cannot be read.
+pub(super) async fn check_age(children: &[Child]) -> Result<()> {
+    let mut generations = Vec::with_capacity(children.len());
+    for child in children {
+        let found = Label::decode(&child.read_block(LABEL_AT).await?.unwrap_or_default());
+        // Without a label it is a volume that needs none, or whose stripe was never claimed.
+        let is_known = matches!(found, Found::Label(_));
+        generations.push(is_known.then(|| found.generation()));
+    }
+    let older = set::first_older(&generations).and_then(|end| older(end, children));
+    older.map_or(Ok(()), Err)
+}
+
+/// The error for a child that is an older copy, if that is the `end`.
+fn older(end: End, children: &[Child]) -> Option<Error> {
+    let End::Older {
+        member,
+        claimed,
+        newest,
+        complete,
+    } = end
+    else {
+        return None;
+    };
+    Some(children[member].refuse(format!(
+        "it is an older copy: it was last in use in generation {claimed} of its volume, and {} says that every child \
+         was in generation {complete}; put back the disk that was used since, or all children as they were at one \
+         moment (`sanstone volume take-over -c FILE NAME --force` accepts this one as it is, which mixes old data with \
+         new)",
+        children[newest].name
+    )))
 }
 
 /// Closes children that are not going to be used.

@@ -1,16 +1,19 @@
 //! A stripe and its claimants: one owner, all children or none, and no I/O after a take-over.
 
+use set::{Found, LABEL_AT, LABEL_BYTES, Label};
+
 use super::{
     tests::{MIB, UNIT, named, new_stripe, refused},
     *,
 };
 use crate::{
+    SetClaim,
     claim::{Others, Owner},
     test_volume::{Kind, TestVolume, on_lane},
 };
 
-fn claim_of(owner: &Owner, others: Others) -> Claim {
-    Claim::new(owner, 2, others, 1_485_907_200).expect("chance")
+fn claim_of(owner: &Owner, others: Others) -> SetClaim {
+    SetClaim::new(owner, 2, others, 1_485_907_200).expect("chance")
 }
 
 #[test]
@@ -22,7 +25,6 @@ fn a_stripe_has_one_owner_and_all_children_or_none() {
         let (one, other) = (owner(1, "the first one"), owner(2, "the second one"));
         let claim = claim_of(&one, Others::Refuse);
         let opened = Opened::claimed(&children, None, &claim).await.unwrap();
-        assert_eq!(opened.shape().claim, Some(claim.clone()));
         // From this very process, and from another owner.
         let again = Opened::claimed(&children, None, &claim_of(&one, Others::Refuse)).await;
         refused(
@@ -32,8 +34,10 @@ fn a_stripe_has_one_owner_and_all_children_or_none() {
                 "another volume of this configuration uses it",
             ],
         );
-        let second = claim_of(&other, Others::Refuse);
-        let error = Opened::claimed(&children, None, &second).await.unwrap_err();
+        let second = || claim_of(&other, Others::Refuse);
+        let error = Opened::claimed(&children, None, &second())
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Claimed);
         let said = error.to_string();
         assert!(
@@ -42,14 +46,18 @@ fn a_stripe_has_one_owner_and_all_children_or_none() {
         );
         // Only one child is free: it is not kept.
         volumes[0].close().await.unwrap();
-        Opened::claimed(&children, None, &second).await.unwrap_err();
-        let free = claim_of(&one, Others::Refuse);
-        let free = claim_all(&children[..1], &free).await;
-        free.expect("nobody has it");
+        Opened::claimed(&children, None, &second())
+            .await
+            .unwrap_err();
+        let block = volumes[0].data.borrow()[LABEL_AT as usize..][..LABEL_BYTES].to_vec();
+        let is_free = matches!(Label::decode(&block), Found::Label(label) if label.is_released());
+        assert!(is_free, "nobody has it");
         // A crash: the claim was never released, and its owner comes back.
         drop((opened, claim));
         volumes.iter().for_each(|volume| drop(volume.crash()));
-        let error = Opened::claimed(&children, None, &second).await.unwrap_err();
+        let error = Opened::claimed(&children, None, &second())
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Claimed);
         let back = claim_of(&owner(1, "the first one again"), Others::Refuse);
         Opened::claimed(&children, None, &back)
@@ -113,5 +121,63 @@ fn a_disk_that_is_no_child_is_not_marked() {
         );
         assert!(*foreign.data.borrow() == before);
         assert_eq!(volumes[0].count(Kind::Write(Durability::Fua)), 0);
+    });
+}
+
+#[test]
+fn an_older_copy_of_a_child_is_refused_until_the_user_insists() {
+    on_lane(async {
+        let (_, volumes) = new_stripe(2, UNIT).await;
+        let children = named(&volumes);
+        let owner = Owner::passing("a test");
+        let opened = async |others| {
+            let opened = Opened::claimed(&children, None, &claim_of(&owner, others)).await;
+            give_up(&children).await;
+            opened
+        };
+        opened(Others::Refuse).await.expect("nobody has it");
+        let copy = volumes[1].data.borrow().clone();
+        opened(Others::Refuse).await.expect("it was released");
+        let current = volumes[1].data.replace(copy);
+        let told = &[
+            "child b: it is an older copy",
+            "generation 1",
+            "child a",
+            "generation 2",
+        ];
+        for others in [Others::Refuse, Others::Refuse, Others::Fence] {
+            refused(opened(others).await, told);
+        }
+        let looked = Opened::look(&children, Wanted::Stripe(None), Others::Fence).await;
+        refused(looked, told);
+        volumes[0].shape().read_only.set(true);
+        refused(opened(Others::Refuse).await, told);
+        volumes[0].shape().read_only.set(false);
+        let copy = volumes[1].data.replace(current);
+        opened(Others::Refuse).await.expect("it is the child again");
+        *volumes[1].data.borrow_mut() = copy;
+        opened(Others::Overrule).await.expect("by force");
+        opened(Others::Refuse)
+            .await
+            .expect("it was accepted for good");
+    });
+}
+
+#[test]
+fn children_of_different_age_become_a_new_stripe() {
+    on_lane(async {
+        let (_, volumes) = new_stripe(2, UNIT).await;
+        let children = named(&volumes);
+        let owner = Owner::passing("a test");
+        let old = volumes[0].data.borrow().clone();
+        for _ in 0..2 {
+            let claim = claim_of(&owner, Others::Refuse);
+            let opened = Opened::claimed(&children, None, &claim).await;
+            opened.expect("nobody has it");
+            give_up(&children).await;
+        }
+        *volumes[0].data.borrow_mut() = old;
+        let claim = claim_of(&owner, Others::Refuse).for_new_set(true);
+        claim_all(&children, &claim).await.expect("it is new");
     });
 }

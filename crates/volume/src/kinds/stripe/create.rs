@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     Durability, Error, ErrorKind, Result,
-    claim::{MARK_AT, holds_mark},
+    claim::{LABEL_AT, holds_label},
 };
 
 /// The parameters of a new stripe or concat.
@@ -68,8 +68,8 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
         if !options.force {
             check_blank(child, &start)?;
         }
-        // What follows is the owner's mark: ours, or none.
-        before.push(start.slice(0..MARK_AT as usize));
+        // What follows is the owner's label: ours, or none.
+        before.push(start.slice(0..LABEL_AT as usize));
     }
     if let Layout::Stripe { .. } = options.layout {
         let smallest = usable_bytes.iter().min().copied().unwrap_or(0);
@@ -88,7 +88,7 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
         .collect();
     let starts = superblocks.iter().map(|superblock| {
         let mut start = Payload::from(Buf::copy_of(&superblock.encode()));
-        start.append(Payload::zeroes(MARK_AT as usize - SUPERBLOCK_BYTES));
+        start.append(Payload::zeroes(LABEL_AT as usize - SUPERBLOCK_BYTES));
         start
     });
     let made = match write_all(children, starts).await {
@@ -113,7 +113,7 @@ pub async fn look(children: &[Child]) -> Result<()> {
     for child in children {
         child.check_len()?;
         match child.volume.read(0, RESERVED_BYTES as usize).await {
-            Ok(start) if !holds_mark(&start) => check_blank(child, &start)?,
+            Ok(start) if !holds_label(&start) => check_blank(child, &start)?,
             _ => {}
         }
     }
@@ -153,8 +153,8 @@ fn check_blank(child: &Child, start: &Payload) -> Result<()> {
             found.volume
         )));
     }
-    let unmarked = match holds_mark(start) {
-        true => start.slice(0..MARK_AT as usize),
+    let unmarked = match holds_label(start) {
+        true => start.slice(0..LABEL_AT as usize),
         false => start.clone(),
     };
     let mut at = 0;

@@ -34,6 +34,7 @@ pub use self::{
     claim::{claim_all, give_up},
     create::{CreateOptions, create, look},
     open::Opened,
+    settings::UnitBytes,
     superblock::Layout,
 };
 use self::{
@@ -42,9 +43,10 @@ use self::{
     superblock::{RESERVED_BYTES, Refused, SUPERBLOCK_BYTES, Superblock},
 };
 use crate::{
-    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
-    Volume, fallback,
+    Allocation, AtomicWrites, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume,
+    fallback,
     flush_epochs::{Epoch, FlushEpochs},
+    member::{Order, Report},
     volume::DATABASE_PAGE_BYTES,
 };
 
@@ -81,26 +83,30 @@ impl Child {
         superblock_of(&self.name, &block.to_vec(), kind)
     }
 
-    /// As [`Child::read_superblock`], even if another owner has reserved the child, the one numbered `index`. `None`:
-    /// the reservation hides it from everybody. With `claim` nothing is claimed.
-    async fn look_at_superblock(
-        &self,
-        kind: &'static str,
-        (index, claim): (usize, &Claim),
-    ) -> Result<Option<Superblock>> {
-        match self.read_superblock(kind).await {
+    /// As [`Child::read_superblock`], even if another owner has reserved the child. `None`: the reservation hides it
+    /// from everybody.
+    async fn look_at_superblock(&self, kind: &'static str) -> Result<Option<Superblock>> {
+        self.check_len()?;
+        let block = self.read_block(0).await?;
+        let block = block.map(|block| superblock_of(&self.name, &block, kind));
+        block.transpose()
+    }
+
+    /// Reads a block, even if another owner has reserved the child. `None`: the reservation hides it from everybody.
+    async fn read_block(&self, at: u64) -> Result<Option<Vec<u8>>> {
+        match self.volume.read(at, SUPERBLOCK_BYTES).await {
             Err(error) if error.kind() == ErrorKind::ReservationConflict => {}
-            read => return read.map(Some),
+            read => {
+                let block = read.map_err(|error| self.blame(error))?;
+                return Ok(Some(block.to_vec()));
+            }
         }
-        let (claim, start) = claim.to_read(index);
-        match self.volume.claim(&claim).await {
-            Err(error) if error.kind() == ErrorKind::ReservationConflict => return Ok(None),
-            read => read.map_err(|error| self.blame(error))?,
+        match self.volume.member(Order::Read(at)).await {
+            Err(error) if error.kind() == ErrorKind::ReservationConflict => Ok(None),
+            Err(error) => Err(self.blame(error)),
+            Ok(Report::Block(block)) => Ok(Some(block)),
+            Ok(_) => Ok(None),
         }
-        let block = start.get();
-        block
-            .map(|block| superblock_of(&self.name, block, kind))
-            .transpose()
     }
 }
 
@@ -151,7 +157,7 @@ impl Volume for Stripe {
     }
 
     fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
-        if let Err(error) = self.shape().check(at, len as u64) {
+        if let Err(error) = self.check(at, len as u64) {
             return LaneFuture::new(async { Err(error) });
         }
         if let Some(place) = self.state.map.single(at, len as u64) {
@@ -195,7 +201,7 @@ impl Volume for Stripe {
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            self.shape().check_claim()?;
+            self.state.check_claim()?;
             let State { epochs, failed, .. } = &*self.state;
             failed.check()?;
             let begun = epochs.iter().map(FlushEpochs::begin).enumerate();
@@ -215,17 +221,17 @@ impl Volume for Stripe {
 
     /// A nested stripe has claimed its children when it was opened, so whoever owns the outer one owns them. If it was
     /// only looked at, a block that another owner's reservation hides is read from the child that has it.
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
-        let claim = claim.clone();
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
+        let Order::Read(at) = order else {
+            return fallback::member(self, order);
+        };
         LaneFuture::new(async move {
-            let at = claim.wanted().map(|wanted| wanted.at);
-            let single = |at| self.state.map.single(at, SUPERBLOCK_BYTES as u64);
-            let Some(place) = at.and_then(single) else {
-                return Ok(());
+            let Some(place) = self.state.map.single(at, SUPERBLOCK_BYTES as u64) else {
+                return fallback::member(self, order).await;
             };
-            let claim = claim.further(RESERVED_BYTES + place.at);
-            let claimed = self.children[place.child].claim(&claim).await;
-            claimed.map_err(|error| self.blame(place.child, error))
+            let order = Order::Read(RESERVED_BYTES + place.at);
+            let read = self.children[place.child].member(order).await;
+            read.map_err(|error| self.blame(place.child, error))
         })
     }
 
@@ -258,7 +264,7 @@ impl Volume for Stripe {
     /// Looks no further than one child is contiguous: what follows lies on another child.
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
         LaneFuture::new(async move {
-            self.shape().check(at, len)?;
+            self.check(at, len)?;
             let place = self.state.map.place(at);
             let len = len.min(self.state.map.reach(at));
             let child = &self.children[place.child];
@@ -330,7 +336,13 @@ impl Stripe {
         self.state.uuid
     }
 
+    fn check(&self, at: u64, len: u64) -> Result<()> {
+        self.state.check_claim()?;
+        self.shape().check(at, len)
+    }
+
     fn check_write(&self, at: u64, len: u64) -> Result<()> {
+        self.state.check_claim()?;
         self.shape().check_write(at, len)?;
         self.state.failed.check()
     }

@@ -7,7 +7,9 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::{
-    Child, Stripe, claim_all, give_up,
+    Child, Stripe,
+    claim::check_age,
+    claim_all, give_up,
     map::Map,
     refuse,
     round_robin::RoundRobin,
@@ -15,7 +17,7 @@ use super::{
     superblock::{Layout, RESERVED_BYTES, Superblock},
 };
 use crate::{
-    Claim, Discard, Error, ErrorKind, Len, ReadOnly, Result, Shape, SharedVolume,
+    Discard, Error, ErrorKind, Len, ReadOnly, Result, SetClaim, Shape, SharedVolume, claim::Others,
     flush_epochs::FlushEpochs, flush_failure::FlushFailure,
 };
 
@@ -58,10 +60,19 @@ pub(super) struct State {
     /// By child index.
     pub(super) epochs: Box<[FlushEpochs]>,
     pub(super) failed: FlushFailure,
+    /// The claim on the children, on which all I/O depends; `None`: it was opened without.
+    claim: Option<SetClaim>,
     /// Names by child index.
     pub(super) names: Vec<String>,
     /// Each child's position in the configuration, by child index.
     listed_at: Vec<usize>,
+}
+
+impl State {
+    /// Fails once a child is another owner's.
+    pub(super) fn check_claim(&self) -> Result<()> {
+        self.claim.as_ref().map_or(Ok(()), SetClaim::check)
+    }
 }
 
 impl Opened {
@@ -76,7 +87,7 @@ impl Opened {
         Opened::read(children, Wanted::Stripe(unit_bytes), None).await
     }
 
-    /// As [`Opened::open`], with `claim` on every child, from before the superblocks are trusted until the volumes
+    /// As [`Opened::open`], with `claim` on the children, from before the superblocks are trusted until the volumes
     /// are closed. A stripe with a read-only child is opened without a claim: nothing is written to it, and writes by
     /// others go unnoticed.
     ///
@@ -85,7 +96,7 @@ impl Opened {
     pub async fn claimed(
         children: &[Child],
         unit_bytes: Option<u32>,
-        claim: &Claim,
+        claim: &SetClaim,
     ) -> Result<Opened> {
         Opened::claimed_as(children, Wanted::Stripe(unit_bytes), claim).await
     }
@@ -94,22 +105,24 @@ impl Opened {
     ///
     /// # Errors
     /// As [`Opened::claimed`].
-    pub async fn claimed_concat(children: &[Child], claim: &Claim) -> Result<Opened> {
+    pub async fn claimed_concat(children: &[Child], claim: &SetClaim) -> Result<Opened> {
         Opened::claimed_as(children, Wanted::Concat, claim).await
     }
 
     pub(super) async fn claimed_as(
         children: &[Child],
         wanted: Wanted,
-        claim: &Claim,
+        claim: &SetClaim,
     ) -> Result<Opened> {
         if children
             .iter()
             .any(|child| child.volume.shape().read_only.is_on())
         {
-            return Opened::read(children, wanted, None).await;
+            let opened = Opened::read(children, wanted, None).await?;
+            check_age(children).await?;
+            return Ok(opened);
         }
-        // Marks are written only to children of this volume, so check first. A child reserved by another owner cannot
+        // Labels are written only to children of this volume, so check first. A child reserved by another owner cannot
         // be read by anyone else; claiming it will report that owner.
         match Opened::read(children, wanted, None).await {
             Err(error) if error.kind() != ErrorKind::ReservationConflict => return Err(error),
@@ -123,7 +136,7 @@ impl Opened {
         opened
     }
 
-    async fn read(children: &[Child], wanted: Wanted, claim: Option<&Claim>) -> Result<Opened> {
+    async fn read(children: &[Child], wanted: Wanted, claim: Option<&SetClaim>) -> Result<Opened> {
         let mut found = Vec::with_capacity(children.len());
         for child in children {
             found.push(Listed {
@@ -134,23 +147,26 @@ impl Opened {
         Opened::of(children, found, wanted, claim)
     }
 
-    /// The volume that `children` form, even if another owner has reserved them. Claims nothing: `claim` is the one that
-    /// would be made. `None`: a reservation hides it from everybody.
+    /// The volume that `children` form, even if another owner has reserved them. Claims nothing; `others` is what a claim
+    /// would do. `None`: a reservation hides it from everybody.
     pub(super) async fn look(
         children: &[Child],
         wanted: Wanted,
-        claim: &Claim,
+        others: Others,
     ) -> Result<Option<Opened>> {
         let mut found = Vec::with_capacity(children.len());
-        for (index, child) in children.iter().enumerate() {
+        for child in children {
             let name = child.name.clone();
-            let superblock = child.look_at_superblock(wanted.name(), (index, claim));
-            match superblock.await? {
+            match child.look_at_superblock(wanted.name()).await? {
                 Some(superblock) => found.push(Listed { name, superblock }),
                 None => return Ok(None),
             }
         }
-        Opened::of(children, found, wanted, Some(claim)).map(Some)
+        let opened = Opened::of(children, found, wanted, None)?;
+        if others != Others::Overrule {
+            check_age(children).await?;
+        }
+        Ok(Some(opened))
     }
 
     /// The volume of `children`, whose superblocks were `found`.
@@ -158,7 +174,7 @@ impl Opened {
         children: &[Child],
         found: Vec<Listed>,
         wanted: Wanted,
-        claim: Option<&Claim>,
+        claim: Option<&SetClaim>,
     ) -> Result<Opened> {
         check_together(&found, children.len(), wanted)?;
         let superblocks: Vec<_> = found.into_iter().map(|it| it.superblock).collect();
@@ -189,13 +205,11 @@ impl Opened {
         Ok(Opened(Arc::new(State {
             uuid: first.volume,
             layout: first.layout,
-            shape: Shape {
-                claim: claim.cloned(),
-                ..shape(children, &first, &map)
-            },
+            shape: shape(children, &first, &map),
             map,
             epochs: children.iter().map(|_| FlushEpochs::default()).collect(),
             failed: FlushFailure::default(),
+            claim: claim.cloned(),
             names: listed_at
                 .iter()
                 .map(|&i| children[i].name.clone())
@@ -226,6 +240,11 @@ impl Opened {
             state: self.0.clone(),
             children: in_order.collect(),
         })
+    }
+
+    /// The claim on its children; `None`: it was opened without.
+    pub fn claim(&self) -> Option<&SetClaim> {
+        self.0.claim.as_ref()
     }
 
     /// How its data is laid out.
@@ -443,6 +462,5 @@ fn shape(children: &[Child], superblock: &Superblock, map: &Map) -> Shape {
             Layout::Stripe { unit_bytes } => unit_bytes.saturating_mul(count),
             Layout::Concat => most(|shape| shape.optimal_io_bytes),
         },
-        claim: None,
     }
 }

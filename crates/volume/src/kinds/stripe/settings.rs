@@ -14,7 +14,8 @@ use super::{
     give_up,
 };
 use crate::{
-    Claim, Result,
+    Result, SetClaim,
+    claim::Others,
     kinds::{
         HasSuperblocks, Identity, Look, NewStripe, Node, Settings, Superblocks, Volumes, What,
         starts::Starts,
@@ -59,7 +60,7 @@ impl Stripe {
 
 /// The unit of a stripe that is open, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Unit(pub(crate) u32);
+pub struct UnitBytes(pub u32);
 
 /// Children that belong together permanently, as listed in a configuration: those of a stripe or a concat.
 #[derive(Debug)]
@@ -96,24 +97,28 @@ impl Family<'_> {
     /// Opens the volume, with a claim on its children unless it is only looked at.
     pub(crate) async fn open(&self, mut opening: Opening<'_>) -> Result<Arc<Part>> {
         let children = self.named(opening.children()).await?;
-        let claim = opening.new_claim(children.len())?;
         if opening.only_looks() {
-            let looked = Opened::look(&children, self.wanted, &claim).await?;
+            let looked = Opened::look(&children, self.wanted, opening.others()).await?;
             let opened = looked.ok_or_else(|| opening.is_hidden())?;
             return opening
                 .on_every_lane(move |inner| Ok(Rc::new(opened.on_lane(&inner)?)))
                 .await;
         }
+        let claim = opening.new_claim(children.len())?;
         let opened = Opened::claimed_as(&children, self.wanted, &claim).await?;
         let uuid = opened.uuid();
+        let claim = opened.claim().cloned();
         if let Layout::Stripe { unit_bytes } = opened.layout() {
-            opening.put(Unit(*unit_bytes));
+            opening.put(UnitBytes(*unit_bytes));
         }
         let part = opening
             .on_every_lane(move |inner| Ok(Rc::new(opened.on_lane(&inner)?)))
             .await?;
         part.carry(Carried::Stripe(uuid));
-        opening.put(claim);
+        if let Some(claim) = claim {
+            part.claim(claim.clone());
+            opening.put(claim);
+        }
         opening.keep_until_closed(&part);
         Ok(part)
     }
@@ -186,11 +191,11 @@ impl HasSuperblocks for Family<'_> {
     fn identify<'b>(
         &'b self,
         children: &'b [Arc<Part>],
-        claim: Claim,
+        others: Others,
     ) -> LaneFuture<'b, Result<Option<Uuid>>> {
         LaneFuture::new(async move {
             let children = self.named(children).await?;
-            let looked = Opened::look(&children, self.wanted, &claim).await;
+            let looked = Opened::look(&children, self.wanted, others).await;
             give_up(&children).await;
             Ok(looked?.map(|opened| opened.uuid()))
         })
@@ -199,7 +204,7 @@ impl HasSuperblocks for Family<'_> {
     fn create<'b>(
         &'b self,
         children: &'b [Arc<Part>],
-        claim: Claim,
+        claim: SetClaim,
         new: &'b NewStripe,
     ) -> LaneFuture<'b, Result<()>> {
         LaneFuture::new(async move {
@@ -209,8 +214,7 @@ impl HasSuperblocks for Family<'_> {
             if !new.force {
                 look(&children).await?;
             }
-            let claim = claim.overwriting(new.force);
-            claim_all(&children, &claim).await?;
+            claim_all(&children, &claim.for_new_set(new.force)).await?;
             let options = CreateOptions {
                 layout: self.layout,
                 uuid: new.uuid,

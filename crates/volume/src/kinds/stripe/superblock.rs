@@ -2,7 +2,7 @@
 //! volume the child belongs to, as which child, and how the data is laid out. The MiB's last block holds the owner's
 //! mark (`claim`); the rest is zero and reserved for later versions. Data begins after the MiB.
 //!
-//! The block is wrapped in an [envelope](crate::envelope).
+//! The block is wrapped in an [envelope](set::envelope).
 
 use uuid::Uuid;
 use zerocopy::{
@@ -10,7 +10,7 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-use crate::envelope::{BLOCK_BYTES, Format, Unreadable};
+use set::envelope::{BLOCK_BYTES, Format, Unreadable};
 
 /// Bytes at the start of each child that hold no data.
 pub(super) const RESERVED_BYTES: u64 = 1 << 20;

@@ -15,9 +15,7 @@ use std::{cell::Cell, time::Duration};
 
 use engine::{LaneFuture, Payload, time};
 
-use crate::{
-    Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume, values::Rate,
-};
+use crate::{Durability, Result, SharedVolume, Volume, values::Rate};
 
 /// The idle time that a link may catch up on.
 pub const CREDIT: Duration = Duration::from_millis(1);
@@ -102,9 +100,7 @@ impl Link {
 }
 
 impl Volume for Throttle {
-    fn shape(&self) -> &Shape {
-        self.inner.shape()
-    }
+    crate::pass_on! { self => self.inner; shape, member, close, allocation, atomic_writes }
 
     fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
         LaneFuture::new(async move {
@@ -129,27 +125,11 @@ impl Volume for Throttle {
         })
     }
 
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
-        self.inner.claim(claim)
-    }
-
-    fn close(&self) -> LaneFuture<'_, Result<()>> {
-        self.inner.close()
-    }
-
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.wait_latency().await;
             self.inner.discard(at, len).await
         })
-    }
-
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        self.inner.allocation(at, len)
-    }
-
-    fn atomic_writes(&self) -> Option<AtomicWrites> {
-        self.inner.atomic_writes()
     }
 
     fn write_atomic(

@@ -10,7 +10,7 @@ use std::{cell::RefCell, rc::Rc, sync::Arc};
 use engine::{LaneFuture, Payload};
 
 use super::{Content, Recording, SECTOR_BYTES};
-use crate::{Allocation, AtomicWrites, Claim, Durability, Result, Shape, SharedVolume, Volume};
+use crate::{Durability, Result, SharedVolume, Volume};
 
 /// A volume that records what it acknowledges.
 pub struct Witness {
@@ -121,13 +121,7 @@ impl Witness {
 }
 
 impl Volume for Witness {
-    fn shape(&self) -> &Shape {
-        self.inner.shape()
-    }
-
-    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
-        self.inner.read(at, len)
-    }
+    crate::pass_on! { self => self.inner; shape, read, member, close, allocation, atomic_writes }
 
     fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
         let content = Content::Bytes(Arc::from(data.to_vec()));
@@ -155,14 +149,6 @@ impl Volume for Witness {
         })
     }
 
-    fn claim(&self, claim: &Claim) -> LaneFuture<'_, Result<()>> {
-        self.inner.claim(claim)
-    }
-
-    fn close(&self) -> LaneFuture<'_, Result<()>> {
-        self.inner.close()
-    }
-
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         let discard = self.inner.discard(at, len);
         match self.inner.shape().discard {
@@ -173,14 +159,6 @@ impl Volume for Witness {
             // Nothing is promised about the content afterwards, so there is nothing to record.
             _ => discard,
         }
-    }
-
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        self.inner.allocation(at, len)
-    }
-
-    fn atomic_writes(&self) -> Option<AtomicWrites> {
-        self.inner.atomic_writes()
     }
 
     fn write_atomic(

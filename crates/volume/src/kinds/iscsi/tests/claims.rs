@@ -5,8 +5,9 @@ use engine::{LaneFuture, task::join_all};
 use super::*;
 use crate::{
     Claim,
-    claim::{MARK_AT, Others, Owner},
+    claim::{LABEL_AT, Others, Owner},
     kinds::iscsi::session::RESERVATION_CONFLICT,
+    member::Order,
 };
 
 const ILLEGAL_REQUEST: u8 = 0x05;
@@ -30,7 +31,7 @@ impl Asked {
             READ_16 => u64::from(cdb[9]) | u64::from(cdb[8]) << 8,
             _ => return Asked::Else,
         };
-        match lba == MARK_AT / 512 {
+        match lba == LABEL_AT / 512 {
             true => Asked::Mark,
             false => Asked::Data,
         }
@@ -48,8 +49,10 @@ fn unfenced(
 }
 
 async fn claim(disk: &Rc<IscsiDisk>) -> Claim {
-    let claim = Claim::new(&Owner::passing("a test"), 1, Others::Refuse, 0).expect("chance");
-    disk.claim(&claim).await.expect("nobody has it");
+    let claim = Claim::single(&Owner::passing("a test"), Others::Refuse);
+    disk.member(Order::Take(claim.clone()))
+        .await
+        .expect("nobody has it");
     claim
 }
 
@@ -128,9 +131,9 @@ fn an_owner_that_was_preempted_is_told_so_for_good() {
     Foreign::new(Claims::default()).with(async |disk, foreign| {
         foreign.answer(unfenced(|_| None));
         let _claim = claim(disk).await;
-        let other = Claim::new(&Owner::passing("another"), 1, Others::Refuse, 0);
-        let mark = other.expect("chance").block();
-        let marked = disk.write(MARK_AT, mark, Durability::Fua).await;
+        let other = Claim::single(&Owner::passing("another"), Others::Refuse);
+        let mark = other.block();
+        let marked = disk.write(LABEL_AT, mark, Durability::Fua).await;
         marked.expect("a write");
         let mut told = once(REGISTRATIONS_PREEMPTED);
         foreign.answer(unfenced(move |asked| match asked {
@@ -159,8 +162,7 @@ fn a_fence_with_another_registration_in_it_or_that_cannot_be_looked_at_is_none()
     ];
     for (keys, kind) in cases {
         Foreign::new(Claims::default()).with(async |disk, foreign| {
-            let claim = Claim::new(&Owner::passing("a test"), 1, Others::Refuse, 0);
-            let claim = claim.expect("chance");
+            let claim = Claim::single(&Owner::passing("a test"), Others::Refuse);
             let mut held = vec![0, 0, 0, 1, 0, 0, 0, 16];
             held.extend(claim.key().to_be_bytes());
             held.extend([0, 0, 0, 0, 0, 6, 0, 0]);
@@ -174,7 +176,10 @@ fn a_fence_with_another_registration_in_it_or_that_cannot_be_looked_at_is_none()
                     _ => None,
                 }
             });
-            let refused = disk.claim(&claim).await.expect_err("it is no fence");
+            let refused = disk
+                .member(Order::Take(claim.clone()))
+                .await
+                .expect_err("it is no fence");
             assert_eq!(refused.kind(), kind, "{refused}");
         });
     }

@@ -8,8 +8,9 @@ use engine::{
 use super::{same_disk::designators, *};
 use crate::{
     Claim, SharedVolume,
-    claim::{MARK_AT, Others, Owner},
+    claim::{LABEL_AT, Others, Owner},
     kinds::iscsi::{PathConfig, cdb, nexus::Nexus, session::Data},
+    member::Order,
 };
 
 /// A client with `lanes` lanes.
@@ -396,9 +397,10 @@ fn a_claim_that_has_ended_stops_every_lane_at_once() {
             let is_reservation = matches!(cdb[0], 0x5e | 0x5f);
             is_reservation.then_some(Instead::Sense([ILLEGAL_REQUEST, 0x20, 0x00]))
         });
-        let claim = Claim::new(&Owner::passing("a test"), 1, Others::Refuse, 0);
-        let claim = claim.expect("chance");
-        disk.claim(&claim).await.expect("nobody has it");
+        let claim = Claim::single(&Owner::passing("a test"), Others::Refuse);
+        disk.member(Order::Take(claim.clone()))
+            .await
+            .expect("nobody has it");
         is_let(disk, other).await;
         let before = foreign.commands.get();
         claim.close();
@@ -414,22 +416,23 @@ fn a_claim_that_has_ended_stops_every_lane_at_once() {
 #[test]
 fn an_owner_that_was_preempted_is_told_so_on_every_lane() {
     const REGISTRATIONS_PREEMPTED: [u8; 3] = [UNIT_ATTENTION, 0x2a, 0x05];
-    const MARK: u64 = MARK_AT / 512;
+    const MARK: u64 = LABEL_AT / 512;
     const ILLEGAL_REQUEST: u8 = 0x05;
     let is_reservation = |cdb: &[u8]| matches!(cdb[0], 0x5e | 0x5f);
     let refused = || Instead::Sense([ILLEGAL_REQUEST, 0x20, 0x00]);
     for told in 0..3 {
         with_lanes(async |disk, [one, two], foreign| {
             foreign.answer(move |cdb| is_reservation(cdb).then(refused));
-            let claim = Claim::new(&Owner::passing("a test"), 1, Others::Refuse, 0);
-            let claim = claim.expect("chance");
-            disk.claim(&claim).await.expect("nobody has it");
+            let claim = Claim::single(&Owner::passing("a test"), Others::Refuse);
+            disk.member(Order::Take(claim.clone()))
+                .await
+                .expect("nobody has it");
             for other in [one, two] {
                 is_let(disk, other).await;
             }
-            let mark = Claim::new(&Owner::passing("another"), 1, Others::Refuse, 0);
-            let mark = mark.expect("chance").block();
-            let marked = disk.write(MARK_AT, mark, Durability::Fua).await;
+            let mark = Claim::single(&Owner::passing("another"), Others::Refuse);
+            let mark = mark.block();
+            let marked = disk.write(LABEL_AT, mark, Durability::Fua).await;
             marked.expect("a write");
             let mut attention = once(REGISTRATIONS_PREEMPTED);
             foreign.answer(move |cdb| match cdb[0] {

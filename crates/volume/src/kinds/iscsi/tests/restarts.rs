@@ -9,6 +9,7 @@ use crate::{
     Claim,
     claim::{Others, Owner},
     kinds::iscsi::{PathConfig, Sessions, Way, foreign::LetsIn},
+    member::Order,
 };
 
 const AWAY: AtLogin = AtLogin::Refuse(LoginStatus::SERVICE_UNAVAILABLE);
@@ -48,8 +49,10 @@ impl Start {
     async fn new(config: &IscsiConfig) -> Start {
         let disk = IscsiDisk::open(config.clone()).await.expect("it is there");
         let owner = Owner::new(Uuid::from_u128(7), Uuid::nil(), "a test");
-        let claim = Claim::new(&owner, 1, Others::Refuse, 0).expect("chance");
-        disk.claim(&claim).await.expect("it is this owner's");
+        let claim = Claim::single(&owner, Others::Refuse);
+        disk.member(Order::Take(claim.clone()))
+            .await
+            .expect("it is this owner's");
         Start { disk, claim }
     }
 

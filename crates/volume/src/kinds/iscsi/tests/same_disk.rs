@@ -6,6 +6,7 @@ use super::*;
 use crate::{
     Claim,
     claim::{Others, Owner},
+    member::Order,
 };
 
 const REPORTED_LUNS_CHANGED: [u8; 3] = [UNIT_ATTENTION, 0x3f, 0x0e];
@@ -202,9 +203,10 @@ fn a_claim_is_not_lost_to_the_owner_of_another_disk() {
     let unsupported = || Instead::Sense([ILLEGAL_REQUEST, 0x20, 0x00]);
     named().with(async |disk, foreign| {
         foreign.answer(move |cdb| is_reservation(cdb).then(unsupported));
-        let claim = Claim::new(&Owner::passing("a test"), 1, Others::Refuse, 0);
-        let claim = claim.expect("chance");
-        disk.claim(&claim).await.expect("nobody has it");
+        let claim = Claim::single(&Owner::passing("a test"), Others::Refuse);
+        disk.member(Order::Take(claim.clone()))
+            .await
+            .expect("nobody has it");
         foreign.designators.replace(Some(designators(2)));
         let mut told = once(REPORTED_LUNS_CHANGED);
         foreign.answer(move |cdb| match cdb[0] {

@@ -5,32 +5,35 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The length of a block in bytes: no disk's block is larger.
-pub(crate) const BLOCK_BYTES: usize = 4096;
+pub const BLOCK_BYTES: usize = 4096;
 
 const MAGIC: [u8; 8] = *b"SANSTONE";
 const KIND_AT: usize = 8;
 const VERSION_AT: usize = 16;
-pub(crate) const CHECKSUM_AT: usize = 20;
+const CHECKSUM_AT: usize = 20;
 const CONTENT_AT: usize = 24;
 
-/// One kind of block, in the version that this release writes and reads.
-pub(crate) struct Format {
+/// One kind of block, in one version.
+#[derive(Clone, Copy, Debug)]
+pub struct Format {
     /// Padded with zeroes.
-    pub(crate) kind: [u8; 8],
-    pub(crate) version: u32,
+    pub kind: [u8; 8],
+    /// Its version.
+    pub version: u32,
     /// The length of the prefix of the block that the checksum covers; the content lies within it.
-    pub(crate) covered_bytes: usize,
+    pub covered_bytes: usize,
 }
 
 /// Why this release cannot read a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Unreadable {
+pub enum Unreadable {
     /// All zeroes.
     Blank,
     /// Not written by any release.
     Foreign,
     /// A block of this other kind.
     OtherKind(String),
+    /// A block of this kind, in this other version.
     OtherVersion(u32),
     /// Its checksum does not match.
     Damaged,
@@ -38,7 +41,10 @@ pub(crate) enum Unreadable {
 
 impl Format {
     /// Encodes the block with `content`, [`BLOCK_BYTES`] long.
-    pub(crate) fn seal(&self, content: &(impl IntoBytes + Immutable)) -> Vec<u8> {
+    ///
+    /// # Panics
+    /// When the content is longer than the covered prefix.
+    pub fn seal(&self, content: &(impl IntoBytes + Immutable)) -> Vec<u8> {
         let mut block = Vec::with_capacity(BLOCK_BYTES);
         block.extend(MAGIC);
         block.extend(self.kind);
@@ -53,7 +59,10 @@ impl Format {
     }
 
     /// Validates `block` and returns its content.
-    pub(crate) fn open<T: FromBytes>(&self, block: &[u8]) -> Result<T, Unreadable> {
+    ///
+    /// # Errors
+    /// Why this release cannot read it.
+    pub fn open<T: FromBytes>(&self, block: &[u8]) -> Result<T, Unreadable> {
         if block.iter().all(|&byte| byte == 0) {
             return Err(Unreadable::Blank);
         }
@@ -84,9 +93,20 @@ impl Format {
     }
 
     /// CRC-32C of the covered prefix, with the checksum itself taken as zero.
-    pub(crate) fn checksum(&self, block: &[u8]) -> u32 {
+    fn checksum(&self, block: &[u8]) -> u32 {
         let before = crc32c::crc32c(&block[..CHECKSUM_AT]);
         let zeroed = crc32c::crc32c_append(before, &[0; CONTENT_AT - CHECKSUM_AT]);
         crc32c::crc32c_append(zeroed, &block[CONTENT_AT..self.covered_bytes])
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::{CHECKSUM_AT, CONTENT_AT, Format};
+
+    /// Gives `block` the checksum that belongs to what it holds.
+    pub(crate) fn reseal(format: &Format, block: &mut [u8]) {
+        let checksum = format.checksum(block).to_le_bytes();
+        block[CHECKSUM_AT..CONTENT_AT].copy_from_slice(&checksum);
     }
 }

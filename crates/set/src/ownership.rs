@@ -1,0 +1,295 @@
+//! The ownership of a set, as a machine: [`Ownership::select`] gives the next order for a member, its answer goes to
+//! [`Ownership::apply`], and what must hold is asserted after each step.
+//!
+//! A claim takes the members one after the other. If two owners start at once, each may get a member that the other one
+//! needs too; then both release what they have, and neither waits for the other. What a member's label said before it
+//! was taken tells an older copy: with a member that is part of a complete claim, every other member was part of that
+//! claim too, or is not the disk that it was. Then the owner raises the generation on all members, and only when all
+//! have it, it calls that claim complete on each; data is written after that. So a claim that was interrupted anywhere
+//! never makes a member look older than it is.
+
+use crate::{label::Generation, policy::Policy};
+
+/// What a member is asked to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Order {
+    /// Keep others out and write a label with our name, unless an owner that may be alive has it.
+    Take,
+    /// Write the label again, with this generation, if it still is ours.
+    Label(Generation),
+    /// Write the label without a name and let others in.
+    Release,
+}
+
+/// What has become of an order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Report {
+    /// The member is ours; how far it had come by its label. `None`: it has no label, and is as old as its set.
+    Taken(Option<Generation>),
+    /// The label is written.
+    Labelled,
+    /// The member is released, as far as that was possible.
+    Released,
+    /// The member cannot be had, or not be written.
+    Failed,
+}
+
+/// Why an ownership has ended, or never began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// This member cannot be had.
+    Refused(usize),
+    /// A member is older than another one.
+    Older {
+        /// The older copy.
+        member: usize,
+        /// The last claim that took it.
+        claimed: u64,
+        /// A member that was part of a later complete claim.
+        newest: usize,
+        /// That claim.
+        complete: u64,
+    },
+    /// Another owner has this member.
+    Lost(usize),
+    /// It was given up.
+    Released,
+}
+
+/// How far the claim has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Step {
+    Taking,
+    /// Every member gets this generation.
+    Raising(u64),
+    /// Every member has it, and is told so.
+    Completing(u64),
+    Owning(u64),
+    Leaving,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Member {
+    /// Whether it has been asked, and has answered.
+    is_asked: bool,
+    /// Whether it is ours, and has to be released.
+    is_taken: bool,
+    /// It cannot be used: refused, failed, older or lost.
+    is_missing: bool,
+    /// `None`: it has no label.
+    generation: Option<Generation>,
+    /// The last proof that it is ours, in nanoseconds; `None`: it needs none.
+    proved_ns: Option<u64>,
+}
+
+/// The ownership of one set, from the first order of a claim to the last one of its release.
+#[derive(Debug)]
+pub struct Ownership<P> {
+    policy: P,
+    accepts_older: bool,
+    members: Vec<Member>,
+    step: Step,
+    end: Option<End>,
+    /// The member that has not answered yet, and what it was asked.
+    asked: Option<(usize, Order)>,
+}
+
+impl<P: Policy> Ownership<P> {
+    /// A claim on a set of this many members, none of which is taken.
+    pub fn new(policy: P, members: usize) -> Self {
+        Ownership {
+            policy,
+            accepts_older: false,
+            members: vec![Member::default(); members],
+            step: Step::Taking,
+            end: None,
+            asked: None,
+        }
+    }
+
+    /// The same for members that may be of any age: those of a new set, or those that the user insists on.
+    #[must_use]
+    pub fn accepting_older(mut self, accepts: bool) -> Self {
+        self.accepts_older = accepts;
+        self
+    }
+
+    /// The next order, and the member that it is for. `None` while one is under way, while the set is owned, and when
+    /// all is over.
+    pub fn select(&mut self) -> Option<(usize, Order)> {
+        if self.asked.is_some() {
+            return None;
+        }
+        self.asked = self.next();
+        self.asked
+    }
+
+    fn next(&mut self) -> Option<(usize, Order)> {
+        loop {
+            let (step, members) = (self.step, &self.members);
+            let first = |is_due: &dyn Fn(&Member) -> bool| members.iter().position(is_due);
+            let behind = |to: Generation| {
+                first(&|it| !it.is_missing && it.generation.is_some_and(|is| is != to))
+            };
+            let next = match step {
+                Step::Taking => first(&|it| !it.is_asked).map(|it| (it, Order::Take)),
+                Step::Raising(to) => {
+                    let generations = members.iter().filter_map(|it| it.generation);
+                    let complete = generations.map(|it| it.complete).max();
+                    let to = Generation {
+                        claimed: to,
+                        complete: complete.unwrap_or_default(),
+                    };
+                    behind(to).map(|it| (it, Order::Label(to)))
+                }
+                Step::Completing(to) => {
+                    let to = Generation {
+                        claimed: to,
+                        complete: to,
+                    };
+                    behind(to).map(|it| (it, Order::Label(to)))
+                }
+                Step::Owning(_) => return None,
+                Step::Leaving => first(&|it| it.is_taken).map(|it| (it, Order::Release)),
+            };
+            match (next, step) {
+                (Some(next), _) => return Some(next),
+                (None, Step::Taking) => self.compare(),
+                (None, Step::Raising(to)) => self.step = Step::Completing(to),
+                (None, Step::Completing(to)) => self.step = Step::Owning(to),
+                (None, Step::Owning(_) | Step::Leaving) => return None,
+            }
+            self.check();
+        }
+    }
+
+    /// All members have answered: leaves out those that are older than the set.
+    fn compare(&mut self) {
+        let there = self
+            .members
+            .iter()
+            .map(|it| it.generation.filter(|_| !it.is_missing));
+        let mut there: Vec<Option<Generation>> = there.collect();
+        let claimed = there.iter().flatten().map(|it| it.claimed).max();
+        self.step = Step::Raising(claimed.unwrap_or_default() + 1);
+        while let Some(end) = first_older(&there).filter(|_| !self.accepts_older) {
+            if let End::Older { member, .. } = end {
+                there[member] = None;
+                self.miss(member, end);
+            }
+        }
+    }
+
+    /// The answer of the member that was asked last.
+    ///
+    /// # Panics
+    /// If none was asked, or the answer is to another order.
+    pub fn apply(&mut self, report: Report) {
+        let (at, order) = self.asked.take().expect("an answer to an order");
+        let member = &mut self.members[at];
+        member.is_asked = true;
+        match (order, report) {
+            (Order::Take, Report::Taken(generation)) => {
+                member.is_taken = true;
+                member.generation = generation;
+            }
+            (Order::Label(generation), Report::Labelled) => member.generation = Some(generation),
+            (Order::Release, Report::Released | Report::Failed) => member.is_taken = false,
+            (Order::Take | Order::Label(_), Report::Failed) => self.miss(at, End::Refused(at)),
+            (order, report) => panic!("{report:?} is no answer to {order:?}"),
+        }
+        self.check();
+    }
+
+    /// A member that cannot be used: whether the set stands without it is the policy's decision.
+    fn miss(&mut self, at: usize, end: End) {
+        self.members[at].is_missing = true;
+        let is_there: Vec<bool> = self.members.iter().map(|it| !it.is_missing).collect();
+        if !self.policy.stands(&is_there) {
+            self.leave(end);
+        }
+    }
+
+    fn leave(&mut self, end: End) {
+        self.end.get_or_insert(end);
+        self.step = Step::Leaving;
+    }
+
+    /// Another owner has this member of ours.
+    pub fn lose(&mut self, member: usize) {
+        // Whoever has it now has its label, too.
+        self.members[member].is_taken = false;
+        self.miss(member, End::Lost(member));
+        self.check();
+    }
+
+    /// Gives the set up: from now on the orders release it.
+    pub fn release(&mut self) {
+        self.leave(End::Released);
+        self.check();
+    }
+
+    /// This member of ours was still ours at `at_ns`; from now on that has to be proved again and again.
+    pub fn prove(&mut self, member: usize, at_ns: u64) {
+        let proved_ns = &mut self.members[member].proved_ns;
+        *proved_ns = (*proved_ns).max(Some(at_ns));
+    }
+
+    /// The oldest of the last proofs of all members; `None`: none needs any.
+    pub fn proved_ns(&self) -> Option<u64> {
+        let there = self.members.iter().filter(|it| !it.is_missing);
+        there.filter_map(|it| it.proved_ns).min()
+    }
+
+    /// Whether the set is ours, and data may be read and written.
+    pub fn is_owner(&self) -> bool {
+        matches!(self.step, Step::Owning(_))
+    }
+
+    /// Why it has ended.
+    pub fn end(&self) -> Option<End> {
+        self.end
+    }
+
+    /// What must hold after each step.
+    fn check(&self) {
+        let is_there: Vec<bool> = self.members.iter().map(|it| !it.is_missing).collect();
+        let is_leaving = self.step == Step::Leaving;
+        assert_eq!(self.end.is_some(), is_leaving, "an end has a reason");
+        assert!(is_leaving || self.policy.stands(&is_there), "it stands");
+        for it in self.members.iter().filter(|it| !it.is_missing) {
+            let generation = it.generation.map(|it| (it.claimed, it.complete));
+            let holds = match (self.step, generation) {
+                (Step::Taking | Step::Leaving, _) => true,
+                (_, None) => it.is_taken,
+                (Step::Raising(to), Some((claimed, complete))) => claimed <= to && complete < to,
+                (Step::Completing(to), Some((claimed, _))) => claimed == to,
+                // Data is written to complete members alone.
+                (Step::Owning(to), Some(generation)) => it.is_taken && generation == (to, to),
+            };
+            assert!(holds, "{:?}: {it:?}", self.step);
+        }
+    }
+}
+
+/// The first of these members that is older than the set: another one is part of a complete claim that has not taken
+/// it. `None` for a member stands for one without a label.
+pub fn first_older(generations: &[Option<Generation>]) -> Option<End> {
+    let there = || {
+        (0..)
+            .zip(generations)
+            .filter_map(|(at, it)| Some((at, (*it)?)))
+    };
+    let (newest, Generation { complete, .. }) = there().max_by_key(|(_, it)| it.complete)?;
+    let (member, older) = there().find(|(_, it)| it.claimed < complete)?;
+    Some(End::Older {
+        member,
+        claimed: older.claimed,
+        newest,
+        complete,
+    })
+}
+
+#[cfg(test)]
+#[path = "ownership_tests.rs"]
+mod tests;

@@ -1,0 +1,211 @@
+//! Claims of a set, broken off at each step, over members of which one may be replaced by an older copy of itself.
+
+use super::*;
+use crate::policy::All;
+
+/// A member, as its disk keeps it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Disk {
+    generation: Generation,
+    /// What was last written to it.
+    data: u32,
+}
+
+/// Claims `disks`, stopping dead after `orders` orders. Returns the machine.
+fn claim(disks: &mut [Disk], orders: usize, accepts_older: bool) -> Ownership<All> {
+    let mut ownership = Ownership::new(All, disks.len()).accepting_older(accepts_older);
+    for _ in 0..orders {
+        let Some((at, order)) = ownership.select() else {
+            break;
+        };
+        ownership.apply(match order {
+            Order::Take => Report::Taken(Some(disks[at].generation)),
+            Order::Label(generation) => {
+                disks[at].generation = generation;
+                Report::Labelled
+            }
+            Order::Release => Report::Released,
+        });
+    }
+    if ownership.is_owner() {
+        disks.iter_mut().for_each(|disk| disk.data += 1);
+    }
+    ownership
+}
+
+const UNBROKEN: usize = usize::MAX;
+
+/// Claims with every combination of three points at which they are broken off, and every older copy put in between.
+#[test]
+fn an_older_copy_is_always_found_and_nothing_else_is_taken_for_one() {
+    const MEMBERS: usize = 2;
+    let stops = || (0..=3 * MEMBERS).chain([UNBROKEN]);
+    let (mut found, mut whole) = (0, 0);
+    for stop in stops().flat_map(|a| stops().flat_map(move |b| stops().map(move |c| [a, b, c]))) {
+        for (copied, member) in (0..3).flat_map(|at| (0..MEMBERS).map(move |it| (at, it))) {
+            for replaced in copied + 1..=3 {
+                let (mut disks, mut copy) = ([Disk::default(); MEMBERS], None);
+                for (round, &orders) in stop.iter().enumerate() {
+                    if round == copied {
+                        copy = Some(disks[member]);
+                    }
+                    if round == replaced {
+                        break;
+                    }
+                    let ended = claim(&mut disks, orders, false).end();
+                    assert_eq!(ended, None, "{stop:?}: each member is what it was");
+                }
+                let copy = copy.expect("it was made before it is used");
+                let is_stale = copy.data != disks[member].data;
+                disks[member] = copy;
+                let before = disks;
+                let ownership = claim(&mut disks, UNBROKEN, false);
+                if is_stale {
+                    found += 1;
+                    let end = ownership.end();
+                    let is_told =
+                        matches!(end, Some(End::Older { member: it, .. }) if it == member);
+                    assert!(is_told, "{stop:?} {before:?}: {end:?}");
+                    assert_eq!(disks, before, "what tells it must stay");
+                } else if ownership.is_owner() {
+                    whole += 1;
+                }
+            }
+        }
+    }
+    assert!(found > 100 && whole > 100, "{found} {whole}");
+}
+
+#[test]
+fn an_older_copy_is_accepted_from_who_insists_and_is_of_the_set_from_then_on() {
+    let mut disks = [Disk::default(); 3];
+    let old = disks[1];
+    claim(&mut disks, UNBROKEN, false);
+    disks[1] = old;
+    assert!(!claim(&mut disks, UNBROKEN, false).is_owner());
+    assert!(claim(&mut disks, UNBROKEN, true).is_owner());
+    assert!(claim(&mut disks, UNBROKEN, false).is_owner());
+    let all = disks[0].generation;
+    assert!(all.claimed == all.complete && disks.iter().all(|disk| disk.generation == all));
+}
+
+#[test]
+fn what_was_taken_is_released_when_a_member_cannot_be_had() {
+    let mut ownership = Ownership::new(All, 3);
+    let generation = Generation::default();
+    for at in 0..2 {
+        assert_eq!(ownership.select(), Some((at, Order::Take)));
+        assert_eq!(ownership.select(), None, "one at a time");
+        ownership.apply(Report::Taken(Some(generation)));
+    }
+    assert_eq!(ownership.select(), Some((2, Order::Take)));
+    ownership.apply(Report::Failed);
+    assert_eq!(ownership.end(), Some(End::Refused(2)));
+    for at in 0..2 {
+        assert_eq!(ownership.select(), Some((at, Order::Release)));
+        ownership.apply(Report::Released);
+    }
+    assert_eq!(ownership.select(), None, "not the one that refused");
+}
+
+#[test]
+fn a_label_that_cannot_be_written_ends_the_claim_and_all_are_released() {
+    let mut ownership = Ownership::new(All, 2);
+    for _ in 0..2 {
+        ownership.select().expect("a member to take");
+        ownership.apply(Report::Taken(Some(Generation::default())));
+    }
+    let (at, order) = ownership.select().expect("a label to write");
+    let raised = Generation {
+        claimed: 1,
+        complete: 0,
+    };
+    assert_eq!((at, order), (0, Order::Label(raised)));
+    ownership.apply(Report::Failed);
+    assert_eq!(ownership.end(), Some(End::Refused(0)));
+    let released: Vec<_> = std::iter::from_fn(|| {
+        let next = ownership.select();
+        next.inspect(|_| ownership.apply(Report::Failed))
+    })
+    .collect();
+    assert_eq!(released, [(0, Order::Release), (1, Order::Release)]);
+}
+
+#[test]
+fn a_member_that_is_lost_ends_a_set_that_needs_all() {
+    let mut disks = [Disk::default(); 2];
+    let mut ownership = claim(&mut disks, UNBROKEN, false);
+    assert!(ownership.is_owner());
+    ownership.lose(1);
+    ownership.lose(0);
+    assert_eq!(
+        (ownership.is_owner(), ownership.end()),
+        (false, Some(End::Lost(1)))
+    );
+}
+
+#[test]
+fn a_policy_may_do_without_a_member() {
+    /// Any one member is enough.
+    struct One;
+
+    impl Policy for One {
+        fn stands(&self, is_there: &[bool]) -> bool {
+            is_there.contains(&true)
+        }
+    }
+
+    let mut ownership = Ownership::new(One, 2);
+    let mut generations = [Generation::default(); 2];
+    while let Some((at, order)) = ownership.select() {
+        ownership.apply(match order {
+            Order::Take if at == 0 => Report::Failed,
+            Order::Take => Report::Taken(Some(generations[at])),
+            Order::Label(generation) => {
+                generations[at] = generation;
+                Report::Labelled
+            }
+            Order::Release => Report::Released,
+        });
+    }
+    assert!(ownership.is_owner() && ownership.end().is_none());
+    assert_eq!((generations[0].claimed, generations[1].complete), (0, 1));
+    ownership.lose(1);
+    assert_eq!(ownership.end(), Some(End::Lost(1)));
+}
+
+#[test]
+fn the_oldest_proof_counts_and_none_where_none_is_needed() {
+    let mut ownership = claim(&mut [Disk::default(); 2], UNBROKEN, false);
+    assert_eq!(ownership.proved_ns(), None);
+    ownership.prove(0, 70);
+    ownership.prove(1, 50);
+    ownership.prove(0, 60);
+    assert_eq!(
+        ownership.proved_ns(),
+        Some(50),
+        "and time does not run backwards"
+    );
+}
+
+#[test]
+fn a_member_without_a_label_is_as_old_as_its_set() {
+    let mut ownership = Ownership::new(All, 2);
+    let mut labelled = Vec::new();
+    while let Some((at, order)) = ownership.select() {
+        ownership.apply(match order {
+            Order::Take if at == 0 => Report::Taken(None),
+            Order::Take => Report::Taken(Some(Generation {
+                claimed: 7,
+                complete: 7,
+            })),
+            Order::Label(generation) => {
+                labelled.push((at, generation.claimed, generation.complete));
+                Report::Labelled
+            }
+            Order::Release => Report::Released,
+        });
+    }
+    assert!(ownership.is_owner());
+    assert_eq!(labelled, [(1, 8, 7), (1, 8, 8)]);
+}

@@ -1,0 +1,95 @@
+//! [`pass_on!`](crate::pass_on): what a layer passes on to the volume below exactly as it was asked.
+
+/// Inside an `impl Volume`, writes the named calls as calls of the volume below. A layer names each one, so a new
+/// call of the trait does not compile until every layer has said what becomes of it.
+///
+/// ```text
+/// impl Volume for Counted {
+///     pass_on! { self => self.inner; shape, read, flush, member, close }
+///     …
+/// }
+/// ```
+#[macro_export]
+macro_rules! pass_on {
+    ($self:ident => $below:expr; $($call:ident),+ $(,)?) => {
+        $($crate::pass_on! { @$call $self $below })+
+    };
+    (@shape $self:ident $below:expr) => {
+        fn shape(&$self) -> &$crate::Shape {
+            $below.shape()
+        }
+    };
+    (@read $self:ident $below:expr) => {
+        fn read(
+            &$self,
+            at: u64,
+            len: usize,
+        ) -> ::engine::LaneFuture<'_, $crate::Result<::engine::Payload>> {
+            $below.read(at, len)
+        }
+    };
+    (@write $self:ident $below:expr) => {
+        $crate::pass_on! { @data write $self $below }
+    };
+    (@write_atomic $self:ident $below:expr) => {
+        $crate::pass_on! { @data write_atomic $self $below }
+    };
+    (@data $call:ident $self:ident $below:expr) => {
+        fn $call(
+            &$self,
+            at: u64,
+            data: ::engine::Payload,
+            durability: $crate::Durability,
+        ) -> ::engine::LaneFuture<'_, $crate::Result<()>> {
+            $below.$call(at, data, durability)
+        }
+    };
+    (@flush $self:ident $below:expr) => {
+        fn flush(&$self) -> ::engine::LaneFuture<'_, $crate::Result<()>> {
+            $below.flush()
+        }
+    };
+    (@member $self:ident $below:expr) => {
+        fn member(
+            &$self,
+            order: $crate::member::Order,
+        ) -> ::engine::LaneFuture<'_, $crate::Result<$crate::member::Report>> {
+            $below.member(order)
+        }
+    };
+    (@close $self:ident $below:expr) => {
+        fn close(&$self) -> ::engine::LaneFuture<'_, $crate::Result<()>> {
+            $below.close()
+        }
+    };
+    (@discard $self:ident $below:expr) => {
+        fn discard(&$self, at: u64, len: u64) -> ::engine::LaneFuture<'_, $crate::Result<()>> {
+            $below.discard(at, len)
+        }
+    };
+    (@allocation $self:ident $below:expr) => {
+        fn allocation(
+            &$self,
+            at: u64,
+            len: u64,
+        ) -> ::engine::LaneFuture<'_, $crate::Result<$crate::Allocation>> {
+            $below.allocation(at, len)
+        }
+    };
+    (@atomic_writes $self:ident $below:expr) => {
+        fn atomic_writes(&$self) -> Option<$crate::AtomicWrites> {
+            $below.atomic_writes()
+        }
+    };
+    (@write_zeroes $self:ident $below:expr) => {
+        fn write_zeroes(
+            &$self,
+            at: u64,
+            len: u64,
+            may_discard: bool,
+            durability: $crate::Durability,
+        ) -> ::engine::LaneFuture<'_, $crate::Result<()>> {
+            $below.write_zeroes(at, len, may_discard, durability)
+        }
+    };
+}
