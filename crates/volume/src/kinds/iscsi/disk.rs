@@ -289,7 +289,7 @@ impl Volume for IscsiDisk {
             if let Some(covers) = unflushed.to_flush() {
                 let flushed = self.run(&cdb::synchronize_cache(), Data::None).await;
                 if let Err(error) = flushed {
-                    unflushed.lose();
+                    unflushed.flush_failed(error.kind());
                     return Err(error);
                 }
                 unflushed.flushed(covers);

@@ -140,13 +140,13 @@ impl Link {
         });
         let asked = distant.ask(|own| async move {
             own.session.asked_to_log_out().await;
-            Ok(())
+            Ok(own.session.is_asked_to_log_out())
         });
         let known = Rc::downgrade(&distant);
         spawn(async move {
-            // Proceed even if the session is over, which is reported below.
-            let _ = asked.await;
-            if let Some(distant) = known.upgrade() {
+            // It may have ended instead, which is reported below.
+            let is_asked = asked.await.unwrap_or(false);
+            if let Some(distant) = known.upgrade().filter(|_| is_asked) {
                 distant.is_asked_to_log_out.set(true);
                 distant.changed.notify();
             }

@@ -230,9 +230,14 @@ impl Path {
         }
     }
 
+    /// Whether waiting for it is in vain. A target that has let us in before and refuses us now may be starting, and its
+    /// portal listens before its disks are there: that is waited for, as an unreachable one is.
     pub(super) fn is_refused(&self) -> bool {
         let error = self.error.borrow();
         let kind = error.as_ref().map(Error::kind);
-        matches!(kind, Some(ErrorKind::Configuration | ErrorKind::Preempted))
+        match kind {
+            Some(ErrorKind::Configuration) => self.leads_elsewhere.get() || self.last().is_none(),
+            kind => kind == Some(ErrorKind::Preempted),
+        }
     }
 }

@@ -161,15 +161,23 @@ impl Paths {
     pub(super) async fn log_in(&self, path: &Path, deadline: Instant) -> Result<Link> {
         let (portal, way) = (path.portal.borrow().clone(), path.config());
         let who = (&self.config, &way);
-        let (link, portal) = match &path.lane() {
+        let logged_in = match &path.lane() {
             None => {
-                let session = portal.log_in(who.0, who.1, deadline).await?;
-                (Link::Here(session), portal)
+                let session = portal.log_in(who.0, who.1, deadline).await;
+                session.map(|session| (Link::Here(session), portal))
             }
-            Some(lane) => Link::log_in_on(lane, portal, who, deadline).await?,
+            Some(lane) => Link::log_in_on(lane, portal, who, deadline).await,
         };
-        path.portal.replace(portal);
-        Ok(link)
+        match logged_in {
+            Ok((link, portal)) => {
+                path.portal.replace(portal);
+                Ok(link)
+            }
+            Err(error) => {
+                path.portal.borrow().forget_redirection();
+                Err(error)
+            }
+        }
     }
 
     /// The index of `path`.

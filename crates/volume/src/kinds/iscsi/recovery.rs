@@ -253,8 +253,8 @@ impl Unit {
                 None => self.unflushed.flushed(covers),
                 Some((Verdict::Retry | Verdict::Restarted, _)) => {}
                 Some((Verdict::RetryLater, _)) => break,
-                Some((Verdict::Fail(_), _)) => {
-                    self.unflushed.lose();
+                Some((Verdict::Fail(kind), _)) => {
+                    self.unflushed.flush_failed(kind);
                     break;
                 }
             }

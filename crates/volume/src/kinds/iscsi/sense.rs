@@ -137,10 +137,10 @@ impl Sense {
                 Verdict::Fail(ErrorKind::NoSpace)
             }
             (SenseKey::DataProtect, _) => Verdict::Fail(ErrorKind::ReadOnly),
-            (SenseKey::MediumError | SenseKey::HardwareError, _) => {
-                Verdict::Fail(ErrorKind::Medium)
-            }
-            _ => Verdict::Fail(ErrorKind::Protocol),
+            // Refused before it was tried.
+            (SenseKey::IllegalRequest, _) => Verdict::Fail(ErrorKind::Protocol),
+            // Tried and failed, as far as can be told.
+            _ => Verdict::Fail(ErrorKind::Medium),
         }
     }
 
@@ -199,9 +199,10 @@ mod tests {
                 Verdict::Fail(ErrorKind::Medium),
             ),
             (
-                (SenseKey::NoSense, 0, 0),
+                (SenseKey::IllegalRequest, 0x20, 0),
                 Verdict::Fail(ErrorKind::Protocol),
             ),
+            ((SenseKey::NoSense, 0, 0), Verdict::Fail(ErrorKind::Medium)),
         ] {
             let (key, code, qualifier) = said;
             assert_eq!(sense(key, code, qualifier).verdict(), verdict, "{said:?}");

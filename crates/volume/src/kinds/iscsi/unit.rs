@@ -22,6 +22,7 @@ use super::{
     facts::Facts,
     identity::DiskIdentity,
     nexus::Nexus,
+    own::End,
     paths::Paths,
     patience::Patience,
     sense::{Sense, Verdict},
@@ -223,7 +224,13 @@ impl Unit {
                 patience.again(true, why).await?;
                 Ok(false)
             }
-            Ok(()) => Ok(nexus.takes_requests()),
+            Ok(()) => {
+                // Another session is asked the same: a target that never answers is not asked for ever.
+                if let Some(End { error, .. }) = nexus.link().end_now() {
+                    patience.lost(&error)?;
+                }
+                Ok(nexus.takes_requests())
+            }
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 patience.again(false, &error.to_string()).await?;
                 Ok(false)
@@ -246,7 +253,7 @@ impl Unit {
         let reply = match sent {
             Ok(reply) => reply,
             Err(error) if !nexus.is_over() => return Err(error),
-            Err(_) => return self.lost_with(nexus, cdb, patience).await,
+            Err(error) => return self.lost_with(nexus, &error, cdb, patience).await,
         };
         if reply.status == RESERVATION_CONFLICT && self.claimed.shake() {
             // Another nexus of ours may be registered where this one is not.
@@ -269,23 +276,34 @@ impl Unit {
 
     /// Waits until a command that was in flight when `nexus` was lost may be resent: a writing command only when the
     /// first attempt can no longer take effect.
-    async fn lost_with(&self, nexus: &Rc<Nexus>, cdb: &Cdb, patience: &mut Patience) -> Result<()> {
+    async fn lost_with(
+        &self,
+        nexus: &Rc<Nexus>,
+        why: &Error,
+        cdb: &Cdb,
+        patience: &mut Patience,
+    ) -> Result<()> {
         let writes = cdb.changes_medium();
+        let mut is_in_time = patience.lost(why);
         while writes && nexus.haunts() {
             if !self.paths.is_latest(nexus) {
                 // Another nexus has taken its place, and nobody will end its writes any more.
                 self.paths.leave_unfenced([nexus.clone()].into_iter());
                 break;
             }
-            if let Err(error) = self.wait(true, patience).await {
+            if is_in_time.is_ok() {
+                is_in_time = self.wait(true, patience).await;
+            }
+            if is_in_time.is_err() {
                 // A caller that sees the error may write again, on any lane.
                 self.closed_doors(|| nexus.haunts()).await;
-                return Err(error);
+                return is_in_time;
             }
         }
         if writes && nexus.is_unfenced() {
             return Err(Unit::unfenced());
         }
+        is_in_time?;
         let mut counts = self.paths.counts.borrow_mut();
         counts.resent += 1;
         counts.writes_resent += u64::from(writes);
