@@ -76,6 +76,7 @@ pub(super) struct SentReply {
     sense: Vec<u8>,
     data: Buf,
     transferred: usize,
+    is_cut: bool,
     doubts: u64,
     is_in_doubt: bool,
 }
@@ -87,6 +88,7 @@ impl From<Reply> for SentReply {
             sense: reply.sense,
             data: reply.data.into_buf(),
             transferred: reply.transferred,
+            is_cut: reply.is_cut,
             doubts: reply.doubts,
             is_in_doubt: reply.is_in_doubt,
         }
@@ -100,6 +102,7 @@ impl From<SentReply> for Reply {
             sense: reply.sense,
             data: Payload::from(reply.data),
             transferred: reply.transferred,
+            is_cut: reply.is_cut,
             doubts: reply.doubts,
             is_in_doubt: reply.is_in_doubt,
         }

@@ -188,12 +188,15 @@ impl Path {
 
     /// The lost nexus, if it left writes that may still take effect.
     pub(super) fn ghost(&self) -> Option<Rc<Nexus>> {
-        self.last().filter(|_| self.haunts())
+        self.last().filter(|_| self.may_still_write())
     }
 
     /// Whether there is such a nexus.
-    pub(super) fn haunts(&self) -> bool {
-        self.nexus.borrow().as_ref().is_some_and(|n| n.haunts())
+    pub(super) fn may_still_write(&self) -> bool {
+        self.nexus
+            .borrow()
+            .as_ref()
+            .is_some_and(|n| n.may_still_write())
     }
 
     /// The latest nexus, which may be lost.
