@@ -8,6 +8,7 @@ use std::{rc::Rc, sync::atomic::Ordering::Relaxed};
 use super::{
     cdb::{self, Cdb},
     claim::Told,
+    machine::{Event, Subject},
     nexus::Nexus,
     session::Data,
     unit::Unit,
@@ -84,11 +85,7 @@ fn find(mut pages: &[u8]) -> Option<&[u8]> {
 impl Unit {
     /// The mode parameters may have changed: they are looked at before the next command.
     pub(super) fn doubt_cache(&self) {
-        // They are not known yet, and will be read anyway.
-        if self.extent.get().is_some() {
-            self.cache.raise();
-            self.paths.notify();
-        }
+        self.handle(Event::Doubted(Subject::Mode));
     }
 
     /// Reads the mode parameters again over `nexus`, if there is a doubt. If a disk which was opened as one without a
@@ -98,10 +95,10 @@ impl Unit {
     /// # Errors
     /// When the target does not answer in time.
     pub(super) async fn settle_cache(&self, nexus: &Rc<Nexus>) -> Result<()> {
-        if !self.cache.is_open() {
+        if !self.machine.borrow().is_open(Subject::Mode) {
             return Ok(());
         }
-        let events = self.cache.events();
+        let events = self.machine.borrow().events(Subject::Mode);
         let mut refused = String::new();
         for query in queries() {
             match self.tell(nexus, &query, Data::In(LEN.into())).await {
@@ -125,8 +122,7 @@ impl Unit {
                 "the target no longer says whether the disk has a volatile write cache; it had none"
             );
         }
-        self.cache.settle(events);
-        self.paths.notify();
+        self.handle(Event::Settled(Subject::Mode, events));
         Ok(())
     }
 

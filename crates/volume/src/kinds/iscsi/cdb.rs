@@ -26,6 +26,19 @@ impl Cdb {
         )
     }
 
+    /// Whether it carries blocks of the medium, whose number and size give the length of its data.
+    pub(super) fn moves_blocks(&self) -> bool {
+        matches!(
+            self.bytes[0],
+            opcode::READ_10 | opcode::READ_16 | opcode::WRITE_10 | opcode::WRITE_16
+        )
+    }
+
+    /// Whether a pending unit attention answers it (SAM-5 5.14).
+    pub(super) fn gets_attentions(&self) -> bool {
+        !matches!(self.bytes[0], opcode::INQUIRY | opcode::REPORT_LUNS)
+    }
+
     /// Whether it may be sent although the LUN may have become another disk: it leaves the disk as it is, and its answer
     /// is about the path.
     pub(super) fn suits_any_disk(&self) -> bool {
@@ -212,6 +225,11 @@ impl ReserveOut {
     /// RESERVE with this type.
     pub(super) fn reserve(kind: u8, key: u64) -> ReserveOut {
         ReserveOut::new(reserve_out::RESERVE, kind, key, 0, false)
+    }
+
+    /// RELEASE of the reservation of this type, if the nexus holds it.
+    pub(super) fn release(kind: u8, key: u64) -> ReserveOut {
+        ReserveOut::new(reserve_out::RELEASE, kind, key, 0, false)
     }
 
     /// PREEMPT, or PREEMPT AND ABORT, of all registrations with the key `victim`.

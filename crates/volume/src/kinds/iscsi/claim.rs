@@ -16,13 +16,18 @@
 //! by reading the mark again a second later, and an owner that is taken over can still write until it notices, within
 //! about a second.
 
-use std::rc::{Rc, Weak};
+use std::{
+    rc::{Rc, Weak},
+    sync::{Arc, atomic::Ordering::Relaxed},
+};
 
 use engine::{Buf, Duration, LaneFuture, Payload, spawn, time};
 
 use super::{
     cdb::{self, Cdb, ReserveOut},
     claimed::Held,
+    facts::Facts,
+    machine::{Event, Subject},
     nexus::Nexus,
     path::Path,
     patience::AT_ONCE_MAX,
@@ -106,6 +111,7 @@ impl Unit {
         let claim = claim.clone();
         spawn(watch(Rc::downgrade(self), claim.clone()));
         self.claimed.held.replace(Some(Held { claim, is_fenced }));
+        self.handle(Event::Claimed);
         // Registrations are per I_T nexus (SPC-4 5.13.7).
         for other in self.paths.usable() {
             if let Err(error) = self.establish_claim(&other).await {
@@ -365,6 +371,20 @@ impl Unit {
         self.write_and_read(&nexus, claim).await
     }
 
+    /// Something may have ended the claim. Returns whether there is one.
+    pub(super) fn shake_claim(&self) -> bool {
+        let is_claimed = self.claimed.claim().is_some();
+        if is_claimed {
+            self.handle(Event::Doubted(Subject::Claim));
+        }
+        is_claimed
+    }
+
+    /// Whether the claim has to be re-established before anything more is sent.
+    pub(super) fn is_claim_shaken(&self) -> bool {
+        self.machine.borrow().is_open(Subject::Claim)
+    }
+
     /// Re-establishes the claim on `nexus`, if there is a claim; nothing else may be sent on the nexus before that.
     ///
     /// # Errors
@@ -381,7 +401,7 @@ impl Unit {
     /// As [`Unit::establish_claim`]; the claim stays shaken.
     pub(super) async fn steady_claim(&self, nexus: &Rc<Nexus>) -> Result<()> {
         let mut rounds = 0..ROUNDS_MAX;
-        while self.claimed.is_shaken() {
+        while self.is_claim_shaken() {
             if rounds.next().is_none() {
                 let why =
                     "the target reports with every command that its reservations may have ended";
@@ -393,7 +413,7 @@ impl Unit {
             }
             // Tells the other lanes, too.
             self.paths.notify();
-            if self.claimed.is_shaken() {
+            if self.is_claim_shaken() {
                 match self.establish(nexus).await {
                     Err(error) if !nexus.is_over() => return Err(error),
                     _ => {}
@@ -406,7 +426,7 @@ impl Unit {
     /// Re-establishes the claim; the caller holds the turn. Events that shake the claim while this runs are not
     /// covered by its result.
     async fn establish(&self, nexus: &Rc<Nexus>) -> Result<()> {
-        let events = self.claimed.standing.events();
+        let events = self.machine.borrow().events(Subject::Claim);
         let held = self.claimed.held.borrow().clone();
         let Some(Held { claim, is_fenced }) = held else {
             return Ok(());
@@ -427,8 +447,7 @@ impl Unit {
                         return Err(self.lose(&claim, &by));
                     }
                     claim.proved(at);
-                    self.claimed.standing.settle(events);
-                    self.paths.notify();
+                    self.handle(Event::Settled(Subject::Claim, events));
                     return Ok(());
                 }
                 // We hold the reservation, but came in through another portal group, where this port is not
@@ -500,9 +519,11 @@ impl Unit {
         Ok(matches!(told, Told::Good(_)))
     }
 
-    /// Removes our registration, and with it the reservation if we hold it. Best effort: the result makes no
-    /// difference to the caller.
+    /// Releases the reservation if `nexus` holds it, and removes its registration, which should release it too (SPC-4
+    /// 5.13.11.3), but does not on every target (istgt). Best effort: the result makes no difference to the caller.
     pub(super) async fn unregister(&self, nexus: &Rc<Nexus>, claim: &Claim) {
+        let release = ReserveOut::release(EXCLUSIVE_REGISTRANTS, claim.key());
+        let _ = self.reserve_out(nexus, release).await;
         self.unregister_key(nexus, claim.key()).await;
     }
 
@@ -576,8 +597,16 @@ impl Unit {
     /// Writes the mark's block durably.
     async fn write_mark(&self, nexus: &Rc<Nexus>, block: Payload) -> Result<()> {
         let (lba, blocks) = self.mark_place();
-        let write = cdb::write(lba, blocks, self.claimed.is_volatile.get());
-        match self.tell(nexus, &write, Data::Out(block)).await? {
+        let is_volatile = self.claimed.is_volatile.get();
+        let takes_fua = |facts: &Arc<Facts>| facts.takes_fua.load(Relaxed);
+        let takes_fua = self.facts.get().is_some_and(takes_fua);
+        let write = cdb::write(lba, blocks, is_volatile && takes_fua);
+        let mut told = self.tell(nexus, &write, Data::Out(block)).await?;
+        if is_volatile && !takes_fua && matches!(told, Told::Good(_)) {
+            let flush = cdb::synchronize_cache();
+            told = self.tell(nexus, &flush, Data::None).await?;
+        }
+        match told {
             Told::Good(_) => Ok(()),
             Told::Conflict => Err(refuse_alive(&self.holder(nexus).await)),
             Told::Refused(why) => Err(Error::new(ErrorKind::Medium, why)),
@@ -659,7 +688,7 @@ async fn watch(unit: Weak<Unit>, claim: Claim) {
             Some((nexus, Ok(reply))) => {
                 let _ = this.judge(&nexus, &reply);
                 if matches!(reply.status, 0 | RESERVATION_CONFLICT) {
-                    this.claimed.shake();
+                    this.shake_claim();
                 }
                 let _ = this.establish_claim(&nexus).await;
             }

@@ -5,15 +5,12 @@ use std::cell::{Cell, RefCell};
 
 use engine::sync::Notify;
 
-use super::doubt::Doubt;
 use crate::{Claim, Result};
 
 /// The claim state of a disk.
 #[derive(Default)]
 pub(super) struct Claimed {
     pub(super) held: RefCell<Option<Held>>,
-    /// Whether it still stands. If not, it must be re-established before anything more is sent.
-    pub(super) standing: Doubt,
     /// A re-establishment is running; others wait for its outcome.
     establishing: Cell<bool>,
     established: Notify,
@@ -39,29 +36,10 @@ impl Claimed {
         }
     }
 
-    /// Records an event that may have ended the claim. Returns whether there is a claim.
-    pub(super) fn shake(&self) -> bool {
-        let is_claimed = self.held.borrow().is_some();
-        if is_claimed {
-            self.standing.raise();
-        }
-        is_claimed
-    }
-
     /// The claim, if there is one.
     pub(super) fn claim(&self) -> Option<Claim> {
         let held = self.held.borrow();
         held.as_ref().map(|held| held.claim.clone())
-    }
-
-    /// Whether it has to be established, for the first time or again.
-    pub(super) fn is_unsettled(&self) -> bool {
-        self.is_shaken() || self.is_new.get()
-    }
-
-    /// Whether it has to be re-established.
-    pub(super) fn is_shaken(&self) -> bool {
-        self.standing.is_open()
     }
 
     /// Waits until no other re-establishment is running, then starts one.

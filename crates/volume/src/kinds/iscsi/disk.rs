@@ -15,6 +15,7 @@ use super::{
     facts::Facts,
     identity::DiskIdentity,
     inquiry, lanes,
+    machine::{Event, Subject},
     paths::PathCounts,
     session::{Data, Reply},
     transfer::{self, Way, whole},
@@ -81,6 +82,7 @@ impl IscsiDisk {
         let facts = inquiry::ask(unit).await?;
         let extent = (facts.shape.block_size_bytes, facts.shape.len.clone());
         let _ = unit.extent.set(extent);
+        unit.handle(Event::Opened);
         let _ = unit.identity.set(facts.identity.clone());
         unit.writes_through.set(!facts.shape.volatile_cache);
         let facts = Arc::new(facts);
@@ -276,12 +278,13 @@ impl Volume for IscsiDisk {
         LaneFuture::new(async move {
             let unflushed = &self.unit.unflushed;
             if !self.facts.shape.volatile_cache {
-                let (cache, events) = (&self.unit.cache, self.unit.cache.events());
-                if cache.is_open() {
+                let machine = &self.unit.machine;
+                let events = machine.borrow().events(Subject::Mode);
+                if machine.borrow().is_open(Subject::Mode) {
                     // Any command settles it first.
                     self.run(&cdb::test_unit_ready(), Data::None).await?;
                 }
-                if !cache.is_settled(events) {
+                if !machine.borrow().is_settled(Subject::Mode, events) {
                     let message = "another initiator has reserved the disk, and the target does not say whether the \
                                    disk still has no volatile write cache";
                     return Err(Error::new(ErrorKind::ReservationConflict, message));
@@ -291,7 +294,7 @@ impl Volume for IscsiDisk {
             if let Some(covers) = unflushed.to_flush() {
                 let flushed = self.run(&cdb::synchronize_cache(), Data::None).await;
                 if let Err(error) = flushed {
-                    unflushed.lose();
+                    unflushed.flush_failed(error.kind());
                     return Err(error);
                 }
                 unflushed.flushed(covers);

@@ -17,8 +17,6 @@ use crate::part::Resident;
 #[derive(Default)]
 pub(super) struct Doors {
     all: OnceCell<Vec<Door>>,
-    /// Target restarts for which it is not yet known what the other lanes had written.
-    pub(super) judging: Cell<u32>,
 }
 
 /// The door of one lane.

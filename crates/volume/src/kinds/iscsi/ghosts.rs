@@ -1,11 +1,8 @@
 //! Ends the writes that lost nexuses may still have at the target, before any other write is sent.
 //!
-//! A nexus is known to be dead *at the target*:
-//!
-//! 1. when the same initiator port has logged in at the same target port, which makes the target end the old session
-//!    first (RFC 7143 §6.3.5); the login may use the path itself or another portal of its group;
-//! 2. or when LOGICAL UNIT RESET was answered over another nexus (SAM-5 7.10), sent some time after we aborted the lost
-//!    connection: by then its last packet has arrived at the target or never will.
+//! They are ended by LOGICAL UNIT RESET (SAM-5 7.10), over a new session of the same path or over another path: at once
+//! when the same initiator port has logged in again at the same target port, where the new session is or over another
+//! portal of its group; otherwise some time after we aborted the lost connection. [`machine`](super::machine) decides.
 //!
 //! A reset aborts everybody's commands. Ours are held back and drained before it, for a bounded time: a target that
 //! does not answer must not stop the reads over the paths that work. A nexus that has commands in flight all the same
@@ -13,17 +10,16 @@
 
 use std::rc::{Rc, Weak};
 
-use engine::{Duration, spawn, time};
+use engine::{Duration, spawn, task, time};
 
 use super::{
-    nexus::{Nexus, Past},
+    machine::{Event, QUIET},
+    nexus::Nexus,
     path::Path,
     unit::Unit,
 };
 use crate::{Error, ErrorKind, Result};
 
-/// How long a lost connection must have been silent, with nothing of it leaving this machine, before the reset.
-pub(super) const QUIET: Duration = Duration::from_secs(1);
 /// How long all commands are held back for a reset, at most: until those in flight on its nexus have ended and the other
 /// lanes send nothing, and then until the target has answered it.
 const HOLD_MAX: Duration = Duration::from_secs(5);
@@ -40,14 +36,16 @@ impl Unit {
         let Some(lost) = path.ghost() else {
             return Ok(());
         };
-        let target_name = &self.config().target_name;
-        let consequence = "writes that were in flight have failed, but may still take effect";
-        tracing::error!(
-            target_name,
-            consequence,
-            "the new session is at another portal group, and LOGICAL UNIT RESET has failed there"
-        );
-        self.paths.leave_unfenced([lost].into_iter());
+        if !lost.is_reinstated() {
+            let target_name = &self.config().target_name;
+            let consequence = "writes that were in flight have failed, but may still take effect";
+            tracing::error!(
+                target_name,
+                consequence,
+                "the new session is at another portal group, and LOGICAL UNIT RESET has failed there"
+            );
+        }
+        self.handle(Event::GivenUp(lost.id()));
         Ok(())
     }
 
@@ -58,14 +56,15 @@ impl Unit {
             let Some(nexus) = other.usable() else {
                 continue;
             };
-            if !lost.haunts() {
+            if !lost.may_still_write() {
                 return;
             }
             let is_same_way = other.address() == path.address();
             if lost.port().is_same(&nexus.port()) && !is_same_way {
                 self.reinstate_over(path, other, lost).await;
             }
-            if lost.haunts() && may_reset && self.reset_due_in(other).is_zero() {
+            let is_time = may_reset || lost.is_reinstated();
+            if lost.may_still_write() && is_time && self.reset_due_in(other).is_zero() {
                 let reset = async {
                     // A reset would abort a new owner's writes.
                     self.establish_claim(&nexus).await?;
@@ -86,9 +85,8 @@ impl Unit {
             return;
         };
         if session.port().is_same(&lost.port()) {
-            lost.settle_past(Past::Over);
             self.paths.counts.borrow_mut().reinstated_elsewhere += 1;
-            self.paths.notify();
+            self.handle(Event::Reinstated(lost.id()));
         }
         session.logout().await;
     }
@@ -136,7 +134,7 @@ impl Unit {
         loop {
             let ghosts: Vec<_> = self.paths.all().iter().filter_map(Path::ghost).collect();
             let now = time::now();
-            let quiet_at = |lost: &Rc<Nexus>| lost.lost_at().unwrap_or(now) + QUIET;
+            let quiet_at = |lost: &Rc<Nexus>| lost.can_be_ended_at().unwrap_or(now);
             match ghosts.iter().map(quiet_at).max() {
                 Some(quiet_at) if quiet_at > now => time::sleep_until(quiet_at).await,
                 _ => return ghosts,
@@ -157,10 +155,16 @@ impl Unit {
             let message = "commands are still in flight on the path of the reset";
             return Err(Error::new(ErrorKind::TimedOut, message));
         }
+        // A session that has a command in flight when the reset comes will be lost, perhaps with a write, which asks for
+        // another reset: most commands end soon.
+        let others: Vec<_> = self.paths.live().collect();
+        let others = others.iter().map(|other| Box::pin(other.idle()));
+        let _ = time::timeout(QUIET, task::join_all(others)).await;
         self.paths.counts.borrow_mut().resets += 1;
         // Before the answer: once commands are no longer held back, one of them may be told first.
         let told: Vec<_> = self.paths.live().chain([nexus.clone()]).collect();
-        told.iter().for_each(|nexus| nexus.expect_reset());
+        let ids = |all: &[Rc<Nexus>]| all.iter().map(|it| it.id()).collect::<Vec<_>>();
+        self.handle(Event::ResetBegins(ids(&told)));
         let mut answer = std::pin::pin!(nexus.reset_logical_unit());
         let in_time = time::timeout(held_until - time::now(), answer.as_mut()).await;
         let is_held = in_time.is_some();
@@ -171,7 +175,7 @@ impl Unit {
         };
         if !matches!(response, Ok(FUNCTION_COMPLETE)) {
             // Whatever reset is reported later counts as a restart, to be safe.
-            told.iter().for_each(|nexus| nexus.forget_reset());
+            self.handle(Event::ResetFailed(ids(&told)));
             return response.map(|_| false);
         }
         let target_name = &self.config().target_name;
@@ -179,15 +183,13 @@ impl Unit {
             target_name,
             "LOGICAL UNIT RESET has aborted the writes of a lost session"
         );
-        for lost in ghosts {
-            lost.settle_past(Past::Over);
-        }
-        let is_among =
-            |all: &[Rc<Nexus>], it: &Rc<Nexus>| all.iter().any(|one| Rc::ptr_eq(one, it));
         let live: Vec<_> = self.paths.live().collect();
-        for other in live.iter().filter(|other| !is_among(&told, other)) {
-            other.expect_reset();
-        }
+        let is_told = |it: &Rc<Nexus>| told.iter().any(|told| Rc::ptr_eq(told, it));
+        let new: Vec<_> = live.iter().filter(|it| !is_told(it)).cloned().collect();
+        self.handle(Event::ResetDone {
+            stale: ids(ghosts),
+            live: ids(&new),
+        });
         // What was in flight on them during the reset may have been aborted, and is then never answered.
         for other in &live {
             if is_held && Rc::ptr_eq(other, nexus) {
@@ -197,10 +199,10 @@ impl Unit {
             let error = Error::new(ErrorKind::Unreachable, message);
             other.end_if_busy(error).await;
         }
-        drop(frozen);
         for told in live.into_iter().chain([nexus.clone()]) {
             spawn(hear_of_reset(self.me.clone(), told));
         }
+        drop(frozen);
         Ok(true)
     }
 }
@@ -209,6 +211,6 @@ impl Unit {
 async fn hear_of_reset(unit: Weak<Unit>, nexus: Rc<Nexus>) {
     let Some(unit) = unit.upgrade() else { return };
     if unit.hear(&nexus).await.is_ok() {
-        nexus.forget_reset();
+        unit.handle(Event::ResetHeard(nexus.id()));
     }
 }

@@ -71,6 +71,16 @@ impl DiskIdentity {
         [NAA, EUI_64, SCSI_NAME].into_iter().find_map(first)
     }
 
+    /// Whether what is found at its place now, which calls itself `found`, is the same disk: a name that it had must show
+    /// itself again, a worldwide one above all. A disk that had no name has none now; then only its place speaks for it.
+    pub(super) fn is_shown_by(&self, found: &DiskIdentity) -> bool {
+        if !self.is_named() {
+            return !found.is_named();
+        }
+        let keeps_worldwide = self.worldwide.is_empty() || !found.worldwide.is_empty();
+        keeps_worldwide && self.in_common(found).is_some()
+    }
+
     /// Whether it has any distinguishing name.
     pub(super) fn is_named(&self) -> bool {
         !(self.worldwide.is_empty() && self.local.is_empty())
@@ -158,6 +168,26 @@ mod tests {
         assert_eq!(a.in_common(&identity("iqn.b", tgt)), None);
         let again = a.in_common(&identity("iqn.a", tgt));
         assert_eq!(again.as_deref(), Some("IET     00010001"));
+    }
+
+    #[test]
+    fn a_name_that_was_known_must_show_itself_again() {
+        let local: (u8, &[u8]) = (T10_VENDOR, b"IET 1");
+        let one: (u8, &[u8]) = (NAA, &[0x60, 1]);
+        let other: (u8, &[u8]) = (NAA, &[0x60, 2]);
+        let of = |designators: &[(u8, &[u8])]| identity("iqn.a", designators);
+        for (known, found, is_same) in [
+            (of(&[one]), of(&[one, other]), true),
+            (of(&[one]), of(&[other]), false),
+            (of(&[one]), of(&[]), false),
+            (of(&[one, local]), of(&[local]), false),
+            (of(&[local]), of(&[local, one]), true),
+            (of(&[local]), of(&[one]), false),
+            (of(&[]), of(&[]), true),
+            (of(&[]), of(&[one]), false),
+        ] {
+            assert_eq!(known.is_shown_by(&found), is_same, "{known:?} {found:?}");
+        }
     }
 
     #[test]

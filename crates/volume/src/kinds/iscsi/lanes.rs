@@ -20,6 +20,7 @@ use super::{
     cdb::Cdb,
     doors::{Door, Terms},
     facts::Facts,
+    machine::Event,
     patience::Patience,
     session::{Data, Reply},
     unit::Unit,
@@ -135,7 +136,7 @@ impl Unit {
         let door = &self.doors.all()[index];
         let is_well = self.paths.is_well()
             && !self.is_unsettled()
-            && self.doors.judging.get() == 0
+            && !self.machine.borrow().is_judging()
             && door.troubles.get() == 0;
         if !is_well {
             return None;
@@ -214,7 +215,7 @@ impl Unit {
         self.paths.notify();
         let sent = trouble.sent.map(Reply::from);
         let Some(nexus) = self.paths.find_there(trouble.number) else {
-            return match cdb.changes_medium() && self.paths.has_unfenced() {
+            return match cdb.changes_medium() && self.machine.borrow().has_unfenced() {
                 true => Err(Unit::unfenced()),
                 false => Ok(()),
             };
@@ -236,10 +237,9 @@ impl Unit {
     pub(super) fn judge_lanes(&self, covered: Epoch) {
         let doors = self.doors.all();
         if doors.is_empty() {
+            self.handle(Event::LanesJudged);
             return;
         }
-        self.doors.judging.set(self.doors.judging.get() + 1);
-        self.paths.notify();
         let told: Vec<_> = doors.iter().map(|door| door.branch.call(revoke)).collect();
         let unit = self.me.clone();
         spawn(async move {
@@ -249,15 +249,14 @@ impl Unit {
             }
             if let Some(unit) = unit.upgrade() {
                 unit.tell_losses(unit.unflushed.restarted_elsewhere(covered));
-                unit.doors.judging.set(unit.doors.judging.get() - 1);
-                unit.paths.notify();
+                unit.handle(Event::LanesJudged);
             }
         });
     }
 
     /// Waits until it is known what the target's restarts have lost.
     pub(super) async fn judged(&self) {
-        let is_judged = || (self.doors.judging.get() == 0).then_some(());
+        let is_judged = || (!self.machine.borrow().is_judging()).then_some(());
         self.paths.changed().wait_for(is_judged).await;
     }
 

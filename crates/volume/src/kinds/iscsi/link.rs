@@ -76,6 +76,7 @@ pub(super) struct SentReply {
     sense: Vec<u8>,
     data: Buf,
     transferred: usize,
+    is_cut: bool,
     doubts: u64,
     is_in_doubt: bool,
 }
@@ -87,6 +88,7 @@ impl From<Reply> for SentReply {
             sense: reply.sense,
             data: reply.data.into_buf(),
             transferred: reply.transferred,
+            is_cut: reply.is_cut,
             doubts: reply.doubts,
             is_in_doubt: reply.is_in_doubt,
         }
@@ -100,6 +102,7 @@ impl From<SentReply> for Reply {
             sense: reply.sense,
             data: Payload::from(reply.data),
             transferred: reply.transferred,
+            is_cut: reply.is_cut,
             doubts: reply.doubts,
             is_in_doubt: reply.is_in_doubt,
         }
@@ -140,13 +143,13 @@ impl Link {
         });
         let asked = distant.ask(|own| async move {
             own.session.asked_to_log_out().await;
-            Ok(())
+            Ok(own.session.is_asked_to_log_out())
         });
         let known = Rc::downgrade(&distant);
         spawn(async move {
-            // Proceed even if the session is over, which is reported below.
-            let _ = asked.await;
-            if let Some(distant) = known.upgrade() {
+            // It may have ended instead, which is reported below.
+            let is_asked = asked.await.unwrap_or(false);
+            if let Some(distant) = known.upgrade().filter(|_| is_asked) {
                 distant.is_asked_to_log_out.set(true);
                 distant.changed.notify();
             }

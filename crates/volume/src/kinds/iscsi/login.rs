@@ -61,6 +61,12 @@ impl Portal {
         }
     }
 
+    /// Begins at the configured address again, which redirects us if that still holds: a login has failed, perhaps because
+    /// the address that we were once redirected to was silent for all of its time.
+    pub(super) fn forget_redirection(&self) {
+        self.moved.set(None);
+    }
+
     /// Logs in at `address`, following redirections.
     async fn follow(
         &self,

@@ -6,12 +6,13 @@
 //!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which one
 //!  transfer  reads and writes of any length
 //!  caching   write cache, FUA and write protection of the disk, at the start and later; remotes: asks all disks again
-//!  unit      runs a command to its end; patience: retry limits
-//!  restarts  which restarts of the target count; unflushed: what a restart loses
+//!  machine   what is known of the disk and decided about it, as a pure machine
+//!  unit      runs a command to its end, and drives the machine; patience: retry limits
+//!  restarts  has the sessions report restarts of the target; unflushed: what a restart loses
 //!  claim     who owns the disk: the mark and the fence, re-established on each nexus; holder: who has it reserved
 //!  paths     which nexus a command takes; path: one of them; recovery: what a loss means, and how a path comes back
 //!  path_changes adds and removes paths; change: as a step of a new configuration; withdraw: their part of the claim
-//!  same_disk whether a path still leads to the same disk; doubt: events that leave something unsure, until it is asked
+//!  same_disk whether a path still leads to the same disk
 //!  ghosts    how writes of a lost nexus are ended before others are sent
 //!  branch    the disk on a lane other than its home lane; own: its sessions; link: the home lane's handle on them
 //!  lanes     when such a lane may use its sessions; doors: what each may use now
@@ -38,7 +39,6 @@ pub mod discovery;
 mod disk;
 mod disks;
 mod doors;
-mod doubt;
 mod ended;
 mod facts;
 #[cfg(any(test, feature = "testing"))]
@@ -54,6 +54,7 @@ mod lanes;
 mod link;
 mod login;
 pub mod luns;
+mod machine;
 mod nexus;
 mod own;
 mod path;

@@ -1,76 +1,60 @@
 //! One I_T nexus with a logical unit: a session from login to end, never retried. Its creator chooses the initiator
 //! port; [`paths`](super::paths) handles its loss.
 
-use std::cell::Cell;
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
 
 use engine::{Duration, Instant, sync::Notify, task, time};
 
 use super::{
     cdb::Cdb,
     config::Policy,
-    doubt::Doubt,
     in_flight::InFlight,
     link::Link,
+    machine::{Event, Machine, NexusId},
     session::{Data, Port, Reply},
 };
-use crate::{
-    Error, ErrorKind, Result,
-    planted::{Bug, is_planted},
-};
+use crate::{Error, ErrorKind, Result};
 
 /// A single-use connection to one logical unit: once ended, it stays ended.
 pub(super) struct Nexus {
     link: Link,
     /// The index of its path.
     path: usize,
-    /// Only the commands that prepare it have been sent on it.
-    is_new: Cell<bool>,
     /// While it is being prepared: until when commands may be sent, and how long that is.
     ready_within: Cell<Option<(Instant, Duration)>>,
-    /// How many restarts that another nexus reported it may report as well.
-    catches_up: Cell<u32>,
-    /// While new or catching up, it reported that the target restarted at some earlier time.
-    told_of_restart: Cell<bool>,
-    /// A unit attention for our own reset is pending.
-    expects_reset: Cell<bool>,
-    /// Whether it still leads to the disk. The events are those of the session, as far as they are known here.
-    disk: Doubt,
-    /// There was such an event.
+    /// What is known of it: it has an entry there while it lives.
+    machine: Rc<RefCell<Machine>>,
+    id: NexusId,
+    /// The target has reported that it may lead to another disk.
     doubted: Notify,
-    /// When its loss was noticed.
-    lost_at: Cell<Option<Instant>>,
-    /// The fate of writes that were in flight when it was lost.
-    past: Cell<Past>,
     in_flight: InFlight,
 }
 
-/// The fate of writes that were in flight when a nexus was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Past {
-    /// Unknown: they may still take effect.
-    Open,
-    /// They have taken effect, or never will.
-    Over,
-    /// They may take effect at any time, and the target cannot be kept from it.
-    Unfenced,
-}
-
 impl Nexus {
-    pub(super) fn new(link: Link, path: usize) -> Nexus {
+    /// One that has just logged in.
+    pub(super) fn new(link: Link, path: usize, machine: &Rc<RefCell<Machine>>) -> Nexus {
         Nexus {
             link,
             path,
-            is_new: Cell::new(true),
             ready_within: Cell::new(None),
-            catches_up: Cell::new(0),
-            told_of_restart: Cell::new(false),
-            expects_reset: Cell::new(false),
-            disk: Doubt::default(),
+            id: machine.borrow_mut().admit(),
+            machine: machine.clone(),
             doubted: Notify::new(),
-            lost_at: Cell::new(None),
-            past: Cell::new(Past::Open),
             in_flight: InFlight::default(),
         }
+    }
+
+    pub(super) fn id(&self) -> NexusId {
+        self.id
+    }
+
+    /// Tells the machine of something that happens to it, and has no consequence but to be known.
+    fn note(&self, event: Event) {
+        let actions = self.machine.borrow_mut().handle(event, time::now());
+        assert!(actions.is_empty(), "{actions:?}");
     }
 
     pub(super) fn link(&self) -> &Link {
@@ -142,25 +126,25 @@ impl Nexus {
 
     /// The target has reported over its session, `doubts` times in all, that the disk may not be what it was.
     pub(super) fn doubt(&self, doubts: u64) {
-        if doubts > self.doubts() {
-            self.disk.raise_to(doubts);
+        let is_news = self.machine.borrow_mut().doubt_nexus(self.id, doubts);
+        if is_news {
             self.doubted.notify();
         }
     }
 
     /// How many times the target has reported that, as far as is known here.
     pub(super) fn doubts(&self) -> u64 {
-        self.disk.events()
+        self.machine.borrow().doubts(self.id)
     }
 
     /// Its LUN was the disk when it was asked, after `doubts` such reports.
     pub(super) fn is_sure(&self, doubts: u64) {
-        self.disk.settle(doubts);
+        self.note(Event::Sure(self.id, doubts));
     }
 
     /// Whether it may lead to another disk.
     pub(super) fn is_in_doubt(&self) -> bool {
-        self.disk.is_open()
+        self.machine.borrow().is_in_doubt(self.id)
     }
 
     /// Waits until it is in doubt. Returns whether it can still be asked: its session has not ended.
@@ -171,29 +155,36 @@ impl Nexus {
     }
 
     /// Whether it is lost and writes that were in flight may still take effect.
-    pub(super) fn haunts(&self) -> bool {
-        self.is_over()
-            && self.link.has_left_writes()
-            && self.past.get() == Past::Open
-            && !is_planted(Bug::ResendAtOnce)
+    pub(super) fn may_still_write(&self) -> bool {
+        self.notice_end() && self.machine.borrow().may_still_write(self.id)
     }
 
-    pub(super) fn settle_past(&self, past: Past) {
-        self.past.set(past);
+    /// Whether its session has ended; if it has, that is known from now on.
+    pub(super) fn notice_end(&self) -> bool {
+        let is_over = self.is_over();
+        if is_over {
+            let left_writes = self.link.has_left_writes();
+            self.note(Event::Ended {
+                nexus: self.id,
+                left_writes,
+            });
+        }
+        is_over
     }
 
     /// Whether it left writes that could not be fenced.
     pub(super) fn is_unfenced(&self) -> bool {
-        self.past.get() == Past::Unfenced && self.link.has_left_writes()
+        self.notice_end() && self.machine.borrow().is_unfenced(self.id)
     }
 
-    pub(super) fn lost_at(&self) -> Option<Instant> {
-        self.lost_at.get()
+    /// Whether a login of its initiator port has ended it at the target, though perhaps not its work.
+    pub(super) fn is_reinstated(&self) -> bool {
+        self.machine.borrow().is_reinstated(self.id)
     }
 
-    /// Records the time of its loss.
-    pub(super) fn lost(&self) {
-        self.lost_at.set(Some(time::now()));
+    /// From when on a reset ends the writes that it has left, if it has ended.
+    pub(super) fn can_be_ended_at(&self) -> Option<Instant> {
+        self.machine.borrow().can_be_ended_at(self.id)
     }
 
     pub(super) fn end(&self, error: Error) {
@@ -210,58 +201,17 @@ impl Nexus {
     }
 
     pub(super) fn is_new(&self) -> bool {
-        self.is_new.get()
+        self.machine.borrow().is_new(self.id)
     }
 
     /// From now on requests may be sent on it.
     pub(super) fn goes_into_use(&self) {
-        self.is_new.set(false);
-    }
-
-    /// Another nexus reported a restart; this one may report the same restart.
-    pub(super) fn catch_up(&self) {
-        self.catches_up.set(self.catches_up.get() + 1);
-    }
-
-    /// It has reported everything that was pending at such an event.
-    pub(super) fn has_caught_up(&self) {
-        let left = self.catches_up.get() - 1;
-        self.catches_up.set(left);
-        if left == 0 {
-            self.told_of_restart.set(false);
-        }
-    }
-
-    /// Whether a restart that it reports may already be known.
-    pub(super) fn tells_old_stories(&self) -> bool {
-        self.is_new.get() || self.catches_up.get() > 0
-    }
-
-    pub(super) fn hear_of_restart(&self) {
-        self.told_of_restart.set(true);
+        self.note(Event::InUse(self.id));
     }
 
     /// Whether it reported a restart that has not been taken since.
     pub(super) fn take_restart(&self) -> bool {
-        self.told_of_restart.take()
-    }
-
-    pub(super) fn has_heard_of_restart(&self) -> bool {
-        self.told_of_restart.get()
-    }
-
-    pub(super) fn expect_reset(&self) {
-        self.expects_reset.set(true);
-    }
-
-    /// No unit attention is due to our reset: it was not done, or has been reported.
-    pub(super) fn forget_reset(&self) {
-        self.expects_reset.set(false);
-    }
-
-    /// Whether a unit attention for a reset is due to our own reset, which each nexus is told once.
-    pub(super) fn was_our_reset(&self) -> bool {
-        self.expects_reset.take()
+        self.machine.borrow_mut().take_restart(self.id)
     }
 
     /// Commands not yet answered.
@@ -280,5 +230,11 @@ impl Nexus {
     /// Its cost under `policy`: the nexus with the lowest is chosen.
     pub(super) fn load(&self, policy: Policy) -> u64 {
         self.in_flight.load(policy)
+    }
+}
+
+impl Drop for Nexus {
+    fn drop(&mut self) {
+        self.machine.borrow_mut().forget(self.id);
     }
 }

@@ -188,12 +188,15 @@ impl Path {
 
     /// The lost nexus, if it left writes that may still take effect.
     pub(super) fn ghost(&self) -> Option<Rc<Nexus>> {
-        self.last().filter(|_| self.haunts())
+        self.last().filter(|_| self.may_still_write())
     }
 
     /// Whether there is such a nexus.
-    pub(super) fn haunts(&self) -> bool {
-        self.nexus.borrow().as_ref().is_some_and(|n| n.haunts())
+    pub(super) fn may_still_write(&self) -> bool {
+        self.nexus
+            .borrow()
+            .as_ref()
+            .is_some_and(|n| n.may_still_write())
     }
 
     /// The latest nexus, which may be lost.
@@ -230,9 +233,14 @@ impl Path {
         }
     }
 
+    /// Whether waiting for it is in vain. A target that has let us in before and refuses us now may be starting, and its
+    /// portal listens before its disks are there: that is waited for, as an unreachable one is.
     pub(super) fn is_refused(&self) -> bool {
         let error = self.error.borrow();
         let kind = error.as_ref().map(Error::kind);
-        matches!(kind, Some(ErrorKind::Configuration | ErrorKind::Preempted))
+        match kind {
+            Some(ErrorKind::Configuration) => self.leads_elsewhere.get() || self.last().is_none(),
+            kind => kind == Some(ErrorKind::Preempted),
+        }
     }
 }

@@ -16,7 +16,8 @@ use super::{
     config::{IscsiConfig, PathConfig, Sessions},
     link::{Distant, Link},
     login::Portal,
-    nexus::{Nexus, Past},
+    machine::NexusId,
+    nexus::Nexus,
     path::Path,
     patience::Patience,
     status::SessionStatus,
@@ -69,8 +70,6 @@ pub(super) struct Paths {
     attempts: Cell<u64>,
     /// The disk is not in use: lost paths stay lost.
     is_at_rest: Cell<bool>,
-    /// Writes are left that may still take effect and could not be fenced.
-    has_unfenced: Cell<bool>,
     changed: Rc<Notify>,
     /// The externally visible status, and the numbers of lanes.
     status: OnceCell<(SessionStatus, Numbers)>,
@@ -121,7 +120,6 @@ impl Paths {
             freezes: Cell::new(0),
             attempts: Cell::new(0),
             is_at_rest: Cell::new(false),
-            has_unfenced: Cell::new(false),
             changed: Rc::default(),
             status: OnceCell::new(),
             counts: RefCell::default(),
@@ -161,15 +159,23 @@ impl Paths {
     pub(super) async fn log_in(&self, path: &Path, deadline: Instant) -> Result<Link> {
         let (portal, way) = (path.portal.borrow().clone(), path.config());
         let who = (&self.config, &way);
-        let (link, portal) = match &path.lane() {
+        let logged_in = match &path.lane() {
             None => {
-                let session = portal.log_in(who.0, who.1, deadline).await?;
-                (Link::Here(session), portal)
+                let session = portal.log_in(who.0, who.1, deadline).await;
+                session.map(|session| (Link::Here(session), portal))
             }
-            Some(lane) => Link::log_in_on(lane, portal, who, deadline).await?,
+            Some(lane) => Link::log_in_on(lane, portal, who, deadline).await,
         };
-        path.portal.replace(portal);
-        Ok(link)
+        match logged_in {
+            Ok((link, portal)) => {
+                path.portal.replace(portal);
+                Ok(link)
+            }
+            Err(error) => {
+                path.portal.borrow().forget_redirection();
+                Err(error)
+            }
+        }
     }
 
     /// The index of `path`.
@@ -282,8 +288,8 @@ impl Paths {
 
     /// Whether nothing holds commands back.
     pub(super) fn is_well(&self) -> bool {
-        let is_haunted = self.is_haunted() && !is_planted(Bug::DoorsOpenWhileHaunted);
-        self.freezes.get() == 0 && !self.is_at_rest() && !is_haunted
+        let is_held = self.may_lost_ones_write() && !is_planted(Bug::DoorsOpenWhileHaunted);
+        self.freezes.get() == 0 && !self.is_at_rest() && !is_held
     }
 
     /// The live sessions on other lanes.
@@ -307,6 +313,12 @@ impl Paths {
             .collect()
     }
 
+    /// The nexus, current or former, that the machine knows by this.
+    pub(super) fn find(&self, nexus: NexusId) -> Option<Rc<Nexus>> {
+        let is_it = |it: &Rc<Nexus>| it.id() == nexus;
+        self.all().iter().flat_map(Path::known).find(is_it)
+    }
+
     /// The nexus, current or former, whose session on another lane has this number.
     pub(super) fn find_there(&self, number: u64) -> Option<Rc<Nexus>> {
         let is_it = |nexus: &Rc<Nexus>| nexus.link().there().is_some_and(|d| d.number() == number);
@@ -317,17 +329,6 @@ impl Paths {
     pub(super) fn is_latest(&self, nexus: &Rc<Nexus>) -> bool {
         let latest = self.all()[nexus.path()].last();
         latest.is_some_and(|latest| Rc::ptr_eq(&latest, nexus))
-    }
-
-    /// Gives up on fencing the writes that lost nexuses have left.
-    pub(super) fn leave_unfenced(&self, ghosts: impl Iterator<Item = Rc<Nexus>>) {
-        ghosts.for_each(|lost| lost.settle_past(Past::Unfenced));
-        self.has_unfenced.set(true);
-        self.changed.notify();
-    }
-
-    pub(super) fn has_unfenced(&self) -> bool {
-        self.has_unfenced.get()
     }
 
     /// Holds all commands back while the guard lives.
@@ -362,8 +363,8 @@ impl Paths {
     }
 
     /// Whether a lost nexus has left writes that may still take effect.
-    fn is_haunted(&self) -> bool {
-        self.all().iter().any(Path::haunts)
+    fn may_lost_ones_write(&self) -> bool {
+        self.all().iter().any(Path::may_still_write)
     }
 
     /// Chooses the nexus for a command; `None`: the command has to wait.
@@ -374,7 +375,7 @@ impl Paths {
         if let [only] = self.all() {
             return only.usable();
         }
-        if writes && self.is_haunted() {
+        if writes && self.may_lost_ones_write() {
             return None;
         }
         let (all, first) = (self.all(), self.turn.get());
@@ -438,7 +439,7 @@ impl Paths {
     }
 
     fn can_pick(&self, writes: bool) -> bool {
-        let is_kept_back = self.freezes.get() > 0 || (writes && self.is_haunted());
+        let is_kept_back = self.freezes.get() > 0 || (writes && self.may_lost_ones_write());
         !is_kept_back && self.usable().next().is_some()
     }
 

@@ -27,6 +27,7 @@ pub(super) struct Patience {
     since: Option<Instant>,
     at_once_left: u32,
     attempts: u32,
+    losses: u32,
 }
 
 impl Patience {
@@ -37,6 +38,7 @@ impl Patience {
             since: None,
             at_once_left: AT_ONCE_MAX,
             attempts: 0,
+            losses: 0,
         }
     }
 
@@ -56,6 +58,23 @@ impl Patience {
     /// because no time has passed at the first trouble.
     pub(super) fn left(&mut self) -> Option<Duration> {
         self.limit.checked_sub(self.elapsed())
+    }
+
+    /// The session that carried a command was lost, with `why`, before the command was answered. The clock runs from the
+    /// first such loss, however many sessions the target accepts after it.
+    ///
+    /// # Errors
+    /// [`ErrorKind::TimedOut`] with `why`, when the time is up.
+    pub(super) fn lost(&mut self, why: &Error) -> Result<()> {
+        self.losses += 1;
+        if self.left().is_some() {
+            return Ok(());
+        }
+        let (losses, limit) = (self.losses, time::brief(self.limit));
+        let message = format!(
+            "{why}; {losses} sessions were lost with this request, for more than {limit:?}"
+        );
+        Err(Error::new(ErrorKind::TimedOut, message))
     }
 
     /// Waits until a command that failed with `why` may be resent.

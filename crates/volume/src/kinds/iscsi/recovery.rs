@@ -11,9 +11,9 @@ use super::{
     access::{self, Access},
     cdb,
     claim::Told,
-    ghosts::QUIET,
     link::Link,
-    nexus::{Nexus, Past},
+    machine::{Event, QUIET},
+    nexus::Nexus,
     own::End,
     path::Path,
     patience::AT_ONCE_MAX,
@@ -135,10 +135,11 @@ impl Unit {
 
     /// The session of `nexus` has ended with `error`.
     fn lost(&self, nexus: &Rc<Nexus>, error: &Error) {
-        nexus.lost();
+        nexus.notice_end();
         let path = &self.paths.all()[nexus.path()];
         if !path.is_wanted() && is_planted(Bug::RemovedPathForgotten) {
-            nexus.settle_past(Past::Over);
+            let (stale, live) = (vec![nexus.id()], Vec::new());
+            self.handle(Event::ResetDone { stale, live });
         }
         if self.paths.is_at_rest() {
             return;
@@ -146,7 +147,7 @@ impl Unit {
         {
             let mut counts = self.paths.counts.borrow_mut();
             counts.lost += u64::from(path.is_wanted());
-            counts.lost_with_writes += u64::from(nexus.haunts());
+            counts.lost_with_writes += u64::from(nexus.may_still_write());
         }
         match path.is_wanted() {
             true => self.told_lost(path, error),
@@ -159,7 +160,7 @@ impl Unit {
         }
         // A lone path is brought back on demand only: two initiators that log in as the same port would end each
         // other's sessions forever. But writes left in flight must be fenced at once.
-        if self.paths.are_several() || nexus.haunts() {
+        if self.paths.are_several() || nexus.may_still_write() {
             self.bring_back();
         }
     }
@@ -174,11 +175,10 @@ impl Unit {
             Link::There(_) => None,
         };
         let index = self.paths.index_of(path);
-        let nexus = Rc::new(Nexus::new(link, index));
+        let nexus = Rc::new(Nexus::new(link, index, &self.machine));
         let before = path.last();
         if let Some(lost) = before.filter(|lost| lost.port().is_same(&nexus.port())) {
-            lost.settle_past(Past::Over);
-            self.paths.notify();
+            self.handle(Event::Reinstated(lost.id()));
         }
         let limit = self.config().reconnect_timeout.max(limit);
         nexus.must_be_ready_within(limit);
@@ -253,8 +253,8 @@ impl Unit {
                 None => self.unflushed.flushed(covers),
                 Some((Verdict::Retry | Verdict::Restarted, _)) => {}
                 Some((Verdict::RetryLater, _)) => break,
-                Some((Verdict::Fail(_), _)) => {
-                    self.unflushed.lose();
+                Some((Verdict::Fail(kind), _)) => {
+                    self.unflushed.flush_failed(kind);
                     break;
                 }
             }

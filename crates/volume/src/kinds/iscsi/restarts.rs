@@ -8,7 +8,8 @@ use engine::{Duration, Instant, spawn, task, time};
 
 use super::{
     cdb,
-    nexus::{Nexus, Past},
+    machine::{Action, Event, NexusId},
+    nexus::Nexus,
     path::Path,
     patience::AT_ONCE_MAX,
     sense::Verdict,
@@ -26,12 +27,24 @@ impl Unit {
     /// Consumes the target's pending unit attentions. We have to know about a restart before anything is resent;
     /// otherwise a flush could succeed before the unit attention, delivered with another command, is seen.
     pub(super) async fn hear(&self, nexus: &Rc<Nexus>) -> Result<()> {
+        match self.hear_out(nexus).await? {
+            None => Ok(()),
+            Some(why) => Err(Error::new(ErrorKind::TimedOut, why)),
+        }
+    }
+
+    /// As [`Unit::hear`]; returns why the disk is not ready although the target has nothing to report any more, which it
+    /// does before that.
+    async fn hear_out(&self, nexus: &Rc<Nexus>) -> Result<Option<String>> {
         for _ in 0..AT_ONCE_MAX {
             let command = cdb::test_unit_ready();
             let reply = nexus.execute(&command, Data::None).await?;
             match self.judge(nexus, &reply) {
-                None | Some((Verdict::Fail(_), _)) => return Ok(()),
+                None | Some((Verdict::Fail(_), _)) => return Ok(None),
                 Some((Verdict::Retry | Verdict::Restarted, _)) => {}
+                Some((Verdict::RetryLater, why)) if reply.sense().is_some() => {
+                    return Ok(Some(why));
+                }
                 Some((Verdict::RetryLater, why)) => {
                     return Err(Error::new(ErrorKind::TimedOut, why));
                 }
@@ -61,7 +74,7 @@ impl Unit {
         if is_first && self.unflushed.at_stake().is_some() && self.is_old_news(path, nexus).await {
             return;
         }
-        self.restarted();
+        self.handle(Event::Restarted);
     }
 
     /// A nexus in use that is none of `asked`.
@@ -121,11 +134,10 @@ impl Unit {
         let lost = known.last().filter(|lost| lost.is_over())?;
         let deadline = time::now() + self.paths.login_limit();
         let link = self.paths.log_in_over(known, path, deadline).await.ok()?;
-        let nexus = Rc::new(Nexus::new(link, lost.path()));
+        let nexus = Rc::new(Nexus::new(link, lost.path(), &self.machine));
         let is_same = lost.port().is_same(&nexus.port());
         if is_same {
-            lost.settle_past(Past::Over);
-            self.paths.notify();
+            self.handle(Event::Reinstated(lost.id()));
         }
         let has_answered = is_same && self.hear(&nexus).await.is_ok();
         nexus.link().logout().await;
@@ -134,35 +146,52 @@ impl Unit {
         (has_answered || has_restarted).then_some(has_restarted)
     }
 
-    /// Every session reports the restart that `told` reported, an idle one perhaps much later. Polls them all now, so
-    /// that none counts as a second restart later. Flushes wait until the result is known.
-    pub(super) fn hear_others(&self, told: &Nexus) {
-        let is_other = |other: &Rc<Nexus>| !std::ptr::eq(&**other, told) && !other.is_new();
-        // Also those whose target port may not be used at the moment.
-        let others: Vec<_> = self.paths.live().filter(is_other).collect();
-        let told = self.paths.all()[told.path()].last();
-        let Some(told) = told.filter(|_| !others.is_empty()) else {
-            return;
-        };
-        others.iter().for_each(|other| other.catch_up());
-        // What it reports while it vouches for the others must not start another round.
-        told.catch_up();
-        self.doors.judging.set(self.doors.judging.get() + 1);
+    /// Every session reports the restart that `told` reported, an idle one perhaps much later. Asks them all now.
+    pub(super) fn hear_others(&self, told: NexusId, others: Vec<NexusId>) {
         let (unit, covered) = (self.me.clone(), self.unflushed.covered());
         spawn(async move {
             let Some(this) = unit.upgrade() else { return };
-            // Each answers or ends within the request timeout.
-            let asked = others.iter().map(|other| this.hear(other));
+            // Each answers or ends within the request timeout. One that is gone reports nothing.
+            let asked: Vec<_> = others
+                .iter()
+                .filter_map(|it| this.paths.find(*it))
+                .collect();
+            let asked = asked.iter().map(|other| this.hear(other));
             task::join_all(asked.map(Box::pin)).await;
-            let have_heard = others.iter().any(|other| other.has_heard_of_restart());
-            let is_known = !have_heard || this.has_answered(&told).await;
-            if !is_known || told.has_heard_of_restart() {
+            let heard = Event::Heard {
+                told,
+                others: others.clone(),
+            };
+            let mut actions = this.handle(heard);
+            if actions.contains(&Action::AskAgain) {
+                let in_time = match this.paths.find(told) {
+                    Some(told) => this.has_answered(&told).await,
+                    None => false,
+                };
+                actions = this.handle(Event::HeardAgain {
+                    told,
+                    others,
+                    in_time,
+                });
+            }
+            if actions.contains(&Action::LoseOfRound) {
                 this.tell_losses(this.unflushed.restarted(covered));
             }
-            others.iter().for_each(|other| other.has_caught_up());
-            told.has_caught_up();
-            this.doors.judging.set(this.doors.judging.get() - 1);
-            this.paths.notify();
+        });
+    }
+
+    /// `told` has reported that another initiator has aborted commands. The same is pending on every other nexus, where
+    /// it says which of our commands are gone; it need not wait for the next one there.
+    pub(super) fn hear_of_aborts(&self, told: NexusId) {
+        let is_other = |other: &Rc<Nexus>| other.id() != told && !other.is_new();
+        let others: Vec<_> = self.paths.live().filter(is_other).collect();
+        let unit = self.me.clone();
+        spawn(async move {
+            let asked = others.into_iter().map(|other| hear_on(unit.clone(), other));
+            task::join_all(asked.map(Box::pin)).await;
+            if let Some(unit) = unit.upgrade() {
+                unit.handle(Event::AbortsHeard);
+            }
         });
     }
 
@@ -177,7 +206,7 @@ impl Unit {
 /// As [`Unit::hear`]; returns whether nothing is pending any more.
 async fn hear_on(unit: Weak<Unit>, nexus: Rc<Nexus>) -> bool {
     match unit.upgrade() {
-        Some(unit) => unit.hear(&nexus).await.is_ok(),
+        Some(unit) => unit.hear_out(&nexus).await.is_ok(),
         None => false,
     }
 }

@@ -58,13 +58,9 @@ impl Unit {
         path.port_group.set(access::port_group(&page));
         let config = self.config();
         let found = DiskIdentity::parse(&config.target_name, config.lun, &page);
-        let is_same = match known.in_common(&found) {
-            Some(_) => true,
-            // A portal leads to one disk unless the names say otherwise.
-            None if path.address() == config.address => !known.is_named() || !found.is_named(),
-            None => false,
-        };
-        if is_same {
+        // Two portals lead to one disk only if names say so.
+        let is_placed = path.address() == config.address || known.is_named();
+        if is_placed && known.is_shown_by(&found) {
             nexus.is_sure(doubts);
             return Ok(());
         }

@@ -2,7 +2,7 @@
 
 use scsi::{Asc, SenseKey, sense::Received};
 
-use super::access;
+use super::{access, machine::Report};
 use crate::ErrorKind;
 
 /// The additional sense code of unit attentions for a reset, a power on, or a lost nexus, whatever the qualifier.
@@ -90,11 +90,6 @@ impl Sense {
         })
     }
 
-    /// Whether a target port's access state may have changed.
-    pub(super) fn tells_of_access(self) -> bool {
-        access::tells_of_access(self.0)
-    }
-
     /// Whether it reports a reset of the logical unit or target, or a power on.
     pub(super) fn is_reset(self) -> bool {
         matches!(
@@ -106,6 +101,14 @@ impl Sense {
                     | Asc::BUS_DEVICE_RESET
             )
         )
+    }
+
+    /// Whether commands that the target had before may have been aborted without an answer: a reset, or CLEAR TASK SET or
+    /// PREEMPT AND ABORT of another initiator.
+    pub(super) fn tells_of_aborts(self) -> bool {
+        const CLEARED_CODE: u8 = 0x2f;
+        let is_cleared = |asc: Asc| asc.code == CLEARED_CODE || asc == Asc::DEVICE_INTERNAL_RESET;
+        self.is_reset() || self.attention().is_some_and(is_cleared)
     }
 
     /// What it means for the command (SPC-4 table 43).
@@ -137,15 +140,28 @@ impl Sense {
                 Verdict::Fail(ErrorKind::NoSpace)
             }
             (SenseKey::DataProtect, _) => Verdict::Fail(ErrorKind::ReadOnly),
-            (SenseKey::MediumError | SenseKey::HardwareError, _) => {
-                Verdict::Fail(ErrorKind::Medium)
-            }
-            _ => Verdict::Fail(ErrorKind::Protocol),
+            // Refused before it was tried.
+            (SenseKey::IllegalRequest, _) => Verdict::Fail(ErrorKind::Protocol),
+            // Tried and failed, as far as can be told.
+            _ => Verdict::Fail(ErrorKind::Medium),
+        }
+    }
+
+    /// What it says about more than the command.
+    pub(super) fn report(self) -> Report {
+        Report {
+            capacity: self.may_be_of_another_length(),
+            mode: self.tells_of_protection(),
+            reservations: self.may_have_ended_reservations(),
+            access: access::tells_of_access(self.0),
+            reset: self.is_reset(),
+            aborts: self.tells_of_aborts(),
+            restart: self.verdict() == Verdict::Restarted,
         }
     }
 
     /// A readable description for this logical unit.
-    pub(super) fn report(self, target_name: &str, lun: u16) -> String {
+    pub(super) fn describe(self, target_name: &str, lun: u16) -> String {
         let Sense(received) = self;
         let no_such_unit = Asc::LOGICAL_UNIT_NOT_SUPPORTED.code;
         if received.key == SenseKey::IllegalRequest && received.asc.code == no_such_unit {
@@ -199,9 +215,10 @@ mod tests {
                 Verdict::Fail(ErrorKind::Medium),
             ),
             (
-                (SenseKey::NoSense, 0, 0),
+                (SenseKey::IllegalRequest, 0x20, 0),
                 Verdict::Fail(ErrorKind::Protocol),
             ),
+            ((SenseKey::NoSense, 0, 0), Verdict::Fail(ErrorKind::Medium)),
         ] {
             let (key, code, qualifier) = said;
             assert_eq!(sense(key, code, qualifier).verdict(), verdict, "{said:?}");
@@ -248,14 +265,14 @@ mod tests {
 
     #[test]
     fn a_missing_logical_unit_is_named() {
-        let missing = sense(SenseKey::IllegalRequest, 0x25, 0).report("iqn.a:b", 3);
+        let missing = sense(SenseKey::IllegalRequest, 0x25, 0).describe("iqn.a:b", 3);
         assert!(
             missing
                 .starts_with("the target iqn.a:b has no LUN 3, or none for this initiator; check "),
             "{missing}"
         );
         assert_eq!(
-            sense(SenseKey::MediumError, 0x11, 0).report("iqn.a:b", 3),
+            sense(SenseKey::MediumError, 0x11, 0).describe("iqn.a:b", 3),
             "the target reports MEDIUM ERROR, unrecovered read error (sense 3h/11h/00h)"
         );
     }

@@ -5,7 +5,9 @@
 use std::{collections::VecDeque, task::Waker};
 
 use engine::{Buf, Duration, Instant, Payload, time};
-use iscsi::{Command, Direction, InitiatorConnection, LunField, StageTimes, TaskId, TaskResult};
+use iscsi::{
+    Command, Direction, InitiatorConnection, LunField, Residual, StageTimes, TaskId, TaskResult,
+};
 
 use super::cdb::Cdb;
 use crate::layers::{self, Told, Work};
@@ -20,6 +22,8 @@ pub(super) struct Task {
     pub(super) id: Option<TaskId>,
     /// When the machine accepted it.
     pub(super) began: Instant,
+    /// How many commands it had accepted before.
+    order: u64,
     pub(super) data: TaskData,
     pub(super) waker: Option<Waker>,
     pub(super) result: Option<TaskResult>,
@@ -43,6 +47,7 @@ impl Task {
             request,
             id: None,
             began: Instant::default(),
+            order: 0,
             data,
             waker: None,
             result: None,
@@ -66,6 +71,20 @@ impl Task {
             }
         }
         self.result = Some(result);
+    }
+
+    /// Ends it as a command that the target has aborted without an answer.
+    fn abort(&mut self) {
+        self.end(TaskResult::Completed {
+            status: scsi::Status::TaskAborted as u8,
+            sense: Vec::new(),
+            residual: Residual::None,
+            transferred: 0,
+            stage_times: None,
+        });
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
     }
 
     /// How long the target has had it; `None` if it is queued or answered.
@@ -105,6 +124,8 @@ pub(super) struct Tasks {
     line_moved: Instant,
     /// The entry of the latest task in each machine slot.
     by_slot: Vec<usize>,
+    /// Commands that the machine has accepted.
+    accepted: u64,
 }
 
 impl Tasks {
@@ -153,7 +174,8 @@ impl Tasks {
                 Err(iscsi::Error::WindowClosed) => return Ok(()),
                 Err(error) => return Err(error),
             };
-            (task.id, task.began) = (Some(id), now);
+            (task.id, task.began, task.order) = (Some(id), now, self.accepted);
+            self.accepted += 1;
             if let Some(work) = &mut task.work {
                 work.begin(time::now());
             }
@@ -184,6 +206,22 @@ impl Tasks {
         tasks.any(|task| {
             task.id.is_some() && task.result.is_none() && task.request.cdb.changes_medium()
         })
+    }
+
+    /// The command of entry `key` was answered with a unit attention, by which a target tells of a reset or of commands
+    /// that another initiator has cleared. That answers the first command which comes after the event, whatever it asks,
+    /// except for those that get no unit attentions; so what was sent before it and is not answered yet was aborted, and
+    /// never will be answered (SAM-5 5.14; TAS = 0, SPC-4 7.5.8).
+    pub(super) fn abort_before(&mut self, key: usize) {
+        let Some(order) = self.entries[key].as_ref().map(|task| task.order) else {
+            return;
+        };
+        for task in self.entries.iter_mut().flatten() {
+            let is_waited_for = task.id.is_some() && task.result.is_none();
+            if is_waited_for && task.order < order && task.request.cdb.gets_attentions() {
+                task.abort();
+            }
+        }
     }
 
     pub(super) fn remove(&mut self, key: usize) -> Option<Task> {

@@ -15,7 +15,7 @@ use std::{
 };
 
 use crate::{
-    Result,
+    ErrorKind, Result,
     flush_epochs::{Epoch, FlushEpochs},
     flush_failure::FlushFailure,
     planted::{Bug, is_planted},
@@ -131,8 +131,16 @@ impl Unflushed {
         lanes[first..].iter().any(|lane| lane.promised() > covered)
     }
 
-    /// A flush has failed: it is unknown what is durable.
-    pub(super) fn lose(&self) {
+    /// A flush has failed. If the disk has tried it, it is unknown what is durable, and another flush would not tell.
+    /// Otherwise (another initiator has reserved the disk, no path can be used, the target has refused the command) nothing
+    /// has happened to what was written: it stays to be covered by the next flush.
+    pub(super) fn flush_failed(&self, kind: ErrorKind) {
+        if matches!(kind, ErrorKind::Medium | ErrorKind::NoSpace) {
+            self.lose();
+        }
+    }
+
+    fn lose(&self) {
         self.lost.set(
             "the target failed or restarted before writes were durable; they may be lost: check \
              the data, then open the volume again (restart sanstone)",

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use engine::{LaneFuture, LaneHandle, sync::Budget};
+use engine::{LaneFuture, LaneHandle, sync::Budget, time};
 use scsi::Status;
 
 use super::{
@@ -18,10 +18,11 @@ use super::{
     claimed::Claimed,
     config::IscsiConfig,
     doors::Doors,
-    doubt::Doubt,
     facts::Facts,
     identity::DiskIdentity,
+    machine::{Action, Actions, Event, Machine, Report, Subject},
     nexus::Nexus,
+    own::End,
     paths::Paths,
     patience::Patience,
     sense::{Sense, Verdict},
@@ -44,8 +45,8 @@ pub(super) struct Unit {
     pub(super) claimed: Claimed,
     /// The other lanes' access to it.
     pub(super) doors: Doors,
-    /// Target restarts seen so far.
-    restarts: Cell<u64>,
+    /// What is known of the disk.
+    pub(super) machine: Rc<RefCell<Machine>>,
     /// Block size in bytes and length, once known.
     pub(super) extent: OnceCell<(u32, Len)>,
     /// What the disk has reported, once it is open.
@@ -60,13 +61,8 @@ pub(super) struct Unit {
     pub(super) access_is_watched: Cell<bool>,
     /// Serializes resets.
     pub(super) resetting: Rc<Budget>,
-    /// The capacity has to be read before anything else is sent: the target said that it changed, or may have while
-    /// it could not tell us.
-    may_have_grown: Cell<bool>,
     /// The disk was opened as one without a volatile cache.
     pub(super) writes_through: Cell<bool>,
-    /// Whether that and the other mode parameters are still so; they have to be read before anything else is sent.
-    pub(super) cache: Doubt,
     /// What is wrong with the capacity, as last logged; empty: nothing.
     problem: RefCell<String>,
 }
@@ -93,7 +89,7 @@ impl Unit {
             unflushed: Unflushed::new(),
             claimed: Claimed::default(),
             doors: Doors::default(),
-            restarts: Cell::new(0),
+            machine: Rc::default(),
             extent: OnceCell::new(),
             facts: OnceCell::new(),
             announcer: OnceCell::new(),
@@ -101,9 +97,7 @@ impl Unit {
             access_is_asked: Cell::new(false),
             access_is_watched: Cell::new(false),
             resetting: Budget::new(1),
-            may_have_grown: Cell::new(false),
             writes_through: Cell::new(false),
-            cache: Doubt::default(),
             problem: RefCell::default(),
         })
     }
@@ -120,13 +114,31 @@ impl Unit {
         }
     }
 
+    /// Takes an event, and does what follows from it. Returns what is left to whoever has caused it.
+    pub(super) fn handle(&self, event: Event) -> Actions {
+        let actions = self.machine.borrow_mut().handle(event, time::now());
+        let mut left = Actions::new();
+        for action in actions {
+            match action {
+                Action::Lose => {
+                    let covered = self.unflushed.covered();
+                    self.tell_losses(self.unflushed.restarted(covered));
+                    self.judge_lanes(covered);
+                }
+                Action::AskOthers { told, others } => self.hear_others(told, others),
+                Action::AskAboutAborts(told) => self.hear_of_aborts(told),
+                Action::AskAccess => self.look_at_access(),
+                Action::LoseOfRound | Action::AskAgain | Action::OurReset => left.push(action),
+            }
+        }
+        // Whatever is known now, some request or lane may have waited for it.
+        self.paths.notify();
+        left
+    }
+
     /// The capacity may have changed: it is read before the next command.
     pub(super) fn doubt_capacity(&self) {
-        // One that is not known yet will be read anyway.
-        if self.extent.get().is_some() {
-            self.may_have_grown.set(true);
-            self.paths.notify();
-        }
+        self.handle(Event::Doubted(Subject::Capacity));
     }
 
     pub(super) fn config(&self) -> &IscsiConfig {
@@ -152,7 +164,7 @@ impl Unit {
                 LaneFuture::new(self.wait(cdb.changes_medium(), patience)).await?;
                 continue;
             };
-            if self.claimed.is_shaken() || self.may_have_changed() {
+            if self.machine.borrow().is_any_open() {
                 // Boxed, as below.
                 if !LaneFuture::new(self.settle(&nexus, patience)).await? {
                     continue;
@@ -162,11 +174,11 @@ impl Unit {
                 // A cache may have been found since the request began.
                 self.unflushed.check()?;
             }
-            let restarts = self.restarts.get();
+            let restarts = self.machine.borrow().restarts();
             let sent = nexus.execute(cdb, data.clone()).await;
             // If a restart was noticed while a write was in flight, its GOOD does not count: the write may have been
             // executed before the restart and lost. It is resent.
-            let stands = !cdb.changes_medium() || self.restarts.get() == restarts;
+            let stands = !cdb.changes_medium() || self.machine.borrow().restarts() == restarts;
             match sent {
                 Ok(reply) if reply.is_good() && stands => return Ok(reply),
                 // Boxed, to keep the future of a successful command small.
@@ -177,11 +189,7 @@ impl Unit {
 
     /// Whether the disk's capacity, write cache or claim has to be checked before the next command.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.may_have_changed() || self.claimed.is_unsettled()
-    }
-
-    fn may_have_changed(&self) -> bool {
-        self.may_have_grown.get() || self.cache.is_open()
+        self.machine.borrow().is_any_open() || self.claimed.is_new.get()
     }
 
     /// A nexus for talking to the target.
@@ -209,21 +217,32 @@ impl Unit {
     /// Settles what has to be known before the next command: the capacity, the claim and the write cache. Returns
     /// whether all are known; if not, the caller should try again.
     async fn settle(&self, nexus: &Rc<Nexus>, patience: &mut Patience) -> Result<bool> {
-        self.look_at_capacity(nexus).await;
-        // Other lanes were waiting for it.
-        self.paths.notify();
+        let is_known = self.look_at_capacity(nexus).await;
+        if let Err(error) = is_known {
+            match error.kind() {
+                ErrorKind::Configuration => return Err(error),
+                _ => patience.again(false, &error.to_string()).await?,
+            }
+            return Ok(false);
+        }
         // The claim comes after the capacity, because any response may shake it, and then the command must not be sent.
         let known = match self.steady_claim(nexus).await {
             Ok(()) => self.settle_cache(nexus).await,
             lost => lost,
         };
         match known {
-            Ok(()) if self.claimed.is_shaken() => {
+            Ok(()) if self.is_claim_shaken() => {
                 let why = "the target reports that its reservations may have ended";
                 patience.again(true, why).await?;
                 Ok(false)
             }
-            Ok(()) => Ok(nexus.takes_requests()),
+            Ok(()) => {
+                // Another session is asked the same: a target that never answers is not asked for ever.
+                if let Some(End { error, .. }) = nexus.link().end_now() {
+                    patience.lost(&error)?;
+                }
+                Ok(nexus.takes_requests())
+            }
             Err(error) if error.kind() == ErrorKind::TimedOut => {
                 patience.again(false, &error.to_string()).await?;
                 Ok(false)
@@ -246,9 +265,9 @@ impl Unit {
         let reply = match sent {
             Ok(reply) => reply,
             Err(error) if !nexus.is_over() => return Err(error),
-            Err(_) => return self.lost_with(nexus, cdb, patience).await,
+            Err(error) => return self.lost_with(nexus, &error, cdb, patience).await,
         };
-        if reply.status == RESERVATION_CONFLICT && self.claimed.shake() {
+        if reply.status == RESERVATION_CONFLICT && self.shake_claim() {
             // Another nexus of ours may be registered where this one is not.
             let known = self.steady_claim(nexus).await;
             if let Err(error) = known
@@ -269,35 +288,38 @@ impl Unit {
 
     /// Waits until a command that was in flight when `nexus` was lost may be resent: a writing command only when the
     /// first attempt can no longer take effect.
-    async fn lost_with(&self, nexus: &Rc<Nexus>, cdb: &Cdb, patience: &mut Patience) -> Result<()> {
+    async fn lost_with(
+        &self,
+        nexus: &Rc<Nexus>,
+        why: &Error,
+        cdb: &Cdb,
+        patience: &mut Patience,
+    ) -> Result<()> {
         let writes = cdb.changes_medium();
-        while writes && nexus.haunts() {
+        let mut is_in_time = patience.lost(why);
+        while writes && nexus.may_still_write() {
             if !self.paths.is_latest(nexus) {
                 // Another nexus has taken its place, and nobody will end its writes any more.
-                self.paths.leave_unfenced([nexus.clone()].into_iter());
+                self.handle(Event::GivenUp(nexus.id()));
                 break;
             }
-            if let Err(error) = self.wait(true, patience).await {
+            if is_in_time.is_ok() {
+                is_in_time = self.wait(true, patience).await;
+            }
+            if is_in_time.is_err() {
                 // A caller that sees the error may write again, on any lane.
-                self.closed_doors(|| nexus.haunts()).await;
-                return Err(error);
+                self.closed_doors(|| nexus.may_still_write()).await;
+                return is_in_time;
             }
         }
         if writes && nexus.is_unfenced() {
             return Err(Unit::unfenced());
         }
+        is_in_time?;
         let mut counts = self.paths.counts.borrow_mut();
         counts.resent += 1;
         counts.writes_resent += u64::from(writes);
         Ok(())
-    }
-
-    /// The target has restarted and may have lost acknowledged writes.
-    pub(super) fn restarted(&self) {
-        self.restarts.set(self.restarts.get() + 1);
-        let covered = self.unflushed.covered();
-        self.tell_losses(self.unflushed.restarted(covered));
-        self.judge_lanes(covered);
     }
 
     pub(super) fn tell_losses(&self, are_lost: bool) {
@@ -309,122 +331,120 @@ impl Unit {
         }
     }
 
-    /// What a reply on `nexus` requires us to do. What it puts in doubt is looked at before the next command. A restart
-    /// counts at once, but one that may be known already is left to whoever takes the nexus into use or has it catch up.
+    /// What a reply on `nexus` requires us to do. What else it says is noted: a doubt is settled before the next command, a
+    /// restart counts at once, but one that may be known already is left to whoever takes the nexus into use or asks it.
     pub(super) fn judge(&self, nexus: &Nexus, reply: &Reply) -> Judgement {
         if reply.is_good() {
             return None;
         }
-        if reply.is_in_doubt {
-            self.doubt_cache();
+        let sense = reply.sense();
+        let mut report = sense.map(Sense::report).unwrap_or_default();
+        report.mode |= reply.is_in_doubt;
+        report.capacity |= reply.is_cut;
+        let is_ours = report != Report::default()
+            && self
+                .handle(Event::Reported(nexus.id(), report))
+                .contains(&Action::OurReset);
+        if is_ours {
+            let why = "the target reports our own reset".to_owned();
+            return Some((Verdict::Retry, why));
         }
+        match self.verdict(reply, sense) {
+            (Verdict::Fail(_), _) if reply.is_in_doubt => {
+                let why = "the target reported that the LUN may be another disk".to_owned();
+                Some((Verdict::Retry, why))
+            }
+            verdict => Some(verdict),
+        }
+    }
+
+    fn verdict(&self, reply: &Reply, sense: Option<Sense>) -> (Verdict, String) {
         const BUSY: u8 = Status::Busy as u8;
         const TASK_SET_FULL: u8 = Status::TaskSetFull as u8;
         const TASK_ABORTED: u8 = Status::TaskAborted as u8;
-        let verdict = match (reply.status, reply.sense()) {
+        let (verdict, why) = match (reply.status, sense) {
             (_, Some(sense)) => {
-                if sense.may_be_of_another_length() {
-                    self.doubt_capacity();
-                }
-                if sense.tells_of_protection() {
-                    self.doubt_cache();
-                }
-                if sense.tells_of_access() {
-                    self.look_at_access();
-                }
-                if sense.may_have_ended_reservations() {
-                    self.claimed.shake();
-                }
                 let config = self.config();
-                (
-                    sense.verdict(),
-                    sense.report(&config.target_name, config.lun),
-                )
+                let why = sense.describe(&config.target_name, config.lun);
+                return (sense.verdict(), why);
             }
-            (BUSY | TASK_SET_FULL, None) => {
-                (Verdict::RetryLater, "the target stays busy".to_owned())
-            }
-            (TASK_ABORTED, None) => (Verdict::Retry, "another initiator aborts it".to_owned()),
+            (BUSY | TASK_SET_FULL, None) => (Verdict::RetryLater, "the target stays busy"),
+            (TASK_ABORTED, None) => (Verdict::Retry, "another initiator aborts it"),
             (RESERVATION_CONFLICT, None) => {
-                let why = "another initiator has reserved the disk".to_owned();
+                let why = "another initiator has reserved the disk";
                 (Verdict::Fail(ErrorKind::ReservationConflict), why)
             }
+            (_, None) if reply.is_cut => (Verdict::Retry, "the target has blocks of another size"),
             (status, None) => {
                 let why = format!("the target returned the unknown SCSI status {status:02x}h");
-                (Verdict::Fail(ErrorKind::Protocol), why)
+                return (Verdict::Fail(ErrorKind::Protocol), why);
             }
         };
-        let verdict = match verdict {
-            // A reset is no restart, which would have ended this session.
-            _ if reply.sense().is_some_and(Sense::is_reset) && nexus.was_our_reset() => {
-                let why = "the target reports our own reset".to_owned();
-                (Verdict::Retry, why)
-            }
-            (Verdict::Fail(_), _) if reply.is_in_doubt => {
-                let why = "the target reported that the LUN may be another disk".to_owned();
-                (Verdict::Retry, why)
-            }
-            verdict => verdict,
-        };
-        if verdict.0 == Verdict::Restarted {
-            match nexus.tells_old_stories() {
-                true => nexus.hear_of_restart(),
-                false => {
-                    self.restarted();
-                    self.hear_others(nexus);
-                }
-            }
-        }
-        Some(verdict)
+        (verdict, why.to_owned())
     }
 
-    /// Reads the capacity if it may have changed, and adopts it if the disk has grown. If the disk has shrunk or the
-    /// query fails, the length stays; waiting commands go on in any case.
-    async fn look_at_capacity(&self, nexus: &Rc<Nexus>) {
+    /// Reads the capacity if it may have changed, and adopts it if the disk has grown. If the disk has shrunk, the length
+    /// stays.
+    ///
+    /// # Errors
+    /// `Configuration` when the disk has blocks of another size, and nothing may be read or written; otherwise why it is
+    /// not known. It is asked for again before the next command.
+    async fn look_at_capacity(&self, nexus: &Rc<Nexus>) -> Result<()> {
         let Some((block_size_bytes, len)) = self.extent.get() else {
-            return;
+            return Ok(());
         };
-        if !self.may_have_grown.take() {
-            return;
+        if !self.machine.borrow().is_open(Subject::Capacity) {
+            return Ok(());
         }
         let target_name = &self.config().target_name;
         let from = len.bytes();
-        let problem = match self.ask_capacity(nexus).await {
-            Ok(Capacity {
-                block_size_bytes: other,
-                ..
-            }) if other != *block_size_bytes => {
-                format!("the disk now has blocks of {other} bytes: open the volume again")
+        let (problem, known) = match self.ask_capacity(nexus).await {
+            Ok((
+                Capacity {
+                    block_size_bytes: other,
+                    ..
+                },
+                _,
+            )) if other != *block_size_bytes => {
+                let problem = format!(
+                    "the disk has blocks of {other} bytes now, and had blocks of {block_size_bytes}: \
+                     restore their size, or open the volume again (restart sanstone)"
+                );
+                let error = Error::new(ErrorKind::Configuration, &problem);
+                (problem, Err(error))
             }
-            Ok(capacity) => {
+            Ok((capacity, events)) => {
+                self.handle(Event::Settled(Subject::Capacity, events));
                 let to = capacity.blocks * u64::from(*block_size_bytes);
                 if to > from {
                     tracing::info!(target_name, from, to, "the disk has grown");
                     len.grow(to);
                     self.announce();
                 }
-                match to < from {
+                let problem = match to < from {
                     true => format!(
                         "the disk has shrunk to {to} bytes from {from}: restore its size and check \
                          the data"
                     ),
                     false => String::new(),
-                }
+                };
+                (problem, Ok(()))
             }
             // A session that is lost, as when the target stops, or that may lead to another disk says nothing: another one
-            // or a later answer does.
-            Err(_) if nexus.is_over() || nexus.is_in_doubt() => {
-                self.may_have_grown.set(true);
-                return;
+            // or a later answer does. Neither does one that others keep out by a reservation, which keeps out the next
+            // command too.
+            Err(error)
+                if nexus.is_over()
+                    || nexus.is_in_doubt()
+                    || error.kind() == ErrorKind::ReservationConflict =>
+            {
+                return Ok(());
             }
             Err(error) => {
-                let problem =
-                    format!("the disk may have grown, but its capacity cannot be read: {error}");
-                if problem != *self.problem.borrow() {
-                    tracing::warn!(target_name, "{problem}");
-                }
-                self.problem.replace(problem);
-                return;
+                let problem = format!(
+                    "the disk may have changed, but its capacity and block size cannot be read: {error}"
+                );
+                (problem, Err(error))
             }
         };
         // A target that repeats the same answer must not flood the log.
@@ -432,28 +452,31 @@ impl Unit {
             tracing::error!(target_name, "{problem}");
         }
         self.problem.replace(problem);
+        known
     }
 
-    /// Reads the capacity with a bounded number of single attempts on this nexus.
-    async fn ask_capacity(&self, nexus: &Rc<Nexus>) -> Result<Capacity> {
+    /// Reads the capacity with a bounded number of single attempts on this nexus. Also returns how many events that may have
+    /// changed it the answer takes into account.
+    async fn ask_capacity(&self, nexus: &Rc<Nexus>) -> Result<(Capacity, u64)> {
         let mut why = String::new();
         for _ in 0..CAPACITY_ATTEMPTS_MAX {
+            let events = self.machine.borrow().events(Subject::Capacity);
             let command = cdb::read_capacity_16(32);
             let reply = self.execute(nexus, &command, Data::In(32)).await?;
-            match self.judge(nexus, &reply) {
-                None => {
-                    // This reply already reflects the change that the unit attention announced.
-                    self.may_have_grown.set(false);
-                    match Capacity::parse_16(&reply.data.to_vec()) {
-                        Some(capacity) => return capacity,
-                        None => return self.ask_short_capacity(nexus).await,
-                    }
+            let long = match self.judge(nexus, &reply) {
+                None => Capacity::parse_16(&reply.data.to_vec()),
+                Some((Verdict::Fail(_), _)) => None,
+                Some((_, again)) => {
+                    why = again;
+                    continue;
                 }
-                Some((Verdict::Fail(_), _)) => return self.ask_short_capacity(nexus).await,
-                Some((_, again)) => why = again,
-            }
+            };
+            let capacity = match long {
+                Some(capacity) => capacity?,
+                None => self.ask_short_capacity(nexus).await?,
+            };
+            return Ok((capacity, events));
         }
-        self.may_have_grown.set(false);
         Err(Error::new(ErrorKind::TimedOut, why))
     }
 
@@ -463,6 +486,9 @@ impl Unit {
         let reply = self.execute(nexus, &command, Data::In(8)).await?;
         match self.judge(nexus, &reply) {
             None => Capacity::parse_10(&reply.data.to_vec()).ok_or_else(untold)?,
+            Some((Verdict::Fail(kind @ ErrorKind::ReservationConflict), why)) => {
+                Err(Error::new(kind, why))
+            }
             Some((_, why)) => Err(Error::new(ErrorKind::TimedOut, why)),
         }
     }

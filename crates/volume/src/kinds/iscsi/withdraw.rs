@@ -33,7 +33,7 @@ impl Unit {
             if !is_taken_over {
                 self.unregister(nexus, &claim).await;
             }
-            self.claimed.shake();
+            self.shake_claim();
         }
         self.paths.notify();
         // Our other registrations may have ended, too.

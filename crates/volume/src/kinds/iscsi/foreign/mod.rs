@@ -155,6 +155,8 @@ pub enum Instead {
     After(Vec<u8>),
     /// Executes the command, then asks for a logout (RFC 7143 §11.9.1).
     AskForLogout,
+    /// Rejects the command as one whose data does not match its digest (RFC 7143 §11.17.1), and closes the connection.
+    RejectAsDamaged,
     /// Closes the connection.
     Drop,
     /// Never answers; a write reaches the medium with [`Foreign::land`].
@@ -170,8 +172,10 @@ pub enum AtLogin {
     LetInAt(Group),
     /// Refused with this status.
     Refuse(LoginStatus),
-    /// Redirected to this address.
+    /// Redirected to this address for now.
     Redirect(String),
+    /// Redirected to this address for good.
+    Move(String),
 }
 
 /// The response to a command.

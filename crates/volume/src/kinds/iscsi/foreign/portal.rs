@@ -36,6 +36,8 @@ struct Connection {
     overtaken: Option<TaskId>,
     /// The frozen MaxCmdSN, once the command window is shut.
     shut: Option<[u8; 4]>,
+    /// What would be the response to a command is a Reject.
+    rejects: bool,
     is_over: bool,
 }
 
@@ -76,6 +78,7 @@ async fn serve(stream: &TcpStream, foreign: Rc<Foreign>, (group, nexus): (Group,
         wait: Duration::ZERO,
         overtaken: None,
         shut: None,
+        rejects: false,
         is_over: false,
     };
     loop {
@@ -149,6 +152,10 @@ impl Connection {
             AtLogin::Refuse(status) => self.machine.login_reject(status, None),
             AtLogin::Redirect(address) => {
                 let status = LoginStatus::MOVED_TEMPORARILY;
+                self.machine.login_reject(status, Some(&address))
+            }
+            AtLogin::Move(address) => {
+                let status = LoginStatus::MOVED_PERMANENTLY;
                 self.machine.login_reject(status, Some(&address))
             }
         };
@@ -243,6 +250,10 @@ impl Connection {
                 let message = AsyncMessage::LogoutRequest { within_s: 2 };
                 return self.machine.async_message(message);
             }
+            Some(Instead::RejectAsDamaged) => {
+                (self.rejects, self.is_over) = (true, true);
+                Answer::status(0)
+            }
             Some(Instead::Drop) => {
                 self.is_over = true;
                 return;
@@ -281,6 +292,10 @@ impl Connection {
         let mut gather = Gather::new();
         gather.push_bytes(&std::mem::take(&mut self.raw));
         while let Some(mut pdu) = self.machine.poll_transmit() {
+            if self.rejects {
+                gather.push_bytes(&rejection(&pdu.header));
+                break;
+            }
             let max_cmd_sn = &mut pdu.header[MAX_CMD_SN];
             match &mut self.shut {
                 Some([0, 0, 0, 0]) => {
@@ -295,4 +310,19 @@ impl Connection {
         }
         gather
     }
+}
+
+/// The Reject of the command whose response would have this header, for a data digest error (RFC 7143 §11.17).
+fn rejection(response: &[u8; 48]) -> [u8; 96] {
+    const TAG: Range<usize> = 16..20;
+    const NUMBERS: Range<usize> = 24..36;
+    const DATA_DIGEST_ERROR: u8 = 2;
+    let mut pdu = [0; 96];
+    (pdu[0], pdu[1], pdu[2], pdu[7]) = (0x3f, 0x80, DATA_DIGEST_ERROR, 48);
+    pdu[TAG].fill(0xff);
+    pdu[NUMBERS].copy_from_slice(&response[NUMBERS]);
+    let refused = &mut pdu[48..];
+    refused[0] = 0x01;
+    refused[TAG].copy_from_slice(&response[TAG]);
+    pdu
 }

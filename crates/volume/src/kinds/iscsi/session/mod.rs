@@ -19,7 +19,8 @@ use engine::{
     time,
 };
 use iscsi::{
-    Direction, InitiatorConfig, InitiatorConnection, LunField, TargetRecord, TaskId, TaskResult,
+    Direction, InitiatorConfig, InitiatorConnection, LunField, Residual, TargetRecord, TaskId,
+    TaskResult,
 };
 use scsi::Status;
 
@@ -59,6 +60,8 @@ pub(super) struct Reply {
     pub(super) data: Payload,
     /// Bytes the target reports as transferred; at most what actually moved.
     pub(super) transferred: usize,
+    /// A transfer of blocks of which the target would have moved more: its blocks are of another size than ours.
+    pub(super) is_cut: bool,
     /// How often the target had reported over the session by then that the disk may not be what it was.
     pub(super) doubts: u64,
     /// It had done so without the knowledge of whoever sent the command, which may have reached another disk.
@@ -83,7 +86,7 @@ impl Reply {
     pub(super) fn is_good(&self) -> bool {
         const GOOD: u8 = Status::Good as u8;
         const CONDITION_MET: u8 = Status::ConditionMet as u8;
-        matches!(self.status, GOOD | CONDITION_MET) && !self.is_in_doubt
+        matches!(self.status, GOOD | CONDITION_MET) && !self.is_in_doubt && !self.is_cut
     }
 }
 
@@ -460,12 +463,17 @@ impl Session {
     }
 
     fn done(&self, key: usize, result: TaskResult) {
-        if let TaskResult::Completed { status, sense, .. } = &result
-            && Sense::of(*status, sense).is_some_and(Sense::casts_doubt)
-        {
+        let sense = match &result {
+            TaskResult::Completed { status, sense, .. } => Sense::of(*status, sense),
+            _ => None,
+        };
+        if sense.is_some_and(Sense::casts_doubt) {
             self.doubts.set(self.doubts.get() + 1);
         }
         let mut tasks = self.tasks.borrow_mut();
+        if sense.is_some_and(Sense::tells_of_aborts) {
+            tasks.abort_before(key);
+        }
         let Some(task) = tasks.entries[key].as_mut() else {
             return;
         };
@@ -537,9 +545,11 @@ impl Waiting<'_> {
                 status,
                 sense,
                 transferred,
+                residual,
                 ..
             } => {
                 let transferred = transferred as usize;
+                let is_cut = matches!(residual, Residual::Overflow(1..));
                 let data = match task.data {
                     TaskData::In(mut buf) => {
                         buf.set_len(buf.len().min(transferred));
@@ -552,6 +562,7 @@ impl Waiting<'_> {
                     sense,
                     data,
                     transferred,
+                    is_cut: is_cut && task.request.cdb.moves_blocks(),
                     doubts: self.session.doubts(),
                     is_in_doubt: false,
                 })

@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use engine::{task, time};
-use iscsi::InitiatorEvent;
+use iscsi::{InitiatorEvent, TaskResult};
 use iscsi_stream::Receiver;
 use smallvec::SmallVec;
 
@@ -16,6 +16,8 @@ const RECEIVE_BUFFER_BYTES: usize = 256 << 10;
 const TURN_PDUS: u64 = 256;
 /// The event code of an Asynchronous Message by which a target asks for a logout (RFC 7143 §11.9.1).
 const LOGOUT_REQUEST: u8 = 1;
+/// The reason code of a Reject for a PDU whose data does not match its digest (RFC 7143 §11.17.1).
+const DATA_DIGEST_ERROR: u8 = 2;
 
 pub(super) async fn read(session: Rc<Session>) {
     let mut receiver = Receiver::new(session.stream.clone(), RECEIVE_BUFFER_BYTES);
@@ -74,6 +76,21 @@ async fn read_pdu(session: &Rc<Session>, receiver: &mut Receiver) -> Result<()> 
             InitiatorEvent::DataIn { task, offset, len } => {
                 let range = offset as usize..offset as usize + len as usize;
                 payload_of = session.tasks.borrow().key_of(task).map(|key| (key, range));
+            }
+            // The PDU was damaged on its way, and the command may stay behind as a gap in the order of commands: only
+            // another session goes on (error recovery level 0, RFC 7143 §7.3).
+            InitiatorEvent::Rejected {
+                reason: DATA_DIGEST_ERROR,
+            }
+            | InitiatorEvent::Done {
+                result:
+                    TaskResult::Rejected {
+                        reason: DATA_DIGEST_ERROR,
+                    },
+                ..
+            } => {
+                let message = "the target has received a PDU with a wrong data digest";
+                return Err(Error::new(ErrorKind::Unreachable, message));
             }
             InitiatorEvent::Done { task, result } => {
                 let key = session.tasks.borrow().key_of(task);

@@ -165,3 +165,61 @@ fn zeroes_are_written_to_a_disk_that_refuses_the_write_same_it_says_it_has() {
         assert!(content.iter().enumerate().all(is_right));
     });
 }
+
+const READ_CAPACITY_16: u8 = 0x9e;
+
+/// The answer to READ CAPACITY (16) of a disk with blocks of 4096 bytes.
+fn has_blocks_of_4096() -> Instead {
+    Instead::Changed {
+        len: 32,
+        at: 8,
+        bytes: 4096u32.to_be_bytes().to_vec(),
+    }
+}
+
+#[test]
+fn a_disk_whose_blocks_have_another_size_is_neither_read_nor_written() {
+    const CAPACITY_CHANGED: [u8; 3] = [UNIT_ATTENTION, 0x2a, 0x09];
+    for attention in [None, Some(CAPACITY_CHANGED)] {
+        Foreign::new(Claims::default()).with(async |disk, foreign| {
+            let mut told = attention.map(once);
+            foreign.answer(move |cdb| match cdb[0] {
+                READ_CAPACITY_16 => Some(has_blocks_of_4096()),
+                _ => told.as_mut().and_then(|told| told(cdb)),
+            });
+            if attention.is_none() {
+                foreign.drop_connections();
+            }
+            foreign.transferred.take();
+            for _ in 0..2 {
+                let read = disk.read(4096, 512).await.map(drop);
+                let written = disk.write(4096, block(), Durability::Cached).await;
+                for done in [read, written] {
+                    let error = done.expect_err("its blocks are elsewhere");
+                    assert_eq!(error.kind(), ErrorKind::Configuration, "{error}");
+                }
+            }
+            assert_eq!(foreign.transferred.take(), [], "nothing was sent");
+            foreign.answer(|_| None);
+            disk.read(4096, 512).await.expect("it is as before");
+        });
+    }
+}
+
+#[test]
+fn a_disk_that_no_longer_says_how_long_its_blocks_are_is_not_written() {
+    let refused = Instead::Sense([0x05, 0x20, 0x00]);
+    Foreign::new(Claims::default()).with(async |disk, foreign| {
+        let is_asked = |code| [READ_CAPACITY_16, 0x25].contains(&code);
+        foreign.answer(move |cdb| is_asked(cdb[0]).then(|| refused.clone()));
+        foreign.drop_connections();
+        foreign.transferred.take();
+        let written = disk.write(0, block(), Durability::Cached).await;
+        let error = written.expect_err("where would it go?");
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        assert_eq!(foreign.transferred.take(), []);
+        foreign.answer(|_| None);
+        let written = disk.write(0, block(), Durability::Cached).await;
+        written.expect("it says so again");
+    });
+}

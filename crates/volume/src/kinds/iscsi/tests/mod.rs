@@ -1,10 +1,13 @@
 //! Our initiator against foreign targets, in virtual time.
 
+mod aborts;
 mod answers;
 mod black_hole;
+mod bounds;
 mod caching;
 mod changes;
 mod claims;
+mod flushes;
 mod ghosts;
 mod lanes;
 mod loss;

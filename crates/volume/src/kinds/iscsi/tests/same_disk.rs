@@ -298,3 +298,35 @@ fn a_disk_that_waits_for_no_session_waits_for_the_answer_which_disk_it_is() {
         disk.close().await;
     });
 }
+
+/// The LUN of a disk that has a name becomes one that has none, or does not say.
+#[test]
+fn a_disk_that_no_longer_shows_its_name_is_neither_read_nor_written() {
+    const INQUIRY: u8 = 0x12;
+    for shown in ["nothing", "other data"] {
+        named().with(async |disk, foreign| {
+            let written = disk.write(0, block(1), Durability::Cached).await;
+            written.expect("it is the disk");
+            foreign.designators.replace(Some(Vec::new()));
+            if shown == "other data" {
+                let other = |cdb: &[u8]| cdb[0] == INQUIRY && cdb[1] == 1;
+                foreign.answer(move |cdb| {
+                    other(cdb).then(|| Instead::Reply {
+                        status: 0,
+                        sense: Vec::new(),
+                        data: vec![0; 96],
+                    })
+                });
+            }
+            foreign.drop_connections();
+            is_another(disk).await;
+            let written = disk.write(0, block(2), Durability::Cached).await;
+            written.expect_err("is it the disk?");
+            assert_eq!(foreign.first_byte(0), 1, "{shown}");
+            foreign.designators.take();
+            foreign.answer(|_| None);
+            time::sleep(Duration::from_secs(2)).await;
+            disk.read(0, 512).await.expect("it is the disk again");
+        });
+    }
+}
