@@ -24,6 +24,7 @@ mod output;
 mod probe;
 mod quantity;
 mod serve;
+mod service;
 mod show;
 mod signals;
 mod take_over;
