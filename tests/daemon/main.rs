@@ -25,6 +25,7 @@ mod reservations;
 mod restart;
 mod sanitize;
 mod secrets;
+mod service;
 mod show;
 mod sigterm;
 mod slow;

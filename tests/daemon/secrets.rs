@@ -133,3 +133,15 @@ fn no_log_holds_a_secret_and_a_failed_login_names_its_peer() {
         assert!(line.contains(part), "no {part} in {line}");
     }
 }
+
+#[test]
+fn a_secret_in_a_call_that_is_not_understood_is_not_repeated() {
+    let url = format!("iscsi://host%{SECRET}@127.0.0.1/{IQN}/0");
+    for words in [vec!["discover", &url], vec!["show", &url], vec![&url]] {
+        let mut command = Command::new(binary());
+        let ran = run(command.args(words), Duration::from_secs(120));
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        assert!(ran.stderr.contains("(hidden)@127.0.0.1"), "{ran}");
+        assert!(!ran.text().contains(SECRET), "{ran}");
+    }
+}

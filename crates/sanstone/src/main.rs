@@ -4,7 +4,7 @@
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, error::ContextValue};
 use signal_hook::{consts::SIGXFSZ, flag};
 
 mod admin;
@@ -24,6 +24,7 @@ mod output;
 mod probe;
 mod quantity;
 mod serve;
+mod service;
 mod show;
 mod signals;
 mod take_over;
@@ -149,8 +150,10 @@ enum VolumeVerb {
 }
 
 fn main() -> ExitCode {
-    // clap itself ends with code 2 when the call is wrong.
-    let call = Call::parse();
+    let call = match Call::try_parse() {
+        Ok(call) => call,
+        Err(error) => return not_understood(&error),
+    };
     let begun = log::start(&call.log);
     let (code, message) = match begun.and_then(|()| run(call.verb)) {
         Ok(()) => (0, None),
@@ -162,6 +165,19 @@ fn main() -> ExitCode {
     }
     log::flush();
     ExitCode::from(code)
+}
+
+/// Says what is wrong with the call, or prints the help that it asks for. clap quotes what it does not understand: an
+/// account, which a URL may have where a portal is expected, is not shown.
+fn not_understood(error: &clap::Error) -> ExitCode {
+    let account = error.context().find_map(|(_, value)| match value {
+        ContextValue::String(value) => value.rsplit_once('@').map(|(account, _)| account),
+        _ => None,
+    });
+    let Some(account) = account else { error.exit() };
+    let message = error.render().to_string().replace(account, "(hidden)");
+    eprint!("{message}");
+    ExitCode::from(2)
 }
 
 fn run(verb: Verb) -> Result<(), Failure> {

@@ -23,7 +23,7 @@ use crate::{
     descriptors,
     failure::Failure,
     lanes::Lanes,
-    log, probe,
+    log, probe, service,
     signals::{self, Told},
 };
 
@@ -45,6 +45,7 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
     descriptors::raise((limits.connections_max + 2 * limits.logins_max) as u64);
     log::abort_at_panic();
     let lanes = Lanes::start(config.lanes(), config.waiting())?;
+    service::watch(&lanes.handles())?;
     let served = lanes.first.block_on(serve(
         config,
         &lanes.handles(),
@@ -74,10 +75,13 @@ async fn serve(
         Ok(())
     };
     if announced.is_ok() {
+        let portals: Vec<String> = daemon.portals().iter().map(ToString::to_string).collect();
+        service::serving(&format!("serving at {}", portals.join(", ")));
         attend(&mut daemon, wanted).await;
         tracing::info!(
             "stopping: finishing the accepted commands; a second SIGTERM or SIGINT ends at once"
         );
+        service::stopping();
     }
     if let Some(admin) = admin {
         admin.stop();

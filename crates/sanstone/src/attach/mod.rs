@@ -33,7 +33,7 @@ use crate::{
     admin, descriptors,
     failure::Failure,
     lanes::Lanes,
-    log,
+    log, service,
     signals::{self, Told},
 };
 use file_system::{FileSystem, MountOptions, MountPoint};
@@ -177,6 +177,7 @@ pub(crate) fn run(call: &AttachCall) -> Result<(), Failure> {
     let flusher = rustix::process::configure_io_flusher_behavior(true);
     let lanes = Lanes::start(config.lanes(), config.waiting())?;
     let handles = lanes.handles();
+    service::watch(&handles)?;
     let attached = lanes
         .first
         .block_on(attach(call, &config, tls, &handles, &told, flusher));
@@ -273,6 +274,7 @@ async fn serve(
             return Err(error.into());
         }
     };
+    service::serving(&format!("volume {} is attached", volume.volume()));
     let lost = match attend(front.ended(), volume, told).await {
         Some(lost @ Ended::Lost(_)) => Some(lost),
         ended => {
@@ -282,6 +284,7 @@ async fn serve(
             tracing::info!(
                 "stopping: finishing the accepted requests; a second SIGTERM or SIGINT ends at once"
             );
+            service::stopping();
             let released = release(front, file_system.as_ref());
             see_out(released, volume, told).await.err()
         }

@@ -1,0 +1,87 @@
+//! What the service manager is told (sd_notify(3)): that this process serves, that it stops, and what it is doing. Where the
+//! unit has `WatchdogSec`, also that every lane still takes messages: a process with a lane that hangs is killed by the
+//! manager and started again. Without a service manager nothing is said.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use engine::LaneHandle;
+use sd_notify::NotifyState;
+
+/// How often in the watchdog's time the lanes are asked.
+const ASKED_IN_TIME: u32 = 3;
+
+/// Says that this process serves, and what.
+pub(crate) fn serving(status: &str) {
+    notify(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
+/// Says that this process stops: it finishes what it has accepted.
+pub(crate) fn stopping() {
+    let status = "finishing the accepted requests";
+    notify(&[NotifyState::Stopping, NotifyState::Status(status)]);
+}
+
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        tracing::warn!(%error, "the service manager could not be told");
+    }
+}
+
+/// Starts the thread that feeds the manager's watchdog for as long as all `lanes` answer.
+pub(crate) fn watch(lanes: &[LaneHandle]) -> std::io::Result<()> {
+    let Some(limit) = sd_notify::watchdog_enabled() else {
+        return Ok(());
+    };
+    let (lanes, pause) = (lanes.to_vec(), limit / ASKED_IN_TIME);
+    let feed = move || loop {
+        answered(&lanes, pause);
+        notify(&[NotifyState::Watchdog]);
+    };
+    thread::Builder::new().name("watchdog".into()).spawn(feed)?;
+    Ok(())
+}
+
+/// Asks each lane once, and looks every `pause` whether all have answered.
+fn answered(lanes: &[LaneHandle], pause: Duration) {
+    let answers = Arc::new(AtomicUsize::new(0));
+    for lane in lanes {
+        let answers = answers.clone();
+        lane.spawn(move || async move {
+            answers.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+    while {
+        thread::sleep(pause);
+        answers.load(Ordering::Relaxed) < lanes.len()
+    } {}
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::{Lane, LaneConfig, cross::channel};
+
+    use super::*;
+
+    #[test]
+    fn a_lane_that_hangs_keeps_the_watchdog_hungry() {
+        let lanes = [(); 2].map(|()| Lane::new(&LaneConfig::default()).expect("a lane"));
+        let handles = [lanes[0].handle(), lanes[1].handle()];
+        let (done, is_done) = channel();
+        let asking = thread::spawn(move || {
+            answered(&handles, Duration::from_millis(1));
+            let _ = done.send(());
+        });
+        let [turns, hangs] = lanes;
+        turns.block_on(engine::time::sleep(Duration::from_millis(200).into()));
+        assert!(!asking.is_finished(), "one of two lanes has answered");
+        hangs.block_on(is_done.receive());
+        asking.join().expect("both have answered");
+    }
+}
