@@ -7,7 +7,7 @@ MEASURE = tools/install bench && tools/with-rust env SANSTONE_BIN="$$(tools/buil
 	$(CARGO) run --quiet --locked --package sanstone-tests --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-long conformance bench links attach-bench oltp lab fuzz clean
+.PHONY: help build deb demo test test-long conformance bench links attach-bench oltp lab fuzz clean
 
 help: ## show this list
 	@echo 'Sanstone: block storage for databases over iSCSI.'
@@ -19,6 +19,9 @@ help: ## show this list
 build: ## build target/release/sanstone (installs the compiler if missing)
 	@tools/install build
 	@tools/with-rust $(CARGO) build --release --locked --package sanstone
+
+deb: build ## build the Debian package, target/debian/*.deb
+	@tools/with-rust tools/deb
 
 demo: build ## run the demo on this machine: two shares, one stripe, SQL on it; writes report.html
 	@tools/with-rust $(CARGO) run --quiet --release --locked --package sanstone -- demo $(ARGS)

@@ -4,7 +4,7 @@
 
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
-use clap::{Parser, Subcommand, error::ContextValue};
+use clap::{CommandFactory, Parser, Subcommand, error::ContextValue};
 use signal_hook::{consts::SIGXFSZ, flag};
 
 mod admin;
@@ -21,6 +21,7 @@ mod lab;
 mod lanes;
 mod log;
 mod output;
+mod pages;
 mod probe;
 mod quantity;
 mod serve;
@@ -110,6 +111,9 @@ enum Verb {
     /// report.html. Needs no root and leaves nothing else behind; takes one to two minutes at 1 Gbit/s.
     #[command(after_long_help = demo::COLUMNS)]
     Demo(demo::DemoCall),
+    /// Write the man pages and the shells' completions that a package contains.
+    #[command(hide = true)]
+    Pages(pages::PagesCall),
     /// Measure: volumes, files, devices and disks of any iSCSI target.
     Lab {
         #[command(subcommand)]
@@ -209,6 +213,7 @@ fn run(verb: Verb) -> Result<(), Failure> {
                 },
         } => take_over::run(&config, &name, force),
         Verb::Demo(call) => demo::run(call),
+        Verb::Pages(call) => pages::run(&call, Call::command()),
         Verb::Lab { verb } => lab::run(*verb),
     }
 }
