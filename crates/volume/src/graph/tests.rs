@@ -633,10 +633,7 @@ fn what_a_start_that_failed_has_claimed_is_given_up_when_it_ends() {
     let scratch = Scratch::new();
     let text = "db.cache = { size = \"1MiB\", of = { stripe = { of = [\
                 { file = { path = \"a\", size = \"4MiB\" } }] } } }";
-    let is_marked = || {
-        let bytes = fs::read(scratch.file("a")).expect("a file");
-        is_claimed(&bytes)
-    };
+    let is_marked = || is_claimed(&fs::read(scratch.file("a")).expect("a file"));
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     let home = lane.handle();
     lane.block_on(async {
