@@ -473,7 +473,7 @@ fn what_ships_is_built_without_what_only_tests_use() {
         features(&tree("sanstone-sim", "normal,dev")),
         features(&tree("sanstone", "no-dev")),
     );
-    for feature in ["sim", "testing", "planted"] {
+    for feature in ["sim", "testing"] {
         assert!(
             simulated.contains(feature),
             "the simulator's tests are built without `{feature}`"

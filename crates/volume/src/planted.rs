@@ -20,18 +20,18 @@ pub enum Bug {
 }
 
 /// Whether `bug` is planted in the current thread.
-#[cfg(any(test, feature = "planted"))]
+#[cfg(any(test, feature = "testing"))]
 pub(crate) fn is_planted(bug: Bug) -> bool {
     testing::PLANTED.get() == Some(bug)
 }
 
 /// Never: builds for users have no planted bugs.
-#[cfg(not(any(test, feature = "planted")))]
+#[cfg(not(any(test, feature = "testing")))]
 pub(crate) const fn is_planted(_: Bug) -> bool {
     false
 }
 
-#[cfg(any(test, feature = "planted"))]
+#[cfg(any(test, feature = "testing"))]
 mod testing {
     use std::cell::Cell;
 
@@ -64,5 +64,5 @@ mod testing {
     }
 }
 
-#[cfg(any(test, feature = "planted"))]
+#[cfg(any(test, feature = "testing"))]
 pub use testing::Planted;
