@@ -37,9 +37,11 @@ conformance: build ## run libiscsi's conformance suite on Sanstone, tgt and istg
 	@tools/with-rust env SANSTONE_BIN="$$(tools/built release)" \
 		$(CARGO) run --quiet --locked --package sanstone-tests --bin conformance -- $(ARGS)
 
-bench: ## compare the target with tgt and bare TCP: I/Os, latency, CPU per I/O
+bench: build ## compare the target with tgt and bare TCP: I/Os, latency, CPU per I/O; `lab history` reads target/bench/*.json
 	@tools/install bench
-	@tools/with-rust $(CARGO) run --quiet --release --locked --package sanstone -- lab bench --history target/bench.md $(ARGS)
+	@mkdir -p target/bench
+	@tools/with-rust env SANSTONE_BIN="$$(tools/built release)" $(CARGO) run --quiet --release --locked --package sanstone-bench \
+		-- --json "target/bench/$$(date -u +%Y-%m-%dT%H%M%S).json" $(ARGS)
 
 links: build ## measure bandwidth over 1, 2 and 4 virtual links, the loss of one of two, CPU per I/O; needs root
 	@$(MEASURE) links -- $(ARGS)

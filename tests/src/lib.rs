@@ -18,6 +18,7 @@ pub mod forwarder;
 pub mod guest;
 pub mod initiator;
 pub mod istgt;
+pub mod libiscsi;
 pub mod links;
 pub mod lio;
 pub mod mariadb;
