@@ -9,6 +9,7 @@
 
 pub mod attachment;
 pub mod conformance;
+pub mod count;
 pub mod database;
 pub mod directory;
 pub mod disk;
