@@ -7,7 +7,7 @@ MEASURE = tools/install bench && tools/with-rust env SANSTONE_BIN="$$(tools/buil
 	$(CARGO) run --quiet --locked --package sanstone-tests --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build deb demo test test-long conformance bench links attach-bench oltp lab fuzz clean
+.PHONY: help build deb demo test test-long conformance bench bench-kernel links attach-bench oltp lab fuzz clean
 
 help: ## show this list
 	@echo 'Sanstone: block storage for databases over iSCSI.'
@@ -40,9 +40,16 @@ conformance: build ## run libiscsi's conformance suite on Sanstone, tgt and istg
 	@tools/with-rust env SANSTONE_BIN="$$(tools/built release)" \
 		$(CARGO) run --quiet --locked --package sanstone-tests --bin conformance -- $(ARGS)
 
-bench: ## compare the target with tgt and bare TCP: I/Os, latency, CPU per I/O
+bench: build ## compare the target with tgt and bare TCP: I/Os, latency, CPU per I/O; `lab history` reads target/bench/*.json
 	@tools/install bench
-	@tools/with-rust $(CARGO) run --quiet --release --locked --package sanstone -- lab bench --history target/bench.md $(ARGS)
+	@mkdir -p target/bench
+	@tools/with-rust env SANSTONE_BIN="$$(tools/built release)" $(CARGO) run --quiet --release --locked --package sanstone-bench \
+		-- --json "target/bench/$$(date -u +%Y-%m-%dT%H%M%S).json" $(ARGS)
+
+bench-kernel: build ## count the instructions of an I/O with the target and with Linux's own, in a virtual machine
+	@tools/install test
+	@tools/with-rust env SANSTONE_BIN="$$(tools/built release)" \
+		$(CARGO) run --quiet --locked --package sanstone-tests --bin bench-kernel -- $(ARGS)
 
 links: build ## measure bandwidth over 1, 2 and 4 virtual links, the loss of one of two, CPU per I/O; needs root
 	@$(MEASURE) links -- $(ARGS)

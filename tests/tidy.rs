@@ -70,6 +70,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "scsi",
         ],
     ),
+    ("bench", &["tests", "lab", "volume", "engine"]),
     (
         "tests",
         &[
@@ -119,7 +120,6 @@ const WITHOUT_CIRCLES: &[&str] = &[
 const UNSAFE_ALLOWED: &[&str] = &[
     "crates/engine/",
     "crates/volume/src/kinds/ram",
-    "crates/lab/src/vfs",
     "crates/lab/src/sqlite",
     "crates/iscsi/tests/allocations.rs",
     "crates/front-iscsi/tests/cost.rs",

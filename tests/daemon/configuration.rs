@@ -519,43 +519,6 @@ fn a_port_that_cannot_be_known_or_bound_is_told_with_the_mend() {
 }
 
 #[test]
-fn a_bench_of_nothing_is_refused_with_the_names() {
-    let ran = call(&["lab", "bench", "--only", "zzz"]);
-    assert_eq!(ran.code(), Some(2), "{ran}");
-    assert!(
-        ran.stderr.contains("\"zzz\"") && ran.stderr.contains("4K random read, depth 32"),
-        "{ran}"
-    );
-}
-
-#[test]
-fn a_bench_takes_no_target_for_another() {
-    let peer = |name: &str| format!("{name}=127.0.0.1:3260/iqn.2026-11.io.example:d/0,1");
-    let twice = [peer("istgt"), peer("istgt")];
-    for with in [&twice[..], &[peer("tgt")], &[peer("floor")]] {
-        let options = with.iter().flat_map(|peer| ["--with", peer.as_str()]);
-        let ran = call(
-            &["lab", "bench"]
-                .into_iter()
-                .chain(options)
-                .collect::<Vec<_>>(),
-        );
-        assert_eq!(ran.code(), Some(2), "{ran}");
-        assert!(ran.stderr.contains("give this one another name"), "{ran}");
-    }
-}
-
-#[test]
-fn a_bench_whose_figures_cannot_be_kept_is_refused_before_it_runs() {
-    for option in ["--json", "--history"] {
-        let ran = call(&["lab", "bench", option, "/nowhere/figures"]);
-        assert_eq!(ran.code(), Some(2), "{ran}");
-        assert!(ran.stderr.contains("/nowhere/figures: No such"), "{ran}");
-        assert!(!ran.stderr.contains("round"), "{ran}");
-    }
-}
-
-#[test]
 fn a_disk_larger_than_the_memory_it_is_in_is_refused() {
     let directory = Directory::new();
     let volume = "[volume.disk]\nram = { size = \"4000TiB\" }\n";

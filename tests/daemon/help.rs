@@ -23,19 +23,6 @@ fn help_is_a_command_like_the_others() {
         (&["help", "show"], &["`attach`", "--state <DIR>"]),
         (&["top", "--help"], &["`attach`", "--state <DIR>"]),
         (
-            &["help", "lab", "bench"],
-            &[
-                "4K random read, depth 1\n",
-                "128K sequential write, depth 8",
-                "one LUN over two lanes",
-                "minutes at the defaults",
-            ],
-        ),
-        (
-            &["lab", "bench-file", "--help"],
-            &["4K random write, depth 32", "at the defaults"],
-        ),
-        (
             &["demo", "--help"],
             &[
                 "Columns of the table",

@@ -2,11 +2,7 @@
 
 use std::{fs, os::unix::net::UnixListener, process::Command};
 
-use harness::{
-    directory::Directory,
-    noise,
-    sanstone::{Sanstone, call},
-};
+use harness::{directory::Directory, noise, sanstone::call};
 
 use crate::{Place, assert_gone};
 
@@ -280,42 +276,4 @@ fn nothing_is_written_over_by_what_is_found_out() {
         "# Notes\n"
     );
     assert!(!fs::exists(&new).expect("its directory is there"));
-}
-
-#[test]
-fn the_bench_writes_to_no_other_target_that_holds_data() {
-    let directory = Directory::new();
-    let data = noise(3, 16 << 20);
-    let file = directory.write("data.img", &data);
-    let volume = "[volume.v]\nfile = { path = \"data.img\" }\n";
-    let target = Sanstone::serve(directory.path(), volume, &["v"]);
-    let place = Place::new();
-    let with = format!("other={},{}", target.url(0), target.pid());
-    let json = place.path("bench.json");
-    let bench = [
-        "lab",
-        "bench",
-        "--rounds",
-        "1",
-        "--seconds",
-        "0.01",
-        "--only",
-        "4K read, 5,000/s",
-        "--json",
-        &json,
-        "--with",
-        &with,
-    ];
-    let ran = call(&bench);
-    assert_eq!(ran.code(), Some(2), "{ran}");
-    assert!(
-        ran.stderr.contains("other")
-            && ran.stderr.contains("holds data")
-            && ran.stderr.contains("--overwrite"),
-        "{ran}"
-    );
-    assert!(
-        fs::read(&file).expect("it is there") == data,
-        "the file was changed"
-    );
 }

@@ -70,11 +70,20 @@ pub struct Done {
     pub took: Duration,
 }
 
-/// Where `tools/guest` puts its output.
-fn directory() -> PathBuf {
+/// Where `tools/guest` puts its output. Tests run from TARGET/PROFILE/deps, tools from TARGET/PROFILE.
+///
+/// # Panics
+/// If the kernel is not there.
+pub(crate) fn directory() -> PathBuf {
     let own = std::env::current_exe().expect("a running program has a path");
-    let target = own.ancestors().nth(3).expect("TARGET/PROFILE/deps/TEST");
-    target.join("guest")
+    let mut guests = own.ancestors().map(|above| above.join("guest"));
+    let made = guests.find(|guest| guest.join("vmlinuz").is_file());
+    made.unwrap_or_else(|| {
+        panic!(
+            "no guest/vmlinuz above {}: `tools/guest` makes it, which `make test` runs",
+            own.display()
+        )
+    })
 }
 
 impl Guest {
@@ -90,16 +99,11 @@ impl Guest {
     /// If it does not come up; the message holds its console.
     pub fn boot(name: &str, scripts: &Path, binary: &Path, forwards: &[(u16, u16)]) -> Guest {
         let made = directory();
-        let kernel = made.join("vmlinuz");
-        assert!(
-            kernel.is_file(),
-            "{} is not there: `tools/guest` makes it, which `make test` runs",
-            kernel.display()
-        );
         let temporary = Directory::new();
         let initramfs = initramfs(&made, &temporary, scripts, binary);
         let console = made.join(format!("{name}.console.log"));
-        let command = qemu(&kernel, &initramfs, &console, forwards);
+        let mut command = qemu(&made, &initramfs, CMDLINE);
+        host(&mut command, &console, forwards);
         let (mut child, begun) = (start_in_own_thread(command), Instant::now());
         let waiting = Waiting::default();
         let guest = Guest {
@@ -260,8 +264,14 @@ impl std::fmt::Display for Done {
     }
 }
 
-/// The programs' archive followed by one with the scripts and the binary, stripped of debug information.
-fn initramfs(made: &Path, temporary: &Directory, scripts: &Path, binary: &Path) -> PathBuf {
+/// The programs' archive followed by one with the scripts, the binary without its debug information, and whatever is
+/// below `tree` in the temporary directory already.
+pub(crate) fn initramfs(
+    made: &Path,
+    temporary: &Directory,
+    scripts: &Path,
+    binary: &Path,
+) -> PathBuf {
     let shell = r#"set -eu
         mkdir -p "$4/tree/tests" "$4/tree/bin"
         cp "$2"/* "$4/tree/tests/"
@@ -278,16 +288,22 @@ fn initramfs(made: &Path, temporary: &Directory, scripts: &Path, binary: &Path) 
     temporary.join("initramfs")
 }
 
-fn qemu(kernel: &Path, initramfs: &Path, console: &Path, forwards: &[(u16, u16)]) -> Command {
+/// QEMU with the guest's kernel, without a processor, a serial port or a network.
+pub(crate) fn qemu(made: &Path, initramfs: &Path, cmdline: &str) -> Command {
     let mut command = Command::new(find_program("setpriv").unwrap_or_else(|| "setpriv".into()));
     command.args(["--pdeathsig", "KILL", "--"]);
     command.arg(program("qemu-system-x86_64", "qemu-system-x86"));
-    command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]);
     command.args(["-m", "1024", "-nodefaults", "-no-reboot"]);
     command.args(["-display", "none", "-monitor", "none"]);
-    command.arg("-kernel").arg(kernel);
+    command.arg("-kernel").arg(made.join("vmlinuz"));
     command.arg("-initrd").arg(initramfs);
-    command.args(["-append", CMDLINE]);
+    command.args(["-append", cmdline]);
+    command
+}
+
+/// Adds two processors, the console, the port for commands and the network.
+fn host(command: &mut Command, console: &Path, forwards: &[(u16, u16)]) {
+    command.args(["-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2"]);
     command
         .arg("-serial")
         .arg(format!("file:{}", console.display()));
@@ -299,7 +315,6 @@ fn qemu(kernel: &Path, initramfs: &Path, console: &Path, forwards: &[(u16, u16)]
     }
     command.args(["-netdev", &network]);
     command.args(["-device", "virtio-net-pci,netdev=net,romfile="]);
-    command
 }
 
 /// The kernel kills a child together with the thread that started it, so this thread lives as long as the process.

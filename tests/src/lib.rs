@@ -9,6 +9,7 @@
 
 pub mod attachment;
 pub mod conformance;
+pub mod count;
 pub mod database;
 pub mod directory;
 pub mod disk;
@@ -18,6 +19,7 @@ pub mod forwarder;
 pub mod guest;
 pub mod initiator;
 pub mod istgt;
+pub mod libiscsi;
 pub mod links;
 pub mod lio;
 pub mod mariadb;

@@ -113,14 +113,23 @@ impl Samples {
         Some(Median::of(&ratios))
     }
 
+    /// The names of all samples.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+
+    /// All samples by name.
+    pub fn json(&self) -> Value {
+        json!(self.0)
+    }
+
     /// Writes the samples to the file named in the call, if any.
     ///
     /// # Panics
     /// If the file cannot be written.
     pub fn write(&self, call: &Call) {
         let Some(file) = &call.json else { return };
-        let samples: BTreeMap<&String, Value> = self.0.iter().map(|(k, v)| (k, json!(v))).collect();
-        let all = json!({ "rounds": call.rounds, "seconds": call.seconds, "samples": samples });
+        let all = json!({ "rounds": call.rounds, "seconds": call.seconds, "samples": self.json() });
         let text = format!("{all:#}\n");
         std::fs::write(file, text).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
     }

@@ -70,12 +70,21 @@ impl Tgt {
     /// # Panics
     /// If tgtd refuses it.
     pub fn add_disk_of_blocks(&mut self, backing_file: &Path, block_size_bytes: u32) -> String {
+        self.add_disk_with(
+            backing_file,
+            &["--blocksize", &block_size_bytes.to_string()],
+        )
+    }
+
+    /// The same with these options of `tgtadm` for its logical unit.
+    ///
+    /// # Panics
+    /// If tgtd refuses it.
+    pub fn add_disk_with(&mut self, backing_file: &Path, options: &[&str]) -> String {
         self.luns += 1;
         let (lun, file) = (self.luns.to_string(), backing_file.to_string_lossy());
-        let block_size = block_size_bytes.to_string();
         let new = ["--op", "new", "--mode", "logicalunit", "--tid", "1"];
-        let disk = ["--lun", &lun, "-b", &file, "--blocksize", &block_size];
-        self.admin(&[new, disk].concat());
+        self.admin(&[&new[..], &["--lun", &lun, "-b", &file], options].concat());
         format!("{}/{IQN}/{lun}", self.portal())
     }
 

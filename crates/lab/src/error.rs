@@ -47,9 +47,6 @@ pub enum Error {
     /// A share or a volume of the demo could not be used.
     #[error("{0}")]
     Demo(String),
-    /// A target, its load or the floor could not be run.
-    #[error("the benchmark stopped: {0}")]
-    Bench(String),
     /// The command line or a profile asks for something invalid.
     #[error("{0}")]
     Call(String),
@@ -66,15 +63,3 @@ pub enum Error {
 
 /// A result with the lab's error.
 pub type Result<T> = std::result::Result<T, Error>;
-
-impl Error {
-    /// The benchmark stopped for this reason.
-    pub(crate) fn bench(why: impl Into<String>) -> Error {
-        Error::Bench(why.into())
-    }
-
-    /// The benchmark stopped because the system refused `what`.
-    pub(crate) fn bench_io(what: impl std::fmt::Display, error: impl std::fmt::Display) -> Error {
-        Error::Bench(format!("{what}: {error}"))
-    }
-}

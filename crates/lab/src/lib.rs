@@ -3,13 +3,12 @@
 //! Data comes from `drive_stats`, generated or read from files. `sqlite` runs SQLite directly on a volume,
 //! with no file system between them; `VolumeDisk` connects the two. `statements` times the statements of the
 //! reference experiment on several set-ups in turn, and `report` presents results as terminal text, JSON or
-//! one HTML page. `demo` starts shares and runs that experiment on them; `bench` compares targets.
+//! one HTML page. `demo` starts shares and runs that experiment on them.
 //!
 //! `run` runs a `profile` on anything `target` can open, using the load generator in `load`. `compare`
 //! alternates between two such things and judges the difference with `statistics`; `history` finds where a
 //! series of runs changed. `databases` runs the servers that some profiles measure and sets up their storage.
 
-pub mod bench;
 pub mod compare;
 mod databases;
 pub mod demo;
@@ -18,7 +17,7 @@ mod error;
 mod fio;
 pub mod history;
 pub mod load;
-mod machine;
+pub mod machine;
 mod nameless;
 mod on;
 mod others;
@@ -31,6 +30,7 @@ pub mod sqlite;
 pub mod statements;
 pub mod statistics;
 mod target;
+mod usage;
 mod volume_disk;
 
 pub use error::{Error, Result};

@@ -6,21 +6,41 @@ use std::{collections::BTreeMap, fs, time::Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    bench::host,
     others::{Others, ours_ns},
+    usage::TICK_NS,
 };
 
-pub(crate) use crate::bench::{ended_ns, family_ns, machine_ns, process_ns};
+pub(crate) use crate::usage::{ended_ns, family_ns, process_ns};
 
 /// A core busier than this may be the bottleneck.
 const BUSY: f64 = 0.9;
 
 /// The commit that this program was built from; empty if that is not known.
-pub(crate) const COMMIT: &str = env!("SANSTONE_COMMIT");
+const COMMIT: &str = env!("SANSTONE_COMMIT");
 
 /// The machine and the program, for reports.
-pub(crate) fn facts() -> BTreeMap<String, String> {
-    host()
+pub fn facts() -> BTreeMap<String, String> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let cpu = read("/proc/cpuinfo");
+    let model = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let count = cpu.lines().filter(|line| line.starts_with("processor"));
+    let model = model.map_or("unknown", |(_, name)| name);
+    let kernel = read("/proc/sys/kernel/osrelease");
+    let facts = [
+        ("cpu", format!("{} × {model}", count.count())),
+        ("kernel", kernel.trim().to_owned()),
+        ("host", name()),
+        ("sanstone", program()),
+    ];
+    facts.map(|(key, fact)| (key.to_owned(), fact)).into()
+}
+
+/// Non-idle time of all cores together, in nanoseconds.
+pub(crate) fn machine_ns() -> u64 {
+    let cores = cores(&fs::read_to_string("/proc/stat").unwrap_or_default());
+    cores.iter().map(|core| core.busy * TICK_NS).sum()
 }
 
 /// This program: its version and its commit.

@@ -90,16 +90,11 @@ pub struct Point {
 impl Done {
     /// The result of a load for which the times of single I/Os are unknown.
     pub(crate) fn without_times(elapsed: Duration) -> Done {
-        Done::of_latencies(elapsed, histogram())
-    }
-
-    /// The result where only latencies were measured.
-    pub(crate) fn of_latencies(elapsed: Duration, latency_ns: Histogram<u64>) -> Done {
         Done {
-            ios: latency_ns.len(),
+            ios: 0,
             bytes: 0,
             elapsed,
-            latency_ns,
+            latency_ns: histogram(),
             service_ns: histogram(),
             late_ns: histogram(),
             not_begun: 0,

@@ -38,7 +38,6 @@ pub(crate) use done::{buckets_us, quantile_us};
 pub(crate) use generator::BEGUN_MAX;
 pub use generator::generate;
 pub(crate) use sampler::Sampler;
-pub(crate) use stamps::MARK;
 pub use stamps::{Ledger, is_free_to_write};
 
 /// The direction of the transfer.

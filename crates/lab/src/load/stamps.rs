@@ -12,7 +12,7 @@ use volume::{Durability, ErrorKind, Result, SharedVolume};
 
 use super::places::Io;
 
-pub(crate) const MARK: &[u8; 16] = b"sanstone lab\0\0\0\0";
+const MARK: &[u8; 16] = b"sanstone lab\0\0\0\0";
 const SECTOR_BYTES: usize = 512;
 
 /// How much of a disk to examine before writing to it, in bytes.

@@ -15,7 +15,7 @@ pub(super) fn utc(seconds: u64) -> String {
 }
 
 /// A day, given by its number since 1970-01-01: 2026-11-26.
-pub(crate) fn day(days_since_1970: u64) -> String {
+fn day(days_since_1970: u64) -> String {
     let epoch = Date::new(1970, 1, 1).expect("a day of the calendar");
     epoch.plus_days(days_since_1970 as i64).to_string()
 }

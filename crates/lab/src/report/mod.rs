@@ -15,7 +15,6 @@ mod table;
 mod tests;
 mod timeline;
 
-pub(crate) use date::day;
 pub use findings::Findings;
 pub(crate) use findings::{
     Axis, Bar, BarRow, Layer, Layers, Line, Marks, Plot, Score, Span, Table, Times,

@@ -1,4 +1,4 @@
-/* Shared by the programs of the benchmark's first table: clocks, random arrivals, quantiles. */
+/* Shared by the load generators in C: clocks, random arrivals, quantiles. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>

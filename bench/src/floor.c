@@ -1,10 +1,11 @@
 /* Measures the floors of a load: the cost of its bytes through TCP alone, and of its I/O on a file alone.
  *
+ *   floor serve PORT
  *   floor tcp PORT read|write SIZE_BYTES DEPTH RATE SECONDS SERVER_PID
  *   floor file PATH direct|cached read|write SIZE_BYTES DEPTH RATE SECONDS
  *
- * `tcp` sends requests as long as the load's PDUs to the benchmark's bare server, which sleeps while there are
- * none; the CPU times are those of the server's process and of this one, the client. `file` uses pread and pwrite
+ * `tcp` sends requests as long as the load's PDUs to `serve`, which answers each with a reply of the load's length and
+ * sleeps while there are none; the CPU times are those of the server's process and of this one, the client. `file` uses pread and pwrite
  * in threads that sleep until their I/O completes: the cheapest way to do file I/O without polling. Its CPU time is
  * that of the calls, by the thread's clock, minus the cost of reading the clock. DEPTH, RATE and the output are as
  * in the client. */
@@ -33,8 +34,7 @@ static void print(uint32_t ios, uint64_t elapsed_ns, uint64_t floor_ns, uint64_t
 	printf("{\"ios\": %" PRIu32 ", \"elapsed_s\": %.6f, \"target_ns\": %" PRIu64 ", \"client_ns\": %" PRIu64,
 	       ios, (double)elapsed_ns / 1e9, floor_ns, client_ns);
 	printf(", \"p50_us\": %.2f", quantile_us(latencies_ns, ios, 0.5));
-	printf(", \"p99_us\": %.2f", quantile_us(latencies_ns, ios, 0.99));
-	printf(", \"late_p50_us\": 0, \"late_p99_us\": 0}\n");
+	printf(", \"p99_us\": %.2f}\n", quantile_us(latencies_ns, ios, 0.99));
 }
 
 /* A connection on which requests are answered in order. */
@@ -239,8 +239,55 @@ static void on_file(const char *path, int is_direct, double seconds)
 	print(done, (uint64_t)(seconds * 1e9), io_ns, 0, latencies_ns);
 }
 
+/* Answers the requests of one connection. */
+static void *answer(void *argument)
+{
+	int socket = (int)(intptr_t)argument, on = 1;
+	uint32_t terms[3], pending_bytes = 0;
+	char *buffer = malloc(1 << 18), *replies = calloc(1, 1 << 18);
+	if (!buffer || !replies || setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on))
+		fail("serving a connection");
+	if (recv(socket, terms, sizeof terms, MSG_WAITALL) == sizeof terms) {
+		uint32_t request_bytes = ntohl(terms[0]), reply_bytes = ntohl(terms[1]);
+		for (ssize_t count; (count = recv(socket, buffer, 1 << 18, 0)) > 0;) {
+			uint64_t owed_bytes = (pending_bytes + (uint64_t)count) / request_bytes * reply_bytes;
+			pending_bytes = (pending_bytes + (uint32_t)count) % request_bytes;
+			while (owed_bytes > 0) {
+				size_t piece = owed_bytes < 1 << 18 ? owed_bytes : 1 << 18;
+				ssize_t sent = send(socket, replies, piece, MSG_NOSIGNAL);
+				if (sent < 0)
+					break;
+				owed_bytes -= (uint64_t)sent;
+			}
+		}
+	}
+	close(socket);
+	free(buffer);
+	free(replies);
+	return NULL;
+}
+
+static void serve(int port)
+{
+	struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons((uint16_t)port) };
+	int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+	address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+	if (bind(listener, (struct sockaddr *)&address, sizeof address) || listen(listener, 64))
+		fail("listening");
+	for (;;) {
+		pthread_t thread;
+		int accepted = accept(listener, NULL, NULL);
+		if (accepted < 0 || pthread_create(&thread, NULL, answer, (void *)(intptr_t)accepted))
+			fail("accepting");
+		pthread_detach(thread);
+	}
+}
+
 int main(int count, char **arguments)
 {
+	if (count == 3 && !strcmp(arguments[1], "serve"))
+		serve(atoi(arguments[2]));
 	if (count != 9)
 		return 2;
 	int is_tcp = !strcmp(arguments[1], "tcp");
