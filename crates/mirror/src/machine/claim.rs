@@ -2,7 +2,7 @@
 
 use super::{Config, Member, Mirror, Phase, Standing};
 use crate::{
-    bitmap::{Bitmap, Regions},
+    bitmap::Bitmap,
     copy::Kept,
     copy_set::{CopyId, CopySet},
     fence::{Answer, Fence, Progress},
@@ -10,6 +10,7 @@ use crate::{
     op::{Action, Stopped},
     planted::{Bug, is_planted},
     ranges::Ranges,
+    regions::Regions,
     register::{Record, Swap, Verdict},
 };
 
