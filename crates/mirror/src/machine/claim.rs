@@ -212,13 +212,16 @@ impl Mirror {
             let seen = kept.record.version;
             return self.stop(Stopped::RegisterIsOlder { copy, seen });
         }
+        // With what this owner itself remembers of it.
+        let known = self.known_heartbeats();
+        let member = &mut self.members[copy.place()];
         member.kept = Some(kept);
         member.bitmap = Bitmap::found(marked);
         if self.phase == Phase::Fencing {
             member.standing = Standing::Ready;
             self.failed.remove(copy);
         } else {
-            self.begin_return(copy);
+            self.begin_return(copy, known);
         }
     }
 

@@ -55,6 +55,7 @@ macro_rules! budgets {
 budgets! {
     a_failover: None, {};
     a_failover_with_a_crash: None, { crashes: 1 };
+    #[ignore = "for make test-long"]
     a_failover_with_two_reads_and_an_abandon: None, { reads: 2, abandons: 1, sessions_end: true };
     a_failover_with_two_writes_and_a_clear: None, { writes: 2, clears: 1 };
     a_crash_that_loses_the_fence: None, { crashes: 1, lost: 1 };
@@ -63,8 +64,12 @@ budgets! {
     a_read_beside_a_write: None, { asks_both: true };
     a_return_that_fills_two_blocks: None, { epochs: 1, returns: 1, has_other_block: true };
     a_replaced_copy: None, { epochs: 1, returns: 1, replaced: 1 };
-    #[ignore = "for make test-long"]
     two_writes_a_return_a_clear_and_an_abandon: None, { writes: 2, epochs: 1, returns: 1, clears: 1, abandons: 1, sessions_end: true };
-    #[ignore = "for make test-long"]
     a_return_with_a_failover: None, { returns: 1 };
+    slow_metadata_and_a_return: None, { epochs: 1, returns: 1, clears: 1, is_slow: true, has_other_block: true };
+    two_returns_of_a_replaced_copy: None, { epochs: 1, returns: 2, clears: 1, replaced: 1 };
+    #[ignore = "for make test-long"]
+    a_return_with_a_failover_and_slow_metadata: None, { reads: 0, returns: 1, is_slow: true };
+    #[ignore = "for make test-long"]
+    a_return_with_a_failover_two_writes_and_a_crash: None, { writes: 2, reads: 0, crashes: 1, returns: 1 };
 }

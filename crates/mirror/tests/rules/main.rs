@@ -2,7 +2,7 @@
 
 mod rig;
 
-use mirror::{Action, Command, CopySet, Event, Outcome, Phase, Stopped};
+use mirror::{Action, Command, CopySet, Event, Outcome, Phase, Range, Stopped};
 
 use self::rig::{REGIONS, Rig, at, copy};
 
@@ -31,16 +31,18 @@ fn a_copy_leaves_before_a_write_is_acknowledged_without_it() {
     let Action::Swap(swap) = rig.done[0].clone() else {
         unreachable!();
     };
-    rig.register_is_away = false;
+    rig.holds_metadata = true;
     rig.apply(Event::Swapped(swap.land(rig.register)));
-    assert!(rig.has_acknowledged(write));
     assert_eq!(rig.mirror.record().in_sync, CopySet::from(copy(0)));
+    assert!(!rig.has_acknowledged(write), "the rest has not noted it");
+    let is_note =
+        |command: &Command| matches!(command, Command::Keep(kept) if kept.record == swap.new);
     assert_eq!(
-        rig.disks[0].kept.record,
-        *rig.mirror.record(),
-        "noted on the rest"
+        rig.end(Outcome::Good, |at, command| at == copy(0)
+            && is_note(command)),
+        1
     );
-    assert_ne!(rig.disks[1].kept.record, *rig.mirror.record());
+    assert!(rig.has_acknowledged(write));
 }
 
 #[test]
@@ -81,7 +83,7 @@ fn what_overlaps_waits_in_order_and_others_pass() {
     let mut rig = Rig::new();
     let first = rig.write(at(0, 4));
     let second = rig.write(at(0, 8));
-    let third = rig.read(at(0, 1));
+    let third = rig.read(Range::new(6, 1)); // Overlaps the second alone.
     let other = rig.write(at(1, 4));
     assert_eq!(rig.at(copy(0)).len(), 2, "{:?}", rig.waiting);
     rig.end(Outcome::Good, |_, _| true);
@@ -138,7 +140,7 @@ fn a_write_proves_what_came_before_it() {
 fn writes_to_marked_regions_cost_no_metadata() {
     let mut rig = Rig::new();
     for block in 0..16 {
-        rig.write(mirror::Range::new(block, 1));
+        rig.write(Range::new(block, 1));
         rig.settle();
     }
     assert_eq!(
@@ -251,8 +253,10 @@ fn a_copy_that_was_set_back_is_filled_whole() {
 #[test]
 fn a_whole_fill_that_another_owner_goes_on_with_is_whole() {
     let mut rig = Rig::new();
+    rig.apply(Event::Beat);
+    rig.apply(Event::Beat);
     rig.apply(Event::Failed(copy(1)));
-    rig.disks[1].kept.in_sync_since = 0;
+    rig.disks[1].kept.heartbeats[1] = 0;
     rig.apply(Event::Back(copy(1)));
     rig.apply(Event::Room);
     rig.end(Outcome::Good, |_, _| true);
@@ -260,6 +264,10 @@ fn a_whole_fill_that_another_owner_goes_on_with_is_whole() {
         rig.disks[1].kept.record,
         *rig.mirror.record(),
         "it says that it is not in sync"
+    );
+    assert_eq!(
+        rig.disks[1].kept.heartbeats[1], 2,
+        "and that it was not set back"
     );
     let mut next = Rig::claim(rig.register, rig.disks);
     next.settle();

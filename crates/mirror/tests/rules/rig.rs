@@ -34,6 +34,8 @@ pub(crate) struct Rig {
     pub(crate) done: Vec<Action>,
     /// Swaps get no answer.
     pub(crate) register_is_away: bool,
+    /// Writes of metadata wait like all others.
+    pub(crate) holds_metadata: bool,
 }
 
 pub(crate) fn copy(place: usize) -> CopyId {
@@ -77,6 +79,7 @@ impl Rig {
             waiting: Vec::new(),
             done: Vec::new(),
             register_is_away: false,
+            holds_metadata: false,
         };
         rig.run();
         rig
@@ -189,8 +192,8 @@ impl Rig {
                 let outcome = Outcome::Failed;
                 return Some(Event::Ended { id, outcome });
             }
-            Command::Keep(kept) => disk.kept = kept,
-            Command::Mark { regions, .. } => {
+            Command::Keep(kept) if !self.holds_metadata => disk.kept = kept,
+            Command::Mark { regions, .. } if !self.holds_metadata => {
                 disk.marked = Regions(regions);
                 disk.marks += 1;
             }
