@@ -20,11 +20,12 @@ mod machine;
 mod op;
 pub mod planted;
 mod ranges;
+mod regions;
 pub mod register;
 
-pub use bitmap::Regions;
 pub use block::Unreadable;
 pub use copy_set::{COPIES_MAX, CopyId, CopySet};
 pub use machine::{Config, Mirror, Phase};
 pub use op::{Action, Command, Event, OpId, Outcome, Stopped};
 pub use ranges::Range;
+pub use regions::Regions;

@@ -1,12 +1,12 @@
 //! What the driver carries out for the mirror, and what it reports.
 
 use crate::{
-    bitmap::Regions,
     copy::Kept,
     copy_set::CopyId,
     fence::{Answer, Step},
     key::Key,
     ranges::Range,
+    regions::Regions,
     register::{Record, Swap},
 };
 

@@ -2,7 +2,7 @@
 
 use super::{Config, Member, Mirror, Phase, Standing};
 use crate::{
-    bitmap::{Bitmap, Regions},
+    bitmap::Bitmap,
     copy::Kept,
     copy_set::{CopyId, CopySet},
     fence::{Answer, Fence, Progress},
@@ -10,6 +10,7 @@ use crate::{
     op::{Action, Stopped},
     planted::{Bug, is_planted},
     ranges::Ranges,
+    regions::Regions,
     register::{Record, Swap, Verdict},
 };
 
@@ -211,13 +212,16 @@ impl Mirror {
             let seen = kept.record.version;
             return self.stop(Stopped::RegisterIsOlder { copy, seen });
         }
+        // With what this owner itself remembers of it.
+        let known = self.known_heartbeats();
+        let member = &mut self.members[copy.place()];
         member.kept = Some(kept);
         member.bitmap = Bitmap::found(marked);
         if self.phase == Phase::Fencing {
             member.standing = Standing::Ready;
             self.failed.remove(copy);
         } else {
-            self.begin_return(copy);
+            self.begin_return(copy, known);
         }
     }
 

@@ -7,15 +7,14 @@ use super::{
     work::{Kind, Work},
 };
 use crate::{
-    copy_set::{CopyId, CopySet},
+    copy_set::{COPIES_MAX, CopyId, CopySet},
     planted::{Bug, is_planted},
     ranges::Range,
 };
 
 impl Mirror {
-    /// `copy` is fenced, and what it keeps was read.
-    pub(super) fn begin_return(&mut self, copy: CopyId) {
-        let known = self.known_heartbeats();
+    /// `copy` is fenced, and what it keeps was read. Before that, the heartbeats `known` were.
+    pub(super) fn begin_return(&mut self, copy: CopyId, known: [u64; COPIES_MAX]) {
         let since = self.record.all_in_sync_since;
         let member = &mut self.members[copy.place()];
         let kept = member.kept.as_mut().expect("what it keeps was read");

@@ -2,11 +2,11 @@
 
 use super::{Member, Mirror, Standing};
 use crate::{
-    bitmap::Regions,
     copy::Kept,
     copy_set::CopyId,
     op::Command,
     planted::{Bug, is_planted},
+    regions::Regions,
 };
 
 impl Mirror {

@@ -27,13 +27,14 @@ use uuid::Uuid;
 
 use self::work::Work;
 use crate::{
-    bitmap::{Bitmap, Regions},
+    bitmap::Bitmap,
     copy::Kept,
     copy_set::{COPIES_MAX, CopyId, CopySet},
     fence::Fence,
     key::Key,
     op::{Action, Command, Event, OpId, Outcome, Stopped},
     ranges::{Range, Ranges},
+    regions::Regions,
     register::{Record, Swap},
 };
 

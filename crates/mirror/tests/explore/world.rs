@@ -8,7 +8,7 @@ use std::{
 };
 
 use mirror::{
-    Action, Config, CopyId, CopySet, Event, Mirror, OpId, Phase, Range,
+    Action, Config, CopyId, Event, Mirror, OpId, Phase, Range,
     copy::Kept,
     key::Key,
     register::{Record, Swap},
@@ -291,24 +291,42 @@ impl World {
         if !self.history.is_possible() {
             return Some("what clients were told has no order");
         }
-        let [a, b] = &self.copies;
-        let is_equal_here = |node: usize, machine: &Mirror| {
-            let all = CopySet::first(2);
-            let is_reached = |copy: usize| {
-                let key = machine.key(CopyId::new(copy)).map(Key::raw);
-                key.is_some_and(|key| self.copies[copy].serves(key))
-            };
-            let own = |one: &Message| {
-                let key = machine.key(CopyId::new(one.copy)).map(Key::raw);
-                one.node == node && key == Some(one.key) && one.state == State::Sent
-            };
-            let is_settled = machine.is_quiet() && machine.record().in_sync == all;
-            let is_alone = *machine.record() == self.register && (0..2).all(is_reached);
-            is_settled && is_alone && !self.messages.iter().any(own)
+        let quiet = (0..NODES).find_map(|node| {
+            let machine = self.machine(node)?;
+            self.is_quiet(node, machine).then_some((node, machine))
+        });
+        let (node, machine) = quiet?;
+        let mut in_sync = machine
+            .record()
+            .in_sync
+            .iter()
+            .map(|copy| &self.copies[copy.place()]);
+        let value = in_sync.next()?.value;
+        if in_sync.any(|copy| copy.value != value) {
+            return Some("copies in sync differ");
+        }
+        // What a read would return now.
+        let mut history = self.history.clone();
+        history.read(node);
+        history.answer(node, Some(value));
+        (!history.is_possible()).then_some("an acknowledged write is lost")
+    }
+
+    /// Whether `node` owns the mirror, and nothing that it has sent to the copies in sync is on its way.
+    fn is_quiet(&self, node: usize, machine: &Mirror) -> bool {
+        let set = machine.record().in_sync;
+        let key = |copy: CopyId| machine.key(copy).map(Key::raw);
+        let is_reached =
+            |copy: CopyId| key(copy).is_some_and(|key| self.copies[copy.place()].serves(key));
+        let is_on_its_way = |one: &Message| {
+            let copy = CopyId::new(one.copy);
+            let is_sent = one.node == node && one.state == State::Sent;
+            is_sent && set.contains(copy) && key(copy) == Some(one.key)
         };
-        let machines = (0..NODES).filter_map(|node| Some((node, self.machine(node)?)));
-        let mut quiet = machines.filter(|(node, machine)| is_equal_here(*node, machine));
-        (quiet.next().is_some() && a.value != b.value).then_some("copies in sync differ")
+        machine.is_quiet()
+            && *machine.record() == self.register
+            && set.iter().all(is_reached)
+            && !self.messages.iter().any(is_on_its_way)
     }
 }
 

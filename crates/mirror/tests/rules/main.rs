@@ -1,0 +1,349 @@
+//! One rule at a time, where the exploration has no room for it: several ranges, several requests, set-back copies.
+
+mod rig;
+
+use mirror::{Action, Command, CopySet, Event, Outcome, Phase, Range, Stopped};
+
+use self::rig::{REGIONS, Rig, at, copy};
+
+fn is_write(command: &Command) -> bool {
+    matches!(command, Command::Write { .. })
+}
+
+#[test]
+fn a_write_is_acknowledged_when_both_copies_have_it() {
+    let mut rig = Rig::new();
+    let write = rig.write(at(3, 2));
+    assert_eq!(rig.end(Outcome::Good, |at, _| at == copy(1)), 1);
+    assert!(!rig.has_acknowledged(write));
+    assert_eq!(rig.end(Outcome::Good, |at, _| at == copy(0)), 1);
+    assert!(rig.has_acknowledged(write) && rig.mirror.is_quiet());
+}
+
+#[test]
+fn a_copy_leaves_before_a_write_is_acknowledged_without_it() {
+    let mut rig = Rig::new();
+    let write = rig.write(at(3, 2));
+    rig.end(Outcome::Good, |at, _| at == copy(0));
+    rig.register_is_away = true;
+    rig.apply(Event::Failed(copy(1)));
+    assert!(matches!(rig.done[..], [Action::Swap(_)]), "{:?}", rig.done);
+    let Action::Swap(swap) = rig.done[0].clone() else {
+        unreachable!();
+    };
+    rig.holds_metadata = true;
+    rig.apply(Event::Swapped(swap.land(rig.register)));
+    assert_eq!(rig.mirror.record().in_sync, CopySet::from(copy(0)));
+    assert!(!rig.has_acknowledged(write), "the rest has not noted it");
+    let is_note =
+        |command: &Command| matches!(command, Command::Keep(kept) if kept.record == swap.new);
+    assert_eq!(
+        rig.end(Outcome::Good, |at, command| at == copy(0)
+            && is_note(command)),
+        1
+    );
+    assert!(rig.has_acknowledged(write));
+}
+
+#[test]
+fn the_last_copy_stays_and_its_failed_write_fails() {
+    let mut rig = Rig::new();
+    rig.apply(Event::Failed(copy(1)));
+    rig.apply(Event::Failed(copy(0)));
+    assert_eq!(rig.mirror.record().in_sync, CopySet::from(copy(0)));
+    let write = rig.write(at(3, 2));
+    rig.end(Outcome::Failed, |_, command| is_write(command));
+    assert!(rig.done.contains(&Action::Fail(write)));
+    // What it may have written is read and equalised before anybody sees it.
+    let read = rig.read(at(3, 1));
+    assert!(!rig.mirror.is_quiet());
+    rig.settle();
+    let answered = rig
+        .done
+        .iter()
+        .any(|one| matches!(one, Action::Answer { request, .. } if *request == read));
+    assert!(answered && rig.mirror.is_quiet());
+}
+
+#[test]
+fn the_last_copy_whose_metadata_fails_waits_for_a_tick() {
+    let mut rig = Rig::new();
+    rig.apply(Event::Failed(copy(1)));
+    rig.disks[0].is_broken = true;
+    let write = rig.write(at(3, 2));
+    assert!(rig.waiting.is_empty(), "no data before its bit");
+    rig.disks[0].is_broken = false;
+    rig.apply(Event::Tick);
+    rig.settle();
+    assert!(rig.has_acknowledged(write));
+}
+
+#[test]
+fn what_overlaps_waits_in_order_and_others_pass() {
+    let mut rig = Rig::new();
+    let first = rig.write(at(0, 4));
+    let second = rig.write(at(0, 8));
+    let third = rig.read(Range::new(6, 1)); // Overlaps the second alone.
+    let other = rig.write(at(1, 4));
+    assert_eq!(rig.at(copy(0)).len(), 2, "{:?}", rig.waiting);
+    rig.end(Outcome::Good, |_, _| true);
+    assert!(rig.has_acknowledged(first) && rig.has_acknowledged(other));
+    assert!(!rig.has_acknowledged(second));
+    assert_eq!(rig.at(copy(0)).len(), 1, "the second, and not yet the read");
+    rig.end(Outcome::Good, |_, _| true);
+    assert!(rig.has_acknowledged(second));
+    rig.settle();
+    assert!(
+        rig.done
+            .iter()
+            .any(|one| matches!(one, Action::Answer { request, .. } if *request == third))
+    );
+}
+
+#[test]
+fn one_proof_serves_all_reads_that_wait() {
+    let mut rig = Rig::new();
+    rig.read(at(0, 1));
+    assert_eq!(rig.at(copy(1)), [&Command::Prove]);
+    rig.read(at(1, 1));
+    rig.read(at(2, 1));
+    assert_eq!(
+        rig.at(copy(1)),
+        [&Command::Prove],
+        "it was sent before they came"
+    );
+    rig.end(Outcome::Good, |at, _| at == copy(0));
+    assert!(rig.done.is_empty());
+    rig.end(Outcome::Good, |at, _| at == copy(1));
+    assert_eq!(rig.done.len(), 1);
+    assert_eq!(rig.at(copy(1)), [&Command::Prove], "one for both");
+    rig.end(Outcome::Good, |at, _| at == copy(1));
+    assert_eq!(rig.done.len(), 3);
+}
+
+#[test]
+fn a_write_proves_what_came_before_it() {
+    let mut rig = Rig::new();
+    rig.read(at(0, 1));
+    rig.write(at(1, 1));
+    rig.end(Outcome::Good, |at, command| {
+        at == copy(0) || is_write(command)
+    });
+    assert!(
+        rig.done
+            .iter()
+            .any(|one| matches!(one, Action::Answer { .. }))
+    );
+}
+
+#[test]
+fn writes_to_marked_regions_cost_no_metadata() {
+    let mut rig = Rig::new();
+    for block in 0..16 {
+        rig.write(Range::new(block, 1));
+        rig.settle();
+    }
+    assert_eq!(
+        rig.disks.iter().map(|disk| disk.marks).collect::<Vec<_>>(),
+        [1, 1]
+    );
+}
+
+#[test]
+fn regions_are_cleared_when_they_are_cold_or_too_many() {
+    let mut rig = Rig::new();
+    rig.write(at(0, 1));
+    rig.settle();
+    rig.apply(Event::Tick);
+    assert_eq!(rig.disks[0].marked.len(), 1, "just written");
+    rig.write(at(1, 1));
+    rig.settle();
+    rig.apply(Event::Tick);
+    assert_eq!(rig.disks[1].marked.iter().collect::<Vec<_>>(), [1]);
+    for region in 0..9 {
+        rig.write(at(region, 1));
+    }
+    rig.end(
+        Outcome::Good,
+        |_, command| matches!(command, Command::Write { range, .. } if range.start > 0),
+    );
+    rig.apply(Event::Tick);
+    assert_eq!(
+        rig.disks[1].marked.iter().collect::<Vec<_>>(),
+        [0],
+        "only what is being written"
+    );
+}
+
+#[test]
+fn nothing_is_cleared_while_a_copy_is_out() {
+    let mut rig = Rig::new();
+    rig.apply(Event::Failed(copy(1)));
+    rig.write(at(0, 1));
+    rig.settle();
+    rig.apply(Event::Tick);
+    rig.apply(Event::Tick);
+    assert_eq!(rig.disks[0].marked.len(), 1);
+}
+
+/// How many blocks are filled when copy 1 returns.
+fn filled_blocks(rig: &mut Rig) -> u64 {
+    rig.apply(Event::Back(copy(1)));
+    let mut blocks = 0;
+    for _ in 0..1000 {
+        rig.apply(Event::Room);
+        let writes = rig.at(copy(1));
+        blocks += writes
+            .iter()
+            .map(|command| match command {
+                Command::Write { range, .. } => range.end - range.start,
+                _ => 0,
+            })
+            .sum::<u64>();
+        rig.end(Outcome::Good, |_, _| true);
+    }
+    assert_eq!(rig.mirror.record().in_sync, CopySet::first(2));
+    blocks
+}
+
+#[test]
+fn a_copy_that_was_away_is_filled_with_what_it_missed() {
+    let mut rig = Rig::new();
+    rig.write(at(9, 1));
+    rig.apply(Event::Failed(copy(1)));
+    rig.write(at(5, 1));
+    rig.settle();
+    assert_eq!(
+        filled_blocks(&mut rig),
+        2 * rig::REGION_BLOCKS,
+        "what either bitmap marks"
+    );
+    assert_eq!(
+        filled_after_setting_back(&mut rig, |_| {}),
+        2 * rig::REGION_BLOCKS
+    );
+}
+
+/// Copy 1 goes away, changes, and returns.
+fn filled_after_setting_back(rig: &mut Rig, change: impl Fn(&mut Rig)) -> u64 {
+    rig.apply(Event::Failed(copy(1)));
+    change(rig);
+    filled_blocks(rig)
+}
+
+#[test]
+fn a_copy_that_was_set_back_is_filled_whole() {
+    let mut rig = Rig::new();
+    rig.apply(Event::Beat);
+    let snapshot = rig.disks[1].clone();
+    // Each heartbeat says of the other copy what was durable before it.
+    rig.apply(Event::Beat);
+    rig.apply(Event::Beat);
+    let whole = REGIONS as u64 * rig::REGION_BLOCKS;
+    assert_eq!(filled_after_setting_back(&mut rig, |_| {}), 0);
+    let kept = rig.disks[1].kept;
+    let set_back = |rig: &mut Rig| {
+        // As it was, but for what says since when it was in sync.
+        let heartbeats = snapshot.kept.heartbeats;
+        rig.disks[1].kept = mirror::copy::Kept { heartbeats, ..kept };
+    };
+    assert_eq!(filled_after_setting_back(&mut rig, set_back), whole);
+}
+
+#[test]
+fn a_whole_fill_that_another_owner_goes_on_with_is_whole() {
+    let mut rig = Rig::new();
+    rig.apply(Event::Beat);
+    rig.apply(Event::Beat);
+    rig.apply(Event::Failed(copy(1)));
+    rig.disks[1].kept.heartbeats[1] = 0;
+    rig.apply(Event::Back(copy(1)));
+    rig.apply(Event::Room);
+    rig.end(Outcome::Good, |_, _| true);
+    assert_eq!(
+        rig.disks[1].kept.record,
+        *rig.mirror.record(),
+        "it says that it is not in sync"
+    );
+    assert_eq!(
+        rig.disks[1].kept.heartbeats[1], 2,
+        "and that it was not set back"
+    );
+    let mut next = Rig::claim(rig.register, rig.disks);
+    next.settle();
+    let whole = REGIONS as u64 * rig::REGION_BLOCKS;
+    assert_eq!(filled_blocks(&mut next), whole);
+}
+
+#[test]
+fn a_claim_takes_out_a_copy_that_was_set_back() {
+    let mut rig = Rig::new();
+    rig.apply(Event::Beat);
+    rig.apply(Event::Beat);
+    rig.disks[1].kept.heartbeats[1] = 0;
+    let next = Rig::claim(rig.register, rig.disks);
+    assert_eq!(next.mirror.phase(), Phase::Serving);
+    assert_eq!(next.mirror.record().in_sync, CopySet::from(copy(0)));
+}
+
+#[test]
+fn a_claim_equalises_what_any_bitmap_marks_first_where_requests_wait() {
+    let mut rig = Rig::new();
+    rig.write(at(2, 1));
+    rig.write(at(7, 1));
+    let mut next = Rig::claim(rig.register, rig.disks);
+    let reads = next.at(copy(0)).len();
+    assert_eq!(reads, 4, "pieces of the two regions");
+    let read = next.read(at(7, 1));
+    assert!(next.at(copy(1)).is_empty(), "no request runs before");
+    next.settle();
+    assert!(next.mirror.is_quiet());
+    assert!(
+        next.done
+            .iter()
+            .any(|one| matches!(one, Action::Answer { request, .. } if *request == read))
+    );
+}
+
+#[test]
+fn a_register_that_is_older_than_a_copy_is_refused() {
+    let mut rig = Rig::new();
+    let older = rig.register;
+    rig.apply(Event::Failed(copy(1)));
+    rig.write(at(0, 1));
+    rig.settle();
+    let next = Rig::claim(older, rig.disks);
+    assert_eq!(next.mirror.phase(), Phase::Stopped);
+    let stopped = Stopped::RegisterIsOlder {
+        copy: copy(0),
+        seen: rig.register.version,
+    };
+    assert!(
+        next.done.contains(&Action::Stop(stopped)),
+        "{:?}",
+        next.done
+    );
+}
+
+#[test]
+fn a_fenced_owner_fails_all_requests_and_stops() {
+    let mut rig = Rig::new();
+    let (write, read) = (rig.write(at(0, 1)), rig.read(at(1, 1)));
+    rig.end(Outcome::Fenced, |at, command| {
+        at == copy(1) && is_write(command)
+    });
+    assert_eq!(
+        rig.done,
+        [
+            Action::Fail(write),
+            Action::Fail(read),
+            Action::Stop(Stopped::Fenced(copy(1)))
+        ]
+    );
+    let late = rig.mirror.next_id();
+    rig.apply(Event::Write {
+        id: late,
+        range: at(0, 1),
+    });
+    assert_eq!(rig.done.len(), 3, "nothing more is done");
+}
