@@ -75,8 +75,7 @@ async fn serve(
         Ok(())
     };
     if announced.is_ok() {
-        let portals: Vec<String> = daemon.portals().iter().map(ToString::to_string).collect();
-        service::serving(&format!("serving at {}", portals.join(", ")));
+        service::serving(&format!("serving at {}", daemon.places().join(", ")));
         attend(&mut daemon, wanted).await;
         tracing::info!(
             "stopping: finishing the accepted commands; a second SIGTERM or SIGINT ends at once"
