@@ -22,7 +22,11 @@ pub(crate) fn run(call: &PagesCall, mut command: Command) -> Result<(), Failure>
     let man = made(&call.directory, "man1")?;
     command.build();
     write_man_pages(&command, &man)?;
-    for (shell, name) in [(Shell::Bash, "bash"), (Shell::Zsh, "zsh"), (Shell::Fish, "fish")] {
+    for (shell, name) in [
+        (Shell::Bash, "bash"),
+        (Shell::Zsh, "zsh"),
+        (Shell::Fish, "fish"),
+    ] {
         let directory = made(&call.directory, name)?;
         generate_to(shell, &mut command, "sanstone", directory)?;
     }

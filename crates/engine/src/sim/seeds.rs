@@ -115,7 +115,10 @@ mod tests {
     #[test]
     fn the_command_names_the_profile_that_the_test_was_built_with() {
         let profile = |path| profile_of(Path::new(path));
-        assert_eq!(profile("/src/target/tested/deps/scenarios-1"), Some("tested"));
+        assert_eq!(
+            profile("/src/target/tested/deps/scenarios-1"),
+            Some("tested")
+        );
         assert_eq!(profile("/src/target/release/deps/x-1"), Some("release"));
         assert_eq!(profile("/src/target/debug/deps/scenarios-1"), None);
         assert_eq!(profile("scenarios-1"), None);
