@@ -63,7 +63,7 @@ fn the_manager_is_told_when_the_portals_listen_and_that_the_daemon_stops() {
     let ready = manager.told("READY=1");
     assert!(ready.contains("STATUS=serving at 127.0.0.1"), "{ready}");
     std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens when it is ready");
-    daemon.stop();
+    daemon.signal("TERM");
     manager.told("STOPPING=1");
     let ended = daemon.wait(LIMIT).expect("it ends");
     assert!(ended.success(), "{}", daemon.log());
@@ -80,7 +80,7 @@ fn an_attached_volume_is_ready_when_its_clients_can_connect() {
     let daemon = started(&directory, &call, None);
     manager.told("READY=1");
     std::os::unix::net::UnixStream::connect(&socket).expect("it listens when it is ready");
-    daemon.stop();
+    daemon.signal("TERM");
     manager.told("STOPPING=1");
 }
 

@@ -550,7 +550,9 @@ fn a_stripe_of_files_is_claimed_too() {
 #[test]
 fn a_take_over_that_fails_late_leaves_no_claim_behind() {
     const BLOCK_BYTES: usize = 4096;
-    const MARK: std::ops::Range<usize> = (1 << 20) - BLOCK_BYTES..1 << 20;
+    const LABEL_AT: usize = (1 << 20) - BLOCK_BYTES;
+    /// Zeroes in the label of a child that nobody has claimed.
+    const OWNER: std::ops::Range<usize> = LABEL_AT + 40..LABEL_AT + 56;
     let directory = Directory::new();
     let stripe = |file: &str| {
         format!("stripe = {{ of = [{{ file = {{ path = \"{file}\", size = \"4MiB\" }} }}] }}")
@@ -576,19 +578,19 @@ fn a_take_over_that_fails_late_leaves_no_claim_behind() {
     gone.expect("nothing survives kill -9");
     let [a, b] = ["a", "b"].map(|file| directory.join(file));
     let mut damaged = std::fs::read(&b).expect("a child");
-    damaged[MARK.start + 100] ^= 1;
+    damaged[LABEL_AT + 100] ^= 1;
     std::fs::write(&b, &damaged).expect("a child");
-    let is_marked = || {
-        std::fs::read(&a).expect("a child")[MARK]
+    let is_owned = || {
+        std::fs::read(&a).expect("a child")[OWNER]
             .iter()
             .any(|&byte| byte != 0)
     };
-    assert!(is_marked(), "its owner was killed");
+    assert!(is_owned(), "its owner was killed");
     let refused = call(&["volume", "take-over", "-c", &other, "db"]);
     assert_eq!(refused.code(), Some(1), "{}", refused.text());
     has(&refused.stderr, &["(b)", "--force"]);
-    assert!(!is_marked(), "the first child is claimed");
+    assert!(!is_owned(), "the first child is claimed");
     assert!(std::fs::read(&b).expect("a child") == damaged);
     call(&["volume", "take-over", "--force", "-c", &other, "db"]).success();
-    assert!(is_marked());
+    assert!(is_owned());
 }

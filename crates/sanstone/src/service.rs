@@ -79,7 +79,7 @@ mod tests {
             let _ = done.send(());
         });
         let [turns, hangs] = lanes;
-        turns.block_on(engine::time::sleep(Duration::from_millis(200).into()));
+        turns.block_on(async { engine::time::sleep(Duration::from_millis(200)).await });
         assert!(!asking.is_finished(), "one of two lanes has answered");
         hangs.block_on(is_done.receive());
         asking.join().expect("both have answered");

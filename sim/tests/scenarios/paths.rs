@@ -68,15 +68,12 @@ const FAILURES: [Failure; 4] = [
 
 /// What the watchdog of a session adds to the request timeout before a path counts as lost.
 const NOTICED_WITHIN: Duration = Duration::from_secs(1);
-/// How long writes are held back after that until a reset over the other path, where a login cannot end them.
+/// How long writes are held back after that until a reset ends those that the lost path has left.
 const FENCED_WITHIN: Duration = Duration::from_secs(1);
 
 /// The longest time of a request while one path works, whatever becomes of the other.
-fn failover_max(networks: Networks) -> Duration {
-    match networks {
-        Networks::TwoGroups => REQUEST_TIMEOUT + NOTICED_WITHIN + FENCED_WITHIN,
-        _ => REQUEST_TIMEOUT + NOTICED_WITHIN,
-    }
+fn failover_max() -> Duration {
+    REQUEST_TIMEOUT + NOTICED_WITHIN + FENCED_WITHIN
 }
 
 /// The longest time of a request in all (docs/guide/multipath.md): it is lost with a path, waits for another one, the
@@ -137,11 +134,7 @@ fn one_after_the_other(seed: u64, networks: Networks, met: &mut Met) {
         };
         let tally = workload::run(&site, &volume, load).await;
         assert_eq!(tally.good, 360);
-        assert!(
-            tally.longest < failover_max(networks),
-            "{:?}",
-            tally.longest
-        );
+        assert!(tally.longest < failover_max(), "{:?}", tally.longest);
         failing.await;
         workload::flush(&site, &volume).await.expect("a flush");
         check_all(&site, &volume).await;

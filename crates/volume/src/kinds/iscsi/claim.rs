@@ -371,20 +371,6 @@ impl Unit {
         self.write_and_read(&nexus, claim).await
     }
 
-    /// Something may have ended the claim. Returns whether there is one.
-    pub(super) fn shake_claim(&self) -> bool {
-        let is_claimed = self.claimed.claim().is_some();
-        if is_claimed {
-            self.handle(Event::Doubted(Subject::Claim));
-        }
-        is_claimed
-    }
-
-    /// Whether the claim has to be re-established before anything more is sent.
-    pub(super) fn is_claim_shaken(&self) -> bool {
-        self.machine.borrow().is_open(Subject::Claim)
-    }
-
     /// Re-establishes the claim on `nexus`, if there is a claim; nothing else may be sent on the nexus before that.
     ///
     /// # Errors
