@@ -79,7 +79,7 @@ const CASES: [Case; 4] = [
         allocations: 0.0,
         copied_bytes: 200.0,
         payload_copies: 1.0,
-        instructions: 78000.0,
+        instructions: 18500.0,
     },
     Case {
         name: "write_4k",
@@ -90,7 +90,7 @@ const CASES: [Case; 4] = [
         allocations: 0.0,
         copied_bytes: 200.0,
         payload_copies: 2.0,
-        instructions: 82000.0,
+        instructions: 19700.0,
     },
     Case {
         name: "read_128k",
@@ -101,7 +101,7 @@ const CASES: [Case; 4] = [
         allocations: 0.0,
         copied_bytes: 400.0,
         payload_copies: 0.0,
-        instructions: 155000.0,
+        instructions: 35500.0,
     },
     Case {
         name: "write_128k",
@@ -112,7 +112,7 @@ const CASES: [Case; 4] = [
         allocations: 0.0,
         copied_bytes: 400.0,
         payload_copies: 1.0,
-        instructions: 280000.0,
+        instructions: 60000.0,
     },
 ];
 
