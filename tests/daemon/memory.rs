@@ -22,10 +22,10 @@ struct Site {
     bound_bytes: u64,
 }
 
-/// What the server may hold in addition to the payload memory that its configuration allows: 24 MiB for the program,
+/// What the server may hold in addition to the payload memory that its configuration allows: 12 MiB for the program,
 /// 256 KiB for each session (its reserve and a full window of waiting commands), and 32 KiB for each connection before
 /// login, counted twice because as many again may be closing.
-const BESIDE_BYTES: u64 = (24 << 20) + CONNECTIONS * (256 << 10) + 2 * LOGINS * (32 << 10);
+const BESIDE_BYTES: u64 = (12 << 20) + CONNECTIONS * (256 << 10) + 2 * LOGINS * (32 << 10);
 /// For each lane, its thread and its ring.
 const LANE_BYTES: u64 = 256 << 10;
 /// One for each attacker, and some for clients that come when they have gone.
