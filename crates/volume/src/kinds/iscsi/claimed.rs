@@ -5,10 +5,6 @@ use std::cell::{Cell, RefCell};
 
 use engine::sync::Notify;
 
-use super::{
-    machine::{Event, Subject},
-    unit::Unit,
-};
 use crate::{Claim, Result};
 
 /// The claim state of a disk.
@@ -62,21 +58,5 @@ impl Drop for Establishing<'_> {
     fn drop(&mut self) {
         self.0.establishing.set(false);
         self.0.established.notify();
-    }
-}
-
-impl Unit {
-    /// Something may have ended the claim. Returns whether there is one.
-    pub(super) fn shake_claim(&self) -> bool {
-        let is_claimed = self.claimed.claim().is_some();
-        if is_claimed {
-            self.handle(Event::Doubted(Subject::Claim));
-        }
-        is_claimed
-    }
-
-    /// Whether the claim has to be re-established before anything more is sent.
-    pub(super) fn is_claim_shaken(&self) -> bool {
-        self.machine.borrow().is_open(Subject::Claim)
     }
 }

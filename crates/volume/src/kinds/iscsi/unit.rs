@@ -136,6 +136,20 @@ impl Unit {
         left
     }
 
+    /// Something may have ended the claim. Returns whether there is one.
+    pub(super) fn shake_claim(&self) -> bool {
+        let is_claimed = self.claimed.claim().is_some();
+        if is_claimed {
+            self.handle(Event::Doubted(Subject::Claim));
+        }
+        is_claimed
+    }
+
+    /// Whether the claim has to be re-established before anything more is sent.
+    pub(super) fn is_claim_shaken(&self) -> bool {
+        self.machine.borrow().is_open(Subject::Claim)
+    }
+
     /// The capacity may have changed: it is read before the next command.
     pub(super) fn doubt_capacity(&self) {
         self.handle(Event::Doubted(Subject::Capacity));
