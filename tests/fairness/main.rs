@@ -37,8 +37,9 @@ const FLOODED: u8 = 0;
 const READ: u8 = 1;
 const DISKS: [(u8, &str); 2] = [(FLOODED, "disk"), (READ, "other")];
 
-/// Turns of the lane that a read may take, including those of its own initiator, which shares the lane. The faster the
-/// build, the more turns fit into the time that the kernel takes for its part: 14 were seen in the profile `tested`.
+/// Turns of the lane that a read may take, including those of its own initiator, which shares the lane. It was
+/// 12 until reads beside WRITE (10) and WRITE (12) on a file took 14 in the profile `tested`. Whether the faster build or the
+/// code makes the difference was not measured.
 const TURNS_MAX: u64 = 18;
 /// Attempts per flood: on a busy machine the lane also takes turns while the kernel has not yet delivered loopback
 /// data.
