@@ -9,12 +9,13 @@ use crate::{
     Error, Result, fio,
     load::{Arrivals, Lun, Stop},
     on::On,
-    profile::{Case, Needs, Profile, Runner, Sample, Work},
+    profile::{Case, Profile, Runner, Work},
     progress::Progress,
     report::{Axis, Findings, Line, Marks, Plot, Table, short, time_us},
     run::{Keep, check_fio, close, end, lane, mark, named, open, to_know},
+    speed::Speed,
     statistics::{Comparison, Median, SAMPLES_MIN},
-    target::{Configured, Opening},
+    target::{Configured, Needs, Opening},
 };
 
 /// What is compared, and how often.
@@ -36,8 +37,8 @@ pub struct Options {
 #[derive(Clone, Debug, Serialize)]
 struct Compared {
     name: String,
-    a: Vec<Sample>,
-    b: Vec<Sample>,
+    a: Vec<Speed>,
+    b: Vec<Speed>,
     throughput: Comparison,
     p50: Comparison,
     p99: Comparison,
@@ -119,7 +120,7 @@ pub fn compare(
     }
     let experiment = profile.experiment();
     if options.b.is_none() {
-        fio::check(experiment)?;
+        fio::check(experiment.verifies())?;
     }
     experiment.survey(stop, progress)?;
     let needs = experiment.needs();
@@ -209,7 +210,7 @@ pub fn compare(
 }
 
 /// The samples of each load, for A and for B.
-type Measured = Vec<[Vec<Sample>; 2]>;
+type Measured = Vec<[Vec<Speed>; 2]>;
 
 fn measure(
     runner: &mut Runner<'_>,
@@ -339,7 +340,7 @@ fn interval_of(ratio: &Comparison) -> String {
 }
 
 /// The median of what some samples know, for a table.
-fn median_of(samples: &[Sample], of: fn(&Sample) -> Option<f64>) -> f64 {
+fn median_of(samples: &[Speed], of: fn(&Speed) -> Option<f64>) -> f64 {
     let all: Vec<f64> = samples.iter().filter_map(of).collect();
     Median::of_each(&all, |value| *value).median
 }
@@ -379,7 +380,7 @@ fn at_rate(case: &Case) -> bool {
 }
 
 /// The percentages of a case's arrivals that had not begun. What is unknown, as it is of fio, counts as none.
-fn not_begun_percent(case: &Case, sides: [&Vec<Sample>; 2]) -> Option<[f64; 2]> {
+fn not_begun_percent(case: &Case, sides: [&Vec<Speed>; 2]) -> Option<[f64; 2]> {
     let Work::Load(load) = &case.work else {
         return None;
     };
@@ -402,14 +403,14 @@ fn counted(cases: &[Case], measured: &Measured) -> Measured {
     counted.map(|(_, samples)| samples.clone()).collect()
 }
 
-fn ratio(a: &[Sample], b: &[Sample], of: fn(&Sample) -> f64) -> Comparison {
-    let values = |samples: &[Sample]| -> Vec<f64> { samples.iter().map(of).collect() };
+fn ratio(a: &[Speed], b: &[Speed], of: fn(&Speed) -> f64) -> Comparison {
+    let values = |samples: &[Speed]| -> Vec<f64> { samples.iter().map(of).collect() };
     Comparison::of(&values(a), &values(b))
 }
 
 /// Of the service time, if both sides know it.
-fn service(a: &[Sample], b: &[Sample]) -> Option<Service> {
-    let all = |samples: &[Sample], of: Known| samples.iter().map(of).collect::<Option<Vec<f64>>>();
+fn service(a: &[Speed], b: &[Speed]) -> Option<Service> {
+    let all = |samples: &[Speed], of: Known| samples.iter().map(of).collect::<Option<Vec<f64>>>();
     let both = |of: Known| Some(Comparison::of(&all(a, of)?, &all(b, of)?));
     Some(Service {
         mean: both(|sample| sample.service_mean_us)?,
@@ -419,7 +420,7 @@ fn service(a: &[Sample], b: &[Sample]) -> Option<Service> {
 }
 
 /// What some samples know.
-type Known = fn(&Sample) -> Option<f64>;
+type Known = fn(&Speed) -> Option<f64>;
 
 /// Loads by service time: the latencies of open loops count from when an I/O was due, which fio does not know.
 fn service_times<'a>(
@@ -458,8 +459,8 @@ fn service_times<'a>(
     (!table.rows.is_empty()).then_some(table)
 }
 
-fn per_percent(a: &[Sample], b: &[Sample]) -> Option<Comparison> {
-    let all = |samples: &[Sample]| samples.iter().map(|sample| sample.per_percent).collect();
+fn per_percent(a: &[Speed], b: &[Speed]) -> Option<Comparison> {
+    let all = |samples: &[Speed]| samples.iter().map(|sample| sample.per_percent).collect();
     let (a, b): (Option<Vec<f64>>, Option<Vec<f64>>) = (all(a), all(b));
     let (a, b) = (a?, b?);
     (!a.is_empty()).then(|| Comparison::of(&a, &b))
@@ -532,8 +533,8 @@ mod tests {
     }
 
     /// Of a side whose I/Os take `p50_us` from when they are due, and 60 µs from when they are sent.
-    fn side(p50_us: f64, not_begun: Option<u64>) -> Vec<Sample> {
-        let sample = Sample {
+    fn side(p50_us: f64, not_begun: Option<u64>) -> Vec<Speed> {
+        let sample = Speed {
             per_s: 1000.0,
             p50_us,
             p99_us: p50_us,
@@ -573,9 +574,9 @@ mod tests {
         let beside_fio = findings(&names, &cases(), &vec![round(), round()], true);
         assert_eq!(service_rows(&beside_fio).len(), 6);
         // Of a commit, only one time is known.
-        let unknown = Sample {
+        let unknown = Speed {
             per_s: 1000.0,
-            ..Sample::default()
+            ..Speed::default()
         };
         let unknown = || [vec![unknown; 6], vec![unknown; 6]];
         let found = findings(&names, &cases(), &vec![unknown(), unknown()], true);
@@ -654,11 +655,11 @@ mod tests {
 
     #[test]
     fn a_round_that_was_cut_short_has_no_score() {
-        let sample = |per_s| Sample {
+        let sample = |per_s| Speed {
             per_s,
             p50_us: 1.0,
             p99_us: 1.0,
-            ..Sample::default()
+            ..Speed::default()
         };
         let measured = vec![
             [vec![sample(100.0), sample(50.0)], vec![sample(1.0); 2]],

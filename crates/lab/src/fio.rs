@@ -7,16 +7,16 @@ use serde::Deserialize;
 use crate::{
     Error, Result,
     load::{Arrivals, BEGUN_MAX, Order, Spacing, Stop, Workload},
-    profile::{Experiment, Sample},
     programs::{dying_with_us, output, program},
+    speed::Speed,
 };
 
 /// Checks that fio can run alongside our loads.
 ///
 /// # Errors
-/// The profile verifies reads against what we wrote, and fio would overwrite that.
-pub(crate) fn check(experiment: &dyn Experiment) -> Result<()> {
-    match experiment.verifies() {
+/// `verifies`: reads are verified against what we wrote, and fio would overwrite that.
+pub(crate) fn check(verifies: bool) -> Result<()> {
+    match verifies {
         true => Err(Error::Call(
             "--with fio: what fio writes cannot be verified; write verify = false".into(),
         )),
@@ -36,7 +36,7 @@ pub(crate) fn run(
     len_bytes: u64,
     time: Duration,
     stop: &Stop,
-) -> Result<Option<Sample>> {
+) -> Result<Option<Speed>> {
     let Some(arguments) = arguments(workload, len_bytes) else {
         return Ok(None);
     };
@@ -164,7 +164,7 @@ struct Percentiles {
     p99: f64,
 }
 
-fn said(json: &[u8]) -> Option<Sample> {
+fn said(json: &[u8]) -> Option<Speed> {
     let output: Output = serde_json::from_slice(json).ok()?;
     let mixed = &output.jobs.first()?.mixed;
     let [mean_us, p50_us, p99_us] = [
@@ -172,14 +172,14 @@ fn said(json: &[u8]) -> Option<Sample> {
         mixed.lat_ns.percentile.p50 / 1e3,
         mixed.lat_ns.percentile.p99 / 1e3,
     ];
-    (mixed.total_ios > 0).then_some(Sample {
+    (mixed.total_ios > 0).then_some(Speed {
         per_s: mixed.iops,
         p50_us,
         p99_us,
         service_mean_us: Some(mean_us),
         service_p50_us: Some(p50_us),
         service_p99_us: Some(p99_us),
-        ..Sample::default()
+        ..Speed::default()
     })
 }
 

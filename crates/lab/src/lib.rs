@@ -26,6 +26,7 @@ mod programs;
 pub mod progress;
 pub mod report;
 pub mod run;
+mod speed;
 pub mod sqlite;
 pub mod statements;
 pub mod statistics;

@@ -18,10 +18,10 @@ use crate::{
     load::{Stop, fill_to},
     machine,
     on::On,
-    profile::{Journal, Needs, Profile, Runner},
+    profile::{Journal, Profile, Runner},
     progress::Progress,
     report::Findings,
-    target::{Configured, Opening, Target},
+    target::{Configured, Needs, Opening, Target},
 };
 
 /// Free buffer memory that a lane may keep.
@@ -101,7 +101,7 @@ pub fn run(
         check_same_disks(json, &on)?;
     }
     if options.with_fio {
-        fio::check(experiment)?;
+        fio::check(experiment.verifies())?;
     }
     experiment.survey(stop, progress)?;
     let needs = experiment.needs();

@@ -28,7 +28,6 @@ use crate::{
     Error, Result,
     load::{Ledger, Lun, is_free_to_write, mark_as_ours},
     on::{On, Remote},
-    profile::Needs,
 };
 
 /// The trace path of a file or device that no configuration names.
@@ -50,6 +49,31 @@ pub(crate) struct Opening {
     pub(crate) overwrite: bool,
     /// Whether requests are traced, to show where the time goes.
     pub(crate) is_watched: bool,
+}
+
+/// What a measurement requires of the disks it runs on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Needs {
+    /// Sessions to open to a disk of an iSCSI target.
+    pub(crate) sessions: usize,
+    /// How much of the disk it uses, in bytes; also the length of a file created for it.
+    pub(crate) size_bytes: u64,
+    /// Whether it writes.
+    pub(crate) writes: bool,
+    /// Whether its loads are spread over that whole range and read data that was there before.
+    pub(crate) is_spread: bool,
+}
+
+impl Needs {
+    /// For a database, which writes up to `size_bytes` through one session.
+    pub(crate) fn of_database(size_bytes: u64) -> Needs {
+        Needs {
+            sessions: 1,
+            size_bytes,
+            writes: true,
+            is_spread: false,
+        }
+    }
 }
 
 /// Something that is open for measurement.
@@ -280,7 +304,7 @@ impl Target {
         Ok(volumes.map(lun).collect())
     }
 
-    /// Caveats about it for a profile with these needs.
+    /// Caveats about it for a measurement with these needs.
     pub(crate) async fn to_know(&self, needs: Needs) -> Vec<String> {
         let (name, len) = (&self.name, self.len_bytes());
         let used = len.min(needs.size_bytes);

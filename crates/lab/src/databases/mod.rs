@@ -7,6 +7,7 @@
 //! However this program ends, nothing is left behind: each process dies with it (PR_SET_PDEATHSIG), and
 //! mounts and loop devices live in a private mount namespace, so they disappear with its last process.
 
+mod bed;
 mod child;
 mod client;
 mod counted;
@@ -16,11 +17,12 @@ mod server;
 mod stack;
 mod sysbench;
 
+pub(crate) use bed::Bed;
 pub(crate) use client::{Answered, escaped};
 #[cfg(test)]
 pub(crate) use counted::DeviceTimes;
 pub(crate) use counted::{Counted, DEVICE_KINDS};
 pub(crate) use mounts::Namespace;
 pub(crate) use server::{Kind, Server};
-pub(crate) use stack::{Bed, Stack, derived};
+pub(crate) use stack::{Stack, derived};
 pub(crate) use sysbench::Sysbench;

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::stack::Bed;
+use super::bed::Bed;
 use crate::{
     Error, Result,
     load::Stop,
@@ -35,8 +35,7 @@ const UNMOUNT_LIMIT: Duration = Duration::from_secs(20);
 impl Namespace {
     /// Creates a namespace if any of these has to be mounted.
     pub(crate) fn of_beds(beds: &[(String, Bed)]) -> Result<Option<Rc<Namespace>>> {
-        let is_mounted = |(_, bed): &(String, Bed)| !matches!(bed, Bed::Directory(_));
-        match beds.iter().any(is_mounted) {
+        match beds.iter().any(|(_, bed)| bed.is_mounted()) {
             true => Namespace::new().map(|namespace| Some(Rc::new(namespace))),
             false => Ok(None),
         }

@@ -13,6 +13,7 @@ use rustix::fs::Advice;
 use tempfile::{NamedTempFile, TempDir};
 
 use super::{
+    bed::Bed,
     child::Child,
     counted::{Counted, DeviceTimes, shown},
     mounts::Namespace,
@@ -31,21 +32,6 @@ const ATTACH_LIMIT: Duration = Duration::from_secs(120);
 
 /// The name, in a configuration of ours, of a volume with a cache in front of it.
 const CACHED: &str = "sanstone-lab-cached";
-
-/// What a database is placed on.
-#[derive(Clone, Debug)]
-pub(crate) enum Bed {
-    /// In a new directory inside this one.
-    Directory(PathBuf),
-    /// On a file system on this file or device.
-    Disk(PathBuf),
-    /// On a file system on this volume of a configuration, attached by this program.
-    Volume {
-        binary: PathBuf,
-        configuration: PathBuf,
-        volume: String,
-    },
-}
 
 /// The storage of one database.
 pub(crate) struct Stack {
@@ -77,8 +63,7 @@ impl Stack {
         cache_bytes: u64,
         stop: &Stop,
     ) -> Result<Stack> {
-        let is_mounted = !matches!(bed, Bed::Directory(_));
-        let namespace = namespace.filter(|_| is_mounted).cloned();
+        let namespace = namespace.filter(|_| bed.is_mounted()).cloned();
         let directory = scratch::directory()?;
         let mut stack = Stack {
             name: name.to_owned(),

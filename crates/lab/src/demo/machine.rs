@@ -12,8 +12,7 @@ use crate::{
     drive_stats::Source,
     load::Stop,
     progress::Progress,
-    report::RunReport,
-    statements::{Experiment, Survey, Traffic, statements},
+    statements::{Experiment, RunReport, Survey, Traffic, statements},
 };
 
 /// Rows for this measurement: some 50 MiB, several times the client's memory.

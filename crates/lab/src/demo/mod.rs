@@ -27,9 +27,8 @@ use crate::{
     IN_FLIGHT_BYTES, Result,
     drive_stats::Source,
     progress::Progress,
-    report::Report,
     sqlite::Settings,
-    statements::{Experiment, Kind, Statement, Survey, statements},
+    statements::{Experiment, Kind, Report, Statement, Survey, statements},
 };
 
 /// Timed runs of DELETE and VACUUM; scans run as often as in the paper.

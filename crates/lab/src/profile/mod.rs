@@ -26,7 +26,7 @@ use volume::config::{Size, Time};
 
 use block::Block;
 pub(crate) use journal::Journal;
-pub(crate) use runner::{Runner, Sample};
+pub(crate) use runner::Runner;
 
 use crate::{
     Error, Result,
@@ -35,7 +35,7 @@ use crate::{
     progress::Progress,
     report::Findings,
     statistics::SAMPLES_MIN,
-    target::Target,
+    target::{Needs, Target},
 };
 
 /// The built-in profiles: names and texts.
@@ -78,31 +78,6 @@ enum Settings {
     Commit(commit::Commit),
     SqlScan(sql_scan::SqlScan),
     Oltp(oltp::Oltp),
-}
-
-/// What a profile requires of the disks it runs on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Needs {
-    /// Sessions to open to a disk of an iSCSI target.
-    pub(crate) sessions: usize,
-    /// How much of the disk it uses, in bytes; also the length of a file created for it.
-    pub(crate) size_bytes: u64,
-    /// Whether it writes.
-    pub(crate) writes: bool,
-    /// Whether its loads are spread over that whole range and read data that was there before.
-    pub(crate) is_spread: bool,
-}
-
-impl Needs {
-    /// For a database, which writes up to `size_bytes` through one session.
-    fn of_database(size_bytes: u64) -> Needs {
-        Needs {
-            sessions: 1,
-            size_bytes,
-            writes: true,
-            is_spread: false,
-        }
-    }
 }
 
 /// Something to compare; a single number says how fast it went.

@@ -18,6 +18,7 @@ use crate::{
     others::{Others, told},
     progress::Stage,
     report::{Findings, Table, short},
+    speed::Speed,
     target::Target,
 };
 
@@ -48,7 +49,7 @@ pub(crate) struct Runner<'a> {
     /// The seed of the next load. Each load raises it, so that no load finds in a cache what an earlier one has read
     /// at the same places.
     pub(crate) seed: u64,
-    beside: Vec<(String, Figures, Sample)>,
+    beside: Vec<(String, Figures, Speed)>,
     /// What other programs did during each measurement.
     others: RefCell<Vec<(String, Others)>>,
 }
@@ -167,31 +168,9 @@ impl From<Recorded> for Step {
     }
 }
 
-/// The speed of something, for comparisons.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub(crate) struct Sample {
-    /// Operations per second.
-    pub(crate) per_s: f64,
-    pub(crate) p50_us: f64,
-    pub(crate) p99_us: f64,
-    /// The mean and quantiles of the service time, where it is known: from when an I/O was sent. In an open loop `p50_us` and `p99_us`
-    /// count from when it was due, except for fio's, which does not know that moment.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) service_mean_us: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) service_p50_us: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) service_p99_us: Option<f64>,
-    /// Arrivals of an open loop that had not started when the time was over, where that is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) not_begun: Option<u64>,
-    /// Operations per second for each percent of a processor that the watched process took.
-    pub(crate) per_percent: Option<f64>,
-}
-
-impl From<&Figures> for Sample {
-    fn from(figures: &Figures) -> Sample {
-        Sample {
+impl From<&Figures> for Speed {
+    fn from(figures: &Figures) -> Speed {
+        Speed {
             per_s: figures.iops,
             p50_us: figures.p50_us,
             p99_us: figures.p99_us,
@@ -371,12 +350,12 @@ impl<'a> Runner<'a> {
         case: &Case,
         target: usize,
         luns: &[Lun],
-    ) -> Result<Option<Sample>> {
+    ) -> Result<Option<Speed>> {
         let name = self.name_of(case, target);
         match &case.work {
             Work::Load(workload) => {
                 let step = self.load(&name, luns, workload, case.time.duration())?;
-                Ok(step.map(|step| Sample::from(&step.figures)))
+                Ok(step.map(|step| Speed::from(&step.figures)))
             }
             Work::Commits(inserts) => {
                 self.stage.say(&name);
@@ -390,7 +369,7 @@ impl<'a> Runner<'a> {
     }
 
     /// The same with fio, on the file or device of target number `target`.
-    pub(crate) fn sample_of_fio(&mut self, case: &Case, target: usize) -> Result<Option<Sample>> {
+    pub(crate) fn sample_of_fio(&mut self, case: &Case, target: usize) -> Result<Option<Speed>> {
         let Work::Load(workload) = &case.work else {
             return Ok(None);
         };
@@ -405,7 +384,7 @@ impl<'a> Runner<'a> {
         format!("{}: {}", self.targets[target].name, case.name)
     }
 
-    fn fio(&self, target: usize, workload: &Workload, time: Duration) -> Result<Option<Sample>> {
+    fn fio(&self, target: usize, workload: &Workload, time: Duration) -> Result<Option<Speed>> {
         let target = &self.targets[target];
         match &target.path {
             Some(path) if !self.is_stopped() => {

@@ -7,6 +7,7 @@ use crate::{
     load::Stop,
     on::On,
     run::{close, lane},
+    speed::Speed,
     target::{Opening, Target},
 };
 
@@ -43,7 +44,7 @@ fn a_sample_says_which_arrivals_are_missing_from_its_latencies() {
         not_begun: 7,
         ..runner::Figures::example(1.0, 1000.0)
     };
-    assert_eq!(Sample::from(&figures).not_begun, Some(7));
+    assert_eq!(Speed::from(&figures).not_begun, Some(7));
 }
 
 #[test]

@@ -4,6 +4,11 @@ use std::fmt::Write;
 
 use super::{findings::Axis, number::short};
 
+/// Width of every plot.
+pub(super) const WIDTH: f64 = 1040.0;
+/// Approximate width of a letter of a label.
+pub(super) const LETTER: f64 = 6.4;
+
 /// Converts values to coordinates on one axis.
 pub(super) struct Scale {
     from: f64,

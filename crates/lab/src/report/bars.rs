@@ -3,10 +3,9 @@
 use std::fmt::Write;
 
 use super::{
-    axes::{Scale, draw_columns},
+    axes::{LETTER, Scale, WIDTH, draw_columns},
     findings::{Axis, Bar, BarRow},
-    page::escaped,
-    plot::WIDTH,
+    html::escaped,
 };
 
 const LEFT: f64 = 250.0;
@@ -15,8 +14,6 @@ const TOP: f64 = 10.0;
 const BOTTOM: f64 = 44.0;
 const LINE: f64 = 20.0;
 const GAP: f64 = 10.0;
-/// Approximate width of a letter of a label.
-pub(super) const LETTER: f64 = 6.4;
 /// Maximum letters in a row's name.
 const NAME_MAX: usize = 36;
 /// Minimum width of a bar, so that it can still be pointed at.

@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Axis, Bar, BarRow, Findings, Marks, Plot, Report, SetReport, StatementReport, Table, grouped,
-    link_text,
+    Axis, Bar, BarRow, Findings, Marks, Plot, Table, grouped, link_text,
     table::{links, paper_speedup, scan_link_use, speed, times},
     timeline,
 };
-use crate::{machine, statements::paper_scores_s};
+use crate::{
+    machine,
+    statements::{Report, SetReport, StatementReport, paper_scores_s},
+};
 
 impl Report {
     /// What the page shows. Its machine is this one.

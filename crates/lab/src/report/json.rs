@@ -3,8 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Report, SetReport, table::paper_speedup};
-use crate::statements::paper_scores_s;
+use super::table::paper_speedup;
+use crate::statements::{Report, SetReport, StatementReport, paper_scores_s};
 
 /// The report with all samples. Times are in seconds, rates in bits or bytes per second as named.
 pub fn json(report: &Report) -> Value {
@@ -26,7 +26,7 @@ pub fn json(report: &Report) -> Value {
 }
 
 fn set_json(report: &Report, set: &SetReport) -> Value {
-    let statement_json = |(index, statement): (usize, &super::StatementReport)| {
+    let statement_json = |(index, statement): (usize, &StatementReport)| {
         let throughput = set.shares.iter().map(|share| {
             let (read, written) = statement.throughput(*share);
             let of_link =

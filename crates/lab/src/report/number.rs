@@ -50,6 +50,16 @@ pub fn grouped(number: u64) -> String {
     text
 }
 
+/// Formats a link's rate: "2.5 Gbit/s".
+pub(crate) fn link_text(bits_per_s: u64) -> String {
+    let giga = bits_per_s as f64 / 1e9;
+    if giga >= 1.0 {
+        format!("{giga} Gbit/s")
+    } else {
+        format!("{} Mbit/s", giga * 1e3)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

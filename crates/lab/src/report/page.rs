@@ -7,6 +7,7 @@ use std::fmt::Write;
 use super::{
     date,
     findings::{Findings, Table, now},
+    html::escaped,
     plot,
 };
 use crate::machine;
@@ -67,22 +68,6 @@ pub fn page(findings: &Findings) -> String {
         include_str!("plot.js")
     );
     page
-}
-
-/// Escapes `text` for HTML content and attributes.
-pub(super) fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            other => out.push(other),
-        }
-    }
-    out
 }
 
 /// A sentence, with names of settings and commands, which text has between backquotes, as code.

@@ -4,14 +4,13 @@
 use std::fmt::Write;
 
 use super::{
-    axes::{Scale, draw_columns, draw_rows},
-    bars::{self, LETTER},
+    axes::{LETTER, Scale, WIDTH, draw_columns, draw_rows},
+    bars,
     findings::{Line, Marks, Plot, Span},
+    html::escaped,
     number::short,
-    page::escaped,
 };
 
-pub(super) const WIDTH: f64 = 1040.0;
 const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 84.0;
 const RIGHT: f64 = 16.0;

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::{Report, SetReport, StatementReport, grouped, link_text};
-use crate::statements::{Kind, paper_scores_s};
+use super::{grouped, link_text};
+use crate::statements::{Kind, Report, SetReport, StatementReport, paper_scores_s};
 
 /// Width of the statement column; longer statements end in "…".
 const STATEMENT_WIDTH: usize = 38;

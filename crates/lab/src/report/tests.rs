@@ -2,7 +2,10 @@
 //! the model.
 
 use super::*;
-use crate::statements::{Traffic, statements};
+use crate::statements::{
+    DataReport, Kind, Report, RunReport, Sample, SetReport, ShareReport, StatementReport, Traffic,
+    statements,
+};
 
 /// One run for each statement of the paper: its averages on one share and on two.
 fn papers_report() -> Report {

@@ -1,7 +1,8 @@
 //! What each share of a set-up transferred over the measured time. Runs follow each other without the untimed gaps,
 //! and each statement is a span.
 
-use super::{Axis, Line, Marks, Plot, Report, Sample, SetReport, Span};
+use super::{Axis, Line, Marks, Plot, Span};
+use crate::statements::{Report, Sample, SetReport, StatementReport};
 
 /// Samples are merged into at most this many points a line, so that each can be pointed at.
 const POINTS_MAX: usize = 160;
@@ -56,7 +57,7 @@ pub(super) fn plot(report: &Report, set: &SetReport) -> Plot {
 /// Where the runs of each statement lie.
 fn spans(set: &SetReport) -> Vec<Span> {
     let mut begun_s = 0.0;
-    let span = |statement: &super::StatementReport| {
+    let span = |statement: &StatementReport| {
         let from = begun_s;
         begun_s += statement.runs.iter().map(|run| run.seconds).sum::<f64>();
         Span {

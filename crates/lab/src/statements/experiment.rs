@@ -8,13 +8,13 @@ use std::{fs::File, rc::Rc};
 use super::{
     Kind, Statement,
     load::load,
+    report::{DataReport, Report, RunReport, SetReport, ShareReport, StatementReport},
     sampling::{SampledDisk, Sampler, Timed, Traffic},
 };
 use crate::{
     Error, Result,
     drive_stats::Source,
     progress::{Progress, Stage},
-    report::{DataReport, Report, RunReport, SetReport, ShareReport, StatementReport},
     sqlite::{Database, Disk, Image, Settings, Store},
 };
 

@@ -6,6 +6,7 @@
 mod check;
 mod experiment;
 mod load;
+mod report;
 mod sampling;
 mod survey;
 #[cfg(test)]
@@ -13,6 +14,7 @@ mod tests;
 
 pub(crate) use check::check;
 pub use experiment::{Experiment, SetUp, Share};
+pub use report::{DataReport, Report, RunReport, SetReport, ShareReport, StatementReport};
 pub use sampling::{Sample, Traffic};
 pub use survey::Survey;
 

@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 
 use super::{
+    layer::Layer,
     nodes::Nodes,
-    own::{Layer, Own, Owner},
+    own::{Own, Owner},
     trace::{Kept, Traced, What, Work},
 };
 use crate::{

@@ -9,8 +9,9 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::{
+    layer::Layer,
     nodes::Nodes,
-    own::{Layer, Own, own_times},
+    own::{Own, own_times},
     trace::{Kept, Traced, What, Work},
 };
 use crate::report::{Axis, Bar, BarRow, Layers, Marks, Plot, Table, short, time_us};

@@ -4,6 +4,7 @@
 
 mod advice;
 mod draw;
+mod layer;
 mod log;
 mod nodes;
 mod own;
@@ -29,7 +30,7 @@ use self::{
     trace::{Call, Clock, Kept, Traced, works},
 };
 use super::{
-    Case, Experiment, Needs, Runner, Sample, Work, check_time,
+    Case, Experiment, Needs, Runner, Work, check_time,
     layers::{self, Row, Way},
     within,
 };
@@ -38,6 +39,7 @@ use crate::{
     load::{Sampler, mark_as_ours},
     machine,
     report::{Axis, Findings, Layers, Line, Marks, Plot, Table, short, time_us},
+    speed::Speed,
     sqlite::{Disk, Settings, Store},
     target::FILE,
 };
@@ -294,18 +296,18 @@ impl Inserts {
     }
 
     /// The insert rate, for a comparison.
-    pub(crate) fn sample(&self, runner: &Runner<'_>, target: usize) -> Result<Option<Sample>> {
+    pub(crate) fn sample(&self, runner: &Runner<'_>, target: usize) -> Result<Option<Speed>> {
         let all = self.run(runner, target)?.spent;
         runner.stage.step();
         if all.len() < 2 || runner.is_stopped() {
             return Ok(None);
         }
         let total = waits(&all).total;
-        Ok(Some(Sample {
+        Ok(Some(Speed {
             per_s: 1e6 / total.mean_us,
             p50_us: total.p50_us,
             p99_us: total.p99_us,
-            ..Sample::default()
+            ..Speed::default()
         }))
     }
 }

@@ -2,7 +2,7 @@
 
 use volume::graph::NodeView;
 
-use super::own::Layer;
+use super::layer::Layer;
 
 /// All nodes.
 #[derive(Clone, Debug, Default)]

@@ -23,11 +23,14 @@ use crate::{
     machine::Watch,
     nameless::nameless_file,
     others::Others,
-    profile::{Runner, Sample},
+    profile::Runner,
     progress::Progress,
-    report::{Report, StatementReport, short},
+    report::short,
+    speed::Speed,
     sqlite::{Disk, Settings},
-    statements::{Experiment, SetUp, Share, Statement, Survey, Traffic, score_s},
+    statements::{
+        Experiment, Report, SetUp, Share, Statement, StatementReport, Survey, Traffic, score_s,
+    },
 };
 
 /// The statements with one page size and one cache.
@@ -197,7 +200,7 @@ impl Sweep {
     }
 
     /// The speed on one disk, for a comparison.
-    pub(crate) fn sample(&self, runner: &Runner<'_>, target: usize) -> Result<Option<Sample>> {
+    pub(crate) fn sample(&self, runner: &Runner<'_>, target: usize) -> Result<Option<Speed>> {
         let watch = Watch::begin(runner.pid);
         let measured = self.run(runner, &[target], Box::new(|_| ()))?;
         let name = format!("{} on {}", self.name(), runner.targets[target].name);
@@ -208,11 +211,11 @@ impl Sweep {
         };
         let slowest = set.statements.iter().map(|s| s.average_s);
         let slowest = slowest.fold(0.0, f64::max);
-        Ok(set.score_s.map(|score_s| Sample {
+        Ok(set.score_s.map(|score_s| Speed {
             per_s: 1.0 / score_s,
             p50_us: score_s * 1e6,
             p99_us: slowest * 1e6,
-            ..Sample::default()
+            ..Speed::default()
         }))
     }
 
