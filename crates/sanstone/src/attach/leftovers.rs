@@ -24,8 +24,8 @@ use front_fuse::Unmounted;
 use rustix::fs::{FlockOperation, flock};
 
 use super::{
-    file_system::{program, ran, unmount_now},
     holders::holders_of,
+    util_linux::{program, ran, unmount_now},
 };
 
 /// How long killed programs may take to close their files, or the kernel to release a loop device.

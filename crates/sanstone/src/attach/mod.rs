@@ -6,6 +6,7 @@ mod file_system;
 mod holders;
 mod leftovers;
 mod release;
+mod util_linux;
 
 use std::{
     convert::Infallible,
