@@ -11,7 +11,7 @@ use super::{
     history::{SentWhat, Shared},
     login,
     peer::Session,
-    script::{Ending, Script, Setup, Step, What},
+    script::{CASE_TIME, Ending, Script, Setup, Step, What},
     serve::{IQN, serve},
     wire::Prepared,
 };
@@ -19,8 +19,6 @@ use crate::target_machine::PORT;
 
 /// Within this time the target must have answered everything, without being prompted.
 const QUIET_TIME: Duration = Duration::from_secs(3);
-/// No case takes longer.
-pub(super) const CASE_TIME: Duration = Duration::from_secs(60);
 /// The first tag of commands sent in addition to the script.
 const BESIDE: u32 = 1_000;
 

@@ -2,6 +2,10 @@
 //! takes for each command. It is complete before anything runs, so that shrinking can leave out steps without changing
 //! the rest.
 
+use std::time::Duration;
+
+/// No case takes longer.
+pub(super) const CASE_TIME: Duration = Duration::from_secs(60);
 /// Blocks of each disk, of 512 bytes.
 pub(super) const DISK_BLOCKS: u64 = 32;
 

@@ -7,7 +7,7 @@ use front_iscsi::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, Tar
 use unit::{DiskSpec, Units, UnitsConfig};
 use volume::SharedVolume;
 
-use super::{history::Shared, leaf::Medium, run::CASE_TIME, script::Script};
+use super::{history::Shared, leaf::Medium, script::CASE_TIME, script::Script};
 use crate::target_machine::PORT;
 
 /// Its name.
