@@ -18,7 +18,7 @@ use std::{
     any::Any,
     cell::{Cell, Ref, RefCell, RefMut},
     collections::{BTreeMap, VecDeque},
-    fmt,
+    fmt, fs,
     future::Future,
     io,
     pin::Pin,
@@ -31,7 +31,6 @@ use std::{
 use self::{
     inbox::Message,
     ops::OpTable,
-    pause::Pauses,
     shares::Shares,
     tasks::TaskRef,
     timers::{Ahead, Timers},
@@ -48,6 +47,7 @@ use crate::{
 pub use handle::LaneHandle;
 pub(crate) use inbox::{Inbox, waker};
 pub(crate) use ops::{Submitted, submit};
+pub(crate) use pause::Pauses;
 pub use pause::Waiting;
 pub use shares::{Counts, Share, TURN_BYTES};
 pub(crate) use tasks::Tasks;
@@ -171,10 +171,13 @@ impl Lane {
     pub fn new(config: &LaneConfig) -> io::Result<Lane> {
         let (ring, bell) = Ring::new(config.entries)?;
         let inbox = Inbox::register(Some(bell));
-        Ok(Lane::with_reactor(Box::new(ring), inbox, config.waiting))
+        let processors = fs::read_to_string("/sys/devices/system/cpu/online");
+        let is_alone = processors.is_ok_and(|processors| processors.trim() == "0");
+        let pauses = Pauses::new(config.waiting, is_alone);
+        Ok(Lane::with_reactor(Box::new(ring), inbox, pauses))
     }
 
-    pub(crate) fn with_reactor(reactor: LaneReactor, inbox: Arc<Inbox>, waiting: Waiting) -> Lane {
+    pub(crate) fn with_reactor(reactor: LaneReactor, inbox: Arc<Inbox>, pauses: Pauses) -> Lane {
         Lane(Rc::new(LaneInner {
             turn_began: Cell::new(reactor.now()),
             last_known: Cell::new(reactor.now()),
@@ -187,7 +190,7 @@ impl Lane {
             messages: RefCell::default(),
             locals: RefCell::default(),
             shares: Shares::new(),
-            pauses: RefCell::new(Pauses::new(waiting)),
+            pauses: RefCell::new(pauses),
             #[cfg(feature = "sim")]
             calls: calls::Calls::unlimited(),
         }))

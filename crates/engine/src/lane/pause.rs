@@ -9,6 +9,9 @@
 //! Two lanes that are each other's peers either both spin or both sleep, and neither can find out alone that
 //! switching together would be better. That is why lanes start by spinning, and why a lane pays extra CPU for
 //! spinning where that moves more in the same time.
+//!
+//! On a machine with one processor a lane that spins keeps its peer from answering, and its own CPU time does not show
+//! what that costs: there it spins only for `Latency`.
 
 use std::mem;
 
@@ -97,8 +100,10 @@ impl Way {
 
 /// What a lane has learnt about its pauses.
 #[derive(Debug)]
-pub(super) struct Pauses {
+pub(crate) struct Pauses {
     waiting: Waiting,
+    /// Whether the machine has this lane's processor only.
+    is_alone: bool,
     /// Running mean of the pauses' length: spinning is for short ones.
     mean_ns: u64,
     /// The current choice.
@@ -120,9 +125,10 @@ pub(super) struct Pauses {
 }
 
 impl Pauses {
-    pub(super) fn new(waiting: Waiting) -> Pauses {
+    pub(crate) fn new(waiting: Waiting, is_alone: bool) -> Pauses {
         Pauses {
             waiting,
+            is_alone: is_alone && waiting != Waiting::Latency,
             mean_ns: 10 * LOOK_MAX_NS,
             way: Way::Look,
             is_trial: false,
@@ -139,6 +145,9 @@ impl Pauses {
 
     /// How long to spin now; `None`: not at all.
     pub(super) fn look_ns(&self) -> Option<u64> {
+        if self.is_alone {
+            return None;
+        }
         let is_short = self.mean_ns <= LOOK_MAX_NS;
         let looks = match (self.waiting, self.way, self.is_trial) {
             (Waiting::Latency, ..) | (_, Way::Look, false) => is_short,
@@ -161,7 +170,7 @@ impl Pauses {
         let pause_ns = now.since(began).as_nanos() as u64;
         let capped = pause_ns.min(10 * LOOK_MAX_NS);
         self.mean_ns = self.mean_ns - self.mean_ns / 8 + capped / 8;
-        if self.waiting == Waiting::Latency {
+        if self.waiting == Waiting::Latency || self.is_alone {
             return;
         }
         self.pauses_left -= 1;
@@ -270,7 +279,7 @@ mod tests {
     impl Lane {
         fn new(waiting: Waiting) -> Lane {
             Lane {
-                pauses: Pauses::new(waiting),
+                pauses: Pauses::new(waiting, false),
                 now: Instant::default(),
                 cpu_ns: 0,
             }
@@ -423,7 +432,7 @@ mod tests {
 
     #[test]
     fn windows_in_which_nothing_moves_teach_nothing() {
-        let mut pauses = Pauses::new(Waiting::Balanced);
+        let mut pauses = Pauses::new(Waiting::Balanced, false);
         let mut now = Instant::default();
         for _ in 0..10_000 {
             assert_eq!(pauses.look_ns(), None);
@@ -434,8 +443,25 @@ mod tests {
     }
 
     #[test]
+    fn on_the_only_processor_a_lane_looks_for_latency_only() {
+        for (waiting, looks) in [
+            (Waiting::Balanced, None),
+            (Waiting::Cpu, None),
+            (Waiting::Latency, Some(LOOK_MAX_NS)),
+        ] {
+            let mut pauses = Pauses::new(waiting, true);
+            for _ in 0..10_000 {
+                let now = Instant::default() + Duration::from_micros(5);
+                pauses.moved(4096);
+                pauses.ended(Instant::default(), now, || 0);
+            }
+            assert_eq!(pauses.look_ns(), looks, "{waiting:?}");
+        }
+    }
+
+    #[test]
     fn a_lane_for_latency_looks_after_short_pauses() {
-        let mut latency = Pauses::new(Waiting::Latency);
+        let mut latency = Pauses::new(Waiting::Latency, false);
         for (pause_us, looks) in [(40, Some(LOOK_MAX_NS)), (80, None)] {
             for _ in 0..100 {
                 let began = Instant::default();

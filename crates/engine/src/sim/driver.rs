@@ -18,7 +18,7 @@ use super::{
 use crate::{
     buf,
     instant::Instant,
-    lane::{Inbox, Lane, Waiting},
+    lane::{Inbox, Lane, Pauses, Waiting},
 };
 
 pub(super) struct Driver {
@@ -116,7 +116,8 @@ impl Driver {
             };
             let inbox = Inbox::register(None);
             self.inboxes.borrow_mut().push(inbox.clone());
-            let lane = Lane::with_reactor(Box::new(reactor), inbox, Waiting::Cpu);
+            let lane =
+                Lane::with_reactor(Box::new(reactor), inbox, Pauses::new(Waiting::Cpu, false));
             let mut random = self.state.borrow_mut().random.fork();
             lane.0.tasks.borrow_mut().chooser = Some(Box::new(move |n| random.index(n)));
             self.limit_calls(&lane, host);
