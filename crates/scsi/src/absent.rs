@@ -2,8 +2,9 @@
 //! there is none, REPORT LUNS lists those that exist, REQUEST SENSE reports the error, and everything else is
 //! refused.
 
-use crate::action::{Action, Ending, Status};
+use crate::action::Action;
 use crate::commands::Command;
+use crate::ending::{Ending, Status};
 use crate::identity::Identity;
 use crate::sense::{Asc, Sense, SenseKey};
 

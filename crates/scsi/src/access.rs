@@ -1,7 +1,7 @@
 //! The access checks of reservations (SPC-4 5.13, SBC-3 4.17): how each command accesses the unit, and whether
 //! reservations allow that.
 
-use crate::attention::NexusId;
+use crate::nexus::NexusId;
 use crate::shared::Rights;
 
 /// The kinds of access that reservations distinguish.

@@ -3,77 +3,16 @@
 //! [`LogicalUnit::begin`]: crate::LogicalUnit::begin
 //! [`LogicalUnit::resume`]: crate::LogicalUnit::resume
 
-use crate::attention::NexusId;
+use crate::cdb::Cdb;
 use crate::change::Change;
-use crate::commands::extended_copy::Copy;
-use crate::commands::sanitize::Overwrite;
-use crate::commands::start_stop::Eject;
-use crate::commands::{Command, report_luns::ReportLuns};
+use crate::copy::Copy;
+use crate::ending::Ending;
+use crate::lun::Lun;
 use crate::medium::MediumOp;
+use crate::nexus::NexusId;
+use crate::overwrite::Overwrite;
+use crate::removal::Eject;
 use crate::sense::{Asc, Sense, SenseKey};
-
-/// SCSI status codes (SAM-5 5.3). The discriminant is the wire value.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Status {
-    /// The command completed without error.
-    Good = 0x00,
-    /// The command failed, or a unit attention is reported; the sense data says why.
-    CheckCondition = 0x02,
-    /// The requested operation is satisfied (PRE-FETCH).
-    ConditionMet = 0x04,
-    /// The logical unit cannot take the command now; try again.
-    Busy = 0x08,
-    /// A reservation of another nexus forbids the command.
-    ReservationConflict = 0x18,
-    /// The task set has no room for another command.
-    TaskSetFull = 0x28,
-    /// The command was aborted by another nexus (control mode page, TAS).
-    TaskAborted = 0x40,
-}
-
-/// How a command ended: its status, and sense data with CHECK CONDITION.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ending {
-    /// The status to send.
-    pub status: Status,
-    /// Present exactly when `status` is CHECK CONDITION. Encode it with
-    /// [`LogicalUnit::sense_format`](crate::LogicalUnit::sense_format).
-    pub sense: Option<Sense>,
-}
-
-impl Ending {
-    /// GOOD.
-    pub const GOOD: Ending = Ending {
-        status: Status::Good,
-        sense: None,
-    };
-    /// BUSY: the initiator should retry.
-    pub const BUSY: Ending = Ending {
-        status: Status::Busy,
-        sense: None,
-    };
-
-    /// RESERVATION CONFLICT.
-    pub const CONFLICT: Ending = Ending {
-        status: Status::ReservationConflict,
-        sense: None,
-    };
-
-    /// CHECK CONDITION with this sense data.
-    pub fn check(sense: Sense) -> Ending {
-        Ending {
-            status: Status::CheckCondition,
-            sense: Some(sense),
-        }
-    }
-}
-
-impl From<Sense> for Ending {
-    fn from(sense: Sense) -> Ending {
-        Ending::check(sense)
-    }
-}
 
 /// What a command asks its transport to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -157,25 +96,16 @@ impl Action {
             Action::Medium(op @ MediumOp::CompareAndWrite { .. })
                 if offered_bytes != op.data_out_len_bytes() =>
             {
-                Err(WRONG_COMPARE_AND_WRITE_LEN)
+                Err(ParameterList::WRONG_COMPARE_AND_WRITE_LEN)
             }
             _ if offered_bytes >= self.data_out_len_bytes() => Ok(()),
             Action::Medium(
                 MediumOp::Write { extent, .. } | MediumOp::WriteVerify { extent, .. },
             ) if offered_bytes % u64::from(extent.block_size_bytes) == 0 => Ok(()),
-            _ => Err(WRONG_DATA_OUT_LEN),
+            _ => Err(ParameterList::WRONG_LEN),
         }
     }
 }
-
-/// The transport's data-out length does not match the CDB.
-const WRONG_DATA_OUT_LEN: Sense = Sense::new(
-    SenseKey::IllegalRequest,
-    Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT,
-);
-
-/// The same for COMPARE AND WRITE, whose NUMBER OF LOGICAL BLOCKS is in byte 13.
-const WRONG_COMPARE_AND_WRITE_LEN: Sense = Sense::invalid_cdb_field(13, None);
 
 impl From<Result<Action, Sense>> for Action {
     fn from(result: Result<Action, Sense>) -> Action {
@@ -186,12 +116,54 @@ impl From<Result<Action, Sense>> for Action {
 /// A command waiting for its parameter list (UNMAP's ranges, WRITE SAME's block). At most 64 KiB.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParameterList {
-    pub(crate) command: Command,
+    /// Whose command it is; known once the unit has begun it.
     pub(crate) nexus: NexusId,
-    pub(crate) len_bytes: u32,
+    pub(crate) cdb: Cdb,
+    len_bytes: u32,
+    /// Whether more data-out is refused as well.
+    is_exact: bool,
+    /// How a list of another length is refused.
+    wrong_len: Sense,
 }
 
 impl ParameterList {
+    /// The transport's data-out length does not match the CDB.
+    const WRONG_LEN: Sense = Sense::new(
+        SenseKey::IllegalRequest,
+        Asc::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT,
+    );
+
+    /// The same for COMPARE AND WRITE, whose NUMBER OF LOGICAL BLOCKS is in byte 13.
+    const WRONG_COMPARE_AND_WRITE_LEN: Sense = Sense::invalid_cdb_field(13, None);
+
+    /// A list, of which surplus data-out is a residual.
+    pub(crate) fn new(len_bytes: u32) -> ParameterList {
+        ParameterList {
+            nexus: NexusId(0),
+            cdb: Cdb::new(&[]),
+            len_bytes,
+            is_exact: false,
+            wrong_len: Sense::LIST_LENGTH_ERROR,
+        }
+    }
+
+    /// A list or a block of exactly this length.
+    pub(crate) fn exactly(len_bytes: u32) -> ParameterList {
+        ParameterList {
+            is_exact: true,
+            wrong_len: ParameterList::WRONG_LEN,
+            ..ParameterList::new(len_bytes)
+        }
+    }
+
+    /// No data-out, for a COMPARE AND WRITE of 0 blocks.
+    pub(crate) fn none_to_compare() -> ParameterList {
+        ParameterList {
+            wrong_len: ParameterList::WRONG_COMPARE_AND_WRITE_LEN,
+            ..ParameterList::exactly(0)
+        }
+    }
+
     /// Bytes of data-out to receive before [`LogicalUnit::resume`](crate::LogicalUnit::resume).
     pub fn len_bytes(&self) -> u32 {
         self.len_bytes
@@ -202,26 +174,32 @@ impl ParameterList {
     /// # Errors
     /// The sense data to end the command with.
     pub fn check_offered(&self, offered_bytes: u64) -> Result<(), Sense> {
-        let wanted = u64::from(self.len_bytes);
-        match self.command {
-            Command::Unmap(_)
-            | Command::ReserveOut(_)
-            | Command::ModeSelect(_)
-            | Command::ExtendedCopy(_)
-                if offered_bytes >= wanted =>
-            {
-                Ok(())
-            }
-            Command::Unmap(_)
-            | Command::ReserveOut(_)
-            | Command::ModeSelect(_)
-            | Command::ExtendedCopy(_) => Err(Sense::new(
-                SenseKey::IllegalRequest,
-                Asc::PARAMETER_LIST_LENGTH_ERROR,
-            )),
-            _ if offered_bytes == wanted => Ok(()),
-            Command::CompareAndWrite(_) => Err(WRONG_COMPARE_AND_WRITE_LEN),
-            _ => Err(WRONG_DATA_OUT_LEN),
-        }
+        let wanted_bytes = u64::from(self.len_bytes);
+        let fits = match self.is_exact {
+            true => offered_bytes == wanted_bytes,
+            false => offered_bytes >= wanted_bytes,
+        };
+        fits.then_some(()).ok_or(self.wrong_len)
+    }
+}
+
+/// A REPORT LUNS command that waits for the transport to supply the target's LUNs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReportLuns {
+    /// Only well-known logical units are asked for, of which this target has none.
+    pub(crate) only_well_known: bool,
+    pub(crate) allocation_len_bytes: u32,
+}
+
+impl ReportLuns {
+    /// Replies with `luns`, in their order, truncated to the allocation length. The LUN LIST LENGTH field still gives
+    /// the full length.
+    pub fn reply(&self, luns: &[Lun]) -> Action {
+        let luns = if self.only_well_known { &[] } else { luns };
+        let mut data = vec![0; 8];
+        data[..4].copy_from_slice(&(luns.len() as u32 * 8).to_be_bytes());
+        data.extend(luns.iter().flat_map(|lun| lun.encode()));
+        data.truncate(self.allocation_len_bytes as usize);
+        Action::Reply(data)
     }
 }

@@ -1,13 +1,10 @@
 //! Unit attention conditions (SAM-5 5.14), which a nexus is told of before its next command is served. Each condition
 //! is pending at most once per nexus, and is reported once. The number of nexuses remembered is bounded.
 
-use crate::sense::{Asc, Sense, SenseKey};
 use std::collections::BTreeMap;
 
-/// An I_T nexus: one initiator port at one target port; in iSCSI, one session. The transport assigns the numbers and
-/// does not reuse one while anything still remembers it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct NexusId(pub u64);
+use crate::nexus::NexusId;
+use crate::sense::{Asc, Sense, SenseKey};
 
 /// A unit attention condition. Earlier variants are reported first (SAM-5 5.14: resets take precedence).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

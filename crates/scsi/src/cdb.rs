@@ -4,7 +4,7 @@
 use crate::sense::Sense;
 
 /// The first 16 bytes of a CDB, zero-padded.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cdb([u8; Cdb::LEN]);
 
 impl Cdb {
@@ -17,6 +17,10 @@ impl Cdb {
         let mut cdb = [0; Cdb::LEN];
         cdb[..bytes.len()].copy_from_slice(bytes);
         Cdb(cdb)
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8; Cdb::LEN] {
+        &self.0
     }
 
     pub(crate) fn u8(&self, at: usize) -> u8 {

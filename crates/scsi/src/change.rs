@@ -5,11 +5,12 @@
 //! reservation that a power cut could undo. So there are two steps, with the transport's write in between:
 //! [`Change::prepare`] returns what must be written, and [`Prepared::commit`] makes the change.
 
-use crate::action::Ending;
-use crate::attention::{Attention, NexusId};
-use crate::commands::reserve_out::Request;
+use crate::attention::Attention;
+use crate::ending::Ending;
 use crate::mode::Control;
-use crate::reservations::{Effects, Reservations};
+use crate::nexus::NexusId;
+use crate::reservations::{Effects, Request, Reservations};
+use crate::sanitize_state::SanitizeState;
 use crate::sense::{Asc, Sense, SenseKey};
 use crate::shared::State;
 use crate::unit::LogicalUnit;
@@ -98,7 +99,7 @@ impl Change {
                 (After::Mode { values, save }, save)
             }
             What::LeaveFailure => {
-                crate::commands::sanitize::may_leave(sanitize)?;
+                SanitizeState::may_leave(sanitize)?;
                 sanitize = None;
                 // Even without a failure, for the same reason.
                 (After::LeaveFailure, true)
@@ -200,7 +201,7 @@ impl Prepared {
                 Ok(Changed::default())
             }
             After::LeaveFailure => {
-                crate::commands::sanitize::may_leave(state.sanitize)?;
+                SanitizeState::may_leave(state.sanitize)?;
                 state.sanitize = None;
                 Ok(Changed::default())
             }

@@ -4,16 +4,16 @@
 
 use std::str::FromStr;
 
-use crate::commands::sanitize::Progress;
 use crate::mode::ModeParameters;
 use crate::reservations::Reservations;
+use crate::sanitize_state::SanitizeState;
 
 /// What [`SharedUnit::save`](crate::SharedUnit::save) returned before a restart; parsed from its text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kept {
     pub(crate) reservations: Reservations,
     pub(crate) mode: ModeParameters,
-    pub(crate) sanitize: Option<Progress>,
+    pub(crate) sanitize: Option<SanitizeState>,
 }
 
 /// Why text is not what a logical unit saves.
@@ -27,9 +27,6 @@ pub struct KeptError {
     /// What is wrong with it, to follow the line in a sentence.
     pub why: &'static str,
 }
-
-/// The reason for a line that no release has written in this form.
-pub(crate) const MALFORMED: &str = "is malformed";
 
 impl FromStr for Kept {
     type Err = KeptError;
@@ -47,7 +44,7 @@ impl FromStr for Kept {
                 ["control", ref values @ ..] => kept.mode.restore(values),
                 ["sanitize", ..] if kept.sanitize.is_some() => Err("is there for the second time"),
                 ["sanitize", ref values @ ..] => {
-                    let restored = Progress::restore(values);
+                    let restored = SanitizeState::restore(values);
                     restored.map(|progress| kept.sanitize = Some(progress))
                 }
                 _ => Err("is of no kind that this release knows"),
@@ -59,15 +56,6 @@ impl FromStr for Kept {
             })?;
         }
         Ok(kept)
-    }
-}
-
-/// A truth value as it is saved.
-pub(crate) fn truth(word: &str) -> Result<bool, &'static str> {
-    match word {
-        "0" => Ok(false),
-        "1" => Ok(true),
-        _ => Err(MALFORMED),
     }
 }
 
@@ -84,7 +72,8 @@ mod tests {
     #[test]
     fn what_was_saved_is_read_and_is_saved_the_same_again() {
         let kept: Kept = FENCE.parse().expect("as saved");
-        let again = kept.reservations.save() + &kept.mode.save() + &Progress::save(kept.sanitize);
+        let again =
+            kept.reservations.save() + &kept.mode.save() + &SanitizeState::save(kept.sanitize);
         assert_eq!(again, FENCE);
         assert_eq!("".parse(), Ok(Kept::default()));
     }

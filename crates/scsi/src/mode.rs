@@ -1,7 +1,7 @@
 //! The mode parameters that initiators can change (SPC-4 7.5.8): D_SENSE, QERR, SWP and TAS of the control page. They
 //! are shared by all nexuses; saved values survive resets and restarts.
 
-use crate::kept::{MALFORMED, truth};
+use crate::saved::{MALFORMED, truth};
 
 /// The changeable bits of the control page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

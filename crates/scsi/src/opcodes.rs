@@ -3,30 +3,16 @@
 //! OPERATION CODES.
 
 use crate::cdb::Cdb;
-use crate::commands::Command;
+use crate::commands::opcode_table::{OpcodeTable, Row};
 use crate::commands::{
-    compare_and_write, extended_copy, get_lba_status, inquiry, log_sense, mode_select, mode_sense,
-    pre_fetch, read_capacity, read_defect_data, read_write, report_luns, report_opcodes,
-    report_port_groups, report_task_management, request_sense, reserve_in, reserve_out,
-    reserve_release, sanitize, start_stop, synchronize_cache, test_unit_ready, unmap, verify,
-    write_atomic, write_same, write_verify,
+    Command, compare_and_write, extended_copy, get_lba_status, inquiry, log_sense, mode_select,
+    mode_sense, pre_fetch, read_capacity, read_defect_data, read_write, report_luns,
+    report_opcodes, report_port_groups, report_task_management, request_sense, reserve_in,
+    reserve_out, reserve_release, sanitize, start_stop, synchronize_cache, test_unit_ready, unmap,
+    verify, write_atomic, write_same, write_verify,
 };
 use crate::opcode;
-use crate::sense::{Asc, Sense, SenseKey};
-use crate::shape::DiskShape;
-
-/// One command supported by this disk.
-pub(crate) struct Row {
-    pub(crate) opcode: u8,
-    /// Set for opcodes with service actions (in the low five bits of byte 1).
-    pub(crate) service_action: Option<u8>,
-    /// The CDB USAGE DATA of SPC-4 6.35, without the opcode: a bit is set if it is evaluated. The CDB is one byte
-    /// longer than this.
-    pub(crate) usage: &'static [u8],
-    pub(crate) decode: fn(&Cdb) -> Result<Command, Sense>,
-    /// Whether a disk of this shape supports it.
-    supported: fn(&DiskShape) -> bool,
-}
+use crate::sense::Sense;
 
 const fn row(opcode: u8, usage: &'static [u8], decode: fn(&Cdb) -> Result<Command, Sense>) -> Row {
     Row {
@@ -61,7 +47,7 @@ const fn discard(row: Row) -> Row {
 }
 
 /// Every command, by operation code; the service actions of an opcode are adjacent.
-pub(crate) static TABLE: &[Row] = &[
+pub(crate) static TABLE: OpcodeTable = OpcodeTable::new(&[
     row(
         opcode::TEST_UNIT_READY,
         usage::NONE_6,
@@ -415,7 +401,7 @@ pub(crate) static TABLE: &[Row] = &[
         &[0x1F, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF, 0, 0],
         read_defect_data::decode_12,
     ),
-];
+]);
 
 /// CDB layouts that many commands share.
 mod usage {
@@ -462,42 +448,6 @@ mod usage {
     }
 }
 
-/// The index of each opcode's first row in the table, or [`NO_ROW`]: one lookup per command.
-static FIRST_ROW: [u8; 256] = {
-    let mut index = [NO_ROW; 256];
-    let mut at = TABLE.len();
-    while at > 0 {
-        at -= 1;
-        index[TABLE[at].opcode as usize] = at as u8;
-    }
-    index
-};
-const NO_ROW: u8 = 0xFF;
-
-impl Row {
-    /// Whether a disk of this shape supports the command.
-    pub(crate) fn supported_by(&self, shape: &DiskShape) -> bool {
-        (self.supported)(shape)
-    }
-}
-
-/// The rows of an opcode: none, one, or one per service action.
-pub(crate) fn rows_of(opcode: u8) -> &'static [Row] {
-    let first = FIRST_ROW[usize::from(opcode)];
-    if first == NO_ROW {
-        return &[];
-    }
-    let rows = &TABLE[usize::from(first)..];
-    let count = rows.iter().take_while(|row| row.opcode == opcode).count();
-    &rows[..count]
-}
-
-/// ILLEGAL REQUEST, INVALID COMMAND OPERATION CODE.
-pub(crate) const UNKNOWN: Sense = Sense::new(
-    SenseKey::IllegalRequest,
-    Asc::INVALID_COMMAND_OPERATION_CODE,
-);
-
 impl Command {
     /// Decodes a CDB. Trailing bytes (iSCSI always carries 16) are ignored.
     ///
@@ -506,9 +456,9 @@ impl Command {
     /// unsupported value, or NACA is set (SAM-5 5.2: only devices that report NORMACA accept it).
     pub(crate) fn decode(bytes: &[u8]) -> Result<Command, Sense> {
         let cdb = Cdb::new(bytes);
-        let rows = rows_of(cdb.u8(0));
+        let rows = TABLE.of(cdb.u8(0));
         let row = match rows {
-            [] => return Err(UNKNOWN),
+            [] => return Err(Sense::INVALID_OPCODE),
             [row] if row.service_action.is_none() => row,
             rows => rows
                 .iter()

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::reservations::NexusName;
+use crate::nexus::NexusName;
 
 /// Maximum number of registrations; beyond it, registering fails for lack of resources.
 pub(crate) const REGISTRATIONS_MAX: usize = 1024;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::reservations::NexusName;
+use crate::nexus::NexusName;
 
 /// Names with what is known of each.
 #[derive(Debug)]

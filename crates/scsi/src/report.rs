@@ -1,8 +1,9 @@
 //! A snapshot of a logical unit for administrators: who is registered with it, who holds it, and what prevents its
 //! use.
 
-use crate::commands::sanitize::Progress;
-use crate::reservations::{Kind, NexusName};
+use crate::nexus::NexusName;
+use crate::reservations::Kind;
+use crate::sanitize_state::SanitizeState;
 use crate::shared::SharedUnit;
 
 /// A logical unit's state, as initiators have left it.
@@ -47,7 +48,7 @@ pub struct ReservationReport {
 pub enum SanitizeReport {
     /// It is running.
     Running {
-        /// Progress, 0 to 100.
+        /// SanitizeState, 0 to 100.
         percent: u8,
     },
     /// It failed.
@@ -79,10 +80,10 @@ impl SharedUnit {
             is_write_protected: state.mode.current.write_protect,
             is_ejected: state.ejected,
             sanitize: state.sanitize.map(|progress| match progress {
-                Progress::Running(part) => SanitizeReport::Running {
+                SanitizeState::Running(part) => SanitizeReport::Running {
                     percent: (u32::from(part) * 100 / 65536) as u8,
                 },
-                Progress::Failed { .. } => SanitizeReport::Failed,
+                SanitizeState::Failed { .. } => SanitizeReport::Failed,
             }),
         }
     }
@@ -102,7 +103,7 @@ fn name_of(kind: Kind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attention::NexusId;
+    use crate::nexus::NexusId;
 
     #[test]
     fn it_names_registrants_holder_and_type() {
@@ -121,7 +122,7 @@ mod tests {
             reserved.expect("it is free");
             state.name(NexusId(1), name.clone());
             state.reserved_by = Some(NexusId(1));
-            state.sanitize = Some(Progress::Running(32768));
+            state.sanitize = Some(SanitizeState::Running(32768));
             state.mode.current.write_protect = true;
         });
         let report = unit.report();

@@ -4,44 +4,16 @@
 //! A registration belongs to an I_T nexus by name (initiator port and target port), not to a session, so it survives
 //! logouts and, with APTPL, restarts.
 
+mod request;
+
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
-use std::sync::Arc;
 
-use crate::kept::{MALFORMED, truth};
+use crate::nexus::NexusName;
 use crate::registrations::{REGISTRATIONS_MAX, Registration, Registrations};
+use crate::saved::{MALFORMED, truth};
 
-/// An I_T nexus, identified by the names of its ports.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct NexusName {
-    /// The initiator port: `<iSCSI name>,i,0x<ISID>` (RFC 7143 §4.4.4). Contains no white space.
-    pub(crate) initiator_port: Arc<str>,
-    /// Relative target port identifier.
-    pub(crate) target_port: u16,
-}
-
-impl NexusName {
-    /// As text without a line break, which [`NexusName::parse`] reads.
-    pub(crate) fn line(&self) -> String {
-        format!("{} {}", self.target_port, self.initiator_port)
-    }
-
-    pub(crate) fn parse(line: &str) -> Option<NexusName> {
-        let (port, initiator) = line.split_once(' ')?;
-        NexusName::restore(port, initiator).ok()
-    }
-
-    fn restore(port: &str, initiator: &str) -> Result<NexusName, &'static str> {
-        let target_port = port.parse().map_err(|_| MALFORMED)?;
-        if initiator.is_empty() {
-            return Err(MALFORMED);
-        }
-        Ok(NexusName {
-            initiator_port: initiator.into(),
-            target_port,
-        })
-    }
-}
+pub(crate) use request::{Names, Request, RequestList, ServiceAction};
 
 /// Reservation types (SPC-4 6.15.3.4). The discriminant is the wire value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -87,6 +87,16 @@ impl Sense {
     /// Nothing to report: the answer of REQUEST SENSE when all is well.
     pub const NONE: Sense = Sense::new(SenseKey::NoSense, Asc::NO_ADDITIONAL_SENSE);
 
+    /// ILLEGAL REQUEST, INVALID COMMAND OPERATION CODE.
+    pub(crate) const INVALID_OPCODE: Sense = Sense::new(
+        SenseKey::IllegalRequest,
+        Asc::INVALID_COMMAND_OPERATION_CODE,
+    );
+
+    /// ILLEGAL REQUEST, PARAMETER LIST LENGTH ERROR.
+    pub(crate) const LIST_LENGTH_ERROR: Sense =
+        Sense::new(SenseKey::IllegalRequest, Asc::PARAMETER_LIST_LENGTH_ERROR);
+
     /// Sense data with a key and a code only.
     pub const fn new(key: SenseKey, asc: Asc) -> Sense {
         Sense {

@@ -10,13 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::attention::{Attention, Attentions, NexusId};
-use crate::commands::extended_copy::CopyResult;
-use crate::commands::sanitize::Progress;
+use crate::attention::{Attention, Attentions};
+use crate::copy::CopyResult;
 use crate::kept::Kept;
 use crate::mode::ModeParameters;
+use crate::nexus::{NexusId, NexusName};
 use crate::remembered::Remembered;
-use crate::reservations::{Kind, NexusName, Reservations};
+use crate::reservations::{Kind, Reservations};
+use crate::sanitize_state::SanitizeState;
 
 /// The shared state of a logical unit.
 #[derive(Debug, Default)]
@@ -52,7 +53,7 @@ pub(crate) struct State {
     /// The nexuses that prevent the medium's removal.
     pub(crate) preventing: BTreeSet<NexusId>,
     pub(crate) ejected: bool,
-    pub(crate) sanitize: Option<Progress>,
+    pub(crate) sanitize: Option<SanitizeState>,
     /// No sanitize may begin, because the unit is about to be removed.
     pub(crate) bars_sanitize: bool,
     /// Results of EXTENDED COPY, oldest first.
@@ -116,7 +117,7 @@ impl SharedUnit {
     /// Lets no sanitize begin until [`SharedUnit::admit_sanitize`]; false if one is running, which changes nothing.
     pub fn bar_sanitize(&self) -> bool {
         let mut state = self.look();
-        let is_running = matches!(state.sanitize, Some(Progress::Running(_)));
+        let is_running = matches!(state.sanitize, Some(SanitizeState::Running(_)));
         state.bars_sanitize |= !is_running;
         !is_running
     }
@@ -211,9 +212,9 @@ impl SharedUnit {
 pub(crate) fn text(
     reservations: &Reservations,
     mode: &ModeParameters,
-    sanitize: Option<Progress>,
+    sanitize: Option<SanitizeState>,
 ) -> Option<String> {
-    let text = reservations.save() + &mode.save() + &Progress::save(sanitize);
+    let text = reservations.save() + &mode.save() + &SanitizeState::save(sanitize);
     (!text.is_empty()).then_some(text)
 }
 

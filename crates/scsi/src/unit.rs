@@ -1,20 +1,19 @@
-//! A logical unit: its identity, its shape, and the path of a command from CDB to ending. The state that initiators
-//! can change, and what is remembered of each nexus, lives in the [`SharedUnit`].
+//! A logical unit as one port and one thread see it: its identity, its shape, and its extract of the state that
+//! initiators can change, which lives with what is remembered of each nexus in the [`SharedUnit`].
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::access::Access;
-use crate::action::{Action, Ending, ParameterList};
-use crate::attention::{Attention, NexusId};
-use crate::commands::{Command, Progress};
+use crate::attention::Attention;
 use crate::identity::Identity;
 use crate::medium::{Denied, MediumOp};
 use crate::mode::QueueError;
-use crate::reservations::NexusName;
-use crate::sense::{Asc, Sense, SenseFormat, SenseKey};
-use crate::shape::{DiskShape, DiskShapeError, WRITE_PROTECTED};
+use crate::nexus::{NexusId, NexusName};
+use crate::sanitize_state::SanitizeState;
+use crate::sense::SenseFormat;
+use crate::shape::{DiskShape, DiskShapeError};
 use crate::shared::{Rights, SharedUnit, State};
 
 /// What visiting one entry of the state costs (a registration, a nexus), in bytes of memory that are moved in that time.
@@ -115,6 +114,21 @@ impl LogicalUnit {
     /// The state shared with other views of the same disk.
     pub fn shared(&self) -> &Arc<SharedUnit> {
         &self.shared
+    }
+
+    /// What the last refresh has found.
+    pub(crate) fn rights(&self) -> &Rights {
+        &self.rights
+    }
+
+    /// Whether a nexus is known and had no pending unit attention at the last refresh.
+    pub(crate) fn is_quiet(&self, nexus: NexusId) -> bool {
+        self.quiet.contains(&nexus)
+    }
+
+    /// Records that.
+    pub(crate) fn is_now_quiet(&mut self, nexus: NexusId) {
+        self.quiet.insert(nexus);
     }
 
     /// The mode parameters.
@@ -304,7 +318,8 @@ impl LogicalUnit {
         })
     }
 
-    fn refresh(&mut self) {
+    /// Brings the view up to date with the shared state.
+    pub(crate) fn refresh(&mut self) {
         if let Some(visited) = self.shared.refresh(&mut self.rights) {
             self.worked(visited);
             self.quiet.clear();
@@ -319,93 +334,17 @@ impl LogicalUnit {
         }
     }
 
-    /// Starts a command: `cdb` as received, padded or not. No data has been transferred yet, so a failure found here
-    /// costs no data-out.
-    ///
-    /// The first command of a new nexus, and the first after a change, is answered with a unit attention instead,
-    /// unless it is INQUIRY, REPORT LUNS or REQUEST SENSE (SAM-5 5.14). Once 4096 nexuses are remembered, new ones
-    /// get BUSY.
-    pub fn begin(&mut self, nexus: NexusId, cdb: &[u8]) -> Action {
-        self.refresh();
-        let command = Command::decode(cdb);
-        if !self.quiet.contains(&nexus) {
-            if let Some(answer) = self.tell_first(nexus, &command) {
-                return answer;
-            }
-        }
-        if let Ok(command) = &command {
-            if !self.rights.allow(nexus, command.access()) {
-                return Action::End(Ending::CONFLICT);
-            }
-            if self.rights.sanitizing && !command.passes_sanitize() {
-                // A new sanitize may follow a failed one, but two may not run at once.
-                if let Some(progress) = self.shared.look().sanitize {
-                    return Action::End(Ending::check(progress.sense()));
-                }
-            }
-            if self.is_ejected() && command.needs_medium() {
-                let sense = Sense::new(SenseKey::NotReady, Asc::MEDIUM_NOT_PRESENT);
-                return Action::End(Ending::check(sense));
-            }
-            if self.shape.reads_only && command.changes_others() {
-                return Action::End(Ending::check(WRITE_PROTECTED));
-            }
-        }
-        let mut action = command
-            .and_then(|command| command.begin(self, nexus))
-            .into();
-        if let Action::Parameters(list) = &mut action {
-            list.nexus = nexus;
-        }
-        action
-    }
-
     /// Clears and returns the pending unit attention of a nexus. A possible medium change is only reported on ports
     /// where the medium is removable.
-    fn take_from(&self, state: &mut State, nexus: NexusId) -> Option<Attention> {
+    pub(crate) fn take_from(&self, state: &mut State, nexus: NexusId) -> Option<Attention> {
         std::iter::from_fn(|| state.attentions.take(nexus))
             .find(|attention| self.shape.removable || *attention != Attention::MediumMayHaveChanged)
     }
 
     /// Whether the medium counts as ejected on this port. A port that presents the disk as non-removable keeps using
     /// it, since its initiators could not load it again.
-    fn is_ejected(&self) -> bool {
+    pub(crate) fn is_ejected(&self) -> bool {
         self.rights.ejected && self.shape.removable
-    }
-
-    /// Reports the pending unit attention of a nexus, unless the command is exempt (SPC-4: INQUIRY, REPORT LUNS,
-    /// REQUEST SENSE).
-    fn tell_first(&mut self, nexus: NexusId, command: &Result<Command, Sense>) -> Option<Action> {
-        let shared = self.shared.clone();
-        let mut state = shared.look();
-        if state.attentions.know(nexus).is_err() {
-            return Some(Action::End(Ending::BUSY));
-        }
-        if !state.names().contains_key(&nexus) {
-            let name = self.name_of(&state, nexus);
-            state.name(nexus, name);
-        }
-        match command {
-            Ok(Command::Inquiry(_)) => None,
-            Ok(Command::ReportLuns(_)) => {
-                state
-                    .attentions
-                    .withdraw(nexus, Attention::ReportedLunsChanged);
-                None
-            }
-            Ok(Command::RequestSense(request)) => {
-                let waiting = self.take_from(&mut state, nexus).map(Attention::sense);
-                let waiting = waiting.or(state.sanitize.map(Progress::sense));
-                Some(Action::Reply(request.reply(waiting.unwrap_or(Sense::NONE))))
-            }
-            _ => match self.take_from(&mut state, nexus) {
-                Some(attention) => Some(Action::End(Ending::check(attention.sense()))),
-                None => {
-                    self.quiet.insert(nexus);
-                    None
-                }
-            },
-        }
     }
 
     /// Checks whether a command that waited (say, for its data-out) may still be performed: in the meantime its nexus
@@ -424,10 +363,10 @@ impl LogicalUnit {
         }
         if self.rights.sanitizing {
             match self.shared.look().sanitize {
-                Some(Progress::Running(done_65536ths)) => {
+                Some(SanitizeState::Running(done_65536ths)) => {
                     return Err(Denied::Sanitizing { done_65536ths });
                 }
-                Some(Progress::Failed { .. }) => return Err(Denied::SanitizeFailed),
+                Some(SanitizeState::Failed { .. }) => return Err(Denied::SanitizeFailed),
                 None => {}
             }
         }
@@ -440,22 +379,4 @@ impl LogicalUnit {
             false => Ok(()),
         }
     }
-
-    /// Continues a command whose parameter list has arrived. Never asks for another list.
-    pub fn resume(&mut self, list: ParameterList, data: &[u8]) -> Action {
-        self.refresh();
-        let (nexus, len) = (list.nexus, list.len_bytes as usize);
-        if !self.rights.allow(nexus, list.command.access()) {
-            return Action::End(Ending::CONFLICT);
-        }
-        let result = list.check_offered(data.len() as u64);
-        result
-            .and_then(|()| list.command.resume(self, nexus, &data[..len]))
-            .into()
-    }
 }
-
-#[cfg(test)]
-mod read_only_port_tests;
-#[cfg(test)]
-mod tests;

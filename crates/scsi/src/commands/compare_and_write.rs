@@ -3,10 +3,10 @@
 
 use super::Command;
 use super::read_write::{PROTECT, Transfer};
-use crate::action::{Action, Ending};
+use crate::action::{Action, ParameterList};
 use crate::cdb::Cdb;
+use crate::ending::Ending;
 use crate::medium::MediumOp;
-use crate::opcodes;
 use crate::sense::Sense;
 use crate::shape::DiskShape;
 
@@ -22,7 +22,7 @@ pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
 impl CompareAndWrite {
     pub(super) fn begin(self, shape: &DiskShape) -> Result<Action, Sense> {
         if shape.compare_write_blocks_max == 0 {
-            return Err(opcodes::UNKNOWN);
+            return Err(Sense::INVALID_OPCODE);
         }
         shape.check_writable()?;
         let blocks_max = shape.compare_write_blocks_max.into();
@@ -30,7 +30,7 @@ impl CompareAndWrite {
         Ok(if extent.blocks == 0 {
             // 0 blocks succeed only if the initiator sends no data: a request for 256 blocks, truncated to the
             // field's eight bits, must not appear to succeed (libiscsi checks this).
-            Command::CompareAndWrite(self).wants(0)
+            Action::Parameters(ParameterList::none_to_compare())
         } else {
             Action::Medium(MediumOp::CompareAndWrite { extent, fua })
         })

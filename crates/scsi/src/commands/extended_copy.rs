@@ -9,13 +9,15 @@ mod results;
 
 pub(crate) use page::third_party_copy;
 pub(crate) use results::{
-    CopyResult, CopyResults, decode_failed_segment, decode_operating_parameters, decode_status,
+    CopyResults, decode_failed_segment, decode_operating_parameters, decode_status,
     decode_status_long,
 };
 
 use super::Command;
-use crate::action::{Action, Ending};
+use crate::action::{Action, ParameterList};
 use crate::cdb::Cdb;
+use crate::copy::{Copy, CopyForm, Segment};
+use crate::ending::Ending;
 use crate::sense::{Asc, Sense, SenseKey};
 use crate::unit::LogicalUnit;
 
@@ -34,79 +36,21 @@ const BLOCK_TO_BLOCK: u8 = 0x02;
 /// The CSCD descriptor ID of the unit that the command is sent to.
 const THIS_UNIT: u16 = 0xFFFF;
 
-const LIST_LENGTH_ERROR: Sense =
-    Sense::new(SenseKey::IllegalRequest, Asc::PARAMETER_LIST_LENGTH_ERROR);
-
-/// A copy that is ready to be performed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Copy {
-    form: Form,
-    /// `None` if the initiator wants no results to be kept.
-    list_id: Option<u32>,
-    /// In the order in which to copy them.
-    pub segments: Vec<Segment>,
-}
-
-/// One run of blocks to copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Segment {
-    /// NAA name of the unit to read.
-    pub source: [u8; 16],
-    /// First block to read.
-    pub source_lba: u64,
-    /// NAA name of the unit to write.
-    pub destination: [u8; 16],
-    /// First block to write.
-    pub destination_lba: u64,
-    /// Number of blocks; both units must have the same block size.
-    pub blocks: u64,
-}
-
-/// Why a copy was stopped (SPC-4 6.4.4, COPY ABORTED).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyError {
-    /// The target serves no unit with that name, or the initiator may not use it.
-    Unreachable,
-    /// The segment does not fit into both units, or an I/O failed.
-    Failed,
-}
-
-impl CopyError {
-    /// The ending of the command.
-    pub fn ending(self) -> Ending {
-        let asc = match self {
-            CopyError::Unreachable => Asc::UNREACHABLE_COPY_TARGET,
-            CopyError::Failed => Asc::NO_ADDITIONAL_SENSE,
-        };
-        Ending::check(Sense::new(SenseKey::CopyAborted, asc))
-    }
-}
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExtendedCopy {
-    form: Form,
+    form: CopyForm,
     list_len_bytes: u32,
 }
 
-/// Which of the two commands it is; the discriminant is its service action.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-enum Form {
-    /// The list identifier has one byte.
-    Lid1 = 0x00,
-    /// The list identifier has four bytes.
-    Lid4 = 0x01,
-}
-
 pub(crate) fn decode_lid1(cdb: &Cdb) -> Result<Command, Sense> {
-    decode(cdb, Form::Lid1)
+    decode(cdb, CopyForm::Lid1)
 }
 
 pub(crate) fn decode_lid4(cdb: &Cdb) -> Result<Command, Sense> {
-    decode(cdb, Form::Lid4)
+    decode(cdb, CopyForm::Lid4)
 }
 
-fn decode(cdb: &Cdb, form: Form) -> Result<Command, Sense> {
+fn decode(cdb: &Cdb, form: CopyForm) -> Result<Command, Sense> {
     Ok(Command::ExtendedCopy(ExtendedCopy {
         form,
         list_len_bytes: cdb.u32(10),
@@ -127,20 +71,20 @@ impl ExtendedCopy {
         match self.list_len_bytes as usize {
             0 => Ok(Action::End(Ending::GOOD)),
             len if (header_len..=most).contains(&len) => {
-                Ok(Command::ExtendedCopy(self).wants(self.list_len_bytes))
+                Ok(Action::Parameters(ParameterList::new(self.list_len_bytes)))
             }
-            _ => Err(LIST_LENGTH_ERROR),
+            _ => Err(Sense::LIST_LENGTH_ERROR),
         }
     }
 
     pub(super) fn resume(self, unit: &LogicalUnit, list: &[u8]) -> Result<Action, Sense> {
         if list.len() < self.header_len() {
-            return Err(LIST_LENGTH_ERROR);
+            return Err(Sense::LIST_LENGTH_ERROR);
         }
         let (header, descriptors) = list.split_at(self.header_len());
         let header = match self.form {
-            Form::Lid1 => parse_header(header, descriptors.len())?,
-            Form::Lid4 => parse_long_header(header, descriptors.len())?,
+            CopyForm::Lid1 => parse_header(header, descriptors.len())?,
+            CopyForm::Lid4 => parse_long_header(header, descriptors.len())?,
         };
         let (cscds, rest) = descriptors.split_at(header.cscds_len);
         let names = parse_cscds(cscds)?;
@@ -155,8 +99,8 @@ impl ExtendedCopy {
 
     fn header_len(self) -> usize {
         match self.form {
-            Form::Lid1 => HEADER_LEN,
-            Form::Lid4 => LONG_HEADER_LEN,
+            CopyForm::Lid1 => HEADER_LEN,
+            CopyForm::Lid4 => LONG_HEADER_LEN,
         }
     }
 }
@@ -231,7 +175,7 @@ fn list_id(flags: u8, id: u32, at: u16) -> Result<Option<u32>, Sense> {
 fn check_lens(cscds: usize, segments: usize, descriptors: usize) -> Result<(), Sense> {
     let total = cscds.saturating_add(segments);
     match total > DESCRIPTORS_LEN_MAX || total > descriptors {
-        true => Err(LIST_LENGTH_ERROR),
+        true => Err(Sense::LIST_LENGTH_ERROR),
         false => Ok(()),
     }
 }
@@ -252,7 +196,7 @@ fn parse_cscds(list: &[u8]) -> Result<Vec<Option<[u8; 16]>>, Sense> {
         if cscd[0] != IDENTIFICATION {
             return Err(illegal(Asc::UNSUPPORTED_TARGET_DESCRIPTOR_TYPE_CODE));
         }
-        let cscd: &[u8; CSCD_LEN] = cscd.try_into().map_err(|_| LIST_LENGTH_ERROR)?;
+        let cscd: &[u8; CSCD_LEN] = cscd.try_into().map_err(|_| Sense::LIST_LENGTH_ERROR)?;
         let is_naa = cscd[1] & 0x1F == DISK && cscd[5] & 0x0F == NAA && cscd[7] == 16;
         names.push(is_naa.then(|| *cscd[8..].first_chunk().expect("24 bytes follow")));
     }
@@ -274,7 +218,7 @@ fn parse_segments(
             return Err(illegal(Asc::UNSUPPORTED_SEGMENT_DESCRIPTOR_TYPE_CODE));
         }
         if descriptor.len() < SEGMENT_LEN || descriptor[2..4] != [0, SEGMENT_LEN as u8 - 4] {
-            return Err(LIST_LENGTH_ERROR);
+            return Err(Sense::LIST_LENGTH_ERROR);
         }
         let (head, lbas) = (Cdb::new(descriptor), Cdb::new(&descriptor[12..]));
         let name = |index: u16| {

@@ -2,10 +2,10 @@
 //! block. Blocks of unknown status count as "mapped", which SBC-4 5.6.2.2 defines as "mapped or unknown".
 
 use super::Command;
-use crate::action::{Action, Ending};
+use crate::action::Action;
 use crate::cdb::Cdb;
+use crate::ending::Ending;
 use crate::medium::{Extent, MediumOp};
-use crate::opcodes;
 use crate::sense::Sense;
 use crate::shape::DiskShape;
 
@@ -25,7 +25,7 @@ pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
 impl GetLbaStatus {
     pub(super) fn begin(self, shape: &DiskShape) -> Result<Action, Sense> {
         if shape.discard.is_none() {
-            return Err(opcodes::UNKNOWN);
+            return Err(Sense::INVALID_OPCODE);
         }
         let extent = shape.extent_or_rest(self.lba, 0)?;
         let len_bytes = self.allocation_len_bytes.min(LEN as u32);

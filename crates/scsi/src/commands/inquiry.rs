@@ -1,6 +1,8 @@
 //! INQUIRY (SPC-4 6.6): the standard data. Vital product data pages are in `vpd.rs`.
 
-use super::{Command, reply, vpd};
+use super::opcode_table::OpcodeTable;
+use super::vpd::{self, DIRECT_ACCESS};
+use super::{Command, reply};
 use crate::action::Action;
 use crate::cdb::Cdb;
 use crate::identity::{Identity, ascii_field};
@@ -29,16 +31,14 @@ pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
     }))
 }
 
-/// Peripheral qualifier and device type, the first byte of all INQUIRY data.
-pub(super) const DIRECT_ACCESS: u8 = 0x00;
 const NO_LOGICAL_UNIT: u8 = 0x7F;
 
 impl Inquiry {
-    pub(super) fn begin(self, unit: &LogicalUnit) -> Result<Action, Sense> {
+    pub(super) fn begin(self, unit: &LogicalUnit, table: &OpcodeTable) -> Result<Action, Sense> {
         let data = match self.page {
             None => standard(DIRECT_ACCESS, unit.identity(), unit.shape().removable),
             Some(page) => {
-                let page = vpd::page(page, unit.identity(), unit.shape());
+                let page = vpd::page(page, unit.identity(), unit.shape(), table);
                 page.ok_or(Sense::invalid_cdb_field(2, None))?
             }
         };

@@ -7,6 +7,7 @@ pub(crate) mod inquiry;
 pub(crate) mod log_sense;
 pub(crate) mod mode_select;
 pub(crate) mod mode_sense;
+pub(crate) mod opcode_table;
 pub(crate) mod pre_fetch;
 pub(crate) mod read_capacity;
 pub(crate) mod read_defect_data;
@@ -31,12 +32,13 @@ pub(crate) mod write_same;
 pub(crate) mod write_verify;
 
 use crate::access::Access;
-use crate::action::{Action, Ending, ParameterList};
-use crate::attention::NexusId;
+use crate::action::{Action, ReportLuns};
+use crate::ending::Ending;
+use crate::nexus::NexusId;
+use crate::sanitize_state::SanitizeState;
 use crate::sense::Sense;
 use crate::unit::LogicalUnit;
-
-pub(crate) use sanitize::Progress;
+use opcode_table::OpcodeTable;
 
 /// A command decoded from its CDB, not yet checked against any particular disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,7 +71,7 @@ pub(crate) enum Command {
     SynchronizeCache(synchronize_cache::SynchronizeCache),
     WriteSame(write_same::WriteSame),
     Unmap(unmap::Unmap),
-    ReportLuns(report_luns::ReportLuns),
+    ReportLuns(ReportLuns),
     ReportOpcodes(report_opcodes::ReportOpcodes),
     ReportPortGroups(report_port_groups::ReportPortGroups),
     ReportTaskManagement(report_task_management::ReportTaskManagement),
@@ -77,12 +79,17 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// The action that the command asks for on this disk, or why it is refused.
-    pub(crate) fn begin(self, unit: &LogicalUnit, nexus: NexusId) -> Result<Action, Sense> {
+    /// The action that the command asks for on this disk, or why it is refused; `table` is told to who asks for it.
+    pub(crate) fn begin(
+        self,
+        unit: &LogicalUnit,
+        nexus: NexusId,
+        table: &OpcodeTable,
+    ) -> Result<Action, Sense> {
         match self {
             Command::TestUnitReady => Ok(Action::End(Ending::GOOD)),
             Command::RequestSense(command) => {
-                let sanitize = unit.shared().look().sanitize.map(Progress::sense);
+                let sanitize = unit.shared().look().sanitize.map(SanitizeState::sense);
                 Ok(Action::Reply(
                     command.reply(sanitize.unwrap_or(Sense::NONE)),
                 ))
@@ -98,7 +105,7 @@ impl Command {
             Command::ExtendedCopy(command) => command.begin(),
             Command::CopyResults(command) => command.begin(unit, nexus),
             Command::ReadDefectData(command) => Ok(command.begin()),
-            Command::Inquiry(command) => command.begin(unit),
+            Command::Inquiry(command) => command.begin(unit, table),
             Command::ModeSense(command) => command.begin(unit),
             Command::ModeSelect(command) => command.begin(),
             Command::Sanitize(command) => command.begin(unit, nexus),
@@ -114,7 +121,7 @@ impl Command {
             Command::WriteSame(command) => command.begin(unit.shape()),
             Command::Unmap(command) => command.begin(unit.shape()),
             Command::ReportLuns(command) => Ok(Action::ReportLuns(command)),
-            Command::ReportOpcodes(command) => command.begin(unit.shape()),
+            Command::ReportOpcodes(command) => command.begin(unit.shape(), table),
             Command::ReportPortGroups(command) => Ok(command.begin(unit)),
             Command::ReportTaskManagement(command) => Ok(command.begin()),
             Command::LogSense(command) => command.begin(),
@@ -244,16 +251,6 @@ impl Command {
             Command::Unmap(command) => command.resume(unit.shape(), data),
             other => unreachable!("{other:?} asks for no parameter list"),
         }
-    }
-
-    /// Asks for `len_bytes` of parameter list.
-    fn wants(self, len_bytes: u32) -> Action {
-        Action::Parameters(ParameterList {
-            command: self,
-            // A placeholder; the unit fills it in.
-            nexus: NexusId(0),
-            len_bytes,
-        })
     }
 }
 

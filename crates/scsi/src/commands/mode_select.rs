@@ -3,12 +3,13 @@
 
 use super::Command;
 use super::mode_sense::{Page, caching, control, control_changeable, control_values};
-use crate::action::{Action, Ending};
-use crate::attention::NexusId;
+use crate::action::{Action, ParameterList};
 use crate::cdb::Cdb;
 use crate::change::{Change, What};
+use crate::ending::Ending;
 use crate::mode::Control;
-use crate::sense::{Asc, Sense, SenseKey};
+use crate::nexus::NexusId;
+use crate::sense::Sense;
 use crate::unit::LogicalUnit;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,9 +19,6 @@ pub(crate) struct ModeSelect {
     long: bool,
     list_len_bytes: u16,
 }
-
-const LIST_LENGTH_ERROR: Sense =
-    Sense::new(SenseKey::IllegalRequest, Asc::PARAMETER_LIST_LENGTH_ERROR);
 
 pub(crate) fn decode_6(cdb: &Cdb) -> Result<Command, Sense> {
     decode(cdb, false, cdb.u8(4).into())
@@ -51,7 +49,7 @@ impl ModeSelect {
     pub(super) fn begin(self) -> Result<Action, Sense> {
         Ok(match self.list_len_bytes {
             0 => Action::End(Ending::GOOD),
-            len => Command::ModeSelect(self).wants(len.into()),
+            len => Action::Parameters(ParameterList::new(len.into())),
         })
     }
 
@@ -73,7 +71,7 @@ impl ModeSelect {
     /// Checks the header and block descriptors, and returns where the pages begin.
     fn check_header(self, unit: &LogicalUnit, list: &[u8]) -> Result<usize, Sense> {
         let header_len = if self.long { 8 } else { 4 };
-        let header = list.get(..header_len).ok_or(LIST_LENGTH_ERROR)?;
+        let header = list.get(..header_len).ok_or(Sense::LIST_LENGTH_ERROR)?;
         let (descriptor_len, long_lba) = match self.long {
             true => (
                 usize::from(u16::from_be_bytes([header[6], header[7]])),
@@ -83,7 +81,7 @@ impl ModeSelect {
         };
         let descriptor = list
             .get(header_len..header_len + descriptor_len)
-            .ok_or(LIST_LENGTH_ERROR)?;
+            .ok_or(Sense::LIST_LENGTH_ERROR)?;
         let shape = unit.shape();
         let (blocks, all_ones, block_size_at) = match (descriptor.len(), long_lba) {
             (0, _) => return Ok(header_len),
@@ -129,7 +127,7 @@ fn check_pages(unit: &LogicalUnit, list: &[u8], at: usize) -> Result<Option<Cont
         if rest.len() > 1 && rest[1] != current[1] {
             return Err(Sense::invalid_parameter(at as u16 + 1, None));
         }
-        let page = rest.get(..len).ok_or(LIST_LENGTH_ERROR)?;
+        let page = rest.get(..len).ok_or(Sense::LIST_LENGTH_ERROR)?;
         for (index, byte) in page.iter().enumerate().skip(2) {
             if (byte ^ current[index]) & !changeable[index] != 0 {
                 return Err(Sense::invalid_parameter((at + index) as u16, None));

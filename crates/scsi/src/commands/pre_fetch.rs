@@ -2,8 +2,9 @@
 //! then the status the standard requires: not all blocks are in the cache (CONDITION MET would claim that they are).
 
 use super::Command;
-use crate::action::{Action, Ending};
+use crate::action::Action;
 use crate::cdb::Cdb;
+use crate::ending::Ending;
 use crate::sense::Sense;
 use crate::shape::DiskShape;
 

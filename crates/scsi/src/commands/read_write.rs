@@ -2,8 +2,9 @@
 //! ORWRITE (16) (SBC-3 5.5), which has the layout of a WRITE.
 
 use super::Command;
-use crate::action::{Action, Ending};
+use crate::action::Action;
 use crate::cdb::Cdb;
+use crate::ending::Ending;
 use crate::medium::{Extent, MediumOp};
 use crate::sense::Sense;
 use crate::shape::DiskShape;

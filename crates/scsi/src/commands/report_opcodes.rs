@@ -1,10 +1,10 @@
 //! REPORT SUPPORTED OPERATION CODES (SPC-4 6.35): the opcode table in wire format. With RCTD, each command also gets
 //! a timeouts descriptor, which specifies no timeout.
 
+use super::opcode_table::{OpcodeTable, Row};
 use super::{Command, reply};
 use crate::action::Action;
 use crate::cdb::Cdb;
-use crate::opcodes::{self, Row};
 use crate::sense::Sense;
 use crate::shape::DiskShape;
 
@@ -49,35 +49,35 @@ pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
 const NO_TIMEOUTS: [u8; 12] = [0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 
 impl ReportOpcodes {
-    pub(super) fn begin(self, shape: &DiskShape) -> Result<Action, Sense> {
+    pub(super) fn begin(self, shape: &DiskShape, table: &OpcodeTable) -> Result<Action, Sense> {
         let data = match self.what {
-            What::All => self.all(shape),
+            What::All => self.all(shape, table),
             What::Opcode(opcode) => {
-                let rows = opcodes::rows_of(opcode);
+                let rows = table.of(opcode);
                 if rows.iter().any(|row| row.service_action.is_some()) {
                     return Err(Sense::invalid_cdb_field(2, Some(2)));
                 }
                 self.one(shape, rows.first())
             }
             What::Action(opcode, service_action) => {
-                let rows = opcodes::rows_of(opcode);
+                let rows = table.of(opcode);
                 if rows.iter().any(|row| row.service_action.is_none()) {
                     return Err(Sense::invalid_cdb_field(2, Some(2)));
                 }
                 self.one(shape, with_action(rows, service_action))
             }
             What::Either(opcode, service_action) => {
-                self.one(shape, with_action(opcodes::rows_of(opcode), service_action))
+                self.one(shape, with_action(table.of(opcode), service_action))
             }
         };
         Ok(reply(data, self.allocation_len_bytes))
     }
 
-    fn all(&self, shape: &DiskShape) -> Vec<u8> {
+    fn all(&self, shape: &DiskShape, table: &OpcodeTable) -> Vec<u8> {
         const SERVACTV: u8 = 0x01;
         const CTDP: u8 = 0x02;
         let mut data = vec![0; 4];
-        for row in opcodes::TABLE.iter().filter(|row| row.supported_by(shape)) {
+        for row in table.rows.iter().filter(|row| (row.supported)(shape)) {
             let flags = if row.service_action.is_some() {
                 SERVACTV
             } else {
@@ -100,7 +100,7 @@ impl ReportOpcodes {
         const SUPPORTED: u8 = 0b011;
         const NOT_SUPPORTED: u8 = 0b001;
         const CTDP: u8 = 0x80;
-        let Some(row) = row.filter(|row| row.supported_by(shape)) else {
+        let Some(row) = row.filter(|row| (row.supported)(shape)) else {
             return vec![0, NOT_SUPPORTED, 0, 0];
         };
         let timeouts = if self.timeouts { CTDP } else { 0 };

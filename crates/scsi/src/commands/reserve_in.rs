@@ -3,7 +3,8 @@
 use super::{Command, reply};
 use crate::action::Action;
 use crate::cdb::Cdb;
-use crate::reservations::{Kind, NexusName};
+use crate::nexus::NexusName;
+use crate::reservations::Kind;
 use crate::sense::Sense;
 use crate::unit::LogicalUnit;
 

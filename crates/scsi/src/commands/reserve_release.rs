@@ -3,9 +3,10 @@
 //! (SPC-4 5.13.3, compatible reservation handling: CRH).
 
 use super::Command;
-use crate::action::{Action, Ending};
-use crate::attention::NexusId;
+use crate::action::Action;
 use crate::cdb::Cdb;
+use crate::ending::Ending;
+use crate::nexus::NexusId;
 use crate::sense::Sense;
 use crate::unit::LogicalUnit;
 

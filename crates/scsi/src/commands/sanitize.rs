@@ -5,14 +5,16 @@
 //! has completed successfully the unit serves nothing else.
 
 use super::Command;
-use crate::action::{Action, Ending};
-use crate::attention::NexusId;
+use crate::action::{Action, ParameterList};
 use crate::cdb::Cdb;
 use crate::change::{self, Change};
-use crate::kept::{MALFORMED, truth};
-use crate::sense::{Asc, KeySpecific, Sense, SenseKey};
+use crate::ending::Ending;
+use crate::nexus::NexusId;
+use crate::overwrite::Overwrite;
+use crate::sanitize_state::SanitizeState;
+use crate::sense::Sense;
 use crate::shape::DiskShape;
-use crate::shared::{SharedUnit, State};
+use crate::shared::State;
 use crate::unit::LogicalUnit;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,96 +59,6 @@ fn decode(cdb: &Cdb, what: What) -> Result<Command, Sense> {
     }))
 }
 
-/// The state of the unit's sanitize.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Progress {
-    /// Progress, in 65536ths.
-    Running(u16),
-    /// It failed; with AUSE (`may_exit`), the unit may be used again without another sanitize.
-    Failed { may_exit: bool },
-}
-
-/// A sanitize that has begun: write `pattern` over all blocks `passes` times, inverting it in every second pass if
-/// `invert`, then flush. No other command accesses the unit meanwhile.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Overwrite {
-    /// Deallocate all blocks instead (BLOCK ERASE), after which they must read as zeroes.
-    pub erase: bool,
-    /// One logical block.
-    pub pattern: Vec<u8>,
-    /// 1 to 31.
-    pub passes: u8,
-    /// Whether each pass writes the complement of the one before it.
-    pub invert: bool,
-    /// Whether the command is answered at the start (IMMED).
-    pub immediate: bool,
-    may_exit: bool,
-}
-
-impl Overwrite {
-    /// The block that pass number `pass`, from 0, writes. The last pass writes the pattern as it is.
-    pub fn block(&self, pass: u8) -> Vec<u8> {
-        let inverted = self.invert && (self.passes - 1 - pass) % 2 == 1;
-        let flip = if inverted { 0xFF } else { 0 };
-        self.pattern.iter().map(|byte| byte ^ flip).collect()
-    }
-
-    /// Records the progress: `done` of `total`.
-    pub fn progress(&self, unit: &SharedUnit, done: u64, total: u64) {
-        let part = u128::from(done) * 0xFFFF / u128::from(total.max(1));
-        unit.look().sanitize = Some(Progress::Running(part as u16));
-    }
-
-    /// Records that the sanitize has ended, successfully if `well`, and returns the command's ending.
-    pub fn ended(&self, unit: &SharedUnit, well: bool) -> Ending {
-        let may_exit = self.may_exit;
-        unit.change(|state| {
-            state.sanitize = (!well).then_some(Progress::Failed { may_exit });
-        });
-        match well {
-            true => Ending::GOOD,
-            false => Ending::check(FAILED),
-        }
-    }
-}
-
-const FAILED: Sense = Sense::new(SenseKey::MediumError, Asc::SANITIZE_COMMAND_FAILED);
-
-impl Progress {
-    /// The sense data for commands that cannot be served meanwhile.
-    pub(crate) fn sense(self) -> Sense {
-        match self {
-            Progress::Failed { .. } => FAILED,
-            Progress::Running(part) => {
-                let sense = Sense::new(SenseKey::NotReady, Asc::SANITIZE_IN_PROGRESS);
-                Sense {
-                    specific: Some(KeySpecific::Progress(part)),
-                    ..sense
-                }
-            }
-        }
-    }
-
-    /// The state to persist. A sanitize that was running at a restart counts as failed.
-    pub(crate) fn save(progress: Option<Progress>) -> String {
-        match progress {
-            None => String::new(),
-            Some(Progress::Running(_)) => "sanitize 0\n".into(),
-            Some(Progress::Failed { may_exit }) => format!("sanitize {}\n", u8::from(may_exit)),
-        }
-    }
-
-    /// What was saved, given in words. The error says what is wrong with it.
-    pub(crate) fn restore(values: &[&str]) -> Result<Progress, &'static str> {
-        match *values {
-            [may_exit] => Ok(Progress::Failed {
-                may_exit: truth(may_exit)?,
-            }),
-            _ => Err(MALFORMED),
-        }
-    }
-}
-
 impl Sanitize {
     pub(super) fn begin(self, unit: &LogicalUnit, nexus: NexusId) -> Result<Action, Sense> {
         unit.shape().check_writable()?;
@@ -156,7 +68,8 @@ impl Sanitize {
                 if !(5..=most).contains(&self.list_len_bytes.into()) {
                     return Err(Sense::invalid_cdb_field(7, None));
                 }
-                Ok(Command::Sanitize(self).wants(self.list_len_bytes.into()))
+                let list = ParameterList::exactly(self.list_len_bytes.into());
+                Ok(Action::Parameters(list))
             }
             What::BlockErase => {
                 if !can_erase(unit.shape()) {
@@ -196,10 +109,10 @@ impl Sanitize {
         overwrite.immediate = self.immediate;
         overwrite.may_exit = self.unrestricted_exit;
         let begun = |state: &mut State| match state.sanitize {
-            Some(running @ Progress::Running(_)) => Err(running.sense()),
+            Some(running @ SanitizeState::Running(_)) => Err(running.sense()),
             _ if state.bars_sanitize => Ok(false),
             _ => {
-                state.sanitize = Some(Progress::Running(0));
+                state.sanitize = Some(SanitizeState::Running(0));
                 Ok(true)
             }
         };
@@ -207,15 +120,6 @@ impl Sanitize {
             true => Ok(Action::Overwrite(overwrite)),
             false => Ok(Action::End(Ending::BUSY)),
         }
-    }
-}
-
-/// Checks whether EXIT FAILURE MODE may leave the failed state.
-pub(crate) fn may_leave(progress: Option<Progress>) -> Result<(), Ending> {
-    match progress {
-        Some(Progress::Failed { may_exit: false }) => Err(FAILED.into()),
-        Some(Progress::Running(_)) => Err(Ending::BUSY),
-        _ => Ok(()),
     }
 }
 

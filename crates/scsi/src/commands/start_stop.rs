@@ -4,13 +4,14 @@
 
 use super::Command;
 use crate::access::Access;
-use crate::action::{Action, Ending};
-use crate::attention::{Attention, NexusId};
+use crate::action::Action;
 use crate::cdb::Cdb;
+use crate::ending::Ending;
 use crate::medium::MediumOp;
-use crate::sense::{Asc, Sense, SenseKey};
+use crate::nexus::NexusId;
+use crate::removal::{Eject, check_allowed, load};
+use crate::sense::Sense;
 use crate::shape::WRITE_PROTECTED;
-use crate::shared::State;
 use crate::unit::LogicalUnit;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,22 +29,6 @@ enum What {
     Load,
     /// LOEJ with an eject, which must flush first.
     FlushAndEject,
-}
-
-/// An eject that must flush first: perform [`Eject::flush`], and if that succeeds, [`Eject::flushed`].
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Eject {
-    /// What to do with the medium.
-    pub flush: MediumOp,
-    nexus: NexusId,
-}
-
-impl Eject {
-    /// Ejects, if nobody has prevented removal during the flush, which has succeeded.
-    pub fn flushed(&self, unit: &LogicalUnit) -> Ending {
-        let ejected = unit.shared().change(|state| load(state, false, self.nexus));
-        ejected.map_or_else(Ending::check, |()| Ending::GOOD)
-    }
 }
 
 pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
@@ -94,29 +79,6 @@ impl StartStop {
             }
         }
     }
-}
-
-fn check_allowed(state: &State) -> Result<(), Sense> {
-    match state.preventing.is_empty() {
-        true => Ok(()),
-        false => Err(Sense::new(
-            SenseKey::IllegalRequest,
-            Asc::MEDIUM_REMOVAL_PREVENTED,
-        )),
-    }
-}
-
-/// Loads or, without `start`, ejects the medium.
-fn load(state: &mut State, start: bool, nexus: NexusId) -> Result<(), Sense> {
-    check_allowed(state)?;
-    let was_ejected = std::mem::replace(&mut state.ejected, !start);
-    if was_ejected && start {
-        // The requesting nexus already knows.
-        state
-            .attentions
-            .post(Attention::MediumMayHaveChanged, Some(nexus));
-    }
-    Ok(())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! UNMAP (SBC-3 5.28): a parameter list of ranges to discard.
 
 use super::Command;
-use crate::action::{Action, Ending};
+use crate::action::{Action, ParameterList};
 use crate::cdb::Cdb;
+use crate::ending::Ending;
 use crate::medium::MediumOp;
-use crate::opcodes;
-use crate::sense::{Asc, Sense, SenseKey};
+use crate::sense::Sense;
 use crate::shape::{Discard, DiskShape};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,26 +23,25 @@ pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
 
 const HEADER_LEN: usize = 8;
 const DESCRIPTOR_LEN: usize = 16;
-const LIST_LENGTH_ERROR: Sense =
-    Sense::new(SenseKey::IllegalRequest, Asc::PARAMETER_LIST_LENGTH_ERROR);
-
 impl Unmap {
     pub(super) fn begin(self, shape: &DiskShape) -> Result<Action, Sense> {
         Unmap::check(shape)?;
         match usize::from(self.list_len_bytes) {
             0 => Ok(Action::End(Ending::GOOD)),
-            1..HEADER_LEN => Err(LIST_LENGTH_ERROR),
-            _ => Ok(Command::Unmap(self).wants(self.list_len_bytes.into())),
+            1..HEADER_LEN => Err(Sense::LIST_LENGTH_ERROR),
+            len => Ok(Action::Parameters(ParameterList::new(len as u32))),
         }
     }
 
     pub(super) fn resume(self, shape: &DiskShape, list: &[u8]) -> Result<Action, Sense> {
         let discard = Unmap::check(shape)?;
         let (Some(length), Some(descriptors)) = (list.get(2..4), list.get(HEADER_LEN..)) else {
-            return Err(LIST_LENGTH_ERROR);
+            return Err(Sense::LIST_LENGTH_ERROR);
         };
         let len_bytes = usize::from(u16::from_be_bytes([length[0], length[1]]));
-        let descriptors = descriptors.get(..len_bytes).ok_or(LIST_LENGTH_ERROR)?;
+        let descriptors = descriptors
+            .get(..len_bytes)
+            .ok_or(Sense::LIST_LENGTH_ERROR)?;
         // The rest of a truncated descriptor is ignored (SBC-3 5.28).
         let count = descriptors.len() / DESCRIPTOR_LEN;
         if count > usize::from(discard.unmap_ranges_max) {
@@ -72,7 +71,7 @@ impl Unmap {
     }
 
     fn check(shape: &DiskShape) -> Result<&Discard, Sense> {
-        let discard = shape.discard.as_ref().ok_or(opcodes::UNKNOWN)?;
+        let discard = shape.discard.as_ref().ok_or(Sense::INVALID_OPCODE)?;
         shape.check_writable()?;
         Ok(discard)
     }

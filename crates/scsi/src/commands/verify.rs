@@ -3,8 +3,9 @@
 
 use super::Command;
 use super::read_write::{PROTECT, transfer_extent, unless_empty};
-use crate::action::{Action, Ending};
+use crate::action::{Action, ParameterList};
 use crate::cdb::Cdb;
+use crate::ending::Ending;
 use crate::medium::MediumOp;
 use crate::sense::Sense;
 use crate::shape::DiskShape;
@@ -59,7 +60,7 @@ impl Verify {
             Check::Readable => unless_empty(extent, || MediumOp::Verify { extent }),
             Check::Bytes => unless_empty(extent, || MediumOp::Compare { extent }),
             Check::SameBlock if extent.blocks == 0 => Action::End(Ending::GOOD),
-            Check::SameBlock => Command::Verify(self).wants(shape.block_size_bytes),
+            Check::SameBlock => Action::Parameters(ParameterList::exactly(shape.block_size_bytes)),
         })
     }
 

@@ -2,12 +2,15 @@
 //! a page, add a row to [`PAGES`] and its function.
 
 use super::extended_copy::third_party_copy;
-use super::inquiry::DIRECT_ACCESS;
+use super::opcode_table::OpcodeTable;
 use super::sanitize::can_erase;
 use crate::identity::{Identity, ascii_field};
 use crate::shape::DiskShape;
 
-type Encode = fn(&Identity, &DiskShape) -> Vec<u8>;
+/// Peripheral qualifier and device type, the first byte of all INQUIRY data.
+pub(super) const DIRECT_ACCESS: u8 = 0x00;
+
+type Encode = fn(&Identity, &DiskShape, &OpcodeTable) -> Vec<u8>;
 
 /// The pages in ascending order, as page 00h lists them.
 const PAGES: [(u8, Encode); 8] = [
@@ -15,37 +18,44 @@ const PAGES: [(u8, Encode); 8] = [
     (0x80, serial_number),
     (0x83, device_identification),
     (0x86, extended_inquiry),
-    (0x8F, |_, shape| third_party_copy(shape.block_size_bytes)),
+    (0x8F, |_, shape, table| {
+        third_party_copy(shape.block_size_bytes, table)
+    }),
     (0xB0, block_limits),
     (0xB1, block_device_characteristics),
     (0xB2, logical_block_provisioning),
 ];
 
 /// A page with its header, or `None` if there is no such page.
-pub(super) fn page(code: u8, identity: &Identity, shape: &DiskShape) -> Option<Vec<u8>> {
+pub(super) fn page(
+    code: u8,
+    identity: &Identity,
+    shape: &DiskShape,
+    table: &OpcodeTable,
+) -> Option<Vec<u8>> {
     let (_, encode) = PAGES.iter().find(|(known, _)| *known == code)?;
-    let body = encode(identity, shape);
+    let body = encode(identity, shape, table);
     let mut data = vec![DIRECT_ACCESS, code];
     data.extend((body.len() as u16).to_be_bytes());
     data.extend(body);
     Some(data)
 }
 
-fn supported_pages(_: &Identity, _: &DiskShape) -> Vec<u8> {
+fn supported_pages(_: &Identity, _: &DiskShape, _: &OpcodeTable) -> Vec<u8> {
     PAGES.iter().map(|(code, _)| *code).collect()
 }
 
-fn serial_number(identity: &Identity, _: &DiskShape) -> Vec<u8> {
+fn serial_number(identity: &Identity, _: &DiskShape, _: &OpcodeTable) -> Vec<u8> {
     let serial = ascii_field::<64>(&identity.serial);
     serial[..identity.serial.len().min(serial.len())].to_vec()
 }
 
 /// Designators (SPC-4, device identification VPD page): the logical unit by its NAA name (which Linux, Windows and
 /// VMware use) and by vendor and serial number, the target port by number, group and name, and the target by name.
-fn device_identification(identity: &Identity, shape: &DiskShape) -> Vec<u8> {
+fn device_identification(identity: &Identity, shape: &DiskShape, table: &OpcodeTable) -> Vec<u8> {
     let port = &identity.port;
     let mut t10 = ascii_field::<8>(&identity.vendor).to_vec();
-    t10.extend(serial_number(identity, shape));
+    t10.extend(serial_number(identity, shape, table));
     let port_name = format!("{},t,0x{:04x}", port.target_name, port.portal_group_tag);
 
     let mut data = Vec::with_capacity(256);
@@ -149,7 +159,7 @@ fn scsi_name(name: &str) -> Vec<u8> {
 
 /// Extended INQUIRY data (SPC-4 7.8.7): all three task attributes possible without ACA, and whether there is a
 /// volatile cache. No protection information, grouping, priorities, self-tests or microcode.
-fn extended_inquiry(_: &Identity, shape: &DiskShape) -> Vec<u8> {
+fn extended_inquiry(_: &Identity, shape: &DiskShape, _: &OpcodeTable) -> Vec<u8> {
     const HEADSUP: u8 = 0x04;
     const ORDSUP: u8 = 0x02;
     const SIMPSUP: u8 = 0x01;
@@ -161,7 +171,7 @@ fn extended_inquiry(_: &Identity, shape: &DiskShape) -> Vec<u8> {
 }
 
 /// Block limits (SBC-3), 60 bytes, as Linux and libiscsi expect of an SBC-3 disk.
-fn block_limits(_: &Identity, shape: &DiskShape) -> Vec<u8> {
+fn block_limits(_: &Identity, shape: &DiskShape, _: &OpcodeTable) -> Vec<u8> {
     const WSNZ: u8 = 0x01;
     let mut body = vec![0; 60];
     body[0] = WSNZ;
@@ -193,7 +203,7 @@ fn block_limits(_: &Identity, shape: &DiskShape) -> Vec<u8> {
 }
 
 /// Block device characteristics (SBC-3): non-rotating, so that initiators do not schedule for a moving head.
-fn block_device_characteristics(_: &Identity, shape: &DiskShape) -> Vec<u8> {
+fn block_device_characteristics(_: &Identity, shape: &DiskShape, _: &OpcodeTable) -> Vec<u8> {
     const NON_ROTATING: u8 = 0x01;
     let mut body = vec![0; 60];
     body[1] = NON_ROTATING;
@@ -205,7 +215,7 @@ fn block_device_characteristics(_: &Identity, shape: &DiskShape) -> Vec<u8> {
 }
 
 /// Logical block provisioning (SBC-3): thin if discard is supported, and which commands unmap.
-fn logical_block_provisioning(_: &Identity, shape: &DiskShape) -> Vec<u8> {
+fn logical_block_provisioning(_: &Identity, shape: &DiskShape, _: &OpcodeTable) -> Vec<u8> {
     const LBPU: u8 = 0x80;
     const LBPWS: u8 = 0x40;
     const LBPWS10: u8 = 0x20;

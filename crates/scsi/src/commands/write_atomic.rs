@@ -7,7 +7,6 @@ use super::read_write::{PROTECT, Transfer, unless_empty};
 use crate::action::Action;
 use crate::cdb::Cdb;
 use crate::medium::MediumOp;
-use crate::opcodes;
 use crate::sense::Sense;
 use crate::shape::DiskShape;
 
@@ -22,7 +21,7 @@ pub(crate) fn decode_16(cdb: &Cdb) -> Result<Command, Sense> {
 
 pub(super) fn begin(transfer: Transfer, shape: &DiskShape) -> Result<Action, Sense> {
     if shape.atomic_blocks_max == 0 {
-        return Err(opcodes::UNKNOWN);
+        return Err(Sense::INVALID_OPCODE);
     }
     shape.check_writable()?;
     let (extent, fua) = transfer.within(shape, shape.atomic_blocks_max)?;

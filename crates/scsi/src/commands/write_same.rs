@@ -5,7 +5,7 @@
 
 use super::Command;
 use super::read_write::PROTECT;
-use crate::action::Action;
+use crate::action::{Action, ParameterList};
 use crate::cdb::Cdb;
 use crate::medium::{Extent, MediumOp};
 use crate::sense::Sense;
@@ -61,7 +61,7 @@ impl WriteSame {
                 unmap: self.unmap,
             })
         } else {
-            Command::WriteSame(self).wants(shape.block_size_bytes)
+            Action::Parameters(ParameterList::exactly(shape.block_size_bytes))
         })
     }
 

@@ -1,15 +1,16 @@
 //! The third-party copy VPD page, 8Fh (SPC-4 7.8.17): the supported copy commands and their limits.
 
+use super::super::opcode_table::OpcodeTable;
 use super::{
     BLOCK_TO_BLOCK, CSCDS_MAX, DESCRIPTORS_LEN_MAX, IDENTIFICATION, SEGMENT_BLOCKS_MAX,
     SEGMENTS_MAX, THIS_UNIT,
 };
-use crate::opcodes::rows_of;
+use crate::opcode::{THIRD_PARTY_COPY_IN, THIRD_PARTY_COPY_OUT};
 
 /// The descriptors of the page.
-pub(crate) fn third_party_copy(block_size_bytes: u32) -> Vec<u8> {
+pub(crate) fn third_party_copy(block_size_bytes: u32, table: &OpcodeTable) -> Vec<u8> {
     let mut page = Vec::with_capacity(128);
-    descriptor(&mut page, 0x0001, &supported_commands());
+    descriptor(&mut page, 0x0001, &supported_commands(table));
     descriptor(&mut page, 0x0004, &parameter_data());
     descriptor(&mut page, 0x0008, &[2, BLOCK_TO_BLOCK, IDENTIFICATION]);
     let [high, low] = THIS_UNIT.to_be_bytes();
@@ -32,10 +33,11 @@ fn descriptor(page: &mut Vec<u8>, kind: u16, body: &[u8]) {
 }
 
 /// The opcodes of third-party copy commands with their service actions, taken from the command table.
-fn supported_commands() -> Vec<u8> {
+fn supported_commands(table: &OpcodeTable) -> Vec<u8> {
     let mut list = Vec::new();
-    for opcode in [0x83, 0x84] {
-        let actions: Vec<u8> = rows_of(opcode)
+    for opcode in [THIRD_PARTY_COPY_OUT, THIRD_PARTY_COPY_IN] {
+        let actions: Vec<u8> = table
+            .of(opcode)
             .iter()
             .filter_map(|row| row.service_action)
             .collect();

@@ -3,12 +3,14 @@
 
 use super::super::{Command, reply};
 use super::{
-    BLOCK_TO_BLOCK, CSCDS_MAX, Copy, DESCRIPTORS_LEN_MAX, Form, IDENTIFICATION, SEGMENT_BLOCKS_MAX,
+    BLOCK_TO_BLOCK, CSCDS_MAX, DESCRIPTORS_LEN_MAX, IDENTIFICATION, SEGMENT_BLOCKS_MAX,
     SEGMENTS_MAX,
 };
-use crate::action::{Action, Ending};
-use crate::attention::NexusId;
+use crate::action::Action;
 use crate::cdb::Cdb;
+use crate::copy::{Copy, CopyResult};
+use crate::ending::Ending;
+use crate::nexus::NexusId;
 use crate::sense::{Sense, SenseFormat};
 use crate::unit::LogicalUnit;
 
@@ -54,18 +56,6 @@ fn decode(cdb: &Cdb, what: What) -> Result<Command, Sense> {
         what,
         allocation_len_bytes: cdb.u32(10),
     }))
-}
-
-/// The remembered result of a copy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct CopyResult {
-    nexus: NexusId,
-    form: Form,
-    list_id: u32,
-    /// The numbers of segments and blocks copied.
-    segments: u16,
-    blocks: u64,
-    ending: Ending,
 }
 
 impl CopyResults {
@@ -144,10 +134,6 @@ impl Copy {
 }
 
 impl CopyResult {
-    pub(crate) fn is_of(&self, nexus: NexusId) -> bool {
-        self.nexus == nexus
-    }
-
     /// COPY OPERATION STATUS: by now the operation is always complete.
     fn state(&self) -> u8 {
         const DONE: u8 = 0x01;

@@ -1,6 +1,7 @@
 //! EXTENDED COPY: valid and invalid lists, and the results reported afterwards.
 
 use super::*;
+use crate::CopyError;
 use crate::fixture::{NEXUS, data, identity, run, sense, thick, unit};
 
 fn cdb(len: usize) -> Vec<u8> {

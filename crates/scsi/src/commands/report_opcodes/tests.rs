@@ -25,7 +25,7 @@ fn descriptors(shape: DiskShape, options: u8, len: usize) -> Vec<Vec<u8>> {
 #[test]
 fn every_command_is_listed_and_each_can_be_asked_for() {
     let all = descriptors(thin(), 0, 8);
-    assert_eq!(all.len(), TABLE.len());
+    assert_eq!(all.len(), TABLE.rows.len());
     for descriptor in all {
         let (opcode, service_action) = (descriptor[0], u16::from(descriptor[3]));
         let has_actions = descriptor[5] & 1 != 0;
@@ -51,7 +51,7 @@ fn what_is_not_supported_is_told_without_an_error() {
         );
     }
     assert_eq!(data(run(thick(), &cdb(1, 0x42, 0))), [0, 1, 0, 0]);
-    let supported = TABLE.iter().filter(|row| row.supported_by(&thick()));
+    let supported = TABLE.rows.iter().filter(|row| (row.supported)(&thick()));
     assert_eq!(descriptors(thick(), 0, 8).len(), supported.count());
 }
 

@@ -124,7 +124,7 @@ fn aptpl_registrations_survive_a_restart_and_meet_their_initiator_again() {
 #[test]
 fn spec_i_pt_registers_others_by_name() {
     let (mut first, mut second) = two_views(thick());
-    let id = super::super::reserve_in::transport_id(&crate::reservations::NexusName {
+    let id = super::super::reserve_in::transport_id(&crate::nexus::NexusName {
         initiator_port: "iqn.2026-11.test:b,i,0x000000000001".into(),
         target_port: 0,
     });
@@ -164,7 +164,7 @@ fn a_name_that_no_initiator_port_can_have_is_refused() {
     ];
     for (name, is_name) in cases {
         let mut unit = unit(thick());
-        let name = crate::reservations::NexusName {
+        let name = crate::nexus::NexusName {
             initiator_port: name.into(),
             target_port: 0,
         };
@@ -190,7 +190,7 @@ fn register_also(
     initiators: &[&str],
 ) -> Ending {
     let ids = initiators.iter().map(|initiator| {
-        super::super::reserve_in::transport_id(&crate::reservations::NexusName {
+        super::super::reserve_in::transport_id(&crate::nexus::NexusName {
             initiator_port: format!("iqn.2026-11.test:{initiator},i,0x000000000001").into(),
             target_port: 0,
         })

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::fixture::*;
+use crate::sense::{Asc, KeySpecific};
 
 fn cdb(action: u8, len: u16) -> Vec<u8> {
     let [high, low] = len.to_be_bytes();

@@ -26,8 +26,8 @@ fn shapes() -> impl Strategy<Value = DiskShape> {
 /// Mostly existing commands with small field values, so that many are accepted.
 fn cdbs() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![3 => Just(0_u8), 2 => 0..16_u8, 1 => any::<u8>()];
-    let known = (0..TABLE.len(), prop::collection::vec(byte, 15)).prop_map(|(row, bytes)| {
-        let row = &TABLE[row];
+    let known = (0..TABLE.rows.len(), prop::collection::vec(byte, 15)).prop_map(|(row, bytes)| {
+        let row = &TABLE.rows[row];
         let mut cdb = vec![row.opcode];
         cdb.extend(bytes);
         if let Some(service_action) = row.service_action {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::attention::Attentions;
 use crate::fixture::{self, *};
-use crate::{Lun, MediumOp, Status, absent};
+use crate::{DiskShape, DiskShapeError, Lun, MediumOp, SenseFormat, SharedUnit, Status, absent};
 
 mod properties;
 
@@ -70,7 +70,7 @@ fn a_restart_of_the_software_alone_is_a_reset_for_those_who_know_of_the_power_on
     assert_eq!(told.len(), 1);
     let after = new_unit();
     after
-        .shared
+        .shared()
         .resume(&[told[0].clone(), "of another kind".to_owned()]);
     for _ in 0..2 {
         assert_eq!(
