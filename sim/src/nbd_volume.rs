@@ -5,7 +5,7 @@ use std::{cell::RefCell, io, net::SocketAddr, rc::Rc};
 
 use engine::{Buf, LaneFuture, Payload};
 use volume::{
-    Durability, Error, ErrorKind, Len, Result, Shape, Volume, fallback,
+    Compared, Durability, Error, ErrorKind, Len, Result, Shape, Volume, fallback,
     member::{Order, Report},
 };
 
@@ -33,6 +33,7 @@ impl NbdVolume {
                 read_only: volume::ReadOnly::default(),
                 discard: None,
                 optimal_io_bytes: SECTOR_BYTES as u32,
+                compare_and_write_max_bytes: 0,
             },
             client: RefCell::default(),
         })
@@ -147,5 +148,14 @@ impl Volume for NbdVolume {
 
     fn write_atomic(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
         volume::fallback::write_atomic()
+    }
+
+    fn compare_and_write(
+        &self,
+        _: u64,
+        _: Payload,
+        _: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        volume::fallback::compare_and_write()
     }
 }

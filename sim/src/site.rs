@@ -364,7 +364,7 @@ impl Spread {
 impl Volume for Spread {
     volume::pass_on! {
         self => self.next();
-        read, write, write_atomic, write_zeroes, discard, flush, allocation, member, close
+        read, write, write_atomic, compare_and_write, write_zeroes, discard, flush, allocation, member, close
     }
 
     fn shape(&self) -> &Shape {

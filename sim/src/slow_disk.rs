@@ -12,7 +12,7 @@ use std::{
 
 use engine::{Buf, LaneFuture, Payload, sim::Random, time};
 use volume::{
-    Allocation, AtomicWrites, Discard, Durability, Error, ErrorKind, Len, Result, Shape,
+    Allocation, AtomicWrites, Compared, Discard, Durability, Error, ErrorKind, Len, Result, Shape,
     SharedVolume, Volume, fallback,
     member::{Order, Report},
 };
@@ -145,6 +145,7 @@ impl SlowDisk {
                 reads_zeroes: true,
             }),
             optimal_io_bytes: SECTOR_BYTES as u32,
+            compare_and_write_max_bytes: 0,
         };
         Rc::new(OnLane {
             disk: self.clone(),
@@ -286,6 +287,15 @@ impl Volume for OnLane {
 
     fn write_atomic(&self, at: u64, data: Payload, how: Durability) -> LaneFuture<'_, Result<()>> {
         self.write(at, data, how)
+    }
+
+    fn compare_and_write(
+        &self,
+        _: u64,
+        _: Payload,
+        _: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        fallback::compare_and_write()
     }
 
     fn write_zeroes(

@@ -6,7 +6,7 @@
 use std::{cell::Cell, ops::Range, rc::Rc};
 
 use engine::{LaneFuture, Payload, sim::Random};
-use volume::{Allocation, Durability, Len, Result, Shape, SharedVolume, Volume};
+use volume::{Allocation, Compared, Durability, Len, Result, Shape, SharedVolume, Volume};
 
 use crate::content::SECTOR_BYTES;
 
@@ -251,6 +251,16 @@ impl Volume for Windows {
         durability: Durability,
     ) -> LaneFuture<'_, Result<()>> {
         self.inner.write_atomic(self.place(at), data, durability)
+    }
+
+    fn compare_and_write(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        self.inner
+            .compare_and_write(self.place(at), data, durability)
     }
 
     fn write_zeroes(

@@ -512,11 +512,14 @@ fn a_remote_disk_that_is_served_on_has_one_identity_of_its_own() {
     let file = near.write("app.toml", config("db"));
     let (first, _) = serve(&file, port, names);
     assert!(first.0 != of_share.0 && first.1 != of_share.1);
-    // Another name, and no state.
     fs::write(&file, config("accounts")).expect("room");
-    fs::remove_dir_all(near.join("app.state")).expect("it was made");
     let (second, _) = serve(&file, port, names);
-    assert_eq!(first, second);
+    assert_eq!(first, second, "its volume has another name");
+    // Another daemon shows another disk, whose reservations are its own.
+    let elsewhere = Directory::new();
+    let file = elsewhere.write("app.toml", config("db"));
+    let (other, _) = serve(&file, port, names);
+    assert!(other.0 != first.0 && other.1 != first.1 && other.0 != of_share.0);
     share.daemon().signal("TERM");
 }
 

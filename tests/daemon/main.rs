@@ -8,6 +8,7 @@ mod caches;
 mod configuration;
 mod files;
 mod frozen;
+mod gateways;
 mod growth;
 mod help;
 mod identity;

@@ -373,6 +373,7 @@ fn errno(error: IoError) -> Errno {
         | IoError::StorageFailed
         | IoError::SanitizeFailed
         | IoError::Miscompare { .. }
+        | IoError::OutcomeUnknown
         | IoError::Aborted => Errno::IO,
     }
 }

@@ -150,6 +150,7 @@ impl Transfer {
         let _turn: Permit = self.patches.take(1).await;
         let into = (at % self.block_bytes) as usize;
         let start = at - into as u64;
+        let mut unknown_left = UNKNOWN_MAX;
         loop {
             let range = (start, self.block_bytes as u32);
             let old = self
@@ -163,13 +164,20 @@ impl Transfer {
             let written =
                 self.units
                     .compare_and_write(&self.nexus, (id, LUN), start, change, durable);
-            // If it was not, somebody else has changed the block; start over with its new content.
-            if written.await? {
-                return Ok(());
+            match written.await {
+                Ok(true) => return Ok(()),
+                // Somebody else has changed the block; start over with its new content.
+                Ok(false) => {}
+                // If it was written, it may be written again.
+                Err(IoError::OutcomeUnknown) if unknown_left > 0 => unknown_left -= 1,
+                Err(error) => return Err(error),
             }
         }
     }
 }
+
+/// How often part of a block is written again whose write the storage has not answered: once for each lost session.
+const UNKNOWN_MAX: u32 = 4;
 
 #[cfg(test)]
 mod tests {

@@ -31,7 +31,10 @@ pub(crate) fn ending(error: IoError) -> Ending {
             (SenseKey::HardwareError, Asc::INTERNAL_TARGET_FAILURE)
         }
         IoError::Miscompare { .. } => (SenseKey::Miscompare, Asc::MISCOMPARE_DURING_VERIFY),
-        IoError::Aborted => (SenseKey::AbortedCommand, Asc::NO_ADDITIONAL_SENSE),
+        // What an initiator gets whose own session is lost: it does not know either.
+        IoError::Aborted | IoError::OutcomeUnknown => {
+            (SenseKey::AbortedCommand, Asc::NO_ADDITIONAL_SENSE)
+        }
     };
     let mut sense = Sense::new(key, asc);
     match error {
@@ -67,6 +70,7 @@ mod tests {
             (IoError::NoSpace, 0x7, (0x27, 0x07)),
             (IoError::SanitizeFailed, 0x3, (0x31, 0x03)),
             (IoError::Aborted, 0xB, (0x00, 0x00)),
+            (IoError::OutcomeUnknown, 0xB, (0x00, 0x00)),
         ] {
             let ending = ending(error);
             assert_eq!(ending.status, Status::CheckCondition);

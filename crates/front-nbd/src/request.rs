@@ -191,6 +191,7 @@ fn code(error: IoError) -> ErrorCode {
         | IoError::StorageFailed
         | IoError::SanitizeFailed
         | IoError::Miscompare { .. }
+        | IoError::OutcomeUnknown
         | IoError::Aborted => ErrorCode::Io,
     }
 }

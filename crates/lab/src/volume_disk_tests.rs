@@ -39,6 +39,7 @@ impl SlowVolume {
                 read_only: volume::ReadOnly::default(),
                 discard: None,
                 optimal_io_bytes: 4096,
+                compare_and_write_max_bytes: 0,
             },
             bytes: RefCell::new(vec![0; LEN]),
             random: RefCell::new(SplitMix64::new(seed)),

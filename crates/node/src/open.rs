@@ -209,7 +209,12 @@ pub(crate) async fn open_all(
         };
         let uuid = match identity {
             Identity::Known(uuid) => uuid,
-            Identity::New | Identity::Carried => new_identity()?,
+            Identity::New | Identity::Carried => {
+                match of_this_daemon(asked, carried, graph.owner()) {
+                    Some(uuid) => uuid,
+                    None => new_identity()?,
+                }
+            }
         };
         let mut record = record_of(asked, carried);
         if let (Kind::File, Some(leaf)) = (asked.kind, asked.leaves.first()) {
@@ -254,6 +259,18 @@ pub(crate) async fn open_all(
         files,
         notes,
     })
+}
+
+/// The identity of a remote disk that was never served from here, through the daemon of `owner`. Another daemon shows the
+/// same disk under another one: reservations and unit attentions are each daemon's own, so no initiator may take
+/// what two of them serve for two paths to one logical unit.
+fn of_this_daemon(asked: &Asked, carried: Option<Uuid>, owner: Uuid) -> Option<Uuid> {
+    let Kind::Remote(kind) = asked.kind else {
+        return None;
+    };
+    let disk = carried.map(|carried| carried.to_string());
+    let disk = disk.or_else(|| asked.place.clone())?;
+    Some(derived(&[kind, &owner.to_string(), &disk]))
 }
 
 impl State {

@@ -5,7 +5,7 @@ mod codes;
 mod received;
 
 pub use codes::Asc;
-pub use received::Received;
+pub use received::{Received, information};
 
 /// Sense keys (SPC-4 4.5). The discriminant is the wire value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -217,6 +217,11 @@ fn shape_of(volume: &volume::Shape, transfer_max_bytes: u32) -> scsi::DiskShape 
     }
     shape.transfer_blocks_granularity =
         u16::try_from(volume.physical_block_bytes / block).unwrap_or(0);
+    // What is passed on is as long as the disk below takes it.
+    if volume.compare_and_write_max_bytes > 0 {
+        let max = u8::try_from(volume.compare_and_write_max_bytes / block).unwrap_or(u8::MAX);
+        shape.compare_write_blocks_max = max.min(shape.compare_write_blocks_max);
+    }
     shape.discard = volume.discard.map(|discard| scsi::Discard {
         granularity_blocks: (discard.granularity_bytes / block).max(1),
         alignment_blocks: 0,

@@ -49,6 +49,9 @@ pub enum IoError {
     /// The storage below the disk has not answered in time.
     #[error("the storage below the disk has not answered in time")]
     TimedOut,
+    /// It was handed to the storage below the disk, and no answer came. It has been done or never will be.
+    #[error("the storage below the disk has not answered: whether it was done is unknown")]
+    OutcomeUnknown,
     /// The disk has no space left.
     #[error("the disk has no space left")]
     NoSpace,
@@ -87,6 +90,7 @@ impl IoError {
             ErrorKind::NoSpace => IoError::NoSpace,
             ErrorKind::Unreachable => IoError::Unreachable,
             ErrorKind::TimedOut => IoError::TimedOut,
+            ErrorKind::OutcomeUnknown => IoError::OutcomeUnknown,
             ErrorKind::ReservationConflict => IoError::ReservedBelow,
             ErrorKind::Preempted => IoError::Preempted,
             ErrorKind::FlushFailed => IoError::WritesLost,

@@ -4,7 +4,7 @@ use std::{cell::Cell, rc::Rc};
 
 use engine::{Buf, LaneFuture, Payload, rate::Rate, spend, time};
 use scsi::{Extent, MediumOp};
-use volume::{Allocation, Durability, Volume};
+use volume::{Allocation, Compared, Durability, Volume};
 
 use crate::{
     error::IoError,
@@ -152,10 +152,19 @@ async fn compare_and_write(
     fua: bool,
     data: Payload,
 ) -> Result<Payload, IoError> {
+    let (at, durability) = (extent.offset_bytes(), durability(fua));
+    if volume.shape().compare_and_write_max_bytes > 0 {
+        // Others write to what is below: it must compare.
+        let compared = volume.compare_and_write(at, data, durability);
+        return match compared.await.map_err(not_written)? {
+            Compared::Written => Ok(Payload::new()),
+            Compared::Differs { offset_bytes } => Err(IoError::Miscompare { offset_bytes }),
+        };
+    }
     let half = extent.len_bytes() as usize;
     compare(volume, extent, &data).await?;
     let new = data.slice(half..2 * half);
-    let written = volume.write(extent.offset_bytes(), new, durability(fua));
+    let written = volume.write(at, new, durability);
     written.await.map(nothing).map_err(not_written)
 }
 

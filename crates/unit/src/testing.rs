@@ -10,7 +10,7 @@ use std::{
 use engine::{Duration, Lane, LaneConfig, LaneFuture, Payload, cross::oneshot, sync::Notify, time};
 use scsi::TargetPort;
 use volume::{
-    AtomicWrites, Durability, Result, SharedVolume, Volume, fallback,
+    AtomicWrites, Compared, Durability, Result, SharedVolume, Volume, fallback,
     leaf::ram::{Ram, Region},
 };
 
@@ -180,5 +180,14 @@ impl Volume for Sticky {
 
     fn write_atomic(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
         fallback::write_atomic()
+    }
+
+    fn compare_and_write(
+        &self,
+        _: u64,
+        _: Payload,
+        _: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        fallback::compare_and_write()
     }
 }

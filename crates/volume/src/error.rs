@@ -26,6 +26,8 @@ pub enum ErrorKind {
     TimedOut,
     /// The peer violated its protocol, or refused the command.
     Protocol,
+    /// It was sent and not answered, and must not be sent twice: it took effect, or it never will.
+    OutcomeUnknown,
     /// Another owner has it: there is a claim on a stripe's child.
     Claimed,
     /// Another initiator has reserved the disk (SAM-5 5.3.1, RESERVATION CONFLICT).

@@ -5,7 +5,7 @@
 use engine::{LaneFuture, Payload};
 
 use crate::{
-    Allocation, Durability, Error, ErrorKind, Result, Volume,
+    Allocation, Compared, Durability, Error, ErrorKind, Result, Volume,
     member::{BLOCK_BYTES, Order, Report},
 };
 
@@ -41,6 +41,12 @@ pub fn member(volume: &dyn Volume, order: Order) -> LaneFuture<'_, Result<Report
 /// For a volume whose [`Volume::atomic_writes`] is `None`: refuses.
 pub fn write_atomic<'a>() -> LaneFuture<'a, Result<()>> {
     let why = "the volume does not support atomic writes";
+    LaneFuture::new(async move { Err(Error::new(ErrorKind::Configuration, why)) })
+}
+
+/// For a volume whose [`Shape::compare_and_write_max_bytes`](crate::Shape::compare_and_write_max_bytes) is 0: refuses.
+pub fn compare_and_write<'a>() -> LaneFuture<'a, Result<Compared>> {
+    let why = "the volume does not compare before it writes";
     LaneFuture::new(async move { Err(Error::new(ErrorKind::Configuration, why)) })
 }
 
@@ -87,6 +93,15 @@ macro_rules! fall_back {
             _: $crate::Durability,
         ) -> ::engine::LaneFuture<'_, $crate::Result<()>> {
             $crate::fallback::write_atomic()
+        }
+
+        fn compare_and_write(
+            &self,
+            _: u64,
+            _: ::engine::Payload,
+            _: $crate::Durability,
+        ) -> ::engine::LaneFuture<'_, $crate::Result<$crate::Compared>> {
+            $crate::fallback::compare_and_write()
         }
 
         fn write_zeroes(

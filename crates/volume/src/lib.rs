@@ -60,7 +60,9 @@ pub use kinds::iscsi::{
 pub use kinds::{file::recorder, iscsi::foreign};
 pub use len::Len;
 pub use read_only::ReadOnly;
-pub use volume::{Allocation, AtomicWrites, Discard, Durability, Shape, SharedVolume, Volume};
+pub use volume::{
+    Allocation, AtomicWrites, Compared, Discard, Durability, Shape, SharedVolume, Volume,
+};
 
 pub use kinds::{cache, stripe};
 

@@ -81,6 +81,16 @@ macro_rules! pass_on {
             $below.atomic_writes()
         }
     };
+    (@compare_and_write $self:ident $below:expr) => {
+        fn compare_and_write(
+            &$self,
+            at: u64,
+            data: ::engine::Payload,
+            durability: $crate::Durability,
+        ) -> ::engine::LaneFuture<'_, $crate::Result<$crate::Compared>> {
+            $below.compare_and_write(at, data, durability)
+        }
+    };
     (@write_zeroes $self:ident $below:expr) => {
         fn write_zeroes(
             &$self,

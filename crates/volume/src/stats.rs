@@ -23,7 +23,7 @@ use engine::{Instant, LaneFuture, Payload, time};
 use hdrhistogram::Histogram;
 
 use crate::{
-    Durability, Result, SharedVolume, Volume,
+    Compared, Durability, Result, SharedVolume, Volume,
     histogram::{self, LaneHistogram, add},
     layers,
 };
@@ -367,6 +367,17 @@ impl Volume for Stats {
     ) -> LaneFuture<'_, Result<()>> {
         let len = data.len() as u64;
         let request = self.inner.write_atomic(at, data, durability);
+        self.counted(RequestKind::Write, len, request)
+    }
+
+    fn compare_and_write(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        let len = data.len() as u64 / 2;
+        let request = self.inner.compare_and_write(at, data, durability);
         self.counted(RequestKind::Write, len, request)
     }
 

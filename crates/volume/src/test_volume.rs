@@ -95,6 +95,7 @@ impl TestVolume {
                 reads_zeroes: true,
             }),
             optimal_io_bytes: 64 << 10,
+            compare_and_write_max_bytes: 0,
         };
         change(&mut shape);
         Rc::new(TestVolume {

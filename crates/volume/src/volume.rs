@@ -31,6 +31,9 @@ pub struct Shape {
     pub discard: Option<Discard>,
     /// The I/O length that uses all of the volume at once, in bytes (a stripe's full width).
     pub optimal_io_bytes: u32,
+    /// The longest [`Volume::compare_and_write`], in bytes; 0: there is none, and who needs one compares and writes while
+    /// it keeps its other users away.
+    pub compare_and_write_max_bytes: u32,
 }
 
 /// What [`Volume::discard`] does.
@@ -67,6 +70,18 @@ pub struct AtomicWrites {
     pub unit_bytes: u32,
     /// The longest, in bytes; a multiple of the unit. `None`: no limit.
     pub max_bytes: Option<u32>,
+}
+
+/// The outcome of [`Volume::compare_and_write`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Compared {
+    /// The expected data was there, and the new data is.
+    Written,
+    /// Something else was there, and is.
+    Differs {
+        /// The first byte that differs, from the start of the range.
+        offset_bytes: u64,
+    },
 }
 
 /// The preferred length where only one length can be written atomically: the page size of most databases.
@@ -133,6 +148,17 @@ pub trait Volume {
         data: Payload,
         durability: Durability,
     ) -> LaneFuture<'_, Result<()>>;
+
+    /// Writes the second half of `data` at byte `at` if the first half, of the same length, is there, as one step of the
+    /// disk below: nothing that others write to it, through whatever daemon, comes in between (SBC-3 5.2). It takes
+    /// effect once or never: [`ErrorKind::OutcomeUnknown`] if that cannot be told. A volume without it refuses:
+    /// [`crate::fallback::compare_and_write`].
+    fn compare_and_write(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<Compared>>;
 
     /// Makes `len` bytes at byte `at` read as zeroes; `may_discard` permits freeing their space. A volume without a
     /// better way writes them: [`crate::fallback::write_zeroes`].

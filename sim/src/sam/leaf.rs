@@ -93,6 +93,7 @@ impl Medium {
                 read_only: volume::ReadOnly::default(),
                 discard: None,
                 optimal_io_bytes: 0,
+                compare_and_write_max_bytes: 0,
             },
         }
     }

@@ -10,7 +10,7 @@ use volume::config::ConfigError;
 use super::{Identity, Judged, Known, Level, Note};
 use crate::{
     record::{Kind, Record, Records},
-    survey::{Asked, derived},
+    survey::Asked,
 };
 
 impl Known<'_> {
@@ -135,16 +135,14 @@ impl Known<'_> {
                 _ => Identity::Known(*disk.0),
             },
             (None, None, _) => {
-                let of_place = || match (asked.kind, &asked.place) {
-                    (Kind::Remote(kind), Some(place)) => Some(derived(&[kind, place])),
-                    _ => None,
-                };
                 if !asked.kind.is_of_a_name() {
                     self.check_nameless(asked, &asked.span, &mut judged);
                     self.check_carried_elsewhere(asked, carried, &mut judged);
                 }
-                let derived = carried.or_else(of_place);
-                derived.map_or(Identity::New, Identity::Known)
+                match (asked.kind, carried) {
+                    (Kind::Remote(_), _) | (_, None) => Identity::New,
+                    (_, Some(carried)) => Identity::Known(carried),
+                }
             }
         };
         match judged.errors.pop() {

@@ -31,6 +31,28 @@ impl Received {
     }
 }
 
+/// The INFORMATION field of received sense data, where it is valid: for a miscompare, the offset of the first byte that
+/// differs (SPC-4 4.5.2.2, SBC-3 5.2).
+pub fn information(data: &[u8]) -> Option<u64> {
+    const VALID: u8 = 0x80;
+    let response_code = data.first()? & 0x7f;
+    if matches!(response_code, 0x70 | 0x71) {
+        let field = u32::from_be_bytes(*data.get(3..)?.first_chunk()?);
+        return (data[0] & VALID != 0).then(|| field.into());
+    }
+    if !matches!(response_code, 0x72 | 0x73) {
+        return None;
+    }
+    let mut rest = data.get(8..)?;
+    while let [kind, len, ..] = *rest {
+        if kind == 0 && rest.get(2)? & VALID != 0 {
+            return Some(u64::from_be_bytes(*rest.get(4..)?.first_chunk()?));
+        }
+        rest = rest.get(2 + usize::from(len)..)?;
+    }
+    None
+}
+
 impl std::fmt::Display for Received {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Received { key, asc, .. } = *self;
@@ -171,6 +193,12 @@ mod tests {
                     is_deferred: false,
                 };
                 assert_eq!(Received::parse(&data), expected);
+                assert_eq!(information(&data), Some(7));
+                for len in 0..data.len() {
+                    assert!(matches!(information(&data[..len]), None | Some(7)));
+                }
+                let without = Sense::new(key, Asc::WRITE_ERROR).encode(format);
+                assert_eq!(information(&without), None);
                 // A deferred error: a cached write that failed later, reported with the next command.
                 data[0] |= 1;
                 expected.is_deferred = true;

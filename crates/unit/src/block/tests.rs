@@ -5,7 +5,7 @@ use std::{cell::Cell, collections::BTreeMap, rc::Rc, sync::Arc};
 use engine::{Buf, Duration, Lane, LaneConfig, LaneFuture, Payload, cross::oneshot, spawn, time};
 use scsi::{Attention, TargetPort};
 use volume::{
-    AtomicWrites, Durability, Error, ErrorKind, Result, SharedVolume, Volume, fallback,
+    AtomicWrites, Compared, Durability, Error, ErrorKind, Result, SharedVolume, Volume, fallback,
     leaf::ram::{Ram, Region},
 };
 
@@ -63,6 +63,15 @@ impl Volume for Failing {
 
     fn write_atomic(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
         fallback::write_atomic()
+    }
+
+    fn compare_and_write(
+        &self,
+        _: u64,
+        _: Payload,
+        _: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        fallback::compare_and_write()
     }
 }
 

@@ -158,6 +158,11 @@ impl Graph {
         self.context.owner = owner;
     }
 
+    /// The identity of that owner.
+    pub fn owner(&self) -> uuid::Uuid {
+        self.context.owner.uuid()
+    }
+
     /// Sets the lanes over which volumes opened from now on are spread; they must run for as long as those are open.
     pub fn set_lanes(&mut self, lanes: &[LaneHandle]) {
         self.context.lanes = lanes.to_vec();

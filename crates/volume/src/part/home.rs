@@ -9,7 +9,7 @@ use engine::{LaneFuture, LaneHandle, Payload};
 
 use super::Resident;
 use crate::{
-    Allocation, AtomicWrites, Durability, Result, Shape, SharedVolume, Volume,
+    Allocation, AtomicWrites, Compared, Durability, Result, Shape, SharedVolume, Volume,
     member::{Order, Report},
 };
 
@@ -140,6 +140,18 @@ impl Volume for Remote {
         let data = data.into_buf();
         LaneFuture::new(self.call(move |volume| async move {
             volume.write_atomic(at, data.into(), durability).await
+        }))
+    }
+
+    fn compare_and_write(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        let data = data.into_buf();
+        LaneFuture::new(self.call(move |volume| async move {
+            volume.compare_and_write(at, data.into(), durability).await
         }))
     }
 

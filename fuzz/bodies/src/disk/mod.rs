@@ -169,6 +169,11 @@ async fn ask(disk: &IscsiDisk, request: Request) {
         3 => disk.write(at, zeroes(), Durability::Fua).await,
         4 => disk.flush().await,
         5 => disk.discard(at, len).await,
+        7 if request.blocks == 1 => {
+            let both = Payload::zeroes(2 * len as usize);
+            let compared = disk.compare_and_write(at, both, Durability::Fua).await;
+            compared.map(drop)
+        }
         6 => disk.write_zeroes(at, len, true, Durability::Cached).await,
         _ => disk.write_zeroes(at, len, false, Durability::Fua).await,
     };

@@ -75,6 +75,7 @@ impl Plan {
         let bit = |at: u8| choice >> at & 1 != 0;
         let claims = Claims {
             transfer_max_blocks: [0, 1, 3, 64, u32::MAX][input.below(5)],
+            compare_max_blocks: u8::from(bit(4)),
             write_same_max_blocks: [0, 1, 9, u64::MAX][input.below(4)],
             unmap_max_blocks: [u32::MAX, 0, 1, 5][input.below(4)],
             unmap_max_descriptors: u32::from(!bit(0)),

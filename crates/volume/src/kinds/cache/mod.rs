@@ -43,7 +43,7 @@ use self::{
     store::Store,
 };
 use crate::{
-    Durability, Error, ErrorKind, Result, SetClaim, Shape, SharedVolume, Volume, layers,
+    Compared, Durability, Error, ErrorKind, Result, SetClaim, Shape, SharedVolume, Volume, layers,
     planted::{Bug, is_planted},
 };
 
@@ -233,6 +233,22 @@ impl Volume for Cache {
         LaneFuture::new(self.written(at, data, move |child, data| {
             child.write_atomic(at, data, durability)
         }))
+    }
+
+    /// Forgets the blocks: who asks this does not know what is there, nor does the cache.
+    fn compare_and_write(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        LaneFuture::new(async move {
+            let len = data.len() as u64 / 2;
+            self.0.shape.check_write(at, len)?;
+            spend(self.0.look_cost(&(at..at + len))).await;
+            let _write = Write::begin(&self.0, at..at + len);
+            self.0.child.compare_and_write(at, data, durability).await
+        })
     }
 
     fn write_zeroes(

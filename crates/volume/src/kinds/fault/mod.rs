@@ -15,7 +15,8 @@ use engine::{LaneFuture, Payload, time};
 use serde::Deserialize;
 
 use crate::{
-    Durability, Error, ErrorKind, Result, SharedVolume, Volume, flush_failure::FlushFailure,
+    Compared, Durability, Error, ErrorKind, Result, SharedVolume, Volume,
+    flush_failure::FlushFailure,
 };
 
 /// The operation of a request.
@@ -203,12 +204,12 @@ impl Fault {
     }
 
     /// The same for a request that changes what is below: refused once a flush has failed.
-    async fn change<'a>(
+    async fn change<'a, T>(
         &'a self,
         operation: Operation,
         range: (u64, u64),
-        begin: impl FnOnce(&'a dyn Volume) -> LaneFuture<'a, Result<()>>,
-    ) -> Result<()> {
+        begin: impl FnOnce(&'a dyn Volume) -> LaneFuture<'a, Result<T>>,
+    ) -> Result<T> {
         self.flush_failed.check()?;
         self.under_rules(operation, range, begin).await
     }
@@ -261,6 +262,18 @@ impl Volume for Fault {
         let range = (at, data.len() as u64);
         LaneFuture::new(self.change(Operation::Write, range, move |inner| {
             inner.write_atomic(at, data, durability)
+        }))
+    }
+
+    fn compare_and_write(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        let range = (at, data.len() as u64 / 2);
+        LaneFuture::new(self.change(Operation::Write, range, move |inner| {
+            inner.compare_and_write(at, data, durability)
         }))
     }
 

@@ -35,7 +35,8 @@ use std::{io, ops::Range, sync::Arc};
 use engine::{Buf, LaneFuture, Payload, op::AllocateMode, spend};
 
 use crate::{
-    Allocation, AtomicWrites, Durability, Error, ErrorKind, Result, Shape, Volume,
+    Allocation, AtomicWrites, Compared, Durability, Error, ErrorKind, Result, Shape, Volume,
+    fallback,
     flush_epochs::Epoch,
     local_claim,
     member::{Order, Report},
@@ -440,6 +441,16 @@ impl<B: Backing> Volume for FileVolume<B> {
             }
             self.written(at, len, durable, result)
         })
+    }
+
+    /// The system has no such call.
+    fn compare_and_write(
+        &self,
+        _: u64,
+        _: Payload,
+        _: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        fallback::compare_and_write()
     }
 
     fn write_zeroes(

@@ -184,6 +184,7 @@ impl OpenFile {
                     reads_zeroes: true,
                 }),
                 optimal_io_bytes: physical_block_bytes,
+                compare_and_write_max_bytes: 0,
             },
             align_bytes,
             synchronous,

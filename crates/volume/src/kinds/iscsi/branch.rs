@@ -27,7 +27,8 @@ use super::{
     unflushed::Written,
 };
 use crate::{
-    Allocation, AtomicWrites, Claim, Durability, Error, ErrorKind, Result, Shape, Volume, fallback,
+    Allocation, AtomicWrites, Claim, Compared, Durability, Error, ErrorKind, Result, Shape, Volume,
+    fallback,
     flush_failure::FlushFailure,
     member::{Order, Report},
     part::Resident,
@@ -309,6 +310,18 @@ impl Volume for Branch {
 
     fn write_atomic(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
         fallback::write_atomic()
+    }
+
+    fn compare_and_write(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        let data = data.into_buf();
+        self.at_home(move |disk| async move {
+            disk.compare_and_write(at, data.into(), durability).await
+        })
     }
 
     fn write_zeroes(

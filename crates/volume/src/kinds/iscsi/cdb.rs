@@ -22,15 +22,28 @@ impl Cdb {
     pub(super) fn changes_medium(&self) -> bool {
         matches!(
             self.bytes[0],
-            opcode::WRITE_10 | opcode::WRITE_16 | opcode::UNMAP | opcode::WRITE_SAME_16
+            opcode::WRITE_10
+                | opcode::WRITE_16
+                | opcode::UNMAP
+                | opcode::WRITE_SAME_16
+                | opcode::COMPARE_AND_WRITE
         )
+    }
+
+    /// Whether it must not be executed twice: another result of it may stand between the two.
+    pub(super) fn is_once(&self) -> bool {
+        self.bytes[0] == opcode::COMPARE_AND_WRITE
     }
 
     /// Whether it carries blocks of the medium, whose number and size give the length of its data.
     pub(super) fn moves_blocks(&self) -> bool {
         matches!(
             self.bytes[0],
-            opcode::READ_10 | opcode::READ_16 | opcode::WRITE_10 | opcode::WRITE_16
+            opcode::READ_10
+                | opcode::READ_16
+                | opcode::WRITE_10
+                | opcode::WRITE_16
+                | opcode::COMPARE_AND_WRITE
         )
     }
 
@@ -111,6 +124,12 @@ pub(super) fn read(lba: u64, blocks: u32) -> Cdb {
 pub(super) fn write(lba: u64, blocks: u32, fua: bool) -> Cdb {
     let flags = if fua { 0x08 } else { 0 };
     medium(opcode::WRITE_10, opcode::WRITE_16, flags, lba, blocks)
+}
+
+/// COMPARE AND WRITE of `blocks` (SBC-3 5.2).
+pub(super) fn compare_and_write(lba: u64, blocks: u8, fua: bool) -> Cdb {
+    let flags = if fua { 0x08 } else { 0 };
+    long(opcode::COMPARE_AND_WRITE, flags, lba, blocks.into())
 }
 
 /// SYNCHRONIZE CACHE (10) of the whole medium (SBC-3 5.18).

@@ -11,6 +11,7 @@ use engine::{Buf, LaneFuture, LaneHandle, Payload};
 use super::{
     branch::{AtHome, Command, Trouble},
     cdb::{self, Cdb},
+    compare,
     config::{IscsiConfig, Sessions},
     facts::Facts,
     identity::DiskIdentity,
@@ -22,8 +23,8 @@ use super::{
     unit::Unit,
 };
 use crate::{
-    Allocation, AtomicWrites, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume,
-    fallback,
+    Allocation, AtomicWrites, Compared, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
+    Volume, fallback,
     member::{Order, Report},
     part::HomeVolume,
 };
@@ -363,6 +364,15 @@ impl Volume for IscsiDisk {
 
     fn write_atomic(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
         fallback::write_atomic()
+    }
+
+    fn compare_and_write(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        LaneFuture::new(compare::compare_and_write(self, at, data, durability))
     }
 
     fn write_zeroes(

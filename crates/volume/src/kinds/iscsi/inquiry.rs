@@ -73,6 +73,7 @@ async fn ask_as_we_are(unit: &Unit) -> Result<Facts> {
             read_only: ReadOnly::default(),
             discard: None,
             optimal_io_bytes: physical,
+            compare_and_write_max_bytes: 0,
         },
         identity: DiskIdentity::parse(&config.target_name, config.lun, &names),
         transfer_max_bytes: TRANSFER_MAX_BYTES as usize,
@@ -169,6 +170,8 @@ impl Facts {
             u64::from(u32::from_be_bytes(bytes.try_into().expect("four bytes")))
         };
         let (longest, optimal, granularity) = (word(8) * block, word(12) * block, word(28) * block);
+        self.shape.compare_and_write_max_bytes =
+            u32::from(limits.get(5).copied().unwrap_or(0)) * self.shape.block_size_bytes;
         if longest > 0 {
             self.transfer_max_bytes = longest.min(TRANSFER_LIMIT_BYTES) as usize;
         }

@@ -4,7 +4,7 @@
 //!  settings  the configuration section; path_settings: its paths; url: its address; config: the resolved form
 //!  disks     which disks are in use
 //!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which one
-//!  transfer  reads and writes of any length
+//!  transfer  reads and writes of any length; compare: COMPARE AND WRITE, which must not be sent twice
 //!  caching   write cache, FUA and write protection of the disk, at the start and later; remotes: asks all disks again
 //!  machine   what is known of the disk and decided about it, as a pure machine
 //!  unit      runs a command to its end, and drives the machine; patience: retry limits
@@ -34,6 +34,7 @@ mod cdb;
 mod change;
 mod claim;
 mod claimed;
+mod compare;
 mod config;
 pub mod discovery;
 mod disk;

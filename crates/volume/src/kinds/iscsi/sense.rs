@@ -90,6 +90,22 @@ impl Sense {
         })
     }
 
+    /// Whether the data on the medium was not what it was compared with, so that nothing was written.
+    pub(super) fn is_miscompare(self) -> bool {
+        self.0.key == SenseKey::Miscompare && !self.0.is_deferred
+    }
+
+    /// Whether the command was refused before it was tried.
+    pub(super) fn is_refusal(self) -> bool {
+        let refuses = [
+            SenseKey::UnitAttention,
+            SenseKey::NotReady,
+            SenseKey::IllegalRequest,
+            SenseKey::DataProtect,
+        ];
+        self.0.is_deferred || refuses.contains(&self.0.key)
+    }
+
     /// Whether it reports a reset of the logical unit or target, or a power on.
     pub(super) fn is_reset(self) -> bool {
         matches!(

@@ -16,6 +16,7 @@ use scsi::Status;
 use super::{
     cdb::{self, Cdb},
     claimed::Claimed,
+    compare,
     config::IscsiConfig,
     doors::Doors,
     facts::Facts,
@@ -195,6 +196,8 @@ impl Unit {
             let stands = !cdb.changes_medium() || self.machine.borrow().restarts() == restarts;
             match sent {
                 Ok(reply) if reply.is_good() && stands => return Ok(reply),
+                // Nothing was written.
+                Ok(reply) if reply.first_difference().is_some() => return Ok(reply),
                 // Boxed, to keep the future of a successful command small.
                 sent => LaneFuture::new(self.failed(&nexus, sent, cdb, patience)).await?,
             }
@@ -293,8 +296,12 @@ impl Unit {
             return patience.again(true, why).await;
         }
         match self.judge(nexus, &reply) {
-            None => Ok(()),
             Some((Verdict::Fail(kind), why)) => Err(Error::new(kind, why)),
+            judged if cdb.is_once() && !reply.is_refusal() => {
+                let restarted = || "the target has restarted".to_owned();
+                Err(compare::unknown(judged.map_or_else(restarted, |it| it.1)))
+            }
+            None => Ok(()),
             Some((Verdict::Retry | Verdict::Restarted, why)) => patience.again(true, &why).await,
             Some((Verdict::RetryLater, why)) => patience.again(false, &why).await,
         }
@@ -330,6 +337,9 @@ impl Unit {
             return Err(Unit::unfenced());
         }
         is_in_time?;
+        if cdb.is_once() {
+            return Err(compare::unknown(why));
+        }
         let mut counts = self.paths.counts.borrow_mut();
         counts.resent += 1;
         counts.writes_resent += u64::from(writes);

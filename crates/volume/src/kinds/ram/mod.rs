@@ -38,8 +38,8 @@ use engine::{
 use smallvec::SmallVec;
 
 use crate::{
-    Allocation, AtomicWrites, Discard, Durability, Error, ErrorKind, Len, ReadOnly, Result, Shape,
-    Volume, fallback,
+    Allocation, AtomicWrites, Compared, Discard, Durability, Error, ErrorKind, Len, ReadOnly,
+    Result, Shape, Volume, fallback,
     member::{Order, Report},
 };
 
@@ -134,6 +134,7 @@ impl Region {
                     reads_zeroes: true,
                 }),
                 optimal_io_bytes: PAGE_BYTES as u32,
+                compare_and_write_max_bytes: 0,
             },
         }))
     }
@@ -621,6 +622,16 @@ impl Volume for Ram {
         durability: Durability,
     ) -> LaneFuture<'_, Result<()>> {
         self.write(at, data, durability)
+    }
+
+    /// Nobody else reaches it: whoever needs that keeps its own users away.
+    fn compare_and_write(
+        &self,
+        _: u64,
+        _: Payload,
+        _: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        fallback::compare_and_write()
     }
 
     fn write_zeroes(

@@ -43,8 +43,8 @@ use self::{
     superblock::{RESERVED_BYTES, Refused, SUPERBLOCK_BYTES, Superblock},
 };
 use crate::{
-    Allocation, AtomicWrites, Durability, Error, ErrorKind, Result, Shape, SharedVolume, Volume,
-    fallback,
+    Allocation, AtomicWrites, Compared, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
+    Volume, fallback,
     flush_epochs::{Epoch, FlushEpochs},
     member::{Order, Report},
     volume::DATABASE_PAGE_BYTES,
@@ -308,6 +308,17 @@ impl Volume for Stripe {
             let result = child.write_atomic(RESERVED_BYTES + place.at, data, durability);
             self.wrote(place.child, result.await, durability)
         })
+    }
+
+    /// Its children have one owner, who keeps its own users away: nobody else writes there. Passed on, it would fail where a
+    /// write waits for a lost session to come back.
+    fn compare_and_write(
+        &self,
+        _: u64,
+        _: Payload,
+        _: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        fallback::compare_and_write()
     }
 
     fn write_zeroes(

@@ -462,5 +462,6 @@ fn shape(children: &[Child], superblock: &Superblock, map: &Map) -> Shape {
             Layout::Stripe { unit_bytes } => unit_bytes.saturating_mul(count),
             Layout::Concat => most(|shape| shape.optimal_io_bytes),
         },
+        compare_and_write_max_bytes: 0,
     }
 }

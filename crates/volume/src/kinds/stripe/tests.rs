@@ -89,6 +89,7 @@ fn it_looks_like_the_sum_of_its_children() {
                 reads_zeroes: false,
             }),
             optimal_io_bytes: 3 * (32 << 10),
+            compare_and_write_max_bytes: 0,
         };
         assert_eq!(*stripe.shape(), expected);
         assert_eq!(stripe.uuid(), Uuid::from_u128(7));

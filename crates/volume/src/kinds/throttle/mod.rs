@@ -15,7 +15,7 @@ use std::{cell::Cell, time::Duration};
 
 use engine::{LaneFuture, Payload, time};
 
-use crate::{Durability, Result, SharedVolume, Volume, values::Rate};
+use crate::{Compared, Durability, Result, SharedVolume, Volume, values::Rate};
 
 /// The idle time that a link may catch up on.
 pub const CREDIT: Duration = Duration::from_millis(1);
@@ -142,6 +142,19 @@ impl Volume for Throttle {
             self.shape().check_write(at, data.len() as u64)?;
             self.cross(&self.writes, data.len()).await;
             self.inner.write_atomic(at, data, durability).await
+        })
+    }
+
+    fn compare_and_write(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        LaneFuture::new(async move {
+            self.shape().check_write(at, data.len() as u64 / 2)?;
+            self.cross(&self.writes, data.len()).await;
+            self.inner.compare_and_write(at, data, durability).await
         })
     }
 

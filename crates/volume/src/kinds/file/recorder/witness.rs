@@ -10,7 +10,7 @@ use std::{cell::RefCell, rc::Rc, sync::Arc};
 use engine::{LaneFuture, Payload};
 
 use super::{Content, Recording, SECTOR_BYTES};
-use crate::{Durability, Result, SharedVolume, Volume};
+use crate::{Compared, Durability, Result, SharedVolume, Volume, fallback};
 
 /// A volume that records what it acknowledges.
 pub struct Witness {
@@ -170,6 +170,16 @@ impl Volume for Witness {
         let content = Content::Bytes(Arc::from(data.to_vec()));
         let write = self.inner.write_atomic(at, data, durability);
         LaneFuture::new(self.note_write(at, content, self.is_promise(durability), write))
+    }
+
+    /// It records what reaches a file, which has none.
+    fn compare_and_write(
+        &self,
+        _: u64,
+        _: Payload,
+        _: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        fallback::compare_and_write()
     }
 
     fn write_zeroes(

@@ -28,6 +28,8 @@ const ILLEGAL_REQUEST: u8 = 0x05;
 pub struct Claims {
     /// MAXIMUM TRANSFER LENGTH (SBC-3 6.5.3); 0: not reported.
     pub transfer_max_blocks: u32,
+    /// MAXIMUM COMPARE AND WRITE LENGTH; 0: it has no such command.
+    pub compare_max_blocks: u8,
     /// MAXIMUM WRITE SAME LENGTH; 0: not reported.
     pub write_same_max_blocks: u64,
     /// MAXIMUM UNMAP LBA COUNT.
@@ -46,6 +48,7 @@ impl Default for Claims {
     fn default() -> Self {
         Claims {
             transfer_max_blocks: 0,
+            compare_max_blocks: 1,
             write_same_max_blocks: 0,
             unmap_max_blocks: u32::MAX,
             unmap_max_descriptors: 1,
@@ -327,6 +330,7 @@ impl Foreign {
             (opcode::INQUIRY, 1, 0xb0) => {
                 let mut page = [0; 64];
                 (page[1], page[3]) = (0xb0, 60);
+                page[5] = self.claims.compare_max_blocks;
                 page[8..12].copy_from_slice(&self.claims.transfer_max_blocks.to_be_bytes());
                 page[20..24].copy_from_slice(&self.claims.unmap_max_blocks.to_be_bytes());
                 page[24..28].copy_from_slice(&self.claims.unmap_max_descriptors.to_be_bytes());
@@ -369,6 +373,17 @@ impl Foreign {
                 let taken = taken.min(data.len() as u64);
                 self.store(lba, &data[..taken as usize]);
                 Answer::took(taken)
+            }
+            (opcode::COMPARE_AND_WRITE, ..) => {
+                let (lba, blocks) = lba_and_blocks(cdb);
+                let (expected, new) = data.split_at(data.len() / 2);
+                let stored = self.load(lba, blocks.into());
+                let mut both = stored.iter().zip(expected);
+                if let Some(at) = both.position(|(stored, expected)| stored != expected) {
+                    return Answer::miscompare(at as u32);
+                }
+                self.store(lba, new);
+                Answer::took(data.len() as u64)
             }
             (opcode::UNMAP, ..) => {
                 let lba = u64::from_be_bytes(data[8..16].try_into().expect("eight bytes"));
@@ -433,6 +448,16 @@ impl Answer {
             sense: fixed,
             ..Answer::status(scsi::Status::CheckCondition as u8)
         }
+    }
+
+    /// MISCOMPARE DURING VERIFY OPERATION at this offset.
+    fn miscompare(at: u32) -> Answer {
+        const MISCOMPARE: u8 = 0x0e;
+        const VALID: u8 = 0x80;
+        let mut answer = Answer::check_condition([MISCOMPARE, 0x1d, 0x00]);
+        answer.sense[0] |= VALID;
+        answer.sense[3..7].copy_from_slice(&at.to_be_bytes());
+        answer
     }
 
     fn status(status: u8) -> Answer {

@@ -88,6 +88,24 @@ impl Reply {
         const CONDITION_MET: u8 = Status::ConditionMet as u8;
         matches!(self.status, GOOD | CONDITION_MET) && !self.is_in_doubt && !self.is_cut
     }
+
+    /// Where the data that was compared first differed from what is there, in bytes, on the disk it was meant for.
+    pub(super) fn first_difference(&self) -> Option<u64> {
+        let differs = self.sense().is_some_and(Sense::is_miscompare) && !self.is_in_doubt;
+        differs.then(|| scsi::sense::information(&self.sense).unwrap_or(0))
+    }
+
+    /// Whether the target has not tried the command.
+    pub(super) fn is_refusal(&self) -> bool {
+        const BUSY: u8 = Status::Busy as u8;
+        const TASK_SET_FULL: u8 = Status::TaskSetFull as u8;
+        match self.status {
+            BUSY | TASK_SET_FULL | RESERVATION_CONFLICT => true,
+            _ => self
+                .sense()
+                .is_some_and(|sense| sense.is_refusal() || sense.is_miscompare()),
+        }
+    }
 }
 
 /// Time limits of a session.

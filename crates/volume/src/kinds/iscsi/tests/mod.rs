@@ -7,6 +7,7 @@ mod bounds;
 mod caching;
 mod changes;
 mod claims;
+mod compare;
 mod flushes;
 mod ghosts;
 mod lanes;

@@ -1,0 +1,72 @@
+//! COMPARE AND WRITE, passed on to the disk (SBC-3 5.2), so that all daemons that serve it share one arbiter.
+//!
+//! A command that the target may have executed is never sent again. If its session is lost, it is waited for until it can
+//! no longer take effect, as for any write, and then it fails with [`ErrorKind::OutcomeUnknown`]. Reading the blocks would
+//! not tell: the new data may be another's who has written the same, and the old data may be back after ours was seen.
+//! Whoever has a way to tell them apart reads and decides, or sends what can be sent twice. A command that the target
+//! refused before it tried it is sent again, as every other.
+
+use std::fmt::Display;
+
+use engine::Payload;
+
+use super::{
+    cdb,
+    disk::IscsiDisk,
+    session::Data,
+    transfer::{self, Way, whole},
+};
+use crate::{Compared, Durability, Error, ErrorKind, Result, Volume};
+
+/// Writes the second half of `data` at byte `at` if the first half is there.
+pub(super) async fn compare_and_write(
+    disk: &IscsiDisk,
+    at: u64,
+    data: Payload,
+    durability: Durability,
+) -> Result<Compared> {
+    let (facts, len) = (disk.facts(), data.len());
+    let half = len as u64 / 2;
+    transfer::check_write(disk, at, half)?;
+    let max = facts.shape.compare_and_write_max_bytes;
+    if len % 2 != 0 || half > max.into() {
+        let message = format!("{len} bytes are not two halves of at most {max} bytes");
+        return Err(Error::new(ErrorKind::Misaligned, message));
+    }
+    let is_lax = facts.flushes_for(durability);
+    let is_volatile = facts.shape.volatile_cache && (durability == Durability::Cached || is_lax);
+    let (lba, blocks) = facts.blocks(at, half);
+    let blocks = u8::try_from(blocks).expect("the longest is told in a byte");
+    let fua = facts.shape.volatile_cache && !is_volatile;
+    let command = cdb::compare_and_write(lba, blocks, fua);
+    let sent = disk.run(&command, Data::Out(data)).await;
+    if let Some(offset_bytes) = sent.as_ref().ok().and_then(|it| it.first_difference()) {
+        return Ok(Compared::Differs { offset_bytes });
+    }
+    let written = whole(sent, len);
+    if is_volatile {
+        disk.unit.unflushed.wrote(written.is_ok());
+    }
+    written?;
+    if is_lax {
+        disk.flush().await?;
+    }
+    Ok(Compared::Written)
+}
+
+/// The error for a command of which `why` it is not known whether it took effect.
+pub(super) fn unknown(why: impl Display) -> Error {
+    let message = format!("{why}; whether the blocks were compared and written is unknown");
+    Error::new(ErrorKind::OutcomeUnknown, message)
+}
+
+impl IscsiDisk {
+    /// Asks the target for no block at all (READ of 0 blocks), which touches no medium and passes no fence: it succeeds as
+    /// long as no reservation of another initiator keeps us from reading.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ReservationConflict`] behind another's fence; otherwise as a read.
+    pub async fn read_nothing(&self) -> Result<()> {
+        self.run(&cdb::read(0, 0), Data::None).await.map(drop)
+    }
+}
