@@ -48,13 +48,14 @@ impl std::fmt::Display for Circle {
     }
 }
 
-/// The circles of the crate whose files are `sources`: paths relative to its `src`, with their texts.
+/// The circles of the crate that begins with the file `root` and whose files are `sources`: paths relative to its `src`,
+/// with their texts.
 ///
 /// # Panics
 /// If a file is not valid Rust, or a module has no file.
-pub(crate) fn circles(sources: &BTreeMap<&str, &str>) -> Vec<Circle> {
+pub(crate) fn circles(root: &str, sources: &BTreeMap<&str, &str>) -> Vec<Circle> {
     let mut modules = Modules::default();
-    modules.read_file(sources, "lib.rs", Vec::new());
+    modules.read_file(sources, root, Vec::new());
     modules.circles()
 }
 
@@ -373,7 +374,7 @@ fn item_len(tokens: &[TokenTree]) -> usize {
 
 /// The circles of a crate made of `sources`, in words: `a b, c::x c::y`.
 fn found(sources: &[(&str, &str)]) -> String {
-    let circles = circles(&sources.iter().copied().collect());
+    let circles = circles("lib.rs", &sources.iter().copied().collect());
     let mut words = String::new();
     for circle in circles {
         let comma = if words.is_empty() { "" } else { ", " };
@@ -413,7 +414,7 @@ fn two_modules_that_use_each_other_are_a_circle() {
         ("c.rs", "use crate::{a, b};"),
     ];
     assert_eq!(found(&sources), "a b");
-    let circles = circles(&sources.into_iter().collect());
+    let circles = circles("lib.rs", &sources.into_iter().collect());
     assert_eq!(
         circles[0].to_string(),
         "modules in a circle: a, b\n    a uses b: a.rs:1: crate::b::B\n    \
