@@ -9,10 +9,10 @@ use crate::attention::Attention;
 use crate::ending::Ending;
 use crate::mode::Control;
 use crate::nexus::NexusId;
-use crate::reservations::{Effects, Request, Reservations};
+use crate::reservations::{Effects, Reservations, ReserveRequest};
 use crate::sanitize_state::SanitizeState;
 use crate::sense::{Asc, Sense, SenseKey};
-use crate::shared::State;
+use crate::shared::UnitState;
 use crate::unit::LogicalUnit;
 
 /// To write a registration as a line of text costs as much as so many visits of one.
@@ -23,12 +23,12 @@ const LINES_PER_VISIT: usize = 4;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Change {
     pub(crate) nexus: NexusId,
-    pub(crate) what: What,
+    pub(crate) what: ChangeKind,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum What {
-    Reservations(Request),
+pub(crate) enum ChangeKind {
+    Reservations(ReserveRequest),
     Mode { values: Control, save: bool },
     LeaveFailure,
 }
@@ -71,13 +71,13 @@ impl Change {
     pub fn prepare(&self, unit: &LogicalUnit) -> Result<Prepared, Ending> {
         let state = unit.shared().look();
         unit.worked(match &self.what {
-            What::Reservations(request) => request.visits(&state.reservations, &state.ports),
-            What::Mode { .. } | What::LeaveFailure => 0,
+            ChangeKind::Reservations(request) => request.visits(&state.reservations, &state.ports),
+            ChangeKind::Mode { .. } | ChangeKind::LeaveFailure => 0,
         });
         let mut mode = state.mode.clone();
         let mut sanitize = state.sanitize;
         let (after, keep) = match &self.what {
-            What::Reservations(request) => {
+            ChangeKind::Reservations(request) => {
                 not_reserved(&state)?;
                 let name = unit.name_of(&state, self.nexus);
                 let mut reservations = state.reservations.clone();
@@ -90,7 +90,7 @@ impl Change {
                 };
                 (after, keep)
             }
-            What::Mode { values, save } => {
+            ChangeKind::Mode { values, save } => {
                 let (values, save) = (*values, *save);
                 if save {
                     mode.saved = values;
@@ -98,7 +98,7 @@ impl Change {
                 // Write it even if unchanged: the previous attempt to persist it may have failed.
                 (After::Mode { values, save }, save)
             }
-            What::LeaveFailure => {
+            ChangeKind::LeaveFailure => {
                 SanitizeState::may_leave(sanitize)?;
                 sanitize = None;
                 // Even without a failure, for the same reason.
@@ -153,7 +153,7 @@ impl Prepared {
         result
     }
 
-    fn make(self, state: &mut State) -> Result<Changed, Ending> {
+    fn make(self, state: &mut UnitState) -> Result<Changed, Ending> {
         let nexus = self.nexus;
         match self.after {
             After::Reservations {
@@ -210,7 +210,7 @@ impl Prepared {
 }
 
 /// Fails if another nexus got the unit by RESERVE (6) while the parameter list arrived or the change was persisted.
-fn not_reserved(state: &State) -> Result<(), Ending> {
+fn not_reserved(state: &UnitState) -> Result<(), Ending> {
     match state.reserved_by {
         Some(_) => Err(Ending::CONFLICT),
         None => Ok(()),

@@ -84,7 +84,7 @@ impl LogicalUnit {
             _ => match self.take_from(&mut state, nexus) {
                 Some(attention) => Some(Action::End(Ending::check(attention.sense()))),
                 None => {
-                    self.is_now_quiet(nexus);
+                    self.set_quiet(nexus);
                     None
                 }
             },

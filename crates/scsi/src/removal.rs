@@ -5,7 +5,7 @@ use crate::ending::Ending;
 use crate::medium::MediumOp;
 use crate::nexus::NexusId;
 use crate::sense::{Asc, Sense, SenseKey};
-use crate::shared::State;
+use crate::shared::UnitState;
 use crate::unit::LogicalUnit;
 
 /// An eject that must flush first: perform [`Eject::flush`], and if that succeeds, [`Eject::flushed`].
@@ -25,7 +25,7 @@ impl Eject {
 }
 
 /// Refuses a removal that an initiator prevents.
-pub(crate) fn check_allowed(state: &State) -> Result<(), Sense> {
+pub(crate) fn check_allowed(state: &UnitState) -> Result<(), Sense> {
     match state.preventing.is_empty() {
         true => Ok(()),
         false => Err(Sense::new(
@@ -36,7 +36,7 @@ pub(crate) fn check_allowed(state: &State) -> Result<(), Sense> {
 }
 
 /// Loads or, without `start`, ejects the medium.
-pub(crate) fn load(state: &mut State, start: bool, nexus: NexusId) -> Result<(), Sense> {
+pub(crate) fn load(state: &mut UnitState, start: bool, nexus: NexusId) -> Result<(), Sense> {
     check_allowed(state)?;
     let was_ejected = std::mem::replace(&mut state.ejected, !start);
     if was_ejected && start {

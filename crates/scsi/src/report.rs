@@ -2,7 +2,7 @@
 //! use.
 
 use crate::nexus::NexusName;
-use crate::reservations::Kind;
+use crate::reservations::ReservationType;
 use crate::sanitize_state::SanitizeState;
 use crate::shared::SharedUnit;
 
@@ -89,14 +89,14 @@ impl SharedUnit {
     }
 }
 
-fn name_of(kind: Kind) -> &'static str {
+fn name_of(kind: ReservationType) -> &'static str {
     match kind {
-        Kind::WriteExclusive => "Write Exclusive",
-        Kind::ExclusiveAccess => "Exclusive Access",
-        Kind::WriteExclusiveRegistrantsOnly => "Write Exclusive - Registrants Only",
-        Kind::ExclusiveAccessRegistrantsOnly => "Exclusive Access - Registrants Only",
-        Kind::WriteExclusiveAllRegistrants => "Write Exclusive - All Registrants",
-        Kind::ExclusiveAccessAllRegistrants => "Exclusive Access - All Registrants",
+        ReservationType::WriteExclusive => "Write Exclusive",
+        ReservationType::ExclusiveAccess => "Exclusive Access",
+        ReservationType::WriteExclusiveRegistrantsOnly => "Write Exclusive - Registrants Only",
+        ReservationType::ExclusiveAccessRegistrantsOnly => "Exclusive Access - Registrants Only",
+        ReservationType::WriteExclusiveAllRegistrants => "Write Exclusive - All Registrants",
+        ReservationType::ExclusiveAccessAllRegistrants => "Exclusive Access - All Registrants",
     }
 }
 
@@ -118,7 +118,8 @@ mod tests {
             let names = std::slice::from_ref(&name);
             let registered = reservations.register(names, None, 7, false, false);
             registered.expect("there is room");
-            let reserved = reservations.reserve(&name, 7, Kind::WriteExclusiveRegistrantsOnly);
+            let reserved =
+                reservations.reserve(&name, 7, ReservationType::WriteExclusiveRegistrantsOnly);
             reserved.expect("it is free");
             state.name(NexusId(1), name.clone());
             state.reserved_by = Some(NexusId(1));

@@ -13,12 +13,12 @@ use crate::nexus::NexusName;
 use crate::registrations::{REGISTRATIONS_MAX, Registration, Registrations};
 use crate::saved::{MALFORMED, truth};
 
-pub(crate) use request::{Names, Request, RequestList, ServiceAction};
+pub(crate) use request::{PortNames, ReserveList, ReserveOutAction, ReserveRequest};
 
 /// Reservation types (SPC-4 6.15.3.4). The discriminant is the wire value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum ReservationType {
     WriteExclusive = 1,
     ExclusiveAccess = 3,
     WriteExclusiveRegistrantsOnly = 5,
@@ -27,26 +27,28 @@ pub(crate) enum Kind {
     ExclusiveAccessAllRegistrants = 8,
 }
 
-impl Kind {
-    pub(crate) const ALL: [Kind; 6] = [
-        Kind::WriteExclusive,
-        Kind::ExclusiveAccess,
-        Kind::WriteExclusiveRegistrantsOnly,
-        Kind::ExclusiveAccessRegistrantsOnly,
-        Kind::WriteExclusiveAllRegistrants,
-        Kind::ExclusiveAccessAllRegistrants,
+impl ReservationType {
+    pub(crate) const ALL: [ReservationType; 6] = [
+        ReservationType::WriteExclusive,
+        ReservationType::ExclusiveAccess,
+        ReservationType::WriteExclusiveRegistrantsOnly,
+        ReservationType::ExclusiveAccessRegistrantsOnly,
+        ReservationType::WriteExclusiveAllRegistrants,
+        ReservationType::ExclusiveAccessAllRegistrants,
     ];
 
-    pub(crate) fn from_code(code: u8) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| *kind as u8 == code)
+    pub(crate) fn from_code(code: u8) -> Option<ReservationType> {
+        ReservationType::ALL
+            .into_iter()
+            .find(|kind| *kind as u8 == code)
     }
 
     pub(crate) fn excludes_readers(self) -> bool {
         matches!(
             self,
-            Kind::ExclusiveAccess
-                | Kind::ExclusiveAccessRegistrantsOnly
-                | Kind::ExclusiveAccessAllRegistrants
+            ReservationType::ExclusiveAccess
+                | ReservationType::ExclusiveAccessRegistrantsOnly
+                | ReservationType::ExclusiveAccessAllRegistrants
         )
     }
 
@@ -54,19 +56,23 @@ impl Kind {
     pub(crate) fn is_all_registrants(self) -> bool {
         matches!(
             self,
-            Kind::WriteExclusiveAllRegistrants | Kind::ExclusiveAccessAllRegistrants
+            ReservationType::WriteExclusiveAllRegistrants
+                | ReservationType::ExclusiveAccessAllRegistrants
         )
     }
 
     /// Whether every registrant is exempt from the reservation's restrictions.
-    fn lets_registrants(self) -> bool {
-        !matches!(self, Kind::WriteExclusive | Kind::ExclusiveAccess)
+    fn exempts_registrants(self) -> bool {
+        !matches!(
+            self,
+            ReservationType::WriteExclusive | ReservationType::ExclusiveAccess
+        )
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Reservation {
-    kind: Kind,
+    kind: ReservationType,
     /// Who made the reservation; with the all-registrants types, every registrant is a holder.
     holder: NexusName,
 }
@@ -125,12 +131,12 @@ impl Reservations {
         found.map(|registration| registration.key)
     }
 
-    pub(crate) fn held(&self) -> Option<Kind> {
+    pub(crate) fn held(&self) -> Option<ReservationType> {
         self.reservation.as_ref().map(|r| r.kind)
     }
 
     /// The reservation's type and the nexus that made it.
-    pub(crate) fn reservation(&self) -> Option<(Kind, &NexusName)> {
+    pub(crate) fn reservation(&self) -> Option<(ReservationType, &NexusName)> {
         self.reservation.as_ref().map(|r| (r.kind, &r.holder))
     }
 
@@ -154,9 +160,9 @@ impl Reservations {
     }
 
     /// Whether the reservation allows this nexus everything.
-    pub(crate) fn may(&self, name: &NexusName) -> bool {
+    pub(crate) fn exempts(&self, name: &NexusName) -> bool {
         self.reservation.as_ref().is_none_or(|r| {
-            self.is_holder(name) || r.kind.lets_registrants() && self.key_of(name).is_some()
+            self.is_holder(name) || r.kind.exempts_registrants() && self.key_of(name).is_some()
         })
     }
 
@@ -224,7 +230,7 @@ impl Reservations {
         if let Some(r) = self.reservation.clone().filter(|_| was_holder) {
             if !r.kind.is_all_registrants() || self.registrations.is_empty() {
                 self.reservation = None;
-                if r.kind.lets_registrants() {
+                if r.kind.exempts_registrants() {
                     effects.reservations_released = self.names();
                 }
             }
@@ -251,7 +257,7 @@ impl Reservations {
         &mut self,
         name: &NexusName,
         key: u64,
-        kind: Kind,
+        kind: ReservationType,
     ) -> Result<Effects, Refusal> {
         self.check_key(name, key)?;
         match &self.reservation {
@@ -272,7 +278,7 @@ impl Reservations {
         &mut self,
         name: &NexusName,
         key: u64,
-        kind: Kind,
+        kind: ReservationType,
     ) -> Result<Effects, Refusal> {
         self.check_key(name, key)?;
         let Some(held) = self.held().filter(|_| self.is_holder(name)) else {
@@ -283,7 +289,7 @@ impl Reservations {
         }
         self.reservation = None;
         let mut effects = Effects::default();
-        if held.lets_registrants() {
+        if held.exempts_registrants() {
             effects.reservations_released = self.names();
         }
         Ok(effects)
@@ -308,11 +314,11 @@ impl Reservations {
         name: &NexusName,
         key: u64,
         victim: u64,
-        kind: Option<Kind>,
+        kind: Option<ReservationType>,
     ) -> Result<Effects, Refusal> {
         self.check_key(name, key)?;
         let held = self.held();
-        let all = held.is_some_and(Kind::is_all_registrants);
+        let all = held.is_some_and(ReservationType::is_all_registrants);
         if victim == 0 && !all {
             return Err(Refusal::Parameter(8));
         }
@@ -405,7 +411,7 @@ impl Reservations {
     }
 
     /// What decides which nexuses the reservation lets in; equal before and after a change that changes nobody's rights.
-    pub(crate) fn rights(&self) -> (u64, Option<(Kind, NexusName)>) {
+    pub(crate) fn rights(&self) -> (u64, Option<(ReservationType, NexusName)>) {
         let held = self.reservation.as_ref();
         let held = held.map(|r| (r.kind, r.holder.clone()));
         (self.registrations.changes(), held)
@@ -447,7 +453,7 @@ impl Reservations {
             }
             ["reservation", kind, port, initiator] => {
                 let holder = NexusName::restore(port, initiator)?;
-                let kind = kind.parse().ok().and_then(Kind::from_code);
+                let kind = kind.parse().ok().and_then(ReservationType::from_code);
                 let kind = kind.ok_or(MALFORMED)?;
                 if self.reservation.is_some() {
                     return Err("is there for the second time");

@@ -16,33 +16,33 @@ use crate::kept::Kept;
 use crate::mode::ModeParameters;
 use crate::nexus::{NexusId, NexusName};
 use crate::remembered::Remembered;
-use crate::reservations::{Kind, Reservations};
+use crate::reservations::{ReservationType, Reservations};
 use crate::sanitize_state::SanitizeState;
 
 /// The shared state of a logical unit.
 #[derive(Debug, Default)]
 pub struct SharedUnit {
     version: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<UnitState>,
 }
 
 /// Everything that initiators can change and that outlives a command.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct UnitState {
     pub(crate) attentions: Attentions,
     /// The names of the nexuses that are logged in.
     names: BTreeMap<NexusId, NexusName>,
     /// How often a nexus got or lost its name.
     namings: u64,
     /// The nexuses that the persistent reservation lets in, for [`Rights`], with what they were worked out from.
-    let_in: Option<(LetInBy, LetIn)>,
+    exempt: Option<(ExemptBasis, Exempt)>,
     /// Names of nexuses that received the power-on report, logged in or not. A nexus that is forgotten gets it once more.
     power_on_acknowledged: Remembered<()>,
     /// Those of them that have not received the report that the software has restarted since.
     resumed: BTreeSet<NexusName>,
     /// Names of nexuses that knew another disk under this unit's LUN, with the reports of it that they have not received.
     /// One that is forgotten hears only of the power-on.
-    misled: Remembered<Vec<Attention>>,
+    replacements: Remembered<Vec<Attention>>,
     /// Relative identifiers of the target ports that lead to the unit.
     pub(crate) ports: BTreeSet<u16>,
     pub(crate) reservations: Reservations,
@@ -66,14 +66,14 @@ pub(crate) struct State {
 }
 
 /// The persistent reservation's type, and the nexuses exempt from its restrictions.
-type LetIn = Option<(Kind, Arc<BTreeSet<NexusId>>)>;
-/// What [`LetIn`] follows from: who is registered, who holds the reservation, who is logged in.
-type LetInBy = ((u64, Option<(Kind, NexusName)>), u64);
+type Exempt = Option<(ReservationType, Arc<BTreeSet<NexusId>>)>;
+/// What [`Exempt`] follows from: who is registered, who holds the reservation, who is logged in.
+type ExemptBasis = ((u64, Option<(ReservationType, NexusName)>), u64);
 
 /// All of the state that an extract shows or follows from.
 #[derive(PartialEq)]
 struct Shown {
-    let_in: LetInBy,
+    exempt: ExemptBasis,
     /// A view also keeps which nexuses have no pending unit attention.
     attentions: u64,
     reserved_by: Option<NexusId>,
@@ -92,7 +92,7 @@ pub(crate) struct Rights {
     pub(crate) reserved_by: Option<NexusId>,
     /// Counts only in a view whose port only reads.
     pub(crate) reserved_by_reader: Option<NexusId>,
-    pub(crate) persistent: LetIn,
+    pub(crate) persistent: Exempt,
     pub(crate) ejected: bool,
     /// Whether a sanitize is running or has failed.
     pub(crate) sanitizing: bool,
@@ -147,19 +147,19 @@ impl SharedUnit {
     pub fn resume(&self, ports: &[String]) {
         let mut state = self.look();
         for name in ports.iter().filter_map(|line| NexusName::parse(line)) {
-            if state.hear_power_on(&name) {
+            if state.acknowledge_power_on(&name) {
                 state.resumed.insert(name);
             }
         }
     }
 
     /// Locks the state without changing anything that views keep extracts of.
-    pub(crate) fn look(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn look(&self) -> MutexGuard<'_, UnitState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state; every view sees the change from its next command on.
-    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    pub(crate) fn change<T>(&self, change: impl FnOnce(&mut UnitState) -> T) -> T {
         let mut state = self.look();
         let before = state.shown();
         let result = change(&mut state);
@@ -180,10 +180,10 @@ impl SharedUnit {
     #[cold]
     fn extract(&self, rights: &mut Rights) -> usize {
         let mut state = self.look();
-        let (persistent, visited) = state.let_in();
+        let (persistent, visited) = state.exempt();
         // An extract holds nothing but what is shown: otherwise a change of it would not raise the version.
         let Shown {
-            let_in: _,
+            exempt: _,
             attentions: _,
             reserved_by,
             reserved_by_reader,
@@ -218,12 +218,12 @@ pub(crate) fn text(
     (!text.is_empty()).then_some(text)
 }
 
-impl State {
+impl UnitState {
     /// The first report for a nexus, by its name, that has received the power-on report, and whether its next session
     /// needs it too unless it is acknowledged; `None` for other nexuses.
     pub(crate) fn first_report(&self, name: &NexusName) -> Option<(Attention, bool)> {
-        let has_heard = self.power_on_acknowledged.has(name);
-        has_heard.then(|| match self.resumed.contains(name) {
+        let has_acknowledged = self.power_on_acknowledged.has(name);
+        has_acknowledged.then(|| match self.resumed.contains(name) {
             true => (Attention::BusDeviceReset, true),
             false => (Attention::NexusLoss, false),
         })
@@ -232,11 +232,11 @@ impl State {
     /// Records that a nexus has received the power-on report. Returns its name if that is new.
     pub(crate) fn power_on_acknowledged(&mut self, nexus: NexusId) -> Option<NexusName> {
         let name = self.names.get(&nexus).cloned()?;
-        self.hear_power_on(&name).then_some(name)
+        self.acknowledge_power_on(&name).then_some(name)
     }
 
     /// The same for a nexus by its name; false if that is known.
-    fn hear_power_on(&mut self, name: &NexusName) -> bool {
+    fn acknowledge_power_on(&mut self, name: &NexusName) -> bool {
         let is_new = !self.power_on_acknowledged.has(name);
         if is_new {
             self.power_on_acknowledged.insert(name.clone(), ());
@@ -258,14 +258,14 @@ impl State {
     }
 
     /// Records that a nexus, by its name, has known another disk under this unit's LUN.
-    pub(crate) fn mislead(&mut self, name: NexusName) {
+    pub(crate) fn has_replaced(&mut self, name: NexusName) {
         let reports = vec![Attention::InquiryChanged, Attention::ReportedLunsChanged];
-        self.misled.insert(name, reports);
+        self.replacements.insert(name, reports);
     }
 
     /// The reports that a nexus, by its name, has known another disk here, as far as it has not received them.
     pub(crate) fn replacement_unacknowledged(&self, name: &NexusName) -> Vec<Attention> {
-        self.misled.get(name).cloned().unwrap_or_default()
+        self.replacements.get(name).cloned().unwrap_or_default()
     }
 
     /// Records that a nexus has received one of the reports that it knew another disk.
@@ -273,12 +273,12 @@ impl State {
         let Some(name) = self.names.get(&nexus) else {
             return;
         };
-        let Some(reports) = self.misled.get_mut(name) else {
+        let Some(reports) = self.replacements.get_mut(name) else {
             return;
         };
         reports.retain(|report| *report != attention);
         if reports.is_empty() {
-            self.misled.remove(name);
+            self.replacements.remove(name);
         }
     }
 
@@ -306,7 +306,7 @@ impl State {
 
     fn shown(&self) -> Shown {
         Shown {
-            let_in: (self.reservations.rights(), self.namings),
+            exempt: (self.reservations.rights(), self.namings),
             attentions: self.attentions.posted(),
             reserved_by: self.reserved_by,
             reserved_by_reader: self.reserved_by_reader,
@@ -319,19 +319,19 @@ impl State {
     }
 
     /// The nexuses that the persistent reservation lets in, and how many were asked about for that.
-    fn let_in(&mut self) -> (LetIn, usize) {
+    fn exempt(&mut self) -> (Exempt, usize) {
         let by = (self.reservations.rights(), self.namings);
-        if let Some((_, let_in)) = self.let_in.as_ref().filter(|(of, _)| *of == by) {
-            return (let_in.clone(), 0);
+        if let Some((_, exempt)) = self.exempt.as_ref().filter(|(of, _)| *of == by) {
+            return (exempt.clone(), 0);
         }
         let reservations = &self.reservations;
-        let let_in = reservations.held().map(|kind| {
-            let nexuses = self.nexuses(|name| reservations.may(name));
+        let exempt = reservations.held().map(|kind| {
+            let nexuses = self.nexuses(|name| reservations.exempts(name));
             (kind, Arc::new(nexuses))
         });
-        let visited = let_in.as_ref().map_or(0, |_| self.names.len());
-        self.let_in = Some((by, let_in.clone()));
-        (let_in, visited)
+        let visited = exempt.as_ref().map_or(0, |_| self.names.len());
+        self.exempt = Some((by, exempt.clone()));
+        (exempt, visited)
     }
 
     /// Establishes a unit attention for the nexuses with these names, except the one that caused it.

@@ -14,7 +14,7 @@ use crate::nexus::{NexusId, NexusName};
 use crate::sanitize_state::SanitizeState;
 use crate::sense::SenseFormat;
 use crate::shape::{DiskShape, DiskShapeError};
-use crate::shared::{Rights, SharedUnit, State};
+use crate::shared::{Rights, SharedUnit, UnitState};
 
 /// What visiting one entry of the state costs (a registration, a nexus), in bytes of memory that are moved in that time.
 const VISIT_BYTES: usize = 512;
@@ -127,7 +127,7 @@ impl LogicalUnit {
     }
 
     /// Records that.
-    pub(crate) fn is_now_quiet(&mut self, nexus: NexusId) {
+    pub(crate) fn set_quiet(&mut self, nexus: NexusId) {
         self.quiet.insert(nexus);
     }
 
@@ -271,7 +271,7 @@ impl LogicalUnit {
     /// is [established](LogicalUnit::establish), until it has acknowledged that.
     pub fn has_replaced(&self, initiator_port: &str) {
         let name = self.nexus_name(initiator_port);
-        self.shared.look().mislead(name);
+        self.shared.look().has_replaced(name);
     }
 
     fn nexus_name(&self, initiator_port: &str) -> NexusName {
@@ -310,7 +310,7 @@ impl LogicalUnit {
     }
 
     /// The name of a nexus; a nexus that was not announced is named by its number.
-    pub(crate) fn name_of(&self, state: &State, nexus: NexusId) -> NexusName {
+    pub(crate) fn name_of(&self, state: &UnitState, nexus: NexusId) -> NexusName {
         let known = state.names().get(&nexus).cloned();
         known.unwrap_or_else(|| NexusName {
             initiator_port: format!("{},i,0x0", nexus.0).into(),
@@ -336,7 +336,7 @@ impl LogicalUnit {
 
     /// Clears and returns the pending unit attention of a nexus. A possible medium change is only reported on ports
     /// where the medium is removable.
-    pub(crate) fn take_from(&self, state: &mut State, nexus: NexusId) -> Option<Attention> {
+    pub(crate) fn take_from(&self, state: &mut UnitState, nexus: NexusId) -> Option<Attention> {
         std::iter::from_fn(|| state.attentions.take(nexus))
             .find(|attention| self.shape.removable || *attention != Attention::MediumMayHaveChanged)
     }

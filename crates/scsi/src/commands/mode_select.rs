@@ -5,7 +5,7 @@ use super::Command;
 use super::mode_sense::{Page, caching, control, control_changeable, control_values};
 use crate::action::{Action, ParameterList};
 use crate::cdb::Cdb;
-use crate::change::{Change, What};
+use crate::change::{Change, ChangeKind};
 use crate::ending::Ending;
 use crate::mode::Control;
 use crate::nexus::NexusId;
@@ -64,7 +64,7 @@ impl ModeSelect {
             return Ok(Action::End(Ending::GOOD));
         };
         let save = self.save;
-        let what = What::Mode { values, save };
+        let what = ChangeKind::Mode { values, save };
         Ok(Action::Change(Change { nexus, what }))
     }
 

@@ -11,13 +11,13 @@ use crate::shape::DiskShape;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReportOpcodes {
     timeouts: bool,
-    what: What,
+    what: ReportingOptions,
     allocation_len_bytes: u32,
 }
 
 /// REPORTING OPTIONS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum ReportingOptions {
     /// 000b.
     All,
     /// 001b: a command without service actions.
@@ -31,10 +31,10 @@ enum What {
 pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
     let (opcode, service_action) = (cdb.u8(3), cdb.u16(4));
     let what = match cdb.u8(2) & 0b111 {
-        0b000 => What::All,
-        0b001 => What::Opcode(opcode),
-        0b010 => What::Action(opcode, service_action),
-        0b011 => What::Either(opcode, service_action),
+        0b000 => ReportingOptions::All,
+        0b001 => ReportingOptions::Opcode(opcode),
+        0b010 => ReportingOptions::Action(opcode, service_action),
+        0b011 => ReportingOptions::Either(opcode, service_action),
         _ => return Err(Sense::invalid_cdb_field(2, Some(2))),
     };
     let (timeouts, allocation_len_bytes) = (cdb.bit(2, 7), cdb.u32(6));
@@ -51,22 +51,22 @@ const NO_TIMEOUTS: [u8; 12] = [0, 10, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
 impl ReportOpcodes {
     pub(super) fn begin(self, shape: &DiskShape, table: &OpcodeTable) -> Result<Action, Sense> {
         let data = match self.what {
-            What::All => self.all(shape, table),
-            What::Opcode(opcode) => {
+            ReportingOptions::All => self.all(shape, table),
+            ReportingOptions::Opcode(opcode) => {
                 let rows = table.of(opcode);
                 if rows.iter().any(|row| row.service_action.is_some()) {
                     return Err(Sense::invalid_cdb_field(2, Some(2)));
                 }
                 self.one(shape, rows.first())
             }
-            What::Action(opcode, service_action) => {
+            ReportingOptions::Action(opcode, service_action) => {
                 let rows = table.of(opcode);
                 if rows.iter().any(|row| row.service_action.is_none()) {
                     return Err(Sense::invalid_cdb_field(2, Some(2)));
                 }
                 self.one(shape, with_action(rows, service_action))
             }
-            What::Either(opcode, service_action) => {
+            ReportingOptions::Either(opcode, service_action) => {
                 self.one(shape, with_action(table.of(opcode), service_action))
             }
         };

@@ -4,25 +4,25 @@ use super::{Command, reply};
 use crate::action::Action;
 use crate::cdb::Cdb;
 use crate::nexus::NexusName;
-use crate::reservations::Kind;
+use crate::reservations::ReservationType;
 use crate::sense::Sense;
 use crate::unit::LogicalUnit;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReserveIn {
-    what: What,
+    what: ReserveInAction,
     allocation_len_bytes: u16,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum ReserveInAction {
     Keys,
     Reservation,
     Capabilities,
     FullStatus,
 }
 
-fn decode(cdb: &Cdb, what: What) -> Result<Command, Sense> {
+fn decode(cdb: &Cdb, what: ReserveInAction) -> Result<Command, Sense> {
     Ok(Command::ReserveIn(ReserveIn {
         what,
         allocation_len_bytes: cdb.u16(7),
@@ -30,19 +30,19 @@ fn decode(cdb: &Cdb, what: What) -> Result<Command, Sense> {
 }
 
 pub(crate) fn decode_keys(cdb: &Cdb) -> Result<Command, Sense> {
-    decode(cdb, What::Keys)
+    decode(cdb, ReserveInAction::Keys)
 }
 
 pub(crate) fn decode_reservation(cdb: &Cdb) -> Result<Command, Sense> {
-    decode(cdb, What::Reservation)
+    decode(cdb, ReserveInAction::Reservation)
 }
 
 pub(crate) fn decode_capabilities(cdb: &Cdb) -> Result<Command, Sense> {
-    decode(cdb, What::Capabilities)
+    decode(cdb, ReserveInAction::Capabilities)
 }
 
 pub(crate) fn decode_full_status(cdb: &Cdb) -> Result<Command, Sense> {
-    decode(cdb, What::FullStatus)
+    decode(cdb, ReserveInAction::FullStatus)
 }
 
 impl ReserveIn {
@@ -52,25 +52,25 @@ impl ReserveIn {
         let room = usize::from(self.allocation_len_bytes);
         let mut list = Limited::new(room);
         match self.what {
-            What::Capabilities => {
+            ReserveInAction::Capabilities => {
                 return reply(
                     capabilities(reservations.is_aptpl()),
                     self.allocation_len_bytes.into(),
                 );
             }
-            What::Keys => {
+            ReserveInAction::Keys => {
                 unit.worked(reservations.registrations().len());
                 for (_, r) in reservations.registrations().in_order() {
                     list.extend(&r.key.to_be_bytes());
                 }
             }
-            What::Reservation => {
+            ReserveInAction::Reservation => {
                 if let Some(kind) = reservations.held() {
                     list.extend(&reservations.held_key().to_be_bytes());
                     list.extend(&[0, 0, 0, 0, 0, kind as u8, 0, 0]);
                 }
             }
-            What::FullStatus => {
+            ReserveInAction::FullStatus => {
                 const R_HOLDER: u8 = 0x01;
                 const ALL_TG_PT: u8 = 0x02;
                 unit.worked(reservations.registrations().len());
@@ -141,7 +141,7 @@ fn capabilities(aptpl: bool) -> Vec<u8> {
     const PTPL_C: u8 = 0x01;
     const TMV: u8 = 0x80;
     const PTPL_A: u8 = 0x01;
-    let mask = Kind::ALL.iter().fold(0_u16, |mask, kind| {
+    let mask = ReservationType::ALL.iter().fold(0_u16, |mask, kind| {
         // Types 1 to 7 are in the first byte, type 8 in the second.
         mask | match *kind as u8 {
             8 => 0x0001,

@@ -3,14 +3,16 @@
 use super::Command;
 use crate::action::{Action, ParameterList};
 use crate::cdb::Cdb;
-use crate::change::{Change, What};
+use crate::change::{Change, ChangeKind};
 use crate::nexus::NexusId;
-use crate::reservations::{Kind, Names, Request, RequestList, ServiceAction};
+use crate::reservations::{
+    PortNames, ReservationType, ReserveList, ReserveOutAction, ReserveRequest,
+};
 use crate::sense::Sense;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ReserveOut {
-    action: ServiceAction,
+    action: ReserveOutAction,
     scope: u8,
     kind: u8,
     list_len_bytes: u32,
@@ -26,14 +28,14 @@ const ISID_LEN_MAX: usize = 12;
 
 pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
     let action = match cdb.u8(1) & 0x1F {
-        0 => ServiceAction::Register,
-        1 => ServiceAction::Reserve,
-        2 => ServiceAction::Release,
-        3 => ServiceAction::Clear,
-        4 => ServiceAction::Preempt,
-        5 => ServiceAction::PreemptAndAbort,
-        6 => ServiceAction::RegisterAndIgnore,
-        7 => ServiceAction::RegisterAndMove,
+        0 => ReserveOutAction::Register,
+        1 => ReserveOutAction::Reserve,
+        2 => ReserveOutAction::Release,
+        3 => ReserveOutAction::Clear,
+        4 => ReserveOutAction::Preempt,
+        5 => ReserveOutAction::PreemptAndAbort,
+        6 => ReserveOutAction::RegisterAndIgnore,
+        7 => ReserveOutAction::RegisterAndMove,
         _ => return Err(Sense::invalid_cdb_field(1, Some(4))),
     };
     Ok(Command::ReserveOut(ReserveOut {
@@ -48,16 +50,18 @@ impl ReserveOut {
     pub(super) fn begin(self) -> Result<Action, Sense> {
         let reserving = matches!(
             self.action,
-            ServiceAction::Reserve
-                | ServiceAction::Release
-                | ServiceAction::Preempt
-                | ServiceAction::PreemptAndAbort
+            ReserveOutAction::Reserve
+                | ReserveOutAction::Release
+                | ReserveOutAction::Preempt
+                | ReserveOutAction::PreemptAndAbort
         );
         if reserving && self.scope != 0 {
             return Err(Sense::invalid_cdb_field(2, Some(7)));
         }
-        if matches!(self.action, ServiceAction::Reserve | ServiceAction::Release)
-            && Kind::from_code(self.kind).is_none()
+        if matches!(
+            self.action,
+            ReserveOutAction::Reserve | ReserveOutAction::Release
+        ) && ReservationType::from_code(self.kind).is_none()
         {
             return Err(Sense::invalid_cdb_field(2, Some(3)));
         }
@@ -68,28 +72,28 @@ impl ReserveOut {
     }
 
     pub(super) fn resume(self, nexus: NexusId, data: &[u8]) -> Result<Action, Sense> {
-        let request = Request {
+        let request = ReserveRequest {
             action: self.action,
-            kind: Kind::from_code(self.kind),
+            kind: ReservationType::from_code(self.kind),
             list: parse(self.action, data)?,
         };
-        let what = What::Reservations(request);
+        let what = ChangeKind::Reservations(request);
         Ok(Action::Change(Change { nexus, what }))
     }
 }
 
 /// The parameter list (SPC-4 6.16.3, 6.16.4).
-fn parse(action: ServiceAction, data: &[u8]) -> Result<RequestList, Sense> {
+fn parse(action: ReserveOutAction, data: &[u8]) -> Result<ReserveList, Sense> {
     let (Some(head), true) = (data.first_chunk::<24>(), data.len() >= 24) else {
         return Err(Sense::LIST_LENGTH_ERROR);
     };
     let u64_at = |at: usize| Cdb::new(&head[at..]).u64(0);
-    let mut list = RequestList {
+    let mut list = ReserveList {
         key: u64_at(0),
         action_key: u64_at(8),
-        ..RequestList::default()
+        ..ReserveList::default()
     };
-    if action == ServiceAction::RegisterAndMove {
+    if action == ReserveOutAction::RegisterAndMove {
         list.unregister = head[17] & 0x02 != 0;
         list.aptpl = head[17] & 0x01 != 0;
         list.target_port = u16::from_be_bytes([head[18], head[19]]);
@@ -100,13 +104,13 @@ fn parse(action: ServiceAction, data: &[u8]) -> Result<RequestList, Sense> {
     list.aptpl = flags & 0x01 != 0;
     if matches!(
         action,
-        ServiceAction::Register | ServiceAction::RegisterAndIgnore
+        ReserveOutAction::Register | ReserveOutAction::RegisterAndIgnore
     ) {
         list.all_tg_pt = flags & 0x04 != 0;
         list.spec_i_pt = flags & 0x08 != 0;
     }
     match (list.spec_i_pt, action) {
-        (true, ServiceAction::Register) => list.initiators = transport_ids(&data[24..], 24)?,
+        (true, ReserveOutAction::Register) => list.initiators = transport_ids(&data[24..], 24)?,
         (true, _) => return Err(Sense::invalid_parameter(20, Some(3))),
         (false, _) if data.len() != 24 => return Err(Sense::LIST_LENGTH_ERROR),
         (false, _) => {}
@@ -116,7 +120,7 @@ fn parse(action: ServiceAction, data: &[u8]) -> Result<RequestList, Sense> {
 
 /// A four-byte length, then iSCSI TransportIDs with an ISID (SPC-4 7.6.4.6, format 01b). One without an ISID would
 /// mean every port of an initiator, of which there is no list.
-fn transport_ids(data: &[u8], at: u16) -> Result<Names, Sense> {
+fn transport_ids(data: &[u8], at: u16) -> Result<PortNames, Sense> {
     let wrong = Sense::invalid_parameter(at, None);
     let (len, mut rest) = data
         .split_first_chunk::<4>()
@@ -124,7 +128,7 @@ fn transport_ids(data: &[u8], at: u16) -> Result<Names, Sense> {
     if u32::from_be_bytes(*len) as usize != rest.len() {
         return Err(Sense::LIST_LENGTH_ERROR);
     }
-    let mut names = Names::default();
+    let mut names = PortNames::default();
     while let Some((head, tail)) = rest.split_first_chunk::<4>() {
         const ISCSI_PORT: u8 = 0x45;
         let len = usize::from(u16::from_be_bytes([head[2], head[3]]));

@@ -14,12 +14,12 @@ use crate::overwrite::Overwrite;
 use crate::sanitize_state::SanitizeState;
 use crate::sense::Sense;
 use crate::shape::DiskShape;
-use crate::shared::State;
+use crate::shared::UnitState;
 use crate::unit::LogicalUnit;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sanitize {
-    what: What,
+    what: SanitizeAction,
     immediate: bool,
     /// AUSE: whether EXIT FAILURE MODE may leave the failed state.
     unrestricted_exit: bool,
@@ -27,25 +27,25 @@ pub(crate) struct Sanitize {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum SanitizeAction {
     Overwrite,
     BlockErase,
     ExitFailureMode,
 }
 
 pub(crate) fn decode_overwrite(cdb: &Cdb) -> Result<Command, Sense> {
-    decode(cdb, What::Overwrite)
+    decode(cdb, SanitizeAction::Overwrite)
 }
 
 pub(crate) fn decode_block_erase(cdb: &Cdb) -> Result<Command, Sense> {
-    decode(cdb, What::BlockErase)
+    decode(cdb, SanitizeAction::BlockErase)
 }
 
 pub(crate) fn decode_exit(cdb: &Cdb) -> Result<Command, Sense> {
-    decode(cdb, What::ExitFailureMode)
+    decode(cdb, SanitizeAction::ExitFailureMode)
 }
 
-fn decode(cdb: &Cdb, what: What) -> Result<Command, Sense> {
+fn decode(cdb: &Cdb, what: SanitizeAction) -> Result<Command, Sense> {
     const RESERVED: u8 = 0x40;
     cdb.must_be_zero(1, RESERVED)?;
     for at in 2..7 {
@@ -63,7 +63,7 @@ impl Sanitize {
     pub(super) fn begin(self, unit: &LogicalUnit, nexus: NexusId) -> Result<Action, Sense> {
         unit.shape().check_writable()?;
         match self.what {
-            What::Overwrite => {
+            SanitizeAction::Overwrite => {
                 let most = unit.shape().block_size_bytes + 4;
                 if !(5..=most).contains(&self.list_len_bytes.into()) {
                     return Err(Sense::invalid_cdb_field(7, None));
@@ -71,7 +71,7 @@ impl Sanitize {
                 let list = ParameterList::exactly(self.list_len_bytes.into());
                 Ok(Action::Parameters(list))
             }
-            What::BlockErase => {
+            SanitizeAction::BlockErase => {
                 if !can_erase(unit.shape()) {
                     return Err(Sense::invalid_cdb_field(1, Some(4)));
                 }
@@ -90,12 +90,12 @@ impl Sanitize {
                     },
                 )
             }
-            What::ExitFailureMode if self.list_len_bytes != 0 => {
+            SanitizeAction::ExitFailureMode if self.list_len_bytes != 0 => {
                 Err(Sense::invalid_cdb_field(7, None))
             }
-            What::ExitFailureMode => Ok(Action::Change(Change {
+            SanitizeAction::ExitFailureMode => Ok(Action::Change(Change {
                 nexus,
-                what: change::What::LeaveFailure,
+                what: change::ChangeKind::LeaveFailure,
             })),
         }
     }
@@ -108,7 +108,7 @@ impl Sanitize {
     fn start(self, unit: &LogicalUnit, mut overwrite: Overwrite) -> Result<Action, Sense> {
         overwrite.immediate = self.immediate;
         overwrite.may_exit = self.unrestricted_exit;
-        let begun = |state: &mut State| match state.sanitize {
+        let begun = |state: &mut UnitState| match state.sanitize {
             Some(running @ SanitizeState::Running(_)) => Err(running.sense()),
             _ if state.bars_sanitize => Ok(false),
             _ => {

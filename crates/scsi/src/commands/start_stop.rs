@@ -16,12 +16,12 @@ use crate::unit::LogicalUnit;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StartStop {
-    what: What,
+    what: MediumChange,
     start: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum MediumChange {
     Nothing,
     /// The unit stops, and must flush first.
     Flush,
@@ -36,17 +36,17 @@ pub(crate) fn decode(cdb: &Cdb) -> Result<Command, Sense> {
     let (no_flush, load, start) = (cdb.bit(4, 2), cdb.bit(4, 1), cdb.bit(4, 0));
     // LOEJ and START are ignored if a power condition is given.
     let what = match power_condition {
-        0 if load && !start && !no_flush => What::FlushAndEject,
-        0 if load => What::Load,
-        0 if !start && !no_flush => What::Flush,
-        _ => What::Nothing,
+        0 if load && !start && !no_flush => MediumChange::FlushAndEject,
+        0 if load => MediumChange::Load,
+        0 if !start && !no_flush => MediumChange::Flush,
+        _ => MediumChange::Nothing,
     };
     Ok(Command::StartStop(StartStop { what, start }))
 }
 
 impl StartStop {
     pub(super) fn access(self) -> Access {
-        if self.start && self.what == What::Nothing {
+        if self.start && self.what == MediumChange::Nothing {
             Access::Ask
         } else {
             Access::Change
@@ -56,22 +56,24 @@ impl StartStop {
     pub(super) fn begin(self, unit: &LogicalUnit, nexus: NexusId) -> Result<Action, Sense> {
         let shape = unit.shape();
         match self.what {
-            What::Nothing => Ok(Action::End(Ending::GOOD)),
-            What::Flush => {
+            MediumChange::Nothing => Ok(Action::End(Ending::GOOD)),
+            MediumChange::Flush => {
                 let extent = shape.extent_or_rest(0, 0)?;
                 Ok(Action::Medium(MediumOp::Flush { extent }))
             }
-            What::Load | What::FlushAndEject if !shape.removable => {
+            MediumChange::Load | MediumChange::FlushAndEject if !shape.removable => {
                 Err(Sense::invalid_cdb_field(4, Some(1)))
             }
             // It would be taken from those at other ports.
-            What::Load | What::FlushAndEject if shape.reads_only => Err(WRITE_PROTECTED),
-            What::Load => {
+            MediumChange::Load | MediumChange::FlushAndEject if shape.reads_only => {
+                Err(WRITE_PROTECTED)
+            }
+            MediumChange::Load => {
                 let shared = unit.shared();
                 shared.change(|state| load(state, self.start, nexus))?;
                 Ok(Action::End(Ending::GOOD))
             }
-            What::FlushAndEject => {
+            MediumChange::FlushAndEject => {
                 check_allowed(&unit.shared().look())?;
                 let extent = shape.extent_or_rest(0, 0)?;
                 let flush = MediumOp::Flush { extent };

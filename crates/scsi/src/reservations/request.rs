@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Effects, Kind, Refusal, Reservations};
+use super::{Effects, Refusal, ReservationType, Reservations};
 use crate::ending::Ending;
 use crate::nexus::NexusName;
 use crate::registrations::REGISTRATIONS_MAX;
@@ -11,7 +11,7 @@ use crate::sense::{Asc, Sense, SenseKey};
 
 /// Service actions, by their codes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ServiceAction {
+pub(crate) enum ReserveOutAction {
     Register = 0,
     Reserve = 1,
     Release = 2,
@@ -24,16 +24,16 @@ pub(crate) enum ServiceAction {
 
 /// A service action with its parameter list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Request {
-    pub(crate) action: ServiceAction,
-    pub(crate) kind: Option<Kind>,
-    pub(crate) list: RequestList,
+pub(crate) struct ReserveRequest {
+    pub(crate) action: ReserveOutAction,
+    pub(crate) kind: Option<ReservationType>,
+    pub(crate) list: ReserveList,
 }
 
-impl Request {
+impl ReserveRequest {
     /// Whether the commands of nexuses that lose their registration are aborted.
     pub(crate) fn aborts(&self) -> bool {
-        self.action == ServiceAction::PreemptAndAbort
+        self.action == ReserveOutAction::PreemptAndAbort
     }
 
     /// How many registrations performing the request visits, at most.
@@ -77,22 +77,22 @@ impl Request {
     ) -> Result<Effects, Refusal> {
         let list = &self.list;
         match self.action {
-            ServiceAction::Register | ServiceAction::RegisterAndIgnore => {
+            ReserveOutAction::Register | ReserveOutAction::RegisterAndIgnore => {
                 self.register(reservations, ports, name)
             }
-            ServiceAction::Reserve => match self.kind {
+            ReserveOutAction::Reserve => match self.kind {
                 Some(kind) => reservations.reserve(name, list.key, kind),
                 None => Err(Refusal::Parameter(0)),
             },
-            ServiceAction::Release => match self.kind {
+            ReserveOutAction::Release => match self.kind {
                 Some(kind) => reservations.release(name, list.key, kind),
                 None => Err(Refusal::Parameter(0)),
             },
-            ServiceAction::Clear => reservations.clear(name, list.key),
-            ServiceAction::Preempt | ServiceAction::PreemptAndAbort => {
+            ReserveOutAction::Clear => reservations.clear(name, list.key),
+            ReserveOutAction::Preempt | ReserveOutAction::PreemptAndAbort => {
                 reservations.preempt(name, list.key, list.action_key, self.kind)
             }
-            ServiceAction::RegisterAndMove => {
+            ReserveOutAction::RegisterAndMove => {
                 let Some(initiator) = list.initiators.iter().next() else {
                     return Err(Refusal::Parameter(20));
                 };
@@ -122,7 +122,7 @@ impl Request {
         name: &NexusName,
     ) -> Result<Effects, Refusal> {
         let list = &self.list;
-        let existing = (self.action == ServiceAction::Register).then_some(list.key);
+        let existing = (self.action == ReserveOutAction::Register).then_some(list.key);
         let own_key = reservations.key_of(name);
         if existing.is_some_and(|existing| existing != own_key.unwrap_or(0)) {
             return Err(Refusal::Conflict);
@@ -185,7 +185,7 @@ fn dedup(names: Vec<NexusName>) -> Vec<NexusName> {
 
 /// The parameter list (SPC-4 6.16.3, 6.16.4).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct RequestList {
+pub(crate) struct ReserveList {
     pub(crate) key: u64,
     pub(crate) action_key: u64,
     pub(crate) spec_i_pt: bool,
@@ -195,18 +195,18 @@ pub(crate) struct RequestList {
     pub(crate) unregister: bool,
     pub(crate) target_port: u16,
     /// Initiator ports given as TransportIDs.
-    pub(crate) initiators: Names,
+    pub(crate) initiators: PortNames,
 }
 
 /// Names of initiator ports, in one piece: there may be hundreds, and most lists of so many are refused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Names {
+pub(crate) struct PortNames {
     /// In lower case, with a line break after each.
     lines: String,
     count: usize,
 }
 
-impl Names {
+impl PortNames {
     pub(crate) fn push(&mut self, name: &str) {
         let start = self.lines.len();
         self.lines.push_str(name);

@@ -36,24 +36,24 @@ fn a_key_is_changed_only_by_who_knows_it() {
 
 #[test]
 fn each_type_lets_in_whom_it_should() {
-    for kind in Kind::ALL {
+    for kind in ReservationType::ALL {
         let mut reservations = three();
         reservations
             .reserve(&name(1), 1, kind)
             .expect("a reservation");
-        assert!(reservations.may(&name(1)), "{kind:?}: the holder");
+        assert!(reservations.exempts(&name(1)), "{kind:?}: the holder");
         assert_eq!(
-            reservations.may(&name(2)),
-            kind.lets_registrants(),
+            reservations.exempts(&name(2)),
+            kind.exempts_registrants(),
             "{kind:?}"
         );
-        assert!(!reservations.may(&name(9)), "{kind:?}: a stranger");
+        assert!(!reservations.exempts(&name(9)), "{kind:?}: a stranger");
     }
 }
 
 #[test]
 fn the_reservation_goes_with_its_holder_but_all_registrants_keep_theirs() {
-    for kind in Kind::ALL {
+    for kind in ReservationType::ALL {
         let mut reservations = three();
         reservations
             .reserve(&name(1), 1, kind)
@@ -66,7 +66,7 @@ fn the_reservation_goes_with_its_holder_but_all_registrants_keep_theirs() {
             kind.is_all_registrants(),
             "{kind:?}"
         );
-        let told = kind.lets_registrants() && !kind.is_all_registrants();
+        let told = kind.exempts_registrants() && !kind.is_all_registrants();
         assert_eq!(!effects.reservations_released.is_empty(), told, "{kind:?}");
     }
 }
@@ -74,7 +74,7 @@ fn the_reservation_goes_with_its_holder_but_all_registrants_keep_theirs() {
 #[test]
 fn a_release_needs_holder_and_type() {
     let mut reservations = three();
-    let kind = Kind::WriteExclusive;
+    let kind = ReservationType::WriteExclusive;
     reservations
         .reserve(&name(1), 1, kind)
         .expect("a reservation");
@@ -84,7 +84,7 @@ fn a_release_needs_holder_and_type() {
     );
     assert!(reservations.release(&name(2), 2, kind).is_ok());
     assert_eq!(reservations.held(), Some(kind), "not its to release");
-    let wrong = reservations.release(&name(1), 1, Kind::ExclusiveAccess);
+    let wrong = reservations.release(&name(1), 1, ReservationType::ExclusiveAccess);
     assert_eq!(wrong, Err(Refusal::WrongRelease));
     assert!(reservations.release(&name(1), 1, kind).is_ok());
     assert_eq!(reservations.held(), None);
@@ -93,7 +93,7 @@ fn a_release_needs_holder_and_type() {
 #[test]
 fn a_preempt_takes_over_and_fences() {
     let mut reservations = three();
-    let kind = Kind::ExclusiveAccessRegistrantsOnly;
+    let kind = ReservationType::ExclusiveAccessRegistrantsOnly;
     reservations
         .reserve(&name(1), 1, kind)
         .expect("a reservation");
@@ -101,8 +101,8 @@ fn a_preempt_takes_over_and_fences() {
         .preempt(&name(2), 2, 1, Some(kind))
         .expect("taken over");
     assert_eq!(effects.registrations_preempted, [name(1)].into());
-    assert!(reservations.is_holder(&name(2)) && !reservations.may(&name(1)));
-    assert!(reservations.may(&name(3)));
+    assert!(reservations.is_holder(&name(2)) && !reservations.exempts(&name(1)));
+    assert!(reservations.exempts(&name(3)));
     // The former holder can no longer act on the reservation.
     assert_eq!(
         reservations.preempt(&name(1), 1, 2, Some(kind)),
@@ -124,15 +124,15 @@ fn a_preempt_takes_over_and_fences() {
 #[test]
 fn a_preempt_of_all_registrants_with_key_zero_leaves_one() {
     let mut reservations = three();
-    let kind = Kind::WriteExclusiveAllRegistrants;
+    let kind = ReservationType::WriteExclusiveAllRegistrants;
     reservations
         .reserve(&name(1), 1, kind)
         .expect("a reservation");
     reservations
-        .preempt(&name(3), 3, 0, Some(Kind::ExclusiveAccess))
+        .preempt(&name(3), 3, 0, Some(ReservationType::ExclusiveAccess))
         .expect("taken over");
     assert_eq!(reservations.registrations().len(), 1);
-    assert_eq!(reservations.held(), Some(Kind::ExclusiveAccess));
+    assert_eq!(reservations.held(), Some(ReservationType::ExclusiveAccess));
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn a_clear_leaves_nothing() {
 #[test]
 fn a_move_gives_the_reservation_to_another_port() {
     let mut reservations = three();
-    let kind = Kind::ExclusiveAccess;
+    let kind = ReservationType::ExclusiveAccess;
     reservations
         .reserve(&name(1), 1, kind)
         .expect("a reservation");
@@ -172,7 +172,7 @@ fn a_move_is_the_holders_and_needs_a_reservation() {
     assert_eq!(moved(&mut reservations, 1, 1), Refusal::NothingToMove);
     assert_eq!(moved(&mut reservations, 1, 2), Refusal::Conflict, "its key");
     reservations
-        .reserve(&name(1), 1, Kind::ExclusiveAccess)
+        .reserve(&name(1), 1, ReservationType::ExclusiveAccess)
         .expect("a reservation");
     assert_eq!(moved(&mut reservations, 2, 2), Refusal::Conflict);
 }
@@ -181,7 +181,7 @@ fn a_move_is_the_holders_and_needs_a_reservation() {
 fn aptpl_decides_what_a_restart_leaves() {
     let mut reservations = three();
     reservations
-        .reserve(&name(2), 2, Kind::ExclusiveAccessRegistrantsOnly)
+        .reserve(&name(2), 2, ReservationType::ExclusiveAccessRegistrantsOnly)
         .expect("a reservation");
     let kept: Kept = reservations.save().parse().expect("as saved");
     let after = kept.reservations;
@@ -195,7 +195,7 @@ fn aptpl_decides_what_a_restart_leaves() {
 
 #[test]
 fn who_made_an_all_registrants_reservation_is_fenced_off_with_its_registration() {
-    for kind in Kind::ALL
+    for kind in ReservationType::ALL
         .into_iter()
         .filter(|kind| kind.is_all_registrants())
     {
@@ -221,9 +221,9 @@ fn who_made_an_all_registrants_reservation_is_fenced_off_with_its_registration()
         };
         for reservations in [preempted, unregistered] {
             assert_eq!(reservations.held(), Some(kind));
-            assert!(!reservations.may(&name(1)), "{kind:?}");
+            assert!(!reservations.exempts(&name(1)), "{kind:?}");
             assert!(!reservations.is_holder(&name(1)), "{kind:?}");
-            assert!(reservations.may(&name(2)) && reservations.is_holder(&name(2)));
+            assert!(reservations.exempts(&name(2)) && reservations.is_holder(&name(2)));
         }
     }
 }

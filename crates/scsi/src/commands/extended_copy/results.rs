@@ -21,12 +21,12 @@ const BLOCKS: u8 = 0xF1;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CopyResults {
-    what: What,
+    what: CopyResultsAction,
     allocation_len_bytes: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum What {
+enum CopyResultsAction {
     /// RECEIVE COPY STATUS (LID1), (LID4).
     Status(u32),
     LongStatus(u32),
@@ -36,22 +36,22 @@ enum What {
 }
 
 pub(crate) fn decode_status(cdb: &Cdb) -> Result<Command, Sense> {
-    decode(cdb, What::Status(cdb.u8(2).into()))
+    decode(cdb, CopyResultsAction::Status(cdb.u8(2).into()))
 }
 
 pub(crate) fn decode_operating_parameters(cdb: &Cdb) -> Result<Command, Sense> {
-    decode(cdb, What::OperatingParameters)
+    decode(cdb, CopyResultsAction::OperatingParameters)
 }
 
 pub(crate) fn decode_failed_segment(cdb: &Cdb) -> Result<Command, Sense> {
-    decode(cdb, What::FailedSegment(cdb.u8(2).into()))
+    decode(cdb, CopyResultsAction::FailedSegment(cdb.u8(2).into()))
 }
 
 pub(crate) fn decode_status_long(cdb: &Cdb) -> Result<Command, Sense> {
-    decode(cdb, What::LongStatus(cdb.u32(2)))
+    decode(cdb, CopyResultsAction::LongStatus(cdb.u32(2)))
 }
 
-fn decode(cdb: &Cdb, what: What) -> Result<Command, Sense> {
+fn decode(cdb: &Cdb, what: CopyResultsAction) -> Result<Command, Sense> {
     Ok(Command::CopyResults(CopyResults {
         what,
         allocation_len_bytes: cdb.u32(10),
@@ -72,10 +72,14 @@ impl CopyResults {
             result.map(encode).ok_or(Sense::invalid_cdb_field(2, None))
         };
         let data = match self.what {
-            What::OperatingParameters => operating_parameters(unit.shape().block_size_bytes),
-            What::Status(id) => of_list(id, &CopyResult::status)?,
-            What::LongStatus(id) => of_list(id, &|result| result.long_status(format))?,
-            What::FailedSegment(id) => of_list(id, &|result| result.failed_segment(format))?,
+            CopyResultsAction::OperatingParameters => {
+                operating_parameters(unit.shape().block_size_bytes)
+            }
+            CopyResultsAction::Status(id) => of_list(id, &CopyResult::status)?,
+            CopyResultsAction::LongStatus(id) => of_list(id, &|result| result.long_status(format))?,
+            CopyResultsAction::FailedSegment(id) => {
+                of_list(id, &|result| result.failed_segment(format))?
+            }
         };
         Ok(reply(data, self.allocation_len_bytes))
     }
