@@ -9,7 +9,7 @@ use volume::SharedVolume;
 use crate::{
     exclusion::{BlockLock, Gate},
     memory::DiskMemory,
-    state::State,
+    state::DiskState,
 };
 
 /// The units that a nexus reaches, by LUN.
@@ -21,7 +21,7 @@ pub(crate) struct Shared {
     pub(crate) uuid: [u8; 16],
     /// Serialises exclusive operations on the disk's blocks.
     pub(crate) locks: Arc<RangeLocks>,
-    pub(crate) state: State,
+    pub(crate) state: DiskState,
 }
 
 /// A disk as one lane sees it.

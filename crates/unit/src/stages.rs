@@ -141,17 +141,17 @@ impl Counted {
 
 /// All counters, of all lanes.
 #[derive(Default)]
-pub(crate) struct Stages(Mutex<State>);
+pub(crate) struct Stages(Mutex<Counters>);
 
 #[derive(Default)]
-struct State {
+struct Counters {
     sessions: Vec<Arc<Counted>>,
     /// By volume, for sessions that have ended.
     ended: BTreeMap<String, StageTable>,
 }
 
 impl Stages {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Counters> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

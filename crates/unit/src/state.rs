@@ -19,7 +19,7 @@ pub type Keep =
 pub type Note = Arc<dyn Fn(&str, String) + Send + Sync>;
 
 /// The state of one disk, shared by all its lanes and ports.
-pub(crate) struct State {
+pub(crate) struct DiskState {
     volume: String,
     pub(crate) unit: Arc<SharedUnit>,
     keep: Option<Keep>,
@@ -29,20 +29,20 @@ pub(crate) struct State {
     changing: RangeLocks,
 }
 
-impl State {
+impl DiskState {
     /// A state that starts from what was `kept` before a restart; the ports `told` know of the last power-on.
     pub(crate) fn new(
         volume: &str,
         (keep, note): (Option<Keep>, Option<Note>),
         kept: Option<Kept>,
         told: &[String],
-    ) -> State {
+    ) -> DiskState {
         let unit = Arc::<SharedUnit>::default();
         if let Some(kept) = kept {
             unit.restore(kept);
         }
         unit.resume(told);
-        State {
+        DiskState {
             volume: volume.to_owned(),
             unit,
             keep,

@@ -19,7 +19,7 @@ use crate::{
     lane::{Everywhere, LaneUnits, Message},
     memory::{CommonMemory, DiskMemory, LaneMemory, Limits},
     stages::StageReport,
-    state::{Keep, Note, State},
+    state::{DiskState, Keep, Note},
 };
 
 /// Opens a lane's view of a volume; called once on each lane.
@@ -284,7 +284,7 @@ fn shared(spec: &DiskSpec, keep: &Option<Keep>, note: &Option<Note>) -> Shared {
         name: spec.name.clone(),
         uuid: spec.uuid,
         locks: Arc::default(),
-        state: State::new(
+        state: DiskState::new(
             &spec.name,
             (keep.clone(), note.clone()),
             spec.kept.clone(),

@@ -214,7 +214,7 @@ impl Shares {
             waker: RefCell::default(),
         });
         self.stand_in_line(&charged, &waiter);
-        let mut place = Place {
+        let mut place = Queued {
             shares: self,
             charged: &charged,
             waiter: &waiter,
@@ -355,14 +355,14 @@ impl Shares {
 }
 
 /// Takes a request out of the line when its future is dropped.
-struct Place<'a> {
+struct Queued<'a> {
     shares: &'a Rc<Shares>,
     charged: &'a Charged,
     waiter: &'a Rc<Waiter>,
     is_taken: bool,
 }
 
-impl Drop for Place<'_> {
+impl Drop for Queued<'_> {
     fn drop(&mut self) {
         if self.is_taken {
             return;

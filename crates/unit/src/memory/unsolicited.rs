@@ -38,15 +38,15 @@ pub(crate) struct UnsolicitedPool {
     /// How many disks are written to.
     disks: Cell<usize>,
     /// Those to whom nothing could be promised, in order.
-    starving: RefCell<VecDeque<Weak<State>>>,
+    starving: RefCell<VecDeque<Weak<Promises>>>,
 }
 
 /// What one nexus may hold of it.
 pub(super) struct UnsolicitedShare {
-    state: Rc<State>,
+    state: Rc<Promises>,
 }
 
-struct State {
+struct Promises {
     pool: Rc<UnsolicitedPool>,
     /// What a command may bring, in bytes.
     burst: Cell<usize>,
@@ -76,7 +76,7 @@ struct State {
 
 /// A part of a share, returned on drop.
 pub(super) struct UnsolicitedPermit {
-    state: Rc<State>,
+    state: Rc<Promises>,
     disk: Option<Rc<Holder>>,
     amount: usize,
     is_of_reserve: bool,
@@ -105,7 +105,7 @@ impl UnsolicitedPool {
     pub(super) fn share(self: &Rc<Self>, reserve_bytes: usize) -> UnsolicitedShare {
         self.shares.set(self.shares.get() + 1);
         UnsolicitedShare {
-            state: Rc::new(State {
+            state: Rc::new(Promises {
                 pool: self.clone(),
                 burst: Cell::new(reserve_bytes),
                 promised: Cell::new(0),
@@ -266,7 +266,7 @@ impl UnsolicitedShare {
     }
 }
 
-impl State {
+impl Promises {
     fn promised_in_all(&self) -> u32 {
         self.promised.get() + self.promised_of_reserve.get() + self.promised_unpaid.get()
     }
