@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use engine::{Payload, sim::Host};
-use node::{Process, Refusal, Site, State};
+use node::{Process, Refusal, Site, StateDirectory};
 use uuid::Uuid;
 use volume::{Durability, SharedVolume, config::Volumes, graph::Graph};
 
@@ -39,7 +39,7 @@ pub struct Shown {
     pub uuid: Uuid,
     name: String,
     volume: SharedVolume,
-    state: State,
+    state: StateDirectory,
 }
 
 impl Shown {

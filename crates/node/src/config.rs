@@ -130,8 +130,8 @@ struct Target {
 }
 
 impl Target {
-    fn place(&self) -> portals::Place<'_> {
-        portals::Place {
+    fn place(&self) -> portals::PlaceSettings<'_> {
+        portals::PlaceSettings {
             portals: self.portals.as_ref(),
             portal_groups: self.portal_groups.as_ref(),
             redirect: self.redirect.as_ref(),
@@ -388,7 +388,7 @@ impl Config {
         errors
     }
 
-    fn places(&self) -> impl Iterator<Item = portals::Place<'_>> {
+    fn places(&self) -> impl Iterator<Item = portals::PlaceSettings<'_>> {
         self.file.target.values().map(Target::place)
     }
 

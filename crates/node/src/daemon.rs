@@ -21,9 +21,9 @@ use crate::{
     difference::Served,
     fronts::{self, Fronts},
     open::{self, Disk},
+    power_on::PowerOnReports,
     process::Process,
     shared_state::{SharedState, aside},
-    told::Told,
     unit_files::UnitFiles,
     view::{Onlooker, Seen, View},
 };
@@ -39,7 +39,7 @@ pub struct Daemon {
     state: SharedState,
     /// Holds the lock of the state directory until everything has been released.
     unit_files: Arc<UnitFiles>,
-    told: Arc<Told>,
+    told: Arc<PowerOnReports>,
 }
 
 impl Daemon {
@@ -253,7 +253,7 @@ struct Serving {
     fronts: Fronts,
     state: SharedState,
     unit_files: Arc<UnitFiles>,
-    told: Arc<Told>,
+    told: Arc<PowerOnReports>,
 }
 
 async fn serve(
@@ -275,7 +275,7 @@ async fn serve(
     let (unit_files, records) = (state.unit_files.clone(), state.records().clone());
     let state = SharedState::new(state);
     let configured = fronts::configured(served, &state).await?;
-    let told = Told::new(&directory, process.boot);
+    let told = PowerOnReports::new(&directory, process.boot);
     let mut units = units_config(config, &unit_files, disks)?;
     units.note = Some(told.note());
     for (spec, disk) in units.disks.iter_mut().zip(disks.iter()) {
@@ -362,7 +362,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::State;
+    use crate::StateDirectory;
 
     #[test]
     fn reservations_are_stored_while_other_work_on_the_state_directory_takes_its_time() {
@@ -370,7 +370,7 @@ mod tests {
         let directory = env::temp_dir().join(format!("sanstone-daemon-{}", process::id()));
         let lane = Lane::new(&LaneConfig::default()).expect("a ring");
         lane.block_on(async {
-            let state = State::open(&directory, false).expect("a state directory");
+            let state = StateDirectory::open(&directory, false).expect("a state directory");
             let unit_files = state.unit_files.clone();
             let served = ("db".to_owned(), Uuid::from_u128(1));
             unit_files.served().extend([served]);
@@ -380,7 +380,7 @@ mod tests {
             let working = spawn({
                 let state = state.clone();
                 async move {
-                    let work = move |_: &mut State| {
+                    let work = move |_: &mut StateDirectory| {
                         begun.send(()).expect("the test waits");
                         may_end.recv()
                     };

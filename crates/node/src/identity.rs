@@ -25,7 +25,7 @@ use uuid::Uuid;
 use volume::config::{ConfigError, Volumes};
 
 use crate::{
-    record::{Kind, Record, Records},
+    record::{DiskKind, Record, Records},
     survey::{Asked, Found, Leaf, Mark, Sibling},
 };
 
@@ -125,7 +125,7 @@ impl Known<'_> {
             let files = all
                 .iter()
                 .enumerate()
-                .filter(|(_, asked)| asked.kind == Kind::File);
+                .filter(|(_, asked)| asked.kind == DiskKind::File);
             files.filter_map(|(index, asked)| Some((index, asked, asked.leaves.first()?)))
         };
         // Marks first: once a record's disk is found by its mark, its old path and name are free.
@@ -162,9 +162,12 @@ impl Known<'_> {
             if judged.identities.contains_key(&index) {
                 continue;
             }
-            let only = asked.leaves.first().filter(|_| asked.kind == Kind::File);
+            let only = asked
+                .leaves
+                .first()
+                .filter(|_| asked.kind == DiskKind::File);
             match (asked.kind, only) {
-                (Kind::File, Some(leaf)) => match &leaf.found {
+                (DiskKind::File, Some(leaf)) => match &leaf.found {
                     Found::File {
                         mark: Mark::None | Mark::Unsupported,
                         ..
@@ -198,7 +201,7 @@ impl Known<'_> {
 
     /// Reports once which files cannot carry a mark.
     fn note_unmarkable(&self, all: &[Asked], judged: &mut Judged) {
-        let files = all.iter().filter(|asked| asked.kind == Kind::File);
+        let files = all.iter().filter(|asked| asked.kind == DiskKind::File);
         let leaves = files.filter_map(|asked| asked.leaves.first());
         let unmarkable = leaves.filter(|leaf| {
             let mark = match &leaf.found {
@@ -591,7 +594,7 @@ impl Known<'_> {
             let from = old.map_or(String::new(), |old| format!(" from {}", old.display()));
             let forget = self.forget(uuid, record);
             let otherwise = match asked.kind {
-                Kind::Superblocks(kind) => format!(
+                DiskKind::Superblocks(kind) => format!(
                     "without it, all data of the {kind} is lost: to create a new one, {forget} and run \
                      `sanstone volume create -c FILE NAME --force`"
                 ),
@@ -643,7 +646,7 @@ impl Known<'_> {
         let mut records = self.records.disks.iter();
         records.find(|(uuid, record)| {
             record.volume == asked.volume
-                && record.kind != Some(Kind::Named.word())
+                && record.kind != Some(DiskKind::Named.word())
                 && judged.is_free(uuid)
         })
     }

@@ -19,6 +19,7 @@ mod error;
 mod fronts;
 mod identity;
 mod open;
+mod power_on;
 mod private;
 mod process;
 mod record;
@@ -27,7 +28,6 @@ mod state;
 mod stored;
 mod survey;
 mod take_over;
-mod told;
 mod unit_files;
 mod view;
 
@@ -44,7 +44,7 @@ pub use error::{Error, Failure, Refusal};
 pub use identity::{Level, Note};
 pub use open::{Disk, look, open, prepare};
 pub use process::Process;
-pub use state::State;
+pub use state::StateDirectory;
 pub use take_over::{TakenOver, take_over};
 pub use view::{Onlooker, View};
 

@@ -23,8 +23,8 @@ use crate::{
     error::Refusal,
     identity::{Identity, Known, Level, Note},
     process::Process,
-    record::{Kind, Record, Records, new_identity},
-    state::{State, sharer},
+    record::{DiskKind, Record, Records, new_identity},
+    state::{StateDirectory, sharer},
     survey::{Asked, Found, Leaf, Mark, Sibling, asked, derived, found, siblings},
 };
 
@@ -109,7 +109,7 @@ impl Survey {
 /// # Errors
 /// All reasons why they must not be served.
 pub fn look(site: &Site<'_>) -> Result<Vec<Note>, Refusal> {
-    State::look(site.state)?;
+    StateDirectory::look(site.state)?;
     let records = Records::read(site.state)?;
     let starts = Starts::default();
     let survey = Survey::make(site, &records, &starts)?;
@@ -129,9 +129,9 @@ pub fn look(site: &Site<'_>) -> Result<Vec<Note>, Refusal> {
 ///
 /// # Errors
 /// Why the directory cannot be used, or why its volumes must not be served.
-pub fn prepare(site: &Site<'_>, with_parents: bool) -> Result<State, Refusal> {
+pub fn prepare(site: &Site<'_>, with_parents: bool) -> Result<StateDirectory, Refusal> {
     look(site)?;
-    Ok(State::open(site.state, with_parents)?)
+    Ok(StateDirectory::open(site.state, with_parents)?)
 }
 
 /// Opens what `site` serves for `process`, and records it in `state`. The volumes' home lanes are
@@ -142,7 +142,7 @@ pub fn prepare(site: &Site<'_>, with_parents: bool) -> Result<State, Refusal> {
 pub async fn open(
     site: &Site<'_>,
     process: &Process,
-    state: &mut State,
+    state: &mut StateDirectory,
     graph: &mut Graph,
     lanes: &[LaneHandle],
 ) -> Result<Vec<Disk>, Refusal> {
@@ -184,7 +184,7 @@ pub(crate) async fn open_all(
         trees.push(tree.map_err(Refusal::Opening)?);
     }
     let carried = |asked: &Asked, tree: &Tree| match asked.kind {
-        Kind::View => None,
+        DiskKind::View => None,
         _ => match tree.carried() {
             Some(Carried::Stripe(uuid)) => Some(*uuid),
             Some(Carried::Remote(name)) => Some(derived(&["remote", name])),
@@ -217,7 +217,7 @@ pub(crate) async fn open_all(
             }
         };
         let mut record = record_of(asked, carried);
-        if let (Kind::File, Some(leaf)) = (asked.kind, asked.leaves.first()) {
+        if let (DiskKind::File, Some(leaf)) = (asked.kind, asked.leaves.first()) {
             if let (
                 Identity::New,
                 Found::File {
@@ -265,7 +265,7 @@ pub(crate) async fn open_all(
 /// same disk under another one: reservations and unit attentions are each daemon's own, so no initiator may take
 /// what two of them serve for two paths to one logical unit.
 fn of_this_daemon(asked: &Asked, carried: Option<Uuid>, owner: Uuid) -> Option<Uuid> {
-    let Kind::Remote(kind) = asked.kind else {
+    let DiskKind::Remote(kind) = asked.kind else {
         return None;
     };
     let disk = carried.map(|carried| carried.to_string());
@@ -273,7 +273,7 @@ fn of_this_daemon(asked: &Asked, carried: Option<Uuid>, owner: Uuid) -> Option<U
     Some(derived(&[kind, &owner.to_string(), &disk]))
 }
 
-impl State {
+impl StateDirectory {
     /// Records the disks that `site` serves, and marks their files. Those served before keep their identities as well.
     ///
     /// # Errors

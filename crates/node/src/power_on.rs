@@ -59,7 +59,7 @@ struct Known {
 }
 
 /// The texts of the served disks.
-pub(crate) struct Told {
+pub(crate) struct PowerOnReports {
     directory: PathBuf,
     /// That of the machine, nil if unknown.
     boot: Uuid,
@@ -67,10 +67,10 @@ pub(crate) struct Told {
     disks: Mutex<BTreeMap<String, Known>>,
 }
 
-impl Told {
+impl PowerOnReports {
     /// The texts in the state directory `directory`, while the machine is in its boot `boot`.
-    pub(crate) fn new(directory: &Path, boot: Uuid) -> Arc<Told> {
-        Arc::new(Told {
+    pub(crate) fn new(directory: &Path, boot: Uuid) -> Arc<PowerOnReports> {
+        Arc::new(PowerOnReports {
             directory: directory.to_owned(),
             boot,
             disks: Mutex::default(),
@@ -111,7 +111,7 @@ impl Told {
         record.path().filter(|_| is_noted).map(Path::to_owned)
     }
 
-    /// As [`Told::resume`], for the disk `uuid` in `file`, the volume `name`.
+    /// As [`PowerOnReports::resume`], for the disk `uuid` in `file`, the volume `name`.
     async fn resume_file(&self, name: &str, uuid: &Uuid, file: Option<PathBuf>) -> Vec<String> {
         let (path, boot) = (self.path(uuid), self.boot);
         let valid = match file.clone() {
@@ -169,7 +169,7 @@ impl Told {
     }
 
     /// Notes a port.
-    pub(crate) fn note(self: &Arc<Told>) -> Note {
+    pub(crate) fn note(self: &Arc<PowerOnReports>) -> Note {
         let told = self.clone();
         Arc::new(move |volume, port| {
             if told.add(volume, port) {
@@ -300,8 +300,8 @@ mod tests {
     const DISK: &str = "/srv/db.img";
     const PORT: &str = "1 iqn.a,i,0x1";
 
-    fn of(boot: Uuid) -> Arc<Told> {
-        Told::new(Path::new("/srv/state"), boot)
+    fn of(boot: Uuid) -> Arc<PowerOnReports> {
+        PowerOnReports::new(Path::new("/srv/state"), boot)
     }
 
     fn told(boot: Uuid) -> Option<Vec<String>> {
@@ -320,14 +320,14 @@ mod tests {
     }
 
     /// Takes up the disk, as a daemon does that starts in `boot`.
-    async fn start(boot: Uuid) -> (Arc<Told>, Vec<String>) {
+    async fn start(boot: Uuid) -> (Arc<PowerOnReports>, Vec<String>) {
         let told = of(boot);
         let ports = told.resume_file("db", &UUID, Some(DISK.into())).await;
         (told, ports)
     }
 
-    /// Notes ports, as [`Told::note`] does.
-    fn add(told: &Told, ports: impl IntoIterator<Item = String>) {
+    /// Notes ports, as [`PowerOnReports::note`] does.
+    fn add(told: &PowerOnReports, ports: impl IntoIterator<Item = String>) {
         for port in ports {
             if told.add("db", port) {
                 told.write("db").expect("room");
@@ -382,7 +382,7 @@ mod tests {
             start_and_note().await;
             let elsewhere = Path::new("/srv/other");
             store::make_directory(elsewhere, true).expect("room");
-            let other = Told::new(elsewhere, LATER_BOOT);
+            let other = PowerOnReports::new(elsewhere, LATER_BOOT);
             other.begin("db", &UUID, Some(DISK.into())).await;
             assert_eq!(told(BOOT), None);
             assert!(start(BOOT).await.1.is_empty());
@@ -433,7 +433,7 @@ mod tests {
     fn a_state_directory_that_cannot_be_written_keeps_no_disk_from_being_served() {
         in_directory(async || {
             start_and_note().await;
-            let nowhere = Told::new(Path::new("/nowhere"), BOOT);
+            let nowhere = PowerOnReports::new(Path::new("/nowhere"), BOOT);
             let ports = nowhere.resume_file("db", &UUID, Some(DISK.into())).await;
             assert!(ports.is_empty());
             assert!(!nowhere.add("db", PORT.to_owned()), "nothing is noted");

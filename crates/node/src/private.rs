@@ -110,7 +110,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::State;
+    use crate::StateDirectory;
 
     struct Scratch(PathBuf);
 
@@ -133,8 +133,8 @@ mod tests {
 
     fn refused(directory: &Path, parts: &[&str]) {
         for error in [
-            State::look(directory).expect_err("it is looked at"),
-            State::open(directory, false).expect_err("it is opened"),
+            StateDirectory::look(directory).expect_err("it is looked at"),
+            StateDirectory::open(directory, false).expect_err("it is opened"),
         ] {
             let error = error.to_string();
             for part in [parts, &["chown -R", "state = \"…\""]].concat() {
@@ -147,7 +147,7 @@ mod tests {
     fn a_directory_or_a_file_in_it_that_others_may_change_is_refused() {
         let scratch = scratch("modes");
         let directory = scratch.0.join("state");
-        State::open(&directory, false).expect("its own");
+        StateDirectory::open(&directory, false).expect("its own");
         let mode = |path: &Path| {
             fs::metadata(path)
                 .expect("it is there")
@@ -173,7 +173,7 @@ mod tests {
         // Somebody else's, which no daemon reads.
         fs::write(directory.join("notes"), "").expect("room");
         set_mode(&directory.join("notes"), 0o666);
-        State::open(&directory, false).expect("its own again");
+        StateDirectory::open(&directory, false).expect("its own again");
     }
 
     #[test]

@@ -26,7 +26,7 @@ const FILE: &str = "volumes.toml";
 
 /// What a served disk is, which decides how it is recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum DiskKind {
     /// A file, which is marked.
     File,
     /// A block device.
@@ -41,15 +41,15 @@ pub(crate) enum Kind {
     View,
 }
 
-impl Kind {
+impl DiskKind {
     /// As recorded.
     pub(crate) fn word(self) -> Word {
         Word(match self {
-            Kind::File => "file",
-            Kind::Device => "device",
-            Kind::Superblocks(name) | Kind::Remote(name) => name,
-            Kind::Named => "ram",
-            Kind::View => "view",
+            DiskKind::File => "file",
+            DiskKind::Device => "device",
+            DiskKind::Superblocks(name) | DiskKind::Remote(name) => name,
+            DiskKind::Named => "ram",
+            DiskKind::View => "view",
         })
     }
 
@@ -72,16 +72,18 @@ impl Kind {
 pub(crate) struct Word(&'static str);
 
 impl Word {
-    /// As [`Kind::is_of_a_name`].
+    /// As [`DiskKind::is_of_a_name`].
     fn is_of_a_name(self) -> bool {
-        [Kind::Named, Kind::View].map(Kind::word).contains(&self)
+        [DiskKind::Named, DiskKind::View]
+            .map(DiskKind::word)
+            .contains(&self)
     }
 }
 
 impl<'de> Deserialize<'de> for Word {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
-        let known = [Kind::Device, Kind::View].map(|kind| kind.word().0);
+        let known = [DiskKind::Device, DiskKind::View].map(|kind| kind.word().0);
         let mut known = known.iter().chain(config::Kind::NAMES);
         let word = known.find(|word| **word == text);
         word.map(|word| Word(word))
@@ -126,7 +128,7 @@ impl Record {
 
     /// Whether it is recorded as a file.
     pub(crate) fn is_file(&self) -> bool {
-        self.kind == Some(Kind::File.word())
+        self.kind == Some(DiskKind::File.word())
     }
 
     /// The path of its file, if it is one.
@@ -333,13 +335,13 @@ mod tests {
     #[test]
     fn the_kinds_of_disks_are_recorded_under_the_names_that_released_versions_read() {
         let kinds = [
-            (Kind::File, "file"),
-            (Kind::Device, "device"),
-            (Kind::Superblocks("stripe"), "stripe"),
-            (Kind::Superblocks("concat"), "concat"),
-            (Kind::Remote("iscsi"), "iscsi"),
-            (Kind::Named, "ram"),
-            (Kind::View, "view"),
+            (DiskKind::File, "file"),
+            (DiskKind::Device, "device"),
+            (DiskKind::Superblocks("stripe"), "stripe"),
+            (DiskKind::Superblocks("concat"), "concat"),
+            (DiskKind::Remote("iscsi"), "iscsi"),
+            (DiskKind::Named, "ram"),
+            (DiskKind::View, "view"),
         ];
         for (kind, word) in kinds {
             let text = format!("volume = \"db\"\nkind = \"{word}\"\n");

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::{Duration, blocking, time};
 
-use crate::{Error, state::State};
+use crate::{Error, state::StateDirectory};
 
 /// How long recording new lengths may take when the state directory's disk stalls.
 const NOTE_LIMIT: Duration = Duration::from_secs(5);
@@ -13,17 +13,17 @@ const NOTE_LIMIT: Duration = Duration::from_secs(5);
 /// The state of a daemon or of an attached volume. It is locked on helper threads only, which hold it for as long as
 /// they use files.
 #[derive(Clone)]
-pub(crate) struct SharedState(Arc<Mutex<State>>);
+pub(crate) struct SharedState(Arc<Mutex<StateDirectory>>);
 
 impl SharedState {
-    pub(crate) fn new(state: State) -> SharedState {
+    pub(crate) fn new(state: StateDirectory) -> SharedState {
         SharedState(Arc::new(Mutex::new(state)))
     }
 
     /// Runs `work` on the state where it holds up no lane: it uses files, or waits for others that do.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&mut State) -> T + Send + 'static,
+        work: impl FnOnce(&mut StateDirectory) -> T + Send + 'static,
     ) -> Result<T, Error> {
         let state = self.0.clone();
         aside(move || work(&mut state.lock().unwrap_or_else(PoisonError::into_inner))).await
@@ -32,7 +32,7 @@ impl SharedState {
     /// Records the lengths of the files that have grown while they are used: a shorter file would be another one. A
     /// failure is only logged.
     pub(crate) async fn note_growth(&self) {
-        let noting = self.run(State::note_growth);
+        let noting = self.run(StateDirectory::note_growth);
         match time::timeout(NOTE_LIMIT, noting).await {
             Some(Ok(Ok(()))) => {}
             Some(Ok(Err(error)) | Err(error)) => {

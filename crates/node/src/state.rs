@@ -30,7 +30,7 @@ const OWNER_FILE: &str = "owner.toml";
 
 /// The state directory of a running daemon.
 #[derive(Debug)]
-pub struct State {
+pub struct StateDirectory {
     directory: PathBuf,
     records: Stored<Records>,
     ports: Stored<Ports>,
@@ -98,7 +98,7 @@ pub(crate) fn sharer(site: &Site<'_>) -> Option<PathBuf> {
         .then_some(other)
 }
 
-impl State {
+impl StateDirectory {
     /// Checks that `directory`, which need not exist, is [ours alone](private::check), and that this release can read its
     /// files.
     ///
@@ -116,7 +116,7 @@ impl State {
     ///
     /// # Errors
     /// If it cannot be written, belongs to a running daemon or to somebody else, or has a newer version.
-    pub fn open(directory: &Path, with_parents: bool) -> Result<State, Error> {
+    pub fn open(directory: &Path, with_parents: bool) -> Result<StateDirectory, Error> {
         let shown = directory.display();
         store::make_directory(directory, with_parents).map_err(Error::io(format!(
             "the state directory {shown} cannot be created"
@@ -147,7 +147,7 @@ impl State {
             version: PORTS_VERSION,
             port: BTreeMap::new(),
         });
-        Ok(State {
+        Ok(StateDirectory {
             directory: directory.to_owned(),
             records: Stored::new(Records::file(directory), Records::read(directory)?),
             ports: Stored::new(ports_file, ports),
@@ -259,7 +259,7 @@ impl State {
         }
     }
 
-    /// What [`State::keep`] stored last for the volume called `name`.
+    /// What [`StateDirectory::keep`] stored last for the volume called `name`.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -294,10 +294,10 @@ mod tests {
     #[test]
     fn what_is_kept_is_there_again_and_a_second_daemon_is_refused() {
         on_a_machine(|directory| {
-            State::open(directory, false).expect_err("what leads there is not made");
+            StateDirectory::open(directory, false).expect_err("what leads there is not made");
             for kept in [None, Some("registration 1\n"), Some("")] {
-                let state = State::open(directory, true).expect("a state directory");
-                let error = State::open(directory, true).expect_err("it is in use");
+                let state = StateDirectory::open(directory, true).expect("a state directory");
+                let error = StateDirectory::open(directory, true).expect_err("it is in use");
                 assert!(error.to_string().contains("another daemon"), "{error}");
                 let served = ("db".to_owned(), Uuid::from_u128(1));
                 state.unit_files.served().extend([served]);
@@ -305,7 +305,7 @@ mod tests {
                 let next = kept.is_none().then_some("registration 1\n");
                 state.keep("db", next).expect("room");
             }
-            let state = State::open(directory, true).expect("a state directory");
+            let state = StateDirectory::open(directory, true).expect("a state directory");
             assert_eq!(state.kept("other").expect("nothing"), None);
             state.keep("other", None).expect_err("it has no identity");
         });
@@ -318,7 +318,9 @@ mod tests {
                 let file = directory.join(file);
                 store::make_directory(directory, true).expect("room");
                 store::replace(&file, text.as_bytes()).expect("room");
-                let error = State::open(directory, true).expect_err(text).to_string();
+                let error = StateDirectory::open(directory, true)
+                    .expect_err(text)
+                    .to_string();
                 assert!(error.contains(part), "{error}");
                 assert!(error.contains(&*file.to_string_lossy()), "{error}");
                 store::replace(&file, b"version = 1\n").expect("room");
@@ -333,7 +335,7 @@ mod tests {
             // Fields added by a newer release are not reported as damage.
             refused("ports.toml", "version = 2\nadded = 1\n", "reads version 1");
             refused("ports.toml", "ports = []\n", "restore it from a copy");
-            let state = State::open(directory, true).expect("all is right again");
+            let state = StateDirectory::open(directory, true).expect("all is right again");
             let newer = b"version = 2\nadded = 1\n";
             store::replace(&directory.join(OWNER_FILE), newer).expect("room");
             let error = state.owner().expect_err("newer").to_string();
@@ -345,7 +347,7 @@ mod tests {
     fn a_target_port_keeps_its_number_whatever_comes_before_it() {
         on_a_machine(|directory| {
             let number = |name: &str| {
-                let mut state = State::open(directory, true).expect("a state directory");
+                let mut state = StateDirectory::open(directory, true).expect("a state directory");
                 Ok::<_, Error>(state.relative_ports([name])?[0])
             };
             // In the order of the configuration, as in directories from before numbers were stored.
@@ -370,7 +372,7 @@ mod tests {
             let host = world.host("machine");
             let directory = Path::new("/srv/state");
             world.block_on(&host, async {
-                let mut state = State::open(directory, true).expect("a state directory");
+                let mut state = StateDirectory::open(directory, true).expect("a state directory");
                 assert_eq!(state.relative_ports(["m"]).expect("room"), [1]);
                 host.add_fault(Fault {
                     path: Some(at.into()),
@@ -382,7 +384,7 @@ mod tests {
                 host.clear_faults();
                 assert_eq!(state.relative_ports(["z", "m"]).expect("room"), [2, 1]);
                 drop(state);
-                let mut state = State::open(directory, true).expect("a state directory");
+                let mut state = StateDirectory::open(directory, true).expect("a state directory");
                 assert_eq!(state.relative_ports(["a", "z"]).expect("room"), [3, 2]);
             });
         }
@@ -394,7 +396,7 @@ mod tests {
         let host = world.host("machine");
         let directory = Path::new("/srv/state");
         world.block_on(&host, async {
-            let mut state = State::open(directory, true).expect("a state directory");
+            let mut state = StateDirectory::open(directory, true).expect("a state directory");
             state.relative_ports(["m"]).expect("room");
             let before = state.before();
             state.relative_ports(["m", "z"]).expect("room");
@@ -404,7 +406,7 @@ mod tests {
             host.clear_faults();
             assert_eq!(state.relative_ports(["m", "a"]).expect("room"), [1, 2]);
             drop(state);
-            let mut state = State::open(directory, true).expect("a state directory");
+            let mut state = StateDirectory::open(directory, true).expect("a state directory");
             assert_eq!(state.relative_ports(["a", "z"]).expect("room"), [2, 3]);
         });
     }

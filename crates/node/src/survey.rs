@@ -15,7 +15,7 @@ use volume::config::{Identity, Node, Starts, What};
 use crate::{
     Site,
     device::{DEVICES, world_wide_name},
-    record::{Kind, Records},
+    record::{DiskKind, Records},
 };
 
 /// A volume to be served.
@@ -23,7 +23,7 @@ use crate::{
 pub(crate) struct Asked {
     pub(crate) volume: String,
     pub(crate) span: Range<usize>,
-    pub(crate) kind: Kind,
+    pub(crate) kind: DiskKind,
     /// The identity that it carries, if known without opening it.
     pub(crate) carried: Option<Uuid>,
     /// The location of a device or remote disk, which identifies it if it carries no identity.
@@ -101,8 +101,8 @@ pub(crate) fn asked(site: &Site<'_>, records: &Records, starts: &Starts) -> Vec<
     };
     let primaries: Vec<_> = all.iter().map(primary).collect();
     for (asked, primary) in all.iter_mut().zip(primaries) {
-        if asked.kind != Kind::Named && primary.as_ref() != Some(&asked.volume) {
-            asked.kind = Kind::View;
+        if asked.kind != DiskKind::Named && primary.as_ref() != Some(&asked.volume) {
+            asked.kind = DiskKind::View;
             asked.carried = None;
             asked.place = None;
             asked.leaves.clear();
@@ -126,11 +126,11 @@ fn asked_each(site: &Site<'_>, starts: &Starts) -> Vec<Asked> {
         let (kind, carried) = match kind.identity() {
             Identity::Superblocks(_) => {
                 let carried = site.volumes.carried(root, &base, starts);
-                (Kind::Superblocks(kind.name()), carried)
+                (DiskKind::Superblocks(kind.name()), carried)
             }
             Identity::Remote(of_disk) => {
                 place = Some(of_disk);
-                (Kind::Remote(kind.name()), None)
+                (DiskKind::Remote(kind.name()), None)
             }
             Identity::File(file) => match leaves.first().map(|leaf| look(&leaf.path)) {
                 Some(Ok(look)) => match look.kind {
@@ -139,15 +139,18 @@ fn asked_each(site: &Site<'_>, starts: &Starts) -> Vec<Asked> {
                         // The path as written: the target of a link may have another name after a reboot.
                         let path = base.join(file.path.get_ref());
                         place = Some(path.to_string_lossy().into_owned());
-                        (Kind::Device, name.map(|name| derived(&["device", &name])))
+                        (
+                            DiskKind::Device,
+                            name.map(|name| derived(&["device", &name])),
+                        )
                     }
-                    _ => (Kind::File, None),
+                    _ => (DiskKind::File, None),
                 },
-                _ => (Kind::File, None),
+                _ => (DiskKind::File, None),
             },
             // `root_of` has followed it.
             Identity::Child(_) => return None,
-            Identity::Name => (Kind::Named, None),
+            Identity::Name => (DiskKind::Named, None),
         };
         Some(Asked {
             volume: name.clone(),

@@ -14,8 +14,8 @@ use crate::{
     daemon::close,
     open::{Survey, prepare},
     process::Process,
-    record::{Kind, Records},
-    state::State,
+    record::{DiskKind, Records},
+    state::StateDirectory,
     survey::Asked,
 };
 
@@ -24,7 +24,7 @@ use crate::{
 pub struct TakenOver {
     _tree: Tree,
     _graph: Graph,
-    _state: State,
+    _state: StateDirectory,
 }
 
 /// Takes over the stripe or concat in the volume of `config` called `name`, on the home lane `home`, for the daemon
@@ -44,7 +44,7 @@ pub async fn take_over(
     let served = config.served()?;
     let site = config.site(&directory, &served);
     let refused = |refusal| config.refused(refusal);
-    let owner_in = |state: &State| {
+    let owner_in = |state: &StateDirectory| {
         let uuid = state.owner().map_err(|error| refused(error.into()))?;
         Ok::<_, Failure>(Owner::new(uuid, process.boot, &process.name))
     };
@@ -96,7 +96,7 @@ fn judge(site: &Site<'_>, stripe: &Identified) -> Result<(), Refusal> {
     let survey = Survey::make(site, &records, &Starts::default())?;
     let known = survey.known(site, &records);
     let is_it =
-        |asked: &Asked| asked.root == stripe.root && matches!(asked.kind, Kind::Superblocks(_));
+        |asked: &Asked| asked.root == stripe.root && matches!(asked.kind, DiskKind::Superblocks(_));
     let Some(at) = survey.all.iter().position(is_it) else {
         return Ok(()); // It is not served.
     };
@@ -108,7 +108,7 @@ fn judge(site: &Site<'_>, stripe: &Identified) -> Result<(), Refusal> {
     let judged = known.judge_carried(&survey.all[at], carried(at), &taken);
     // The record that it contradicts may be that of another stripe, which nothing tells before it is open.
     let is_told = |(index, asked): (usize, &Asked)| {
-        !matches!(asked.kind, Kind::Superblocks(_)) || carried(index).is_some()
+        !matches!(asked.kind, DiskKind::Superblocks(_)) || carried(index).is_some()
     };
     match judged {
         Err(error) if survey.all.iter().enumerate().all(is_told) => {

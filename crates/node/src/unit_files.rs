@@ -139,7 +139,7 @@ mod tests {
     use engine::sim::World;
 
     use super::*;
-    use crate::State;
+    use crate::StateDirectory;
 
     const UUID: Uuid = Uuid::from_u128(1);
     const FENCE: &str = "registration 000000000000000a 1 0 iqn.a,i,0x1\n\
@@ -151,7 +151,7 @@ mod tests {
         let host = world.host("machine");
         world.block_on(&host, async {
             let directory = Path::new("/srv/state");
-            let state = State::open(directory, true).expect("a state directory");
+            let state = StateDirectory::open(directory, true).expect("a state directory");
             let files = state.unit_files.clone();
             files.served().insert("db".to_owned(), UUID);
             test(&files, &files.file(&UUID));

@@ -28,7 +28,7 @@ type Placed = (SocketAddr, Option<Range<usize>>);
 
 /// The settings of a target that determine its location.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
+pub(super) struct PlaceSettings<'a> {
     pub(super) portals: Option<&'a Addresses>,
     pub(super) portal_groups: Option<&'a Groups>,
     pub(super) redirect: Option<&'a Spanned<RedirectTable>>,
@@ -43,7 +43,7 @@ pub(super) struct RedirectTable {
     permanent: bool,
 }
 
-impl Place<'_> {
+impl PlaceSettings<'_> {
     /// The portal groups, validated. Their relative target ports come from the state directory.
     pub(super) fn groups(&self) -> Result<Vec<PortalGroup>, ConfigError> {
         let Some(groups) = self.portal_groups else {
@@ -136,7 +136,7 @@ impl Place<'_> {
 }
 
 /// Rejects portals that cannot all be bound, or that leave the portal group ambiguous.
-pub(super) fn check<'a>(places: impl Iterator<Item = Place<'a>>) -> Vec<ConfigError> {
+pub(super) fn check<'a>(places: impl Iterator<Item = PlaceSettings<'a>>) -> Vec<ConfigError> {
     let mut errors = Vec::new();
     let mut seen: Vec<Placed> = Vec::new();
     // What is wrong with a place alone is said elsewhere.
@@ -169,7 +169,7 @@ pub(super) fn check<'a>(places: impl Iterator<Item = Place<'a>>) -> Vec<ConfigEr
 }
 
 /// Rejects port 0, with which the system chooses: only a program that starts this one could learn the port.
-pub(super) fn check_ports<'a>(places: impl Iterator<Item = Place<'a>>) -> Vec<ConfigError> {
+pub(super) fn check_ports<'a>(places: impl Iterator<Item = PlaceSettings<'a>>) -> Vec<ConfigError> {
     let all = places.filter_map(|place| place.all().ok()).flatten();
     let chosen = all.filter(|(portal, _)| portal.port() == 0);
     let wrong = chosen.map(|(portal, span)| {
@@ -183,7 +183,7 @@ pub(super) fn check_ports<'a>(places: impl Iterator<Item = Place<'a>>) -> Vec<Co
 }
 
 /// The portals of all targets that can be told, each once, with where they are written.
-pub(super) fn all<'a>(places: impl Iterator<Item = Place<'a>>) -> Vec<Placed> {
+pub(super) fn all<'a>(places: impl Iterator<Item = PlaceSettings<'a>>) -> Vec<Placed> {
     let mut all: Vec<Placed> = Vec::new();
     for placed in places.filter_map(|place| place.all().ok()).flatten() {
         if !all.iter().any(|(portal, _)| *portal == placed.0) {
@@ -195,7 +195,7 @@ pub(super) fn all<'a>(places: impl Iterator<Item = Place<'a>>) -> Vec<Placed> {
 
 /// Where `portal` is written.
 pub(super) fn find<'a>(
-    mut places: impl Iterator<Item = Place<'a>>,
+    mut places: impl Iterator<Item = PlaceSettings<'a>>,
     portal: SocketAddr,
 ) -> Option<Range<usize>> {
     places.find_map(|place| {
@@ -357,8 +357,8 @@ mod tests {
             toml::from_str(text).expect("it parses")
         }
 
-        fn place(&self) -> Place<'_> {
-            Place {
+        fn place(&self) -> PlaceSettings<'_> {
+            PlaceSettings {
                 portals: self.portals.as_ref(),
                 portal_groups: self.portal_groups.as_ref(),
                 redirect: self.redirect.as_ref(),

@@ -45,7 +45,7 @@ struct Scan<'a> {
     is_value: bool,
 }
 
-type Step = Result<(), ConfigError>;
+type Scanned = Result<(), ConfigError>;
 
 impl<'a> Scan<'a> {
     fn rest(&self) -> &'a str {
@@ -89,7 +89,7 @@ impl<'a> Scan<'a> {
         None
     }
 
-    fn run(&mut self) -> Step {
+    fn run(&mut self) -> Scanned {
         let mut begins_line = true;
         while let Some(next) = self.rest().chars().next() {
             if begins_line && next != '\n' {
@@ -159,7 +159,7 @@ impl<'a> Scan<'a> {
 
     /// At the first character of a line: reports brackets that should have been closed before it,
     /// and syntax of other languages.
-    fn line_begins(&mut self) -> Step {
+    fn line_begins(&mut self) -> Scanned {
         let line = self.line().trim_end();
         let text = line.trim_start();
         let at = self.at + line.len() - text.len();
@@ -193,7 +193,7 @@ impl<'a> Scan<'a> {
     }
 
     /// At the end of a line or of the text.
-    fn line_ends(&mut self) -> Step {
+    fn line_ends(&mut self) -> Scanned {
         match self.open.last() {
             Some(open) if open.is_header => Self::unclosed(open),
             Some(_) => Ok(()),
@@ -204,7 +204,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn opens(&mut self, bracket: char, begins_line: bool) -> Step {
+    fn opens(&mut self, bracket: char, begins_line: bool) -> Scanned {
         let inside_header = self.open.last().is_some_and(|open| open.is_header);
         let is_header = bracket == '[' && (self.open.is_empty() && begins_line || inside_header);
         self.open.push(Open {
@@ -216,7 +216,7 @@ impl<'a> Scan<'a> {
         Ok(())
     }
 
-    fn closes(&mut self, bracket: char) -> Step {
+    fn closes(&mut self, bracket: char) -> Scanned {
         let Some(open) = self.open.pop() else {
             let message = format!("this {bracket} closes nothing; remove it");
             return Self::slip(self.at, message);
@@ -249,7 +249,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Skips to the end of a string.
-    fn string(&mut self, quote: char) -> Step {
+    fn string(&mut self, quote: char) -> Scanned {
         let long = match quote {
             '"' => "\"\"\"",
             _ => "'''",
@@ -293,7 +293,7 @@ impl<'a> Scan<'a> {
     }
 
     /// A word without quotes: a part of a key, a number, `true`, or something that should be quoted.
-    fn word(&mut self) -> Step {
+    fn word(&mut self) -> Scanned {
         let (rest, start) = (self.rest(), self.at);
         let is_header = self.open.last().is_some_and(|open| open.is_header);
         let begins = |at: usize| NAMES.iter().any(|prefix| rest[at..].starts_with(prefix));

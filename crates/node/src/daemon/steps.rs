@@ -1,4 +1,4 @@
-//! What comes before the lanes serve another configuration: [steps](Step), of which each has its way back. They are taken
+//! What comes before the lanes serve another configuration: [steps](ApplyStep), of which each has its way back. They are taken
 //! in order, and what was begun goes back in the opposite order if one fails. A step that failed goes back as well: it may
 //! have done a part.
 
@@ -22,7 +22,7 @@ use crate::{
 
 /// A step before the lanes serve another configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
+enum ApplyStep {
     /// The state directory, as it is, is remembered. Back: its files say again what they said.
     Remember,
     /// The graph has the new volumes. Back: the old ones.
@@ -32,11 +32,11 @@ enum Step {
     Trial,
     /// All volumes are open, and no disk becomes another. Back: those that are not served are closed.
     Open,
-    /// New disks are recorded; the way back is that of [`Step::Remember`].
+    /// New disks are recorded; the way back is that of [`ApplyStep::Remember`].
     Record,
     /// It is noted who knows of the new disks' power-on. Back: that is forgotten.
     PowerOn,
-    /// The fronts' ports have numbers; the way back is that of [`Step::Remember`].
+    /// The fronts' ports have numbers; the way back is that of [`ApplyStep::Remember`].
     Ports,
     /// What changes about open volumes is prepared. Back: undone.
     Live,
@@ -46,18 +46,18 @@ enum Step {
     Fronts,
 }
 
-impl Step {
-    const ALL: [Step; 10] = [
-        Step::Remember,
-        Step::Volumes,
-        Step::Trial,
-        Step::Open,
-        Step::Record,
-        Step::PowerOn,
-        Step::Ports,
-        Step::Live,
-        Step::Units,
-        Step::Fronts,
+impl ApplyStep {
+    const ALL: [ApplyStep; 10] = [
+        ApplyStep::Remember,
+        ApplyStep::Volumes,
+        ApplyStep::Trial,
+        ApplyStep::Open,
+        ApplyStep::Record,
+        ApplyStep::PowerOn,
+        ApplyStep::Ports,
+        ApplyStep::Live,
+        ApplyStep::Units,
+        ApplyStep::Fronts,
     ];
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Steps<'a, 'd> {
     changes: &'a Changes,
     deadline: &'a mut Deadline<'d>,
     /// The steps begun, in order.
-    begun: Vec<Step>,
+    begun: Vec<ApplyStep>,
     before: Option<Before>,
     volumes: Option<Volumes>,
     removed: Vec<PathBuf>,
@@ -119,7 +119,7 @@ impl<'a, 'd> Steps<'a, 'd> {
     /// # Errors
     /// Why one of them failed; all have gone back.
     pub(super) async fn take(mut self) -> Result<Prepared, Failure> {
-        for step in Step::ALL {
+        for step in ApplyStep::ALL {
             self.begun.push(step);
             if let Err(failure) = self.forward(step).await {
                 while let Some(step) = self.begun.pop() {
@@ -128,29 +128,29 @@ impl<'a, 'd> Steps<'a, 'd> {
                 return Err(failure);
             }
         }
-        assert_eq!(self.begun, Step::ALL, "each step is taken once");
+        assert_eq!(self.begun, ApplyStep::ALL, "each step is taken once");
         Ok(Prepared {
             disks: self.disks,
             live: self.live,
         })
     }
 
-    async fn forward(&mut self, step: Step) -> Result<(), Failure> {
+    async fn forward(&mut self, step: ApplyStep) -> Result<(), Failure> {
         let config = &self.next.config;
         let daemon = &mut *self.daemon;
         match step {
-            Step::Remember => {
+            ApplyStep::Remember => {
                 let reading = daemon.state.run(|state| state.before());
                 self.before = Some(self.deadline.unless_given_up(reading).await??);
             }
-            Step::Volumes => {
+            ApplyStep::Volumes => {
                 let before = daemon.graph.replace_volumes(config.volumes().clone());
                 self.volumes = Some(before.map_err(|error| config.wrong(&error))?);
             }
-            Step::Trial => daemon.graph.begin_trial(),
-            Step::Open => self.open().await?,
-            Step::Record => self.record().await?,
-            Step::PowerOn => {
+            ApplyStep::Trial => daemon.graph.begin_trial(),
+            ApplyStep::Open => self.open().await?,
+            ApplyStep::Record => self.record().await?,
+            ApplyStep::PowerOn => {
                 let records = self.records.as_ref().expect("they are recorded");
                 for disk in self.disks.iter().filter(|disk| is_new(&self.new, disk)) {
                     if let Some(record) = records.disks.get(&disk.uuid) {
@@ -159,20 +159,20 @@ impl<'a, 'd> Steps<'a, 'd> {
                     }
                 }
             }
-            Step::Ports => {
+            ApplyStep::Ports => {
                 let configuring = fronts::configured(self.next, &daemon.state);
                 self.configured = self.deadline.unless_given_up(configuring).await??;
             }
-            Step::Live => {
+            ApplyStep::Live => {
                 let preparing = daemon.graph.prepare(self.changes, &mut self.live);
                 let prepared = self.deadline.unless_given_up(preparing).await?;
                 prepared.map_err(|error| config.failed(&error))?;
             }
-            Step::Units => {
+            ApplyStep::Units => {
                 let added = daemon.units.add(&self.new).await;
                 added.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
             }
-            Step::Fronts => {
+            ApplyStep::Fronts => {
                 let configured = std::mem::take(&mut self.configured);
                 let prepared = daemon.fronts.prepare(configured).await;
                 prepared.map_err(|error| config.not_started(&error))?;
@@ -227,33 +227,33 @@ impl<'a, 'd> Steps<'a, 'd> {
         Ok(())
     }
 
-    async fn back(&mut self, step: Step) {
+    async fn back(&mut self, step: ApplyStep) {
         let daemon = &mut *self.daemon;
         match step {
-            Step::Record | Step::Ports | Step::Fronts => {}
-            Step::Units => {
+            ApplyStep::Record | ApplyStep::Ports | ApplyStep::Fronts => {}
+            ApplyStep::Units => {
                 let added: Vec<String> = self.new.iter().map(|spec| spec.name.clone()).collect();
                 self.deadline.wait(daemon.units.remove(&added)).await;
             }
-            Step::Live => {
+            ApplyStep::Live => {
                 let live = std::mem::take(&mut self.live);
                 if self.deadline.wait(live.undo()).await.is_none() {
                     tracing::warn!("what a failed change has prepared is still being undone");
                 }
             }
-            Step::PowerOn => {
+            ApplyStep::PowerOn => {
                 let served = daemon.served.volumes();
                 let forgetting = daemon.told.forget_all_but(&served);
                 self.deadline.wait(forgetting).await;
             }
-            Step::Open => {
+            ApplyStep::Open => {
                 daemon.close_unserved(self.deadline).await;
                 // Not before: a volume that nobody holds any more would not have been closed.
                 self.opened = None;
                 self.disks.clear();
                 self.new.clear();
             }
-            Step::Trial => {
+            ApplyStep::Trial => {
                 let removed = self.deadline.wait(daemon.graph.remove_made()).await;
                 self.removed = removed.unwrap_or_else(|| {
                     tracing::warn!(
@@ -262,7 +262,7 @@ impl<'a, 'd> Steps<'a, 'd> {
                     Vec::new()
                 });
             }
-            Step::Volumes => {
+            ApplyStep::Volumes => {
                 let replaced = self.volumes.take();
                 if replaced.is_some_and(|before| daemon.graph.replace_volumes(before).is_err()) {
                     tracing::error!(
@@ -271,7 +271,7 @@ impl<'a, 'd> Steps<'a, 'd> {
                     );
                 }
             }
-            Step::Remember => self.restore_state().await,
+            ApplyStep::Remember => self.restore_state().await,
         }
     }
 

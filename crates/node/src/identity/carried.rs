@@ -9,7 +9,7 @@ use volume::config::ConfigError;
 
 use super::{Identity, Judged, Known, Level, Note};
 use crate::{
-    record::{Kind, Record, Records},
+    record::{DiskKind, Record, Records},
     survey::Asked,
 };
 
@@ -41,9 +41,9 @@ impl Known<'_> {
         identities: &[Identity],
     ) -> Result<Vec<Note>, Vec<ConfigError>> {
         let is_told = |asked: &Asked| match asked.kind {
-            Kind::Superblocks(_) => asked.carried.is_some(),
-            Kind::Remote(_) => false,
-            Kind::File | Kind::Device | Kind::Named | Kind::View => true,
+            DiskKind::Superblocks(_) => asked.carried.is_some(),
+            DiskKind::Remote(_) => false,
+            DiskKind::File | DiskKind::Device | DiskKind::Named | DiskKind::View => true,
         };
         // A recorded disk may turn out to be a volume whose identity is unknown until it is open.
         if !self.records.is_new && !all.iter().all(is_told) {
@@ -52,7 +52,7 @@ impl Known<'_> {
         let taken = self.taken(all, identities, |index| all[index].carried);
         let (mut notes, mut errors) = (Vec::new(), Vec::new());
         for asked in all {
-            let is_made_of_others = matches!(asked.kind, Kind::Superblocks(_));
+            let is_made_of_others = matches!(asked.kind, DiskKind::Superblocks(_));
             if is_made_of_others && asked.carried.is_some() {
                 match self.judge_carried(asked, asked.carried, &taken) {
                     Ok((_, found)) => notes.extend(found),
@@ -87,7 +87,7 @@ impl Known<'_> {
         taken: &BTreeSet<Uuid>,
     ) -> Result<(Identity, Vec<Note>), ConfigError> {
         let mut judged = Judged::default();
-        if asked.kind == Kind::Device && carried.is_none() {
+        if asked.kind == DiskKind::Device && carried.is_none() {
             let text = format!(
                 "volume \"{}\" is a device without a world wide name: it is recognised only by its \
                  path; name it by a stable one, such as /dev/disk/by-path/…",
@@ -140,7 +140,7 @@ impl Known<'_> {
                     self.check_carried_elsewhere(asked, carried, &mut judged);
                 }
                 match (asked.kind, carried) {
-                    (Kind::Remote(_), _) | (_, None) => Identity::New,
+                    (DiskKind::Remote(_), _) | (_, None) => Identity::New,
                     (_, Some(carried)) => Identity::Known(carried),
                 }
             }
@@ -204,7 +204,7 @@ fn recorded_in<'a>(
     let by_place = || {
         let disks = records.disks.iter().filter(|(_, record)| {
             let is_there = record.kind == Some(asked.kind.word()) && is_in_place(record, asked);
-            let is_nameless = record.carried.is_none() && matches!(asked.kind, Kind::Remote(_));
+            let is_nameless = record.carried.is_none() && matches!(asked.kind, DiskKind::Remote(_));
             is_there && (carried.is_none() || is_nameless)
         });
         disks.max_by_key(|(_, record)| record.place == asked.place)
@@ -218,7 +218,7 @@ fn is_in_place(record: &Record, asked: &Asked) -> bool {
         return false;
     };
     let leaf = asked.leaves.first();
-    let device = leaf.filter(|_| asked.kind == Kind::Device);
+    let device = leaf.filter(|_| asked.kind == DiskKind::Device);
     asked.place.as_ref() == Some(recorded)
         || device.is_some_and(|leaf| leaf.path == Path::new(recorded))
 }

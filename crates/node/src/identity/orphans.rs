@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::{Identity, Judged, Known, Level};
 use crate::{
-    record::{Kind, Record},
+    record::{DiskKind, Record},
     survey::{Asked, Found},
 };
 
@@ -17,7 +17,7 @@ impl Known<'_> {
         let Some(asked) = (0..all.len())
             .filter(is_new)
             .map(|index| &all[index])
-            .find(|asked| asked.kind == Kind::File)
+            .find(|asked| asked.kind == DiskKind::File)
         else {
             return;
         };

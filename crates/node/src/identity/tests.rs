@@ -10,8 +10,8 @@ use super::*;
 const A: Uuid = Uuid::from_u128(0xa);
 const B: Uuid = Uuid::from_u128(0xb);
 const LEN: u64 = 1 << 20;
-const STRIPE: Kind = Kind::Superblocks("stripe");
-const ISCSI: Kind = Kind::Remote("iscsi");
+const STRIPE: DiskKind = DiskKind::Superblocks("stripe");
+const ISCSI: DiskKind = DiskKind::Remote("iscsi");
 
 fn file(mark: Mark) -> Found {
     Found::File {
@@ -47,7 +47,7 @@ fn asked(volume: &str, path: &str, found: Found) -> Asked {
     Asked {
         volume: volume.to_owned(),
         span: 0..0,
-        kind: Kind::File,
+        kind: DiskKind::File,
         carried: None,
         place: None,
         root: 0..0,
@@ -61,7 +61,7 @@ fn asked(volume: &str, path: &str, found: Found) -> Asked {
     }
 }
 
-fn carrying(volume: &str, kind: Kind) -> Asked {
+fn carrying(volume: &str, kind: DiskKind) -> Asked {
     Asked {
         kind,
         leaves: Vec::new(),
@@ -76,7 +76,7 @@ fn record(volume: &str, path: &str) -> Record {
         .unwrap_or(Path::new(""));
     Record {
         volume: volume.to_owned(),
-        kind: Some(Kind::File.word()),
+        kind: Some(DiskKind::File.word()),
         carried: None,
         place: None,
         marked: true,
@@ -411,8 +411,8 @@ fn what_the_directory_of_an_older_release_knows_by_name_is_taken_over() {
         &[asked("db", "/srv/db.img", Found::Nothing)],
         &["served before"],
     );
-    for kind in [Kind::Named, STRIPE, ISCSI, Kind::Device] {
-        let carried = (kind != Kind::Named).then_some(B);
+    for kind in [DiskKind::Named, STRIPE, ISCSI, DiskKind::Device] {
+        let carried = (kind != DiskKind::Named).then_some(B);
         let judged = case
             .with(|known| known.judge_carried(&carrying("db", kind), carried, &BTreeSet::new()));
         assert_eq!(
@@ -567,7 +567,7 @@ fn what_carries_a_name_is_found_by_it() {
     assert!(error.message().contains("another kind"), "{error}");
     // Memory is recognised by its name, among recorded memory disks.
     assert_eq!(
-        judge(&case, "db", Kind::Named, None, &[]),
+        judge(&case, "db", DiskKind::Named, None, &[]),
         Ok(Identity::New)
     );
     let beside = Case {
@@ -581,13 +581,13 @@ fn what_carries_a_name_is_found_by_it() {
 #[test]
 fn a_device_without_a_name_is_found_through_a_link_to_where_it_was() {
     let device = |place: &str| Asked {
-        kind: Kind::Device,
+        kind: DiskKind::Device,
         place: Some(place.to_owned()),
         ..asked("db", "/dev/b", Found::Other)
     };
     let judge = |recorded: &str, asked: &Asked| {
         let record = Record {
-            kind: Some(Kind::Device.word()),
+            kind: Some(DiskKind::Device.word()),
             place: Some(recorded.to_owned()),
             ..old_record("db")
         };

@@ -53,7 +53,7 @@ fn a_remote_disk_is_told_by_its_place_where_it_does_not_say_what_it_is() {
 
 #[test]
 fn what_tells_itself_by_its_place_alone_is_not_taken_for_what_is_at_another_one() {
-    let device = (Kind::Device, "/dev/a", "/dev/b");
+    let device = (DiskKind::Device, "/dev/a", "/dev/b");
     for (kind, old, new) in [(ISCSI, "iqn.a/0", "iqn.b/7"), device] {
         for (recorded, carried) in [(None, None), (None, Some(B)), (Some(B), None)] {
             let record = Record {
