@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     child::Child,
-    server::{Kind, Server},
+    server::{Server, ServerKind},
     stack::Stack,
 };
 use crate::{
@@ -33,23 +33,23 @@ pub(crate) struct Answered {
 /// The row that follows all rows of a statement.
 const END: &str = "sanstone-lab-end";
 
-impl Kind {
+impl ServerKind {
     /// A statement that returns the directory of the server's files.
     fn place(self) -> &'static str {
         match self {
-            Kind::Mariadb => "SELECT @@datadir",
-            Kind::Postgresql => "SHOW data_directory",
+            ServerKind::Mariadb => "SELECT @@datadir",
+            ServerKind::Postgresql => "SHOW data_directory",
         }
     }
 
     /// A statement that fills a table with rows of tab-separated columns from the client's standard input.
     fn fill(self, table: &str) -> [String; 2] {
         match self {
-            Kind::Mariadb => [
+            ServerKind::Mariadb => [
                 "-e".into(),
                 format!("LOAD DATA LOCAL INFILE '/dev/stdin' INTO TABLE {table}"),
             ],
-            Kind::Postgresql => ["-c".into(), format!("COPY {table} FROM STDIN")],
+            ServerKind::Postgresql => ["-c".into(), format!("COPY {table} FROM STDIN")],
         }
     }
 }

@@ -23,6 +23,6 @@ pub(crate) use client::{Answered, escaped};
 pub(crate) use counted::DeviceTimes;
 pub(crate) use counted::{Counted, DEVICE_KINDS};
 pub(crate) use mounts::Namespace;
-pub(crate) use server::{Kind, Server};
+pub(crate) use server::{Server, ServerKind};
 pub(crate) use stack::{Stack, derived};
 pub(crate) use sysbench::Sysbench;

@@ -36,25 +36,25 @@ const POOL_PAGES_MIN: u64 = 384;
 /// Which database server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Kind {
+pub(crate) enum ServerKind {
     Mariadb,
     Postgresql,
 }
 
 /// A running server.
 pub(crate) struct Server {
-    kind: Kind,
+    kind: ServerKind,
     child: Child,
     run_in: PathBuf,
     /// Its files, by which its clients know it.
     data: PathBuf,
 }
 
-impl Kind {
+impl ServerKind {
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Kind::Mariadb => "MariaDB",
-            Kind::Postgresql => "PostgreSQL",
+            ServerKind::Mariadb => "MariaDB",
+            ServerKind::Postgresql => "PostgreSQL",
         }
     }
 
@@ -64,13 +64,13 @@ impl Kind {
     /// Names what is missing, and its package.
     pub(crate) fn check(self) -> Result<()> {
         match self {
-            Kind::Mariadb => {
+            ServerKind::Mariadb => {
                 for name in ["mariadbd", "mariadb-install-db"] {
                     self.program(name)?;
                 }
                 self.client().map(drop)
             }
-            Kind::Postgresql => {
+            ServerKind::Postgresql => {
                 for name in ["postgres", "initdb", "psql"] {
                     self.program(name)?;
                 }
@@ -81,8 +81,8 @@ impl Kind {
 
     fn wanted(self) -> String {
         let (this, other) = match self {
-            Kind::Mariadb => ("mariadb", "postgresql"),
-            Kind::Postgresql => ("postgresql", "mariadb"),
+            ServerKind::Mariadb => ("mariadb", "postgresql"),
+            ServerKind::Postgresql => ("postgresql", "mariadb"),
         };
         format!("database = \"{this}\" (\"{other}\" is the other one)")
     }
@@ -90,15 +90,15 @@ impl Kind {
     /// The client program that sends it SQL.
     pub(super) fn client(self) -> Result<PathBuf> {
         match self {
-            Kind::Mariadb => program("mariadb", "mariadb-client", &self.wanted()),
-            Kind::Postgresql => self.program("psql"),
+            ServerKind::Mariadb => program("mariadb", "mariadb-client", &self.wanted()),
+            ServerKind::Postgresql => self.program("psql"),
         }
     }
 
     fn program(self, name: &str) -> Result<PathBuf> {
         match self {
-            Kind::Mariadb => program(name, "mariadb-server-core", &self.wanted()),
-            Kind::Postgresql => {
+            ServerKind::Mariadb => program(name, "mariadb-server-core", &self.wanted()),
+            ServerKind::Postgresql => {
                 // Debian has a directory for each version.
                 let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten();
                 let mut found = versions
@@ -118,7 +118,7 @@ impl Server {
     /// # Errors
     /// It does not start, or [`Error::Stopped`].
     pub(crate) fn create(
-        kind: Kind,
+        kind: ServerKind,
         stack: &Stack,
         memory_bytes: u64,
         page_bytes: Option<u64>,
@@ -137,7 +137,7 @@ impl Server {
             Ok(command)
         };
         let mut server = match kind {
-            Kind::Mariadb => {
+            ServerKind::Mariadb => {
                 let mut install = command("mariadb-install-db")?;
                 install.args(["--no-defaults", "--auth-root-authentication-method=normal"]);
                 install.args(["--skip-test-db", "--innodb-log-file-size=32M"]);
@@ -160,7 +160,7 @@ impl Server {
                 start.arg(format!("--pid-file={}", run_in.join("pid").display()));
                 start
             }
-            Kind::Postgresql => {
+            ServerKind::Postgresql => {
                 let mut init = command("initdb")?;
                 init.args(["-U", "postgres", "-A", "trust", "-D"]);
                 run(init.arg(&data), stop)?;
@@ -193,8 +193,8 @@ impl Server {
     /// Its socket.
     fn socket(&self) -> PathBuf {
         self.run_in.join(match self.kind {
-            Kind::Mariadb => "socket".to_owned(),
-            Kind::Postgresql => format!(".s.PGSQL.{PORT}"),
+            ServerKind::Mariadb => "socket".to_owned(),
+            ServerKind::Postgresql => format!(".s.PGSQL.{PORT}"),
         })
     }
 
@@ -202,8 +202,8 @@ impl Server {
         let client = |statement: &str| -> Result<Command> {
             let mut client = self.client(None)?;
             client.arg(match self.kind {
-                Kind::Mariadb => "-e",
-                Kind::Postgresql => "-c",
+                ServerKind::Mariadb => "-e",
+                ServerKind::Postgresql => "-c",
             });
             client.arg(statement);
             Ok(client)
@@ -222,13 +222,13 @@ impl Server {
         let mut command = dying_with_us(&self.kind.client()?)?;
         command.env("HOME", &self.run_in);
         match self.kind {
-            Kind::Mariadb => {
+            ServerKind::Mariadb => {
                 command.args(["--no-defaults", "--user=root", "--local-infile=1"]);
                 command.arg(format!("--socket={}", self.socket().display()));
                 command.args(["--batch", "--skip-column-names", "--quick", "--unbuffered"]);
                 command.args(database);
             }
-            Kind::Postgresql => {
+            ServerKind::Postgresql => {
                 command.args(["-X", "-q", "-A", "-t", "-F", "\t", "-v", "ON_ERROR_STOP=1"]);
                 command.arg("-h").arg(&self.run_in).args(["-p", PORT]);
                 command.args(["-U", "postgres", "-d", database.unwrap_or("postgres")]);
@@ -237,26 +237,26 @@ impl Server {
         Ok(command)
     }
 
-    /// Whether this is the answer of our server to [`Kind::place`].
+    /// Whether this is the answer of our server to [`ServerKind::place`].
     pub(super) fn is_ours(&self, place: &str) -> bool {
         Path::new(place.trim()) == self.data
     }
 
-    pub(super) fn kind(&self) -> Kind {
+    pub(super) fn kind(&self) -> ServerKind {
         self.kind
     }
 
     /// sysbench's options to connect to it.
     pub(super) fn sysbench(&self) -> Vec<String> {
         match self.kind {
-            Kind::Mariadb => vec![
+            ServerKind::Mariadb => vec![
                 "--db-driver=mysql".into(),
                 "--mysql-host=localhost".into(),
                 "--mysql-user=root".into(),
                 "--mysql-db=bench".into(),
                 format!("--mysql-socket={}", self.socket().display()),
             ],
-            Kind::Postgresql => vec![
+            ServerKind::Postgresql => vec![
                 "--db-driver=pgsql".into(),
                 "--pgsql-user=postgres".into(),
                 "--pgsql-db=bench".into(),

@@ -28,7 +28,7 @@ use crate::{
     drive_stats::Source,
     progress::Progress,
     sqlite::Settings,
-    statements::{Experiment, Kind, Report, Statement, Survey, statements},
+    statements::{Experiment, Report, Statement, StatementKind, Survey, statements},
 };
 
 /// Timed runs of DELETE and VACUUM; scans run as often as in the paper.
@@ -101,8 +101,8 @@ pub fn run(
 
 fn repeated(statement: Statement) -> Statement {
     match statement.kind {
-        Kind::Scan => statement,
-        Kind::Delete | Kind::Vacuum => statement.repeated(DESTRUCTIVE_RUNS),
+        StatementKind::Scan => statement,
+        StatementKind::Delete | StatementKind::Vacuum => statement.repeated(DESTRUCTIVE_RUNS),
     }
 }
 

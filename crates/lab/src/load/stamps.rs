@@ -47,11 +47,11 @@ pub async fn is_free_to_write(volume: &SharedVolume) -> Result<bool> {
 #[derive(Debug)]
 pub struct Ledger {
     unit_bytes: usize,
-    state: RefCell<State>,
+    state: RefCell<WriteCounts>,
 }
 
 #[derive(Debug)]
-struct State {
+struct WriteCounts {
     begun: Vec<u32>,
     ended: Vec<u32>,
     /// Units with a write in flight. A second concurrent write would have no defined order, so it is not
@@ -83,7 +83,7 @@ impl Ledger {
         let none = vec![0; units as usize];
         Ok(Ledger {
             unit_bytes,
-            state: RefCell::new(State {
+            state: RefCell::new(WriteCounts {
                 begun: none.clone(),
                 ended: none,
                 busy: HashSet::new(),

@@ -120,7 +120,7 @@ impl Figures {
 }
 
 /// A completed load.
-pub(crate) struct Step {
+pub(crate) struct LoadRun {
     pub(crate) done: Done,
     pub(crate) figures: Figures,
     /// Where the time of its I/Os went, if it was watched.
@@ -139,8 +139,8 @@ struct Recorded {
     seen: Option<Seen>,
 }
 
-impl From<&Step> for Recorded {
-    fn from(step: &Step) -> Recorded {
+impl From<&LoadRun> for Recorded {
+    fn from(step: &LoadRun) -> Recorded {
         Recorded {
             figures: step.figures.clone(),
             elapsed_ns: step.done.elapsed.as_nanos() as u64,
@@ -152,10 +152,10 @@ impl From<&Step> for Recorded {
     }
 }
 
-impl From<Recorded> for Step {
-    fn from(recorded: Recorded) -> Step {
+impl From<Recorded> for LoadRun {
+    fn from(recorded: Recorded) -> LoadRun {
         let elapsed = Duration::from_nanos(recorded.elapsed_ns);
-        Step {
+        LoadRun {
             done: Done {
                 ios: recorded.ios,
                 bytes: recorded.bytes,
@@ -238,7 +238,7 @@ impl<'a> Runner<'a> {
         luns: &[Lun],
         workload: &Workload,
         time: Duration,
-    ) -> Result<Option<Step>> {
+    ) -> Result<Option<LoadRun>> {
         self.recorded(name, |runner| {
             if workload.ios_max.is_none() && !runner.is_stopped() {
                 runner.generate(luns, workload, time / SETTLE)?;
@@ -254,22 +254,22 @@ impl<'a> Runner<'a> {
         luns: &[Lun],
         workload: &Workload,
         time: Duration,
-    ) -> Result<Option<Step>> {
+    ) -> Result<Option<LoadRun>> {
         self.recorded(name, |runner| runner.measure(name, luns, workload, time))
     }
 
     fn recorded(
         &mut self,
         name: &str,
-        work: impl FnOnce(&mut Self) -> Result<Option<Step>>,
-    ) -> Result<Option<Step>> {
+        work: impl FnOnce(&mut Self) -> Result<Option<LoadRun>>,
+    ) -> Result<Option<LoadRun>> {
         let mut fresh = None;
         let recorded = self.once(name, |runner| {
             fresh = work(runner)?;
             Ok(fresh.as_ref().map(Recorded::from))
         })?;
-        let step = fresh.or_else(|| recorded.map(Step::from));
-        if let Some(Step { done, figures, .. }) = &step {
+        let step = fresh.or_else(|| recorded.map(LoadRun::from));
+        if let Some(LoadRun { done, figures, .. }) = &step {
             let cpu = &figures.cpu;
             let seconds = done.elapsed.as_secs_f64();
             self.beside(name, Others::new(cpu.others, seconds, cpu.cores));
@@ -318,7 +318,7 @@ impl<'a> Runner<'a> {
         luns: &[Lun],
         workload: &Workload,
         time: Duration,
-    ) -> Result<Option<Step>> {
+    ) -> Result<Option<LoadRun>> {
         if self.is_stopped() {
             return Ok(None);
         }
@@ -337,7 +337,7 @@ impl<'a> Runner<'a> {
             self.beside.extend(beside);
         }
         let seen = Seen::of_load(&done);
-        Ok(Some(Step {
+        Ok(Some(LoadRun {
             done,
             figures,
             seen,

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{grouped, link_text};
-use crate::statements::{Kind, Report, SetReport, StatementReport, paper_scores_s};
+use crate::statements::{Report, SetReport, StatementKind, StatementReport, paper_scores_s};
 
 /// Width of the statement column; longer statements end in "…".
 const STATEMENT_WIDTH: usize = 38;
@@ -111,8 +111,10 @@ pub(super) fn links(report: &Report, set: &SetReport, statement: &StatementRepor
     let of_share = |share: &usize| {
         let (read, written) = statement.throughput(*share);
         match statement.statement.kind {
-            Kind::Scan => in_unit(read),
-            Kind::Delete | Kind::Vacuum => format!("{}r+{}w", in_unit(read), in_unit(written)),
+            StatementKind::Scan => in_unit(read),
+            StatementKind::Delete | StatementKind::Vacuum => {
+                format!("{}r+{}w", in_unit(read), in_unit(written))
+            }
         }
     };
     let shares: Vec<String> = set.shares.iter().map(of_share).collect();

@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::statements::{
-    DataReport, Kind, Report, RunReport, Sample, SetReport, ShareReport, StatementReport, Traffic,
-    statements,
+    DataReport, Report, RunReport, Sample, SetReport, ShareReport, StatementKind, StatementReport,
+    Traffic, statements,
 };
 
 /// One run for each statement of the paper: its averages on one share and on two.
@@ -15,7 +15,7 @@ fn papers_report() -> Report {
             .into_iter()
             .map(|statement| {
                 let seconds = statement.paper_s.expect("the paper has it")[column];
-                let bytes = if statement.kind == Kind::Scan {
+                let bytes = if statement.kind == StatementKind::Scan {
                     120e6
                 } else {
                     60e6

@@ -21,7 +21,7 @@ use crate::Result;
 
 /// The kinds of files that SQLite opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FileKind {
     /// The database itself.
     Main,
     /// Its rollback journal.
@@ -97,18 +97,22 @@ impl Files {
     }
 
     /// Opens a file and returns its index.
-    pub(crate) fn open(&self, kind: Kind, create: bool) -> std::result::Result<usize, OpenError> {
+    pub(crate) fn open(
+        &self,
+        kind: FileKind,
+        create: bool,
+    ) -> std::result::Result<usize, OpenError> {
         let index = match kind {
-            Kind::Main => self.closed([MAIN])?,
-            Kind::Journal if !create && !self.journal_exists.get() => {
+            FileKind::Main => self.closed([MAIN])?,
+            FileKind::Journal if !create && !self.journal_exists.get() => {
                 return Err(OpenError::Missing);
             }
-            Kind::Journal => self.closed([JOURNAL])?,
-            Kind::TempDatabase => self.closed(TEMP..FILES)?,
+            FileKind::Journal => self.closed([JOURNAL])?,
+            FileKind::TempDatabase => self.closed(TEMP..FILES)?,
             // Other temporary files take the longest extent last, to leave it to VACUUM.
-            Kind::Temp => self.closed((TEMP + 1..FILES).chain([TEMP]))?,
+            FileKind::Temp => self.closed((TEMP + 1..FILES).chain([TEMP]))?,
         };
-        if kind == Kind::Journal {
+        if kind == FileKind::Journal {
             self.journal_exists.set(true);
         }
         self.open[index].set(true);

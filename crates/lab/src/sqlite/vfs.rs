@@ -16,7 +16,7 @@ use libsqlite3_sys as ffi;
 use super::{
     disk::BLOCK_BYTES,
     file::FileError,
-    files::{Files, Kind, OpenError},
+    files::{FileKind, Files, OpenError},
 };
 use crate::{Error, Result};
 
@@ -197,13 +197,13 @@ unsafe extern "C" fn open(
     let files = unsafe { files_of(vfs) };
     guarded(ffi::SQLITE_CANTOPEN, || {
         let kind = match flags {
-            _ if flags & ffi::SQLITE_OPEN_MAIN_DB != 0 => Kind::Main,
-            _ if flags & ffi::SQLITE_OPEN_MAIN_JOURNAL != 0 => Kind::Journal,
-            _ if flags & ffi::SQLITE_OPEN_TEMP_DB != 0 => Kind::TempDatabase,
+            _ if flags & ffi::SQLITE_OPEN_MAIN_DB != 0 => FileKind::Main,
+            _ if flags & ffi::SQLITE_OPEN_MAIN_JOURNAL != 0 => FileKind::Journal,
+            _ if flags & ffi::SQLITE_OPEN_TEMP_DB != 0 => FileKind::TempDatabase,
             _ if flags & (ffi::SQLITE_OPEN_SUPER_JOURNAL | ffi::SQLITE_OPEN_WAL) != 0 => {
                 return ffi::SQLITE_CANTOPEN;
             }
-            _ => Kind::Temp,
+            _ => FileKind::Temp,
         };
         let index = match files.open(kind, flags & ffi::SQLITE_OPEN_CREATE != 0) {
             Ok(index) => index,

@@ -6,7 +6,7 @@
 use std::{fs::File, rc::Rc};
 
 use super::{
-    Kind, Statement,
+    Statement, StatementKind,
     load::load,
     report::{DataReport, Report, RunReport, SetReport, ShareReport, StatementReport},
     sampling::{SampledDisk, Sampler, Timed, Traffic},
@@ -139,7 +139,7 @@ impl Experiment {
             answers: Vec::new(),
         };
         for (index, statement) in statements.iter().enumerate() {
-            if statement.kind == Kind::Scan {
+            if statement.kind == StatementKind::Scan {
                 let stage = measurement.stage(progress, statement, statement.runs);
                 for _ in 0..statement.runs {
                     measurement.run(index, statement, &stage)?;
@@ -150,7 +150,7 @@ impl Experiment {
         let destructive: Vec<(usize, &Statement)> = statements
             .iter()
             .enumerate()
-            .filter(|(_, s)| s.kind != Kind::Scan)
+            .filter(|(_, s)| s.kind != StatementKind::Scan)
             .collect();
         let rounds = destructive.iter().map(|(_, statement)| statement.runs);
         let rounds = rounds.max().unwrap_or(0);
@@ -243,7 +243,7 @@ impl Measurement {
                 return Ok(());
             }
             let answer = answer?;
-            if statement.kind == Kind::Delete && answer.changed == 0 {
+            if statement.kind == StatementKind::Delete && answer.changed == 0 {
                 return Err(Error::Meaningless(format!(
                     "{} deleted no rows",
                     statement.sql

@@ -25,7 +25,7 @@ const MONTH: &str = "{month}";
 
 /// How a statement is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum StatementKind {
     /// Reads the whole table and changes nothing.
     Scan,
     /// Deletes a month; needs a fresh copy.
@@ -42,7 +42,7 @@ pub struct Statement {
     /// The SQL to run; `{month}` in it stands for the data's first full month.
     pub sql: String,
     /// How it is run.
-    pub kind: Kind,
+    pub kind: StatementKind,
     /// Its weight in the score.
     pub weight: f64,
     /// How often it runs.
@@ -79,21 +79,21 @@ pub fn statements() -> [Statement; 5] {
         sql: sql.into(),
         kind,
         weight,
-        runs: if kind == Kind::Scan { 4 } else { 1 },
+        runs: if kind == StatementKind::Scan { 4 } else { 1 },
         paper_s: Some(paper_s),
     };
     [
         statement(
             "count-serials",
             "SELECT DISTINCT count(serial_number) FROM drive_stats;",
-            Kind::Scan,
+            StatementKind::Scan,
             0.25,
             [41.2525, 31.0],
         ),
         statement(
             "failed-drives",
             "SELECT serial_number FROM drive_stats WHERE failure = 1;",
-            Kind::Scan,
+            StatementKind::Scan,
             0.25,
             // Printed as 40.8825; the paper's weighted average and total fit only this.
             [40.6825, 30.6725],
@@ -101,15 +101,21 @@ pub fn statements() -> [Statement; 5] {
         statement(
             "delete-month",
             "DELETE FROM drive_stats WHERE date LIKE '{month}-%';",
-            Kind::Delete,
+            StatementKind::Delete,
             0.2,
             [174.6, 158.8],
         ),
-        statement("vacuum", "VACUUM;", Kind::Vacuum, 0.05, [779.4, 632.5]),
+        statement(
+            "vacuum",
+            "VACUUM;",
+            StatementKind::Vacuum,
+            0.05,
+            [779.4, 632.5],
+        ),
         statement(
             "largest-capacities",
             "SELECT capacity_bytes FROM drive_stats ORDER BY capacity_bytes DESC LIMIT 3;",
-            Kind::Scan,
+            StatementKind::Scan,
             0.4,
             [28.565, 19.2475],
         ),

@@ -1,6 +1,6 @@
 //! The result of the experiment, with all samples and what they amount to.
 
-use super::{Kind, Sample, Statement, Traffic, score_s};
+use super::{Sample, Statement, StatementKind, Traffic, score_s};
 
 /// A finished experiment.
 #[derive(Debug, Clone, PartialEq)]
@@ -164,7 +164,7 @@ impl Report {
         let scans = set
             .statements
             .iter()
-            .filter(|s| s.statement.kind == Kind::Scan);
+            .filter(|s| s.statement.kind == StatementKind::Scan);
         let uses = scans.flat_map(|s| set.shares.iter().map(move |share| s.throughput(*share).0));
         uses.map(|bytes_per_s| bytes_per_s / link).reduce(f64::min)
     }

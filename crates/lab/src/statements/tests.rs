@@ -52,8 +52,8 @@ impl Disk for CountingDisk {
 /// Scans run as often as in the paper, all other statements three times.
 fn three_rewrites(statement: Statement) -> Statement {
     match statement.kind {
-        Kind::Scan => statement,
-        Kind::Delete | Kind::Vacuum => statement.repeated(3),
+        StatementKind::Scan => statement,
+        StatementKind::Delete | StatementKind::Vacuum => statement.repeated(3),
     }
 }
 
@@ -105,7 +105,7 @@ fn every_statement_runs_on_every_set_up_and_scans_read_the_whole_table() {
     assert_eq!(report.sets.len(), 2);
     for (index, set) in report.sets.iter().enumerate() {
         for statement in &set.statements {
-            let scan = statement.statement.kind == Kind::Scan;
+            let scan = statement.statement.kind == StatementKind::Scan;
             assert_eq!(statement.runs.len(), if scan { 4 } else { 3 });
             for run in &statement.runs {
                 assert!(run.seconds > 0.0 && !run.samples.is_empty());

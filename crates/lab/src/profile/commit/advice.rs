@@ -7,7 +7,7 @@ use super::{
     layer::Layer,
     nodes::Nodes,
     own::{Own, Owner},
-    trace::{Kept, Traced, What, Work},
+    trace::{Activity, Kept, Traced, Work},
 };
 use crate::{
     profile::{
@@ -90,7 +90,7 @@ fn within(own: &Own, nodes: &Nodes, top: usize, kind: &str) -> f64 {
 fn each_ns(kept: &Kept, node: usize, kind: &str) -> Option<f64> {
     let works = kept.commits.iter().flat_map(|commit| &commit.works);
     let is_it = |work: &&Work| {
-        let is_kind = matches!(work.what, What::Request { kind: of, .. } if of == kind);
+        let is_kind = matches!(work.what, Activity::Request { kind: of, .. } if of == kind);
         is_kind && work.node == Some(node)
     };
     let (count, sum_ns) = works.filter(is_it).fold((0_u32, 0), |(count, ns), work| {
@@ -264,7 +264,7 @@ mod tests {
             node: Some(node),
             from_ns,
             to_ns,
-            what: What::Request {
+            what: Activity::Request {
                 kind: "flush",
                 len_bytes: 0,
                 is_medium,
@@ -343,7 +343,7 @@ mod tests {
                 node: Some(*node),
                 from_ns,
                 to_ns,
-                what: What::Request {
+                what: Activity::Request {
                     kind: "flush",
                     len_bytes: 0,
                     is_medium: true,

@@ -12,7 +12,7 @@ use super::{
     layer::Layer,
     nodes::Nodes,
     own::{Own, own_times},
-    trace::{Kept, Traced, What, Work},
+    trace::{Activity, Kept, Traced, Work},
 };
 use crate::report::{Axis, Bar, BarRow, Layers, Marks, Plot, Table, short, time_us};
 
@@ -42,7 +42,7 @@ fn waterfall((at, at_us): (&str, f64), commit: &Traced, nodes: &Nodes) -> Plot {
     for index in (0..nodes.all().len()).map(Some).chain([None]) {
         let works = commit.works.iter().filter(|work| work.node == index);
         let (requests, commands): (Vec<&Work>, Vec<&Work>) =
-            works.partition(|work| matches!(work.what, What::Request { .. }));
+            works.partition(|work| matches!(work.what, Activity::Request { .. }));
         let path = index.map_or("elsewhere", |index| &nodes.all()[index].path);
         let place = index.map_or_else(String::new, |index| nodes.told(index));
         for (works, name) in [
@@ -173,7 +173,7 @@ fn lines(works: &[&Work], nodes: &Nodes, tip: &str) -> Vec<Vec<Bar>> {
 fn of_work(work: &Work, nodes: &Nodes, tip: &str) -> Vec<Bar> {
     let (from_ns, to_ns) = (work.from_ns, work.to_ns);
     let (sent_ns, target_ns, medium_ns) = match work.what {
-        What::Request {
+        Activity::Request {
             kind,
             len_bytes,
             is_medium,
@@ -185,7 +185,7 @@ fn of_work(work: &Work, nodes: &Nodes, tip: &str) -> Vec<Bar> {
             let tip = format!("{tip}\n{}", sized(kind, len_bytes));
             return vec![bar(layer, from_ns, to_ns, kind, &tip)];
         }
-        What::Command {
+        Activity::Command {
             sent_ns,
             target_ns,
             medium_ns,
@@ -323,7 +323,7 @@ fn node_rows(kept: &Kept, nodes: &Nodes, mean_us: f64) -> Vec<NodeRow> {
     let scale = mean_us * 1e3 * count / seen_ns.max(1) as f64;
     let mut took: BTreeMap<(usize, &'static str), Vec<u64>> = BTreeMap::new();
     for work in commits.iter().flat_map(|commit| &commit.works) {
-        if let (What::Request { kind, .. }, Some(node)) = (&work.what, work.node) {
+        if let (Activity::Request { kind, .. }, Some(node)) = (&work.what, work.node) {
             took.entry((node, kind))
                 .or_default()
                 .push(work.to_ns - work.from_ns);
@@ -405,13 +405,13 @@ pub(super) fn traced(kept: &Kept, layers: &Layers, nodes: &Nodes) -> Value {
                 "from_us": work.from_ns as f64 / 1e3, "to_us": work.to_ns as f64 / 1e3,
             });
             match work.what {
-                What::Request {
+                Activity::Request {
                     kind, len_bytes, ..
                 } => {
                     json["kind"] = kind.into();
                     json["bytes"] = len_bytes.into();
                 }
-                What::Command {
+                Activity::Command {
                     sent_ns,
                     target_ns,
                     medium_ns,

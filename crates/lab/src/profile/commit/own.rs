@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::{
     layer::Layer,
     nodes::Nodes,
-    trace::{Traced, What, Work},
+    trace::{Activity, Traced, Work},
 };
 
 /// Who worked, and for which kind of request.
@@ -38,8 +38,8 @@ pub(super) fn own_times(commit: &Traced, nodes: &Nodes) -> Own {
             .flat_map(|work| [work.from_ns, work.to_ns]),
     );
     at.extend(commit.works.iter().filter_map(|work| match work.what {
-        What::Command { sent_ns, .. } => Some(sent_ns),
-        What::Request { .. } => None,
+        Activity::Command { sent_ns, .. } => Some(sent_ns),
+        Activity::Request { .. } => None,
     }));
     at.retain(|ns| *ns <= commit.total_ns);
     at.sort_unstable();
@@ -94,8 +94,8 @@ pub(super) fn own_times(commit: &Traced, nodes: &Nodes) -> Own {
         for work in &deepest {
             let owner = Owner {
                 layer: match work.what {
-                    What::Command { .. } => Layer::Line,
-                    What::Request { .. } => nodes.layer_of(work.node),
+                    Activity::Command { .. } => Layer::Line,
+                    Activity::Request { .. } => nodes.layer_of(work.node),
                 },
                 node: work.node,
                 kind: kind_of(work, &there),
@@ -109,19 +109,19 @@ pub(super) fn own_times(commit: &Traced, nodes: &Nodes) -> Own {
 /// Whether a medium or a target is working on it.
 fn is_below(work: &Work, now_ns: u64) -> bool {
     match work.what {
-        What::Request { is_medium, .. } => is_medium,
-        What::Command { sent_ns, .. } => sent_ns <= now_ns,
+        Activity::Request { is_medium, .. } => is_medium,
+        Activity::Command { sent_ns, .. } => sent_ns <= now_ns,
     }
 }
 
 /// Whether no node below works on the same request.
 fn is_deepest(work: &Work, there: &[&Work], nodes: &Nodes) -> bool {
-    let is_request = matches!(work.what, What::Request { .. });
+    let is_request = matches!(work.what, Activity::Request { .. });
     let Some(node) = work.node.filter(|_| is_request) else {
         return true;
     };
     !there.iter().any(|other| match (&other.what, other.node) {
-        (What::Command { .. }, Some(below)) => nodes.is_within(below, node),
+        (Activity::Command { .. }, Some(below)) => nodes.is_within(below, node),
         (_, Some(below)) => below != node && nodes.is_within(below, node),
         (_, None) => false,
     })
@@ -130,8 +130,8 @@ fn is_deepest(work: &Work, there: &[&Work], nodes: &Nodes) -> bool {
 /// The kind of request that it is or belongs to.
 fn kind_of(work: &Work, there: &[&Work]) -> &'static str {
     let kind = |work: &Work| match work.what {
-        What::Request { kind, .. } => Some(kind),
-        What::Command { .. } => None,
+        Activity::Request { kind, .. } => Some(kind),
+        Activity::Command { .. } => None,
     };
     let whole = || there.iter().filter(|other| other.node == work.node);
     kind(work)
@@ -142,11 +142,11 @@ fn kind_of(work: &Work, there: &[&Work]) -> &'static str {
 /// The layers of a work below this side, and their fractions of its time.
 fn parts(work: &Work) -> Vec<(Layer, f64)> {
     let (sent_ns, target_ns, medium_ns) = match work.what {
-        What::Request { .. } => return vec![(Layer::Medium, 1.0)],
-        What::Command {
+        Activity::Request { .. } => return vec![(Layer::Medium, 1.0)],
+        Activity::Command {
             target_ns: None, ..
         } => return vec![(Layer::Untold, 1.0)],
-        What::Command {
+        Activity::Command {
             sent_ns,
             target_ns: Some(target_ns),
             medium_ns,

@@ -43,11 +43,11 @@ pub(super) struct Work {
     pub(super) node: Option<usize>,
     pub(super) from_ns: u64,
     pub(super) to_ns: u64,
-    pub(super) what: What,
+    pub(super) what: Activity,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum What {
+pub(super) enum Activity {
     Request {
         kind: &'static str,
         len_bytes: u64,
@@ -107,12 +107,12 @@ pub(super) fn works(
         from_ns: ns(span.began),
         to_ns: ns(span.ended),
         what: match span.ran {
-            Ran::Request(request) => What::Request {
+            Ran::Request(request) => Activity::Request {
                 kind: request.kind,
                 len_bytes: request.len_bytes,
                 is_medium: request.is_medium,
             },
-            Ran::Command { sent, told } => What::Command {
+            Ran::Command { sent, told } => Activity::Command {
                 sent_ns: ns(sent),
                 target_ns: told.map(|told| nanos(told.total)),
                 medium_ns: told.and_then(|told| told.medium).map_or(0, nanos),
@@ -180,7 +180,7 @@ mod tests {
             node: None,
             from_ns: 0,
             to_ns: 1,
-            what: What::Request {
+            what: Activity::Request {
                 kind: "write",
                 len_bytes: 1,
                 is_medium: true,

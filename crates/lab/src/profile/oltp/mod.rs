@@ -16,7 +16,7 @@ use volume::config::Size;
 use super::{Case, Experiment, Needs, Runner, within};
 use crate::{
     Error, Result,
-    databases::{Bed, Kind, Namespace, Server, Stack, Sysbench},
+    databases::{Bed, Namespace, Server, ServerKind, Stack, Sysbench},
     load::Stop,
     machine::{Watch, ended_ns, family_ns, machine_ns},
     others::Others,
@@ -53,7 +53,7 @@ const LAYERS_OF: &str = "rounds, not transactions: mean_us is their mean; at the
 pub(super) struct Oltp {
     about: String,
     size: Size,
-    database: Kind,
+    database: ServerKind,
     memory: Size,
     tables: u32,
     rows: u64,
@@ -441,7 +441,7 @@ fn doubts(measured: &[Measured]) -> Vec<String> {
     rest.iter().flat_map(of_one).collect()
 }
 
-fn answer(measured: &[Measured], database: Kind) -> String {
+fn answer(measured: &[Measured], database: ServerKind) -> String {
     let told = |m: &Measured| {
         format!(
             "{} transactions a minute on {}, each for {} of the machine's processors",

@@ -83,7 +83,7 @@ mod tests {
     use std::time::Duration;
 
     use super::{
-        super::{Step, knee, tests::sweep},
+        super::{LoadRun, knee, tests::sweep},
         *,
     };
     use crate::load::Done;
@@ -122,7 +122,7 @@ mod tests {
             AtRate {
                 percent: 110,
                 rate_per_s: 1000.0,
-                steps: vec![Step {
+                steps: vec![LoadRun {
                     done,
                     figures,
                     seen: None,

@@ -18,7 +18,7 @@ use volume::config::{Size, Time};
 use super::{
     Block, Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time,
     poisson,
-    runner::{Figures, Step},
+    runner::{Figures, LoadRun},
     seen::Seen,
     split::Stripe,
     within, workload,
@@ -152,7 +152,7 @@ struct AtRate {
     /// Of the knee's rate.
     percent: u64,
     rate_per_s: f64,
-    steps: Vec<Step>,
+    steps: Vec<LoadRun>,
 }
 
 impl AtRate {
@@ -164,7 +164,7 @@ impl AtRate {
 /// All runs behind an adapter.
 struct Behind<'a> {
     adapter: &'a NamedAdapter,
-    steps: Vec<Step>,
+    steps: Vec<LoadRun>,
 }
 
 impl Behind<'_> {
@@ -177,7 +177,7 @@ impl Behind<'_> {
     }
 }
 
-fn median_of(steps: &[Step], of: fn(&Figures) -> f64) -> f64 {
+fn median_of(steps: &[LoadRun], of: fn(&Figures) -> f64) -> f64 {
     Median::of_each(steps, |step| of(&step.figures)).median
 }
 
@@ -574,7 +574,7 @@ mod tests {
         let plots = plots_over_time(&[AtRate {
             percent: 110,
             rate_per_s: 2000.0,
-            steps: vec![Step {
+            steps: vec![LoadRun {
                 done,
                 figures,
                 seen: None,

@@ -17,13 +17,13 @@ pub(crate) use sweep::Sweep;
 use super::{Case, Experiment, Needs, Runner, Work, check_time, within};
 use crate::{
     Error, Result,
-    databases::Kind as ServerKind,
+    databases::ServerKind,
     drive_stats::Source,
     load::Stop,
     progress::Progress,
     report::Findings,
     sqlite::{Settings, Store},
-    statements::{Kind, Statement, Survey, check, statements},
+    statements::{Statement, StatementKind, Survey, check, statements},
     target::Target,
 };
 
@@ -123,7 +123,7 @@ impl Chosen {
             (None, Some(sql), Some(weight)) => Statement {
                 name: name.clone(),
                 sql: sql.clone(),
-                kind: Kind::Scan,
+                kind: StatementKind::Scan,
                 weight,
                 runs: 1,
                 paper_s: None,

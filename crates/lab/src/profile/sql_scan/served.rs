@@ -11,13 +11,13 @@ use std::{
 use super::sweep::{Measured, MeasuredSet, MeasuredStatement, Processors, Sweep};
 use crate::{
     Error, Result,
-    databases::{Answered, Bed, Kind as ServerKind, Namespace, Server, Stack, escaped},
+    databases::{Answered, Bed, Namespace, Server, ServerKind, Stack, escaped},
     drive_stats::{Row, Schema},
     load::Stop,
     machine::machine_ns,
     others::Others,
     profile::Runner,
-    statements::{Kind, Statement, Survey, Traffic, score_s},
+    statements::{Statement, StatementKind, Survey, Traffic, score_s},
 };
 
 /// The table's name, as in the published experiment.
@@ -73,9 +73,9 @@ impl Site {
             return Ok(None);
         };
         let answer = match statement.kind {
-            Kind::Scan => Answer::of(rows),
+            StatementKind::Scan => Answer::of(rows),
             // The count that the server reports differs between servers; what remains in the table does not.
-            Kind::Delete | Kind::Vacuum => {
+            StatementKind::Delete | StatementKind::Vacuum => {
                 let count = format!("SELECT count(*) FROM {TABLE}");
                 match self.server.execute(&self.stack, &[&count], stop)? {
                     Some(rows) => Answer::of(rows),
@@ -243,7 +243,7 @@ struct Measurement<'a> {
 impl Measurement<'_> {
     fn run(&self, statements: &[Statement], runs: &mut [Vec<Vec<Run>>]) -> Result<()> {
         let mut answers: Vec<Option<Answer>> = statements.iter().map(|_| None).collect();
-        let writes = |statement: &Statement| statement.kind != Kind::Scan;
+        let writes = |statement: &Statement| statement.kind != StatementKind::Scan;
         for (index, statement) in statements.iter().enumerate() {
             if writes(statement) {
                 continue;
@@ -321,8 +321,8 @@ impl Measurement<'_> {
 /// The statement in the server's SQL dialect.
 fn sql(statement: &Statement, kind: ServerKind) -> String {
     match (statement.kind, kind) {
-        (Kind::Vacuum, ServerKind::Mariadb) => format!("OPTIMIZE TABLE {TABLE}"),
-        (Kind::Vacuum, ServerKind::Postgresql) => format!("VACUUM FULL {TABLE}"),
+        (StatementKind::Vacuum, ServerKind::Mariadb) => format!("OPTIMIZE TABLE {TABLE}"),
+        (StatementKind::Vacuum, ServerKind::Postgresql) => format!("VACUUM FULL {TABLE}"),
         _ => statement.sql.trim_end_matches(';').to_owned(),
     }
 }

@@ -17,7 +17,7 @@ use volume::{
 
 use crate::{
     Error, IN_FLIGHT_BYTES, Result, VolumeDisk,
-    databases::Kind,
+    databases::ServerKind,
     drive_stats::Source,
     load::{Stop, mark_as_ours},
     machine::Watch,
@@ -37,7 +37,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Sweep {
     /// The server and a survey of its data; `None` for SQLite.
-    pub(super) server: Option<(Kind, Survey)>,
+    pub(super) server: Option<(ServerKind, Survey)>,
     pub(super) page: Size,
     pub(super) cache: Size,
     pub(super) settings: Settings,
