@@ -132,7 +132,7 @@ impl Target {
     ) -> Target {
         let disk = Disk::new(medium, directory);
         let volume = match disk.path() {
-            None => format!("ram = {{ size = {DISK_BYTES} }}"),
+            None => format!("ram = {{ size = \"{}MiB\" }}", DISK_BYTES >> 20),
             Some(path) if medium == Medium::DirectFile => format!("file = {{ path = {path:?} }}"),
             Some(path) => format!("file = {{ path = {path:?}, cache = \"write-back\" }}"),
         };
