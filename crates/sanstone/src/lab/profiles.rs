@@ -8,6 +8,7 @@ use std::{
 
 use ::lab::{
     Configured, On,
+    input,
     compare::{self, compare},
     drive_stats::{DailyFile, Source},
     history::history,
@@ -179,7 +180,7 @@ impl RunCall {
     /// The JSON of the run to resume, if there is one.
     fn earlier(&self) -> Result<Option<Value>, Failure> {
         let path = self.common.json.as_ref().filter(|_| self.resume);
-        let text = path.map(std::fs::read_to_string);
+        let text = path.map(|path| input::read(path));
         match text {
             Some(Ok(text)) if !text.trim().is_empty() => {
                 let json = serde_json::from_str(&text);
