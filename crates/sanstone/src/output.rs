@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use crate::failure::Failure;
+use crate::{accounts::hidden, failure::Failure};
 
 /// A file for results. It is opened before the work, so that an unwritable file is reported early. Its old
 /// contents stay until there are new ones.
@@ -179,10 +179,10 @@ pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
 
 /// `text` for a terminal, with all control characters escaped but line ends and tabs: text may come from a file or from
 /// another machine, and must not move the cursor, or turn the direction of writing. In JSON and TOML the escapes stand for
-/// the same characters.
+/// the same characters. Accounts in the call's arguments are [hidden].
 pub(crate) fn plain(text: impl Display) -> String {
     let mut plain = String::new();
-    for c in text.to_string().chars() {
+    for c in hidden(&text.to_string()).chars() {
         let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         match c {
             '\n' | '\t' => plain.push(c),
