@@ -148,10 +148,31 @@ fn a_check_says_everything_at_once() {
         "iqn. 2",
         "10.0.0.0/33",
         "10.0.0.0/34",
-        "more errors",
+        "no.secret",
+        "10.0.0.1:0",
+        "10.0.0.2:0",
+        "\"c\"",
+        "\"d\"",
     ] {
         assert!(ran.stderr.contains(part), "no {part:?} in\n{ran}");
     }
+    let line_of = |line: &str| line.split(':').nth(2)?.parse::<u32>().ok();
+    let lines: Vec<u32> = ran.stderr.lines().filter_map(line_of).collect();
+    assert!(
+        lines.len() >= 12 && lines.is_sorted(),
+        "{lines:?} of\n{ran}"
+    );
+    let many: Vec<String> = (0..400).map(|n| format!("\"none-{n}\"")).collect();
+    let many = format!(
+        "[target.\"{IQN}\"]\nportals = [\"127.0.0.1:{port}\"]\nluns = [{}]\nallow = [\"*\"]\n",
+        many.join(", ")
+    );
+    let ran = on("check", &directory.write("many.toml", many));
+    assert!(
+        ran.stderr.contains("none-299") && !ran.stderr.contains("none-300"),
+        "{ran}"
+    );
+    assert!(ran.stderr.contains("100 more errors"), "{ran}");
     let fixed = format!(
         "{RAM}[target.\"{IQN}\"]\nportals = [\"192.0.2.1:{port}\"]\nluns = [\"disk\"]\nallow = [\"*\"]\n"
     );

@@ -13,6 +13,7 @@ mod growth;
 mod help;
 mod identity;
 mod idle;
+mod inputs;
 mod limits;
 mod log;
 mod memory;

@@ -145,3 +145,88 @@ fn a_secret_in_a_call_that_is_not_understood_is_not_repeated() {
         assert!(!ran.text().contains(SECRET), "{ran}");
     }
 }
+
+/// A secret may be in an argument: what was meant to be a URL is not repeated, however it is misspelt.
+#[test]
+fn a_secret_in_an_argument_is_not_repeated() {
+    let directory = Directory::new();
+    let queue = directory.write(
+        "queue.toml",
+        "kind = \"queue\"\nabout = \"x\"\nsize = \"4MiB\"\nblock = \"4KiB\"\nluns = 1\noutstanding = [1]\ntime = \"1s\"\n",
+    );
+    let queue = queue.display().to_string();
+    let file = directory.write("ram.toml", RAM);
+    let file = file.display().to_string();
+    let rest = format!("@127.0.0.1:9/{IQN}/0");
+    for account in [
+        format!("host%{SECRET}"),
+        format!("iscsi:/host%{SECRET}"),
+        format!("iscsi:///host%{SECRET}"),
+        format!("ISCSI://host%{SECRET}"),
+        format!("iscsi://host:{SECRET}"),
+        format!("http://host:{SECRET}"),
+    ] {
+        let url = format!("{account}{rest}");
+        for arguments in [
+            &["lab", "run", &*queue, "--on", &*url][..],
+            &["lab", "run", &queue, &*format!("--on={url}")],
+            &["lab", "run", &url],
+            &["lab", "compare", &url, &url, "--profile", &queue],
+            &["lab", "history", &url],
+            &["discover", &url],
+            &["attach", "-c", &file, &url, "--nbd", "127.0.0.1:0"],
+            &["attach", "-c", &file, "disk", "--nbd", &url],
+            &["volume", "create", "-c", &file, &url],
+            &["volume", "take-over", "-c", &file, &url],
+            &["check", "-c", &url],
+            &["show", &url],
+            &[&url],
+        ] {
+            let mut command = Command::new(binary());
+            let ran = run(command.args(arguments), Duration::from_secs(120));
+            assert_ne!(ran.code(), Some(0), "{ran}");
+            assert!(!ran.text().contains(SECRET), "{arguments:?}\n{ran}");
+        }
+    }
+}
+
+/// As root; others own what they make.
+#[test]
+fn a_secret_or_a_key_of_another_user_is_refused() {
+    let directory = Directory::new();
+    write(&directory, "s", SECRET, 0o600);
+    let of_nobody =
+        |name: &str| std::os::unix::fs::chown(directory.join(name), Some(65534), None).is_ok();
+    if !of_nobody("s") {
+        return harness::skip("only root can give a file away");
+    }
+    let setting = "chap = { user = \"host\", secret_file = \"s\" }";
+    for verb in ["check", "serve"] {
+        let ran = call(verb, &directory, setting, None);
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        assert!(ran.stderr.contains("belongs to user 65534"), "{ran}");
+    }
+    let mut openssl = Command::new(program("openssl", "openssl"));
+    openssl.args([
+        "req", "-x509", "-nodes", "-days", "2", "-newkey", "ec", "-subj", "/CN=s",
+    ]);
+    openssl.args(["-pkeyopt", "ec_paramgen_curve:P-256", "-keyout"]);
+    openssl
+        .arg(directory.join("key.pem"))
+        .arg("-out")
+        .arg(directory.join("cert.pem"));
+    run(&mut openssl, Duration::from_secs(120)).success();
+    assert!(of_nobody("key.pem"));
+    let file = directory.write("ram.toml", RAM);
+    let mut command = Command::new(binary());
+    command
+        .args(["attach", "disk", "--nbd", "127.0.0.1:0", "-c"])
+        .arg(file);
+    command
+        .arg("--tls-certificate")
+        .arg(directory.join("cert.pem"));
+    command.arg("--tls-key").arg(directory.join("key.pem"));
+    let ran = run(&mut command, Duration::from_secs(120));
+    assert_ne!(ran.code(), Some(0), "{ran}");
+    assert!(ran.stderr.contains("belongs to user 65534"), "{ran}");
+}

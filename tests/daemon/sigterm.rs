@@ -176,3 +176,32 @@ fn a_last_flush_that_fails_is_told_by_the_exit_code() {
     );
     assert_eq!(log.matches("a fault rule made this").count(), 1, "{log}");
 }
+
+/// A disk that never answers is given up after a minute, and what others have written is on their disks then.
+#[test]
+fn sigterm_does_not_wait_for_ever_for_a_disk_that_hangs() {
+    let directory = Directory::new();
+    let volume = "[volume.hung.fault]\nrules = [{ on = \"write\", hang = true }, { on = \"flush\", hang = true }]\n\
+                  of = { ram = { size = \"16MiB\" } }\n\
+                  [volume.sound.fault]\nrules = [{ on = \"flush\", fail = \"medium\" }]\n\
+                  of = { ram = { size = \"16MiB\" } }\n";
+    let mut server = Sanstone::serve(directory.path(), volume, &["hung", "sound"]);
+    let address = format!("127.0.0.1:{}", server.port());
+    let mut session = Session::login(&address, IQN, 0, 1, &[]).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    let data = vec![7; 4096];
+    let task = session.command(&write_10(0, 8), Direction::Write, 4096, &data);
+    task.expect("a command");
+    server.daemon().signal("TERM");
+    let log = server.daemon().log_with("still waiting for volume hung");
+    assert!(log.contains("a second SIGTERM"), "{log}");
+    let status = server.daemon().wait(Duration::from_secs(300));
+    let log = server.daemon().log();
+    assert_eq!(status.expect("it ends").code(), Some(1), "{log}");
+    assert!(
+        log.contains("sanstone: volume hung did not answer"),
+        "{log}"
+    );
+    // The other one was flushed, which its rule makes known.
+    assert!(log.contains("a fault rule made this"), "{log}");
+}

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-const SECRET: &str = "initiator-secret";
+pub(crate) const SECRET: &str = "initiator-secret";
 const TARGET_SECRET: &str = "target's-own-secret";
 const RAM: &str = "[volume.disk]\nram = { size = \"16MiB\" }\n";
 
@@ -21,7 +21,7 @@ fn secret_file(directory: &Directory, name: &str, secret: &str) {
 }
 
 /// Serves a RAM disk with these settings in front of its tables, and these in the target's.
-fn serve(top: &str, of_target: &str) -> Sanstone {
+pub(crate) fn serve(top: &str, of_target: &str) -> Sanstone {
     let directory = Directory::new();
     secret_file(&directory, "initiator.secret", SECRET);
     secret_file(&directory, "target.secret", TARGET_SECRET);
@@ -30,7 +30,7 @@ fn serve(top: &str, of_target: &str) -> Sanstone {
     Sanstone::serve_configuration(directory.path(), &configuration, port).owning(directory)
 }
 
-const CHAP: &str = "chap = { user = \"host\", secret_file = \"initiator.secret\" }\n";
+pub(crate) const CHAP: &str = "chap = { user = \"host\", secret_file = \"initiator.secret\" }\n";
 const MUTUAL: &str = "mutual = { user = \"disk\", secret_file = \"target.secret\" }\n";
 
 /// Calls a tool of libiscsi with these variables of its environment.
@@ -42,12 +42,12 @@ fn tool(name: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Ran {
 }
 
 #[track_caller]
-fn inquiry(variables: &[(&str, &str)], url: &str) -> Ran {
+pub(crate) fn inquiry(variables: &[(&str, &str)], url: &str) -> Ran {
     tool("iscsi-inq", variables, &[url])
 }
 
 #[track_caller]
-fn let_in(ran: &Ran) {
+pub(crate) fn let_in(ran: &Ran) {
     let seen = ran.stdout.contains("Peripheral Device Type:DIRECT_ACCESS");
     assert!(ran.code() == Some(0) && seen, "{ran}");
 }
@@ -62,7 +62,7 @@ fn refused(ran: &Ran) {
     );
 }
 
-fn url(server: &Sanstone, user: &str, secret: &str) -> String {
+pub(crate) fn url(server: &Sanstone, user: &str, secret: &str) -> String {
     let rest = format!("127.0.0.1:{}/{IQN}/0", server.port());
     match user {
         "" => format!("iscsi://{rest}"),

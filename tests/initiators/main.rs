@@ -3,6 +3,7 @@
 
 mod authentication;
 mod copy;
+mod crowded;
 mod libiscsi;
 mod negotiation;
 mod portals;

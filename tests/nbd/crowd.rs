@@ -3,14 +3,26 @@
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::{Attached, nbdinfo, qemu_io};
 
+/// More strangers than one user may have in the handshake.
+fn crowd(attached: &Attached) -> Vec<UnixStream> {
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: maximum,
+        maximum,
+    };
+    setrlimit(Resource::Nofile, raised).expect("the soft limit may be raised to the hard one");
+    let strangers = (0..2000).map(|_| UnixStream::connect(attached.socket()));
+    strangers.map(|it| it.expect("it listens")).collect()
+}
+
 #[test]
-fn a_thousand_strangers_keep_no_client_out() {
+fn thousands_of_strangers_keep_no_client_out() {
     let attached = Attached::file("", &[]);
-    let crowd: Vec<UnixStream> = (0..1000)
-        .map_while(|_| UnixStream::connect(attached.socket()).ok())
-        .collect();
+    let crowd = crowd(&attached);
     attached.daemon.log_with("to make room for a new one");
     // All of them stay.
     nbdinfo(&["--size", &attached.uri()]).success();
@@ -27,9 +39,7 @@ fn strangers_who_merely_connect_displace_no_client_in_its_handshake() {
     slow.write_all(&flags_and_option).expect("it takes it");
     // The reply to NBD_OPT_LIST begins.
     slow.read_exact(&mut [0; 20]).expect("a reply");
-    let crowd: Vec<UnixStream> = (0..1000)
-        .map_while(|_| UnixStream::connect(attached.socket()).ok())
-        .collect();
+    let crowd = crowd(&attached);
     attached.daemon.log_with("to make room for a new one");
     // Whoever was displaced reads the end.
     let mut last = crowd.last().expect("they connect");

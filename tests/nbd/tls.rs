@@ -2,10 +2,12 @@
 //! handshake.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use harness::directory::Directory;
 use harness::free_port;
@@ -350,19 +352,23 @@ fn a_client_that_asks_without_tls_is_told_of() {
 
 /// A raw client that has requested TLS and received the reply.
 fn begun(secure: &Secure, with_request: &[u8]) -> UnixStream {
-    let mut stream = UnixStream::connect(secure.socket()).expect("it listens");
-    let mut greeting = [0; 18];
-    stream.read_exact(&mut greeting).expect("a greeting");
+    try_begin(secure, with_request).expect("it is let in")
+}
+
+/// The same, if it is not turned away.
+fn try_begin(secure: &Secure, with_request: &[u8]) -> io::Result<UnixStream> {
+    let mut stream = UnixStream::connect(secure.socket())?;
+    stream.read_exact(&mut [0; 18])?;
     let mut request = 3u32.to_be_bytes().to_vec();
     request.extend(b"IHAVEOPT");
     request.extend(5u32.to_be_bytes());
     request.extend(0u32.to_be_bytes());
     request.extend(with_request);
-    stream.write_all(&request).expect("it is taken");
+    stream.write_all(&request)?;
     let mut reply = [0; 20];
-    stream.read_exact(&mut reply).expect("a reply");
+    stream.read_exact(&mut reply)?;
     assert_eq!(reply[12..16], 1u32.to_be_bytes(), "NBD_REP_ACK");
-    stream
+    Ok(stream)
 }
 
 /// All bytes until the connection ends; a reset counts as the end.
@@ -419,6 +425,42 @@ fn what_is_no_handshake_ends_its_own_connection_alone() {
     rest(silent);
     rest(stalled);
     is_served();
+}
+
+/// A client beside so many of its own user that stop in the middle of their first message that there was once no room for
+/// it.
+#[test]
+fn half_handshakes_of_its_own_user_keep_no_client_out() {
+    const CROWD: usize = 600;
+    let authority = Authority::with_server();
+    let certificates = authority.client(true);
+    let secure = Secure::start(&authority, false, true);
+    let is_open = |stream: &mut UnixStream| {
+        stream.set_nonblocking(true).expect("a socket");
+        let read = stream.read(&mut [0; 64]);
+        read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+    };
+    let open = || {
+        let mut stream = try_begin(&secure, &[]).ok()?;
+        stream.write_all(&[22, 3, 1, 2, 0, 1, 0, 1]).ok()?;
+        Some(stream)
+    };
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut held = Vec::new();
+            while !stop.load(Ordering::Relaxed) {
+                held.retain_mut(is_open);
+                let missing = CROWD - held.len();
+                held.extend((0..missing).filter_map(|_| open()));
+                thread::yield_now();
+            }
+        });
+        let uri = secure.uri(&certificates);
+        let ran: Vec<Ran> = (0..20).map(|_| nbdinfo(&["--size", &uri])).collect();
+        stop.store(true, Ordering::Relaxed);
+        ran.into_iter().for_each(|ran| drop(ran.success()));
+    });
 }
 
 #[test]

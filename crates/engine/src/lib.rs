@@ -19,6 +19,7 @@ pub mod extent;
 pub mod fs;
 mod future;
 mod gather;
+mod given;
 mod handle;
 mod instant;
 pub mod lane;

@@ -235,6 +235,15 @@ pub struct Look {
     pub owner: u32,
 }
 
+impl Look {
+    /// Its owner, if that is neither this process's user nor root: somebody who may change it.
+    pub fn stranger(&self) -> Option<u32> {
+        // SAFETY: it cannot fail and has no arguments.
+        let user = unsafe { libc::geteuid() };
+        (self.owner != user && self.owner != 0).then_some(self.owner)
+    }
+}
+
 /// What somebody wants to do with what is at a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Access {
@@ -302,6 +311,21 @@ pub(crate) trait Store {
 
 /// The most space that the last block of a new file takes when it is written to set the length.
 pub(crate) const TAIL_BYTES_MAX: u64 = 64 << 10;
+
+/// Whether `found` is a regular file.
+///
+/// # Errors
+/// What it is instead.
+pub(crate) fn must_be_file(found: Look) -> io::Result<()> {
+    match found.kind {
+        Kind::File => Ok(()),
+        Kind::Directory => Err(io::ErrorKind::IsADirectory.into()),
+        kind => {
+            let message = format!("it is {}, not a file", kind.name());
+            Err(io::Error::new(io::ErrorKind::InvalidInput, message))
+        }
+    }
+}
 
 /// The error for a file that is longer than what is read of it, `max` bytes.
 pub(crate) fn too_long(max: u64) -> io::Error {

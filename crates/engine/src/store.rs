@@ -12,8 +12,9 @@ use std::{
 };
 
 use crate::{
+    given,
     lane::try_with,
-    reactor::{Mark, Reactor, Store, too_long},
+    reactor::{Mark, Reactor, Store, must_be_file, too_long},
     ring::System,
 };
 
@@ -65,10 +66,10 @@ pub fn follow_links(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-/// Reads the whole file at `path`.
+/// Reads the whole regular file at `path`, which is small and not a user's choice.
 ///
 /// # Errors
-/// Any error the system reports.
+/// What is there instead; else any error the system reports.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     with(|store| store.read(path))
 }
@@ -79,20 +80,26 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// # Errors
 /// What is there instead, or that it is longer; else any error the system reports.
 pub fn read_file(path: &Path, max: usize) -> io::Result<Vec<u8>> {
-    let check = |found: Look| match found.kind {
-        Kind::File => Ok(()),
-        Kind::Directory => Err(io::ErrorKind::IsADirectory.into()),
-        kind => {
-            let message = format!("it is {}, not a file", kind.name());
-            Err(io::Error::new(io::ErrorKind::InvalidInput, message))
-        }
-    };
-    check(look(path)?)?;
+    must_be_file(look(path)?)?;
     let (found, bytes) = read_start(path, max + 1)?;
-    check(found)?;
+    must_be_file(found)?;
     match bytes.len() > max {
         true => Err(too_long(max as u64)),
         false => Ok(bytes),
+    }
+}
+
+/// Reads what a user has named as input, of at most `max` bytes: a [regular file](read_file), or a pipe or terminal that
+/// this process has been [given open](given), to its end. It is waited for no longer than half a minute.
+///
+/// # Errors
+/// As [`read_file`]; `TimedOut` if the pipe does not end.
+pub fn read_input(path: &Path, max: usize) -> io::Result<Vec<u8>> {
+    let is_open = given::is_given(path)
+        && look(path).is_ok_and(|it| matches!(it.kind, Kind::Pipe | Kind::CharacterDevice));
+    match is_open {
+        true => given::read(path, max, given::LIMIT),
+        false => read_file(path, max),
     }
 }
 

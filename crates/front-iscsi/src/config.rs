@@ -158,8 +158,8 @@ impl Default for Limits {
         Limits {
             connections_max: 1024,
             reserved: 256,
-            logins_max: 512,
-            logins_per_peer_max: 64,
+            logins_max: 2048,
+            logins_per_peer_max: 1024,
             command_window: 1024,
             data_segment_max_bytes: 256 << 10,
             text_max_bytes: 16 << 10,

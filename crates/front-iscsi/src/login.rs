@@ -228,6 +228,8 @@ pub(crate) async fn enter(connection: &Rc<Connection>, request: LoginRequest) {
         };
         return refuse(connection, refusal);
     }
+    let admission = &service.sessions.admission;
+    admission.awaits_us(connection.id, true);
     let tsih = loop {
         match service.sessions.enter(&key, connection.id, &service.own) {
             Ok(tsih) => break tsih,
@@ -243,7 +245,6 @@ pub(crate) async fn enter(connection: &Rc<Connection>, request: LoginRequest) {
     if connection.is_ended() {
         return connection.release_key();
     }
-    let admission = &service.sessions.admission;
     if !admission.enter(connection.id, &request.initiator_name, time::now()) {
         connection.release_key();
         return refuse(connection, LoginStatus::OUT_OF_RESOURCES);

@@ -71,6 +71,10 @@ async fn read_pdu(
     let now = time::turn_began();
     connection.last_heard.set(now);
     connection.is_receiving.set(true);
+    if connection.nexus().is_none() {
+        let sessions = &connection.service.sessions;
+        sessions.admission.step(connection.id);
+    }
     let is_used_up = {
         let (header, ahs, data) = receiver.head();
         if let RxData::Inline(text) = data {

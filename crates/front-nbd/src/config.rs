@@ -39,8 +39,8 @@ impl Default for Limits {
     fn default() -> Limits {
         Limits {
             connections_max: 256,
-            handshakes_max: 512,
-            handshakes_per_peer_max: 256,
+            handshakes_max: 2048,
+            handshakes_per_peer_max: 1024,
             requests_max: 128,
             handshake_time: Duration::from_secs(10),
             peer_time: Duration::from_secs(30),

@@ -83,7 +83,7 @@ impl Connection {
             wire: Rc::new(Wire::new(stream)),
             nexus: OnceCell::new(),
             id: newcomer.id,
-            progress: Cell::new(Progress::Silent),
+            progress: Cell::new(Progress::Unproven),
             operations: Cell::new(0),
             outgoing: RefCell::default(),
             sending: RefCell::default(),
@@ -98,6 +98,17 @@ impl Connection {
             ending: RefCell::default(),
             changed: Notify::new(),
         }
+    }
+
+    /// Its client has sent another whole message of its handshake.
+    pub(crate) fn step(&self) {
+        self.service.everywhere.admission.step(self.id);
+    }
+
+    /// Whether it waits for us in its handshake.
+    pub(crate) fn awaits_us(&self, awaits_us: bool) {
+        let admission = &self.service.everywhere.admission;
+        admission.awaits_us(self.id, awaits_us);
     }
 
     /// It has come so far in its handshake, or farther.

@@ -37,15 +37,17 @@ pub(crate) struct Handshake<'a> {
     pub(crate) signing: &'a Rc<Budget>,
     /// Told how far it is.
     pub(crate) reached: &'a dyn Fn(Progress),
+    /// Told when the client has sent whole records and waits for us, and when it has our answer.
+    pub(crate) awaits_us: &'a dyn Fn(bool),
 }
 
 impl Handshake<'_> {
     /// Performs the handshake. Returns the machine, and the ciphertext that came after it.
     pub(crate) async fn run(self, stream: &TcpStream) -> io::Result<(ServerConnection, Vec<u8>)> {
-        let machine = ServerConnection::new(self.offered.config());
-        let mut machine = machine.map_err(io::Error::other)?;
+        // Made for who has sent a whole record: thousands may have sent less.
+        let mut begun = None;
         let (mut buf, mut received) = (Buf::new(RECEIVE_BYTES), Vec::new());
-        while machine.is_handshaking() {
+        loop {
             let (len, back) = stream.receive(buf, 0).await;
             buf = back;
             match len? {
@@ -57,12 +59,17 @@ impl Handshake<'_> {
                 received = incomplete;
                 continue;
             }
+            let machine = match begun.take() {
+                Some(machine) => machine,
+                None => ServerConnection::new(self.offered.config()).map_err(io::Error::other)?,
+            };
+            (self.awaits_us)(true);
             spend(TURN_COST_BYTES).await;
             let turn = self.signing.take(1).await;
             let advance = move || advance(machine, &received);
             let advanced = blocking::run(Kind::Signatures, advance).await?;
             drop(turn);
-            machine = advanced.machine;
+            let mut machine = advanced.machine;
             received = [advanced.rest, incomplete].concat();
             let mut sealed = Gather::new();
             seal(&mut machine, &mut sealed)?;
@@ -72,11 +79,15 @@ impl Handshake<'_> {
             // Sent even on failure, so that the client gets the alert that says why.
             let (sent, _) = stream.send_all(sealed).await;
             advanced.outcome.and(sent)?;
+            (self.awaits_us)(false);
+            if !machine.is_handshaking() {
+                if machine.peer_certificates().is_some() {
+                    (self.reached)(Progress::Proven);
+                }
+                return Ok((machine, received));
+            }
+            begun = Some(machine);
         }
-        if machine.peer_certificates().is_some() {
-            (self.reached)(Progress::Proven);
-        }
-        Ok((machine, received))
     }
 }
 

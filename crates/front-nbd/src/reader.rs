@@ -15,7 +15,6 @@ use engine::{
     task::{self, Either},
     time,
 };
-use front::Progress;
 use nbd::{Command, Event, Received};
 use unit::Held;
 
@@ -67,7 +66,9 @@ async fn receive_all(connection: &Rc<Connection>, reader: &mut Reader) -> io::Re
         let received = connection.machine.borrow_mut().receive(reader.bytes());
         match received {
             Ok(Received::Took(len)) => {
-                connection.reach(Progress::Begun);
+                if connection.nexus().is_none() {
+                    connection.step();
+                }
                 // An option may have thousands of parts; a request has none.
                 if len > REQUEST_BYTES {
                     charge(OPTION_COST * len);
@@ -161,6 +162,13 @@ async fn start_tls(connection: &Connection, reader: &Reader) {
         offered,
         signing: &connection.service.signing,
         reached: &|progress| connection.reach(progress),
+        awaits_us: &|awaits_us| {
+            // What it has sent is whole, or it would wait for more.
+            if awaits_us {
+                connection.step();
+            }
+            connection.awaits_us(awaits_us);
+        },
     };
     let over = pin!(connection.over());
     let started = pin!(connection.wire.start_tls(handshake));

@@ -4,7 +4,7 @@
 use std::{cell::Cell, fmt, io::ErrorKind, pin::pin, rc::Rc};
 
 use engine::{
-    Duration,
+    Duration, Instant,
     cross::Sender,
     net::{DetachedStream, TcpStream},
     sync::Notify,
@@ -24,6 +24,12 @@ use crate::{
 const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(20);
 /// How long to wait before accepting again while too many displaced connections are still closing.
 const PAUSE_WHEN_CROWDED: Duration = Duration::from_millis(2);
+
+/// In so much time, [`DISPLACED_MAX`] connections are displaced at most: with hundreds of places, whoever goes on at once
+/// is far from its turn to leave then, however many connect, and those who connect get a bounded part of a CPU.
+const DISPLACE_INTERVAL: Duration = Duration::from_millis(10);
+/// 16,000 a second.
+const DISPLACED_MAX: u32 = 160;
 
 /// What an [`Acceptor`] has to know of its front.
 pub trait Accepts: 'static {
@@ -83,7 +89,30 @@ pub struct Acceptor<F: Accepts> {
     front: F,
     lanes: FrontLanes<F::Request>,
     next_lane: Cell<usize>,
+    pace: Cell<Pace>,
     notices: Notices<Notice>,
+}
+
+/// How many connections were displaced lately.
+#[derive(Clone, Copy, Default)]
+struct Pace {
+    began: Instant,
+    displaced: u32,
+}
+
+impl Pace {
+    /// Counts one more. Returns how long to wait until there may be another, if at all.
+    fn note(&mut self, now: Instant) -> Option<Duration> {
+        if now - self.began >= DISPLACE_INTERVAL {
+            *self = Pace {
+                began: now,
+                displaced: 0,
+            };
+        }
+        self.displaced += 1;
+        let left = DISPLACE_INTERVAL - (now - self.began);
+        (self.displaced >= DISPLACED_MAX).then_some(left)
+    }
 }
 
 impl<F: Accepts> Acceptor<F> {
@@ -93,6 +122,7 @@ impl<F: Accepts> Acceptor<F> {
             front,
             lanes,
             next_lane: Cell::new(0),
+            pace: Cell::default(),
             notices: Notices::default(),
         })
     }
@@ -104,7 +134,14 @@ impl<F: Accepts> Acceptor<F> {
         loop {
             match task::either(stopped.as_mut(), listener.accept()).await {
                 Either::One(()) => return,
-                Either::Other(Ok(stream)) => self.let_in(&listener, stream),
+                Either::Other(Ok(stream)) => {
+                    if let Some(pause) = self.let_in(&listener, stream) {
+                        let pause = time::sleep(pause);
+                        if let Either::One(()) = task::either(stopped.as_mut(), pause).await {
+                            return;
+                        }
+                    }
+                }
                 // The peer closed the connection before it was accepted.
                 Either::Other(Err(error)) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Either::Other(Err(error)) => {
@@ -128,10 +165,9 @@ impl<F: Accepts> Acceptor<F> {
         }
     }
 
-    fn let_in(&self, listener: &Listener, stream: TcpStream) {
-        let Some((peer, ends)) = F::ends(listener, &stream) else {
-            return;
-        };
+    /// Has a lane serve a connection. Returns how long to wait before the next, if at all.
+    fn let_in(&self, listener: &Listener, stream: TcpStream) -> Option<Duration> {
+        let (peer, ends) = F::ends(listener, &stream)?;
         let admission = self.front.admission();
         if let Some(limit) = self.front.sessions_max().filter(|_| admission.is_full()) {
             if let Some(suppressed) = self.notices.may_say(Notice::Full, time::now()) {
@@ -142,7 +178,7 @@ impl<F: Accepts> Acceptor<F> {
                     "connection refused: the client limit is reached; disconnect a client first"
                 );
             }
-            return;
+            return None;
         }
         let lane = self.lanes.lane(self.next_lane.get());
         self.next_lane
@@ -158,9 +194,11 @@ impl<F: Accepts> Acceptor<F> {
             tracing::error!("a lane has ended; its connection is dropped");
             admission.leave(id, time::now());
         }
-        if let Some(displaced) = displaced {
-            self.displace(displaced);
-        }
+        self.displace(displaced?);
+        let mut pace = self.pace.get();
+        let pause = pace.note(time::now());
+        self.pace.set(pace);
+        pause
     }
 
     /// Has a displaced connection's lane close it.
@@ -177,6 +215,31 @@ impl<F: Accepts> Acceptor<F> {
         }
         if entry.lane.send(F::make_room(id)).is_err() {
             self.front.admission().leave(id, time::now());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flood_displaces_so_many_in_an_interval_and_no_more() {
+        let mut pace = Pace::default();
+        let mut now = Instant::from_ns(5_000_000_000);
+        for _ in 0..10 {
+            let began = now;
+            for _ in 1..DISPLACED_MAX {
+                assert_eq!(pace.note(now), None);
+            }
+            let pause = pace.note(now).expect("it is enough");
+            assert_eq!(pause, DISPLACE_INTERVAL);
+            now = began + pause;
+        }
+        // Whoever comes seldom never waits.
+        for _ in 0..1000 {
+            now += DISPLACE_INTERVAL;
+            assert_eq!(pace.note(now), None);
         }
     }
 }

@@ -2,14 +2,19 @@
 //!
 //! Connections that have not logged in are counted separately from sessions, so that merely connecting does not use
 //! up a session's place. When there are too many of them, a new one is still accepted and an old one is closed: hosts
-//! that have never logged in go first, among those the host with the most connections, of these the one that is least
-//! far in its [`Progress`], and of equals the oldest. Each host has a share; beyond it, a new connection displaces only
-//! the host's own.
+//! that have never logged in or hold more than their part go first, and among those the host with the most
+//! connections. Each host has a share; beyond it, a new connection displaces only the host's own. Which of a host's, or of
+//! equal hosts', leaves is decided by [how soon each goes on](seats): a host may hold the right initiator and a crowd that
+//! knows all but its secret.
 //!
 //! A session holds its place until it ends. Some places of ended sessions are reserved for their initiators, so that
 //! a database that lost its connections can come back. If more sessions have ended than can be reserved for, the
 //! longest-lived take precedence: an initiator that keeps logging in and out, under whatever names, cannot displace a
 //! database.
+
+mod kept;
+mod known;
+mod seats;
 
 use std::{
     cmp::Reverse,
@@ -20,9 +25,15 @@ use std::{
 use engine::{Duration, Instant};
 
 use crate::peer::Peer;
+use kept::Kept;
+use known::Known;
+pub use seats::Progress;
+use seats::{Seat, Seats, Standing};
 
-/// The maximum number of hosts remembered for having logged in; beyond it, the oldest login is forgotten.
-const KNOWN_PEERS_MAX: usize = 1024;
+/// A host that has logged in before comes before others as long as it holds no more than this part of the places.
+const KNOWN_PART: usize = 8;
+/// But it may always have so many: an initiator asks for the targets while it logs in.
+const KNOWN_LEAST: usize = 2;
 
 /// Limits on the number of connections.
 #[derive(Clone, Copy, Debug)]
@@ -57,39 +68,22 @@ pub struct Displaced<T> {
     pub limit: Limit,
 }
 
-/// How far a connection before login has come. What costs the peer more, or us, is worth more.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Progress {
-    /// It has failed to prove itself, and waits for the answer.
-    Failed,
-    /// It has sent nothing.
-    Silent,
-    /// It has begun its login or handshake.
-    Begun,
-    /// We have signed something for it (TLS), which takes us much time.
-    Signed,
-    /// It has proved who it is, and not asked for anything yet.
-    Proven,
+/// Hosts with equally many connections before login; the least lose one first. The address comes first: only a host on
+/// the network path can forge it, whereas names are not secret.
+type Rank = (bool, Reverse<usize>);
+
+/// A host's connections before login.
+#[derive(Default)]
+struct Host {
+    seats: Seats,
+    /// Where it is among all hosts, and with which of its connections.
+    place: Option<(Rank, Seat)>,
 }
-
-/// The rank of a connection before login. The address comes first: only a host on the network path can forge it,
-/// whereas names are not secret.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-struct Standing {
-    known_peer: bool,
-    known_initiator: bool,
-    progress: Progress,
-}
-
-/// A connection before login; of a host, the least is displaced first.
-type Seat = (Standing, u64);
-
-/// A host with connections before login; the least is the first to lose one. It is ranked by its least connection.
-type Rank = (bool, Reverse<usize>, Seat, Peer);
 
 struct Guest<T> {
     peer: Peer,
     standing: Standing,
+    seat: Seat,
     entry: T,
 }
 
@@ -109,8 +103,12 @@ struct State<T> {
     places: Places,
     last_id: u64,
     guests: HashMap<u64, Guest<T>>,
-    hosts: BTreeSet<Rank>,
-    seats_of: HashMap<Peer, BTreeSet<Seat>>,
+    /// Of each host, the connection that leaves next.
+    hosts: BTreeMap<Rank, Seats>,
+    seats_of: HashMap<Peer, Host>,
+    /// Counts what places depend on.
+    events: u64,
+    chance: u64,
     /// Connections that were told to leave but have not ended yet.
     leaving: BTreeSet<u64>,
     /// The sessions, and the number of sessions by initiator.
@@ -127,8 +125,10 @@ impl<T> Admission<T> {
             places,
             last_id: 0,
             guests: HashMap::new(),
-            hosts: BTreeSet::new(),
+            hosts: BTreeMap::new(),
             seats_of: HashMap::new(),
+            events: 0,
+            chance: 1,
             leaving: BTreeSet::new(),
             sessions: HashMap::new(),
             sessions_of: HashMap::new(),
@@ -151,28 +151,25 @@ impl<T> Admission<T> {
     /// Admits a connection. Returns its number, and the connection it displaces, if any.
     pub fn arrive(&self, peer: Peer, entry: T) -> (u64, Option<Displaced<T>>) {
         let mut state = self.lock();
-        let own = state.seats_of.get(&peer);
+        let chance = state.chance();
+        let own = state.seats_of.get(&peer).map(|host| &host.seats);
         let displaced = if own.is_some_and(|own| own.len() >= state.places.logins_per_peer) {
-            let first = own.and_then(|own| own.first().copied());
-            first.map(|seat| (seat, Limit::LoginsPerPeer))
+            let seat = own.and_then(|own| own.choose(chance));
+            seat.map(|seat| (seat, Limit::LoginsPerPeer))
         } else if state.guests.len() >= state.places.logins {
-            let first = state.hosts.first();
-            first.map(|(_, _, seat, _)| (*seat, Limit::Logins))
+            state.choose().map(|seat| (seat, Limit::Logins))
         } else {
             None
         };
-        let displaced = displaced.and_then(|(seat, limit)| state.displace(seat, limit));
+        let displaced = displaced.and_then(|(seat, limit)| state.displace(seat.id, limit));
         state.last_id += 1;
         let id = state.last_id;
-        let standing = Standing {
-            known_peer: state.known.peers.contains_key(&peer),
-            known_initiator: false,
-            progress: Progress::Silent,
-        };
-        state.sit(id, peer, standing);
+        let standing = Standing::ARRIVED;
+        let seat = state.sit(id, peer, standing);
         let guest = Guest {
             peer,
             standing,
+            seat,
             entry,
         };
         state.guests.insert(id, guest);
@@ -182,8 +179,8 @@ impl<T> Admission<T> {
     /// Displaces a connection, as if one more had arrived.
     pub fn make_room(&self) -> Option<Displaced<T>> {
         let mut state = self.lock();
-        let (_, _, seat, _) = *state.hosts.first()?;
-        state.displace(seat, Limit::Logins)
+        let seat = state.choose()?;
+        state.displace(seat.id, Limit::Logins)
     }
 
     /// Whether so many displaced connections are still closing that no more should be accepted for now; without this
@@ -199,20 +196,28 @@ impl<T> Admission<T> {
         state.sessions.len() >= state.places.sessions
     }
 
+    /// The peer has sent another whole message of its login or handshake.
+    pub fn step(&self, id: u64) {
+        self.lock().restand(id, Standing::step);
+    }
+
     /// The connection has started a login as `initiator`.
     pub fn begin(&self, id: u64, initiator: &str) {
         let mut state = self.lock();
         let known = state.kept.knows(initiator) || state.sessions_of.contains_key(initiator);
-        state.restand(id, |standing| {
-            standing.known_initiator = known;
-            standing.progress = Progress::Begun;
-        });
+        state.restand(id, |standing| standing.known_initiator = known);
     }
 
     /// The connection has come so far.
     pub fn progress(&self, id: u64, progress: Progress) {
         let mut state = self.lock();
         state.restand(id, |standing| standing.progress = progress);
+    }
+
+    /// Whether the connection waits for us, or again for its peer.
+    pub fn awaits_us(&self, id: u64, awaits_us: bool) {
+        let mut state = self.lock();
+        state.restand(id, |standing| standing.set_awaits_us(awaits_us));
     }
 
     /// Gives the connection a session's place. False if there is none for this initiator, or if the connection has
@@ -276,8 +281,23 @@ impl<T> Admission<T> {
 }
 
 impl<T> State<T> {
-    fn displace(&mut self, seat: Seat, limit: Limit) -> Option<Displaced<T>> {
-        let id = seat.1;
+    /// A number that has nothing to do with who arrives when (xorshift64, Marsaglia 2003).
+    fn chance(&mut self) -> u64 {
+        self.chance ^= self.chance << 13;
+        self.chance ^= self.chance >> 7;
+        self.chance ^= self.chance << 17;
+        self.chance
+    }
+
+    /// The connection that leaves next if there is no room for more.
+    fn choose(&mut self) -> Option<Seat> {
+        let (host, seat) = (self.chance(), self.chance());
+        let (_, hosts) = self.hosts.first_key_value()?;
+        let peer = hosts.choose(host)?.peer;
+        self.seats_of.get(&peer)?.seats.choose(seat)
+    }
+
+    fn displace(&mut self, id: u64, limit: Limit) -> Option<Displaced<T>> {
         let guest = self.stand(id)?;
         self.leaving.insert(id);
         let entry = guest.entry;
@@ -289,132 +309,51 @@ impl<T> State<T> {
         let Some(guest) = self.guests.get_mut(&id) else {
             return;
         };
-        let (peer, before) = (guest.peer, guest.standing);
+        let before = guest.standing;
         change(&mut guest.standing);
-        let now = guest.standing;
-        self.rise(id, peer, before);
-        self.sit(id, peer, now);
+        let (peer, now, seat) = (guest.peer, guest.standing, guest.seat);
+        if now == before {
+            return;
+        }
+        self.change_seats(peer, |own| own.remove(seat));
+        let seat = self.sit(id, peer, now);
+        self.guests.get_mut(&id).expect("it is here").seat = seat;
     }
 
-    fn sit(&mut self, id: u64, peer: Peer, standing: Standing) {
-        self.change_seats(peer, |own| own.insert((standing, id)));
-    }
-
-    fn rise(&mut self, id: u64, peer: Peer, standing: Standing) {
-        self.change_seats(peer, |own| own.remove(&(standing, id)));
+    fn sit(&mut self, id: u64, peer: Peer, standing: Standing) -> Seat {
+        self.events += 1;
+        let seat = Seat::new(standing, self.events, id, peer);
+        self.change_seats(peer, |own| own.insert(seat));
+        seat
     }
 
     /// Changes the connections of a host, and with them its rank.
-    fn change_seats(&mut self, peer: Peer, change: impl FnOnce(&mut BTreeSet<Seat>) -> bool) {
-        let own = self.seats_of.entry(peer).or_default();
-        if let Some(rank) = rank(peer, own) {
-            self.hosts.remove(&rank);
+    fn change_seats(&mut self, peer: Peer, change: impl FnOnce(&mut Seats)) {
+        let host = self.seats_of.entry(peer).or_default();
+        if let Some((rank, seat)) = host.place.take() {
+            let equals = self.hosts.get_mut(&rank).expect("it is among them");
+            equals.remove(seat);
+            if equals.is_empty() {
+                self.hosts.remove(&rank);
+            }
         }
-        let is_changed = change(own);
-        debug_assert!(is_changed, "a connection has one seat");
-        match rank(peer, own) {
-            Some(rank) => drop(self.hosts.insert(rank)),
-            None => drop(self.seats_of.remove(&peer)),
-        }
+        change(&mut host.seats);
+        let Some(seat) = host.seats.first() else {
+            self.seats_of.remove(&peer);
+            return;
+        };
+        let part = KNOWN_LEAST.max(self.places.logins / KNOWN_PART);
+        let comes_first = host.seats.len() <= part && self.known.knows(peer);
+        let rank = (comes_first, Reverse(host.seats.len()));
+        host.place = Some((rank, seat));
+        self.hosts.entry(rank).or_default().insert(seat);
     }
 
     /// Removes a connection from those before login.
     fn stand(&mut self, id: u64) -> Option<Guest<T>> {
         let guest = self.guests.remove(&id)?;
-        self.rise(id, guest.peer, guest.standing);
+        self.change_seats(guest.peer, |own| own.remove(guest.seat));
         Some(guest)
-    }
-}
-
-fn rank(peer: Peer, own: &BTreeSet<Seat>) -> Option<Rank> {
-    let first = *own.first()?;
-    let (standing, _) = first;
-    Some((standing.known_peer, Reverse(own.len()), first, peer))
-}
-
-/// Places reserved for initiators whose sessions have ended.
-#[derive(Default)]
-struct Kept {
-    places: HashMap<String, KeptFor>,
-    /// The least is forgotten first.
-    by_merit: BTreeMap<Merit, String>,
-    total: usize,
-    ended: u64,
-}
-
-struct KeptFor {
-    places: usize,
-    merit: Merit,
-}
-
-/// How long an initiator's sessions lasted; of equals, the one that ended last ranks higher.
-type Merit = (Duration, u64);
-
-impl Kept {
-    fn knows(&self, initiator: &str) -> bool {
-        self.places.contains_key(initiator)
-    }
-
-    /// Reserves a place for `initiator`, whose session lasted `lasted`. Beyond `max` places, the one with the least
-    /// merit is dropped.
-    fn add(&mut self, initiator: String, lasted: Duration, max: usize) {
-        self.ended += 1;
-        self.total += 1;
-        let mut merit = (lasted, self.ended);
-        let mut places = 1;
-        if let Some(before) = self.places.remove(&initiator) {
-            self.by_merit.remove(&before.merit);
-            merit.0 = merit.0.max(before.merit.0);
-            places += before.places;
-        }
-        self.by_merit.insert(merit, initiator.clone());
-        self.places.insert(initiator, KeptFor { places, merit });
-        self.keep_at_most(max);
-    }
-
-    fn keep_at_most(&mut self, max: usize) {
-        while self.total > max {
-            let Some(least) = self.by_merit.values().next().cloned() else {
-                return;
-            };
-            self.take(&least);
-        }
-    }
-
-    /// Takes a place reserved for `initiator`, if any, and returns how long its sessions lasted.
-    fn take(&mut self, initiator: &str) -> Option<Duration> {
-        let kept = self.places.get_mut(initiator)?;
-        let merit = kept.merit;
-        kept.places -= 1;
-        self.total -= 1;
-        if kept.places == 0 {
-            self.by_merit.remove(&merit);
-            self.places.remove(initiator);
-        }
-        Some(merit.0)
-    }
-}
-
-/// Hosts that have logged in before.
-#[derive(Default)]
-struct Known {
-    peers: HashMap<Peer, u64>,
-    by_age: BTreeMap<u64, Peer>,
-    logins: u64,
-}
-
-impl Known {
-    fn add(&mut self, peer: Peer) {
-        self.logins += 1;
-        if let Some(age) = self.peers.insert(peer, self.logins) {
-            self.by_age.remove(&age);
-        }
-        self.by_age.insert(self.logins, peer);
-        if self.peers.len() > KNOWN_PEERS_MAX {
-            if let Some((_, oldest)) = self.by_age.pop_first() {
-                self.peers.remove(&oldest);
-            }
-        }
     }
 }
 

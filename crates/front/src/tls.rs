@@ -20,6 +20,9 @@ use rustls::{
 
 use crate::validity::{Date, Validity};
 
+/// More than any of the files has, in bytes.
+const BYTES_MAX: usize = 1 << 20;
+
 /// The PEM files.
 #[derive(Clone, Debug)]
 pub struct TlsFiles {
@@ -56,6 +59,12 @@ pub enum TlsError {
          KEY-----; decrypt an encrypted key with: openssl pkey -in {0} -out KEY.pem"
     )]
     NoKey(PathBuf),
+    /// A private key belongs to somebody else.
+    #[error(
+        "the private key in {0} belongs to user {1}, who can read and exchange it; copy it to a file of this process's user, \
+         which alone may read it (chmod 600)"
+    )]
+    Stranger(PathBuf, u32),
     /// A private key cannot be used.
     #[error(
         "the private key in {0} cannot be used: {1}; use RSA (2048 bits or more), ECDSA (P-256, \
@@ -83,6 +92,10 @@ impl Tls {
             tracing::warn!(%file, "clients will refuse the certificate: {doubt}");
         }
         let key = key(&files.key)?;
+        let looked = store::look(&files.key).ok();
+        if let Some(owner) = looked.and_then(|it| it.stranger()) {
+            return Err(TlsError::Stranger(files.key.clone(), owner));
+        }
         if let Some(doubt) = exposure(&files.key) {
             let file = files.key.display();
             tracing::warn!(%file, "{doubt}");
@@ -158,7 +171,7 @@ pub fn explain(error: &io::Error) -> String {
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
-    store::read(path).map_err(|error| TlsError::Unreadable(path.to_owned(), error))
+    store::read_input(path, BYTES_MAX).map_err(|error| TlsError::Unreadable(path.to_owned(), error))
 }
 
 /// What is wrong with the permissions of a private key. It is not refused, as most servers do not: keys lie where other
@@ -199,15 +212,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_without_an_end_is_none_of_these() {
+    fn a_device_is_none_of_these() {
         let files = TlsFiles {
             certificate: "/dev/zero".into(),
             key: "/dev/zero".into(),
             client_ca: None,
         };
-        let error = Tls::load(&files).expect_err("it has no end").to_string();
+        let error = Tls::load(&files).expect_err("no file").to_string();
         assert!(error.contains("/dev/zero"), "{error}");
-        assert!(error.contains("check that it is the right file"), "{error}");
+        assert!(error.contains("not a file"), "{error}");
     }
 
     #[test]

@@ -77,7 +77,7 @@ pub fn history(paths: &[PathBuf]) -> Result<Findings> {
 }
 
 fn read(path: &Path) -> Result<Value> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let text = crate::input::read(path).map_err(|error| {
         Error::Call(format!(
             "{}: {error}; name the JSON files of runs, each written by lab run --json",
             path.display()

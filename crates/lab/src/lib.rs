@@ -16,6 +16,7 @@ pub mod drive_stats;
 mod error;
 mod fio;
 pub mod history;
+pub mod input;
 pub mod load;
 pub mod machine;
 mod nameless;

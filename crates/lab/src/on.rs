@@ -49,10 +49,21 @@ impl FromStr for On {
     type Err = std::convert::Infallible;
 
     fn from_str(text: &str) -> std::result::Result<On, Self::Err> {
-        Ok(match text.split_once("://") {
-            Some((scheme, rest)) => On::Url(Remote::of(scheme, rest)),
-            None => On::Name(text.to_owned()),
-        })
+        if let Some((scheme, rest)) = text.split_once("://") {
+            return Ok(On::Url(Remote::of(scheme, rest)));
+        }
+        // What was meant to be a URL is refused as one. It is no name: whoever shows a name would show the secret.
+        let is_url = text.starts_with("iscsi:");
+        let url = match text.rsplit_once('@') {
+            Some((account, rest)) if is_url || account.contains('%') => format!("…@{rest}"),
+            _ if is_url => text.to_owned(),
+            _ => return Ok(On::Name(text.to_owned())),
+        };
+        Ok(On::Url(Remote {
+            url,
+            account: None,
+            login: String::new(),
+        }))
     }
 }
 
@@ -79,8 +90,15 @@ impl Remote {
     /// An `iscsi` volume's settings for it, and the private directory with the file of its secret, if it has one.
     ///
     /// # Errors
-    /// There are two accounts, or the file cannot be written.
+    /// It is no URL, there are two accounts, or the file cannot be written.
     pub(crate) fn settings(&self) -> Result<(String, Option<TempDir>)> {
+        if !self.url.contains("://") {
+            return Err(Error::Call(format!(
+                "--on {}: this is no iSCSI URL; write iscsi://HOST[:PORT]/TARGET/LUN, or \
+                 iscsi://USER%SECRET@HOST[:PORT]/TARGET/LUN",
+                self.url
+            )));
+        }
         let mut private = None;
         let mut settings = format!("url = {}{}", quoted(&self.url), self.login);
         if let Some((user, Secret(secret))) = &self.account {
@@ -193,6 +211,24 @@ mod tests {
             "iscsi://…@10.0.0.1/iqn.a:b/0"
         );
         assert_eq!(on("./a@b.img"), On::Name("./a@b.img".into()));
+        for text in [
+            "iscsi:/u%hush@10.0.0.1/iqn.a:b/0",
+            "u%hush@10.0.0.1/iqn.a:b/0",
+        ] {
+            assert_eq!(on(text).name(), "…@10.0.0.1/iqn.a:b/0");
+            let On::Url(remote) = on(text) else {
+                panic!("{text}")
+            };
+            let error = remote.settings().expect_err("no URL").to_string();
+            assert!(
+                error.contains("iscsi://USER%SECRET@HOST") && !error.contains("hush"),
+                "{error}"
+            );
+        }
+        assert_eq!(
+            on("iscsi:/10.0.0.1/iqn.a:b/0").name(),
+            "iscsi:/10.0.0.1/iqn.a:b/0"
+        );
     }
 
     #[test]

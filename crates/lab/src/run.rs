@@ -154,6 +154,10 @@ pub fn run(
         keep(&json);
     }));
     runner.journal = journal;
+    // From here on its file is that of this run, however it ends.
+    if let Some(keeper) = &runner.keeper {
+        keeper(runner.journal.steps());
+    }
     runner.beds = beds.iter().flat_map(|beds| beds.beds.clone()).collect();
     runner.pid = options.pid;
     runner.with_fio = options.with_fio;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use engine::LaneHandle;
-use unit::{FlushError, Units};
+use unit::Units;
 use volume::{
     config::{ConfigError, Node, What},
     graph::Graph,
@@ -19,6 +19,7 @@ use crate::{
     config::Config,
     daemon::{close, units_config},
     description::Attached,
+    ending::{Ending, StopError},
     open::{self, Disk},
     process::Process,
     shared_state::SharedState,
@@ -158,7 +159,7 @@ impl Attachment {
     ///
     /// # Errors
     /// The last flush failed; everything else has been done.
-    pub async fn stop(self) -> Result<(), FlushError> {
+    pub async fn stop(self) -> Result<(), StopError> {
         let Attachment {
             mut graph,
             disks,
@@ -170,11 +171,13 @@ impl Attachment {
             tracing::error!("{message}");
         }
         units.stop();
-        let flushed = units.flush().await;
+        let mut ending = Ending::of(&units);
+        let flushed = ending.flush(units.flush()).await;
         // Before the disks are dropped: a volume that nobody holds any more would not be closed.
-        close(&mut graph).await;
+        ending.close(close(&mut graph)).await;
+        let ended = ending.over(flushed);
         drop((units, disks, unit_files));
-        flushed
+        ended
     }
 }
 

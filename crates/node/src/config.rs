@@ -54,8 +54,8 @@ const BYTES_MAX: usize = 16 << 20;
 /// How long a configuration that is served may take to be compared with its file.
 const COMPARE_LIMIT: Duration = Duration::from_secs(10);
 
-/// The most errors that are shown; the rest are only counted, as most follow from the first ones.
-const ERRORS_MAX: usize = 10;
+/// The most errors that are shown; the rest are only counted.
+const ERRORS_MAX: usize = 300;
 
 /// A validated configuration.
 #[derive(Debug)]
@@ -341,8 +341,8 @@ impl Config {
 
     /// Reads `path`: as much of the configuration as can be parsed, and its errors.
     fn read(path: &Path) -> Result<(Config, Vec<ConfigError>), Failure> {
-        let bytes = store::read(path).map_err(|error| unreadable(path, &error))?;
-        Config::parse(path, bytes)
+        let bytes = store::read_input(path, BYTES_MAX);
+        Config::parse(path, bytes.map_err(|error| unreadable(path, &error))?)
     }
 
     /// As [`read`](Self::read), of nothing but a file: the path is somebody else's, and a pipe would be waited for.

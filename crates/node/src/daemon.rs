@@ -9,7 +9,7 @@ mod steps;
 use std::{io, path::PathBuf, sync::Arc};
 
 use engine::{LaneFuture, LaneHandle};
-use unit::{DiskSpec, FlushError, Keep, OpenVolume, Units, UnitsConfig};
+use unit::{DiskSpec, Keep, OpenVolume, Units, UnitsConfig};
 use volume::{
     config::ConfigError,
     graph::{Graph, Tree},
@@ -19,6 +19,7 @@ use crate::{
     Error, Failure,
     config::Config,
     difference::Served,
+    ending::{Ending, StopError},
     fronts::{self, Fronts},
     open::{self, Disk},
     power_on::PowerOnReports,
@@ -159,8 +160,8 @@ impl Daemon {
     /// releases their claims.
     ///
     /// # Errors
-    /// The first volume whose last flush failed; everything else has been done.
-    pub async fn stop(self) -> Result<(), FlushError> {
+    /// The first volume whose last flush failed, everything else has been done then; or the volumes that hang.
+    pub async fn stop(self) -> Result<(), StopError> {
         self.tell_lost_paths().await;
         let Daemon {
             mut graph,
@@ -170,13 +171,15 @@ impl Daemon {
             unit_files,
             ..
         } = self;
-        fronts.stop().await;
+        let mut ending = Ending::of(&units);
+        ending.clients(fronts.stop()).await;
         units.stop();
-        let flushed = units.flush().await;
+        let flushed = ending.flush(units.flush()).await;
         // Before the disks are dropped: a volume that nobody holds any more would not be closed.
-        close(&mut graph).await;
+        ending.close(close(&mut graph)).await;
+        let ended = ending.over(flushed);
         drop((units, disks, unit_files));
-        flushed
+        ended
     }
 
     /// Logs whether the configuration file differs from the one being served, and any errors in it.

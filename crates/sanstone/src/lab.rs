@@ -1,6 +1,7 @@
 //! `sanstone lab …`: measurements.
 
 mod profiles;
+mod stop;
 
 use clap::Subcommand;
 

@@ -2,11 +2,12 @@
 //! code: 0 done, 1 it failed, 2 the call or the configuration is wrong.
 #![forbid(unsafe_code)]
 
-use std::{path::PathBuf, process::ExitCode, sync::Arc};
+use std::{borrow::Cow, path::PathBuf, process::ExitCode, sync::Arc};
 
-use clap::{CommandFactory, Parser, Subcommand, error::ContextValue};
+use clap::{CommandFactory, Parser, Subcommand};
 use signal_hook::{consts::SIGXFSZ, flag};
 
+mod accounts;
 mod admin;
 mod apply;
 mod attach;
@@ -154,6 +155,7 @@ enum VolumeVerb {
 }
 
 fn main() -> ExitCode {
+    accounts::hide_those_in(std::env::args_os().skip(1));
     let call = match Call::try_parse() {
         Ok(call) => call,
         Err(error) => return not_understood(&error),
@@ -174,13 +176,11 @@ fn main() -> ExitCode {
 /// Says what is wrong with the call, or prints the help that it asks for. clap quotes what it does not understand: an
 /// account, which a URL may have where a portal is expected, is not shown.
 fn not_understood(error: &clap::Error) -> ExitCode {
-    let account = error.context().find_map(|(_, value)| match value {
-        ContextValue::String(value) => value.rsplit_once('@').map(|(account, _)| account),
-        _ => None,
-    });
-    let Some(account) = account else { error.exit() };
-    let message = error.render().to_string().replace(account, "(hidden)");
-    eprint!("{message}");
+    let message = error.render().to_string();
+    match accounts::hidden(&message) {
+        Cow::Borrowed(_) => error.exit(),
+        Cow::Owned(shown) => eprint!("{shown}"),
+    }
     ExitCode::from(2)
 }
 

@@ -1,26 +1,45 @@
 //! Writes a verb's results to standard output, which can be full or closed like any other file, and to files.
 
 use std::{
-    cell::Cell,
     fmt::Display,
     fs,
     io::{self, Read, Write},
     os::unix::fs::{FileTypeExt, MetadataExt},
     path::{Path, PathBuf},
+    sync::{Mutex, PoisonError, TryLockError},
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail};
 
-use crate::failure::Failure;
+use crate::{accounts::hidden, failure::Failure};
 
-/// A file for results. It is opened before the work, so that an unwritable file is reported early. Its old
-/// contents stay until there are new ones.
+/// A file for results. It is opened before the work, so that an unwritable file is reported early. Until there are results,
+/// its old contents stay, and a new file is not there: however the work ends, nobody finds an empty file or half of one.
 pub(crate) struct OutputFile {
     path: PathBuf,
+    /// Where links lead; `None` for anything but a regular file, such as a pipe.
+    place: Option<PathBuf>,
+    /// What was opened. A new file has been removed again.
     file: fs::File,
     is_begun: bool,
-    /// Whether the opened file has been replaced by a new one.
-    is_kept: Cell<bool>,
+}
+
+/// Held while a file is replaced.
+static REPLACING: Mutex<()> = Mutex::new(());
+/// How long the end of the process waits for that.
+const REPLACE_LIMIT: Duration = Duration::from_secs(1);
+
+/// Waits until no file is being replaced, unless that hangs.
+pub(crate) fn settle() {
+    let began = Instant::now();
+    while matches!(REPLACING.try_lock(), Err(TryLockError::WouldBlock)) {
+        if began.elapsed() > REPLACE_LIMIT {
+            return;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A file, or standard output.
@@ -56,12 +75,20 @@ impl OutputFile {
                 path.display()
             )));
         }
+        let is_new = fs::metadata(path).is_err();
         let file = open_to_write(path)?;
+        let unusable = |error: io::Error| unusable(path, &error);
+        let is_regular = file.metadata().map_err(unusable)?.is_file();
+        let place = is_regular.then(|| fs::canonicalize(path)).transpose();
+        let place = place.map_err(unusable)?;
+        if let Some(place) = place.as_ref().filter(|_| is_new) {
+            fs::remove_file(place).map_err(unusable)?;
+        }
         Ok(OutputFile {
             path: path.to_owned(),
+            place,
             file,
             is_begun: false,
-            is_kept: Cell::new(false),
         })
     }
 
@@ -73,11 +100,19 @@ impl OutputFile {
         }
     }
 
-    /// Replaces the contents.
+    /// Replaces the contents: atomically, unless only the file itself may be written and not its directory.
     pub(crate) fn write(mut self, text: &str) -> anyhow::Result<()> {
-        match self.is_kept.get() {
-            true => self.keep(text),
-            false => self.append(text),
+        if self.place.is_none() {
+            return self.append(text);
+        }
+        let kept = self.keep(text);
+        let is_denied = |error: &anyhow::Error| {
+            let cause = error.downcast_ref::<io::Error>();
+            cause.is_some_and(|cause| cause.kind() == io::ErrorKind::PermissionDenied)
+        };
+        match kept {
+            Err(error) if is_denied(&error) => self.append(text),
+            kept => kept,
         }
     }
 
@@ -85,31 +120,28 @@ impl OutputFile {
     /// text. Anything but a regular file, such as a pipe, is written only by the final [`OutputFile::write`].
     pub(crate) fn keep(&self, text: &str) -> anyhow::Result<()> {
         let of = |path: &Path| path.display().to_string();
-        let found = self.file.metadata().with_context(|| of(&self.path))?;
-        if !found.is_file() {
+        let Some(path) = &self.place else {
             return Ok(());
-        }
-        let path = fs::canonicalize(&self.path).with_context(|| of(&self.path))?;
+        };
+        let found = self.file.metadata().with_context(|| of(&self.path))?;
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(".new");
         let beside = path.with_file_name(name);
         if !is_replaceable(&beside).unwrap_or(false) {
             bail!("{}: this file is in the way: remove it", beside.display());
         }
+        let _replacing = REPLACING.lock().unwrap_or_else(PoisonError::into_inner);
         fs::write(&beside, text)
             .and_then(|()| fs::set_permissions(&beside, found.permissions()))
-            .and_then(|()| fs::rename(&beside, &path))
-            .with_context(|| of(&beside))?;
-        self.is_kept.set(true);
-        Ok(())
+            .and_then(|()| fs::rename(&beside, path))
+            .with_context(|| of(&beside))
     }
 
     fn append(&mut self, text: &str) -> anyhow::Result<()> {
         // A pipe or a terminal cannot be truncated.
-        let has_len = self.file.metadata().is_ok_and(|found| found.is_file());
-        let emptied = match self.is_begun || !has_len {
-            true => Ok(()),
-            false => self.file.set_len(0),
+        let emptied = match self.place.as_ref().filter(|_| !self.is_begun) {
+            None => Ok(()),
+            Some(place) => fs::File::create(place).map(|file| self.file = file),
         };
         self.is_begun = true;
         emptied
@@ -179,10 +211,10 @@ pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
 
 /// `text` for a terminal, with all control characters escaped but line ends and tabs: text may come from a file or from
 /// another machine, and must not move the cursor, or turn the direction of writing. In JSON and TOML the escapes stand for
-/// the same characters.
+/// the same characters. Accounts in the call's arguments are [hidden].
 pub(crate) fn plain(text: impl Display) -> String {
     let mut plain = String::new();
-    for c in text.to_string().chars() {
+    for c in hidden(&text.to_string()).chars() {
         let turns = matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         match c {
             '\n' | '\t' => plain.push(c),
@@ -239,6 +271,26 @@ mod tests {
                 assert!(failure.to_string().contains("name a new file"), "{failure}");
             }
         }
+    }
+
+    #[test]
+    fn a_new_file_is_there_once_it_has_results() {
+        let scratch = tempfile::tempdir().expect("room");
+        let (path, link) = (scratch.path().join("new.json"), scratch.path().join("link"));
+        symlink(&path, &link).expect("a link");
+        drop(OutputFile::open(&link).expect("it may be written"));
+        assert!(!path.exists(), "nothing was written");
+        let output = OutputFile::open(&link).expect("it may be written");
+        output.write("{}").expect("room");
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), "{}");
+        fs::remove_file(&path).expect("it is there");
+        let mut output = OutputFile::open(&path).expect("it may be written");
+        for _ in 0..2 {
+            output.append("{}\n").expect("room");
+        }
+        assert_eq!(fs::read_to_string(&path).expect("it is there"), "{}\n{}\n");
+        let none = scratch.path().join("none").join("new.json");
+        assert!(OutputFile::open(&none).is_err(), "there is no directory");
     }
 
     #[test]

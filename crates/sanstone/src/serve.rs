@@ -16,7 +16,7 @@ use engine::{
     cross::{OneshotSender, Receiver, Sender, channel, oneshot},
     task::{self, Either},
 };
-use node::{Config, Daemon, Level, Onlooker, Process, View};
+use node::{Config, Daemon, Level, Onlooker, Process, StopError, View};
 
 use crate::{
     admin::{self, Change},
@@ -86,7 +86,11 @@ async fn serve(
         admin.stop();
     }
     // Whatever the outcome, give up the claims.
-    daemon.stop().await?;
+    let stopped = daemon.stop().await;
+    if let Err(hung @ StopError::Hung { .. }) = stopped {
+        signals::end_at_once(hung);
+    }
+    stopped?;
     announced?;
     tracing::info!("stopped");
     Ok(())

@@ -1,6 +1,7 @@
 //! Turns signals, and the closing of standard input, into requests to this process.
 
 use std::{
+    fmt::Display,
     io, thread,
     time::{Duration, Instant},
 };
@@ -57,12 +58,9 @@ pub(crate) fn listen<T: From<Told> + Send + 'static>(
             if matches!(what, Told::Stop)
                 && stopping.get_or_insert_with(Instant::now).elapsed() > ONE_REQUEST
             {
-                log::say(
-                    "sanstone: second request to stop: ending at once, with accepted commands \
-                     unfinished",
+                end_at_once(
+                    "second request to stop: ending at once, with accepted commands unfinished",
                 );
-                log::flush();
-                std::process::exit(1);
             }
             if teller.send(what.into()).is_err() {
                 break;
@@ -71,4 +69,11 @@ pub(crate) fn listen<T: From<Told> + Send + 'static>(
     };
     thread::Builder::new().name("signals".into()).spawn(watch)?;
     Ok(())
+}
+
+/// Ends the process with code 1, whatever its lanes wait for.
+pub(crate) fn end_at_once(why: impl Display) -> ! {
+    log::say(format_args!("sanstone: {why}"));
+    log::flush();
+    std::process::exit(1);
 }

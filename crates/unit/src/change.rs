@@ -9,7 +9,7 @@ use crate::{
     disk::{Disk, Luns, Shared},
     lane::LaneUnits,
     nexus::{How, Nexus, Which},
-    units::{DiskSpec, Failed, OpenError, OpenVolume, Units, flush_disk, tell_failed},
+    units::{DiskSpec, OpenError, OpenVolume, Units, flush_disk},
 };
 
 impl Units {
@@ -58,29 +58,22 @@ impl Units {
             let (done, answer) = oneshot();
             let names = names.to_vec();
             let entered = self.enter(lane, move |units| async move {
-                let mut failed = Failed::new();
                 for name in names {
                     if let Some(disk) = units.take_disk(&name) {
-                        failed.extend(flush_disk(&disk).await);
+                        // There is nobody to return an error to; it has been logged.
+                        flush_disk(&disk).await;
                     }
                 }
-                done.send(failed);
+                done.send(());
             });
             if entered {
                 answers.push(answer);
             }
         }
-        let mut failed = Failed::new();
         for answer in answers {
             // A lane that has ended has no disks.
-            failed.extend(
-                answered(answer, "let go of disks")
-                    .await
-                    .unwrap_or_default(),
-            );
+            answered(answer, "let go of disks").await;
         }
-        // There is nobody to return the error to; it has been logged.
-        let _ = tell_failed(failed);
         for name in names {
             self.disks().remove(name);
         }

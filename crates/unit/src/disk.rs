@@ -1,6 +1,11 @@
 //! A disk on one lane, and logical units: the disk as a target port shows it.
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc, sync::Arc};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    rc::Rc,
+    sync::{Arc, atomic::AtomicBool},
+};
 
 use engine::range_lock::RangeLocks;
 use scsi::{Extent, Identity, LogicalUnit, TargetPort};
@@ -22,6 +27,8 @@ pub(crate) struct Shared {
     /// Serialises exclusive operations on the disk's blocks.
     pub(crate) locks: Arc<RangeLocks>,
     pub(crate) state: DiskState,
+    /// Whether the log says that its last flush failed.
+    pub(crate) is_failure_told: AtomicBool,
 }
 
 /// A disk as one lane sees it.

@@ -3,7 +3,7 @@
 
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     rc::{Rc, Weak},
     sync::{
         Arc,
@@ -59,6 +59,8 @@ pub struct LaneUnits {
     pub(crate) everywhere: Arc<Everywhere>,
     /// The units of each disk. One of them tells initiators when the length changes.
     shown: RefCell<BTreeMap<String, Vec<Weak<Unit>>>>,
+    /// The volumes whose last flush is in progress.
+    pub(crate) flushing: RefCell<BTreeSet<String>>,
 }
 
 impl LaneUnits {
@@ -76,6 +78,7 @@ impl LaneUnits {
             memory,
             everywhere,
             shown: RefCell::default(),
+            flushing: RefCell::default(),
         })
     }
 
@@ -158,6 +161,17 @@ impl LaneUnits {
         }
         nexus.end_counts(&self.everywhere.stages);
         self.nexuses.borrow_mut().remove(&nexus.id);
+    }
+
+    /// The volumes that have I/O running, or are being flushed at the end.
+    pub(crate) fn busy(&self) -> BTreeSet<String> {
+        let running = self.nexuses();
+        let running = running.iter().flat_map(|nexus| nexus.running_by_volume());
+        let names = running.map(|((_, volume), _)| volume);
+        let names = names.filter(|volume| !volume.is_empty());
+        names
+            .chain(self.flushing.borrow().iter().cloned())
+            .collect()
     }
 
     pub(crate) fn nexus(&self, id: NexusId) -> Option<Rc<Nexus>> {

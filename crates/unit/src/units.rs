@@ -1,9 +1,12 @@
 //! All disks on all lanes: the handle held by the fronts and the daemon.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     rc::Rc,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use engine::{
@@ -12,7 +15,7 @@ use engine::{
     spawn,
 };
 use scsi::{Kept, UnitReport};
-use volume::{Error, ErrorKind, SharedVolume};
+use volume::{ErrorKind, SharedVolume};
 
 use crate::{
     disk::{Disk, Shared},
@@ -69,24 +72,6 @@ pub struct OpenError(pub(crate) String);
 pub struct FlushError {
     /// The name of the volume.
     pub volume: String,
-}
-
-/// The volumes whose last flush failed on a lane, with the errors.
-pub(crate) type Failed = Vec<(String, Error)>;
-
-/// Logs which last flushes failed, each volume once, whichever lanes found it.
-pub(crate) fn tell_failed(failed: Failed) -> Result<(), FlushError> {
-    let mut told = BTreeMap::new();
-    for (volume, error) in failed {
-        told.entry(volume).or_insert(error);
-    }
-    for (volume, error) in &told {
-        tracing::error!(volume, %error, "the last flush of a volume failed");
-    }
-    match told.into_keys().next() {
-        None => Ok(()),
-        Some(volume) => Err(FlushError { volume }),
-    }
 }
 
 /// All disks on all lanes.
@@ -213,6 +198,23 @@ impl Units {
         self.everywhere.stopping.store(true, Ordering::Relaxed);
     }
 
+    /// The volumes that have I/O running, or are being flushed, on any lane.
+    pub async fn busy(&self) -> BTreeSet<String> {
+        let mut answers = Vec::new();
+        for lane in 0..self.lanes.len() {
+            let (done, answer) = oneshot();
+            if self.enter(lane, |units| async move { done.send(units.busy()) }) {
+                answers.push(answer);
+            }
+        }
+        let mut busy = BTreeSet::new();
+        for answer in answers {
+            let said = answered(answer, "say which volumes are busy").await;
+            busy.extend(said.unwrap_or_default());
+        }
+        busy
+    }
+
     /// Flushes all volumes.
     ///
     /// # Errors
@@ -229,16 +231,16 @@ impl Units {
                 answers.push(answer);
             }
         }
-        let mut failed = Failed::new();
+        let mut failed = BTreeSet::new();
         for answer in answers {
             // A lane that has ended has nothing left to flush.
-            failed.extend(
-                answered(answer, "flush all volumes")
-                    .await
-                    .unwrap_or_default(),
-            );
+            let here = answered(answer, "flush all volumes").await;
+            failed.extend(here.unwrap_or_default());
         }
-        tell_failed(failed)
+        match failed.pop_first() {
+            None => Ok(()),
+            Some(volume) => Err(FlushError { volume }),
+        }
     }
 }
 
@@ -255,18 +257,32 @@ async fn open_here(
     Ok(opened)
 }
 
-async fn flush_here(units: &LaneUnits) -> Failed {
-    let mut failed = Failed::new();
+/// Flushes all disks side by side: one that hangs keeps no other's data in a cache. Returns the volumes whose flush failed.
+async fn flush_here(units: &Rc<LaneUnits>) -> BTreeSet<String> {
+    let mut flushing = Vec::new();
     for disk in units.disks() {
-        failed.extend(flush_disk(&disk).await);
+        let units = units.clone();
+        flushing.push(spawn(async move {
+            let name = disk.name().to_owned();
+            units.flushing.borrow_mut().insert(name.clone());
+            let is_flushed = flush_disk(&disk).await;
+            units.flushing.borrow_mut().remove(&name);
+            (!is_flushed).then_some(name)
+        }));
+    }
+    let mut failed = BTreeSet::new();
+    for flushed in flushing {
+        failed.extend(flushed.await);
     }
     failed
 }
 
-/// Flushes one disk before it is removed; returns the error, if any.
-pub(crate) async fn flush_disk(disk: &Disk) -> Option<(String, Error)> {
-    let error = disk.volume.flush().await.err()?;
-    let volume = disk.name().to_owned();
+/// Flushes one disk before it is removed; false if that failed, which is logged once, whichever lanes find it.
+pub(crate) async fn flush_disk(disk: &Disk) -> bool {
+    let Err(error) = disk.volume.flush().await else {
+        return true;
+    };
+    let volume = disk.name();
     // The written data is on the disks of the new owner, whose flushes cover it.
     if error.kind() == ErrorKind::Preempted {
         tracing::warn!(
@@ -274,9 +290,12 @@ pub(crate) async fn flush_disk(disk: &Disk) -> Option<(String, Error)> {
             %error,
             "a volume that another owner has taken over is closed without a last flush"
         );
-        return None;
+        return true;
     }
-    Some((volume, error))
+    if !disk.shared.is_failure_told.swap(true, Ordering::Relaxed) {
+        tracing::error!(volume, %error, "the last flush of a volume failed");
+    }
+    false
 }
 
 fn shared(spec: &DiskSpec, keep: &Option<Keep>, note: &Option<Note>) -> Shared {
@@ -290,6 +309,7 @@ fn shared(spec: &DiskSpec, keep: &Option<Keep>, note: &Option<Note>) -> Shared {
             spec.kept.clone(),
             &spec.told,
         ),
+        is_failure_told: AtomicBool::new(false),
     }
 }
 

@@ -20,7 +20,7 @@ use crate::{
     handle::{Handle, Keeper},
     reactor::{
         Access, FileState, FileSystem, Kind, Look, Mark, OpenOptions, Opened, Store,
-        TAIL_BYTES_MAX, too_long,
+        TAIL_BYTES_MAX, must_be_file, too_long,
     },
 };
 
@@ -97,7 +97,8 @@ impl Store for System {
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let file = fs::File::open(path)?;
+        let file = open_to_look(path)?;
+        must_be_file(look_of(&file.metadata()?))?;
         file.take(READ_BYTES_MAX + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > READ_BYTES_MAX {
             return Err(too_long(READ_BYTES_MAX));
@@ -136,10 +137,7 @@ impl Store for System {
     }
 
     fn read_start(&self, path: &Path, len: usize) -> io::Result<(Look, Vec<u8>)> {
-        let mut options = fs::File::options();
-        // Opening a pipe would wait for a writer.
-        let options = options.read(true).custom_flags(libc::O_NONBLOCK);
-        let file = options.open(path)?;
+        let file = open_to_look(path)?;
         let look = look_of(&file.metadata()?);
         let mut bytes = Vec::new();
         if matches!(look.kind, Kind::File | Kind::BlockDevice { .. }) {
@@ -312,6 +310,13 @@ fn holder_of(place: &str, locks: &str) -> Option<u32> {
     })
 }
 
+/// Opens what is at `path` to find out what it is. Opening a pipe would wait for a writer.
+fn open_to_look(path: &Path) -> io::Result<fs::File> {
+    let mut options = fs::File::options();
+    let options = options.read(true).custom_flags(libc::O_NONBLOCK);
+    options.open(path)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,8 +364,15 @@ mod tests {
             (&*pipe, "a named pipe"),
             (Path::new("/dev/zero"), "a device"),
         ] {
-            let error = store::read_file(path, 10).expect_err(part).to_string();
-            assert!(error.contains("not a file"), "{part}: {error}");
+            let reads = [
+                store::read_file(path, 10),
+                store::read_input(path, 10),
+                store::read(path),
+            ];
+            for read in reads {
+                let error = read.expect_err(part).to_string();
+                assert!(error.contains("not a file"), "{part}: {error}");
+            }
         }
         assert_eq!(store::read_file(&file, 3).expect("it is short"), b"new");
         let long = store::read_file(&file, 2).expect_err("it is longer");

@@ -94,11 +94,12 @@ fn a_thread_signs_and_no_lane_does() {
         let mut sent = Gather::new();
         sent.push_bytes(&hello());
         client.send_all(sent).await.0.expect("it is taken");
-        let reached = RefCell::new(Vec::new());
+        let (reached, turns) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()));
         let handshake = Handshake {
             offered: &server(&key),
             signing: &Budget::new(1),
             reached: &|progress| reached.borrow_mut().push(progress),
+            awaits_us: &|awaits_us| turns.borrow_mut().push(awaits_us),
         };
         // The client never goes on.
         let answer = client.receive_exact(Buf::new(5), 0);
@@ -107,6 +108,7 @@ fn a_thread_signs_and_no_lane_does() {
             Either::Other(_) => panic!("half a handshake has ended"),
         }
         assert_eq!(*reached.borrow(), [Progress::Signed]);
+        assert_eq!(turns.borrow().first(), Some(&true));
     });
     assert_eq!(*key.0.lock().expect("no panic"), ["signatures"]);
 }

@@ -51,11 +51,17 @@ fn log_in(admission: &Admission<()>, n: u8, initiator: &str) -> u64 {
 }
 
 #[test]
-fn the_oldest_makes_room_and_the_new_one_is_let_in() {
+fn one_of_the_older_half_makes_room_and_the_new_one_is_let_in() {
     let admission = admission();
-    let first: Vec<u64> = (1..=6).map(|n| arrive(&admission, n).0).collect();
-    for (n, oldest) in (7..20).zip(first) {
-        assert_eq!(arrive(&admission, n).1, Some((oldest, Limit::Logins)));
+    let mut all: Vec<u64> = (1..=6).map(|n| arrive(&admission, n).0).collect();
+    for n in 7..200 {
+        let (new, displaced) = arrive(&admission, n);
+        let (gone, limit) = displaced.expect("there is no room");
+        assert_eq!(limit, Limit::Logins);
+        let place = all.iter().position(|id| *id == gone).expect("it was there");
+        assert!(place < 3, "{gone} of {all:?}");
+        all.remove(place);
+        all.push(new);
     }
 }
 
@@ -63,10 +69,12 @@ fn the_oldest_makes_room_and_the_new_one_is_let_in() {
 fn a_host_beyond_its_share_crowds_out_its_own_only() {
     let admission = admission();
     let (other, _) = arrive(&admission, 9);
-    let own: Vec<u64> = (0..3).map(|_| arrive(&admission, 1).0).collect();
-    for oldest in own {
-        let (_, displaced) = arrive(&admission, 1);
-        assert_eq!(displaced, Some((oldest, Limit::LoginsPerPeer)));
+    let mut own: Vec<u64> = (0..3).map(|_| arrive(&admission, 1).0).collect();
+    for _ in 0..20 {
+        let (new, displaced) = arrive(&admission, 1);
+        let (gone, limit) = displaced.expect("it has its share");
+        assert!(own.contains(&gone) && limit == Limit::LoginsPerPeer);
+        own.push(new);
     }
     assert!(enter(&admission, other, "b"), "it was not touched");
 }
@@ -78,11 +86,14 @@ fn the_silent_leave_before_those_that_log_in_and_strangers_before_the_known() {
     leave(&admission, known);
     let (silent_known, _) = arrive(&admission, 1);
     let (by_name, _) = arrive(&admission, 2);
+    admission.step(by_name);
     admission.begin(by_name, "db");
     let (begun, _) = arrive(&admission, 3);
+    admission.step(begun);
     admission.begin(begun, "stranger");
     let (silent, _) = arrive(&admission, 4);
     let (known_begun, _) = arrive(&admission, 1);
+    admission.step(known_begun);
     admission.begin(known_begun, "db");
     let order = [silent, begun, by_name, silent_known, known_begun];
     for expected in order {
@@ -101,6 +112,7 @@ fn who_has_the_most_connections_loses_one_first_however_far_they_are() {
     let (alone, _) = arrive(&admission, 9);
     let mut crowd: Vec<u64> = (0..5).map(|_| arrive(&admission, 1).0).collect();
     for id in &crowd {
+        admission.step(*id);
         admission.begin(*id, "stranger");
     }
     for n in 0..4 {
@@ -129,7 +141,7 @@ fn of_one_host_who_is_least_far_leaves_first() {
     let (begun, displaced) = arrive(&admission, 1);
     assert_eq!(displaced, Some((silent, share)));
     // A thousand that merely connect displace each other.
-    admission.progress(begun, Progress::Begun);
+    admission.step(begun);
     assert_eq!(arrive(&admission, 1).1, Some((begun, share)));
     let (mut last, _) = arrive(&admission, 1);
     for _ in 0..1000 {
@@ -138,6 +150,152 @@ fn of_one_host_who_is_least_far_leaves_first() {
         last = next;
     }
     assert!(enter(&admission, signed, "a") && enter(&admission, proven, "b"));
+}
+
+/// Many connections of one host: limits that only they reach.
+const OF_ONE_HOST: Places = Places {
+    sessions: 4,
+    reserved: 2,
+    logins: 512,
+    logins_per_peer: 64,
+};
+
+/// How a crowd spends the time in which the right initiator answers once.
+#[derive(Clone, Copy, Debug)]
+enum Crowd {
+    /// Connects and says nothing.
+    Silent,
+    /// Sends its first message and waits.
+    Begun,
+    /// Guesses, and waits for the answer.
+    Guessing,
+    /// Waits at each step of the way.
+    Everywhere,
+}
+
+/// The right initiator's login of `steps` messages, while `arrivals` others of its host arrive before each.
+fn survives(admission: &Admission<()>, crowd: Crowd, steps: u32, arrivals: u32) -> bool {
+    let come = |number: u32| {
+        let (id, displaced) = arrive(admission, 1);
+        let told = match crowd {
+            Crowd::Silent => 0,
+            Crowd::Begun => 1,
+            Crowd::Guessing => 3,
+            Crowd::Everywhere => number % 5,
+        };
+        for _ in 0..told {
+            admission.step(id);
+        }
+        if told > 0 {
+            admission.begin(id, "db");
+        }
+        if told == 3 {
+            admission.progress(id, Progress::Failed);
+        }
+        displaced.map(|(id, _)| id)
+    };
+    for number in 0..200 {
+        come(number);
+    }
+    let (right, _) = arrive(admission, 1);
+    for step in 0..steps {
+        for number in 0..arrivals {
+            if come(number) == Some(right) {
+                return false;
+            }
+        }
+        admission.step(right);
+        if step == 0 {
+            admission.begin(right, "db");
+        }
+    }
+    enter(admission, right, "db")
+}
+
+#[test]
+fn who_goes_on_soon_logs_in_beside_any_crowd_of_its_own_host() {
+    let crowds = [
+        Crowd::Silent,
+        Crowd::Begun,
+        Crowd::Guessing,
+        Crowd::Everywhere,
+    ];
+    for crowd in crowds {
+        // A quarter of the host's places are taken anew while the right one answers once; in five queues, less.
+        let arrivals = match crowd {
+            Crowd::Everywhere => 4,
+            _ => 16,
+        };
+        for _ in 0..20 {
+            let admission = Admission::new(OF_ONE_HOST);
+            let known = log_in(&admission, 1, "db");
+            leave(&admission, known);
+            assert!(survives(&admission, crowd, 5, arrivals), "{crowd:?}");
+        }
+    }
+}
+
+#[test]
+fn a_slow_one_gets_in_some_time_beside_a_crowd_of_its_host() {
+    let admission = Admission::new(Places {
+        sessions: 400,
+        ..OF_ONE_HOST
+    });
+    // As many arrive while it answers as its host has places.
+    let entered = (0..200).filter(|_| survives(&admission, Crowd::Begun, 3, 64));
+    let entered = entered.count();
+    assert!(entered > 4, "{entered} of 200");
+}
+
+#[test]
+fn who_has_its_turn_next_is_not_displaced_by_who_comes_later() {
+    let admission = Admission::new(OF_ONE_HOST);
+    let wait = || {
+        let (id, displaced) = arrive(&admission, 1);
+        admission.step(id);
+        admission.awaits_us(id, true);
+        (id, displaced.map(|(id, _)| id))
+    };
+    let first: Vec<u64> = (0..16).map(|_| wait().0).collect();
+    for _ in 0..1000 {
+        let (_, displaced) = wait();
+        assert!(displaced.is_none_or(|id| !first.contains(&id)));
+    }
+    // Whoever is answered but says no more leaves in its turn, while a new one goes through.
+    admission.awaits_us(first[0], false);
+    assert!(enter(&admission, first[0], "db"));
+}
+
+#[test]
+fn more_messages_than_a_login_needs_keep_no_place() {
+    let admission = Admission::new(OF_ONE_HOST);
+    let (chatty, _) = arrive(&admission, 1);
+    for _ in 0..1000 {
+        admission.step(chatty);
+    }
+    let before = admission.lock().events;
+    admission.step(chatty);
+    assert_eq!(admission.lock().events, before, "it has no new place");
+}
+
+#[test]
+fn a_known_host_with_a_crowd_keeps_no_stranger_out() {
+    let admission = Admission::new(Places {
+        logins_per_peer: 512,
+        ..OF_ONE_HOST
+    });
+    let known = log_in(&admission, 1, "db");
+    leave(&admission, known);
+    for _ in 0..512 {
+        arrive(&admission, 1);
+    }
+    let (stranger, _) = arrive(&admission, 99);
+    for _ in 0..1000 {
+        let (_, displaced) = arrive(&admission, 1);
+        let (gone, _) = displaced.expect("there is no room");
+        assert_ne!(gone, stranger);
+    }
+    assert!(enter(&admission, stranger, "new"));
 }
 
 #[test]
@@ -269,15 +427,11 @@ fn the_bounds_hold_over_random_histories() {
             }
             let state = admission.lock();
             assert!(state.guests.len() <= PLACES.logins);
-            assert_eq!(state.hosts.len(), state.seats_of.len());
-            let by_host: usize = state.seats_of.values().map(BTreeSet::len).sum();
-            assert_eq!(by_host, state.guests.len());
-            assert!(
-                state
-                    .seats_of
-                    .values()
-                    .all(|own| own.len() <= PLACES.logins_per_peer)
-            );
+            let ranked: usize = state.hosts.values().map(Seats::len).sum();
+            assert_eq!(ranked, state.seats_of.len());
+            let own = state.seats_of.values().map(|host| host.seats.len());
+            assert_eq!(own.clone().sum::<usize>(), state.guests.len());
+            assert!(own.max().is_none_or(|most| most <= PLACES.logins_per_peer));
             assert!(state.sessions.len() + state.kept.total <= PLACES.sessions);
             assert!(state.kept.total <= PLACES.reserved);
             assert_eq!(state.kept.by_merit.len(), state.kept.places.len());

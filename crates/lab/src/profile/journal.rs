@@ -68,7 +68,7 @@ impl Journal {
     }
 
     /// Everything, for the JSON, including earlier measurements that have not come up again.
-    pub(super) fn steps(&self) -> Value {
+    pub(crate) fn steps(&self) -> Value {
         let mut all = self.before.clone();
         all.extend(self.now.clone());
         Value::Object(all)

@@ -153,7 +153,7 @@ impl Profile {
                 "there is no profile \"{name}\": write one of {names}, or the path of a .toml file"
             )));
         }
-        let text = std::fs::read_to_string(path).map_err(|source| Error::File {
+        let text = crate::input::read(path).map_err(|source| Error::File {
             path: path.to_owned(),
             source,
         })?;

@@ -28,7 +28,7 @@ use engine::{
 use front::{Ended, Front, FrontConfig};
 use front_fuse::Spec;
 use front_nbd::{Address, Tls, TlsFiles};
-use node::{Attachment, Config, Process, View, description::Attached};
+use node::{Attachment, Config, Ending, Process, StopError, View, description::Attached};
 
 use crate::{
     admin, descriptors,
@@ -222,13 +222,16 @@ async fn attach(
             if let Some(admin) = admin {
                 admin.stop();
             }
-            front.stop().await;
+            Ending::of(volume.units()).clients(front.stop()).await;
             served
         }
         Err(error) => Err(error.into()),
     };
     // Whatever the outcome, give up the claim.
     let flushed = volume.stop().await;
+    if let Err(hung @ StopError::Hung { .. }) = flushed {
+        signals::end_at_once(hung);
+    }
     started?;
     flushed?;
     tracing::info!("stopped");

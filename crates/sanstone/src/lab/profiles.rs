@@ -1,16 +1,14 @@
 //! `sanstone lab run`, `lab compare`, `lab profiles` and `lab history`: run a profile once or on two things
 //! alternately, list the profiles, or analyse a series of runs.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::path::{Path, PathBuf};
 
 use ::lab::{
     Configured, On,
     compare::{self, compare},
     drive_stats::{DailyFile, Source},
     history::history,
+    input,
     load::Stop,
     profile::{BUILT_IN, Profile},
     progress::Progress,
@@ -21,10 +19,6 @@ use anyhow::Context;
 use clap::Args;
 use node::Config;
 use serde_json::Value;
-use signal_hook::{
-    consts::{SIGINT, SIGTERM},
-    flag,
-};
 use volume::graph::Graph;
 
 use crate::{
@@ -35,8 +29,7 @@ use crate::{
     output::{self, OutputFile},
 };
 
-/// The exit code of a program that SIGINT has ended.
-const INTERRUPTED: i32 = 130;
+use super::stop::stopped_by_signals;
 
 /// `sanstone lab history`.
 #[derive(Args)]
@@ -179,7 +172,7 @@ impl RunCall {
     /// The JSON of the run to resume, if there is one.
     fn earlier(&self) -> Result<Option<Value>, Failure> {
         let path = self.common.json.as_ref().filter(|_| self.resume);
-        let text = path.map(std::fs::read_to_string);
+        let text = path.map(|path| input::read(path));
         match text {
             Some(Ok(text)) if !text.trim().is_empty() => {
                 let json = serde_json::from_str(&text);
@@ -345,17 +338,6 @@ impl Common {
 
 fn volume_names(config: &Config) -> Vec<String> {
     config.volume_names().cloned().collect()
-}
-
-/// Set by SIGINT and SIGTERM; a second signal ends the program at once.
-fn stopped_by_signals() -> Result<Stop, Failure> {
-    let stop = Stop::default();
-    for signal in [SIGINT, SIGTERM] {
-        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&stop.0))
-            .and_then(|_| flag::register(signal, Arc::clone(&stop.0)))
-            .context("catching signals")?;
-    }
-    Ok(stop)
 }
 
 fn tell(

@@ -20,7 +20,7 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter, layer::SubscriberExt};
 
 mod flood;
 
-use crate::{failure::Failure, output::plain};
+use crate::{accounts::hidden, failure::Failure, output::plain};
 
 /// Maximum size of the queue.
 const QUEUE_MAX_BYTES: usize = 1 << 20;
@@ -125,7 +125,7 @@ struct Entry;
 
 impl Write for Entry {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        QUEUE.offer(line);
+        QUEUE.offer(hidden(&String::from_utf8_lossy(line)).as_bytes());
         Ok(line.len())
     }
 

@@ -105,6 +105,9 @@ impl PreventAllow {
 
     pub(super) fn begin(self, unit: &LogicalUnit, nexus: NexusId) -> Action {
         unit.shared().change(|state| match self.prevent {
+            // Nobody ejects there, so nothing has to be prevented there; at other ports, those who may change the disk
+            // are not held up by those who may not.
+            true if unit.shape().reads_only => {}
             true => {
                 state.preventing.insert(nexus);
             }

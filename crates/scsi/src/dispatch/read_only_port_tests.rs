@@ -1,6 +1,7 @@
 //! A port that only reads: what an initiator there may not do to those at other ports of the disk.
 
 use crate::fixture::*;
+use crate::sense::Asc;
 use crate::{Action, DiskShape, Ending, LogicalUnit, MediumOp};
 
 /// A view through which [`NEXUS`] only reads, and one of another port through which [`OTHER`] does everything.
@@ -81,6 +82,21 @@ fn nothing_lasting_is_done_to_others_through_a_port_that_only_reads() {
         let (mut reads, _) = views();
         assert!(write_protected(reads.begin(NEXUS, &cdb)), "{cdb:02x?}");
     }
+}
+
+#[test]
+fn who_only_reads_keeps_nobody_else_from_ejecting() {
+    const PREVENT: [u8; 6] = [0x1E, 0, 0, 0, 1, 0];
+    const EJECT: [u8; 6] = [0x1B, 0, 0, 0, 0x06, 0];
+    const LOAD: [u8; 6] = [0x1B, 0, 0, 0, 0x03, 0];
+    let (mut reads, mut others) = views();
+    assert_eq!(reads.begin(NEXUS, &PREVENT), good());
+    assert_eq!(others.begin(OTHER, &EJECT), good());
+    assert_eq!(others.begin(OTHER, &LOAD), good());
+    // Those who write prevent it as ever.
+    assert_eq!(others.begin(crate::NexusId(9), &PREVENT), good());
+    let refused = sense(others.begin(OTHER, &EJECT));
+    assert_eq!(refused.asc, Asc::MEDIUM_REMOVAL_PREVENTED);
 }
 
 #[test]

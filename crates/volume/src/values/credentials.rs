@@ -182,6 +182,12 @@ fn secret(path: &Path) -> Result<iscsi::ChapSecret, String> {
             "{shown} is not a file; name one whose only line is the secret"
         ));
     }
+    if let Some(owner) = look.stranger() {
+        return Err(format!(
+            "the secret in {shown} belongs to user {owner}, who can read and change it; run: chown \"$(id -u)\" {shown}, as \
+             the user that reads it"
+        ));
+    }
     let mode = look.mode & 0o777;
     if mode & OTHERS != 0 {
         return Err(format!(

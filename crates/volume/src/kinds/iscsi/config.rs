@@ -187,7 +187,7 @@ pub fn next_isid() -> Isid {
     Isid::random([a, b, c], NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The content of a small file, if it is there and can be read.
+/// The content of a small file, if one is there and can be read.
 fn text_of(path: &str) -> String {
     let bytes = store::read(Path::new(path)).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
