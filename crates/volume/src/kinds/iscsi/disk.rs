@@ -219,6 +219,10 @@ impl Way for IscsiDisk {
         &self.facts
     }
 
+    async fn look_at_protection(&self) -> Result<()> {
+        self.unit.look_at_protection().await
+    }
+
     fn check_unflushed(&self) -> Result<()> {
         self.unit.unflushed.check()
     }
@@ -245,6 +249,10 @@ impl AtHome for IscsiDisk {
         command: Command,
     ) -> LaneFuture<'static, Result<Reply>> {
         LaneFuture::new(async move { self.unit.go_on(index, trouble, command).await })
+    }
+
+    fn look_at_protection(self: Rc<Self>) -> LaneFuture<'static, Result<()>> {
+        LaneFuture::new(async move { self.unit.look_at_protection().await })
     }
 }
 
@@ -331,7 +339,7 @@ impl Volume for IscsiDisk {
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            transfer::check_write(self, at, len)?;
+            transfer::check_write(self, at, len).await?;
             if self.facts.unmap_max_blocks == 0 {
                 return Ok(());
             }
@@ -383,7 +391,7 @@ impl Volume for IscsiDisk {
         durability: Durability,
     ) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            transfer::check_write(self, at, len)?;
+            transfer::check_write(self, at, len).await?;
             let block = u64::from(self.facts.shape.block_size_bytes);
             let mut same_max = self.facts.write_same_max_blocks;
             let transfer_max = self.facts.transfer_max_bytes as u64;
