@@ -185,6 +185,14 @@ impl IscsiDisk {
         self.unit.paths.log_out().await;
     }
 
+    /// Ends it for good, for an owner who fences the disk off and goes on from initiator ports of its own
+    /// ([`IscsiConfig::from_ports`]). Every session is reset; on return nothing is sent any more that was queued here or in
+    /// this machine's kernel, nor anything else. What the target has received by then is the fence's to end. What waits
+    /// fails with [`ErrorKind::Preempted`], and so does everything later.
+    pub async fn end(&self) {
+        self.unit.end().await;
+    }
+
     /// The handles for the other lanes that have sessions of their own.
     pub(crate) async fn branches(&self) -> Result<Vec<Arc<HomeVolume>>> {
         let mut homes = Vec::new();
