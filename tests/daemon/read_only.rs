@@ -71,3 +71,34 @@ fn who_may_only_read_does_not_keep_others_from_writing_and_who_has_done_so_is_sh
     assert!(shown(&[]).contains(TOLD));
     assert_eq!(is_protected(), true);
 }
+
+/// Nobody reads, so no answer of the target tells of it.
+#[test]
+fn a_remote_disk_that_its_target_no_longer_protects_takes_the_next_write() {
+    let (far, near) = (Directory::new(), Directory::new());
+    let port = harness::free_port();
+    let share = |read_only: bool| {
+        format!(
+            "[volume.db]\nfile = {{ path = \"db.img\", size = \"4MiB\" }}\n\
+             [target.\"{IQN}\"]\nportals = [\"127.0.0.1:{port}\"]\nallow = [\"*\"]\n\
+             luns = [{{ volume = \"db\", read_only = {read_only} }}]\n"
+        )
+    };
+    let server = Sanstone::serve_configuration(far.path(), &share(true), port);
+    let server = server.answering(&far.path().join("sanstone.state"));
+    let url = server.url(0);
+    let volumes = format!("[volume.db]\nstats = {{ of = {{ iscsi = {{ url = \"{url}\" }} }} }}\n");
+    let above = Sanstone::serve(near.path(), &volumes, &["db"]);
+    let portal = format!("127.0.0.1:{}", above.port());
+    let mut session = Session::login(&portal, IQN, 0, 1, &[]).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    let mut write = || {
+        let written = session.execute(&write_10(0, 1), &[0x5A; 512], 0);
+        written.expect("an answer").0
+    };
+    assert_eq!(write(), CHECK_CONDITION);
+    let path = far.path().join("sanstone.toml");
+    std::fs::write(&path, share(false)).expect("room");
+    call(&["apply", "-c", path.to_str().expect("plain text")]).success();
+    assert_eq!(write(), GOOD);
+}

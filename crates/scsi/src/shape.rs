@@ -18,6 +18,9 @@ pub struct DiskShape {
     pub write_cache: bool,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// Whether the volume below refuses writes, as far as is known. It is told to initiators, and leaves each write to the
+    /// volume, which can find out whether that is still so.
+    pub is_protected: bool,
     /// Whether this port only reads: what all ports of the disk share cannot be changed through it either (mode
     /// parameters, reservations, whether the medium is there).
     pub reads_only: bool,
@@ -107,6 +110,7 @@ impl DiskShape {
             len_blocks,
             write_cache: true,
             read_only: false,
+            is_protected: false,
             reads_only: false,
             removable: false,
             discard: None,
@@ -210,6 +214,14 @@ impl DiskShape {
         match blocks {
             0 => self.extent(lba, self.len_blocks.saturating_sub(lba)),
             _ => self.extent(lba, blocks),
+        }
+    }
+
+    /// Refuses what takes long and fails at last on a disk that takes no writes.
+    pub(crate) fn check_all_writable(&self) -> Result<(), Sense> {
+        match self.is_protected {
+            true => Err(WRITE_PROTECTED),
+            false => self.check_writable(),
         }
     }
 

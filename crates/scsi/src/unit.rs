@@ -323,9 +323,8 @@ impl LogicalUnit {
         if let Some(visited) = self.shared.refresh(&mut self.rights) {
             self.worked(visited);
             self.quiet.clear();
-            self.shape.read_only = self.is_read_only
-                || self.rights.is_protected
-                || self.rights.mode.current.write_protect;
+            self.shape.read_only = self.is_read_only || self.rights.mode.current.write_protect;
+            self.shape.is_protected = self.rights.is_protected;
             self.shape.len_blocks = self.rights.len_blocks.unwrap_or(self.shape.len_blocks);
             if self.shape.reads_only {
                 let rights = &mut self.rights;

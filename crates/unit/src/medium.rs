@@ -4,7 +4,7 @@ use std::{cell::Cell, rc::Rc};
 
 use engine::{Buf, LaneFuture, Payload, rate::Rate, spend, time};
 use scsi::{Extent, MediumOp};
-use volume::{Allocation, Compared, Durability, Volume};
+use volume::{Allocation, Compared, Durability, ErrorKind, Volume};
 
 use crate::{
     error::IoError,
@@ -382,7 +382,10 @@ thread_local! {
 /// Logs `error` and gives its kind. `otherwise` says what a failure of the medium itself means here.
 fn failed(error: &volume::Error, otherwise: IoError) -> IoError {
     let mut rate = FAILURES.get();
-    if let Some(suppressed) = rate.take(time::now()) {
+    // That a disk takes no writes is no failure.
+    if error.kind() != ErrorKind::ReadOnly
+        && let Some(suppressed) = rate.take(time::now())
+    {
         tracing::warn!(%error, suppressed, "an I/O failed");
     }
     FAILURES.set(rate);

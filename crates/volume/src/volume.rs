@@ -220,7 +220,8 @@ impl Shape {
         }
     }
 
-    /// As [`Shape::check`]; also fails if the volume is read-only.
+    /// As [`Shape::check`]; also fails if the volume is read-only. For leaves, which find out first whether it still is: a
+    /// layer passes a write on all the same.
     pub fn check_write(&self, at: u64, len: u64) -> Result<()> {
         if self.read_only.is_on() {
             return Err(Error::new(ErrorKind::ReadOnly, "the volume is read-only"));

@@ -103,7 +103,8 @@ impl ModeSense {
     fn header(&self, shape: &DiskShape, descriptor_len: usize, pages_len: usize) -> Vec<u8> {
         const WRITE_PROTECT: u8 = 0x80;
         const DPOFUA: u8 = 0x10;
-        let device = DPOFUA | if shape.read_only { WRITE_PROTECT } else { 0 };
+        let is_protected = shape.read_only || shape.is_protected;
+        let device = DPOFUA | if is_protected { WRITE_PROTECT } else { 0 };
         let following = descriptor_len + pages_len;
         match self.form {
             Form::Six => vec![(3 + following) as u8, 0, device, descriptor_len as u8],

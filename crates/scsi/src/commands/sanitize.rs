@@ -61,7 +61,7 @@ fn decode(cdb: &Cdb, what: SanitizeAction) -> Result<Command, Sense> {
 
 impl Sanitize {
     pub(super) fn begin(self, unit: &LogicalUnit, nexus: NexusId) -> Result<Action, Sense> {
-        unit.shape().check_writable()?;
+        unit.shape().check_all_writable()?;
         match self.what {
             SanitizeAction::Overwrite => {
                 let most = unit.shape().block_size_bytes + 4;
@@ -101,7 +101,7 @@ impl Sanitize {
     }
 
     pub(super) fn resume(self, unit: &LogicalUnit, list: &[u8]) -> Result<Action, Sense> {
-        unit.shape().check_writable()?;
+        unit.shape().check_all_writable()?;
         self.start(unit, parse(unit.shape(), list)?)
     }
 

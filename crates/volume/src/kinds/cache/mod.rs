@@ -214,7 +214,7 @@ impl Volume for Cache {
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            self.0.shape.check_write(at, len)?;
+            self.0.shape.check(at, len)?;
             for (at, len) in pieces(at, len) {
                 spend(self.0.look_cost(&(at..at + len))).await;
                 let _write = Write::begin(&self.0, at..at + len);
@@ -244,7 +244,7 @@ impl Volume for Cache {
     ) -> LaneFuture<'_, Result<Compared>> {
         LaneFuture::new(async move {
             let len = data.len() as u64 / 2;
-            self.0.shape.check_write(at, len)?;
+            self.0.shape.check(at, len)?;
             spend(self.0.look_cost(&(at..at + len))).await;
             let _write = Write::begin(&self.0, at..at + len);
             self.0.child.compare_and_write(at, data, durability).await
@@ -259,7 +259,7 @@ impl Volume for Cache {
         durability: Durability,
     ) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            self.0.shape.check_write(at, len)?;
+            self.0.shape.check(at, len)?;
             for (at, len) in pieces(at, len) {
                 spend(self.0.look_cost(&(at..at + len))).await;
                 let _write = Write::begin(&self.0, at..at + len);
@@ -291,7 +291,7 @@ impl Cache {
         write: impl FnOnce(&'a dyn Volume, Payload) -> LaneFuture<'a, Result<()>>,
     ) -> Result<()> {
         let len = data.len() as u64;
-        self.0.shape.check_write(at, len)?;
+        self.0.shape.check(at, len)?;
         spend(self.0.look_cost(&(at..at + len))).await;
         let noted = Write::begin(&self.0, at..at + len);
         write(&*self.0.child, data.clone()).await?;

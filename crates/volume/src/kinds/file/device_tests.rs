@@ -116,7 +116,13 @@ fn a_file_that_becomes_read_only_protects_its_disk_until_it_is_writable_again() 
             let kind = written.err().map(|error| error.kind());
             assert_eq!(kind, is_read_only.then_some(ErrorKind::ReadOnly));
         }
-        assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 2);
+        // A write that would be refused looks first.
+        host.set_mode("/disk", 0o400);
+        file.follow_state(file.state_now().expect("it says"));
+        host.set_mode("/disk", 0o600);
+        let written = disk.write(0, Payload::zeroes(512), Durability::Cached);
+        written.await.expect("it is writable again");
+        assert_eq!(count.load(std::sync::atomic::Ordering::Relaxed), 4);
     });
 }
 

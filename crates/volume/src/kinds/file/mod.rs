@@ -292,7 +292,11 @@ impl<B: Backing> FileVolume<B> {
         written
     }
 
-    fn check_write(&self, at: u64, len: u64) -> Result<()> {
+    async fn check_write(&self, at: u64, len: u64) -> Result<()> {
+        if self.file.may_be_writable_again() {
+            // Boxed, so that only refused writes pay for the memory.
+            LaneFuture::new(self.file.look_again()).await;
+        }
         self.file.shape.check_write(at, len)?;
         self.file
             .flushes
@@ -346,7 +350,7 @@ impl<B: Backing> Volume for FileVolume<B> {
 
     fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            self.check_write(at, data.len() as u64)?;
+            self.check_write(at, data.len() as u64).await?;
             let written = self.write_blocks(at, data, durability).await;
             self.told(written).await
         })
@@ -380,7 +384,7 @@ impl<B: Backing> Volume for FileVolume<B> {
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            self.check_write(at, len)?;
+            self.check_write(at, len).await?;
             if self.file.shape.discard.is_none() {
                 return Ok(());
             }
@@ -422,7 +426,7 @@ impl<B: Backing> Volume for FileVolume<B> {
     ) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             let len = data.len() as u64;
-            self.check_write(at, len)?;
+            self.check_write(at, len).await?;
             let Some(atomic) = self.file.atomic_writes else {
                 return Err(Error::new(
                     ErrorKind::Configuration,
@@ -461,7 +465,7 @@ impl<B: Backing> Volume for FileVolume<B> {
         durability: Durability,
     ) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            self.check_write(at, len)?;
+            self.check_write(at, len).await?;
             let mode = if may_discard && self.file.shape.discard.is_some() {
                 AllocateMode::PunchHole
             } else {

@@ -1,5 +1,5 @@
 //! What the system says about an open file and may say otherwise later: whether its I/O is direct, and whether it takes writes.
-//! It is asked when the file is opened, on request (SIGHUP), and when a write is refused.
+//! It is asked when the file is opened, on request (SIGHUP), when a write is refused, and before the next one is.
 
 use std::{
     io,
@@ -37,21 +37,28 @@ impl OpenFile {
         self.announcer.tell();
         Some(match found.is_read_only {
             true => format!(
-                "{shown} has become read-only: its disk is write-protected until it is writable again (SIGHUP \
-                 makes the daemon look)"
+                "{shown} has become read-only: its disk is write-protected until it is writable again"
             ),
             false => format!("{shown} is writable again, and so is its disk"),
         })
     }
 
-    /// Finds out whether a refused write means that the file has become read-only.
+    /// Whether it is read-only by itself, which may have ended.
+    pub(super) fn may_be_writable_again(&self) -> bool {
+        self.shape.read_only.is_on() && !self.is_read_only
+    }
+
+    /// Finds out whether the file has become read-only, as a refused write may mean, or is writable again.
     pub(super) async fn look_again(self: &Arc<Self>) {
         let file = self.clone();
         let found = blocking::run(blocking::Kind::Looks, move || file.state_now()).await;
         if let Ok(Ok(found)) = found
             && let Some(message) = self.follow_state(found)
         {
-            tracing::error!("{message}");
+            match found.is_read_only {
+                true => tracing::error!("{message}"),
+                false => tracing::info!("{message}"),
+            }
         }
     }
 }

@@ -44,6 +44,9 @@ pub(super) trait AtHome: Volume {
         trouble: Option<Trouble>,
         command: Command,
     ) -> LaneFuture<'static, Result<Reply>>;
+
+    /// Asks the disk whether it is still write-protected.
+    fn look_at_protection(self: Rc<Self>) -> LaneFuture<'static, Result<()>>;
 }
 
 /// A command on its way to the home lane.
@@ -249,6 +252,10 @@ impl Branch {
 impl Way for Branch {
     fn facts(&self) -> &Facts {
         &self.common.facts
+    }
+
+    async fn look_at_protection(&self) -> Result<()> {
+        self.at_home(|disk| disk.look_at_protection()).await
     }
 
     fn check_unflushed(&self) -> Result<()> {

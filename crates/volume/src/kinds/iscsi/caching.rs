@@ -8,6 +8,7 @@ use std::{rc::Rc, sync::atomic::Ordering::Relaxed};
 use super::{
     cdb::{self, Cdb},
     claim::Told,
+    inquiry,
     machine::{Event, Subject},
     nexus::Nexus,
     session::Data,
@@ -123,6 +124,23 @@ impl Unit {
             );
         }
         self.handle(Event::Settled(Subject::Mode, events));
+        Ok(())
+    }
+
+    /// Asks the disk, which is known as write-protected, whether it still is. It tells of a change only with the answer to
+    /// some command, and perhaps nobody sends any: the writes are refused here.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub(super) async fn look_at_protection(&self) -> Result<()> {
+        let patience = &mut self.patience();
+        for query in queries() {
+            let data = inquiry::read_if_known(self, &query, LEN.into(), patience).await?;
+            if let Some(mode) = Mode::parse(&data) {
+                self.follow_mode(mode);
+                break;
+            }
+        }
         Ok(())
     }
 

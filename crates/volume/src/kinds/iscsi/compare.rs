@@ -27,7 +27,7 @@ pub(super) async fn compare_and_write(
 ) -> Result<Compared> {
     let (facts, len) = (disk.facts(), data.len());
     let half = len as u64 / 2;
-    transfer::check_write(disk, at, half)?;
+    transfer::check_write(disk, at, half).await?;
     let max = facts.shape.compare_and_write_max_bytes;
     if len % 2 != 0 || half > max.into() {
         let message = format!("{len} bytes are not two halves of at most {max} bytes");

@@ -148,6 +148,20 @@ impl IscsiConfig {
         }
     }
 
+    /// The same sessions from other initiator ports: `port` gives the ISID of each by its number. Who opens a disk anew
+    /// behind a fence gives ports that none of its earlier sessions has had, so that nothing of these is taken for theirs.
+    #[must_use]
+    pub fn from_ports(mut self, port: impl Fn(u16) -> Isid) -> IscsiConfig {
+        let more = self.multipath.more.iter_mut().map(|path| &mut path.isid);
+        let later = self.multipath.later_isids.iter_mut();
+        let all = std::iter::once(&mut self.isid).chain(more).chain(later);
+        for (isid, number) in all.zip(0..) {
+            *isid = port(number);
+        }
+        self.multipath.lease = None;
+        self
+    }
+
     /// The ISIDs of all sessions, and then those of sessions that may be added.
     pub(super) fn isids(&self) -> impl Iterator<Item = Isid> {
         let more = self.multipath.more.iter().map(|path| path.isid);

@@ -185,6 +185,14 @@ impl IscsiDisk {
         self.unit.paths.log_out().await;
     }
 
+    /// Ends it for good, for an owner who fences the disk off and goes on from initiator ports of its own
+    /// ([`IscsiConfig::from_ports`]). Every session is reset; on return nothing is sent any more that was queued here or in
+    /// this machine's kernel, nor anything else. What the target has received by then is the fence's to end. What waits
+    /// fails with [`ErrorKind::Preempted`], and so does everything later.
+    pub async fn end(&self) {
+        self.unit.end().await;
+    }
+
     /// The handles for the other lanes that have sessions of their own.
     pub(crate) async fn branches(&self) -> Result<Vec<Arc<HomeVolume>>> {
         let mut homes = Vec::new();
@@ -219,6 +227,10 @@ impl Way for IscsiDisk {
         &self.facts
     }
 
+    async fn look_at_protection(&self) -> Result<()> {
+        self.unit.look_at_protection().await
+    }
+
     fn check_unflushed(&self) -> Result<()> {
         self.unit.unflushed.check()
     }
@@ -245,6 +257,10 @@ impl AtHome for IscsiDisk {
         command: Command,
     ) -> LaneFuture<'static, Result<Reply>> {
         LaneFuture::new(async move { self.unit.go_on(index, trouble, command).await })
+    }
+
+    fn look_at_protection(self: Rc<Self>) -> LaneFuture<'static, Result<()>> {
+        LaneFuture::new(async move { self.unit.look_at_protection().await })
     }
 }
 
@@ -331,7 +347,7 @@ impl Volume for IscsiDisk {
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            transfer::check_write(self, at, len)?;
+            transfer::check_write(self, at, len).await?;
             if self.facts.unmap_max_blocks == 0 {
                 return Ok(());
             }
@@ -383,7 +399,7 @@ impl Volume for IscsiDisk {
         durability: Durability,
     ) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            transfer::check_write(self, at, len)?;
+            transfer::check_write(self, at, len).await?;
             let block = u64::from(self.facts.shape.block_size_bytes);
             let mut same_max = self.facts.write_same_max_blocks;
             let transfer_max = self.facts.transfer_max_bytes as u64;

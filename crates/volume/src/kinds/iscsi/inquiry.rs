@@ -100,7 +100,7 @@ pub(super) async fn read(
 
 /// The data of an optional command; empty: the disk does not support it. A reservation conflict or a lost session
 /// says nothing about the disk and is an error.
-async fn read_if_known(
+pub(super) async fn read_if_known(
     unit: &Unit,
     cdb: &Cdb,
     len: usize,

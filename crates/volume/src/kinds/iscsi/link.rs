@@ -297,6 +297,17 @@ impl Link {
     }
 
     /// Ends it; on another lane this takes effect when the message arrives.
+    /// As [`Link::end`]; nothing that is queued is sent any more, and nothing that was sent leaves this machine.
+    pub(super) fn abort(&self, error: Error) {
+        match self {
+            Link::Here(session) => session.abort(error),
+            Link::There(distant) => {
+                let abort = move |kept: Rc<Kept>| kept.0.session.abort(error);
+                distant.kept.tell(abort);
+            }
+        }
+    }
+
     pub(super) fn end(&self, error: Error) {
         match self {
             Link::Here(session) => session.end(error),

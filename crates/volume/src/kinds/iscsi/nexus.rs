@@ -14,6 +14,7 @@ use super::{
     in_flight::InFlight,
     link::Link,
     machine::{Event, Machine, NexusId},
+    paths::ended,
     session::{Data, Port, Reply},
 };
 use crate::{Error, ErrorKind, Result};
@@ -75,7 +76,7 @@ impl Nexus {
     /// When the session ends before the answer, the target did not execute the command, or the LUN may have become
     /// another disk, which this command must not reach.
     pub(super) async fn execute(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
-        self.check_time()?;
+        self.check_may_send()?;
         if self.is_in_doubt() && !cdb.suits_any_disk() {
             let message = "the target reported that the LUN may be another disk";
             return Err(Error::new(ErrorKind::TimedOut, message));
@@ -99,7 +100,11 @@ impl Nexus {
         self.ready_within.set(None);
     }
 
-    fn check_time(&self) -> Result<()> {
+    /// Refuses to send anything more.
+    fn check_may_send(&self) -> Result<()> {
+        if self.machine.borrow().is_ended() {
+            return Err(ended());
+        }
         match self.ready_within.get() {
             Some((end, limit)) if time::now() > end => {
                 let message = format!("the target was not ready within {:?}", time::brief(limit));
@@ -111,6 +116,7 @@ impl Nexus {
 
     /// Sends LOGICAL UNIT RESET; returns the response code (RFC 7143 §11.6.1).
     pub(super) async fn reset_logical_unit(&self) -> Result<u8> {
+        self.check_may_send()?;
         self.link.reset_logical_unit().await
     }
 

@@ -6,17 +6,22 @@
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
-    rc::Rc,
+    rc::{Rc, Weak},
 };
 
-use engine::{Duration, Instant, LaneHandle, sync::Notify, task, time};
+use engine::{
+    Duration, Instant, LaneHandle,
+    sync::Notify,
+    task::{self, Either},
+    time,
+};
 
 use super::{
     access::Access,
     config::{IscsiConfig, PathConfig, Sessions},
     link::{Distant, Link},
     login::Portal,
-    machine::NexusId,
+    machine::{Event, Machine, NexusId},
     nexus::Nexus,
     path::Path,
     patience::Patience,
@@ -64,12 +69,10 @@ pub(super) struct Paths {
     pub(super) lanes: Vec<LaneHandle>,
     /// Where the search starts, to rotate among equal paths.
     turn: Cell<usize>,
-    /// How many [`Frozen`] guards are holding all commands back.
-    freezes: Cell<u32>,
+    machine: Rc<RefCell<Machine>>,
+    nexuses: RefCell<Vec<Weak<Nexus>>>,
     /// Login attempts that have finished.
     attempts: Cell<u64>,
-    /// The disk is not in use: lost paths stay lost.
-    is_at_rest: Cell<bool>,
     changed: Rc<Notify>,
     /// The externally visible status, and the numbers of lanes.
     status: OnceCell<(SessionStatus, Numbers)>,
@@ -92,7 +95,11 @@ fn lane_of(session: usize, ways: usize, lanes: usize) -> usize {
 
 impl Paths {
     /// The paths of `config`, dealt out over `lanes` in turn, starting with the current lane.
-    pub(super) fn new(mut config: IscsiConfig, lanes: &[LaneHandle]) -> Paths {
+    pub(super) fn new(
+        mut config: IscsiConfig,
+        lanes: &[LaneHandle],
+        machine: &Rc<RefCell<Machine>>,
+    ) -> Paths {
         let sessions = config.sessions();
         let ping_timeout = &mut config.multipath.ping_timeout;
         *ping_timeout = ping_timeout.for_disk(sessions.have_another_way());
@@ -117,9 +124,9 @@ impl Paths {
             sessions: RefCell::new(sessions),
             config,
             turn: Cell::new(0),
-            freezes: Cell::new(0),
+            machine: machine.clone(),
+            nexuses: RefCell::default(),
             attempts: Cell::new(0),
-            is_at_rest: Cell::new(false),
             changed: Rc::default(),
             status: OnceCell::new(),
             counts: RefCell::default(),
@@ -159,14 +166,17 @@ impl Paths {
     pub(super) async fn log_in(&self, path: &Path, deadline: Instant) -> Result<Link> {
         let (portal, way) = (path.portal.borrow().clone(), path.config());
         let who = (&self.config, &way);
-        let logged_in = match &path.lane() {
-            None => {
-                let session = portal.log_in(who.0, who.1, deadline).await;
-                session.map(|session| (Link::Here(session), portal))
+        let lane = path.lane();
+        let log_in = async {
+            match &lane {
+                None => {
+                    let session = portal.log_in(who.0, who.1, deadline).await;
+                    session.map(|session| (Link::Here(session), portal))
+                }
+                Some(lane) => Link::log_in_on(lane, portal, who, deadline).await,
             }
-            Some(lane) => Link::log_in_on(lane, portal, who, deadline).await,
         };
-        match logged_in {
+        match self.unless_ended(log_in).await? {
             Ok((link, portal)) => {
                 path.portal.replace(portal);
                 Ok(link)
@@ -197,8 +207,61 @@ impl Paths {
             ..other.config()
         };
         let portal = Portal::new(other.address());
-        let session = portal.log_in(&self.config, &borrowed, deadline).await?;
+        let log_in = portal.log_in(&self.config, &borrowed, deadline);
+        let session = self.unless_ended(log_in).await??;
         Ok(Link::Here(session))
+    }
+
+    /// Logs in, and gives that up when the owner of the disk ends it.
+    async fn unless_ended<T>(&self, log_in: impl Future<Output = T>) -> Result<T> {
+        let ended = self.changed.wait_for(|| self.check_ended().err());
+        match task::either(ended, log_in).await {
+            Either::One(ended) => Err(ended),
+            Either::Other(logged_in) => Ok(logged_in),
+        }
+    }
+
+    /// Refuses everything once the owner of the disk has ended it.
+    pub(super) fn check_ended(&self) -> Result<()> {
+        match self.machine.borrow().is_ended() {
+            true => Err(ended()),
+            false => Ok(()),
+        }
+    }
+
+    /// A new nexus over `link`, which was logged in on the path with this index.
+    pub(super) fn nexus_over(&self, link: Link, index: usize) -> Rc<Nexus> {
+        let nexus = Rc::new(Nexus::new(link, index, &self.machine));
+        let mut all = self.nexuses.borrow_mut();
+        all.retain(|nexus| nexus.strong_count() > 0);
+        all.push(Rc::downgrade(&nexus));
+        nexus
+    }
+
+    /// All that somebody refers to, in use or not.
+    pub(super) fn nexuses(&self) -> Vec<Rc<Nexus>> {
+        self.nexuses
+            .borrow()
+            .iter()
+            .filter_map(Weak::upgrade)
+            .collect()
+    }
+
+    /// Ends all nexuses, and sends nothing that is queued for them.
+    pub(super) fn abort(&self) {
+        for nexus in self.nexuses() {
+            nexus.link().abort(ended());
+        }
+    }
+
+    /// Tells the machine of something that has no consequence but to be known, whenever it happens, and that may be waited
+    /// for.
+    fn note(&self, event: Event) {
+        let mut machine = self.machine.borrow_mut();
+        let actions = machine.handle(event, Instant::default());
+        assert!(actions.is_empty(), "{actions:?}");
+        drop(machine);
+        self.changed.notify();
     }
 
     /// Puts `nexus` into use.
@@ -288,8 +351,8 @@ impl Paths {
 
     /// Whether nothing holds commands back.
     pub(super) fn is_well(&self) -> bool {
-        let is_held = self.may_lost_ones_write() && !is_planted(Bug::DoorsOpenWhileHaunted);
-        self.freezes.get() == 0 && !self.is_at_rest() && !is_held
+        let is_kept_back = self.may_lost_ones_write() && !is_planted(Bug::DoorsOpenWhileHaunted);
+        !self.is_held() && !self.is_at_rest() && !is_kept_back
     }
 
     /// The live sessions on other lanes.
@@ -333,19 +396,21 @@ impl Paths {
 
     /// Holds all commands back while the guard lives.
     pub(super) fn freeze(&self) -> Frozen<'_> {
-        self.freezes.set(self.freezes.get() + 1);
-        self.changed.notify();
+        self.note(Event::Held);
         Frozen(self)
     }
 
     /// Whether lost paths stay lost (the disk is not in use).
     pub(super) fn rest(&self, is_at_rest: bool) {
-        self.is_at_rest.set(is_at_rest);
-        self.changed.notify();
+        self.note(Event::Rests(is_at_rest));
     }
 
     pub(super) fn is_at_rest(&self) -> bool {
-        self.is_at_rest.get()
+        self.machine.borrow().is_at_rest()
+    }
+
+    fn is_held(&self) -> bool {
+        self.machine.borrow().is_held()
     }
 
     /// Logs out of all live sessions.
@@ -369,7 +434,7 @@ impl Paths {
 
     /// Chooses the nexus for a command; `None`: the command has to wait.
     pub(super) fn pick(&self, writes: bool) -> Option<Rc<Nexus>> {
-        if self.freezes.get() > 0 {
+        if self.is_held() {
             return None;
         }
         if let [only] = self.all() {
@@ -421,7 +486,9 @@ impl Paths {
         let has_session = || self.live().next().is_some();
         let had_session = has_session();
         let changed = self.changed.wait_for(|| {
-            let is_over = self.attempts.get() != attempts || (had_session && !has_session());
+            let is_over = self.attempts.get() != attempts
+                || (had_session && !has_session())
+                || self.check_ended().is_err();
             (is_over || self.can_pick(writes)).then_some(())
         });
         let changed = time::timeout(limit, changed).await;
@@ -439,7 +506,7 @@ impl Paths {
     }
 
     fn can_pick(&self, writes: bool) -> bool {
-        let is_kept_back = self.freezes.get() > 0 || (writes && self.may_lost_ones_write());
+        let is_kept_back = self.is_held() || (writes && self.may_lost_ones_write());
         !is_kept_back && self.usable().next().is_some()
     }
 
@@ -486,6 +553,12 @@ impl Paths {
     }
 }
 
+/// What its owner has ended is refused with this.
+pub(super) fn ended() -> Error {
+    let message = "the owner of the disk has ended it here";
+    Error::new(ErrorKind::Preempted, message)
+}
+
 /// While it lives, all commands are held back.
 pub(super) struct Frozen<'a>(&'a Paths);
 
@@ -501,8 +574,7 @@ impl Drop for Paths {
 
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
-        self.0.freezes.set(self.0.freezes.get() - 1);
-        self.0.changed.notify();
+        self.0.note(Event::LetGo);
     }
 }
 

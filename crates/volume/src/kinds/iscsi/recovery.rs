@@ -96,6 +96,9 @@ impl Unit {
     /// Starts the recovery of every lost path that is still wanted.
     pub(super) fn bring_back(&self) {
         self.paths.rest(false);
+        if self.paths.is_at_rest() {
+            return; // its owner has ended it
+        }
         for (index, path) in self.paths.all().iter().enumerate() {
             let is_lost = path.live().is_none() && path.is_missed() && !path.is_given_up.get();
             if is_lost && !path.is_recovering.replace(true) {
@@ -175,7 +178,7 @@ impl Unit {
             Link::There(_) => None,
         };
         let index = self.paths.index_of(path);
-        let nexus = Rc::new(Nexus::new(link, index, &self.machine));
+        let nexus = self.paths.nexus_over(link, index);
         let before = path.last();
         if let Some(lost) = before.filter(|lost| lost.port().is_same(&nexus.port())) {
             self.handle(Event::Reinstated(lost.id()));

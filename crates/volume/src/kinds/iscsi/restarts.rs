@@ -134,7 +134,7 @@ impl Unit {
         let lost = known.last().filter(|lost| lost.is_over())?;
         let deadline = time::now() + self.paths.login_limit();
         let link = self.paths.log_in_over(known, path, deadline).await.ok()?;
-        let nexus = Rc::new(Nexus::new(link, lost.path(), &self.machine));
+        let nexus = self.paths.nexus_over(link, lost.path());
         let is_same = lost.port().is_same(&nexus.port());
         if is_same {
             self.handle(Event::Reinstated(lost.id()));

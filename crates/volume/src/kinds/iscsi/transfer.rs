@@ -18,6 +18,9 @@ pub(super) trait Way {
     /// What the disk reported when it was opened.
     fn facts(&self) -> &Facts;
 
+    /// Asks the disk, which is known as write-protected, whether it still is.
+    async fn look_at_protection(&self) -> Result<()>;
+
     /// Refuses writes that would build on writes that may be lost.
     fn check_unflushed(&self) -> Result<()>;
 
@@ -40,7 +43,12 @@ pub(super) fn whole(sent: Result<Reply>, len: usize) -> Result<()> {
     }
 }
 
-pub(super) fn check_write(way: &impl Way, at: u64, len: u64) -> Result<()> {
+/// Refuses a write that is not possible.
+pub(super) async fn check_write(way: &impl Way, at: u64, len: u64) -> Result<()> {
+    if way.facts().shape.read_only.is_on() {
+        // Boxed, so that only refused writes pay for the memory.
+        LaneFuture::new(way.look_at_protection()).await?;
+    }
     way.facts().shape.check_write(at, len)?;
     way.check_unflushed()
 }
@@ -85,7 +93,7 @@ pub(super) fn write(
     durability: Durability,
 ) -> LaneFuture<'_, Result<()>> {
     LaneFuture::new(async move {
-        check_write(way, at, data.len() as u64)?;
+        check_write(way, at, data.len() as u64).await?;
         let facts = way.facts();
         let fua = durability == Durability::Fua && facts.shape.volatile_cache;
         if data.len() <= facts.transfer_max_bytes {

@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use engine::{LaneFuture, LaneHandle, sync::Budget, time};
+use engine::{LaneFuture, LaneHandle, sync::Budget, task, time};
 use scsi::Status;
 
 use super::{
@@ -84,13 +84,14 @@ pub(super) struct Capacity {
 impl Unit {
     /// A unit whose sessions are spread over `lanes` in turn, starting with the current lane.
     pub(super) fn new(config: IscsiConfig, lanes: &[LaneHandle]) -> Rc<Unit> {
+        let machine = Rc::<RefCell<Machine>>::default();
         Rc::new_cyclic(|me| Unit {
             me: me.clone(),
-            paths: Paths::new(config, lanes),
+            paths: Paths::new(config, lanes, &machine),
             unflushed: Unflushed::new(),
             claimed: Claimed::default(),
             doors: Doors::default(),
-            machine: Rc::default(),
+            machine,
             extent: OnceCell::new(),
             facts: OnceCell::new(),
             announcer: OnceCell::new(),
@@ -129,6 +130,7 @@ impl Unit {
                 Action::AskOthers { told, others } => self.hear_others(told, others),
                 Action::AskAboutAborts(told) => self.hear_of_aborts(told),
                 Action::AskAccess => self.look_at_access(),
+                Action::EndAll => self.paths.abort(),
                 Action::LoseOfRound | Action::AskAgain | Action::OurReset => left.push(action),
             }
         }
@@ -209,6 +211,14 @@ impl Unit {
         self.machine.borrow().is_any_open() || self.claimed.is_new.get()
     }
 
+    /// Ends it for good, as its owner orders. On return nothing of it is sent any more.
+    pub(super) async fn end(&self) {
+        self.handle(Event::Ends);
+        let all = self.paths.nexuses();
+        task::join_all(all.iter().map(|nexus| Box::pin(nexus.link().over()))).await;
+        self.closed_doors(|| true).await;
+    }
+
     /// A nexus for talking to the target.
     ///
     /// # Errors
@@ -224,6 +234,7 @@ impl Unit {
 
     /// Waits until looking for a path again is worthwhile.
     async fn wait(&self, writes: bool, patience: &mut Patience) -> Result<()> {
+        self.paths.check_ended()?;
         // A disk that was closed and is used again has let its paths go, and a lone path comes back on demand only.
         if self.paths.is_at_rest() || self.paths.live().next().is_none() {
             self.bring_back();

@@ -112,7 +112,7 @@ impl Volume for Throttle {
 
     fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            self.shape().check_write(at, data.len() as u64)?;
+            self.shape().check(at, data.len() as u64)?;
             self.cross(&self.writes, data.len()).await;
             self.inner.write(at, data, durability).await
         })
@@ -139,7 +139,7 @@ impl Volume for Throttle {
         durability: Durability,
     ) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            self.shape().check_write(at, data.len() as u64)?;
+            self.shape().check(at, data.len() as u64)?;
             self.cross(&self.writes, data.len()).await;
             self.inner.write_atomic(at, data, durability).await
         })
@@ -152,7 +152,7 @@ impl Volume for Throttle {
         durability: Durability,
     ) -> LaneFuture<'_, Result<Compared>> {
         LaneFuture::new(async move {
-            self.shape().check_write(at, data.len() as u64 / 2)?;
+            self.shape().check(at, data.len() as u64 / 2)?;
             self.cross(&self.writes, data.len()).await;
             self.inner.compare_and_write(at, data, durability).await
         })

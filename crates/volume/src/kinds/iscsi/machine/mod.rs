@@ -6,12 +6,14 @@
 //! ```text
 //!  doubt     what has to show itself again before anything is sent: the disk behind a nexus, its capacity, mode
 //!            parameters and claim
+//!  service   whether it is used at all: held back for a reset, at rest, or ended by its owner
 //!  restarts  which restarts of the target count, whoever reports them and how late; resets of ours and of others
 //!  stale     writes that lost nexuses have left, and when they can no longer take effect
 //! ```
 
 mod doubt;
 mod restarts;
+mod service;
 mod stale;
 #[cfg(test)]
 mod tests;
@@ -19,7 +21,7 @@ mod tests;
 use engine::Instant;
 use smallvec::SmallVec;
 
-use self::{doubt::Doubt, restarts::Hearing, stale::Left};
+use self::{doubt::Doubt, restarts::Hearing, service::Service, stale::Left};
 
 pub(super) use self::stale::QUIET;
 
@@ -64,6 +66,14 @@ pub(super) enum Event {
     Opened,
     /// There is a claim on it.
     Claimed,
+    /// It is not used from now on, and lost nexuses stay lost; or it is used again.
+    Rests(bool),
+    /// Its owner ends it for good.
+    Ends,
+    /// All commands are held back, for a reset.
+    Held,
+    /// They no longer are, for that reset.
+    LetGo,
     /// Something about the disk may have changed.
     Doubted(Subject),
     /// It is known again, from an answer to a question that was asked after so many events.
@@ -144,6 +154,8 @@ pub(super) enum Action {
     AskAboutAborts(NexusId),
     /// Ask for the access states of all target ports.
     AskAccess,
+    /// End every nexus, and send nothing that is queued for it.
+    EndAll,
     /// The reset that was reported is ours, and means nothing.
     OurReset,
 }
@@ -166,6 +178,7 @@ pub(super) struct Machine {
     /// In the order of their logins. There are few.
     nexuses: Vec<(NexusId, Known)>,
     admitted: u64,
+    service: Service,
     is_open: bool,
     is_claimed: bool,
     capacity: Doubt,
@@ -206,9 +219,16 @@ impl Machine {
         match event {
             Event::Opened => self.is_open = true,
             Event::Claimed => self.is_claimed = true,
+            Event::Rests(is_at_rest) => self.service.rest(is_at_rest),
+            Event::Ends => self.service.end(&mut actions),
+            Event::Held => self.service.hold(),
+            Event::LetGo => self.service.let_go(),
             Event::Doubted(subject) => self.doubt(subject),
             Event::Settled(subject, events) => self.subject_mut(subject).settle(events),
-            Event::InUse(nexus) => self.known_mut(nexus).hearing.goes_into_use(),
+            Event::InUse(nexus) => {
+                assert!(!self.is_ended(), "what has ended is not used again");
+                self.known_mut(nexus).hearing.goes_into_use();
+            }
             Event::Sure(nexus, doubts) => self.known_mut(nexus).disk.settle(doubts),
             Event::Ended { nexus, left_writes } => {
                 self.known_mut(nexus).left.ended(left_writes, now);

@@ -233,6 +233,21 @@ fn neither_a_reset_nor_the_old_news_of_a_new_session_is_a_restart() {
     assert!(driven.machine.take_restart(new), "somebody looks at it");
 }
 
+/// What its owner has ended is not used again, whatever else happens.
+#[test]
+fn an_end_is_for_good() {
+    let mut driven = Driven::open();
+    driven.nexus();
+    assert_eq!(driven.tell(Event::Ends)[..], [Action::EndAll]);
+    for is_at_rest in [true, false] {
+        driven.tell(Event::Rests(is_at_rest));
+        assert!(driven.machine.is_ended() && driven.machine.is_at_rest());
+    }
+    let late = driven.machine.admit();
+    let used = std::panic::AssertUnwindSafe(|| driven.tell(Event::InUse(late)));
+    std::panic::catch_unwind(used).expect_err("no nexus is used any more");
+}
+
 /// Questions that the machine has asked, and the driver has not answered.
 #[derive(Default)]
 struct Asked {
@@ -269,6 +284,8 @@ struct World {
     /// Every nexus that somebody refers to, with what is true of it.
     nexuses: Vec<(NexusId, Truth)>,
     asked: Asked,
+    is_ended: bool,
+    holds: u32,
 }
 
 /// What is true of a nexus, whatever the machine knows.
@@ -287,6 +304,8 @@ impl World {
             dice: Dice(0x9e37_79b9_7f4a_7c15 ^ seed),
             nexuses: Vec::new(),
             asked: Asked::default(),
+            is_ended: false,
+            holds: 0,
         }
     }
 
@@ -304,6 +323,7 @@ impl World {
                     assert!(!self.asked.aborts, "one question at a time");
                     self.asked.aborts = true;
                 }
+                Action::EndAll => self.is_ended = true,
                 Action::LoseOfRound | Action::AskAccess | Action::OurReset => {}
             }
         }
@@ -332,7 +352,7 @@ impl World {
     }
 
     fn step(&mut self) {
-        let what = self.dice.below(16);
+        let what = self.dice.below(17);
         let Some(at) = self.pick().filter(|_| what > 0) else {
             if self.nexuses.len() < 8 {
                 let nexus = self.driven.machine.admit();
@@ -342,7 +362,7 @@ impl World {
         };
         let (nexus, truth) = self.nexuses[at];
         match what {
-            1 => self.tell(Event::InUse(nexus)),
+            1 if !self.is_ended => self.tell(Event::InUse(nexus)),
             2 if !truth.has_ended => {
                 let left_writes = self.dice.coin();
                 let truth = &mut self.nexuses[at].1;
@@ -383,6 +403,7 @@ impl World {
                 self.driven.machine.forget(nexus);
                 self.nexuses.swap_remove(at);
             }
+            16 => self.serve(),
             15 if self.driven.machine.take_restart(nexus) => self.tell(Event::Restarted),
             _ => {}
         }
@@ -400,6 +421,26 @@ impl World {
         }
         let live = self.some();
         self.tell(Event::ResetDone { stale, live });
+    }
+
+    /// The disk rests, is held back, or, seldom, ended.
+    fn serve(&mut self) {
+        match self.dice.below(4) {
+            0 => {
+                let is_at_rest = self.dice.coin();
+                self.tell(Event::Rests(is_at_rest));
+            }
+            1 => {
+                self.holds += 1;
+                self.tell(Event::Held);
+            }
+            2 if self.holds > 0 => {
+                self.holds -= 1;
+                self.tell(Event::LetGo);
+            }
+            _ if self.dice.one_in(1000) => self.tell(Event::Ends),
+            _ => {}
+        }
     }
 
     fn settle(&mut self) {
@@ -440,6 +481,10 @@ impl World {
 
     /// What must be so whatever has happened.
     fn check(&self) {
+        let machine = &self.driven.machine;
+        assert_eq!(machine.is_ended(), self.is_ended, "an end is for good");
+        assert!(machine.is_at_rest() || !machine.is_ended());
+        assert_eq!(machine.is_held(), self.holds > 0);
         for (nexus, truth) in &self.nexuses {
             let is_held = self.driven.machine.may_still_write(*nexus);
             assert_eq!(is_held, truth.may_land, "no write may overtake a lost one");

@@ -476,6 +476,12 @@ impl Session {
         }
     }
 
+    /// As [`Session::end`]; even of a session that has ended, nothing that was sent leaves this machine any more.
+    pub(super) fn abort(&self, error: Error) {
+        self.stream.abort();
+        self.end(error);
+    }
+
     fn data_out(&self, task: TaskId) -> Option<Ref<'_, Payload>> {
         Ref::filter_map(self.tasks.borrow(), |tasks| tasks.data_out(task)).ok()
     }

@@ -159,3 +159,24 @@ fn a_target_that_no_longer_says_whether_there_is_a_cache_is_used_as_before() {
         done.expect("nothing says that there is a cache");
     }
 }
+
+#[test]
+fn a_disk_whose_protection_was_lifted_takes_the_next_write_though_nobody_reads() {
+    let foreign = Foreign::new(Claims::default());
+    foreign.is_protected.set(true);
+    foreign.with(async |disk, foreign| {
+        let write = || disk.write(0, block(), Durability::Cached);
+        let zero = || disk.write_zeroes(512, 512, false, Durability::Cached);
+        for _ in 0..2 {
+            for refused in [write().await, zero().await, disk.discard(0, 512).await] {
+                let error = refused.expect_err("it is protected");
+                assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+            }
+        }
+        // It tells of it with the answer to a command.
+        foreign.is_protected.set(false);
+        write().await.expect("it asks first");
+        assert!(!disk.shape().read_only.is_on());
+        assert_eq!(foreign.first_byte(0), 1);
+    });
+}

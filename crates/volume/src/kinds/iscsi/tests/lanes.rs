@@ -103,6 +103,23 @@ fn a_flush_covers_what_another_lane_wrote() {
 }
 
 #[test]
+fn every_lane_asks_a_protected_disk_whether_it_still_is() {
+    const MODE_PARAMETERS_CHANGED: [u8; 3] = [UNIT_ATTENTION, 0x2a, 0x01];
+    with_two_lanes(async |disk, other, foreign| {
+        foreign.is_protected.set(true);
+        foreign.answer(once(MODE_PARAMETERS_CHANGED));
+        disk.read(0, 512).await.expect("reads go on");
+        disk.read(0, 512).await.expect("reads go on");
+        let write = || other.write(0, block(1), Durability::Cached);
+        let refused = write().await.expect_err("it is protected");
+        assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+        foreign.is_protected.set(false);
+        write().await.expect("it asks first");
+        assert_eq!(foreign.first_byte(0), 1);
+    });
+}
+
+#[test]
 fn a_restart_told_on_any_lane_fails_the_flush_of_what_any_lane_wrote() {
     for (told_here, written_here) in [(true, false), (false, true), (false, false)] {
         with_two_lanes(async |disk, other, foreign| {

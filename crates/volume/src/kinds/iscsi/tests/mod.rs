@@ -8,6 +8,7 @@ mod caching;
 mod changes;
 mod claims;
 mod compare;
+mod ended;
 mod flushes;
 mod ghosts;
 mod lanes;
