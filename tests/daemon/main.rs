@@ -30,3 +30,4 @@ mod show;
 mod sigterm;
 mod slow;
 mod stages;
+mod status;
