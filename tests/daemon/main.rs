@@ -32,3 +32,4 @@ mod show;
 mod sigterm;
 mod slow;
 mod stages;
+mod status;

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use engine::LaneHandle;
+use engine::{LaneHandle, time};
 use unit::Units;
 use volume::{
     config::{ConfigError, Node, What},
@@ -124,6 +124,7 @@ impl Attachment {
         View {
             seen,
             reports: Vec::new(),
+            at: time::now(),
         }
     }
 

@@ -82,6 +82,9 @@ pub struct Node {
     /// The most memory that it may use.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory_bytes: Option<u64>,
+    /// For a file: the space that it takes, and what its file system has left.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub space: Option<Space>,
     /// Whether it is read-only.
     pub read_only: bool,
     /// For a stripe: whether this daemon still owns its children.
@@ -101,6 +104,15 @@ pub struct Node {
     /// The nodes it is made of, in order.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub children: Vec<Node>,
+}
+
+/// The space of a file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Space {
+    /// How much of it is allocated.
+    pub allocated_bytes: u64,
+    /// How much its file system has left for it.
+    pub free_bytes: u64,
 }
 
 /// A stripe's claim on its children.
@@ -173,6 +185,12 @@ pub struct Requests {
     pub errors: u64,
     /// Requests abandoned before their end.
     pub unanswered: u64,
+    /// Requests that are in progress now.
+    #[serde(default)]
+    pub pending: u64,
+    /// For how long the oldest of these has been in progress, at a resolution of a second; absent if there is none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub oldest_s: Option<f64>,
     /// Bytes moved or discarded.
     pub bytes: u64,
     /// Median duration.
@@ -260,6 +278,12 @@ pub struct Counters {
 pub struct Counted {
     /// For requests: how many failed.
     pub errors: u64,
+    /// For requests: how many are in progress now.
+    #[serde(default)]
+    pub pending: u64,
+    /// For requests: for how long the oldest of these has been in progress, at a resolution of a second.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub oldest_s: Option<f64>,
     /// Bytes moved or discarded.
     pub bytes: u64,
     /// Durations: times in nanoseconds, ascending, each with its count.

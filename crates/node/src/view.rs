@@ -7,6 +7,7 @@ use std::{
     path::{self, Path, PathBuf},
 };
 
+use engine::{Instant, time};
 use front::{Reporter, report::Report};
 use hdrhistogram::Histogram;
 use unit::{SanitizeReport, Stage, StageTable, UnitReport, Units};
@@ -23,6 +24,7 @@ use crate::description::{
     Attached, Cache, Claim, Commands, Counted, Counters, Description, Node, NodeSession,
     PathSession, Registration, Requests, Reservation, Unit, VERSION, Volume,
 };
+use crate::space;
 
 /// What can be seen without asking a lane. Counters are read when it is described.
 #[derive(Clone)]
@@ -54,6 +56,7 @@ impl Onlooker {
         View {
             seen: self.seen.clone(),
             reports,
+            at: time::now(),
         }
     }
 }
@@ -62,6 +65,8 @@ impl Onlooker {
 pub struct View {
     pub(crate) seen: Seen,
     pub(crate) reports: Vec<Report>,
+    /// When it was taken, by the clock of the lanes.
+    pub(crate) at: Instant,
 }
 
 impl View {
@@ -73,7 +78,7 @@ impl View {
         let volumes = seen.trees.iter().map(|(name, tree)| {
             let volume = Volume {
                 uuid: seen.disks.get(name).map(Uuid::to_string),
-                tree: node(tree),
+                tree: node(tree, self.at),
                 unit: reports.get(name).map(unit),
                 commands: stages.get(name).map(commands).unwrap_or_default(),
             };
@@ -114,7 +119,7 @@ impl View {
             ..Counters::default()
         };
         for tree in self.seen.trees.values() {
-            count(tree, &mut counters);
+            count(tree, self.at, &mut counters);
         }
         counters
     }
@@ -126,7 +131,7 @@ fn absolute(path: &Path) -> String {
     absolute.display().to_string()
 }
 
-fn node(view: &NodeView) -> Node {
+fn node(view: &NodeView, at: Instant) -> Node {
     let shape = view.shape.as_ref();
     let sessions = view.facts.get().map(SessionStatus::all);
     Node {
@@ -138,6 +143,10 @@ fn node(view: &NodeView) -> Node {
         size_bytes: shape.map(|shape| shape.len_bytes()),
         block_size_bytes: shape.map(|shape| shape.block_size_bytes),
         memory_bytes: view.memory_bytes,
+        space: match (view.kind, &view.place) {
+            ("file", Some(place)) => space::of(Path::new(place)),
+            _ => None,
+        },
         read_only: shape.is_some_and(|shape| shape.read_only.is_on()),
         claim: view.facts.get().map(|claim: &SetClaim| {
             let lost = claim.check().err();
@@ -157,8 +166,8 @@ fn node(view: &NodeView) -> Node {
             .facts
             .get()
             .map(|handle: &CacheHandle| cache(handle.stats())),
-        requests: requests(&view.counters.snapshot()),
-        children: view.children.iter().map(node).collect(),
+        requests: requests(&view.counters.snapshot(), at),
+        children: view.children.iter().map(|child| node(child, at)).collect(),
     }
 }
 
@@ -233,18 +242,20 @@ fn name_of(kind: impl std::fmt::Debug) -> String {
     format!("{kind:?}").to_lowercase()
 }
 
-fn requests(snapshot: &Snapshot) -> BTreeMap<String, Requests> {
+fn requests(snapshot: &Snapshot, at: Instant) -> BTreeMap<String, Requests> {
     let us = |ns: u64| ns as f64 / 1000.0;
     let kinds = RequestKind::ALL.map(|kind| (kind, snapshot.of(kind)));
     let kinds = kinds.into_iter();
     kinds
-        .filter(|(_, counts)| counts.requests + counts.unanswered > 0)
+        .filter(|(_, counts)| counts.requests + counts.unanswered + counts.pending > 0)
         .map(|(kind, counts)| {
             let times = &counts.latency_ns;
             let requests = Requests {
                 requests: counts.requests,
                 errors: counts.errors,
                 unanswered: counts.unanswered,
+                pending: counts.pending,
+                oldest_s: age_s(counts.oldest, at),
                 bytes: counts.bytes,
                 median_us: us(times.value_at_quantile(0.5)),
                 p99_us: us(times.value_at_quantile(0.99)),
@@ -254,6 +265,11 @@ fn requests(snapshot: &Snapshot) -> BTreeMap<String, Requests> {
             (name_of(kind), requests)
         })
         .collect()
+}
+
+/// How long ago that was.
+fn age_s(then: Option<Instant>, now: Instant) -> Option<f64> {
+    then.map(|then| now.since(then).as_secs_f64())
 }
 
 fn unit(report: &UnitReport) -> Unit {
@@ -280,15 +296,17 @@ fn unit(report: &UnitReport) -> Unit {
 }
 
 /// Collects the counters of a node and of everything below it.
-fn count(view: &NodeView, counters: &mut Counters) {
+fn count(view: &NodeView, at: Instant, counters: &mut Counters) {
     let snapshot = view.counters.snapshot();
     let kinds = RequestKind::ALL.map(|kind| (kind, snapshot.of(kind)));
     let kinds = kinds.into_iter();
     let counted = kinds
-        .filter(|(_, counts)| counts.requests > 0)
+        .filter(|(_, counts)| counts.requests + counts.pending > 0)
         .map(|(kind, counts)| {
             let counted = Counted {
                 errors: counts.errors,
+                pending: counts.pending,
+                oldest_s: age_s(counts.oldest, at),
                 bytes: counts.bytes,
                 times_ns: times(&counts.latency_ns),
                 busy_ns: counts.sum_ns,
@@ -301,7 +319,7 @@ fn count(view: &NodeView, counters: &mut Counters) {
         counters.caches.insert(view.path.clone(), cache);
     }
     for child in &view.children {
-        count(child, counters);
+        count(child, at, counters);
     }
 }
 
@@ -330,6 +348,8 @@ fn counted(table: &StageTable) -> BTreeMap<String, Counted> {
             let ours = [Stage::Queue, Stage::Volume];
             let counted = Counted {
                 errors: 0,
+                pending: 0,
+                oldest_s: None,
                 bytes: table.bytes(kind),
                 times_ns: times(table.of(kind, Stage::Total)),
                 busy_ns: ours.map(|stage| table.sum_ns(kind, stage)).iter().sum(),

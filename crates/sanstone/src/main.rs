@@ -29,6 +29,7 @@ mod serve;
 mod service;
 mod show;
 mod signals;
+mod status;
 mod take_over;
 mod top;
 
@@ -96,6 +97,11 @@ enum Verb {
     ///
     /// The configuration file, or the state directory, finds it: only one at a time uses a state directory.
     Show(show::ShowCall),
+    /// Say how a running `serve` or `attach` is: ok, degraded or down, with a line for each reason and its mend.
+    ///
+    /// Exit code 0: ok. 1: degraded: everything is served, but something hangs, is missing a spare, or soon ends. 2: down:
+    /// something is not served, or the daemon does not answer.
+    Status(status::StatusCall),
     /// Watch a running `serve` or `attach`: IOPS, MB/s, queue and times of every node and every initiator.
     ///
     /// q quits. The queue of an initiator counts the commands that the daemon is working on, but not those
@@ -162,7 +168,7 @@ fn main() -> ExitCode {
     };
     let begun = log::start(&call.log);
     let (code, message) = match begun.and_then(|()| run(call.verb)) {
-        Ok(()) => (0, None),
+        Ok(code) => (code, None),
         Err(Failure::Wrong(message)) => (2, Some(message)),
         Err(Failure::Failed(error)) => (1, Some(failure::in_a_line(&error))),
     };
@@ -184,11 +190,12 @@ fn not_understood(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn run(verb: Verb) -> Result<(), Failure> {
+fn run(verb: Verb) -> Result<u8, Failure> {
     // A write beyond the file size limit (`ulimit -f`) should fail; without a handler, this signal would end
     // the process.
     flag::register(SIGXFSZ, Arc::default())?;
-    match verb {
+    let done = match verb {
+        Verb::Status(call) => return status::run(&call),
         Verb::Serve { config, supervised } => serve::run(&config, supervised),
         Verb::Attach(call) => attach::run(&call),
         Verb::Discover(call) => discover::run(&call),
@@ -215,5 +222,6 @@ fn run(verb: Verb) -> Result<(), Failure> {
         Verb::Demo(call) => demo::run(call),
         Verb::Pages(call) => pages::run(&call, Call::command()),
         Verb::Lab { verb } => lab::run(*verb),
-    }
+    };
+    done.map(|()| 0)
 }

@@ -65,6 +65,7 @@ async fn serve(
 ) -> Result<(), Failure> {
     let process = Process::this(config.path());
     let mut daemon = Daemon::start(config, &process, lanes, !supervised).await?;
+    let looks = teller.clone();
     let admin = open_admin(&daemon, teller);
     for portal in daemon.places() {
         tracing::info!(%portal, "serving");
@@ -75,7 +76,11 @@ async fn serve(
         Ok(())
     };
     if announced.is_ok() {
-        service::serving(&format!("serving at {}", daemon.places().join(", ")));
+        let status = format!("serving at {}", daemon.places().join(", "));
+        service::serving(&status);
+        service::report_health(status, move |answer| {
+            looks.send(Wanted::View(answer)).is_ok()
+        })?;
         attend(&mut daemon, wanted).await;
         tracing::info!(
             "stopping: finishing the accepted commands; a second SIGTERM or SIGINT ends at once"

@@ -3,17 +3,22 @@
 //! manager and started again. Without a service manager nothing is said.
 
 use std::{
+    env,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
+        mpsc,
     },
     thread,
     time::Duration,
 };
 
 use engine::LaneHandle;
+use node::{View, health::Verdict};
 use sd_notify::NotifyState;
 
+/// How often the health that the manager shows is looked at.
+const LOOKED_AT_EVERY: Duration = Duration::from_secs(2);
 /// How often in the watchdog's time the lanes are asked.
 const ASKED_IN_TIME: u32 = 3;
 
@@ -26,6 +31,42 @@ pub(crate) fn serving(status: &str) {
 pub(crate) fn stopping() {
     let status = "finishing the accepted requests";
     notify(&[NotifyState::Stopping, NotifyState::Status(status)]);
+}
+
+/// Starts the thread that adds to `status` how everything is, whenever that changes, for as long as `look` gives views.
+/// Without a manager nobody looks.
+pub(crate) fn report_health(
+    status: String,
+    look: impl Fn(mpsc::Sender<View>) -> bool + Send + 'static,
+) -> std::io::Result<()> {
+    if env::var_os("NOTIFY_SOCKET").is_none() {
+        return Ok(());
+    }
+    let report = move || {
+        let mut told = Verdict::default();
+        loop {
+            thread::sleep(LOOKED_AT_EVERY);
+            let (answer, view) = mpsc::channel();
+            let view = look(answer).then(|| view.recv().ok()).flatten();
+            let Some(view) = view else { return };
+            let verdict = Verdict::of(&view.describe());
+            if verdict != told {
+                notify(&[NotifyState::Status(&with_health(&status, &verdict))]);
+                told = verdict;
+            }
+        }
+    };
+    thread::Builder::new().name("health".into()).spawn(report)?;
+    Ok(())
+}
+
+/// A line for the manager: the worst reason, and how many others there are.
+fn with_health(status: &str, verdict: &Verdict) -> String {
+    match verdict.reasons.as_slice() {
+        [] => status.to_owned(),
+        [reason] => format!("{reason} ({status})"),
+        [reason, others @ ..] => format!("{reason} (and {} more; {status})", others.len()),
+    }
 }
 
 fn notify(states: &[NotifyState<'_>]) {

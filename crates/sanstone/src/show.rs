@@ -7,8 +7,11 @@ use std::{
 
 use ::lab::report::grouped;
 use clap::Args;
-use node::description::{
-    Attached, Cache, Commands, Description, Node, PathSession, Session, Target, Unit, Volume,
+use node::{
+    description::{
+        Attached, Cache, Commands, Description, Node, PathSession, Session, Target, Unit, Volume,
+    },
+    health::Verdict,
 };
 
 use crate::{
@@ -16,6 +19,7 @@ use crate::{
     failure::Failure,
     output::{self, OutputFile},
     quantity::{bytes, seconds},
+    status,
 };
 
 #[derive(Args)]
@@ -58,6 +62,8 @@ impl Display for Shown<'_> {
         writeln!(f, "configuration {configuration}")?;
         writeln!(f, "state         {state}")?;
         writeln!(f, "lanes         {lanes}")?;
+        let verdict = Verdict::of(self.0);
+        write!(f, "health        {}", status::lines(&verdict))?;
         for (name, volume) in volumes {
             writeln!(f)?;
             show_volume(f, name, volume)?;
@@ -137,6 +143,9 @@ fn show_node(f: &mut fmt::Formatter<'_>, node: &Node, depth: usize) -> fmt::Resu
         Some(size) => write!(f, ", {}", bytes(size))?,
         None => write!(f, ", not open")?,
     }
+    if let Some(space) = &node.space {
+        write!(f, ", {} allocated", bytes(space.allocated_bytes))?;
+    }
     if node.read_only {
         write!(f, ", read-only")?;
     }
@@ -177,6 +186,14 @@ fn show_node(f: &mut fmt::Formatter<'_>, node: &Node, depth: usize) -> fmt::Resu
         }
         if requests.unanswered > 0 {
             write!(f, "  {} unanswered", grouped(requests.unanswered))?;
+        }
+        if requests.pending > 0 {
+            let oldest = seconds(requests.oldest_s.unwrap_or_default());
+            write!(
+                f,
+                "  {} in progress for up to {oldest}",
+                grouped(requests.pending)
+            )?;
         }
         writeln!(f)?;
     }

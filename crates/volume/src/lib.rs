@@ -37,6 +37,7 @@ mod measure;
 pub mod member;
 mod part;
 mod pass_on;
+mod pending;
 pub mod planted;
 mod read_only;
 #[cfg(test)]

@@ -26,6 +26,7 @@ use crate::{
     Compared, Durability, Result, SharedVolume, Volume,
     histogram::{self, LaneHistogram, add},
     layers,
+    pending::{self, Pending, Slot},
 };
 
 const KINDS: usize = 4;
@@ -84,6 +85,8 @@ impl StatsHandle {
                 requests: 0,
                 errors: 0,
                 unanswered: 0,
+                pending: 0,
+                oldest: None,
                 bytes: 0,
                 latency_ns: histogram::empty(),
                 sum_ns: 0,
@@ -92,6 +95,9 @@ impl StatsHandle {
                 sum.errors += counters.errors.load(Ordering::Relaxed);
                 sum.unanswered += counters.unanswered.load(Ordering::Relaxed);
                 sum.bytes += counters.bytes.load(Ordering::Relaxed);
+                let (pending, oldest) = counters.pending.all();
+                sum.pending += pending;
+                sum.oldest = pending::earlier(sum.oldest, oldest);
                 if let Some(latency) = counters.latency.get() {
                     latency.add_to(&mut sum.latency_ns);
                     sum.sum_ns += latency.sum_ns();
@@ -179,6 +185,10 @@ pub struct KindSnapshot {
     pub errors: u64,
     /// Those whose caller gave up waiting; their outcome is unknown.
     pub unanswered: u64,
+    /// Those that have not been answered yet.
+    pub pending: u64,
+    /// The beginning of the second in which the oldest of these came.
+    pub oldest: Option<Instant>,
     /// Bytes read, written or discarded without an error.
     pub bytes: u64,
     /// Their latencies in nanoseconds, at the resolution of the lane's turns.
@@ -195,6 +205,7 @@ struct KindCounters {
     errors: AtomicU64,
     unanswered: AtomicU64,
     bytes: AtomicU64,
+    pending: Pending,
     latency: OnceLock<LaneHistogram<3>>,
 }
 
@@ -301,8 +312,8 @@ struct Counted<'a, T> {
     request: LaneFuture<'a, Result<T>>,
     counters: &'a KindCounters,
     bytes: u64,
-    /// The turn in which it arrived, if it was not answered within that turn.
-    began: Option<Instant>,
+    /// The turn in which it arrived, if it was not answered within that turn, and where it is counted.
+    began: Option<(Instant, Slot)>,
     is_answered: bool,
 }
 
@@ -314,14 +325,19 @@ impl<T> Future for Counted<'_, T> {
         match &answer {
             Poll::Ready(result) => {
                 self.is_answered = true;
-                let took_ns = self.began.map_or(0, |began| {
+                let took_ns = self.began.map_or(0, |(began, slot)| {
+                    self.counters.pending.end(slot);
                     let ended = time::turn_began();
                     ended.as_ns().saturating_sub(began.as_ns())
                 });
                 self.counters.record(result.is_ok(), self.bytes, took_ns);
             }
             Poll::Pending => {
-                self.began.get_or_insert_with(time::turn_began);
+                let pending = &self.counters.pending;
+                self.began.get_or_insert_with(|| {
+                    let now = time::turn_began();
+                    (now, pending.begin(now))
+                });
             }
         }
         answer
@@ -332,6 +348,9 @@ impl<T> Drop for Counted<'_, T> {
     fn drop(&mut self) {
         if !self.is_answered {
             add(&self.counters.unanswered, 1);
+            if let Some((_, slot)) = self.began {
+                self.counters.pending.end(slot);
+            }
         }
     }
 }
@@ -484,13 +503,21 @@ mod tests {
             let fault = Fault::new(Rc::new(ram), faults.clone());
             let stats = Stats::new(Rc::new(fault), &handle);
             faults.add(Rule::always(Action::Hang));
-            let write = stats.write(0, Payload::zeroes(512), Durability::Cached);
-            let ended = time::timeout(Duration::from_millis(1), write).await;
+            let mut write = stats.write(0, Payload::zeroes(512), Durability::Cached);
+            let counted = || {
+                let snapshot = handle.snapshot();
+                let writes = snapshot.of(RequestKind::Write);
+                let counts = [writes.requests, writes.bytes, writes.unanswered];
+                (counts, writes.pending, writes.oldest)
+            };
+            let came = time::now();
+            let ended = time::timeout(Duration::from_millis(1), &mut write).await;
             assert!(ended.is_none(), "it hangs");
-            let snapshot = handle.snapshot();
-            let writes = snapshot.of(RequestKind::Write);
-            let counts = (writes.requests, writes.bytes, writes.unanswered);
-            assert_eq!(counts, (0, 0, 1));
+            let (counts, pending, oldest) = counted();
+            assert_eq!((counts, pending), ([0, 0, 0], 1));
+            assert!(oldest.is_some_and(|oldest| oldest <= came), "{oldest:?}");
+            drop(write);
+            assert_eq!(counted(), ([0, 0, 1], 0, None));
         });
     }
 

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use node::description::Counters;
+use node::{description::Counters, health::Verdict};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -59,6 +59,9 @@ pub(crate) struct Sample {
     #[serde(default)]
     pub(crate) looked_ns: u64,
     pub(crate) counters: Counters,
+    /// How everything is.
+    #[serde(default)]
+    pub(crate) verdict: Verdict,
 }
 
 impl Asked {

@@ -22,7 +22,7 @@ use std::{
 };
 
 use engine::lane::looked;
-use node::{Config, Failure, View};
+use node::{Config, Failure, View, health::Verdict};
 use rustix::{
     net::sockopt::socket_peercred,
     process::geteuid,
@@ -338,6 +338,7 @@ fn sample(view: &View) -> Sample {
         cpu_ns: clock_ns(ClockId::ProcessCPUTime),
         looked_ns: looked().as_nanos() as u64,
         counters: view.counters(),
+        verdict: Verdict::of(&view.describe()),
     }
 }
 

@@ -3,10 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use node::description::{Cache, Counted};
+use node::{
+    description::{Cache, Counted},
+    health::Verdict,
+};
 use serde::Serialize;
 
 use crate::admin::Sample;
+
+/// The age of a request is known to the second in which it came.
+const RESOLUTION_S: f64 = 1.0;
 
 /// An interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -35,6 +41,8 @@ pub(crate) struct Interval {
     pub(crate) volumes: BTreeMap<String, Row>,
     /// By the initiator.
     pub(crate) initiators: BTreeMap<String, Row>,
+    /// How everything is at its end.
+    pub(crate) verdict: Verdict,
 }
 
 /// The activity of one node, cache, volume or initiator.
@@ -55,8 +63,11 @@ pub(crate) struct Rates {
     pub(crate) bytes: f64,
     /// Failed requests per second.
     pub(crate) errors: f64,
-    /// Average number in progress in the daemon.
+    /// Average number in progress in the daemon; of a node also those that do not end.
     pub(crate) queue: f64,
+    /// For how long the oldest request of a node has been in progress, if that is longer than the interval.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) oldest_s: Option<f64>,
     /// Median latency; absent if nothing completed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) p50_us: Option<f64>,
@@ -105,6 +116,8 @@ struct Delta {
     bytes: u64,
     busy_ns: u64,
     times_ns: BTreeMap<u64, u64>,
+    pending: u64,
+    oldest_s: f64,
 }
 
 impl Delta {
@@ -122,6 +135,8 @@ impl Delta {
             bytes: after.bytes.saturating_sub(before.bytes),
             busy_ns: after.busy_ns.saturating_sub(before.busy_ns),
             times_ns: times.collect(),
+            pending: after.pending,
+            oldest_s: after.oldest_s.unwrap_or_default(),
         }
     }
 
@@ -129,6 +144,8 @@ impl Delta {
         self.errors += other.errors;
         self.bytes += other.bytes;
         self.busy_ns += other.busy_ns;
+        self.pending += other.pending;
+        self.oldest_s = self.oldest_s.max(other.oldest_s);
         for (ns, count) in &other.times_ns {
             *self.times_ns.entry(*ns).or_default() += count;
         }
@@ -152,11 +169,19 @@ impl Delta {
 
     fn rates(&self, seconds: f64) -> Rates {
         let rate = |count: u64| count as f64 / seconds;
+        let average = self.busy_ns as f64 / 1e9 / seconds;
+        // What has lasted for longer than the interval is in no count yet. It may be all that there is.
+        let hangs = self.oldest_s > seconds.max(RESOLUTION_S);
         Rates {
             iops: rate(self.count()),
             bytes: rate(self.bytes),
             errors: rate(self.errors),
-            queue: self.busy_ns as f64 / 1e9 / seconds,
+            queue: if hangs {
+                average.max(self.pending as f64)
+            } else {
+                average
+            },
+            oldest_s: hangs.then_some(self.oldest_s),
             p50_us: self.quantile_us(50),
             p99_us: self.quantile_us(99),
         }
@@ -199,6 +224,7 @@ impl Interval {
                 .collect(),
             volumes,
             initiators: rows(&was.initiators, &is.initiators, seconds, |_| {}),
+            verdict: after.verdict.clone(),
         }
     }
 }
@@ -219,7 +245,7 @@ fn rows(
             let known = known.and_then(|known| known.get(kind));
             let delta = Delta::between(known, counted);
             all.add(&delta);
-            if delta.count() > 0 {
+            if delta.count() + delta.pending > 0 {
                 by_kind.insert(kind.clone(), delta.rates(seconds));
             }
         }
@@ -242,6 +268,8 @@ mod tests {
     fn counted(bytes: u64, times_ns: &[(u64, u64)]) -> Counted {
         Counted {
             errors: 0,
+            pending: 0,
+            oldest_s: None,
             bytes,
             times_ns: times_ns.to_vec(),
             busy_ns: times_ns.iter().map(|(ns, count)| ns * count).sum(),
@@ -261,6 +289,7 @@ mod tests {
                 volumes: rows("db"),
                 initiators: rows("iqn.a"),
             },
+            verdict: Verdict::default(),
         }
     }
 
@@ -281,6 +310,7 @@ mod tests {
             bytes: 4096.0,
             errors: 0.0,
             queue: 0.051,
+            oldest_s: None,
             p50_us: Some(1000.0),
             p99_us: Some(2000.0),
         };
@@ -289,6 +319,25 @@ mod tests {
             let row = rows.values().next().expect("a row");
             assert_eq!((&row.all, &row.kinds["read"]), (&expected, &expected));
         }
+    }
+
+    #[test]
+    fn what_hangs_is_in_the_queue_although_nothing_ends() {
+        let before = sample(10, 0, counted(0, &[]));
+        let hanging = |oldest_s| Counted {
+            pending: 3,
+            oldest_s: Some(oldest_s),
+            ..counted(0, &[])
+        };
+        let interval = |oldest_s| Interval::between(&before, &sample(12, 0, hanging(oldest_s)));
+        let rates = |interval: &Interval| interval.nodes["db/file"].all.clone();
+        let hung = rates(&interval(45.2));
+        assert_eq!(
+            (hung.iops, hung.queue, hung.oldest_s),
+            (0.0, 3.0, Some(45.2))
+        );
+        let busy = rates(&interval(1.9));
+        assert_eq!((busy.queue, busy.oldest_s), (0.0, None));
     }
 
     #[test]
@@ -309,6 +358,7 @@ mod tests {
                 )]),
                 ..Counters::default()
             },
+            verdict: Verdict::default(),
         };
         let before = sample(10, 1000, 5000, 1 << 20);
         let between = |after: &Sample| Interval::between(&before, after).caches["db/cache"].clone();

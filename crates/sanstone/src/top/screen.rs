@@ -12,7 +12,10 @@ use ratatui::{
 use super::interval::{CacheRates, Interval, Rates, Row};
 use crate::quantity::seconds;
 
-/// The column headings after the name.
+/// How many of the reasons for not being well are shown.
+const REASONS_MAX: usize = 3;
+
+/// The column headings after the name. Where requests hang, the two times are replaced by the age of the oldest.
 const HEADINGS: &str = "     IOPS      MB/s   queue       p50       p99";
 /// The same for caches, with the same width.
 const CACHE_HEADINGS: &str = "    HIT %  MISSES/s  LATE/s     AHEAD    WASTED";
@@ -20,14 +23,15 @@ const CACHE_HEADINGS: &str = "    HIT %  MISSES/s  LATE/s     AHEAD    WASTED";
 /// Draws `interval` of the daemon called `of`, starting at row `first`; returns the largest useful value of
 /// `first`.
 pub(crate) fn draw(frame: &mut Frame<'_>, of: &str, interval: &Interval, first: u16) -> u16 {
+    let head = head(of, interval);
     let areas = Layout::vertical([
-        Constraint::Length(2),
+        Constraint::Length(u16::try_from(head.len()).unwrap_or(u16::MAX)),
         Constraint::Min(1),
         Constraint::Length(1),
     ]);
-    let [head, body, foot] = areas.areas(frame.area());
+    let [top, body, foot] = areas.areas(frame.area());
     let width = usize::from(frame.area().width);
-    frame.render_widget(Paragraph::new(totals(of, interval)), head);
+    frame.render_widget(Paragraph::new(head), top);
     let lines = lines(interval, width);
     let last = lines.len().saturating_sub(usize::from(body.height));
     let last = u16::try_from(last).unwrap_or(u16::MAX);
@@ -40,7 +44,8 @@ pub(crate) fn draw(frame: &mut Frame<'_>, of: &str, interval: &Interval, first: 
     last
 }
 
-fn totals(of: &str, interval: &Interval) -> Vec<Line<'static>> {
+/// What it is about, how that is, and the totals.
+fn head(of: &str, interval: &Interval) -> Vec<Line<'static>> {
     let total = &interval.total;
     let mut totals = format!(
         "{:.0} IOPS  {:.1} MB/s  CPU {:.0} % (busy {:.0} %)",
@@ -53,10 +58,18 @@ fn totals(of: &str, interval: &Interval) -> Vec<Line<'static>> {
         let [cpu, busy] = [cpu_us, busy_us].map(|us| seconds(us / 1e6));
         totals += &format!("  {cpu} per I/O (busy {busy})");
     }
-    vec![
-        Line::from(format!("sanstone top  {of}")).bold(),
-        Line::from(totals),
-    ]
+    let verdict = &interval.verdict;
+    let mut head = vec![Line::from(format!("sanstone top  {of}  {}", verdict.health)).bold()];
+    let reasons = verdict.reasons.iter().take(REASONS_MAX);
+    head.extend(reasons.map(|reason| Line::from(reason.to_string())));
+    let left_out = verdict.reasons.len().saturating_sub(REASONS_MAX);
+    if left_out > 0 {
+        head.push(Line::from(format!(
+            "and {left_out} more: `sanstone status` has all"
+        )));
+    }
+    head.push(Line::from(totals));
+    head
 }
 
 fn lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
@@ -86,13 +99,15 @@ fn lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
 
 fn columns(rates: &Rates) -> String {
     let time = |us: Option<f64>| us.map_or("-".to_owned(), |us| seconds(us / 1e6));
+    let times = match rates.oldest_s {
+        Some(oldest_s) => format!("hangs for {}", seconds(oldest_s)),
+        None => format!("{:>9} {:>9}", time(rates.p50_us), time(rates.p99_us)),
+    };
     format!(
-        "{:>9.0} {:>9.1} {:>7.1} {:>9} {:>9}",
+        "{:>9.0} {:>9.1} {:>7.1} {times:>19}",
         rates.iops,
         rates.bytes / 1e6,
         rates.queue,
-        time(rates.p50_us),
-        time(rates.p99_us)
     )
 }
 
@@ -122,7 +137,10 @@ fn shortened(name: &str, width: usize) -> String {
 mod tests {
     use std::collections::BTreeMap;
 
-    use node::description::{Cache, Counted, Counters};
+    use node::{
+        description::{Cache, Counted, Counters},
+        health::{Health, Reason, Verdict},
+    };
     use ratatui::{Terminal, backend::TestBackend};
 
     use super::*;
@@ -142,6 +160,8 @@ mod tests {
     fn interval(nodes: usize) -> Interval {
         let counted = Counted {
             errors: 0,
+            pending: 0,
+            oldest_s: None,
             bytes: 400_000_000,
             times_ns: vec![(87_000, 99_000), (1_500_000, 1_000)],
             busy_ns: 3_200_000_000,
@@ -168,6 +188,7 @@ mod tests {
                 volumes: BTreeMap::from([("db".to_owned(), kinds.clone())]),
                 initiators: BTreeMap::from([(name, kinds.clone())]),
             },
+            verdict: Verdict::default(),
         };
         Interval::between(&Sample::default(), &after)
     }
@@ -176,7 +197,7 @@ mod tests {
     fn it_fits_80_columns() {
         let (rows, last) = shown(&interval(2), 0);
         assert_eq!(last, 0);
-        assert_eq!(rows[0].trim_end(), "sanstone top  /srv/state");
+        assert_eq!(rows[0].trim_end(), "sanstone top  /srv/state  ok");
         let totals = "100000 IOPS  400.0 MB/s  CPU 83 % (busy 62 %)  8.3 µs per I/O (busy 6.2 µs)";
         assert_eq!(rows[1].trim_end(), totals);
         let figures = "   100000     400.0     3.2     87 µs    1.5 ms";
@@ -196,6 +217,30 @@ mod tests {
         );
         assert!(rows[8].contains(&figures[..30]), "{rows:?}");
         assert!(rows[23].starts_with("q quits"), "{rows:?}");
+    }
+
+    #[test]
+    fn what_is_not_well_stands_above_the_figures() {
+        let mut interval = interval(1);
+        interval.verdict = Verdict {
+            health: Health::Degraded,
+            reasons: (0..5)
+                .map(|child| Reason {
+                    health: Health::Degraded,
+                    of: format!("db/stripe/{child}/file"),
+                    what: "1 write in progress, the oldest for 45 s".to_owned(),
+                    mend: "look at the disk".to_owned(),
+                })
+                .collect(),
+        };
+        let (rows, _) = shown(&interval, 0);
+        assert_eq!(rows[0].trim_end(), "sanstone top  /srv/state  degraded");
+        assert!(
+            rows[3].starts_with("degraded: db/stripe/2/file: 1 write"),
+            "{rows:?}"
+        );
+        assert_eq!(rows[4].trim_end(), "and 2 more: `sanstone status` has all");
+        assert!(rows[5].starts_with("100000 IOPS"), "{rows:?}");
     }
 
     #[test]

@@ -1,0 +1,401 @@
+//! One word on what is served, and the reasons: what is broken, what limps, and what to do about each. It is worked out from a
+//! [`Description`] alone, so everybody who has one comes to the same verdict.
+
+use std::fmt::{self, Display};
+
+use serde::{Deserialize, Serialize};
+
+use crate::description::{Description, Node, PathSession, Volume};
+
+/// A request that has been in progress for so long hangs. Its age is known to the second.
+const HANGS_S: f64 = 3.0;
+/// Less free space than this part of a file's length, for a file that may still need it, is worth a warning.
+const SCARCE_PART: u64 = 20;
+/// With less than this no further request is sure to find space.
+const FULL_BYTES: u64 = 16 << 20;
+
+/// How well everything works; the worst that there is counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Health {
+    /// As configured.
+    #[default]
+    Ok,
+    /// Everything is served, but something is slow, is missing a spare, or soon ends.
+    Degraded,
+    /// Something is not served.
+    Down,
+}
+
+impl Display for Health {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Health::Ok => "ok",
+            Health::Degraded => "degraded",
+            Health::Down => "down",
+        })
+    }
+}
+
+/// Why it is not [`Health::Ok`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reason {
+    /// What it makes of the whole.
+    pub health: Health,
+    /// What it is about: a volume, or the path of a node of its tree.
+    pub of: String,
+    /// What is the case.
+    pub what: String,
+    /// What to do.
+    pub mend: String,
+}
+
+impl Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Reason {
+            health,
+            of,
+            what,
+            mend,
+        } = self;
+        write!(f, "{health}: {of}: {what}; {mend}")
+    }
+}
+
+/// The health of everything, with the reasons, worst first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// That of the worst reason.
+    pub health: Health,
+    /// None if it is [`Health::Ok`].
+    pub reasons: Vec<Reason>,
+}
+
+impl Verdict {
+    /// Of everything that is served or attached. A volume that nobody can reach is not judged.
+    pub fn of(description: &Description) -> Verdict {
+        let mut reasons = Vec::new();
+        for (name, volume) in &description.volumes {
+            if volume.uuid.is_some() || description.attached.is_some() {
+                judge_unit(name, volume, &mut reasons);
+                judge(&volume.tree, &mut reasons);
+            }
+        }
+        reasons.sort_by(|one, other| other.health.cmp(&one.health));
+        Verdict {
+            health: reasons
+                .iter()
+                .map(|reason| reason.health)
+                .max()
+                .unwrap_or_default(),
+            reasons,
+        }
+    }
+}
+
+/// What initiators have set for all.
+fn judge_unit(name: &str, volume: &Volume, reasons: &mut Vec<Reason>) {
+    let Some(unit) = &volume.unit else { return };
+    let mut add = |health, what: &str, mend: &str| {
+        reasons.push(Reason {
+            health,
+            of: name.to_owned(),
+            what: what.to_owned(),
+            mend: mend.to_owned(),
+        });
+    };
+    if unit.write_protected {
+        let mend =
+            "an initiator that may write takes it back: `sdparm --clear SWP --save /dev/sdX`";
+        add(
+            Health::Degraded,
+            "write-protected by an initiator (SWP)",
+            mend,
+        );
+    }
+    if unit.ejected {
+        let mend = "an initiator loads it again: `sg_start --load /dev/sdX`";
+        add(Health::Down, "an initiator has ejected it", mend);
+    }
+    match unit.sanitize.as_deref() {
+        Some("failed") => {
+            let mend = "sanitize it again, or leave the failure mode: `sg_sanitize`";
+            add(Health::Down, "a sanitize has failed", mend);
+        }
+        Some(running) => {
+            let what = format!("a sanitize is {running}");
+            add(Health::Down, &what, "it ends by itself");
+        }
+        None => {}
+    }
+}
+
+/// A node, and everything below it.
+fn judge(node: &Node, reasons: &mut Vec<Reason>) {
+    let mut add = |health, what: String, mend: &str| {
+        let place = node.place.as_ref().map(|place| format!(" ({place})"));
+        reasons.push(Reason {
+            health,
+            of: format!("{}{}", node.path, place.unwrap_or_default()),
+            what,
+            mend: mend.to_owned(),
+        });
+    };
+    if !node.open {
+        let mend = "the log says why; `sanstone check` looks at the configuration";
+        add(Health::Down, "not open".to_owned(), mend);
+    }
+    if let Some(error) = node.claim.as_ref().and_then(|claim| claim.error.as_ref()) {
+        let mend = "one daemon owns a stripe: stop the other owner, then start this one again";
+        add(Health::Down, format!("its claim is lost: {error}"), mend);
+    }
+    judge_sessions(node, &mut add);
+    judge_requests(node, &mut add);
+    judge_space(node, &mut add);
+    node.children.iter().for_each(|child| judge(child, reasons));
+}
+
+fn judge_sessions(node: &Node, add: &mut impl FnMut(Health, String, &str)) {
+    let Some(session) = &node.session else { return };
+    if node.open && session.state != "logged in" {
+        let why = session.error.as_deref().unwrap_or("no reason is known");
+        let mend =
+            "look at the target and the network; requests wait for it, and it logs in by itself";
+        add(Health::Down, format!("no session: {why}"), mend);
+        return;
+    }
+    let is_missing = |path: &&PathSession| path.state == "none";
+    for path in node.sessions.iter().filter(is_missing) {
+        let why = path.error.as_deref().unwrap_or("no reason is known");
+        let what = format!("the path to {} is lost: {why}", path.portal);
+        add(
+            Health::Degraded,
+            what,
+            "look at that portal and its network; it logs in by itself",
+        );
+    }
+}
+
+/// Where requests hang, at the lowest node that has them: what is above it waits for the same.
+fn judge_requests(node: &Node, add: &mut impl FnMut(Health, String, &str)) {
+    if node.children.iter().any(hangs) {
+        return;
+    }
+    for (kind, requests) in &node.requests {
+        let Some(oldest_s) = requests.oldest_s.filter(|age_s| *age_s >= HANGS_S) else {
+            continue;
+        };
+        let what = format!(
+            "{} {kind} in progress, the oldest for {oldest_s:.0} s",
+            requests.pending
+        );
+        let mend = "look at the disk or the target below: it has not answered";
+        add(Health::Degraded, what, mend);
+    }
+}
+
+/// Whether a request hangs at the node or below it.
+fn hangs(node: &Node) -> bool {
+    let ages_s = node
+        .requests
+        .values()
+        .filter_map(|requests| requests.oldest_s);
+    ages_s.into_iter().any(|age_s| age_s >= HANGS_S) || node.children.iter().any(hangs)
+}
+
+fn judge_space(node: &Node, add: &mut impl FnMut(Health, String, &str)) {
+    let (Some(size), Some(space)) = (node.size_bytes, &node.space) else {
+        return;
+    };
+    let needed = size.saturating_sub(space.allocated_bytes);
+    if needed <= space.free_bytes {
+        return;
+    }
+    let mib = |bytes: u64| bytes >> 20;
+    let what = format!(
+        "its file may still grow by {} MiB, and its file system has {} MiB left",
+        mib(needed),
+        mib(space.free_bytes)
+    );
+    let mend = "free space there, or move the file: without space, writes fail";
+    if space.free_bytes < FULL_BYTES {
+        add(Health::Down, what, mend);
+    } else if space.free_bytes < size / SCARCE_PART {
+        add(Health::Degraded, what, mend);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::description::{Claim, NodeSession, Requests, Space, Unit, VERSION};
+
+    fn node(path: &str) -> Node {
+        Node {
+            path: path.to_owned(),
+            name: None,
+            kind: path.rsplit('/').next().unwrap_or_default().to_owned(),
+            place: None,
+            open: true,
+            size_bytes: Some(1 << 30),
+            block_size_bytes: Some(512),
+            memory_bytes: None,
+            space: None,
+            read_only: false,
+            claim: None,
+            session: None,
+            sessions: Vec::new(),
+            cache: None,
+            requests: BTreeMap::new(),
+            children: Vec::new(),
+        }
+    }
+
+    fn described(tree: Node, unit: Option<Unit>) -> Description {
+        let volume = Volume {
+            uuid: Some("8c1d0e2e-6f0a-4c53-9a44-0d4a3c1f8f5e".to_owned()),
+            tree,
+            unit,
+            commands: BTreeMap::new(),
+        };
+        Description {
+            version: VERSION,
+            configuration: String::new(),
+            state: String::new(),
+            lanes: 1,
+            volumes: BTreeMap::from([("db".to_owned(), volume)]),
+            targets: BTreeMap::new(),
+            attached: None,
+            sessions: Vec::new(),
+        }
+    }
+
+    /// The verdict about one node, in lines.
+    fn verdict(tree: Node) -> (Health, Vec<String>) {
+        let verdict = Verdict::of(&described(tree, None));
+        let lines = verdict.reasons.iter().map(ToString::to_string).collect();
+        (verdict.health, lines)
+    }
+
+    fn session(state: &str) -> NodeSession {
+        NodeSession {
+            state: state.to_owned(),
+            address: None,
+            relogins: 0,
+            error: (state != "logged in").then(|| "no answer within 5s".to_owned()),
+        }
+    }
+
+    fn hanging(oldest_s: f64) -> BTreeMap<String, Requests> {
+        let requests = Requests {
+            requests: 0,
+            errors: 0,
+            unanswered: 0,
+            pending: 32,
+            oldest_s: Some(oldest_s),
+            bytes: 0,
+            median_us: 0.0,
+            p99_us: 0.0,
+            max_us: 0.0,
+            sum_us: 0.0,
+        };
+        BTreeMap::from([("write".to_owned(), requests)])
+    }
+
+    #[test]
+    fn what_is_as_configured_is_ok() {
+        let mut tree = node("db/iscsi");
+        tree.session = Some(session("logged in"));
+        tree.requests = hanging(1.9);
+        assert_eq!(verdict(tree), (Health::Ok, Vec::new()));
+    }
+
+    #[test]
+    fn each_trouble_has_its_line_and_its_mend() {
+        let mut closed = node("db/file");
+        closed.open = false;
+        let mut lost = node("db/stripe");
+        lost.claim = Some(Claim {
+            held: false,
+            error: Some("another daemon has it".to_owned()),
+        });
+        let mut silent = node("db/iscsi");
+        silent.session = Some(session("lost"));
+        let mut limping = node("db/iscsi");
+        limping.session = Some(session("logged in"));
+        limping.sessions = vec![PathSession {
+            state: "none".to_owned(),
+            portal: "10.0.2.2:3260".to_owned(),
+            local: None,
+            lane: 0,
+            error: Some("no answer within 5s".to_owned()),
+        }];
+        let mut stuck = node("db/stripe");
+        stuck.requests = hanging(45.0);
+        let mut child = node("db/stripe/0/file");
+        child.requests = hanging(45.0);
+        stuck.children.push(child);
+        let mut full = node("db/file");
+        full.space = Some(Space {
+            allocated_bytes: 1 << 20,
+            free_bytes: 1 << 20,
+        });
+        let mut filling = node("db/file");
+        filling.space = Some(Space {
+            allocated_bytes: 1 << 20,
+            free_bytes: 40 << 20,
+        });
+        for (tree, health, part) in [
+            (closed, Health::Down, "db/file: not open; the log says why"),
+            (
+                lost,
+                Health::Down,
+                "its claim is lost: another daemon has it",
+            ),
+            (silent, Health::Down, "no session: no answer within 5s"),
+            (
+                limping,
+                Health::Degraded,
+                "the path to 10.0.2.2:3260 is lost: no answer",
+            ),
+            (
+                stuck,
+                Health::Degraded,
+                "db/stripe/0/file: 32 write in progress, the oldest for 45 s",
+            ),
+            (
+                full,
+                Health::Down,
+                "may still grow by 1023 MiB, and its file system has 1 MiB left",
+            ),
+            (filling, Health::Degraded, "its file system has 40 MiB left"),
+        ] {
+            let (found, lines) = verdict(tree);
+            assert_eq!(found, health, "{lines:?}");
+            assert!(lines.len() == 1 && lines[0].contains(part), "{lines:?}");
+        }
+    }
+
+    #[test]
+    fn a_volume_that_nobody_can_reach_is_not_judged_and_the_worst_comes_first() {
+        let mut limping = node("db/iscsi");
+        limping.requests = hanging(45.0);
+        let ejected = Unit {
+            ejected: true,
+            write_protected: true,
+            ..Unit::default()
+        };
+        let mut described = described(limping, Some(ejected));
+        let found = Verdict::of(&described);
+        let order: Vec<Health> = found.reasons.iter().map(|reason| reason.health).collect();
+        assert_eq!(order, [Health::Down, Health::Degraded, Health::Degraded]);
+        assert_eq!(found.health, Health::Down);
+        described
+            .volumes
+            .values_mut()
+            .for_each(|volume| volume.uuid = None);
+        assert_eq!(Verdict::of(&described), Verdict::default());
+    }
+}
