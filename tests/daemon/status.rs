@@ -34,9 +34,7 @@ fn seen(directory: &Path, code: i32, part: &str) -> Ran {
     let begun = Instant::now();
     loop {
         let ran = status(directory);
-        if ran.code() == Some(code)
-            && (ran.stdout.contains(part) || ran.stderr.contains(part))
-        {
+        if ran.code() == Some(code) && (ran.stdout.contains(part) || ran.stderr.contains(part)) {
             return ran;
         }
         assert!(begun.elapsed() < LIMIT, "no {code} with {part}: {ran}");

@@ -81,7 +81,7 @@ impl Verdict {
                 judge(&volume.tree, &mut reasons);
             }
         }
-        reasons.sort_by(|one, other| other.health.cmp(&one.health));
+        reasons.sort_by_key(|reason| std::cmp::Reverse(reason.health));
         Verdict {
             health: reasons
                 .iter()
