@@ -326,7 +326,7 @@ fn what_people_write_wrongly_comes_with_its_line_and_the_mend() {
         ),
         (
             directory.path(),
-            "Is a directory (os error 21); name the configuration file in it",
+            "is a directory; name the configuration file in it",
         ),
         (
             &directory.join("none.toml"),

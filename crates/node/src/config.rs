@@ -200,18 +200,18 @@ impl Config {
         may_choose_ports: bool,
         tell: impl Fn(Level, &dyn Display),
     ) -> Result<(Config, Vec<Note>), Failure> {
-        Config::look(Config::read(path)?, may_choose_ports, tell, |_| None)
+        Config::look(Config::read(path)?, may_choose_ports, tell, |_, _| None)
     }
 
-    /// As [`Config::load_to_serve`] of a configuration that is only checked: `try_portal` says why no server could listen
-    /// on an address, which is reported together with everything else.
+    /// As [`Config::load_to_serve`] of a configuration that is only checked: `try_portal`, which is told the state
+    /// directory, says why no server could listen on an address, which is reported together with everything else.
     ///
     /// # Errors
     /// As [`Config::load_to_serve`].
     pub fn load_to_check(
         path: &Path,
         tell: impl Fn(Level, &dyn Display),
-        try_portal: impl Fn(SocketAddr) -> Option<StartError>,
+        try_portal: impl Fn(&Path, SocketAddr) -> Option<StartError>,
     ) -> Result<(Config, Vec<Note>), Failure> {
         Config::look(Config::read(path)?, false, tell, try_portal)
     }
@@ -227,7 +227,7 @@ impl Config {
     ) -> Result<(Config, Vec<Note>), Failure> {
         let (mut config, errors) = Config::read_file(path)?;
         config.is_successor = true;
-        Config::look((config, errors), false, tell, |_| None)
+        Config::look((config, errors), false, tell, |_, _| None)
     }
 
     /// Checks a configuration that was [read](Self::read), as [`Config::load_to_serve`] does.
@@ -235,7 +235,7 @@ impl Config {
         (mut config, mut errors): (Config, Vec<ConfigError>),
         may_choose_ports: bool,
         tell: impl Fn(Level, &dyn Display),
-        try_portal: impl Fn(SocketAddr) -> Option<StartError>,
+        try_portal: impl Fn(&Path, SocketAddr) -> Option<StartError>,
     ) -> Result<(Config, Vec<Note>), Failure> {
         config.may_choose_ports = may_choose_ports;
         if !may_choose_ports {
@@ -243,9 +243,10 @@ impl Config {
         }
         errors.extend(machine::check(&config.file, &config.text));
         errors.extend(config.unit_limits().err());
+        let state_directory = config.state_directory();
         let portals = portals::all(config.places()).into_iter();
         errors.extend(portals.filter_map(|(portal, span)| {
-            let error = try_portal(portal)?;
+            let error = try_portal(&state_directory, portal)?;
             Some(ConfigError::new(span, error.to_string()))
         }));
         let (mut disks, mut state) = (Vec::new(), None);
@@ -308,7 +309,7 @@ impl Config {
                 return Ok(None);
             }
             let looked = Config::parse(&path, bytes)
-                .and_then(|read| Config::look(read, may_choose_ports, |_, _| {}, |_| None));
+                .and_then(|read| Config::look(read, may_choose_ports, |_, _| {}, |_, _| None));
             Ok(Some(looked.map(drop)))
         };
         blocking::run_within(COMPARE_LIMIT, blocking::Kind::Files, look).await?

@@ -11,11 +11,11 @@ use crate::{admin, failure::Failure, kernel, log, output, probe};
 /// Checks the configuration in `path`.
 pub(crate) fn run(path: &Path) -> Result<(), Failure> {
     let tell = |note: &dyn Display| log::say(format_args!("note: {note}"));
-    let is_served = Config::state_directory_of(path).is_ok_and(|state| admin::is_held(&state));
+    // It is read once: what comes through a pipe is gone then.
     let loaded = Config::load_to_check(
         path,
         |_, note| tell(note),
-        |portal| try_portal(portal, is_served, &tell),
+        |state, portal| try_portal(portal, admin::is_held(state), &tell),
     );
     let ring = Lane::new(&LaneConfig::default()).err();
     let ring = ring.map(|error| format!("the I/O of a lane cannot be started: {error}"));
