@@ -7,6 +7,12 @@ pub enum Bug {
     FlushOfOnePath,
     /// `iscsi`: a write is resent before its lost nexus is dead at the target.
     ResendAtOnce,
+    /// `iscsi`: each session's report of a restart counts as another one.
+    RestartCountedByEach,
+    /// `iscsi`: an answer settles also what has happened since the question was asked.
+    SettledByOldAnswer,
+    /// `iscsi`: what is reset has restarted.
+    ResetLoses,
     /// `iscsi`: the writes that a removed path has left hold nothing back.
     RemovedPathForgotten,
     /// `iscsi`: other lanes keep sending by themselves while a lost nexus may still write.

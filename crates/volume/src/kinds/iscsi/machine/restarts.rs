@@ -4,6 +4,7 @@
 //! have answered is the same restart, unless the first one then has another to report.
 
 use super::{Action, Actions, Known, Machine, NexusId, Report, Subject};
+use crate::planted::{Bug, is_planted};
 
 /// What a nexus has reported, and may still report.
 #[derive(Clone, Debug, Default)]
@@ -84,7 +85,8 @@ impl Machine {
         }
     }
 
-    pub(super) fn reported(&mut self, nexus: NexusId, report: Report, actions: &mut Actions) {
+    pub(super) fn reported(&mut self, nexus: NexusId, mut report: Report, actions: &mut Actions) {
+        report.restart |= report.reset && is_planted(Bug::ResetLoses);
         let of = [
             (report.capacity, Subject::Capacity),
             (report.mode, Subject::Mode),
@@ -102,7 +104,7 @@ impl Machine {
             actions.push(Action::OurReset);
             return;
         }
-        let is_old = hearing.tells_old_stories();
+        let is_old = hearing.tells_old_stories() && !is_planted(Bug::RestartCountedByEach);
         if report.aborts
             && !report.restart
             && !is_old

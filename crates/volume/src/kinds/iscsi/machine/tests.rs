@@ -69,24 +69,18 @@ fn asked(actions: &Actions) -> Option<(NexusId, Vec<NexusId>)> {
 }
 
 /// Decision 22: a write must not be sent again while the session that lost it may still carry it out.
-fn writes_wait_for_the_end_of_lost_ones() -> bool {
+#[test]
+fn no_write_is_sent_before_the_lost_ones_have_ended() {
     let mut driven = Driven::open();
     let [lost, other] = [driven.nexus(), driven.nexus()];
     driven.lose(lost, true);
-    let is_held = !driven.may_write(&[lost, other]);
+    assert!(!driven.may_write(&[lost, other]));
     // A login alone ends the session, and perhaps not its work.
     driven.tell(Event::Reinstated(lost));
-    let is_still_held = !driven.may_write(&[lost, other]);
+    assert!(!driven.may_write(&[lost, other]));
     let (stale, live) = (vec![lost], vec![other]);
     driven.tell(Event::ResetDone { stale, live });
-    is_held && is_still_held && driven.may_write(&[lost, other])
-}
-
-#[test]
-fn no_write_is_sent_before_the_lost_ones_have_ended() {
-    assert!(writes_wait_for_the_end_of_lost_ones());
-    let _planted = Planted::new(Bug::ResendAtOnce);
-    assert!(!writes_wait_for_the_end_of_lost_ones(), "it is found");
+    assert!(driven.may_write(&[lost, other]));
 }
 
 /// Decision 22: writes that cannot be ended are no longer waited for, but not forgotten either.
@@ -231,6 +225,34 @@ fn neither_a_reset_nor_the_old_news_of_a_new_session_is_a_restart() {
     assert!(driven.tell(Event::Reported(new, RESTART)).is_empty());
     assert_eq!(driven.machine.restarts(), 0);
     assert!(driven.machine.take_restart(new), "somebody looks at it");
+}
+
+#[test]
+fn each_former_defect_is_found_by_its_script() {
+    let scripts: [(Bug, fn()); 4] = [
+        (
+            Bug::ResendAtOnce,
+            no_write_is_sent_before_the_lost_ones_have_ended,
+        ),
+        (
+            Bug::RestartCountedByEach,
+            a_restart_that_every_session_reports_counts_once,
+        ),
+        (
+            Bug::SettledByOldAnswer,
+            a_claim_is_settled_only_by_an_answer_to_a_question_asked_after_the_event,
+        ),
+        (
+            Bug::ResetLoses,
+            neither_a_reset_nor_the_old_news_of_a_new_session_is_a_restart,
+        ),
+    ];
+    for (bug, script) in scripts {
+        script();
+        let _planted = Planted::new(bug);
+        let found = std::panic::catch_unwind(script);
+        found.expect_err(&format!("{bug:?} is found"));
+    }
 }
 
 /// What its owner has ended is not used again, whatever else happens.
