@@ -1,7 +1,5 @@
-//! What the mode parameters of the disk say (SPC-4 7.5, SBC-3 6.4.5): whether it has a volatile write cache, takes FUA, and
-//! is write-protected. They are read when the disk is opened, and again whenever they may have changed. A disk that was
-//! opened as one without a cache is never flushed, so a cache that appears later fails its writes and flushes; the rest is
-//! followed.
+//! Asks the disk for its mode parameters: when it is opened, again whenever they may have changed, and before a write is
+//! refused because it was protected. [`machine`](super::machine) has what follows from them.
 
 use std::{rc::Rc, sync::atomic::Ordering::Relaxed};
 
@@ -9,7 +7,7 @@ use super::{
     cdb::{self, Cdb},
     claim::Told,
     inquiry,
-    machine::{Event, Subject},
+    machine::{Event, Mode, Subject},
     nexus::Nexus,
     session::Data,
     unit::Unit,
@@ -28,25 +26,7 @@ pub(super) fn queries() -> [Cdb; 2] {
     [PAGE, ALL_PAGES].map(|page| cdb::mode_sense_6(page, LEN))
 }
 
-/// What the disk says in its mode parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mode {
-    /// It has a volatile write cache (WCE).
-    pub(super) is_volatile: bool,
-    /// It is write-protected (WP).
-    pub(super) is_protected: bool,
-    /// A write with FUA is durable when it is done (DPOFUA).
-    pub(super) takes_fua: bool,
-}
-
 impl Mode {
-    /// What is assumed of a disk that does not say.
-    pub(super) const UNTOLD: Mode = Mode {
-        is_volatile: true,
-        is_protected: false,
-        takes_fua: false,
-    };
-
     /// Parses the answer to one of the [`queries`]; `None`: it is no mode parameter list.
     pub(super) fn parse(mode: &[u8]) -> Option<Mode> {
         const WRITE_PROTECT: u8 = 0x80;
@@ -105,7 +85,7 @@ impl Unit {
             match self.tell(nexus, &query, Data::In(LEN.into())).await {
                 Ok(Told::Good(data)) => {
                     if let Some(mode) = Mode::parse(&data) {
-                        self.follow_mode(mode);
+                        self.handle(Event::Mode(mode));
                         refused.clear();
                         break;
                     }
@@ -116,7 +96,7 @@ impl Unit {
                 Err(error) => return Err(error),
             }
         }
-        if self.writes_through.get() && !refused.is_empty() {
+        if self.machine.borrow().writes_through() && !refused.is_empty() {
             tracing::warn!(
                 target_name = self.config().target_name,
                 why = refused,
@@ -137,23 +117,16 @@ impl Unit {
         for query in queries() {
             let data = inquiry::read_if_known(self, &query, LEN.into(), patience).await?;
             if let Some(mode) = Mode::parse(&data) {
-                self.follow_mode(mode);
+                self.handle(Event::Mode(mode));
                 break;
             }
         }
         Ok(())
     }
 
-    fn follow_mode(&self, mode: Mode) {
-        let target_name = &self.config().target_name;
-        if self.writes_through.get() && mode.is_volatile && self.unflushed.check().is_ok() {
-            tracing::error!(
-                target_name,
-                "the disk has a volatile write cache now, and had none: writes are refused"
-            );
-            self.unflushed.find_cache();
-        }
-        let Some(facts) = self.facts.get() else {
+    /// The mode parameters are no longer what they were.
+    pub(super) fn follow(&self, mode: Mode) {
+        let (Some(facts), target_name) = (self.facts.get(), &self.config().target_name) else {
             return;
         };
         facts.takes_fua.store(mode.takes_fua, Relaxed);
@@ -165,6 +138,15 @@ impl Unit {
             }
             self.announce();
         }
+    }
+
+    /// There is a volatile write cache that is not flushed.
+    pub(super) fn refuse_writes(&self) {
+        tracing::error!(
+            target_name = self.config().target_name,
+            "the disk has a volatile write cache now, and had none: writes are refused"
+        );
+        self.unflushed.find_cache();
     }
 }
 

@@ -83,9 +83,8 @@ impl IscsiDisk {
         let facts = inquiry::ask(unit).await?;
         let extent = (facts.shape.block_size_bytes, facts.shape.len.clone());
         let _ = unit.extent.set(extent);
-        unit.handle(Event::Opened);
+        unit.handle(Event::Opened(facts.mode()));
         let _ = unit.identity.set(facts.identity.clone());
-        unit.writes_through.set(!facts.shape.volatile_cache);
         let facts = Arc::new(facts);
         let _ = unit.facts.set(facts.clone());
         unit.open_others().await?;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use super::identity::DiskIdentity;
+use super::{identity::DiskIdentity, machine::Mode};
 use crate::{Durability, Shape};
 
 /// What a disk reported when it was opened.
@@ -21,6 +21,15 @@ pub(super) struct Facts {
 }
 
 impl Facts {
+    /// What its mode parameters say, as they were last followed.
+    pub(super) fn mode(&self) -> Mode {
+        Mode {
+            is_volatile: self.shape.volatile_cache,
+            is_protected: self.shape.read_only.is_on(),
+            takes_fua: self.takes_fua.load(Relaxed),
+        }
+    }
+
     /// Whether a durable write needs a flush behind it: the disk has a volatile cache and does not take FUA.
     pub(super) fn flushes_for(&self, durability: Durability) -> bool {
         let is_lax = self.shape.volatile_cache && !self.takes_fua.load(Relaxed);

@@ -6,10 +6,11 @@ use std::sync::atomic::AtomicBool;
 use engine::Payload;
 
 use super::{
-    caching::{self, Mode},
+    caching,
     cdb::{self, Cdb},
     facts::Facts,
     identity::DiskIdentity,
+    machine::Mode,
     patience::Patience,
     session::Data,
     unit::{Capacity, Unit, untold},

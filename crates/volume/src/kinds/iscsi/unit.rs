@@ -62,8 +62,6 @@ pub(super) struct Unit {
     pub(super) access_is_watched: Cell<bool>,
     /// Serializes resets.
     pub(super) resetting: Rc<Budget>,
-    /// The disk was opened as one without a volatile cache.
-    pub(super) writes_through: Cell<bool>,
     /// What is wrong with the capacity, as last logged; empty: nothing.
     problem: RefCell<String>,
 }
@@ -99,7 +97,6 @@ impl Unit {
             access_is_asked: Cell::new(false),
             access_is_watched: Cell::new(false),
             resetting: Budget::new(1),
-            writes_through: Cell::new(false),
             problem: RefCell::default(),
         })
     }
@@ -130,6 +127,8 @@ impl Unit {
                 Action::AskOthers { told, others } => self.hear_others(told, others),
                 Action::AskAboutAborts(told) => self.hear_of_aborts(told),
                 Action::AskAccess => self.look_at_access(),
+                Action::RefuseWrites => self.refuse_writes(),
+                Action::Follow(mode) => self.follow(mode),
                 Action::EndAll => self.paths.abort(),
                 Action::LoseOfRound | Action::AskAgain | Action::OurReset => left.push(action),
             }
@@ -187,7 +186,7 @@ impl Unit {
                     continue;
                 }
             }
-            if self.writes_through.get() && cdb.changes_medium() {
+            if self.machine.borrow().writes_through() && cdb.changes_medium() {
                 // A cache may have been found since the request began.
                 self.unflushed.check()?;
             }

@@ -7,11 +7,13 @@
 //!  doubt     what has to show itself again before anything is sent: the disk behind a nexus, its capacity, mode
 //!            parameters and claim
 //!  service   whether it is used at all: held back for a reset, at rest, or ended by its owner
+//!  mode      what it says of its write cache, FUA and write protection
 //!  restarts  which restarts of the target count, whoever reports them and how late; resets of ours and of others
 //!  stale     writes that lost nexuses have left, and when they can no longer take effect
 //! ```
 
 mod doubt;
+mod mode;
 mod restarts;
 mod service;
 mod stale;
@@ -21,9 +23,9 @@ mod tests;
 use engine::Instant;
 use smallvec::SmallVec;
 
-use self::{doubt::Doubt, restarts::Hearing, service::Service, stale::Left};
+use self::{doubt::Doubt, mode::Modes, restarts::Hearing, service::Service, stale::Left};
 
-pub(super) use self::stale::QUIET;
+pub(super) use self::{mode::Mode, stale::QUIET};
 
 /// A nexus, from its login until nobody refers to it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,8 +64,10 @@ pub(super) struct Report {
 /// What has happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Event {
-    /// The disk is open: what it is, is known.
-    Opened,
+    /// The disk is open: what it is, is known, and what its mode parameters say.
+    Opened(Mode),
+    /// They say this now.
+    Mode(Mode),
     /// There is a claim on it.
     Claimed,
     /// It is not used from now on, and lost nexuses stay lost; or it is used again.
@@ -154,6 +158,10 @@ pub(super) enum Action {
     AskAboutAborts(NexusId),
     /// Ask for the access states of all target ports.
     AskAccess,
+    /// A volatile write cache has appeared that is not flushed: writes and flushes must fail.
+    RefuseWrites,
+    /// The mode parameters have changed.
+    Follow(Mode),
     /// End every nexus, and send nothing that is queued for it.
     EndAll,
     /// The reset that was reported is ours, and means nothing.
@@ -179,6 +187,7 @@ pub(super) struct Machine {
     nexuses: Vec<(NexusId, Known)>,
     admitted: u64,
     service: Service,
+    modes: Modes,
     is_open: bool,
     is_claimed: bool,
     capacity: Doubt,
@@ -217,7 +226,11 @@ impl Machine {
     fn apply(&mut self, event: Event, now: Instant) -> Actions {
         let mut actions = Actions::new();
         match event {
-            Event::Opened => self.is_open = true,
+            Event::Opened(mode) => {
+                self.is_open = true;
+                self.modes.open(mode);
+            }
+            Event::Mode(mode) => self.modes.tell(mode, &mut actions),
             Event::Claimed => self.is_claimed = true,
             Event::Rests(is_at_rest) => self.service.rest(is_at_rest),
             Event::Ends => self.service.end(&mut actions),
@@ -289,6 +302,7 @@ impl Machine {
             self.is_claimed || self.claim.events() == 0,
             "no claim can be in doubt where there is none"
         );
+        self.modes.check();
         let mut rounds = 0;
         for (_, known) in &self.nexuses {
             known.disk.check();

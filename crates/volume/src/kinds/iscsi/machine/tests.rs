@@ -23,6 +23,13 @@ const RESET: Report = Report {
     ..RESTART
 };
 
+/// A disk without a volatile cache.
+const THROUGH: Mode = Mode {
+    is_volatile: false,
+    is_protected: false,
+    takes_fua: true,
+};
+
 /// A machine, and the clock that it is told.
 #[derive(Default)]
 struct Driven {
@@ -33,7 +40,7 @@ struct Driven {
 impl Driven {
     fn open() -> Driven {
         let mut driven = Driven::default();
-        driven.tell(Event::Opened);
+        driven.tell(Event::Opened(THROUGH));
         driven
     }
 
@@ -308,6 +315,10 @@ struct World {
     asked: Asked,
     is_ended: bool,
     holds: u32,
+    /// A cache was found where there was none.
+    has_cache: bool,
+    followed: Mode,
+    told: Mode,
 }
 
 /// What is true of a nexus, whatever the machine knows.
@@ -328,6 +339,9 @@ impl World {
             asked: Asked::default(),
             is_ended: false,
             holds: 0,
+            has_cache: false,
+            followed: THROUGH,
+            told: THROUGH,
         }
     }
 
@@ -346,6 +360,11 @@ impl World {
                     self.asked.aborts = true;
                 }
                 Action::EndAll => self.is_ended = true,
+                Action::RefuseWrites => {
+                    assert!(!self.has_cache, "once");
+                    self.has_cache = true;
+                }
+                Action::Follow(mode) => self.followed = mode,
                 Action::LoseOfRound | Action::AskAccess | Action::OurReset => {}
             }
         }
@@ -447,7 +466,7 @@ impl World {
 
     /// The disk rests, is held back, or, seldom, ended.
     fn serve(&mut self) {
-        match self.dice.below(4) {
+        match self.dice.below(5) {
             0 => {
                 let is_at_rest = self.dice.coin();
                 self.tell(Event::Rests(is_at_rest));
@@ -459,6 +478,18 @@ impl World {
             2 if self.holds > 0 => {
                 self.holds -= 1;
                 self.tell(Event::LetGo);
+            }
+            3 => {
+                self.told = Mode {
+                    is_volatile: self.dice.one_in(100),
+                    is_protected: self.dice.coin(),
+                    takes_fua: self.dice.coin(),
+                };
+                self.tell(Event::Mode(self.told));
+                assert!(
+                    self.has_cache || !self.told.is_volatile,
+                    "it is not flushed"
+                );
             }
             _ if self.dice.one_in(1000) => self.tell(Event::Ends),
             _ => {}
@@ -507,6 +538,7 @@ impl World {
         assert_eq!(machine.is_ended(), self.is_ended, "an end is for good");
         assert!(machine.is_at_rest() || !machine.is_ended());
         assert_eq!(machine.is_held(), self.holds > 0);
+        assert_eq!(self.followed, self.told, "what changes is followed");
         for (nexus, truth) in &self.nexuses {
             let is_held = self.driven.machine.may_still_write(*nexus);
             assert_eq!(is_held, truth.may_land, "no write may overtake a lost one");
