@@ -21,7 +21,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("crates/iscsi-stream", &["engine", "iscsi"]),
     (
         "crates/volume",
-        &["engine", "iscsi", "iscsi-stream", "scsi", "set"],
+        &["engine", "iscsi", "iscsi-stream", "mirror", "scsi", "set"],
     ),
     ("crates/unit", &["volume", "engine", "scsi"]),
     ("crates/front", &["unit", "engine"]),
@@ -66,6 +66,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
             "engine",
             "iscsi",
             "iscsi-stream",
+            "mirror",
             "scsi",
         ],
     ),

@@ -10,8 +10,8 @@
 //!
 //! No part of the product is replaced: the same code runs here as on a ring. A [`Site`] is one such world, drawn from a
 //! seed; the scenarios in `tests/` define what happens to it. [`daemons::Daemons`] is another kind of world, with whole
-//! daemons started from configuration files, and [`attached::Attached`] one with a volume of such a daemon that another
-//! machine has attached.
+//! daemons started from configuration files, [`mirrored::Mirrored`] one with a mirror over such
+//! daemons, and [`attached::Attached`] one with a volume of such a daemon that another machine has attached.
 #![forbid(unsafe_code)]
 
 pub mod attached;
@@ -21,6 +21,7 @@ pub mod daemon_machine;
 pub mod daemons;
 pub mod drawn_tree;
 pub mod machine;
+pub mod mirrored;
 pub mod model;
 pub mod nbd_client;
 pub mod nbd_volume;

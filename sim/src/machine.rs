@@ -63,6 +63,7 @@ impl Machine {
                 uuid: Uuid::from_u128(0x57),
                 created_unix_s: 0,
                 force: false,
+                from: None,
             };
             node::create_stripe(&Config::load(config)?, &process, volume, &home, &new).await
         });

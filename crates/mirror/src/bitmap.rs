@@ -58,6 +58,11 @@ impl Bitmap {
         None
     }
 
+    /// Whether what should be marked is what is.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.wanted == self.durable && self.writing.iter().all(Option::is_none)
+    }
+
     /// Whether the write `id` is on its way.
     pub(crate) fn is_writing(&self, id: OpId) -> bool {
         self.writing.iter().flatten().any(|(one, _)| *one == id)
@@ -77,7 +82,7 @@ impl Bitmap {
         }
     }
 
-    #[cfg(feature = "planted")]
+    #[cfg(feature = "testing")]
     pub(crate) fn ids(&mut self) -> impl Iterator<Item = &mut OpId> {
         self.writing.iter_mut().flatten().map(|(id, _)| id)
     }

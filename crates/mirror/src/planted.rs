@@ -43,18 +43,18 @@ pub enum Bug {
 }
 
 /// Whether `bug` is planted in the current thread.
-#[cfg(feature = "planted")]
+#[cfg(feature = "testing")]
 pub(crate) fn is_planted(bug: Bug) -> bool {
     testing::PLANTED.get() == Some(bug)
 }
 
 /// Never: builds for users have no planted bugs.
-#[cfg(not(feature = "planted"))]
+#[cfg(not(feature = "testing"))]
 pub(crate) const fn is_planted(_: Bug) -> bool {
     false
 }
 
-#[cfg(feature = "planted")]
+#[cfg(feature = "testing")]
 mod testing {
     use std::cell::Cell;
 
@@ -87,5 +87,5 @@ mod testing {
     }
 }
 
-#[cfg(feature = "planted")]
+#[cfg(feature = "testing")]
 pub use testing::Planted;

@@ -3,7 +3,9 @@
 use engine::{LaneHandle, store};
 use volume::{claim::Owner, graph::NewStripe};
 
-use crate::{Failure, config::Config, daemon::close, process::Process, state::StateDirectory};
+use crate::{
+    Error, Failure, config::Config, daemon::close, process::Process, state::StateDirectory,
+};
 
 /// Creates the stripe in the volume of `config` called `name`, on the home lane `home`, with
 /// `process` as its owner.
@@ -20,7 +22,14 @@ pub async fn create_stripe(
     let directory = config.state_directory();
     let is_there = store::look(&directory).is_ok_and(|look| look.kind == store::Kind::Directory);
     // Act as the daemon if it is not running: then we own the claims that a crash left behind.
-    let state = is_there.then(|| StateDirectory::open(&directory, false).ok());
+    let keeps_register = config.graph()?.keeps_register(name);
+    if keeps_register {
+        store::make_directory(&directory, true).map_err(Error::io(format!(
+            "the state directory {} cannot be created",
+            directory.display()
+        )))?;
+    }
+    let state = (is_there || keeps_register).then(|| StateDirectory::open(&directory, false).ok());
     let state = state.flatten();
     let uuid = state.as_ref().and_then(|state| state.owner().ok());
     let owner = match uuid {
@@ -29,6 +38,7 @@ pub async fn create_stripe(
     };
     let mut graph = config.graph()?;
     graph.set_owner(owner);
+    graph.set_state_directory(&directory);
     graph
         .check_stripes()
         .map_err(|error| config.wrong(&error))?;

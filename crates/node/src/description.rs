@@ -99,6 +99,9 @@ pub struct Node {
     /// For an open `cache`: its counters.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cache: Option<Cache>,
+    /// For an open `mirror`: its copies, and how far they are.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub mirror: Option<Mirror>,
     /// Requests since the start: `read`, `write`, `flush`, `discard`, as far as there were any.
     pub requests: BTreeMap<String, Requests>,
     /// The nodes it is made of, in order.
@@ -174,6 +177,38 @@ pub struct Cache {
     pub read_ahead_wasted_bytes: u64,
     /// Bytes in memory now.
     pub held_bytes: u64,
+}
+
+/// What a mirror says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Mirror {
+    /// Whether every copy holds everything that was acknowledged.
+    pub in_sync: bool,
+    /// The epoch of its owner: how often it was claimed.
+    pub epoch: u64,
+    /// Its copies, in the order in which it was created.
+    pub copies: Vec<MirrorCopy>,
+    /// Bytes in regions that were written recently.
+    pub marked_bytes: u64,
+    /// Bytes that may differ, and are being made equal before they are read.
+    pub in_doubt_bytes: u64,
+    /// Bytes that a copy which is back has still to get.
+    pub left_to_fill_bytes: u64,
+    /// Why it serves nothing any more.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<String>,
+}
+
+/// One copy of a mirror.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MirrorCopy {
+    /// Its place in the configuration, and what it is.
+    pub name: String,
+    /// `in sync`, `being filled`, `being fenced` or `out`.
+    pub state: String,
+    /// Why it is not in sync.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<String>,
 }
 
 /// Requests of one kind.

@@ -147,6 +147,7 @@ pub async fn open(
     lanes: &[LaneHandle],
 ) -> Result<Vec<Disk>, Refusal> {
     graph.set_owner(Owner::new(state.owner()?, process.boot, &process.name));
+    graph.set_state_directory(site.state);
     graph.set_lanes(lanes);
     let records = state.records().clone();
     let opened = open_all(site, &records, graph, lanes).await?;

@@ -51,6 +51,7 @@ pub async fn take_over(
     let graph_of = |owner: Owner| {
         let mut graph = config.graph()?;
         graph.set_owner(owner);
+        graph.set_state_directory(&directory);
         Ok::<_, Failure>(graph)
     };
     // A new state directory is created only for a stripe that is taken over.

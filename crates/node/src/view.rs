@@ -13,7 +13,7 @@ use hdrhistogram::Histogram;
 use unit::{SanitizeReport, Stage, StageTable, UnitReport, Units};
 use uuid::Uuid;
 use volume::{
-    SetClaim,
+    MirrorHandle, MirrorStatus, SetClaim,
     cache::{CacheHandle, CacheStats},
     graph::NodeView,
     kinds::iscsi::{PathState, PathStatus, SessionState, SessionStatus},
@@ -21,8 +21,8 @@ use volume::{
 };
 
 use crate::description::{
-    Attached, Cache, Claim, Commands, Counted, Counters, Description, Node, NodeSession,
-    PathSession, Registration, Requests, Reservation, Unit, VERSION, Volume,
+    Attached, Cache, Claim, Commands, Counted, Counters, Description, Mirror, MirrorCopy, Node,
+    NodeSession, PathSession, Registration, Requests, Reservation, Unit, VERSION, Volume,
 };
 use crate::space;
 
@@ -166,6 +166,9 @@ fn node(view: &NodeView, at: Instant) -> Node {
             .facts
             .get()
             .map(|handle: &CacheHandle| cache(handle.stats())),
+        mirror: shape
+            .and_then(|_| view.facts.get())
+            .map(|handle: &MirrorHandle| mirror(handle.status())),
         requests: requests(&view.counters.snapshot(), at),
         children: view.children.iter().map(|child| node(child, at)).collect(),
     }
@@ -223,6 +226,23 @@ fn path_session(path: &PathStatus) -> PathSession {
         local: path.local.map(|local| local.to_string()),
         lane: path.lane,
         error,
+    }
+}
+
+fn mirror(status: MirrorStatus) -> Mirror {
+    let copies = status.copies.iter().map(|copy| MirrorCopy {
+        name: copy.name.clone(),
+        state: copy.state().to_owned(),
+        error: copy.trouble.clone(),
+    });
+    Mirror {
+        in_sync: status.is_in_sync(),
+        epoch: status.epoch,
+        copies: copies.collect(),
+        marked_bytes: status.marked_bytes,
+        in_doubt_bytes: status.in_doubt_bytes,
+        left_to_fill_bytes: status.left_to_fill_bytes,
+        error: status.stopped,
     }
 }
 

@@ -15,8 +15,13 @@ use volume::{
 
 use crate::{failure::Failure, output};
 
-/// Creates the stripe or concat in the volume called `name`.
-pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
+/// Creates the stripe, concat or mirror in the volume called `name`, the last with the data of copy `from`.
+pub(crate) fn run(
+    path: &Path,
+    name: &str,
+    from: Option<usize>,
+    force: bool,
+) -> Result<(), Failure> {
     let config = Config::load(path)?;
     let process = Process {
         boot: boot_id(),
@@ -29,6 +34,7 @@ pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
         uuid: Uuid::new_v4(),
         created_unix_s: now.as_secs(),
         force,
+        from,
     };
     let lane = Lane::new(&LaneConfig::default())?;
     let home = lane.handle();

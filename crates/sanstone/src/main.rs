@@ -21,6 +21,7 @@ mod kernel;
 mod lab;
 mod lanes;
 mod log;
+mod mirror_status;
 mod output;
 mod pages;
 mod probe;
@@ -130,16 +131,20 @@ enum Verb {
 
 #[derive(Subcommand)]
 enum VolumeVerb {
-    /// Create a stripe or concat: write a superblock to each of its children.
+    /// Create a stripe, concat or mirror: write to each of its children what it is.
     ///
     /// The data on the children is lost. A child whose first MiB is not all zeroes is refused; data beyond the
-    /// first MiB is not looked for.
+    /// first MiB is not looked for. A mirror keeps its own in the last MiB of each copy, and with --from
+    /// the data of one of them.
     Create {
         /// The configuration file.
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
         /// The name of the volume in the configuration.
         name: String,
+        /// For a mirror: keep the data of this copy, numbered from 0, and copy it to the other.
+        #[arg(long, value_name = "COPY")]
+        from: Option<usize>,
         /// Overwrite children that hold data or belong to another volume.
         #[arg(long)]
         force: bool,
@@ -158,6 +163,9 @@ enum VolumeVerb {
         #[arg(long)]
         force: bool,
     },
+    /// Tell whether the copies of a mirror are in sync, as the program that uses it knows. Exit code 0: they are, 1: one is
+    /// not, 2: the volume is down.
+    Status(mirror_status::StatusCall),
 }
 
 fn main() -> ExitCode {
@@ -208,9 +216,10 @@ fn run(verb: Verb) -> Result<u8, Failure> {
                 VolumeVerb::Create {
                     config,
                     name,
+                    from,
                     force,
                 },
-        } => create::run(&config, &name, force),
+        } => create::run(&config, &name, from, force),
         Verb::Volume {
             verb:
                 VolumeVerb::TakeOver {
@@ -219,6 +228,9 @@ fn run(verb: Verb) -> Result<u8, Failure> {
                     force,
                 },
         } => take_over::run(&config, &name, force),
+        Verb::Volume {
+            verb: VolumeVerb::Status(call),
+        } => mirror_status::run(&call),
         Verb::Demo(call) => demo::run(call),
         Verb::Pages(call) => pages::run(&call, Call::command()),
         Verb::Lab { verb } => lab::run(*verb),

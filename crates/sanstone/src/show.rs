@@ -9,7 +9,8 @@ use ::lab::report::grouped;
 use clap::Args;
 use node::{
     description::{
-        Attached, Cache, Commands, Description, Node, PathSession, Session, Target, Unit, Volume,
+        Attached, Cache, Commands, Description, Mirror, Node, PathSession, Session, Target, Unit,
+        Volume,
     },
     health::Verdict,
 };
@@ -200,6 +201,9 @@ fn show_node(f: &mut fmt::Formatter<'_>, node: &Node, depth: usize) -> fmt::Resu
     if let Some(cache) = &node.cache {
         show_cache(f, &indent, cache)?;
     }
+    if let Some(mirror) = &node.mirror {
+        show_mirror(f, &indent, mirror)?;
+    }
     let mut children = node.children.iter();
     children.try_for_each(|child| show_node(f, child, depth + 1))
 }
@@ -240,6 +244,29 @@ fn show_cache(f: &mut fmt::Formatter<'_>, indent: &str, cache: &Cache) -> fmt::R
             bytes(cache.read_ahead_wasted_bytes),
         ),
     }
+}
+
+fn show_mirror(f: &mut fmt::Formatter<'_>, indent: &str, mirror: &Mirror) -> fmt::Result {
+    let state = match (&mirror.error, mirror.in_sync) {
+        (Some(error), _) => error,
+        (None, true) => "in sync",
+        (None, false) => "DEGRADED: a copy is not in sync",
+    };
+    writeln!(f, "{indent}    {state}, epoch {}", mirror.epoch)?;
+    for copy in &mirror.copies {
+        write!(f, "{indent}    {}: {}", copy.name, copy.state)?;
+        match &copy.error {
+            None => writeln!(f)?,
+            Some(error) => writeln!(f, ": {error}")?,
+        }
+    }
+    writeln!(
+        f,
+        "{indent}    marked {}  in doubt {}  left to fill {}",
+        bytes(mirror.marked_bytes),
+        bytes(mirror.in_doubt_bytes),
+        bytes(mirror.left_to_fill_bytes),
+    )
 }
 
 fn show_unit(f: &mut fmt::Formatter<'_>, unit: &Unit) -> fmt::Result {

@@ -5,7 +5,7 @@
 use engine::{LaneFuture, Payload};
 
 use crate::{
-    Allocation, Compared, Durability, Error, ErrorKind, Result, Volume,
+    Allocation, Compared, Durability, Error, ErrorKind, Result, Volume, local_fence,
     member::{BLOCK_BYTES, Order, Report},
 };
 
@@ -34,6 +34,9 @@ pub fn member(volume: &dyn Volume, order: Order) -> LaneFuture<'_, Result<Report
             }
             Order::Take(_) => Ok(Report::Taken(None)),
             Order::Label(_) => Ok(Report::Labelled),
+            Order::Fence(key, step) => local_fence::follow(volume, key, step).await,
+            Order::Prove => Ok(Report::Proved),
+            Order::Look => Ok(Report::Shape(volume.shape().clone())),
         }
     })
 }

@@ -32,6 +32,7 @@ pub mod kinds;
 pub mod layers;
 mod len;
 mod local_claim;
+mod local_fence;
 #[cfg(test)]
 mod measure;
 pub mod member;
@@ -65,7 +66,11 @@ pub use volume::{
     Allocation, AtomicWrites, Compared, Discard, Durability, Shape, SharedVolume, Volume,
 };
 
-pub use kinds::{cache, stripe};
+pub use kinds::{
+    cache,
+    mirror::{CopyStatus, MirrorHandle, MirrorStatus},
+    stripe,
+};
 
 /// Kinds that hold data.
 pub mod leaf {

@@ -1,6 +1,8 @@
 //! A member of a set, such as a stripe's child: what its set asks of it through whatever lies in between.
 
-use crate::Claim;
+use mirror::{fence::Answer, fence::Step, key::Key};
+
+use crate::{Claim, Shape};
 
 /// What a set asks of a member.
 #[derive(Clone, Debug)]
@@ -13,6 +15,13 @@ pub enum Order {
     Take(Claim),
     /// To write this claim's label again, if the member still has it.
     Label(Claim),
+    /// To carry out a step of the fence under this key. Nothing is sent to the member meanwhile, and what it was asked
+    /// before has ended.
+    Fence(Key, Step),
+    /// To answer as a command on data would, which a fence refuses, without touching the medium.
+    Prove,
+    /// To tell its shape as it is now: it may have been opened later than its user.
+    Look,
 }
 
 /// How many bytes [`Order::Read`] reads: a superblock.
@@ -27,4 +36,10 @@ pub enum Report {
     Taken(Option<set::Generation>),
     /// Its label is written.
     Labelled,
+    /// What it answers to a step of a fence.
+    Fence(Answer),
+    /// No fence keeps its owner from using it.
+    Proved,
+    /// Its shape.
+    Shape(Shape),
 }

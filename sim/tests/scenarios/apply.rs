@@ -148,6 +148,7 @@ async fn create_stripe(server: &Host, name: &'static str) {
             uuid: Uuid::from_u128(7),
             created_unix_s: 0,
             force: false,
+            from: None,
         };
         node::create_stripe(&config, &process(), name, &home, &new).await
     });

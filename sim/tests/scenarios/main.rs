@@ -17,6 +17,7 @@ mod layers;
 mod log;
 mod machines;
 mod management;
+mod mirrors;
 mod nbd;
 mod network;
 mod path_changes;

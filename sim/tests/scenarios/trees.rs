@@ -144,6 +144,7 @@ impl Site {
                 uuid: Uuid::from_u128(number),
                 created_unix_s: 0,
                 force: false,
+                from: None,
             };
             let created = graph.create_stripe(name, &self.machine.lane(0), &new).await;
             created.unwrap_or_else(|error| panic!("{error}\n{}", self.drawn.text));

@@ -355,6 +355,7 @@ async fn open_volumes(plan: &Plan, graph: &mut Graph, lane: &Lane) -> Result<Vec
                 uuid: Uuid::new_v4(),
                 created_unix_s: now.as_secs(),
                 force: false,
+                from: None,
             };
             graph
                 .create_stripe(set_up.volume, &home, &new)

@@ -16,8 +16,9 @@ mod fill;
 mod keep;
 mod overlap;
 mod read;
-#[cfg(feature = "planted")]
+#[cfg(feature = "testing")]
 mod rename;
+mod report;
 mod set_back;
 mod work;
 
@@ -25,6 +26,7 @@ use std::collections::VecDeque;
 
 use uuid::Uuid;
 
+pub use self::report::Stand;
 use self::work::Work;
 use crate::{
     bitmap::Bitmap,

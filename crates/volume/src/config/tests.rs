@@ -356,6 +356,7 @@ fn the_superblocks_of_a_stripe_are_read_once_for_all_that_is_asked_of_them() {
             uuid,
             created_unix_s: 1,
             force: false,
+            from: None,
         };
         let mut graph = Graph::new(volumes.clone(), scratch.path()).expect("it can be meant");
         let created = graph.create_stripe("db", &lane.handle(), &new).await;

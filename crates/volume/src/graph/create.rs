@@ -38,7 +38,11 @@ impl Graph {
         let Superblocks(superblocks) = outermost.superblocks;
         let place = superblocks.children().span();
         let told = |error: crate::Error| ConfigError::new(place.clone(), error.to_string());
-        let created = superblocks.create(&children, claim, options).await;
+        let state_directory = self.context.state_directory.clone();
+        let state_directory = state_directory.as_deref();
+        let created = superblocks
+            .create(&children, claim, options, state_directory)
+            .await;
         // Nested stripes and concats among the children were closed with them.
         self.context.until_closed.clear();
         created.map_err(told)

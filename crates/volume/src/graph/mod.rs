@@ -163,6 +163,20 @@ impl Graph {
         self.context.owner.uuid()
     }
 
+    /// Sets the directory in which registers of mirrors are kept. The caller holds its lock.
+    pub fn set_state_directory(&mut self, directory: &Path) {
+        self.context.state_directory = Some(directory.to_owned());
+    }
+
+    /// Whether the volume called `name` contains a mirror, which has a register.
+    pub fn keeps_register(&self, name: &str) -> bool {
+        let node = self.volumes.0.get(name);
+        let nodes = node.into_iter().flat_map(Node::all);
+        nodes
+            .filter_map(Node::inline)
+            .any(|kind| matches!(kind, Kind::Mirror(_)))
+    }
+
     /// Sets the lanes over which volumes opened from now on are spread; they must run for as long as those are open.
     pub fn set_lanes(&mut self, lanes: &[LaneHandle]) {
         self.context.lanes = lanes.to_vec();
@@ -373,18 +387,34 @@ impl Graph {
                 What::Named(name) => return self.open_named(name, node, lanes).await,
                 What::Inline(kind) => kind,
             };
+            let may_come_later = std::mem::take(&mut self.context.may_come_later);
             let path = format!("{path}/{}", kind.name());
-            let mut children = Vec::new();
+            let settings = kind.settings();
+            let (mut children, mut missing) = (Vec::new(), Vec::new());
             for (index, (child, child_path)) in child_paths(kind, &path).enumerate() {
                 let lanes = part::rotated(lanes, index);
-                children.push(self.open_node(child, &child_path, &lanes).await?);
+                self.context.may_come_later = settings.stands_without_children();
+                match self.open_node(child, &child_path, &lanes).await {
+                    Ok(part) => children.push(part),
+                    Err(error) if settings.stands_without_children() => {
+                        tracing::warn!(volume = child_path, %error, "it is missing until the next start");
+                        children.push(Part::missing(&error));
+                        missing.push(error);
+                    }
+                    Err(error) => return Err(error),
+                }
             }
-            let settings = kind.settings();
+            if missing.len() == children.len() {
+                if let Some(error) = missing.pop() {
+                    return Err(error);
+                }
+            }
             let opening = Opening {
                 context: &mut self.context,
                 lanes,
                 path: path.clone(),
                 children,
+                may_come_later,
             };
             let opened = settings.open(opening).await;
             if let Ok(part) = &opened {

@@ -140,6 +140,7 @@ fn the_children_of_a_stripe_live_on_lanes_in_turn_from_the_home_of_the_tree_on()
             uuid: uuid::Uuid::from_u128(1),
             created_unix_s: 0,
             force: false,
+            from: None,
         };
         let created = graph.create_stripe("db", &lanes[1], &new).await;
         created.expect("blank files");
@@ -224,6 +225,7 @@ fn whatever_shows_a_file_grows_with_it_at_home_and_elsewhere_and_a_stripe_does_n
             uuid: uuid::Uuid::from_u128(7),
             created_unix_s: 1,
             force: false,
+            from: None,
         };
         graph
             .create_stripe("striped", &home, &new)
@@ -320,6 +322,7 @@ fn every_node_counts_under_its_path_on_all_lanes() {
             uuid: uuid::Uuid::from_u128(1),
             created_unix_s: 0,
             force: false,
+            from: None,
         };
         let created = graph.create_stripe("db", &other.handle, &options).await;
         created.expect("blank files");
@@ -476,6 +479,7 @@ fn a_stripe_opens_after_it_was_created_and_not_before() {
             uuid,
             created_unix_s: 1,
             force: false,
+            from: None,
         };
         graph
             .create_stripe("db", &home, &new)
@@ -521,6 +525,7 @@ fn a_concat_of_any_lengths_keeps_the_contract_also_below_layers() {
                 uuid: uuid::Uuid::from_u128(id),
                 created_unix_s: 1,
                 force: false,
+                from: None,
             };
             let created = graph.create_stripe(name, &home, &new).await;
             created.expect("it is created");
@@ -554,6 +559,7 @@ fn the_smallest_and_the_largest_units_of_a_stripe_hold_what_is_written() {
                 uuid: uuid::Uuid::from_u128(7),
                 created_unix_s: 1,
                 force: false,
+                from: None,
             };
             let created = graph.create_stripe("db", &home, &new).await;
             created.expect("it is created");
@@ -610,6 +616,7 @@ fn a_claim_reaches_the_leaves_through_every_layer_and_from_another_lane_and_so_d
             uuid: uuid::Uuid::from_u128(7),
             created_unix_s: 1,
             force: false,
+            from: None,
         };
         for name in ["inner", "db"] {
             let made = graph.create_stripe(name, &other.handle, &new).await;
@@ -642,6 +649,7 @@ fn what_a_start_that_failed_has_claimed_is_given_up_when_it_ends() {
             uuid: uuid::Uuid::from_u128(7),
             created_unix_s: 1,
             force: false,
+            from: None,
         };
         let made = graph.create_stripe("db", &home, &new).await;
         made.expect("a blank file");

@@ -54,6 +54,8 @@ pub struct NewStripe {
     pub created_unix_s: u64,
     /// Overwrite whatever the children hold.
     pub force: bool,
+    /// For a mirror: the copy whose data it has. `None`: it begins blank.
+    pub from: Option<usize>,
 }
 
 /// What a kind of volume with superblocks on its children provides.
@@ -84,12 +86,14 @@ pub(crate) trait HasSuperblocks: fmt::Debug {
         others: Others,
     ) -> LaneFuture<'b, Result<Option<Uuid>>>;
 
-    /// Writes the superblocks to `children`, which are open, under `claim`.
+    /// Writes the superblocks to `children`, which are open, under `claim`. A kind with a register keeps it in
+    /// `state_directory`.
     fn create<'b>(
         &'b self,
         children: &'b [Arc<Part>],
         claim: SetClaim,
         new: &'b NewStripe,
+        state_directory: Option<&'b Path>,
     ) -> LaneFuture<'b, Result<()>>;
 }
 

@@ -14,6 +14,7 @@ mod given;
 mod identity;
 pub mod iscsi;
 mod look;
+pub mod mirror;
 mod node;
 pub mod ram;
 mod settings;
@@ -108,6 +109,8 @@ kinds! {
     stripe => Stripe,
     /// Several volumes of any length, one after the other.
     concat => Concat,
+    /// Two copies, on each of which every write is.
+    mirror => Mirror,
     /// A memory cache in front of a volume.
     cache => Cache,
     /// A volume behind a link of limited rate.

@@ -95,6 +95,11 @@ pub(crate) trait Settings: fmt::Debug {
         false
     }
 
+    /// Whether it opens although some of its children do not.
+    fn stands_without_children(&self) -> bool {
+        false
+    }
+
     /// Whether it keeps others from writing to its children.
     fn claims_children(&self) -> bool {
         false

@@ -5,6 +5,7 @@
 mod by_type;
 mod handles;
 mod home;
+mod missing;
 mod opening;
 mod resident;
 
@@ -20,9 +21,11 @@ use std::{
 use engine::{LaneFuture, LaneHandle};
 use uuid::Uuid;
 
+use self::missing::Missing;
 use crate::{
-    Result, SetClaim, Shape, SharedVolume,
+    Error, ErrorKind, Result, SetClaim, Shape, SharedVolume,
     stats::{Sight, Stats, StatsHandle},
+    values::ConfigError,
 };
 
 pub use self::handles::{Facts, Handles};
@@ -105,6 +108,14 @@ impl Part {
             children: Vec::new(),
             counters: StatsHandle::new(),
             path: OnceLock::new(),
+        })
+    }
+
+    /// In place of one that did not open: it fails with this error.
+    pub(crate) fn missing(error: &ConfigError) -> Arc<Self> {
+        let error = Error::new(ErrorKind::Unreachable, error.message());
+        Part::leaf_on_every_lane(missing::shape(), move || {
+            Rc::new(Missing::new(error.clone()))
         })
     }
 

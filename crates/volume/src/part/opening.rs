@@ -21,6 +21,8 @@ pub(crate) struct Context {
     pub(crate) base: PathBuf,
     /// The lanes where volumes may live.
     pub(crate) lanes: Vec<LaneHandle>,
+    /// Where the program keeps its state, if it does.
+    pub(crate) state_directory: Option<PathBuf>,
     /// The owner that claims the children of stripes.
     pub(crate) owner: Owner,
     /// What to do about other owners of a stripe's children.
@@ -29,6 +31,8 @@ pub(crate) struct Context {
     pub(crate) may_make: bool,
     /// Whether requests will be [watched](crate::layers).
     pub(crate) is_watched: bool,
+    /// Whether the next node to be opened may come later.
+    pub(crate) may_come_later: bool,
     /// Set while stripes are opened to be looked at only: nothing is claimed.
     pub(crate) look: Option<Looked>,
     pub(crate) handles: Handles,
@@ -60,12 +64,19 @@ pub(crate) struct Opening<'a> {
     pub(crate) path: String,
     /// Its children.
     pub(crate) children: Vec<Arc<Part>>,
+    /// Whether its user goes on without it until it can be reached.
+    pub(crate) may_come_later: bool,
 }
 
 impl Opening<'_> {
     /// The directory that relative paths start from.
     pub(crate) fn base(&self) -> &Path {
         &self.context.base
+    }
+
+    /// Where the program keeps its state, if it does.
+    pub(crate) fn state_directory(&self) -> Option<&Path> {
+        self.context.state_directory.as_deref()
     }
 
     /// Whether missing files are created.
@@ -81,6 +92,11 @@ impl Opening<'_> {
     /// Whether stripes are opened to be looked at only.
     pub(crate) fn only_looks(&self) -> bool {
         self.context.look.is_some()
+    }
+
+    /// Whether its user goes on without it until it can be reached.
+    pub(crate) fn may_come_later(&self) -> bool {
+        self.may_come_later
     }
 
     /// What to do about other owners.
@@ -200,10 +216,12 @@ impl Context {
         Context {
             base: base.to_owned(),
             lanes: Vec::new(),
+            state_directory: None,
             owner: Owner::passing("a program that will not come back"),
             others: Others::Refuse,
             may_make: true,
             is_watched: false,
+            may_come_later: false,
             look: None,
             handles: Handles::default(),
             kept: ByType::default(),

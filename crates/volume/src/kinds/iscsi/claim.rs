@@ -25,7 +25,7 @@ use engine::{Buf, Duration, LaneFuture, Payload, spawn, time};
 
 use super::{
     cdb::{self, Cdb, ReserveOut},
-    claimed::Held,
+    claimed::{Fenced, Held},
     facts::Facts,
     machine::{Event, Subject},
     nexus::Nexus,
@@ -66,7 +66,7 @@ pub(super) enum Told {
 
 /// What PERSISTENT RESERVE IN / READ RESERVATION reports.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Reservation {
+pub(super) enum Reservation {
     /// The target has no persistent reservations.
     Unknown,
     Free,
@@ -415,6 +415,10 @@ impl Unit {
         let events = self.machine.borrow().events(Subject::Claim);
         let held = self.claimed.held.borrow().clone();
         let Some(Held { claim, is_fenced }) = held else {
+            if let Fenced::Made(key) = self.claimed.fence.get() {
+                self.take_in(nexus, key).await?;
+            }
+            self.handle(Event::Settled(Subject::Claim, events));
             return Ok(());
         };
         let mut why = "the disk's reservation keeps changing";
@@ -536,7 +540,7 @@ impl Unit {
         Ok(self.reservation(nexus).await? == Reservation::Held { key, kind })
     }
 
-    async fn reservation(&self, nexus: &Rc<Nexus>) -> Result<Reservation> {
+    pub(super) async fn reservation(&self, nexus: &Rc<Nexus>) -> Result<Reservation> {
         const LEN: u16 = 24;
         let read = cdb::persistent_reserve_in(cdb::READ_RESERVATION, LEN);
         let data = match self.tell(nexus, &read, Data::In(LEN.into())).await? {

@@ -3,14 +3,17 @@
 
 use std::cell::{Cell, RefCell};
 
+use ::mirror::key::Key;
 use engine::sync::Notify;
 
-use crate::{Claim, Result};
+use crate::{Claim, Error, ErrorKind, Result};
 
 /// The claim state of a disk.
 #[derive(Default)]
 pub(super) struct Claimed {
     pub(super) held: RefCell<Option<Held>>,
+    /// How it is with the fence of a mirror.
+    pub(super) fence: Cell<Fenced>,
     /// A re-establishment is running; others wait for its outcome.
     establishing: Cell<bool>,
     established: Notify,
@@ -18,6 +21,20 @@ pub(super) struct Claimed {
     pub(super) is_new: Cell<bool>,
     /// Whether a write needs FUA to be durable.
     pub(super) is_volatile: Cell<bool>,
+}
+
+/// The fence of a mirror on the disk.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Fenced {
+    /// There is none, or it is being made.
+    #[default]
+    Not,
+    /// It is made, under this key.
+    Made(Key),
+    /// The target has forgotten it: nothing is sent until there is another one.
+    Gone,
+    /// Another owner has made a newer one.
+    Superseded,
 }
 
 /// The claim, and whether a reservation backs it.
@@ -28,8 +45,19 @@ pub(super) struct Held {
 }
 
 impl Claimed {
-    /// Fails when the claim is lost or released.
+    /// Fails when the claim is lost or released, or the fence is not there any more.
     pub(super) fn check(&self) -> Result<()> {
+        let lost = match self.fence.get() {
+            Fenced::Not | Fenced::Made(_) => None,
+            Fenced::Gone => Some((ErrorKind::Unreachable, "the target has forgotten its fence")),
+            Fenced::Superseded => Some((
+                ErrorKind::ReservationConflict,
+                "another owner of the mirror has fenced it",
+            )),
+        };
+        if let Some((kind, why)) = lost {
+            return Err(Error::new(kind, why));
+        }
         match &*self.held.borrow() {
             None => Ok(()),
             Some(held) => held.claim.check(),

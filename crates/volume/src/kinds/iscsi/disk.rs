@@ -333,6 +333,18 @@ impl Volume for IscsiDisk {
                     self.unit.label_again(&claim).await?;
                     Ok(Report::Labelled)
                 }
+                Order::Fence(key, step) => {
+                    let answer = self.unit.fence_step(key, step).await?;
+                    Ok(Report::Fence(answer))
+                }
+                Order::Prove => {
+                    self.run(&cdb::read(0, 0), Data::None).await?;
+                    Ok(Report::Proved)
+                }
+                Order::Look => {
+                    self.unit.reach().await?;
+                    Ok(Report::Shape(self.facts.shape.clone()))
+                }
             }
         })
     }

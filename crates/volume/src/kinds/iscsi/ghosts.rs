@@ -142,6 +142,13 @@ impl Unit {
         }
     }
 
+    /// Resets the logical unit for the fence of a mirror, whoever has commands there.
+    pub(super) async fn reset_for_fence(&self, nexus: &Rc<Nexus>) -> Result<bool> {
+        let _turn = self.resetting.take(1).await;
+        let ghosts = self.quiet_ghosts().await;
+        self.reset_for(&ghosts, nexus).await
+    }
+
     /// As [`Unit::reset`], for the writes of `ghosts`.
     async fn reset_for(&self, ghosts: &[Rc<Nexus>], nexus: &Rc<Nexus>) -> Result<bool> {
         const FUNCTION_COMPLETE: u8 = 0;
@@ -179,10 +186,12 @@ impl Unit {
             return response.map(|_| false);
         }
         let target_name = &self.config().target_name;
-        tracing::warn!(
-            target_name,
-            "LOGICAL UNIT RESET has aborted the writes of a lost session"
-        );
+        if !ghosts.is_empty() {
+            tracing::warn!(
+                target_name,
+                "LOGICAL UNIT RESET has aborted the writes of a lost session"
+            );
+        }
         let live: Vec<_> = self.paths.live().collect();
         let is_told = |it: &Rc<Nexus>| told.iter().any(|told| Rc::ptr_eq(told, it));
         let new: Vec<_> = live.iter().filter(|it| !is_told(it)).cloned().collect();

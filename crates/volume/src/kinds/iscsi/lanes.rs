@@ -137,6 +137,7 @@ impl Unit {
         let is_well = self.paths.is_well()
             && !self.is_unsettled()
             && !self.machine.borrow().is_judging()
+            && self.claimed.check().is_ok()
             && door.troubles.get() == 0;
         if !is_well {
             return None;

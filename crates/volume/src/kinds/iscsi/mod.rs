@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  settings  the configuration section; path_settings: its paths; url: its address; config: the resolved form
-//!  disks     which disks are in use
+//!  disks     which disks are in use; late: one that could not be reached at the start
 //!  disk      a volume's calls as SCSI commands; inquiry, identity: what the disk is, and which one
 //!  transfer  reads and writes of any length; compare: COMPARE AND WRITE, which must not be sent twice
 //!  caching   write cache, FUA and write protection of the disk, at the start and later; remotes: asks all disks again
@@ -10,6 +10,7 @@
 //!  unit      runs a command to its end, and drives the machine; patience: retry limits
 //!  restarts  has the sessions report restarts of the target; unflushed: what a restart loses
 //!  claim     who owns the disk: the mark and the fence, re-established on each nexus; holder: who has it reserved
+//!  fenced    the fence of a mirror's owner
 //!  paths     which nexus a command takes; path: one of them; recovery: what a loss means, and how a path comes back
 //!  path_changes adds and removes paths; change: as a step of a new configuration; withdraw: their part of the claim
 //!  same_disk whether a path still leads to the same disk
@@ -42,6 +43,7 @@ mod disks;
 mod doors;
 mod ended;
 mod facts;
+mod fenced;
 #[cfg(any(test, feature = "testing"))]
 pub mod foreign;
 mod ghosts;
@@ -52,6 +54,7 @@ mod in_flight;
 mod inquiry;
 mod isids;
 mod lanes;
+mod late;
 mod link;
 mod login;
 pub mod luns;

@@ -19,6 +19,7 @@ use super::{
     config::{Policy, own_name},
     disks::{Disks, normalised},
     isids::{Isids, Openings},
+    late::Late,
     path_settings::{Addresses, PathSettings, SessionSettings},
     remotes::Remotes,
     url::{ISCSI_NAME_BYTES_MAX, IscsiUrl, is_iscsi_name},
@@ -181,8 +182,7 @@ async fn open(
             Ok(disk) => return Ok(disk),
             Err(error) => error,
         };
-        let may_come = matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut);
-        if !may_come || time::now() + PAUSE > deadline {
+        if !is_away(&error) || time::now() + PAUSE > deadline {
             return Err(error);
         }
         if !is_told {
@@ -191,6 +191,11 @@ async fn open(
         }
         time::sleep(PAUSE).await;
     }
+}
+
+/// Whether what has failed with `error` may come yet.
+fn is_away(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut)
 }
 
 impl Settings for Iscsi {
@@ -208,12 +213,19 @@ impl Settings for Iscsi {
             let status: SessionStatus = opening.handle();
             let numbers: Vec<_> = lanes.iter().map(|lane| opening.number_of(lane)).collect();
             let announcer = opening.kept::<Announcer>().clone();
+            let may_come_later = opening.may_come_later();
             let found = Arc::new(OnceLock::new());
             let told = found.clone();
             let part = opening
                 .at_home(move |_| {
                     LaneFuture::new(async move {
-                        let disk = open(config, &lanes, wait_at_start).await?;
+                        let disk = match open(config.clone(), &lanes, wait_at_start).await {
+                            Err(error) if may_come_later && is_away(&error) => {
+                                tracing::warn!(%error, "the disk is not there yet");
+                                return Ok(Rc::new(Late::new(config, lanes, announcer)) as _);
+                            }
+                            opened => opened?,
+                        };
                         let kept = OpenDisk::keep(lanes[0].clone(), &disk);
                         disk.unit.announce_to(announcer);
                         disk.unit.paths.report_to(&status, move |lane| {
@@ -226,7 +238,11 @@ impl Settings for Iscsi {
                     })
                 })
                 .await?;
-            let (identity, branches, disk) = found.get().cloned().expect("it is open");
+            let Some((identity, branches, disk)) = found.get().cloned() else {
+                part.share();
+                part.tell_layers();
+                return Ok(part);
+            };
             opening.kept::<Remotes>().add(&disk);
             opening.put(OpenDisk::new(disk, lane_count, known));
             part.branch(branches);

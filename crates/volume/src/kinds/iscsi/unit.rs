@@ -15,7 +15,7 @@ use scsi::Status;
 
 use super::{
     cdb::{self, Cdb},
-    claimed::Claimed,
+    claimed::{Claimed, Fenced},
     compare,
     config::IscsiConfig,
     doors::Doors,
@@ -140,7 +140,7 @@ impl Unit {
 
     /// Something may have ended the claim. Returns whether there is one.
     pub(super) fn shake_claim(&self) -> bool {
-        let is_claimed = self.claimed.claim().is_some();
+        let is_claimed = self.claimed.claim().is_some() || self.claimed.fence.get() != Fenced::Not;
         if is_claimed {
             self.handle(Event::Doubted(Subject::Claim));
         }

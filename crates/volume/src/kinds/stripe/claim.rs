@@ -48,7 +48,11 @@ async fn follow(
     let report = child.volume.member(order).await;
     Ok(match report.map_err(|error| child.blame(error))? {
         member::Report::Taken(generation) => set::Report::Taken(generation),
-        member::Report::Block(_) | member::Report::Labelled => set::Report::Labelled,
+        member::Report::Block(_)
+        | member::Report::Labelled
+        | member::Report::Fence(_)
+        | member::Report::Shape(_)
+        | member::Report::Proved => set::Report::Labelled,
     })
 }
 

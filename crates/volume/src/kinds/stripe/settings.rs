@@ -14,7 +14,7 @@ use super::{
     give_up,
 };
 use crate::{
-    Result, SetClaim,
+    Error, ErrorKind, Result, SetClaim,
     claim::Others,
     kinds::{
         HasSuperblocks, Identity, Look, NewStripe, Node, Settings, Superblocks, Volumes, What,
@@ -206,8 +206,13 @@ impl HasSuperblocks for Family<'_> {
         children: &'b [Arc<Part>],
         claim: SetClaim,
         new: &'b NewStripe,
+        _: Option<&'b Path>,
     ) -> LaneFuture<'b, Result<()>> {
         LaneFuture::new(async move {
+            if new.from.is_some() {
+                let why = "only a mirror keeps data that is there: leave out --from";
+                return Err(Error::new(ErrorKind::Configuration, why));
+            }
             let children = self.named(children).await?;
             // A child owned by someone else is reported with the owner's name, even with `force`; nothing is written
             // before.

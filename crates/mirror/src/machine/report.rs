@@ -1,0 +1,81 @@
+//! What the driver and people ask of the machine. Nothing here changes it.
+
+use super::{Mirror, Standing, work::Kind};
+use crate::{bitmap::Bitmap, copy_set::CopyId, op::OpId, ranges::Ranges, regions::Regions};
+
+/// How far the owner is with a copy, as people see it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Stand {
+    /// It is not in use.
+    Out,
+    /// It is being fenced, and what it keeps is read.
+    Fencing,
+    /// It gets all new writes, and is filled with what it has missed.
+    Filling,
+    /// It holds everything that was acknowledged.
+    InSync,
+}
+
+impl Mirror {
+    /// How far it is with `copy`.
+    pub fn stand(&self, copy: CopyId) -> Stand {
+        match self.members[copy.place()].standing {
+            Standing::Out => Stand::Out,
+            Standing::Fencing(_) | Standing::Looking | Standing::Ready => Stand::Fencing,
+            Standing::Noting | Standing::Returning | Standing::Joining => Stand::Filling,
+            Standing::InSync => Stand::InSync,
+        }
+    }
+
+    /// Whether `copy` was given up, so that [`Event::Back`](crate::Event::Back) may be of use once it can be reached.
+    pub fn misses(&self, copy: CopyId) -> bool {
+        match self.phase {
+            super::Phase::Fencing => {
+                self.record.in_sync.contains(copy) && self.failed.contains(copy)
+            }
+            super::Phase::Serving => self.members[copy.place()].standing == Standing::Out,
+            super::Phase::Claiming | super::Phase::Stopped => false,
+        }
+    }
+
+    /// How many blocks the copy that returns has still to get.
+    pub fn left_to_fill(&self) -> u64 {
+        blocks_of(&self.fill)
+    }
+
+    /// How many blocks may differ between copies in sync, and are being made equal.
+    pub fn in_doubt(&self) -> u64 {
+        blocks_of(&self.doubts)
+    }
+
+    /// How many regions are marked on copies in sync.
+    pub fn marked(&self) -> usize {
+        let mut marked = Regions::none(self.config.regions());
+        for copy in self.record.in_sync.iter() {
+            let bitmap = &self.members[copy.place()].bitmap;
+            if !bitmap.wanted.0.is_empty() {
+                marked.union(&bitmap.wanted);
+            }
+        }
+        marked.len()
+    }
+
+    /// Whether the data that is called `id`, a write or a command that reads, may still be needed.
+    pub fn uses(&self, id: OpId) -> bool {
+        self.works.iter().any(|work| {
+            let has_data = work.data == Some(id) || work.kind == Kind::Write && work.id == id;
+            has_data || work.copy_of(id).is_some()
+        })
+    }
+
+    /// Whether nothing is under way, and no region is marked that could be cleared: the next owner has nothing to equalise.
+    pub fn is_settled(&self) -> bool {
+        let is_complete = self.record.in_sync == self.record.all();
+        let mut bitmaps = self.members.iter().map(|member| &member.bitmap);
+        self.is_quiet() && (!is_complete || self.marked() == 0 && bitmaps.all(Bitmap::is_settled))
+    }
+}
+
+fn blocks_of(ranges: &Ranges) -> u64 {
+    ranges.iter().map(|range| range.end - range.start).sum()
+}

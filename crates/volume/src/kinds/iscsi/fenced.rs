@@ -1,0 +1,172 @@
+//! The fence of a mirror's owner on a remote copy: its steps as commands, and what becomes of a session that logs in after
+//! the fence was made.
+//!
+//! All sessions of the disk register the fence's key with APTPL, so that the target remembers it. A session that logs in
+//! later registers too, if the reservation is still this fence's; it is used only if no newer key was registered by then,
+//! because a newer owner registers first and looks for older keys last. A fence that the target has lost is never made
+//! again under its key: the copy has failed, and is fenced anew.
+
+use std::rc::Rc;
+
+use ::mirror::{
+    fence::{Answer, Step},
+    key::Key,
+};
+
+use super::{
+    cdb::{self, ReserveOut},
+    claim::{EXCLUSIVE_REGISTRANTS, Reservation, Told, be},
+    claimed::Fenced,
+    machine::Event,
+    nexus::Nexus,
+    session::Data,
+    unit::Unit,
+};
+use crate::{Error, ErrorKind, Result};
+
+/// The longest list of keys that is read, in bytes: its length has 16 bits.
+const KEYS_LEN: u16 = 8 + 8 * 1000;
+/// How many times a new session tries to get in while the reservation changes.
+const ROUNDS_MAX: usize = 4;
+
+impl Unit {
+    /// Carries out `step` of the fence under `key`.
+    pub(super) async fn fence_step(&self, key: Key, step: Step) -> Result<Answer> {
+        let nexus = self.nexus(&mut self.patience()).await?;
+        match step {
+            Step::ReadKeys => Ok(Answer::Keys(self.keys(&nexus).await?)),
+            Step::Register => self.register_all(&nexus, key).await,
+            Step::ReadReservation => {
+                let holder = self.holding_key(&nexus).await?;
+                if holder == Some(key.raw()) {
+                    self.claimed.fence.set(Fenced::Made(key));
+                }
+                Ok(Answer::Reservation(holder))
+            }
+            Step::Reserve => {
+                let reserve = ReserveOut::reserve(EXCLUSIVE_REGISTRANTS, key.raw());
+                self.reserve_step(&nexus, reserve).await
+            }
+            Step::Preempt(older) => {
+                let (key, older) = (key.raw(), older.raw());
+                let preempt = ReserveOut::preempt(EXCLUSIVE_REGISTRANTS, key, older, true);
+                self.reserve_step(&nexus, preempt).await
+            }
+            Step::Reset => match self.reset_for_fence(&nexus).await? {
+                true => Ok(Answer::Good),
+                false => Err(lacks("LOGICAL UNIT RESET", "it was refused")),
+            },
+        }
+    }
+
+    /// Registers `key` for every session.
+    async fn register_all(&self, nexus: &Rc<Nexus>, key: Key) -> Result<Answer> {
+        // Sessions that log in before the fence is made are taken in after it.
+        self.claimed.fence.set(Fenced::Not);
+        self.handle(Event::Claimed);
+        let answer = self.register_fence(nexus, key).await?;
+        let others: Vec<_> = self.paths.usable().collect();
+        for other in others.iter().filter(|other| !Rc::ptr_eq(other, nexus)) {
+            match self.register_fence(other, key).await {
+                Ok(Answer::Good) => {}
+                Ok(_) => other.end(not_taken_in()),
+                Err(error) => other.end(error),
+            }
+        }
+        Ok(answer)
+    }
+
+    async fn register_fence(&self, nexus: &Rc<Nexus>, key: Key) -> Result<Answer> {
+        let register = ReserveOut::register_and_ignore(key.raw(), true);
+        self.reserve_step(nexus, register).await
+    }
+
+    async fn reserve_step(&self, nexus: &Rc<Nexus>, out: ReserveOut) -> Result<Answer> {
+        match self.reserve_out(nexus, out).await? {
+            Told::Good(_) => Ok(Answer::Good),
+            Told::Conflict => Ok(Answer::Conflict),
+            Told::Refused(why) => Err(lacks(
+                "persistent reservations that outlive a power cut (APTPL), with PREEMPT AND ABORT",
+                &why,
+            )),
+        }
+    }
+
+    /// The registered keys, one for each session that has one.
+    async fn keys(&self, nexus: &Rc<Nexus>) -> Result<Vec<u64>> {
+        let read = cdb::persistent_reserve_in(cdb::READ_KEYS, KEYS_LEN);
+        match self.tell(nexus, &read, Data::In(KEYS_LEN.into())).await? {
+            Told::Good(data) => {
+                let len = data.get(4..8).map_or(0, be) as usize;
+                let keys = data.get(8..).unwrap_or_default();
+                if keys.len() < len {
+                    let message = format!("it has {} registered keys, too many to fence", len / 8);
+                    return Err(Error::new(ErrorKind::Configuration, message));
+                }
+                Ok(keys[..len].chunks_exact(8).map(be).collect())
+            }
+            Told::Conflict => Err(not_taken_in()),
+            Told::Refused(why) => Err(lacks("persistent reservations", &why)),
+        }
+    }
+
+    async fn holding_key(&self, nexus: &Rc<Nexus>) -> Result<Option<u64>> {
+        match self.reservation(nexus).await? {
+            Reservation::Unknown => Err(lacks("persistent reservations", "it has none")),
+            Reservation::Free => Ok(None),
+            Reservation::Held { key, kind } if kind == EXCLUSIVE_REGISTRANTS => Ok(Some(key)),
+            Reservation::Held { key, kind } => {
+                let message = format!(
+                    "it is reserved by something else than a mirror (key {key:016x}h, type {kind}): end that reservation"
+                );
+                Err(Error::new(ErrorKind::Configuration, message))
+            }
+        }
+    }
+
+    /// Takes `nexus`, which has just logged in or was refused, into the fence under `key`.
+    pub(super) async fn take_in(&self, nexus: &Rc<Nexus>, key: Key) -> Result<()> {
+        for _ in 0..ROUNDS_MAX {
+            let holder = self.holding_key(nexus).await?;
+            let is_newer = |raw: u64| Key::from_raw(raw).is_some_and(|other| other > key);
+            match holder {
+                Some(holder) if holder == key.raw() => {}
+                Some(holder) if is_newer(holder) => return self.lose_fence(Fenced::Superseded),
+                _ => return self.lose_fence(Fenced::Gone),
+            }
+            let registered = self.register_fence(nexus, key).await?;
+            // A newer owner was there before our registration, or sees it.
+            if self.keys(nexus).await?.into_iter().any(is_newer) {
+                self.unregister_key(nexus, key.raw()).await;
+                return self.lose_fence(Fenced::Superseded);
+            }
+            let proof = self.tell(nexus, &cdb::read(0, 0), Data::None).await?;
+            if registered == Answer::Good && matches!(proof, Told::Good(_)) {
+                return Ok(());
+            }
+        }
+        Err(not_taken_in())
+    }
+
+    /// Sessions may log in, to make another fence; nothing else is sent over them.
+    fn lose_fence(&self, how: Fenced) -> Result<()> {
+        self.claimed.fence.set(how);
+        self.paths.notify();
+        Ok(())
+    }
+
+    /// Waits for a session over which the disk can be asked something.
+    pub(super) async fn reach(&self) -> Result<()> {
+        self.nexus(&mut self.patience()).await.map(drop)
+    }
+}
+
+fn not_taken_in() -> Error {
+    let why = "the target does not let this session into the fence, although its key is registered";
+    Error::new(ErrorKind::Unreachable, why)
+}
+
+fn lacks(what: &str, why: &str) -> Error {
+    let message = format!("a copy of a mirror needs {what}, which its target does not have: {why}");
+    Error::new(ErrorKind::Configuration, message)
+}

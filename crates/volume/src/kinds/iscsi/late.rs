@@ -1,0 +1,148 @@
+//! A disk that could not be reached when its user, which goes on without it, was opened. It is opened when it is asked for
+//! something, as often as it takes; until then it has no length.
+
+use std::{cell::OnceCell, rc::Rc};
+
+use engine::{LaneFuture, LaneHandle, Payload, sync::Budget};
+
+use super::{IscsiConfig, IscsiDisk};
+use crate::{
+    Allocation, AtomicWrites, Compared, Durability, Error, ErrorKind, Len, ReadOnly, Result, Shape,
+    Volume,
+    announcer::Announcer,
+    member::{Order, Report},
+};
+
+/// A disk that may not be there yet.
+pub(super) struct Late {
+    config: IscsiConfig,
+    lanes: Vec<LaneHandle>,
+    announcer: Announcer,
+    disk: OnceCell<Rc<IscsiDisk>>,
+    /// One attempt at a time.
+    attempts: Rc<Budget>,
+    is_closed: std::cell::Cell<bool>,
+    shape: Shape,
+}
+
+impl Late {
+    /// The disk of `config`, whose home is the first of `lanes`.
+    pub(super) fn new(config: IscsiConfig, lanes: Vec<LaneHandle>, announcer: Announcer) -> Late {
+        Late {
+            config,
+            lanes,
+            announcer,
+            disk: OnceCell::new(),
+            attempts: Budget::new(1),
+            is_closed: std::cell::Cell::new(false),
+            shape: Shape {
+                block_size_bytes: 512,
+                physical_block_bytes: 512,
+                len: Len::new(0),
+                volatile_cache: false,
+                read_only: ReadOnly::new(false),
+                discard: None,
+                optimal_io_bytes: 512,
+                compare_and_write_max_bytes: 0,
+            },
+        }
+    }
+
+    /// The disk, opened if it can be reached.
+    async fn disk(&self) -> Result<&Rc<IscsiDisk>> {
+        if let Some(disk) = self.disk.get() {
+            return Ok(disk);
+        }
+        let _turn = self.attempts.take(1).await;
+        if self.is_closed.get() {
+            let why = "the volume has been closed";
+            return Err(Error::new(ErrorKind::Unreachable, why));
+        }
+        if self.disk.get().is_none() {
+            let disk = IscsiDisk::open_on(self.config.clone(), &self.lanes).await?;
+            disk.unit.announce_to(self.announcer.clone());
+            assert!(self.disk.set(disk).is_ok(), "one attempt at a time");
+        }
+        Ok(self.disk.get().expect("it was just opened"))
+    }
+}
+
+impl Volume for Late {
+    fn shape(&self) -> &Shape {
+        self.disk.get().map_or(&self.shape, |disk| disk.shape())
+    }
+
+    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
+        LaneFuture::new(async move { self.disk().await?.read(at, len).await })
+    }
+
+    fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move { self.disk().await?.write(at, data, durability).await })
+    }
+
+    fn flush(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move { self.disk().await?.flush().await })
+    }
+
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
+        LaneFuture::new(async move { self.disk().await?.member(order).await })
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            self.is_closed.set(true);
+            match self.disk.get() {
+                Some(disk) => Volume::close(&**disk).await,
+                None => Ok(()),
+            }
+        })
+    }
+
+    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move { self.disk().await?.discard(at, len).await })
+    }
+
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        LaneFuture::new(async move { self.disk().await?.allocation(at, len).await })
+    }
+
+    fn atomic_writes(&self) -> Option<AtomicWrites> {
+        None
+    }
+
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move { self.disk().await?.write_atomic(at, data, durability).await })
+    }
+
+    fn compare_and_write(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<Compared>> {
+        LaneFuture::new(async move {
+            self.disk()
+                .await?
+                .compare_and_write(at, data, durability)
+                .await
+        })
+    }
+
+    fn write_zeroes(
+        &self,
+        at: u64,
+        len: u64,
+        may_discard: bool,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            let disk = self.disk().await?;
+            disk.write_zeroes(at, len, may_discard, durability).await
+        })
+    }
+}

@@ -1,0 +1,280 @@
+//! One copy of a mirror: the volume that holds it, and what the mirror keeps at its end.
+
+use std::cell::{Cell, OnceCell, RefCell};
+
+use ::mirror::{
+    CopyId, Regions,
+    copy::{
+        BITMAP_BLOCKS, BLOCK_BYTES, Bits, Header, Kept, METADATA_BYTES, Place, decode_bits,
+        encode_bits, newest,
+    },
+};
+use engine::{Buf, sync::Notify};
+
+use crate::{
+    Durability, Error, ErrorKind, Result, Shape, SharedVolume,
+    member::{Order, Report},
+};
+
+/// Words of a block of the bitmap.
+const WORDS_PER_BLOCK: usize = size_of::<Bits>() / 8;
+
+/// A copy, on the mirror's home lane.
+pub(super) struct Copy {
+    /// What messages call it.
+    pub(super) name: String,
+    pub(super) volume: SharedVolume,
+    /// Calls on their way.
+    running: Cell<usize>,
+    is_idle: Notify,
+    /// Of the next slot of what is kept.
+    sequence: Cell<u64>,
+    /// Why it was last given up.
+    trouble: RefCell<Option<Error>>,
+    /// Since it could first be reached.
+    shape: OnceCell<Shape>,
+}
+
+/// A call that is on its way to a copy.
+pub(super) struct Running<'a>(&'a Copy);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.set(self.0.running.get() - 1);
+        self.0.is_idle.notify();
+    }
+}
+
+impl Copy {
+    pub(super) fn new(name: String, volume: SharedVolume) -> Copy {
+        Copy {
+            name,
+            volume,
+            running: Cell::new(0),
+            is_idle: Notify::new(),
+            sequence: Cell::new(0),
+            trouble: RefCell::default(),
+            shape: OnceCell::new(),
+        }
+    }
+
+    /// A call begins, and is on its way until the result is dropped.
+    pub(super) fn begin(&self) -> Running<'_> {
+        self.running.set(self.running.get() + 1);
+        Running(self)
+    }
+
+    /// Whether nothing is on its way to it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.running.get() == 0
+    }
+
+    /// Waits until nothing is on its way to it.
+    pub(super) async fn idle(&self) {
+        let is_idle = || self.is_idle().then_some(());
+        self.is_idle.wait_for(is_idle).await;
+    }
+
+    /// It has answered: whatever its trouble was, it is over. Returns that.
+    pub(super) fn recovers(&self) -> Option<Error> {
+        self.trouble.take()
+    }
+
+    /// It is in trouble. Returns whether that is news.
+    pub(super) fn suffers(&self, error: &Error) -> bool {
+        self.trouble.replace(Some(error.clone())).is_none()
+    }
+
+    /// Why it was last given up.
+    pub(super) fn trouble(&self) -> Option<Error> {
+        self.trouble.borrow().clone()
+    }
+
+    /// An error about it.
+    pub(super) fn blame(&self, error: Error) -> Error {
+        error.context(&self.name)
+    }
+
+    /// Refuses it.
+    pub(super) fn refuse(&self, why: impl std::fmt::Display) -> Error {
+        Error::new(ErrorKind::Configuration, format!("{}: {why}", self.name))
+    }
+
+    /// Its shape, once it could be reached.
+    pub(super) fn shape(&self) -> Option<&Shape> {
+        self.shape.get()
+    }
+
+    /// Asks for its shape, unless it is known.
+    pub(super) async fn ask_shape(&self) -> Result<&Shape> {
+        if self.shape.get().is_none() {
+            let told = self.volume.member(Order::Look).await;
+            let Report::Shape(shape) = told.map_err(|error| self.blame(error))? else {
+                return Err(self.refuse("it has not told its length"));
+            };
+            let _ = self.shape.set(shape);
+        }
+        Ok(self.shape.get().expect("it was just set"))
+    }
+
+    /// Where the metadata ends: at its last whole block.
+    fn end_bytes(&self) -> u64 {
+        let len_bytes = self.shape.get().map_or(0, Shape::len_bytes);
+        assert!(len_bytes > METADATA_BYTES, "it was looked at before");
+        len_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64
+    }
+
+    /// Refuses it if it cannot be a copy of a mirror with `header`, in blocks of `block_bytes`.
+    pub(super) fn check(&self, header: &Header, block_bytes: u64) -> Result<()> {
+        let Some(shape) = self.shape() else {
+            return Ok(()); // It is not there yet.
+        };
+        if shape.volatile_cache {
+            return Err(self.refuse(
+                "it has a volatile write cache, and after a power cut nobody could tell what this copy has lost: for a file \
+                 write cache = \"direct-sync\" or \"write-through\"; at the target of a remote disk do the same, or switch \
+                 its write cache off (WCE = 0)",
+            ));
+        }
+        if shape.read_only.is_on() {
+            return Err(self.refuse("it is read-only"));
+        }
+        if shape.len_bytes() < header.data_bytes + METADATA_BYTES {
+            return Err(self.refuse(format_args!(
+                "it has {} bytes, but had at least {} when the mirror was created; restore its size",
+                shape.len_bytes(),
+                header.data_bytes + METADATA_BYTES
+            )));
+        }
+        if u64::from(shape.block_size_bytes) > block_bytes {
+            return Err(self.refuse(format_args!(
+                "its blocks have {} bytes, and the mirror was opened with blocks of {block_bytes}; start it again",
+                shape.block_size_bytes
+            )));
+        }
+        Ok(())
+    }
+
+    /// The header, read without a fence: it never changes.
+    pub(super) async fn look(&self) -> Result<Header> {
+        let len_bytes = self.ask_shape().await?.len_bytes();
+        if len_bytes <= METADATA_BYTES {
+            return Err(self.refuse(format_args!(
+                "it has {len_bytes} bytes, too few for what a mirror keeps at the end of each copy ({METADATA_BYTES})"
+            )));
+        }
+        let block = self.read_unfenced(Place::Header).await?;
+        Header::decode(&block).map_err(|why| {
+            self.refuse(format_args!(
+                "its last block is not that of a copy of a mirror: {why}; find the disk that belongs here, or make it a \
+                 copy with `sanstone volume create -c FILE NAME`"
+            ))
+        })
+    }
+
+    /// What is kept on it, read without a fence: another owner may be changing it.
+    pub(super) async fn look_at_kept(&self) -> Result<Kept> {
+        let slots = [
+            Kept::decode(&self.read_unfenced(Place::Kept(0)).await?),
+            Kept::decode(&self.read_unfenced(Place::Kept(1)).await?),
+        ];
+        let (_, kept) = newest(slots).map_err(|why| self.refuse(why))?;
+        Ok(kept)
+    }
+
+    async fn read_unfenced(&self, place: Place) -> Result<Vec<u8>> {
+        let at = place.at(self.end_bytes());
+        match self.volume.read(at, BLOCK_BYTES).await {
+            Ok(block) => return Ok(block.to_vec()),
+            Err(error) if error.kind() == ErrorKind::ReservationConflict => {}
+            Err(error) => return Err(self.blame(error)),
+        }
+        let read = self.volume.member(Order::Read(at)).await;
+        match read.map_err(|error| self.blame(error))? {
+            Report::Block(block) => Ok(block),
+            _ => Err(self.refuse("it has not read the block that it was asked for")),
+        }
+    }
+
+    /// Everything that the mirror keeps on it: what was kept last, and the bitmap. It has to be `place` of the mirror
+    /// with `header`.
+    pub(super) async fn read_metadata(
+        &self,
+        header: &Header,
+        place: CopyId,
+        block_bytes: u64,
+    ) -> Result<(Kept, Regions)> {
+        let found = self.look().await?;
+        self.check(header, block_bytes)?;
+        let expected = Header {
+            copy: place,
+            ..*header
+        };
+        if found != expected {
+            return Err(self.refuse(format_args!(
+                "it is copy {} of mirror {}, not copy {} of {}: give each copy its own disk",
+                found.copy.place(),
+                found.mirror,
+                place.place(),
+                header.mirror
+            )));
+        }
+        let mut slots = Vec::with_capacity(2);
+        for slot in 0..2 {
+            slots.push(Kept::decode(&self.read(Place::Kept(slot)).await?));
+        }
+        let slots: [_; 2] = slots.try_into().expect("two slots");
+        let (sequence, kept) = newest(slots).map_err(|why| self.refuse(why))?;
+        self.sequence.set(sequence + 1);
+        let mut words = Vec::with_capacity(BITMAP_BLOCKS * WORDS_PER_BLOCK);
+        for block in 0..BITMAP_BLOCKS {
+            let bits = decode_bits(&self.read(Place::Bitmap(block)).await?);
+            let eights = bits.chunks_exact(8);
+            words.extend(
+                eights.map(|eight| u64::from_le_bytes(eight.try_into().expect("eight bytes"))),
+            );
+        }
+        Ok((kept, clipped(words, header.regions())))
+    }
+
+    async fn read(&self, place: Place) -> Result<Vec<u8>> {
+        let at = place.at(self.end_bytes());
+        Ok(self.volume.read(at, BLOCK_BYTES).await?.to_vec())
+    }
+
+    /// Writes `kept` to the next slot, durably. After a failure the next one goes to the same slot: the other one has
+    /// what was kept before.
+    pub(super) async fn keep(&self, kept: &Kept) -> Result<()> {
+        let sequence = self.sequence.get();
+        let place = Place::Kept((sequence % 2) as usize);
+        self.write(place, &kept.encode(sequence)).await?;
+        self.sequence.set(sequence + 1);
+        Ok(())
+    }
+
+    /// Writes a block of the bitmap, durably.
+    pub(super) async fn mark(&self, block: usize, regions: &[u64]) -> Result<()> {
+        let mut bits: Bits = [0; size_of::<Bits>()];
+        for (eight, word) in bits.chunks_exact_mut(8).zip(regions) {
+            eight.copy_from_slice(&word.to_le_bytes());
+        }
+        self.write(Place::Bitmap(block), &encode_bits(&bits)).await
+    }
+
+    /// Writes a block of metadata, durably.
+    pub(super) async fn write(&self, place: Place, block: &[u8]) -> Result<()> {
+        let at = place.at(self.end_bytes());
+        let block = Buf::copy_of(block).into();
+        self.volume.write(at, block, Durability::Fua).await
+    }
+}
+
+/// The first `regions` regions of `words`.
+fn clipped(mut words: Vec<u64>, regions: usize) -> Regions {
+    words.truncate(regions.div_ceil(64));
+    let rest = regions % 64;
+    if let Some(last) = words.last_mut().filter(|_| rest > 0) {
+        *last &= (1 << rest) - 1;
+    }
+    Regions(words)
+}

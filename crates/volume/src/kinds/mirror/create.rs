@@ -1,0 +1,207 @@
+//! Makes a mirror of volumes: writes what it keeps at the end of each. The first record says which copies are in sync;
+//! the others are filled whole when the mirror is first served.
+//!
+//! The header comes last: a copy without one is no copy. The register comes first, so that a copy that has a header has a
+//! register.
+
+use std::path::Path;
+
+use ::mirror::{
+    CopyId, CopySet,
+    copy::{BITMAP_BLOCKS, Bits, Floor, Header, Kept, METADATA_BYTES, Place, encode_bits},
+    register::Record,
+};
+use uuid::Uuid;
+
+use super::{
+    copy::Copy,
+    register::{Register, StateRegister},
+};
+use crate::{Error, ErrorKind, Result, Shape};
+
+/// What is read at a time to see whether a copy is blank, in bytes.
+const PIECE_BYTES: u64 = 1 << 20;
+/// No block of a disk is larger, in bytes.
+const GRAIN_BYTES: u64 = 4096;
+
+/// What a new mirror is made with.
+pub(super) struct New<'a> {
+    pub(super) mirror: Uuid,
+    /// The copy whose data it has. `None`: it begins blank.
+    pub(super) from: Option<usize>,
+    /// Overwrite what the others hold, and the end of this one.
+    pub(super) force: bool,
+    pub(super) state_directory: &'a Path,
+}
+
+/// Makes `copies` a mirror.
+///
+/// # Errors
+/// When a copy is not suitable, or holds something; nothing is written then. The copy's own error when an I/O fails.
+pub(super) async fn create(copies: &[Copy], new: &New<'_>) -> Result<()> {
+    for copy in copies {
+        copy.ask_shape().await?;
+    }
+    let data_bytes = data_bytes(copies, new)?;
+    for (place, copy) in copies.iter().enumerate() {
+        let block_bytes = 4096;
+        copy.check(
+            &Header::new(new.mirror, CopyId::new(place), data_bytes),
+            block_bytes,
+        )?;
+    }
+    for (place, copy) in copies.iter().enumerate() {
+        if !new.force {
+            check_blank(copy, data_bytes, new.from == Some(place)).await?;
+        }
+    }
+    let mut nonce = [0; 8];
+    engine::random::fill(&mut nonce).map_err(|error| Error::io("a nonce", &error))?;
+    let mut record = Record::first(new.mirror, copies.len(), u64::from_le_bytes(nonce));
+    if !(new.from.is_none() && are_blank(copies, data_bytes).await?) {
+        record.in_sync = CopySet::from(CopyId::new(new.from.unwrap_or(0)));
+    }
+    let register = StateRegister::new(new.state_directory, new.mirror);
+    register.begin(record).await?;
+    for (place, copy) in copies.iter().enumerate() {
+        let written = write(copy, CopyId::new(place), record, data_bytes).await;
+        written.map_err(|error| copy.blame(error))?;
+    }
+    // If one disk has two names, both now have the header that was written last.
+    for (place, copy) in copies.iter().enumerate() {
+        if copy.look().await?.copy.place() != place {
+            return Err(copy.refuse("it is the same disk as another copy; give each copy its own"));
+        }
+    }
+    Ok(())
+}
+
+/// The length of the data, which every copy has room for.
+fn data_bytes(copies: &[Copy], new: &New<'_>) -> Result<u64> {
+    let mut smallest = u64::MAX;
+    for copy in copies {
+        let shape = shape_of(copy);
+        let data = shape.len_bytes().saturating_sub(METADATA_BYTES) / GRAIN_BYTES * GRAIN_BYTES;
+        if data == 0 {
+            return Err(copy.refuse(format_args!(
+                "it has {} bytes; a copy needs its last {METADATA_BYTES} for what the mirror keeps there, and room for data",
+                shape.len_bytes()
+            )));
+        }
+        smallest = smallest.min(data);
+    }
+    let Some(from) = new.from else {
+        return Ok(smallest);
+    };
+    let Some(source) = copies.get(from) else {
+        let message = format!(
+            "there is no copy {from}: the mirror has {}, numbered from 0",
+            copies.len()
+        );
+        return Err(Error::new(ErrorKind::Configuration, message));
+    };
+    let wanted = shape_of(source).len_bytes() - METADATA_BYTES;
+    let wanted = wanted / GRAIN_BYTES * GRAIN_BYTES;
+    for copy in copies {
+        let len_bytes = shape_of(copy).len_bytes();
+        if len_bytes < wanted + METADATA_BYTES {
+            return Err(copy.refuse(format_args!(
+                "it has {len_bytes} bytes, fewer than {} with {}: make it at least as long",
+                source.name,
+                shape_of(source).len_bytes()
+            )));
+        }
+    }
+    Ok(wanted)
+}
+
+fn shape_of(copy: &Copy) -> &Shape {
+    copy.shape().expect("every copy was asked")
+}
+
+/// Refuses a copy that holds something where that would be overwritten: in its first MiB, unless its data `is_kept`, and
+/// in its last.
+async fn check_blank(copy: &Copy, data_bytes: u64, is_kept: bool) -> Result<()> {
+    let len_bytes = shape_of(copy).len_bytes();
+    if let Ok(found) = copy.look().await {
+        return Err(copy.refuse(format_args!(
+            "it is already copy {} of mirror {}; use another disk, or --force to give up that mirror",
+            found.copy.place(),
+            found.mirror
+        )));
+    }
+    let first = 0..PIECE_BYTES.min(data_bytes);
+    let last = data_bytes.max(len_bytes - METADATA_BYTES) / GRAIN_BYTES * GRAIN_BYTES..len_bytes;
+    for (range, is_data) in [(first, true), (last, false)] {
+        if is_data && is_kept {
+            continue;
+        }
+        let len = (range.end - range.start) as usize;
+        let read = copy.volume.read(range.start, len).await;
+        let found = first_nonzero(&read.map_err(|error| copy.blame(error))?);
+        if let Some(within) = found {
+            let at = range.start + within as u64;
+            return Err(copy.refuse(match is_data {
+                true => format!(
+                    "it holds data (a nonzero byte at {at}); use a blank disk, --from to keep the data of one copy, or \
+                     --force to overwrite it"
+                ),
+                false => format!(
+                    "it holds data in its last MiB (a nonzero byte at {at}), where the mirror keeps its own; make it 1MiB \
+                     longer, or use --force if nothing there is needed"
+                ),
+            }));
+        }
+    }
+    Ok(())
+}
+
+fn first_nonzero(payload: &engine::Payload) -> Option<usize> {
+    let mut before = 0;
+    for slice in payload.slices() {
+        if let Some(within) = slice.iter().position(|&byte| byte != 0) {
+            return Some(before + within);
+        }
+        before += slice.len();
+    }
+    None
+}
+
+/// Whether the copies are certainly equal, because nothing was ever written to them.
+async fn are_blank(copies: &[Copy], data_bytes: u64) -> Result<bool> {
+    for copy in copies {
+        let mut at = 0;
+        while at < data_bytes {
+            let found = copy.volume.allocation(at, data_bytes - at).await;
+            let found = found.map_err(|error| copy.blame(error))?;
+            if found.is_mapped {
+                return Ok(false);
+            }
+            at += found.len_bytes;
+        }
+    }
+    Ok(true)
+}
+
+/// Writes everything that is kept on a copy, durably, the header last.
+async fn write(copy: &Copy, place: CopyId, record: Record, data_bytes: u64) -> Result<()> {
+    let is_in_sync = record.in_sync.contains(place);
+    let mut kept = Kept::first(record);
+    if !is_in_sync {
+        kept.in_sync_since = 0;
+    }
+    let bits: Bits = [0; size_of::<Bits>()];
+    for block in 0..BITMAP_BLOCKS {
+        copy.write(Place::Bitmap(block), &encode_bits(&bits))
+            .await?;
+    }
+    for sequence in 0..2 {
+        let slot = sequence as usize;
+        copy.write(Place::Kept(slot), &kept.encode(sequence))
+            .await?;
+        copy.write(Place::Floor(slot), &Floor::default().encode(sequence))
+            .await?;
+    }
+    let header = Header::new(record.mirror, place, data_bytes);
+    copy.write(Place::Header, &header.encode()).await
+}

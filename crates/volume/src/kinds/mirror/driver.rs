@@ -1,0 +1,537 @@
+//! Drives the machine of a mirror: its actions become calls on the copies and the register, and what comes of them its
+//! events.
+//!
+//! ```text
+//!  a request ─► tell(Event) ─► machine ─► Action ─► a task for each call ─► tell(Event) ─► … ─► the request's answer
+//! ```
+//!
+//! **Ended.** An outcome means that nothing of a command can happen any more. An error of a copy that is out of reach does
+//! not say that, so the copy is given up at once, and the command is sent again, unchanged, for as long as the copy is not
+//! out: its range stays locked meanwhile, and once it has succeeded, no earlier attempt can land any more. When the copy
+//! is out, nobody waits for the command.
+//!
+//! **A new fence** begins when every call of the old one has returned: then nothing that is queued for the old key is sent
+//! any more, and what still is at the target is ended by the fence's reset.
+//!
+//! **Time.** A call that takes longer than `copy_timeout` gives its copy up, but is waited for. A request that takes longer
+//! than `request_timeout` fails.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::HashMap,
+    pin::pin,
+    rc::{Rc, Weak},
+};
+
+use ::mirror::{
+    Action, Command, CopyId, Event, Mirror, OpId, Outcome, Phase, Range, Stand, Stopped,
+    copy::Header, fence::Step, key::Key, register::Swap,
+};
+use engine::{Duration, LaneFuture, Payload, spawn, sync::Notify, time};
+
+use super::{
+    copy::Copy,
+    register::Register,
+    status::{CopyStatus, MirrorHandle, MirrorStatus},
+};
+use crate::{
+    Durability, Error, ErrorKind, Result, SharedVolume,
+    member::{Order, Report},
+};
+
+/// The pause before something that has failed is tried again.
+pub(super) const RETRY: Duration = Duration::from_secs(1);
+
+/// The time limits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// How long a copy may take to answer before it is given up.
+    pub(super) copy: Duration,
+    /// How long a request may take before it fails.
+    pub(super) request: Duration,
+}
+
+/// The driver of one mirror, on its home lane.
+pub(super) struct Driver {
+    me: Weak<Driver>,
+    /// What messages call the mirror.
+    pub(super) name: String,
+    pub(super) limits: Limits,
+    pub(super) header: Header,
+    block_bytes: u64,
+    /// By their place in the mirror.
+    pub(super) copies: Vec<Copy>,
+    register: Box<dyn Register>,
+    machine: RefCell<Mirror>,
+    /// Requests that wait for their answers.
+    requests: RefCell<HashMap<OpId, Rc<Reply>>>,
+    /// What is written: the data of requests, and of commands that have read it.
+    data: RefCell<HashMap<OpId, Payload>>,
+    /// Notified after each event.
+    pub(super) changed: Notify,
+    /// Why it serves nothing any more.
+    ended: RefCell<Option<Error>>,
+    /// Whether anything was written since the last heartbeat.
+    has_written: Cell<bool>,
+    /// Whether a request came since the last piece was filled.
+    is_busy: Cell<bool>,
+    /// The copy that the next read prefers.
+    turn: Cell<usize>,
+    handle: MirrorHandle,
+}
+
+/// Where a request's answer arrives.
+#[derive(Default)]
+struct Reply {
+    answer: RefCell<Option<Result<Payload>>>,
+    is_there: Notify,
+}
+
+impl Reply {
+    fn put(&self, answer: Result<Payload>) {
+        self.answer.borrow_mut().get_or_insert(answer);
+        self.is_there.notify();
+    }
+
+    async fn get(&self) -> Result<Payload> {
+        self.is_there.wait_for(|| self.answer.take()).await
+    }
+}
+
+/// What an error of a copy says.
+enum Judged {
+    /// Another owner has a fence there.
+    Fenced,
+    /// The command has ended.
+    Failed,
+    /// It may still happen: the copy is out of reach, or nobody knows.
+    Unknown,
+}
+
+fn judge(error: &Error) -> Judged {
+    match error.kind() {
+        ErrorKind::ReservationConflict | ErrorKind::Preempted | ErrorKind::Claimed => {
+            Judged::Fenced
+        }
+        ErrorKind::OutOfRange
+        | ErrorKind::Misaligned
+        | ErrorKind::ReadOnly
+        | ErrorKind::Medium
+        | ErrorKind::FlushFailed
+        | ErrorKind::NoSpace => Judged::Failed,
+        // A target that refuses a login may still carry out what a lost session has sent.
+        ErrorKind::Unreachable
+        | ErrorKind::TimedOut
+        | ErrorKind::Protocol
+        | ErrorKind::OutcomeUnknown
+        | ErrorKind::Configuration => Judged::Unknown,
+    }
+}
+
+/// What a driver is made of.
+pub(super) struct Parts {
+    pub(super) name: String,
+    pub(super) limits: Limits,
+    pub(super) header: Header,
+    pub(super) block_bytes: u64,
+    pub(super) copies: Vec<Copy>,
+    pub(super) register: Box<dyn Register>,
+    pub(super) machine: Mirror,
+    pub(super) handle: MirrorHandle,
+}
+
+impl Driver {
+    /// Begins to drive the machine, which claims the mirror.
+    pub(super) fn begin(parts: Parts) -> Rc<Driver> {
+        let driver = Rc::new_cyclic(|me| Driver {
+            me: me.clone(),
+            name: parts.name,
+            limits: parts.limits,
+            header: parts.header,
+            block_bytes: parts.block_bytes,
+            copies: parts.copies,
+            register: parts.register,
+            machine: RefCell::new(parts.machine),
+            requests: RefCell::default(),
+            data: RefCell::default(),
+            changed: Notify::new(),
+            ended: RefCell::default(),
+            has_written: Cell::new(false),
+            is_busy: Cell::new(false),
+            turn: Cell::new(0),
+            handle: parts.handle,
+        });
+        driver.carry_out_all();
+        driver
+    }
+
+    /// What is asked of the machine.
+    pub(super) fn machine<T>(&self, ask: impl FnOnce(&Mirror) -> T) -> T {
+        ask(&self.machine.borrow())
+    }
+
+    /// Fails if it serves nothing any more.
+    pub(super) fn check(&self) -> Result<()> {
+        self.ended.borrow().clone().map_or(Ok(()), Err)
+    }
+
+    /// From now on it serves nothing. Returns whether it did before.
+    pub(super) fn end(&self, why: Error) -> bool {
+        let is_first = self.ended.borrow().is_none();
+        if is_first {
+            self.ended.replace(Some(why.clone()));
+            for (_, reply) in self.requests.take() {
+                reply.put(Err(why.clone()));
+            }
+        }
+        self.report();
+        self.changed.notify();
+        is_first
+    }
+
+    /// Whether anything was written since the last call.
+    pub(super) fn take_written(&self) -> bool {
+        self.has_written.take()
+    }
+
+    /// Whether a request came since the last call.
+    pub(super) fn take_busy(&self) -> bool {
+        self.is_busy.take()
+    }
+
+    /// Whether a copy is being filled.
+    pub(super) fn is_filling(&self) -> bool {
+        let machine = self.machine.borrow();
+        let mut places = (0..self.copies.len()).map(CopyId::new);
+        places.any(|copy| machine.stand(copy) == Stand::Filling)
+    }
+
+    /// Reads `len` bytes at `at`, which were checked.
+    pub(super) async fn read(&self, at: u64, len: u64) -> Result<Payload> {
+        let turn = self.turn.get();
+        self.turn.set((turn + 1) % self.copies.len());
+        let range = self.range(at, len);
+        let from = CopyId::new(turn);
+        self.request(None, |id| Event::Read { id, range, from })
+            .await
+    }
+
+    /// Writes `data` at `at`, which was checked.
+    pub(super) async fn write(&self, at: u64, data: Payload) -> Result<()> {
+        self.has_written.set(true);
+        let range = self.range(at, data.len() as u64);
+        let written = self.request(Some(data), |id| Event::Write { id, range });
+        written.await.map(drop)
+    }
+
+    fn range(&self, at: u64, len: u64) -> Range {
+        Range::new(at / self.block_bytes, len / self.block_bytes)
+    }
+
+    async fn request(
+        &self,
+        data: Option<Payload>,
+        event: impl FnOnce(OpId) -> Event,
+    ) -> Result<Payload> {
+        self.check()?;
+        self.is_busy.set(true);
+        let id = self.machine.borrow_mut().next_id();
+        if let Some(data) = data {
+            self.data.borrow_mut().insert(id, data);
+        }
+        let reply = Rc::new(Reply::default());
+        self.requests.borrow_mut().insert(id, reply.clone());
+        self.tell(event(id));
+        match time::timeout(self.limits.request, reply.get()).await {
+            Some(answer) => answer,
+            None => {
+                self.tell(Event::Expired(id));
+                reply.get().await
+            }
+        }
+    }
+
+    /// Something has happened.
+    pub(super) fn tell(&self, event: Event) {
+        self.machine.borrow_mut().apply(event);
+        self.carry_out_all();
+    }
+
+    fn carry_out_all(&self) {
+        loop {
+            let action = self.machine.borrow_mut().select();
+            match action {
+                Some(action) => self.carry_out(action),
+                None => break,
+            }
+        }
+        let machine = self.machine.borrow();
+        self.data.borrow_mut().retain(|id, _| machine.uses(*id));
+        drop(machine);
+        self.changed.notify();
+    }
+
+    fn carry_out(&self, action: Action) {
+        let Some(this) = self.me.upgrade() else {
+            return; // It is being dropped, and nobody waits.
+        };
+        match action {
+            Action::Swap(swap) => drop(spawn(async move { this.swap(swap).await })),
+            Action::Fence { copy, key, step } => {
+                spawn(async move { this.fence(copy, key, step).await });
+            }
+            Action::ReadMetadata { copy, key } => {
+                spawn(async move { this.read_metadata(copy, key).await });
+            }
+            Action::Command {
+                id,
+                copy,
+                key,
+                command,
+            } => self.command(this, id, (copy, key), command),
+            Action::Acknowledge(id) => self.answer(id, Ok(Payload::new())),
+            Action::Answer { request, data } => {
+                let read = self.data.borrow().get(&data).cloned();
+                self.answer(request, Ok(read.expect("it was read")));
+            }
+            Action::Fail(id) => self.answer(id, Err(self.why())),
+            Action::Stop(stopped) => {
+                let why = self.stopped(&stopped);
+                if self.end(why.clone()) {
+                    tracing::error!("{why}");
+                }
+            }
+        }
+    }
+
+    fn answer(&self, id: OpId, answer: Result<Payload>) {
+        if let Some(reply) = self.requests.borrow_mut().remove(&id) {
+            reply.put(answer);
+        }
+    }
+
+    /// Why a request has failed.
+    fn why(&self) -> Error {
+        let troubles = self.copies.iter().filter_map(|copy| {
+            let trouble = copy.trouble()?;
+            Some(trouble.context(&copy.name))
+        });
+        match troubles.last() {
+            Some(trouble) => trouble.context(format_args!("mirror {}", self.name)),
+            None => {
+                let limit = time::brief(self.limits.request);
+                let message = format!("mirror {}: no answer within {limit:?}", self.name);
+                Error::new(ErrorKind::TimedOut, message)
+            }
+        }
+    }
+
+    fn stopped(&self, stopped: &Stopped) -> Error {
+        let name = &self.name;
+        let message = match stopped {
+            Stopped::Register(record) => format!(
+                "mirror {name} was taken over by node {} (epoch {}): this volume now refuses all I/O; stop this daemon, or \
+                 restart it after the other owner has stopped",
+                record.owner, record.epoch
+            ),
+            Stopped::Fenced(copy) => format!(
+                "mirror {name} was taken over: {} refuses this owner; this volume now refuses all I/O; stop this daemon, \
+                 or restart it after the other owner has stopped",
+                self.copies[copy.place()].name
+            ),
+            Stopped::RegisterIsOlder { copy, seen } => format!(
+                "mirror {name}: {} has seen version {seen} of the mirror's record, which {} does not have: it was restored \
+                 from an older state, or the mirror has another owner; put back the right one, or run `sanstone volume \
+                 take-over -c FILE NAME`",
+                self.copies[copy.place()].name,
+                self.register.describe()
+            ),
+        };
+        Error::new(ErrorKind::Preempted, message)
+    }
+
+    /// Sends `swap` until it is answered.
+    async fn swap(&self, swap: Swap) {
+        let mut is_told = false;
+        loop {
+            match self.register.swap(swap).await {
+                Ok(found) => return self.tell(Event::Swapped(found)),
+                Err(error) if self.check().is_ok() => {
+                    if !is_told {
+                        tracing::error!(mirror = self.name, %error, "the register cannot be changed, which is tried again");
+                        is_told = true;
+                    }
+                    time::sleep(RETRY).await;
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    async fn fence(&self, copy: CopyId, key: Key, step: Step) {
+        let place = &self.copies[copy.place()];
+        // Nothing that is queued for an older key may come after it.
+        place.idle().await;
+        let _running = place.begin();
+        let step = place.volume.member(Order::Fence(key, step));
+        match self.within(copy, step).await {
+            Ok(Report::Fence(answer)) => self.tell(Event::FenceAnswer { copy, key, answer }),
+            Ok(_) => self.give_up(copy, &place.refuse("it has no fence")),
+            Err(error) => self.give_up(copy, &error),
+        }
+    }
+
+    async fn read_metadata(&self, copy: CopyId, key: Key) {
+        let place = &self.copies[copy.place()];
+        let _running = place.begin();
+        let read = place.read_metadata(&self.header, copy, self.block_bytes);
+        match self.within(copy, LaneFuture::new(read)).await {
+            Ok((kept, marked)) => {
+                self.tell(Event::Metadata {
+                    copy,
+                    key,
+                    kept,
+                    marked,
+                });
+            }
+            // If it is fenced for somebody else by now, the next fence tells by whom.
+            Err(error) => self.give_up(copy, &error),
+        }
+    }
+
+    /// Waits for a call at `copy`, which is given up if that takes too long.
+    async fn within<T>(&self, copy: CopyId, call: LaneFuture<'_, Result<T>>) -> Result<T> {
+        let mut call = pin!(call);
+        if let Some(result) = time::timeout(self.limits.copy, call.as_mut()).await {
+            return result;
+        }
+        let limit = time::brief(self.limits.copy);
+        let message = format!("it has not answered within {limit:?}");
+        self.give_up(copy, &Error::new(ErrorKind::TimedOut, message));
+        call.await
+    }
+
+    /// `copy` is given up.
+    pub(super) fn give_up(&self, copy: CopyId, error: &Error) {
+        let place = &self.copies[copy.place()];
+        if place.suffers(error) && self.check().is_ok() {
+            tracing::warn!(mirror = self.name, copy = place.name, %error, "a copy is given up");
+        }
+        self.tell(Event::Failed(copy));
+    }
+
+    fn command(&self, this: Rc<Driver>, id: OpId, (copy, key): (CopyId, Key), command: Command) {
+        let data = match &command {
+            Command::Write { data, .. } => {
+                let data = self.data.borrow().get(data).cloned();
+                Some(data.expect("what is written is kept"))
+            }
+            _ => None,
+        };
+        spawn(async move {
+            let place = &this.copies[copy.place()];
+            let _running = place.begin();
+            let outcome = this.run((copy, key), id, &command, data).await;
+            if let Some(outcome) = outcome {
+                this.tell(Event::Ended { id, outcome });
+            }
+        });
+    }
+
+    /// Carries out a command; `None`: its copy is out, and nobody waits for it.
+    async fn run(
+        &self,
+        (copy, key): (CopyId, Key),
+        id: OpId,
+        command: &Command,
+        data: Option<Payload>,
+    ) -> Option<Outcome> {
+        let place = &self.copies[copy.place()];
+        let is_wanted = || self.check().is_ok() && self.machine(|it| it.key(copy)) == Some(key);
+        loop {
+            let call = LaneFuture::new(self.call(place, id, command, data.clone()));
+            let error = match self.within(copy, call).await {
+                Ok(()) => return Some(Outcome::Good),
+                Err(error) => error,
+            };
+            match judge(&error) {
+                Judged::Fenced => return Some(Outcome::Fenced),
+                Judged::Failed => {
+                    place.suffers(&error);
+                    return Some(Outcome::Failed);
+                }
+                Judged::Unknown if !is_wanted() => return None,
+                Judged::Unknown => self.give_up(copy, &error),
+            }
+            let out = self.changed.wait_for(|| (!is_wanted()).then_some(()));
+            if time::timeout(RETRY, out).await.is_some() {
+                return None;
+            }
+        }
+    }
+
+    /// One attempt at a command.
+    async fn call(
+        &self,
+        place: &Copy,
+        id: OpId,
+        command: &Command,
+        data: Option<Payload>,
+    ) -> Result<()> {
+        let volume: &SharedVolume = &place.volume;
+        match command {
+            Command::Read(range) => {
+                let (at, len) = self.bytes(*range);
+                let read = volume.read(at, len as usize).await?;
+                if read.len() as u64 != len {
+                    let message = format!("it returned {} bytes instead of {len}", read.len());
+                    return Err(Error::new(ErrorKind::Medium, message));
+                }
+                self.data.borrow_mut().insert(id, read);
+                Ok(())
+            }
+            Command::Prove => volume.member(Order::Prove).await.map(drop),
+            Command::Write { range, .. } => {
+                let data = data.expect("a write has data");
+                volume
+                    .write(self.bytes(*range).0, data, Durability::Fua)
+                    .await
+            }
+            Command::Mark { block, regions } => place.mark(*block, regions).await,
+            Command::Keep(kept) => place.keep(kept).await,
+        }
+    }
+
+    /// The bytes of a range: where it begins, and its length.
+    fn bytes(&self, range: Range) -> (u64, u64) {
+        let blocks = range.end - range.start;
+        (range.start * self.block_bytes, blocks * self.block_bytes)
+    }
+
+    /// Tells those outside how it is.
+    pub(super) fn report(&self) {
+        let machine = self.machine.borrow();
+        let copies = self.copies.iter().enumerate().map(|(place, copy)| {
+            let stand = machine.stand(CopyId::new(place));
+            let trouble = copy.trouble().filter(|_| stand != Stand::InSync);
+            CopyStatus {
+                name: copy.name.clone(),
+                stand,
+                trouble: trouble.map(|error| error.to_string()),
+            }
+        });
+        let is_serving = machine.phase() == Phase::Serving;
+        self.handle.set(MirrorStatus {
+            epoch: machine.record().epoch,
+            version: machine.record().version,
+            copies: copies.collect(),
+            marked_bytes: match is_serving {
+                true => machine.marked() as u64 * self.header.region_bytes,
+                false => 0,
+            },
+            in_doubt_bytes: machine.in_doubt() * self.block_bytes,
+            left_to_fill_bytes: machine.left_to_fill() * self.block_bytes,
+            stopped: self.ended.borrow().as_ref().map(Error::to_string),
+        });
+    }
+}

@@ -1,0 +1,138 @@
+//! A mirror: one volume on two copies. A write is acknowledged when both have it on persistent media, so nothing is lost
+//! with one of them; a copy that fails leaves, and is filled with what it has missed when it returns.
+//!
+//! What may be acknowledged, read and cleared, and when, is decided by the pure machine in `crates/mirror`; `driver` carries
+//! it out, `upkeep` gives it time. `register` keeps the record of who owns the mirror and which copies are in sync, `copy`
+//! what lies at the end of each. `open` claims a mirror, `create` makes one. `docs/internals/mirror.md` has the rules.
+//!
+//! The state is on one lane, which orders what overlaps.
+
+mod copy;
+mod create;
+mod driver;
+mod open;
+mod register;
+pub mod settings;
+mod status;
+#[cfg(test)]
+mod tests;
+mod upkeep;
+
+use std::rc::Rc;
+
+use ::mirror::{Event, Phase};
+use engine::{Duration, LaneFuture, Payload, task::join_all, time};
+
+use self::driver::Driver;
+pub use self::status::{CopyStatus, MirrorHandle, MirrorStatus};
+use crate::{
+    Durability, Error, ErrorKind, Len, ReadOnly, Result, Shape, Volume, fallback,
+    member::{Order, Report},
+};
+
+/// How long closing waits for the marks to be cleared.
+const CLOSE_LIMIT: Duration = Duration::from_secs(5);
+
+/// A mirror on its home lane.
+pub(crate) struct Mirror {
+    driver: Rc<Driver>,
+    shape: Shape,
+}
+
+impl Mirror {
+    fn new(driver: Rc<Driver>) -> Mirror {
+        let shapes = || driver.copies.iter().filter_map(copy::Copy::shape);
+        let most = |of: fn(&Shape) -> u32| shapes().map(of).max().unwrap_or(512);
+        let block = most(|shape| shape.block_size_bytes);
+        let shape = Shape {
+            block_size_bytes: block,
+            physical_block_bytes: most(|shape| shape.physical_block_bytes),
+            // What the copies were created with, whatever they have become.
+            len: Len::new(driver.header.data_bytes),
+            volatile_cache: false,
+            read_only: ReadOnly::new(false),
+            discard: None,
+            optimal_io_bytes: most(|shape| shape.optimal_io_bytes),
+            compare_and_write_max_bytes: 0,
+        };
+        Mirror { driver, shape }
+    }
+
+    /// Waits until no region is marked any more, so that the next start has nothing to equalise.
+    async fn settle(&self) {
+        let driver = &self.driver;
+        // Regions that were written since the last tick are cleared by the one after it.
+        for _ in 0..2 {
+            driver.tell(Event::Tick);
+        }
+        let is_settled = || {
+            let is_over = driver.check().is_err();
+            let is_clear = driver.machine(|it| it.is_settled());
+            (is_over || is_clear).then_some(())
+        };
+        let settled = driver.changed.wait_for(is_settled);
+        let _ = time::timeout(CLOSE_LIMIT, settled).await;
+    }
+}
+
+impl Volume for Mirror {
+    crate::fall_back!();
+
+    fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
+        LaneFuture::new(async move {
+            self.shape.check(at, len as u64)?;
+            self.driver.read(at, len as u64).await
+        })
+    }
+
+    /// Every write is durable when it is acknowledged.
+    fn write(&self, at: u64, data: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            self.shape.check_write(at, data.len() as u64)?;
+            self.driver.write(at, data).await
+        })
+    }
+
+    fn flush(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move { self.driver.check() })
+    }
+
+    /// A mirror has fenced its copies when it was opened, so whoever owns it owns them.
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
+        fallback::member(self, order)
+    }
+
+    fn close(&self) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            if self.driver.check().is_ok() && self.driver.machine(|it| it.phase()) == Phase::Serving
+            {
+                self.settle().await;
+            }
+            self.driver.end(Error::new(
+                ErrorKind::Preempted,
+                "the volume has been closed",
+            ));
+            let copies = self.driver.copies.iter();
+            let closed = join_all(copies.map(|copy| copy.volume.close())).await;
+            closed.into_iter().collect()
+        })
+    }
+
+    /// A copy may not free what the other one keeps, so nothing is freed.
+    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move { self.shape.check_write(at, len) })
+    }
+}
+
+impl Drop for Mirror {
+    fn drop(&mut self) {
+        self.driver.end(Error::new(
+            ErrorKind::Preempted,
+            "the volume has been closed",
+        ));
+    }
+}

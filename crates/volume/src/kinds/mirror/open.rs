@@ -1,0 +1,244 @@
+//! Opens a mirror: finds out which one its copies are, and claims it.
+
+use std::{path::PathBuf, rc::Rc};
+
+use ::mirror::{Config, CopyId, Mirror, Phase, copy::Header, register::Record};
+use engine::{Duration, time};
+use uuid::Uuid;
+
+use super::{
+    copy::Copy,
+    driver::{Driver, Limits, Parts},
+    register::{Register, StateRegister},
+    status::MirrorHandle,
+    upkeep,
+};
+use crate::{Error, ErrorKind, Result, SetClaim, claim::Others};
+
+/// The most bytes that are equalised or filled at a time.
+const PIECE_BYTES: u64 = 1 << 20;
+/// How many regions may be marked before recently written ones are cleared too.
+const MARKED_MAX: usize = 4000;
+
+/// What a mirror is opened with.
+pub(super) struct Options {
+    /// What messages call it.
+    pub(super) name: String,
+    pub(super) limits: Limits,
+    pub(super) state_directory: PathBuf,
+    /// This node.
+    pub(super) node: Uuid,
+    pub(super) others: Others,
+    /// The claim of those above it.
+    pub(super) claim: SetClaim,
+    pub(super) handle: MirrorHandle,
+}
+
+/// The headers of `copies`, as far as they can be read, and the mirror that they are of.
+///
+/// # Errors
+/// When none can be read, or they belong to different mirrors.
+pub(super) async fn look(copies: &[Copy]) -> Result<(Header, Vec<Result<Header>>)> {
+    let mut found = Vec::with_capacity(copies.len());
+    for copy in copies {
+        found.push(copy.look().await);
+    }
+    let mut known = copies.iter().zip(&found).filter_map(|(copy, header)| {
+        let header = header.as_ref().ok()?;
+        Some((copy, *header))
+    });
+    let Some((first_copy, first)) = known.next() else {
+        let errors = found.into_iter().filter_map(Result::err);
+        return Err(errors.last().expect("a mirror has copies"));
+    };
+    for (copy, header) in known {
+        if header.mirror != first.mirror {
+            return Err(copy.refuse(format_args!(
+                "it belongs to mirror {}, but {} belongs to {}: list the copies of one mirror",
+                header.mirror, first_copy.name, first.mirror
+            )));
+        }
+        if header.copy == first.copy {
+            return Err(copy.refuse(format_args!(
+                "it and {} are both copy {} of their mirror: give each copy its own disk, and no clone of the other",
+                first_copy.name,
+                header.copy.place()
+            )));
+        }
+        let same = Header {
+            copy: first.copy,
+            ..header
+        };
+        if same != first {
+            return Err(copy.refuse(format_args!(
+                "it has {} bytes of data, but {} has {}: they are not what they were when the mirror was created",
+                header.data_bytes, first_copy.name, first.data_bytes
+            )));
+        }
+    }
+    Ok((first, found))
+}
+
+/// Puts `copies` in the order in which the mirror has them. Those whose place is not known get what is left.
+fn in_order(copies: Vec<Copy>, found: &[Result<Header>]) -> Vec<Copy> {
+    let mut places: Vec<Option<Copy>> = copies.iter().map(|_| None).collect();
+    let mut rest = Vec::new();
+    for (copy, header) in copies.into_iter().zip(found) {
+        match header {
+            Ok(header) if header.copy.place() < places.len() => {
+                places[header.copy.place()] = Some(copy);
+            }
+            Ok(_) => rest.push(copy),
+            Err(error) => {
+                copy.suffers(error);
+                rest.push(copy);
+            }
+        }
+    }
+    let mut rest = rest.into_iter();
+    let filled = places
+        .into_iter()
+        .map(|place| place.or_else(|| rest.next()));
+    filled
+        .map(|copy| copy.expect("as many as there are"))
+        .collect()
+}
+
+/// The record from which the mirror is claimed.
+///
+/// # Errors
+/// When there is none, or not the newest one.
+async fn record_of(
+    register: &StateRegister,
+    header: &Header,
+    copies: &[Copy],
+    others: Others,
+) -> Result<Record> {
+    let held = register.read().await?;
+    if let Some(record) = held {
+        let checked = record.check(header.mirror, None);
+        checked.map_err(|why| Error::new(ErrorKind::Configuration, why.to_string()))?;
+        if usize::from(record.copies) != copies.len() {
+            let message = format!(
+                "the mirror has {} copies, and {} are listed: list all of them",
+                record.copies,
+                copies.len()
+            );
+            return Err(Error::new(ErrorKind::Configuration, message));
+        }
+        if others == Others::Refuse {
+            return Ok(record);
+        }
+    } else if others == Others::Refuse {
+        let message = format!(
+            "{} does not exist: this mirror was last used with another state directory. If nobody uses it any more, make \
+             it this one's with `sanstone volume take-over -c FILE NAME`",
+            register.describe()
+        );
+        return Err(Error::new(ErrorKind::Configuration, message));
+    }
+    let seen = newest(copies, others == Others::Overrule).await?;
+    let record = match held {
+        Some(held) if held.version >= seen.version => held,
+        _ => seen,
+    };
+    register.begin(record).await?;
+    Ok(record)
+}
+
+/// The newest record that any copy has seen. A copy that cannot be asked may have seen a newer one, in which another set is
+/// in sync.
+async fn newest(copies: &[Copy], without_some: bool) -> Result<Record> {
+    let mut newest: Option<Record> = None;
+    for copy in copies {
+        match copy.look_at_kept().await {
+            Ok(kept) if newest.is_none_or(|it| it.version < kept.record.version) => {
+                newest = Some(kept.record);
+            }
+            Ok(_) => {}
+            Err(error) if without_some => {
+                tracing::warn!(copy = copy.name, %error, "the mirror is taken over without this copy");
+            }
+            Err(error) => {
+                return Err(error.context(
+                    "the register is lost, and only all copies together tell which are in sync (with --force, what this \
+                     copy alone holds may be lost)",
+                ));
+            }
+        }
+    }
+    newest.ok_or_else(|| Error::new(ErrorKind::Unreachable, "no copy of the mirror can be read"))
+}
+
+/// Claims the mirror of `copies`, and serves it.
+///
+/// # Errors
+/// When they form no mirror, another owner has it, or no copy in sync can be reached.
+pub(super) async fn open(copies: Vec<Copy>, options: Options) -> Result<Rc<Driver>> {
+    let (header, found) = look(&copies).await?;
+    let copies = in_order(copies, &found);
+    let shapes = copies.iter().filter_map(Copy::shape);
+    let blocks = shapes.map(|shape| u64::from(shape.block_size_bytes));
+    let block_bytes = blocks.max().unwrap_or(512);
+    copies
+        .iter()
+        .try_for_each(|copy| copy.check(&header, block_bytes))?;
+    let register = StateRegister::new(&options.state_directory, header.mirror);
+    let record = record_of(&register, &header, &copies, options.others).await?;
+    let mut nonce = [0; 8];
+    engine::random::fill(&mut nonce).map_err(|error| Error::io("a nonce for a claim", &error))?;
+    let config = Config {
+        node: options.node,
+        nonce: u64::from_le_bytes(nonce),
+        blocks: header.data_bytes / block_bytes,
+        region_blocks: header.region_bytes / block_bytes,
+        piece_blocks: PIECE_BYTES / block_bytes,
+        marked_max: MARKED_MAX,
+        nearest: CopyId::new(0),
+    };
+    let driver = Driver::begin(Parts {
+        name: options.name,
+        limits: options.limits,
+        header,
+        block_bytes,
+        copies,
+        register: Box::new(register),
+        machine: Mirror::claim(config, record),
+        handle: options.handle,
+    });
+    upkeep::begin(&driver, options.claim);
+    let limit = options.limits.request;
+    let claimed = driver.changed.wait_for(|| {
+        let is_serving = driver.machine(|it| it.phase()) == Phase::Serving;
+        (is_serving || driver.check().is_err()).then_some(())
+    });
+    if time::timeout(limit, claimed).await.is_none() {
+        driver.end(missing(&driver, limit));
+    }
+    driver.check()?;
+    driver.report();
+    Ok(driver)
+}
+
+/// No copy in sync can be reached.
+fn missing(driver: &Driver, limit: Duration) -> Error {
+    let in_sync = driver.machine(|it| it.record().in_sync);
+    let names: Vec<String> = in_sync
+        .iter()
+        .map(|copy| {
+            let copy = &driver.copies[copy.place()];
+            match copy.trouble() {
+                Some(trouble) => format!("{} ({trouble})", copy.name),
+                None => copy.name.clone(),
+            }
+        })
+        .collect();
+    Error::new(
+        ErrorKind::Unreachable,
+        format!(
+            "no copy that is in sync could be used within {:?}: {}; what the others hold is older",
+            time::brief(limit),
+            names.join(", ")
+        ),
+    )
+}

@@ -1,0 +1,185 @@
+//! What a mirror does by itself, from time to time: it clears regions that are cold, sends heartbeats, looks whether a copy
+//! that is out can be reached, sets the pace at which a copy is filled, and tells how it is.
+
+use std::{
+    cell::RefCell,
+    rc::{Rc, Weak},
+};
+
+use ::mirror::{CopyId, Event, Phase, Stand};
+use engine::{Duration, Instant, spawn, task, time};
+
+use super::driver::Driver;
+use crate::{Error, SetClaim, member::Order};
+
+/// How often the rest is looked at.
+const TURN: Duration = Duration::from_millis(250);
+/// Between two ticks. A region that was not written for that long is cleared.
+const TICK: Duration = Duration::from_secs(10);
+/// Between two heartbeats to copies that are written to.
+const BEAT: Duration = Duration::from_secs(10);
+/// Between two looks at a copy that is out, at first and at most.
+const LOOK_FIRST: Duration = Duration::from_secs(1);
+const LOOK_MAX: Duration = Duration::from_secs(60);
+/// Between two proofs that the mirror is still ours, for those above who answer from memory.
+const PROOF: Duration = Duration::from_secs(1);
+/// Between two pieces of filling while requests come, and while none do: 1 MiB each.
+const FILL_BUSY: Duration = Duration::from_millis(40);
+const FILL_IDLE: Duration = Duration::from_millis(2);
+
+/// Begins the upkeep of `driver`, until it ends. `claim` is that of those above it.
+pub(super) fn begin(driver: &Rc<Driver>, claim: SetClaim) {
+    spawn(turns(Rc::downgrade(driver)));
+    spawn(fill(Rc::downgrade(driver)));
+    spawn(prove(Rc::downgrade(driver), claim));
+    for place in 0..driver.copies.len() {
+        spawn(look(Rc::downgrade(driver), CopyId::new(place)));
+    }
+}
+
+/// The driver, while it serves.
+fn living(driver: &Weak<Driver>) -> Option<Rc<Driver>> {
+    driver.upgrade().filter(|driver| driver.check().is_ok())
+}
+
+async fn turns(driver: Weak<Driver>) {
+    let (mut ticked, mut beaten) = (time::now(), time::now());
+    let told = RefCell::new(None);
+    while let Some(this) = living(&driver) {
+        let now = time::now();
+        if now - ticked >= TICK {
+            ticked = now;
+            this.tell(Event::Tick);
+        }
+        if now - beaten >= BEAT && this.take_written() {
+            beaten = now;
+            this.tell(Event::Beat);
+        }
+        this.report();
+        log(&this, &told);
+        drop(this);
+        time::sleep(TURN).await;
+    }
+}
+
+/// Logs which copies are in sync, when that has changed.
+fn log(driver: &Driver, told: &RefCell<Option<Vec<Stand>>>) {
+    if driver.machine(|it| it.phase()) != Phase::Serving {
+        return;
+    }
+    let places = (0..driver.copies.len()).map(CopyId::new);
+    let stands: Vec<Stand> = places.map(|it| driver.machine(|m| m.stand(it))).collect();
+    let before = told.replace(Some(stands.clone()));
+    for (place, stand) in stands.iter().enumerate() {
+        let was = before.as_ref().map(|before| before[place]);
+        if was == Some(*stand) {
+            continue;
+        }
+        let (mirror, copy) = (&driver.name, &driver.copies[place].name);
+        match stand {
+            Stand::InSync => {
+                driver.copies[place].recovers();
+                tracing::info!(mirror, copy, "the copy is in sync");
+            }
+            Stand::Filling => {
+                driver.copies[place].recovers();
+                tracing::info!(
+                    mirror,
+                    copy,
+                    "the copy is back, and gets what it has missed"
+                );
+            }
+            Stand::Out => tracing::warn!(
+                mirror,
+                copy,
+                "the copy is out: the mirror goes on without it"
+            ),
+            Stand::Fencing => {}
+        }
+    }
+}
+
+/// Looks whether `copy` can be reached while it is out, less and less often if it is of no use.
+async fn look(driver: Weak<Driver>, copy: CopyId) {
+    let (mut pause, mut missed) = (LOOK_FIRST, time::now());
+    loop {
+        time::sleep(pause).await;
+        let Some(this) = living(&driver) else { return };
+        let place = &this.copies[copy.place()];
+        if !this.machine(|it| it.misses(copy)) {
+            // One that comes and goes is not taken back each time at once.
+            if time::now() - missed >= LOOK_MAX {
+                pause = LOOK_FIRST;
+            }
+            continue;
+        }
+        missed = time::now();
+        if !place.is_idle() {
+            continue;
+        }
+        let asked = {
+            let _running = place.begin();
+            place.volume.member(Order::Look).await
+        };
+        match asked {
+            Ok(_) => {
+                // An attempt takes a key: there are 16 million in an epoch.
+                pause = (pause * 2).min(LOOK_MAX);
+                this.tell(Event::Back(copy));
+            }
+            Err(error) => {
+                place.suffers(&error);
+            }
+        }
+    }
+}
+
+/// Lets one more piece be filled when it is time, while a copy returns.
+async fn fill(driver: Weak<Driver>) {
+    loop {
+        let Some(this) = living(&driver) else { return };
+        if !this.is_filling() {
+            drop(this);
+            time::sleep(TURN).await;
+            continue;
+        }
+        let pause = match this.take_busy() {
+            true => FILL_BUSY,
+            false => FILL_IDLE,
+        };
+        this.tell(Event::Room);
+        drop(this);
+        time::sleep(pause).await;
+    }
+}
+
+/// Proves again and again that the mirror is still ours, by every copy in sync.
+async fn prove(driver: Weak<Driver>, claim: SetClaim) {
+    let claim = claim.of_child(0);
+    loop {
+        time::sleep(PROOF).await;
+        let Some(this) = driver.upgrade() else { return };
+        if let Err(error) = this.check() {
+            claim.lose(&this.name, &error.to_string());
+            return;
+        }
+        if this.machine(|it| it.phase()) != Phase::Serving {
+            continue; // Fences are being made.
+        }
+        let began: Instant = time::now();
+        let in_sync = this.machine(|it| it.record().in_sync);
+        let proofs = in_sync.iter().map(|copy| {
+            let this = this.clone();
+            Box::pin(async move {
+                let place = &this.copies[copy.place()];
+                let _running = place.begin();
+                place.volume.member(Order::Prove).await.map(drop)
+            })
+        });
+        let proofs = task::join_all(proofs).await;
+        let is_proved = proofs.iter().all(|proof: &Result<(), Error>| proof.is_ok());
+        if is_proved && this.check().is_ok() {
+            claim.proved(began);
+        }
+    }
+}
