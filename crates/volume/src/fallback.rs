@@ -36,7 +36,7 @@ pub fn member(volume: &dyn Volume, order: Order) -> LaneFuture<'_, Result<Report
             Order::Label(_) => Ok(Report::Labelled),
             Order::Fence(key, step) => local_fence::follow(volume, key, step).await,
             Order::Prove => Ok(Report::Proved),
-            Order::Look => Ok(Report::Shape(volume.shape().clone())),
+            Order::Look => Ok(Report::Looks(volume.shape().looks())),
         }
     })
 }

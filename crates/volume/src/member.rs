@@ -2,7 +2,7 @@
 
 use mirror::{fence::Answer, fence::Step, key::Key};
 
-use crate::{Claim, Shape};
+use crate::Claim;
 
 /// What a set asks of a member.
 #[derive(Clone, Debug)]
@@ -20,8 +20,25 @@ pub enum Order {
     Fence(Key, Step),
     /// To answer as a command on data would, which a fence refuses, without touching the medium.
     Prove,
-    /// To tell its shape as it is now: it may have been opened later than its user.
+    /// To tell what it looks like now: it may have been opened later than its user.
     Look,
+}
+
+/// What a member looks like: the part of its [`Shape`](crate::Shape) that matters to its set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Looks {
+    /// The unit of offsets and lengths, in bytes.
+    pub block_size_bytes: u32,
+    /// The unit that is written without read-modify-write, in bytes.
+    pub physical_block_bytes: u32,
+    /// The I/O length that uses all of it at once, in bytes.
+    pub optimal_io_bytes: u32,
+    /// Its length, in bytes.
+    pub len_bytes: u64,
+    /// Whether a power cut may take back what was written.
+    pub volatile_cache: bool,
+    /// Whether writes are refused.
+    pub read_only: bool,
 }
 
 /// How many bytes [`Order::Read`] reads: a superblock.
@@ -40,6 +57,6 @@ pub enum Report {
     Fence(Answer),
     /// No fence keeps its owner from using it.
     Proved,
-    /// Its shape.
-    Shape(Shape),
+    /// What it looks like.
+    Looks(Looks),
 }

@@ -6,7 +6,7 @@ use engine::{LaneFuture, Payload};
 
 use crate::{
     Error, ErrorKind, Len, ReadOnly, Result,
-    member::{Order, Report},
+    member::{Looks, Order, Report},
 };
 
 /// A volume, as held by its users on one lane.
@@ -194,6 +194,18 @@ impl AtomicWrites {
 }
 
 impl Shape {
+    /// What a set sees of it.
+    pub(crate) fn looks(&self) -> Looks {
+        Looks {
+            block_size_bytes: self.block_size_bytes,
+            physical_block_bytes: self.physical_block_bytes,
+            optimal_io_bytes: self.optimal_io_bytes,
+            len_bytes: self.len_bytes(),
+            volatile_cache: self.volatile_cache,
+            read_only: self.read_only.is_on(),
+        }
+    }
+
     /// The current length, in bytes.
     pub fn len_bytes(&self) -> u64 {
         self.len.bytes()

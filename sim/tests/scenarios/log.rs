@@ -29,6 +29,51 @@ pub(crate) fn counting<T>(
     (output, counts)
 }
 
+/// Prints every line while `run` runs on this thread, if `SANSTONE_LOG` is set: for the replay of a seed.
+pub(crate) fn shown<T>(run: impl FnOnce() -> T) -> T {
+    match std::env::var_os("SANSTONE_LOG") {
+        None => run(),
+        Some(_) => with_default(Shown, run),
+    }
+}
+
+/// Prints lines of INFO and above.
+struct Shown;
+
+/// The fields of an event as text.
+#[derive(Default)]
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0 += &format!(" {field}={value:?}");
+    }
+}
+
+impl Subscriber for Shown {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= Level::INFO
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text::default();
+        event.record(&mut text);
+        println!("{}{}", event.metadata().level(), text.0);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
 struct Lines(Mutex<BTreeMap<&'static str, usize>>);
 
 /// The message of an event, and the target that it is about.

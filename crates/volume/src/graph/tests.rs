@@ -76,6 +76,15 @@ const TREES: &str = r#"
     measured.stats = { of = { throttle = { rate = "40Gbit/s", of = { ram = { size = "1MiB" } } } } }
 "#;
 
+fn new_stripe(uuid: u128) -> NewStripe {
+    NewStripe {
+        uuid: uuid::Uuid::from_u128(uuid),
+        created_unix_s: 1,
+        force: false,
+        from: None,
+    }
+}
+
 #[test]
 fn every_tree_keeps_the_contract_at_home_and_from_another_lane() {
     let other = OtherLane::start();
@@ -136,12 +145,7 @@ fn the_children_of_a_stripe_live_on_lanes_in_turn_from_the_home_of_the_tree_on()
     lane.block_on(async {
         let mut graph = graph(&text, scratch.path());
         graph.set_lanes(&lanes);
-        let new = NewStripe {
-            uuid: uuid::Uuid::from_u128(1),
-            created_unix_s: 0,
-            force: false,
-            from: None,
-        };
+        let new = new_stripe(1);
         let created = graph.create_stripe("db", &lanes[1], &new).await;
         created.expect("blank files");
         let tree = graph.open("db", &lanes[1]).await.expect("a stripe");
@@ -221,12 +225,7 @@ fn whatever_shows_a_file_grows_with_it_at_home_and_elsewhere_and_a_stripe_does_n
         let mut graph = graph(text, scratch.path());
         graph.record("recorded/file");
         let home = other.handle.clone();
-        let new = NewStripe {
-            uuid: uuid::Uuid::from_u128(7),
-            created_unix_s: 1,
-            force: false,
-            from: None,
-        };
+        let new = new_stripe(7);
         graph
             .create_stripe("striped", &home, &new)
             .await
@@ -318,12 +317,7 @@ fn every_node_counts_under_its_path_on_all_lanes() {
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     lane.block_on(async {
         let mut graph = graph(text, scratch.path());
-        let options = NewStripe {
-            uuid: uuid::Uuid::from_u128(1),
-            created_unix_s: 0,
-            force: false,
-            from: None,
-        };
+        let options = new_stripe(1);
         let created = graph.create_stripe("db", &other.handle, &options).await;
         created.expect("blank files");
         let tree = graph.open("db", &other.handle).await.expect("it opens");
@@ -521,12 +515,7 @@ fn a_concat_of_any_lengths_keeps_the_contract_also_below_layers() {
             "{error}"
         );
         for (name, id) in [("inner", 7), ("db", 8)] {
-            let new = NewStripe {
-                uuid: uuid::Uuid::from_u128(id),
-                created_unix_s: 1,
-                force: false,
-                from: None,
-            };
+            let new = new_stripe(id);
             let created = graph.create_stripe(name, &home, &new).await;
             created.expect("it is created");
         }
@@ -555,12 +544,7 @@ fn the_smallest_and_the_largest_units_of_a_stripe_hold_what_is_written() {
         lane.block_on(async {
             let mut graph = graph(&text, scratch.path());
             let home = lane.handle();
-            let new = NewStripe {
-                uuid: uuid::Uuid::from_u128(7),
-                created_unix_s: 1,
-                force: false,
-                from: None,
-            };
+            let new = new_stripe(7);
             let created = graph.create_stripe("db", &home, &new).await;
             created.expect("it is created");
             let tree = graph.open("db", &home).await.expect("it opens");
@@ -612,12 +596,7 @@ fn a_claim_reaches_the_leaves_through_every_layer_and_from_another_lane_and_so_d
     lane.block_on(async {
         let mut graph = graph(text, scratch.path());
         let recording = graph.record("db/cache/throttle/stripe/2/file");
-        let new = NewStripe {
-            uuid: uuid::Uuid::from_u128(7),
-            created_unix_s: 1,
-            force: false,
-            from: None,
-        };
+        let new = new_stripe(7);
         for name in ["inner", "db"] {
             let made = graph.create_stripe(name, &other.handle, &new).await;
             made.expect("blank files");
@@ -645,12 +624,7 @@ fn what_a_start_that_failed_has_claimed_is_given_up_when_it_ends() {
     let home = lane.handle();
     lane.block_on(async {
         let mut graph = graph(text, scratch.path());
-        let new = NewStripe {
-            uuid: uuid::Uuid::from_u128(7),
-            created_unix_s: 1,
-            force: false,
-            from: None,
-        };
+        let new = new_stripe(7);
         let made = graph.create_stripe("db", &home, &new).await;
         made.expect("a blank file");
         drop(graph.open("db", &home).await.expect("it opens"));

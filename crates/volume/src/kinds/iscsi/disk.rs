@@ -343,7 +343,7 @@ impl Volume for IscsiDisk {
                 }
                 Order::Look => {
                     self.unit.reach().await?;
-                    Ok(Report::Shape(self.facts.shape.clone()))
+                    Ok(Report::Looks(self.facts.shape.looks()))
                 }
             }
         })

@@ -12,8 +12,8 @@ use ::mirror::{
 use engine::{Buf, sync::Notify};
 
 use crate::{
-    Durability, Error, ErrorKind, Result, Shape, SharedVolume,
-    member::{Order, Report},
+    Durability, Error, ErrorKind, Result, SharedVolume,
+    member::{Looks, Order, Report},
 };
 
 /// Words of a block of the bitmap.
@@ -32,7 +32,7 @@ pub(super) struct Copy {
     /// Why it was last given up.
     trouble: RefCell<Option<Error>>,
     /// Since it could first be reached.
-    shape: OnceCell<Shape>,
+    looks: OnceCell<Looks>,
 }
 
 /// A call that is on its way to a copy.
@@ -54,7 +54,7 @@ impl Copy {
             is_idle: Notify::new(),
             sequence: Cell::new(0),
             trouble: RefCell::default(),
-            shape: OnceCell::new(),
+            looks: OnceCell::new(),
         }
     }
 
@@ -100,56 +100,56 @@ impl Copy {
         Error::new(ErrorKind::Configuration, format!("{}: {why}", self.name))
     }
 
-    /// Its shape, once it could be reached.
-    pub(super) fn shape(&self) -> Option<&Shape> {
-        self.shape.get()
+    /// What it looks like, once it could be reached.
+    pub(super) fn looks(&self) -> Option<&Looks> {
+        self.looks.get()
     }
 
-    /// Asks for its shape, unless it is known.
-    pub(super) async fn ask_shape(&self) -> Result<&Shape> {
-        if self.shape.get().is_none() {
+    /// Asks what it looks like, unless that is known.
+    pub(super) async fn ask_looks(&self) -> Result<&Looks> {
+        if self.looks.get().is_none() {
             let told = self.volume.member(Order::Look).await;
-            let Report::Shape(shape) = told.map_err(|error| self.blame(error))? else {
+            let Report::Looks(looks) = told.map_err(|error| self.blame(error))? else {
                 return Err(self.refuse("it has not told its length"));
             };
-            let _ = self.shape.set(shape);
+            let _ = self.looks.set(looks);
         }
-        Ok(self.shape.get().expect("it was just set"))
+        Ok(self.looks.get().expect("it was just set"))
     }
 
     /// Where the metadata ends: at its last whole block.
     fn end_bytes(&self) -> u64 {
-        let len_bytes = self.shape.get().map_or(0, Shape::len_bytes);
+        let len_bytes = self.looks.get().map_or(0, |looks| looks.len_bytes);
         assert!(len_bytes > METADATA_BYTES, "it was looked at before");
         len_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64
     }
 
     /// Refuses it if it cannot be a copy of a mirror with `header`, in blocks of `block_bytes`.
     pub(super) fn check(&self, header: &Header, block_bytes: u64) -> Result<()> {
-        let Some(shape) = self.shape() else {
+        let Some(looks) = self.looks() else {
             return Ok(()); // It is not there yet.
         };
-        if shape.volatile_cache {
+        if looks.volatile_cache {
             return Err(self.refuse(
                 "it has a volatile write cache, and after a power cut nobody could tell what this copy has lost: for a file \
                  write cache = \"direct-sync\" or \"write-through\"; at the target of a remote disk do the same, or switch \
                  its write cache off (WCE = 0)",
             ));
         }
-        if shape.read_only.is_on() {
+        if looks.read_only {
             return Err(self.refuse("it is read-only"));
         }
-        if shape.len_bytes() < header.data_bytes + METADATA_BYTES {
+        if looks.len_bytes < header.data_bytes + METADATA_BYTES {
             return Err(self.refuse(format_args!(
                 "it has {} bytes, but had at least {} when the mirror was created; restore its size",
-                shape.len_bytes(),
+                looks.len_bytes,
                 header.data_bytes + METADATA_BYTES
             )));
         }
-        if u64::from(shape.block_size_bytes) > block_bytes {
+        if u64::from(looks.block_size_bytes) > block_bytes {
             return Err(self.refuse(format_args!(
                 "its blocks have {} bytes, and the mirror was opened with blocks of {block_bytes}; start it again",
-                shape.block_size_bytes
+                looks.block_size_bytes
             )));
         }
         Ok(())
@@ -157,7 +157,7 @@ impl Copy {
 
     /// The header, read without a fence: it never changes.
     pub(super) async fn look(&self) -> Result<Header> {
-        let len_bytes = self.ask_shape().await?.len_bytes();
+        let len_bytes = self.ask_looks().await?.len_bytes;
         if len_bytes <= METADATA_BYTES {
             return Err(self.refuse(format_args!(
                 "it has {len_bytes} bytes, too few for what a mirror keeps at the end of each copy ({METADATA_BYTES})"

@@ -17,7 +17,7 @@ use super::{
     copy::Copy,
     register::{Register, StateRegister},
 };
-use crate::{Error, ErrorKind, Result, Shape};
+use crate::{Error, ErrorKind, Result, member::Looks};
 
 /// What is read at a time to see whether a copy is blank, in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -40,7 +40,7 @@ pub(super) struct New<'a> {
 /// When a copy is not suitable, or holds something; nothing is written then. The copy's own error when an I/O fails.
 pub(super) async fn create(copies: &[Copy], new: &New<'_>) -> Result<()> {
     for copy in copies {
-        copy.ask_shape().await?;
+        copy.ask_looks().await?;
     }
     let data_bytes = data_bytes(copies, new)?;
     for (place, copy) in copies.iter().enumerate() {
@@ -80,12 +80,12 @@ pub(super) async fn create(copies: &[Copy], new: &New<'_>) -> Result<()> {
 fn data_bytes(copies: &[Copy], new: &New<'_>) -> Result<u64> {
     let mut smallest = u64::MAX;
     for copy in copies {
-        let shape = shape_of(copy);
-        let data = shape.len_bytes().saturating_sub(METADATA_BYTES) / GRAIN_BYTES * GRAIN_BYTES;
+        let looks = looks_of(copy);
+        let data = looks.len_bytes.saturating_sub(METADATA_BYTES) / GRAIN_BYTES * GRAIN_BYTES;
         if data == 0 {
             return Err(copy.refuse(format_args!(
                 "it has {} bytes; a copy needs its last {METADATA_BYTES} for what the mirror keeps there, and room for data",
-                shape.len_bytes()
+                looks.len_bytes
             )));
         }
         smallest = smallest.min(data);
@@ -100,29 +100,29 @@ fn data_bytes(copies: &[Copy], new: &New<'_>) -> Result<u64> {
         );
         return Err(Error::new(ErrorKind::Configuration, message));
     };
-    let wanted = shape_of(source).len_bytes() - METADATA_BYTES;
+    let wanted = looks_of(source).len_bytes - METADATA_BYTES;
     let wanted = wanted / GRAIN_BYTES * GRAIN_BYTES;
     for copy in copies {
-        let len_bytes = shape_of(copy).len_bytes();
+        let len_bytes = looks_of(copy).len_bytes;
         if len_bytes < wanted + METADATA_BYTES {
             return Err(copy.refuse(format_args!(
                 "it has {len_bytes} bytes, fewer than {} with {}: make it at least as long",
                 source.name,
-                shape_of(source).len_bytes()
+                looks_of(source).len_bytes
             )));
         }
     }
     Ok(wanted)
 }
 
-fn shape_of(copy: &Copy) -> &Shape {
-    copy.shape().expect("every copy was asked")
+fn looks_of(copy: &Copy) -> &Looks {
+    copy.looks().expect("every copy was asked")
 }
 
 /// Refuses a copy that holds something where that would be overwritten: in its first MiB, unless its data `is_kept`, and
 /// in its last.
 async fn check_blank(copy: &Copy, data_bytes: u64, is_kept: bool) -> Result<()> {
-    let len_bytes = shape_of(copy).len_bytes();
+    let len_bytes = looks_of(copy).len_bytes;
     if let Ok(found) = copy.look().await {
         return Err(copy.refuse(format_args!(
             "it is already copy {} of mirror {}; use another disk, or --force to give up that mirror",

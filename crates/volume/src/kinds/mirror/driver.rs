@@ -42,6 +42,9 @@ use crate::{
 /// The pause before something that has failed is tried again.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 
+/// How long a step of a fence may take at least: a reset waits for what was lost to be silent, and for what is under way.
+const FENCE_LIMIT: Duration = Duration::from_secs(30);
+
 /// The time limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
@@ -374,7 +377,8 @@ impl Driver {
         place.idle().await;
         let _running = place.begin();
         let step = place.volume.member(Order::Fence(key, step));
-        match self.within(copy, step).await {
+        let limit = self.limits.copy.max(FENCE_LIMIT);
+        match self.within(copy, limit, step).await {
             Ok(Report::Fence(answer)) => self.tell(Event::FenceAnswer { copy, key, answer }),
             Ok(_) => self.give_up(copy, &place.refuse("it has no fence")),
             Err(error) => self.give_up(copy, &error),
@@ -385,7 +389,10 @@ impl Driver {
         let place = &self.copies[copy.place()];
         let _running = place.begin();
         let read = place.read_metadata(&self.header, copy, self.block_bytes);
-        match self.within(copy, LaneFuture::new(read)).await {
+        match self
+            .within(copy, self.limits.copy, LaneFuture::new(read))
+            .await
+        {
             Ok((kept, marked)) => {
                 self.tell(Event::Metadata {
                     copy,
@@ -399,13 +406,18 @@ impl Driver {
         }
     }
 
-    /// Waits for a call at `copy`, which is given up if that takes too long.
-    async fn within<T>(&self, copy: CopyId, call: LaneFuture<'_, Result<T>>) -> Result<T> {
+    /// Waits for a call at `copy`, which is given up if that takes longer than `limit`.
+    async fn within<T>(
+        &self,
+        copy: CopyId,
+        limit: Duration,
+        call: LaneFuture<'_, Result<T>>,
+    ) -> Result<T> {
         let mut call = pin!(call);
-        if let Some(result) = time::timeout(self.limits.copy, call.as_mut()).await {
+        if let Some(result) = time::timeout(limit, call.as_mut()).await {
             return result;
         }
-        let limit = time::brief(self.limits.copy);
+        let limit = time::brief(limit);
         let message = format!("it has not answered within {limit:?}");
         self.give_up(copy, &Error::new(ErrorKind::TimedOut, message));
         call.await
@@ -450,7 +462,7 @@ impl Driver {
         let is_wanted = || self.check().is_ok() && self.machine(|it| it.key(copy)) == Some(key);
         loop {
             let call = LaneFuture::new(self.call(place, id, command, data.clone()));
-            let error = match self.within(copy, call).await {
+            let error = match self.within(copy, self.limits.copy, call).await {
                 Ok(()) => return Some(Outcome::Good),
                 Err(error) => error,
             };

@@ -14,8 +14,6 @@ mod open;
 mod register;
 pub mod settings;
 mod status;
-#[cfg(test)]
-mod tests;
 mod upkeep;
 
 use std::rc::Rc;
@@ -27,7 +25,7 @@ use self::driver::Driver;
 pub use self::status::{CopyStatus, MirrorHandle, MirrorStatus};
 use crate::{
     Durability, Error, ErrorKind, Len, ReadOnly, Result, Shape, Volume, fallback,
-    member::{Order, Report},
+    member::{Looks, Order, Report},
 };
 
 /// How long closing waits for the marks to be cleared.
@@ -41,18 +39,18 @@ pub(crate) struct Mirror {
 
 impl Mirror {
     fn new(driver: Rc<Driver>) -> Mirror {
-        let shapes = || driver.copies.iter().filter_map(copy::Copy::shape);
-        let most = |of: fn(&Shape) -> u32| shapes().map(of).max().unwrap_or(512);
-        let block = most(|shape| shape.block_size_bytes);
+        let looks = || driver.copies.iter().filter_map(copy::Copy::looks);
+        let most = |of: fn(&Looks) -> u32| looks().map(of).max().unwrap_or(512);
+        let block = most(|looks| looks.block_size_bytes);
         let shape = Shape {
             block_size_bytes: block,
-            physical_block_bytes: most(|shape| shape.physical_block_bytes),
+            physical_block_bytes: most(|looks| looks.physical_block_bytes),
             // What the copies were created with, whatever they have become.
             len: Len::new(driver.header.data_bytes),
             volatile_cache: false,
             read_only: ReadOnly::new(false),
             discard: None,
-            optimal_io_bytes: most(|shape| shape.optimal_io_bytes),
+            optimal_io_bytes: most(|looks| looks.optimal_io_bytes),
             compare_and_write_max_bytes: 0,
         };
         Mirror { driver, shape }

@@ -177,8 +177,8 @@ async fn newest(copies: &[Copy], without_some: bool) -> Result<Record> {
 pub(super) async fn open(copies: Vec<Copy>, options: Options) -> Result<Rc<Driver>> {
     let (header, found) = look(&copies).await?;
     let copies = in_order(copies, &found);
-    let shapes = copies.iter().filter_map(Copy::shape);
-    let blocks = shapes.map(|shape| u64::from(shape.block_size_bytes));
+    let looks = copies.iter().filter_map(Copy::looks);
+    let blocks = looks.map(|looks| u64::from(looks.block_size_bytes));
     let block_bytes = blocks.max().unwrap_or(512);
     copies
         .iter()

@@ -51,7 +51,7 @@ async fn follow(
         member::Report::Block(_)
         | member::Report::Labelled
         | member::Report::Fence(_)
-        | member::Report::Shape(_)
+        | member::Report::Looks(_)
         | member::Report::Proved => set::Report::Labelled,
     })
 }
