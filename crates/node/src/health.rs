@@ -248,6 +248,7 @@ mod tests {
             session: None,
             sessions: Vec::new(),
             cache: None,
+            mirror: None,
             requests: BTreeMap::new(),
             children: Vec::new(),
         }
