@@ -149,10 +149,31 @@ fn judge(node: &Node, reasons: &mut Vec<Reason>) {
         let mend = "one daemon owns a stripe: stop the other owner, then start this one again";
         add(Health::Down, format!("its claim is lost: {error}"), mend);
     }
+    judge_mirror(node, &mut add);
     judge_sessions(node, &mut add);
     judge_requests(node, &mut add);
     judge_space(node, &mut add);
     node.children.iter().for_each(|child| judge(child, reasons));
+}
+
+fn judge_mirror(node: &Node, add: &mut impl FnMut(Health, String, &str)) {
+    let Some(mirror) = &node.mirror else { return };
+    if let Some(error) = &mirror.error {
+        let mend = "`sanstone volume status` has more; another owner keeps it until it ends";
+        add(
+            Health::Down,
+            format!("the mirror serves nothing: {error}"),
+            mend,
+        );
+        return;
+    }
+    let missing = mirror.copies.iter().filter(|copy| copy.state != "in sync");
+    for copy in missing {
+        let why = copy.error.as_ref().map(|error| format!(": {error}"));
+        let what = format!("{} is {}{}", copy.name, copy.state, why.unwrap_or_default());
+        let mend = "look at that copy and its network; it is filled by itself when it is back";
+        add(Health::Degraded, what, mend);
+    }
 }
 
 fn judge_sessions(node: &Node, add: &mut impl FnMut(Health, String, &str)) {
@@ -230,7 +251,9 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::description::{Claim, NodeSession, Requests, Space, Unit, VERSION};
+    use crate::description::{
+        Claim, Mirror, MirrorCopy, NodeSession, Requests, Space, Unit, VERSION,
+    };
 
     fn node(path: &str) -> Node {
         Node {
@@ -286,6 +309,26 @@ mod tests {
             address: None,
             relogins: 0,
             error: (state != "logged in").then(|| "no answer within 5s".to_owned()),
+        }
+    }
+
+    fn mirror(state: &str, error: Option<&str>) -> Mirror {
+        let copy = |name: &str, state: &str, error: Option<&str>| MirrorCopy {
+            name: name.to_owned(),
+            state: state.to_owned(),
+            error: error.map(str::to_owned),
+        };
+        Mirror {
+            in_sync: false,
+            epoch: 1,
+            copies: vec![
+                copy("copy 0", "in sync", None),
+                copy("copy 1", state, Some("no answer")),
+            ],
+            marked_bytes: 0,
+            in_doubt_bytes: 0,
+            left_to_fill_bytes: 0,
+            error: error.map(str::to_owned),
         }
     }
 
@@ -348,7 +391,17 @@ mod tests {
             allocated_bytes: 1 << 20,
             free_bytes: 40 << 20,
         });
+        let mut lame = node("db/mirror");
+        lame.mirror = Some(mirror("out", None));
+        let mut fenced = node("db/mirror");
+        fenced.mirror = Some(mirror("out", Some("another owner has claimed it")));
         for (tree, health, part) in [
+            (lame, Health::Degraded, "copy 1 is out: no answer"),
+            (
+                fenced,
+                Health::Down,
+                "the mirror serves nothing: another owner has",
+            ),
             (closed, Health::Down, "db/file: not open; the log says why"),
             (
                 lost,

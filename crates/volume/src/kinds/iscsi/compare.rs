@@ -6,21 +6,21 @@
 //! Whoever has a way to tell them apart reads and decides, or sends what can be sent twice. A command that the target
 //! refused before it tried it is sent again, as every other.
 
-use std::fmt::Display;
-
 use engine::Payload;
 
 use super::{
     cdb,
-    disk::IscsiDisk,
     session::Data,
     transfer::{self, Way, whole},
+    unflushed::Unflushed,
 };
 use crate::{Compared, Durability, Error, ErrorKind, Result, Volume};
 
-/// Writes the second half of `data` at byte `at` if the first half is there.
+/// Writes the second half of `data` at byte `at` of `disk` if the first half is there; writes that its cache may lose are
+/// noted in `unflushed`.
 pub(super) async fn compare_and_write(
-    disk: &IscsiDisk,
+    disk: &(impl Way + Volume),
+    unflushed: &Unflushed,
     at: u64,
     data: Payload,
     durability: Durability,
@@ -45,28 +45,11 @@ pub(super) async fn compare_and_write(
     }
     let written = whole(sent, len);
     if is_volatile {
-        disk.unit.unflushed.wrote(written.is_ok());
+        unflushed.wrote(written.is_ok());
     }
     written?;
     if is_lax {
         disk.flush().await?;
     }
     Ok(Compared::Written)
-}
-
-/// The error for a command of which `why` it is not known whether it took effect.
-pub(super) fn unknown(why: impl Display) -> Error {
-    let message = format!("{why}; whether the blocks were compared and written is unknown");
-    Error::new(ErrorKind::OutcomeUnknown, message)
-}
-
-impl IscsiDisk {
-    /// Asks the target for no block at all (READ of 0 blocks), which touches no medium and passes no fence: it succeeds as
-    /// long as no reservation of another initiator keeps us from reading.
-    ///
-    /// # Errors
-    /// [`ErrorKind::ReservationConflict`] behind another's fence; otherwise as a read.
-    pub async fn read_nothing(&self) -> Result<()> {
-        self.run(&cdb::read(0, 0), Data::None).await.map(drop)
-    }
 }

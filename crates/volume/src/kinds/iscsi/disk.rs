@@ -221,6 +221,17 @@ impl IscsiDisk {
     }
 }
 
+impl IscsiDisk {
+    /// Asks the target for no block at all (READ of 0 blocks), which touches no medium and passes no fence: it succeeds as
+    /// long as no reservation of another initiator keeps us from reading.
+    ///
+    /// # Errors
+    /// [`ErrorKind::ReservationConflict`] behind another's fence; otherwise as a read.
+    pub async fn read_nothing(&self) -> Result<()> {
+        self.run(&cdb::read(0, 0), Data::None).await.map(drop)
+    }
+}
+
 impl Way for IscsiDisk {
     fn facts(&self) -> &Facts {
         &self.facts
@@ -399,7 +410,13 @@ impl Volume for IscsiDisk {
         data: Payload,
         durability: Durability,
     ) -> LaneFuture<'_, Result<Compared>> {
-        LaneFuture::new(compare::compare_and_write(self, at, data, durability))
+        LaneFuture::new(compare::compare_and_write(
+            self,
+            &self.unit.unflushed,
+            at,
+            data,
+            durability,
+        ))
     }
 
     fn write_zeroes(

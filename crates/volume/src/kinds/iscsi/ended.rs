@@ -12,6 +12,12 @@ pub(super) struct Redirection {
     pub(super) permanently: bool,
 }
 
+/// What its owner has ended is refused with this.
+pub(super) fn by_owner() -> Error {
+    let message = "the owner of the disk has ended it here";
+    Error::new(ErrorKind::Preempted, message)
+}
+
 /// The error for all requests of a session that ended for this reason.
 pub(super) fn error_of(reason: &CloseReason) -> Error {
     Error::with_advice(kind_of(reason), message_of(reason), advice_on(reason))

@@ -1,4 +1,4 @@
-//! The queries at opening: what the disk is, its capacity, identity and caching, and which commands it supports up to
+//! The queries at opening: what the disk is, its capacity, identity and and which commands it supports up to
 //! what length (SPC-4, SBC-3).
 
 use std::sync::atomic::AtomicBool;
@@ -6,11 +6,11 @@ use std::sync::atomic::AtomicBool;
 use engine::Payload;
 
 use super::{
-    caching,
     cdb::{self, Cdb},
     facts::Facts,
     identity::DiskIdentity,
     machine::Mode,
+    mode_page,
     patience::Patience,
     session::Data,
     unit::{Capacity, Unit, untold},
@@ -143,8 +143,8 @@ impl Facts {
     /// Queries write protection, write cache and FUA.
     async fn ask_mode(&mut self, unit: &Unit, patience: &mut Patience) -> Result<()> {
         let mut mode = None;
-        for query in caching::queries() {
-            let data = read_if_known(unit, &query, caching::LEN.into(), patience).await?;
+        for query in mode_page::queries() {
+            let data = read_if_known(unit, &query, mode_page::LEN.into(), patience).await?;
             mode = Mode::parse(&data);
             if mode.is_some() {
                 break;

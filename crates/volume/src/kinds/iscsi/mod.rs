@@ -59,6 +59,7 @@ mod link;
 mod login;
 pub mod luns;
 mod machine;
+mod mode_page;
 mod nexus;
 mod own;
 mod path;

@@ -11,10 +11,10 @@ use engine::{Duration, Instant, sync::Notify, task, time};
 use super::{
     cdb::Cdb,
     config::Policy,
+    ended,
     in_flight::InFlight,
     link::Link,
     machine::{Event, Machine, NexusId},
-    paths::ended,
     session::{Data, Port, Reply},
 };
 use crate::{Error, ErrorKind, Result};
@@ -103,7 +103,7 @@ impl Nexus {
     /// Refuses to send anything more.
     fn check_may_send(&self) -> Result<()> {
         if self.machine.borrow().is_ended() {
-            return Err(ended());
+            return Err(ended::by_owner());
         }
         match self.ready_within.get() {
             Some((end, limit)) if time::now() > end => {

@@ -19,6 +19,7 @@ use engine::{
 use super::{
     access::Access,
     config::{IscsiConfig, PathConfig, Sessions},
+    ended,
     link::{Distant, Link},
     login::Portal,
     machine::{Event, Machine, NexusId},
@@ -224,7 +225,7 @@ impl Paths {
     /// Refuses everything once the owner of the disk has ended it.
     pub(super) fn check_ended(&self) -> Result<()> {
         match self.machine.borrow().is_ended() {
-            true => Err(ended()),
+            true => Err(ended::by_owner()),
             false => Ok(()),
         }
     }
@@ -250,7 +251,7 @@ impl Paths {
     /// Ends all nexuses, and sends nothing that is queued for them.
     pub(super) fn abort(&self) {
         for nexus in self.nexuses() {
-            nexus.link().abort(ended());
+            nexus.link().abort(ended::by_owner());
         }
     }
 
@@ -551,12 +552,6 @@ impl Paths {
     pub(super) fn login_limit(&self) -> Duration {
         self.config.connect_timeout
     }
-}
-
-/// What its owner has ended is refused with this.
-pub(super) fn ended() -> Error {
-    let message = "the owner of the disk has ended it here";
-    Error::new(ErrorKind::Preempted, message)
 }
 
 /// While it lives, all commands are held back.

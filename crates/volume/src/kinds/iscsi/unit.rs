@@ -6,6 +6,7 @@
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
+    fmt::Display,
     rc::{Rc, Weak},
     sync::Arc,
 };
@@ -16,7 +17,6 @@ use scsi::Status;
 use super::{
     cdb::{self, Cdb},
     claimed::{Claimed, Fenced},
-    compare,
     config::IscsiConfig,
     doors::Doors,
     facts::Facts,
@@ -309,7 +309,7 @@ impl Unit {
             Some((Verdict::Fail(kind), why)) => Err(Error::new(kind, why)),
             judged if cdb.is_once() && !reply.is_refusal() => {
                 let restarted = || "the target has restarted".to_owned();
-                Err(compare::unknown(judged.map_or_else(restarted, |it| it.1)))
+                Err(unknown(judged.map_or_else(restarted, |it| it.1)))
             }
             None => Ok(()),
             Some((Verdict::Retry | Verdict::Restarted, why)) => patience.again(true, &why).await,
@@ -348,7 +348,7 @@ impl Unit {
         }
         is_in_time?;
         if cdb.is_once() {
-            return Err(compare::unknown(why));
+            return Err(unknown(why));
         }
         let mut counts = self.paths.counts.borrow_mut();
         counts.resent += 1;
@@ -526,6 +526,12 @@ impl Unit {
             Some((_, why)) => Err(Error::new(ErrorKind::TimedOut, why)),
         }
     }
+}
+
+/// The error for a command of which `why` it is not known whether it took effect.
+fn unknown(why: impl Display) -> Error {
+    let message = format!("{why}; whether the blocks were compared and written is unknown");
+    Error::new(ErrorKind::OutcomeUnknown, message)
 }
 
 pub(super) fn untold() -> Error {

@@ -3,6 +3,7 @@
 //! one gathered send; a watchdog pings a silent target.
 
 mod receive;
+mod reply;
 
 use std::{
     cell::{Cell, Ref, RefCell},
@@ -22,7 +23,6 @@ use iscsi::{
     Direction, InitiatorConfig, InitiatorConnection, LunField, Residual, TargetRecord, TaskId,
     TaskResult,
 };
-use scsi::Status;
 
 use super::{
     cdb::Cdb,
@@ -32,6 +32,8 @@ use super::{
     silence::Silence,
     tasks::{Request, Task, TaskData, Tasks},
 };
+pub(super) use reply::{RESERVATION_CONFLICT, Reply};
+
 use crate::{Error, ErrorKind, Result};
 
 const SEND_BYTES: usize = 1 << 20;
@@ -46,66 +48,6 @@ pub(super) enum Data {
     /// The number of bytes expected.
     In(usize),
     Out(Payload),
-}
-
-/// The SCSI status of a command that a reservation forbids.
-pub(super) const RESERVATION_CONFLICT: u8 = scsi::Status::ReservationConflict as u8;
-
-/// How a command ended: its SCSI status, with the data it brought.
-#[derive(Debug)]
-pub(super) struct Reply {
-    pub(super) status: u8,
-    pub(super) sense: Vec<u8>,
-    /// Data-in, truncated to what arrived.
-    pub(super) data: Payload,
-    /// Bytes the target reports as transferred; at most what actually moved.
-    pub(super) transferred: usize,
-    /// A transfer of blocks of which the target would have moved more: its blocks are of another size than ours.
-    pub(super) is_cut: bool,
-    /// How often the target had reported over the session by then that the disk may not be what it was.
-    pub(super) doubts: u64,
-    /// It had done so without the knowledge of whoever sent the command, which may have reached another disk.
-    pub(super) is_in_doubt: bool,
-}
-
-impl Reply {
-    /// The same, to a command whose sender knew of `doubts` of the session's doubts.
-    pub(super) fn knowing(self, doubts: u64) -> Reply {
-        Reply {
-            is_in_doubt: self.doubts != doubts,
-            ..self
-        }
-    }
-
-    /// Its sense, if its status is CHECK CONDITION.
-    pub(super) fn sense(&self) -> Option<Sense> {
-        Sense::of(self.status, &self.sense)
-    }
-
-    /// Whether the command succeeded, and on the disk it was meant for as far as the target has reported.
-    pub(super) fn is_good(&self) -> bool {
-        const GOOD: u8 = Status::Good as u8;
-        const CONDITION_MET: u8 = Status::ConditionMet as u8;
-        matches!(self.status, GOOD | CONDITION_MET) && !self.is_in_doubt && !self.is_cut
-    }
-
-    /// Where the data that was compared first differed from what is there, in bytes, on the disk it was meant for.
-    pub(super) fn first_difference(&self) -> Option<u64> {
-        let differs = self.sense().is_some_and(Sense::is_miscompare) && !self.is_in_doubt;
-        differs.then(|| scsi::sense::information(&self.sense).unwrap_or(0))
-    }
-
-    /// Whether the target has not tried the command.
-    pub(super) fn is_refusal(&self) -> bool {
-        const BUSY: u8 = Status::Busy as u8;
-        const TASK_SET_FULL: u8 = Status::TaskSetFull as u8;
-        match self.status {
-            BUSY | TASK_SET_FULL | RESERVATION_CONFLICT => true,
-            _ => self
-                .sense()
-                .is_some_and(|sense| sense.is_refusal() || sense.is_miscompare()),
-        }
-    }
 }
 
 /// Time limits of a session.
