@@ -144,7 +144,7 @@ fn a_file_system_that_is_full_is_down_and_one_that_fills_up_degraded() {
     std::fs::create_dir(&small).expect("a directory of ours");
     let mut mount = Command::new("mount");
     mount
-        .args(["-t", "tmpfs", "-o", "size=64m", "none"])
+        .args(["-t", "tmpfs", "-o", "size=40m", "none"])
         .arg(&small);
     assert!(mount.status().expect("mount").success());
     let port = harness::free_port();
@@ -159,7 +159,7 @@ fn a_file_system_that_is_full_is_down_and_one_that_fills_up_degraded() {
             .contains("its file may still grow by 1024 MiB"),
         "{filling}"
     );
-    std::fs::write(small.join("other"), vec![1; 56 << 20]).expect("there is room");
+    std::fs::write(small.join("other"), vec![1; 30 << 20]).expect("there is room");
     seen(directory.path(), 2, "its file system has ");
     std::fs::remove_file(small.join("other")).expect("ours");
     seen(directory.path(), 1, "its file system has ");

@@ -75,10 +75,12 @@ impl View {
         let seen = &self.seen;
         let reports = seen.units.reports();
         let stages = seen.units.stage_times().volumes;
+        let configuration = absolute(&seen.configuration);
+        let base = Path::new(&configuration).parent().unwrap_or(Path::new("/"));
         let volumes = seen.trees.iter().map(|(name, tree)| {
             let volume = Volume {
                 uuid: seen.disks.get(name).map(Uuid::to_string),
-                tree: node(tree, self.at),
+                tree: node(tree, self.at, base),
                 unit: reports.get(name).map(unit),
                 commands: stages.get(name).map(commands).unwrap_or_default(),
             };
@@ -86,10 +88,10 @@ impl View {
         });
         Description {
             version: VERSION,
-            configuration: absolute(&seen.configuration),
+            volumes: volumes.collect(),
+            configuration,
             state: absolute(&seen.state),
             lanes: seen.lanes,
-            volumes: volumes.collect(),
             targets: self
                 .reports
                 .iter()
@@ -131,7 +133,8 @@ fn absolute(path: &Path) -> String {
     absolute.display().to_string()
 }
 
-fn node(view: &NodeView, at: Instant) -> Node {
+/// What is seen of a node at that time; the paths of its files begin in the directory `base`.
+fn node(view: &NodeView, at: Instant, base: &Path) -> Node {
     let shape = view.shape.as_ref();
     let sessions = view.facts.get().map(SessionStatus::all);
     Node {
@@ -144,7 +147,7 @@ fn node(view: &NodeView, at: Instant) -> Node {
         block_size_bytes: shape.map(|shape| shape.block_size_bytes),
         memory_bytes: view.memory_bytes,
         space: match (view.kind, &view.place) {
-            ("file", Some(place)) => space::of(Path::new(place)),
+            ("file", Some(place)) => space::of(&base.join(place)),
             _ => None,
         },
         read_only: shape.is_some_and(|shape| shape.read_only.is_on()),
@@ -170,7 +173,11 @@ fn node(view: &NodeView, at: Instant) -> Node {
             .and_then(|_| view.facts.get())
             .map(|handle: &MirrorHandle| mirror(handle.status())),
         requests: requests(&view.counters.snapshot(), at),
-        children: view.children.iter().map(|child| node(child, at)).collect(),
+        children: view
+            .children
+            .iter()
+            .map(|child| node(child, at, base))
+            .collect(),
     }
 }
 

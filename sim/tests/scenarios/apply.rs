@@ -26,7 +26,7 @@ use engine::{
     spawn, time,
 };
 use node::{
-    Change, Config, Daemon, Failure, Process,
+    Change, Config, Daemon, Failure, Process, StopError,
     description::{Cache, Description, Node},
 };
 use sim::{assert_occurred, raw::RawSession, target_machine::Networks};
@@ -86,6 +86,8 @@ enum Ask {
     Describe(OneshotSender<Description>),
     LookAgain(OneshotSender<bool>),
     Stop(OneshotSender<()>),
+    /// Stops, whether or not a disk hangs. Answer: whether one did.
+    StopAtAHungDisk(OneshotSender<bool>),
 }
 
 /// A daemon of a boot of its own: before its start the power may have been cut.
@@ -129,6 +131,10 @@ fn start(host: &Host, lanes: usize) -> Sender<Ask> {
                 }
                 Ask::Describe(answer) => answer.send(daemon.view().await.describe()),
                 Ask::LookAgain(answer) => answer.send(daemon.look_again().await),
+                Ask::StopAtAHungDisk(answer) => {
+                    let stopped = daemon.stop().await;
+                    return answer.send(matches!(stopped, Err(StopError::Hung { .. })));
+                }
                 Ask::Stop(answer) => {
                     daemon.stop().await.expect("all is flushed");
                     return answer.send(());

@@ -94,7 +94,9 @@ fn who_only_reads_keeps_nobody_else_from_ejecting() {
     assert_eq!(others.begin(OTHER, &EJECT), good());
     assert_eq!(others.begin(OTHER, &LOAD), good());
     // Those who write prevent it as ever.
-    assert_eq!(others.begin(crate::NexusId(9), &PREVENT), good());
+    let third = crate::NexusId(9);
+    sense(others.begin(third, &[0; 6]));
+    assert_eq!(others.begin(third, &PREVENT), good());
     let refused = sense(others.begin(OTHER, &EJECT));
     assert_eq!(refused.asc, Asc::MEDIUM_REMOVAL_PREVENTED);
 }
