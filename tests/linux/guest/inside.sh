@@ -14,6 +14,8 @@ luns = ["disk"]
 allow = ["*"]
 END
   sanstone check -c /tmp/inside/sanstone.toml || fail 'check'
+  # As a service manager does: a bare kernel allows 4,096 open files.
+  ulimit -n 65536
   sanstone serve -c /tmp/inside/sanstone.toml >/tmp/inside/log 2>&1 </dev/null &
   until_true 200 grep -q 'serving portal=127.0.0.1:3260' /tmp/inside/log
   iscsiadm -m discovery -t sendtargets -p 127.0.0.1:3260 || fail 'discovery'
