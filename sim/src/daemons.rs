@@ -7,14 +7,12 @@
 
 use std::{cell::RefCell, collections::BTreeMap, net::SocketAddr, rc::Rc, time::Duration};
 
-use engine::{
-    sim::{Host, Random, World},
-    time,
-};
+use engine::sim::{Host, Random, World};
 use uuid::Uuid;
-use volume::{IscsiConfig, IscsiDisk, Multipath, SharedVolume};
+use volume::{IscsiDisk, SharedVolume};
 
 use crate::{
+    client,
     daemon_machine::DaemonMachine,
     machine::End,
     model::Model,
@@ -229,35 +227,13 @@ impl Daemons {
 
     /// Opens the client's volume; waits for the gateway if it is not there yet.
     async fn open(&self) -> SharedVolume {
-        let config = IscsiConfig {
-            address: self.gateway.host().addr(PORT),
-            target_name: GATEWAY.into(),
-            lun: 0,
-            initiator_name: "iqn.2026-11.io.sanstone:client".into(),
-            // Always the same initiator port, so that the login ends any session left behind.
-            isid: iscsi::Isid::random([0; 3], 1),
-            multipath: Multipath::default(),
-            chap: None,
-            header_digest: false,
-            data_digest: false,
-            stage_times: false,
-            connect_timeout: Duration::from_secs(1),
-            request_timeout: Duration::from_secs(5),
-            reconnect_timeout: CLIENT_WAITS,
-        };
-        for _ in 0..1_000 {
-            match IscsiDisk::open(config.clone()).await {
-                Ok(disk) => {
-                    let name = disk.identity().worldwide_name().expect("it has one");
-                    let known = self.name.borrow_mut().get_or_insert(name.clone()).clone();
-                    assert_eq!(name, known, "the client has another disk");
-                    self.disk.replace(Some(disk.clone()));
-                    return disk;
-                }
-                Err(_) => time::sleep(Duration::from_millis(100)).await,
-            }
-        }
-        panic!("the gateway does not come up");
+        let address = self.gateway.host().addr(PORT);
+        let disk = client::open(address, GATEWAY, Duration::from_secs(5), CLIENT_WAITS).await;
+        let name = disk.identity().worldwide_name().expect("it has one");
+        let known = self.name.borrow_mut().get_or_insert(name.clone()).clone();
+        assert_eq!(name, known, "the client has another disk");
+        self.disk.replace(Some(disk.clone()));
+        disk
     }
 
     /// Closes the client's `volume`, of which the caller must keep no reference, restarts the gateway and reopens the

@@ -16,6 +16,7 @@
 
 pub mod attached;
 pub mod attachment_machine;
+mod client;
 pub mod content;
 pub mod daemon_machine;
 pub mod daemons;

@@ -13,9 +13,9 @@ use engine::{
     sim::{Host, Random, World},
     time,
 };
-use volume::{IscsiConfig, IscsiDisk, Multipath, SharedVolume};
+use volume::SharedVolume;
 
-use crate::{daemon_machine::DaemonMachine, machine::End, model::Model, workload::Watched};
+use crate::{client, daemon_machine::DaemonMachine, machine::End, model::Model, workload::Watched};
 
 const STORAGE: &str = "iqn.2026-11.io.sanstone:storage";
 const OWNER: &str = "iqn.2026-11.io.sanstone:owner";
@@ -90,7 +90,6 @@ pub struct Mirrored {
     pub is_local: bool,
     /// What the client may see.
     pub model: RefCell<Model>,
-    disk: RefCell<Option<Rc<IscsiDisk>>>,
 }
 
 impl Watched for Mirrored {
@@ -126,7 +125,6 @@ impl Mirrored {
             owner,
             is_local,
             model: RefCell::new(Model::new(DATA_KIB << 10, false)),
-            disk: RefCell::default(),
             world,
         })
     }
@@ -208,31 +206,7 @@ impl Mirrored {
 
     /// Opens the client's volume.
     async fn open(&self) -> SharedVolume {
-        let config = IscsiConfig {
-            address: self.owner.host().addr(PORT),
-            target_name: OWNER.into(),
-            lun: 0,
-            initiator_name: "iqn.2026-11.io.sanstone:client".into(),
-            // Always the same initiator port, so that the login ends any session left behind.
-            isid: iscsi::Isid::random([0; 3], 1),
-            multipath: Multipath::default(),
-            chap: None,
-            header_digest: false,
-            data_digest: false,
-            stage_times: false,
-            connect_timeout: Duration::from_secs(1),
-            request_timeout: Duration::from_secs(2500),
-            reconnect_timeout: CLIENT_WAITS,
-        };
-        for _ in 0..1_000 {
-            match IscsiDisk::open(config.clone()).await {
-                Ok(disk) => {
-                    self.disk.replace(Some(disk.clone()));
-                    return disk;
-                }
-                Err(_) => time::sleep(Duration::from_millis(100)).await,
-            }
-        }
-        panic!("the owner does not come up");
+        let address = self.owner.host().addr(PORT);
+        client::open(address, OWNER, Duration::from_secs(2500), CLIENT_WAITS).await
     }
 }

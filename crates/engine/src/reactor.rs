@@ -239,7 +239,11 @@ impl Look {
     /// Its owner, if that is neither this process's user nor root: somebody who may change it.
     pub fn stranger(&self) -> Option<u32> {
         // SAFETY: it cannot fail and has no arguments.
-        let user = unsafe { libc::geteuid() };
+        self.stranger_to(unsafe { libc::geteuid() })
+    }
+
+    /// Its owner, if that is neither `user` nor root.
+    pub fn stranger_to(&self, user: u32) -> Option<u32> {
         (self.owner != user && self.owner != 0).then_some(self.owner)
     }
 }

@@ -8,7 +8,6 @@ use engine::store::{self, Kind, Look};
 
 use crate::Error;
 
-const ROOT: u32 = 0;
 /// Permission bits to change a file, or what lies in a directory: those of its group and of others.
 const OTHERS_CHANGE: u32 = 0o022;
 /// The mend that works for every file in it.
@@ -90,12 +89,12 @@ fn unusable(path: &Path, user: u32) -> io::Result<Option<String>> {
 
 /// How somebody other than `user` and root may change it.
 fn exposed(found: &Look, user: u32) -> Option<String> {
-    let Look { owner, mode, .. } = *found;
-    if owner != user && owner != ROOT {
+    if let Some(owner) = found.stranger_to(user) {
         return Some(format!(
             "belongs to user {owner}, who can change it, and the daemon runs as user {user}"
         ));
     }
+    let mode = found.mode;
     let is_exposed = mode & OTHERS_CHANGE != 0;
     is_exposed.then(|| format!("can be changed by other users (mode {:04o})", mode & 0o7777))
 }
@@ -111,6 +110,8 @@ mod tests {
 
     use super::*;
     use crate::StateDirectory;
+
+    const ROOT: u32 = 0;
 
     struct Scratch(PathBuf);
 

@@ -194,6 +194,20 @@ impl AtomicWrites {
 }
 
 impl Shape {
+    /// The shape of a volume that is not there (yet): it has no length.
+    pub(crate) fn absent(read_only: ReadOnly) -> Shape {
+        Shape {
+            block_size_bytes: 512,
+            physical_block_bytes: 512,
+            len: Len::new(0),
+            volatile_cache: false,
+            read_only,
+            discard: None,
+            optimal_io_bytes: 512,
+            compare_and_write_max_bytes: 0,
+        }
+    }
+
     /// What a set sees of it.
     pub(crate) fn looks(&self) -> Looks {
         Looks {

@@ -3,7 +3,7 @@
 use engine::{LaneFuture, Payload};
 
 use crate::{
-    Allocation, AtomicWrites, Compared, Durability, Error, Len, ReadOnly, Result, Shape, Volume,
+    Allocation, AtomicWrites, Compared, Durability, Error, ReadOnly, Result, Shape, Volume,
     member::{Order, Report},
 };
 
@@ -15,16 +15,7 @@ pub(super) struct Missing {
 
 /// The shape of what is not there.
 pub(super) fn shape() -> Shape {
-    Shape {
-        block_size_bytes: 512,
-        physical_block_bytes: 512,
-        len: Len::new(0),
-        volatile_cache: false,
-        read_only: ReadOnly::new(true),
-        discard: None,
-        optimal_io_bytes: 512,
-        compare_and_write_max_bytes: 0,
-    }
+    Shape::absent(ReadOnly::new(true))
 }
 
 impl Missing {

@@ -7,7 +7,7 @@ use engine::{LaneFuture, LaneHandle, Payload, sync::Budget};
 
 use super::{IscsiConfig, IscsiDisk};
 use crate::{
-    Allocation, AtomicWrites, Compared, Durability, Error, ErrorKind, Len, ReadOnly, Result, Shape,
+    Allocation, AtomicWrites, Compared, Durability, Error, ErrorKind, ReadOnly, Result, Shape,
     Volume,
     announcer::Announcer,
     member::{Order, Report},
@@ -35,16 +35,7 @@ impl Late {
             disk: OnceCell::new(),
             attempts: Budget::new(1),
             is_closed: std::cell::Cell::new(false),
-            shape: Shape {
-                block_size_bytes: 512,
-                physical_block_bytes: 512,
-                len: Len::new(0),
-                volatile_cache: false,
-                read_only: ReadOnly::new(false),
-                discard: None,
-                optimal_io_bytes: 512,
-                compare_and_write_max_bytes: 0,
-            },
+            shape: Shape::absent(ReadOnly::new(false)),
         }
     }
 
