@@ -71,6 +71,7 @@ fn the_example_of_the_design_is_read() {
     };
     assert_eq!(iscsi.url.get_ref().port, 3260);
     assert_eq!(iscsi.request_timeout.get_ref().duration().as_secs(), 30);
+    assert_eq!(iscsi.reconnect_timeout.get_ref().to_string(), "2min");
     assert_eq!(throttle.children()[0].what, What::Named("scratch".into()));
 }
 

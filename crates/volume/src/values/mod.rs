@@ -4,8 +4,10 @@ mod block_size;
 mod credentials;
 mod error;
 mod units;
+mod wait;
 
 pub use block_size::BlockSize;
 pub use credentials::{ChapAlgorithm, ChapSettings, Credentials};
 pub use error::ConfigError;
 pub use units::{Rate, Size, Time};
+pub use wait::Wait;

@@ -32,7 +32,7 @@ use crate::{
         change::{Change, Changing, Step},
     },
     part::{Carried, Opening, Part},
-    values::{ChapAlgorithm, ChapSettings, ConfigError, Credentials, Size, Time},
+    values::{ChapAlgorithm, ChapSettings, ConfigError, Credentials, Size, Time, Wait},
 };
 
 /// `iscsi = { url = "iscsi://10.0.1.2/iqn.2026-11.io.sanstone:a/0" }`
@@ -82,9 +82,14 @@ pub struct Iscsi {
     /// How long a target may send nothing, not even the answer to a ping, before the connection counts as lost. By default
     /// five seconds if there are two ways to it or more and `request_timeout` is not less; otherwise `request_timeout`.
     pub ping_timeout: Option<Spanned<Time>>,
-    /// How long requests wait for a lost connection to come back before they fail.
-    #[serde(default = "seconds::<30>")]
-    pub reconnect_timeout: Spanned<Time>,
+    /// How long requests wait for a lost connection to come back before they fail. By default as long as those of stock
+    /// initiators (open-iscsi: `replacement_timeout`), because a storage server takes that long to start again.
+    #[serde(default = "two_minutes")]
+    pub reconnect_timeout: Spanned<Wait>,
+}
+
+fn two_minutes() -> Spanned<Wait> {
+    Spanned::new(0..0, Wait::For(Time::from_duration(Duration::from_secs(120))))
 }
 
 fn seconds<const N: u64>() -> Spanned<Time> {
@@ -151,7 +156,7 @@ impl Iscsi {
             stage_times: false,
             connect_timeout: self.connect_timeout.get_ref().duration(),
             request_timeout: self.request_timeout.get_ref().duration(),
-            reconnect_timeout: self.reconnect_timeout.get_ref().duration(),
+            reconnect_timeout: self.reconnect_timeout.get_ref().limit(),
         })
     }
 

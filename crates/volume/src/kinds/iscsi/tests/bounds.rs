@@ -5,6 +5,7 @@ use super::{
     paths::{path, with_second},
     *,
 };
+use crate::values::Wait;
 
 const READ_10: u8 = 0x28;
 const READ_CAPACITY_16: u8 = 0x9e;
@@ -83,6 +84,28 @@ fn a_refusal_at_a_later_login_is_waited_for_like_an_unreachable_target() {
             disk.read(0, 512).await.expect("it has let us in");
         });
     }
+}
+
+#[test]
+fn a_disk_that_is_waited_for_forever_is_used_again_after_hours() {
+    const AWAY: Duration = Duration::from_secs(2 * 60 * 60);
+    let site = Site::new(Foreign::new(Claims::default()));
+    let config = IscsiConfig {
+        reconnect_timeout: Wait::Forever.limit(),
+        ..site.config()
+    };
+    site.world.block_on(&site.client, async {
+        let disk = IscsiDisk::open(config).await.expect("a login");
+        let until = time::now() + AWAY;
+        site.foreign.at_login(move |_| match time::now() < until {
+            true => AtLogin::Refuse(iscsi::LoginStatus::SERVICE_UNAVAILABLE),
+            false => AtLogin::LetIn,
+        });
+        site.foreign.drop_connections();
+        disk.read(0, 512).await.expect("it has waited");
+        assert!(time::now() >= until, "nobody was let in before");
+        disk.close().await;
+    });
 }
 
 /// It moved for good, later back, and nothing is at the new address any more, not even a refusal.
