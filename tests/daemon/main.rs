@@ -25,6 +25,7 @@ mod refusals;
 mod removable;
 mod reservations;
 mod restart;
+mod rotation;
 mod sanitize;
 mod secrets;
 mod service;

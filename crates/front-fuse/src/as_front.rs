@@ -3,7 +3,10 @@
 use std::{any::Any, path::Path};
 
 use engine::{LaneFuture, mounts::Mount};
-use front::{Ended, FrontConfig, LocalFile, Reporter, StartError, report::Report};
+use front::{
+    Ended, FrontConfig, LocalFile, Reporter, StartError,
+    report::{Consequence, Report},
+};
 use unit::Units;
 
 use crate::{
@@ -48,6 +51,10 @@ impl front::Front for Front {
 
     fn check(&self, _: Box<dyn FrontConfig>) -> LaneFuture<'_, Result<(), StartError>> {
         LaneFuture::new(async { Err(StartError::Fixed) })
+    }
+
+    fn consequences(&self, _: Box<dyn FrontConfig>) -> LaneFuture<'_, Vec<Consequence>> {
+        LaneFuture::new(async { Vec::new() })
     }
 
     fn prepare(&mut self, _: Box<dyn FrontConfig>) -> LaneFuture<'_, Result<(), StartError>> {

@@ -5,12 +5,14 @@ use std::{any::Any, collections::BTreeMap, future::pending};
 use engine::LaneFuture;
 use front::{
     Ended, Front, FrontConfig, LocalFile, Reporter, StartError,
-    report::{Lun, PortalGroup, Report, Session, Target},
+    report::{Consequence, Lun, PortalGroup, Report, Session, Target},
 };
+use iscsi::Taken;
 use unit::Units;
 
 use crate::{
     config::{Allow, ServerConfig, TargetSpec},
+    fate,
     report::SessionReport,
     server::{self, Server},
 };
@@ -48,6 +50,12 @@ impl Front for Server {
     fn check(&self, config: Box<dyn FrontConfig>) -> LaneFuture<'_, Result<(), StartError>> {
         let config = own(config);
         LaneFuture::new(async move { self.try_portals(&config).await })
+    }
+
+    fn consequences(&self, config: Box<dyn FrontConfig>) -> LaneFuture<'_, Vec<Consequence>> {
+        let next = own(config);
+        let sessions = Server::reporter(self);
+        LaneFuture::new(async move { fate::all(&sessions.sessions().await, self.targets(), &next) })
     }
 
     fn prepare(&mut self, config: Box<dyn FrontConfig>) -> LaneFuture<'_, Result<(), StartError>> {
@@ -145,5 +153,10 @@ fn session(report: &SessionReport) -> Session {
         data_digest: report.data_digest,
         age_s: report.age.as_secs_f64(),
         outstanding: report.outstanding,
+        secret: match report.secret() {
+            Taken::Current => None,
+            Taken::Old => Some("old".to_owned()),
+            Taken::No => Some("gone".to_owned()),
+        },
     }
 }

@@ -11,6 +11,7 @@ use unit::Unit;
 use crate::{
     config::ServerConfig,
     connection::Connection,
+    fate::EndsFor,
     login::initiator_port,
     service::{Ready, Service, open_targets},
     target::Target,
@@ -116,17 +117,16 @@ fn change(
         watchdog::finish(connection.clone(), patience, why);
         gone(connection)
     };
-    let Some(now) = now else {
-        return Some(end("its target is no longer served"));
-    };
-    if now.spec.redirect.is_some() {
-        return Some(end("its target is now served elsewhere"));
+    let peer = connection.peer.ip();
+    match EndsFor::of(now.map(|now| &now.spec), &key.initiator_name, peer) {
+        Some(why @ EndsFor::NotAllowed) => {
+            watchdog::revoke(connection.clone(), why.text());
+            return Some(gone(connection));
+        }
+        Some(why) => return Some(end(why.text())),
+        None => {}
     }
-    if !now.admits(&key.initiator_name, connection.peer.ip()) {
-        let why = "it is no longer allowed to use its target";
-        watchdog::revoke(connection.clone(), why);
-        return Some(gone(connection));
-    }
+    let now = now?;
     connection.set_target(now.clone());
     if Rc::ptr_eq(&now.luns, &before.luns) {
         return None;
@@ -146,7 +146,7 @@ fn change(
     for (_, unit) in replaced {
         unit.logical.borrow().has_replaced(&port);
     }
-    let gone = end("one of its LUNs is another disk now");
+    let gone = end(EndsFor::OtherDisk.text());
     Some(spawn(async move {
         over.await;
         gone.await;

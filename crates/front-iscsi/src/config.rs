@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
@@ -52,6 +52,20 @@ pub struct TargetSpec {
     pub chap: Option<Arc<Chap>>,
     /// Where to redirect initiators that may log in; `None` serves them here.
     pub redirect: Option<Redirect>,
+}
+
+impl TargetSpec {
+    /// Why this initiator may not log in from `peer`: which access list it is not in.
+    pub(crate) fn refusal_of(&self, initiator_name: &str, peer: IpAddr) -> Option<&'static str> {
+        let from = &self.allow_from;
+        let may_come = from.is_empty() || from.iter().any(|prefix| prefix.contains(peer));
+        match (self.allow.allows(initiator_name), may_come) {
+            (true, true) => None,
+            (false, true) => Some("its name is not in `allow`"),
+            (true, false) => Some("its address is not in `allow_from`"),
+            (false, false) => Some("its name is not in `allow`, nor its address in `allow_from`"),
+        }
+    }
 }
 
 /// Portals that share their sessions (RFC 7143 §4.4.4).

@@ -440,12 +440,17 @@ impl Connection {
             peer: self.peer,
             portal: self.local,
             target: target.as_ref().map(|target| target.name().to_owned()),
-            portal_group_tag: target.map_or(0, |target| target.portals.tag),
+            portal_group_tag: target.as_ref().map_or(0, |target| target.portals.tag),
             lane,
             header_digest: digests.header,
             data_digest: digests.data,
             age: time::now() - self.logged_in_at.get(),
             outstanding: machine.tasks_len(),
+            account: machine.login_report().account.cloned(),
+            chap: match target {
+                Some(target) => target.spec.chap.clone(),
+                None => self.service.discovery.borrow().clone(),
+            },
         })
     }
 

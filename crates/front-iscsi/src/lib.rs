@@ -22,6 +22,7 @@ mod connection;
 mod data_out;
 mod events;
 mod failures;
+mod fate;
 mod front;
 mod login;
 mod notices;

@@ -93,7 +93,7 @@ pub(crate) fn refused(connection: &Connection, status: LoginStatus, target_addre
     let not_allowed = targets
         .at(target, connection.local)
         .filter(|_| status == LoginStatus::AUTHORIZATION_FAILURE)
-        .and_then(|target| target.refusal_of(initiator, peer.ip()));
+        .and_then(|target| target.spec.refusal_of(initiator, peer.ip()));
     let complaint = report.complaint.or(not_allowed);
     let colon = complaint.map_or("", |_| ": ");
     let complaint = complaint.unwrap_or_default();
@@ -185,7 +185,12 @@ fn check(connection: &Connection, request: &LoginRequest) -> Result<Option<Arc<C
     let target = targets
         .at(name, connection.local)
         .ok_or(LoginStatus::NOT_FOUND)?;
-    if !target.admits(&request.initiator_name, connection.peer.ip()) {
+    let peer = connection.peer.ip();
+    if target
+        .spec
+        .refusal_of(&request.initiator_name, peer)
+        .is_some()
+    {
         return Err(LoginStatus::AUTHORIZATION_FAILURE.into());
     }
     if let Some(Redirect { to, permanently }) = target.spec.redirect {
@@ -367,7 +372,7 @@ pub(crate) async fn send_targets(connection: &Connection, which: &SendTargets) {
         }
         spend(CHECK_BYTES + text.len()).await;
         // Only targets that the initiator may use are listed (RFC 7143 Appendix C).
-        match target.refusal_of(&initiator, peer) {
+        match target.spec.refusal_of(&initiator, peer) {
             None => answer.extend_from_slice(&list.text[text.clone()]),
             Some(why) => hidden = hidden.or(Some((target, why))),
         }

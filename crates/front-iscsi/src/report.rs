@@ -1,8 +1,9 @@
 //! A snapshot of a session for administrators.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use engine::Duration;
+use iscsi::{Chap, ChapAccount, Taken};
 
 /// A snapshot of a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,4 +28,16 @@ pub struct SessionReport {
     pub age: Duration,
     /// Open commands and task management functions.
     pub outstanding: usize,
+    /// The account with which its initiator has authenticated.
+    pub account: Option<ChapAccount>,
+    /// What its target asks for now, which may be another than at its login.
+    pub chap: Option<Arc<Chap>>,
+}
+
+impl SessionReport {
+    /// How its target would take its account now. What asks for none takes all.
+    pub fn secret(&self) -> Taken {
+        let taken = |chap: &Arc<Chap>| chap.takes(self.account.as_ref());
+        self.chap.as_ref().map_or(Taken::Current, taken)
+    }
 }

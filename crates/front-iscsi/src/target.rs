@@ -1,7 +1,7 @@
 //! A target as one lane serves it through one of its portal groups: a SCSI target port with its units. It is
 //! immutable: when its configuration changes, a new one replaces it and takes over the unchanged units.
 
-use std::{net::IpAddr, rc::Rc};
+use std::rc::Rc;
 
 use scsi::{Identity, TargetPort};
 use unit::{LaneUnits, Luns};
@@ -62,22 +62,5 @@ impl Target {
 
     pub(crate) fn name(&self) -> &str {
         &self.spec.name
-    }
-
-    /// Whether this initiator may log in from `peer`.
-    pub(crate) fn admits(&self, initiator_name: &str, peer: IpAddr) -> bool {
-        self.refusal_of(initiator_name, peer).is_none()
-    }
-
-    /// Why this initiator may not log in from `peer`: which access list it is not in.
-    pub(crate) fn refusal_of(&self, initiator_name: &str, peer: IpAddr) -> Option<&'static str> {
-        let from = &self.spec.allow_from;
-        let may_come = from.is_empty() || from.iter().any(|prefix| prefix.contains(peer));
-        match (self.spec.allow.allows(initiator_name), may_come) {
-            (true, true) => None,
-            (false, true) => Some("its name is not in `allow`"),
-            (true, false) => Some("its address is not in `allow_from`"),
-            (false, false) => Some("its name is not in `allow`, nor its address in `allow_from`"),
-        }
     }
 }

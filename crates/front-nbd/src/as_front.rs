@@ -3,7 +3,10 @@
 use std::{any::Any, future::pending};
 
 use engine::LaneFuture;
-use front::{Address, Ended, Front, FrontConfig, LocalFile, Reporter, StartError, report::Report};
+use front::{
+    Address, Ended, Front, FrontConfig, LocalFile, Reporter, StartError,
+    report::{Consequence, Report},
+};
 use unit::Units;
 
 use crate::{config::Config, place::Place, server::Server};
@@ -43,6 +46,10 @@ impl Front for Server {
 
     fn check(&self, _: Box<dyn FrontConfig>) -> LaneFuture<'_, Result<(), StartError>> {
         LaneFuture::new(async { Err(StartError::Fixed) })
+    }
+
+    fn consequences(&self, _: Box<dyn FrontConfig>) -> LaneFuture<'_, Vec<Consequence>> {
+        LaneFuture::new(async { Vec::new() })
     }
 
     fn prepare(&mut self, _: Box<dyn FrontConfig>) -> LaneFuture<'_, Result<(), StartError>> {

@@ -7,7 +7,10 @@ use std::{any::Any, path::Path};
 use engine::{LaneFuture, mounts::Mount};
 use unit::Units;
 
-use crate::{error::StartError, report::Report};
+use crate::{
+    error::StartError,
+    report::{Consequence, Report},
+};
 
 /// A front as it is configured.
 pub trait FrontConfig {
@@ -37,6 +40,9 @@ pub trait Front {
     /// # Errors
     /// [`StartError`]
     fn check(&self, config: Box<dyn FrontConfig>) -> LaneFuture<'_, Result<(), StartError>>;
+
+    /// What its sessions would notice of `config`, which is of its own kind.
+    fn consequences(&self, config: Box<dyn FrontConfig>) -> LaneFuture<'_, Vec<Consequence>>;
 
     /// Prepares on all lanes to serve `config`, which is of its own kind.
     ///

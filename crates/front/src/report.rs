@@ -78,4 +78,33 @@ pub struct Session {
     pub age_s: f64,
     /// Commands in progress.
     pub outstanding: usize,
+    /// `old`: it has authenticated with the secret that its target still accepts beside the new one; `gone`: with one that its
+    /// target does not accept any more, so its next login fails unless the initiator knows the new one. Absent: neither.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub secret: Option<String>,
+}
+
+/// What another configuration does to sessions of one initiator with one target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Consequence {
+    /// The target.
+    pub target: String,
+    /// The initiator.
+    pub initiator: String,
+    /// How many sessions.
+    pub sessions: usize,
+    /// What becomes of them.
+    pub fate: Fate,
+}
+
+/// What becomes of a session when another configuration is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fate {
+    /// It ends, for this reason.
+    Ends(&'static str),
+    /// It stays. Its initiator has authenticated with a secret that is no longer accepted, so its next login fails unless it
+    /// knows the new one by then.
+    GoneSecret,
+    /// It stays. Its initiator has authenticated with the secret that is still accepted beside the new one.
+    OldSecret,
 }

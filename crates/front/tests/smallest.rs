@@ -30,7 +30,7 @@ use engine::{
 use front::{
     Acceptor, Accepts, Address, Admission, Arrival, Ended, Front, FrontConfig, FrontLanes,
     LaneFront, Limit, Listener, LocalFile, Newcomer, OwnLane, Peer, Places, Reporter, StartError,
-    report::Report,
+    report::{Consequence, Report},
 };
 use unit::{
     CommandId, DiskSpec, LaneUnits, Limits, Luns, TargetPort, Units, UnitsConfig, no_commands,
@@ -257,6 +257,10 @@ impl Front for Running {
 
     fn check(&self, _: Box<dyn FrontConfig>) -> LaneFuture<'_, Result<(), StartError>> {
         LaneFuture::new(async { Err(StartError::Fixed) })
+    }
+
+    fn consequences(&self, _: Box<dyn FrontConfig>) -> LaneFuture<'_, Vec<Consequence>> {
+        LaneFuture::new(async { Vec::new() })
     }
 
     fn prepare(&mut self, _: Box<dyn FrontConfig>) -> LaneFuture<'_, Result<(), StartError>> {

@@ -31,7 +31,7 @@ pub use initiator_connection::{
 };
 pub use login::{
     Authentication, Chap, ChapAccount, ChapAlgorithm, ChapSecret, Isid, LoginReport, LoginRequest,
-    SessionType, all_keys,
+    SessionType, Taken, all_keys,
 };
 pub use lun::LunField;
 pub use params::{OperationalConfig, SessionParameters};

@@ -3,6 +3,8 @@
 
 use std::{fmt, path::PathBuf};
 
+use front::report::{Consequence, Fate};
+
 /// A logical unit of a target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LunOf {
@@ -66,6 +68,8 @@ pub enum Warning {
     },
     /// A volume that stays open has changed, but not all is well, as its kind says.
     VolumeLive(String),
+    /// What becomes of sessions.
+    Sessions(Consequence),
     /// The daemon stops, and did not wait for the end.
     Stopping,
 }
@@ -173,6 +177,33 @@ impl fmt::Display for Warning {
                 lun.target, lun.number, lun.volume
             ),
             Warning::VolumeLive(warning) => f.write_str(warning),
+            Warning::Sessions(consequence) => {
+                let Consequence {
+                    target,
+                    initiator,
+                    sessions,
+                    fate,
+                } = consequence;
+                let (plural, them, their, verb) = match sessions {
+                    1 => ("", "it", "its", "ends"),
+                    _ => ("s", "them", "their", "end"),
+                };
+                write!(
+                    f,
+                    "target {target}: {sessions} session{plural} of {initiator} "
+                )?;
+                match fate {
+                    Fate::Ends(why) => write!(f, "{verb}: {why}"),
+                    Fate::OldSecret => f.write_str(
+                        "still with the old secret: give it the new one, have it log in again, then remove `old_chap`",
+                    ),
+                    Fate::GoneSecret => write!(
+                        f,
+                        "with a secret that is not accepted any more: {their} next login fails, unless the initiator knows \
+                         the new one by then; write the old one as `old_chap` until none of {them} is left",
+                    ),
+                }
+            }
             Warning::Stopping => f.write_str(
                 "the daemon stops: what is no longer served may not have been flushed and closed",
             ),

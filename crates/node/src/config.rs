@@ -124,6 +124,8 @@ struct Target {
     allow_from: Option<Spanned<Vec<Spanned<String>>>>,
     /// Credentials with which initiators authenticate.
     chap: Option<Spanned<Credentials>>,
+    /// Credentials that are accepted as well, until all initiators have changed to `chap`.
+    old_chap: Option<Spanned<Credentials>>,
     /// Credentials with which the target authenticates to initiators that ask.
     mutual: Option<Spanned<Credentials>>,
     chap_algorithms: Option<Spanned<Vec<ChapAlgorithm>>>,
@@ -141,6 +143,7 @@ impl Target {
     fn chap_settings(&self) -> ChapSettings<'_> {
         ChapSettings {
             chap: self.chap.as_ref(),
+            old: self.old_chap.as_ref(),
             mutual: self.mutual.as_ref(),
             algorithms: self.chap_algorithms.as_ref(),
         }

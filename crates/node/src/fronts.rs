@@ -1,7 +1,7 @@
 //! The fronts of a daemon. [`configured`] is the table of those that there are: nothing else here knows one by its kind.
 
 use engine::LaneFuture;
-use front::{Front, FrontConfig, Reporter, StartError};
+use front::{Front, FrontConfig, Reporter, StartError, report::Consequence};
 use front_iscsi::{Allow, LunSpec, ServerConfig, TargetSpec};
 use unit::Units;
 
@@ -79,6 +79,15 @@ impl Fronts {
             front.check(config).await?;
         }
         Ok(())
+    }
+
+    /// What the sessions would notice of `configured`.
+    pub(crate) async fn consequences(&self, configured: Configured) -> Vec<Consequence> {
+        let mut all = Vec::new();
+        for (front, config) in self.0.iter().zip(configured) {
+            all.extend(front.consequences(config).await);
+        }
+        all
     }
 
     /// Has all of them prepare to serve `configured`.

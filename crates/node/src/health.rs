@@ -1,7 +1,10 @@
 //! One word on what is served, and the reasons: what is broken, what limps, and what to do about each. It is worked out from a
 //! [`Description`] alone, so everybody who has one comes to the same verdict.
 
-use std::fmt::{self, Display};
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Display},
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -81,6 +84,7 @@ impl Verdict {
                 judge(&volume.tree, &mut reasons);
             }
         }
+        judge_secrets(description, &mut reasons);
         reasons.sort_by_key(|reason| std::cmp::Reverse(reason.health));
         Verdict {
             health: reasons
@@ -90,6 +94,38 @@ impl Verdict {
                 .unwrap_or_default(),
             reasons,
         }
+    }
+}
+
+/// Who has not changed to a new secret yet.
+fn judge_secrets(description: &Description, reasons: &mut Vec<Reason>) {
+    let mut counts: BTreeMap<(&str, &str, &str), usize> = BTreeMap::new();
+    for session in &description.sessions {
+        if let Some(secret) = &session.secret {
+            let target = session.target.as_deref().unwrap_or("discovery");
+            *counts
+                .entry((target, &session.initiator, secret))
+                .or_default() += 1;
+        }
+    }
+    for ((target, initiator, secret), sessions) in counts {
+        let plural = if sessions == 1 { "" } else { "s" };
+        let (what, mend) = match secret {
+            "old" => (
+                "still with the old secret",
+                "give it the new one and have it log in again; then remove `old_chap`",
+            ),
+            _ => (
+                "with a secret that is not accepted any more",
+                "its next login fails unless it knows the new one: write the old one as `old_chap`, or change it there",
+            ),
+        };
+        reasons.push(Reason {
+            health: Health::Degraded,
+            of: target.to_owned(),
+            what: format!("{sessions} session{plural} of {initiator} {what}"),
+            mend: mend.to_owned(),
+        });
     }
 }
 
@@ -248,11 +284,9 @@ fn judge_space(node: &Node, add: &mut impl FnMut(Health, String, &str)) {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::description::{
-        Claim, Mirror, MirrorCopy, NodeSession, Requests, Space, Unit, VERSION,
+        Claim, Mirror, MirrorCopy, NodeSession, Requests, Session, Space, Unit, VERSION,
     };
 
     fn node(path: &str) -> Node {
@@ -430,6 +464,51 @@ mod tests {
             assert_eq!(found, health, "{lines:?}");
             assert!(lines.len() == 1 && lines[0].contains(part), "{lines:?}");
         }
+    }
+
+    #[test]
+    fn who_has_not_changed_to_the_new_secret_is_named() {
+        let session = |secret: Option<&str>| Session {
+            initiator: "iqn.1993-08.org.debian:01:dbhost".to_owned(),
+            peer: "10.0.1.7:40210".to_owned(),
+            portal: "10.0.1.2:3260".to_owned(),
+            target: Some("iqn.2026-11.io.sanstone:t0".to_owned()),
+            portal_group_tag: 1,
+            lane: 0,
+            header_digest: false,
+            data_digest: false,
+            age_s: 1.0,
+            outstanding: 0,
+            secret: secret.map(str::to_owned),
+        };
+        let mut described = described(node("db/file"), None);
+        described.sessions = vec![session(None)];
+        assert_eq!(Verdict::of(&described).health, Health::Ok);
+        described.sessions.extend([
+            session(Some("old")),
+            session(Some("old")),
+            session(Some("gone")),
+        ]);
+        let verdict = Verdict::of(&described);
+        assert_eq!(verdict.health, Health::Degraded);
+        let lines: Vec<String> = verdict.reasons.iter().map(ToString::to_string).collect();
+        let of = "degraded: iqn.2026-11.io.sanstone:t0: ";
+        for (number, part) in [
+            (
+                0,
+                "1 session of iqn.1993-08.org.debian:01:dbhost with a secret that is not accepted any more; its next",
+            ),
+            (
+                1,
+                "2 sessions of iqn.1993-08.org.debian:01:dbhost still with the old secret; give it the new one",
+            ),
+        ] {
+            assert!(
+                lines[number].starts_with(&format!("{of}{part}")),
+                "{lines:?}"
+            );
+        }
+        assert_eq!(lines.len(), 2);
     }
 
     #[test]

@@ -33,7 +33,9 @@ pub(crate) fn run(call: &ApplyCall) -> Result<(), Failure> {
         log::say(format_args!("note: {note}"));
     }
     let mut text: String = changes.iter().map(|line| format!("{line}\n")).collect();
-    text += match (changes.is_empty(), call.dry_run) {
+    // What starts so is said of what is there.
+    let is_same = changes.iter().all(|line| line.starts_with('!'));
+    text += match (is_same, call.dry_run) {
         (true, _) => "nothing changes\n",
         (false, true) => "nothing was changed: this was a dry run, which opens no disk\n",
         (false, false) => "applied\n",

@@ -360,10 +360,15 @@ fn show_session(f: &mut fmt::Formatter<'_>, session: &Session) -> fmt::Result {
     };
     writeln!(
         f,
-        "  for {}, on lane {}, {digests}, {} outstanding",
+        "  for {}, on lane {}, {digests}, {} outstanding{}",
         seconds(session.age_s),
         session.lane,
-        session.outstanding
+        session.outstanding,
+        match session.secret.as_deref() {
+            None => "",
+            Some("old") => ", with the old secret",
+            Some(_) => ", with a secret that is not accepted any more",
+        }
     )
 }
 

@@ -17,7 +17,9 @@ pub use crate::{
     kinds::{
         Identity, Kind, Node, Volumes, What, file::Caching, ram::settings::Ram, starts::Starts,
     },
-    values::{BlockSize, ChapAlgorithm, ChapSettings, ConfigError, Credentials, Rate, Size, Time, Wait},
+    values::{
+        BlockSize, ChapAlgorithm, ChapSettings, ConfigError, Credentials, Rate, Size, Time, Wait,
+    },
 };
 
 #[cfg(test)]

@@ -55,8 +55,8 @@ mod volume;
 pub use claim::{Claim, SetClaim};
 pub use error::{Advice, Error, ErrorKind, Result};
 pub use kinds::iscsi::{
-    DiskIdentity, IscsiConfig, IscsiDisk, Multipath, PathConfig, PathCounts, Policy, Sessions, Way,
-    discovery, luns, next_isid,
+    DiskIdentity, IscsiConfig, IscsiDisk, Multipath, PathConfig, PathCounts, Policy, Secrets,
+    Sessions, Way, discovery, luns, next_isid,
 };
 #[cfg(any(test, feature = "testing"))]
 pub use kinds::{file::recorder, iscsi::foreign};

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use engine::{Buf, Gather, Lane, LaneConfig, net::TcpStream, time};
 use front_iscsi::Allow;
 use iscsi::{Chap, ChapAccount, ChapAlgorithm, ChapSecret};
-use volume::{Durability, ErrorKind, IscsiConfig, IscsiDisk, Volume};
+use volume::{Durability, ErrorKind, IscsiConfig, IscsiDisk, Secrets, Volume};
 
 use crate::{
     common::{IQN, Served, Setup},
@@ -40,7 +40,7 @@ fn guarded() -> Setup {
 
 fn disk_with(server: &Served, chap: Option<Arc<Chap>>) -> IscsiConfig {
     IscsiConfig {
-        chap,
+        chap: chap.map(Secrets::fixed),
         ..disk_at(server.portals()[0])
     }
 }

@@ -7,7 +7,7 @@ mod initiator;
 mod request;
 mod target;
 
-pub use chap::{Authentication, Chap, ChapAccount, ChapAlgorithm, ChapSecret};
+pub use chap::{Authentication, Chap, ChapAccount, ChapAlgorithm, ChapSecret, Taken};
 pub(crate) use initiator::{InitiatorLogin, Step as InitiatorStep};
 pub use request::{LoginReport, LoginRequest};
 pub(crate) use target::{Step as TargetStep, TargetLogin};

@@ -1,6 +1,6 @@
 //! The details of a login, as reported to the target's driver.
 
-use super::{Isid, SessionType};
+use super::{ChapAccount, Isid, SessionType};
 
 /// What is known about a login, for the target's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub struct LoginReport<'a> {
     pub complaint: Option<&'static str>,
     /// Whether the target has authenticated itself to the initiator. An initiator that was not convinced disconnects.
     pub has_proven: bool,
+    /// The account with which the initiator has authenticated.
+    pub account: Option<&'a ChapAccount>,
 }
 
 /// Who logs in to what (RFC 7143 §11.12, §13).

@@ -124,6 +124,7 @@ impl TargetLogin {
             has_begun: self.has_begun(),
             complaint: self.complaint,
             has_proven: self.chap.as_ref().is_some_and(TargetChap::has_proven),
+            account: self.chap.as_ref().and_then(TargetChap::account),
         }
     }
 

@@ -141,6 +141,30 @@ fn a_wrong_name_or_secret_is_refused_alike() {
 }
 
 #[test]
+fn a_target_may_know_two_secrets_and_knows_which_one_was_used() {
+    let (new, old) = (account("host", "the new secret"), account("host", SECRET));
+    let chap = Chap::new(new.clone(), Some(account("disk", TARGET_SECRET))).unwrap();
+    let chap = chap.with_old(old.clone()).unwrap();
+    for (used, taken) in [(&new, Taken::Current), (&old, Taken::Old)] {
+        let initiator = Chap::new(used.clone(), None).unwrap();
+        let mut pair = pair(Some(initiator), Some(chap.clone()));
+        pair.log_in();
+        let account = pair.target.machine.login_report().account.cloned();
+        assert_eq!(account.as_ref(), Some(used));
+        assert_eq!(chap.takes(account.as_ref()), taken);
+    }
+    let neither = Chap::new(account("host", "neither of the two"), None).unwrap();
+    assert_refused_by_target(
+        &mut pair(Some(neither), Some(chap.clone())),
+        "name or secret",
+    );
+    assert_eq!(chap.takes(None), Taken::No);
+    for wrong in [new, account("host", TARGET_SECRET)] {
+        chap.clone().with_old(wrong).unwrap_err();
+    }
+}
+
+#[test]
 fn a_target_that_proves_nothing_or_the_wrong_thing_is_left() {
     let wrong = Chap::new(
         account("host", SECRET),

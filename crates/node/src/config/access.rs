@@ -14,6 +14,7 @@ use super::{check_name, wrong_value};
 #[serde(deny_unknown_fields)]
 pub(super) struct Discovery {
     chap: Option<Spanned<Credentials>>,
+    old_chap: Option<Spanned<Credentials>>,
     mutual: Option<Spanned<Credentials>>,
     chap_algorithms: Option<Spanned<Vec<ChapAlgorithm>>>,
 }
@@ -23,6 +24,7 @@ impl Discovery {
     pub(super) fn chap(&self, base: &Path) -> Result<Option<Arc<Chap>>, ConfigError> {
         let settings = ChapSettings {
             chap: self.chap.as_ref(),
+            old: self.old_chap.as_ref(),
             mutual: self.mutual.as_ref(),
             algorithms: self.chap_algorithms.as_ref(),
         };

@@ -87,6 +87,8 @@ impl Config {
             return self.luns(shown, luns);
         };
         let chap = target.chap.as_ref().map(|_| "chap");
+        let old = || target.old_chap.as_ref().map(|_| "old_chap");
+        let chap = chap.or_else(old);
         let others = chap.or(target.mutual.as_ref().map(|_| "mutual"));
         match others.or(target.luns.as_ref().map(|_| "luns")) {
             None => Ok(BTreeMap::new()),

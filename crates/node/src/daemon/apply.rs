@@ -59,6 +59,10 @@ impl Daemon {
             let path = next.config.path().to_owned();
             return Err(Failure::Refused { path, refused });
         }
+        let asking = self.fronts.consequences(fronts::to_check(&next));
+        let noticed = deadline.unless_given_up(asking).await?;
+        let noticed = noticed.into_iter().map(Warning::Sessions);
+        made.extend(noticed.map(Change::Warning));
         if is_dry_run {
             let tried = self.fronts.check(fronts::to_check(&next)).await;
             tried.map_err(|error| next.config.not_started(&error))?;

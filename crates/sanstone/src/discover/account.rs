@@ -56,6 +56,7 @@ impl Account {
         let mutual = self.target_account().map(credentials);
         let settings = ChapSettings {
             chap: chap.as_ref(),
+            old: None,
             mutual: mutual.as_ref(),
             algorithms: None,
         };

@@ -53,6 +53,8 @@ pub enum ChapAlgorithm {
 pub struct ChapSettings<'a> {
     /// The credentials that authenticate the initiator.
     pub chap: Option<&'a Spanned<Credentials>>,
+    /// For a target: credentials that it accepts in the place of `chap`, until its initiators have changed to those.
+    pub old: Option<&'a Spanned<Credentials>>,
     /// The credentials that authenticate the target.
     pub mutual: Option<&'a Spanned<Credentials>>,
     /// The permitted algorithms; all if omitted.
@@ -66,17 +68,21 @@ impl ChapSettings<'_> {
     /// What is wrong with the settings or a secret's file, with the place and the remedy.
     pub fn read(&self, base: &Path) -> Result<Option<Arc<iscsi::Chap>>, ConfigError> {
         let Some(chap) = self.chap else {
-            let (alone, message) = match (self.mutual, self.algorithms) {
-                (Some(mutual), _) => (
+            let (alone, message) = match (self.mutual, self.old, self.algorithms) {
+                (None, Some(old), _) => (
+                    old.span(),
+                    "old_chap is accepted beside chap, and there is none; add chap = { … } with the new secret",
+                ),
+                (Some(mutual), ..) => (
                     mutual.span(),
                     "a target authenticates itself only to initiators that have done so; add chap \
                      = { … }",
                 ),
-                (None, Some(algorithms)) => (
+                (None, None, Some(algorithms)) => (
                     algorithms.span(),
                     "chap_algorithms has no effect without chap; add chap = { … }, or remove it",
                 ),
-                (None, None) => return Ok(None),
+                (None, None, None) => return Ok(None),
             };
             return Err(ConfigError::new(alone, message));
         };
@@ -85,6 +91,11 @@ impl ChapSettings<'_> {
         let span = self.mutual.unwrap_or(chap).span();
         let wrong = |error: iscsi::Error| ConfigError::new(span.clone(), error.to_string());
         let mut read = iscsi::Chap::new(initiator, target.transpose()?).map_err(wrong)?;
+        if let Some(old) = self.old {
+            let account = old.get_ref().read(base)?;
+            let wrong = |error: iscsi::Error| ConfigError::new(old.span(), error.to_string());
+            read = read.with_old(account).map_err(wrong)?;
+        }
         if let Some(algorithms) = self.algorithms {
             let allowed: Vec<_> = algorithms
                 .get_ref()
@@ -237,6 +248,7 @@ mod tests {
     #[derive(Deserialize)]
     struct Table {
         chap: Option<Spanned<Credentials>>,
+        old_chap: Option<Spanned<Credentials>>,
         mutual: Option<Spanned<Credentials>>,
         algorithms: Option<Spanned<Vec<ChapAlgorithm>>>,
     }
@@ -245,6 +257,7 @@ mod tests {
         let table: Table = toml::from_str(text).expect("it parses");
         let settings = ChapSettings {
             chap: table.chap.as_ref(),
+            old: table.old_chap.as_ref(),
             mutual: table.mutual.as_ref(),
             algorithms: table.algorithms.as_ref(),
         };
@@ -274,6 +287,9 @@ mod tests {
             chap("plain")
         );
         read(&both, base).expect("two secrets");
+        let old = |name| format!("old_chap = {{ user = \"db\", secret_file = \"{name}\" }}\n");
+        let changing = read(&format!("{}{}", chap("plain"), old("other")), base);
+        assert_ne!(plain, changing.expect("an old secret and a new one"));
 
         for (name, contents, mode, part) in [
             ("open", &b"sixteen bytes ok"[..], 0o644, "chmod 600"),
@@ -311,6 +327,11 @@ mod tests {
             (
                 "mutual = { user = \"t\", secret_file = \"plain\" }",
                 "add chap",
+            ),
+            (&old("other"), "with the new secret"),
+            (
+                &format!("{}{}", chap("plain"), old("line")),
+                "the old account is the new one",
             ),
             ("algorithms = [\"md5\"]", "or remove it"),
             ("chap = { user = \"u\" }", "either secret_file"),

@@ -39,7 +39,9 @@ impl FromStr for Wait {
             .parse()
             .map_err(|message| format!("{message}; or \"forever\""))?;
         match time.duration() > FOREVER {
-            true => Err(format!("\"{text}\" is more than a hundred years; write \"forever\"")),
+            true => Err(format!(
+                "\"{text}\" is more than a hundred years; write \"forever\""
+            )),
             false => Ok(Wait::For(time)),
         }
     }

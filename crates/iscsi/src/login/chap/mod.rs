@@ -103,6 +103,8 @@ impl ChapAccount {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chap {
     initiator: ChapAccount,
+    /// One that a target accepts as well, while initiators change to the other.
+    old: Option<ChapAccount>,
     target: Option<ChapAccount>,
     algorithms: Vec<ChapAlgorithm>,
 }
@@ -126,9 +128,44 @@ impl Chap {
         let algorithms = ChapAlgorithm::ALL.to_vec();
         Ok(Chap {
             initiator,
+            old: None,
             target,
             algorithms,
         })
+    }
+
+    /// Has a target accept `old` in the place of the initiator's account as well: the account that it had before, until all
+    /// initiators have changed to the new one.
+    ///
+    /// # Errors
+    /// [`Error::Authentication`] if the target proves itself with the same secret (RFC 7143 §9.2.1), or if it is the account
+    /// that is accepted anyway.
+    pub fn with_old(mut self, old: ChapAccount) -> Result<Chap, Error> {
+        if self
+            .target
+            .as_ref()
+            .is_some_and(|target| target.secret == old.secret)
+        {
+            return Err(Error::Authentication(
+                "both directions have the same secret; give each its own",
+            ));
+        }
+        if old == self.initiator {
+            return Err(Error::Authentication(
+                "the old account is the new one; give the new one another secret, or remove the old one",
+            ));
+        }
+        self.old = Some(old);
+        Ok(self)
+    }
+
+    /// How this target takes the account with which an initiator has authenticated; `None`: without one.
+    pub fn takes(&self, account: Option<&ChapAccount>) -> Taken {
+        match account {
+            Some(account) if *account == self.initiator => Taken::Current,
+            Some(account) if Some(account) == self.old.as_ref() => Taken::Old,
+            _ => Taken::No,
+        }
     }
 
     /// Restricts CHAP to these algorithms, in order of preference for an initiator.
@@ -142,6 +179,17 @@ impl Chap {
         self.algorithms = algorithms.to_vec();
         Ok(self)
     }
+}
+
+/// How a target takes an account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// It is the initiator's.
+    Current,
+    /// It is the one that is still accepted beside it.
+    Old,
+    /// It is not accepted (any more).
+    No,
 }
 
 /// Everything CHAP needs for one login.

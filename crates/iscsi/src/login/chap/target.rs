@@ -1,6 +1,6 @@
 //! The target's side of CHAP: it requires the initiator to authenticate, and authenticates itself on request.
 
-use super::{Authentication, ChapAlgorithm, Failure, Keys, value};
+use super::{Authentication, ChapAccount, ChapAlgorithm, Failure, Keys, value};
 use crate::text;
 
 /// The state of one exchange.
@@ -8,6 +8,8 @@ use crate::text;
 pub(in crate::login) struct TargetChap {
     authentication: Authentication,
     state: State,
+    /// The initiator has authenticated with the old account.
+    is_old: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +30,7 @@ impl TargetChap {
         TargetChap {
             authentication,
             state,
+            is_old: false,
         }
     }
 
@@ -49,6 +52,16 @@ impl TargetChap {
     /// Whether we have responded to a challenge from the initiator.
     pub(in crate::login) fn has_proven(&self) -> bool {
         self.state == State::Done { has_proven: true }
+    }
+
+    /// The account with which the initiator has authenticated.
+    pub(in crate::login) fn account(&self) -> Option<&ChapAccount> {
+        let chap = &self.authentication.chap;
+        match (self.is_done(), self.is_old) {
+            (false, _) => None,
+            (true, false) => Some(&chap.initiator),
+            (true, true) => chap.old.as_ref(),
+        }
     }
 
     /// Handles the keys of one request and appends the answer to `reply`.
@@ -113,10 +126,14 @@ impl TargetChap {
         if challenge.as_ref().is_some_and(|theirs| theirs.bytes == own) {
             return Err("it sent our own challenge back");
         }
-        if !self
-            .authentication
-            .verify(algorithm, &chap.initiator, user, &digest)
-        {
+        let knows = |account| {
+            self.authentication
+                .verify(algorithm, account, user, &digest)
+        };
+        // Both are computed, so that the time says nothing.
+        let is_new = knows(&chap.initiator);
+        let is_old = chap.old.as_ref().is_some_and(knows);
+        if !is_new && !is_old {
             return Err("its CHAP name or secret is wrong");
         }
         let has_proven = challenge.is_some();
@@ -133,6 +150,7 @@ impl TargetChap {
                 &value::encode(&challenge.answer(algorithm, account)),
             );
         }
+        self.is_old = !is_new;
         self.state = State::Done { has_proven };
         Ok(())
     }

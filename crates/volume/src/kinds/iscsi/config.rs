@@ -14,10 +14,10 @@ use engine::{
     net::{ConnectOptions, SocketBuffers, Source},
     store,
 };
-use iscsi::{Chap, Isid};
+use iscsi::Isid;
 use serde::Deserialize;
 
-use super::ping_timeout::PingTimeout;
+use super::{ping_timeout::PingTimeout, secrets::Secrets};
 
 /// Where the disk is, who we are, and how long to wait.
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub struct IscsiConfig {
     /// The other sessions with the disk, and how they are used together.
     pub multipath: Multipath,
     /// CHAP, to authenticate us and optionally the target; `None`: no authentication.
-    pub chap: Option<Arc<Chap>>,
+    pub chap: Option<Secrets>,
     /// Requests CRC32C header digests.
     pub header_digest: bool,
     /// Requests CRC32C data digests.

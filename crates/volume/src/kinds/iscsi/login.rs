@@ -81,7 +81,7 @@ impl Portal {
                 request: config.request_timeout,
                 ping: config.multipath.ping_timeout.clone(),
             };
-            let (way, initiator) = (config.connect_options(path), initiator(config, path)?);
+            let (way, initiator) = (config.connect_options(path), initiator(config, path).await?);
             let opened = Session::open(address, &way, initiator, timeouts).await;
             let Redirection { to, permanently } = match opened? {
                 Opened::Session(session) => {
@@ -126,7 +126,7 @@ impl Portal {
 }
 
 /// The login parameters.
-fn initiator(config: &IscsiConfig, path: &PathConfig) -> Result<InitiatorConfig> {
+async fn initiator(config: &IscsiConfig, path: &PathConfig) -> Result<InitiatorConfig> {
     let mut initiator = InitiatorConfig::new(
         config.initiator_name.clone(),
         Some(config.target_name.clone()),
@@ -135,7 +135,10 @@ fn initiator(config: &IscsiConfig, path: &PathConfig) -> Result<InitiatorConfig>
     initiator.operational.header_digest = config.header_digest;
     initiator.operational.data_digest = config.data_digest;
     initiator.operational.stage_times = config.stage_times;
-    initiator.authentication = config.chap.as_ref().map(authentication).transpose()?;
+    if let Some(secrets) = &config.chap {
+        let chap = secrets.now(config.connect_timeout).await;
+        initiator.authentication = Some(authentication(&chap)?);
+    }
     Ok(initiator)
 }
 

@@ -11,6 +11,7 @@ use super::{
     discovery::{Asker, FoundTarget, Portal},
     identity::DiskIdentity,
     inquiry::{self, DIRECT_ACCESS},
+    secrets::Secrets,
     session::Data,
     unit::Unit,
 };
@@ -105,7 +106,7 @@ impl Asker {
                 more: paths.collect(),
                 ..Multipath::default()
             },
-            chap: self.chap.clone(),
+            chap: self.chap.clone().map(Secrets::fixed),
             header_digest: false,
             data_digest: false,
             stage_times: false,

@@ -9,6 +9,7 @@
 //!  machine   what is known of the disk and decided about it, as a pure machine
 //!  unit      runs a command to its end, and drives the machine; patience: retry limits
 //!  restarts  has the sessions report restarts of the target; unflushed: what a restart loses
+//!  secrets   what each login proves itself with
 //!  claim     who owns the disk: the mark and the fence, re-established on each nexus; holder: who has it reserved
 //!  fenced    the fence of a mirror's owner
 //!  paths     which nexus a command takes; path: one of them; recovery: what a loss means, and how a path comes back
@@ -72,6 +73,7 @@ mod recovery;
 mod remotes;
 mod restarts;
 mod same_disk;
+mod secrets;
 mod sense;
 mod session;
 pub mod settings;
@@ -92,4 +94,5 @@ pub use identity::DiskIdentity;
 pub use paths::PathCounts;
 pub use ping_timeout::PingTimeout;
 pub(crate) use remotes::Remotes;
+pub use secrets::Secrets;
 pub use status::{PathState, PathStatus, SessionState, SessionStatus};

@@ -22,6 +22,7 @@ use super::{
     late::Late,
     path_settings::{Addresses, PathSettings, SessionSettings},
     remotes::Remotes,
+    secrets::Secrets,
     url::{ISCSI_NAME_BYTES_MAX, IscsiUrl, is_iscsi_name},
 };
 use crate::{
@@ -89,7 +90,10 @@ pub struct Iscsi {
 }
 
 fn two_minutes() -> Spanned<Wait> {
-    Spanned::new(0..0, Wait::For(Time::from_duration(Duration::from_secs(120))))
+    Spanned::new(
+        0..0,
+        Wait::For(Time::from_duration(Duration::from_secs(120))),
+    )
 }
 
 fn seconds<const N: u64>() -> Spanned<Time> {
@@ -101,6 +105,7 @@ impl Iscsi {
     pub fn chap(&self) -> ChapSettings<'_> {
         ChapSettings {
             chap: self.chap.as_deref(),
+            old: None,
             mutual: self.mutual.as_deref(),
             algorithms: self.chap_algorithms.as_ref(),
         }
@@ -136,10 +141,7 @@ impl Iscsi {
         let written = session_settings.written();
         let sessions = written.resolve(lanes, known, limit).await?;
         let (first, multipath) = session_settings.configuration(sessions, isids);
-        let chap = self
-            .chap()
-            .read(base)
-            .map_err(|error| Error::new(ErrorKind::Configuration, format!("{url}: {error}")))?;
+        let chap = self.secrets(base)?;
         Ok(IscsiConfig {
             chap,
             header_digest: self.header_digest,
@@ -158,6 +160,16 @@ impl Iscsi {
             request_timeout: self.request_timeout.get_ref().duration(),
             reconnect_timeout: self.reconnect_timeout.get_ref().limit(),
         })
+    }
+
+    /// Where each login takes its secrets from; they are right now.
+    fn secrets(&self, base: &Path) -> Result<Option<Secrets>> {
+        let url = self.url.get_ref();
+        let (settings, base) = (self.clone(), base.to_owned());
+        let read = move || settings.chap().read(&base);
+        let read_now = read()
+            .map_err(|error| Error::new(ErrorKind::Configuration, format!("{url}: {error}")))?;
+        Ok(read_now.map(|chap| Secrets::read_again(chap, read)))
     }
 
     /// Two leaves on one disk would overwrite each other, and a cache above one would miss the other's writes.
