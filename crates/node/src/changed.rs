@@ -19,18 +19,18 @@ pub struct LunOf {
 /// Something that another configuration changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Change {
-    /// The limits, for new connections.
-    Limits,
+    /// The limits, for new connections: the settings that are written differently, each as it was and as it is.
+    Limits(Vec<String>),
     /// Whether digests are used, for new connections.
-    Digests,
+    Digests(Vec<String>),
     /// What the initiator of a discovery session must prove.
-    DiscoveryAuthentication,
+    DiscoveryAuthentication(Vec<String>),
     /// There is another volume.
     VolumeAdded(String),
     /// There is one volume less.
     VolumeRemoved(String),
     /// A volume that is not open all the time is another one.
-    VolumeChanged(String),
+    VolumeChanged(String, Vec<String>),
     /// A volume that stays open changes, as its kind says.
     VolumeLive(String),
     /// There is another target.
@@ -43,13 +43,20 @@ pub enum Change {
         target: String,
         /// The setting.
         setting: &'static str,
+        /// What is written differently.
+        written: Vec<String>,
     },
     /// A target has another LUN.
     LunAdded(LunOf),
     /// A target has one LUN less.
     LunRemoved(LunOf),
     /// A LUN shows another disk, or shows it otherwise.
-    LunChanged(LunOf),
+    LunChanged {
+        /// The LUN, with its volume from now on.
+        lun: LunOf,
+        /// What is different, as it was and as it is.
+        from_to: String,
+    },
     /// Something that whoever applies it should know.
     Warning(Warning),
 }
@@ -70,6 +77,15 @@ pub enum Warning {
     VolumeLive(String),
     /// What becomes of sessions.
     Sessions(Consequence),
+    /// Reservations of a disk end.
+    Reservations {
+        /// The disk's volume.
+        volume: String,
+        /// Which, and whose.
+        what: String,
+    },
+    /// A claim on disks ends, and another daemon may claim them.
+    Claim(String),
     /// The daemon stops, and did not wait for the end.
     Stopping,
 }
@@ -131,6 +147,14 @@ pub enum Refused {
     Sanitizing(String),
 }
 
+/// What is written differently, after `before`; nothing if it is only written elsewhere, as a secret in its file.
+fn listed(before: &str, written: &[String]) -> String {
+    match written.is_empty() {
+        true => String::new(),
+        false => format!("{before}{}", written.join("; ")),
+    }
+}
+
 impl fmt::Display for LunOf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let LunOf {
@@ -145,19 +169,37 @@ impl fmt::Display for LunOf {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::Limits => f.write_str("~ limits, for new connections"),
-            Change::Digests => f.write_str("~ digests, for new connections"),
-            Change::DiscoveryAuthentication => f.write_str("~ discovery: authentication"),
+            Change::Limits(written) => {
+                write!(f, "~ limits, for new connections{}", listed(": ", written))
+            }
+            Change::Digests(written) => {
+                write!(f, "~ digests, for new connections{}", listed(": ", written))
+            }
+            Change::DiscoveryAuthentication(written) => {
+                write!(f, "~ discovery: authentication{}", listed(": ", written))
+            }
             Change::VolumeAdded(name) => write!(f, "+ volume {name}"),
             Change::VolumeRemoved(name) => write!(f, "- volume {name}"),
-            Change::VolumeChanged(name) => write!(f, "~ volume {name}"),
+            Change::VolumeChanged(name, written) => {
+                write!(f, "~ volume {name}{}", listed(": ", written))
+            }
             Change::VolumeLive(change) => write!(f, "~ {change}"),
             Change::TargetAdded(name) => write!(f, "+ target {name}"),
             Change::TargetRemoved(name) => write!(f, "- target {name}: its sessions end"),
-            Change::TargetChanged { target, setting } => write!(f, "~ target {target}: {setting}"),
+            Change::TargetChanged {
+                target,
+                setting,
+                written,
+            } => match written.first() {
+                // A setting that is written in one place names itself.
+                Some(first) if first.starts_with(setting) => {
+                    write!(f, "~ target {target}: {}", listed("", written))
+                }
+                _ => write!(f, "~ target {target}: {setting}{}", listed(": ", written)),
+            },
             Change::LunAdded(lun) => write!(f, "+ {lun}"),
             Change::LunRemoved(lun) => write!(f, "- {lun}"),
-            Change::LunChanged(lun) => write!(f, "~ {lun}"),
+            Change::LunChanged { lun, from_to } => write!(f, "~ {lun}: {from_to}"),
             Change::Warning(warning) => write!(f, "! {warning}"),
         }
     }
@@ -177,6 +219,11 @@ impl fmt::Display for Warning {
                 lun.target, lun.number, lun.volume
             ),
             Warning::VolumeLive(warning) => f.write_str(warning),
+            Warning::Reservations { volume, what } => write!(f, "volume {volume}: {what}"),
+            Warning::Claim(path) => write!(
+                f,
+                "{path}: its claim ends, and another daemon may use its disks"
+            ),
             Warning::Sessions(consequence) => {
                 let Consequence {
                     target,
@@ -184,9 +231,9 @@ impl fmt::Display for Warning {
                     sessions,
                     fate,
                 } = consequence;
-                let (plural, them, their, verb) = match sessions {
-                    1 => ("", "it", "its", "ends"),
-                    _ => ("s", "them", "their", "end"),
+                let (plural, their, verb) = match sessions {
+                    1 => ("", "its", "ends"),
+                    _ => ("s", "their", "end"),
                 };
                 write!(
                     f,
@@ -200,7 +247,7 @@ impl fmt::Display for Warning {
                     Fate::GoneSecret => write!(
                         f,
                         "with a secret that is not accepted any more: {their} next login fails, unless the initiator knows \
-                         the new one by then; write the old one as `old_chap` until none of {them} is left",
+                         the new one by then; write the old one as `old_chap` until then",
                     ),
                 }
             }

@@ -38,7 +38,7 @@ use self::{
     luns::Luns,
     names::{by_number, check_name, wrong_value},
 };
-use crate::{Failure, Level, Note, Refusal, Site};
+use crate::{Failure, Level, Note, Refusal, Site, written::Written};
 
 /// The port that IANA assigned to iSCSI targets (RFC 7143 §13.8).
 const PORT: u16 = 3260;
@@ -580,6 +580,11 @@ impl Config {
     pub fn unit_limits(&self) -> Result<unit::Limits, ConfigError> {
         machine::check_lanes(&self.file, self.lanes(), &self.unit_limits)?;
         Ok(self.unit_limits)
+    }
+
+    /// What it says, as it is written.
+    pub(crate) fn written(&self) -> Written {
+        Written::of(&self.text)
     }
 
     /// Whether digests are used with initiators that prefer them.

@@ -4,6 +4,7 @@
 
 mod apply;
 mod deadline;
+mod noticed;
 mod steps;
 
 use std::{io, path::PathBuf, sync::Arc};

@@ -16,6 +16,7 @@ use crate::{
     Error, Failure,
     changed::{Change, LunOf, Refused, Warning},
     config::{Config, Lun, TargetTable},
+    written::Written,
 };
 
 /// A configuration being served, with the secrets as they were when it was loaded.
@@ -70,6 +71,8 @@ pub(crate) struct Difference {
     pub(crate) refused: Vec<Refused>,
     /// What changes about volumes that stay open.
     pub(crate) live: Changes,
+    /// Both, as they are written.
+    texts: (Written, Written),
 }
 
 impl Difference {
@@ -78,13 +81,19 @@ impl Difference {
     /// # Errors
     /// If their directories cannot be looked at.
     pub(crate) async fn between(before: &Served, after: &Served) -> Result<Difference, Error> {
-        let mut difference = Difference::default();
+        let mut difference = Difference {
+            texts: (before.config.written(), after.config.written()),
+            ..Difference::default()
+        };
         difference.directories(before, after).await?;
         difference.settings(before, after);
         difference.volumes(before, after);
         difference.targets(before, after);
         if before.discovery != after.discovery {
-            difference.made.push(Change::DiscoveryAuthentication);
+            let written = difference.written(&["discovery"]);
+            difference
+                .made
+                .push(Change::DiscoveryAuthentication(written));
         }
         Ok(difference)
     }
@@ -128,10 +137,14 @@ impl Difference {
             }
         }
         if before.limits() != after.limits() {
-            self.made.push(Change::Limits);
+            let keys = ["connections", "ping_interval", "peer_timeout", "limits"];
+            let written = keys.iter().flat_map(|key| self.written(&[key]));
+            let written = written.collect();
+            self.made.push(Change::Limits(written));
         }
         if before.digests() != after.digests() {
-            self.made.push(Change::Digests);
+            let written = self.written(&["digests"]);
+            self.made.push(Change::Digests(written));
         }
     }
 
@@ -148,7 +161,10 @@ impl Difference {
                     let stays_open = was_open.contains(name) && is_open.contains(name);
                     match stays_open {
                         true => self.live(before, after, name, &is_open),
-                        false => self.made.push(Change::VolumeChanged(name.clone())),
+                        false => {
+                            let written = self.written(&["volume", name]);
+                            self.made.push(Change::VolumeChanged(name.clone(), written));
+                        }
                     }
                 }
             }
@@ -209,17 +225,37 @@ impl Difference {
     fn target(&mut self, was: &TargetTable, is: &TargetTable) {
         let name = &is.name;
         self.luns(name, &was.luns, &is.luns);
-        for (what, is_other) in [
-            ("portals", was.portal_groups != is.portal_groups),
-            ("allow", was.allow != is.allow),
-            ("allow_from", was.allow_from != is.allow_from),
-            ("authentication", was.chap != is.chap),
-            ("redirect", was.redirect != is.redirect),
+        let chap = &["chap", "old_chap", "mutual", "chap_algorithms"][..];
+        for (what, keys, is_other) in [
+            (
+                "portals",
+                &["portals", "portal_groups"][..],
+                was.portal_groups != is.portal_groups,
+            ),
+            ("allow", &["allow"], was.allow != is.allow),
+            (
+                "allow_from",
+                &["allow_from"],
+                was.allow_from != is.allow_from,
+            ),
+            ("authentication", chap, was.chap != is.chap),
+            ("redirect", &["redirect"], was.redirect != is.redirect),
         ] {
             if is_other {
+                let written = keys.iter().flat_map(|key| {
+                    let below = self.written(&["target", name, key]);
+                    let is_table = |line: &String| !line.starts_with(&format!("{key} "));
+                    let named = |line: String| match is_table(&line) {
+                        true => format!("{key}.{line}"),
+                        false => line,
+                    };
+                    below.into_iter().map(named).collect::<Vec<_>>()
+                });
+                let written = written.collect();
                 self.made.push(Change::TargetChanged {
                     target: name.clone(),
                     setting: what,
+                    written,
                 });
             }
         }
@@ -237,7 +273,10 @@ impl Difference {
                 (None, Some(lun)) => self.made.push(Change::LunAdded(of(number, lun))),
                 (Some(lun), None) => self.made.push(Change::LunRemoved(of(number, lun))),
                 (Some(was), Some(is)) if was != is => {
-                    self.made.push(Change::LunChanged(of(number, is)));
+                    self.made.push(Change::LunChanged {
+                        lun: of(number, is),
+                        from_to: lun_from_to(was, is),
+                    });
                     if was.volume != is.volume {
                         self.warn(Warning::OtherDisk {
                             lun: of(number, is),
@@ -250,9 +289,31 @@ impl Difference {
         }
     }
 
+    /// What is written differently at this way of keys.
+    fn written(&self, path: &[&str]) -> Vec<String> {
+        self.texts.0.differences(&self.texts.1, path)
+    }
+
     fn warn(&mut self, warning: Warning) {
         self.made.push(Change::Warning(warning));
     }
+}
+
+/// What is different about a LUN.
+fn lun_from_to(was: &Lun, is: &Lun) -> String {
+    let mut all = Vec::new();
+    if was.volume != is.volume {
+        all.push(format!("{} → {}", was.volume, is.volume));
+    }
+    for (what, was, is) in [
+        ("read_only", was.read_only, is.read_only),
+        ("removable", was.removable, is.removable),
+    ] {
+        if was != is {
+            all.push(format!("{what} {was} → {is}"));
+        }
+    }
+    all.join("; ")
 }
 
 /// Whether it keeps data only in memory. Volumes that it refers to by name are not counted.
@@ -320,6 +381,52 @@ mod tests {
         }
         let same = difference(&db(&file("20GiB")), &db(&file("20480MiB")));
         assert_eq!(same.made, []);
+    }
+
+    #[test]
+    fn each_change_says_what_was_and_what_is() {
+        let other = |size: &str| {
+            format!(
+                "{}\n[volume.other]\n{}\n",
+                db(&file("1GiB")),
+                file(size).replace("db.img", "other.img")
+            )
+        };
+        let limits =
+            |connections: u32| format!("connections = {connections}\n{}", db(&file("1GiB")));
+        for (before, after, line) in [
+            (
+                other("1GiB"),
+                other("2GiB"),
+                "~ volume other: file.size \"1GiB\" → \"2GiB\"",
+            ),
+            (
+                limits(7),
+                limits(8),
+                "~ limits, for new connections: connections 7 → 8",
+            ),
+            (
+                db(&file("1GiB")),
+                format!("digests = false\n{}", db(&file("1GiB"))),
+                "~ digests, for new connections: digests (not set) → false",
+            ),
+        ] {
+            let lines: Vec<String> = difference(&before, &after)
+                .made
+                .iter()
+                .map(ToString::to_string)
+                .collect();
+            assert_eq!(lines, [line]);
+        }
+        let lun = |volume: &str, read_only| Lun {
+            volume: volume.to_owned(),
+            removable: false,
+            read_only,
+        };
+        assert_eq!(
+            lun_from_to(&lun("a", false), &lun("b", true)),
+            "a → b; read_only false → true"
+        );
     }
 
     #[test]

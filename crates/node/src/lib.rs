@@ -33,6 +33,7 @@ mod survey;
 mod take_over;
 mod unit_files;
 mod view;
+mod written;
 
 use std::path::{Path, PathBuf};
 

@@ -47,6 +47,7 @@ impl Daemon {
             mut made,
             mut refused,
             live,
+            ..
         } = deadline.unless_given_up(comparing).await??;
         let (was_served, is_served) = (self.served.volumes(), next.volumes());
         let gone: Vec<String> = was_served.difference(&is_served).cloned().collect();
@@ -59,10 +60,8 @@ impl Daemon {
             let path = next.config.path().to_owned();
             return Err(Failure::Refused { path, refused });
         }
-        let asking = self.fronts.consequences(fronts::to_check(&next));
-        let noticed = deadline.unless_given_up(asking).await?;
-        let noticed = noticed.into_iter().map(Warning::Sessions);
-        made.extend(noticed.map(Change::Warning));
+        let noticed = deadline.unless_given_up(self.noticed(&next)).await?;
+        made.extend(noticed.into_iter().map(Change::Warning));
         if is_dry_run {
             let tried = self.fronts.check(fronts::to_check(&next)).await;
             tried.map_err(|error| next.config.not_started(&error))?;
