@@ -5,17 +5,21 @@ use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use harness::directory::Directory;
 use harness::disk::{Disk, Target};
+use harness::forwarder::Forwarder;
+use harness::links::Links;
 use harness::lio::{Backing, Lio, PORTALS_INSIDE};
-use harness::run::Ran;
-use harness::sanstone::{IQN, Sanstone, call, target_table};
+use harness::run::{Ran, run};
+use harness::sanstone::{IQN, Sanstone, binary, call, target_table};
 use harness::tgt::{self, Tgt};
 use serde_json::Value;
 
 const SIZE_BYTES: u64 = 16 << 20;
 const SECRET: &str = "initiator-secret";
+const AS_JSON: [&str; 3] = ["--luns", "--json", "-"];
 const RAM: &str = "[volume.disk]\nram = { size = \"16MiB\" }\n";
 
 fn discover(portal: &str, arguments: &[&str]) -> Ran {
@@ -30,10 +34,10 @@ fn refused(ran: &Ran, code: i32, words: &[&str]) {
     }
 }
 
-/// Its JSON for the target with this name.
+/// The JSON of `discover --json -` for the target with this name.
 #[track_caller]
-fn as_json(portal: &str, name: &str, arguments: &[&str]) -> Value {
-    let ran = discover(portal, &[arguments, &["--json", "-"]].concat()).success();
+fn as_json(ran: Ran, name: &str) -> Value {
+    let ran = ran.success();
     let found: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
     let targets = found["targets"].as_array().expect("a list");
     let target = targets.iter().find(|target| target["name"] == name);
@@ -69,7 +73,7 @@ fn it_finds_the_disk_of_every_target_and_what_it_prints_can_be_served() {
             continue;
         };
         let (name, lun) = disk.target_and_lun();
-        let found = as_json(disk.address(), name, &["--luns"]);
+        let found = as_json(discover(disk.address(), &AS_JSON), name);
         assert_eq!(found["portals"][0]["portal"], disk.address(), "{found}");
         assert_eq!(found["portals"][0]["group"], 1, "{found}");
         let luns = found["luns"].as_array().expect("it was asked");
@@ -119,13 +123,21 @@ fn several_portals_are_the_paths_of_one_volume() {
 }
 
 /// LIO reports portals of the guest's own network, so the disk is queried at the portal that listed it.
+/// It asks from a namespace of its own: what answers at the guest's addresses elsewhere is nothing of ours.
 #[test]
 fn it_finds_lio_at_both_of_its_portal_groups_and_its_disk_at_the_one_that_can_be_reached() {
     let Some(lio) = Lio::serve(Backing::Ram, 1 << 20, 512) else {
         return;
     };
-    let portal = lio.portals()[0].to_string();
-    let found = as_json(&portal, &lio.iqn, &["--luns"]);
+    let Some(link) = Links::new(1) else {
+        return harness::skip("a network namespace needs root and iproute2");
+    };
+    let way = Forwarder::new(&link.near_address(0), lio.portals()[0]);
+    let portal = way.address().to_string();
+    let mut asked = link.command();
+    asked.arg(binary());
+    asked.args(["discover", &portal]).args(AS_JSON);
+    let found = as_json(run(&mut asked, Duration::from_secs(60)), &lio.iqn);
     let portals = found["portals"].as_array().expect("a list");
     let pairs = portals
         .iter()
@@ -183,7 +195,7 @@ fn a_target_that_refuses_us_says_so_beside_its_name() {
     server.require_chap("host", SECRET, false);
     let portal = server.portal();
     let portal = portal.trim_start_matches("iscsi://");
-    let found = as_json(portal, tgt::IQN, &["--luns"]);
+    let found = as_json(discover(portal, &AS_JSON), tgt::IQN);
     let error = found["error"].as_str().expect("it is refused");
     assert!(error.contains("authentication"), "{error}");
     let file = secret_file(&directory, "initiator.secret", SECRET);

@@ -54,7 +54,7 @@ impl Links {
 
     fn make(&self, link: u32, namespace: &str) -> bool {
         let (near, far) = (self.near_port(link), self.far_port(link));
-        let near_ip = format!("{}/30", self.address(link, 1));
+        let near_ip = format!("{}/30", self.near_address(link));
         let far_ip = format!("{}/30", self.far_address(link));
         let pair: [&[&str]; 5] = [
             &[
@@ -71,6 +71,11 @@ impl Links {
     /// How many there are.
     pub fn count(&self) -> u32 {
         self.numbers.len() as u32
+    }
+
+    /// The address at this end of a link.
+    pub fn near_address(&self, link: u32) -> String {
+        self.address(link, 1)
     }
 
     /// The address at the far end of a link.

@@ -511,15 +511,27 @@ impl Paths {
         !is_kept_back && self.usable().next().is_some()
     }
 
-    /// Why the first path cannot be used, and whether the others cannot either.
+    /// Why no path can be used: the first one's reason, and those of the others.
     pub(super) fn why(&self) -> Error {
         let unknown = || Error::new(ErrorKind::Unreachable, "there is no session");
-        let first = self.wanted().min_by_key(|path| path.rank());
-        let error = first.and_then(Path::error).unwrap_or_else(unknown);
-        match self.wanted().count() {
-            1 => error,
-            paths => error.context(format_args!(
-                "none of the {paths} paths can be used; the first"
+        let mut paths: Vec<_> = self.wanted().collect();
+        paths.sort_by_key(|path| path.rank());
+        let count = paths.len();
+        let mut paths = paths.into_iter();
+        let error = paths.next().and_then(Path::error).unwrap_or_else(unknown);
+        let mut others: Vec<_> = paths
+            .filter_map(Path::error)
+            .map(|e| e.without_advice())
+            .collect();
+        others.retain(|other| *other != error.without_advice());
+        others.dedup();
+        match (count, others.join("; ")) {
+            (0 | 1, _) => error,
+            (_, others) if others.is_empty() => error.context(format_args!(
+                "none of the {count} paths can be used; the first"
+            )),
+            (_, others) => error.context(format_args!(
+                "none of the {count} paths can be used ({others}); the first"
             )),
         }
     }

@@ -1,6 +1,7 @@
 //! Several paths to one disk: which ones are used, and what a target can do to them.
 
-use engine::{Buf, spawn, task::JoinHandle};
+use engine::{Buf, Gather, spawn, task::JoinHandle};
+use iscsi::LoginStatus;
 
 use super::*;
 use crate::kinds::iscsi::{PathConfig, Policy};
@@ -52,6 +53,67 @@ pub(super) fn with_two_paths(test: impl AsyncFnOnce(&Rc<IscsiDisk>, &Foreign)) {
         assert_eq!(disk.live_paths(), 2);
         test(&disk, &site.foreign).await;
         disk.close().await;
+    });
+}
+
+/// Where every connection is answered by a program that does not speak iSCSI.
+fn web_server(site: &Site) -> SocketAddr {
+    let address = site.host.addr(80);
+    site.host.spawn(async move {
+        let listener = TcpListener::bind(address).expect("a free port");
+        spawn(async move {
+            let mut heard = Vec::new();
+            while let Ok(stream) = listener.accept().await {
+                let answer =
+                    b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+                let mut gather = Gather::new();
+                gather.push_bytes(answer);
+                let _ = stream.send_all(gather).await;
+                heard.push(stream);
+            }
+        });
+    });
+    site.world.run_for(Duration::from_millis(10));
+    address
+}
+
+#[test]
+fn what_answers_in_another_protocol_keeps_no_path_to_the_disk_out() {
+    let site = Site::new(Foreign::new(named()));
+    let nonsense = web_server(&site);
+    let mut config = with_second(&site, site.host.addr(OTHER_PORT));
+    config.address = nonsense;
+    site.world.block_on(&site.client, async {
+        let disk = IscsiDisk::open(config)
+            .await
+            .expect("one of them is the disk's");
+        for byte in 1..100 {
+            disk.write(0, block(byte), Durability::Cached)
+                .await
+                .expect("a path");
+            time::sleep(Duration::from_millis(100)).await;
+        }
+        disk.close().await;
+    });
+}
+
+#[test]
+fn where_no_path_works_each_says_why() {
+    let site = Site::new(Foreign::new(named()));
+    let mut config = with_second(&site, web_server(&site));
+    config.reconnect_timeout = Duration::ZERO;
+    site.foreign
+        .at_login(|_| AtLogin::Refuse(LoginStatus::SERVICE_UNAVAILABLE));
+    site.world.block_on(&site.client, async {
+        let refused = IscsiDisk::open(config).await.err().expect("no path works");
+        let refused = refused.to_string();
+        for said in [
+            "none of the 2 paths can be used (",
+            ":80",
+            "Service unavailable",
+        ] {
+            assert!(refused.contains(said), "{refused}");
+        }
     });
 }
 
