@@ -90,6 +90,15 @@ impl SharedFile {
         store::with(|store| store.set_len_bytes(&self.handle(), len_bytes))
     }
 
+    /// Allocates all blocks of a regular file that is open for writing, up to this length, durably: what is written there
+    /// later needs no more space. Its content stays. Blocks as [`SharedFile::open`] does.
+    ///
+    /// # Errors
+    /// `Unsupported` if the file system cannot, `StorageFull`, else any error the system reports.
+    pub fn allocate(&self, len_bytes: u64) -> io::Result<()> {
+        store::with(|store| store.allocate(&self.handle(), len_bytes))
+    }
+
     /// Removes the mark that [`store::set_opener`] gives a regular file, if it has one. That outlives the process, but
     /// not yet a power cut. Blocks as [`SharedFile::open`] does.
     ///

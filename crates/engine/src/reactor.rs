@@ -290,6 +290,8 @@ pub(crate) trait Store {
     fn state(&self, file: &Handle) -> io::Result<FileState>;
     /// Gives an open file this length, durably.
     fn set_len_bytes(&self, file: &Handle, len_bytes: u64) -> io::Result<()>;
+    /// Allocates all blocks of an open file up to this length, durably.
+    fn allocate(&self, file: &Handle, len_bytes: u64) -> io::Result<()>;
     fn remove(&self, path: &Path) -> io::Result<()>;
     fn look(&self, path: &Path) -> io::Result<Look>;
     fn resolve(&self, path: &Path) -> io::Result<PathBuf>;

@@ -38,7 +38,7 @@ use self::{
     luns::Luns,
     names::{by_number, check_name, wrong_value},
 };
-use crate::{Failure, Level, Note, Refusal, Site, written::Written};
+use crate::{Failure, Level, Note, Refusal, Site, space, written::Written};
 
 /// The port that IANA assigned to iSCSI targets (RFC 7143 §13.8).
 const PORT: u16 = 3260;
@@ -580,6 +580,11 @@ impl Config {
     pub fn unit_limits(&self) -> Result<unit::Limits, ConfigError> {
         machine::check_lanes(&self.file, self.lanes(), &self.unit_limits)?;
         Ok(self.unit_limits)
+    }
+
+    /// Where its files may need more than their file systems have left: a line for each file system.
+    pub fn scarce_space(&self) -> Vec<String> {
+        space::scarce(self.volumes(), self.directory())
     }
 
     /// What it says, as it is written.

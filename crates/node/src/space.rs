@@ -1,8 +1,9 @@
 //! How much of a file's length is allocated, and how much its file system has left.
 
-use std::{os::unix::fs::MetadataExt, path::Path};
+use std::{collections::BTreeMap, os::unix::fs::MetadataExt, path::Path};
 
 use rustix::fs::statvfs;
+use volume::config::{Kind, Node, Volumes, What};
 
 use crate::description::Space;
 
@@ -17,6 +18,50 @@ pub(crate) fn of(path: &Path) -> Option<Space> {
         allocated_bytes: file.blocks() * STAT_BLOCK_BYTES,
         free_bytes: system.f_bavail.saturating_mul(system.f_frsize),
     })
+}
+
+/// What the files of `volumes` may still need, by file system, where that is more than it has left: a line for each. Paths
+/// begin in the directory `base`.
+pub(crate) fn scarce(volumes: &Volumes, base: &Path) -> Vec<String> {
+    let mut systems: BTreeMap<u64, (u64, u64, Vec<String>)> = BTreeMap::new();
+    for node in volumes.0.values().flat_map(Node::all) {
+        let What::Inline(kind) = &node.what else {
+            continue;
+        };
+        let Kind::File(file) = &**kind else { continue };
+        let (Some(size), false) = (&file.size, file.read_only) else {
+            continue;
+        };
+        let path = base.join(file.path.get_ref());
+        let place = match path.exists() {
+            true => path.clone(),
+            false => path.parent().unwrap_or(base).to_owned(),
+        };
+        let (Ok(at), Ok(system)) = (place.metadata(), statvfs(&place)) else {
+            continue;
+        };
+        let has = of(&path).map_or(0, |space| space.allocated_bytes);
+        let needed = size.get_ref().bytes().saturating_sub(has);
+        let free = system.f_bavail.saturating_mul(system.f_frsize);
+        let entry = systems.entry(at.dev()).or_insert((0, free, Vec::new()));
+        entry.0 += needed;
+        entry.2.push(path.display().to_string());
+    }
+    let scarce = systems
+        .into_values()
+        .filter(|(needed, free, _)| needed > free);
+    scarce
+        .map(|(needed, free, paths)| {
+            let mib = |bytes: u64| bytes >> 20;
+            format!(
+                "{} may still grow by {} MiB, and the file system has {} MiB left: writes fail when it is full; free space \
+                 there, or write preallocate = true, so that it is found now",
+                paths.join(", "),
+                mib(needed),
+                mib(free)
+            )
+        })
+        .collect()
 }
 
 #[cfg(test)]
@@ -34,5 +79,29 @@ mod tests {
         assert!(space.free_bytes > 0, "{space:?}");
         assert_eq!(of(directory.path()), None);
         assert_eq!(of(&directory.path().join("none")), None);
+    }
+
+    #[test]
+    fn what_several_files_may_need_of_one_file_system_is_added_up() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let free = statvfs(directory.path()).expect("a file system");
+        let free_mib = (free.f_bavail * free.f_frsize) >> 20;
+        let text = |mib: u64| {
+            let file = |name: &str| {
+                format!("{name}.file = {{ path = \"{name}.img\", size = \"{mib}MiB\" }}\n")
+            };
+            let both = file("a") + &file("b");
+            toml::from_str::<Volumes>(&both).expect("it is right")
+        };
+        let lines = |mib| scarce(&text(mib), directory.path());
+        assert_eq!(lines(1), Vec::<String>::new());
+        // Each alone would fit.
+        let [line] = &lines(free_mib * 3 / 4)[..] else {
+            panic!("one file system");
+        };
+        assert!(
+            line.contains("a.img, ") && line.contains("b.img may still grow by"),
+            "{line}"
+        );
     }
 }

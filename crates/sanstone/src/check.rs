@@ -31,6 +31,9 @@ pub(crate) fn run(path: &Path) -> Result<(), Failure> {
     for note in disks {
         tell(&config.located(&note.text));
     }
+    for note in config.scarce_space() {
+        tell(&note);
+    }
     if !config.has_targets() {
         let note = "there is no target; `serve` needs one, such as [target.\"iqn.2026-11.io.sanstone:t0\"]";
         log::say(format_args!("note: {}: {note}", path.display()));

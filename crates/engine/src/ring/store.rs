@@ -73,6 +73,20 @@ impl Store for System {
         }
     }
 
+    fn allocate(&self, file: &Handle, len_bytes: u64) -> io::Result<()> {
+        match &file.keeper {
+            Keeper::Fd(fd) => {
+                let len = i64::try_from(len_bytes).map_err(|_| io::ErrorKind::FileTooLarge)?;
+                // SAFETY: passes an open descriptor and numbers.
+                if unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, len) } < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+                fs::File::from(fd.try_clone()?).sync_all()
+            }
+            Keeper::Simulated(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
     }

@@ -84,6 +84,14 @@ impl Store for SimReactor {
         self.state.borrow_mut().set_len_bytes(file.raw, len_bytes)
     }
 
+    /// A simulated disk has room for all its files.
+    fn allocate(&self, file: &Handle, len_bytes: u64) -> io::Result<()> {
+        match self.len_bytes(file)? >= len_bytes {
+            true => Ok(()),
+            false => self.set_len_bytes(file, len_bytes),
+        }
+    }
+
     fn remove(&self, path: &Path) -> io::Result<()> {
         self.disk(|disk| {
             disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;

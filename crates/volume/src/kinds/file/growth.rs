@@ -9,7 +9,10 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering::Relaxed},
 };
 
-use engine::{LaneFuture, blocking, fs::OpenOptions};
+use engine::{
+    LaneFuture, blocking,
+    fs::{OpenOptions, SharedFile},
+};
 
 use super::{OpenFile, open::configuration};
 use crate::{Error, Len, Result, kinds::change::Step, values::Size};
@@ -96,6 +99,8 @@ impl OpenFile {
 pub(super) struct Growth {
     file: Arc<OpenFile>,
     size: Size,
+    /// Whether its space is set aside.
+    preallocates: bool,
     /// Locked by whoever changes the file's length.
     extension: Arc<Mutex<Extension>>,
 }
@@ -112,10 +117,11 @@ enum Extension {
 }
 
 impl Growth {
-    pub(super) fn new(file: Arc<OpenFile>, size: Size) -> Growth {
+    pub(super) fn new(file: Arc<OpenFile>, size: Size, preallocates: bool) -> Growth {
         Growth {
             file,
             size,
+            preallocates,
             extension: Arc::new(Mutex::new(Extension::None)),
         }
     }
@@ -158,7 +164,12 @@ impl Growth {
                  extend it first (truncate -s {wanted})"
             )));
         }
-        self.set_len_bytes(wanted).map_err(|error| {
+        let lengthened = self.set_len_bytes(wanted);
+        let allocated = lengthened.and_then(|()| match self.preallocates {
+            true => self.writable()?.allocate(wanted),
+            false => Ok(()),
+        });
+        allocated.map_err(|error| {
             // It may be longer all the same, but not durably.
             let _ = self.set_len_bytes(found);
             let mend = match error.kind() {
@@ -176,14 +187,17 @@ impl Growth {
         Ok(())
     }
 
-    /// Through a description of its own, as the sync would consume an error that the leaf's next flush must see.
-    fn set_len_bytes(&self, len_bytes: u64) -> io::Result<()> {
+    /// A description of its own, as a sync would consume an error that the leaf's next flush must see.
+    fn writable(&self) -> io::Result<SharedFile> {
         let writing = OpenOptions {
             write: true,
             ..OpenOptions::default()
         };
-        let file = self.file.backing.io.reopen(&writing)?;
-        file.set_len_bytes(len_bytes)
+        self.file.backing.io.reopen(&writing)
+    }
+
+    fn set_len_bytes(&self, len_bytes: u64) -> io::Result<()> {
+        self.writable()?.set_len_bytes(len_bytes)
     }
 
     /// Gives the file its old length back. Blocks.
@@ -260,7 +274,7 @@ mod tests {
                 let found = fs::metadata(&options.path).expect("it is there");
                 (found.len(), file.shape().len_bytes())
             };
-            let growth = Growth::new(file.clone(), Size::from_bytes(3 * MIB));
+            let growth = Growth::new(file.clone(), Size::from_bytes(3 * MIB), false);
             growth.prepare().await.expect("room");
             assert_eq!(lens(), (3 * MIB, MIB));
             growth.undo().await;
@@ -269,7 +283,7 @@ mod tests {
             growth.prepare().await.expect("nobody waits for it");
             assert_eq!(lens(), (MIB, MIB));
 
-            let growth = Growth::new(file.clone(), Size::from_bytes(3 * MIB));
+            let growth = Growth::new(file.clone(), Size::from_bytes(3 * MIB), false);
             growth.prepare().await.expect("room");
             growth.take_effect().await;
             assert_eq!(lens(), (3 * MIB, 3 * MIB));
@@ -278,7 +292,7 @@ mod tests {
             assert!(seen.expect("it is as long as it should be").is_none());
 
             // A file that is longer already keeps its content.
-            let growth = Growth::new(file.clone(), Size::from_bytes(2 * MIB));
+            let growth = Growth::new(file.clone(), Size::from_bytes(2 * MIB), false);
             growth.prepare().await.expect("there is nothing to do");
             growth.undo().await;
             assert_eq!(lens(), (3 * MIB, 3 * MIB));
@@ -294,7 +308,7 @@ mod tests {
             let cut = fs::File::options().write(true).open(&options.path);
             cut.and_then(|file| file.set_len(MIB / 2))
                 .expect("a file of ours");
-            let growth = Growth::new(file.clone(), Size::from_bytes(3 * MIB));
+            let growth = Growth::new(file.clone(), Size::from_bytes(3 * MIB), false);
             let refused = growth.prepare().await.expect_err("it has lost data");
             assert!(refused.to_string().contains("was truncated"), "{refused}");
             assert_eq!(file.len_bytes_now().expect("a look"), MIB / 2);

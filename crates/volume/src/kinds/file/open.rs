@@ -202,6 +202,34 @@ impl OpenFile {
         }))
     }
 
+    /// Has the file system set aside the space for all of the file, which may take as long as writing it, where it has no
+    /// better way. Files that have it already cost nothing.
+    ///
+    /// # Errors
+    /// The file system is full, or cannot do it.
+    pub(super) async fn allocate(&self) -> Result<()> {
+        if !self.is_regular() || self.is_read_only {
+            return Ok(());
+        }
+        let (file, len_bytes) = (self.backing.sync.clone(), self.shape.len_bytes());
+        let allocating = move || file.allocate(len_bytes);
+        let allocated = blocking::run(blocking::Kind::Files, allocating).await;
+        allocated.and_then(|allocated| allocated).map_err(|error| {
+            let mend = match error.kind() {
+                io::ErrorKind::StorageFull => "; free space there, or write a smaller size",
+                io::ErrorKind::Unsupported => "; remove `preallocate`",
+                _ => "",
+            };
+            Error::io(
+                format_args!(
+                    "{}: no space for all of its {len_bytes} bytes could be set aside{mend}",
+                    self.path.display()
+                ),
+                &error,
+            )
+        })
+    }
+
     /// Records that the file now carries the mark of this claim.
     pub(super) fn keep_claim(&self, claim: Claim) {
         *self.claim.lock().unwrap_or_else(PoisonError::into_inner) = Some(claim);

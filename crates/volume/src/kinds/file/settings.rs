@@ -46,6 +46,9 @@ pub struct File {
     /// Refuses writes.
     #[serde(default)]
     pub read_only: bool,
+    /// Has its file system set aside the space for all of it, when it is opened and when it grows.
+    #[serde(default)]
+    pub preallocate: bool,
 }
 
 impl File {
@@ -119,6 +122,9 @@ impl Settings for File {
                 Ok(file) => file,
                 Err(error) => return Err(blame_open(open_files, options.path, error).await),
             };
+            if self.preallocate {
+                file.allocate().await?;
+            }
             open_files.add(&file);
             opening.put(Arc::downgrade(&file));
             #[cfg(any(test, feature = "testing"))]
@@ -158,6 +164,10 @@ impl Settings for File {
         };
         if !why.is_empty() {
             let message = format!("the path {why}; write the file's path");
+            return Err(ConfigError::at(&self.path, message));
+        }
+        if self.preallocate && self.read_only {
+            let message = "nothing is written to a file with read_only = true, so it needs no space; remove preallocate";
             return Err(ConfigError::at(&self.path, message));
         }
         match &self.size {
@@ -210,7 +220,8 @@ impl Settings for File {
     fn step<'a>(&'a self, changing: Changing<'a>) -> LaneFuture<'a, Result<Box<dyn Step>>> {
         let file = changing.handle::<Weak<OpenFile>>().and_then(Weak::upgrade);
         let size = self.size.as_ref().map(|size| *size.get_ref());
-        let step = file.zip(size).map(|(file, size)| Growth::new(file, size));
+        let step = file.zip(size);
+        let step = step.map(|(file, size)| Growth::new(file, size, self.preallocate));
         let step = step.map(|step| Box::new(step) as _);
         let error = || Error::new(ErrorKind::Unreachable, "it is not open");
         LaneFuture::new(async move { step.ok_or_else(error) })
