@@ -1,7 +1,10 @@
-//! The one operation on disks before a daemon serves them: creating a stripe on its children.
+//! What is done to disks while no daemon serves them: creating a stripe on its children, and giving it their new length.
 
 use engine::{LaneHandle, store};
-use volume::{claim::Owner, graph::NewStripe};
+use volume::{
+    claim::Owner,
+    graph::{NewLength, NewStripe},
+};
 
 use crate::{
     Error, Failure, config::Config, daemon::close, process::Process, state::StateDirectory,
@@ -52,4 +55,31 @@ pub async fn create_stripe(
         Err(_) => drop(graph.remove_made().await),
     }
     created.map_err(|error| config.failed(&error))
+}
+
+/// Gives the stripe or concat in the volume of `config` called `name` the length that its children have room for now, on the
+/// home lane `home`, with `process` as its owner. Nobody may use it meanwhile.
+///
+/// # Errors
+/// Whatever keeps it from growing, such as another owner.
+pub async fn grow_stripe(
+    config: &Config,
+    process: &Process,
+    name: &str,
+    home: &LaneHandle,
+) -> Result<NewLength, Failure> {
+    let directory = config.state_directory();
+    let is_there = store::look(&directory).is_ok_and(|look| look.kind == store::Kind::Directory);
+    let state = is_there.then(|| StateDirectory::open(&directory, false).ok());
+    let uuid = state.as_ref().and_then(Option::as_ref);
+    let owner = match uuid.and_then(|state| state.owner().ok()) {
+        Some(uuid) => Owner::new(uuid, process.boot, &process.name),
+        None => Owner::passing(&process.name),
+    };
+    let mut graph = config.graph()?;
+    graph.set_owner(owner);
+    graph.set_state_directory(&directory);
+    let grown = graph.grow_stripe(name, home).await;
+    close(&mut graph).await;
+    grown.map_err(|error| config.failed(&error))
 }

@@ -42,7 +42,7 @@ use volume::config::Volumes;
 pub use attach::Attachment;
 pub use changed::{Change, LunOf, Refused, Warning};
 pub use config::Config;
-pub use create::create_stripe;
+pub use create::{create_stripe, grow_stripe};
 pub use daemon::Daemon;
 pub use ending::{Ending, StopError};
 pub use error::{Error, Failure, Refusal};

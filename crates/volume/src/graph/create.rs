@@ -10,7 +10,7 @@ use super::{Graph, Tree};
 use crate::{
     SetClaim,
     claim::Others,
-    kinds::{Kind, NewStripe, Node, Superblocks, What},
+    kinds::{Kind, NewLength, NewStripe, Node, Superblocks, What},
     part::{self, Looked, Part},
     values::ConfigError,
 };
@@ -46,6 +46,32 @@ impl Graph {
         // Nested stripes and concats among the children were closed with them.
         self.context.until_closed.clear();
         created.map_err(told)
+    }
+
+    /// Gives the stripe or concat called `name` the length that its children have room for now. Creates no files.
+    ///
+    /// # Errors
+    /// When it is not a stripe or concat, or what its kind refuses.
+    pub async fn grow_stripe(
+        &mut self,
+        name: &str,
+        home: &LaneHandle,
+    ) -> Result<NewLength, ConfigError> {
+        let node = self.volumes.find(name, &Node::named(name))?.clone();
+        let Some(outermost) = outermost(&node) else {
+            let message = format!(
+                "volume \"{name}\" contains no stripe or concat: a `file` grows with its `size`, or, without one, \
+                 with its file"
+            );
+            return Err(ConfigError::new(node.span.clone(), message));
+        };
+        self.context.may_make = false;
+        let (children, claim) = self.children_of(name, home, &outermost).await?;
+        let Superblocks(superblocks) = outermost.superblocks;
+        let grown = superblocks.grow(&children, claim).await;
+        let place = superblocks.children().span();
+        self.context.until_closed.clear();
+        grown.map_err(|error| ConfigError::new(place, error.to_string()))
     }
 
     /// Which stripe or concat the volume called `name` contains, told by superblocks before anything is claimed, also

@@ -43,7 +43,7 @@ pub use self::{
     report::NodeView,
 };
 pub use crate::{
-    kinds::{Findings, NewStripe},
+    kinds::{Findings, NewLength, NewStripe},
     part::{Carried, Facts, Handles},
 };
 

@@ -12,7 +12,7 @@ use toml::Spanned;
 use uuid::Uuid;
 
 use super::{Kind, Node, Volumes, What, starts::Starts};
-use crate::{Result, SetClaim, claim::Others, part::Part, values::ConfigError};
+use crate::{Error, ErrorKind, Result, SetClaim, claim::Others, part::Part, values::ConfigError};
 
 /// What the disk that a volume is can be recognised by when it is served again.
 #[derive(Debug)]
@@ -95,6 +95,27 @@ pub(crate) trait HasSuperblocks: fmt::Debug {
         new: &'b NewStripe,
         state_directory: Option<&'b Path>,
     ) -> LaneFuture<'b, Result<()>>;
+
+    /// Gives the volume the length that `children`, which are open, have room for now, under `claim`.
+    fn grow<'b>(
+        &'b self,
+        _children: &'b [Arc<Part>],
+        _claim: SetClaim,
+    ) -> LaneFuture<'b, Result<NewLength>> {
+        LaneFuture::new(async {
+            let why = "only a stripe and a concat can be given another length";
+            Err(Error::new(ErrorKind::Configuration, why))
+        })
+    }
+}
+
+/// How long a volume was, and is now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NewLength {
+    /// Before.
+    pub from_bytes: u64,
+    /// Now.
+    pub to_bytes: u64,
 }
 
 impl Kind {

@@ -30,7 +30,7 @@ use crate::values::Size;
 use self::change::Change;
 pub use self::{
     given::Leaf,
-    identity::{FileIdentity, Identity, NewStripe, Superblocks},
+    identity::{FileIdentity, Identity, NewLength, NewStripe, Superblocks},
     look::Findings,
     node::{Node, Volumes, What},
 };

@@ -56,7 +56,9 @@ impl Settings for Concat {
     }
 
     fn keeps_length(&self) -> Option<&'static str> {
-        Some("a concat keeps the length that it was created with")
+        Some(
+            "a concat keeps the length that it was created with, until `sanstone volume grow` gives it another",
+        )
     }
 
     fn children(&self) -> &[Node] {

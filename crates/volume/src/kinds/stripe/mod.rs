@@ -12,6 +12,7 @@ mod claim;
 #[cfg(test)]
 mod claim_tests;
 mod create;
+mod grow;
 mod look;
 mod map;
 mod open;

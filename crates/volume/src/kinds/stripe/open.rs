@@ -202,6 +202,11 @@ impl Opened {
                 Map::Sequence(Sequence::new(in_order))
             }
         };
+        let smallest = superblocks.iter().map(|it| it.usable_bytes).min();
+        let first = Superblock {
+            usable_bytes: smallest.unwrap_or(first.usable_bytes),
+            ..first
+        };
         Ok(Opened(Arc::new(State {
             uuid: first.volume,
             layout: first.layout,
@@ -375,21 +380,16 @@ fn check_agrees(child: &Listed, listed: usize, first: &Listed) -> Result<()> {
     }
     let same_layout = Superblock {
         child_index: first.child_index,
-        usable_bytes: match superblock.layout {
-            Layout::Stripe { .. } => superblock.usable_bytes,
-            Layout::Concat => first.usable_bytes,
-        },
+        // Those of a stripe differ where it was being grown: the smallest holds.
+        usable_bytes: first.usable_bytes,
         ..superblock.clone()
     };
     if same_layout != *first {
         let why = format!(
             "its superblock and that of {first_name} belong to the same {kind} but disagree (units \
-             of {} and {} bytes, {} and {} bytes of data, created at {} and {}); restore the older \
-             one's first MiB from a copy",
+             of {} and {} bytes, created at {} and {}); restore the older one's first MiB from a copy",
             superblock.layout.grain_bytes(),
             first.layout.grain_bytes(),
-            superblock.usable_bytes,
-            first.usable_bytes,
             superblock.created_unix_s,
             first.created_unix_s,
         );

@@ -12,13 +12,14 @@ use super::{
     Child, Layout, Opened, UNIT_BYTES_DEFAULT, Wanted, claim_all,
     create::{CreateOptions, create, look},
     give_up,
+    grow::grow,
 };
 use crate::{
     Error, ErrorKind, Result, SetClaim,
     claim::Others,
     kinds::{
-        HasSuperblocks, Identity, Look, NewStripe, Node, Settings, Superblocks, Volumes, What,
-        starts::Starts,
+        HasSuperblocks, Identity, Look, NewLength, NewStripe, Node, Settings, Superblocks, Volumes,
+        What, starts::Starts,
     },
     part::{Carried, Opening, Part},
     values::{ConfigError, Size},
@@ -155,6 +156,17 @@ impl Family<'_> {
 }
 
 impl HasSuperblocks for Family<'_> {
+    fn grow<'b>(
+        &'b self,
+        children: &'b [Arc<Part>],
+        claim: SetClaim,
+    ) -> LaneFuture<'b, Result<NewLength>> {
+        LaneFuture::new(async move {
+            let children = self.named(children).await?;
+            grow(&children, self.wanted, &claim).await
+        })
+    }
+
     fn children(&self) -> &Spanned<Vec<Node>> {
         self.of
     }
@@ -265,7 +277,9 @@ impl Settings for Stripe {
     }
 
     fn keeps_length(&self) -> Option<&'static str> {
-        Some("a stripe keeps the length that it was created with")
+        Some(
+            "a stripe keeps the length that it was created with, until `sanstone volume grow` gives it another",
+        )
     }
 
     fn children(&self) -> &[Node] {
