@@ -94,6 +94,37 @@ fn nothing_is_left(directory: &Directory, files: &Path) {
 }
 
 #[test]
+fn its_loop_device_follows_a_volume_that_grows() {
+    if !can_attach() {
+        return;
+    }
+    let (directory, files) = prepared();
+    let image = directory.join("db.img");
+    let volume = "lanes = 1\n[volume.db]\nfile = { path = \"db.img\" }\n";
+    let arguments = ["--mount", text(&files)];
+    let mut attached = Attached::start_in(directory, volume, &arguments);
+    attached.daemon.log_with("INFO mounted ");
+    let _guard = Mounted(files.clone());
+    let [device] = &loops_on(&attached.path)[..] else {
+        panic!("it is mounted through a loop device");
+    };
+    let sectors = || {
+        let size = fs::read_to_string(device.join("size")).expect("it is there");
+        size.trim().parse::<u64>().expect("a number")
+    };
+    assert_eq!(sectors() * 512, 64 << 20);
+    let file = fs::File::options().write(true).open(image);
+    file.and_then(|file| file.set_len(96 << 20)).expect("room");
+    attached.daemon.signal("HUP");
+    let log = attached
+        .daemon
+        .log_with("the loop device is as long as the volume");
+    assert!(log.contains("resize2fs /dev/loop"), "{log}");
+    assert_eq!(sectors() * 512, 96 << 20);
+    attached.stop();
+}
+
+#[test]
 fn a_file_system_is_mounted_with_the_volume_and_goes_before_it() {
     if !can_attach() {
         return;

@@ -14,6 +14,15 @@ pub const VERSION: u32 = 1;
 pub struct Description {
     /// [`VERSION`].
     pub version: u32,
+    /// The release of Sanstone.
+    #[serde(default)]
+    pub product_version: String,
+    /// The process.
+    #[serde(default)]
+    pub pid: u32,
+    /// When it started, in seconds since 1970.
+    #[serde(default)]
+    pub started_unix_s: u64,
     /// The configuration file that it was started with.
     pub configuration: String,
     /// Its state directory.
@@ -37,6 +46,12 @@ pub struct Volume {
     /// Its identity for initiators; absent when it is not served.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub uuid: Option<String>,
+    /// Its NAA name in hexadecimal digits, which systems know a disk by: `/dev/disk/by-id/wwn-0x…`. Absent as the identity.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub naa: Option<String>,
+    /// Its serial number; absent as the identity.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub serial: Option<String>,
     /// The tree of nodes it is made of.
     pub tree: Node,
     /// The SCSI state set by initiators; absent when it is not served.

@@ -40,12 +40,40 @@ impl Display for Health {
     }
 }
 
+/// What a [`Reason`] is about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum About {
+    /// Something that this release has no word for.
+    #[default]
+    Other,
+    /// A node that is not open.
+    Open,
+    /// What initiators have set for all.
+    Unit,
+    /// A claim on disks.
+    Claim,
+    /// A mirror's copies.
+    Mirror,
+    /// The sessions and paths of a remote disk.
+    Path,
+    /// Requests that hang.
+    Request,
+    /// What a file system has left.
+    Space,
+    /// Secrets with which initiators have logged in.
+    Secret,
+}
+
 /// Why it is not [`Health::Ok`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reason {
     /// What it makes of the whole.
     pub health: Health,
-    /// What it is about: a volume, or the path of a node of its tree.
+    /// What it is about.
+    #[serde(default)]
+    pub about: About,
+    /// Where: a volume, the path of a node of its tree, or a target.
     pub of: String,
     /// What is the case.
     pub what: String,
@@ -60,6 +88,7 @@ impl Display for Reason {
             of,
             what,
             mend,
+            ..
         } = self;
         write!(f, "{health}: {of}: {what}; {mend}")
     }
@@ -122,6 +151,7 @@ fn judge_secrets(description: &Description, reasons: &mut Vec<Reason>) {
         };
         reasons.push(Reason {
             health: Health::Degraded,
+            about: About::Secret,
             of: target.to_owned(),
             what: format!("{sessions} session{plural} of {initiator} {what}"),
             mend: mend.to_owned(),
@@ -135,6 +165,7 @@ fn judge_unit(name: &str, volume: &Volume, reasons: &mut Vec<Reason>) {
     let mut add = |health, what: &str, mend: &str| {
         reasons.push(Reason {
             health,
+            about: About::Unit,
             of: name.to_owned(),
             what: what.to_owned(),
             mend: mend.to_owned(),
@@ -168,10 +199,11 @@ fn judge_unit(name: &str, volume: &Volume, reasons: &mut Vec<Reason>) {
 
 /// A node, and everything below it.
 fn judge(node: &Node, reasons: &mut Vec<Reason>) {
-    let mut add = |health, what: String, mend: &str| {
+    let mut add = |about, health, what: String, mend: &str| {
         let place = node.place.as_ref().map(|place| format!(" ({place})"));
         reasons.push(Reason {
             health,
+            about,
             of: format!("{}{}", node.path, place.unwrap_or_default()),
             what,
             mend: mend.to_owned(),
@@ -179,11 +211,16 @@ fn judge(node: &Node, reasons: &mut Vec<Reason>) {
     };
     if !node.open {
         let mend = "the log says why; `sanstone check` looks at the configuration";
-        add(Health::Down, "not open".to_owned(), mend);
+        add(About::Open, Health::Down, "not open".to_owned(), mend);
     }
     if let Some(error) = node.claim.as_ref().and_then(|claim| claim.error.as_ref()) {
         let mend = "one daemon owns a stripe: stop the other owner, then start this one again";
-        add(Health::Down, format!("its claim is lost: {error}"), mend);
+        add(
+            About::Claim,
+            Health::Down,
+            format!("its claim is lost: {error}"),
+            mend,
+        );
     }
     judge_mirror(node, &mut add);
     judge_sessions(node, &mut add);
@@ -192,11 +229,12 @@ fn judge(node: &Node, reasons: &mut Vec<Reason>) {
     node.children.iter().for_each(|child| judge(child, reasons));
 }
 
-fn judge_mirror(node: &Node, add: &mut impl FnMut(Health, String, &str)) {
+fn judge_mirror(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) {
     let Some(mirror) = &node.mirror else { return };
     if let Some(error) = &mirror.error {
         let mend = "`sanstone volume status` has more; another owner keeps it until it ends";
         add(
+            About::Mirror,
             Health::Down,
             format!("the mirror serves nothing: {error}"),
             mend,
@@ -208,17 +246,22 @@ fn judge_mirror(node: &Node, add: &mut impl FnMut(Health, String, &str)) {
         let why = copy.error.as_ref().map(|error| format!(": {error}"));
         let what = format!("{} is {}{}", copy.name, copy.state, why.unwrap_or_default());
         let mend = "look at that copy and its network; it is filled by itself when it is back";
-        add(Health::Degraded, what, mend);
+        add(About::Mirror, Health::Degraded, what, mend);
     }
 }
 
-fn judge_sessions(node: &Node, add: &mut impl FnMut(Health, String, &str)) {
+fn judge_sessions(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) {
     let Some(session) = &node.session else { return };
     if node.open && session.state != "logged in" {
         let why = session.error.as_deref().unwrap_or("no reason is known");
         let mend =
             "look at the target and the network; requests wait for it, and it logs in by itself";
-        add(Health::Down, format!("no session: {why}"), mend);
+        add(
+            About::Path,
+            Health::Down,
+            format!("no session: {why}"),
+            mend,
+        );
         return;
     }
     let is_missing = |path: &&PathSession| path.state == "none";
@@ -226,6 +269,7 @@ fn judge_sessions(node: &Node, add: &mut impl FnMut(Health, String, &str)) {
         let why = path.error.as_deref().unwrap_or("no reason is known");
         let what = format!("the path to {} is lost: {why}", path.portal);
         add(
+            About::Path,
             Health::Degraded,
             what,
             "look at that portal and its network; it logs in by itself",
@@ -234,7 +278,7 @@ fn judge_sessions(node: &Node, add: &mut impl FnMut(Health, String, &str)) {
 }
 
 /// Where requests hang, at the lowest node that has them: what is above it waits for the same.
-fn judge_requests(node: &Node, add: &mut impl FnMut(Health, String, &str)) {
+fn judge_requests(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) {
     if node.children.iter().any(hangs) {
         return;
     }
@@ -247,7 +291,7 @@ fn judge_requests(node: &Node, add: &mut impl FnMut(Health, String, &str)) {
             requests.pending
         );
         let mend = "look at the disk or the target below: it has not answered";
-        add(Health::Degraded, what, mend);
+        add(About::Request, Health::Degraded, what, mend);
     }
 }
 
@@ -260,7 +304,7 @@ fn hangs(node: &Node) -> bool {
     ages_s.into_iter().any(|age_s| age_s >= HANGS_S) || node.children.iter().any(hangs)
 }
 
-fn judge_space(node: &Node, add: &mut impl FnMut(Health, String, &str)) {
+fn judge_space(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) {
     let (Some(size), Some(space)) = (node.size_bytes, &node.space) else {
         return;
     };
@@ -276,9 +320,9 @@ fn judge_space(node: &Node, add: &mut impl FnMut(Health, String, &str)) {
     );
     let mend = "free space there, or move the file: without space, writes fail";
     if space.free_bytes < FULL_BYTES {
-        add(Health::Down, what, mend);
+        add(About::Space, Health::Down, what, mend);
     } else if space.free_bytes < size / SCARCE_PART {
-        add(Health::Degraded, what, mend);
+        add(About::Space, Health::Degraded, what, mend);
     }
 }
 
@@ -314,6 +358,8 @@ mod tests {
     fn described(tree: Node, unit: Option<Unit>) -> Description {
         let volume = Volume {
             uuid: Some("8c1d0e2e-6f0a-4c53-9a44-0d4a3c1f8f5e".to_owned()),
+            naa: None,
+            serial: None,
             tree,
             unit,
             commands: BTreeMap::new(),
@@ -324,6 +370,9 @@ mod tests {
             state: String::new(),
             lanes: 1,
             volumes: BTreeMap::from([("db".to_owned(), volume)]),
+            product_version: String::new(),
+            pid: 0,
+            started_unix_s: 0,
             targets: BTreeMap::new(),
             attached: None,
             sessions: Vec::new(),

@@ -1,7 +1,8 @@
 //! What others are told of the process that has claimed a stripe which they want.
 
-use std::path::Path;
+use std::{path::Path, sync::OnceLock};
 
+use engine::time;
 use uuid::Uuid;
 use volume::claim::{boot_id, name_of};
 
@@ -18,6 +19,7 @@ pub struct Process {
 impl Process {
     /// Describes the current process, which serves the configuration at `path`.
     pub fn this(path: &Path) -> Process {
+        started_unix_s();
         Process {
             boot: boot_id(),
             name: name_of(format_args!("sanstone serve -c {}", path.display())),
@@ -26,6 +28,7 @@ impl Process {
 
     /// Describes the current process, which has `volume` of the configuration at `path` attached.
     pub fn attaching(path: &Path, volume: &str) -> Process {
+        started_unix_s();
         Process {
             boot: boot_id(),
             name: name_of(format_args!(
@@ -34,4 +37,10 @@ impl Process {
             )),
         }
     }
+}
+
+/// When this process began to serve, in seconds since 1970 by the system's clock.
+pub(crate) fn started_unix_s() -> u64 {
+    static STARTED: OnceLock<u64> = OnceLock::new();
+    *STARTED.get_or_init(|| time::since_unix_epoch().as_secs())
 }

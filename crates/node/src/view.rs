@@ -24,7 +24,7 @@ use crate::description::{
     Attached, Cache, Claim, Commands, Counted, Counters, Description, Mirror, MirrorCopy, Node,
     NodeSession, PathSession, Registration, Requests, Reservation, Unit, VERSION, Volume,
 };
-use crate::space;
+use crate::{process, space};
 
 /// What can be seen without asking a lane. Counters are read when it is described.
 #[derive(Clone)]
@@ -78,8 +78,13 @@ impl View {
         let configuration = absolute(&seen.configuration);
         let base = Path::new(&configuration).parent().unwrap_or(Path::new("/"));
         let volumes = seen.trees.iter().map(|(name, tree)| {
+            let uuid = seen.disks.get(name);
+            let identity = uuid.map(|uuid| unit::names(*uuid.as_bytes()));
+            let (naa, serial) = identity.unzip();
             let volume = Volume {
-                uuid: seen.disks.get(name).map(Uuid::to_string),
+                uuid: uuid.map(Uuid::to_string),
+                naa,
+                serial,
                 tree: node(tree, self.at, base),
                 unit: reports.get(name).map(unit),
                 commands: stages.get(name).map(commands).unwrap_or_default(),
@@ -88,6 +93,9 @@ impl View {
         });
         Description {
             version: VERSION,
+            product_version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            started_unix_s: process::started_unix_s(),
             volumes: volumes.collect(),
             configuration,
             state: absolute(&seen.state),

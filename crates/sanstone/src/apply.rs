@@ -4,11 +4,13 @@ use std::path::{self, PathBuf};
 
 use clap::Args;
 use node::Config;
+use serde::Serialize;
 
 use crate::{
     admin::{self, Applied, Asked},
     failure::Failure,
-    log, output,
+    log,
+    output::{self, OutputFile},
 };
 
 #[derive(Args)]
@@ -19,6 +21,18 @@ pub(crate) struct ApplyCall {
     /// Check it, and only print what it would change.
     #[arg(long)]
     dry_run: bool,
+    /// Write JSON to FILE instead; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What programs are told.
+#[derive(Serialize)]
+struct Told<'a> {
+    product_version: &'a str,
+    dry_run: bool,
+    changes: &'a [String],
+    notes: &'a [String],
 }
 
 /// Applies the configuration in `call` to the running daemon that uses its state directory.
@@ -28,7 +42,19 @@ pub(crate) fn run(call: &ApplyCall) -> Result<(), Failure> {
         path: path::absolute(&call.config)?,
         dry_run: call.dry_run,
     };
+    let file = call.json.as_deref().map(OutputFile::open_or_standard);
+    let file = file.transpose()?;
     let Applied { changes, notes } = admin::ask(&state, asked)?;
+    if let Some(mut file) = file {
+        let told = Told {
+            product_version: env!("CARGO_PKG_VERSION"),
+            dry_run: call.dry_run,
+            changes: &changes,
+            notes: &notes,
+        };
+        let text = serde_json::to_string_pretty(&told)?;
+        return Ok(file.append(&format!("{text}\n"))?);
+    }
     for note in notes {
         log::say(format_args!("note: {note}"));
     }

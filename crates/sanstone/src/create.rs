@@ -1,4 +1,4 @@
-//! `sanstone volume create`: writes the superblocks of the children of a stripe or concat.
+//! `sanstone volume create` and `grow`: write the superblocks of the children of a stripe or concat.
 
 use std::{
     path::Path,
@@ -10,7 +10,7 @@ use node::{Config, Process};
 use uuid::Uuid;
 use volume::{
     claim::{boot_id, name_of},
-    graph::NewStripe,
+    graph::{NewLength, NewStripe},
 };
 
 use crate::{failure::Failure, output};
@@ -40,5 +40,25 @@ pub(crate) fn run(
     let home = lane.handle();
     lane.block_on(node::create_stripe(&config, &process, name, &home, &new))?;
     let line = format!("created the volume \"{name}\": {}\n", new.uuid);
+    Ok(output::print(line)?)
+}
+
+/// Gives the stripe or concat in the volume called `name` the length that its children have room for now.
+pub(crate) fn grow(path: &Path, name: &str) -> Result<(), Failure> {
+    let config = Config::load(path)?;
+    let process = Process {
+        boot: boot_id(),
+        name: name_of(format_args!("sanstone volume grow -c {}", path.display())),
+    };
+    let lane = Lane::new(&LaneConfig::default())?;
+    let home = lane.handle();
+    let NewLength {
+        from_bytes,
+        to_bytes,
+    } = lane.block_on(node::grow_stripe(&config, &process, name, &home))?;
+    let line = match from_bytes == to_bytes {
+        true => format!("volume \"{name}\" stays as it is, with {to_bytes} bytes\n"),
+        false => format!("volume \"{name}\" has grown from {from_bytes} to {to_bytes} bytes\n"),
+    };
     Ok(output::print(line)?)
 }

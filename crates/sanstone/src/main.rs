@@ -15,6 +15,7 @@ mod check;
 mod create;
 mod demo;
 mod descriptors;
+mod diary;
 mod discover;
 mod failure;
 mod kernel;
@@ -36,9 +37,13 @@ mod top;
 
 use failure::Failure;
 
+/// What every verb says by its exit code, unless its own help says otherwise.
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 it failed, 2 the call or the configuration is wrong. \
+                          `status`: 0 ok, 1 degraded, 2 down.";
+
 /// Block storage for databases over iSCSI: serve, compose, prove.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, after_help = EXIT_CODES)]
 struct Call {
     #[command(subcommand)]
     verb: Verb,
@@ -46,6 +51,9 @@ struct Call {
     /// `front_iscsi=debug,volume=warn`.
     #[arg(long, global = true, value_name = "FILTER", default_value = "info")]
     log: String,
+    /// How lines of the log are written: `text`, or `json`, an object on each line.
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    log_format: log::Format,
 }
 
 #[derive(Subcommand)]
@@ -149,6 +157,17 @@ enum VolumeVerb {
         #[arg(long)]
         force: bool,
     },
+    /// Give a stripe or concat the length that its children have now.
+    ///
+    /// Extend the disks below it first, with nobody using the volume. A stripe takes as much of each child as the smallest
+    /// has; of a concat only the last child may have grown.
+    Grow {
+        /// The configuration file.
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+        /// The name of the volume in the configuration.
+        name: String,
+    },
     /// Take over a stripe or concat from an owner that is gone for good: one that was not stopped cleanly and
     /// whose state directory is lost, or that ran on another machine. The old owner is fenced off where the
     /// children's targets support it.
@@ -174,7 +193,7 @@ fn main() -> ExitCode {
         Ok(call) => call,
         Err(error) => return not_understood(&error),
     };
-    let begun = log::start(&call.log);
+    let begun = log::start(&call.log, call.log_format);
     let (code, message) = match begun.and_then(|()| run(call.verb)) {
         Ok(code) => (code, None),
         Err(Failure::Wrong(message)) => (2, Some(message)),
@@ -220,6 +239,9 @@ fn run(verb: Verb) -> Result<u8, Failure> {
                     force,
                 },
         } => create::run(&config, &name, from, force),
+        Verb::Volume {
+            verb: VolumeVerb::Grow { config, name },
+        } => create::grow(&config, &name),
         Verb::Volume {
             verb:
                 VolumeVerb::TakeOver {

@@ -10,15 +10,19 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use engine::LaneHandle;
 use node::{View, health::Verdict};
 use sd_notify::NotifyState;
 
+use crate::diary::Diary;
+
 /// How often the health that the manager shows is looked at.
 const LOOKED_AT_EVERY: Duration = Duration::from_secs(2);
+/// The same where there is no manager, for the log.
+const LOGGED_EVERY: Duration = Duration::from_secs(4);
 /// How often in the watchdog's time the lanes are asked.
 const ASKED_IN_TIME: u32 = 3;
 
@@ -33,24 +37,28 @@ pub(crate) fn stopping() {
     notify(&[NotifyState::Stopping, NotifyState::Status(status)]);
 }
 
-/// Starts the thread that adds to `status` how everything is, whenever that changes, for as long as `look` gives views.
-/// Without a manager nobody looks.
+/// Starts the thread that looks how everything is, for as long as `look` gives views: it adds that to `status` for the
+/// manager, whenever it changes, and logs what nobody else does.
 pub(crate) fn report_health(
     status: String,
     look: impl Fn(mpsc::Sender<View>) -> bool + Send + 'static,
 ) -> std::io::Result<()> {
-    if env::var_os("NOTIFY_SOCKET").is_none() {
-        return Ok(());
-    }
+    let is_managed = env::var_os("NOTIFY_SOCKET").is_some();
+    let pause = if is_managed {
+        LOOKED_AT_EVERY
+    } else {
+        LOGGED_EVERY
+    };
     let report = move || {
-        let mut told = Verdict::default();
+        let (mut told, mut diary) = (Verdict::default(), Diary::default());
         loop {
-            thread::sleep(LOOKED_AT_EVERY);
+            thread::sleep(pause);
             let (answer, view) = mpsc::channel();
             let view = look(answer).then(|| view.recv().ok()).flatten();
             let Some(view) = view else { return };
             let verdict = Verdict::of(&view.describe());
-            if verdict != told {
+            diary.tell(&verdict, Instant::now());
+            if is_managed && verdict != told {
                 notify(&[NotifyState::Status(&with_health(&status, &verdict))]);
                 told = verdict;
             }

@@ -60,6 +60,12 @@ impl Display for Shown<'_> {
             sessions,
             ..
         } = self.0;
+        let Description {
+            product_version,
+            pid,
+            ..
+        } = self.0;
+        writeln!(f, "process       {pid}, Sanstone {product_version}")?;
         writeln!(f, "configuration {configuration}")?;
         writeln!(f, "state         {state}")?;
         writeln!(f, "lanes         {lanes}")?;
@@ -84,7 +90,12 @@ impl Display for Shown<'_> {
 
 fn show_volume(f: &mut fmt::Formatter<'_>, name: &str, volume: &Volume) -> fmt::Result {
     match &volume.uuid {
-        Some(uuid) => writeln!(f, "volume {name}  {uuid}")?,
+        Some(uuid) => {
+            writeln!(f, "volume {name}  {uuid}")?;
+            if let (Some(naa), Some(serial)) = (&volume.naa, &volume.serial) {
+                writeln!(f, "  /dev/disk/by-id/wwn-0x{naa}, serial number {serial}")?;
+            }
+        }
         None => writeln!(f, "volume {name}  not served")?,
     }
     show_node(f, &volume.tree, 1)?;

@@ -1,12 +1,13 @@
 //! `sanstone status`: one word on a running `serve` or `attach`, a line for each reason, and an exit code for monitors.
 
-use std::path::PathBuf;
+use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::Args;
 use node::{
     description::Description,
     health::{Health, Verdict},
 };
+use serde::Serialize;
 
 use crate::{
     admin::{self, Asked, Place},
@@ -36,10 +37,52 @@ pub(crate) fn run(call: &StatusCall) -> Result<u8, Failure> {
     };
     let verdict = Verdict::of(&description);
     match &mut file {
-        Some(file) => file.append(&format!("{}\n", serde_json::to_string_pretty(&verdict)?))?,
+        Some(file) => {
+            let status = Status::of(&description, &verdict);
+            file.append(&format!("{}\n", serde_json::to_string_pretty(&status)?))?;
+        }
         None => output::print(lines(&verdict))?,
     }
     Ok(exit_code(verdict.health))
+}
+
+/// What programs are told.
+#[derive(Serialize)]
+struct Status<'a> {
+    product_version: &'a str,
+    pid: u32,
+    started_unix_s: u64,
+    #[serde(flatten)]
+    verdict: &'a Verdict,
+    volumes: BTreeMap<&'a str, Disk<'a>>,
+}
+
+/// By what others know a volume that is served.
+#[derive(Serialize)]
+struct Disk<'a> {
+    uuid: &'a str,
+    naa: Option<&'a str>,
+    serial: Option<&'a str>,
+}
+
+impl<'a> Status<'a> {
+    fn of(description: &'a Description, verdict: &'a Verdict) -> Status<'a> {
+        let volumes = description.volumes.iter().filter_map(|(name, volume)| {
+            let disk = Disk {
+                uuid: volume.uuid.as_deref()?,
+                naa: volume.naa.as_deref(),
+                serial: volume.serial.as_deref(),
+            };
+            Some((name.as_str(), disk))
+        });
+        Status {
+            product_version: &description.product_version,
+            pid: description.pid,
+            started_unix_s: description.started_unix_s,
+            verdict,
+            volumes: volumes.collect(),
+        }
+    }
 }
 
 fn exit_code(health: Health) -> u8 {

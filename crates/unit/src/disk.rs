@@ -210,6 +210,19 @@ pub fn identity(uuid: [u8; 16], port: TargetPort) -> Identity {
     }
 }
 
+/// The NAA name, in hexadecimal digits, and the serial number of the disk with this UUID, through whatever target port.
+pub fn names(uuid: [u8; 16]) -> (String, String) {
+    let port = TargetPort {
+        target_name: String::new(),
+        portal_group_tag: 1,
+        relative_port: 1,
+        port_group: 1,
+    };
+    let identity = identity(uuid, port);
+    let naa = identity.naa().map(|byte| format!("{byte:02x}")).concat();
+    (naa, identity.serial)
+}
+
 /// A volume's properties in SCSI terms.
 fn shape_of(volume: &volume::Shape, transfer_max_bytes: u32) -> scsi::DiskShape {
     let block = volume.block_size_bytes;

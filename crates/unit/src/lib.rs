@@ -36,7 +36,7 @@ mod units;
 mod wanted;
 
 pub use copy::Copying;
-pub use disk::{Disk, Luns, Unit, identity};
+pub use disk::{Disk, Luns, Unit, identity, names};
 pub use error::IoError;
 pub use execute::{Executed, Io};
 pub use lane::LaneUnits;

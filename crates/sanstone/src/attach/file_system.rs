@@ -224,6 +224,33 @@ impl FileSystem {
         &self.0
     }
 
+    /// Has its loop device follow a file that has grown. The file system has to be told by somebody who knows it.
+    pub(super) async fn follow_length(&self) {
+        let (device, kind) = (self.0.source.clone(), self.0.kind.clone());
+        let shown = device.display().to_string();
+        let following = move || -> anyhow::Result<()> {
+            let mut losetup = program("losetup", "mount")?;
+            ran(losetup.arg("--set-capacity").arg(&device))?;
+            Ok(())
+        };
+        let followed = blocking::run(blocking::Kind::Files, following).await;
+        let mend = match kind.as_str() {
+            "xfs" => format!("xfs_growfs {}", self.0.point.display()),
+            "btrfs" => format!("btrfs filesystem resize max {}", self.0.point.display()),
+            _ => format!("resize2fs {shown}"),
+        };
+        match followed.map_err(anyhow::Error::from).and_then(|ran| ran) {
+            Ok(()) => tracing::info!(
+                device = shown,
+                "the loop device is as long as the volume; to have the file system use that: {mend}"
+            ),
+            Err(error) => tracing::error!(
+                device = shown,
+                "the loop device does not follow the length of the volume: {error:#}"
+            ),
+        }
+    }
+
     /// Unmounts it, if nobody uses it. Unmounting writes back dirty pages, so the file must still be served
     /// meanwhile.
     pub(super) async fn unmount(&self) -> Unmounted {

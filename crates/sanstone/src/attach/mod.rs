@@ -204,6 +204,7 @@ async fn attach(
     let started = match make_front(&volume).start(volume.units()).await {
         Ok(front) => {
             let (looks, wanted) = channel();
+            let seen = looks.clone();
             let admin = open_admin(&volume, looks);
             let (front_name, place) = (front.name(), front.places().join(", "));
             tracing::info!(
@@ -213,6 +214,8 @@ async fn attach(
                 "attached"
             );
             warn_of_standstill(flusher);
+            let status = format!("volume {} is attached", volume.volume());
+            service::report_health(status, move |answer| seen.send(answer).is_ok())?;
             let serving = serve(&*front, mount_point, &volume, told);
             let answering = answer(wanted, || volume.view(call.describe(&*front)));
             let served = match task::either(serving, answering).await {
@@ -274,12 +277,13 @@ async fn serve(
         Err(error) => {
             tracing::error!("{error:#}");
             // Somebody may have opened the file meanwhile.
-            let _ = see_out(release(front, None), volume, told).await;
+            let _ = see_out(release(front, None), (volume, None), told).await;
             return Err(error.into());
         }
     };
     service::serving(&format!("volume {} is attached", volume.volume()));
-    let lost = match attend(front.ended(), volume, told).await {
+    let seen = (volume, file_system.as_ref());
+    let lost = match attend(front.ended(), seen, told).await {
         Some(lost @ Ended::Lost(_)) => Some(lost),
         ended => {
             if ended.is_some() {
@@ -290,7 +294,7 @@ async fn serve(
             );
             service::stopping();
             let released = release(front, file_system.as_ref());
-            see_out(released, volume, told).await.err()
+            see_out(released, seen, told).await.err()
         }
     };
     match lost {
@@ -317,10 +321,13 @@ async fn mounted(
     }
 }
 
+/// What is attached, and the file system that is mounted from it.
+type Seen<'a> = (&'a Attachment, Option<&'a FileSystem>);
+
 /// Handles what this process is told until `until` ends. Returns `None` if told to stop before.
 async fn attend<T>(
     until: impl Future<Output = T>,
-    volume: &Attachment,
+    (volume, file_system): Seen<'_>,
     told: &Receiver<Told>,
 ) -> Option<T> {
     let mut until = pin!(until);
@@ -330,11 +337,11 @@ async fn attend<T>(
             Either::Other(what) => what,
         };
         match what {
-            Some(Told::LookAgain) => {
-                if !volume.look_again().await {
-                    tracing::info!("SIGHUP: no file or remote disk has changed");
-                }
-            }
+            Some(Told::LookAgain) => match (volume.look_again().await, file_system) {
+                (false, _) => tracing::info!("SIGHUP: no file or remote disk has changed"),
+                (true, Some(file_system)) => file_system.follow_length().await,
+                (true, None) => {}
+            },
             Some(Told::Report) => {
                 tracing::info!("where the time went\n{}", volume.report());
             }
@@ -344,14 +351,10 @@ async fn attend<T>(
 }
 
 /// The same after it was told to stop: it is told no more than that.
-async fn see_out<T>(
-    until: impl Future<Output = T>,
-    volume: &Attachment,
-    told: &Receiver<Told>,
-) -> T {
+async fn see_out<T>(until: impl Future<Output = T>, seen: Seen<'_>, told: &Receiver<Told>) -> T {
     let mut until = pin!(until);
     loop {
-        if let Some(output) = attend(until.as_mut(), volume, told).await {
+        if let Some(output) = attend(until.as_mut(), seen, told).await {
             return output;
         }
     }

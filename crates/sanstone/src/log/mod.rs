@@ -10,15 +10,20 @@ use std::{
     io::{self, Write},
     mem,
     str::FromStr,
-    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
 
+use clap::ValueEnum;
 use tracing::subscriber;
 use tracing_subscriber::{EnvFilter, filter::LevelFilter, layer::SubscriberExt};
 
 mod flood;
+mod json;
 
 use crate::{accounts::hidden, failure::Failure, output::plain};
 
@@ -87,7 +92,7 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
 }
 
 /// Starts the writer thread and collects the program's log events from here on.
-pub(crate) fn start(wanted: &str) -> Result<(), Failure> {
+pub(crate) fn start(wanted: &str, format: Format) -> Result<(), Failure> {
     thread::Builder::new()
         .name("log".into())
         .spawn(|| QUEUE.write_to(&mut io::stderr()))
@@ -97,12 +102,34 @@ pub(crate) fn start(wanted: &str) -> Result<(), Failure> {
         })?;
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter(wanted).map_err(Failure::Wrong)?)
-        .with_writer(|| Entry)
-        .with_target(false)
-        .finish();
-    subscriber::set_global_default(lines.with(flood::Limit(&QUEUE.flood)))?;
+        .with_writer(|| Entry);
+    let limit = flood::Limit(&QUEUE.flood);
+    match format {
+        Format::Text => {
+            let lines = lines.with_target(false).finish();
+            subscriber::set_global_default(lines.with(limit))?;
+        }
+        Format::Json => {
+            IS_JSON.store(true, Ordering::Relaxed);
+            let lines = lines.event_format(json::Lines).finish();
+            subscriber::set_global_default(lines.with(limit))?;
+        }
+    }
     Ok(())
 }
+
+/// How a line of the log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// A JSON object on each line: `time`, `level`, `part`, `message` and fields of its own.
+    Json,
+}
+
+/// Whether lines are JSON, also those that are no log events.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
 
 /// Writes a line that is not a log event and is too rare to be dropped.
 pub(crate) fn say(line: impl Display) {
@@ -111,7 +138,11 @@ pub(crate) fn say(line: impl Display) {
 }
 
 fn text_of(line: impl Display) -> Vec<u8> {
-    format!("{}\n", plain(line)).into_bytes()
+    let line = plain(line);
+    match IS_JSON.load(Ordering::Relaxed) {
+        true => format!("{}\n", json::said(&line)).into_bytes(),
+        false => format!("{line}\n").into_bytes(),
+    }
 }
 
 /// Waits until the queue is written, for at most a second.

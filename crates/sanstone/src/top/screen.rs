@@ -68,6 +68,14 @@ fn head(of: &str, interval: &Interval) -> Vec<Line<'static>> {
             "and {left_out} more: `sanstone status` has all"
         )));
     }
+    let failing = interval
+        .nodes
+        .iter()
+        .filter(|(_, row)| row.all.errors > 0.0);
+    head.extend(failing.map(|(name, row)| {
+        let line = format!("{name}: {:.1} errors a second", row.all.errors);
+        Line::from(line)
+    }));
     head.push(Line::from(totals));
     head
 }
@@ -139,7 +147,7 @@ mod tests {
 
     use node::{
         description::{Cache, Counted, Counters},
-        health::{Health, Reason, Verdict},
+        health::{About, Health, Reason, Verdict},
     };
     use ratatui::{Terminal, backend::TestBackend};
 
@@ -227,6 +235,7 @@ mod tests {
             reasons: (0..5)
                 .map(|child| Reason {
                     health: Health::Degraded,
+                    about: About::Request,
                     of: format!("db/stripe/{child}/file"),
                     what: "1 write in progress, the oldest for 45 s".to_owned(),
                     mend: "look at the disk".to_owned(),

@@ -1,0 +1,249 @@
+//! What an administrator reaches for after the first day: more length for a stripe, space that is set aside, which disk is
+//! which, and what programs are told.
+
+use std::{fs, os::unix::fs::MetadataExt, path::Path, process::Command, time::Duration};
+
+use harness::{
+    directory::Directory,
+    process::Daemon,
+    sanstone::{IQN, Sanstone, binary, call, target_table},
+    wire::{Direction, Session, write_10},
+};
+use serde_json::Value;
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("plain text")
+}
+
+fn json(arguments: &[&str]) -> Value {
+    let ran = call(&[arguments, &["--json", "-"]].concat());
+    serde_json::from_str(&ran.stdout).expect("it is JSON")
+}
+
+#[test]
+fn a_stripe_takes_the_length_of_its_grown_children() {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    for name in ["a", "b"] {
+        let file = fs::File::create(directory.join(name)).expect("room");
+        file.set_len(9 << 20).expect("room");
+    }
+    let child = |name| format!("{{ file = {{ path = \"{name}\" }} }}");
+    let volumes = format!(
+        "[volume.db]\nstripe = {{ of = [{}, {}] }}\n",
+        child("a"),
+        child("b")
+    );
+    let configuration = format!("{volumes}{}", target_table(port, &["db"]));
+    let file = directory.write("sanstone.toml", &configuration);
+    let file = text(&file);
+    call(&["volume", "create", "-c", file, "db"]).success();
+    let size = |server: Sanstone| {
+        let _server = server.answering(&directory.join("sanstone.state"));
+        json(&["show", "-c", file])["volumes"]["db"]["tree"]["size_bytes"].clone()
+    };
+    let serve = || Sanstone::serve_configuration(directory.path(), &configuration, port);
+    assert_eq!(size(serve()), 16 << 20);
+    for name in ["a", "b"] {
+        let file = fs::File::options().write(true).open(directory.join(name));
+        file.and_then(|file| file.set_len(21 << 20)).expect("room");
+    }
+    assert_eq!(size(serve()), 16 << 20, "nobody has said so");
+    let grow = &["volume", "grow", "-c", file, "db"];
+    {
+        let _server = serve().answering(&directory.join("sanstone.state"));
+        let ran = call(grow);
+        assert_eq!(ran.code(), Some(1), "it is in use: {ran}");
+        assert!(ran.stderr.contains("in use by"), "{ran}");
+    }
+    let ran = call(grow).success();
+    assert!(
+        ran.stdout
+            .contains("has grown from 16777216 to 41943040 bytes"),
+        "{ran}"
+    );
+    assert_eq!(size(serve()), 40 << 20);
+    let ran = call(grow).success();
+    assert!(ran.stdout.contains("stays as it is"), "{ran}");
+}
+
+#[test]
+fn space_is_set_aside_or_the_daemon_does_not_start() {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let volume = |size: &str| {
+        let volumes = format!(
+            "[volume.db]\nfile = {{ path = \"db.img\", size = \"{size}\", preallocate = true }}\n"
+        );
+        format!("{volumes}{}", target_table(port, &["db"]))
+    };
+    {
+        let server = Sanstone::serve_configuration(directory.path(), &volume("16MiB"), port);
+        let _server = server.answering(&directory.join("sanstone.state"));
+        let allocated = || {
+            fs::metadata(directory.join("db.img"))
+                .expect("it is there")
+                .blocks()
+                * 512
+        };
+        assert!(allocated() >= 16 << 20, "{}", allocated());
+        // When it grows as well.
+        let file = directory.write("sanstone.toml", volume("24MiB"));
+        call(&["apply", "-c", text(&file)]).success();
+        assert!(allocated() >= 24 << 20, "{}", allocated());
+        let told = json(&["apply", "-c", text(&file)]);
+        assert_eq!(
+            (&told["changes"], &told["dry_run"]),
+            (&Value::Array(Vec::new()), &false.into())
+        );
+    }
+    if !rustix::process::geteuid().is_root() {
+        return harness::skip("a file system of its own needs root");
+    }
+    let small = directory.join("small");
+    fs::create_dir(&small).expect("a directory of ours");
+    let mut mount = Command::new("mount");
+    mount
+        .args(["-t", "tmpfs", "-o", "size=8m", "none"])
+        .arg(&small);
+    assert!(mount.status().expect("mount").success());
+    let full = volume("16MiB").replace("db.img", "small/db.img");
+    let file = directory.write("full.toml", &full);
+    let ran = call(&["serve", "-c", text(&file)]);
+    let sparse = directory.write("sparse.toml", full.replace(", preallocate = true", ""));
+    let checked = call(&["check", "-c", text(&sparse)]);
+    let unmounted = Command::new("umount").arg(&small).status();
+    assert!(unmounted.expect("umount").success());
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(
+        ran.stderr.contains("could be set aside; free space there"),
+        "{ran}"
+    );
+    assert!(
+        checked
+            .stderr
+            .contains("db.img may still grow by 15 MiB, and the file system has 7 MiB left"),
+        "{checked}"
+    );
+}
+
+#[test]
+fn programs_are_told_which_process_and_which_disk_it_is() {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let volumes = "[volume.db]\nram = { size = \"16MiB\" }\n";
+    let configuration = format!("{volumes}{}", target_table(port, &["db"]));
+    let server = Sanstone::serve_configuration(directory.path(), &configuration, port);
+    let server = server.answering(&directory.join("sanstone.state"));
+    let file = directory.join("sanstone.toml");
+    let status = json(&["status", "-c", text(&file)]);
+    assert_eq!(status["pid"], server.pid());
+    assert_eq!(status["health"], "ok");
+    assert!(
+        status["started_unix_s"]
+            .as_u64()
+            .is_some_and(|at| at > 1_500_000_000),
+        "{status}"
+    );
+    let disk = &status["volumes"]["db"];
+    let uuid = disk["uuid"]
+        .as_str()
+        .expect("it is served")
+        .replace('-', "");
+    assert_eq!(disk["serial"], uuid);
+    // As an initiator sees it: VPD page 83h.
+    let mut session =
+        Session::login(&format!("127.0.0.1:{port}"), IQN, 0, 1, &[]).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    let inquiry = [0x12, 1, 0x83, 0, 252, 0];
+    let asked = session.execute(&inquiry, &[], 252).expect("an answer");
+    let naa = disk["naa"].as_str().expect("it is served");
+    let bytes: Vec<u8> = (0..naa.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&naa[at..at + 2], 16).expect("digits"))
+        .collect();
+    let seen = format!("{asked:?}");
+    let naa_seen = format!("{bytes:?}");
+    assert!(
+        seen.contains(naa_seen.trim_matches(['[', ']'])),
+        "{naa} in {seen}"
+    );
+    let shown = call(&["show", "-c", text(&file)]).success();
+    assert!(
+        shown
+            .stdout
+            .contains(&format!("/dev/disk/by-id/wwn-0x{naa}")),
+        "{shown}"
+    );
+}
+
+#[test]
+fn requests_that_hang_have_a_line_in_the_log_and_their_end_as_well() {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let volumes = "[volume.db]\nfault = { rules = [{ on = \"write\", delay = \"20s\", times = 1 }], \
+                   of = { ram = { size = \"16MiB\" } } }\n";
+    let configuration = format!("{volumes}{}", target_table(port, &["db"]));
+    let server = Sanstone::serve_configuration(directory.path(), &configuration, port);
+    let mut server = server.answering(&directory.join("sanstone.state"));
+    let mut session =
+        Session::login(&format!("127.0.0.1:{port}"), IQN, 0, 1, &[]).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    let task = session.command(&write_10(0, 8), Direction::Write, 4096, &[0x5A; 4096]);
+    let task = task.expect("a command");
+    let log = server.daemon().log_with("in progress, the oldest for");
+    assert!(
+        log.contains("1 write in progress") && log.contains("db/fault"),
+        "{log}"
+    );
+    session.responses_to(&[task]).expect("it ends");
+    server.daemon().log_with("it is well again");
+}
+
+#[test]
+fn every_line_of_a_log_in_json_is_an_object() {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let volumes = "[volume.db]\nram = { size = \"16MiB\" }\n";
+    let file = directory.write(
+        "sanstone.toml",
+        format!("{volumes}{}", target_table(port, &["db"])),
+    );
+    let mut command = Command::new(binary());
+    command
+        .args(["--log-format", "json", "serve", "-c"])
+        .arg(file);
+    let mut daemon = Daemon::start(&command, directory.join("sanstone.log"));
+    daemon.wait_for_port(port);
+    daemon.signal("TERM");
+    daemon.wait(Duration::from_secs(120)).expect("it ends");
+    let log = daemon.log();
+    let lines: Vec<Value> = log
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}")))
+        .collect();
+    let serving = lines.iter().find(|line| line["message"] == "serving");
+    let serving = serving.expect("it has served");
+    assert_eq!(serving["portal"], format!("127.0.0.1:{port}"));
+    assert_eq!(
+        (&serving["level"], &serving["part"]),
+        (&"INFO".into(), &"sanstone".into())
+    );
+    // What the command says of its configuration.
+    let note = |line: &Value| {
+        line["message"]
+            .as_str()
+            .is_some_and(|text| text.contains("is in memory"))
+    };
+    assert!(lines.iter().any(note), "{log}");
+}
+
+#[test]
+fn help_says_what_exit_codes_mean() {
+    let ran = call(&["--help"]).success();
+    assert!(
+        ran.stdout
+            .contains("Exit codes: 0 done, 1 it failed, 2 the call"),
+        "{ran}"
+    );
+}
