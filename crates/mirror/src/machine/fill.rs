@@ -55,7 +55,7 @@ impl Mirror {
                 self.members[copy.place()].standing = Standing::Joining;
                 true
             }
-            Standing::Returning if self.has_room && !is_filling => {
+            Standing::Returning if self.has_room && !is_filling && !self.is_stalled => {
                 let Some(piece) = self.free_piece(&self.fill) else {
                     return false;
                 };
@@ -88,8 +88,15 @@ impl Mirror {
             work.is_answered = true;
             let range = work.range;
             self.fill.remove(range);
+            return true;
         }
-        has_copied
+        // It may be readable later. Until then nothing waits for it: requests for it fail, or write it anew.
+        let has_no_source = self.has_no_source(at);
+        if has_no_source {
+            self.works[at].is_answered = true;
+            self.is_stalled = true;
+        }
+        has_no_source
     }
 
     /// Swaps in a copy that is filled.

@@ -15,6 +15,7 @@ mod doubt;
 mod fill;
 mod keep;
 mod overlap;
+mod progress;
 mod read;
 #[cfg(feature = "testing")]
 mod rename;
@@ -151,7 +152,7 @@ pub struct Mirror {
     works: Vec<Work>,
     /// What may differ between copies in sync.
     doubts: Ranges,
-    /// Equalisation has failed, and waits for the next tick.
+    /// Equalisation or filling has failed, and waits for the next tick.
     is_stalled: bool,
     /// What the copy that returns has not got yet.
     fill: Ranges,
@@ -340,6 +341,7 @@ impl Mirror {
             assert!(is_own, "what is in sync is fenced in this epoch");
         }
         self.check_overlap();
+        self.check_progress();
     }
 }
 

@@ -59,10 +59,10 @@ impl Mirror {
             }
             return is_proved;
         }
-        if self.has_failed(at, self.record.in_sync) {
+        let has_no_source = self.has_no_source(at);
+        if has_no_source {
             self.give_up(at);
-            return true;
         }
-        false
+        has_no_source
     }
 }

@@ -272,6 +272,15 @@ impl Mirror {
         given_up.any(|work| work.copy_of(id).is_some())
     }
 
+    /// Whether a work that has to read can do so nowhere: the last copy in sync has failed to read it. That copy may have
+    /// carried out other commands since, which says nothing of this range.
+    pub(super) fn has_no_source(&self, at: usize) -> bool {
+        let work = &self.works[at];
+        let is_last = self.record.in_sync.len() == 1 && self.swap.is_none();
+        let is_read = work.data.is_some() || work.source.is_some();
+        is_last && !is_read && self.record.in_sync.is_within(work.failed)
+    }
+
     /// Whether a work that needs `needed` can end no more: the last copy in sync has failed it.
     pub(super) fn has_failed(&self, at: usize, needed: CopySet) -> bool {
         let work = &self.works[at];

@@ -66,6 +66,43 @@ fn the_last_copy_stays_and_its_failed_write_fails() {
 }
 
 #[test]
+fn a_read_that_the_last_copy_fails_fails_also_after_it_has_carried_out_other_commands() {
+    let mut rig = Rig::new();
+    rig.apply(Event::Failed(copy(1)));
+    let read = rig.read(at(3, 2));
+    let write = rig.write(at(5, 1));
+    rig.end(Outcome::Good, |_, command| is_write(command));
+    assert!(rig.has_acknowledged(write));
+    rig.end(Outcome::Failed, |_, command| {
+        matches!(command, Command::Read(_))
+    });
+    assert!(rig.done.contains(&Action::Fail(read)), "{:?}", rig.done);
+    assert!(rig.mirror.is_quiet());
+}
+
+#[test]
+fn a_fill_whose_source_cannot_be_read_holds_nobody_up_and_is_tried_again() {
+    let mut rig = Rig::new();
+    rig.apply(Event::Failed(copy(1)));
+    rig.write(at(3, 2));
+    rig.settle();
+    rig.apply(Event::Back(copy(1)));
+    rig.apply(Event::Room);
+    let is_read = |_, command: &Command| matches!(command, Command::Read(_));
+    assert_eq!(rig.end(Outcome::Failed, is_read), 1);
+    let write = rig.write(at(3, 2));
+    rig.settle();
+    assert!(rig.has_acknowledged(write));
+    assert_eq!(rig.mirror.record().in_sync, CopySet::from(copy(0)));
+    rig.apply(Event::Tick);
+    for _ in 0..3 {
+        rig.apply(Event::Room);
+        rig.settle();
+    }
+    assert_eq!(rig.mirror.record().in_sync, CopySet::first(2));
+}
+
+#[test]
 fn the_last_copy_whose_metadata_fails_waits_for_a_tick() {
     let mut rig = Rig::new();
     rig.apply(Event::Failed(copy(1)));

@@ -24,7 +24,7 @@ use std::{
 };
 
 use ::mirror::{
-    Action, Command, CopyId, Event, Mirror, OpId, Outcome, Phase, Range, Stand, Stopped,
+    Action, Command, CopyId, CopySet, Event, Mirror, OpId, Outcome, Phase, Range, Stand, Stopped,
     copy::Header, fence::Step, key::Key, register::Swap,
 };
 use engine::{Duration, LaneFuture, Payload, spawn, sync::Notify, time};
@@ -315,11 +315,16 @@ impl Driver {
 
     /// Why a request has failed.
     fn why(&self) -> Error {
-        let troubles = self.copies.iter().filter_map(|copy| {
+        let trouble_of = |id: CopyId| {
+            let copy = &self.copies[id.place()];
             let trouble = copy.trouble()?;
             Some(trouble.context(&copy.name))
-        });
-        match troubles.last() {
+        };
+        // A request fails for what a copy in sync has answered, or has not; others are in trouble for longer.
+        let in_sync = self.machine(|it| it.record().in_sync);
+        let others = CopySet::first(self.copies.len()).without(in_sync);
+        let trouble = in_sync.iter().chain(others.iter()).find_map(trouble_of);
+        match trouble {
             Some(trouble) => trouble.context(format_args!("mirror {}", self.name)),
             None => {
                 let limit = time::brief(self.limits.request);
@@ -463,7 +468,12 @@ impl Driver {
         loop {
             let call = LaneFuture::new(self.call(place, id, command, data.clone()));
             let error = match self.within(copy, self.limits.copy, call).await {
-                Ok(()) => return Some(Outcome::Good),
+                Ok(()) => {
+                    if self.machine(|it| it.stand(copy)) == Stand::InSync {
+                        place.recovers();
+                    }
+                    return Some(Outcome::Good);
+                }
                 Err(error) => error,
             };
             match judge(&error) {
