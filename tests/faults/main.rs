@@ -5,6 +5,7 @@ mod attentions;
 mod claims;
 mod kill;
 mod link;
+mod mirrors;
 mod overtaking;
 mod restart;
 mod standstill;

@@ -58,6 +58,13 @@ pub enum Action {
         /// The command.
         data: OpId,
     },
+    /// The comparison is done: these commands have read the range, one at each copy in sync, in the order of the copies.
+    Compared {
+        /// The comparison.
+        request: OpId,
+        /// The commands: two at least.
+        data: Vec<OpId>,
+    },
     /// The request has failed. A write may have been carried out in part.
     Fail(OpId),
     /// This owner is none any more. All its requests have failed; nothing more will be done.
@@ -157,6 +164,13 @@ pub enum Event {
         range: Range,
         /// The copy to read from, if it is in sync.
         from: CopyId,
+    },
+    /// The user compares the copies in this range. It fails if fewer than two are in sync.
+    Compare {
+        /// The request.
+        id: OpId,
+        /// Where.
+        range: Range,
     },
     /// The user waits no longer for the request.
     Expired(OpId),

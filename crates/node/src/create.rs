@@ -3,7 +3,7 @@
 use engine::{LaneHandle, store};
 use volume::{
     claim::Owner,
-    graph::{NewLength, NewStripe},
+    graph::{NewLength, NewStripe, Source},
 };
 
 use crate::{
@@ -34,6 +34,14 @@ pub async fn create_stripe(
     }
     let state = (is_there || keeps_register).then(|| StateDirectory::open(&directory, false).ok());
     let state = state.flatten();
+    if matches!(new.from, Some(Source::AllBut(_))) && state.is_none() {
+        return Err(Error::Refused(format!(
+            "the state directory {} does not exist or is in use: a copy is replaced where its mirror is used, while that \
+             daemon is stopped",
+            directory.display()
+        ))
+        .into());
+    }
     let uuid = state.as_ref().and_then(|state| state.owner().ok());
     let owner = match uuid {
         Some(uuid) => Owner::new(uuid, process.boot, &process.name),

@@ -114,6 +114,18 @@ impl Verdict {
             }
         }
         judge_secrets(description, &mut reasons);
+        Verdict::for_reasons(reasons)
+    }
+
+    /// Of one volume, whoever can reach it.
+    pub fn of_volume(name: &str, volume: &Volume) -> Verdict {
+        let mut reasons = Vec::new();
+        judge_unit(name, volume, &mut reasons);
+        judge(&volume.tree, &mut reasons);
+        Verdict::for_reasons(reasons)
+    }
+
+    fn for_reasons(mut reasons: Vec<Reason>) -> Verdict {
         reasons.sort_by_key(|reason| std::cmp::Reverse(reason.health));
         Verdict {
             health: reasons
@@ -226,7 +238,18 @@ fn judge(node: &Node, reasons: &mut Vec<Reason>) {
     judge_sessions(node, &mut add);
     judge_requests(node, &mut add);
     judge_space(node, &mut add);
-    node.children.iter().for_each(|child| judge(child, reasons));
+    for child in &node.children {
+        let before = reasons.len();
+        judge(child, reasons);
+        // The mirror above goes on without a copy. Whether it does is its own matter.
+        for reason in reasons
+            .iter_mut()
+            .skip(before)
+            .filter(|_| node.mirror.is_some())
+        {
+            reason.health = reason.health.min(Health::Degraded);
+        }
+    }
 }
 
 fn judge_mirror(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) {
@@ -240,6 +263,19 @@ fn judge_mirror(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) 
             mend,
         );
         return;
+    }
+    if !mirror.copies.iter().any(|copy| copy.state == "in sync") {
+        let what = "no copy that is in sync answers: requests wait for it";
+        let mend = "bring that copy back; what the others hold is older";
+        add(About::Mirror, Health::Down, what.to_owned(), mend);
+    }
+    if mirror.in_doubt_bytes > 0 {
+        let what = format!(
+            "{} KiB may differ between the copies, and are being made equal",
+            mirror.in_doubt_bytes.div_ceil(1024)
+        );
+        let mend = "it ends by itself; requests for them wait";
+        add(About::Mirror, Health::Degraded, what, mend);
     }
     let missing = mirror.copies.iter().filter(|copy| copy.state != "in sync");
     for copy in missing {
@@ -476,6 +512,23 @@ mod tests {
         });
         let mut lame = node("db/mirror");
         lame.mirror = Some(mirror("out", None));
+        let mut sole = mirror("out", None);
+        sole.copies[0] = MirrorCopy {
+            name: "copy 0".to_owned(),
+            state: "in trouble".to_owned(),
+            error: Some("no answer".to_owned()),
+        };
+        let mut alone = node("db/mirror");
+        alone.mirror = Some(sole);
+        let (found, lines) = verdict(alone);
+        assert_eq!((found, lines.len()), (Health::Down, 3), "{lines:?}");
+        let mut above = node("db/mirror");
+        above.mirror = Some(mirror("out", None));
+        let mut away = node("db/mirror/1/iscsi");
+        away.session = Some(session("lost"));
+        above.children.push(away);
+        let (found, lines) = verdict(above);
+        assert_eq!((found, lines.len()), (Health::Degraded, 2), "{lines:?}");
         let mut fenced = node("db/mirror");
         fenced.mirror = Some(mirror("out", Some("another owner has claimed it")));
         for (tree, health, part) in [

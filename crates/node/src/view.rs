@@ -114,6 +114,16 @@ impl View {
         }
     }
 
+    /// The open mirror at this [path](Node::path) of a tree.
+    pub fn mirror(&self, path: &str) -> Option<MirrorHandle> {
+        fn find(view: &NodeView, path: &str) -> Option<MirrorHandle> {
+            let is_it = view.path == path && view.shape.is_some();
+            let own = is_it.then(|| view.facts.get().cloned()).flatten();
+            own.or_else(|| view.children.iter().find_map(|child| find(child, path)))
+        }
+        self.seen.trees.values().find_map(|tree| find(tree, path))
+    }
+
     /// Counters since the start.
     pub fn counters(&self) -> Counters {
         let stages = self.seen.units.stage_times();

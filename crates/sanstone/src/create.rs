@@ -10,7 +10,7 @@ use node::{Config, Process};
 use uuid::Uuid;
 use volume::{
     claim::{boot_id, name_of},
-    graph::{NewLength, NewStripe},
+    graph::{NewLength, NewStripe, Source},
 };
 
 use crate::{failure::Failure, output};
@@ -22,6 +22,21 @@ pub(crate) fn run(
     from: Option<usize>,
     force: bool,
 ) -> Result<(), Failure> {
+    let uuid = make(path, name, from.map(Source::Copy), force)?;
+    let line = format!("created the volume \"{name}\": {uuid}\n");
+    Ok(output::print(line)?)
+}
+
+/// Makes the disk that is listed as copy `copy` that copy of the mirror in the volume called `name`.
+pub(crate) fn replace(path: &Path, name: &str, copy: usize, force: bool) -> Result<(), Failure> {
+    make(path, name, Some(Source::AllBut(copy)), force)?;
+    let line = format!(
+        "copy {copy} of the volume \"{name}\" is replaced, and is filled when the mirror is next served\n"
+    );
+    Ok(output::print(line)?)
+}
+
+fn make(path: &Path, name: &str, from: Option<Source>, force: bool) -> Result<Uuid, Failure> {
     let config = Config::load(path)?;
     let process = Process {
         boot: boot_id(),
@@ -39,8 +54,7 @@ pub(crate) fn run(
     let lane = Lane::new(&LaneConfig::default())?;
     let home = lane.handle();
     lane.block_on(node::create_stripe(&config, &process, name, &home, &new))?;
-    let line = format!("created the volume \"{name}\": {}\n", new.uuid);
-    Ok(output::print(line)?)
+    Ok(new.uuid)
 }
 
 /// Gives the stripe or concat in the volume called `name` the length that its children have room for now.

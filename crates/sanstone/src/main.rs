@@ -22,6 +22,7 @@ mod kernel;
 mod lab;
 mod lanes;
 mod log;
+mod mirror_compare;
 mod mirror_status;
 mod output;
 mod pages;
@@ -182,9 +183,26 @@ enum VolumeVerb {
         #[arg(long)]
         force: bool,
     },
-    /// Tell whether the copies of a mirror are in sync, as the program that uses it knows. Exit code 0: they are, 1: one is
-    /// not, 2: the volume is down.
+    /// Tell whether the copies of a mirror are in sync, as the program that uses it knows. Exit code 0: they are and all is
+    /// well, 1: the volume is served, but a copy is not or something else limps, 2: it is down.
     Status(mirror_status::StatusCall),
+    /// Put another disk in the place of a copy that is gone: the one that the configuration now lists there. It has to be
+    /// blank, and is filled when the mirror is next served. The daemon that uses the mirror has to be stopped.
+    Replace {
+        /// The configuration file.
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+        /// The name of the volume in the configuration.
+        name: String,
+        /// The copy, by its place in the list, from 0.
+        copy: usize,
+        /// Overwrite what the disk holds.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Read all copies of a mirror, while it is used, and print where they differ. What is being written is waited for. Exit
+    /// code 0: they are equal, 1: they differ, 2: they could not be compared.
+    Compare(mirror_status::StatusCall),
 }
 
 fn main() -> ExitCode {
@@ -252,7 +270,19 @@ fn run(verb: Verb) -> Result<u8, Failure> {
         } => take_over::run(&config, &name, force),
         Verb::Volume {
             verb: VolumeVerb::Status(call),
-        } => mirror_status::run(&call),
+        } => return mirror_status::run(&call),
+        Verb::Volume {
+            verb:
+                VolumeVerb::Replace {
+                    config,
+                    name,
+                    copy,
+                    force,
+                },
+        } => create::replace(&config, &name, copy, force),
+        Verb::Volume {
+            verb: VolumeVerb::Compare(call),
+        } => return mirror_compare::run(&call),
         Verb::Demo(call) => demo::run(call),
         Verb::Pages(call) => pages::run(&call, Call::command()),
         Verb::Lab { verb } => lab::run(*verb),

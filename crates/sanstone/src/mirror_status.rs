@@ -1,69 +1,82 @@
-//! `sanstone volume status`: whether the copies of a mirror are in sync, told by the program that uses it. The exit code is
-//! for monitoring: 0 in sync, 1 degraded, 2 down.
+//! `sanstone volume status`: how the mirrors of one volume are, told by the program that uses it. The word and the exit code
+//! (0 ok, 1 degraded, 2 down) are those of `sanstone status`, for this volume alone.
 
 use std::fmt::Write as _;
 
-use anyhow::anyhow;
 use clap::Args;
-use node::description::{Description, Mirror, Node};
+use node::{
+    description::{Description, Mirror, Node, Volume},
+    health::Verdict,
+};
 
 use crate::{
     admin::{self, Asked, Place},
     failure::Failure,
     output,
     quantity::bytes,
+    status,
 };
 
 #[derive(Args)]
 pub(crate) struct StatusCall {
     #[command(flatten)]
-    place: Place,
+    pub(crate) place: Place,
     /// The volume's name in the configuration.
-    name: String,
+    pub(crate) name: String,
 }
 
-/// Tells the state of the mirrors in the volume that `call` names.
-pub(crate) fn run(call: &StatusCall) -> Result<(), Failure> {
+/// Tells the state of the mirrors in the volume that `call` names; returns the exit code.
+pub(crate) fn run(call: &StatusCall) -> Result<u8, Failure> {
     let name = &call.name;
-    let asked = call
-        .place
-        .state()
-        .map(|state| admin::ask(&state, Asked::Show));
-    let description: Description =
-        asked?.map_err(|error| Failure::Wrong(format!("volume \"{name}\" is down: {error}")))?;
-    let Some(volume) = description.volumes.get(name) else {
-        return Err(Failure::Wrong(format!(
-            "there is no volume called \"{name}\" in {}",
-            description.configuration
-        )));
-    };
-    let mut mirrors = Vec::new();
-    collect(&volume.tree, &mut mirrors);
-    if mirrors.is_empty() {
-        return Err(Failure::Wrong(format!(
-            "volume \"{name}\" is down: no mirror of it is open"
-        )));
-    }
-    let mut text = String::new();
-    for mirror in &mirrors {
+    let state = call.place.state()?;
+    let description: Description = admin::ask(&state, Asked::Show)
+        .map_err(|error| Failure::Wrong(format!("volume \"{name}\" is down: {error}")))?;
+    let volume = volume_of(&description, name)?;
+    let mirrors = mirrors_of(volume, name)?;
+    let verdict = Verdict::of_volume(name, volume);
+    let mut text = status::lines(&verdict);
+    for (_, mirror) in &mirrors {
         let _ = writeln!(text, "{}", said(mirror));
     }
     output::print(text)?;
-    if let Some(error) = mirrors.iter().find_map(|mirror| mirror.error.as_ref()) {
-        return Err(Failure::Wrong(format!(
-            "volume \"{name}\" is down: {error}"
-        )));
-    }
-    match mirrors.iter().all(|mirror| mirror.in_sync) {
-        true => Ok(()),
-        false => Err(Failure::Failed(anyhow!(
-            "volume \"{name}\" is degraded: a copy is not in sync"
+    Ok(status::exit_code(verdict.health))
+}
+
+/// The paths of the open mirrors in the volume called `name`.
+///
+/// # Errors
+/// When there is no such volume, or no mirror of it is open.
+pub(crate) fn paths(description: &Description, name: &str) -> Result<Vec<String>, Failure> {
+    let mirrors = mirrors_of(volume_of(description, name)?, name)?;
+    Ok(mirrors
+        .into_iter()
+        .map(|(path, _)| path.to_owned())
+        .collect())
+}
+
+fn volume_of<'a>(description: &'a Description, name: &str) -> Result<&'a Volume, Failure> {
+    let missing = || {
+        Failure::Wrong(format!(
+            "there is no volume called \"{name}\" in {}",
+            description.configuration
+        ))
+    };
+    description.volumes.get(name).ok_or_else(missing)
+}
+
+fn mirrors_of<'a>(volume: &'a Volume, name: &str) -> Result<Vec<(&'a str, &'a Mirror)>, Failure> {
+    let mut mirrors = Vec::new();
+    collect(&volume.tree, &mut mirrors);
+    match mirrors.is_empty() {
+        false => Ok(mirrors),
+        true => Err(Failure::Wrong(format!(
+            "volume \"{name}\" is down: no mirror of it is open"
         ))),
     }
 }
 
-fn collect<'a>(node: &'a Node, mirrors: &mut Vec<&'a Mirror>) {
-    mirrors.extend(&node.mirror);
+fn collect<'a>(node: &'a Node, mirrors: &mut Vec<(&'a str, &'a Mirror)>) {
+    mirrors.extend(node.mirror.iter().map(|mirror| (&*node.path, mirror)));
     node.children
         .iter()
         .for_each(|child| collect(child, mirrors));

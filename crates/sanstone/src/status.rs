@@ -85,7 +85,8 @@ impl<'a> Status<'a> {
     }
 }
 
-fn exit_code(health: Health) -> u8 {
+/// What monitors are told.
+pub(crate) fn exit_code(health: Health) -> u8 {
     match health {
         Health::Ok => 0,
         Health::Degraded => 1,

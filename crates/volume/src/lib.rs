@@ -68,7 +68,7 @@ pub use volume::{
 
 pub use kinds::{
     cache,
-    mirror::{CopyStatus, MirrorHandle, MirrorStatus},
+    mirror::{Compared as ComparedCopies, CopyStatus, MirrorHandle, MirrorStatus},
     stripe,
 };
 

@@ -72,7 +72,7 @@ impl Mirror {
         work.unsent = CopySet::EMPTY;
         let is_untouched = work.sent.is_empty() && work.done.union(work.failed).is_empty();
         self.actions.push_back(Action::Fail(work.id));
-        if !work.is_read() && !is_untouched && !is_planted(Bug::DoubtIgnored) {
+        if !work.is_harmless() && !is_untouched && !is_planted(Bug::DoubtIgnored) {
             self.doubts.insert(work.range);
         }
     }

@@ -11,6 +11,7 @@
 
 mod acknowledge;
 mod claim;
+mod compare;
 mod doubt;
 mod fill;
 mod keep;
@@ -189,6 +190,7 @@ impl Mirror {
             Event::Back(copy) => self.back(copy),
             Event::Write { id, range } => self.works.push(Work::write(id, range)),
             Event::Read { id, range, from } => self.works.push(Work::read(id, range, from)),
+            Event::Compare { id, range } => self.works.push(Work::compare(id, range)),
             Event::Expired(id) => self.expired(id),
             Event::Room => self.has_room = true,
             Event::Tick => self.tick(),

@@ -52,5 +52,5 @@ impl Mirror {
 }
 
 fn excludes(one: &Work, other: &Work) -> bool {
-    one.range.overlaps(other.range) && !(one.is_read() && other.is_read())
+    one.range.overlaps(other.range) && !(one.is_harmless() && other.is_harmless())
 }

@@ -15,6 +15,7 @@ impl Mirror {
             ids.push(&mut work.id);
             ids.extend(&mut work.data);
             ids.extend(work.sent.iter_mut().map(|(_, id)| id));
+            ids.extend(work.compared.iter_mut().map(|(_, id)| id));
         }
         for member in &mut self.members {
             ids.extend(&mut member.proof);

@@ -64,7 +64,8 @@ impl Mirror {
     pub fn uses(&self, id: OpId) -> bool {
         self.works.iter().any(|work| {
             let has_data = work.data == Some(id) || work.kind == Kind::Write && work.id == id;
-            has_data || work.copy_of(id).is_some()
+            let is_compared = work.compared.iter().any(|(_, one)| *one == id);
+            has_data || is_compared || work.copy_of(id).is_some()
         })
     }
 

@@ -14,6 +14,8 @@ pub(super) enum Kind {
     /// From this copy, if it is in sync.
     Read(CopyId),
     Write,
+    /// Reads it from every copy in sync.
+    Compare,
     Equalise,
     /// Of this copy.
     Fill(CopyId),
@@ -26,6 +28,8 @@ pub(super) struct Work {
     pub(super) range: Range,
     /// Nothing that overlaps runs beside it.
     pub(super) has_begun: bool,
+    /// What a comparison has read, by copy.
+    pub(super) compared: Vec<(CopyId, OpId)>,
     /// The copy that is being read, or was.
     pub(super) source: Option<CopyId>,
     /// The data that is written, once it is there: the request itself, or the command that has read it.
@@ -50,6 +54,7 @@ impl Work {
             kind,
             range,
             has_begun: false,
+            compared: Vec::new(),
             source: None,
             data: None,
             unsent: CopySet::EMPTY,
@@ -69,6 +74,10 @@ impl Work {
         Work::new(id, Kind::Read(from), range)
     }
 
+    pub(super) fn compare(id: OpId, range: Range) -> Work {
+        Work::new(id, Kind::Compare, range)
+    }
+
     /// Equalisation or filling, which begins at once.
     pub(super) fn internal(id: OpId, kind: Kind, range: Range) -> Work {
         Work {
@@ -78,11 +87,16 @@ impl Work {
     }
 
     pub(super) fn is_request(&self) -> bool {
-        matches!(self.kind, Kind::Read(_) | Kind::Write)
+        matches!(self.kind, Kind::Read(_) | Kind::Write | Kind::Compare)
     }
 
     pub(super) fn is_read(&self) -> bool {
         matches!(self.kind, Kind::Read(_))
+    }
+
+    /// Whether it changes nothing.
+    pub(super) fn is_harmless(&self) -> bool {
+        matches!(self.kind, Kind::Read(_) | Kind::Compare)
     }
 
     /// The copy that it has read, or is reading.
@@ -105,6 +119,7 @@ impl Work {
     pub(super) fn forget(&mut self, copy: CopyId) -> bool {
         self.unsent.remove(copy);
         self.sent.retain(|(one, _)| *one != copy);
+        self.compared.retain(|(one, _)| *one != copy);
         self.done.remove(copy);
         self.failed.remove(copy);
         if self.source == Some(copy) && self.data.is_none() {
@@ -140,10 +155,14 @@ impl Mirror {
 
     fn begin(&mut self, at: usize) {
         self.works[at].has_begun = true;
-        if self.works[at].kind == Kind::Write {
-            let targets = self.targets();
-            self.works[at].data = Some(self.works[at].id);
-            self.write_to(at, targets);
+        match self.works[at].kind {
+            Kind::Write => {
+                let targets = self.targets();
+                self.works[at].data = Some(self.works[at].id);
+                self.write_to(at, targets);
+            }
+            Kind::Compare => self.read_all(at),
+            _ => {}
         }
     }
 
@@ -154,12 +173,14 @@ impl Mirror {
     }
 
     fn advance(&mut self, at: usize) -> bool {
-        let has_read = self.works[at].data.is_none() && self.read_source(at);
+        let reads_one = self.works[at].data.is_none() && self.works[at].kind != Kind::Compare;
+        let has_read = reads_one && self.read_source(at);
         let has_sent = self.send_writes(at);
         let has_settled = !self.works[at].is_answered
             && match self.works[at].kind {
                 Kind::Read(_) => self.settle_read(at),
                 Kind::Write => self.settle_write(at),
+                Kind::Compare => self.settle_compared(at),
                 Kind::Equalise => self.settle_equalised(at),
                 Kind::Fill(copy) => self.settle_filled(at, copy),
             };
@@ -249,6 +270,10 @@ impl Mirror {
             }
             return;
         }
+        if work.kind == Kind::Compare {
+            work.compared.push((copy, id));
+            return;
+        }
         work.done.insert(copy);
         if has_read {
             work.data = Some(id);
@@ -261,7 +286,7 @@ impl Mirror {
                     self.write_to(at, others);
                 }
                 Kind::Fill(copy) => self.write_to(at, copy.into()),
-                Kind::Read(_) | Kind::Write => {}
+                Kind::Read(_) | Kind::Write | Kind::Compare => {}
             }
         }
     }

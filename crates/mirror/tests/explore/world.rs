@@ -184,6 +184,7 @@ impl World {
                     self.requests
                         .retain(|one| (one.node, one.id) != (node, request));
                 }
+                Action::Compared { .. } => unreachable!("nobody compares"),
                 Action::Fail(id) => {
                     let is_it = |one: &Request| (one.node, one.id) == (node, id);
                     if self

@@ -174,6 +174,36 @@ fn a_write_proves_what_came_before_it() {
 }
 
 #[test]
+fn copies_are_compared_when_nothing_is_written_there() {
+    let mut rig = Rig::new();
+    let write = rig.write(at(3, 2));
+    let compare = rig.compare(at(3, 4));
+    assert_eq!(
+        rig.waiting.len(),
+        2,
+        "the comparison waits: {:?}",
+        rig.waiting
+    );
+    let later = rig.write(at(3, 1));
+    rig.end(Outcome::Good, |_, command| is_write(command));
+    assert!(rig.has_acknowledged(write));
+    let read = Command::Read(at(3, 4));
+    assert_eq!(rig.at(copy(0)), [&read], "the later write waits");
+    assert_eq!(rig.at(copy(1)), [&read]);
+    rig.end(Outcome::Good, |_, _| true);
+    let is_compared = |one: &Action| matches!(one, Action::Compared { request, data } if *request == compare && data.len() == 2);
+    assert!(rig.done.iter().any(is_compared), "{:?}", rig.done);
+    rig.settle();
+    assert!(rig.has_acknowledged(later));
+    // With one copy there is nothing to compare, and what fails puts nothing in doubt.
+    let cut = rig.compare(at(3, 4));
+    rig.apply(Event::Failed(copy(1)));
+    rig.settle();
+    assert!(rig.done.contains(&Action::Fail(cut)), "{:?}", rig.done);
+    assert!(rig.mirror.is_quiet());
+}
+
+#[test]
 fn writes_to_marked_regions_cost_no_metadata() {
     let mut rig = Rig::new();
     for block in 0..16 {

@@ -103,6 +103,12 @@ impl Rig {
         id
     }
 
+    pub(crate) fn compare(&mut self, range: Range) -> OpId {
+        let id = self.mirror.next_id();
+        self.apply(Event::Compare { id, range });
+        id
+    }
+
     /// Ends every waiting command for which `which` holds. Returns how many there were.
     pub(crate) fn end(
         &mut self,

@@ -19,5 +19,5 @@ mod socket;
 
 pub(crate) use client::{Place, ask};
 pub(crate) use lock::is_held;
-pub(crate) use protocol::{Applied, Asked, Sample};
+pub(crate) use protocol::{Applied, Asked, Compared, Sample};
 pub(crate) use server::{Change, Daemon, Server};

@@ -31,12 +31,25 @@ pub(crate) enum Asked {
     Show,
     /// The counters since the start. Answer: a [`Sample`].
     Counters,
+    /// Compare the copies of the mirror at the path `mirror` of a tree, from `at_bytes` on. Answer: a [`Compared`].
+    Compare { mirror: String, at_bytes: u64 },
     /// Serve the configuration at the absolute path `path`. Answer: an [`Applied`].
     Apply {
         path: PathBuf,
         /// Only report what that would change.
         dry_run: bool,
     },
+}
+
+/// A part of a mirror whose copies were compared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Compared {
+    /// Where the next part begins, in bytes.
+    pub(crate) next_bytes: u64,
+    /// The length of the mirror in bytes: there is no next part.
+    pub(crate) len_bytes: u64,
+    /// Where the copies differ, in bytes: from, and up to but without.
+    pub(crate) differ: Vec<(u64, u64)>,
 }
 
 /// What was changed, or would be in a dry run.
@@ -68,7 +81,7 @@ impl Asked {
     /// How long the daemon may take to answer this request.
     pub(crate) fn timeout(&self) -> Duration {
         match self {
-            Asked::Show | Asked::Counters => ANSWER_TIMEOUT,
+            Asked::Show | Asked::Counters | Asked::Compare { .. } => ANSWER_TIMEOUT,
             Asked::Apply { .. } => CHANGE_TIMEOUT,
         }
     }
@@ -214,7 +227,11 @@ mod tests {
             path: "/etc/sanstone.toml".into(),
             dry_run: true,
         };
-        for sent in [Asked::Show, Asked::Counters, apply] {
+        let compare = Asked::Compare {
+            mirror: "db/cache/mirror".to_owned(),
+            at_bytes: 1 << 40,
+        };
+        for sent in [Asked::Show, Asked::Counters, compare, apply] {
             let line = request(sent.clone()).expect("it is JSON");
             assert_eq!(asked(&line).expect("ours"), sent);
         }

@@ -32,7 +32,9 @@ use rustix::{
 use super::{
     aside::Aside,
     places::{Place, Places},
-    protocol::{Applied, Asked, BEAT, Refusal, Sample, asked, read_line, reply, write_line},
+    protocol::{
+        Applied, Asked, BEAT, Compared, Refusal, Sample, asked, read_line, reply, write_line,
+    },
     socket,
 };
 
@@ -220,6 +222,9 @@ fn attend(stream: &UnixStream, place: &Place, daemon: &Daemon, hall: &Hall) -> i
                     let view = call(&daemon.view, timeout, |answer| answer);
                     reply(view.map(|view| sample(&view)))
                 }
+                Asked::Compare { mirror, at_bytes } => {
+                    reply(compare(daemon, timeout, &mirror, at_bytes))
+                }
                 Asked::Apply { path, dry_run } => {
                     reply(apply(daemon, hall, timeout, &path, dry_run))
                 }
@@ -281,6 +286,32 @@ fn call<Q, T>(
                 format!("the daemon has not answered within {timeout:?}")
             }
         })
+    })
+}
+
+/// Has a mirror compare a part of its copies.
+fn compare(
+    daemon: &Daemon,
+    timeout: Duration,
+    mirror: &str,
+    at_bytes: u64,
+) -> Result<Compared, Refusal> {
+    let view = call(&daemon.view, timeout, |answer| answer)?;
+    let handle = view.mirror(mirror);
+    let handle = handle.ok_or_else(|| Refusal::failed(format!("no mirror {mirror} is open")))?;
+    let compared = handle.compare(at_bytes).recv_timeout(timeout);
+    let late = |_| {
+        Refusal::failed(format!(
+            "mirror {mirror} has not answered within {timeout:?}"
+        ))
+    };
+    let compared = compared.map_err(late)?;
+    let compared = compared.map_err(|error| Refusal::failed(error.to_string()))?;
+    let differ = compared.differ.iter();
+    Ok(Compared {
+        next_bytes: compared.next_bytes,
+        len_bytes: compared.len_bytes,
+        differ: differ.map(|range| (range.start, range.end)).collect(),
     })
 }
 

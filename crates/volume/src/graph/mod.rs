@@ -43,7 +43,7 @@ pub use self::{
     report::NodeView,
 };
 pub use crate::{
-    kinds::{Findings, NewLength, NewStripe},
+    kinds::{Findings, NewLength, NewStripe, Source},
     part::{Carried, Facts, Handles},
 };
 

@@ -54,8 +54,17 @@ pub struct NewStripe {
     pub created_unix_s: u64,
     /// Overwrite whatever the children hold.
     pub force: bool,
-    /// For a mirror: the copy whose data it has. `None`: it begins blank.
-    pub from: Option<usize>,
+    /// For a mirror: whose data it has. `None`: it begins blank.
+    pub from: Option<Source>,
+}
+
+/// Where the data of a mirror is. Copies are numbered as they are listed, from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// On this copy: the mirror is new.
+    Copy(usize),
+    /// On the others: the mirror exists, and another disk takes the place of this copy.
+    AllBut(usize),
 }
 
 /// What a kind of volume with superblocks on its children provides.

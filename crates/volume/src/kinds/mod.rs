@@ -30,7 +30,7 @@ use crate::values::Size;
 use self::change::Change;
 pub use self::{
     given::Leaf,
-    identity::{FileIdentity, Identity, NewLength, NewStripe, Superblocks},
+    identity::{FileIdentity, Identity, NewLength, NewStripe, Source, Superblocks},
     look::Findings,
     node::{Node, Volumes, What},
 };

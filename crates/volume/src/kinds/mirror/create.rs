@@ -121,7 +121,7 @@ fn looks_of(copy: &Copy) -> &Looks {
 
 /// Refuses a copy that holds something where that would be overwritten: in its first MiB, unless its data `is_kept`, and
 /// in its last.
-async fn check_blank(copy: &Copy, data_bytes: u64, is_kept: bool) -> Result<()> {
+pub(super) async fn check_blank(copy: &Copy, data_bytes: u64, is_kept: bool) -> Result<()> {
     let len_bytes = looks_of(copy).len_bytes;
     if let Ok(found) = copy.look().await {
         return Err(copy.refuse(format_args!(
@@ -184,7 +184,12 @@ async fn are_blank(copies: &[Copy], data_bytes: u64) -> Result<bool> {
 }
 
 /// Writes everything that is kept on a copy, durably, the header last.
-async fn write(copy: &Copy, place: CopyId, record: Record, data_bytes: u64) -> Result<()> {
+pub(super) async fn write(
+    copy: &Copy,
+    place: CopyId,
+    record: Record,
+    data_bytes: u64,
+) -> Result<()> {
     let is_in_sync = record.in_sync.contains(place);
     let mut kept = Kept::first(record);
     if !is_in_sync {

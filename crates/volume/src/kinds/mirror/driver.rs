@@ -19,6 +19,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::HashMap,
+    ops,
     pin::pin,
     rc::{Rc, Weak},
 };
@@ -30,6 +31,7 @@ use ::mirror::{
 use engine::{Duration, LaneFuture, Payload, spawn, sync::Notify, time};
 
 use super::{
+    compare::Differences,
     copy::Copy,
     register::Register,
     status::{CopyStatus, MirrorHandle, MirrorStatus},
@@ -70,6 +72,8 @@ pub(super) struct Driver {
     requests: RefCell<HashMap<OpId, Rc<Reply>>>,
     /// What is written: the data of requests, and of commands that have read it.
     data: RefCell<HashMap<OpId, Payload>>,
+    /// What comparisons have found, until it is fetched.
+    differences: RefCell<HashMap<OpId, Differences>>,
     /// Notified after each event.
     pub(super) changed: Notify,
     /// Why it serves nothing any more.
@@ -157,6 +161,7 @@ impl Driver {
             machine: RefCell::new(parts.machine),
             requests: RefCell::default(),
             data: RefCell::default(),
+            differences: RefCell::default(),
             changed: Notify::new(),
             ended: RefCell::default(),
             has_written: Cell::new(false),
@@ -225,6 +230,40 @@ impl Driver {
         let range = self.range(at, data.len() as u64);
         let written = self.request(Some(data), |id| Event::Write { id, range });
         written.await.map(drop)
+    }
+
+    /// In which ranges, in bytes, the copies differ between `at` and `at + len`, which were checked. What overlaps waits
+    /// meanwhile.
+    pub(super) async fn compare(&self, at: u64, len: u64) -> Result<Vec<ops::Range<u64>>> {
+        let range = self.range(at, len);
+        let mut asked = None;
+        let event = |id| {
+            asked = Some(id);
+            Event::Compare { id, range }
+        };
+        self.request(None, event).await?;
+        let found = asked.and_then(|id| self.differences.borrow_mut().remove(&id));
+        Ok(found.expect("it was compared").0)
+    }
+
+    /// The comparison `request` is answered by what the commands `data` have read.
+    fn compared(&self, request: OpId, data: &[OpId]) {
+        let read = self.data.borrow();
+        let mut read = data
+            .iter()
+            .map(|id| read.get(id).expect("it was read").to_vec());
+        let first = read.next().expect("two at least");
+        let mut found = Differences::default();
+        for other in read {
+            found.add(&first, &other, self.block_bytes as usize);
+        }
+        self.differences.borrow_mut().insert(request, found);
+        self.answer(request, Ok(Payload::new()));
+    }
+
+    /// What others ask of the mirror, and see of it.
+    pub(super) fn handle(&self) -> &MirrorHandle {
+        &self.handle
     }
 
     fn range(&self, at: u64, len: u64) -> Range {
@@ -297,6 +336,7 @@ impl Driver {
                 let read = self.data.borrow().get(&data).cloned();
                 self.answer(request, Ok(read.expect("it was read")));
             }
+            Action::Compared { request, data } => self.compared(request, &data),
             Action::Fail(id) => self.answer(id, Err(self.why())),
             Action::Stop(stopped) => {
                 let why = self.stopped(&stopped);
@@ -437,6 +477,13 @@ impl Driver {
         self.tell(Event::Failed(copy));
     }
 
+    /// `copy` has carried out a command: if it is in sync, its trouble is over.
+    pub(super) fn answers(&self, copy: CopyId) {
+        if self.machine(|it| it.stand(copy)) == Stand::InSync {
+            self.copies[copy.place()].recovers();
+        }
+    }
+
     fn command(&self, this: Rc<Driver>, id: OpId, (copy, key): (CopyId, Key), command: Command) {
         let data = match &command {
             Command::Write { data, .. } => {
@@ -469,9 +516,7 @@ impl Driver {
             let call = LaneFuture::new(self.call(place, id, command, data.clone()));
             let error = match self.within(copy, self.limits.copy, call).await {
                 Ok(()) => {
-                    if self.machine(|it| it.stand(copy)) == Stand::InSync {
-                        place.recovers();
-                    }
+                    self.answers(copy);
                     return Some(Outcome::Good);
                 }
                 Err(error) => error,
@@ -535,11 +580,10 @@ impl Driver {
         let machine = self.machine.borrow();
         let copies = self.copies.iter().enumerate().map(|(place, copy)| {
             let stand = machine.stand(CopyId::new(place));
-            let trouble = copy.trouble().filter(|_| stand != Stand::InSync);
             CopyStatus {
                 name: copy.name.clone(),
                 stand,
-                trouble: trouble.map(|error| error.to_string()),
+                trouble: copy.trouble().map(|error| error.to_string()),
             }
         });
         let is_serving = machine.phase() == Phase::Serving;

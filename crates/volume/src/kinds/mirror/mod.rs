@@ -7,13 +7,17 @@
 //!
 //! The state is on one lane, which orders what overlaps.
 
+mod compare;
 mod copy;
 mod create;
 mod driver;
 mod open;
 mod register;
+mod replace;
 pub mod settings;
 mod status;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 
 use std::rc::Rc;
@@ -22,7 +26,10 @@ use ::mirror::{Event, Phase};
 use engine::{Duration, LaneFuture, Payload, task::join_all, time};
 
 use self::driver::Driver;
-pub use self::status::{CopyStatus, MirrorHandle, MirrorStatus};
+pub use self::{
+    compare::Compared,
+    status::{CopyStatus, MirrorHandle, MirrorStatus},
+};
 use crate::{
     Durability, Error, ErrorKind, Len, ReadOnly, Result, Shape, Volume, fallback,
     member::{Looks, Order, Report},

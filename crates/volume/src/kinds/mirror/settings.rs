@@ -15,14 +15,15 @@ use super::{
     driver::Limits,
     open::{Options, look, open},
     register::no_directory,
+    replace::replace,
     status::MirrorHandle,
 };
 use crate::{
     Result, SetClaim,
     claim::Others,
     kinds::{
-        HasSuperblocks, Identity, Look, NewStripe, Node, Settings, Superblocks, Volumes, What,
-        starts::Starts,
+        HasSuperblocks, Identity, Look, NewStripe, Node, Settings, Source, Superblocks, Volumes,
+        What, starts::Starts,
     },
     part::{Carried, Opening, Part},
     values::{ConfigError, Time},
@@ -122,13 +123,22 @@ impl HasSuperblocks for &Mirror {
         LaneFuture::new(async move {
             let state_directory = state_directory.ok_or_else(no_directory)?;
             let copies = self.copies(children).await?;
-            let new = New {
-                mirror: new.uuid,
-                from: new.from,
-                force: new.force,
-                state_directory,
+            let from = match new.from {
+                Some(Source::Copy(from)) => Some(from),
+                _ => None,
             };
-            let created = create(&copies, &new).await;
+            let created = match new.from {
+                Some(Source::AllBut(at)) => replace(&copies, at, new.force, state_directory).await,
+                _ => {
+                    let new = New {
+                        mirror: new.uuid,
+                        from,
+                        force: new.force,
+                        state_directory,
+                    };
+                    create(&copies, &new).await
+                }
+            };
             for copy in &copies {
                 if let Err(error) = copy.volume.close().await {
                     tracing::warn!(copy = copy.name, %error, "a copy could not be closed");

@@ -1,8 +1,14 @@
 //! What a mirror tells of itself, readable from any thread.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+};
 
 use ::mirror::Stand;
+
+use super::compare::{Asked, Compared};
+use crate::Result;
 
 /// What is known of a mirror now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,7 +36,7 @@ pub struct CopyStatus {
     pub name: String,
     /// How far the mirror is with it.
     pub stand: Stand,
-    /// Why it is not in sync, or was given up last.
+    /// Why it is not in sync, or does not answer although it is.
     pub trouble: Option<String>,
 }
 
@@ -41,34 +47,56 @@ impl CopyStatus {
             Stand::Out => "out",
             Stand::Fencing => "being fenced",
             Stand::Filling => "being filled",
+            Stand::InSync if self.trouble.is_some() => "in trouble",
             Stand::InSync => "in sync",
         }
     }
 }
 
 impl MirrorStatus {
-    /// Whether every copy holds everything that was acknowledged.
+    /// Whether every copy holds everything that was acknowledged, and nothing else.
     pub fn is_in_sync(&self) -> bool {
-        let all_are = self.copies.iter().all(|copy| copy.stand == Stand::InSync);
-        self.stopped.is_none() && !self.copies.is_empty() && all_are
+        let is_in_sync = |copy: &CopyStatus| copy.stand == Stand::InSync && copy.trouble.is_none();
+        let all_are = !self.copies.is_empty() && self.copies.iter().all(is_in_sync);
+        self.stopped.is_none() && self.in_doubt_bytes == 0 && all_are
     }
 }
 
 /// The status of an open mirror. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub struct MirrorHandle(Arc<Mutex<MirrorStatus>>);
+pub struct MirrorHandle(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    status: Mutex<MirrorStatus>,
+    asked: Mutex<VecDeque<Asked>>,
+}
 
 impl MirrorHandle {
     /// What is known now.
     pub fn status(&self) -> MirrorStatus {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        locked(&self.0.status).clone()
+    }
+
+    /// Has the mirror compare its copies from `at_bytes` on, and returns where the answer arrives: for a part of it, which
+    /// takes a second or two. A mirror that ends meanwhile may not answer.
+    pub fn compare(&self, at_bytes: u64) -> mpsc::Receiver<Result<Compared>> {
+        let (answer, compared) = mpsc::channel();
+        locked(&self.0.asked).push_back(Asked { at_bytes, answer });
+        compared
     }
 
     /// Sets what is known.
     pub(super) fn set(&self, status: MirrorStatus) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        *locked(&self.0.status) = status;
     }
+
+    /// Who has asked for a comparison.
+    pub(super) fn take_asked(&self) -> Option<Asked> {
+        locked(&self.0.asked).pop_front()
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

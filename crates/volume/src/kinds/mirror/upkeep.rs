@@ -9,7 +9,7 @@ use std::{
 use ::mirror::{CopyId, Event, Phase, Stand};
 use engine::{Duration, Instant, spawn, task, time};
 
-use super::driver::Driver;
+use super::{compare, driver::Driver};
 use crate::{Error, SetClaim, member::Order};
 
 /// How often the rest is looked at.
@@ -32,13 +32,14 @@ pub(super) fn begin(driver: &Rc<Driver>, claim: SetClaim) {
     spawn(turns(Rc::downgrade(driver)));
     spawn(fill(Rc::downgrade(driver)));
     spawn(prove(Rc::downgrade(driver), claim));
+    spawn(compare::answer(Rc::downgrade(driver)));
     for place in 0..driver.copies.len() {
         spawn(look(Rc::downgrade(driver), CopyId::new(place)));
     }
 }
 
 /// The driver, while it serves.
-fn living(driver: &Weak<Driver>) -> Option<Rc<Driver>> {
+pub(super) fn living(driver: &Weak<Driver>) -> Option<Rc<Driver>> {
     driver.upgrade().filter(|driver| driver.check().is_ok())
 }
 
@@ -173,7 +174,9 @@ async fn prove(driver: Weak<Driver>, claim: SetClaim) {
             Box::pin(async move {
                 let place = &this.copies[copy.place()];
                 let _running = place.begin();
-                place.volume.member(Order::Prove).await.map(drop)
+                place.volume.member(Order::Prove).await?;
+                this.answers(copy);
+                Ok(())
             })
         });
         let proofs = task::join_all(proofs).await;

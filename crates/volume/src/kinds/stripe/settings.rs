@@ -18,8 +18,8 @@ use crate::{
     Error, ErrorKind, Result, SetClaim,
     claim::Others,
     kinds::{
-        HasSuperblocks, Identity, Look, NewLength, NewStripe, Node, Settings, Superblocks, Volumes,
-        What, starts::Starts,
+        HasSuperblocks, Identity, Look, NewLength, NewStripe, Node, Settings, Source, Superblocks,
+        Volumes, What, starts::Starts,
     },
     part::{Carried, Opening, Part},
     values::{ConfigError, Size},
@@ -221,8 +221,14 @@ impl HasSuperblocks for Family<'_> {
         _: Option<&'b Path>,
     ) -> LaneFuture<'b, Result<()>> {
         LaneFuture::new(async move {
-            if new.from.is_some() {
-                let why = "only a mirror keeps data that is there: leave out --from";
+            let why = match new.from {
+                None => None,
+                Some(Source::Copy(_)) => {
+                    Some("only a mirror keeps data that is there: leave out --from")
+                }
+                Some(Source::AllBut(_)) => Some("only a mirror has copies that can be replaced"),
+            };
+            if let Some(why) = why {
                 return Err(Error::new(ErrorKind::Configuration, why));
             }
             let children = self.named(children).await?;

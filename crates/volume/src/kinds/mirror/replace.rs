@@ -1,0 +1,128 @@
+//! Puts another disk in the place of a copy that is gone. The register says first that the copy is not in sync, so that
+//! nobody reads the new disk before it is filled; then the disk is made the copy, which is filled whole when the mirror is
+//! next served.
+
+use std::path::Path;
+
+use ::mirror::{
+    CopyId, CopySet,
+    copy::Header,
+    register::{Record, Swap},
+};
+
+use super::{
+    copy::Copy,
+    create::{check_blank, write},
+    register::{Register, StateRegister},
+};
+use crate::{Error, ErrorKind, Result};
+
+/// Makes the disk that is listed as copy `at` that copy of the mirror to which the others belong.
+///
+/// # Errors
+/// When the others are no mirror that this state directory has, what the copy held is on no other, or the disk is not suitable
+/// or, without `force`, not blank; nothing is changed then.
+pub(super) async fn replace(
+    copies: &[Copy],
+    at: usize,
+    force: bool,
+    state_directory: &Path,
+) -> Result<()> {
+    let Some(new) = copies.get(at) else {
+        let message = format!(
+            "there is no copy {at}: the mirror has {}, numbered from 0",
+            copies.len()
+        );
+        return Err(Error::new(ErrorKind::Configuration, message));
+    };
+    let mut free = CopySet::first(copies.len());
+    let mut known: Option<Header> = None;
+    for (_, other) in copies.iter().enumerate().filter(|(place, _)| *place != at) {
+        let header = other.look().await?;
+        if known.is_some_and(|known| known.mirror != header.mirror) {
+            return Err(other.refuse(format_args!(
+                "it belongs to another mirror, {}",
+                header.mirror
+            )));
+        }
+        free.remove(header.copy);
+        known = Some(header);
+    }
+    let header = known.expect("a mirror has other copies");
+    let place = free.iter().next().expect("one place is left");
+    let register = StateRegister::new(state_directory, header.mirror);
+    let record = register.read().await?.ok_or_else(|| {
+        let message = format!(
+            "{} does not exist: run this where the mirror is used, or take it over first with `sanstone volume take-over`",
+            register.describe()
+        );
+        Error::new(ErrorKind::Configuration, message)
+    })?;
+    check(&record, &header, copies, place)?;
+    new.ask_looks().await?;
+    new.check(
+        &Header {
+            copy: place,
+            ..header
+        },
+        4096,
+    )?;
+    let found = new.look().await.ok();
+    if found.is_some_and(|found| found.mirror == header.mirror && found.copy != place) {
+        return Err(new.refuse("it is another copy of this mirror; list a disk that is none"));
+    }
+    if !force {
+        check_blank(new, header.data_bytes, false).await?;
+    }
+    let record = without(&register, record, place).await?;
+    let written = write(new, place, record, header.data_bytes).await;
+    written.map_err(|error| new.blame(error))
+}
+
+/// Refuses to give up what the copy at `place` holds if it is the only one that holds it.
+fn check(record: &Record, header: &Header, copies: &[Copy], place: CopyId) -> Result<()> {
+    let refuse = |message: String| Err(Error::new(ErrorKind::Configuration, message));
+    let checked = record.check(header.mirror, None);
+    checked.map_err(|why| Error::new(ErrorKind::Configuration, why.to_string()))?;
+    if usize::from(record.copies) != copies.len() {
+        return refuse(format!(
+            "the mirror has {} copies, and {} are listed: list all of them",
+            record.copies,
+            copies.len()
+        ));
+    }
+    if record.in_sync == CopySet::from(place) {
+        return refuse(
+            "the copy to be replaced is the only one in sync: what was written since the other is out is on it alone; to give \
+             that up, make the mirror anew from the other with `sanstone volume create --from N --force`"
+                .to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// Has the register say that the copy at `place` is not in sync.
+async fn without(register: &StateRegister, record: Record, place: CopyId) -> Result<Record> {
+    if !record.in_sync.contains(place) {
+        return Ok(record);
+    }
+    let mut nonce = [0; 8];
+    engine::random::fill(&mut nonce).map_err(|error| Error::io("a nonce", &error))?;
+    let next = Record {
+        version: record.version + 1,
+        nonce: u64::from_le_bytes(nonce),
+        in_sync: record.in_sync.without(place.into()),
+        ..record
+    };
+    let landed = register.swap(Swap::new(record, next)).await?;
+    match landed == next {
+        true => Ok(next),
+        false => Err(Error::new(
+            ErrorKind::Configuration,
+            format!(
+                "{} is being changed: stop whoever uses the mirror",
+                register.describe()
+            ),
+        )),
+    }
+}

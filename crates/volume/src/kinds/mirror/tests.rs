@@ -1,0 +1,351 @@
+//! A mirror over files of a simulated machine, from its creation on.
+
+use std::{ops::Range, path::Path};
+
+use engine::{
+    Buf, Payload,
+    sim::{Host, World},
+};
+use uuid::Uuid;
+
+use super::{MirrorHandle, MirrorStatus};
+use crate::{
+    Durability, ErrorKind, SharedVolume, contract,
+    graph::{Graph, NewStripe, Source, Tree},
+    kinds::Volumes,
+};
+
+const STATE: &str = "/srv/state";
+const NEW: NewStripe = NewStripe {
+    uuid: Uuid::from_u128(0x3117),
+    created_unix_s: 0,
+    force: false,
+    from: None,
+};
+
+fn text(size: &str, cache: &str) -> String {
+    let copy = |name: &str| {
+        format!("{{ file = {{ path = \"{name}\", size = \"{size}\", cache = \"{cache}\" }} }}")
+    };
+    format!("db.mirror = {{ of = [ {}, {} ] }}", copy("a"), copy("b"))
+}
+
+fn graph(text: &str) -> Graph {
+    let volumes: Volumes = toml::from_str(text).expect("it parses");
+    let mut graph = Graph::new(volumes, Path::new("/srv")).expect("it is valid");
+    engine::store::make_directory(Path::new(STATE), true).expect("room");
+    graph.set_state_directory(Path::new(STATE));
+    graph.set_owner(crate::claim::Owner::new(
+        Uuid::from_u128(1),
+        Uuid::nil(),
+        "a test",
+    ));
+    graph
+}
+
+async fn create(host: &Host, text: &str, new: &NewStripe) -> Result<(), String> {
+    let mut graph = graph(text);
+    let created = graph.create_stripe("db", &host.lane(0), new).await;
+    graph.close().await;
+    created.map_err(|error| error.to_string())
+}
+
+async fn open(graph: &mut Graph, host: &Host) -> Result<(Tree, SharedVolume), String> {
+    let tree = graph.open("db", &host.lane(0)).await;
+    let tree = tree.map_err(|error| error.to_string())?;
+    let volume = tree.on_lane().await.expect("its lane runs");
+    Ok((tree, volume))
+}
+
+fn status(graph: &Graph) -> MirrorStatus {
+    let handle = graph.handles().get::<MirrorHandle>("db/mirror");
+    handle.expect("it is open").status()
+}
+
+fn block(byte: u8) -> Payload {
+    Buf::copy_of(&[byte; 4096]).into()
+}
+
+/// Runs `test` on a machine.
+fn on_a_machine<T>(seed: u64, test: impl AsyncFnOnce(Host) -> T) -> T {
+    let world = World::new(seed);
+    let host = world.host("machine");
+    let run = test(host.clone());
+    world.block_on(&host, run)
+}
+
+#[test]
+fn it_is_a_volume_and_both_copies_hold_its_data() {
+    on_a_machine(1, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let mut graph = graph(&text);
+        let (tree, volume) = open(&mut graph, &host).await.expect("it opens");
+        assert!(status(&graph).is_in_sync(), "{:?}", status(&graph));
+        assert_eq!(volume.shape().len_bytes(), 2 << 20);
+        contract::hold(volume.clone(), 1).await;
+        volume
+            .write(4096, block(7), Durability::Cached)
+            .await
+            .expect("both are there");
+        drop((tree, volume));
+        assert_eq!(graph.close().await, [""; 0]);
+        let [a, b] = ["/srv/a", "/srv/b"].map(|path| host.read_file(path).expect("a copy"));
+        assert_eq!(a[..2 << 20], b[..2 << 20]);
+        assert_eq!(a[4096..8192], [7; 4096]);
+    });
+}
+
+#[test]
+fn a_volatile_cache_is_refused_with_the_setting_to_change() {
+    on_a_machine(2, async |host| {
+        for cache in ["direct", "write-back"] {
+            let refused = create(&host, &text("3MiB", cache), &NEW).await;
+            let refused = refused.expect_err(cache);
+            assert!(refused.contains("cache = \"direct-sync\""), "{refused}");
+        }
+    });
+}
+
+#[test]
+fn the_data_of_a_disk_in_use_is_kept_and_copied() {
+    on_a_machine(3, async |host| {
+        let mut old = vec![9; 2 << 20];
+        old[5000] = 1;
+        host.put_file("/srv/a", &old);
+        let text = text("3MiB", "write-through");
+        let text = text.replacen(", size = \"3MiB\"", "", 1);
+        let refused = create(&host, &text, &NEW).await.expect_err("it holds data");
+        assert!(refused.contains("--from"), "{refused}");
+        let from = NewStripe {
+            from: Some(Source::Copy(0)),
+            ..NEW
+        };
+        let refused = create(&host, &text, &from).await.expect_err("no room");
+        assert!(refused.contains("1MiB longer"), "{refused}");
+        old.resize(3 << 20, 0);
+        host.put_file("/srv/a", &old);
+        create(&host, &text, &from).await.expect("there is room");
+        let mut graph = graph(&text);
+        let (_tree, volume) = open(&mut graph, &host).await.expect("it opens");
+        while !status(&graph).is_in_sync() {
+            engine::time::sleep(engine::Duration::from_millis(100)).await;
+        }
+        let read = volume.read(4096, 4096).await.expect("it reads").to_vec();
+        assert_eq!(read, old[4096..8192]);
+        let b = host.read_file("/srv/b").expect("a copy");
+        assert_eq!(b[..2 << 20], old[..2 << 20]);
+    });
+}
+
+#[test]
+fn a_blank_or_foreign_disk_in_place_of_a_copy_is_never_used() {
+    on_a_machine(4, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        host.put_file("/srv/b", &vec![0; 3 << 20]);
+        let mut first = graph(&text);
+        let (tree, volume) = open(&mut first, &host).await.expect("one copy is enough");
+        volume
+            .write(0, block(5), Durability::Fua)
+            .await
+            .expect("it writes");
+        let seen = status(&first);
+        assert!(!seen.is_in_sync(), "{seen:?}");
+        let trouble = seen.copies[1].trouble.as_deref().unwrap_or_default();
+        assert!(
+            trouble.contains("not that of a copy of a mirror"),
+            "{seen:?}"
+        );
+        drop((tree, volume));
+        first.close().await;
+        let b = host.read_file("/srv/b").expect("it is there");
+        assert!(b.iter().all(|&byte| byte == 0), "nothing was written there");
+    });
+}
+
+/// Compares everything.
+async fn compared(graph: &Graph) -> Result<Vec<Range<u64>>, String> {
+    let handle = graph.handles().get::<MirrorHandle>("db/mirror");
+    let answer = handle.expect("it is open").compare(0);
+    loop {
+        engine::time::sleep(engine::Duration::from_millis(50)).await;
+        if let Ok(compared) = answer.try_recv() {
+            let compared = compared.map_err(|error| error.to_string())?;
+            assert_eq!(compared.next_bytes, compared.len_bytes);
+            return Ok(compared.differ);
+        }
+    }
+}
+
+#[test]
+fn a_comparison_finds_what_was_changed_behind_the_mirror() {
+    on_a_machine(9, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let mut graph = graph(&text);
+        let (_tree, volume) = open(&mut graph, &host).await.expect("it opens");
+        for at in [0, 1 << 20] {
+            let written = volume.write(at, block(3), Durability::Fua).await;
+            written.expect("both are there");
+        }
+        assert_eq!(compared(&graph).await, Ok(Vec::new()));
+        let mut b = host.read_file("/srv/b").expect("a copy");
+        b[5 << 18] ^= 1;
+        b[(2 << 20) - 1] ^= 1;
+        host.put_file("/srv/b", &b);
+        let block = u64::from(volume.shape().block_size_bytes);
+        let (first, end) = (5 << 18, 2 << 20);
+        assert_eq!(
+            compared(&graph).await,
+            Ok(vec![first..first + block, end - block..end])
+        );
+    });
+}
+
+#[test]
+fn a_disk_that_replaces_a_copy_is_filled_whole_and_never_read_before() {
+    on_a_machine(10, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let mut first = graph(&text);
+        let (tree, volume) = open(&mut first, &host).await.expect("it opens");
+        let written = volume.write(8192, block(6), Durability::Fua).await;
+        written.expect("both are there");
+        drop((tree, volume));
+        first.close().await;
+        let replaces = |copy| NewStripe {
+            from: Some(Source::AllBut(copy)),
+            ..NEW
+        };
+        let refused = create(&host, &text, &replaces(1)).await;
+        let refused = refused.expect_err("the copy is there");
+        assert!(refused.contains("already copy 1"), "{refused}");
+        host.put_file("/srv/b", &vec![0; 3 << 20]);
+        create(&host, &text, &replaces(1)).await.expect("blank");
+        let mut next = graph(&text);
+        let (tree, volume) = open(&mut next, &host).await.expect("it opens");
+        assert!(!status(&next).is_in_sync(), "{:?}", status(&next));
+        for _ in 0..4 {
+            let read = volume.read(8192, 4096).await.expect("it reads").to_vec();
+            assert_eq!(read, [6; 4096]);
+        }
+        let refused = compared(&next).await.expect_err("one is out");
+        assert!(refused.contains("nothing to compare"), "{refused}");
+        while !status(&next).is_in_sync() {
+            engine::time::sleep(engine::Duration::from_millis(100)).await;
+        }
+        assert_eq!(compared(&next).await, Ok(Vec::new()));
+        drop((tree, volume));
+        next.close().await;
+        let b = host.read_file("/srv/b").expect("a copy");
+        assert_eq!(b[8192..12288], [6; 4096]);
+    });
+}
+
+#[test]
+fn the_only_copy_in_sync_is_not_replaced() {
+    on_a_machine(11, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let mut first = graph(&text.replace("\"b\", size = \"3MiB\"", "\"gone/b\""));
+        let (tree, volume) = open(&mut first, &host).await.expect("one copy is enough");
+        let written = volume.write(0, block(6), Durability::Fua).await;
+        written.expect("it writes");
+        drop((tree, volume));
+        first.close().await;
+        host.put_file("/srv/a", &vec![0; 3 << 20]);
+        let replaces = NewStripe {
+            from: Some(Source::AllBut(0)),
+            ..NEW
+        };
+        let refused = create(&host, &text, &replaces).await;
+        let refused = refused.expect_err("it held what the other has missed");
+        assert!(refused.contains("the only one in sync"), "{refused}");
+    });
+}
+
+#[test]
+fn what_one_copy_has_missed_is_on_it_when_it_returns() {
+    on_a_machine(5, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let away = text.replace("\"b\", size = \"3MiB\"", "\"gone/b\"");
+        let mut first = graph(&away);
+        let (tree, volume) = open(&mut first, &host).await.expect("one copy is enough");
+        volume
+            .write(8192, block(6), Durability::Fua)
+            .await
+            .expect("it writes");
+        drop((tree, volume));
+        first.close().await;
+        let mut next = graph(&text);
+        let (_tree, volume) = open(&mut next, &host).await.expect("it opens");
+        let read = volume.read(8192, 4096).await.expect("it reads").to_vec();
+        assert_eq!(read, [6; 4096]);
+        while !status(&next).is_in_sync() {
+            engine::time::sleep(engine::Duration::from_millis(100)).await;
+        }
+        let b = host.read_file("/srv/b").expect("a copy");
+        assert_eq!(b[8192..12288], [6; 4096]);
+    });
+}
+
+#[test]
+fn the_copy_that_was_out_does_not_serve_alone() {
+    on_a_machine(6, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let mut first = graph(&text.replace("\"b\", size = \"3MiB\"", "\"gone/b\""));
+        let (tree, volume) = open(&mut first, &host).await.expect("one copy is enough");
+        volume
+            .write(0, block(6), Durability::Fua)
+            .await
+            .expect("it writes");
+        drop((tree, volume));
+        first.close().await;
+        let mut next = graph(&text.replace("\"a\", size = \"3MiB\"", "\"gone/a\""));
+        let refused = open(&mut next, &host).await.err().expect("it is older");
+        assert!(refused.contains("no copy that is in sync"), "{refused}");
+    });
+}
+
+#[test]
+fn without_its_register_it_is_refused_until_it_is_taken_over() {
+    on_a_machine(7, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let register = format!("{STATE}/mirror-{}.register", NEW.uuid);
+        assert!(host.remove_file(&register), "it is where it is said to be");
+        let refused = open(&mut graph(&text), &host)
+            .await
+            .err()
+            .expect("no register");
+        assert!(refused.contains("volume take-over"), "{refused}");
+        let mut taking = graph(&text);
+        let others = crate::claim::Others::Fence;
+        let tree = taking.take_over("db", &host.lane(0), others).await;
+        drop(tree.expect("both copies are there"));
+        drop(taking);
+        let mut next = graph(&text);
+        let (_tree, volume) = open(&mut next, &host).await.expect("it has a register");
+        volume
+            .write(0, block(6), Durability::Fua)
+            .await
+            .expect("it writes");
+        assert_eq!(status(&next).epoch, 2);
+    });
+}
+
+#[test]
+fn a_volume_that_was_closed_refuses_everything() {
+    on_a_machine(8, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let mut graph = graph(&text);
+        let (_tree, volume) = open(&mut graph, &host).await.expect("it opens");
+        graph.close().await;
+        let refused = volume.write(0, block(1), Durability::Fua).await;
+        assert_eq!(refused.expect_err("closed").kind(), ErrorKind::Preempted);
+    });
+}

@@ -1,0 +1,292 @@
+//! A mirror whose two copies are served by processes of their own, while they are killed and stopped: whoever uses the mirror sees no error as long as one copy lives, nothing that was acknowledged is lost, a copy that
+//! returns gets what it has missed and no more, and in the end both are equal.
+
+use engine::{Buf, Duration, task, time};
+use harness::directory::Directory;
+use harness::initiator::{on_lane, on_port, opened};
+use harness::noise;
+use harness::run::Ran;
+use harness::sanstone::{Sanstone, call, target_table};
+use serde_json::Value;
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::rc::Rc;
+use volume::{Durability, IscsiDisk, Result, Volume};
+
+const DATA_BYTES: usize = 64 << 20;
+const SLOT_BYTES: usize = 16 << 10;
+const SLOTS: usize = 256;
+/// From one slot to the next: they lie in regions of their own, all over the disk.
+const STRIDE_BYTES: usize = DATA_BYTES / SLOTS;
+const WRITERS: usize = 8;
+/// How long something may take on a busy machine.
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A `sanstone serve` that can be killed and started again.
+struct Node {
+    directory: Directory,
+    port: u16,
+    volumes: String,
+    volume: &'static str,
+    server: Option<Sanstone>,
+}
+
+impl Node {
+    fn new(volume: &'static str, volumes: String) -> Node {
+        Node {
+            directory: Directory::new(),
+            port: harness::free_port(),
+            volumes,
+            volume,
+            server: None,
+        }
+    }
+
+    /// One that serves a copy of a mirror.
+    fn storage(cache: &str) -> Node {
+        let size = format!("{}MiB", (DATA_BYTES >> 20) + 1);
+        let file = format!("path = \"copy\", size = \"{size}\", cache = \"{cache}\"");
+        Node::new("copy", format!("[volume.copy]\nfile = {{ {file} }}\n"))
+    }
+
+    /// One that has a mirror of what others serve.
+    fn owner(storages: [&Node; 2]) -> Node {
+        let of = storages.map(|storage| {
+            let url = format!(
+                "iscsi://127.0.0.1:{}/{}/0",
+                storage.port,
+                harness::sanstone::IQN
+            );
+            let times =
+                "connect_timeout = \"2s\", request_timeout = \"2s\", reconnect_timeout = \"2s\"";
+            format!("{{ iscsi = {{ url = \"{url}\", {times} }} }}")
+        });
+        let of = of.join(", ");
+        let mirror = format!("copy_timeout = \"2s\", request_timeout = \"100s\", of = [{of}]");
+        Node::new("db", format!("[volume.db]\nmirror = {{ {mirror} }}\n"))
+    }
+
+    fn configuration(&self) -> PathBuf {
+        let text = format!(
+            "{}{}",
+            self.volumes,
+            target_table(self.port, &[self.volume])
+        );
+        self.directory.write("sanstone.toml", text)
+    }
+
+    fn start(&mut self) {
+        let directory = self.directory.path();
+        let server = Sanstone::serve_on(self.port, directory, &self.volumes, &[self.volume]);
+        self.server = Some(server.answering(&self.directory.join("sanstone.state")));
+    }
+
+    fn server(&mut self) -> &mut Sanstone {
+        self.server.as_mut().expect("it runs")
+    }
+
+    fn ends_by(&mut self, signal: &str) {
+        if let Some(mut server) = self.server.take() {
+            server.daemon().signal(signal);
+            server.daemon().wait(LIMIT).expect("it ends");
+        }
+    }
+
+    fn kill(&mut self) {
+        self.ends_by("KILL");
+    }
+
+    /// What it tells of its volume.
+    fn shown(&self) -> Value {
+        let state = self.directory.join("sanstone.state");
+        let state = state.to_str().expect("plain text");
+        let shown = call(&["show", "--state", state, "--json", "-"]).success();
+        let shown: Value = serde_json::from_str(&shown.stdout).expect("JSON");
+        shown["volumes"][self.volume]["tree"].clone()
+    }
+
+    fn volume(&self, command: &str) -> Ran {
+        let file = self.configuration();
+        let file = file.to_str().expect("plain text");
+        call(&["volume", command, "-c", file, self.volume])
+    }
+
+    /// Waits until `sanstone volume status` ends with this exit code, and says `part`.
+    async fn is(&self, code: i32, part: &str) {
+        let deadline = time::now() + LIMIT;
+        loop {
+            let ran = self.volume("status");
+            if ran.code() == Some(code) && (ran.stdout.contains(part) || ran.stderr.contains(part))
+            {
+                return;
+            }
+            assert!(time::now() < deadline, "no {code} with {part}: {ran}");
+            time::sleep(Duration::from_millis(300)).await;
+        }
+    }
+}
+
+/// Writers that keep a ledger of what was acknowledged, each in slots of its own.
+struct Load {
+    disk: Rc<IscsiDisk>,
+    source: Vec<u8>,
+    /// The last write of each slot that was acknowledged.
+    ledger: RefCell<Vec<u64>>,
+    is_over: Cell<bool>,
+}
+
+impl Load {
+    fn new(disk: Rc<IscsiDisk>) -> Rc<Load> {
+        Rc::new(Load {
+            disk,
+            source: noise(5, SLOT_BYTES + 4096),
+            ledger: RefCell::new(vec![0; SLOTS]),
+            is_over: Cell::new(false),
+        })
+    }
+
+    fn contents(&self, slot: usize, write: u64) -> Vec<u8> {
+        if write == 0 {
+            return vec![0; SLOT_BYTES];
+        }
+        let begin = (slot * 7 + write as usize * 13) % 4096;
+        self.source[begin..begin + SLOT_BYTES].to_vec()
+    }
+
+    async fn write(&self, slot: usize) -> Result<()> {
+        let write = self.ledger.borrow()[slot] + 1;
+        let data = Buf::copy_of(&self.contents(slot, write)).into();
+        let at = (slot * STRIDE_BYTES) as u64;
+        self.disk.write(at, data, Durability::Fua).await?;
+        self.ledger.borrow_mut()[slot] = write;
+        Ok(())
+    }
+
+    async fn check(&self, slot: usize) -> Result<()> {
+        let expected = self.ledger.borrow()[slot];
+        let at = (slot * STRIDE_BYTES) as u64;
+        let read = self.disk.read(at, SLOT_BYTES).await?.to_vec();
+        assert!(
+            read == self.contents(slot, expected),
+            "slot {slot} has not write {expected}"
+        );
+        Ok(())
+    }
+
+    /// Until it is over.
+    async fn work(self: Rc<Self>, writer: usize) -> Result<()> {
+        for round in 0.. {
+            if self.is_over.get() {
+                break;
+            }
+            let slot = writer + (round * 17 % (SLOTS / WRITERS)) * WRITERS;
+            self.write(slot).await?;
+            self.check(writer + (round * 5 % (SLOTS / WRITERS)) * WRITERS)
+                .await?;
+        }
+        Ok(())
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.ledger.borrow().iter().sum()
+    }
+
+    /// Waits until this many more writes were acknowledged.
+    async fn goes_on(&self, more: u64) {
+        let wanted = self.acknowledged() + more;
+        let deadline = time::now() + LIMIT;
+        while self.acknowledged() < wanted {
+            assert!(
+                time::now() < deadline,
+                "{} of {wanted}",
+                self.acknowledged()
+            );
+            time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// What is killed and stopped while `load` runs.
+async fn troubles(load: &Load, [a, b]: [&mut Node; 2], owner: &mut Node) {
+    a.kill();
+    load.goes_on(200).await;
+    owner.is(1, "out").await;
+    a.start();
+    owner.is(0, "in sync").await;
+    b.server().daemon().stop();
+    load.goes_on(200).await;
+    owner.is(1, "out").await;
+    b.server().daemon().signal("CONT");
+    owner.is(0, "in sync").await;
+    // Both are away: requests wait.
+    a.kill();
+    b.kill();
+    time::sleep(Duration::from_secs(1)).await;
+    b.start();
+    a.start();
+    load.goes_on(200).await;
+    owner.is(0, "in sync").await;
+    owner.kill();
+    owner.start();
+    load.goes_on(200).await;
+    owner.is(0, "in sync").await;
+}
+
+/// A copy that was away while little was written costs little.
+async fn a_difference(load: &Load, a: &mut Node, owner: &Node) {
+    // What the first fill has marked is cleared after a while.
+    let deadline = time::now() + LIMIT;
+    while owner.shown()["mirror"]["marked_bytes"] != 0 {
+        assert!(time::now() < deadline, "{}", owner.shown());
+        time::sleep(Duration::from_millis(500)).await;
+    }
+    a.kill();
+    for slot in 0..8 {
+        load.write(slot).await.expect("the other copy lives");
+    }
+    owner.is(1, "out").await;
+    a.start();
+    owner.is(0, "in sync").await;
+    let written = a.shown()["requests"]["write"]["bytes"].as_u64();
+    let written = written.expect("it was filled");
+    assert!(
+        (8 * SLOT_BYTES as u64..4 << 20).contains(&written),
+        "{written} bytes were written for 8 slots of {SLOT_BYTES}"
+    );
+}
+
+#[test]
+fn a_mirror_outlives_its_copies_and_loses_nothing() {
+    let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("write-through"));
+    let mut owner = Node::owner([&a, &b]);
+    a.start();
+    b.start();
+    owner.volume("create").success();
+    owner.start();
+    on_lane(async {
+        let mut config = on_port(owner.port);
+        config.request_timeout = Duration::from_secs(120);
+        config.reconnect_timeout = Duration::from_secs(120);
+        let load = Load::new(opened(config).await);
+        owner.is(0, "in sync").await;
+        a_difference(&load, &mut a, &owner).await;
+        let writers = (0..WRITERS).map(|writer| task::spawn(load.clone().work(writer)));
+        let writers: Vec<_> = writers.collect();
+        troubles(&load, [&mut a, &mut b], &mut owner).await;
+        load.is_over.set(true);
+        for ended in task::join_all(writers).await {
+            ended.expect("a copy lived all the time");
+        }
+        for slot in 0..SLOTS {
+            load.check(slot).await.expect("a read");
+        }
+        load.disk.close().await;
+    });
+    owner.ends_by("TERM");
+    let copies = [&mut a, &mut b].map(|storage| {
+        storage.ends_by("TERM");
+        let copy = std::fs::read(storage.directory.join("copy")).expect("a copy");
+        copy[..DATA_BYTES].to_vec()
+    });
+    assert!(copies[0] == copies[1], "the copies differ");
+}
