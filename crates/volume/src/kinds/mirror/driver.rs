@@ -31,7 +31,7 @@ use ::mirror::{
 use engine::{Duration, LaneFuture, Payload, spawn, sync::Notify, time};
 
 use super::{
-    compare::Differences,
+    comparison::Differences,
     copy::Copy,
     register::Register,
     status::{CopyStatus, MirrorHandle, MirrorStatus},
@@ -145,6 +145,11 @@ pub(super) struct Parts {
     pub(super) register: Box<dyn Register>,
     pub(super) machine: Mirror,
     pub(super) handle: MirrorHandle,
+}
+
+/// The driver, while it serves.
+pub(super) fn living(driver: &Weak<Driver>) -> Option<Rc<Driver>> {
+    driver.upgrade().filter(|driver| driver.check().is_ok())
 }
 
 impl Driver {

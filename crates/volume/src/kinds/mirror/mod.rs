@@ -8,6 +8,7 @@
 //! The state is on one lane, which orders what overlaps.
 
 mod compare;
+mod comparison;
 mod copy;
 mod create;
 mod driver;
@@ -27,7 +28,7 @@ use engine::{Duration, LaneFuture, Payload, task::join_all, time};
 
 use self::driver::Driver;
 pub use self::{
-    compare::Compared,
+    comparison::Compared,
     status::{CopyStatus, MirrorHandle, MirrorStatus},
 };
 use crate::{

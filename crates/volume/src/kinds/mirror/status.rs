@@ -7,7 +7,7 @@ use std::{
 
 use ::mirror::Stand;
 
-use super::compare::{Asked, Compared};
+use super::comparison::{Asked, Compared};
 use crate::Result;
 
 /// What is known of a mirror now.

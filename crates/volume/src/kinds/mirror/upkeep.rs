@@ -9,7 +9,10 @@ use std::{
 use ::mirror::{CopyId, Event, Phase, Stand};
 use engine::{Duration, Instant, spawn, task, time};
 
-use super::{compare, driver::Driver};
+use super::{
+    compare,
+    driver::{Driver, living},
+};
 use crate::{Error, SetClaim, member::Order};
 
 /// How often the rest is looked at.
@@ -36,11 +39,6 @@ pub(super) fn begin(driver: &Rc<Driver>, claim: SetClaim) {
     for place in 0..driver.copies.len() {
         spawn(look(Rc::downgrade(driver), CopyId::new(place)));
     }
-}
-
-/// The driver, while it serves.
-pub(super) fn living(driver: &Weak<Driver>) -> Option<Rc<Driver>> {
-    driver.upgrade().filter(|driver| driver.check().is_ok())
 }
 
 async fn turns(driver: Weak<Driver>) {
