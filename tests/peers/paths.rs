@@ -46,6 +46,15 @@ async fn paths(disk: &IscsiDisk, count: usize) {
     }
 }
 
+/// Waits until the other lane has sent a command by a session of its own, which it may do once both have stood for a while.
+async fn used_beside_home(disk: &IscsiDisk) {
+    let deadline = time::now() + Duration::from_secs(180);
+    while disk.path_counts().beside_home == 0 {
+        assert!(time::now() < deadline, "{:?}", disk.path_counts());
+        time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
 /// Writes its own slots again and again until told to stop; returns what each slot then holds.
 async fn write(disk: SharedVolume, writer: u64, is_over: Rc<Cell<bool>>) -> Vec<(u64, u8)> {
     let own: Vec<u64> = (0..SLOTS).filter(|slot| slot % WRITERS == writer).collect();
@@ -98,6 +107,9 @@ fn one_of_two_is_enough(url: &str, portals: [SocketAddr; 2], is_on_two_lanes: bo
             paths(&disk, 1).await;
             forwarder.mend();
             paths(&disk, 2).await;
+        }
+        if is_on_two_lanes {
+            used_beside_home(&disk).await;
         }
         is_over.set(true);
         for writer in task::join_all(writers).await {

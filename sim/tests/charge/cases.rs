@@ -9,6 +9,7 @@ use crate::{
     MEASURE, Meter, PLANTED, PLANTED_CHARGED,
     forms::{self, Form},
     machine::{CROWDED, SCRATCH, SLOW, config, list, name, reserve_out, transport_id},
+    mirror::Mirror,
     wire::{ATTRIBUTES, Wire},
 };
 
@@ -431,7 +432,7 @@ async fn nbd(meter: &mut Meter<'_>) {
 }
 
 /// What an administrator can ask of the daemon. The counters are read beside the lanes.
-const CALLS: [&str; 3] = ["Show", "Counters", "Apply"];
+const CALLS: [&str; 4] = ["Show", "Counters", "Compare", "Apply"];
 /// What lanes are asked on that account, or by each other.
 const ASKED_OF_LANES: [&str; 9] = [
     "Serve",
@@ -482,6 +483,20 @@ async fn daemon(meter: &mut Meter<'_>) {
             .measure(&format!("apply of {others} targets"), apply)
             .await;
     }
+    let lane = machine.lane();
+    let mirror = machine.run(async move |_| Mirror::open(lane).await).await;
+    let compared = machine.run(async move |_| {
+        mirror.compare().await;
+        mirror
+    });
+    let mut ended = None;
+    let compare = async { ended = Some(compared.await) };
+    meter
+        .measure("compare: the copies of a mirror", compare)
+        .await;
+    machine
+        .run(async move |_| ended.expect("it was compared").close().await)
+        .await;
     let sessions = machine.run(async |served| {
         assert!(!served.server.reporter().sessions().await.is_empty());
     });

@@ -95,6 +95,11 @@ impl Machine {
         self.host.addr(NBD_PORT)
     }
 
+    /// Its lane.
+    pub(crate) fn lane(&self) -> engine::LaneHandle {
+        self.host.lane(0)
+    }
+
     /// Runs `work` on its lane.
     pub(crate) async fn run<T: 'static>(
         &self,

@@ -12,6 +12,7 @@ mod cases;
 #[expect(dead_code, reason = "the tests of fairness use more of it")]
 mod forms;
 mod machine;
+mod mirror;
 mod wire;
 
 use std::{

@@ -28,7 +28,7 @@ use ::mirror::{
     Action, Command, CopyId, CopySet, Event, Mirror, OpId, Outcome, Phase, Range, Stand, Stopped,
     copy::Header, fence::Step, key::Key, register::Swap,
 };
-use engine::{Duration, LaneFuture, Payload, spawn, sync::Notify, time};
+use engine::{Duration, LaneFuture, Payload, share, spawn, sync::Notify, time};
 
 use super::{
     comparison::Differences,
@@ -260,6 +260,8 @@ impl Driver {
         let first = read.next().expect("two at least");
         let mut found = Differences::default();
         for other in read {
+            // Each byte was copied, and looked at.
+            share::charge(2 * (first.len() + other.len()));
             found.add(&first, &other, self.block_bytes as usize);
         }
         self.differences.borrow_mut().insert(request, found);
