@@ -2,11 +2,12 @@
 
 nbd_module() { modprobe nbd nbds_max=1 max_part=0 && until_true 200 test -b /dev/nbd0; }
 
-# nbd_begin ADDRESS PORT [OPTION]...: the export is /dev/nbd0, once the kernel has its length.
+# nbd_begin ADDRESS PORT [OPTION]...: the export is /dev/nbd0, once the kernel has its length. A request has more than the
+# usual 30 s: on a busy machine an emulated one is slow.
 nbd_begin() {
   local address=$1 port=$2
   shift 2
-  nbd-client "$address" "$port" /dev/nbd0 -b 512 "$@" || fail "no connection to $address $port"
+  nbd-client "$address" "$port" /dev/nbd0 -b 512 -t 300 "$@" || fail "no connection to $address $port"
   until_true 200 nbd_has_length
 }
 nbd_has_length() { [ "$(cat /sys/block/nbd0/size)" != 0 ]; }

@@ -110,7 +110,7 @@ fn where_no_path_works_each_says_why() {
         for said in [
             "none of the 2 paths can be used (",
             ":80",
-            "Service unavailable",
+            "service unavailable",
         ] {
             assert!(refused.contains(said), "{refused}");
         }
