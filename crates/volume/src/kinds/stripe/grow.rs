@@ -16,8 +16,8 @@ use crate::{Durability, Error, ErrorKind, Result, SetClaim, kinds::NewLength};
 /// Grows the volume of `children` under `claim`.
 ///
 /// # Errors
-/// What [`Opened::open`] refuses; a child that is read-only; a child of a concat that has grown and is not the last; the
-/// child's own error when an I/O fails. Each names the child.
+/// What [`Opened::open`] refuses; a child that is read-only; the child's own error when an I/O fails. Each but the second
+/// names the child.
 pub(super) async fn grow(
     children: &[Child],
     wanted: Wanted,
@@ -39,7 +39,7 @@ async fn write(children: &[Child], wanted: Wanted, opened: &Opened) -> Result<Ne
     for child in children {
         superblocks.push(child.read_superblock(wanted.name()).await?);
     }
-    let next = next(children, &superblocks)?;
+    let next = next(children, &superblocks);
     for ((child, before), next) in children.iter().zip(&superblocks).zip(&next) {
         if before == next {
             continue;
@@ -61,8 +61,9 @@ async fn write(children: &[Child], wanted: Wanted, opened: &Opened) -> Result<Ne
     })
 }
 
-/// The superblocks of the same children with the lengths that they have now.
-fn next(children: &[Child], superblocks: &[Superblock]) -> Result<Vec<Superblock>> {
+/// The superblocks of the same children with the lengths that they have now. Where a child of a concat has grown and is
+/// not the last, a line of the log says that this is not used.
+fn next(children: &[Child], superblocks: &[Superblock]) -> Vec<Superblock> {
     let usable = |child: &Child, superblock: &Superblock| {
         let grain = superblock.layout.grain_bytes();
         child
@@ -93,10 +94,10 @@ fn next(children: &[Child], superblocks: &[Superblock]) -> Result<Vec<Superblock
                     "it has grown, but is not the last child of its concat: what it has grown by is not used"
                 );
             }
-            Ok(Superblock {
+            Superblock {
                 usable_bytes,
                 ..superblock.clone()
-            })
+            }
         })
         .collect()
 }
