@@ -26,8 +26,9 @@ pub const USUAL: Duration = Duration::from_secs(300);
 /// The time limit of a command that does much I/O, or boots the machine.
 pub const LONG: Duration = Duration::from_secs(600);
 
-/// The kernel's watchdogs must tolerate the pauses of an emulated processor.
-const CMDLINE: &str = "console=ttyS0 loglevel=4 panic=-1 watchdog_thresh=60 \
+/// The kernel's watchdogs must tolerate the pauses of an emulated processor. Idle processors keep their ticks: one of an
+/// emulator may sleep through being woken for a task, which then waits for the next interrupt, for minutes.
+const CMDLINE: &str = "console=ttyS0 loglevel=4 panic=-1 nohz=off watchdog_thresh=60 \
     rcupdate.rcu_cpu_stall_timeout=300 workqueue.watchdog_thresh=300";
 
 /// A running virtual machine.
