@@ -8,6 +8,7 @@
 //! reason.
 
 mod access;
+mod counted;
 mod discard;
 mod disks;
 mod fuse;
