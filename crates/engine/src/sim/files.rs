@@ -199,8 +199,15 @@ impl State {
         }
         latency += moved as u64 / 4; // 4 GB/s
         let mut after = Duration::from_nanos(latency);
+        let disk = &self.hosts[flight.host.0].disk;
         if matches!(event, DiskEvent::Sync(_)) {
-            after += self.hosts[flight.host.0].disk.stall;
+            after += disk.stall;
+        }
+        if let (DiskEvent::Write(_), Some(hangs)) = (&event, &disk.hangs) {
+            if self.random.chance(hangs.probability) {
+                self.occurred.writes_hung += 1;
+                after += Duration::from_nanos(self.random.within(&hangs.longer_ns));
+            }
         }
         self.after(after, Event::Disk(key, event));
     }

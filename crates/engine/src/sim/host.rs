@@ -9,7 +9,12 @@ use std::{
     time::Duration,
 };
 
-use super::{Direction, Fault, disk::medium::FileState, driver::Driver, keys::HostId};
+use super::{
+    Direction, Fault,
+    disk::{Hangs, medium::FileState},
+    driver::Driver,
+    keys::HostId,
+};
 use crate::{
     lane::{LaneHandle, Share},
     reactor::{Kind, Mark},
@@ -209,6 +214,26 @@ impl Host {
     pub fn stall_disk(&self, d: Duration) {
         let mut state = self.world.state.borrow_mut();
         state.host(self.id).disk.stall = d;
+    }
+
+    /// From now on a write to an open file takes up to `longest` more, each by itself, with this probability: others
+    /// overtake it. With 0 none does.
+    pub fn hang_writes(&self, probability: f64, longest: Duration) {
+        let mut state = self.world.state.borrow_mut();
+        let hangs = Hangs {
+            probability,
+            longer_ns: 0..longest.as_nanos() as u64 + 1,
+        };
+        state.host(self.id).disk.hangs = (probability > 0.0).then_some(hangs);
+    }
+
+    /// Replaces the content of a file, durably. Its marks and its name stay, as when a backup is copied over it.
+    pub fn restore_file(&self, path: impl AsRef<Path>, bytes: &[u8]) {
+        let mut state = self.world.state.borrow_mut();
+        let disk = &mut state.host(self.id).disk;
+        let file = disk.names.file(path.as_ref()).expect("the file is there");
+        disk.rewrite(file, bytes);
+        disk.sync_file(file);
     }
 
     /// Lets its disk make `changes` more changes, syncs included. From then on everything on it fails

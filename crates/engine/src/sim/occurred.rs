@@ -22,6 +22,8 @@ pub struct Occurred {
     pub aborts_of_held: u64,
     /// Operations failed by a disk's [`Fault`](super::Fault).
     pub faults_hit: u64,
+    /// Writes that took longer ([`hang_writes`](super::Host::hang_writes)).
+    pub writes_hung: u64,
     /// File reads and writes that moved less than requested.
     pub short_transfers: u64,
 }
@@ -36,6 +38,7 @@ impl AddAssign for Occurred {
         self.packets_parted += other.packets_parted;
         self.aborts_of_held += other.aborts_of_held;
         self.faults_hit += other.faults_hit;
+        self.writes_hung += other.writes_hung;
         self.short_transfers += other.short_transfers;
     }
 }

@@ -32,6 +32,15 @@ pub(super) struct Disk {
     pub(super) changes_left: Option<u64>,
     /// See [`stall_disk`](super::Host::stall_disk).
     pub(super) stall: Duration,
+    /// See [`hang_writes`](super::Host::hang_writes).
+    pub(super) hangs: Option<Hangs>,
+}
+
+/// Which writes take longer.
+pub(super) struct Hangs {
+    pub(super) probability: f64,
+    /// How much longer.
+    pub(super) longer_ns: Range<u64>,
 }
 
 /// What a disk does when an operation's time has come.
