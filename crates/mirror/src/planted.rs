@@ -1,5 +1,5 @@
-//! Bugs that the exploration plants in order to check that it finds them: each is a reading of a rule that looks right
-//! and loses data. They exist only in test builds.
+//! Bugs that tests plant in order to check that they find them: each is a reading of a rule that looks right and loses
+//! data. They exist only in test builds.
 
 /// A bug: one rule, taken wrongly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub enum Bug {
     OthersNotEqualised,
     /// Rule 7: a write is acknowledged without a copy once the swap that takes it out is sent.
     AcknowledgedBeforeOut,
+    /// Rule 7: a write is acknowledged before the rest has noted the record.
+    Unnoted,
     /// Rule 8: the range of a failed write is used as it is.
     DoubtIgnored,
     /// Rule 9: the next operation does not wait for the end of the one before at each copy.
@@ -40,6 +42,8 @@ pub enum Bug {
     AnyVersion,
     /// Rule 12: acknowledgements need the copy only once it is swapped in.
     NeededWhenIn,
+    /// Rule 13: heartbeats are not compared.
+    SetBackIgnored,
 }
 
 /// Whether `bug` is planted in the current thread.

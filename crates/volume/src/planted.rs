@@ -23,6 +23,12 @@ pub enum Bug {
     ClaimUncheckedByLanes,
     /// `cache`: it answers from memory although another owner may have written.
     CacheKeptInDoubt,
+    /// `mirror`, rule 1: a swap whose answer was an error is answered by what the register shows.
+    RegisterUnsettled,
+    /// `mirror`, rule 13: a copy that is lost while nothing is asked of the mirror stays in sync.
+    LostWhileIdle,
+    /// `mirror`, rule 6: copies may have volatile caches, and writes leave data there.
+    MirrorOverCaches,
 }
 
 /// Whether `bug` is planted in the current thread.

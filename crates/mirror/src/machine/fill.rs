@@ -18,7 +18,8 @@ impl Mirror {
         let since = self.record.all_in_sync_since;
         let member = &mut self.members[copy.place()];
         let kept = member.kept.as_mut().expect("what it keeps was read");
-        let is_set_back = kept.heartbeats[copy.place()] < known[copy.place()];
+        let is_set_back =
+            kept.heartbeats[copy.place()] < known[copy.place()] && !is_planted(Bug::SetBackIgnored);
         let is_older = kept.in_sync_since != since && !is_planted(Bug::AnyVersion);
         if is_set_back || is_older {
             // The bitmaps do not count, also for the owner after this one.

@@ -2,7 +2,10 @@
 //! last one of each; one that was set back has an older number of its own than another remembers of it.
 
 use super::Mirror;
-use crate::copy_set::{COPIES_MAX, CopySet};
+use crate::{
+    copy_set::{COPIES_MAX, CopySet},
+    planted::{Bug, is_planted},
+};
 
 impl Mirror {
     /// The newest heartbeat of each copy that any copy remembers.
@@ -27,7 +30,7 @@ impl Mirror {
         for copy in copies.iter() {
             let kept = self.members[copy.place()].kept.as_ref();
             let own = kept.map_or(0, |kept| kept.heartbeats[copy.place()]);
-            if own < known[copy.place()] {
+            if own < known[copy.place()] && !is_planted(Bug::SetBackIgnored) {
                 older.insert(copy);
                 self.failed.insert(copy);
             }

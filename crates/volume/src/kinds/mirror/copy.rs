@@ -14,6 +14,7 @@ use engine::{Buf, sync::Notify};
 use crate::{
     Durability, Error, ErrorKind, Result, SharedVolume,
     member::{Looks, Order, Report},
+    planted::{Bug, is_planted},
 };
 
 /// Words of a block of the bitmap.
@@ -129,7 +130,7 @@ impl Copy {
         let Some(looks) = self.looks() else {
             return Ok(()); // It is not there yet.
         };
-        if looks.volatile_cache {
+        if looks.volatile_cache && !is_planted(Bug::MirrorOverCaches) {
             return Err(self.refuse(
                 "it has a volatile write cache, and after a power cut nobody could tell what this copy has lost: for a file \
                  write cache = \"direct-sync\" or \"write-through\"; at the target of a remote disk do the same, or switch \

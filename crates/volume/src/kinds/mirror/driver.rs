@@ -39,6 +39,7 @@ use super::{
 use crate::{
     Durability, Error, ErrorKind, Result, SharedVolume,
     member::{Order, Report},
+    planted::{Bug, is_planted},
 };
 
 /// The pause before something that has failed is tried again.
@@ -475,6 +476,27 @@ impl Driver {
         call.await
     }
 
+    /// Asks `copy` whether it is still ours. One that cannot be reached is given up though nothing else is asked of it: it
+    /// may come back as it was long ago, and only a new fence looks at what it keeps.
+    pub(super) async fn prove(&self, copy: CopyId) -> Result<()> {
+        let place = &self.copies[copy.place()];
+        let _running = place.begin();
+        let proof = place.volume.member(Order::Prove);
+        if is_planted(Bug::LostWhileIdle) {
+            return proof.await.map(drop);
+        }
+        match self.within(copy, self.limits.copy, proof).await {
+            Ok(_) => self.answers(copy),
+            Err(error) => {
+                if let Judged::Unknown = judge(&error) {
+                    self.give_up(copy, &error);
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     /// `copy` is given up.
     pub(super) fn give_up(&self, copy: CopyId, error: &Error) {
         let place = &self.copies[copy.place()];
@@ -567,9 +589,11 @@ impl Driver {
             Command::Prove => volume.member(Order::Prove).await.map(drop),
             Command::Write { range, .. } => {
                 let data = data.expect("a write has data");
-                volume
-                    .write(self.bytes(*range).0, data, Durability::Fua)
-                    .await
+                let durability = match is_planted(Bug::MirrorOverCaches) {
+                    true => Durability::Cached,
+                    false => Durability::Fua,
+                };
+                volume.write(self.bytes(*range).0, data, durability).await
             }
             Command::Mark { block, regions } => place.mark(*block, regions).await,
             Command::Keep(kept) => place.keep(kept).await,

@@ -1,5 +1,5 @@
 //! What a mirror does by itself, from time to time: it clears regions that are cold, sends heartbeats, looks whether a copy
-//! that is out can be reached, sets the pace at which a copy is filled, and tells how it is.
+//! in sync is lost, and whether one that is out can be reached, sets the pace at which a copy is filled, and tells how it is.
 
 use std::{
     cell::RefCell,
@@ -17,10 +17,9 @@ use crate::{Error, SetClaim, member::Order};
 
 /// How often the rest is looked at.
 const TURN: Duration = Duration::from_millis(250);
-/// Between two ticks. A region that was not written for that long is cleared.
+/// Between two ticks. A region that was not written for that long is cleared, and copies that are written to get a
+/// heartbeat.
 const TICK: Duration = Duration::from_secs(10);
-/// Between two heartbeats to copies that are written to.
-const BEAT: Duration = Duration::from_secs(10);
 /// Between two looks at a copy that is out, at first and at most.
 const LOOK_FIRST: Duration = Duration::from_secs(1);
 const LOOK_MAX: Duration = Duration::from_secs(60);
@@ -42,17 +41,18 @@ pub(super) fn begin(driver: &Rc<Driver>, claim: SetClaim) {
 }
 
 async fn turns(driver: Weak<Driver>) {
-    let (mut ticked, mut beaten) = (time::now(), time::now());
+    let mut ticked = time::now();
     let told = RefCell::new(None);
     while let Some(this) = living(&driver) {
         let now = time::now();
         if now - ticked >= TICK {
             ticked = now;
+            // What is cleared at the next tick is older than this heartbeat: a copy that was set back to before it was
+            // written is known by that, once the bitmap tells of it no more.
+            if this.take_written() {
+                this.tell(Event::Beat);
+            }
             this.tell(Event::Tick);
-        }
-        if now - beaten >= BEAT && this.take_written() {
-            beaten = now;
-            this.tell(Event::Beat);
         }
         this.report();
         log(&this, &told);
@@ -169,13 +169,7 @@ async fn prove(driver: Weak<Driver>, claim: SetClaim) {
         let in_sync = this.machine(|it| it.record().in_sync);
         let proofs = in_sync.iter().map(|copy| {
             let this = this.clone();
-            Box::pin(async move {
-                let place = &this.copies[copy.place()];
-                let _running = place.begin();
-                place.volume.member(Order::Prove).await?;
-                this.answers(copy);
-                Ok(())
-            })
+            Box::pin(async move { this.prove(copy).await })
         });
         let proofs = task::join_all(proofs).await;
         let is_proved = proofs.iter().all(|proof: &Result<(), Error>| proof.is_ok());
