@@ -30,10 +30,11 @@ test: ## install what the tests need, then run every check and every test
 	@tools/install test
 	@tools/with-rust tools/test
 
-test-long: ## run the hour-long tests: the mirror's rules explored deeper, databases whose volume is killed again and again
+test-long: ## run the hour-long tests: the mirror's rules explored deeper and simulated longer, databases whose volume is killed again and again
 	@tools/install test
 	@tools/with-rust $(CARGO) build --workspace --locked --quiet
 	@tools/with-rust $(CARGO) test --locked --package sanstone-mirror --test explore -- --ignored --nocapture
+	@tools/with-rust env SANSTONE_SEEDS=10000 $(CARGO) test --workspace --locked --profile tested --test scenarios -- mirrors::a_mirror
 	@tools/with-rust $(CARGO) test --locked --package sanstone-tests --test databases -- --ignored --nocapture --test-threads 1
 
 conformance: build ## run libiscsi's conformance suite on Sanstone, tgt and istgt, and count the results

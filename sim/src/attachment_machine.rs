@@ -82,7 +82,20 @@ impl AttachmentMachine {
 
     /// Does what `sanstone volume create` does for the volume.
     pub async fn create_stripe(&self) {
-        self.machine.create_stripe(VOLUME).await;
+        self.machine.create_stripe(VOLUME, false).await;
+    }
+
+    /// The same with `--force`.
+    pub async fn create_by_force(&self) {
+        self.machine.create_stripe(VOLUME, true).await;
+    }
+
+    /// Does what `sanstone volume take-over` does for the volume, with `--force` or without, before it is attached.
+    ///
+    /// # Errors
+    /// Why it was not taken over.
+    pub async fn take_over(&self, force: bool) -> Result<(), Failure> {
+        self.machine.take_over(VOLUME, force).await
     }
 
     fn lane_handles(&self) -> Vec<LaneHandle> {

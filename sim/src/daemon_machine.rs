@@ -77,7 +77,20 @@ impl DaemonMachine {
 
     /// Does what `sanstone volume create` does for the stripe called `volume`.
     pub async fn create_stripe(&self, volume: &'static str) {
-        self.machine.create_stripe(volume).await;
+        self.machine.create_stripe(volume, false).await;
+    }
+
+    /// The same with `--force`.
+    pub async fn create_by_force(&self, volume: &'static str) {
+        self.machine.create_stripe(volume, true).await;
+    }
+
+    /// Does what `sanstone volume take-over` does for `volume`, with `--force` or without, before the daemon is started.
+    ///
+    /// # Errors
+    /// Why it was not taken over.
+    pub async fn take_over(&self, volume: &'static str, force: bool) -> Result<(), Failure> {
+        self.machine.take_over(volume, force).await
     }
 
     /// Starts the daemon on a machine that is on and runs none, retrying until it starts.

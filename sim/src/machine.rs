@@ -4,9 +4,9 @@
 use std::{cell::Cell, path::Path};
 
 use engine::sim::Host;
-use node::{Config, Process};
+use node::{Config, Failure, Process};
 use uuid::Uuid;
-use volume::graph::NewStripe;
+use volume::{claim::Others, graph::NewStripe};
 
 /// How a machine is brought down.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -54,20 +54,40 @@ impl Machine {
         }
     }
 
-    /// Does what `sanstone volume create` does for the stripe called `volume`.
-    pub(crate) async fn create_stripe(&self, volume: &'static str) {
+    /// Does what `sanstone volume create` does for the stripe called `volume`, with `--force` or without.
+    pub(crate) async fn create_stripe(&self, volume: &'static str, force: bool) {
         let (process, config) = (self.process(), Path::new(self.config));
         let home = self.host.lane(0);
         let created = self.host.spawn(async move {
             let new = NewStripe {
                 uuid: Uuid::from_u128(0x57),
                 created_unix_s: 0,
-                force: false,
+                force,
                 from: None,
             };
             node::create_stripe(&Config::load(config)?, &process, volume, &home, &new).await
         });
         created.await.unwrap_or_else(|failure| panic!("{failure}"));
+    }
+
+    /// Does what `sanstone volume take-over` does for `volume`, with `--force` or without, on a machine whose program does
+    /// not run.
+    ///
+    /// # Errors
+    /// Why it was not taken over.
+    pub(crate) async fn take_over(&self, volume: &'static str, force: bool) -> Result<(), Failure> {
+        let (process, config) = (self.process(), Path::new(self.config));
+        let home = self.host.lane(0);
+        let others = match force {
+            true => Others::Overrule,
+            false => Others::Fence,
+        };
+        let taken = self.host.spawn(async move {
+            let taken =
+                node::take_over(&Config::load(config)?, &process, volume, &home, others).await;
+            taken.map(drop)
+        });
+        taken.await
     }
 
     /// Brings it down; a program that had to stop has done so.

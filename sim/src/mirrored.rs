@@ -1,28 +1,46 @@
-//! A mirror over whole daemons: two storages serve a file each, the owner serves a mirror of them, or of one of them and a
-//! file of its own, and the client uses that as its disk.
+//! A mirror over whole daemons: two storages serve a file each, the owner mirrors them, or one of them and a file of its
+//! own, and the client uses that as its disk: over iSCSI, and sends again what has no answer, or over NBD, and does not.
 //!
 //! ```text
-//!  client: iscsi ──► owner: mirror ──┬─► iscsi ──► storage a: file
-//!                                    └─► iscsi ──► storage b: file      (or a file of the owner)
+//!  client: iscsi ──► owner: serve ──┬─► mirror ──┬─► iscsi ──► storage a: file
+//!  or      NBD ────► owner: attach ─┘            └─► iscsi ──► storage b: file      (or a file of the owner)
 //! ```
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
-use ::mirror::{CopySet, register::Record};
+use ::mirror::{
+    CopyId, CopySet,
+    copy::{Kept, METADATA_BYTES, Place, newest},
+    register::Record,
+};
 use engine::{
     sim::{Host, Random, World},
     time,
 };
 use volume::SharedVolume;
 
-use crate::{client, daemon_machine::DaemonMachine, machine::End, model::Model, workload::Watched};
+use crate::{
+    attachment_machine::{AttachmentMachine, VOLUME},
+    client,
+    daemon_machine::DaemonMachine,
+    machine::End,
+    model::Model,
+    nbd_volume::NbdVolume,
+    workload::Watched,
+};
 
 const STORAGE: &str = "iqn.2026-11.io.sanstone:storage";
 const OWNER: &str = "iqn.2026-11.io.sanstone:owner";
 const PORT: u16 = 3260;
-/// The length of the mirror's data.
-const DATA_KIB: u64 = 256;
-/// Where the owner keeps the record: its directory, and the identity of volumes that [`DaemonMachine`] creates.
+/// The length of the mirror's data: eight regions.
+const DATA_KIB: u64 = 512;
+const COPY_BYTES: u64 = METADATA_BYTES + (DATA_KIB << 10);
+/// The file of a copy, where it is.
+pub const COPY: &str = "/srv/copy";
+/// Where the owner keeps what it knows.
+pub const STATE: &str = "/srv/state";
+const LOST_STATE: &str = "/srv/lost";
+/// The record: in its directory, under the identity of volumes that [`DaemonMachine`] creates.
 const REGISTER: &str = "/srv/state/mirror-00000000-0000-0000-0000-000000000057.register";
 /// How long the client waits for the owner, which may be waiting itself.
 const CLIENT_WAITS: Duration = Duration::from_secs(3000);
@@ -30,41 +48,85 @@ const CLIENT_WAITS: Duration = Duration::from_secs(3000);
 /// The start of all configurations: low limits, so that they are reached, and short timeouts.
 fn settings(lanes: usize) -> String {
     format!(
-        "lanes = {lanes}\nstate = \"/srv/state\"\nmemory = \"32MiB\"\nping_interval = \"2s\"\npeer_timeout = \"5s\"\n\
-         [limits]\ncommands = 16\ntransfer = \"64KiB\"\ndata_segment = \"16KiB\"\n"
+        "lanes = {lanes}\nstate = \"{STATE}\"\nmemory = \"32MiB\"\nping_interval = \"2s\"\npeer_timeout = \"5s\"\n"
     )
 }
 
-fn file(random: &mut Random) -> String {
+const LIMITS: &str = "[limits]\ncommands = 16\ntransfer = \"64KiB\"\ndata_segment = \"16KiB\"\n";
+
+/// What a world is drawn for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Caches {
+    /// As a mirror requires it.
+    None,
+    /// Every copy has a volatile cache, which only a mirror with a bug accepts.
+    Volatile,
+}
+
+fn file(random: &mut Random, caches: Caches) -> String {
     let mode = ["write-through", "direct-sync"][random.index(2)];
-    let size = 1024 + DATA_KIB;
-    format!("file = {{ path = \"copy\", size = \"{size}KiB\", cache = \"{mode}\" }}")
+    let mode = match caches {
+        Caches::None => mode,
+        Caches::Volatile => "write-back",
+    };
+    format!("file = {{ path = \"copy\", size = \"{COPY_BYTES}B\", cache = \"{mode}\" }}")
 }
 
-fn storage_text(random: &mut Random, lanes: usize) -> String {
-    let (settings, file) = (settings(lanes), file(random));
+fn storage_text(random: &mut Random, lanes: usize, caches: Caches) -> String {
+    let (settings, file) = (settings(lanes), file(random, caches));
     format!(
-        "{settings}[volume.copy]\n{file}\n[target.\"{STORAGE}\"]\nluns = [\"copy\"]\nallow = [\"*\"]\n"
+        "{settings}{LIMITS}[volume.copy]\n{file}\n[target.\"{STORAGE}\"]\nluns = [\"copy\"]\nallow = [\"*\"]\n"
     )
 }
 
-fn owner_text(random: &mut Random, lanes: usize, is_local: bool) -> String {
-    let remote = |name: &str| {
+/// How the mirror is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Use {
+    /// The second copy is a file of the owner.
+    is_local: bool,
+    /// The client does not send again what has no answer.
+    is_attached: bool,
+    /// Requests fail while the last copy may still answer.
+    is_hasty: bool,
+}
+
+impl Use {
+    fn draw(random: &mut Random) -> Use {
+        let is_attached = random.chance(0.75);
+        Use {
+            is_local: random.chance(0.3),
+            is_attached,
+            is_hasty: is_attached && random.chance(0.25),
+        }
+    }
+
+    fn owner_text(self, random: &mut Random, lanes: usize, caches: Caches) -> String {
+        let remote = |name: &str| {
+            format!(
+                "{{ iscsi = {{ url = \"iscsi://{name}/{STORAGE}/0\", initiator = \"{OWNER}\", connect_timeout = \"1s\", \
+                 request_timeout = \"2s\", reconnect_timeout = \"4s\" }} }}"
+            )
+        };
+        let second = match self.is_local {
+            true => format!("{{ {} }}", file(random, caches)),
+            false => remote("b"),
+        };
+        let [copy, request] = match self.is_hasty {
+            true => ["1s", "4s"],
+            false => ["1s", "2000s"],
+        };
+        let target = match self.is_attached {
+            true => String::new(),
+            false => format!("[target.\"{OWNER}\"]\nluns = [\"{VOLUME}\"]\nallow = [\"*\"]\n"),
+        };
+        let limits = if self.is_attached { "" } else { LIMITS };
+        let settings = settings(lanes);
         format!(
-            "{{ iscsi = {{ url = \"iscsi://{name}/{STORAGE}/0\", initiator = \"{OWNER}\", connect_timeout = \"1s\", \
-             request_timeout = \"2s\", reconnect_timeout = \"4s\" }} }}"
+            "{settings}{limits}[volume.{VOLUME}]\nmirror = {{ copy_timeout = \"{copy}\", request_timeout = \"{request}\", \
+             of = [ {}, {second} ] }}\n{target}",
+            remote("a")
         )
-    };
-    let second = match is_local {
-        true => format!("{{ {} }}", file(random)),
-        false => remote("b"),
-    };
-    let settings = settings(lanes);
-    format!(
-        "{settings}[volume.db]\nmirror = {{ copy_timeout = \"1s\", request_timeout = \"2000s\", of = [ {}, {second} ] }}\n\
-         [target.\"{OWNER}\"]\nluns = [\"db\"]\nallow = [\"*\"]\n",
-        remote("a")
-    )
+    }
 }
 
 /// One of the machines.
@@ -78,6 +140,12 @@ pub enum Which {
     Owner,
 }
 
+/// The machine with the mirror, and what its client uses.
+enum Owner {
+    Serves(DaemonMachine),
+    Attaches(AttachmentMachine, Rc<NbdVolume>),
+}
+
 /// The machines, with their client.
 pub struct Mirrored {
     /// The world.
@@ -85,9 +153,10 @@ pub struct Mirrored {
     client: Host,
     a: DaemonMachine,
     b: DaemonMachine,
-    owner: DaemonMachine,
-    /// Whether the second copy is a file of the owner.
-    pub is_local: bool,
+    owner: Owner,
+    used: Use,
+    /// The second copy held something else before.
+    is_dirty: bool,
     /// What the client may see.
     pub model: RefCell<Model>,
 }
@@ -104,27 +173,37 @@ impl Watched for Mirrored {
 
 impl Mirrored {
     /// The machines of `seed`; nothing runs yet.
-    pub fn new(seed: u64) -> Rc<Mirrored> {
+    pub fn new(seed: u64, caches: Caches) -> Rc<Mirrored> {
         let world = World::new(seed);
         let mut random = world.random();
-        let is_local = random.chance(0.3);
-        let mut machine = |name: &str, text: &dyn Fn(&mut Random, usize) -> String| {
+        let used = Use::draw(&mut random);
+        let mut storage = |name: &str| {
             let lanes = 1 + random.index(2);
             let host = world.host_with_lanes(name, lanes);
-            DaemonMachine::new(host, &text(&mut random, lanes))
+            DaemonMachine::new(host, &storage_text(&mut random, lanes, caches))
         };
-        let a = machine("a", &storage_text);
-        let b = machine("b", &storage_text);
-        let owner = machine("owner", &|random, lanes| {
-            owner_text(random, lanes, is_local)
-        });
+        let (a, b) = (storage("a"), storage("b"));
+        let lanes = 1 + random.index(2);
+        let host = world.host_with_lanes("owner", lanes);
+        let text = used.owner_text(&mut random, lanes, caches);
+        let owner = match used.is_attached {
+            true => Owner::Attaches(
+                AttachmentMachine::new(host, lanes, &text),
+                NbdVolume::durable(DATA_KIB << 10),
+            ),
+            false => Owner::Serves(DaemonMachine::new(host, &text)),
+        };
+        let mut model = Model::new(DATA_KIB << 10, false);
+        // All that is acknowledged is durable: what fails is the connection.
+        model.flushes_may_fail_once();
         Rc::new(Mirrored {
             client: world.host("client"),
             a,
             b,
             owner,
-            is_local,
-            model: RefCell::new(Model::new(DATA_KIB << 10, false)),
+            used,
+            is_dirty: random.chance(0.2),
+            model: RefCell::new(model),
             world,
         })
     }
@@ -136,46 +215,197 @@ impl Mirrored {
         output
     }
 
+    /// Whether the second copy is a file of the owner.
+    pub fn is_local(&self) -> bool {
+        self.used.is_local
+    }
+
+    /// Whether the client does not send again what has no answer.
+    pub fn is_attached(&self) -> bool {
+        self.used.is_attached
+    }
+
+    /// Whether requests may fail although a copy lives: they do not wait as long as it may hang.
+    pub fn is_hasty(&self) -> bool {
+        self.used.is_hasty
+    }
+
+    /// Whether the second copy has to be filled first.
+    pub fn is_dirty(&self) -> bool {
+        self.is_dirty
+    }
+
+    /// The machine with the second copy.
+    pub fn second(&self) -> Which {
+        match self.used.is_local {
+            true => Which::Owner,
+            false => Which::B,
+        }
+    }
+
     /// The machine.
-    pub fn machine(&self, which: Which) -> &DaemonMachine {
-        match which {
-            Which::A => &self.a,
-            Which::B => &self.b,
-            Which::Owner => &self.owner,
+    pub fn host(&self, which: Which) -> &Host {
+        match (which, &self.owner) {
+            (Which::A, _) => self.a.host(),
+            (Which::B, _) => self.b.host(),
+            (Which::Owner, Owner::Serves(owner)) => owner.host(),
+            (Which::Owner, Owner::Attaches(owner, _)) => owner.host(),
         }
     }
 
     /// Starts the daemons for the first time, creates the mirror, and returns the client's volume.
     pub async fn begin(&self) -> SharedVolume {
+        if self.is_dirty {
+            let dirt = vec![0xD1; COPY_BYTES as usize];
+            self.host(self.second()).put_file(COPY, &dirt);
+        }
         for storage in [&self.a, &self.b] {
             storage.start();
             storage.ready().await;
         }
-        self.owner.create_stripe("db").await;
-        self.owner.start();
-        self.owner.ready().await;
-        self.in_sync().await;
-        self.open().await
+        match (&self.owner, self.is_dirty) {
+            (Owner::Serves(owner), false) => owner.create_stripe(VOLUME).await,
+            (Owner::Serves(owner), true) => owner.create_by_force(VOLUME).await,
+            (Owner::Attaches(owner, _), false) => owner.create_stripe().await,
+            (Owner::Attaches(owner, _), true) => owner.create_by_force().await,
+        }
+        self.start_owner();
+        self.owner_ready().await;
+        match &self.owner {
+            Owner::Serves(owner) => {
+                let address = owner.host().addr(PORT);
+                client::open(address, OWNER, Duration::from_secs(2500), CLIENT_WAITS).await
+            }
+            Owner::Attaches(_, disk) => disk.clone(),
+        }
+    }
+
+    fn start_owner(&self) {
+        match &self.owner {
+            Owner::Serves(owner) => owner.start(),
+            Owner::Attaches(owner, _) => owner.start(),
+        }
+    }
+
+    /// Waits until the owner serves, and connects to it again if the client does not do so itself.
+    async fn owner_ready(&self) {
+        match &self.owner {
+            Owner::Serves(owner) => owner.ready().await,
+            Owner::Attaches(owner, disk) => {
+                owner.ready().await;
+                let connected = disk.connect(owner.address(), false).await;
+                connected.expect("its server listens");
+            }
+        }
+    }
+
+    /// Brings a machine down.
+    pub async fn end(&self, which: Which, how: End) {
+        match (which, &self.owner) {
+            (Which::A, _) => self.a.end(how).await,
+            (Which::B, _) => self.b.end(how).await,
+            (Which::Owner, Owner::Serves(owner)) => owner.end(how).await,
+            (Which::Owner, Owner::Attaches(owner, disk)) => {
+                owner.end(how).await;
+                disk.disconnect();
+            }
+        }
+    }
+
+    /// Brings a machine that is down up again; the owner serves then.
+    pub async fn restart(&self, which: Which) {
+        match which {
+            Which::A => self.a.restart(),
+            Which::B => self.b.restart(),
+            Which::Owner => {
+                self.host(which).restart();
+                self.start_owner();
+                self.owner_ready().await;
+            }
+        }
     }
 
     /// Brings a machine down for `down`, and up again.
     pub async fn fall(&self, which: Which, how: End, down: Duration) {
-        let machine = self.machine(which);
-        machine.end(how).await;
+        self.end(which, how).await;
         time::sleep(down).await;
-        machine.restart();
+        self.restart(which).await;
+    }
+
+    /// Brings the owner down for `down`, and up again without its state directory; the mirror is taken over, if it
+    /// `may_force` without the copies that cannot be reached, where those that can be have all there is.
+    pub async fn lose_state(&self, how: End, down: Duration, may_force: bool) {
+        self.end(Which::Owner, how).await;
+        let may_force = may_force && self.record().in_sync == CopySet::first(2);
+        let host = self.host(Which::Owner);
+        host.rename(STATE, LOST_STATE);
+        time::sleep(down).await;
+        host.restart();
+        let mut attempts = 0;
+        loop {
+            let force = may_force && attempts > 2;
+            let taken = match &self.owner {
+                Owner::Serves(owner) => owner.take_over(VOLUME, force).await,
+                Owner::Attaches(owner, _) => owner.take_over(force).await,
+            };
+            let Err(failure) = taken else { break };
+            attempts += 1;
+            assert!(attempts < 1000, "it is not taken over: {failure}");
+            time::sleep(Duration::from_secs(1)).await;
+        }
+        self.start_owner();
+        self.owner_ready().await;
+    }
+
+    /// The machine with the copy at `place`.
+    fn with_copy(&self, place: usize) -> Which {
+        match place {
+            0 => Which::A,
+            _ => self.second(),
+        }
+    }
+
+    /// What the file of the copy at `place` holds.
+    pub fn backup(&self, place: usize) -> Vec<u8> {
+        let host = self.host(self.with_copy(place));
+        host.read_file(COPY).expect("a copy")
+    }
+
+    /// Whether the copy at `place` keeps the record that the register has.
+    pub fn has_noted(&self, place: usize) -> bool {
+        kept(&self.backup(place)).record == self.record()
+    }
+
+    /// Brings the machine with the copy at `place` down for `down`, and up again with what the copy held before, if the
+    /// other one is in sync and remembers a later heartbeat: nothing else could tell. Returns whether it did.
+    pub async fn restore(&self, place: usize, backup: &[u8], down: Duration) -> bool {
+        let which = self.with_copy(place);
+        self.end(which, End::PowerCut).await;
+        let other = CopyId::new(1 - place);
+        let known = kept(&self.backup(other.place())).heartbeats[place];
+        let is_older = kept(backup).heartbeats[place] < known;
+        let may = is_older && self.record().in_sync.contains(other);
+        if may {
+            self.host(which).restore_file(COPY, backup);
+        }
+        time::sleep(down).await;
+        self.restart(which).await;
+        may
     }
 
     /// What the register has.
     pub fn record(&self) -> Record {
-        let sector = self.owner.host().read_file(REGISTER);
+        let sector = self.host(Which::Owner).read_file(REGISTER);
         Record::decode(&sector.expect("it has a register")).expect("it has a record")
     }
 
-    /// Waits until the daemons run and both copies are in sync again.
+    /// Waits until the storages serve and both copies are in sync again.
+    ///
+    /// # Panics
+    /// If that takes more than a quarter of an hour.
     pub async fn in_sync(&self) {
-        for machine in [&self.a, &self.b, &self.owner] {
-            machine.ready().await;
+        for storage in [&self.a, &self.b] {
+            storage.ready().await;
         }
         for _ in 0..10_000 {
             if self.record().in_sync == CopySet::first(2) {
@@ -191,22 +421,23 @@ impl Mirrored {
     /// # Panics
     /// Where they differ.
     pub fn compare(&self) {
-        let data = |machine: &DaemonMachine| {
-            let copy = machine.host().read_file("/srv/copy").expect("a copy");
-            copy[..(DATA_KIB << 10) as usize].to_vec()
+        let data = |place: usize| {
+            let mut copy = self.backup(place);
+            copy.truncate((DATA_KIB << 10) as usize);
+            copy
         };
-        let second = match self.is_local {
-            true => &self.owner,
-            false => &self.b,
-        };
-        let (a, b) = (data(&self.a), data(second));
-        let first = a.iter().zip(&b).position(|(a, b)| a != b);
-        assert_eq!(first, None, "the copies differ from this byte on");
+        let (first, second) = (data(0), data(1));
+        let differs = first.iter().zip(&second).position(|(a, b)| a != b);
+        assert_eq!(differs, None, "the copies differ from this byte on");
     }
+}
 
-    /// Opens the client's volume.
-    async fn open(&self) -> SharedVolume {
-        let address = self.owner.host().addr(PORT);
-        client::open(address, OWNER, Duration::from_secs(2500), CLIENT_WAITS).await
-    }
+/// What is kept in a copy.
+fn kept(copy: &[u8]) -> Kept {
+    let slot = |slot: usize| {
+        let at = Place::Kept(slot).at(COPY_BYTES) as usize;
+        Kept::decode(&copy[at..])
+    };
+    let found = newest([slot(0), slot(1)]);
+    found.expect("a copy of a mirror keeps something").1
 }

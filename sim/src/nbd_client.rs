@@ -27,6 +27,10 @@ pub const FUA: u16 = 1;
 pub const PERMISSION: u32 = 1;
 /// NBD_EIO
 pub const IO: u32 = 5;
+/// NBD_ESHUTDOWN
+pub const SHUTDOWN: u32 = 108;
+/// NBD_ENOSPC
+pub const NO_SPACE: u32 = 28;
 
 /// What a client sends first: that it knows the fixed newstyle, and no zeroes.
 pub const FLAGS: [u8; 4] = [0, 0, 0, 3];

@@ -1,9 +1,15 @@
 //! A volume that an NBD server shows, as its client uses it. Nothing is sent again: what is in flight when the connection
-//! ends has failed, and everything fails until the next connection.
+//! ends has failed, and everything fails until the next connection; or, if what was in flight may happen until then, it
+//! fails with the next connection.
 
-use std::{cell::RefCell, io, net::SocketAddr, rc::Rc};
+use std::{
+    cell::{Cell, RefCell},
+    io,
+    net::SocketAddr,
+    rc::Rc,
+};
 
-use engine::{Buf, LaneFuture, Payload};
+use engine::{Buf, LaneFuture, Payload, sync::Notify};
 use volume::{
     Compared, Durability, Error, ErrorKind, Len, Result, Shape, Volume, fallback,
     member::{Order, Report},
@@ -11,31 +17,51 @@ use volume::{
 
 use crate::{
     content::SECTOR_BYTES,
-    nbd_client::{Answer, FLUSH, FUA, IO, NbdClient, READ, TRIM, WRITE_ZEROES},
+    nbd_client::{Answer, FLUSH, FUA, IO, NO_SPACE, NbdClient, READ, SHUTDOWN, TRIM, WRITE_ZEROES},
 };
 
 /// The volume.
 pub struct NbdVolume {
     shape: Shape,
     client: RefCell<Option<Rc<NbdClient>>>,
+    /// Connections that were made so far.
+    connections: Cell<usize>,
+    connected: Notify,
+    /// What a lost connection fails is reported when there is the next.
+    fails_late: bool,
+    has_trim: bool,
 }
 
 impl NbdVolume {
     /// A volume of `len_bytes`, not connected yet.
     pub fn new(len_bytes: u64) -> Rc<NbdVolume> {
+        // The protocol does not tell of caches.
+        NbdVolume::over(len_bytes, true, false)
+    }
+
+    /// The same over a mirror, which has no volatile cache and no TRIM. What a lost connection fails is reported with the next connection:
+    /// before that it may still happen.
+    pub fn durable(len_bytes: u64) -> Rc<NbdVolume> {
+        NbdVolume::over(len_bytes, false, true)
+    }
+
+    fn over(len_bytes: u64, volatile_cache: bool, fails_late: bool) -> Rc<NbdVolume> {
         Rc::new(NbdVolume {
             shape: Shape {
                 block_size_bytes: SECTOR_BYTES as u32,
                 physical_block_bytes: SECTOR_BYTES as u32,
                 len: Len::new(len_bytes),
-                // The protocol does not tell.
-                volatile_cache: true,
+                volatile_cache,
                 read_only: volume::ReadOnly::default(),
                 discard: None,
                 optimal_io_bytes: SECTOR_BYTES as u32,
                 compare_and_write_max_bytes: 0,
             },
             client: RefCell::default(),
+            connections: Cell::new(0),
+            connected: Notify::new(),
+            fails_late,
+            has_trim: !fails_late,
         })
     }
 
@@ -46,6 +72,8 @@ impl NbdVolume {
     pub async fn connect(&self, address: SocketAddr, is_structured: bool) -> io::Result<()> {
         let client = NbdClient::start(address, is_structured).await?;
         self.client.replace(Some(client));
+        self.connections.set(self.connections.get() + 1);
+        self.connected.notify();
         Ok(())
     }
 
@@ -59,6 +87,7 @@ impl NbdVolume {
     /// The answer to a request.
     async fn ask(&self, request: impl AsyncFnOnce(&NbdClient) -> Answer) -> Result<Vec<u8>> {
         let client = self.client.borrow().clone();
+        let before = self.connections.get();
         let answer = match client {
             Some(client) => request(&client).await,
             None => None,
@@ -66,8 +95,17 @@ impl NbdVolume {
         match answer {
             Some(Ok(data)) => Ok(data),
             Some(Err(IO)) => Err(Error::new(ErrorKind::Medium, "NBD_EIO")),
+            None => {
+                if self.fails_late {
+                    let is_next = || (self.connections.get() > before).then_some(());
+                    self.connected.wait_for(is_next).await;
+                }
+                Err(Error::new(ErrorKind::Unreachable, "no connection"))
+            }
+            // Also what has taken too long.
+            Some(Err(SHUTDOWN)) => Err(Error::new(ErrorKind::TimedOut, "NBD_ESHUTDOWN")),
+            Some(Err(NO_SPACE)) => Err(Error::new(ErrorKind::NoSpace, "NBD_ENOSPC")),
             Some(Err(other)) => panic!("the server answers with error {other}"),
-            None => Err(Error::new(ErrorKind::Unreachable, "no connection")),
         }
     }
 
@@ -126,7 +164,10 @@ impl Volume for NbdVolume {
     }
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
-        self.tell((TRIM, 0), (at, len))
+        match self.has_trim {
+            true => self.tell((TRIM, 0), (at, len)),
+            false => LaneFuture::new(async { Ok(()) }),
+        }
     }
 
     fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
