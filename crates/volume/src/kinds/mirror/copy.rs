@@ -175,6 +175,8 @@ impl Copy {
 
     /// What is kept on it, read without a fence: another owner may be changing it.
     pub(super) async fn look_at_kept(&self) -> Result<Kept> {
+        // It may not have been there when it was looked at before.
+        self.look().await?;
         let slots = [
             Kept::decode(&self.read_unfenced(Place::Kept(0)).await?),
             Kept::decode(&self.read_unfenced(Place::Kept(1)).await?),
