@@ -348,6 +348,9 @@ impl Mirrored {
                 Owner::Serves(owner) => owner.take_over(VOLUME, force).await,
                 Owner::Attaches(owner, _) => owner.take_over(force).await,
             };
+            // The process of the command ends, and all of its sessions.
+            host.kill();
+            host.restart();
             let Err(failure) = taken else { break };
             attempts += 1;
             assert!(attempts < 1000, "it is not taken over: {failure}");
