@@ -86,11 +86,11 @@ pub(crate) struct Target {
     pub(crate) pid: u32,
     disk: Option<Disk>,
     /// Until it is dropped.
-    _process: Option<Process>,
+    _process: Option<TargetProcess>,
 }
 
 #[expect(dead_code, reason = "they run until they are dropped")]
-enum Process {
+enum TargetProcess {
     Sanstone(Sanstone),
     Tgt(Tgt),
 }
@@ -149,7 +149,7 @@ impl Target {
             url: process.url(0),
             pid: process.pid(),
             disk: Some(disk),
-            _process: Some(Process::Sanstone(process)),
+            _process: Some(TargetProcess::Sanstone(process)),
         }
     }
 
@@ -168,7 +168,7 @@ impl Target {
             url: process.add_disk_with(path.as_ref(), flags),
             pid: process.pid(),
             disk: Some(disk),
-            _process: Some(Process::Tgt(process)),
+            _process: Some(TargetProcess::Tgt(process)),
         }
     }
 

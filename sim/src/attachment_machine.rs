@@ -17,9 +17,9 @@ use engine::{
     task::JoinHandle,
     time,
 };
-use front_nbd::{Address, Place, Server};
+use front_nbd::{Address, Listeners, NbdServer};
 use node::{
-    Attachment, Config, Failure, Process,
+    Attachment, Config, DaemonFailure, Process,
     description::{Attached, Description},
 };
 
@@ -94,7 +94,7 @@ impl AttachmentMachine {
     ///
     /// # Errors
     /// Why it was not taken over.
-    pub async fn take_over(&self, force: bool) -> Result<(), Failure> {
+    pub async fn take_over(&self, force: bool) -> Result<(), DaemonFailure> {
         self.machine.take_over(VOLUME, force).await
     }
 
@@ -108,7 +108,7 @@ impl AttachmentMachine {
     ///
     /// # Errors
     /// Why it does not open.
-    pub async fn try_once(&self) -> Result<(), Failure> {
+    pub async fn try_once(&self) -> Result<(), DaemonFailure> {
         let (process, lanes) = (self.machine.process(), self.lane_handles());
         let tried = self.machine.host.spawn(async move {
             let attachment = Attachment::open(&load()?, VOLUME, &process, &lanes).await?;
@@ -125,17 +125,17 @@ impl AttachmentMachine {
             (self.machine.process(), self.lane_handles(), self.address());
         let (refused, is_attached) = (self.refused.clone(), self.is_attached.clone());
         let ended = self.machine.host.spawn(async move {
-            let place = Place::take(&Address::Tcp(address)).await;
+            let place = Listeners::take(&Address::Tcp(address)).await;
             let place = place.expect("nobody else is there");
             let attachment = open(&process, &lanes, &refused).await;
-            let config = front_nbd::Config {
+            let config = front_nbd::NbdConfig {
                 volume: attachment.volume().to_owned(),
                 relative_port: attachment.relative_port(),
                 read_only: false,
-                limits: front_nbd::Limits::default(),
+                limits: front_nbd::NbdLimits::default(),
                 tls: None,
             };
-            let server = Server::start(config, place, attachment.units()).await;
+            let server = NbdServer::start(config, place, attachment.units()).await;
             let server = server.expect("it listens");
             is_attached.set(true);
             attend(&attachment, &told).await;
@@ -202,7 +202,7 @@ impl AttachmentMachine {
     }
 }
 
-fn load() -> Result<Config, Failure> {
+fn load() -> Result<Config, DaemonFailure> {
     Config::load(Path::new(CONFIG))
 }
 
@@ -214,7 +214,7 @@ async fn open(process: &Process, lanes: &[LaneHandle], refused: &Cell<usize>) ->
         match Attachment::open(&config, VOLUME, process, lanes).await {
             Ok(attachment) => return attachment,
             // The configuration is right, so only remote disks can be missing.
-            Err(Failure::Wrong(message)) => panic!("{message}"),
+            Err(DaemonFailure::Wrong(message)) => panic!("{message}"),
             Err(failure) => {
                 refused.set(refused.get() + 1);
                 last = failure.to_string();

@@ -13,13 +13,13 @@ use std::{
 
 use engine::{
     LaneHandle,
-    blocking::{self, Kind},
+    blocking::{self, WorkKind},
     cross::{OneshotSender, Receiver, Sender, channel, oneshot},
     sim::Host,
     task::JoinHandle,
     time,
 };
-use node::{Config, Daemon, Failure, Process};
+use node::{Config, Daemon, DaemonFailure, Process};
 use uuid::Uuid;
 
 use crate::machine::{End, Machine};
@@ -56,7 +56,7 @@ struct Running {
 enum Told {
     Stop,
     /// To serve what its configuration is now.
-    Apply(OneshotSender<Result<Vec<String>, Failure>>),
+    Apply(OneshotSender<Result<Vec<String>, DaemonFailure>>),
 }
 
 impl DaemonMachine {
@@ -89,7 +89,7 @@ impl DaemonMachine {
     ///
     /// # Errors
     /// Why it was not taken over.
-    pub async fn take_over(&self, volume: &'static str, force: bool) -> Result<(), Failure> {
+    pub async fn take_over(&self, volume: &'static str, force: bool) -> Result<(), DaemonFailure> {
         self.machine.take_over(volume, force).await
     }
 
@@ -127,7 +127,7 @@ impl DaemonMachine {
     ///
     /// # Errors
     /// Why it was refused.
-    pub async fn apply(&self, text: &str) -> Result<Vec<String>, Failure> {
+    pub async fn apply(&self, text: &str) -> Result<Vec<String>, DaemonFailure> {
         self.machine.configure(text);
         let (sender, answer) = oneshot();
         let is_told = match &*self.running.borrow() {
@@ -166,7 +166,7 @@ impl DaemonMachine {
     ///
     /// # Errors
     /// Why it does not start.
-    pub async fn try_once(&self) -> Result<(), Failure> {
+    pub async fn try_once(&self) -> Result<(), DaemonFailure> {
         let (process, host) = (self.machine.process(), self.machine.host.clone());
         let tried = self.machine.host.spawn(async move {
             let (config, lanes) = (load_to_serve().await?, [host.lane(0)]);
@@ -184,16 +184,20 @@ impl DaemonMachine {
 }
 
 /// Reads the configuration and checks it, as `sanstone serve` does.
-async fn load_to_serve() -> Result<Config, Failure> {
+async fn load_to_serve() -> Result<Config, DaemonFailure> {
     let load = || Config::load_to_serve(Path::new(CONFIG), false, |_, _| ());
-    let loaded = blocking::run(Kind::Files, load).await.expect("it is run");
+    let loaded = blocking::run(WorkKind::Files, load)
+        .await
+        .expect("it is run");
     Ok(loaded?.0)
 }
 
 /// The same for the daemon that serves, as `sanstone apply` does.
-async fn load_to_apply() -> Result<Config, Failure> {
+async fn load_to_apply() -> Result<Config, DaemonFailure> {
     let load = || Config::load_to_apply(Path::new(CONFIG), |_, _| ());
-    let loaded = blocking::run(Kind::Files, load).await.expect("it is run");
+    let loaded = blocking::run(WorkKind::Files, load)
+        .await
+        .expect("it is run");
     Ok(loaded?.0)
 }
 
@@ -209,7 +213,7 @@ async fn start(host: &Host, process: &Process, refused: &Cell<usize>) -> Daemon 
         match Daemon::start(config, process, &lanes, true).await {
             Ok(daemon) => return daemon,
             // The configuration matches the local disks, so only remote disks can be missing.
-            Err(Failure::Wrong(message)) => panic!("{message}"),
+            Err(DaemonFailure::Wrong(message)) => panic!("{message}"),
             Err(failure) => {
                 refused.set(refused.get() + 1);
                 last = failure.to_string();
@@ -229,7 +233,7 @@ async fn serve(mut daemon: Daemon, told: Receiver<Told>) {
     let _ = daemon.stop().await;
 }
 
-async fn apply(daemon: &mut Daemon) -> Result<Vec<String>, Failure> {
+async fn apply(daemon: &mut Daemon) -> Result<Vec<String>, DaemonFailure> {
     let applied = daemon.apply(load_to_apply().await?, false, pending()).await;
     applied.map(|changes| changes.iter().map(ToString::to_string).collect())
 }

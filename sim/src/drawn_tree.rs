@@ -6,7 +6,7 @@ use std::{ops::AddAssign, time::Duration};
 use engine::sim::Random;
 use volume::{
     ErrorKind,
-    layer::fault::{Action, Operation, Rule},
+    layer::fault::{FaultAction, FaultOperation, Rule},
 };
 
 /// What a child of a stripe or concat reserves at its start.
@@ -303,11 +303,11 @@ pub fn draw_rule(random: &mut Random) -> Rule {
     let kinds = [ErrorKind::Medium, ErrorKind::NoSpace, ErrorKind::TimedOut];
     let kind = kinds[random.index(kinds.len())];
     let on = [
-        Operation::Read,
-        Operation::Write,
-        Operation::Write,
-        Operation::Discard,
-        Operation::Flush,
+        FaultOperation::Read,
+        FaultOperation::Write,
+        FaultOperation::Write,
+        FaultOperation::Discard,
+        FaultOperation::Flush,
     ];
     let on = on[random.index(on.len())];
     Rule {
@@ -316,9 +316,9 @@ pub fn draw_rule(random: &mut Random) -> Rule {
         skip: random.below(25),
         times: Some(1 + random.below(3)),
         action: match random.below(3) {
-            0 => Action::Fail(kind),
-            1 => Action::FailAfter(kind),
-            _ => Action::Delay(Duration::from_micros(1 + random.below(10_000))),
+            0 => FaultAction::Fail(kind),
+            1 => FaultAction::FailAfter(kind),
+            _ => FaultAction::Delay(Duration::from_micros(1 + random.below(10_000))),
         },
     }
 }

@@ -4,7 +4,7 @@
 use std::{cell::Cell, path::Path};
 
 use engine::sim::Host;
-use node::{Config, Failure, Process};
+use node::{Config, DaemonFailure, Process};
 use uuid::Uuid;
 use volume::{claim::Others, graph::NewStripe};
 
@@ -75,7 +75,11 @@ impl Machine {
     ///
     /// # Errors
     /// Why it was not taken over.
-    pub(crate) async fn take_over(&self, volume: &'static str, force: bool) -> Result<(), Failure> {
+    pub(crate) async fn take_over(
+        &self,
+        volume: &'static str,
+        force: bool,
+    ) -> Result<(), DaemonFailure> {
         let (process, config) = (self.process(), Path::new(self.config));
         let home = self.host.lane(0);
         let others = match force {

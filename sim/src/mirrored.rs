@@ -10,7 +10,7 @@ use std::{cell::RefCell, rc::Rc, time::Duration};
 
 use ::mirror::{
     CopyId, CopySet,
-    copy::{Kept, METADATA_BYTES, Place, newest},
+    copy::{CopyState, METADATA_BYTES, MetadataBlock, newest},
     register::Record,
 };
 use engine::{
@@ -436,10 +436,10 @@ impl Mirrored {
 }
 
 /// What is kept in a copy.
-fn kept(copy: &[u8]) -> Kept {
+fn kept(copy: &[u8]) -> CopyState {
     let slot = |slot: usize| {
-        let at = Place::Kept(slot).at(COPY_BYTES) as usize;
-        Kept::decode(&copy[at..])
+        let at = MetadataBlock::Kept(slot).at(COPY_BYTES) as usize;
+        CopyState::decode(&copy[at..])
     };
     let found = newest([slot(0), slot(1)]);
     found.expect("a copy of a mirror keeps something").1

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use engine::{Payload, sim::Host};
-use node::{Process, Refusal, Site, StateDirectory};
+use node::{OpenRefusal, Process, ServedSite, StateDirectory};
 use uuid::Uuid;
 use volume::{Durability, SharedVolume, config::Volumes, graph::Graph};
 
@@ -53,7 +53,7 @@ impl Shown {
         let volumes: Volumes = toml::from_str(&text).expect("it parses");
         let base = names.config.parent().expect("it lies in a directory");
         let mut graph = Graph::new(volumes.clone(), base).expect("the configuration is valid");
-        let site = Site {
+        let site = ServedSite {
             config: &names.config,
             state: &names.state(),
             volumes: &volumes,
@@ -61,9 +61,9 @@ impl Shown {
             is_successor: false,
         };
         let refused = |refusal| match refusal {
-            Refusal::State(error) => error.to_string(),
-            Refusal::Volumes(errors) => errors[0].to_string(),
-            Refusal::Opening(error) => error.to_string(),
+            OpenRefusal::State(error) => error.to_string(),
+            OpenRefusal::Volumes(errors) => errors[0].to_string(),
+            OpenRefusal::Opening(error) => error.to_string(),
         };
         let mut state = node::prepare(&site, true).map_err(refused)?;
         let process = Process {

@@ -5,8 +5,8 @@ use std::{cell::RefCell, collections::BTreeMap, net::SocketAddr, rc::Rc};
 
 use engine::{Buf, Gather, Payload, net::TcpStream, spawn, sync::Notify};
 use iscsi::{
-    Command, Direction, InitiatorConfig, InitiatorConnection, InitiatorEvent, LunField, RxData,
-    TaskId, TaskResult,
+    Direction, InitiatorConfig, InitiatorConnection, InitiatorEvent, LunField, OutgoingCommand,
+    RxData, TaskId, TaskResult,
 };
 use iscsi_stream::Receiver;
 
@@ -122,7 +122,7 @@ impl RawSession {
             (0, len) => (Direction::Read, len),
             (len, _) => (Direction::Write, len as u32),
         };
-        let command = Command {
+        let command = OutgoingCommand {
             lun: LUN,
             cdb,
             attribute,
@@ -252,7 +252,7 @@ async fn send(session: Rc<RawSession>) {
 }
 
 /// Reads until the session is over.
-async fn receive(session: &RawSession) -> iscsi_stream::Result<()> {
+async fn receive(session: &RawSession) -> iscsi_stream::ReceiveResult<()> {
     let mut receiver = Receiver::new(session.stream.clone(), 128 << 10);
     loop {
         let limits = session.state.borrow().machine.frame_limits();

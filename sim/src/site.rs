@@ -9,13 +9,13 @@ use std::{
 };
 
 use engine::{
-    sim::{Config, Host, Random, World},
+    sim::{Host, Random, World, WorldConfig},
     time,
 };
 use uuid::Uuid;
 use volume::{
     AtomicWrites, IscsiConfig, IscsiDisk, Multipath, PathConfig, PathCounts, Sessions, Shape,
-    SharedVolume, Volume, Way,
+    SharedVolume, Transport, Volume,
     cache::{Cache, CacheConfig},
     leaf::file::{FileOptions, OpenFile},
     stripe::{self, Child, CreateOptions},
@@ -45,7 +45,7 @@ const LATER_ISIDS: u16 = 4;
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The world: its network and its disks.
-    pub world: Config,
+    pub world: WorldConfig,
     /// How the targets serve.
     pub served: Served,
     /// Whether a cache lies above the stripe.
@@ -82,7 +82,7 @@ impl Setup {
         let cached = random.chance(0.4);
         let client_lanes = 1 + random.index(3);
         Setup {
-            world: Config::default(),
+            world: WorldConfig::default(),
             served,
             cached,
             reconnect_timeout: Duration::from_secs(60),
@@ -219,7 +219,7 @@ impl Site {
     /// The sessions with target `index` over these of its networks.
     pub fn sessions(&self, index: usize, networks: &[usize]) -> Sessions {
         let ips = self.targets[index].ips();
-        let ways = networks.iter().map(|&network| Way {
+        let ways = networks.iter().map(|&network| Transport {
             address: SocketAddr::new(ips[network], PORT),
             source: None,
         });
@@ -283,7 +283,7 @@ impl Site {
             let name = self.targets[index].iqn.clone();
             children.push(Child { name, volume });
         }
-        let opened = stripe::Opened::open(&children, Some(UNIT_BYTES)).await;
+        let opened = stripe::OpenStripe::open(&children, Some(UNIT_BYTES)).await;
         let volumes: Vec<_> = children.into_iter().map(|child| child.volume).collect();
         let stripe = opened.and_then(|opened| opened.on_lane(&volumes));
         let stripe: SharedVolume = Rc::new(stripe.expect("the images hold a stripe"));

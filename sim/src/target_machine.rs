@@ -18,7 +18,7 @@ use engine::{
     task::{self, JoinHandle},
     time,
 };
-use front_iscsi::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
+use front_iscsi::{Allow, IscsiServer, Limits, LunSpec, PortalGroup, ServerConfig, TargetSpec};
 use unit::{DiskSpec, Units, UnitsConfig};
 use volume::{
     config::Volumes,
@@ -71,7 +71,7 @@ pub struct TargetMachine {
     /// The name of the target that it serves.
     pub iqn: String,
     served: Served,
-    server: Rc<RefCell<Option<(Server, Units)>>>,
+    server: Rc<RefCell<Option<(IscsiServer, Units)>>>,
     faults: Rc<RefCell<FaultHandle>>,
     /// The ports that have been told of the last power-on, in a file that outlives the software.
     told: Arc<Mutex<Vec<String>>>,
@@ -180,7 +180,7 @@ impl TargetMachine {
             };
             let units = Units::open(units, &lanes).await;
             let units = units.unwrap_or_else(|error| panic!("{error}"));
-            let started = Server::start(config, &units).await;
+            let started = IscsiServer::start(config, &units).await;
             let started = started.unwrap_or_else(|error| panic!("{error}"));
             server.replace(Some((started, units)));
         });
@@ -281,8 +281,8 @@ fn graph(served: &Served) -> Graph {
 }
 
 /// Low enough that every limit is reached.
-fn unit_limits() -> unit::Limits {
-    unit::Limits {
+fn unit_limits() -> unit::MemoryLimits {
+    unit::MemoryLimits {
         memory_bytes: 2 << 20,
         transfer_max_bytes: 64 << 10,
     }

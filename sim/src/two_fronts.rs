@@ -9,11 +9,11 @@ use engine::{
     sim::Host,
     spawn,
 };
-use front_iscsi::{Allow, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
+use front_iscsi::{Allow, IscsiServer, LunSpec, PortalGroup, ServerConfig, TargetSpec};
 use scsi::{Action, Attention, Status, TargetPort};
 use unit::{
-    CommandId, DiskSpec, Io, IoError, LaneUnits, Limits, Luns, Mark, Nexus, Units, UnitsConfig,
-    no_commands,
+    CommandId, DiskSpec, Io, IoError, LaneUnits, Luns, Mark, MemoryLimits, Nexus, Units,
+    UnitsConfig, no_commands,
 };
 
 use crate::{
@@ -41,7 +41,7 @@ pub struct TwoFronts {
     pub units: Units,
     /// One for each lane.
     pub block: Vec<BlockHandle>,
-    _server: Option<Server>,
+    _server: Option<IscsiServer>,
 }
 
 impl TwoFronts {
@@ -52,7 +52,7 @@ impl TwoFronts {
             let lanes: Vec<_> = (0..LANES).map(|n| here.lane(n)).collect();
             let units = Units::open(units_config(medium), &lanes).await;
             let units = units.expect("its disk opens");
-            let server = Server::start(server_config(here.addr(PORT)), &units).await;
+            let server = IscsiServer::start(server_config(here.addr(PORT)), &units).await;
             (units, server.expect("it starts"))
         });
         let (units, server) = started.await;
@@ -105,7 +105,7 @@ fn units_config(medium: Arc<SlowDisk>) -> UnitsConfig {
         keep: None,
         note: None,
         // Low enough that reads have to wait for memory.
-        limits: Limits {
+        limits: MemoryLimits {
             memory_bytes: 2 << 20,
             transfer_max_bytes: TRANSFER_MAX_BYTES,
         },

@@ -25,7 +25,7 @@ use engine::{
     share::{self, counts},
 };
 use forms::Form;
-use front_iscsi::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
+use front_iscsi::{Allow, IscsiServer, Limits, LunSpec, PortalGroup, ServerConfig, TargetSpec};
 use harness::directory::Directory;
 use harness::wire::{Direction, Session, opcode};
 use unit::{DiskSpec, Units, UnitsConfig};
@@ -98,7 +98,9 @@ fn with_server<T>(backing: Backing, test: impl AsyncFnOnce(SocketAddr) -> T) -> 
     lane.block_on(async {
         let units = units(backing, directory.path(), &handle).await;
         let units = Units::open(units, &[handle]).await.expect("its disks");
-        let server = Server::start(config(), &units).await.expect("a server");
+        let server = IscsiServer::start(config(), &units)
+            .await
+            .expect("a server");
         let output = test(server.portals()[0]).await;
         server.stop().await;
         units.flush().await.expect("the last flush");

@@ -3,7 +3,7 @@
 //! reading what disks hold before that, resolving a host name), and sums that take a CPU for milliseconds. The answer
 //! returns to the calling lane through its inbox.
 //!
-//! Each [`Kind`] has its own threads and queue, so that a hanging name server or network file system
+//! Each [`WorkKind`] has its own threads and queue, so that a hanging name server or network file system
 //! delays only its own kind. Both are bounded: threads are started on demand and end when idle for a
 //! while, and a caller that finds the queue full waits for room without blocking its lane. Work whose
 //! caller is gone is not started; work that has started runs to its end.
@@ -45,7 +45,7 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// The kinds of blocking work. Work of one kind never waits for work of another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum WorkKind {
     /// A file's extent map.
     Extents,
     /// Small files that are read or replaced as a whole, marks and syncs of directories, the first look at what disks
@@ -67,7 +67,7 @@ pub enum Kind {
 /// # Panics
 /// Outside a lane.
 pub async fn run<T: Send + 'static>(
-    kind: Kind,
+    kind: WorkKind,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
     let (sender, receiver) = oneshot();
@@ -101,7 +101,7 @@ pub async fn run<T: Send + 'static>(
 /// As [`run`], and kind `TimedOut` if it took longer.
 pub async fn run_within<T: Send + 'static>(
     limit: Duration,
-    kind: Kind,
+    kind: WorkKind,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<T> {
     timeout(limit, run(kind, work)).await.unwrap_or_else(|| {
@@ -159,7 +159,7 @@ pub async fn look_up_all(host: &str, port: u16, limit: Duration) -> io::Result<V
             false => Ok(found),
         }
     };
-    run_within(limit, Kind::Names, work).await?
+    run_within(limit, WorkKind::Names, work).await?
 }
 
 /// How long blocking work takes in a simulated world; `None` if it runs on a real thread.
@@ -180,7 +180,7 @@ pub(crate) fn hold_up(d: Duration) -> bool {
     held_up.is_some()
 }
 
-type Work = Box<dyn FnOnce() + Send>;
+type BoxedWork = Box<dyn FnOnce() + Send>;
 
 /// The threads of one kind.
 struct Pool {
@@ -188,12 +188,12 @@ struct Pool {
     threads_max: usize,
     /// What its threads lower their priority by.
     niceness: i32,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     filled: Condvar,
 }
 
-struct State {
-    queue: VecDeque<Work>,
+struct PoolState {
+    queue: VecDeque<BoxedWork>,
     threads: usize,
     /// Threads waiting for work.
     idle: usize,
@@ -207,14 +207,14 @@ static NAMES: Pool = Pool::new("names", THREADS_MAX, 0);
 static LOOKS: Pool = Pool::new("looks", THREADS_MAX, 0);
 static SIGNATURES: Pool = Pool::new("signatures", 1, NICENESS_OF_SUMS);
 
-impl Kind {
+impl WorkKind {
     fn pool(self) -> &'static Pool {
         match self {
-            Kind::Extents => &EXTENTS,
-            Kind::Files => &FILES,
-            Kind::Names => &NAMES,
-            Kind::Looks => &LOOKS,
-            Kind::Signatures => &SIGNATURES,
+            WorkKind::Extents => &EXTENTS,
+            WorkKind::Files => &FILES,
+            WorkKind::Names => &NAMES,
+            WorkKind::Looks => &LOOKS,
+            WorkKind::Signatures => &SIGNATURES,
         }
     }
 }
@@ -225,7 +225,7 @@ impl Pool {
             name,
             threads_max,
             niceness,
-            state: Mutex::new(State {
+            state: Mutex::new(PoolState {
                 queue: VecDeque::new(),
                 threads: 0,
                 idle: 0,
@@ -235,12 +235,12 @@ impl Pool {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Queues `work` as soon as there is room, and makes sure there is a thread for it.
-    async fn enter(&'static self, work: Work) -> io::Result<()> {
+    async fn enter(&'static self, work: BoxedWork) -> io::Result<()> {
         let mut work = Some(work);
         poll_fn(|cx| {
             let mut state = self.lock();

@@ -41,11 +41,11 @@ struct Block {
     memory: NonNull<u8>,
     capacity: usize,
     refs: Cell<u32>,
-    source: Source,
+    source: MemorySource,
 }
 
 /// Where a block's memory comes from.
-enum Source {
+enum MemorySource {
     Allocator,
     /// Cut from a chunk, to which it returns on drop.
     Chunk(#[expect(dead_code, reason = "it is kept to be dropped")] Piece),
@@ -68,7 +68,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        if let Source::Allocator = self.source {
+        if let MemorySource::Allocator = self.source {
             // SAFETY: allocated in `take` with this layout, and the last reference is gone.
             unsafe { dealloc(self.memory.as_ptr(), Block::layout(self.capacity)) };
         }
@@ -140,7 +140,7 @@ fn take(len: usize) -> NonNull<Block> {
             memory,
             capacity,
             refs: Cell::new(0),
-            source: piece.map_or(Source::Allocator, Source::Chunk),
+            source: piece.map_or(MemorySource::Allocator, MemorySource::Chunk),
         })
     });
     block.refs.set(1);
@@ -155,13 +155,13 @@ fn borrow(memory: NonNull<u8>, len: usize, lender: Rc<dyn Lender>) -> NonNull<Bl
             memory,
             capacity: 0,
             refs: Cell::new(0),
-            source: Source::Nowhere,
+            source: MemorySource::Nowhere,
         })
     });
     block.memory = memory;
     block.capacity = len;
     block.refs.set(1);
-    block.source = Source::Lender(lender);
+    block.source = MemorySource::Lender(lender);
     NonNull::from(Box::leak(block))
 }
 
@@ -175,9 +175,9 @@ fn release(block: NonNull<Block>) {
     }
     // SAFETY: that was the last reference; the block came from Box::leak in `take` or `borrow`.
     let mut block = unsafe { Box::from_raw(block.as_ptr()) };
-    if let Source::Lender(lender) = &block.source {
+    if let MemorySource::Lender(lender) = &block.source {
         lender.give_back(block.memory, block.capacity);
-        block.source = Source::Nowhere;
+        block.source = MemorySource::Nowhere;
         let _ = FREE.try_with(|free| {
             let mut free = free.borrow_mut();
             if free.empty.len() < EMPTY_MAX {
@@ -330,7 +330,10 @@ impl Slice {
     pub fn try_unfreeze(self) -> Result<Buf, Slice> {
         // SAFETY: self holds a reference.
         let block = unsafe { self.block.as_ref() };
-        if self.start == 0 && block.refs.get() == 1 && !matches!(block.source, Source::Lender(_)) {
+        if self.start == 0
+            && block.refs.get() == 1
+            && !matches!(block.source, MemorySource::Lender(_))
+        {
             let this = std::mem::ManuallyDrop::new(self);
             Ok(Buf {
                 block: this.block,

@@ -75,9 +75,9 @@ pub(crate) struct Clock {
 impl Clock {
     pub(crate) fn new() -> Clock {
         // Take the tightest of several readings, as the thread may be interrupted between the two clocks.
-        let looks = [(); 5].map(|()| Look::now());
+        let looks = [(); 5].map(|()| ClockReading::now());
         let first = looks.into_iter().min_by_key(|look| look.took_ticks);
-        let first = first.unwrap_or_else(Look::now);
+        let first = first.unwrap_or_else(ClockReading::now);
         Clock {
             has_counter: counter::is_trusted(),
             anchor: Cell::new((first.ticks, first.ns)),
@@ -106,13 +106,13 @@ impl Clock {
         if passed < self.trusted_ticks.get() {
             return anchor_ns + ((passed * self.scale.get()) >> SCALE_BITS);
         }
-        self.ask_kernel(Look::now())
+        self.ask_kernel(ClockReading::now())
     }
 
     /// Recomputes anchor and scale from this reading, if it is good enough, and returns its time.
     #[cold]
-    fn ask_kernel(&self, look: Look) -> u64 {
-        let Look { ticks, ns, .. } = look;
+    fn ask_kernel(&self, look: ClockReading) -> u64 {
+        let ClockReading { ticks, ns, .. } = look;
         let (anchor_ticks, anchor_ns) = self.anchor.get();
         let (passed_ticks, passed_ns) = (ticks.wrapping_sub(anchor_ticks), ns - anchor_ns);
         if passed_ns < SCALE_MIN_NS || look.took_ticks > passed_ticks / LOOK_PART {
@@ -136,18 +136,18 @@ impl Clock {
 /// Both clocks read at nearly the same time: the kernel's after the counter was at `ticks`, and at most
 /// `took_ticks` later.
 #[derive(Clone, Copy)]
-struct Look {
+struct ClockReading {
     ticks: u64,
     ns: u64,
     took_ticks: u64,
 }
 
-impl Look {
-    fn now() -> Look {
+impl ClockReading {
+    fn now() -> ClockReading {
         let ticks = counter::read();
         let ns = kernel_ns();
         let took_ticks = counter::read().wrapping_sub(ticks);
-        Look {
+        ClockReading {
             ticks,
             ns,
             took_ticks,
@@ -237,7 +237,7 @@ mod tests {
         let anchor = clock.anchor.get();
         // 20 ms at 2 GHz, plus 10 ms between reading the counter and the kernel's clock.
         let ns = anchor.1 + 30_000_000;
-        let interrupted = Look {
+        let interrupted = ClockReading {
             ticks: anchor.0.wrapping_add(40_000_000),
             ns,
             took_ticks: 20_000_000,
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(clock.ask_kernel(interrupted), ns);
         assert_eq!((clock.anchor.get(), clock.scale.get()), (anchor, 0));
         let took_ticks = 100;
-        clock.ask_kernel(Look {
+        clock.ask_kernel(ClockReading {
             took_ticks,
             ..interrupted
         });

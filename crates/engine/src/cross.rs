@@ -22,7 +22,7 @@ const RECEIVE_BYTES: usize = 2 << 10;
 
 /// What both ends share. The lock is held for each change as a whole, so a panic elsewhere leaves
 /// the state consistent.
-struct State<T> {
+struct ChannelState<T> {
     values: VecDeque<T>,
     senders: usize,
     receiver_gone: bool,
@@ -31,21 +31,21 @@ struct State<T> {
     waker: Option<Waker>,
 }
 
-type Shared<T> = Arc<Mutex<State<T>>>;
+type SharedChannel<T> = Arc<Mutex<ChannelState<T>>>;
 
-fn lock<T>(shared: &Shared<T>) -> MutexGuard<'_, State<T>> {
+fn lock<T>(shared: &SharedChannel<T>) -> MutexGuard<'_, ChannelState<T>> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The sending end of a channel; clones send to the same receiver.
-pub struct Sender<T>(Shared<T>);
+pub struct Sender<T>(SharedChannel<T>);
 
 /// The receiving end of a channel.
-pub struct Receiver<T>(Shared<T>);
+pub struct Receiver<T>(SharedChannel<T>);
 
 /// A channel between lanes.
 pub fn channel<T>() -> (Sender<T>, Receiver<T>) {
-    let state = State {
+    let state = ChannelState {
         values: VecDeque::new(),
         senders: 1,
         receiver_gone: false,

@@ -10,7 +10,7 @@ use crate::{
     handle::{Handle, Keeper},
     lane::{submit, with},
     op::{AllocateMode, Op, to_result},
-    reactor::{Mark, Opened, Reactor},
+    reactor::{FileMark, OpenedFile, Reactor},
     store, task, time,
 };
 
@@ -47,7 +47,7 @@ impl SharedFile {
         Ok(SharedFile::new(opened))
     }
 
-    fn new(opened: Opened) -> Self {
+    fn new(opened: OpenedFile) -> Self {
         SharedFile {
             keeper: opened.keeper,
             raw: opened.raw,
@@ -105,7 +105,7 @@ impl SharedFile {
     /// # Errors
     /// `Unsupported` if the file system does not support marks, else any error the system reports.
     pub fn remove_opener(&self) -> io::Result<()> {
-        store::with(|store| store.remove_mark(&self.handle(), Mark::Opener))
+        store::with(|store| store.remove_mark(&self.handle(), FileMark::Opener))
     }
 
     /// Whether it is a regular file. A lock on one excludes everybody else on this machine. A lock on
@@ -260,7 +260,7 @@ impl File {
         match with(|lane| lane.reactor().extent(&self.file, at)) {
             extent::Answer::Now(answer) => answer,
             extent::Answer::Ask(question) => {
-                blocking::run(blocking::Kind::Extents, || question.ask()).await?
+                blocking::run(blocking::WorkKind::Extents, || question.ask()).await?
             }
         }
     }

@@ -20,9 +20,9 @@ const ALIGN: usize = 16;
 
 /// A future on the heap, local to its lane. Like `Pin<Box<dyn Future>>`, but recycled, and a value that
 /// is ready at once needs no heap.
-pub struct LaneFuture<'a, T>(State<'a, T>);
+pub struct LaneFuture<'a, T>(FutureState<'a, T>);
 
-enum State<'a, T> {
+enum FutureState<'a, T> {
     /// The output, until it is taken.
     Ready(Option<T>),
     Pending(Frame<'a, T>),
@@ -47,7 +47,7 @@ impl<'a, T> LaneFuture<'a, T> {
         let typed = take(class, layout).cast::<F>();
         // SAFETY: the frame is at least as large and aligned as `layout`, that of F.
         unsafe { typed.as_ptr().write(future) };
-        LaneFuture(State::Pending(Frame {
+        LaneFuture(FutureState::Pending(Frame {
             future: typed,
             class,
             _not_send: PhantomData,
@@ -57,15 +57,15 @@ impl<'a, T> LaneFuture<'a, T> {
     /// A future that has already completed.
     #[inline]
     pub fn ready(output: T) -> Self {
-        LaneFuture(State::Ready(Some(output)))
+        LaneFuture(FutureState::Ready(Some(output)))
     }
 
     /// The output of a future that was [ready when created](Self::ready); `None`: it has to be polled.
     #[inline]
     pub fn as_ready(&self) -> Option<&T> {
         match &self.0 {
-            State::Ready(output) => output.as_ref(),
-            State::Pending(_) => None,
+            FutureState::Ready(output) => output.as_ref(),
+            FutureState::Pending(_) => None,
         }
     }
 }
@@ -76,14 +76,16 @@ impl<T> Future for LaneFuture<'_, T> {
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
         match &mut self.get_mut().0 {
-            State::Ready(output) => Poll::Ready(
+            FutureState::Ready(output) => Poll::Ready(
                 output
                     .take()
                     .expect("a finished future is not polled again"),
             ),
             // SAFETY: the frame is owned by self, never moves until it is dropped, and is polled
             // through an exclusive reference only.
-            State::Pending(frame) => unsafe { Pin::new_unchecked(frame.future.as_mut()).poll(cx) },
+            FutureState::Pending(frame) => unsafe {
+                Pin::new_unchecked(frame.future.as_mut()).poll(cx)
+            },
         }
     }
 }
@@ -103,8 +105,8 @@ impl<T> Drop for Frame<'_, T> {
 impl<T> fmt::Debug for LaneFuture<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            State::Ready(_) => f.write_str("LaneFuture(ready)"),
-            State::Pending(frame) => {
+            FutureState::Ready(_) => f.write_str("LaneFuture(ready)"),
+            FutureState::Pending(frame) => {
                 // SAFETY: `new` wrote a future here, and only its size is read.
                 let bytes = size_of_val(unsafe { frame.future.as_ref() });
                 write!(f, "LaneFuture({bytes} bytes)")
@@ -231,7 +233,7 @@ mod tests {
                 let _held = held;
                 round
             });
-            let State::Pending(frame) = &future.0 else {
+            let FutureState::Pending(frame) = &future.0 else {
                 panic!("it has to be polled");
             };
             frames.insert(frame.future.cast::<u8>());

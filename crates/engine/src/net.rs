@@ -24,7 +24,7 @@ use crate::{
 };
 
 pub use crate::{
-    reactor::{ConnectOptions, Credentials, SocketBuffers, Source},
+    reactor::{ConnectOptions, Credentials, LocalEnd, SocketBuffers},
     sockopt::try_buffers,
 };
 

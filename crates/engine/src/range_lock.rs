@@ -14,12 +14,12 @@ use crate::range::overlap;
 
 /// The ranges that are locked, and who waits for them.
 #[derive(Debug, Default)]
-pub struct RangeLocks(Mutex<Queue>);
+pub struct RangeLocks(Mutex<Waiters>);
 
 #[derive(Debug, Default)]
-struct Queue {
+struct Waiters {
     /// By index, in no particular order.
-    places: Vec<Option<Place>>,
+    places: Vec<Option<RangeWaiter>>,
     free: Vec<usize>,
     last: u64,
     exclusive: usize,
@@ -27,7 +27,7 @@ struct Queue {
 }
 
 #[derive(Debug)]
-struct Place {
+struct RangeWaiter {
     /// Its position in arrival order.
     serial: u64,
     range: Range<u64>,
@@ -37,17 +37,17 @@ struct Place {
     waker: Option<Waker>,
 }
 
-impl Place {
-    fn excludes(&self, other: &Place) -> bool {
+impl RangeWaiter {
+    fn excludes(&self, other: &RangeWaiter) -> bool {
         (self.is_exclusive || other.is_exclusive) && overlap(&self.range, &other.range)
     }
 }
 
-impl Queue {
+impl Waiters {
     /// Adds a place and returns its index.
     fn enter(&mut self, range: Range<u64>, is_exclusive: bool) -> usize {
         self.last += 1;
-        let mut place = Place {
+        let mut place = RangeWaiter {
             serial: self.last,
             range,
             is_exclusive,
@@ -69,7 +69,7 @@ impl Queue {
         index
     }
 
-    fn place(&mut self, index: usize) -> &mut Place {
+    fn place(&mut self, index: usize) -> &mut RangeWaiter {
         let place = self.places[index].as_mut();
         place.expect("a lock has its place until it is dropped")
     }
@@ -141,7 +141,7 @@ impl RangeLocks {
         RangeLocks::lock(locks, 0..u64::MAX, true).await
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, Waiters> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -99,7 +99,7 @@ pub struct Credentials {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ConnectOptions {
     /// Where it leaves this machine.
-    pub source: Option<Source>,
+    pub source: Option<LocalEnd>,
     /// The congestion control algorithm, by its kernel name (TCP_CONGESTION).
     pub congestion: Option<String>,
     /// How long sent data may stay unacknowledged before the connection counts as lost
@@ -123,7 +123,7 @@ pub struct SocketBuffers {
 
 /// Where a connection leaves this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum LocalEnd {
     /// From this local address.
     Address(IpAddr),
     /// Through the network interface of this name (SO_BINDTODEVICE), whatever the routes say.
@@ -150,7 +150,7 @@ pub struct OpenOptions {
 
 /// An open file and what its file system says about it.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedFile {
     pub(crate) keeper: Keeper,
     pub(crate) raw: i32,
     pub(crate) len_bytes: u64,
@@ -183,7 +183,7 @@ pub struct FileState {
 
 /// What a path leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum PathKind {
     /// A regular file.
     File,
     /// A directory.
@@ -205,26 +205,26 @@ pub enum Kind {
     Other,
 }
 
-impl Kind {
+impl PathKind {
     /// What it is, in words.
     pub fn name(self) -> &'static str {
         match self {
-            Kind::File => "a file",
-            Kind::Directory => "a directory",
-            Kind::BlockDevice { .. } => "a block device",
-            Kind::CharacterDevice => "a character device",
-            Kind::Pipe => "a named pipe",
-            Kind::Socket => "a socket",
-            Kind::Other => "something unknown",
+            PathKind::File => "a file",
+            PathKind::Directory => "a directory",
+            PathKind::BlockDevice { .. } => "a block device",
+            PathKind::CharacterDevice => "a character device",
+            PathKind::Pipe => "a named pipe",
+            PathKind::Socket => "a socket",
+            PathKind::Other => "something unknown",
         }
     }
 }
 
 /// What is at a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Look {
+pub struct PathInfo {
     /// What it is.
-    pub kind: Kind,
+    pub kind: PathKind,
     /// Its length in bytes; 0 for devices.
     pub len_bytes: u64,
     /// Its identity, file system and inode number: the same under each of its names.
@@ -235,7 +235,7 @@ pub struct Look {
     pub owner: u32,
 }
 
-impl Look {
+impl PathInfo {
     /// Its owner, if that is neither this process's user nor root: somebody who may change it.
     pub fn stranger(&self) -> Option<u32> {
         // SAFETY: it cannot fail and has no arguments.
@@ -250,7 +250,7 @@ impl Look {
 
 /// What somebody wants to do with what is at a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Access {
+pub struct AccessRequest {
     /// Read it.
     pub read: bool,
     /// Write it; for a directory: create files in it.
@@ -270,7 +270,7 @@ pub struct FileSystem {
 
 /// What a file can be marked with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mark {
+pub(crate) enum FileMark {
     /// The disk that it is.
     Disk,
     /// The daemon that has opened it last.
@@ -279,9 +279,9 @@ pub(crate) enum Mark {
 
 /// The operations beneath [`crate::store`] and [`crate::fs`], which block.
 pub(crate) trait Store {
-    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened>;
+    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<OpenedFile>;
     /// Opens the file behind an open handle again, wherever its path leads now.
-    fn reopen(&self, file: &Handle, options: &OpenOptions) -> io::Result<Opened>;
+    fn reopen(&self, file: &Handle, options: &OpenOptions) -> io::Result<OpenedFile>;
     /// Whether `path` leads to this open file.
     fn is_at(&self, file: &Handle, path: &Path) -> bool;
     /// The current length of an open file in bytes; for a device, its size.
@@ -293,14 +293,14 @@ pub(crate) trait Store {
     /// Allocates all blocks of an open file up to this length, durably.
     fn allocate(&self, file: &Handle, len_bytes: u64) -> io::Result<()>;
     fn remove(&self, path: &Path) -> io::Result<()>;
-    fn look(&self, path: &Path) -> io::Result<Look>;
+    fn look(&self, path: &Path) -> io::Result<PathInfo>;
     fn resolve(&self, path: &Path) -> io::Result<PathBuf>;
     /// What the symbolic link at `path` contains; `None`: there is no link.
     fn link(&self, path: &Path) -> io::Result<Option<PathBuf>>;
     fn read(&self, path: &Path) -> io::Result<Vec<u8>>;
-    fn may(&self, path: &Path, access: Access) -> io::Result<()>;
+    fn may(&self, path: &Path, access: AccessRequest) -> io::Result<()>;
     fn file_system(&self, path: &Path) -> io::Result<FileSystem>;
-    fn read_start(&self, path: &Path, len: usize) -> io::Result<(Look, Vec<u8>)>;
+    fn read_start(&self, path: &Path, len: usize) -> io::Result<(PathInfo, Vec<u8>)>;
     fn lock_holder(&self, path: &Path) -> Option<u32>;
     fn is_blank(&self, path: &Path) -> io::Result<bool>;
     fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
@@ -309,10 +309,10 @@ pub(crate) trait Store {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn make_directory(&self, path: &Path) -> io::Result<()>;
     fn sync(&self, path: &Path) -> io::Result<()>;
-    fn mark(&self, path: &Path, which: Mark) -> io::Result<Option<Vec<u8>>>;
-    fn set_mark(&self, path: &Path, which: Mark, mark: &[u8]) -> io::Result<()>;
+    fn mark(&self, path: &Path, which: FileMark) -> io::Result<Option<Vec<u8>>>;
+    fn set_mark(&self, path: &Path, which: FileMark, mark: &[u8]) -> io::Result<()>;
     /// Removes the mark of an open file, if it has one.
-    fn remove_mark(&self, file: &Handle, which: Mark) -> io::Result<()>;
+    fn remove_mark(&self, file: &Handle, which: FileMark) -> io::Result<()>;
 }
 
 /// The most space that the last block of a new file takes when it is written to set the length.
@@ -322,10 +322,10 @@ pub(crate) const TAIL_BYTES_MAX: u64 = 64 << 10;
 ///
 /// # Errors
 /// What it is instead.
-pub(crate) fn must_be_file(found: Look) -> io::Result<()> {
+pub(crate) fn must_be_file(found: PathInfo) -> io::Result<()> {
     match found.kind {
-        Kind::File => Ok(()),
-        Kind::Directory => Err(io::ErrorKind::IsADirectory.into()),
+        PathKind::File => Ok(()),
+        PathKind::Directory => Err(io::ErrorKind::IsADirectory.into()),
         kind => {
             let message = format!("it is {}, not a file", kind.name());
             Err(io::Error::new(io::ErrorKind::InvalidInput, message))

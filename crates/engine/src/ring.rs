@@ -34,7 +34,7 @@ use crate::{
     sockopt,
 };
 
-use slot::{Slot, WAIT};
+use slot::{OperationSlot, WAIT};
 pub(crate) use store::System;
 use workers::Workers;
 
@@ -51,7 +51,7 @@ pub(crate) struct Ring {
     ring: IoUring,
     clock: Clock,
     #[expect(clippy::vec_box, reason = "the kernel holds pointers into the slots")]
-    slots: Vec<Box<Slot>>,
+    slots: Vec<Box<OperationSlot>>,
     free: Vec<u32>,
     /// Which slot an operation is in, indexed by OpId.
     by_id: Vec<u32>,
@@ -240,7 +240,7 @@ impl Ring {
 
     fn slot_for(&mut self, id: OpId) -> u32 {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Box::new(Slot::new(id)));
+            self.slots.push(Box::new(OperationSlot::new(id)));
             self.slots.len() as u32 - 1
         });
         if self.by_id.len() <= id.0 as usize {

@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     congestion,
-    reactor::{ConnectOptions, SocketBuffers, Source},
+    reactor::{ConnectOptions, LocalEnd, SocketBuffers},
     zone,
 };
 
@@ -23,13 +23,13 @@ pub(crate) fn apply(socket: RawFd, to: SocketAddr, options: &ConnectOptions) -> 
     };
     match &options.source {
         None => {}
-        Some(Source::Address(ip)) => {
+        Some(LocalEnd::Address(ip)) => {
             // A link-local address is on the link that the peer is on.
             let zone = zone::of(to).unwrap_or(0);
             bind(socket, *ip, zone)
                 .map_err(named(format!("{ip} is not an address of this machine")))?;
         }
-        Some(Source::Interface(name)) => {
+        Some(LocalEnd::Interface(name)) => {
             let bound = set(
                 socket,
                 libc::SOL_SOCKET,
@@ -228,9 +228,9 @@ mod tests {
             source: Some(source),
             ..ConnectOptions::default()
         };
-        let error = refused(source(Source::Interface("nosuch0".into())));
+        let error = refused(source(LocalEnd::Interface("nosuch0".into())));
         assert!(error.contains("nosuch0"), "{error}");
-        let error = refused(source(Source::Address([192, 0, 2, 1].into())));
+        let error = refused(source(LocalEnd::Address([192, 0, 2, 1].into())));
         assert!(error.contains("192.0.2.1"), "{error}");
         let error = refused(ConnectOptions {
             congestion: Some("nosuch".into()),
@@ -244,7 +244,7 @@ mod tests {
         for ip in [IpAddr::from([127, 0, 0, 2]), IpAddr::from([127, 0, 0, 3])] {
             let socket = fresh();
             let options = ConnectOptions {
-                source: Some(Source::Address(ip)),
+                source: Some(LocalEnd::Address(ip)),
                 ..ConnectOptions::default()
             };
             apply(socket.as_raw_fd(), anywhere(), &options).expect("loopback has it");

@@ -14,11 +14,11 @@ use std::{
 use crate::{
     given,
     lane::try_with,
-    reactor::{Mark, Reactor, Store, must_be_file, too_long},
+    reactor::{FileMark, Reactor, Store, must_be_file, too_long},
     ring::System,
 };
 
-pub use crate::reactor::{Access, FileSystem, Kind, Look};
+pub use crate::reactor::{AccessRequest, FileSystem, PathInfo, PathKind};
 
 /// Runs `f` with the store of this lane's world, or with the real system's.
 pub(crate) fn with<T>(f: impl Fn(&dyn Store) -> T) -> T {
@@ -30,7 +30,7 @@ pub(crate) fn with<T>(f: impl Fn(&dyn Store) -> T) -> T {
 ///
 /// # Errors
 /// Any error the system reports; `NotFound` if there is nothing.
-pub fn look(path: &Path) -> io::Result<Look> {
+pub fn look(path: &Path) -> io::Result<PathInfo> {
     with(|store| store.look(path))
 }
 
@@ -96,7 +96,7 @@ pub fn read_file(path: &Path, max: usize) -> io::Result<Vec<u8>> {
 /// As [`read_file`]; `TimedOut` if the pipe does not end.
 pub fn read_input(path: &Path, max: usize) -> io::Result<Vec<u8>> {
     let is_open = given::is_given(path)
-        && look(path).is_ok_and(|it| matches!(it.kind, Kind::Pipe | Kind::CharacterDevice));
+        && look(path).is_ok_and(|it| matches!(it.kind, PathKind::Pipe | PathKind::CharacterDevice));
     match is_open {
         true => given::read(path, max, given::LIMIT),
         false => read_file(path, max),
@@ -115,7 +115,7 @@ pub fn is_link(path: &Path) -> io::Result<bool> {
 ///
 /// # Errors
 /// `PermissionDenied` if not, else any error the system reports.
-pub fn may(path: &Path, access: Access) -> io::Result<()> {
+pub fn may(path: &Path, access: AccessRequest) -> io::Result<()> {
     with(|store| store.may(path, access))
 }
 
@@ -133,7 +133,7 @@ pub fn file_system(path: &Path) -> io::Result<FileSystem> {
 ///
 /// # Errors
 /// Any error the system reports.
-pub fn read_start(path: &Path, len: usize) -> io::Result<(Look, Vec<u8>)> {
+pub fn read_start(path: &Path, len: usize) -> io::Result<(PathInfo, Vec<u8>)> {
     with(|store| store.read_start(path, len))
 }
 
@@ -189,7 +189,7 @@ pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
 pub fn make_directory(path: &Path, with_parents: bool) -> io::Result<()> {
     let parent = parent_of(path);
     match look(path) {
-        Ok(found) if found.kind == Kind::Directory => return settle(&parent),
+        Ok(found) if found.kind == PathKind::Directory => return settle(&parent),
         Ok(_) => return Err(io::ErrorKind::NotADirectory.into()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return Err(error),
@@ -235,7 +235,7 @@ pub fn sync(path: &Path) -> io::Result<()> {
 /// `Unsupported` if the file system does not support marks, `InvalidData` if the mark is too long to
 /// be one of ours, else any error the system reports.
 pub fn mark(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    with(|store| store.mark(path, Mark::Disk))
+    with(|store| store.mark(path, FileMark::Disk))
 }
 
 /// Marks the file at `path`, durably.
@@ -244,7 +244,7 @@ pub fn mark(path: &Path) -> io::Result<Option<Vec<u8>>> {
 /// `Unsupported` if the file system does not support marks, else any error the system reports.
 pub fn set_mark(path: &Path, mark: &[u8]) -> io::Result<()> {
     with(|store| {
-        store.set_mark(path, Mark::Disk, mark)?;
+        store.set_mark(path, FileMark::Disk, mark)?;
         store.sync(path)
     })
 }
@@ -254,7 +254,7 @@ pub fn set_mark(path: &Path, mark: &[u8]) -> io::Result<()> {
 /// # Errors
 /// As [`mark`].
 pub fn opener(path: &Path) -> io::Result<Option<Vec<u8>>> {
-    with(|store| store.mark(path, Mark::Opener))
+    with(|store| store.mark(path, FileMark::Opener))
 }
 
 /// Marks the file at `path`, durably, with who has opened it last. All that was written to it before is durable then, too.
@@ -263,7 +263,7 @@ pub fn opener(path: &Path) -> io::Result<Option<Vec<u8>>> {
 /// As [`set_mark`].
 pub fn set_opener(path: &Path, opener: &[u8]) -> io::Result<()> {
     with(|store| {
-        store.set_mark(path, Mark::Opener, opener)?;
+        store.set_mark(path, FileMark::Opener, opener)?;
         store.sync(path)
     })
 }

@@ -72,11 +72,11 @@ impl Notify {
 pub struct Budget {
     total: usize,
     left: Cell<usize>,
-    line: RefCell<VecDeque<Rc<Claim>>>,
+    line: RefCell<VecDeque<Rc<BudgetClaim>>>,
 }
 
 #[derive(Debug)]
-struct Claim {
+struct BudgetClaim {
     amount: usize,
     granted: Cell<bool>,
     waker: RefCell<Option<Waker>>,
@@ -121,7 +121,7 @@ impl Budget {
         if let Some(permit) = self.try_take(amount) {
             return permit;
         }
-        let claim = Rc::new(Claim {
+        let claim = Rc::new(BudgetClaim {
             amount: amount.min(self.total),
             granted: Cell::new(false),
             waker: RefCell::default(),
@@ -190,7 +190,7 @@ impl Budget {
 /// Removes a claim from the queue when its waiter is dropped.
 struct ClaimGuard<'a> {
     budget: &'a Budget,
-    claim: &'a Rc<Claim>,
+    claim: &'a Rc<BudgetClaim>,
     taken: bool,
 }
 

@@ -5,31 +5,31 @@ use std::{any::Any, path::Path};
 use engine::{LaneFuture, mounts::Mount};
 use front::{
     Ended, FrontConfig, LocalFile, Reporter, StartError,
-    report::{Consequence, Report},
+    report::{Consequence, FrontReport},
 };
 use unit::Units;
 
 use crate::{
-    front::{Front, Spec},
+    front::{FuseFront, Spec},
     mount::Unmounted,
-    place::Place,
+    place::MountPath,
 };
 
 /// What to serve, and where.
-pub struct Served {
+pub struct FuseExport {
     /// What to serve.
     pub spec: Spec,
     /// Where the file appears.
-    pub place: Place,
+    pub place: MountPath,
 }
 
-impl FrontConfig for Served {
+impl FrontConfig for FuseExport {
     fn start<'a>(
         self: Box<Self>,
         units: &'a Units,
     ) -> LaneFuture<'a, Result<Box<dyn front::Front>, StartError>> {
         LaneFuture::new(async move {
-            let front = Front::start(&self.spec, self.place, units).await;
+            let front = FuseFront::start(&self.spec, self.place, units).await;
             let front = front.map_err(|error| StartError::Own(error.to_string()))?;
             Ok(Box::new(front) as Box<dyn front::Front>)
         })
@@ -40,7 +40,7 @@ impl FrontConfig for Served {
     }
 }
 
-impl front::Front for Front {
+impl front::Front for FuseFront {
     fn name(&self) -> &'static str {
         "fuse"
     }
@@ -79,7 +79,7 @@ impl front::Front for Front {
     }
 
     fn ended(&self) -> LaneFuture<'_, Ended> {
-        LaneFuture::new(Front::ended(self))
+        LaneFuture::new(FuseFront::ended(self))
     }
 
     fn file(&self) -> Option<&dyn LocalFile> {
@@ -87,26 +87,26 @@ impl front::Front for Front {
     }
 
     fn stop(self: Box<Self>) -> LaneFuture<'static, ()> {
-        LaneFuture::new(Front::stop(*self))
+        LaneFuture::new(FuseFront::stop(*self))
     }
 }
 
-impl LocalFile for Front {
+impl LocalFile for FuseFront {
     fn path(&self) -> &Path {
-        Front::path(self)
+        FuseFront::path(self)
     }
 
     fn block_size_bytes(&self) -> u32 {
-        Front::block_size_bytes(self)
+        FuseFront::block_size_bytes(self)
     }
 
     fn mount(&self) -> &Mount {
-        Front::mount(self)
+        FuseFront::mount(self)
     }
 
     fn unmount(&self) -> LaneFuture<'_, Result<(), String>> {
         LaneFuture::new(async {
-            match Front::unmount(self).await {
+            match FuseFront::unmount(self).await {
                 Unmounted::Yes => Ok(()),
                 Unmounted::No(why) => Err(why),
             }
@@ -118,7 +118,7 @@ impl LocalFile for Front {
 struct NoSessions;
 
 impl Reporter for NoSessions {
-    fn report(&self) -> LaneFuture<'_, Report> {
-        LaneFuture::new(async { Report::default() })
+    fn report(&self) -> LaneFuture<'_, FrontReport> {
+        LaneFuture::new(async { FrontReport::default() })
     }
 }

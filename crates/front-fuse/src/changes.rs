@@ -46,7 +46,7 @@ impl Timestamp {
 
 /// The times of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Times {
+pub struct FileTimes {
     /// The last access, as far as somebody has set it: reads do not move it.
     pub accessed: Timestamp,
     /// The last change of the content.
@@ -101,36 +101,36 @@ impl Now {
 
 /// The last change by each lane, and what has been told of them.
 pub(crate) struct Changes {
-    lanes: Box<[Mark]>,
-    told: Mutex<Told>,
+    lanes: Box<[LaneMark]>,
+    told: Mutex<Announced>,
 }
 
 /// The time of a lane's last change; 0 if there was none. In a cache line of its own.
 #[derive(Default)]
 #[repr(align(128))]
-struct Mark(AtomicU64);
+struct LaneMark(AtomicU64);
 
-struct Told {
+struct Announced {
     /// The marks that the times cover.
     marks: Box<[u64]>,
     len_bytes: u64,
     /// When somebody last asked. Changes that were not seen then came later.
     asked: Timestamp,
-    times: Times,
+    times: FileTimes,
 }
 
 impl Changes {
     /// Of a file of `len_bytes` that changed just now, served on so many lanes.
     pub(crate) fn new(lanes: usize, len_bytes: u64) -> Changes {
         let now = Now::read().day;
-        let times = Times {
+        let times = FileTimes {
             accessed: now,
             modified: now,
             changed: now,
         };
         Changes {
-            lanes: (0..lanes).map(|_| Mark::default()).collect(),
-            told: Mutex::new(Told {
+            lanes: (0..lanes).map(|_| LaneMark::default()).collect(),
+            told: Mutex::new(Announced {
                 marks: (0..lanes).map(|_| 0).collect(),
                 len_bytes,
                 asked: now,
@@ -141,22 +141,22 @@ impl Changes {
 
     /// Notes a change by `lane`, which calls this itself, before whoever made the change is answered.
     pub(crate) fn mark(&self, lane: usize) {
-        let Mark(mark) = &self.lanes[lane];
+        let LaneMark(mark) = &self.lanes[lane];
         // Nobody else writes it. Two changes within one tick of the clock have different marks.
         let next = mark.load(Ordering::Relaxed) + 1;
         mark.store(next.max(time::now().as_ns()), Ordering::Release);
     }
 
     /// The times of the file, which has `len_bytes` by now, after it has been given those of `set`.
-    pub(crate) fn times(&self, len_bytes: u64, set: Option<SetTimes>) -> Times {
+    pub(crate) fn times(&self, len_bytes: u64, set: Option<SetTimes>) -> FileTimes {
         self.times_at(Now::read(), len_bytes, set)
     }
 
-    fn times_at(&self, now: Now, len_bytes: u64, set: Option<SetTimes>) -> Times {
+    fn times_at(&self, now: Now, len_bytes: u64, set: Option<SetTimes>) -> FileTimes {
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
         let told = &mut *told;
         let mut newest = None;
-        for (Mark(mark), seen) in self.lanes.iter().zip(&mut told.marks) {
+        for (LaneMark(mark), seen) in self.lanes.iter().zip(&mut told.marks) {
             let mark = mark.load(Ordering::Acquire);
             if *seen != mark {
                 *seen = mark;

@@ -4,8 +4,8 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
-    HEAD_BYTES, Malformed, Operation, Reply, Request, Session, SetTime, SetTimes, Step, Times,
-    Timestamp, Work,
+    FileProperties, FileTimes, FuseOperation, FuseReply, FuseRequest, FuseWork, HEAD_BYTES,
+    Handling, Malformed, SetTime, SetTimes, Timestamp,
     abi::{
         AttrOut, FallocateIn, InHeader, InitIn, InitOut, OpenIn, OpenOut, OutHeader, ReadIn,
         SetattrIn, WriteIn, fattr, fopen, init, opcode,
@@ -13,7 +13,7 @@ use crate::{
 };
 
 const LEN_BYTES: u64 = 1 << 20;
-const SESSION: Session = Session {
+const SESSION: FileProperties = FileProperties {
     read_only: false,
     takes_discards: true,
     io_max_bytes: 64 << 10,
@@ -78,19 +78,19 @@ pub(crate) fn allocate(unique: u64, mode: u32, at: u64, len: u64) -> Vec<u8> {
 }
 
 /// Parses a request as it comes from the device.
-fn parse(bytes: &[u8]) -> Result<Operation, Malformed> {
+fn parse(bytes: &[u8]) -> Result<FuseOperation, Malformed> {
     let (head, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES));
-    let request = Request::parse(head, rest)?;
+    let request = FuseRequest::parse(head, rest)?;
     assert_eq!(request.unique, 9);
     Ok(request.operation)
 }
 
-fn step(bytes: &[u8]) -> Step {
+fn step(bytes: &[u8]) -> Handling {
     SESSION.step(&parse(bytes).expect("a request"), LEN_BYTES)
 }
 
-fn refused(errno: Errno) -> Step {
-    Step::Reply(Reply::Error(errno))
+fn refused(errno: Errno) -> Handling {
+    Handling::Reply(FuseReply::Error(errno))
 }
 
 #[test]
@@ -127,15 +127,16 @@ fn the_data_of_a_write_are_all_that_follow_its_fields() {
     lies[40 + 16] = 3; // `size`
     parse(&lies).expect_err("it has four bytes");
     // Data that begin in the first buffer would not be where the parser expects them.
-    Request::parse(&bytes[..HEAD_BYTES + 1], &bytes[HEAD_BYTES + 1..]).expect_err("cut elsewhere");
+    FuseRequest::parse(&bytes[..HEAD_BYTES + 1], &bytes[HEAD_BYTES + 1..])
+        .expect_err("cut elsewhere");
     let durable = write(9, 5, b"data", libc_o_sync());
     for (bytes, durable) in [(bytes, false), (durable, true)] {
-        let work = Work::Write {
+        let work = FuseWork::Write {
             at: 5,
             len: 4,
             durable,
         };
-        assert_eq!(step(&bytes), Step::Work(work));
+        assert_eq!(step(&bytes), Handling::Work(work));
     }
 }
 
@@ -148,7 +149,7 @@ fn libc_o_sync() -> u32 {
 fn of_what_the_kernel_offers_only_what_we_use_is_taken() {
     const ATOMIC_O_TRUNC: u64 = 1 << 3;
     const WRITEBACK_CACHE: u64 = 1 << 16;
-    let Step::Reply(reply) = step(&greeting(9, u64::MAX)) else {
+    let Handling::Reply(reply) = step(&greeting(9, u64::MAX)) else {
         panic!("it is answered at once");
     };
     let bytes = reply.to_bytes(9);
@@ -164,7 +165,8 @@ fn of_what_the_kernel_offers_only_what_we_use_is_taken() {
         (body.major, body.max_write, body.max_pages),
         (7, 64 << 10, 16)
     );
-    let Step::Reply(Reply::Init { flags, .. }) = step(&greeting(9, init::BIG_WRITES)) else {
+    let Handling::Reply(FuseReply::Init { flags, .. }) = step(&greeting(9, init::BIG_WRITES))
+    else {
         panic!("it is taken");
     };
     assert_eq!(flags, init::BIG_WRITES, "the kernel has no more");
@@ -176,19 +178,22 @@ fn of_what_the_kernel_offers_only_what_we_use_is_taken() {
 #[test]
 fn a_disk_ends_where_it_ends() {
     let end = LEN_BYTES;
-    let data = |len| Step::Work(Work::Read { at: end - 10, len });
+    let data = |len| Handling::Work(FuseWork::Read { at: end - 10, len });
     assert_eq!(step(&read(9, end - 10, 10)), data(10));
     assert_eq!(step(&read(9, end - 10, 4096)), data(10));
     for at in [end, end + 1, u64::MAX] {
-        assert_eq!(step(&read(9, at, 4096)), Step::Reply(Reply::Data(0)));
+        assert_eq!(
+            step(&read(9, at, 4096)),
+            Handling::Reply(FuseReply::Data(0))
+        );
         assert_eq!(step(&write(9, at, b"data", 0)), refused(Errno::NOSPC));
     }
-    let Step::Work(Work::Write { len, .. }) = step(&write(9, end - 3, b"data", 0)) else {
+    let Handling::Work(FuseWork::Write { len, .. }) = step(&write(9, end - 3, b"data", 0)) else {
         panic!("its beginning is written");
     };
     assert_eq!(len, 3);
     // No transfer is longer than the limit told to the kernel.
-    let Step::Work(Work::Read { len, .. }) = step(&read(9, 0, u32::MAX)) else {
+    let Handling::Work(FuseWork::Read { len, .. }) = step(&read(9, 0, u32::MAX)) else {
         panic!("its beginning is read");
     };
     assert_eq!(len, SESSION.io_max_bytes);
@@ -200,7 +205,7 @@ fn a_hole_reads_as_zeroes_and_nothing_else_changes_where_space_is() {
     const PUNCH: u32 = 2 | KEEP;
     const ZERO: u32 = 0x10;
     let zeroed = |len, may_discard| {
-        Step::Work(Work::Zero {
+        Handling::Work(FuseWork::Zero {
             at: 512,
             len,
             may_discard,
@@ -214,12 +219,12 @@ fn a_hole_reads_as_zeroes_and_nothing_else_changes_where_space_is() {
     let longer = step(&allocate(9, ZERO, 512, rest + 1));
     assert_eq!(longer, refused(Errno::NOSPC));
     let nothing = step(&allocate(9, PUNCH, LEN_BYTES, 1));
-    assert_eq!(nothing, Step::Reply(Reply::Done));
+    assert_eq!(nothing, Handling::Reply(FuseReply::Done));
     for mode in [0, KEEP, 0x08, 0x20, 0x40, 0x80, ZERO | PUNCH] {
         let other = step(&allocate(9, mode, 0, 512));
         assert_eq!(other, refused(Errno::OPNOTSUPP), "{mode:#x}");
     }
-    let thick = Session {
+    let thick = FileProperties {
         takes_discards: false,
         ..SESSION
     };
@@ -229,7 +234,7 @@ fn a_hole_reads_as_zeroes_and_nothing_else_changes_where_space_is() {
 
 #[test]
 fn what_is_read_only_is_not_changed() {
-    let session = Session {
+    let session = FileProperties {
         read_only: true,
         ..SESSION
     };
@@ -238,7 +243,8 @@ fn what_is_read_only_is_not_changed() {
         let operation = parse(&bytes).expect("a request");
         assert_eq!(session.step(&operation, LEN_BYTES), refused(Errno::ROFS));
     }
-    let Reply::Attributes(attributes) = session.attributes(LEN_BYTES, Times::default()) else {
+    let FuseReply::Attributes(attributes) = session.attributes(LEN_BYTES, FileTimes::default())
+    else {
         panic!("its attributes");
     };
     assert_eq!(attributes.mode, 0o440);
@@ -270,7 +276,7 @@ fn a_disk_keeps_its_length_its_owner_and_its_permissions() {
     };
     let truncating = rustix::fs::OFlags::TRUNC.bits();
     assert_eq!(open(truncating), refused(Errno::PERM));
-    assert_eq!(open(0), Step::Reply(Reply::Opened));
+    assert_eq!(open(0), Handling::Reply(FuseReply::Opened));
     let owned = [
         set(fattr::UID, |fields| fields.uid = 7),
         set(fattr::GID, |fields| fields.gid = 7),
@@ -290,13 +296,13 @@ fn a_disk_keeps_its_length_its_owner_and_its_permissions() {
     let same = set(same, |fields| {
         (fields.uid, fields.gid, fields.mode) = (1, 2, 0o100_640);
     });
-    assert_eq!(step(&same), Step::Attributes(Some(SetTimes::default())));
+    assert_eq!(step(&same), Handling::Attributes(Some(SetTimes::default())));
 }
 
 #[test]
 fn times_are_given_to_the_file_and_a_truncation_to_its_length_is_a_change() {
     let given = |bytes: &[u8]| match step(bytes) {
-        Step::Attributes(Some(times)) => times,
+        Handling::Attributes(Some(times)) => times,
         other => panic!("{other:?}"),
     };
     let both = given(&set(fattr::ATIME | fattr::MTIME | fattr::CTIME, |fields| {
@@ -326,9 +332,9 @@ fn times_are_given_to_the_file_and_a_truncation_to_its_length_is_a_change() {
 fn attributes_are_told_anew_each_time_and_nothing_is_kept_of_the_content() {
     assert_eq!(
         step(&request(opcode::GETATTR, 9, &[0; 16])),
-        Step::Attributes(None)
+        Handling::Attributes(None)
     );
-    let times = Times {
+    let times = FileTimes {
         accessed: Timestamp::new(-3, 1),
         modified: Timestamp::new(4, 5),
         changed: Timestamp::new(6, 7),
@@ -342,7 +348,7 @@ fn attributes_are_told_anew_each_time_and_nothing_is_kept_of_the_content() {
     assert_eq!((attr.atime as i64, attr.atimensec), (-3, 1));
     assert_eq!((attr.mtime, attr.mtimensec), (4, 5));
     assert_eq!((attr.ctime, attr.ctimensec), (6, 7));
-    let opened = Reply::Opened.to_bytes(9);
+    let opened = FuseReply::Opened.to_bytes(9);
     let opened = OpenOut::read_from_bytes(&opened[16..]).expect("what OPEN is answered with");
     let flags = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
     assert_eq!(opened.open_flags, flags, "no KEEP_CACHE");
@@ -361,5 +367,5 @@ fn what_a_file_has_no_need_of_is_not_implemented() {
         assert_eq!(step(&bytes), refused(Errno::NOSYS));
     }
     let forget = request(opcode::FORGET, 9, &[0; 8]);
-    assert_eq!(step(&forget), Step::Nothing);
+    assert_eq!(step(&forget), Handling::Nothing);
 }

@@ -23,18 +23,18 @@ const IDLE: u32 = 8;
 
 /// The lanes, and a way to call each of them.
 pub(crate) struct Crew {
-    members: Vec<Member>,
+    members: Vec<CrewMember>,
     /// The first lane takes no requests at the moment.
     is_first_full: AtomicBool,
 }
 
-struct Member {
+struct CrewMember {
     rests: AtomicBool,
     call: Sender<()>,
 }
 
 /// A lane's membership in its crew.
-pub(crate) struct Place {
+pub(crate) struct Membership {
     crew: Arc<Crew>,
     lane: usize,
     called: Receiver<()>,
@@ -42,12 +42,12 @@ pub(crate) struct Place {
 
 impl Crew {
     /// Memberships for `lanes` lanes; none of them rests.
-    pub(crate) fn of(lanes: usize) -> Vec<Place> {
+    pub(crate) fn of(lanes: usize) -> Vec<Membership> {
         let (members, calls): (Vec<_>, Vec<_>) = (0..lanes)
             .map(|_| {
                 let (call, called) = channel();
                 let rests = AtomicBool::new(false);
-                (Member { rests, call }, called)
+                (CrewMember { rests, call }, called)
             })
             .unzip();
         let crew = Arc::new(Crew {
@@ -56,7 +56,7 @@ impl Crew {
         });
         let places = calls.into_iter().enumerate();
         places
-            .map(|(lane, called)| Place {
+            .map(|(lane, called)| Membership {
                 crew: crew.clone(),
                 lane,
                 called,
@@ -76,7 +76,7 @@ impl Crew {
     }
 }
 
-impl Place {
+impl Membership {
     /// The number of this lane among those of the front.
     pub(crate) fn lane(&self) -> usize {
         self.lane
@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    fn crew() -> [Place; 3] {
+    fn crew() -> [Membership; 3] {
         Crew::of(3).try_into().ok().expect("three lanes")
     }
 

@@ -15,10 +15,10 @@ use crate::{
     abi::MINOR_PARALLEL_WRITES,
     changes::Changes,
     crew::{self, Crew},
-    lane::{End, Greeting, LaneFront, REQUESTS_MAX},
+    lane::{Greeting, LaneEnd, LaneFront, REQUESTS_MAX},
     mount::{self, Unmounted},
-    place::Place,
-    session::Session,
+    place::MountPath,
+    session::FileProperties,
     transfer::{LUN, Transfer},
 };
 
@@ -55,39 +55,43 @@ pub enum StartError {
     Version(String),
 }
 
-impl From<End> for Ended {
-    fn from(end: End) -> Ended {
+impl From<LaneEnd> for Ended {
+    fn from(end: LaneEnd) -> Ended {
         match end {
-            End::Unmounted | End::Stopped => Ended::Released,
-            End::Aborted => Ended::Lost("somebody has aborted the FUSE connection".to_owned()),
-            End::Failed(error) => Ended::Lost(format!("the FUSE device failed: {error}")),
+            LaneEnd::Unmounted | LaneEnd::Stopped => Ended::Released,
+            LaneEnd::Aborted => Ended::Lost("somebody has aborted the FUSE connection".to_owned()),
+            LaneEnd::Failed(error) => Ended::Lost(format!("the FUSE device failed: {error}")),
         }
     }
 }
 
 /// A file being served.
 #[derive(Debug)]
-pub struct Front {
-    place: Place,
+pub struct FuseFront {
+    place: MountPath,
     mount: Mount,
     block_size_bytes: u32,
     /// Dropping these stops the lanes.
     stop: Vec<Sender<()>>,
     /// Each lane reports why it ended.
-    ends: Receiver<End>,
+    ends: Receiver<LaneEnd>,
     /// Why the first one did.
     ended: OnceCell<Ended>,
 }
 
-impl Front {
+impl FuseFront {
     /// Mounts the volume at `place` and serves it on all lanes of `units`.
     ///
     /// # Errors
     /// [`StartError`]; nothing is mounted then.
-    pub async fn start(spec: &Spec, place: Place, units: &Units) -> Result<Front, StartError> {
+    pub async fn start(
+        spec: &Spec,
+        place: MountPath,
+        units: &Units,
+    ) -> Result<FuseFront, StartError> {
         let (uid, gid, mode) = place.owner().map_err(not_mounted)?;
         let facts = facts(spec, units).await.map_err(StartError::Unit)?;
-        let session = Session {
+        let session = FileProperties {
             read_only: facts.read_only,
             takes_discards: facts.takes_discards,
             io_max_bytes: facts.io_max_bytes,
@@ -99,11 +103,11 @@ impl Front {
         let changes = Arc::new(Changes::new(units.lanes(), facts.len_bytes));
         let path = place.path().to_owned();
         let mounting = move || mount::mount(&path, mode, facts.read_only);
-        let mounted = blocking::run(blocking::Kind::Files, mounting).await;
+        let mounted = blocking::run(blocking::WorkKind::Files, mounting).await;
         let (device, mount) = mounted.map_err(not_mounted)?.map_err(StartError::Mount)?;
         let (end, ends) = channel();
         let (greet, greeted) = channel();
-        let mut front = Front {
+        let mut front = FuseFront {
             place,
             mount,
             block_size_bytes: facts.block_size_bytes,
@@ -126,7 +130,7 @@ impl Front {
                         let crew = (crew, greet);
                         serve((units, transfer), session, changes, (device, crew), stopped).await
                     }
-                    Err(error) => End::Failed(io::Error::other(error)),
+                    Err(error) => LaneEnd::Failed(io::Error::other(error)),
                 };
                 let _ = lane_end.send(end);
             });
@@ -168,7 +172,7 @@ impl Front {
         if let Some(ended) = self.ended.get() {
             return ended.clone();
         }
-        let end = self.ends.receive().await.unwrap_or(End::Stopped);
+        let end = self.ends.receive().await.unwrap_or(LaneEnd::Stopped);
         self.ended.get_or_init(|| end.into()).clone()
     }
 
@@ -182,7 +186,7 @@ impl Front {
         let mount = self.mount.clone();
         let unmounting = move || mount::unmount_where_it_is(&mount, lazily);
         // The kernel may write back mapped pages, so the lanes keep serving meanwhile.
-        let unmounted = blocking::run(blocking::Kind::Files, unmounting).await;
+        let unmounted = blocking::run(blocking::WorkKind::Files, unmounting).await;
         unmounted.unwrap_or_else(|error| Unmounted::No(error.to_string()))
     }
 
@@ -223,7 +227,7 @@ fn device_of(first: &mut Option<SharedDevice>, is_last: bool) -> Option<SharedDe
     }
 }
 
-fn tell(place: &Place, greeting: &Greeting) {
+fn tell(place: &MountPath, greeting: &Greeting) {
     let (major, minor) = greeting.version;
     let path = place.path().display();
     tracing::debug!(%path, major, minor, "the kernel has answered");
@@ -237,7 +241,7 @@ fn tell(place: &Place, greeting: &Greeting) {
 }
 
 /// Properties that are the same on all lanes.
-struct Facts {
+struct FileFacts {
     read_only: bool,
     takes_discards: bool,
     io_max_bytes: u32,
@@ -245,11 +249,11 @@ struct Facts {
     len_bytes: u64,
 }
 
-async fn facts(spec: &Spec, units: &Units) -> Result<Facts, String> {
+async fn facts(spec: &Spec, units: &Units) -> Result<FileFacts, String> {
     let (done, answer) = oneshot();
     let spec = spec.clone();
     units.enter(0, move |units| async move {
-        let looked = show(&spec, &units).map(|unit| Facts {
+        let looked = show(&spec, &units).map(|unit| FileFacts {
             read_only: spec.read_only || unit.shape().read_only.is_on(),
             takes_discards: unit.shape().discard.is_some(),
             io_max_bytes: IO_MAX_BYTES.min(units.transfer_max_bytes() - EDGES_BYTES),
@@ -286,11 +290,11 @@ fn enter(spec: &Spec, units: &Rc<LaneUnits>, lane: usize) -> Result<Transfer, St
 
 async fn serve(
     (units, transfer): (Rc<LaneUnits>, Transfer),
-    session: Session,
+    session: FileProperties,
     changes: Arc<Changes>,
-    (device, crew): (SharedDevice, (crew::Place, Sender<Greeting>)),
+    (device, crew): (SharedDevice, (crew::Membership, Sender<Greeting>)),
     stop: Receiver<()>,
-) -> End {
+) -> LaneEnd {
     let nexus = transfer.nexus.clone();
     let front = LaneFront::new(device.on_lane(), session, transfer, changes, crew);
     drop(device);

@@ -13,14 +13,14 @@ use engine::{
     time,
 };
 use rustix::io::Errno;
-use unit::{CommandId, IoError, Kind, Permits, Times};
+use unit::{CommandId, CommandKind, IoError, Permits, StageStamps};
 
 use crate::{
     changes::Changes,
     crew,
-    reply::Reply,
-    request::{HEAD_BYTES, Operation, Request, SetAttributes},
-    session::{Session, Step, Work},
+    reply::FuseReply,
+    request::{FuseOperation, FuseRequest, HEAD_BYTES, SetAttributes},
+    session::{FileProperties, FuseWork, Handling},
     transfer::{LUN, Transfer},
 };
 
@@ -40,7 +40,7 @@ pub(crate) struct Greeting {
 
 /// Why a lane has ended.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum LaneEnd {
     /// It was told to stop.
     Stopped,
     /// Somebody has unmounted the file.
@@ -55,18 +55,18 @@ pub(crate) enum End {
 enum Done {
     /// By what the permits pay for.
     Data(Payload, Permits),
-    Reply(Reply),
+    Reply(FuseReply),
 }
 
 /// The front on one lane.
 pub(crate) struct LaneFront {
     device: Device,
-    session: Session,
+    session: FileProperties,
     transfer: Transfer,
     changes: Arc<Changes>,
     /// One permit per request in progress.
     places: Rc<Budget>,
-    crew: crew::Place,
+    crew: crew::Membership,
     greet: Sender<Greeting>,
     /// Rate limit for logging what programs are refused.
     refusals: Cell<Rate>,
@@ -75,10 +75,10 @@ pub(crate) struct LaneFront {
 impl LaneFront {
     pub(crate) fn new(
         device: Device,
-        session: Session,
+        session: FileProperties,
         transfer: Transfer,
         changes: Arc<Changes>,
-        (crew, greet): (crew::Place, Sender<Greeting>),
+        (crew, greet): (crew::Membership, Sender<Greeting>),
     ) -> Rc<LaneFront> {
         Rc::new(LaneFront {
             device,
@@ -94,13 +94,13 @@ impl LaneFront {
 
     /// Serves until `stop` closes or the mount has ended, and then until all requests already taken
     /// have been answered.
-    pub(crate) async fn serve(self: &Rc<Self>, stop: Receiver<()>) -> End {
+    pub(crate) async fn serve(self: &Rc<Self>, stop: Receiver<()>) -> LaneEnd {
         let end = self.take_all(stop).await;
         self.places.take(REQUESTS_MAX).await;
         end
     }
 
-    async fn take_all(self: &Rc<Self>, stop: Receiver<()>) -> End {
+    async fn take_all(self: &Rc<Self>, stop: Receiver<()>) -> LaneEnd {
         let mut stopped = pin!(stop.receive());
         let room = self.session.io_max_bytes as usize;
         let (mut head, mut body) = (Buf::new(HEAD_BYTES), Buf::new(room));
@@ -119,7 +119,7 @@ impl LaneFront {
                     let result;
                     (result, head, body) = match task::either(stopped.as_mut(), take).await {
                         Either::Other(taken) => taken,
-                        Either::One(_) => return End::Stopped,
+                        Either::One(_) => return LaneEnd::Stopped,
                     };
                     Some(result)
                 }
@@ -127,51 +127,51 @@ impl LaneFront {
             let Some(result) = result else {
                 match task::either(stopped.as_mut(), self.crew.rest()).await {
                     Either::Other(()) => idle = 0,
-                    Either::One(_) => return End::Stopped,
+                    Either::One(_) => return LaneEnd::Stopped,
                 }
                 continue;
             };
             let len = match result {
                 // The other end is closed.
-                Ok(0) => return End::Unmounted,
+                Ok(0) => return LaneEnd::Unmounted,
                 Ok(len) => len,
                 Err(error) => match Errno::from_io_error(&error) {
                     // The request was interrupted before we read it, or another lane was faster.
                     Some(Errno::NOENT | Errno::INTR | Errno::AGAIN) => continue,
-                    Some(Errno::NODEV) => return End::Unmounted,
-                    Some(Errno::CONNABORTED) => return End::Aborted,
-                    _ => return End::Failed(error),
+                    Some(Errno::NODEV) => return LaneEnd::Unmounted,
+                    Some(Errno::CONNABORTED) => return LaneEnd::Aborted,
+                    _ => return LaneEnd::Failed(error),
                 },
             };
             self.crew.took(self.in_hand());
             let (first, rest) = (len.min(HEAD_BYTES), len.saturating_sub(HEAD_BYTES));
-            let request = match Request::parse(&head[..first], &body[..rest]) {
+            let request = match FuseRequest::parse(&head[..first], &body[..rest]) {
                 Ok(request) => request,
                 Err(malformed) => {
                     tracing::warn!(%malformed, "the kernel sent a malformed request");
                     if let Some(unique) = malformed.unique {
-                        self.reply_beside(unique, Reply::Error(Errno::INVAL), place);
+                        self.reply_beside(unique, FuseReply::Error(Errno::INVAL), place);
                     }
                     continue;
                 }
             };
             let step = self.session.step(&request.operation, self.len_bytes());
             match step {
-                Step::Nothing => {}
-                Step::Reply(reply) => {
+                Handling::Nothing => {}
+                Handling::Reply(reply) => {
                     self.note(&request, &reply);
                     self.reply_beside(request.unique, reply, place);
                 }
-                Step::Attributes(set) => {
+                Handling::Attributes(set) => {
                     let len_bytes = self.len_bytes();
                     let times = self.changes.times(len_bytes, set);
                     let reply = self.session.attributes(len_bytes, times);
                     self.reply_beside(request.unique, reply, place);
                 }
-                Step::Work(work) => {
+                Handling::Work(work) => {
                     let received = time::turn_began();
                     let data = match work {
-                        Work::Write { len, .. } => {
+                        FuseWork::Write { len, .. } => {
                             let len = len as usize;
                             let taken = self.data(body, len).await;
                             body = taken.1;
@@ -211,18 +211,18 @@ impl LaneFront {
     }
 
     /// Reports an INIT request to whoever waits for it, and logs a refusal that programs do not explain.
-    fn note(&self, request: &Request, reply: &Reply) {
+    fn note(&self, request: &FuseRequest, reply: &FuseReply) {
         match (request.operation, reply) {
-            (Operation::Init { major, minor, .. }, _) => {
+            (FuseOperation::Init { major, minor, .. }, _) => {
                 let _ = self.greet.send(Greeting {
                     version: (major, minor),
-                    is_taken: matches!(reply, Reply::Init { .. }),
+                    is_taken: matches!(reply, FuseReply::Init { .. }),
                 });
             }
             (
-                Operation::Open { .. }
-                | Operation::SetAttributes(SetAttributes { size: Some(_), .. }),
-                Reply::Error(Errno::PERM),
+                FuseOperation::Open { .. }
+                | FuseOperation::SetAttributes(SetAttributes { size: Some(_), .. }),
+                FuseReply::Error(Errno::PERM),
             ) => self.tell_not_truncated(request.process),
             _ => {}
         }
@@ -245,7 +245,7 @@ impl LaneFront {
     async fn work(
         self: Rc<Self>,
         unique: u64,
-        (work, received): (Work, Instant),
+        (work, received): (FuseWork, Instant),
         data: Option<(Payload, Permits)>,
         _place: Permit,
     ) {
@@ -253,22 +253,22 @@ impl LaneFront {
         let data = data.as_ref().map(|(data, _paid)| data);
         let done = self.perform(CommandId(unique), work, data).await;
         // Even if it has failed, part of it may have been done.
-        if let Work::Write { .. } | Work::Zero { .. } = work {
+        if let FuseWork::Write { .. } | FuseWork::Zero { .. } = work {
             self.changes.mark(self.crew.lane());
         }
-        let times = Times::of_block_operation(received, complete);
+        let times = StageStamps::of_block_operation(received, complete);
         match done {
             Ok(Done::Data(data, _paid)) => self.send_data(unique, data).await,
             Ok(Done::Reply(reply)) => self.send(unique, reply).await,
             Err(error) => {
                 tracing::debug!(%error, ?work, "a request failed");
-                self.send(unique, Reply::Error(errno(error))).await;
+                self.send(unique, FuseReply::Error(errno(error))).await;
             }
         }
         let moved = match work {
-            Work::Read { len, .. } => (Kind::Read, len.into()),
-            Work::Write { len, .. } => (Kind::Write, len.into()),
-            Work::Zero { .. } | Work::Flush => (Kind::Other, 0),
+            FuseWork::Read { len, .. } => (CommandKind::Read, len.into()),
+            FuseWork::Write { len, .. } => (CommandKind::Write, len.into()),
+            FuseWork::Zero { .. } | FuseWork::Flush => (CommandKind::Other, 0),
         };
         let Transfer { units, nexus, .. } = &self.transfer;
         units.count(nexus, LUN, moved, &times, time::now());
@@ -277,22 +277,22 @@ impl LaneFront {
     async fn perform(
         &self,
         id: CommandId,
-        work: Work,
+        work: FuseWork,
         data: Option<&Payload>,
     ) -> Result<Done, IoError> {
         let transfer = &self.transfer;
         let reply = match (work, data) {
-            (Work::Read { at, len }, _) => {
+            (FuseWork::Read { at, len }, _) => {
                 let (data, paid) = transfer.read(id, at, len).await?;
                 return Ok(Done::Data(data, paid));
             }
-            (Work::Write { at, len, durable }, Some(data)) => {
+            (FuseWork::Write { at, len, durable }, Some(data)) => {
                 transfer.write(id, at, data.clone(), durable).await?;
-                Reply::Written(len)
+                FuseReply::Written(len)
             }
-            (Work::Write { .. }, None) => unreachable!("a write has its data"),
+            (FuseWork::Write { .. }, None) => unreachable!("a write has its data"),
             (
-                Work::Zero {
+                FuseWork::Zero {
                     at,
                     len,
                     may_discard,
@@ -300,17 +300,17 @@ impl LaneFront {
                 _,
             ) => {
                 transfer.zero(id, at, len, may_discard).await?;
-                Reply::Done
+                FuseReply::Done
             }
-            (Work::Flush, _) => {
+            (FuseWork::Flush, _) => {
                 transfer.flush(id).await?;
-                Reply::Done
+                FuseReply::Done
             }
         };
         Ok(Done::Reply(reply))
     }
 
-    fn reply_beside(self: &Rc<Self>, unique: u64, reply: Reply, place: Permit) {
+    fn reply_beside(self: &Rc<Self>, unique: u64, reply: FuseReply, place: Permit) {
         let front = self.clone();
         begin(async move {
             front.send(unique, reply).await;
@@ -318,7 +318,7 @@ impl LaneFront {
         });
     }
 
-    async fn send(&self, unique: u64, reply: Reply) {
+    async fn send(&self, unique: u64, reply: FuseReply) {
         let bytes = Buf::copy_of(&reply.to_bytes(unique));
         match self.device.send(bytes.into()).await {
             Err(error) if !is_over(&error) => {
@@ -329,14 +329,14 @@ impl LaneFront {
     }
 
     async fn send_data(&self, unique: u64, data: Payload) {
-        let header = Reply::Data(data.len() as u32).to_bytes(unique);
+        let header = FuseReply::Data(data.len() as u32).to_bytes(unique);
         let mut message = Payload::from(Buf::copy_of(&header));
         message.append(data);
         match self.device.send(message).await {
             Err(error) if !is_over(&error) => {
                 tracing::error!(%error, "the kernel refused the data of a read");
                 // Answer anyway, or the reader would wait forever.
-                self.send(unique, Reply::Error(Errno::IO)).await;
+                self.send(unique, FuseReply::Error(Errno::IO)).await;
             }
             _ => {}
         }

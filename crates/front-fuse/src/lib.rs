@@ -10,8 +10,8 @@
 //!                                         (bytes out) ◄────────────────────────┘
 //! ```
 //!
-//! [`Request::parse`], [`Session::step`] and [`Reply::to_bytes`] do no I/O. A [`Front`] runs them on
-//! every lane, each with its own descriptor; a [`Place`] is the path where the file appears.
+//! [`FuseRequest::parse`], [`FileProperties::step`] and [`FuseReply::to_bytes`] do no I/O. A [`FuseFront`] runs them on
+//! every lane, each with its own descriptor; a [`MountPath`] is the path where the file appears.
 #![forbid(unsafe_code)]
 
 mod abi;
@@ -31,11 +31,11 @@ mod transfer;
 #[cfg(test)]
 mod codec_tests;
 
-pub use as_front::Served;
-pub use changes::{SetTime, SetTimes, Times, Timestamp};
-pub use front::{Front, Spec, StartError};
+pub use as_front::FuseExport;
+pub use changes::{FileTimes, SetTime, SetTimes, Timestamp};
+pub use front::{FuseFront, Spec, StartError};
 pub use mount::Unmounted;
-pub use place::{Place, PlaceError};
-pub use reply::{Attributes, Reply};
-pub use request::{HEAD_BYTES, Malformed, Operation, Request, SetAttributes};
-pub use session::{Session, Step, Work};
+pub use place::{MountPath, PlaceError};
+pub use reply::{Attributes, FuseReply};
+pub use request::{FuseOperation, FuseRequest, HEAD_BYTES, Malformed, SetAttributes};
+pub use session::{FileProperties, FuseWork, Handling};

@@ -77,7 +77,7 @@ fn mend(cause: &io::Error) -> &'static str {
 
 /// A path that this process has taken.
 #[derive(Debug)]
-pub struct Place {
+pub struct MountPath {
     path: PathBuf,
     /// Holds the lock. While the volume is mounted over it, this file cannot be reached by its path.
     file: File,
@@ -85,7 +85,7 @@ pub struct Place {
     is_made: bool,
 }
 
-impl Place {
+impl MountPath {
     /// Takes `path`: an empty file, or one created now. Retries for a while if it is attached, because the
     /// kernel releases it only a moment after its process was killed. Before a mount left over from a dead
     /// process is removed, `clear_above` removes what the dead process has left above it; it is given the path,
@@ -96,10 +96,10 @@ impl Place {
     pub async fn take(
         path: &Path,
         clear_above: &impl AsyncFn(&Path, &Mount) -> Result<(), String>,
-    ) -> Result<Place, PlaceError> {
+    ) -> Result<MountPath, PlaceError> {
         let begun = time::now();
         loop {
-            match Place::take_now(path, clear_above).await {
+            match MountPath::take_now(path, clear_above).await {
                 Err(PlaceError::Attached(_)) if time::now() - begun < ATTACHED_LIMIT => {
                     time::sleep(ATTACHED_PAUSE).await;
                 }
@@ -111,10 +111,10 @@ impl Place {
     async fn take_now(
         path: &Path,
         clear_above: &impl AsyncFn(&Path, &Mount) -> Result<(), String>,
-    ) -> Result<Place, PlaceError> {
+    ) -> Result<MountPath, PlaceError> {
         let path = absolute(path).map_err(failed(path))?;
         clear(&path, clear_above).await?;
-        let place = Place::open(&path)?;
+        let place = MountPath::open(&path)?;
         // Somebody may have mounted there in the meantime.
         match mount_at(&path).map_err(failed(&path))? {
             None => Ok(place),
@@ -122,7 +122,7 @@ impl Place {
         }
     }
 
-    fn open(path: &Path) -> Result<Place, PlaceError> {
+    fn open(path: &Path) -> Result<MountPath, PlaceError> {
         let failed = failed(path);
         let mut options = OpenOptions::new();
         options
@@ -140,7 +140,7 @@ impl Place {
             }
             Err(error) => return Err(failed(error)),
         };
-        let place = Place {
+        let place = MountPath {
             path: path.to_owned(),
             file,
             is_made,
@@ -167,7 +167,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for MountPath {
     fn drop(&mut self) {
         if !self.is_made {
             return;
@@ -221,7 +221,7 @@ async fn clear(
         };
         let here = path.to_owned();
         let look = move || fs::metadata(here).map(drop);
-        match blocking::run_within(ANSWER_MAX, blocking::Kind::Files, look).await {
+        match blocking::run_within(ANSWER_MAX, blocking::WorkKind::Files, look).await {
             Ok(Err(error)) if error.kind() == io::ErrorKind::NotConnected => {}
             _ => return Err(PlaceError::Attached(path.to_owned())),
         }

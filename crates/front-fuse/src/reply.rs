@@ -1,5 +1,5 @@
 //! Encodes a reply to the kernel. The data of a read are not copied here; the caller sends them after
-//! the header of [`Reply::Data`].
+//! the header of [`FuseReply::Data`].
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -9,7 +9,7 @@ use crate::{
     abi::{
         Attr, AttrOut, InitOut, MAJOR, MINOR, OpenOut, OutHeader, ROOT, StatfsOut, WriteOut, fopen,
     },
-    changes::Times,
+    changes::FileTimes,
 };
 
 /// `S_IFREG`
@@ -21,7 +21,7 @@ const BLOCK_BYTES: u32 = 4096;
 
 /// The content of a reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Reply {
+pub enum FuseReply {
     /// Success, without data.
     Done,
     /// Failure.
@@ -64,17 +64,17 @@ pub struct Attributes {
     /// The group.
     pub gid: u32,
     /// The times.
-    pub times: Times,
+    pub times: FileTimes,
 }
 
-impl Reply {
-    /// Encodes the reply to request `unique`. The caller appends the data of [`Reply::Data`].
+impl FuseReply {
+    /// Encodes the reply to request `unique`. The caller appends the data of [`FuseReply::Data`].
     pub fn to_bytes(&self, unique: u64) -> SmallVec<[u8; 128]> {
         match *self {
-            Reply::Done => message(unique, 0, &[]),
-            Reply::Error(errno) => message(unique, -errno.raw_os_error(), &[]),
-            Reply::Data(len) => header(unique, 0, len as usize).as_bytes().into(),
-            Reply::Init {
+            FuseReply::Done => message(unique, 0, &[]),
+            FuseReply::Error(errno) => message(unique, -errno.raw_os_error(), &[]),
+            FuseReply::Data(len) => header(unique, 0, len as usize).as_bytes().into(),
+            FuseReply::Init {
                 flags,
                 max_readahead,
                 max_background,
@@ -95,8 +95,8 @@ impl Reply {
                     ..InitOut::default()
                 },
             ),
-            Reply::Attributes(attributes) => structure(unique, &attributes.to_abi()),
-            Reply::Opened => {
+            FuseReply::Attributes(attributes) => structure(unique, &attributes.to_abi()),
+            FuseReply::Opened => {
                 let open_flags = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
                 let opened = OpenOut {
                     open_flags,
@@ -104,8 +104,8 @@ impl Reply {
                 };
                 structure(unique, &opened)
             }
-            Reply::Written(size) => structure(unique, &WriteOut { size, padding: 0 }),
-            Reply::Statistics { len_bytes } => {
+            FuseReply::Written(size) => structure(unique, &WriteOut { size, padding: 0 }),
+            FuseReply::Statistics { len_bytes } => {
                 let statistics = StatfsOut {
                     blocks: len_bytes / u64::from(BLOCK_BYTES),
                     files: 1,

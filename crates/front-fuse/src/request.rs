@@ -18,18 +18,18 @@ const O_TRUNC: u32 = rustix::fs::OFlags::TRUNC.bits();
 
 /// A request, and the number for its reply.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Request {
+pub struct FuseRequest {
     /// The kernel's number for the request.
     pub unique: u64,
     /// The process that caused it; 0 if it is not known here.
     pub process: u32,
     /// What it asks for.
-    pub operation: Operation,
+    pub operation: FuseOperation,
 }
 
 /// An operation that the kernel asks for. Ranges are in bytes and unchecked: any length, anywhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Operation {
+pub enum FuseOperation {
     /// The first request: the kernel's capabilities.
     Init {
         /// Major version of the protocol.
@@ -49,7 +49,7 @@ pub enum Operation {
     SetAttributes(SetAttributes),
     /// Opens the file.
     Open {
-        /// Takes away its content, too. The kernel asks for that by [`Operation::SetAttributes`] instead, unless INIT
+        /// Takes away its content, too. The kernel asks for that by [`FuseOperation::SetAttributes`] instead, unless INIT
         /// has agreed on this.
         truncates: bool,
     },
@@ -120,13 +120,13 @@ pub struct Malformed {
     pub why: &'static str,
 }
 
-impl Request {
+impl FuseRequest {
     /// Parses the request in `head` and, following it, `rest`. The data of a write must be exactly
     /// `rest`, which holds if `head` has [`HEAD_BYTES`].
     ///
     /// # Errors
     /// [`Malformed`].
-    pub fn parse(head: &[u8], rest: &[u8]) -> Result<Request, Malformed> {
+    pub fn parse(head: &[u8], rest: &[u8]) -> Result<FuseRequest, Malformed> {
         let mut bytes = Bytes { head, rest };
         let malformed = |why| Malformed { unique: None, why };
         let header: InHeader = bytes.take().ok_or(malformed("its header is incomplete"))?;
@@ -139,7 +139,7 @@ impl Request {
             return Err(malformed("its length differs from the one in its header"));
         }
         let operation = operation(header.opcode, bytes).map_err(malformed)?;
-        Ok(Request {
+        Ok(FuseRequest {
             unique,
             process: header.pid,
             operation,
@@ -148,7 +148,7 @@ impl Request {
 }
 
 /// Parses what follows the header.
-fn operation(opcode: u32, mut bytes: Bytes<'_>) -> Result<Operation, &'static str> {
+fn operation(opcode: u32, mut bytes: Bytes<'_>) -> Result<FuseOperation, &'static str> {
     const SHORT: &str = "it is too short for its opcode";
     Ok(match opcode {
         opcode::INIT => {
@@ -158,29 +158,29 @@ fn operation(opcode: u32, mut bytes: Bytes<'_>) -> Result<Operation, &'static st
                 let flags2: u32 = bytes.take().ok_or(SHORT)?;
                 flags |= u64::from(flags2) << 32;
             }
-            Operation::Init {
+            FuseOperation::Init {
                 major: fixed.major,
                 minor: fixed.minor,
                 max_readahead: fixed.max_readahead,
                 flags,
             }
         }
-        opcode::DESTROY => Operation::Destroy,
-        opcode::GETATTR => Operation::GetAttributes,
+        opcode::DESTROY => FuseOperation::Destroy,
+        opcode::GETATTR => FuseOperation::GetAttributes,
         opcode::SETATTR => {
             let fields: SetattrIn = bytes.take().ok_or(SHORT)?;
-            Operation::SetAttributes(set_attributes(&fields)?)
+            FuseOperation::SetAttributes(set_attributes(&fields)?)
         }
         opcode::OPEN => {
             let fields: OpenIn = bytes.take().ok_or(SHORT)?;
-            Operation::Open {
+            FuseOperation::Open {
                 truncates: fields.flags & O_TRUNC != 0,
             }
         }
-        opcode::RELEASE => Operation::Release,
+        opcode::RELEASE => FuseOperation::Release,
         opcode::READ => {
             let fields: ReadIn = bytes.take().ok_or(SHORT)?;
-            Operation::Read {
+            FuseOperation::Read {
                 at: fields.offset,
                 len: fields.size,
             }
@@ -190,24 +190,24 @@ fn operation(opcode: u32, mut bytes: Bytes<'_>) -> Result<Operation, &'static st
             if !bytes.head.is_empty() || bytes.rest.len() as u64 != u64::from(fields.size) {
                 return Err("its data is not as long as it announces");
             }
-            Operation::Write {
+            FuseOperation::Write {
                 at: fields.offset,
                 len: fields.size,
                 durable: fields.flags & O_DSYNC != 0,
             }
         }
-        opcode::FSYNC => Operation::Sync,
+        opcode::FSYNC => FuseOperation::Sync,
         opcode::FALLOCATE => {
             let fields: FallocateIn = bytes.take().ok_or(SHORT)?;
-            Operation::Allocate {
+            FuseOperation::Allocate {
                 mode: fields.mode,
                 at: fields.offset,
                 len: fields.length,
             }
         }
-        opcode::STATFS => Operation::Statistics,
-        opcode::FORGET | opcode::BATCH_FORGET => Operation::Forget,
-        opcode => Operation::Other { opcode },
+        opcode::STATFS => FuseOperation::Statistics,
+        opcode::FORGET | opcode::BATCH_FORGET => FuseOperation::Forget,
+        opcode => FuseOperation::Other { opcode },
     })
 }
 

@@ -8,9 +8,9 @@ use rustix::io::Errno;
 
 use crate::{
     abi::{MAJOR, MINOR_MIN, falloc, init},
-    changes::{SetTime, SetTimes, Times},
-    reply::{Attributes, Reply},
-    request::{Operation, SetAttributes},
+    changes::{FileTimes, SetTime, SetTimes},
+    reply::{Attributes, FuseReply},
+    request::{FuseOperation, SetAttributes},
 };
 
 /// The capabilities we use of those the kernel offers. Not the write-back cache: writes must reach
@@ -25,7 +25,7 @@ const FLAGS: u64 = init::ASYNC_READ
 
 /// The properties of the file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Session {
+pub struct FileProperties {
     /// Writes are refused.
     pub read_only: bool,
     /// The volume benefits from discards.
@@ -44,13 +44,13 @@ pub struct Session {
 
 /// How a request is handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Step {
+pub enum Handling {
     /// Answer at once.
-    Reply(Reply),
+    Reply(FuseReply),
     /// Answer at once with the [attributes](Session::attributes), after the file has been given these times, if any.
     Attributes(Option<SetTimes>),
     /// Answer when this work is done.
-    Work(Work),
+    Work(FuseWork),
     /// No answer is expected.
     Nothing,
 }
@@ -58,7 +58,7 @@ pub enum Step {
 /// Work for the unit. Ranges are in bytes, within the file and not empty; they need not be whole
 /// blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Work {
+pub enum FuseWork {
     /// Reads.
     Read {
         /// Position of the first byte.
@@ -88,57 +88,57 @@ pub enum Work {
     Flush,
 }
 
-impl Session {
+impl FileProperties {
     /// How to handle `operation` on a file of `len_bytes`.
-    pub fn step(&self, operation: &Operation, len_bytes: u64) -> Step {
-        let error = |errno| Step::Reply(Reply::Error(errno));
+    pub fn step(&self, operation: &FuseOperation, len_bytes: u64) -> Handling {
+        let error = |errno| Handling::Reply(FuseReply::Error(errno));
         match *operation {
-            Operation::Init {
+            FuseOperation::Init {
                 major,
                 minor,
                 max_readahead,
                 flags,
-            } => Step::Reply(self.init((major, minor), max_readahead, flags)),
-            Operation::Destroy | Operation::Release => Step::Reply(Reply::Done),
-            Operation::Forget => Step::Nothing,
-            Operation::GetAttributes => Step::Attributes(None),
-            Operation::SetAttributes(set) => self.set_attributes(&set, len_bytes),
-            Operation::Open { truncates: true } => error(Errno::PERM),
-            Operation::Open { truncates: false } => Step::Reply(Reply::Opened),
-            Operation::Statistics => Step::Reply(Reply::Statistics { len_bytes }),
-            Operation::Read { at, len } => {
+            } => Handling::Reply(self.init((major, minor), max_readahead, flags)),
+            FuseOperation::Destroy | FuseOperation::Release => Handling::Reply(FuseReply::Done),
+            FuseOperation::Forget => Handling::Nothing,
+            FuseOperation::GetAttributes => Handling::Attributes(None),
+            FuseOperation::SetAttributes(set) => self.set_attributes(&set, len_bytes),
+            FuseOperation::Open { truncates: true } => error(Errno::PERM),
+            FuseOperation::Open { truncates: false } => Handling::Reply(FuseReply::Opened),
+            FuseOperation::Statistics => Handling::Reply(FuseReply::Statistics { len_bytes }),
+            FuseOperation::Read { at, len } => {
                 match within(at, len.min(self.io_max_bytes).into(), len_bytes) {
-                    0 => Step::Reply(Reply::Data(0)),
-                    len => Step::Work(Work::Read {
+                    0 => Handling::Reply(FuseReply::Data(0)),
+                    len => Handling::Work(FuseWork::Read {
                         at,
                         len: len as u32,
                     }),
                 }
             }
-            Operation::Write { at, len, durable } => {
+            FuseOperation::Write { at, len, durable } => {
                 match within(at, len.min(self.io_max_bytes).into(), len_bytes) {
                     _ if self.read_only => error(Errno::ROFS),
-                    0 if len == 0 => Step::Reply(Reply::Written(0)),
+                    0 if len == 0 => Handling::Reply(FuseReply::Written(0)),
                     // As a block device does at its end.
                     0 => error(Errno::NOSPC),
-                    len => Step::Work(Work::Write {
+                    len => Handling::Work(FuseWork::Write {
                         at,
                         len: len as u32,
                         durable,
                     }),
                 }
             }
-            Operation::Sync => Step::Work(Work::Flush),
-            Operation::Allocate { mode, at, len } => self.allocate(mode, (at, len), len_bytes),
-            Operation::Other { .. } => error(Errno::NOSYS),
+            FuseOperation::Sync => Handling::Work(FuseWork::Flush),
+            FuseOperation::Allocate { mode, at, len } => self.allocate(mode, (at, len), len_bytes),
+            FuseOperation::Other { .. } => error(Errno::NOSYS),
         }
     }
 
-    fn init(&self, (major, minor): (u32, u32), max_readahead: u32, flags: u64) -> Reply {
+    fn init(&self, (major, minor): (u32, u32), max_readahead: u32, flags: u64) -> FuseReply {
         if major != MAJOR || minor < MINOR_MIN {
-            return Reply::Error(Errno::PROTO);
+            return FuseReply::Error(Errno::PROTO);
         }
-        Reply::Init {
+        FuseReply::Init {
             flags: flags & FLAGS,
             max_readahead,
             max_background: self.max_background,
@@ -147,8 +147,8 @@ impl Session {
     }
 
     /// The answer with the attributes of a file of `len_bytes` that has these `times`.
-    pub fn attributes(&self, len_bytes: u64, times: Times) -> Reply {
-        Reply::Attributes(Attributes {
+    pub fn attributes(&self, len_bytes: u64, times: FileTimes) -> FuseReply {
+        FuseReply::Attributes(Attributes {
             len_bytes,
             mode: self.permissions(),
             uid: self.uid,
@@ -168,8 +168,8 @@ impl Session {
     /// A disk keeps its length, its owner and its permissions. To change one is refused as for a file that is sealed
     /// or may only be appended to (EPERM): programs that have truncated a file rely on its being empty, and write no
     /// zeroes.
-    fn set_attributes(&self, set: &SetAttributes, len_bytes: u64) -> Step {
-        let error = |errno| Step::Reply(Reply::Error(errno));
+    fn set_attributes(&self, set: &SetAttributes, len_bytes: u64) -> Handling {
+        let error = |errno| Handling::Reply(FuseReply::Error(errno));
         let differs = |wanted: Option<u32>, is: u32| wanted.is_some_and(|wanted| wanted != is);
         let mode = set.mode.map(|mode| mode & 0o7777);
         if self.read_only {
@@ -188,11 +188,11 @@ impl Session {
         let mut times = set.times;
         // POSIX has `ftruncate` move it, whether or not the length changes.
         times.modified = times.modified.or(set.size.map(|_| SetTime::Now));
-        Step::Attributes(Some(times))
+        Handling::Attributes(Some(times))
     }
 
-    fn allocate(&self, mode: u32, (at, len): (u64, u64), len_bytes: u64) -> Step {
-        let error = |errno| Step::Reply(Reply::Error(errno));
+    fn allocate(&self, mode: u32, (at, len): (u64, u64), len_bytes: u64) -> Handling {
+        let error = |errno| Handling::Reply(FuseReply::Error(errno));
         let may_discard = match mode & !falloc::KEEP_SIZE {
             // The range must read as zeroes, which a discard alone does not ensure.
             falloc::PUNCH_HOLE if self.takes_discards => true,
@@ -203,8 +203,8 @@ impl Session {
         match within(at, len, len_bytes) {
             _ if self.read_only => error(Errno::ROFS),
             inside if inside < len && !keeps_size => error(Errno::NOSPC),
-            0 => Step::Reply(Reply::Done),
-            len => Step::Work(Work::Zero {
+            0 => Handling::Reply(FuseReply::Done),
+            len => Handling::Work(FuseWork::Zero {
                 at,
                 len,
                 may_discard,

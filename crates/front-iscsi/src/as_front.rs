@@ -5,7 +5,7 @@ use std::{any::Any, collections::BTreeMap, future::pending};
 use engine::LaneFuture;
 use front::{
     Ended, Front, FrontConfig, LocalFile, Reporter, StartError,
-    report::{Consequence, Lun, PortalGroup, Report, Session, Target},
+    report::{Consequence, FrontReport, PortalGroup, ReportedLun, ReportedSession, ReportedTarget},
 };
 use iscsi::Taken;
 use unit::Units;
@@ -14,7 +14,7 @@ use crate::{
     config::{Allow, ServerConfig, TargetSpec},
     fate,
     report::SessionReport,
-    server::{self, Server},
+    server::{self, IscsiServer},
 };
 
 impl FrontConfig for ServerConfig {
@@ -23,7 +23,7 @@ impl FrontConfig for ServerConfig {
         units: &'a Units,
     ) -> LaneFuture<'a, Result<Box<dyn Front>, StartError>> {
         LaneFuture::new(async move {
-            let server = Server::start(*self, units).await?;
+            let server = IscsiServer::start(*self, units).await?;
             Ok(Box::new(server) as Box<dyn Front>)
         })
     }
@@ -38,7 +38,7 @@ fn own(config: Box<dyn FrontConfig>) -> ServerConfig {
     *own.expect("a front gets configurations of its own kind")
 }
 
-impl Front for Server {
+impl Front for IscsiServer {
     fn name(&self) -> &'static str {
         "iscsi"
     }
@@ -54,20 +54,20 @@ impl Front for Server {
 
     fn consequences(&self, config: Box<dyn FrontConfig>) -> LaneFuture<'_, Vec<Consequence>> {
         let next = own(config);
-        let sessions = Server::reporter(self);
+        let sessions = IscsiServer::reporter(self);
         LaneFuture::new(async move { fate::all(&sessions.sessions().await, self.targets(), &next) })
     }
 
     fn prepare(&mut self, config: Box<dyn FrontConfig>) -> LaneFuture<'_, Result<(), StartError>> {
-        LaneFuture::new(Server::prepare(self, own(config)))
+        LaneFuture::new(IscsiServer::prepare(self, own(config)))
     }
 
     fn discard(&mut self) -> LaneFuture<'_, ()> {
-        LaneFuture::new(Server::discard(self))
+        LaneFuture::new(IscsiServer::discard(self))
     }
 
     fn commit(&mut self) -> LaneFuture<'static, ()> {
-        Server::commit(self)
+        IscsiServer::commit(self)
     }
 
     fn reporter(&self) -> Box<dyn Reporter> {
@@ -76,7 +76,7 @@ impl Front for Server {
             targets: targets
                 .map(|spec| (spec.name.clone(), target(spec)))
                 .collect(),
-            sessions: Server::reporter(self),
+            sessions: IscsiServer::reporter(self),
         })
     }
 
@@ -93,20 +93,20 @@ impl Front for Server {
     }
 
     fn stop(self: Box<Self>) -> LaneFuture<'static, ()> {
-        LaneFuture::new(Server::stop(*self))
+        LaneFuture::new(IscsiServer::stop(*self))
     }
 }
 
 /// The targets as they are served now, and who reports their sessions.
 struct ServedTargets {
-    targets: BTreeMap<String, Target>,
+    targets: BTreeMap<String, ReportedTarget>,
     sessions: server::Reporter,
 }
 
 impl Reporter for ServedTargets {
-    fn report(&self) -> LaneFuture<'_, Report> {
+    fn report(&self) -> LaneFuture<'_, FrontReport> {
         LaneFuture::new(async {
-            Report {
+            FrontReport {
                 targets: self.targets.clone(),
                 sessions: self.sessions.sessions().await.iter().map(session).collect(),
             }
@@ -114,21 +114,21 @@ impl Reporter for ServedTargets {
     }
 }
 
-fn target(spec: &TargetSpec) -> Target {
+fn target(spec: &TargetSpec) -> ReportedTarget {
     let groups = spec.portal_groups.iter().map(|group| PortalGroup {
         tag: group.tag,
         target_port: group.relative_port,
         portals: group.portals.iter().map(ToString::to_string).collect(),
     });
     let luns = spec.luns.iter().map(|(&number, lun)| {
-        let lun = Lun {
+        let lun = ReportedLun {
             volume: lun.volume.clone(),
             read_only: lun.read_only,
             removable: lun.removable,
         };
         (number, lun)
     });
-    Target {
+    ReportedTarget {
         portal_groups: groups.collect(),
         luns: luns.collect(),
         allow: match &spec.allow {
@@ -141,8 +141,8 @@ fn target(spec: &TargetSpec) -> Target {
     }
 }
 
-fn session(report: &SessionReport) -> Session {
-    Session {
+fn session(report: &SessionReport) -> ReportedSession {
+    ReportedSession {
         initiator: report.initiator.clone(),
         peer: report.peer.to_string(),
         portal: report.portal.to_string(),

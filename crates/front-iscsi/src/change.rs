@@ -13,7 +13,7 @@ use crate::{
     connection::Connection,
     fate::EndsFor,
     login::initiator_port,
-    service::{Ready, Service, open_targets},
+    service::{IscsiService, Ready, open_targets},
     target::Target,
     targets::Targets,
     watchdog,
@@ -28,7 +28,7 @@ const LOOK_BYTES: usize = 2 << 10;
 ///
 /// # Errors
 /// Why a unit cannot be opened.
-pub(crate) async fn prepare(service: &Service, config: &ServerConfig) -> Result<(), String> {
+pub(crate) async fn prepare(service: &IscsiService, config: &ServerConfig) -> Result<(), String> {
     let before = service.targets.borrow().clone();
     let ready = Ready {
         targets: Rc::new(open_targets(config, &service.units, &before).await?),
@@ -41,7 +41,7 @@ pub(crate) async fn prepare(service: &Service, config: &ServerConfig) -> Result<
 }
 
 /// Discards the prepared configuration, if any.
-pub(crate) async fn forget(service: &Service) {
+pub(crate) async fn forget(service: &IscsiService) {
     if let Some(ready) = service.ready.take() {
         let now = service.targets.borrow().clone();
         forget_ports(&ready.targets, &now).await;
@@ -51,7 +51,7 @@ pub(crate) async fn forget(service: &Service) {
 /// Switches to the prepared configuration, for existing `connections` as well. The returned future completes once
 /// everything no longer served has ended.
 pub(crate) async fn commit(
-    service: &Service,
+    service: &IscsiService,
     connections: &[Rc<Connection>],
 ) -> impl Future<Output = ()> + use<> {
     if let Some(ready) = service.ready.take() {
@@ -98,7 +98,7 @@ async fn forget_ports(before: &Targets, now: &Targets) {
 
 /// What happens to a connection of the target `before`; `None` if it is unaffected.
 fn change(
-    service: &Service,
+    service: &IscsiService,
     connection: &Rc<Connection>,
     before: &Rc<Target>,
 ) -> Option<JoinHandle<()>> {

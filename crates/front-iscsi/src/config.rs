@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use front::Places;
+use front::PlaceLimits;
 use iscsi::Chap;
 
 use crate::prefix::Prefix;
@@ -157,8 +157,8 @@ pub struct Limits {
 
 impl Limits {
     /// The places that they provide.
-    pub(crate) fn places(&self) -> Places {
-        Places {
+    pub(crate) fn places(&self) -> PlaceLimits {
+        PlaceLimits {
             sessions: self.connections_max,
             reserved: self.reserved.min(self.connections_max),
             logins: self.logins_max,

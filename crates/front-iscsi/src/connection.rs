@@ -21,11 +21,11 @@ use unit::{Held, Mark, Nexus, RunningId, WINDOW_STEP};
 
 use crate::{
     config::Limits,
-    notices::Notice,
+    notices::IscsiNotice,
     open::{Answered, OpenCommands, task_of},
     report::SessionReport,
     request::Ends,
-    service::Service,
+    service::IscsiService,
     sessions::SessionKey,
     target::Target,
     unacknowledged::Unacknowledged,
@@ -36,7 +36,7 @@ const LAST_WORD_TIME: Duration = Duration::from_millis(100);
 
 /// Why a connection ended.
 #[derive(Debug)]
-pub(crate) enum Ending {
+pub(crate) enum EndReason {
     /// The initiator logged out.
     Logout,
     /// The login was refused, and the reason has been logged.
@@ -74,7 +74,7 @@ pub(crate) struct Connection {
     pub(crate) peer: SocketAddr,
     /// The portal's address as seen by the peer.
     pub(crate) local: SocketAddr,
-    pub(crate) service: Rc<Service>,
+    pub(crate) service: Rc<IscsiService>,
     /// The limits in force when the connection arrived.
     pub(crate) limits: Rc<Limits>,
     pub(crate) stream: TcpStream,
@@ -105,12 +105,12 @@ pub(crate) struct Connection {
     pub(crate) is_receiving: Cell<bool>,
     phase: Cell<Phase>,
     /// The first cause of the end, for the log.
-    ending: RefCell<Option<Ending>>,
+    ending: RefCell<Option<EndReason>>,
     changed: Notify,
 }
 
 impl Connection {
-    pub(crate) fn new(service: Rc<Service>, newcomer: Newcomer<Ends>) -> Self {
+    pub(crate) fn new(service: Rc<IscsiService>, newcomer: Newcomer<Ends>) -> Self {
         let Newcomer { id, ends, stream } = newcomer;
         let Ends { peer, local } = ends;
         let limits = service.limits.borrow().clone();
@@ -269,7 +269,7 @@ impl Connection {
     pub(crate) fn end(&self, why: &str) {
         if self.advance(Phase::Ended) {
             tracing::debug!(peer = %self.peer, id = self.id, why, "connection ends");
-            self.note_ending(|| Ending::Lost(why.to_owned()));
+            self.note_ending(|| EndReason::Lost(why.to_owned()));
             self.stream.shutdown();
             self.changed.notify();
             self.transmit.notify();
@@ -277,7 +277,7 @@ impl Connection {
         }
     }
 
-    pub(crate) fn note_ending(&self, ending: impl FnOnce() -> Ending) {
+    pub(crate) fn note_ending(&self, ending: impl FnOnce() -> EndReason) {
         self.ending.borrow_mut().get_or_insert_with(ending);
     }
 
@@ -285,14 +285,14 @@ impl Connection {
         self.ending.borrow().is_some()
     }
 
-    pub(crate) fn take_ending(&self) -> Option<Ending> {
+    pub(crate) fn take_ending(&self) -> Option<EndReason> {
         self.ending.take()
     }
 
     /// Why the connection to the peer was lost, if it was.
     pub(crate) fn lost_because(&self) -> Option<String> {
         match &*self.ending.borrow() {
-            Some(Ending::Lost(why)) => Some(why.clone()),
+            Some(EndReason::Lost(why)) => Some(why.clone()),
             _ => None,
         }
     }
@@ -334,12 +334,12 @@ impl Connection {
     }
 
     /// Whether the rate limit lets a log line of this kind through now.
-    pub(crate) fn may_say(&self, notice: Notice) -> Option<Suppressed> {
+    pub(crate) fn may_say(&self, notice: IscsiNotice) -> Option<Suppressed> {
         self.service.sessions.notices.may_say(notice, time::now())
     }
 
     /// The same for a log line that says `what` about its peer, which may make us say it for ever.
-    pub(crate) fn may_repeat(&self, notice: Notice, what: &str) -> Option<Suppressed> {
+    pub(crate) fn may_repeat(&self, notice: IscsiNotice, what: &str) -> Option<Suppressed> {
         let what = format!("{} {what}", self.peer.ip());
         let notices = &self.service.sessions.notices;
         notices.may_repeat(notice, &what, time::now())

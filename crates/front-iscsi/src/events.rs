@@ -8,9 +8,9 @@ use iscsi::{CloseReason, TargetEvent, TaskId};
 
 use crate::{
     command,
-    connection::{Connection, Ending},
+    connection::{Connection, EndReason},
     login,
-    notices::Notice,
+    notices::IscsiNotice,
     task_management,
 };
 
@@ -106,7 +106,7 @@ fn log_out(connection: &Rc<Connection>) {
         }
         let responded = connection.machine.borrow_mut().logout_response(0);
         if responded.is_ok() {
-            connection.note_ending(|| Ending::Logout);
+            connection.note_ending(|| EndReason::Logout);
             go_on(&connection);
             connection.close_when_sent();
         }
@@ -124,14 +124,14 @@ fn log_close(connection: &Connection, reason: &CloseReason) {
             if !connection.has_ending() {
                 login::refused(connection, *status, target_address.as_deref());
             }
-            connection.note_ending(|| Ending::Refused);
+            connection.note_ending(|| EndReason::Refused);
         }
         CloseReason::Protocol(error) => {
             connection.note_ending(|| match connection.is_logged_in() {
-                true => Ending::Lost("the peer violated the protocol".to_owned()),
-                false => Ending::Refused,
+                true => EndReason::Lost("the peer violated the protocol".to_owned()),
+                false => EndReason::Refused,
             });
-            if let Some(suppressed) = connection.may_say(Notice::Broken) {
+            if let Some(suppressed) = connection.may_say(IscsiNotice::Broken) {
                 tracing::warn!(%peer, %error, suppressed, "the peer violated the protocol");
             }
         }

@@ -21,10 +21,10 @@ const PEERS_MAX: usize = 1024;
 
 /// Shared by all lanes; touched at login only.
 #[derive(Default)]
-pub(crate) struct Failures(Mutex<State>);
+pub(crate) struct Failures(Mutex<FailureTable>);
 
 #[derive(Default)]
-struct State {
+struct FailureTable {
     total: u64,
     peers: HashMap<Peer, Recent>,
 }
@@ -38,7 +38,7 @@ struct Recent {
 
 /// A failure that was noted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct NotedFailure {
     /// How many there were from this peer, with this one.
     pub(crate) count: u32,
     /// How long it has to wait for its answer.
@@ -46,12 +46,12 @@ pub(crate) struct Failure {
 }
 
 impl Failures {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FailureTable> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a failure.
-    pub(crate) fn note(&self, peer: Peer, now: Instant) -> Failure {
+    pub(crate) fn note(&self, peer: Peer, now: Instant) -> NotedFailure {
         let mut state = self.lock();
         state.total += 1;
         if state.peers.len() >= PEERS_MAX && !state.peers.contains_key(&peer) {
@@ -67,7 +67,7 @@ impl Failures {
         recent.count = recent.count.saturating_add(1);
         recent.last = now;
         let doublings = (recent.count - 1).min(8);
-        Failure {
+        NotedFailure {
             count: recent.count,
             delay: DELAY_MAX.min(DELAY_FIRST * (1 << doublings)),
         }
@@ -114,7 +114,7 @@ mod tests {
             (6, 4000),
         ] {
             let delay = Duration::from_millis(delay_ms);
-            assert_eq!(failures.note(bad, at(10)), Failure { count, delay });
+            assert_eq!(failures.note(bad, at(10)), NotedFailure { count, delay });
         }
         for _ in 0..1000 {
             assert_eq!(failures.note(bad, at(10)).delay, DELAY_MAX);

@@ -11,12 +11,12 @@ use unit::{LaneUnits, Nexus};
 use crate::{
     change,
     config::ServerConfig,
-    connection::{Connection, Ending},
+    connection::{Connection, EndReason},
     login,
-    notices::Notice,
+    notices::IscsiNotice,
     reader,
-    request::Request,
-    service::Service,
+    request::LaneRequest,
+    service::IscsiService,
     sessions::Sessions,
     watchdog, writer,
 };
@@ -28,46 +28,46 @@ const HUNG_MAX: usize = 4;
 const REPORT_BYTES: usize = 8 << 10;
 
 /// One lane's connections.
-pub(crate) struct Front {
-    service: Rc<Service>,
+pub(crate) struct IscsiLane {
+    service: Rc<IscsiService>,
     connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
     /// Signaled when a connection has ended.
     changed: Notify,
 }
 
-impl LaneFront for Front {
+impl LaneFront for IscsiLane {
     type Config = (ServerConfig, Arc<Sessions>);
-    type Request = Request;
+    type Request = LaneRequest;
 
     async fn open(
         (config, sessions): (ServerConfig, Arc<Sessions>),
-        lane: OwnLane<Request>,
+        lane: OwnLane<LaneRequest>,
         units: Rc<LaneUnits>,
-    ) -> Result<Rc<Front>, String> {
-        let service = Service::open(&config, units, sessions, lane).await?;
-        Ok(Rc::new(Front {
+    ) -> Result<Rc<IscsiLane>, String> {
+        let service = IscsiService::open(&config, units, sessions, lane).await?;
+        Ok(Rc::new(IscsiLane {
             service: Rc::new(service),
             connections: RefCell::default(),
             changed: Notify::new(),
         }))
     }
 
-    async fn run(self: Rc<Self>, requests: Receiver<Request>) {
+    async fn run(self: Rc<Self>, requests: Receiver<LaneRequest>) {
         while let Some(request) = requests.receive().await {
             match request {
-                Request::Serve(newcomer) => {
+                LaneRequest::Serve(newcomer) => {
                     let connection = Rc::new(Connection::new(self.service.clone(), newcomer));
                     // Registered before it is served, because the next request may be for it.
                     let id = connection.id;
                     self.connections.borrow_mut().insert(id, connection.clone());
                     spawn_for(Share::of(id), self.clone().serve(connection));
                 }
-                Request::MakeRoom { connection } => {
+                LaneRequest::MakeRoom { connection } => {
                     if let Some(connection) = self.find(connection) {
                         watchdog::dismiss(&connection, LoginStatus::OUT_OF_RESOURCES);
                     }
                 }
-                Request::EndSession { connection, done } => {
+                LaneRequest::EndSession { connection, done } => {
                     let Some(connection) = self.find(connection) else {
                         done.send(());
                         continue;
@@ -78,7 +78,7 @@ impl LaneFront for Front {
                         done.send(());
                     });
                 }
-                Request::Report { done } => {
+                LaneRequest::Report { done } => {
                     let lane = self.service.lane;
                     let mut sessions = Vec::new();
                     for connection in self.all() {
@@ -87,7 +87,7 @@ impl LaneFront for Front {
                     }
                     done.send(sessions);
                 }
-                Request::EndTarget { target } => {
+                LaneRequest::EndTarget { target } => {
                     for connection in self.all() {
                         spend(REPORT_BYTES).await;
                         if connection.target().is_some_and(|t| t.name() == target) {
@@ -96,21 +96,21 @@ impl LaneFront for Front {
                         }
                     }
                 }
-                Request::Prepare { config, done } => {
+                LaneRequest::Prepare { config, done } => {
                     done.send(change::prepare(&self.service, &config).await);
                 }
-                Request::Forget { done } => {
+                LaneRequest::Forget { done } => {
                     change::forget(&self.service).await;
                     done.send(());
                 }
-                Request::Commit { done } => {
+                LaneRequest::Commit { done } => {
                     let over = change::commit(&self.service, &self.all()).await;
                     spawn(async move {
                         over.await;
                         done.send(());
                     });
                 }
-                Request::Stop { done } => {
+                LaneRequest::Stop { done } => {
                     let front = self.clone();
                     spawn(async move {
                         front.stop().await;
@@ -122,7 +122,7 @@ impl LaneFront for Front {
     }
 }
 
-impl Front {
+impl IscsiLane {
     fn find(&self, connection: u64) -> Option<Rc<Connection>> {
         self.connections.borrow().get(&connection).cloned()
     }
@@ -163,7 +163,7 @@ impl Front {
         if time::timeout(patience, left.as_mut()).await.is_some() {
             return;
         }
-        if let Some(suppressed) = connection.may_say(Notice::Hung) {
+        if let Some(suppressed) = connection.may_say(IscsiNotice::Hung) {
             let (peer, initiator) = (connection.peer, connection.initiator());
             let hung = hung(nexus);
             tracing::warn!(
@@ -185,11 +185,11 @@ impl Front {
         sessions.admission.leave(connection.id, time::now());
         if let Some(key) = connection.take_key() {
             sessions.remove(&key, connection.id);
-            if let Some(suppressed) = connection.may_say(Notice::LoggedOut) {
+            if let Some(suppressed) = connection.may_say(IscsiNotice::LoggedOut) {
                 let (peer, initiator, target) =
                     (connection.peer, key.initiator_name, key.target_name);
                 match connection.take_ending() {
-                    Some(Ending::Lost(why)) => {
+                    Some(EndReason::Lost(why)) => {
                         tracing::info!(%peer, initiator, target, suppressed, "connection lost: {why}");
                     }
                     _ => tracing::info!(%peer, initiator, target, suppressed, "logged out"),

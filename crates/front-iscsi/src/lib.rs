@@ -7,7 +7,7 @@
 //!             watchdog                                   task_management  open, in order)
 //! ```
 //!
-//! [`Server::start`] gives every lane a [`front`](mod@front) with its own view of the targets. Operations on a whole
+//! [`IscsiServer::start`] gives every lane a [`front`](mod@front) with its own view of the targets. Operations on a whole
 //! target (session reinstatement, resets) go by message between the lanes, and are answered only when every I/O they
 //! affect has ended.
 #![forbid(unsafe_code)]
@@ -51,4 +51,4 @@ pub use config::{Allow, Limits, LunSpec, PortalGroup, Redirect, ServerConfig, Ta
 pub use iscsi::{Chap, text::folded_name};
 pub use prefix::Prefix;
 pub use report::SessionReport;
-pub use server::{Reporter, Server};
+pub use server::{IscsiServer, Reporter};

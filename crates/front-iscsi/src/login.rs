@@ -20,21 +20,22 @@ use iscsi::{Authentication, Chap, Isid, LoginRequest, LoginStatus, SendTargets, 
 use unit::Commands;
 
 use crate::{
-    config::Redirect, connection::Connection, notices::Notice, sessions::SessionKey, target::Target,
+    config::Redirect, connection::Connection, notices::IscsiNotice, sessions::SessionKey,
+    target::Target,
 };
 
 /// The cost of checking whether an initiator may use a target, in bytes of memory that are moved in that time.
 const CHECK_BYTES: usize = 256;
 
 /// Why a login is refused, and where to go instead.
-struct Refusal {
+struct LoginRefusal {
     status: LoginStatus,
     target_address: Option<String>,
 }
 
-impl From<LoginStatus> for Refusal {
-    fn from(status: LoginStatus) -> Refusal {
-        Refusal {
+impl From<LoginStatus> for LoginRefusal {
+    fn from(status: LoginStatus) -> LoginRefusal {
+        LoginRefusal {
             status,
             target_address: None,
         }
@@ -55,7 +56,7 @@ pub(crate) fn begin(connection: &Connection, request: &LoginRequest) {
     answer(connection, check(connection, request));
 }
 
-fn answer(connection: &Connection, checked: Result<Option<Arc<Chap>>, Refusal>) {
+fn answer(connection: &Connection, checked: Result<Option<Arc<Chap>>, LoginRefusal>) {
     let checked = checked.and_then(|chap| Ok(chap.map(authentication).transpose()?));
     let tag = connection.target().map_or(0, |target| target.portals.tag);
     let mut machine = connection.machine.borrow_mut();
@@ -69,8 +70,8 @@ fn answer(connection: &Connection, checked: Result<Option<Arc<Chap>>, Refusal>) 
     };
 }
 
-fn refuse(connection: &Connection, refusal: impl Into<Refusal>) {
-    let Refusal {
+fn refuse(connection: &Connection, refusal: impl Into<LoginRefusal>) {
+    let LoginRefusal {
         status,
         target_address,
     } = refusal.into();
@@ -98,7 +99,7 @@ pub(crate) fn refused(connection: &Connection, status: LoginStatus, target_addre
     let colon = complaint.map_or("", |_| ": ");
     let complaint = complaint.unwrap_or_default();
     let what = format!("{initiator} {target} {status}{colon}{complaint}");
-    let Some(suppressed) = connection.may_repeat(Notice::Refused, &what) else {
+    let Some(suppressed) = connection.may_repeat(IscsiNotice::Refused, &what) else {
         return;
     };
     if let Some(to) = target_address {
@@ -115,7 +116,7 @@ pub(crate) fn given_up(connection: &Connection) {
     let (true, Some(why)) = (report.has_begun, connection.lost_because()) else {
         return;
     };
-    let Some(suppressed) = connection.may_say(Notice::Refused) else {
+    let Some(suppressed) = connection.may_say(IscsiNotice::Refused) else {
         return;
     };
     let (peer, initiator) = (connection.peer, &report.request.initiator_name);
@@ -143,7 +144,7 @@ pub(crate) fn failed(connection: &Connection, user: Option<&str>, why: &str) -> 
     let failed = sessions.failures.note(Peer::of(peer.ip()), time::now());
     // Of all that wait before login, it can be spared most.
     sessions.admission.progress(connection.id, Progress::Failed);
-    if let Some(suppressed) = connection.may_say(Notice::Unproven) {
+    if let Some(suppressed) = connection.may_say(IscsiNotice::Unproven) {
         let target = connection.target();
         tracing::warn!(
             %peer,
@@ -166,7 +167,10 @@ pub(crate) async fn answer_failure(connection: &Connection, delay: Duration) {
 }
 
 /// What the initiator must prove, if anything.
-fn check(connection: &Connection, request: &LoginRequest) -> Result<Option<Arc<Chap>>, Refusal> {
+fn check(
+    connection: &Connection,
+    request: &LoginRequest,
+) -> Result<Option<Arc<Chap>>, LoginRefusal> {
     if connection.is_finishing() {
         return Err(LoginStatus::SERVICE_UNAVAILABLE.into());
     }
@@ -198,7 +202,7 @@ fn check(connection: &Connection, request: &LoginRequest) -> Result<Option<Arc<C
             true => LoginStatus::MOVED_PERMANENTLY,
             false => LoginStatus::MOVED_TEMPORARILY,
         };
-        return Err(Refusal {
+        return Err(LoginRefusal {
             status,
             target_address: Some(crate::portals::plain(to).to_string()),
         });
@@ -254,7 +258,7 @@ pub(crate) async fn enter(connection: &Rc<Connection>, request: LoginRequest) {
         connection.release_key();
         return refuse(connection, LoginStatus::OUT_OF_RESOURCES);
     }
-    if let Some(suppressed) = connection.may_say(Notice::LoggedIn) {
+    if let Some(suppressed) = connection.may_say(IscsiNotice::LoggedIn) {
         tracing::info!(
             peer = %connection.peer,
             initiator = request.initiator_name,
@@ -387,7 +391,7 @@ pub(crate) async fn send_targets(connection: &Connection, which: &SendTargets) {
 /// Logs that a discovery lists nothing because the initiator may use none of the targets at this portal, such as
 /// `target`.
 fn tell_hidden(connection: &Connection, target: &Target, why: &str) {
-    if let Some(suppressed) = connection.may_say(Notice::Refused) {
+    if let Some(suppressed) = connection.may_say(IscsiNotice::Refused) {
         let (initiator, peer) = (connection.initiator(), connection.peer);
         let target = target.name();
         tracing::warn!(%peer, ?initiator, ?target, suppressed,

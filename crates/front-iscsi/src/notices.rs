@@ -2,7 +2,7 @@
 
 /// A kind of log line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Notice {
+pub(crate) enum IscsiNotice {
     /// A connection did not log in in time.
     TooSlow,
     /// A login was refused, or abandoned by the initiator.
@@ -19,4 +19,4 @@ pub(crate) enum Notice {
     Hung,
 }
 
-pub(crate) type Notices = front::Notices<Notice>;
+pub(crate) type IscsiNotices = front::Notices<IscsiNotice>;

@@ -2,7 +2,7 @@
 
 use engine::{Payload, time};
 use iscsi::TaskId;
-use unit::{Mark, Permits, Times};
+use unit::{Mark, Permits, StageStamps};
 
 use crate::open::{OpenCommand, Waiter, WriteParts};
 
@@ -29,7 +29,7 @@ impl Offer {
             task: self.task,
             mark,
             lun: self.lun,
-            times: Times::at(time::turn_began()),
+            times: StageStamps::at(time::turn_began()),
             asks_stage_times: self.asks_stage_times,
             admission_ns: 0,
             medium_ns: None,

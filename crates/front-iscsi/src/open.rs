@@ -15,9 +15,9 @@ use engine::{Buf, Instant, Payload, share::charge};
 use iscsi::{StageTimes, TaskId};
 use scsi::{MediumOp, ParameterList};
 use smallvec::SmallVec;
-use unit::{CommandId, Held, Kind, Mark, Nexus, Permits, Times, Unit};
+use unit::{CommandId, CommandKind, Held, Mark, Nexus, Permits, StageStamps, Unit};
 
-use crate::order::{Order, TaskSet};
+use crate::order::{CommandOrder, TaskSet};
 
 /// A command's data-out: the unsolicited part, then the rest.
 pub(crate) type WriteParts = SmallVec<[Buf; 2]>;
@@ -49,9 +49,9 @@ pub(crate) fn task_of(command: CommandId) -> TaskId {
 pub(crate) struct Answered {
     pub(crate) lun: u32,
     /// `None` if no volume worked for it.
-    pub(crate) kind: Option<Kind>,
+    pub(crate) kind: Option<CommandKind>,
     pub(crate) transfer_len: u64,
-    pub(crate) times: Times,
+    pub(crate) times: StageStamps,
     /// The permits for its data, released on drop.
     pub(crate) permits: Permits,
 }
@@ -75,7 +75,7 @@ pub(crate) struct OpenCommand {
     /// Its position in the order of arrival.
     pub(crate) mark: Mark,
     pub(crate) lun: u32,
-    pub(crate) times: Times,
+    pub(crate) times: StageStamps,
     /// Whether the initiator asked for the command's stage times.
     pub(crate) asks_stage_times: bool,
     /// How long it waited for data-out memory, in nanoseconds.
@@ -83,7 +83,7 @@ pub(crate) struct OpenCommand {
     /// How long a medium worked for it, in nanoseconds, if this was asked for and is known.
     pub(crate) medium_ns: Option<u64>,
     /// What the volume did for it, once it has done so.
-    pub(crate) kind: Option<Kind>,
+    pub(crate) kind: Option<CommandKind>,
     pub(crate) pending: Option<(Rc<Unit>, Pending)>,
     /// Bytes the command transfers according to its CDB, for residual counts.
     pub(crate) transfer_len: u64,
@@ -99,7 +99,7 @@ pub(crate) struct OpenCommand {
 /// A command that has ended but whose response is delayed, by its I/O or by data that its initiator still owes. Once
 /// a task management function of that initiator covering it has been answered, the response is suppressed.
 #[derive(Debug)]
-struct Ending {
+struct DelayedResponse {
     lun: u32,
     mark: Mark,
 }
@@ -108,11 +108,11 @@ struct Ending {
 #[derive(Debug, Default)]
 pub(crate) struct OpenCommands {
     slots: RefCell<Vec<Option<OpenCommand>>>,
-    endings: RefCell<BTreeMap<TaskId, Ending>>,
+    endings: RefCell<BTreeMap<TaskId, DelayedResponse>>,
     /// Commands inserted so far.
     inserted: Cell<u64>,
     /// Tracks which commands hold others back.
-    pub(crate) order: Order,
+    pub(crate) order: CommandOrder,
 }
 
 impl OpenCommands {
@@ -148,7 +148,9 @@ impl OpenCommands {
     /// Records a command that was answered before it was opened and whose response waits for data.
     pub(crate) fn note_ending(&self, task: TaskId, lun: u32) {
         let mark = self.next_mark();
-        self.endings.borrow_mut().insert(task, Ending { lun, mark });
+        self.endings
+            .borrow_mut()
+            .insert(task, DelayedResponse { lun, mark });
     }
 
     /// The current position: after every command that has arrived, before every later one.
@@ -197,7 +199,10 @@ impl OpenCommands {
     pub(crate) fn remove_unanswered(&self, task: TaskId) -> bool {
         let unanswered = self.with(task, |command| {
             let (lun, mark) = (command.lun, command.mark);
-            command.read.is_empty().then_some(Ending { lun, mark })
+            command
+                .read
+                .is_empty()
+                .then_some(DelayedResponse { lun, mark })
         });
         let Some(Some(ending)) = unanswered else {
             return false;

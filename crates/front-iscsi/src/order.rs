@@ -55,14 +55,14 @@ impl Attribute {
 
 /// The commands of a session, tracked only while any of them holds others back.
 #[derive(Debug, Default)]
-pub(crate) struct Order {
+pub(crate) struct CommandOrder {
     set: RefCell<Option<TaskSet>>,
     is_watching: Cell<bool>,
     /// Dormant commands: not enabled yet.
     waiting: RefCell<HashSet<TaskId>>,
 }
 
-impl Order {
+impl CommandOrder {
     /// Whether a SIMPLE command may begin without checking for earlier commands.
     pub(crate) fn is_free(&self) -> bool {
         !self.is_watching.get()
@@ -104,7 +104,7 @@ impl Order {
         }
     }
 
-    /// Like [`Order::note`], for a command that begins. Keeps the set: the command may hold others back or wait.
+    /// Like [`CommandOrder::note`], for a command that begins. Keeps the set: the command may hold others back or wait.
     pub(crate) fn note_begin(&self, note: impl FnOnce(&mut TaskSet)) {
         let _ = self.with(note);
     }
@@ -142,7 +142,7 @@ pub(crate) struct TaskSet {
     by_lun: BTreeMap<(u32, Mark), usize>,
     /// Commands that hold back later ones.
     barriers: BTreeSet<(u32, Mark)>,
-    waiting: BTreeMap<(u32, Mark), Waiting>,
+    waiting: BTreeMap<(u32, Mark), WaitingCommand>,
     /// Notes since a command was held back last.
     idle_notes: usize,
     /// How many waiting commands were examined.
@@ -162,7 +162,7 @@ struct Present {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct WaitingCommand {
     is_ordered: bool,
     task: TaskId,
     signal: Rc<EnableSignal>,
@@ -263,7 +263,7 @@ impl TaskSet {
         present.is_ordered = is_ordered;
         present.left += usize::from(is_ordered);
         let place = (present.luns[0], present.mark);
-        let waiting = Waiting {
+        let waiting = WaitingCommand {
             is_ordered,
             task,
             signal: signal.clone(),

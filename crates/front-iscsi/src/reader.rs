@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use engine::{Buf, share::charge, spend, time};
 use iscsi::{RxData, TaskId};
-use iscsi_stream::{Error, Receiver};
+use iscsi_stream::{ReceiveError, Receiver};
 use smallvec::SmallVec;
 
 use crate::{
@@ -47,7 +47,7 @@ pub(crate) async fn run(connection: &Rc<Connection>) -> &'static str {
         connection.transmit.notify();
         match result {
             Ok(()) => {}
-            Err(Error::Protocol(error)) => fail(connection, *error),
+            Err(ReceiveError::Protocol(error)) => fail(connection, *error),
             Err(error) => {
                 tracing::debug!(peer = %connection.peer, %error, "receiving failed");
                 connection.end(&error.to_string());
@@ -64,7 +64,7 @@ pub(crate) async fn run(connection: &Rc<Connection>) -> &'static str {
 async fn read_pdu(
     connection: &Rc<Connection>,
     receiver: &mut Receiver,
-) -> iscsi_stream::Result<()> {
+) -> iscsi_stream::ReceiveResult<()> {
     let limits = connection.machine.borrow().frame_limits();
     receiver.next(&limits).await?;
     spend(PDU_COST_BYTES).await;
@@ -123,7 +123,7 @@ async fn place(
     task: TaskId,
     offset: u32,
     len: u32,
-) -> iscsi_stream::Result<()> {
+) -> iscsi_stream::ReceiveResult<()> {
     let mut done = 0;
     while done < len {
         let part = connection.open.with(task, |command| {

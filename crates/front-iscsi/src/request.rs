@@ -8,7 +8,7 @@ use front::Newcomer;
 use crate::{config::ServerConfig, report::SessionReport};
 
 /// A request to another lane.
-pub(crate) enum Request {
+pub(crate) enum LaneRequest {
     /// Serve this connection.
     Serve(Newcomer<Ends>),
     /// Close a connection that has not logged in, to make room for others.

@@ -9,18 +9,18 @@ use unit::Units;
 
 use crate::{
     config::{ServerConfig, TargetSpec},
-    front::Front,
+    front::IscsiLane,
     report::SessionReport,
-    request::Request,
+    request::LaneRequest,
     sessions::{AcceptPolicy, Sessions},
 };
 
 /// A running server. The lane that started it accepts connections on all its portals.
-pub struct Server {
+pub struct IscsiServer {
     targets: Vec<TargetSpec>,
     discovery: Option<Arc<Chap>>,
     portals: Vec<SocketAddr>,
-    lanes: FrontLanes<Request>,
+    lanes: FrontLanes<LaneRequest>,
     acceptor: Rc<Acceptor<AcceptPolicy>>,
     sessions: Arc<Sessions>,
     /// Keyed by the requested address, whose port may be 0.
@@ -36,17 +36,17 @@ struct Listening {
     stop: Rc<Notify>,
 }
 
-impl Server {
+impl IscsiServer {
     /// Binds the portals and starts serving `units` on all their lanes.
     ///
     /// # Errors
     /// [`StartError`]; nothing is served in that case.
-    pub async fn start(mut config: ServerConfig, units: &Units) -> Result<Server, StartError> {
+    pub async fn start(mut config: ServerConfig, units: &Units) -> Result<IscsiServer, StartError> {
         let bound = bind(&mut config, &BTreeMap::new()).await?;
         let sessions = Arc::new(Sessions::new(config.limits.places()));
-        let opening = FrontLanes::start::<Front>(units, (config.clone(), sessions.clone()));
+        let opening = FrontLanes::start::<IscsiLane>(units, (config.clone(), sessions.clone()));
         let lanes = opening.await.map_err(StartError::Unit)?;
-        let mut server = Server {
+        let mut server = IscsiServer {
             targets: config.targets,
             discovery: config.discovery,
             portals: Vec::new(),
@@ -66,7 +66,7 @@ impl Server {
     /// [`StartError`]; nothing is prepared then.
     pub async fn prepare(&mut self, mut config: ServerConfig) -> Result<(), StartError> {
         let bound = bind(&mut config, &self.listening).await?;
-        let prepare = |done| Request::Prepare {
+        let prepare = |done| LaneRequest::Prepare {
             config: config.clone(),
             done,
         };
@@ -82,7 +82,7 @@ impl Server {
     /// Discards what has been prepared.
     pub async fn discard(&mut self) {
         self.prepared = None;
-        let forget = |done| Request::Forget { done };
+        let forget = |done| LaneRequest::Forget { done };
         let what = "discard a prepared configuration";
         self.lanes.answers(what, forget).await;
     }
@@ -92,7 +92,7 @@ impl Server {
     /// sessions of removed targets and of initiators that may no longer use theirs, and I/O on removed LUNs.
     pub fn commit(&mut self) -> LaneFuture<'static, ()> {
         let (config, bound) = self.prepared.take().expect("it has been prepared");
-        let over = self.lanes.ask(|done| Request::Commit { done });
+        let over = self.lanes.ask(|done| LaneRequest::Commit { done });
         if self.asks_for_other_secrets(&config) {
             self.sessions.failures.reset();
         }
@@ -204,7 +204,7 @@ impl Server {
         for listening in self.listening.values() {
             listening.stop.notify();
         }
-        let stop = |done| Request::Stop { done };
+        let stop = |done| LaneRequest::Stop { done };
         self.lanes.answers("end all connections", stop).await;
     }
 }
@@ -212,13 +212,13 @@ impl Server {
 /// Reports a server's sessions.
 #[derive(Clone)]
 pub struct Reporter {
-    lanes: FrontLanes<Request>,
+    lanes: FrontLanes<LaneRequest>,
 }
 
 impl Reporter {
     /// All sessions, including discovery sessions, ordered by initiator name.
     pub async fn sessions(&self) -> Vec<SessionReport> {
-        let report = |done| Request::Report { done };
+        let report = |done| LaneRequest::Report { done };
         let reported = self.lanes.answers("report its sessions", report).await;
         let mut sessions: Vec<_> = reported.into_iter().flatten().collect();
         sessions

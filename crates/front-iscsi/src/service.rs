@@ -13,7 +13,7 @@ use unit::LaneUnits;
 
 use crate::{
     config::{Limits, ServerConfig},
-    request::Request,
+    request::LaneRequest,
     sessions::Sessions,
     target::Target,
     targets::Targets,
@@ -32,7 +32,7 @@ pub(crate) struct Ready {
 }
 
 /// State shared by the connections of one lane.
-pub(crate) struct Service {
+pub(crate) struct IscsiService {
     pub(crate) targets: RefCell<Rc<Targets>>,
     /// The prepared configuration, until it is committed or discarded.
     pub(crate) ready: RefCell<Option<Ready>>,
@@ -42,8 +42,8 @@ pub(crate) struct Service {
     pub(crate) units: Rc<LaneUnits>,
     /// This lane's index, its request sender, and those of all lanes.
     pub(crate) lane: usize,
-    pub(crate) own: Sender<Request>,
-    pub(crate) lanes: FrontLanes<Request>,
+    pub(crate) own: Sender<LaneRequest>,
+    pub(crate) lanes: FrontLanes<LaneRequest>,
     /// What the initiator of a discovery session must prove.
     pub(crate) discovery: RefCell<Option<Arc<Chap>>>,
     pub(crate) digests: Cell<bool>,
@@ -52,7 +52,7 @@ pub(crate) struct Service {
     pub(crate) stopping: Cell<bool>,
 }
 
-impl Service {
+impl IscsiService {
     /// Opens the targets on a lane.
     ///
     /// # Errors
@@ -61,10 +61,10 @@ impl Service {
         config: &ServerConfig,
         units: Rc<LaneUnits>,
         sessions: Arc<Sessions>,
-        lane: OwnLane<Request>,
-    ) -> Result<Service, String> {
+        lane: OwnLane<LaneRequest>,
+    ) -> Result<IscsiService, String> {
         let targets = open_targets(config, &units, &Targets::default()).await?;
-        Ok(Service {
+        Ok(IscsiService {
             targets: RefCell::new(Rc::new(targets)),
             ready: RefCell::default(),
             limits: RefCell::new(Rc::new(config.limits.clone())),

@@ -11,14 +11,14 @@ use engine::{
     cross::{OneshotReceiver, Sender, oneshot},
     net::TcpStream,
 };
-use front::{Accepts, Admission, Arrival, Limit, Listener, Newcomer, Peer, Places};
+use front::{Accepts, Admission, Arrival, Limit, Listener, Newcomer, Peer, PlaceLimits};
 use iscsi::Isid;
 
 use crate::{
     failures::Failures,
-    notices::Notices,
+    notices::IscsiNotices,
     portals,
-    request::{Ends, Request},
+    request::{Ends, LaneRequest},
 };
 
 /// The initiator port and target port of a session; at most one session may exist for each pair (RFC 7143 §4.4.3).
@@ -30,37 +30,37 @@ pub(crate) struct SessionKey {
     pub(crate) portal_group_tag: u16,
 }
 
-struct Entry {
+struct LiveSession {
     connection: u64,
     tsih: u16,
-    lane: Sender<Request>,
+    lane: Sender<LaneRequest>,
 }
 
 #[derive(Default)]
-struct State {
-    by_key: HashMap<SessionKey, Entry>,
+struct SessionTable {
+    by_key: HashMap<SessionKey, LiveSession>,
     last_tsih: u16,
 }
 
 /// Shared by all lanes; used at login and logout, never for an I/O.
 pub(crate) struct Sessions {
-    state: Mutex<State>,
+    state: Mutex<SessionTable>,
     pub(crate) admission: Admission<Arrival<AcceptPolicy>>,
     pub(crate) failures: Failures,
-    pub(crate) notices: Notices,
+    pub(crate) notices: IscsiNotices,
 }
 
 impl Sessions {
-    pub(crate) fn new(places: Places) -> Self {
+    pub(crate) fn new(places: PlaceLimits) -> Self {
         Sessions {
             state: Mutex::default(),
             admission: Admission::new(places),
             failures: Failures::default(),
-            notices: Notices::default(),
+            notices: IscsiNotices::default(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SessionTable> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -70,12 +70,12 @@ impl Sessions {
         &self,
         key: &SessionKey,
         connection: u64,
-        lane: &Sender<Request>,
+        lane: &Sender<LaneRequest>,
     ) -> Result<u16, OneshotReceiver<()>> {
         let mut state = self.lock();
         if let Some(older) = state.by_key.get(key) {
             let (done, ended) = oneshot();
-            let request = Request::EndSession {
+            let request = LaneRequest::EndSession {
                 connection: older.connection,
                 done,
             };
@@ -88,7 +88,7 @@ impl Sessions {
         state.last_tsih = tsih;
         state.by_key.insert(
             key.clone(),
-            Entry {
+            LiveSession {
                 connection,
                 tsih,
                 lane: lane.clone(),
@@ -123,7 +123,7 @@ impl Sessions {
 pub(crate) struct AcceptPolicy(pub(crate) Arc<Sessions>);
 
 impl Accepts for AcceptPolicy {
-    type Request = Request;
+    type Request = LaneRequest;
     type Ends = Ends;
     const BEFORE_SESSION: &'static str = "had not logged in";
 
@@ -137,12 +137,12 @@ impl Accepts for AcceptPolicy {
         Some((Peer::of(peer.ip()), Ends { peer, local }))
     }
 
-    fn serve(newcomer: Newcomer<Ends>) -> Request {
-        Request::Serve(newcomer)
+    fn serve(newcomer: Newcomer<Ends>) -> LaneRequest {
+        LaneRequest::Serve(newcomer)
     }
 
-    fn make_room(connection: u64) -> Request {
-        Request::MakeRoom { connection }
+    fn make_room(connection: u64) -> LaneRequest {
+        LaneRequest::MakeRoom { connection }
     }
 
     fn limit(&self, limit: Limit) -> String {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use iscsi::TaskManagementRequest;
 use unit::Mark;
 
-use crate::{connection::Connection, open::command_id, request::Request};
+use crate::{connection::Connection, open::command_id, request::LaneRequest};
 
 /// Performs one task management function and answers it. Of its own session's commands, it affects those `before` it.
 pub(crate) async fn run(connection: Rc<Connection>, request: TaskManagementRequest, before: Mark) {
@@ -77,7 +77,7 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest, befor
                 return TaskManagementRequest::AUTHORIZATION_FAILED;
             }
             if request.function == TARGET_COLD_RESET {
-                connection.service.lanes.tell(|| Request::EndTarget {
+                connection.service.lanes.tell(|| LaneRequest::EndTarget {
                     target: target.name().to_owned(),
                 });
             }

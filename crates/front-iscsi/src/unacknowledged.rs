@@ -11,17 +11,17 @@ use scsi::{Action, Attention};
 
 /// The unit attentions that the initiator of one session has not acknowledged yet.
 #[derive(Debug, Default)]
-pub(crate) struct Unacknowledged(RefCell<Vec<Report>>);
+pub(crate) struct Unacknowledged(RefCell<Vec<ReportedAttention>>);
 
 #[derive(Debug)]
-struct Report {
+struct ReportedAttention {
     lun: u32,
     attention: Attention,
-    step: Step,
+    step: Acknowledgement,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
+enum Acknowledgement {
     Pending,
     /// The response of this task reports it.
     Reported(TaskId),
@@ -32,10 +32,10 @@ enum Step {
 impl Unacknowledged {
     /// The initiator must be told of `attention` at `lun`.
     pub(crate) fn add(&self, lun: u32, attention: Attention) {
-        self.0.borrow_mut().push(Report {
+        self.0.borrow_mut().push(ReportedAttention {
             lun,
             attention,
-            step: Step::Pending,
+            step: Acknowledgement::Pending,
         });
     }
 
@@ -52,7 +52,7 @@ impl Unacknowledged {
             .iter_mut()
             .find(|report| report.lun == lun && reports(report.attention));
         if let Some(report) = reported {
-            report.step = Step::Reported(task);
+            report.step = Acknowledgement::Reported(task);
         }
     }
 
@@ -62,8 +62,8 @@ impl Unacknowledged {
             return;
         };
         for report in &mut *self.0.borrow_mut() {
-            if report.step == Step::Reported(task) {
-                report.step = Step::Sent(pdu.stat_sn());
+            if report.step == Acknowledgement::Reported(task) {
+                report.step = Acknowledgement::Sent(pdu.stat_sn());
             }
         }
     }
@@ -80,7 +80,7 @@ impl Unacknowledged {
             return;
         }
         all.retain(|report| match report.step {
-            Step::Sent(stat_sn) if is_acknowledged(stat_sn) => {
+            Acknowledgement::Sent(stat_sn) if is_acknowledged(stat_sn) => {
                 each(report.lun, report.attention);
                 false
             }

@@ -5,12 +5,12 @@ use std::rc::Rc;
 
 use engine::{Duration, Instant, spawn, time};
 use iscsi::{AsyncMessage, LoginStatus, TaskId};
-use unit::{Paces, Progress, TooSlow};
+use unit::{ClientPace, Paces, TooSlow};
 
 use crate::{
-    connection::{Connection, Ending},
+    connection::{Connection, EndReason},
     events,
-    notices::Notice,
+    notices::IscsiNotice,
 };
 
 /// How often the watchdog checks.
@@ -35,7 +35,7 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
         let now = time::now();
         let in_login = !connection.is_logged_in();
         if in_login && now - began > limits.login_timeout {
-            if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
+            if let Some(suppressed) = connection.may_say(IscsiNotice::TooSlow) {
                 let limit = "limits.login_time";
                 tracing::warn!(peer = %connection.peer, limit, suppressed, "no login within {:?}", limits.login_timeout);
             }
@@ -43,7 +43,7 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
         }
         let awaited = connection.machine.borrow().awaiting_data();
         if let Err(slow) = check(&connection, &mut paces, &mut moved, &awaited, now) {
-            if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
+            if let Some(suppressed) = connection.may_say(IscsiNotice::TooSlow) {
                 let initiator = connection.initiator();
                 tracing::warn!(peer = %connection.peer, initiator, suppressed, "disconnected an initiator: {slow}");
             }
@@ -51,7 +51,7 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
             continue;
         }
         if longest(&mut unsent, &awaited, now) > data_patience {
-            if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
+            if let Some(suppressed) = connection.may_say(IscsiNotice::TooSlow) {
                 let initiator = connection.initiator();
                 tracing::warn!(peer = %connection.peer, initiator, suppressed,
                     "the data of a write did not arrive within {data_patience:?}");
@@ -72,7 +72,7 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
         if machine.next_timeout().is_some_and(|due| now.as_ns() >= due) {
             machine.handle_timeout(now.as_ns());
             drop(machine);
-            if let Some(suppressed) = connection.may_say(Notice::TooSlow) {
+            if let Some(suppressed) = connection.may_say(IscsiNotice::TooSlow) {
                 tracing::warn!(peer = %connection.peer, suppressed, "no answer to a ping within {:?}", limits.peer_timeout);
             }
             connection.end("the peer does not answer");
@@ -90,7 +90,7 @@ fn check(
     now: Instant,
 ) -> Result<(), TooSlow> {
     let is_sending = connection.is_sending.get();
-    let replies = is_sending.then(|| Progress {
+    let replies = is_sending.then(|| ClientPace {
         moved_bytes: connection.stream.taken_bytes(),
         held: connection.held_by_replies(),
     });
@@ -102,7 +102,7 @@ fn check(
         false => awaited,
     };
     let moved_bytes = moved.update(connection);
-    let data = (!sendable.is_empty()).then(|| Progress {
+    let data = (!sendable.is_empty()).then(|| ClientPace {
         moved_bytes,
         held: connection.open.held_by(sendable),
     });
@@ -151,7 +151,7 @@ pub(crate) fn dismiss(connection: &Rc<Connection>, status: LoginStatus) {
         return connection.end("it had not begun a login");
     }
     // The caller has logged the reason.
-    connection.note_ending(|| Ending::Refused);
+    connection.note_ending(|| EndReason::Refused);
     events::go_on(connection);
     connection.close_in_time();
 }
@@ -198,7 +198,7 @@ pub(crate) fn finish(connection: Rc<Connection>, patience: Duration, why: &'stat
                 return;
             }
         }
-        connection.note_ending(|| Ending::Lost(why.to_owned()));
+        connection.note_ending(|| EndReason::Lost(why.to_owned()));
         connection.close_in_time();
     });
 }
@@ -216,7 +216,7 @@ pub(crate) fn revoke(connection: Rc<Connection>, why: &'static str) {
                 return;
             }
         }
-        connection.note_ending(|| Ending::Lost(why.to_owned()));
+        connection.note_ending(|| EndReason::Lost(why.to_owned()));
         connection.close_in_time();
     });
 }

@@ -5,7 +5,7 @@ use std::{cell::Cell, rc::Rc};
 use engine::{LaneFuture, Payload, begin as begin_task, share::charge, spawn};
 use iscsi::TaskId;
 use scsi::{Change, Ending, MediumOp};
-use unit::{Copying, Io, Kind, LaneUnits, Nexus, Permits, Unit, Wanted};
+use unit::{CommandKind, Copying, Io, LaneUnits, Nexus, Permits, Unit, Wanted};
 
 use crate::{
     answer::{finish, respond, send_data},
@@ -94,9 +94,9 @@ fn work_on(connection: Rc<Connection>, unit: Rc<Unit>, work: MediumWork, io: Io)
         let executed = executed.await;
         connection.open.ended(task);
         let kind = match (read_len, op.data_out_len_bytes()) {
-            (0, 0) => Kind::Other,
-            (0, _) => Kind::Write,
-            _ => Kind::Read,
+            (0, 0) => CommandKind::Other,
+            (0, _) => CommandKind::Write,
+            _ => CommandKind::Read,
         };
         let noted = connection.open.with(task, |command| {
             if let Some((started, ended)) = executed.at_work {

@@ -5,27 +5,27 @@ use std::{any::Any, future::pending};
 use engine::LaneFuture;
 use front::{
     Address, Ended, Front, FrontConfig, LocalFile, Reporter, StartError,
-    report::{Consequence, Report},
+    report::{Consequence, FrontReport},
 };
 use unit::Units;
 
-use crate::{config::Config, place::Place, server::Server};
+use crate::{config::NbdConfig, place::Listeners, server::NbdServer};
 
 /// What to serve, and where.
-pub struct Served {
+pub struct NbdExport {
     /// What to serve.
-    pub config: Config,
+    pub config: NbdConfig,
     /// Where clients connect.
-    pub place: Place,
+    pub place: Listeners,
 }
 
-impl FrontConfig for Served {
+impl FrontConfig for NbdExport {
     fn start<'a>(
         self: Box<Self>,
         units: &'a Units,
     ) -> LaneFuture<'a, Result<Box<dyn Front>, StartError>> {
         LaneFuture::new(async move {
-            let server = Server::start(self.config, self.place, units).await?;
+            let server = NbdServer::start(self.config, self.place, units).await?;
             Ok(Box::new(server) as Box<dyn Front>)
         })
     }
@@ -35,7 +35,7 @@ impl FrontConfig for Served {
     }
 }
 
-impl Front for Server {
+impl Front for NbdServer {
     fn name(&self) -> &'static str {
         "nbd"
     }
@@ -69,7 +69,7 @@ impl Front for Server {
     }
 
     fn clients(&self) -> Vec<String> {
-        Server::clients(self)
+        NbdServer::clients(self)
     }
 
     fn ended(&self) -> LaneFuture<'_, Ended> {
@@ -82,7 +82,7 @@ impl Front for Server {
     }
 
     fn stop(self: Box<Self>) -> LaneFuture<'static, ()> {
-        LaneFuture::new(Server::stop(*self))
+        LaneFuture::new(NbdServer::stop(*self))
     }
 }
 
@@ -90,7 +90,7 @@ impl Front for Server {
 struct NoSessions;
 
 impl Reporter for NoSessions {
-    fn report(&self) -> LaneFuture<'_, Report> {
-        LaneFuture::new(async { Report::default() })
+    fn report(&self) -> LaneFuture<'_, FrontReport> {
+        LaneFuture::new(async { FrontReport::default() })
     }
 }

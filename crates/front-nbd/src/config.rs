@@ -1,11 +1,11 @@
 //! The configuration of an NBD server: what it serves, and its limits.
 
 use engine::Duration;
-use front::{Places, Tls};
+use front::{PlaceLimits, Tls};
 
 /// Limits on what clients may use.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct NbdLimits {
     /// Maximum number of clients past their handshake.
     pub connections_max: usize,
     /// Maximum number of connections in their handshake; beyond it, one makes room for a new one.
@@ -23,10 +23,10 @@ pub struct Limits {
     pub idle_time: Duration,
 }
 
-impl Limits {
+impl NbdLimits {
     /// The places that they provide.
-    pub(crate) fn places(&self) -> Places {
-        Places {
+    pub(crate) fn places(&self) -> PlaceLimits {
+        PlaceLimits {
             sessions: self.connections_max,
             reserved: 0,
             logins: self.handshakes_max,
@@ -35,9 +35,9 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
-    fn default() -> Limits {
-        Limits {
+impl Default for NbdLimits {
+    fn default() -> NbdLimits {
+        NbdLimits {
             connections_max: 256,
             handshakes_max: 2048,
             handshakes_per_peer_max: 1024,
@@ -51,7 +51,7 @@ impl Default for Limits {
 
 /// The configuration of a server.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct NbdConfig {
     /// The volume's name, which is also the export's name.
     pub volume: String,
     /// The relative target port identifier under which the volume knows this server.
@@ -59,7 +59,7 @@ pub struct Config {
     /// Whether writes are refused even if the volume accepts them.
     pub read_only: bool,
     /// Limits on what clients may use.
-    pub limits: Limits,
+    pub limits: NbdLimits,
     /// If set, TLS is mandatory for every client.
     pub tls: Option<Tls>,
 }

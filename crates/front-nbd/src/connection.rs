@@ -9,11 +9,11 @@ use std::{
 use engine::{Instant, Payload, sync::Notify, time};
 use front::{Newcomer, Progress};
 use nbd::{BlockSizes, Export};
-use unit::{CommandId, Held, Kind, Nexus, Permits, Times, no_commands};
+use unit::{CommandId, CommandKind, Held, Nexus, Permits, StageStamps, no_commands};
 
 use crate::{
-    notices::Notice,
-    service::{LUN, Service},
+    notices::NbdNotice,
+    service::{LUN, NbdService},
     wire::Wire,
 };
 
@@ -30,19 +30,19 @@ enum Phase {
 
 /// A reply to be sent.
 #[derive(Default)]
-pub(crate) struct Outgoing {
-    pub(crate) head: nbd::Reply,
+pub(crate) struct OutgoingReply {
+    pub(crate) head: nbd::ReplyBytes,
     /// The payload that follows the head.
     pub(crate) data: Payload,
     /// The memory permits for the payload.
     pub(crate) permits: Permits,
     /// What to count once it has been sent: the kind of operation, the bytes it moved, and its times.
-    pub(crate) counted: Option<((Kind, u64), Times)>,
+    pub(crate) counted: Option<((CommandKind, u64), StageStamps)>,
 }
 
 pub(crate) struct Connection {
     pub(crate) peer: String,
-    pub(crate) service: Rc<Service>,
+    pub(crate) service: Rc<NbdService>,
     pub(crate) wire: Rc<Wire>,
     pub(crate) machine: RefCell<nbd::Server>,
     nexus: OnceCell<Rc<Nexus>>,
@@ -51,9 +51,9 @@ pub(crate) struct Connection {
     progress: Cell<Progress>,
     operations: Cell<u64>,
     /// Replies ready to be sent.
-    pub(crate) outgoing: RefCell<VecDeque<Outgoing>>,
+    pub(crate) outgoing: RefCell<VecDeque<OutgoingReply>>,
     /// Replies that are being sent.
-    pub(crate) sending: RefCell<Vec<Outgoing>>,
+    pub(crate) sending: RefCell<Vec<OutgoingReply>>,
     /// The number of requests not yet fully answered: replies ready to be sent, and requests still running.
     open: Cell<usize>,
     /// Signaled when there is something to send, or the connection has ended.
@@ -73,7 +73,7 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(service: Rc<Service>, newcomer: Newcomer<String>) -> Connection {
+    pub(crate) fn new(service: Rc<NbdService>, newcomer: Newcomer<String>) -> Connection {
         let stream = newcomer.stream.on_lane();
         stream.keep_alive(service.limits.idle_time);
         Connection {
@@ -175,7 +175,7 @@ impl Connection {
     }
 
     /// Queues the reply of a request counted by [`begin`](Connection::begin).
-    pub(crate) fn answer(&self, outgoing: Outgoing) {
+    pub(crate) fn answer(&self, outgoing: OutgoingReply) {
         // A client that is gone does not need it.
         if !self.is_ended() {
             self.outgoing.borrow_mut().push_back(outgoing);
@@ -262,7 +262,7 @@ impl Connection {
             .service
             .everywhere
             .notices
-            .may_say(Notice::Trouble, time::now())
+            .may_say(NbdNotice::Trouble, time::now())
         {
             tracing::warn!(peer = self.peer, suppressed, "disconnected a client: {why}");
         }
@@ -271,7 +271,7 @@ impl Connection {
 }
 
 /// The export as described to a client. The client keeps this length even if the disk is resized.
-fn export(service: &Service) -> Export {
+fn export(service: &NbdService) -> Export {
     let unit = &service.luns[&LUN];
     let shape = unit.shape();
     let minimum = shape.block_size_bytes;

@@ -19,32 +19,32 @@ use front::{LaneFront, Newcomer, OwnLane};
 use unit::{LaneUnits, TargetPort};
 
 use crate::{
-    config::Config,
+    config::NbdConfig,
     connection::Connection,
-    notices::Notice,
+    notices::NbdNotice,
     reader,
-    service::{Everywhere, LUN, Request, Service},
+    service::{Everywhere, LUN, LaneMessage, NbdService},
     watchdog, writer,
 };
 
 /// One lane's connections.
-pub(crate) struct Front {
-    service: Rc<Service>,
+pub(crate) struct NbdLane {
+    service: Rc<NbdService>,
     connections: RefCell<BTreeMap<u64, Rc<Connection>>>,
     is_stopping: Cell<bool>,
     /// Signaled when a connection has ended.
     changed: Notify,
 }
 
-impl LaneFront for Front {
-    type Config = (Config, Arc<Everywhere>);
-    type Request = Request;
+impl LaneFront for NbdLane {
+    type Config = (NbdConfig, Arc<Everywhere>);
+    type Request = LaneMessage;
 
     async fn open(
-        (config, everywhere): (Config, Arc<Everywhere>),
-        _: OwnLane<Request>,
+        (config, everywhere): (NbdConfig, Arc<Everywhere>),
+        _: OwnLane<LaneMessage>,
         units: Rc<LaneUnits>,
-    ) -> Result<Rc<Front>, String> {
+    ) -> Result<Rc<NbdLane>, String> {
         let port = TargetPort {
             target_name: "nbd".into(),
             portal_group_tag: 1,
@@ -52,7 +52,7 @@ impl LaneFront for Front {
             port_group: 1,
         };
         let unit = units.unit(&config.volume, port, config.read_only, false)?;
-        let service = Service {
+        let service = NbdService {
             units,
             luns: Rc::new(BTreeMap::from([(LUN, unit)])),
             volume: config.volume,
@@ -62,7 +62,7 @@ impl LaneFront for Front {
             signing: Budget::new(1),
             everywhere,
         };
-        Ok(Rc::new(Front {
+        Ok(Rc::new(NbdLane {
             service: Rc::new(service),
             connections: RefCell::default(),
             is_stopping: Cell::default(),
@@ -70,16 +70,16 @@ impl LaneFront for Front {
         }))
     }
 
-    async fn run(self: Rc<Self>, requests: Receiver<Request>) {
+    async fn run(self: Rc<Self>, requests: Receiver<LaneMessage>) {
         while let Some(request) = requests.receive().await {
             match request {
-                Request::Serve(newcomer) => {
+                LaneMessage::Serve(newcomer) => {
                     let id = newcomer.id;
                     let connection = self.let_in(newcomer);
                     spawn_for(Share::of(id), self.clone().serve(id, connection));
                 }
-                Request::MakeRoom(id) => self.make_room(id),
-                Request::Stop(done) => {
+                LaneMessage::MakeRoom(id) => self.make_room(id),
+                LaneMessage::Stop(done) => {
                     let front = self.clone();
                     spawn(async move {
                         front.stop().await;
@@ -91,7 +91,7 @@ impl LaneFront for Front {
     }
 }
 
-impl Front {
+impl NbdLane {
     fn let_in(&self, newcomer: Newcomer<String>) -> Rc<Connection> {
         let id = newcomer.id;
         let connection = Rc::new(Connection::new(self.service.clone(), newcomer));
@@ -126,7 +126,7 @@ impl Front {
         let (peer, why) = (&connection.peer, connection.ending());
         tracing::debug!(peer, id, why, "connection ended");
         if connection.nexus().is_some() {
-            if let Some(suppressed) = everywhere.notices.may_say(Notice::Client, time::now()) {
+            if let Some(suppressed) = everywhere.notices.may_say(NbdNotice::Client, time::now()) {
                 tracing::info!(peer, suppressed, "a client has disconnected: {why}");
             }
         }

@@ -11,7 +11,7 @@ use std::{
 
 use engine::{
     Buf, Gather,
-    blocking::{self, Kind},
+    blocking::{self, WorkKind},
     net::TcpStream,
     spend,
     sync::Budget,
@@ -67,7 +67,7 @@ impl Handshake<'_> {
             spend(TURN_COST_BYTES).await;
             let turn = self.signing.take(1).await;
             let advance = move || advance(machine, &received);
-            let advanced = blocking::run(Kind::Signatures, advance).await?;
+            let advanced = blocking::run(WorkKind::Signatures, advance).await?;
             drop(turn);
             let mut machine = advanced.machine;
             received = [advanced.rest, incomplete].concat();

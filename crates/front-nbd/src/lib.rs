@@ -10,7 +10,7 @@
 //! Between the socket and the reader and writer sits a `wire`, which decrypts and encrypts once the machine says that
 //! TLS begins.
 //!
-//! [`Server::start`] gives every lane a [`front`](mod@front). Connections are assigned to the lanes round-robin. Each
+//! [`NbdServer::start`] gives every lane a [`front`](mod@front). Connections are assigned to the lanes round-robin. Each
 //! is a nexus of its own, and its requests run concurrently. A flush covers everything written over any connection.
 #![forbid(unsafe_code)]
 
@@ -30,7 +30,7 @@ mod wire;
 mod writer;
 
 pub use ::front::{Address, StartError, Tls, TlsError, TlsFiles};
-pub use as_front::Served;
-pub use config::{Config, Limits};
-pub use place::Place;
-pub use server::Server;
+pub use as_front::NbdExport;
+pub use config::{NbdConfig, NbdLimits};
+pub use place::Listeners;
+pub use server::NbdServer;

@@ -2,11 +2,11 @@
 
 /// A kind of log line.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Notice {
+pub(crate) enum NbdNotice {
     /// A client connected, or left in good order.
     Client,
     /// A connection ended early.
     Trouble,
 }
 
-pub(crate) type Notices = front::Notices<Notice>;
+pub(crate) type NbdNotices = front::Notices<NbdNotice>;

@@ -11,18 +11,18 @@ const NAME_LIMIT: Duration = Duration::from_secs(10);
 const EAFNOSUPPORT: i32 = 97;
 
 /// Bound listening sockets. Clients that connect wait until a server accepts them.
-pub struct Place(pub(crate) Vec<Listener>);
+pub struct Listeners(pub(crate) Vec<Listener>);
 
-impl Place {
+impl Listeners {
     /// Listens at `address`, on the current lane; at a name, on each of its addresses that this machine has.
     ///
     /// # Errors
     /// [`StartError::Address`]
-    pub async fn take(address: &Address) -> Result<Place, StartError> {
+    pub async fn take(address: &Address) -> Result<Listeners, StartError> {
         let Address::Name(host, port) = address else {
             let bound = listen(address).await;
             let listener = bound.map_err(|error| StartError::address(address.clone(), &error))?;
-            return Ok(Place(vec![listener]));
+            return Ok(Listeners(vec![listener]));
         };
         let found = look_up_all(host, *port, NAME_LIMIT).await;
         let found = found.map_err(|error| not_resolved(address, &error))?;
@@ -44,7 +44,7 @@ impl Place {
         }
         match absent.filter(|_| listeners.is_empty()) {
             Some(error) => Err(StartError::address(address.clone(), &error)),
-            None => Ok(Place(listeners)),
+            None => Ok(Listeners(listeners)),
         }
     }
 }

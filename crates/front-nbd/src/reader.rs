@@ -15,13 +15,13 @@ use engine::{
     task::{self, Either},
     time,
 };
-use nbd::{Command, Event, Received};
+use nbd::{NbdCommand, NbdEvent, ReceiveOutcome};
 use unit::Held;
 
 use crate::{
-    connection::{Connection, Outgoing},
+    connection::{Connection, OutgoingReply},
     handshake::Handshake,
-    notices::Notice,
+    notices::NbdNotice,
     request,
     service::LUN,
     wire::Wire,
@@ -65,7 +65,7 @@ async fn receive_all(connection: &Rc<Connection>, reader: &mut Reader) -> io::Re
         }
         let received = connection.machine.borrow_mut().receive(reader.bytes());
         match received {
-            Ok(Received::Took(len)) => {
+            Ok(ReceiveOutcome::Took(len)) => {
                 if connection.nexus().is_none() {
                     connection.step();
                 }
@@ -76,7 +76,7 @@ async fn receive_all(connection: &Rc<Connection>, reader: &mut Reader) -> io::Re
                 reader.consume(len);
                 act(connection, reader).await?;
             }
-            Ok(Received::Needs(len)) => {
+            Ok(ReceiveOutcome::Needs(len)) => {
                 // The handshake has its own time limit, and between requests a client may be silent.
                 let is_begun = !reader.is_empty();
                 reader.reserve(len);
@@ -102,32 +102,32 @@ async fn act(connection: &Rc<Connection>, reader: &mut Reader) -> io::Result<()>
         let event = connection.machine.borrow_mut().poll_event();
         let Some(event) = event else { return Ok(()) };
         match event {
-            Event::Send(bytes) => {
+            NbdEvent::Send(bytes) => {
                 spend(REQUEST_COST_BYTES).await;
                 connection.begin();
                 let head = bytes.into();
-                connection.answer(Outgoing {
+                connection.answer(OutgoingReply {
                     head,
-                    ..Outgoing::default()
+                    ..OutgoingReply::default()
                 });
             }
-            Event::Skip(len) => {
+            NbdEvent::Skip(len) => {
                 connection.receiving.set(Some(Held::default()));
                 let skipped = reader.skip(len as usize).await;
                 connection.receiving.set(None);
                 skipped?;
             }
-            Event::Transmission => {
+            NbdEvent::Transmission => {
                 reader.reserve(RECEIVE_BUFFER_BYTES);
                 begin_transmission(connection);
             }
-            Event::Request(request) => {
+            NbdEvent::Request(request) => {
                 spend(REQUEST_COST_BYTES).await;
                 take_request(connection, reader, request).await?;
             }
-            Event::AskedWithoutTls => tell_of_tls(connection),
-            Event::StartTls => start_tls(connection, reader).await,
-            Event::End => {
+            NbdEvent::AskedWithoutTls => tell_of_tls(connection),
+            NbdEvent::StartTls => start_tls(connection, reader).await,
+            NbdEvent::End => {
                 connection.note_ending("it asked to disconnect");
                 connection.close();
             }
@@ -138,7 +138,7 @@ async fn act(connection: &Rc<Connection>, reader: &mut Reader) -> io::Result<()>
 /// Logs why a client is refused that may not know about TLS.
 fn tell_of_tls(connection: &Connection) {
     let everywhere = &connection.service.everywhere;
-    if let Some(suppressed) = everywhere.notices.may_say(Notice::Trouble, time::now()) {
+    if let Some(suppressed) = everywhere.notices.may_say(NbdNotice::Trouble, time::now()) {
         tracing::warn!(
             peer = connection.peer,
             suppressed,
@@ -186,7 +186,7 @@ fn begin_transmission(connection: &Connection) {
         return connection.dismiss(why);
     }
     let everywhere = &connection.service.everywhere;
-    if let Some(suppressed) = everywhere.notices.may_say(Notice::Client, time::now()) {
+    if let Some(suppressed) = everywhere.notices.may_say(NbdNotice::Client, time::now()) {
         tracing::info!(peer = connection.peer, suppressed, "a client has connected");
     }
 }
@@ -195,13 +195,13 @@ fn begin_transmission(connection: &Connection) {
 async fn take_request(
     connection: &Rc<Connection>,
     reader: &mut Reader,
-    request: nbd::Request,
+    request: nbd::NbdRequest,
 ) -> io::Result<()> {
     let received = time::turn_began();
     let Some(nexus) = connection.nexus() else {
         return Ok(()); // it was dismissed
     };
-    let Command::Write { len, .. } = request.command() else {
+    let NbdCommand::Write { len, .. } = request.command() else {
         request::begin(connection, request, received);
         return Ok(());
     };

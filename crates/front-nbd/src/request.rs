@@ -4,11 +4,11 @@
 use std::rc::Rc;
 
 use engine::{Instant, Payload, spend, time};
-use nbd::{Command, ErrorCode, Extent, Request};
-use unit::{IoError, Kind, Nexus, Permits, Times};
+use nbd::{AllocationExtent, ErrorCode, NbdCommand, NbdRequest};
+use unit::{CommandKind, IoError, Nexus, Permits, StageStamps};
 
 use crate::{
-    connection::{Connection, Outgoing},
+    connection::{Connection, OutgoingReply},
     service::LUN,
 };
 
@@ -18,7 +18,7 @@ const LOOKS_MAX: usize = 256;
 const LOOK_COST_BYTES: usize = 8 << 10;
 
 /// Begins a request without data.
-pub(crate) fn begin(connection: &Rc<Connection>, request: Request, received: Instant) {
+pub(crate) fn begin(connection: &Rc<Connection>, request: NbdRequest, received: Instant) {
     begin_write(
         connection,
         request,
@@ -30,7 +30,7 @@ pub(crate) fn begin(connection: &Rc<Connection>, request: Request, received: Ins
 /// Begins a request with its data and the memory permits for the data.
 pub(crate) fn begin_write(
     connection: &Rc<Connection>,
-    request: Request,
+    request: NbdRequest,
     received: Instant,
     data: (Payload, Permits),
 ) {
@@ -42,12 +42,12 @@ pub(crate) fn begin_write(
             .nexus()
             .expect("requests come after the handshake");
         let moved = match request.command() {
-            Command::Read { len, .. } => (Kind::Read, len.into()),
-            Command::Write { len, .. } => (Kind::Write, len.into()),
-            _ => (Kind::Other, 0),
+            NbdCommand::Read { len, .. } => (CommandKind::Read, len.into()),
+            NbdCommand::Write { len, .. } => (CommandKind::Write, len.into()),
+            _ => (CommandKind::Other, 0),
         };
         let mut outgoing = perform(&connection, nexus, request, data).await;
-        let times = Times::of_block_operation(received, complete);
+        let times = StageStamps::of_block_operation(received, complete);
         outgoing.counted = Some((moved, times));
         connection.answer(outgoing);
     });
@@ -57,15 +57,15 @@ pub(crate) fn begin_write(
 async fn perform(
     connection: &Connection,
     nexus: &Rc<Nexus>,
-    request: Request,
+    request: NbdRequest,
     (data, permits): (Payload, Permits),
-) -> Outgoing {
+) -> OutgoingReply {
     let units = &connection.service.units;
     let operation = connection.next_operation();
     let done = match request.command() {
-        Command::Read { at, len } => match units.read(nexus, operation, (at, len)).await {
+        NbdCommand::Read { at, len } => match units.read(nexus, operation, (at, len)).await {
             Ok((data, permits)) => {
-                return Outgoing {
+                return OutgoingReply {
                     head: request.data(),
                     data,
                     permits,
@@ -74,23 +74,23 @@ async fn perform(
             }
             Err(error) => Err(error),
         },
-        Command::BlockStatus { at, len, one } => {
+        NbdCommand::BlockStatus { at, len, one } => {
             match extents(connection, nexus, (at, len), one).await {
                 Ok(extents) => return reply(request.extents(&extents)),
                 Err(error) => Err(error),
             }
         }
-        Command::Write { at, fua, .. } => {
+        NbdCommand::Write { at, fua, .. } => {
             let written = units.write(nexus, operation, at, data, fua).await;
             drop(permits);
             written
         }
-        Command::Flush => units.flush(nexus, operation).await,
-        Command::Trim { at, len, fua } => {
+        NbdCommand::Flush => units.flush(nexus, operation).await,
+        NbdCommand::Trim { at, len, fua } => {
             let trimmed = units.discard(nexus, operation, (at, len.into())).await;
             and_flush(connection, nexus, fua, trimmed).await
         }
-        Command::WriteZeroes {
+        NbdCommand::WriteZeroes {
             at,
             len,
             fua,
@@ -109,10 +109,10 @@ async fn perform(
     })
 }
 
-fn reply(head: nbd::Reply) -> Outgoing {
-    Outgoing {
+fn reply(head: nbd::ReplyBytes) -> OutgoingReply {
+    OutgoingReply {
         head,
-        ..Outgoing::default()
+        ..OutgoingReply::default()
     }
 }
 
@@ -138,11 +138,11 @@ async fn extents(
     nexus: &Rc<Nexus>,
     (mut at, len): (u64, u32),
     one: bool,
-) -> Result<Vec<Extent>, IoError> {
+) -> Result<Vec<AllocationExtent>, IoError> {
     let shape = connection.service.luns[&LUN].shape();
     let holes_are_zero = shape.discard.is_some_and(|discard| discard.reads_zeroes);
     let end = at + u64::from(len);
-    let mut extents: Vec<Extent> = Vec::new();
+    let mut extents: Vec<AllocationExtent> = Vec::new();
     for _ in 0..LOOKS_MAX {
         spend(LOOK_COST_BYTES).await;
         let operation = connection.next_operation();
@@ -154,7 +154,7 @@ async fn extents(
         match extents.last_mut() {
             Some(last) if last.is_hole == is_hole => last.len_bytes += len_bytes,
             Some(_) if one => break,
-            _ => extents.push(Extent {
+            _ => extents.push(AllocationExtent {
                 len_bytes,
                 is_hole,
                 is_zero: is_hole && holes_are_zero,

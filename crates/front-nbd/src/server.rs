@@ -7,32 +7,36 @@ use front::{Acceptor, Address, Admission, FrontLanes, StartError};
 use unit::Units;
 
 use crate::{
-    config::Config,
-    front::Front,
-    notices::Notices,
-    place::{Place, address_of},
-    service::{AcceptPolicy, Everywhere, Request},
+    config::NbdConfig,
+    front::NbdLane,
+    notices::NbdNotices,
+    place::{Listeners, address_of},
+    service::{AcceptPolicy, Everywhere, LaneMessage},
 };
 
 /// A running server. The lane that started it accepts the connections.
-pub struct Server {
+pub struct NbdServer {
     addresses: Vec<Address>,
     everywhere: Arc<Everywhere>,
-    lanes: FrontLanes<Request>,
+    lanes: FrontLanes<LaneMessage>,
     stop: Rc<Notify>,
 }
 
-impl Server {
+impl NbdServer {
     /// Starts serving a volume of `units`, on all their lanes, to clients that connect to `place`.
     ///
     /// # Errors
     /// [`StartError::Unit`]; nothing is served in that case.
-    pub async fn start(config: Config, place: Place, units: &Units) -> Result<Server, StartError> {
+    pub async fn start(
+        config: NbdConfig,
+        place: Listeners,
+        units: &Units,
+    ) -> Result<NbdServer, StartError> {
         let everywhere = Arc::new(Everywhere {
             admission: Admission::new(config.limits.places()),
-            notices: Notices::default(),
+            notices: NbdNotices::default(),
         });
-        let opening = FrontLanes::start::<Front>(units, (config.clone(), everywhere.clone()));
+        let opening = FrontLanes::start::<NbdLane>(units, (config.clone(), everywhere.clone()));
         let lanes = opening.await.map_err(StartError::Unit)?;
         let stop = Rc::new(Notify::new());
         let policy = AcceptPolicy {
@@ -44,7 +48,7 @@ impl Server {
         for listener in place.0 {
             spawn(acceptor.clone().accept(listener, stop.clone()));
         }
-        Ok(Server {
+        Ok(NbdServer {
             addresses,
             everywhere,
             lanes,
@@ -69,7 +73,7 @@ impl Server {
     pub async fn stop(self) {
         self.stop.notify();
         self.lanes
-            .answers("end all connections", Request::Stop)
+            .answers("end all connections", LaneMessage::Stop)
             .await;
     }
 }

@@ -6,18 +6,18 @@ use engine::{cross::OneshotSender, net::TcpStream, sync::Budget};
 use front::{Accepts, Admission, Arrival, Limit, Listener, Newcomer, Peer, Tls};
 use unit::{LaneUnits, Luns};
 
-use crate::{config::Limits, notices::Notices};
+use crate::{config::NbdLimits, notices::NbdNotices};
 
 /// The unit's number in every nexus.
 pub(crate) const LUN: u32 = 0;
 
 /// State shared by the connections of one lane.
-pub(crate) struct Service {
+pub(crate) struct NbdService {
     pub(crate) units: Rc<LaneUnits>,
     pub(crate) luns: Rc<Luns>,
     pub(crate) volume: String,
     pub(crate) read_only: bool,
-    pub(crate) limits: Limits,
+    pub(crate) limits: NbdLimits,
     pub(crate) tls: Option<Tls>,
     /// The lane's turn to have a thread sign. Its connections take it in the order in which they came.
     pub(crate) signing: Rc<Budget>,
@@ -27,11 +27,11 @@ pub(crate) struct Service {
 /// State of a server shared by all lanes; used only when connections come and go.
 pub(crate) struct Everywhere {
     pub(crate) admission: Admission<Arrival<AcceptPolicy>>,
-    pub(crate) notices: Notices,
+    pub(crate) notices: NbdNotices,
 }
 
 /// A request to a lane.
-pub(crate) enum Request {
+pub(crate) enum LaneMessage {
     /// Serve this connection.
     Serve(Newcomer<String>),
     /// End this connection, which is in its handshake, to make room for another.
@@ -43,11 +43,11 @@ pub(crate) enum Request {
 /// What the acceptor has to know.
 pub(crate) struct AcceptPolicy {
     pub(crate) everywhere: Arc<Everywhere>,
-    pub(crate) limits: Limits,
+    pub(crate) limits: NbdLimits,
 }
 
 impl Accepts for AcceptPolicy {
-    type Request = Request;
+    type Request = LaneMessage;
     type Ends = String;
     const BEFORE_SESSION: &'static str = "was still in its handshake";
 
@@ -59,12 +59,12 @@ impl Accepts for AcceptPolicy {
         listener.peer(stream)
     }
 
-    fn serve(newcomer: Newcomer<String>) -> Request {
-        Request::Serve(newcomer)
+    fn serve(newcomer: Newcomer<String>) -> LaneMessage {
+        LaneMessage::Serve(newcomer)
     }
 
-    fn make_room(id: u64) -> Request {
-        Request::MakeRoom(id)
+    fn make_room(id: u64) -> LaneMessage {
+        LaneMessage::MakeRoom(id)
     }
 
     fn limit(&self, limit: Limit) -> String {

@@ -5,7 +5,7 @@
 use std::rc::Rc;
 
 use engine::{Duration, Instant, time};
-use unit::{Paces, Progress, TooSlow};
+use unit::{ClientPace, Paces, TooSlow};
 
 use crate::connection::Connection;
 
@@ -35,11 +35,11 @@ pub(crate) async fn watch(connection: Rc<Connection>) {
 
 fn check(connection: &Connection, paces: &mut Paces, now: Instant) -> Result<(), TooSlow> {
     let wire = &connection.wire;
-    let replies = connection.is_sending.get().then(|| Progress {
+    let replies = connection.is_sending.get().then(|| ClientPace {
         moved_bytes: wire.sent_bytes(),
         held: connection.held_by_replies(),
     });
-    let data = connection.receiving.get().map(|held| Progress {
+    let data = connection.receiving.get().map(|held| ClientPace {
         moved_bytes: wire.received_bytes(),
         held,
     });

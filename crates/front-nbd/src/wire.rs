@@ -30,19 +30,19 @@ const SEND_BYTES: usize = 256 << 10;
 
 pub(crate) struct Wire {
     stream: TcpStream,
-    session: OnceCell<Session>,
+    session: OnceCell<TlsSession>,
 }
 
 /// The TLS session of a connection.
-struct Session {
+struct TlsSession {
     machine: RefCell<ServerConnection>,
     /// Received ciphertext, not decrypted yet. Taken out while more is being received.
-    received: RefCell<Received>,
+    received: RefCell<ReceivedBytes>,
     /// Recycled memory for encrypted data.
     sealed: Cell<Gather>,
 }
 
-struct Received {
+struct ReceivedBytes {
     buf: Buf,
     start: usize,
     end: usize,
@@ -75,9 +75,9 @@ impl Wire {
     /// is encrypted.
     pub(crate) async fn start_tls(&self, handshake: Handshake<'_>) -> io::Result<()> {
         let (machine, rest) = handshake.run(&self.stream).await?;
-        let session = Session {
+        let session = TlsSession {
             machine: RefCell::new(machine),
-            received: RefCell::new(Received::of(&rest)),
+            received: RefCell::new(ReceivedBytes::of(&rest)),
             sealed: Cell::default(),
         };
         assert!(self.session.set(session).is_ok(), "TLS begins once");
@@ -113,7 +113,7 @@ impl Wire {
     }
 
     /// Sends the pending encrypted data.
-    async fn send_sealed(&self, session: &Session) -> io::Result<()> {
+    async fn send_sealed(&self, session: &TlsSession) -> io::Result<()> {
         let mut sealed = session.sealed.take();
         seal(&mut session.machine.borrow_mut(), &mut sealed)?;
         let (sent, sealed) = self.stream.send_all(sealed).await;
@@ -150,17 +150,17 @@ impl Receive for Wire {
     }
 }
 
-impl Session {
+impl TlsSession {
     /// Receives ciphertext. Returns how many bytes arrived; 0 if the client closed.
     async fn receive(&self, stream: &TcpStream) -> io::Result<usize> {
-        let away = Received::nothing(Buf::new(0));
+        let away = ReceivedBytes::nothing(Buf::new(0));
         let mut received = self.received.replace(away);
         debug_assert!(received.is_empty(), "what came before is deciphered first");
         if received.buf.len() < RECEIVE_BYTES {
             received.buf = Buf::new(RECEIVE_BYTES);
         }
         let (result, buf) = stream.receive(received.buf, 0).await;
-        received = Received::nothing(buf);
+        received = ReceivedBytes::nothing(buf);
         received.end = *result.as_ref().unwrap_or(&0);
         self.received.replace(received);
         result
@@ -226,17 +226,17 @@ impl Session {
     }
 }
 
-impl Received {
-    fn of(ciphertext: &[u8]) -> Received {
-        Received {
+impl ReceivedBytes {
+    fn of(ciphertext: &[u8]) -> ReceivedBytes {
+        ReceivedBytes {
             buf: Buf::copy_of(ciphertext),
             start: 0,
             end: ciphertext.len(),
         }
     }
 
-    fn nothing(buf: Buf) -> Received {
-        Received {
+    fn nothing(buf: Buf) -> ReceivedBytes {
+        ReceivedBytes {
             buf,
             start: 0,
             end: 0,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use engine::{Gather, time};
 
 use crate::{
-    connection::{Connection, Outgoing},
+    connection::{Connection, OutgoingReply},
     service::LUN,
 };
 
@@ -19,7 +19,7 @@ const SEND_PIECES: usize = 960;
 /// Sends until the connection ends.
 pub(crate) async fn run(connection: Rc<Connection>) {
     let mut gather = Gather::new();
-    let mut sending: Vec<Outgoing> = Vec::new();
+    let mut sending: Vec<OutgoingReply> = Vec::new();
     let mut send_bytes = FIRST_SEND_BYTES;
     while !connection.is_ended() {
         let notified = connection.transmit.notified();
@@ -59,7 +59,7 @@ pub(crate) async fn run(connection: Rc<Connection>) {
 }
 
 /// Counts the requests whose replies have just been sent.
-fn count(connection: &Connection, sent: &[Outgoing]) {
+fn count(connection: &Connection, sent: &[OutgoingReply]) {
     let Some(nexus) = connection.nexus() else {
         return;
     };

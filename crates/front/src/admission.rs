@@ -37,7 +37,7 @@ const KNOWN_LEAST: usize = 2;
 
 /// Limits on the number of connections.
 #[derive(Clone, Copy, Debug)]
-pub struct Places {
+pub struct PlaceLimits {
     /// Maximum number of sessions.
     pub sessions: usize,
     /// How many of these places may be reserved for initiators that had a session before.
@@ -51,9 +51,9 @@ pub struct Places {
 /// The limit that made a connection leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Limit {
-    /// [`Places::logins`].
+    /// [`PlaceLimits::logins`].
     Logins,
-    /// [`Places::logins_per_peer`].
+    /// [`PlaceLimits::logins_per_peer`].
     LoginsPerPeer,
 }
 
@@ -87,7 +87,7 @@ struct Guest<T> {
     entry: T,
 }
 
-struct Session<T> {
+struct AdmittedSession<T> {
     entry: T,
     initiator: String,
     began: Instant,
@@ -97,10 +97,10 @@ struct Session<T> {
 
 /// Shared by all lanes; used when a connection arrives, logs in or ends, never for an I/O. `T` is whatever is needed
 /// to tell a connection to leave.
-pub struct Admission<T>(Mutex<State<T>>);
+pub struct Admission<T>(Mutex<AdmissionState<T>>);
 
-struct State<T> {
-    places: Places,
+struct AdmissionState<T> {
+    places: PlaceLimits,
     last_id: u64,
     guests: HashMap<u64, Guest<T>>,
     /// Of each host, the connection that leaves next.
@@ -112,7 +112,7 @@ struct State<T> {
     /// Connections that were told to leave but have not ended yet.
     leaving: BTreeSet<u64>,
     /// The sessions, and the number of sessions by initiator.
-    sessions: HashMap<u64, Session<T>>,
+    sessions: HashMap<u64, AdmittedSession<T>>,
     sessions_of: HashMap<String, usize>,
     kept: Kept,
     known: Known,
@@ -120,8 +120,8 @@ struct State<T> {
 
 impl<T> Admission<T> {
     /// Nobody is there yet.
-    pub fn new(places: Places) -> Self {
-        Admission(Mutex::new(State {
+    pub fn new(places: PlaceLimits) -> Self {
+        Admission(Mutex::new(AdmissionState {
             places,
             last_id: 0,
             guests: HashMap::new(),
@@ -137,12 +137,12 @@ impl<T> Admission<T> {
         }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<T>> {
+    fn lock(&self) -> MutexGuard<'_, AdmissionState<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the limits. Existing connections keep their places.
-    pub fn set_places(&self, places: Places) {
+    pub fn set_places(&self, places: PlaceLimits) {
         let mut state = self.lock();
         state.places = places;
         state.kept.keep_at_most(places.reserved);
@@ -238,7 +238,7 @@ impl<T> Admission<T> {
             return false;
         };
         state.known.add(guest.peer);
-        let session = Session {
+        let session = AdmittedSession {
             entry: guest.entry,
             initiator: initiator.to_owned(),
             began: now,
@@ -262,7 +262,7 @@ impl<T> Admission<T> {
             return;
         }
         if let Some(session) = state.sessions.remove(&id) {
-            let Session {
+            let AdmittedSession {
                 entry: _,
                 initiator,
                 began,
@@ -280,7 +280,7 @@ impl<T> Admission<T> {
     }
 }
 
-impl<T> State<T> {
+impl<T> AdmissionState<T> {
     /// A number that has nothing to do with who arrives when (xorshift64, Marsaglia 2003).
     fn chance(&mut self) -> u64 {
         self.chance ^= self.chance << 13;

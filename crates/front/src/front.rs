@@ -9,7 +9,7 @@ use unit::Units;
 
 use crate::{
     error::StartError,
-    report::{Consequence, Report},
+    report::{Consequence, FrontReport},
 };
 
 /// A front as it is configured.
@@ -77,7 +77,7 @@ pub trait Front {
 /// Reports what a front serves.
 pub trait Reporter {
     /// What it serves, and to whom.
-    fn report(&self) -> LaneFuture<'_, Report>;
+    fn report(&self) -> LaneFuture<'_, FrontReport>;
 }
 
 /// A file that a front serves on this machine.

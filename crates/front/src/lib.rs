@@ -23,7 +23,7 @@ mod validity;
 
 pub use acceptor::{Acceptor, Accepts, Arrival, Newcomer};
 pub use address::{Address, NoAddress};
-pub use admission::{Admission, Displaced, Limit, Places, Progress};
+pub use admission::{Admission, Displaced, Limit, PlaceLimits, Progress};
 pub use error::StartError;
 pub use front::{Ended, Front, FrontConfig, LocalFile, Reporter};
 pub use lanes::{FrontLanes, LaneFront, OwnLane};

@@ -43,7 +43,7 @@ impl Listener {
     pub async fn unix(path: &Path) -> io::Result<Listener> {
         let bind = || {
             // A file that is not a socket will not go away by itself, so retrying is pointless.
-            let is_other = |look: store::Look| look.kind != store::Kind::Socket;
+            let is_other = |look: store::PathInfo| look.kind != store::PathKind::Socket;
             if store::look(path).is_ok_and(is_other) {
                 return Err(ErrorKind::AlreadyExists.into());
             }

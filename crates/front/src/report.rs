@@ -6,20 +6,20 @@ use serde::{Deserialize, Serialize};
 
 /// What a front serves and to whom. A front without targets and sessions reports none.
 #[derive(Clone, Debug, Default)]
-pub struct Report {
+pub struct FrontReport {
     /// Its targets, by name.
-    pub targets: BTreeMap<String, Target>,
+    pub targets: BTreeMap<String, ReportedTarget>,
     /// Its sessions, by initiator.
-    pub sessions: Vec<Session>,
+    pub sessions: Vec<ReportedSession>,
 }
 
 /// A target.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Target {
+pub struct ReportedTarget {
     /// Its portal groups.
     pub portal_groups: Vec<PortalGroup>,
     /// Its logical units, by number.
-    pub luns: BTreeMap<u32, Lun>,
+    pub luns: BTreeMap<u32, ReportedLun>,
     /// Who may log in; absent: everyone.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub allow: Option<Vec<String>>,
@@ -45,7 +45,7 @@ pub struct PortalGroup {
 
 /// A logical unit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Lun {
+pub struct ReportedLun {
     /// Its volume.
     pub volume: String,
     /// Whether this LUN refuses writes.
@@ -56,7 +56,7 @@ pub struct Lun {
 
 /// A session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Session {
+pub struct ReportedSession {
     /// The initiator's name.
     pub initiator: String,
     /// Its address.

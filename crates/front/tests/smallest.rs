@@ -29,11 +29,12 @@ use engine::{
 };
 use front::{
     Acceptor, Accepts, Address, Admission, Arrival, Ended, Front, FrontConfig, FrontLanes,
-    LaneFront, Limit, Listener, LocalFile, Newcomer, OwnLane, Peer, Places, Reporter, StartError,
-    report::{Consequence, Report},
+    LaneFront, Limit, Listener, LocalFile, Newcomer, OwnLane, Peer, PlaceLimits, Reporter,
+    StartError,
+    report::{Consequence, FrontReport},
 };
 use unit::{
-    CommandId, DiskSpec, LaneUnits, Limits, Luns, TargetPort, Units, UnitsConfig, no_commands,
+    CommandId, DiskSpec, LaneUnits, Luns, MemoryLimits, TargetPort, Units, UnitsConfig, no_commands,
 };
 use volume::{SharedVolume, leaf::ram::Region};
 
@@ -56,7 +57,7 @@ impl FrontConfig for Smallest {
             let bound = Listener::unix(&self.path).await;
             let listener = bound
                 .map_err(|error| StartError::address(Address::Unix(self.path.clone()), &error))?;
-            let admission = Arc::new(Admission::new(Places {
+            let admission = Arc::new(Admission::new(PlaceLimits {
                 sessions: 8,
                 reserved: 0,
                 logins: 8,
@@ -303,8 +304,8 @@ impl Front for Running {
 struct NoSessions;
 
 impl Reporter for NoSessions {
-    fn report(&self) -> LaneFuture<'_, Report> {
-        LaneFuture::new(async { Report::default() })
+    fn report(&self) -> LaneFuture<'_, FrontReport> {
+        LaneFuture::new(async { FrontReport::default() })
     }
 }
 
@@ -342,7 +343,7 @@ fn a_front_of_two_hundred_lines_serves_a_disk_to_its_end() {
             disks: vec![disk()],
             keep: None,
             note: None,
-            limits: Limits::default(),
+            limits: MemoryLimits::default(),
         };
         let units = Units::open(config, &[handle]).await.expect("its disk");
         let config = Smallest {

@@ -11,5 +11,5 @@ mod send;
 #[cfg(test)]
 mod tests;
 
-pub use receive::{Error, Receiver, Result};
+pub use receive::{ReceiveError, ReceiveResult, Receiver};
 pub use send::{Forgotten, has_room, push};

@@ -15,7 +15,7 @@ use iscsi::{
 
 /// Why no PDU could be received. Nothing more can be read from the connection.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum ReceiveError {
     /// The peer has closed the stream, between two PDUs or within one.
     #[error("the peer closed the connection")]
     Ended,
@@ -29,20 +29,20 @@ pub enum Error {
 }
 
 /// The result of receiving.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type ReceiveResult<T> = std::result::Result<T, ReceiveError>;
 
-impl From<io::Error> for Error {
-    fn from(error: io::Error) -> Error {
+impl From<io::Error> for ReceiveError {
+    fn from(error: io::Error) -> ReceiveError {
         match error.kind() {
-            io::ErrorKind::UnexpectedEof => Error::Ended,
-            _ => Error::Lost(error),
+            io::ErrorKind::UnexpectedEof => ReceiveError::Ended,
+            _ => ReceiveError::Lost(error),
         }
     }
 }
 
-impl From<iscsi::Error> for Error {
-    fn from(error: iscsi::Error) -> Error {
-        Error::Protocol(Box::new(error))
+impl From<iscsi::Error> for ReceiveError {
+    fn from(error: iscsi::Error) -> ReceiveError {
+        ReceiveError::Protocol(Box::new(error))
     }
 }
 
@@ -87,7 +87,7 @@ impl Receiver {
     /// # Errors
     /// Stream errors, and errors in the PDU: bad lengths, a wrong header digest, a wrong digest of data that
     /// is part of the head.
-    pub async fn next(&mut self, limits: &FrameLimits) -> Result<()> {
+    pub async fn next(&mut self, limits: &FrameLimits) -> ReceiveResult<()> {
         self.consume_head();
         // Almost always the header is buffered already, and no wait is needed.
         if self.reader.len() < BHS_LEN {
@@ -135,7 +135,7 @@ impl Receiver {
     pub async fn next_whole(
         &mut self,
         limits: &FrameLimits,
-    ) -> Result<(&[u8; BHS_LEN], &[u8], &[u8])> {
+    ) -> ReceiveResult<(&[u8; BHS_LEN], &[u8], &[u8])> {
         self.next(limits).await?;
         if self.payload_left > 0 {
             self.head_len = self.pdu.total_len;
@@ -156,7 +156,7 @@ impl Receiver {
     ///
     /// # Panics
     /// If less payload is left: a machine asks for no more than it was told of.
-    pub async fn place(&mut self, buf: Buf, range: Range<usize>) -> Result<Buf> {
+    pub async fn place(&mut self, buf: Buf, range: Range<usize>) -> ReceiveResult<Buf> {
         let len = range.len();
         assert!(
             len <= self.payload_left,
@@ -203,7 +203,7 @@ impl Receiver {
     ///
     /// # Errors
     /// Stream errors, and a wrong digest: the placed data is not what was sent.
-    pub async fn finish(&mut self) -> Result<()> {
+    pub async fn finish(&mut self) -> ReceiveResult<()> {
         if !self.has_rest() {
             return Ok(());
         }
@@ -237,10 +237,10 @@ impl Receiver {
     }
 
     /// Receives until at least `len` bytes are buffered.
-    async fn require(&mut self, len: usize) -> Result<()> {
+    async fn require(&mut self, len: usize) -> ReceiveResult<()> {
         match self.reader.fill(len).await? {
             true => Ok(()),
-            false => Err(Error::Ended),
+            false => Err(ReceiveError::Ended),
         }
     }
 }

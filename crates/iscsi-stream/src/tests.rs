@@ -11,7 +11,7 @@ use iscsi::{
     pdu::opcode,
 };
 
-use crate::{Error, Forgotten, Receiver, push};
+use crate::{Forgotten, ReceiveError, Receiver, push};
 
 const TASK: TaskId = TaskId::new(3, 7);
 /// Not a multiple of four, so padding follows; and larger than the receiver's buffer.
@@ -100,7 +100,7 @@ fn on_lane(work: impl Future<Output = ()>) {
 }
 
 /// Receives a PDU as a driver does: places half of its payload in two parts and skips the rest.
-async fn receive_half(receiver: &mut Receiver, digests: Digests) -> Result<Vec<u8>, Error> {
+async fn receive_half(receiver: &mut Receiver, digests: Digests) -> Result<Vec<u8>, ReceiveError> {
     receiver.next(&limits(digests)).await?;
     let (_, _, data) = receiver.head();
     let len = match data {
@@ -142,7 +142,7 @@ fn what_is_sent_is_received_in_parts_or_as_a_whole() {
                 assert_eq!(received.expect("a right PDU"), expected);
             }
             let over = receive_half(&mut receiver, digests).await;
-            assert!(matches!(over, Err(Error::Ended)), "{over:?}");
+            assert!(matches!(over, Err(ReceiveError::Ended)), "{over:?}");
 
             let mut receiver = receiver_of(&stream).await;
             let all = bytes(PAYLOAD_LEN)[begin..].to_vec();
@@ -190,7 +190,7 @@ fn a_damaged_pdu_is_refused_where_its_digest_tells() {
                         .err(),
                 ];
                 for refusal in refusals {
-                    let Some(Error::Protocol(error)) = refusal else {
+                    let Some(ReceiveError::Protocol(error)) = refusal else {
                         panic!("byte {at}: {refusal:?}");
                     };
                     match (*error, in_header) {
@@ -212,7 +212,10 @@ fn a_stream_that_ends_within_a_pdu_has_ended() {
             for len in 0..whole.len() {
                 let mut receiver = receiver_of(&whole[..len]).await;
                 let ended = receive_half(&mut receiver, digests).await;
-                assert!(matches!(ended, Err(Error::Ended)), "{len}: {ended:?}");
+                assert!(
+                    matches!(ended, Err(ReceiveError::Ended)),
+                    "{len}: {ended:?}"
+                );
             }
         }
     });

@@ -27,7 +27,7 @@ mod transmit;
 
 pub use error::{CloseReason, Error};
 pub use initiator_connection::{
-    Command, InitiatorConfig, InitiatorConnection, InitiatorEvent, Residual, TaskResult,
+    InitiatorConfig, InitiatorConnection, InitiatorEvent, OutgoingCommand, Residual, TaskResult,
 };
 pub use login::{
     Authentication, Chap, ChapAccount, ChapAlgorithm, ChapSecret, Isid, LoginReport, LoginRequest,
@@ -38,8 +38,8 @@ pub use params::{OperationalConfig, SessionParameters};
 pub use stage_times::StageTimes;
 pub use status::LoginStatus;
 pub use target_connection::{
-    AsyncMessage, Cdb, CommandRequest, Outcome, SendTargets, TargetConfig, TargetConnection,
-    TargetEvent, TaskManagementRequest,
+    AsyncMessage, CommandRequest, Outcome, ReceivedCdb, SendTargets, TargetConfig,
+    TargetConnection, TargetEvent, TaskManagementRequest,
 };
 pub use task::{Direction, RxData, TaskId};
 pub use text::TargetRecord;

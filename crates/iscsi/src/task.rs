@@ -81,7 +81,7 @@ impl<'a> RxData<'a> {
 }
 
 #[derive(Debug)]
-struct Slot<T> {
+struct TaskSlot<T> {
     generation: u32,
     value: Option<T>,
 }
@@ -89,7 +89,7 @@ struct Slot<T> {
 /// A bounded slab: slots are created on demand and reused, last freed first.
 #[derive(Debug)]
 pub(crate) struct Slab<T> {
-    slots: Vec<Slot<T>>,
+    slots: Vec<TaskSlot<T>>,
     free: Vec<u16>,
     capacity: usize,
 }
@@ -129,7 +129,7 @@ impl<T> Slab<T> {
         let slot = self.slots.len() as u16;
         // Tag 0xffffffff is reserved (RFC 7143 §11.2.1.8), so this slot must not exist.
         assert!(slot < 0xffff, "a slot beyond the largest");
-        self.slots.push(Slot {
+        self.slots.push(TaskSlot {
             generation: 0,
             value: Some(value),
         });

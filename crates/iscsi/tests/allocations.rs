@@ -99,7 +99,7 @@ fn reads_and_writes_allocate_nothing_in_the_steady_state() {
             ] {
                 for _ in 0..8 {
                     let cdb = &[0; 16];
-                    let command = Command {
+                    let command = OutgoingCommand {
                         lun: LunField(0),
                         cdb,
                         attribute: 1,

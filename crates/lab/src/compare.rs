@@ -6,12 +6,12 @@ use serde::Serialize;
 use serde_json::json;
 
 use crate::{
-    Error, Result, fio,
+    LabError, LabResult, fio,
     load::{Arrivals, Lun, Stop},
     on::On,
     profile::{Case, Profile, Runner, Work},
-    progress::Progress,
-    report::{Axis, Findings, Line, Marks, Plot, Table, short, time_us},
+    progress::ProgressOutput,
+    report::{Axis, Findings, FindingsTable, Marks, Plot, PlotLine, short, time_us},
     run::{Keep, check_fio, close, end, lane, mark, named, open, to_know},
     speed::Speed,
     statistics::{Comparison, Median, SAMPLES_MIN},
@@ -20,7 +20,7 @@ use crate::{
 
 /// What is compared, and how often.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct CompareOptions {
     /// The first.
     pub a: On,
     /// The second; `None` for fio on the first.
@@ -43,7 +43,7 @@ struct Compared {
     p50: Comparison,
     p99: Comparison,
     #[serde(skip_serializing_if = "Option::is_none")]
-    service: Option<Service>,
+    service: Option<ServiceTime>,
     /// Percentages of the arrivals that had not begun when the time was over, in an open loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     not_begun_percent: Option<[f64; 2]>,
@@ -54,7 +54,7 @@ struct Compared {
 
 /// The mean, the median and the 99th percentile of the service time, if both know it.
 #[derive(Clone, Debug, Serialize)]
-struct Service {
+struct ServiceTime {
     mean: Comparison,
     p50: Comparison,
     p99: Comparison,
@@ -99,22 +99,22 @@ impl Compared {
 /// The options are invalid, or something that is measured fails.
 pub fn compare(
     profile: &Profile,
-    options: &Options,
+    options: &CompareOptions,
     configured: Option<&Configured<'_>>,
     stop: &Stop,
-    progress: Progress,
+    progress: ProgressOutput,
     keep: Keep<'_>,
-) -> Result<Findings> {
+) -> LabResult<Findings> {
     let pairs = options.pairs;
     if pairs < SAMPLES_MIN {
-        return Err(Error::Call(format!(
+        return Err(LabError::Call(format!(
             "--pairs {pairs} is too few to tell a difference from chance: write {SAMPLES_MIN} or more, \
              preferably 12"
         )));
     }
     if options.b.as_ref() == Some(&options.a) {
         let name = options.a.name();
-        return Err(Error::Call(format!(
+        return Err(LabError::Call(format!(
             "{name} would be compared with itself: name two different disks"
         )));
     }
@@ -130,12 +130,12 @@ pub fn compare(
         let both = [Some(&options.a), options.b.as_ref()];
         let on = both.into_iter().flatten();
         let on: String = on.map(|on| format!(" --on {}", on.name())).collect();
-        return Err(Error::Call(format!(
+        return Err(LabError::Call(format!(
             "{name} compares by itself: sanstone lab run {name}{on}"
         )));
     }
     if options.pids.is_some() && !cases.iter().all(|case| matches!(case.work, Work::Load(_))) {
-        return Err(Error::Call(format!(
+        return Err(LabError::Call(format!(
             "--pids: a comparison by {} does not measure processor time; use queue or effectiveness",
             profile.name
         )));
@@ -149,7 +149,7 @@ pub fn compare(
         );
         cases.retain(is_known);
         if cases.is_empty() {
-            return Err(Error::Call(format!(
+            return Err(LabError::Call(format!(
                 "--with fio: fio has none of the loads of {}; use queue or effectiveness",
                 profile.name
             )));
@@ -189,7 +189,7 @@ pub fn compare(
     let mut runner = Runner::new(&lane, targets, stop.clone(), stage);
     runner.verified = verified;
     let is_beside_fio = options.b.is_none();
-    let found = |measured: &Measured| {
+    let found = |measured: &MeasuredLoads| {
         let mut findings = findings(&names, &cases, measured, is_beside_fio);
         findings.profile = format!("compare by {}", profile.name);
         findings.on = names.clone();
@@ -197,7 +197,7 @@ pub fn compare(
         findings.about = format!("{}, on both in turn", experiment.about());
         findings
     };
-    let keep = |measured: &Measured| {
+    let keep = |measured: &MeasuredLoads| {
         let unfinished = Findings {
             is_interrupted: true,
             ..found(measured)
@@ -210,20 +210,20 @@ pub fn compare(
 }
 
 /// The samples of each load, for A and for B.
-type Measured = Vec<[Vec<Speed>; 2]>;
+type MeasuredLoads = Vec<[Vec<Speed>; 2]>;
 
 fn measure(
     runner: &mut Runner<'_>,
     cases: &[Case],
     sessions: usize,
-    options: &Options,
-    keep: &dyn Fn(&Measured),
-) -> Result<Measured> {
+    options: &CompareOptions,
+    keep: &dyn Fn(&MeasuredLoads),
+) -> LabResult<MeasuredLoads> {
     let verified = runner.verified;
     let luns = runner.targets.iter();
     let luns = luns.map(|target| target.luns(sessions, verified));
-    let luns: Vec<Vec<Lun>> = luns.collect::<Result<_>>()?;
-    let mut measured: Measured = cases.iter().map(|_| Default::default()).collect();
+    let luns: Vec<Vec<Lun>> = luns.collect::<LabResult<_>>()?;
+    let mut measured: MeasuredLoads = cases.iter().map(|_| Default::default()).collect();
     for round in 0..options.pairs {
         if runner.is_stopped() {
             break;
@@ -250,8 +250,8 @@ fn measure(
 fn in_turn<T>(
     runner: &mut Runner<'_>,
     round: usize,
-    mut run: impl FnMut(&mut Runner<'_>, usize) -> Result<Option<T>>,
-) -> Result<[Option<T>; 2]> {
+    mut run: impl FnMut(&mut Runner<'_>, usize) -> LabResult<Option<T>>,
+) -> LabResult<[Option<T>; 2]> {
     let mut pair = [None, None];
     let (seed, mut next_seed) = (runner.seed, runner.seed);
     // Whichever goes first may find an idle disk or a cold cache, so the order alternates.
@@ -267,7 +267,7 @@ fn in_turn<T>(
 fn findings(
     names: &[String],
     cases: &[Case],
-    measured: &Measured,
+    measured: &MeasuredLoads,
     is_beside_fio: bool,
 ) -> Findings {
     let [a, b] = [0, 1].map(|index| names.get(index).map_or("", String::as_str));
@@ -290,7 +290,7 @@ fn findings(
     let overall = Comparison::of(&scores(&counted, 0), &scores(&counted, 1));
     let sentence = overall.sentence(a, b);
     let mut answer = format!("By throughput over all loads: {sentence}.");
-    let mut table = Table::new(
+    let mut table = FindingsTable::new(
         "Each load",
         "Ratios B / A with their 95 % intervals; more throughput is better, more latency is worse. \
          Each interval covers one row only: among twenty rows, one may lie outside of its interval by \
@@ -346,8 +346,8 @@ fn median_of(samples: &[Speed], of: fn(&Speed) -> Option<f64>) -> f64 {
 }
 
 /// What each percent of a processor did: as a sentence and as a table. `None` if it was not measured.
-fn effectiveness([a, b]: [&str; 2], compared: &[Compared]) -> Option<(String, Table)> {
-    let mut table = Table::new(
+fn effectiveness([a, b]: [&str; 2], compared: &[Compared]) -> Option<(String, FindingsTable)> {
+    let mut table = FindingsTable::new(
         "Operations a second for 1 % of a processor",
         "Medians, of the processes named with --pids; 100 % is one fully busy core. The ratio is that of the pairs.",
         &["load", a, b, "B / A", "95 %"],
@@ -396,7 +396,7 @@ fn not_begun_percent(case: &Case, sides: [&Vec<Speed>; 2]) -> Option<[f64; 2]> {
 
 /// The loads whose throughput shows which is faster. At a given rate both have the same work to do, so such loads
 /// count only if there are no others.
-fn counted(cases: &[Case], measured: &Measured) -> Measured {
+fn counted(cases: &[Case], measured: &MeasuredLoads) -> MeasuredLoads {
     let all_at_rates = cases.iter().all(at_rate);
     let both = cases.iter().zip(measured);
     let counted = both.filter(|(case, _)| all_at_rates || !at_rate(case));
@@ -409,10 +409,11 @@ fn ratio(a: &[Speed], b: &[Speed], of: fn(&Speed) -> f64) -> Comparison {
 }
 
 /// Of the service time, if both sides know it.
-fn service(a: &[Speed], b: &[Speed]) -> Option<Service> {
-    let all = |samples: &[Speed], of: Known| samples.iter().map(of).collect::<Option<Vec<f64>>>();
-    let both = |of: Known| Some(Comparison::of(&all(a, of)?, &all(b, of)?));
-    Some(Service {
+fn service(a: &[Speed], b: &[Speed]) -> Option<ServiceTime> {
+    let all =
+        |samples: &[Speed], of: KnownFigures| samples.iter().map(of).collect::<Option<Vec<f64>>>();
+    let both = |of: KnownFigures| Some(Comparison::of(&all(a, of)?, &all(b, of)?));
+    Some(ServiceTime {
         mean: both(|sample| sample.service_mean_us)?,
         p50: both(|sample| sample.service_p50_us)?,
         p99: both(|sample| sample.service_p99_us)?,
@@ -420,14 +421,14 @@ fn service(a: &[Speed], b: &[Speed]) -> Option<Service> {
 }
 
 /// What some samples know.
-type Known = fn(&Speed) -> Option<f64>;
+type KnownFigures = fn(&Speed) -> Option<f64>;
 
 /// Loads by service time: the latencies of open loops count from when an I/O was due, which fio does not know.
 fn service_times<'a>(
     [a, b]: [&str; 2],
     loads: impl Iterator<Item = &'a Compared>,
-) -> Option<Table> {
-    let mut table = Table::new(
+) -> Option<FindingsTable> {
+    let mut table = FindingsTable::new(
         "Service times, from when an I/O is sent",
         "Medians of all rounds. They leave out what an I/O waited before it was sent, which the latencies \
          of open loops above include, except for fio's: fio does not know when an I/O was due, so these are the ones to \
@@ -440,7 +441,7 @@ fn service_times<'a>(
         let Some(service) = &load.service else {
             continue;
         };
-        let rows: [(&str, Known, &Comparison); 3] = [
+        let rows: [(&str, KnownFigures, &Comparison); 3] = [
             ("mean", |sample| sample.service_mean_us, &service.mean),
             ("median", |sample| sample.service_p50_us, &service.p50),
             ("99 %", |sample| sample.service_p99_us, &service.p99),
@@ -467,7 +468,7 @@ fn per_percent(a: &[Speed], b: &[Speed]) -> Option<Comparison> {
 }
 
 /// One number for each complete round: the geometric mean of the throughputs of all loads.
-fn scores(measured: &Measured, side: usize) -> Vec<f64> {
+fn scores(measured: &MeasuredLoads, side: usize) -> Vec<f64> {
     let rounds = measured.iter().map(|samples| samples[side].len()).min();
     let score = |round: usize| {
         let logarithms = measured
@@ -478,8 +479,8 @@ fn scores(measured: &Measured, side: usize) -> Vec<f64> {
     (0..rounds.unwrap_or(0)).map(score).collect()
 }
 
-fn plot(names: [&str; 2], measured: &Measured) -> Plot {
-    let line = |side: usize| Line {
+fn plot(names: [&str; 2], measured: &MeasuredLoads) -> Plot {
+    let line = |side: usize| PlotLine {
         name: names[side].to_owned(),
         points: (1..).map(f64::from).zip(scores(measured, side)).collect(),
     };
@@ -634,7 +635,7 @@ mod tests {
     fn loads_of_a_run_differ_and_the_sides_of_a_pair_do_not() {
         let lane = lane().expect("a ring");
         let start = || {
-            let stage = Progress::Silent.stage("loads", None);
+            let stage = ProgressOutput::Silent.stage("loads", None);
             Runner::new(&lane, Vec::new(), Stop::default(), stage)
         };
         let mut runner = start();

@@ -6,7 +6,7 @@ use std::{io, path::PathBuf};
 /// The lab's error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Error {
+pub enum LabError {
     /// A file of the host (data, report, image) could not be opened, read or written.
     #[error("{path}: {source}")]
     File {
@@ -62,4 +62,4 @@ pub enum Error {
 }
 
 /// A result with the lab's error.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type LabResult<T> = std::result::Result<T, LabError>;

@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use serde::Deserialize;
 
 use crate::{
-    Error, Result,
+    LabError, LabResult,
     load::{Arrivals, BEGUN_MAX, Order, Spacing, Stop, Workload},
     programs::{dying_with_us, output, program},
     speed::Speed,
@@ -15,9 +15,9 @@ use crate::{
 ///
 /// # Errors
 /// `verifies`: reads are verified against what we wrote, and fio would overwrite that.
-pub(crate) fn check(verifies: bool) -> Result<()> {
+pub(crate) fn check(verifies: bool) -> LabResult<()> {
     match verifies {
-        true => Err(Error::Call(
+        true => Err(LabError::Call(
             "--with fio: what fio writes cannot be verified; write verify = false".into(),
         )),
         false => Ok(()),
@@ -36,7 +36,7 @@ pub(crate) fn run(
     len_bytes: u64,
     time: Duration,
     stop: &Stop,
-) -> Result<Option<Speed>> {
+) -> LabResult<Option<Speed>> {
     let Some(arguments) = arguments(workload, len_bytes) else {
         return Ok(None);
     };
@@ -57,16 +57,18 @@ pub(crate) fn run(
     .arg(format!("--ramp_time={}ms", time.as_millis() / 10))
     .args(arguments);
     let output = match output(&mut fio, stop) {
-        Err(Error::Stopped) => return Ok(None),
+        Err(LabError::Stopped) => return Ok(None),
         output => output?,
     };
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(Error::Target(format!("fio: {}", said.trim())));
+        return Err(LabError::Target(format!("fio: {}", said.trim())));
     }
     match said(&output.stdout) {
         Some(sample) => Ok(Some(sample)),
-        None => Err(Error::Target("fio: its output has no job with I/Os".into())),
+        None => Err(LabError::Target(
+            "fio: its output has no job with I/Os".into(),
+        )),
     }
 }
 
@@ -140,11 +142,11 @@ struct Output {
 
 #[derive(Deserialize)]
 struct Job {
-    mixed: Direction,
+    mixed: FioDirection,
 }
 
 #[derive(Deserialize)]
-struct Direction {
+struct FioDirection {
     iops: f64,
     total_ios: u64,
     lat_ns: Latency,

@@ -10,9 +10,9 @@ use std::{
 use serde_json::{Value, json};
 
 use crate::{
-    Error, Result,
-    report::{Axis, Findings, Line, Marks, Plot, Table, short},
-    statistics::{Change, RUNS_MIN, changes},
+    LabError, LabResult,
+    report::{Axis, Findings, FindingsTable, Marks, Plot, PlotLine, short},
+    statistics::{RUNS_MIN, SeriesChange, changes},
 };
 
 /// More runs than anybody looks at; the test takes time quadratic in their number.
@@ -32,10 +32,10 @@ struct Series {
 ///
 /// # Errors
 /// A file is not a run or is of another profile, or there are too few files.
-pub fn history(paths: &[PathBuf]) -> Result<Findings> {
+pub fn history(paths: &[PathBuf]) -> LabResult<Findings> {
     // What is wrong with a file says more than that there are too few of them.
     let read_first = paths.iter().take(RUNS_MAX).map(|path| read(path));
-    let runs: Vec<Value> = read_first.collect::<Result<_>>()?;
+    let runs: Vec<Value> = read_first.collect::<LabResult<_>>()?;
     if !(RUNS_MIN..=RUNS_MAX).contains(&paths.len()) {
         let named = match paths.len() {
             1 => "1 run is".to_owned(),
@@ -45,7 +45,7 @@ pub fn history(paths: &[PathBuf]) -> Result<Findings> {
             true => ("few", "to tell a change from chance"),
             false => ("many", "nobody could look at them all"),
         };
-        return Err(Error::Call(format!(
+        return Err(LabError::Call(format!(
             "{named} too {few} ({which}): name {RUNS_MIN} to {RUNS_MAX} files, each written by lab run \
              --json"
         )));
@@ -54,7 +54,7 @@ pub fn history(paths: &[PathBuf]) -> Result<Findings> {
     for (path, run) in paths.iter().zip(&runs) {
         for what in ["profile", "on"] {
             if run[what] != first[what] {
-                return Err(Error::Call(format!(
+                return Err(LabError::Call(format!(
                     "{}: its {what} is {}, that of {} is {}: a history needs runs of one profile on \
                      one disk",
                     path.display(),
@@ -67,7 +67,7 @@ pub fn history(paths: &[PathBuf]) -> Result<Findings> {
     }
     let series = series(&runs);
     if series.is_empty() {
-        return Err(Error::Call(format!(
+        return Err(LabError::Call(format!(
             "{}: the runs have no figure in common",
             paths[0].display()
         )));
@@ -76,14 +76,14 @@ pub fn history(paths: &[PathBuf]) -> Result<Findings> {
     Ok(findings(first, &names, &runs, &series))
 }
 
-fn read(path: &Path) -> Result<Value> {
+fn read(path: &Path) -> LabResult<Value> {
     let text = crate::input::read(path).map_err(|error| {
-        Error::Call(format!(
+        LabError::Call(format!(
             "{}: {error}; name the JSON files of runs, each written by lab run --json",
             path.display()
         ))
     })?;
-    let wrong = |what: &str| Error::Call(format!("{}: {what}", path.display()));
+    let wrong = |what: &str| LabError::Call(format!("{}: {what}", path.display()));
     let run: Value = serde_json::from_str(&text).map_err(|error| {
         wrong(&format!(
             "not the JSON of a run: {error}; write one with lab run --json"
@@ -154,8 +154,8 @@ fn name(path: &Path) -> String {
 
 fn findings(first: &Value, names: &[String], runs: &[Value], series: &[Series]) -> Findings {
     let chance = FALSE_ALARMS / series.len() as f64;
-    let found: Vec<Vec<Change>> = series.iter().map(|s| changes(&s.values, chance)).collect();
-    let mut table = Table::new(
+    let found: Vec<Vec<SeriesChange>> = series.iter().map(|s| changes(&s.values, chance)).collect();
+    let mut table = FindingsTable::new(
         "Where it changed",
         "For each change: the first run after it, the medians of the runs before and after it up to \
          the neighbouring changes, and the probability of such a difference without a change. Over all \
@@ -263,7 +263,7 @@ fn plot(series: &Series) -> Plot {
         about: "Each run, in the order given.".into(),
         x: axis("runs"),
         y: axis(&series.name),
-        marks: Marks::Lines(vec![Line {
+        marks: Marks::Lines(vec![PlotLine {
             name: series.name.clone(),
             points: points.collect(),
         }]),

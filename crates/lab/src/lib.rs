@@ -35,7 +35,7 @@ mod target;
 mod usage;
 mod volume_disk;
 
-pub use error::{Error, Result};
+pub use error::{LabError, LabResult};
 pub use on::{On, Remote};
 pub use target::Configured;
 pub use volume_disk::{IN_FLIGHT_BYTES, VolumeDisk};

@@ -13,7 +13,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{Error, Result};
+use crate::{LabError, LabResult};
 
 /// What `--on` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,9 +91,9 @@ impl Remote {
     ///
     /// # Errors
     /// It is no URL, there are two accounts, or the file cannot be written.
-    pub(crate) fn settings(&self) -> Result<(String, Option<TempDir>)> {
+    pub(crate) fn settings(&self) -> LabResult<(String, Option<TempDir>)> {
         if !self.url.contains("://") {
-            return Err(Error::Call(format!(
+            return Err(LabError::Call(format!(
                 "--on {}: this is no iSCSI URL; write iscsi://HOST[:PORT]/TARGET/LUN, or \
                  iscsi://USER%SECRET@HOST[:PORT]/TARGET/LUN",
                 self.url
@@ -103,12 +103,12 @@ impl Remote {
         let mut settings = format!("url = {}{}", quoted(&self.url), self.login);
         if let Some((user, Secret(secret))) = &self.account {
             if self.login.contains("chap = ") {
-                return Err(Error::Call(format!(
+                return Err(LabError::Call(format!(
                     "--on {}: it names a user, and so does --chap-user: leave one of them out",
                     self.url
                 )));
             }
-            let failed = |source| Error::File {
+            let failed = |source| LabError::File {
                 path: std::env::temp_dir(),
                 source,
             };

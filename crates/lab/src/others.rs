@@ -120,30 +120,30 @@ pub(crate) fn ours_ns() -> u64 {
 }
 
 /// What /proc tells of a process.
-struct Process {
+struct OtherProcess {
     parent: u32,
     is_kernels: bool,
     ticks: u64,
 }
 
-fn processes() -> BTreeMap<u32, Process> {
+fn processes() -> BTreeMap<u32, OtherProcess> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let process = |entry: fs::DirEntry| {
         let pid = entry.file_name().to_str()?.parse().ok()?;
         let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-        Some((pid, Process::of(&stat)?))
+        Some((pid, OtherProcess::of(&stat)?))
     };
     entries.filter_map(process).collect()
 }
 
-impl Process {
+impl OtherProcess {
     /// From /proc/PID/stat (proc(5)).
-    fn of(stat: &str) -> Option<Process> {
+    fn of(stat: &str) -> Option<OtherProcess> {
         // The command's name may contain anything; it ends at the last parenthesis.
         let (_, fields) = stat.rsplit_once(')')?;
         let fields: Vec<&str> = fields.split_ascii_whitespace().collect();
         let number = |field: usize| fields.get(field)?.parse::<u64>().ok();
-        Some(Process {
+        Some(OtherProcess {
             parent: u32::try_from(number(1)?).ok()?,
             is_kernels: number(6)? & KERNEL_THREAD != 0,
             ticks: number(11)? + number(12)?,
@@ -219,9 +219,9 @@ mod tests {
     #[test]
     fn a_process_is_read_behind_any_name() {
         let stat = "7 (a) b (c) S 3 7 7 0 -1 2097216 0 0 0 0 20 3 500 60 20 0 2 0 9";
-        let process = Process::of(stat).expect("it is whole");
+        let process = OtherProcess::of(stat).expect("it is whole");
         assert_eq!((process.parent, process.ticks), (3, 23));
         assert!(process.is_kernels);
-        assert!(Process::of("").is_none());
+        assert!(OtherProcess::of("").is_none());
     }
 }

@@ -15,22 +15,22 @@ use engine::programs::{command, find};
 pub(crate) use engine::programs::{inherit_own, own_command};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::{Error, Result, load::Stop};
+use crate::{LabError, LabResult, load::Stop};
 
 /// How often a running program is looked at.
 pub(crate) const POLL: Duration = Duration::from_millis(10);
 
 /// The path of a program, or an error that names the Debian `package` and what the program is `wanted` for.
-pub(crate) fn program(name: &str, package: &str, wanted: &str) -> Result<PathBuf> {
+pub(crate) fn program(name: &str, package: &str, wanted: &str) -> LabResult<PathBuf> {
     find(name).ok_or_else(|| {
-        Error::Call(format!(
+        LabError::Call(format!(
             "{wanted} needs {name}, which is not installed: install the package {package}"
         ))
     })
 }
 
 /// The path of a program of Debian's util-linux or mount, which every system has.
-pub(crate) fn tool(name: &str) -> Result<PathBuf> {
+pub(crate) fn tool(name: &str) -> LabResult<PathBuf> {
     program(name, "util-linux", "this measurement")
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn tool(name: &str) -> Result<PathBuf> {
 pub(crate) const NOBODY: u32 = 65534;
 
 /// A command that runs `program`, found by [`program`], and is killed when this program dies.
-pub(crate) fn dying_with_us(program: &Path) -> Result<Command> {
+pub(crate) fn dying_with_us(program: &Path) -> LabResult<Command> {
     let setpriv = tool("setpriv")?;
     let mut dying = command(&setpriv);
     dying.args(dying_arguments(program, false));
@@ -61,10 +61,10 @@ pub(crate) fn dying_arguments(program: &Path, as_nobody: bool) -> Vec<std::ffi::
 /// Runs a program to its end, or until the user asks to stop, which kills it and all that it has started.
 ///
 /// # Errors
-/// It cannot be started, or [`Error::Stopped`].
-pub(crate) fn output(command: &mut Command, stop: &Stop) -> Result<Output> {
+/// It cannot be started, or [`LabError::Stopped`].
+pub(crate) fn output(command: &mut Command, stop: &Stop) -> LabResult<Output> {
     let named = named(command);
-    let failed = |error: std::io::Error| Error::Target(format!("{named}: {error}"));
+    let failed = |error: std::io::Error| LabError::Target(format!("{named}: {error}"));
     // In its own process group, a signal from the terminal reaches only us.
     command.process_group(0).stdin(Stdio::null());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -80,7 +80,7 @@ pub(crate) fn output(command: &mut Command, stop: &Stop) -> Result<Output> {
         if stop.is_asked() {
             kill_group(child.id());
             let _ = child.wait();
-            return Err(Error::Stopped);
+            return Err(LabError::Stopped);
         }
         sleep(POLL);
     };
@@ -138,13 +138,13 @@ pub(crate) fn killed_on_stop<T>(pid: u32, stop: &Stop, work: impl FnOnce() -> T)
 ///
 /// # Errors
 /// It fails, with what it has said; or as [`output`].
-pub(crate) fn run(command: &mut Command, stop: &Stop) -> Result<String> {
+pub(crate) fn run(command: &mut Command, stop: &Stop) -> LabResult<String> {
     let output = output(command, stop)?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = last_lines(&String::from_utf8_lossy(&output.stderr));
-    Err(Error::Target(format!("{}: {said}", named(command))))
+    Err(LabError::Target(format!("{}: {said}", named(command))))
 }
 
 /// The command as a user would type it, without the variables that it gets.
@@ -197,6 +197,6 @@ mod tests {
         stop.0.store(true, Ordering::Relaxed);
         // The shell would wait for its child, which holds our end of the pipe open.
         let ended = run(&mut shell("sleep 1000; echo"), &stop);
-        assert!(matches!(ended, Err(Error::Stopped)), "{ended:?}");
+        assert!(matches!(ended, Err(LabError::Stopped)), "{ended:?}");
     }
 }

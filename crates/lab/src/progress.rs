@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 /// How progress is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Progress {
+pub enum ProgressOutput {
     /// Bars on the terminal.
     Bars,
     /// A line for each stage.
@@ -18,7 +18,7 @@ pub enum Progress {
     Silent,
 }
 
-impl Progress {
+impl ProgressOutput {
     /// Bars if stderr is a terminal, else lines.
     pub fn for_stderr() -> Self {
         if std::io::stderr().is_terminal() {
@@ -63,7 +63,7 @@ pub struct Stage {
     bar: ProgressBar,
     name: String,
     begun: Instant,
-    progress: Progress,
+    progress: ProgressOutput,
 }
 
 impl Stage {
@@ -106,19 +106,19 @@ impl Stage {
             (_, seconds) => format!(", {:.0} min left", seconds / 60.0),
         };
         match self.progress {
-            Progress::Bars => self.bar.println(format!("  {line}")),
+            ProgressOutput::Bars => self.bar.println(format!("  {line}")),
             // A failure to write to stderr must not stop the work.
-            Progress::Lines => {
+            ProgressOutput::Lines => {
                 let _ = writeln!(std::io::stderr(), "  {line}{left}");
             }
-            Progress::Silent => {}
+            ProgressOutput::Silent => {}
         }
     }
 
     /// Ends the stage with a line that stays and contains `outcome`.
     pub fn done(self, outcome: &str) {
         self.bar.finish_and_clear();
-        if self.progress != Progress::Silent {
+        if self.progress != ProgressOutput::Silent {
             let seconds = self.begun.elapsed().as_secs_f64();
             let colon = if outcome.is_empty() { "" } else { ": " };
             let line = format!("  {seconds:6.1} s  {}{colon}{outcome}\n", self.name);

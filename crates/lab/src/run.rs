@@ -12,16 +12,16 @@ use serde_json::{Value, json};
 use engine::{Lane, LaneConfig, LaneHandle, buf, store::follow_links};
 
 use crate::{
-    Error, Result,
+    LabError, LabResult,
     databases::{Bed, derived},
     fio,
     load::{Stop, fill_to},
     machine,
     on::On,
     profile::{Journal, Profile, Runner},
-    progress::Progress,
+    progress::ProgressOutput,
     report::Findings,
-    target::{Configured, Needs, Opening, Target},
+    target::{Configured, MeasuredDisk, Needs, Opening},
 };
 
 /// Free buffer memory that a lane may keep.
@@ -55,7 +55,7 @@ pub fn finished(
     profile: &Profile,
     options: &Options,
     volumes: Option<&[String]>,
-) -> Result<Option<String>> {
+) -> LabResult<Option<String>> {
     let Some(json) = &options.resume else {
         return Ok(None);
     };
@@ -66,12 +66,12 @@ pub fn finished(
 }
 
 /// Refuses to continue a run on other disks than it was begun on.
-fn check_same_disks(json: &Value, on: &[On]) -> Result<()> {
+fn check_same_disks(json: &Value, on: &[On]) -> LabResult<()> {
     let names: Vec<&str> = on.iter().map(On::name).collect();
     let (before, now) = (&json["on"], json!(names));
     match *before == now {
         true => Ok(()),
-        false => Err(Error::Call(format!(
+        false => Err(LabError::Call(format!(
             "--resume: the run in the --json file was on {before}, and this one would be on {now}: name the same \
              with --on, or another file with --json"
         ))),
@@ -87,9 +87,9 @@ pub fn run(
     options: &Options,
     configured: Option<&Configured<'_>>,
     stop: &Stop,
-    progress: Progress,
+    progress: ProgressOutput,
     keep: Keep<'_>,
-) -> Result<Findings> {
+) -> LabResult<Findings> {
     let experiment = profile.experiment();
     let resumed = options
         .resume
@@ -181,9 +181,9 @@ pub fn run(
 }
 
 /// Refuses what fio, if it `is_to_run`, cannot open; `name` names the disks.
-pub(crate) fn check_fio(is_to_run: bool, name: &str, targets: &[Target]) -> Result<()> {
+pub(crate) fn check_fio(is_to_run: bool, name: &str, targets: &[MeasuredDisk]) -> LabResult<()> {
     match is_to_run && targets.first().is_none_or(|target| target.path.is_none()) {
-        true => Err(Error::Call(format!(
+        true => Err(LabError::Call(format!(
             "--with fio: fio opens files and block devices, and {name} is neither"
         ))),
         false => Ok(()),
@@ -193,10 +193,10 @@ pub(crate) fn check_fio(is_to_run: bool, name: &str, targets: &[Target]) -> Resu
 /// Marks all of them, as the last step before they are measured: whatever can be refused has been.
 pub(crate) fn mark(
     lane: &Lane,
-    targets: &[Target],
+    targets: &[MeasuredDisk],
     opening: Opening,
     verified: Option<u64>,
-) -> Result<()> {
+) -> LabResult<()> {
     for target in targets {
         target.luns(1, verified)?;
     }
@@ -208,11 +208,11 @@ pub(crate) fn mark(
 
 /// Copies the volume records from one state directory to another, so that disks a daemon has served before
 /// are recognised there.
-fn copy_records(from: &Path, to: &Path) -> Result<()> {
+fn copy_records(from: &Path, to: &Path) -> LabResult<()> {
     const RECORDS: &str = "volumes.toml";
     let records = from.join(RECORDS);
     match fs::copy(&records, to.join(RECORDS)) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::File {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(LabError::File {
             path: records,
             source: error,
         }),
@@ -243,7 +243,7 @@ impl Beds {
         options: &Options,
         configured: Option<&Configured<'_>>,
         opening: Opening,
-    ) -> Result<Beds> {
+    ) -> LabResult<Beds> {
         let mut beds = Beds {
             on,
             beds: Vec::new(),
@@ -266,7 +266,7 @@ impl Beds {
         lane: &Lane,
         configured: Option<&Configured<'_>>,
         opening: Opening,
-    ) -> Result<()> {
+    ) -> LabResult<()> {
         match opening.overwrite {
             true => self.visit(lane, configured, opening, |target| {
                 lane.block_on(target.mark(opening))
@@ -281,15 +281,15 @@ impl Beds {
         lane: &Lane,
         configured: Option<&Configured<'_>>,
         opening: Opening,
-        mut work: impl FnMut(&Target) -> Result<()>,
-    ) -> Result<()> {
+        mut work: impl FnMut(&MeasuredDisk) -> LabResult<()>,
+    ) -> LabResult<()> {
         for (on, (_, bed)) in self.on.iter().zip(&self.beds) {
             let is_made = matches!(bed, Bed::Disk(path) if self.made.contains(path));
             if is_made || matches!(bed, Bed::Directory(_)) {
                 continue;
             }
             let home = lane.handle();
-            let target = lane.block_on(Target::open(on, configured, &home, opening))?;
+            let target = lane.block_on(MeasuredDisk::open(on, configured, &home, opening))?;
             let worked = work(&target);
             close(lane, vec![target]);
             worked?;
@@ -303,12 +303,12 @@ impl Beds {
         options: &Options,
         configured: Option<&Configured<'_>>,
         opening: Opening,
-    ) -> Result<Bed> {
-        let file = |path: &Path, source| Error::File {
+    ) -> LabResult<Bed> {
+        let file = |path: &Path, source| LabError::File {
             path: path.to_owned(),
             source,
         };
-        let volume = |configuration: &Path, volume: &str| -> Result<Bed> {
+        let volume = |configuration: &Path, volume: &str| -> LabResult<Bed> {
             let whole = path::absolute(configuration);
             Ok(Bed::Volume {
                 binary: options.binary.clone(),
@@ -391,7 +391,11 @@ impl Drop for Beds {
 }
 
 /// Completes the findings, if there are any, and closes everything opened for the run.
-pub(crate) fn end(lane: &Lane, mut runner: Runner, found: Result<Findings>) -> Result<Findings> {
+pub(crate) fn end(
+    lane: &Lane,
+    mut runner: Runner,
+    found: LabResult<Findings>,
+) -> LabResult<Findings> {
     let found = found.map(|mut findings| {
         findings.machine = machine::facts();
         runner.finish(&mut findings);
@@ -404,11 +408,11 @@ pub(crate) fn end(lane: &Lane, mut runner: Runner, found: Result<Findings>) -> R
 }
 
 /// The lane on which everything is opened and loaded.
-pub(crate) fn lane() -> Result<Rc<Lane>> {
+pub(crate) fn lane() -> LabResult<Rc<Lane>> {
     buf::keep_at_most(BUFFERS_BYTES);
     let started = Lane::new(&LaneConfig::default());
     let started = started.map(Rc::new);
-    started.map_err(|error: io::Error| Error::Target(format!("starting a lane: {error}")))
+    started.map_err(|error: io::Error| LabError::Target(format!("starting a lane: {error}")))
 }
 
 /// Opens what is named. Anything created for the run is filled first, so that no read finds a hole.
@@ -418,8 +422,8 @@ pub(crate) fn open(
     configured: Option<&Configured<'_>>,
     opening: Opening,
     stop: &Stop,
-    progress: Progress,
-) -> Result<Vec<Target>> {
+    progress: ProgressOutput,
+) -> LabResult<Vec<MeasuredDisk>> {
     let home = lane.handle();
     let mut targets = Vec::new();
     for on in on {
@@ -436,14 +440,14 @@ pub(crate) fn open(
 }
 
 /// What to measure: what the user named, or the only volume in the configuration.
-pub(crate) fn named(on: &[On], volumes: Option<&[String]>) -> Result<Vec<On>> {
+pub(crate) fn named(on: &[On], volumes: Option<&[String]>) -> LabResult<Vec<On>> {
     match (on, volumes) {
         ([], Some([only])) => Ok(vec![On::Name(only.clone())]),
-        ([], Some(names)) => Err(Error::Call(format!(
+        ([], Some(names)) => Err(LabError::Call(format!(
             "name the volume to measure: --on with one of {}",
             names.join(", ")
         ))),
-        ([], None) => Err(Error::Call(
+        ([], None) => Err(LabError::Call(
             "name what to measure: --on with a file, a block device, an iSCSI URL, or with -c a \
              volume of that configuration"
                 .into(),
@@ -456,7 +460,7 @@ pub(crate) fn named(on: &[On], volumes: Option<&[String]>) -> Result<Vec<On>> {
 }
 
 /// Refuses what is probably a mistyped volume name, for which a file would be created.
-fn check_name(on: &On, volumes: Option<&[String]>) -> Result<()> {
+fn check_name(on: &On, volumes: Option<&[String]>) -> LabResult<()> {
     let (On::Name(name), Some(names)) = (on, volumes) else {
         return Ok(());
     };
@@ -464,7 +468,7 @@ fn check_name(on: &On, volumes: Option<&[String]>) -> Result<()> {
     if is_blank || names.contains(name) || name.contains('/') || Path::new(name).exists() {
         return Ok(());
     }
-    Err(Error::Call(format!(
+    Err(LabError::Call(format!(
         "--on {name}: neither a volume of the configuration (it has {}) nor a file; to have a file created, write \
          a path with a /, such as ./{name}",
         names.join(", ")
@@ -472,8 +476,8 @@ fn check_name(on: &On, volumes: Option<&[String]>) -> Result<()> {
 }
 
 /// Caveats to show before the figures.
-pub(crate) fn to_know(lane: &Lane, targets: &[Target], needs: Needs) -> Vec<String> {
-    let of_one = |target| lane.block_on(Target::to_know(target, needs));
+pub(crate) fn to_know(lane: &Lane, targets: &[MeasuredDisk], needs: Needs) -> Vec<String> {
+    let of_one = |target| lane.block_on(MeasuredDisk::to_know(target, needs));
     targets.iter().flat_map(of_one).collect()
 }
 
@@ -484,9 +488,9 @@ fn open_one(
     configured: Option<&Configured<'_>>,
     opening: Opening,
     stop: &Stop,
-    progress: Progress,
-) -> Result<Target> {
-    let target = lane.block_on(Target::open(on, configured, home, opening))?;
+    progress: ProgressOutput,
+) -> LabResult<MeasuredDisk> {
+    let target = lane.block_on(MeasuredDisk::open(on, configured, home, opening))?;
     if !target.is_made() {
         return Ok(target);
     }
@@ -503,13 +507,13 @@ fn open_one(
         Ok(()) => Ok(target),
         Err(error) => {
             close(lane, vec![target]);
-            Err(Error::Target(format!("filling {}: {error}", on.name())))
+            Err(LabError::Target(format!("filling {}: {error}", on.name())))
         }
     }
 }
 
 /// Closes all of them.
-pub(crate) fn close(lane: &Lane, targets: Vec<Target>) {
+pub(crate) fn close(lane: &Lane, targets: Vec<MeasuredDisk>) {
     for target in targets {
         lane.block_on(target.close());
     }

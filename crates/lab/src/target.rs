@@ -25,7 +25,7 @@ use volume::{
 };
 
 use crate::{
-    Error, Result,
+    LabError, LabResult,
     load::{Ledger, Lun, is_free_to_write, mark_as_ours},
     on::{On, Remote},
 };
@@ -77,7 +77,7 @@ impl Needs {
 }
 
 /// Something that is open for measurement.
-pub(crate) struct Target {
+pub(crate) struct MeasuredDisk {
     pub(crate) name: String,
     /// One for each session.
     volumes: Vec<SharedVolume>,
@@ -98,7 +98,7 @@ impl Drop for Made {
     }
 }
 
-impl Target {
+impl MeasuredDisk {
     /// Opens `on` on the current lane, whose handle is `home`; `configured` opens the volumes of the
     /// configuration. Nothing is written to it, except that a file which does not exist is created.
     pub(crate) async fn open(
@@ -106,14 +106,14 @@ impl Target {
         configured: Option<&Configured<'_>>,
         home: &LaneHandle,
         opening: Opening,
-    ) -> Result<Target> {
+    ) -> LabResult<MeasuredDisk> {
         let mut target = match on {
-            On::Url(remote) => Target::session(remote, on.name(), home, opening).await?,
+            On::Url(remote) => MeasuredDisk::session(remote, on.name(), home, opening).await?,
             On::Name(name) => match configured {
                 Some(configured) if configured.names.contains(name) => {
-                    Target::configured(name, configured, home, opening).await?
+                    MeasuredDisk::configured(name, configured, home, opening).await?
                 }
-                _ => Target::file(name, opening).await?,
+                _ => MeasuredDisk::file(name, opening).await?,
             },
         };
         target.name = on.name().to_owned();
@@ -122,7 +122,7 @@ impl Target {
             if !free.map_err(|error| failed(on.name(), error))? {
                 let on = on.name();
                 target.close().await;
-                return Err(Error::Call(format!(
+                return Err(LabError::Call(format!(
                     "{on} holds data, and this profile writes to it: name an empty disk, or add \
                      --overwrite if all of its data may be lost"
                 )));
@@ -133,7 +133,7 @@ impl Target {
 
     /// Marks the disk if its data may be destroyed, whatever old data the profile leaves on it, so that a later run
     /// may write here too. To be called once nothing can be refused any more, because the mark destroys data.
-    pub(crate) async fn mark(&self, opening: Opening) -> Result<()> {
+    pub(crate) async fn mark(&self, opening: Opening) -> LabResult<()> {
         if !opening.writes || !opening.overwrite || self.is_made() {
             return Ok(());
         }
@@ -141,8 +141,8 @@ impl Target {
         marked.map_err(|error| failed(&self.name, error))
     }
 
-    fn of(volumes: Vec<SharedVolume>, graphs: Vec<Graph>, trees: Vec<Tree>) -> Target {
-        Target {
+    fn of(volumes: Vec<SharedVolume>, graphs: Vec<Graph>, trees: Vec<Tree>) -> MeasuredDisk {
+        MeasuredDisk {
             name: String::new(),
             volumes,
             graphs,
@@ -157,15 +157,15 @@ impl Target {
         url: &str,
         home: &LaneHandle,
         opening: Opening,
-    ) -> Result<Target> {
+    ) -> LabResult<MeasuredDisk> {
         #[derive(Deserialize)]
         struct Configuration {
             volume: Volumes,
         }
         let (settings, _private) = remote.settings()?;
         let text = format!("[volume.disk]\n{settings}\n");
-        let wrong = |error: &dyn std::fmt::Display| Error::Call(format!("--on {url}: {error}"));
-        let mut target = Target::of(Vec::new(), Vec::new(), Vec::new());
+        let wrong = |error: &dyn std::fmt::Display| LabError::Call(format!("--on {url}: {error}"));
+        let mut target = MeasuredDisk::of(Vec::new(), Vec::new(), Vec::new());
         for _ in 0..opening.sessions.max(1) {
             let configuration: Configuration =
                 toml::from_str(&text).map_err(|error| wrong(&error.message()))?;
@@ -186,40 +186,42 @@ impl Target {
         configured: &Configured<'_>,
         home: &LaneHandle,
         opening: Opening,
-    ) -> Result<Target> {
+    ) -> LabResult<MeasuredDisk> {
         let mut graph = (configured.graph)()?;
         graph.set_watched(opening.is_watched);
         graph.set_owner(Owner::passing(name_of("sanstone lab")));
         let opened = graph.open(name, home).await;
-        let tree = opened.map_err(|error| Error::Call((configured.located)(&error)))?;
+        let tree = opened.map_err(|error| LabError::Call((configured.located)(&error)))?;
         let volume = on_lane(&tree).await?;
-        Ok(Target::of(vec![volume], vec![graph], vec![tree]))
+        Ok(MeasuredDisk::of(vec![volume], vec![graph], vec![tree]))
     }
 
     /// Opens a file or device by its path, with direct I/O.
-    async fn file(name: &str, opening: Opening) -> Result<Target> {
+    async fn file(name: &str, opening: Opening) -> LabResult<MeasuredDisk> {
         const WRITE: &str = "write the name of a volume, the path of a file or block device, or an \
                              iSCSI URL";
         if name.trim().is_empty() {
-            return Err(Error::Call(format!(
+            return Err(LabError::Call(format!(
                 "--on '{name}': this is empty; {WRITE}"
             )));
         }
         let path = PathBuf::from(name);
         let there = fs::metadata(&path).ok();
         if let Some(kind) = there.as_ref().and_then(no_disk) {
-            return Err(Error::Call(format!("--on {name}: this is {kind}; {WRITE}")));
+            return Err(LabError::Call(format!(
+                "--on {name}: this is {kind}; {WRITE}"
+            )));
         }
         if let Some(point) = there.as_ref().and_then(mounted_at) {
             let point = point.display();
-            return Err(Error::Call(format!(
+            return Err(LabError::Call(format!(
                 "--on {name}: this device is mounted at {point}; unmount it (umount {point}), or name a \
                  file on it, such as {point}/lab.img, which is created for the run",
                 point = point.to_string().trim_end_matches('/')
             )));
         }
         if there.as_ref().is_some_and(fs::Metadata::is_dir) {
-            return Err(Error::Call(format!(
+            return Err(LabError::Call(format!(
                 "--on {name}: this is a directory; name a file in it, such as {}, which is created for \
                  the run",
                 path.join("lab.img").display()
@@ -245,10 +247,10 @@ impl Target {
         let counted = Stats::of_medium(Rc::new(file.on_lane()), &StatsHandle::new());
         let counted = counted.found_at(Some(FILE.into()));
         let volume: SharedVolume = Rc::new(counted);
-        Ok(Target {
+        Ok(MeasuredDisk {
             path: Some(path),
             made,
-            ..Target::of(vec![volume], Vec::new(), Vec::new())
+            ..MeasuredDisk::of(vec![volume], Vec::new(), Vec::new())
         })
     }
 
@@ -291,11 +293,11 @@ impl Target {
 
     /// Returns `count` sessions with it, reusing some if there are fewer. With `verified`, reads of that many
     /// bytes at the start are compared with what was written.
-    pub(crate) fn luns(&self, count: usize, verified: Option<u64>) -> Result<Vec<Lun>> {
+    pub(crate) fn luns(&self, count: usize, verified: Option<u64>) -> LabResult<Vec<Lun>> {
         let block = self.volume().shape().block_size_bytes as usize;
         let ledger = |span: u64| Ledger::new(span.min(self.len_bytes()), block).map(Rc::new);
         let ledger = verified.map(ledger).transpose();
-        let ledger = ledger.map_err(|error| Error::Call(error.to_string()))?;
+        let ledger = ledger.map_err(|error| LabError::Call(error.to_string()))?;
         let volumes = self.volumes.iter().cycle().take(count.max(1));
         let lun = |volume: &SharedVolume| Lun {
             volume: volume.clone(),
@@ -374,7 +376,7 @@ impl Target {
 
     /// Flushes and closes it, and removes the file if it was created for the run.
     pub(crate) async fn close(self) {
-        let Target {
+        let MeasuredDisk {
             volumes,
             graphs,
             trees,
@@ -392,7 +394,7 @@ impl Target {
 }
 
 /// Refuses a file that a loop device uses: a file system that is mounted there would not know of our writes.
-fn refuse_below_loop(name: &str, path: &Path) -> Result<()> {
+fn refuse_below_loop(name: &str, path: &Path) -> LabResult<()> {
     let found = loop_of(path).map_err(|error| failed(name, error))?;
     let Some((device, mounted)) = found else {
         return Ok(());
@@ -406,7 +408,7 @@ fn refuse_below_loop(name: &str, path: &Path) -> Result<()> {
         }
         None => (String::new(), "release it".to_owned()),
     };
-    Err(Error::Call(format!(
+    Err(LabError::Call(format!(
         "--on {name}: this file is in use by the loop device {device}{used}, and this profile \
          writes to it; {unmount} (losetup -d {device}), or name another file"
     )))
@@ -437,7 +439,7 @@ fn mounted_at(there: &fs::Metadata) -> Option<PathBuf> {
 }
 
 /// The error about a file that does not open. Its caching is not the user's to set here.
-fn cannot_open(name: &str, error: &volume::Error) -> Error {
+fn cannot_open(name: &str, error: &volume::Error) -> LabError {
     let message = error.to_string();
     let (message, mend) = match message.split_once("; set cache = ") {
         Some((message, _)) => (
@@ -448,7 +450,7 @@ fn cannot_open(name: &str, error: &volume::Error) -> Error {
         None => (&*message, ""),
     };
     let why = message.strip_prefix(name).map_or(message, str::trim_start);
-    Error::Target(format!("--on {name}: it {why}{mend}"))
+    LabError::Target(format!("--on {name}: it {why}{mend}"))
 }
 
 /// The message of an error with the advice for a command line in place of that for a configuration.
@@ -457,13 +459,13 @@ fn advised(message: &str) -> String {
     message.replace(&Advice::Credentials.to_string(), advice)
 }
 
-async fn on_lane(tree: &Tree) -> Result<SharedVolume> {
+async fn on_lane(tree: &Tree) -> LabResult<SharedVolume> {
     let volume = tree.on_lane().await;
     volume.map_err(|error| failed(tree.name(), error))
 }
 
-fn failed(what: &str, error: impl std::fmt::Display) -> Error {
-    Error::Target(format!("{what}: {error}"))
+fn failed(what: &str, error: impl std::fmt::Display) -> LabError {
+    LabError::Target(format!("{what}: {error}"))
 }
 
 /// The volumes of a configuration, independent of how it was parsed.
@@ -473,7 +475,7 @@ pub struct Configured<'a> {
     /// The volumes' names.
     pub names: Vec<String>,
     /// Builds their graph.
-    pub graph: &'a dyn Fn() -> Result<Graph>,
+    pub graph: &'a dyn Fn() -> LabResult<Graph>,
     /// Formats a configuration error with its place in the file.
     pub located: &'a dyn Fn(&volume::config::ConfigError) -> String,
 }
@@ -500,7 +502,7 @@ mod tests {
                 let written = disk.write(page * PAGE_BYTES, data.into(), Durability::Cached);
                 written.await.expect("it fits");
             }
-            let target = Target::of(vec![disk], Vec::new(), Vec::new());
+            let target = MeasuredDisk::of(vec![disk], Vec::new(), Vec::new());
             target.unwritten(pages * PAGE_BYTES).await
         })
     }

@@ -22,7 +22,7 @@ use engine::{
 };
 use volume::{Durability, ErrorKind, SharedVolume};
 
-use crate::sqlite::{BLOCK_BYTES, Disk, checked_range};
+use crate::sqlite::{BLOCK_BYTES, DatabaseDisk, checked_range};
 
 /// Enough writes in flight to keep a few fast links busy, at little memory.
 pub const IN_FLIGHT_BYTES: usize = 8 << 20;
@@ -38,7 +38,7 @@ pub struct VolumeDisk {
 struct Flight {
     volume: SharedVolume,
     budget: Rc<Budget>,
-    writes: RefCell<Vec<Write>>,
+    writes: RefCell<Vec<PendingWrite>>,
     next_id: Cell<u64>,
     landed: Notify,
     /// The first error of a write or flush.
@@ -46,13 +46,13 @@ struct Flight {
 }
 
 /// A write in flight.
-struct Write {
+struct PendingWrite {
     id: u64,
     at: u64,
     data: Payload,
 }
 
-impl Write {
+impl PendingWrite {
     fn range(&self) -> Range<u64> {
         self.at..self.at + self.data.len() as u64
     }
@@ -96,7 +96,7 @@ impl VolumeDisk {
     }
 }
 
-impl Disk for VolumeDisk {
+impl DatabaseDisk for VolumeDisk {
     fn len_bytes(&self) -> u64 {
         self.len_bytes
     }
@@ -150,7 +150,7 @@ impl Flight {
             .await;
         let id = self.next_id.get();
         self.next_id.set(id + 1);
-        self.writes.borrow_mut().push(Write {
+        self.writes.borrow_mut().push(PendingWrite {
             id,
             at,
             data: data.clone(),

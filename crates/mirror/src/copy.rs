@@ -19,8 +19,8 @@ use zerocopy::{
 use crate::{
     block::{Format, Unreadable},
     copy_set::{COPIES_MAX, CopyId},
-    key::Key,
-    register::{Record, Refused, Stored},
+    key::FenceKey,
+    register::{Record, RegisterRefusal, Stored},
 };
 
 /// Bytes at the end of each copy that hold no data.
@@ -36,25 +36,25 @@ const REGION_BYTES_MIN: u64 = 64 << 10;
 
 /// A block of a copy's metadata.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Place {
+pub enum MetadataBlock {
     /// The [`Header`].
     Header,
     /// A slot, 0 or 1, of the [`Floor`].
     Floor(usize),
-    /// A slot, 0 or 1, of [`Kept`].
+    /// A slot, 0 or 1, of [`CopyState`].
     Kept(usize),
     /// A block of the bitmap.
     Bitmap(usize),
 }
 
-impl Place {
+impl MetadataBlock {
     /// Where it begins on a copy of `copy_bytes`, metadata included, in bytes.
     pub fn at(self, copy_bytes: u64) -> u64 {
         let from_the_end = match self {
-            Place::Header => 0,
-            Place::Floor(slot) => 1 + slot,
-            Place::Kept(slot) => 3 + slot,
-            Place::Bitmap(block) => 5 + block,
+            MetadataBlock::Header => 0,
+            MetadataBlock::Floor(slot) => 1 + slot,
+            MetadataBlock::Kept(slot) => 3 + slot,
+            MetadataBlock::Bitmap(block) => 5 + block,
         };
         copy_bytes - (from_the_end as u64 + 1) * BLOCK_BYTES as u64
     }
@@ -112,7 +112,7 @@ impl Header {
         self.data_bytes.div_ceil(self.region_bytes) as usize
     }
 
-    /// The block of [`Place::Header`].
+    /// The block of [`MetadataBlock::Header`].
     pub fn encode(&self) -> Vec<u8> {
         HEADER.seal(&StoredHeader {
             mirror: *self.mirror.as_bytes(),
@@ -147,27 +147,27 @@ impl Header {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Floor {
     /// `None` before the first fence.
-    pub key: Option<Key>,
+    pub key: Option<FenceKey>,
 }
 
 impl Floor {
     /// Whether a nexus with `key` may register, reset, read and write.
-    pub fn admits(&self, key: Key) -> bool {
+    pub fn admits(&self, key: FenceKey) -> bool {
         self.key.is_none_or(|floor| key >= floor)
     }
 
     /// The floor once `key` has registered.
-    pub fn raised_to(self, key: Key) -> Floor {
+    pub fn raised_to(self, key: FenceKey) -> Floor {
         Floor {
             key: self.key.max(Some(key)),
         }
     }
 
-    /// The block that is written `sequence`th, to slot `sequence % 2` of [`Place::Floor`].
+    /// The block that is written `sequence`th, to slot `sequence % 2` of [`MetadataBlock::Floor`].
     pub fn encode(&self, sequence: u64) -> Vec<u8> {
         FLOOR.seal(&StoredFloor {
             sequence: sequence.into(),
-            key: self.key.map_or(0, Key::raw).into(),
+            key: self.key.map_or(0, FenceKey::raw).into(),
         })
     }
 
@@ -177,7 +177,7 @@ impl Floor {
     /// If there is none.
     pub fn decode(block: &[u8]) -> Result<(u64, Floor), Unreadable> {
         let stored: StoredFloor = FLOOR.open(block)?;
-        let key = Key::from_raw(stored.key.get());
+        let key = FenceKey::from_raw(stored.key.get());
         Ok((stored.sequence.get(), Floor { key }))
     }
 }
@@ -191,7 +191,7 @@ struct StoredFloor {
 
 /// What the owner keeps on a copy beside the bitmap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Kept {
+pub struct CopyState {
     /// The newest record that was seen when this was written.
     pub record: Record,
     /// The record's `all_in_sync_since` when the copy was last in sync together with all others: while it is still the
@@ -210,17 +210,17 @@ struct StoredKept {
     heartbeats: [U64; COPIES_MAX],
 }
 
-impl Kept {
+impl CopyState {
     /// What a copy of a new mirror keeps: it is in sync if the record says so.
-    pub fn first(record: Record) -> Kept {
-        Kept {
+    pub fn first(record: Record) -> CopyState {
+        CopyState {
             record,
             in_sync_since: record.all_in_sync_since,
             heartbeats: [0; COPIES_MAX],
         }
     }
 
-    /// The block that is written `sequence`th, to slot `sequence % 2` of [`Place::Kept`].
+    /// The block that is written `sequence`th, to slot `sequence % 2` of [`MetadataBlock::CopyState`].
     pub fn encode(&self, sequence: u64) -> Vec<u8> {
         KEPT.seal(&StoredKept {
             sequence: sequence.into(),
@@ -234,9 +234,9 @@ impl Kept {
     ///
     /// # Errors
     /// If there is nothing, or a record that contradicts itself.
-    pub fn decode(block: &[u8]) -> Result<(u64, Kept), Refused> {
+    pub fn decode(block: &[u8]) -> Result<(u64, CopyState), RegisterRefusal> {
         let stored: StoredKept = KEPT.open(block)?;
-        let kept = Kept {
+        let kept = CopyState {
             record: Record::from_stored(&stored.record)?,
             in_sync_since: stored.in_sync_since.get(),
             heartbeats: stored.heartbeats.map(U64::get),
@@ -266,7 +266,7 @@ struct StoredBits {
     bits: Bits,
 }
 
-/// The block of [`Place::Bitmap`] with `bits`.
+/// The block of [`MetadataBlock::Bitmap`] with `bits`.
 pub fn encode_bits(bits: &Bits) -> Vec<u8> {
     BITMAP.seal(&StoredBits { bits: *bits })
 }
@@ -289,10 +289,10 @@ mod tests {
 
     #[test]
     fn no_two_blocks_share_a_place() {
-        let slots = (0..2).flat_map(|slot| [Place::Floor(slot), Place::Kept(slot)]);
-        let blocks = slots.chain((0..BITMAP_BLOCKS).map(Place::Bitmap));
+        let slots = (0..2).flat_map(|slot| [MetadataBlock::Floor(slot), MetadataBlock::Kept(slot)]);
+        let blocks = slots.chain((0..BITMAP_BLOCKS).map(MetadataBlock::Bitmap));
         let mut at: Vec<u64> = blocks
-            .chain([Place::Header])
+            .chain([MetadataBlock::Header])
             .map(|place| place.at(1 << 30))
             .collect();
         at.sort_unstable();
@@ -320,13 +320,13 @@ mod tests {
 
     #[test]
     fn a_torn_slot_leaves_the_older_one() {
-        let older = Kept::first(record());
-        let newer = Kept {
+        let older = CopyState::first(record());
+        let newer = CopyState {
             in_sync_since: 2,
             ..older
         };
         let (a, mut b) = (older.encode(6), newer.encode(7));
-        let read = |a: &[u8], b: &[u8]| newest([Kept::decode(a), Kept::decode(b)]);
+        let read = |a: &[u8], b: &[u8]| newest([CopyState::decode(a), CopyState::decode(b)]);
         assert_eq!(read(&a, &b), Ok((7, newer)));
         assert_eq!(read(&b, &a), Ok((7, newer)));
         b[512..].fill(0xEE);
@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_floor_admits_nobody_below_it() {
-        let [first, again, second] = [(1, 0), (1, 1), (2, 0)].map(|(e, n)| Key::new(e, n));
+        let [first, again, second] = [(1, 0), (1, 1), (2, 0)].map(|(e, n)| FenceKey::new(e, n));
         let floor = Floor::default();
         assert!(floor.admits(first));
         let floor = floor.raised_to(again);

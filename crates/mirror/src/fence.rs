@@ -5,14 +5,14 @@
 //! key; LOGICAL UNIT RESET; keys and reservation are read again and must show this fence alone. A newer key seen at any
 //! point ends it for good. A step that conflicts with another fence's begins it again.
 
-use crate::key::Key;
+use crate::key::FenceKey;
 
 /// How often a fence begins again before the copy counts as failed.
 const ROUNDS_MAX: u8 = 8;
 
 /// A command of the fence.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Step {
+pub enum FenceCommand {
     /// PERSISTENT RESERVE IN, READ KEYS.
     ReadKeys,
     /// PERSISTENT RESERVE OUT, REGISTER of the fence's key from no key, with APTPL.
@@ -22,14 +22,14 @@ pub enum Step {
     /// PERSISTENT RESERVE OUT, RESERVE: Exclusive Access, Registrants Only.
     Reserve,
     /// PERSISTENT RESERVE OUT, PREEMPT AND ABORT of this key; where it holds the reservation, of the same type.
-    Preempt(Key),
+    Preempt(FenceKey),
     /// LOGICAL UNIT RESET.
     Reset,
 }
 
 /// What a copy answered.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Answer {
+pub enum FenceAnswer {
     /// The registered keys.
     Keys(Vec<u64>),
     /// The key that holds the reservation.
@@ -42,13 +42,13 @@ pub enum Answer {
 
 /// Where a fence stands after an answer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Progress {
+pub enum FenceProgress {
     /// This step is next.
-    Next(Step),
+    Next(FenceCommand),
     /// It is made.
     Made,
     /// A newer fence was seen: this owner is none any more.
-    Superseded(Key),
+    Superseded(FenceKey),
     /// It cannot be made: something that is no mirror uses the copy under this key, or fences keep
     /// conflicting (`None`).
     Failed(Option<u64>),
@@ -57,30 +57,30 @@ pub enum Progress {
 /// A fence that is being made on one copy.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Fence {
-    key: Key,
-    step: Step,
+    key: FenceKey,
+    step: FenceCommand,
     /// Whether the last reading, after the reset, has begun.
     is_reset: bool,
     /// Older keys, to be preempted.
-    older: Vec<Key>,
+    older: Vec<FenceKey>,
     rounds: u8,
 }
 
 impl Fence {
     /// A fence under `key`, and its first step.
-    pub fn new(key: Key) -> (Fence, Step) {
+    pub fn new(key: FenceKey) -> (Fence, FenceCommand) {
         let fence = Fence {
             key,
-            step: Step::ReadKeys,
+            step: FenceCommand::ReadKeys,
             is_reset: false,
             older: Vec::new(),
             rounds: 0,
         };
-        (fence, Step::ReadKeys)
+        (fence, FenceCommand::ReadKeys)
     }
 
     /// Its key.
-    pub fn key(&self) -> Key {
+    pub fn key(&self) -> FenceKey {
         self.key
     }
 
@@ -88,51 +88,51 @@ impl Fence {
     ///
     /// # Panics
     /// If it is the answer to something else.
-    pub fn answer(&mut self, answer: Answer) -> Progress {
+    pub fn answer(&mut self, answer: FenceAnswer) -> FenceProgress {
         let next = match (self.step, answer) {
-            (_, Answer::Conflict) => return self.again(),
-            (Step::ReadKeys, Answer::Keys(keys)) => match self.read_keys(&keys) {
+            (_, FenceAnswer::Conflict) => return self.again(),
+            (FenceCommand::ReadKeys, FenceAnswer::Keys(keys)) => match self.read_keys(&keys) {
                 Ok(next) => next,
                 Err(end) => return end,
             },
-            (Step::Register, Answer::Good) => Step::ReadReservation,
-            (Step::ReadReservation, Answer::Reservation(holder)) => {
+            (FenceCommand::Register, FenceAnswer::Good) => FenceCommand::ReadReservation,
+            (FenceCommand::ReadReservation, FenceAnswer::Reservation(holder)) => {
                 match self.read_holder(holder) {
                     Ok(next) => next,
                     Err(end) => return end,
                 }
             }
-            (Step::Reserve, Answer::Good) => self.preempt_next(),
-            (Step::Preempt(key), Answer::Good) => {
+            (FenceCommand::Reserve, FenceAnswer::Good) => self.preempt_next(),
+            (FenceCommand::Preempt(key), FenceAnswer::Good) => {
                 self.older.retain(|older| *older != key);
                 self.preempt_next()
             }
-            (Step::Reset, Answer::Good) => {
+            (FenceCommand::Reset, FenceAnswer::Good) => {
                 self.is_reset = true;
-                Step::ReadKeys
+                FenceCommand::ReadKeys
             }
             (step, answer) => panic!("{answer:?} is no answer to {step:?}"),
         };
         self.step = next;
-        Progress::Next(next)
+        FenceProgress::Next(next)
     }
 
-    fn again(&mut self) -> Progress {
+    fn again(&mut self) -> FenceProgress {
         if self.rounds == ROUNDS_MAX {
-            return Progress::Failed(None);
+            return FenceProgress::Failed(None);
         }
         self.rounds += 1;
-        self.step = Step::ReadKeys;
+        self.step = FenceCommand::ReadKeys;
         self.is_reset = false;
-        Progress::Next(self.step)
+        FenceProgress::Next(self.step)
     }
 
-    fn read_keys(&mut self, keys: &[u64]) -> Result<Step, Progress> {
+    fn read_keys(&mut self, keys: &[u64]) -> Result<FenceCommand, FenceProgress> {
         self.older.clear();
         for &raw in keys {
-            match Key::from_raw(raw) {
-                None => return Err(Progress::Failed(Some(raw))),
-                Some(newer) if newer > self.key => return Err(Progress::Superseded(newer)),
+            match FenceKey::from_raw(raw) {
+                None => return Err(FenceProgress::Failed(Some(raw))),
+                Some(newer) if newer > self.key => return Err(FenceProgress::Superseded(newer)),
                 Some(older) if older < self.key => self.older.push(older),
                 Some(_) => {}
             }
@@ -142,26 +142,28 @@ impl Fence {
         if !self.is_reset {
             let is_registered = keys.contains(&self.key.raw());
             return Ok(if is_registered {
-                Step::ReadReservation
+                FenceCommand::ReadReservation
             } else {
-                Step::Register
+                FenceCommand::Register
             });
         }
         if self.older.is_empty() && keys.contains(&self.key.raw()) {
-            Ok(Step::ReadReservation)
+            Ok(FenceCommand::ReadReservation)
         } else {
             Err(self.again())
         }
     }
 
-    fn read_holder(&mut self, holder: Option<u64>) -> Result<Step, Progress> {
-        let holder = match holder.map(|raw| Key::from_raw(raw).ok_or(Progress::Failed(Some(raw)))) {
+    fn read_holder(&mut self, holder: Option<u64>) -> Result<FenceCommand, FenceProgress> {
+        let holder = match holder
+            .map(|raw| FenceKey::from_raw(raw).ok_or(FenceProgress::Failed(Some(raw))))
+        {
             Some(ours) => Some(ours?),
             None => None,
         };
         match holder {
-            Some(newer) if newer > self.key => Err(Progress::Superseded(newer)),
-            Some(own) if own == self.key && self.is_reset => Err(Progress::Made),
+            Some(newer) if newer > self.key => Err(FenceProgress::Superseded(newer)),
+            Some(own) if own == self.key && self.is_reset => Err(FenceProgress::Made),
             _ if self.is_reset => Err(self.again()),
             Some(own) if own == self.key => Ok(self.preempt_next()),
             Some(older) => {
@@ -170,13 +172,13 @@ impl Fence {
                 self.older.insert(0, older);
                 Ok(self.preempt_next())
             }
-            None => Ok(Step::Reserve),
+            None => Ok(FenceCommand::Reserve),
         }
     }
 
-    fn preempt_next(&self) -> Step {
+    fn preempt_next(&self) -> FenceCommand {
         self.older
             .first()
-            .map_or(Step::Reset, |older| Step::Preempt(*older))
+            .map_or(FenceCommand::Reset, |older| FenceCommand::Preempt(*older))
     }
 }

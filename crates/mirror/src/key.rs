@@ -15,9 +15,9 @@ pub const NUMBER_MAX: u32 = (1 << EPOCH_SHIFT) - 1;
 
 /// The key of one fence: SPC-5's eight bytes as a number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Key(u64);
+pub struct FenceKey(u64);
 
-impl Key {
+impl FenceKey {
     /// All keys of mirrors.
     pub const ALL: RangeInclusive<u64> =
         TAG << TAG_SHIFT | 1 << EPOCH_SHIFT..=TAG << TAG_SHIFT | ((1 << TAG_SHIFT) - 1);
@@ -26,18 +26,18 @@ impl Key {
     ///
     /// # Panics
     /// If it has no room for them, or `epoch` is 0.
-    pub fn new(epoch: u64, number: u32) -> Key {
+    pub fn new(epoch: u64, number: u32) -> FenceKey {
         assert!(
             (1..=EPOCH_MAX).contains(&epoch) && number <= NUMBER_MAX,
             "keys have room for it"
         );
-        Key(TAG << TAG_SHIFT | epoch << EPOCH_SHIFT | u64::from(number))
+        FenceKey(TAG << TAG_SHIFT | epoch << EPOCH_SHIFT | u64::from(number))
     }
 
     /// The key that a copy reported as `raw`, if it is one of a mirror.
-    pub fn from_raw(raw: u64) -> Option<Key> {
-        let key = Key(raw);
-        Key::ALL.contains(&raw).then_some(key)
+    pub fn from_raw(raw: u64) -> Option<FenceKey> {
+        let key = FenceKey(raw);
+        FenceKey::ALL.contains(&raw).then_some(key)
     }
 
     /// As it is registered.
@@ -69,18 +69,18 @@ mod tests {
             (2, 0),
             (EPOCH_MAX, NUMBER_MAX),
         ];
-        let keys = made.map(|(epoch, number)| Key::new(epoch, number));
+        let keys = made.map(|(epoch, number)| FenceKey::new(epoch, number));
         assert!(keys.is_sorted_by(|a, b| a < b), "{keys:?}");
         for (key, made) in keys.into_iter().zip(made) {
             assert_eq!((key.epoch(), key.number()), made);
-            assert_eq!(Key::from_raw(key.raw()), Some(key));
+            assert_eq!(FenceKey::from_raw(key.raw()), Some(key));
         }
     }
 
     #[test]
     fn keys_of_others_are_not_ours() {
         for raw in [0, 1, u64::MAX, 0x1234_5678_9ABC_DEF0, TAG << TAG_SHIFT] {
-            assert_eq!(Key::from_raw(raw), None, "{raw:#x}");
+            assert_eq!(FenceKey::from_raw(raw), None, "{raw:#x}");
         }
     }
 }

@@ -25,7 +25,7 @@ pub mod register;
 
 pub use block::Unreadable;
 pub use copy_set::{COPIES_MAX, CopyId, CopySet};
-pub use machine::{Config, Mirror, Phase, Stand};
-pub use op::{Action, Command, Event, OpId, Outcome, Stopped};
+pub use machine::{Mirror, MirrorConfig, MirrorPhase, Stand};
+pub use op::{CopyCommand, MirrorAction, MirrorEvent, OpId, Outcome, Stopped};
 pub use ranges::Range;
 pub use regions::Regions;

@@ -1,10 +1,10 @@
 //! What the driver carries out for the mirror, and what it reports.
 
 use crate::{
-    copy::Kept,
+    copy::CopyState,
     copy_set::CopyId,
-    fence::{Answer, Step},
-    key::Key,
+    fence::{FenceAnswer, FenceCommand},
+    key::FenceKey,
     ranges::Range,
     regions::Regions,
     register::{Record, Swap},
@@ -17,37 +17,37 @@ pub struct OpId(pub(crate) u64);
 /// What the driver has to do. Actions are carried out in the order in which they are given out; commands at different
 /// copies, and those that do not depend on each other, run side by side.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Action {
-    /// Send this swap to the register, and report what the register then holds: [`Event::Swapped`]. An attempt without
+pub enum MirrorAction {
+    /// Send this swap to the register, and report what the register then holds: [`MirrorEvent::Swapped`]. An attempt without
     /// an answer is repeated, by the driver, unchanged.
     Swap(Swap),
     /// Carry out this step of a fence, on a new nexus with identifiers of its own for each new `key`: nothing that is
-    /// queued for an older key is sent any more. Report it as [`Event::FenceAnswer`].
+    /// queued for an older key is sent any more. Report it as [`MirrorEvent::FenceAnswer`].
     Fence {
         /// Where.
         copy: CopyId,
         /// The fence's key.
-        key: Key,
+        key: FenceKey,
         /// The step.
-        step: Step,
+        step: FenceCommand,
     },
-    /// Read what the copy keeps, under its fence: [`Event::Metadata`].
+    /// Read what the copy keeps, under its fence: [`MirrorEvent::Metadata`].
     ReadMetadata {
         /// Where.
         copy: CopyId,
         /// The fence's key.
-        key: Key,
+        key: FenceKey,
     },
-    /// Send a command to the copy, under its fence: [`Event::Ended`].
+    /// Send a command to the copy, under its fence: [`MirrorEvent::Ended`].
     Command {
         /// Its name.
         id: OpId,
         /// Where.
         copy: CopyId,
         /// The fence's key.
-        key: Key,
+        key: FenceKey,
         /// What it does.
-        command: Command,
+        command: CopyCommand,
     },
     /// The write is done.
     Acknowledge(OpId),
@@ -73,7 +73,7 @@ pub enum Action {
 
 /// A command at a copy.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Command {
+pub enum CopyCommand {
     /// Read this range.
     Read(Range),
     /// Read 0 blocks: what a fence refuses, and no medium feels.
@@ -93,7 +93,7 @@ pub enum Command {
         regions: Vec<u64>,
     },
     /// Write the next slot of what is kept, with FUA.
-    Keep(Kept),
+    Keep(CopyState),
 }
 
 /// Why an owner has stopped.
@@ -115,7 +115,7 @@ pub enum Stopped {
 
 /// What has happened.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum Event {
+pub enum MirrorEvent {
     /// The register was asked to swap, and holds this afterwards.
     Swapped(Record),
     /// The copy has answered a step of the fence under `key`.
@@ -123,18 +123,18 @@ pub enum Event {
         /// Where.
         copy: CopyId,
         /// The fence's key.
-        key: Key,
+        key: FenceKey,
         /// What it said.
-        answer: Answer,
+        answer: FenceAnswer,
     },
     /// What a copy keeps was read. Where there is nothing, or another mirror's, the copy [failed](Event::Failed).
     Metadata {
         /// Where.
         copy: CopyId,
         /// The fence's key.
-        key: Key,
+        key: FenceKey,
         /// The newest slot.
-        kept: Kept,
+        kept: CopyState,
         /// The bitmap, all of it for a torn block.
         marked: Regions,
     },

@@ -59,7 +59,7 @@ pub(crate) struct Stored {
 
 /// Why a register must not be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refused {
+pub enum RegisterRefusal {
     /// No record of a mirror.
     #[error("the register has no record: {0}; name the register that the mirror was created with")]
     Unreadable(#[from] Unreadable),
@@ -131,7 +131,7 @@ impl Record {
     ///
     /// # Errors
     /// If there is none, or one that contradicts itself.
-    pub fn decode(sector: &[u8]) -> Result<Record, Refused> {
+    pub fn decode(sector: &[u8]) -> Result<Record, RegisterRefusal> {
         Record::from_stored(&FORMAT.open(sector)?)
     }
 
@@ -149,7 +149,7 @@ impl Record {
         }
     }
 
-    pub(crate) fn from_stored(stored: &Stored) -> Result<Record, Refused> {
+    pub(crate) fn from_stored(stored: &Stored) -> Result<Record, RegisterRefusal> {
         let record = Record {
             mirror: Uuid::from_bytes(stored.mirror),
             version: stored.version.get(),
@@ -161,15 +161,17 @@ impl Record {
             all_in_sync_since: stored.all_in_sync_since.get(),
         };
         if !(1..=COPIES_MAX).contains(&record.copies.into()) {
-            return Err(Refused::Contradictory("it has no copies or too many"));
+            return Err(RegisterRefusal::Contradictory(
+                "it has no copies or too many",
+            ));
         }
         if record.in_sync.is_empty() || !record.in_sync.is_within(record.all()) {
-            return Err(Refused::Contradictory(
+            return Err(RegisterRefusal::Contradictory(
                 "no copy is in sync, or one that there is not",
             ));
         }
         if record.all_in_sync_since > record.version {
-            return Err(Refused::Contradictory(
+            return Err(RegisterRefusal::Contradictory(
                 "all copies were in sync later than it was written",
             ));
         }
@@ -181,20 +183,20 @@ impl Record {
     ///
     /// # Errors
     /// If it is another mirror's, or not what follows `seen`.
-    pub fn check(&self, mirror: Uuid, seen: Option<&Record>) -> Result<(), Refused> {
+    pub fn check(&self, mirror: Uuid, seen: Option<&Record>) -> Result<(), RegisterRefusal> {
         if self.mirror != mirror {
-            return Err(Refused::Foreign {
+            return Err(RegisterRefusal::Foreign {
                 found: self.mirror,
                 expected: mirror,
             });
         }
         match seen {
-            Some(seen) if seen.version > self.version => Err(Refused::Older {
+            Some(seen) if seen.version > self.version => Err(RegisterRefusal::Older {
                 found: self.version,
                 seen: seen.version,
             }),
             Some(seen) if seen.version == self.version && seen != self => {
-                Err(Refused::Forked(self.version))
+                Err(RegisterRefusal::Forked(self.version))
             }
             _ => Ok(()),
         }
@@ -318,7 +320,7 @@ mod tests {
         };
         assert!(matches!(
             unreadable(&none.encode()),
-            Refused::Contradictory(_)
+            RegisterRefusal::Contradictory(_)
         ));
     }
 
@@ -329,11 +331,11 @@ mod tests {
         assert_eq!(seen.check(mirror, Some(&seen)), Ok(()));
         assert_eq!(next(seen, 6).check(mirror, Some(&seen)), Ok(()));
         let older = first().check(mirror, Some(&seen));
-        assert_eq!(older, Err(Refused::Older { found: 1, seen: 2 }));
+        assert_eq!(older, Err(RegisterRefusal::Older { found: 1, seen: 2 }));
         let forked = next(first(), 6).check(mirror, Some(&seen));
-        assert_eq!(forked, Err(Refused::Forked(2)));
+        assert_eq!(forked, Err(RegisterRefusal::Forked(2)));
         let foreign = first().check(Uuid::from_u128(8), None);
-        assert!(matches!(foreign, Err(Refused::Foreign { .. })));
+        assert!(matches!(foreign, Err(RegisterRefusal::Foreign { .. })));
     }
 
     #[test]

@@ -4,15 +4,15 @@
 use std::collections::HashSet;
 
 use mirror::{
-    fence::{Answer, Fence, Progress, Step},
-    key::Key,
+    fence::{Fence, FenceAnswer, FenceCommand, FenceProgress},
+    key::FenceKey,
 };
 
 const FENCES: usize = 3;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Maker {
-    Making(Fence, Step),
+    Making(Fence, FenceCommand),
     Made,
     Ended,
 }
@@ -30,9 +30,13 @@ struct World {
     newest_made: Option<usize>,
 }
 
-fn key(maker: usize) -> Key {
+fn key(maker: usize) -> FenceKey {
     // Two fences of one epoch, and one of the next.
-    [Key::new(1, 0), Key::new(1, 1), Key::new(2, 0)][maker]
+    [
+        FenceKey::new(1, 0),
+        FenceKey::new(1, 1),
+        FenceKey::new(2, 0),
+    ][maker]
 }
 
 impl World {
@@ -51,23 +55,25 @@ impl World {
         self.holder.is_none() || self.keys.contains(&key(maker).raw())
     }
 
-    fn answer(&mut self, maker: usize, step: Step, aborts: bool) -> Answer {
+    fn answer(&mut self, maker: usize, step: FenceCommand, aborts: bool) -> FenceAnswer {
         let own = key(maker).raw();
         let is_registered = self.keys.contains(&own);
         match step {
-            Step::ReadKeys => Answer::Keys(self.keys.clone()),
-            Step::ReadReservation => Answer::Reservation(self.holder),
-            Step::Register => {
+            FenceCommand::ReadKeys => FenceAnswer::Keys(self.keys.clone()),
+            FenceCommand::ReadReservation => FenceAnswer::Reservation(self.holder),
+            FenceCommand::Register => {
                 self.keys.push(own);
                 self.keys.sort_unstable();
                 self.keys.dedup();
-                Answer::Good
+                FenceAnswer::Good
             }
-            Step::Reserve if is_registered && self.holder.is_none_or(|holder| holder == own) => {
+            FenceCommand::Reserve
+                if is_registered && self.holder.is_none_or(|holder| holder == own) =>
+            {
                 self.holder = Some(own);
-                Answer::Good
+                FenceAnswer::Good
             }
-            Step::Preempt(other) if is_registered && self.keys.contains(&other.raw()) => {
+            FenceCommand::Preempt(other) if is_registered && self.keys.contains(&other.raw()) => {
                 let is_holder = self.holder == Some(other.raw());
                 self.keys.retain(|one| *one != other.raw());
                 for older in (0..FENCES).filter(|one| key(*one) == other) {
@@ -76,15 +82,15 @@ impl World {
                 if is_holder {
                     self.holder = Some(own);
                 }
-                Answer::Good
+                FenceAnswer::Good
             }
-            Step::Reset => {
+            FenceCommand::Reset => {
                 if aborts {
                     self.queued = [false; FENCES];
                 }
-                Answer::Good
+                FenceAnswer::Good
             }
-            Step::Reserve | Step::Preempt(_) => Answer::Conflict,
+            FenceCommand::Reserve | FenceCommand::Preempt(_) => FenceAnswer::Conflict,
         }
     }
 
@@ -98,12 +104,12 @@ impl World {
             Some(Maker::Making(mut fence, step)) => {
                 let answer = next.answer(maker, step, aborts);
                 match fence.answer(answer) {
-                    Progress::Next(step) => Maker::Making(fence, step),
-                    Progress::Made => {
+                    FenceProgress::Next(step) => Maker::Making(fence, step),
+                    FenceProgress::Made => {
                         next.newest_made = next.newest_made.max(Some(maker));
                         Maker::Made
                     }
-                    Progress::Superseded(_) | Progress::Failed(_) => Maker::Ended,
+                    FenceProgress::Superseded(_) | FenceProgress::Failed(_) => Maker::Ended,
                 }
             }
             Some(Maker::Made | Maker::Ended) => return None,
@@ -185,6 +191,6 @@ fn fences_that_nobody_disturbs_are_made_in_turn() {
 #[test]
 fn a_key_of_other_software_ends_the_fence() {
     let (mut fence, _) = Fence::new(key(0));
-    let progress = fence.answer(Answer::Keys(vec![0x1234]));
-    assert_eq!(progress, Progress::Failed(Some(0x1234)));
+    let progress = fence.answer(FenceAnswer::Keys(vec![0x1234]));
+    assert_eq!(progress, FenceProgress::Failed(Some(0x1234)));
 }

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! [`Server`] handles a client from its first byte to its last. The driver feeds it what was received, carries out
-//! its [`Event`]s, and answers each [`Request`] once, in any order. Payload bypasses it: the data of a write follows
-//! its request on the wire, and the driver receives it where it belongs; the data of a read follows its [`Reply`].
+//! its [`NbdEvent`]s, and answers each [`NbdRequest`] once, in any order. Payload bypasses it: the data of a write follows
+//! its request on the wire, and the driver receives it where it belongs; the data of a read follows its [`ReplyBytes`].
 //!
 //! "The specification" is the document `doc/proto.md` of the NetworkBlockDevice project; names such as `NBD_OPT_GO`
 //! are its own.
@@ -24,6 +24,8 @@ pub mod wire;
 
 pub use error::{ErrorCode, Violation};
 pub use export::{BlockSizes, Export};
-pub use reply::{Extent, Reply};
-pub use request::{Command, Request};
-pub use server::{Event, OPTION_MAX_BYTES, OPTIONS_MAX, RECEIVE_MAX_BYTES, Received, Server};
+pub use reply::{AllocationExtent, ReplyBytes};
+pub use request::{NbdCommand, NbdRequest};
+pub use server::{
+    NbdEvent, OPTION_MAX_BYTES, OPTIONS_MAX, RECEIVE_MAX_BYTES, ReceiveOutcome, Server,
+};

@@ -13,11 +13,11 @@ use crate::{
 };
 
 /// The bytes of a reply, without its payload.
-pub type Reply = SmallVec<[u8; 32]>;
+pub type ReplyBytes = SmallVec<[u8; 32]>;
 
 /// The allocation status of a range of the export (`base:allocation`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Extent {
+pub struct AllocationExtent {
     /// Length in bytes, above zero.
     pub len_bytes: u32,
     /// Whether the range takes no space.
@@ -26,7 +26,7 @@ pub struct Extent {
     pub is_zero: bool,
 }
 
-impl Extent {
+impl AllocationExtent {
     fn flags(self) -> u32 {
         let hole = if self.is_hole { context::HOLE } else { 0 };
         let zero = if self.is_zero { context::ZERO } else { 0 };
@@ -35,17 +35,17 @@ impl Extent {
 }
 
 /// A simple reply; `error` is `None` for success.
-pub(crate) fn simple(cookie: u64, error: Option<ErrorCode>) -> Reply {
+pub(crate) fn simple(cookie: u64, error: Option<ErrorCode>) -> ReplyBytes {
     let header = SimpleReplyHeader {
         magic: SIMPLE_REPLY_MAGIC.into(),
         error: error.map_or(0, |error| error as u32).into(),
         cookie: cookie.into(),
     };
-    Reply::from_slice(header.as_bytes())
+    ReplyBytes::from_slice(header.as_bytes())
 }
 
 /// The start of a reply's only chunk, of type `kind`; `len` bytes of chunk payload follow.
-fn chunk(cookie: u64, kind: u16, len: u32) -> Reply {
+fn chunk(cookie: u64, kind: u16, len: u32) -> ReplyBytes {
     let header = ChunkHeader {
         magic: STRUCTURED_REPLY_MAGIC.into(),
         flags: chunk::DONE.into(),
@@ -53,11 +53,11 @@ fn chunk(cookie: u64, kind: u16, len: u32) -> Reply {
         cookie: cookie.into(),
         len: len.into(),
     };
-    Reply::from_slice(header.as_bytes())
+    ReplyBytes::from_slice(header.as_bytes())
 }
 
 /// A data chunk, which `len` bytes from offset `at` of the export follow.
-pub(crate) fn data(cookie: u64, at: u64, len: u32) -> Reply {
+pub(crate) fn data(cookie: u64, at: u64, len: u32) -> ReplyBytes {
     let offset = at.to_be_bytes();
     let mut reply = chunk(cookie, chunk::OFFSET_DATA, len + offset.len() as u32);
     reply.extend_from_slice(&offset);
@@ -65,7 +65,7 @@ pub(crate) fn data(cookie: u64, at: u64, len: u32) -> Reply {
 }
 
 /// An error chunk; `message` explains the error to people.
-pub(crate) fn error(cookie: u64, error: ErrorCode, message: &str) -> Reply {
+pub(crate) fn error(cookie: u64, error: ErrorCode, message: &str) -> ReplyBytes {
     let message = shortened(message).as_bytes();
     let mut reply = chunk(cookie, chunk::ERROR, 6 + message.len() as u32);
     reply.extend_from_slice(&(error as u32).to_be_bytes());
@@ -75,7 +75,7 @@ pub(crate) fn error(cookie: u64, error: ErrorCode, message: &str) -> Reply {
 }
 
 /// A block status chunk, one descriptor per extent.
-pub(crate) fn block_status(cookie: u64, extents: &[Extent]) -> Reply {
+pub(crate) fn block_status(cookie: u64, extents: &[AllocationExtent]) -> ReplyBytes {
     let mut reply = chunk(cookie, chunk::BLOCK_STATUS, 4 + 8 * extents.len() as u32);
     reply.extend_from_slice(&context::ALLOCATION_ID.to_be_bytes());
     for extent in extents {

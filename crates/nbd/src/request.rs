@@ -3,13 +3,13 @@
 use crate::{
     error::{ErrorCode, Violation},
     export::Export,
-    reply::{self, Extent, Reply},
+    reply::{self, AllocationExtent, ReplyBytes},
     wire::{REQUEST_MAGIC, RequestHeader, command, command_flag},
 };
 
 /// What a request asks for. Ranges consist of whole blocks, are not empty, and lie within the export.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Command {
+pub enum NbdCommand {
     /// Read `len` bytes at byte `at`.
     Read {
         /// Offset, in bytes.
@@ -62,30 +62,30 @@ pub enum Command {
 /// A request, to be answered once. Requests may be answered in any order.
 #[derive(Debug)]
 #[must_use = "the client waits for its answer"]
-pub struct Request {
+pub struct NbdRequest {
     cookie: u64,
-    command: Command,
+    command: NbdCommand,
     is_structured: bool,
 }
 
-impl Request {
+impl NbdRequest {
     /// What the request asks for.
-    pub fn command(&self) -> Command {
+    pub fn command(&self) -> NbdCommand {
         self.command
     }
 
     /// A success reply, for every command except a read or a block status.
-    pub fn done(self) -> Reply {
+    pub fn done(self) -> ReplyBytes {
         debug_assert!(!matches!(
             self.command,
-            Command::Read { .. } | Command::BlockStatus { .. }
+            NbdCommand::Read { .. } | NbdCommand::BlockStatus { .. }
         ));
         reply::simple(self.cookie, None)
     }
 
     /// The reply to a read; all the data it asked for must follow.
-    pub fn data(self) -> Reply {
-        let Command::Read { at, len } = self.command else {
+    pub fn data(self) -> ReplyBytes {
+        let NbdCommand::Read { at, len } = self.command else {
             panic!("{:?} is answered with data", self.command);
         };
         match self.is_structured {
@@ -95,18 +95,18 @@ impl Request {
     }
 
     /// The reply to a block status: at least one extent, the first of which begins at the requested offset.
-    pub fn extents(self, extents: &[Extent]) -> Reply {
-        assert!(matches!(self.command, Command::BlockStatus { .. }) && !extents.is_empty());
+    pub fn extents(self, extents: &[AllocationExtent]) -> ReplyBytes {
+        assert!(matches!(self.command, NbdCommand::BlockStatus { .. }) && !extents.is_empty());
         reply::block_status(self.cookie, extents)
     }
 
     /// An error reply; `message` explains the error to people, if the client supports that.
-    pub fn fail(self, error: ErrorCode, message: &str) -> Reply {
+    pub fn fail(self, error: ErrorCode, message: &str) -> ReplyBytes {
         failed(self.cookie, self.is_structured, error, message)
     }
 }
 
-fn failed(cookie: u64, is_structured: bool, error: ErrorCode, message: &str) -> Reply {
+fn failed(cookie: u64, is_structured: bool, error: ErrorCode, message: &str) -> ReplyBytes {
     match is_structured {
         true => reply::error(cookie, error, message),
         false => reply::simple(cookie, Some(error)),
@@ -126,9 +126,9 @@ pub(crate) struct Agreed {
 #[derive(Debug)]
 pub(crate) enum Meaning {
     /// A request for the driver to perform.
-    Do(Request),
+    Do(NbdRequest),
     /// The request has already been answered; this many bytes of its data are to be discarded.
-    Answered(Reply, u32),
+    Answered(ReplyBytes, u32),
     /// The client disconnects.
     Disconnect,
 }
@@ -155,7 +155,7 @@ pub(crate) fn parse(
     let is_structured = agreed.is_structured;
     let answered = match command_of(header, export, agreed) {
         Ok(Some(command)) => {
-            return Ok(Meaning::Do(Request {
+            return Ok(Meaning::Do(NbdRequest {
                 cookie,
                 command,
                 is_structured,
@@ -170,9 +170,9 @@ pub(crate) fn parse(
     Ok(Meaning::Answered(answered, follow))
 }
 
-type Refusal = (ErrorCode, String);
+type RequestError = (ErrorCode, String);
 
-fn invalid(message: impl Into<String>) -> Refusal {
+fn invalid(message: impl Into<String>) -> RequestError {
     (ErrorCode::Invalid, message.into())
 }
 
@@ -181,7 +181,7 @@ fn command_of(
     header: &RequestHeader,
     export: &Export,
     agreed: Agreed,
-) -> Result<Option<Command>, Refusal> {
+) -> Result<Option<NbdCommand>, RequestError> {
     let (kind, flags) = (header.kind.get(), header.flags.get());
     let (at, len) = (header.offset.get(), header.len.get());
     // FUA is allowed with every command, even where it has no meaning.
@@ -216,7 +216,7 @@ fn command_of(
         ));
     }
     match kind {
-        command::FLUSH => return Ok(Some(Command::Flush)),
+        command::FLUSH => return Ok(Some(NbdCommand::Flush)),
         command::READ
         | command::WRITE
         | command::TRIM
@@ -230,17 +230,17 @@ fn command_of(
         }
     }
     Ok(Some(match kind {
-        command::READ => Command::Read { at, len },
-        command::WRITE => Command::Write { at, len, fua },
-        command::TRIM if export.can_trim => Command::Trim { at, len, fua },
+        command::READ => NbdCommand::Read { at, len },
+        command::WRITE => NbdCommand::Write { at, len, fua },
+        command::TRIM if export.can_trim => NbdCommand::Trim { at, len, fua },
         command::TRIM => return Err(invalid("this export does not support trim")),
-        command::WRITE_ZEROES => Command::WriteZeroes {
+        command::WRITE_ZEROES => NbdCommand::WriteZeroes {
             at,
             len,
             fua,
             may_discard: flags & command_flag::NO_HOLE == 0,
         },
-        command::BLOCK_STATUS if agreed.has_allocation => Command::BlockStatus {
+        command::BLOCK_STATUS if agreed.has_allocation => NbdCommand::BlockStatus {
             at,
             len,
             one: flags & command_flag::REQ_ONE != 0,
@@ -251,7 +251,7 @@ fn command_of(
     }))
 }
 
-fn check_range(export: &Export, kind: u16, at: u64, len: u32) -> Result<(), Refusal> {
+fn check_range(export: &Export, kind: u16, at: u64, len: u32) -> Result<(), RequestError> {
     if len == 0 {
         return Err(invalid("the length is zero"));
     }

@@ -8,7 +8,7 @@ use crate::{
     error::Violation,
     export::Export,
     option::{ContextRequest, InfoRequest, Malformed, push_refusal, push_reply},
-    request::{Agreed, Meaning, Request, SKIP_MAX_BYTES, parse},
+    request::{Agreed, Meaning, NbdRequest, SKIP_MAX_BYTES, parse},
     wire::{
         INIT_MAGIC, OPTION_MAGIC, OptionHeader, RequestHeader, STRING_MAX_BYTES, context,
         handshake, option, option_reply,
@@ -27,7 +27,7 @@ const PADDING: [u8; 124] = [0; 124];
 
 /// What the driver must do, in order.
 #[derive(Debug)]
-pub enum Event {
+pub enum NbdEvent {
     /// Send these bytes.
     Send(Vec<u8>),
     /// Receive this many bytes and discard them.
@@ -40,14 +40,14 @@ pub enum Event {
     /// The handshake is over: the client has chosen the export.
     Transmission,
     /// Perform this request and answer it. The data of a write follows on the wire.
-    Request(Request),
+    Request(NbdRequest),
     /// The client disconnects: answer the open requests, then close.
     End,
 }
 
 /// What became of the bytes given to [`Server::receive`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Received {
+pub enum ReceiveOutcome {
     /// This many bytes from the front were consumed, and there may be events.
     Took(usize),
     /// Nothing was consumed: at least this many bytes are needed, at most [`RECEIVE_MAX_BYTES`].
@@ -55,7 +55,7 @@ pub enum Received {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Phase {
+enum NbdPhase {
     ClientFlags,
     Options,
     Transmission,
@@ -72,11 +72,11 @@ pub struct Server {
     is_secure: bool,
     /// Whether the client asked for the export before TLS was on.
     has_asked_without_tls: bool,
-    phase: Phase,
+    phase: NbdPhase,
     client_flags: u16,
     options: u32,
     agreed: Agreed,
-    events: VecDeque<Event>,
+    events: VecDeque<NbdEvent>,
 }
 
 impl Server {
@@ -92,22 +92,22 @@ impl Server {
             has_tls,
             is_secure: false,
             has_asked_without_tls: false,
-            phase: Phase::ClientFlags,
+            phase: NbdPhase::ClientFlags,
             client_flags: 0,
             options: 0,
             agreed: Agreed::default(),
-            events: VecDeque::from([Event::Send(greeting)]),
+            events: VecDeque::from([NbdEvent::Send(greeting)]),
         }
     }
 
     /// The next event to handle.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<NbdEvent> {
         self.events.pop_front()
     }
 
     /// Whether the handshake is over.
     pub fn is_in_transmission(&self) -> bool {
-        self.phase == Phase::Transmission
+        self.phase == NbdPhase::Transmission
     }
 
     /// Consumes the next message from the front of `bytes`, which holds everything received but not yet consumed. All
@@ -115,19 +115,19 @@ impl Server {
     ///
     /// # Errors
     /// [`Violation`]: the connection must be closed.
-    pub fn receive(&mut self, bytes: &[u8]) -> Result<Received, Violation> {
+    pub fn receive(&mut self, bytes: &[u8]) -> Result<ReceiveOutcome, Violation> {
         debug_assert!(self.events.is_empty(), "what was said before is done");
         match self.phase {
-            Phase::ClientFlags => self.receive_flags(bytes),
-            Phase::Options => self.receive_option(bytes),
-            Phase::Transmission => self.receive_request(bytes),
-            Phase::Over => Ok(Received::Took(bytes.len())),
+            NbdPhase::ClientFlags => self.receive_flags(bytes),
+            NbdPhase::Options => self.receive_option(bytes),
+            NbdPhase::Transmission => self.receive_request(bytes),
+            NbdPhase::Over => Ok(ReceiveOutcome::Took(bytes.len())),
         }
     }
 
-    fn receive_flags(&mut self, bytes: &[u8]) -> Result<Received, Violation> {
+    fn receive_flags(&mut self, bytes: &[u8]) -> Result<ReceiveOutcome, Violation> {
         let Some(flags) = bytes.first_chunk::<4>() else {
-            return Ok(Received::Needs(4));
+            return Ok(ReceiveOutcome::Needs(4));
         };
         let flags = u32::from_be_bytes(*flags);
         let known = handshake::FIXED_NEWSTYLE | handshake::NO_ZEROES;
@@ -136,13 +136,13 @@ impl Server {
             return Err(Violation::ClientFlags(unknown));
         }
         self.client_flags = flags as u16;
-        self.phase = Phase::Options;
-        Ok(Received::Took(4))
+        self.phase = NbdPhase::Options;
+        Ok(ReceiveOutcome::Took(4))
     }
 
-    fn receive_option(&mut self, bytes: &[u8]) -> Result<Received, Violation> {
+    fn receive_option(&mut self, bytes: &[u8]) -> Result<ReceiveOutcome, Violation> {
         let Ok((header, rest)) = OptionHeader::ref_from_prefix(bytes) else {
-            return Ok(Received::Needs(size_of::<OptionHeader>()));
+            return Ok(ReceiveOutcome::Needs(size_of::<OptionHeader>()));
         };
         if header.magic.get() != OPTION_MAGIC {
             return Err(Violation::OptionMagic(header.magic.get()));
@@ -150,7 +150,7 @@ impl Server {
         let (option, len) = (header.option.get(), header.len.get() as usize);
         let whole = size_of::<OptionHeader>() + len;
         if len <= OPTION_MAX_BYTES && rest.len() < len {
-            return Ok(Received::Needs(whole));
+            return Ok(ReceiveOutcome::Needs(whole));
         }
         self.options += 1;
         if self.options > OPTIONS_MAX {
@@ -158,7 +158,7 @@ impl Server {
         }
         if len <= OPTION_MAX_BYTES {
             self.act_on(option, &rest[..len])?;
-            return Ok(Received::Took(whole));
+            return Ok(ReceiveOutcome::Took(whole));
         }
         if header.len.get() > SKIP_MAX_BYTES || option == option::EXPORT_NAME {
             return Err(Violation::TooLong(header.len.get()));
@@ -168,8 +168,8 @@ impl Server {
             option_reply::TOO_BIG,
             "the option has too much data",
         );
-        self.events.push_back(Event::Skip(header.len.get()));
-        Ok(Received::Took(size_of::<OptionHeader>()))
+        self.events.push_back(NbdEvent::Skip(header.len.get()));
+        Ok(ReceiveOutcome::Took(size_of::<OptionHeader>()))
     }
 
     fn act_on(&mut self, option: u32, data: &[u8]) -> Result<(), Violation> {
@@ -178,8 +178,8 @@ impl Server {
             option::EXPORT_NAME if is_bare => return Err(Violation::WithoutTls),
             option::ABORT => {
                 self.accept(option);
-                self.events.push_back(Event::End);
-                self.phase = Phase::Over;
+                self.events.push_back(NbdEvent::End);
+                self.phase = NbdPhase::Over;
             }
             option::STARTTLS => self.start_tls(data),
             _ if is_bare => {
@@ -190,7 +190,7 @@ impl Server {
                 );
                 if matches!(option, option::INFO | option::GO) && !self.has_asked_without_tls {
                     self.has_asked_without_tls = true;
-                    self.events.push_back(Event::AskedWithoutTls);
+                    self.events.push_back(NbdEvent::AskedWithoutTls);
                 }
             }
             option::EXPORT_NAME => self.choose(data)?,
@@ -202,7 +202,7 @@ impl Server {
                 let mut replies = Vec::new();
                 push_reply(&mut replies, option, option_reply::SERVER, &server);
                 push_reply(&mut replies, option, option_reply::ACK, &[]);
-                self.events.push_back(Event::Send(replies));
+                self.events.push_back(NbdEvent::Send(replies));
             }
             option::INFO | option::GO => match InfoRequest::parse(data) {
                 Ok(request) => self.inform(option, &request),
@@ -248,7 +248,7 @@ impl Server {
         // Discards everything negotiated before TLS, which an attacker could have injected.
         self.agreed = Agreed::default();
         self.accept(option);
-        self.events.push_back(Event::StartTls);
+        self.events.push_back(NbdEvent::StartTls);
     }
 
     /// Handles NBD_OPT_EXPORT_NAME, which has no error reply.
@@ -263,7 +263,7 @@ impl Server {
         if self.client_flags & handshake::NO_ZEROES == 0 {
             reply.extend_from_slice(&PADDING);
         }
-        self.events.push_back(Event::Send(reply));
+        self.events.push_back(NbdEvent::Send(reply));
         self.begin_transmission();
         Ok(())
     }
@@ -275,7 +275,7 @@ impl Server {
         let mut replies = Vec::new();
         request.push_replies(&mut replies, option, &self.export, self.flags());
         push_reply(&mut replies, option, option_reply::ACK, &[]);
-        self.events.push_back(Event::Send(replies));
+        self.events.push_back(NbdEvent::Send(replies));
         if option == option::GO {
             self.begin_transmission();
         }
@@ -304,7 +304,7 @@ impl Server {
             push_reply(&mut replies, option, option_reply::META_CONTEXT, &told);
         }
         push_reply(&mut replies, option, option_reply::ACK, &[]);
-        self.events.push_back(Event::Send(replies));
+        self.events.push_back(NbdEvent::Send(replies));
     }
 
     fn flags(&self) -> u16 {
@@ -312,20 +312,20 @@ impl Server {
     }
 
     fn begin_transmission(&mut self) {
-        self.phase = Phase::Transmission;
-        self.events.push_back(Event::Transmission);
+        self.phase = NbdPhase::Transmission;
+        self.events.push_back(NbdEvent::Transmission);
     }
 
     fn accept(&mut self, option: u32) {
         let mut reply = Vec::new();
         push_reply(&mut reply, option, option_reply::ACK, &[]);
-        self.events.push_back(Event::Send(reply));
+        self.events.push_back(NbdEvent::Send(reply));
     }
 
     fn refuse(&mut self, option: u32, kind: u32, message: &str) {
         let mut reply = Vec::new();
         push_refusal(&mut reply, option, kind, message);
-        self.events.push_back(Event::Send(reply));
+        self.events.push_back(NbdEvent::Send(reply));
     }
 
     fn refuse_data(&mut self, option: u32) {
@@ -344,24 +344,24 @@ impl Server {
         self.refuse(option, option_reply::UNKNOWN, &message);
     }
 
-    fn receive_request(&mut self, bytes: &[u8]) -> Result<Received, Violation> {
+    fn receive_request(&mut self, bytes: &[u8]) -> Result<ReceiveOutcome, Violation> {
         let Ok((header, _)) = RequestHeader::ref_from_prefix(bytes) else {
-            return Ok(Received::Needs(size_of::<RequestHeader>()));
+            return Ok(ReceiveOutcome::Needs(size_of::<RequestHeader>()));
         };
         match parse(header, &self.export, self.agreed)? {
-            Meaning::Do(request) => self.events.push_back(Event::Request(request)),
+            Meaning::Do(request) => self.events.push_back(NbdEvent::Request(request)),
             Meaning::Answered(reply, follow) => {
-                self.events.push_back(Event::Send(reply.to_vec()));
+                self.events.push_back(NbdEvent::Send(reply.to_vec()));
                 if follow > 0 {
-                    self.events.push_back(Event::Skip(follow));
+                    self.events.push_back(NbdEvent::Skip(follow));
                 }
             }
             Meaning::Disconnect => {
-                self.phase = Phase::Over;
-                self.events.push_back(Event::End);
+                self.phase = NbdPhase::Over;
+                self.events.push_back(NbdEvent::End);
             }
         }
-        Ok(Received::Took(header.as_bytes().len()))
+        Ok(ReceiveOutcome::Took(header.as_bytes().len()))
     }
 }
 

@@ -10,17 +10,17 @@ use std::{
 use engine::{LaneHandle, time};
 use unit::Units;
 use volume::{
-    config::{ConfigError, Node, What},
+    config::{ConfigError, Node, NodeForm},
     graph::Graph,
 };
 
 use crate::{
-    Failure,
+    DaemonFailure,
     config::Config,
     daemon::{close, units_config},
     description::Attached,
     ending::{Ending, StopError},
-    open::{self, Disk},
+    open::{self, ReadyDisk},
     process::Process,
     shared_state::SharedState,
     unit_files::UnitFiles,
@@ -38,7 +38,7 @@ pub struct Attachment {
     /// How many there are.
     lanes: usize,
     graph: Graph,
-    disks: Vec<Disk>,
+    disks: Vec<ReadyDisk>,
     units: Units,
     relative_port: u16,
     state: SharedState,
@@ -56,11 +56,11 @@ impl Attachment {
         volume: &str,
         process: &Process,
         lanes: &[LaneHandle],
-    ) -> Result<Attachment, Failure> {
+    ) -> Result<Attachment, DaemonFailure> {
         let mut graph = config.graph()?;
         let mut disks = Vec::new();
         match open(config, volume, process, &mut graph, &mut disks, lanes).await {
-            Ok(Opened {
+            Ok(AttachedParts {
                 units,
                 relative_port,
                 state,
@@ -183,7 +183,7 @@ impl Attachment {
 }
 
 /// What an opening creates besides the graph.
-struct Opened {
+struct AttachedParts {
     units: Units,
     relative_port: u16,
     state: SharedState,
@@ -195,19 +195,19 @@ async fn open(
     volume: &str,
     process: &Process,
     graph: &mut Graph,
-    disks: &mut Vec<Disk>,
+    disks: &mut Vec<ReadyDisk>,
     lanes: &[LaneHandle],
-) -> Result<Opened, Failure> {
+) -> Result<AttachedParts, DaemonFailure> {
     let served = [volume.to_owned()];
     let directory = config.state_directory();
     let site = config.site(&directory, &served);
     let named = Node {
         span: 0..0,
-        what: What::Named(volume.to_owned()),
+        what: NodeForm::Named(volume.to_owned()),
     };
     if let Err(error) = site.volumes.find(volume, &named) {
         let path = config.path().display();
-        return Err(Failure::Wrong(format!("{path}: {}", error.message())));
+        return Err(DaemonFailure::Wrong(format!("{path}: {}", error.message())));
     }
     let refused = |refusal| config.refused(refusal);
     let mut state = open::prepare(&site, true).map_err(refused)?;
@@ -226,7 +226,7 @@ async fn open(
     let units = units.map_err(|error| config.failed(&ConfigError::new(None, error.to_string())))?;
     let told_units = units.clone();
     graph.tell_changes(Some(Arc::new(move || told_units.tell_changes())));
-    Ok(Opened {
+    Ok(AttachedParts {
         units,
         relative_port,
         state: SharedState::new(state),

@@ -18,7 +18,7 @@ pub struct LunOf {
 
 /// Something that another configuration changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Change {
+pub enum ConfigChange {
     /// The limits, for new connections: the settings that are written differently, each as it was and as it is.
     Limits(Vec<String>),
     /// Whether digests are used, for new connections.
@@ -166,27 +166,27 @@ impl fmt::Display for LunOf {
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for ConfigChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::Limits(written) => {
+            ConfigChange::Limits(written) => {
                 write!(f, "~ limits, for new connections{}", listed(": ", written))
             }
-            Change::Digests(written) => {
+            ConfigChange::Digests(written) => {
                 write!(f, "~ digests, for new connections{}", listed(": ", written))
             }
-            Change::DiscoveryAuthentication(written) => {
+            ConfigChange::DiscoveryAuthentication(written) => {
                 write!(f, "~ discovery: authentication{}", listed(": ", written))
             }
-            Change::VolumeAdded(name) => write!(f, "+ volume {name}"),
-            Change::VolumeRemoved(name) => write!(f, "- volume {name}"),
-            Change::VolumeChanged(name, written) => {
+            ConfigChange::VolumeAdded(name) => write!(f, "+ volume {name}"),
+            ConfigChange::VolumeRemoved(name) => write!(f, "- volume {name}"),
+            ConfigChange::VolumeChanged(name, written) => {
                 write!(f, "~ volume {name}{}", listed(": ", written))
             }
-            Change::VolumeLive(change) => write!(f, "~ {change}"),
-            Change::TargetAdded(name) => write!(f, "+ target {name}"),
-            Change::TargetRemoved(name) => write!(f, "- target {name}: its sessions end"),
-            Change::TargetChanged {
+            ConfigChange::VolumeLive(change) => write!(f, "~ {change}"),
+            ConfigChange::TargetAdded(name) => write!(f, "+ target {name}"),
+            ConfigChange::TargetRemoved(name) => write!(f, "- target {name}: its sessions end"),
+            ConfigChange::TargetChanged {
                 target,
                 setting,
                 written,
@@ -197,10 +197,10 @@ impl fmt::Display for Change {
                 }
                 _ => write!(f, "~ target {target}: {setting}{}", listed(": ", written)),
             },
-            Change::LunAdded(lun) => write!(f, "+ {lun}"),
-            Change::LunRemoved(lun) => write!(f, "- {lun}"),
-            Change::LunChanged { lun, from_to } => write!(f, "~ {lun}: {from_to}"),
-            Change::Warning(warning) => write!(f, "! {warning}"),
+            ConfigChange::LunAdded(lun) => write!(f, "+ {lun}"),
+            ConfigChange::LunRemoved(lun) => write!(f, "- {lun}"),
+            ConfigChange::LunChanged { lun, from_to } => write!(f, "~ {lun}: {from_to}"),
+            ConfigChange::Warning(warning) => write!(f, "! {warning}"),
         }
     }
 }

@@ -33,12 +33,12 @@ use volume::{
     graph::Graph,
 };
 
-pub(crate) use self::{luns::Lun, targets::TargetTable};
+pub(crate) use self::{luns::LunEntry, targets::TargetTable};
 use self::{
     luns::Luns,
     names::{by_number, check_name, wrong_value},
 };
-use crate::{Failure, Level, Note, Refusal, Site, space, written::Written};
+use crate::{DaemonFailure, Level, Note, OpenRefusal, ServedSite, space, written::Written};
 
 /// The port that IANA assigned to iSCSI targets (RFC 7143 §13.8).
 const PORT: u16 = 3260;
@@ -69,14 +69,14 @@ pub struct Config {
     may_choose_ports: bool,
     /// It replaces the configuration of a daemon that is already running.
     is_successor: bool,
-    file: File,
+    file: ConfigFile,
     limits: Limits,
-    unit_limits: unit::Limits,
+    unit_limits: unit::MemoryLimits,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct ConfigFile {
     state: Option<Spanned<PathBuf>>,
     memory: Option<Spanned<Size>>,
     connections: Option<Spanned<i64>>,
@@ -95,7 +95,7 @@ struct File {
     #[serde(default)]
     volume: Volumes,
     #[serde(default)]
-    target: BTreeMap<Spanned<String>, Target>,
+    target: BTreeMap<Spanned<String>, TargetSection>,
 }
 
 /// `wait = "balanced"`: how an idle lane waits.
@@ -115,7 +115,7 @@ fn yes() -> bool {
 /// A `[target."NAME"]` table.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Target {
+struct TargetSection {
     portals: Option<portals::Addresses>,
     portal_groups: Option<portals::Groups>,
     redirect: Option<Spanned<portals::RedirectTable>>,
@@ -131,7 +131,7 @@ struct Target {
     chap_algorithms: Option<Spanned<Vec<ChapAlgorithm>>>,
 }
 
-impl Target {
+impl TargetSection {
     fn place(&self) -> portals::PlaceSettings<'_> {
         portals::PlaceSettings {
             portals: self.portals.as_ref(),
@@ -155,7 +155,7 @@ impl Config {
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub fn load(path: &Path) -> Result<Config, Failure> {
+    pub fn load(path: &Path) -> Result<Config, DaemonFailure> {
         let (config, errors) = Config::read(path)?;
         config.refuse(errors)?;
         Ok(config)
@@ -165,10 +165,10 @@ impl Config {
     ///
     /// # Errors
     /// If there is no target.
-    pub fn require_targets(&self) -> Result<(), Failure> {
+    pub fn require_targets(&self) -> Result<(), DaemonFailure> {
         match self.has_targets() {
             true => Ok(()),
-            false => Err(Failure::Wrong(format!(
+            false => Err(DaemonFailure::Wrong(format!(
                 "{}: there is no target to serve; write a [target.\"iqn.…\"] table",
                 self.path().display()
             ))),
@@ -179,7 +179,7 @@ impl Config {
     ///
     /// # Errors
     /// If the file cannot be read at all.
-    pub fn state_directory_of(path: &Path) -> Result<PathBuf, Failure> {
+    pub fn state_directory_of(path: &Path) -> Result<PathBuf, DaemonFailure> {
         Ok(Config::read(path)?.0.state_directory())
     }
 
@@ -187,7 +187,7 @@ impl Config {
     ///
     /// # Errors
     /// If the file cannot be read at all, or is none.
-    pub fn state_directory_to_apply(path: &Path) -> Result<PathBuf, Failure> {
+    pub fn state_directory_to_apply(path: &Path) -> Result<PathBuf, DaemonFailure> {
         Ok(Config::read_file(path)?.0.state_directory())
     }
 
@@ -202,7 +202,7 @@ impl Config {
         path: &Path,
         may_choose_ports: bool,
         tell: impl Fn(Level, &dyn Display),
-    ) -> Result<(Config, Vec<Note>), Failure> {
+    ) -> Result<(Config, Vec<Note>), DaemonFailure> {
         Config::look(Config::read(path)?, may_choose_ports, tell, |_, _| None)
     }
 
@@ -215,7 +215,7 @@ impl Config {
         path: &Path,
         tell: impl Fn(Level, &dyn Display),
         try_portal: impl Fn(&Path, SocketAddr) -> Option<StartError>,
-    ) -> Result<(Config, Vec<Note>), Failure> {
+    ) -> Result<(Config, Vec<Note>), DaemonFailure> {
         Config::look(Config::read(path)?, false, tell, try_portal)
     }
 
@@ -227,7 +227,7 @@ impl Config {
     pub fn load_to_apply(
         path: &Path,
         tell: impl Fn(Level, &dyn Display),
-    ) -> Result<(Config, Vec<Note>), Failure> {
+    ) -> Result<(Config, Vec<Note>), DaemonFailure> {
         let (mut config, errors) = Config::read_file(path)?;
         config.is_successor = true;
         Config::look((config, errors), false, tell, |_, _| None)
@@ -239,7 +239,7 @@ impl Config {
         may_choose_ports: bool,
         tell: impl Fn(Level, &dyn Display),
         try_portal: impl Fn(&Path, SocketAddr) -> Option<StartError>,
-    ) -> Result<(Config, Vec<Note>), Failure> {
+    ) -> Result<(Config, Vec<Note>), DaemonFailure> {
         config.may_choose_ports = may_choose_ports;
         if !may_choose_ports {
             errors.extend(portals::check_ports(config.places()));
@@ -299,12 +299,12 @@ impl Config {
     ///
     /// # Errors
     /// If the file cannot be read any more, or what it names does not answer (`TimedOut`).
-    pub async fn changed(&self) -> io::Result<Option<Result<(), Failure>>> {
+    pub async fn changed(&self) -> io::Result<Option<Result<(), DaemonFailure>>> {
         let (path, text) = (self.path.clone(), self.text.clone());
         let may_choose_ports = self.may_choose_ports;
         let look = move || {
             // A pipe or a terminal cannot be read again.
-            if store::look(&path)?.kind != store::Kind::File {
+            if store::look(&path)?.kind != store::PathKind::File {
                 return Ok(None);
             }
             let bytes = store::read_file(&path, BYTES_MAX)?;
@@ -315,7 +315,7 @@ impl Config {
                 .and_then(|read| Config::look(read, may_choose_ports, |_, _| {}, |_, _| None));
             Ok(Some(looked.map(drop)))
         };
-        blocking::run_within(COMPARE_LIMIT, blocking::Kind::Files, look).await?
+        blocking::run_within(COMPARE_LIMIT, blocking::WorkKind::Files, look).await?
     }
 
     /// Determines which disks are served; returns the notes about them, or the errors, and what keeps the state directory
@@ -337,31 +337,31 @@ impl Config {
         let unusable = machine::check_state(&directory).map_err(|error| of_state(&error));
         match crate::look(&self.site(&directory, &served)) {
             Ok(notes) => (Ok(notes), unusable.err()),
-            Err(Refusal::Volumes(errors)) => (Err(errors), unusable.err()),
-            Err(Refusal::State(error)) => (Ok(Vec::new()), Some(of_state(&error))),
-            Err(Refusal::Opening(error)) => (Err(vec![error]), unusable.err()),
+            Err(OpenRefusal::Volumes(errors)) => (Err(errors), unusable.err()),
+            Err(OpenRefusal::State(error)) => (Ok(Vec::new()), Some(of_state(&error))),
+            Err(OpenRefusal::Opening(error)) => (Err(vec![error]), unusable.err()),
         }
     }
 
     /// Reads `path`: as much of the configuration as can be parsed, and its errors.
-    fn read(path: &Path) -> Result<(Config, Vec<ConfigError>), Failure> {
+    fn read(path: &Path) -> Result<(Config, Vec<ConfigError>), DaemonFailure> {
         let bytes = store::read_input(path, BYTES_MAX);
         Config::parse(path, bytes.map_err(|error| unreadable(path, &error))?)
     }
 
     /// As [`read`](Self::read), of nothing but a file: the path is somebody else's, and a pipe would be waited for.
-    fn read_file(path: &Path) -> Result<(Config, Vec<ConfigError>), Failure> {
+    fn read_file(path: &Path) -> Result<(Config, Vec<ConfigError>), DaemonFailure> {
         let bytes = store::read_file(path, BYTES_MAX);
         Config::parse(path, bytes.map_err(|error| unreadable(path, &error))?)
     }
 
     /// As [`read`](Self::read), from the content of `path`.
-    fn parse(path: &Path, bytes: Vec<u8>) -> Result<(Config, Vec<ConfigError>), Failure> {
+    fn parse(path: &Path, bytes: Vec<u8>) -> Result<(Config, Vec<ConfigError>), DaemonFailure> {
         let shown = path.display();
-        let text =
-            syntax::text(bytes).map_err(|message| Failure::Wrong(format!("{shown}:{message}")))?;
+        let text = syntax::text(bytes)
+            .map_err(|message| DaemonFailure::Wrong(format!("{shown}:{message}")))?;
         let sections::Sections { file, mut errors } = sections::read(&text)
-            .map_err(|error| Failure::Wrong(error.located(path, &text).to_string()))?;
+            .map_err(|error| DaemonFailure::Wrong(error.located(path, &text).to_string()))?;
         let is_whole = errors.is_empty();
         let (limits, unit_limits, limit_errors) = limits::read(&file, &text);
         let config = Config {
@@ -393,11 +393,11 @@ impl Config {
     }
 
     fn places(&self) -> impl Iterator<Item = portals::PlaceSettings<'_>> {
-        self.file.target.values().map(Target::place)
+        self.file.target.values().map(TargetSection::place)
     }
 
     /// Fails with all of these errors, if any, in the order of the text.
-    fn refuse(&self, mut errors: Vec<ConfigError>) -> Result<(), Failure> {
+    fn refuse(&self, mut errors: Vec<ConfigError>) -> Result<(), DaemonFailure> {
         errors.sort_by_key(|error| error.span().map(|span| span.start));
         errors.dedup();
         if errors.is_empty() {
@@ -415,7 +415,7 @@ impl Config {
         {
             lines.push(format!("{}: {more} more errors", self.path.display()));
         }
-        Err(Failure::Wrong(lines.join("\n")))
+        Err(DaemonFailure::Wrong(lines.join("\n")))
     }
 
     /// The file it was read from.
@@ -424,14 +424,14 @@ impl Config {
     }
 
     /// Why the server did not start, with the location of the portal if that is the reason.
-    pub fn not_started(&self, error: &StartError) -> Failure {
+    pub fn not_started(&self, error: &StartError) -> DaemonFailure {
         let place = match error {
             StartError::Address {
                 address: Address::Tcp(address),
                 ..
             }
             | StartError::Ours { address, .. } => {
-                let places = self.file.target.values().map(Target::place);
+                let places = self.file.target.values().map(TargetSection::place);
                 portals::find(places, *address)
             }
             _ => None,
@@ -443,7 +443,7 @@ impl Config {
     ///
     /// # Errors
     /// Errors in targets, with their location.
-    pub fn portals(&self) -> Result<BTreeSet<SocketAddr>, Failure> {
+    pub fn portals(&self) -> Result<BTreeSet<SocketAddr>, DaemonFailure> {
         let targets = self.targets().map_err(|error| self.wrong(&error))?;
         let groups = targets.into_iter().flat_map(|target| target.portal_groups);
         Ok(groups.flat_map(|group| group.portals).collect())
@@ -462,13 +462,13 @@ impl Config {
     }
 
     /// An error in this configuration, with its location.
-    pub fn wrong(&self, error: &ConfigError) -> Failure {
-        Failure::Wrong(error.located(&self.path, &self.text).to_string())
+    pub fn wrong(&self, error: &ConfigError) -> DaemonFailure {
+        DaemonFailure::Wrong(error.located(&self.path, &self.text).to_string())
     }
 
     /// A failure of something that is configured correctly, with its location.
-    pub fn failed(&self, error: &ConfigError) -> Failure {
-        Failure::Failed(self.said(error))
+    pub fn failed(&self, error: &ConfigError) -> DaemonFailure {
+        DaemonFailure::Failed(self.said(error))
     }
 
     /// The text of an error with its location. Fills in the file and the volume in the command that it suggests,
@@ -491,17 +491,17 @@ impl Config {
     }
 
     /// Why the disks are not served, with the location of the cause.
-    pub fn refused(&self, refusal: Refusal) -> Failure {
+    pub fn refused(&self, refusal: OpenRefusal) -> DaemonFailure {
         match refusal {
-            Refusal::State(error) => {
+            OpenRefusal::State(error) => {
                 let span = self.file.state.as_ref().map(Spanned::span);
                 self.failed(&ConfigError::new(span, error.to_string()))
             }
-            Refusal::Volumes(errors) => match self.refuse(errors) {
+            OpenRefusal::Volumes(errors) => match self.refuse(errors) {
                 Err(failure) => failure,
-                Ok(()) => Failure::Failed("the volumes are refused".to_owned()),
+                Ok(()) => DaemonFailure::Failed("the volumes are refused".to_owned()),
             },
-            Refusal::Opening(error) => self.failed(&error),
+            OpenRefusal::Opening(error) => self.failed(&error),
         }
     }
 
@@ -511,7 +511,7 @@ impl Config {
     }
 
     /// The volumes that targets serve, without duplicates.
-    pub(crate) fn served(&self) -> Result<Vec<String>, Failure> {
+    pub(crate) fn served(&self) -> Result<Vec<String>, DaemonFailure> {
         let tables = self.targets().map_err(|error| self.wrong(&error))?;
         let luns = tables.iter().flat_map(|table| table.luns.values());
         let served: BTreeSet<String> = luns.map(|lun| lun.volume.clone()).collect();
@@ -519,8 +519,8 @@ impl Config {
     }
 
     /// What is served, and where its files are.
-    pub(crate) fn site<'a>(&'a self, state: &'a Path, served: &'a [String]) -> Site<'a> {
-        Site {
+    pub(crate) fn site<'a>(&'a self, state: &'a Path, served: &'a [String]) -> ServedSite<'a> {
+        ServedSite {
             config: &self.path,
             state,
             volumes: &self.file.volume,
@@ -543,7 +543,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Graph::new`].
-    pub fn graph(&self) -> Result<Graph, Failure> {
+    pub fn graph(&self) -> Result<Graph, DaemonFailure> {
         Graph::new(self.file.volume.clone(), self.directory()).map_err(|error| self.wrong(&error))
     }
 
@@ -577,7 +577,7 @@ impl Config {
     ///
     /// # Errors
     /// If the memory does not suffice for the lanes.
-    pub fn unit_limits(&self) -> Result<unit::Limits, ConfigError> {
+    pub fn unit_limits(&self) -> Result<unit::MemoryLimits, ConfigError> {
         machine::check_lanes(&self.file, self.lanes(), &self.unit_limits)?;
         Ok(self.unit_limits)
     }
@@ -618,12 +618,12 @@ impl Config {
 }
 
 /// Why a configuration cannot be read.
-fn unreadable(path: &Path, error: &io::Error) -> Failure {
+fn unreadable(path: &Path, error: &io::Error) -> DaemonFailure {
     let mend = match error.kind() {
         ErrorKind::IsADirectory => "; name the configuration file in it",
         ErrorKind::NotFound => "; check the path given with -c",
         ErrorKind::InvalidInput => "; write the configuration to a file, and name that",
         _ => "",
     };
-    Failure::Wrong(format!("{}: {error}{mend}", path.display()))
+    DaemonFailure::Wrong(format!("{}: {error}{mend}", path.display()))
 }

@@ -7,7 +7,8 @@ use volume::{
 };
 
 use crate::{
-    Error, Failure, config::Config, daemon::close, process::Process, state::StateDirectory,
+    DaemonFailure, StateError, config::Config, daemon::close, process::Process,
+    state::StateDirectory,
 };
 
 /// Creates the stripe in the volume of `config` called `name`, on the home lane `home`, with
@@ -21,13 +22,14 @@ pub async fn create_stripe(
     name: &str,
     home: &LaneHandle,
     new: &NewStripe,
-) -> Result<(), Failure> {
+) -> Result<(), DaemonFailure> {
     let directory = config.state_directory();
-    let is_there = store::look(&directory).is_ok_and(|look| look.kind == store::Kind::Directory);
+    let is_there =
+        store::look(&directory).is_ok_and(|look| look.kind == store::PathKind::Directory);
     // Act as the daemon if it is not running: then we own the claims that a crash left behind.
     let keeps_register = config.graph()?.keeps_register(name);
     if keeps_register {
-        store::make_directory(&directory, true).map_err(Error::io(format!(
+        store::make_directory(&directory, true).map_err(StateError::io(format!(
             "the state directory {} cannot be created",
             directory.display()
         )))?;
@@ -35,7 +37,7 @@ pub async fn create_stripe(
     let state = (is_there || keeps_register).then(|| StateDirectory::open(&directory, false).ok());
     let state = state.flatten();
     if matches!(new.from, Some(Source::AllBut(_))) && state.is_none() {
-        return Err(Error::Refused(format!(
+        return Err(StateError::Refused(format!(
             "the state directory {} does not exist or is in use: a copy is replaced where its mirror is used, while that \
              daemon is stopped",
             directory.display()
@@ -75,9 +77,10 @@ pub async fn grow_stripe(
     process: &Process,
     name: &str,
     home: &LaneHandle,
-) -> Result<NewLength, Failure> {
+) -> Result<NewLength, DaemonFailure> {
     let directory = config.state_directory();
-    let is_there = store::look(&directory).is_ok_and(|look| look.kind == store::Kind::Directory);
+    let is_there =
+        store::look(&directory).is_ok_and(|look| look.kind == store::PathKind::Directory);
     let state = is_there.then(|| StateDirectory::open(&directory, false).ok());
     let uuid = state.as_ref().and_then(Option::as_ref);
     let owner = match uuid.and_then(|state| state.owner().ok()) {

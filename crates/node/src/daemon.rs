@@ -17,12 +17,12 @@ use volume::{
 };
 
 use crate::{
-    Error, Failure,
+    DaemonFailure, StateError,
     config::Config,
     difference::Served,
     ending::{Ending, StopError},
     fronts::{self, Fronts},
-    open::{self, Disk},
+    open::{self, ReadyDisk},
     power_on::PowerOnReports,
     process::Process,
     shared_state::{SharedState, aside},
@@ -35,7 +35,7 @@ pub struct Daemon {
     served: Served,
     lanes: Vec<LaneHandle>,
     graph: Graph,
-    disks: Vec<Disk>,
+    disks: Vec<ReadyDisk>,
     units: Units,
     fronts: Fronts,
     state: SharedState,
@@ -55,7 +55,7 @@ impl Daemon {
         process: &Process,
         lanes: &[LaneHandle],
         with_parents: bool,
-    ) -> Result<Daemon, Failure> {
+    ) -> Result<Daemon, DaemonFailure> {
         let served = Served::new(config)?;
         let mut graph = served.config.graph()?;
         let mut disks = Vec::new();
@@ -110,7 +110,7 @@ impl Daemon {
     }
 
     /// The disks that it serves.
-    pub fn disks(&self) -> &[Disk] {
+    pub fn disks(&self) -> &[ReadyDisk] {
         &self.disks
     }
 
@@ -230,7 +230,7 @@ impl Daemon {
             let path = grown.path.display();
             let (from, to) = (grown.from_bytes, grown.len.bytes());
             tracing::info!(%path, from, to, "a file has grown");
-            let follows = |disk: &Disk| disk.tree.shape().len.is_shared_with(&grown.len);
+            let follows = |disk: &ReadyDisk| disk.tree.shape().len.is_shared_with(&grown.len);
             if !self.disks.iter().any(follows) {
                 let why = "a stripe or concat keeps the length that it was created with; create a new \
                      one to use more space";
@@ -264,10 +264,10 @@ async fn serve(
     served: &Served,
     process: &Process,
     graph: &mut Graph,
-    disks: &mut Vec<Disk>,
+    disks: &mut Vec<ReadyDisk>,
     lanes: &[LaneHandle],
     with_parents: bool,
-) -> Result<Serving, Failure> {
+) -> Result<Serving, DaemonFailure> {
     let config = &served.config;
     let volumes: Vec<String> = served.volumes().into_iter().collect();
     let directory = config.state_directory();
@@ -315,8 +315,8 @@ pub(crate) async fn close(graph: &mut Graph) {
 pub(crate) fn units_config(
     config: &Config,
     unit_files: &Arc<UnitFiles>,
-    disks: &[Disk],
-) -> Result<UnitsConfig, Failure> {
+    disks: &[ReadyDisk],
+) -> Result<UnitsConfig, DaemonFailure> {
     let specs = disks.iter().map(|disk| disk_spec(disk, unit_files));
     Ok(UnitsConfig {
         disks: specs.collect::<Result<_, _>>()?,
@@ -327,7 +327,7 @@ pub(crate) fn units_config(
 }
 
 /// A disk with its stored state.
-fn disk_spec(disk: &Disk, unit_files: &UnitFiles) -> Result<DiskSpec, Error> {
+fn disk_spec(disk: &ReadyDisk, unit_files: &UnitFiles) -> Result<DiskSpec, StateError> {
     let name = disk.tree.name().to_owned();
     Ok(DiskSpec {
         kept: unit_files.state_of(&disk.uuid, &name)?,

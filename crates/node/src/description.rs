@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-pub use front::report::{Lun, PortalGroup, Session, Target};
+pub use front::report::{PortalGroup, ReportedLun, ReportedSession, ReportedTarget};
 use serde::{Deserialize, Serialize};
 
 /// Version of the format; a program written for another version cannot interpret this one.
@@ -32,12 +32,12 @@ pub struct Description {
     /// The volumes of the configuration by name; where one is attached, that one alone.
     pub volumes: BTreeMap<String, Volume>,
     /// The targets, by name.
-    pub targets: BTreeMap<String, Target>,
+    pub targets: BTreeMap<String, ReportedTarget>,
     /// Where its volume is attached; absent for a daemon, which has targets.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub attached: Option<Attached>,
     /// The sessions, in the order of their initiators' names.
-    pub sessions: Vec<Session>,
+    pub sessions: Vec<ReportedSession>,
 }
 
 /// A volume.
@@ -56,7 +56,7 @@ pub struct Volume {
     pub tree: Node,
     /// The SCSI state set by initiators; absent when it is not served.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub unit: Option<Unit>,
+    pub unit: Option<UnitDescription>,
     /// Commands of all fronts since the start: `read`, `write`, `other`, as far as there were any.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub commands: BTreeMap<String, Commands>,
@@ -104,7 +104,7 @@ pub struct Node {
     pub read_only: bool,
     /// For a stripe: whether this daemon still owns its children.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub claim: Option<Claim>,
+    pub claim: Option<ClaimDescription>,
     /// For an `iscsi` volume: its session state.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub session: Option<NodeSession>,
@@ -135,7 +135,7 @@ pub struct Space {
 
 /// A stripe's claim on its children.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Claim {
+pub struct ClaimDescription {
     /// Whether it is held.
     pub held: bool,
     /// Why not, if it is not held.
@@ -256,12 +256,12 @@ pub struct Requests {
 
 /// The SCSI state of a disk that initiators have set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Unit {
+pub struct UnitDescription {
     /// Registrants for persistent reservations.
-    pub registrations: Vec<Registration>,
+    pub registrations: Vec<RegistrationDescription>,
     /// The persistent reservation.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub reservation: Option<Reservation>,
+    pub reservation: Option<ReservationDescription>,
     /// The initiator port that holds it by RESERVE(6).
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reserved_by: Option<String>,
@@ -277,7 +277,7 @@ pub struct Unit {
 
 /// A registration for persistent reservations.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Registration {
+pub struct RegistrationDescription {
     /// The initiator port: name and ISID.
     pub initiator_port: String,
     /// Relative target port identifier.
@@ -288,7 +288,7 @@ pub struct Registration {
 
 /// A persistent reservation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Reservation {
+pub struct ReservationDescription {
     /// Its type, as SPC-4 names it.
     pub r#type: String,
     /// The initiator port that holds it; absent when all registrants do.
@@ -313,19 +313,19 @@ pub struct Attached {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
     /// Requests by node path and kind.
-    pub nodes: BTreeMap<String, BTreeMap<String, Counted>>,
+    pub nodes: BTreeMap<String, BTreeMap<String, RequestCounts>>,
     /// Cache counters by node path.
     #[serde(default)]
     pub caches: BTreeMap<String, Cache>,
     /// Commands by volume and kind: `read`, `write`, `other`.
-    pub volumes: BTreeMap<String, BTreeMap<String, Counted>>,
+    pub volumes: BTreeMap<String, BTreeMap<String, RequestCounts>>,
     /// Commands of current sessions, by initiator and kind.
-    pub initiators: BTreeMap<String, BTreeMap<String, Counted>>,
+    pub initiators: BTreeMap<String, BTreeMap<String, RequestCounts>>,
 }
 
 /// Requests or commands of one kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Counted {
+pub struct RequestCounts {
     /// For requests: how many failed.
     pub errors: u64,
     /// For requests: how many are in progress now.

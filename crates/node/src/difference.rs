@@ -8,14 +8,14 @@ use std::{
 use engine::{blocking, store};
 use front_iscsi::Chap;
 use volume::{
-    config::{ConfigError, Node, What},
+    config::{ConfigError, Node, NodeForm},
     graph::Changes,
 };
 
 use crate::{
-    Error, Failure,
-    changed::{Change, LunOf, Refused, Warning},
-    config::{Config, Lun, TargetTable},
+    DaemonFailure, StateError,
+    changed::{ConfigChange, LunOf, Refused, Warning},
+    config::{Config, LunEntry, TargetTable},
     written::Written,
 };
 
@@ -32,7 +32,7 @@ impl Served {
     ///
     /// # Errors
     /// Errors in the configuration.
-    pub(crate) fn new(config: Config) -> Result<Served, Failure> {
+    pub(crate) fn new(config: Config) -> Result<Served, DaemonFailure> {
         let wrong = |error: ConfigError| config.wrong(&error);
         let targets = config.targets().map_err(wrong)?;
         let discovery = config.discovery().map_err(wrong)?;
@@ -66,7 +66,7 @@ impl Served {
 #[derive(Debug, Default)]
 pub(crate) struct Difference {
     /// What changes.
-    pub(crate) made: Vec<Change>,
+    pub(crate) made: Vec<ConfigChange>,
     /// Changes that are impossible while serving, with what to do instead.
     pub(crate) refused: Vec<Refused>,
     /// What changes about volumes that stay open.
@@ -80,7 +80,7 @@ impl Difference {
     ///
     /// # Errors
     /// If their directories cannot be looked at.
-    pub(crate) async fn between(before: &Served, after: &Served) -> Result<Difference, Error> {
+    pub(crate) async fn between(before: &Served, after: &Served) -> Result<Difference, StateError> {
         let mut difference = Difference {
             texts: (before.config.written(), after.config.written()),
             ..Difference::default()
@@ -93,21 +93,21 @@ impl Difference {
             let written = difference.written(&["discovery"]);
             difference
                 .made
-                .push(Change::DiscoveryAuthentication(written));
+                .push(ConfigChange::DiscoveryAuthentication(written));
         }
         Ok(difference)
     }
 
     /// Compares the state directories, and those that relative paths start from.
-    async fn directories(&mut self, before: &Served, after: &Served) -> Result<(), Error> {
+    async fn directories(&mut self, before: &Served, after: &Served) -> Result<(), StateError> {
         let (before, after) = (&before.config, &after.config);
         let (was, is) = (before.state_directory(), after.state_directory());
         let (base_was, base_is) = (before.directory().to_owned(), after.directory().to_owned());
         let paths = [was.clone(), is.clone(), base_was, base_is];
         let resolve = || paths.map(|path| store::resolve(&path).unwrap_or(path));
-        let real = blocking::run(blocking::Kind::Files, resolve).await;
+        let real = blocking::run(blocking::WorkKind::Files, resolve).await;
         let [real_was, real_is, base_was, base_is] =
-            real.map_err(Error::io("looking at the state directory".to_owned()))?;
+            real.map_err(StateError::io("looking at the state directory".to_owned()))?;
         if real_was != real_is {
             self.refused.push(Refused::StateDirectory {
                 is,
@@ -140,11 +140,11 @@ impl Difference {
             let keys = ["connections", "ping_interval", "peer_timeout", "limits"];
             let written = keys.iter().flat_map(|key| self.written(&[key]));
             let written = written.collect();
-            self.made.push(Change::Limits(written));
+            self.made.push(ConfigChange::Limits(written));
         }
         if before.digests() != after.digests() {
             let written = self.written(&["digests"]);
-            self.made.push(Change::Digests(written));
+            self.made.push(ConfigChange::Digests(written));
         }
     }
 
@@ -154,8 +154,8 @@ impl Difference {
         let (was_open, is_open) = (before.open(), after.open());
         for name in names {
             match (was.0.get(name), is.0.get(name)) {
-                (None, _) => self.made.push(Change::VolumeAdded(name.clone())),
-                (_, None) => self.made.push(Change::VolumeRemoved(name.clone())),
+                (None, _) => self.made.push(ConfigChange::VolumeAdded(name.clone())),
+                (_, None) => self.made.push(ConfigChange::VolumeRemoved(name.clone())),
                 (Some(was), Some(is)) if was == is => {}
                 (Some(_), Some(_)) => {
                     let stays_open = was_open.contains(name) && is_open.contains(name);
@@ -163,7 +163,8 @@ impl Difference {
                         true => self.live(before, after, name, &is_open),
                         false => {
                             let written = self.written(&["volume", name]);
-                            self.made.push(Change::VolumeChanged(name.clone(), written));
+                            self.made
+                                .push(ConfigChange::VolumeChanged(name.clone(), written));
                         }
                     }
                 }
@@ -196,7 +197,7 @@ impl Difference {
         let refused = changes.refused.iter().cloned();
         self.refused.extend(refused.map(Refused::VolumeLive));
         let made = changes.made.iter().cloned();
-        self.made.extend(made.map(Change::VolumeLive));
+        self.made.extend(made.map(ConfigChange::VolumeLive));
         self.live.extend(changes);
     }
 
@@ -212,10 +213,10 @@ impl Difference {
         for name in names {
             match (was.get(name), is.get(name)) {
                 (None, Some(is)) => {
-                    self.made.push(Change::TargetAdded(name.clone()));
+                    self.made.push(ConfigChange::TargetAdded(name.clone()));
                     self.luns(name, &BTreeMap::new(), &is.luns);
                 }
-                (Some(_), None) => self.made.push(Change::TargetRemoved(name.clone())),
+                (Some(_), None) => self.made.push(ConfigChange::TargetRemoved(name.clone())),
                 (Some(was), Some(is)) => self.target(was, is),
                 (None, None) => {}
             }
@@ -252,7 +253,7 @@ impl Difference {
                     below.into_iter().map(named).collect::<Vec<_>>()
                 });
                 let written = written.collect();
-                self.made.push(Change::TargetChanged {
+                self.made.push(ConfigChange::TargetChanged {
                     target: name.clone(),
                     setting: what,
                     written,
@@ -261,8 +262,8 @@ impl Difference {
         }
     }
 
-    fn luns(&mut self, target: &str, was: &BTreeMap<u32, Lun>, is: &BTreeMap<u32, Lun>) {
-        let of = |number: u32, lun: &Lun| LunOf {
+    fn luns(&mut self, target: &str, was: &BTreeMap<u32, LunEntry>, is: &BTreeMap<u32, LunEntry>) {
+        let of = |number: u32, lun: &LunEntry| LunOf {
             target: target.to_owned(),
             number,
             volume: lun.volume.clone(),
@@ -270,10 +271,10 @@ impl Difference {
         let numbers: BTreeSet<u32> = was.keys().chain(is.keys()).copied().collect();
         for number in numbers {
             match (was.get(&number), is.get(&number)) {
-                (None, Some(lun)) => self.made.push(Change::LunAdded(of(number, lun))),
-                (Some(lun), None) => self.made.push(Change::LunRemoved(of(number, lun))),
+                (None, Some(lun)) => self.made.push(ConfigChange::LunAdded(of(number, lun))),
+                (Some(lun), None) => self.made.push(ConfigChange::LunRemoved(of(number, lun))),
                 (Some(was), Some(is)) if was != is => {
-                    self.made.push(Change::LunChanged {
+                    self.made.push(ConfigChange::LunChanged {
                         lun: of(number, is),
                         from_to: lun_from_to(was, is),
                     });
@@ -295,12 +296,12 @@ impl Difference {
     }
 
     fn warn(&mut self, warning: Warning) {
-        self.made.push(Change::Warning(warning));
+        self.made.push(ConfigChange::Warning(warning));
     }
 }
 
 /// What is different about a LUN.
-fn lun_from_to(was: &Lun, is: &Lun) -> String {
+fn lun_from_to(was: &LunEntry, is: &LunEntry) -> String {
     let mut all = Vec::new();
     if was.volume != is.volume {
         all.push(format!("{} → {}", was.volume, is.volume));
@@ -319,8 +320,8 @@ fn lun_from_to(was: &Lun, is: &Lun) -> String {
 /// Whether it keeps data only in memory. Volumes that it refers to by name are not counted.
 fn is_of_memory(node: &Node) -> bool {
     match &node.what {
-        What::Named(_) => false,
-        What::Inline(kind) => kind.is_volatile() || kind.children().iter().any(is_of_memory),
+        NodeForm::Named(_) => false,
+        NodeForm::Inline(kind) => kind.is_volatile() || kind.children().iter().any(is_of_memory),
     }
 }
 
@@ -376,7 +377,7 @@ mod tests {
         ] {
             let found = difference(&before, &after);
             let grows = format!("volume {name} grows from 20 GiB to 30 GiB");
-            assert_eq!(found.made, [Change::VolumeLive(grows)], "{after}");
+            assert_eq!(found.made, [ConfigChange::VolumeLive(grows)], "{after}");
             assert_eq!(found.refused, [], "{after}");
         }
         let same = difference(&db(&file("20GiB")), &db(&file("20480MiB")));
@@ -418,7 +419,7 @@ mod tests {
                 .collect();
             assert_eq!(lines, [line]);
         }
-        let lun = |volume: &str, read_only| Lun {
+        let lun = |volume: &str, read_only| LunEntry {
             volume: volume.to_owned(),
             removable: false,
             read_only,

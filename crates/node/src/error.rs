@@ -11,7 +11,7 @@ use crate::changed::Refused;
 
 /// Why an operation on the state directory failed; the message includes the remedy.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum StateError {
     /// Its content is unusable for this release, or it is in use by somebody else.
     #[error("{0}")]
     Refused(String),
@@ -46,33 +46,33 @@ fn mend(cause: &io::Error) -> &'static str {
     }
 }
 
-impl Error {
-    pub(crate) fn io(what: String) -> impl FnOnce(io::Error) -> Error {
-        move |cause| Error::Io { what, cause }
+impl StateError {
+    pub(crate) fn io(what: String) -> impl FnOnce(io::Error) -> StateError {
+        move |cause| StateError::Io { what, cause }
     }
 }
 
 /// Why the disks of a configuration are not served.
 #[derive(Debug)]
-pub enum Refusal {
+pub enum OpenRefusal {
     /// The state directory cannot be used.
-    State(Error),
+    State(StateError),
     /// The configuration and the disks do not match: all errors.
     Volumes(Vec<ConfigError>),
     /// A volume does not open.
     Opening(ConfigError),
 }
 
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Refusal {
-        Refusal::State(error)
+impl From<StateError> for OpenRefusal {
+    fn from(error: StateError) -> OpenRefusal {
+        OpenRefusal::State(error)
     }
 }
 
 /// Why a daemon did not start or did not end well: the whole message for the user, with the file and
 /// line it is about.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Failure {
+pub enum DaemonFailure {
     /// The configuration is wrong.
     #[error("{0}")]
     Wrong(String),
@@ -96,8 +96,8 @@ fn in_lines(path: &Path, refused: &[Refused]) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        Failure::Failed(error.to_string())
+impl From<StateError> for DaemonFailure {
+    fn from(error: StateError) -> DaemonFailure {
+        DaemonFailure::Failed(error.to_string())
     }
 }

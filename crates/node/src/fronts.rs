@@ -5,7 +5,7 @@ use front::{Front, FrontConfig, Reporter, StartError, report::Consequence};
 use front_iscsi::{Allow, LunSpec, ServerConfig, TargetSpec};
 use unit::Units;
 
-use crate::{Failure, config::TargetTable, difference::Served, shared_state::SharedState};
+use crate::{DaemonFailure, config::TargetTable, difference::Served, shared_state::SharedState};
 
 /// What a configuration asks of the fronts: one of each, in the order of every [`Fronts`].
 pub(crate) type Configured = Vec<Box<dyn FrontConfig>>;
@@ -17,7 +17,7 @@ pub(crate) type Configured = Vec<Box<dyn FrontConfig>>;
 pub(crate) async fn configured(
     served: &Served,
     state: &SharedState,
-) -> Result<Configured, Failure> {
+) -> Result<Configured, DaemonFailure> {
     let ports = port_names(served);
     let numbers = state.run(move |state| state.relative_ports(ports.iter().map(String::as_str)));
     Ok(with_numbers(served, numbers.await??))

@@ -366,7 +366,8 @@ fn judge_space(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) {
 mod tests {
     use super::*;
     use crate::description::{
-        Claim, Mirror, MirrorCopy, NodeSession, Requests, Session, Space, Unit, VERSION,
+        ClaimDescription, Mirror, MirrorCopy, NodeSession, ReportedSession, Requests, Space,
+        UnitDescription, VERSION,
     };
 
     fn node(path: &str) -> Node {
@@ -391,7 +392,7 @@ mod tests {
         }
     }
 
-    fn described(tree: Node, unit: Option<Unit>) -> Description {
+    fn described(tree: Node, unit: Option<UnitDescription>) -> Description {
         let volume = Volume {
             uuid: Some("8c1d0e2e-6f0a-4c53-9a44-0d4a3c1f8f5e".to_owned()),
             naa: None,
@@ -480,7 +481,7 @@ mod tests {
         let mut closed = node("db/file");
         closed.open = false;
         let mut lost = node("db/stripe");
-        lost.claim = Some(Claim {
+        lost.claim = Some(ClaimDescription {
             held: false,
             error: Some("another daemon has it".to_owned()),
         });
@@ -570,7 +571,7 @@ mod tests {
 
     #[test]
     fn who_has_not_changed_to_the_new_secret_is_named() {
-        let session = |secret: Option<&str>| Session {
+        let session = |secret: Option<&str>| ReportedSession {
             initiator: "iqn.1993-08.org.debian:01:dbhost".to_owned(),
             peer: "10.0.1.7:40210".to_owned(),
             portal: "10.0.1.2:3260".to_owned(),
@@ -617,10 +618,10 @@ mod tests {
     fn a_volume_that_nobody_can_reach_is_not_judged_and_the_worst_comes_first() {
         let mut limping = node("db/iscsi");
         limping.requests = hanging(45.0);
-        let ejected = Unit {
+        let ejected = UnitDescription {
             ejected: true,
             write_protected: true,
-            ..Unit::default()
+            ..UnitDescription::default()
         };
         let mut described = described(limping, Some(ejected));
         let found = Verdict::of(&described);

@@ -26,7 +26,7 @@ use volume::config::{ConfigError, Volumes};
 
 use crate::{
     record::{DiskKind, Record, Records},
-    survey::{Asked, Found, Leaf, Mark, Sibling},
+    survey::{Asked, FoundAtPath, Leaf, Sibling, SurveyMark},
 };
 
 /// The name of the mark, as passed to `setfattr`.
@@ -72,7 +72,7 @@ pub(crate) struct Known<'a> {
     /// The volumes of the configuration, served or not.
     pub(crate) volumes: &'a Volumes,
     /// Looks up what is at a record's path.
-    pub(crate) at: &'a dyn Fn(&Path) -> Found,
+    pub(crate) at: &'a dyn Fn(&Path) -> FoundAtPath,
     /// Looks up the process that has locked a file.
     pub(crate) holder: &'a dyn Fn(&Path) -> Option<u32>,
 }
@@ -139,13 +139,15 @@ impl Known<'_> {
             }
         }
         for (index, asked, leaf) in files() {
-            let Found::File { mark, .. } = &leaf.found else {
+            let FoundAtPath::File { mark, .. } = &leaf.found else {
                 continue;
             };
             match (mark, judged.identities.get(&index)) {
-                (Mark::Disk(_), _) if judged.copies.contains(&index) => {}
-                (Mark::Disk(mark), Some(_)) => self.check_marked(asked, leaf, *mark, &mut judged),
-                (Mark::None | Mark::Unsupported, None) => {
+                (SurveyMark::Disk(_), _) if judged.copies.contains(&index) => {}
+                (SurveyMark::Disk(mark), Some(_)) => {
+                    self.check_marked(asked, leaf, *mark, &mut judged)
+                }
+                (SurveyMark::None | SurveyMark::Unsupported, None) => {
                     let records = self.records.disks.iter();
                     let at_place = records
                         .filter(|(_, record)| record.kind.is_none() || record.is_file())
@@ -168,14 +170,14 @@ impl Known<'_> {
                 .filter(|_| asked.kind == DiskKind::File);
             match (asked.kind, only) {
                 (DiskKind::File, Some(leaf)) => match &leaf.found {
-                    Found::File {
-                        mark: Mark::None | Mark::Unsupported,
+                    FoundAtPath::File {
+                        mark: SurveyMark::None | SurveyMark::Unsupported,
                         ..
                     } => {
                         self.judge_unmarked(index, asked, leaf, &mut judged);
                     }
-                    Found::File { .. } => {}
-                    Found::Nothing | Found::Other => {
+                    FoundAtPath::File { .. } => {}
+                    FoundAtPath::Nothing | FoundAtPath::Other => {
                         self.judge_missing(asked, leaf, &mut judged);
                         judged.settle(index, Identity::New);
                     }
@@ -205,10 +207,10 @@ impl Known<'_> {
         let leaves = files.filter_map(|asked| asked.leaves.first());
         let unmarkable = leaves.filter(|leaf| {
             let mark = match &leaf.found {
-                Found::File { mark, .. } => Some(mark),
+                FoundAtPath::File { mark, .. } => Some(mark),
                 _ => None,
             };
-            mark == Some(&Mark::Unsupported)
+            mark == Some(&SurveyMark::Unsupported)
         });
         let unmarkable: Vec<&Leaf> = unmarkable.collect();
         if let Some(first) = unmarkable.first() {
@@ -228,13 +230,13 @@ impl Known<'_> {
 
     /// The disk that a file is marked as. A mark that names no disk is refused.
     fn mark_of(&self, leaf: &Leaf, judged: &mut Judged) -> Option<Uuid> {
-        let Found::File { mark, .. } = &leaf.found else {
+        let FoundAtPath::File { mark, .. } = &leaf.found else {
             return None;
         };
         match mark {
-            Mark::Disk(uuid) => Some(*uuid),
-            Mark::None | Mark::Unsupported => None,
-            Mark::Other(text) => {
+            SurveyMark::Disk(uuid) => Some(*uuid),
+            SurveyMark::None | SurveyMark::Unsupported => None,
+            SurveyMark::Other(text) => {
                 let path = leaf.path.display();
                 judged.refuse(
                     &leaf.span,
@@ -246,7 +248,7 @@ impl Known<'_> {
                 );
                 None
             }
-            Mark::Unreadable(error) => {
+            SurveyMark::Unreadable(error) => {
                 let path = leaf.path.display();
                 let message = format!(
                     "the mark {MARK} of {path}, which identifies its disk, cannot be read: {error}; \
@@ -332,7 +334,7 @@ impl Known<'_> {
         let old = record.path().filter(|old| *old != leaf.path);
         if let Some((old, found)) = old.map(|old| (old, (self.at)(old))) {
             let shown = old.display();
-            let is_copy = matches!(&found, Found::File { mark: Mark::Disk(it), .. } if it == uuid)
+            let is_copy = matches!(&found, FoundAtPath::File { mark: SurveyMark::Disk(it), .. } if it == uuid)
                 && id_of(&found) != id_of(&leaf.found);
             if is_copy && has_moved_whole(record, leaf) {
                 self.warn_of_original(leaf, uuid, old, judged);
@@ -431,7 +433,7 @@ impl Known<'_> {
     fn is_elsewhere(&self, uuid: &Uuid, record: &Record, leaf: &Leaf) -> bool {
         let old = record.path().filter(|old| *old != leaf.path);
         let found = old.map(|old| (self.at)(old));
-        matches!(found, Some(Found::File { mark: Mark::Disk(it), .. }) if it == *uuid)
+        matches!(found, Some(FoundAtPath::File { mark: SurveyMark::Disk(it), .. }) if it == *uuid)
     }
 
     /// Handles an unmarked file that is recorded by its path or its volume's name.
@@ -443,7 +445,7 @@ impl Known<'_> {
         (uuid, record): (&Uuid, &Record),
         judged: &mut Judged,
     ) {
-        let Found::File {
+        let FoundAtPath::File {
             len_bytes,
             is_blank,
             mark,
@@ -482,7 +484,7 @@ impl Known<'_> {
             // Nothing further needs saying about this file.
             return judged.settle(index, Identity::Known(*uuid));
         }
-        if record.marked && *mark == Mark::None {
+        if record.marked && *mark == SurveyMark::None {
             judged.note(
                 Level::Warn,
                 &leaf.span,
@@ -494,7 +496,7 @@ impl Known<'_> {
             );
         }
         if let Some(old) = record.path().filter(|old| *old != leaf.path) {
-            if has_moved_whole(record, leaf) && (self.at)(old) != Found::Nothing {
+            if has_moved_whole(record, leaf) && (self.at)(old) != FoundAtPath::Nothing {
                 self.warn_of_original(leaf, uuid, old, judged);
             }
         }
@@ -506,7 +508,9 @@ impl Known<'_> {
     fn judge_unmarked(&self, index: usize, asked: &Asked, leaf: &Leaf, judged: &mut Judged) {
         let path = leaf.path.display();
         if let Some((uuid, record)) = self.named(asked, judged) {
-            let still_there = record.path().filter(|old| (self.at)(old) != Found::Nothing);
+            let still_there = record
+                .path()
+                .filter(|old| (self.at)(old) != FoundAtPath::Nothing);
             let Some(old) = still_there else {
                 return match record.kind.is_none() || record.is_file() {
                     true => self.adopt(index, asked, leaf, (uuid, record), judged),
@@ -546,7 +550,7 @@ impl Known<'_> {
         }
         if matches!(
             &leaf.found,
-            Found::File {
+            FoundAtPath::File {
                 is_blank: false,
                 ..
             }
@@ -580,7 +584,7 @@ impl Known<'_> {
 
     /// Handles a missing or empty file: it may be created, unless a disk was recorded there.
     fn judge_missing(&self, asked: &Asked, leaf: &Leaf, judged: &mut Judged) {
-        if leaf.found != Found::Nothing {
+        if leaf.found != FoundAtPath::Nothing {
             return;
         }
         let path = leaf.path.display();
@@ -684,9 +688,9 @@ fn has_moved_whole(record: &Record, leaf: &Leaf) -> bool {
         .any(|recorded| *recorded == relative)
 }
 
-fn id_of(found: &Found) -> Option<(u64, u64)> {
+fn id_of(found: &FoundAtPath) -> Option<(u64, u64)> {
     match found {
-        Found::File { id, .. } => Some(*id),
+        FoundAtPath::File { id, .. } => Some(*id),
         _ => None,
     }
 }

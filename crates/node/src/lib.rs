@@ -40,14 +40,14 @@ use std::path::{Path, PathBuf};
 use volume::config::Volumes;
 
 pub use attach::Attachment;
-pub use changed::{Change, LunOf, Refused, Warning};
+pub use changed::{ConfigChange, LunOf, Refused, Warning};
 pub use config::Config;
 pub use create::{create_stripe, grow_stripe};
 pub use daemon::Daemon;
 pub use ending::{Ending, StopError};
-pub use error::{Error, Failure, Refusal};
+pub use error::{DaemonFailure, OpenRefusal, StateError};
 pub use identity::{Level, Note};
-pub use open::{Disk, look, open, prepare};
+pub use open::{ReadyDisk, look, open, prepare};
 pub use process::Process;
 pub use state::StateDirectory;
 pub use take_over::{TakenOver, take_over};
@@ -55,7 +55,7 @@ pub use view::{Onlooker, View};
 
 /// What is to be served, and where its files are.
 #[derive(Clone, Copy, Debug)]
-pub struct Site<'a> {
+pub struct ServedSite<'a> {
     /// The configuration file; paths are relative to its directory.
     pub config: &'a Path,
     /// The state directory.
@@ -68,7 +68,7 @@ pub struct Site<'a> {
     pub is_successor: bool,
 }
 
-impl Site<'_> {
+impl ServedSite<'_> {
     /// The directory that relative paths start from.
     fn base(&self) -> PathBuf {
         engine::store::parent_of(self.config)
@@ -86,7 +86,7 @@ impl Site<'_> {
     }
 }
 
-/// A [`Site`] that owns what it names.
+/// A [`ServedSite`] that owns what it names.
 #[derive(Debug)]
 struct SentSite {
     config: PathBuf,
@@ -97,8 +97,8 @@ struct SentSite {
 }
 
 impl SentSite {
-    fn site(&self) -> Site<'_> {
-        Site {
+    fn site(&self) -> ServedSite<'_> {
+        ServedSite {
             config: &self.config,
             state: &self.state,
             volumes: &self.volumes,

@@ -19,18 +19,18 @@ use volume::{
 };
 
 use crate::{
-    Error, Site,
-    error::Refusal,
+    ServedSite, StateError,
+    error::OpenRefusal,
     identity::{Identity, Known, Level, Note},
     process::Process,
     record::{DiskKind, Record, Records, new_identity},
     state::{StateDirectory, sharer},
-    survey::{Asked, Found, Leaf, Mark, Sibling, asked, derived, found, siblings},
+    survey::{Asked, FoundAtPath, Leaf, Sibling, SurveyMark, asked, derived, found, siblings},
 };
 
 /// A disk that is ready to be served.
 #[derive(Debug)]
-pub struct Disk {
+pub struct ReadyDisk {
     /// The volume.
     pub tree: Tree,
     /// Its identity for initiators.
@@ -38,7 +38,7 @@ pub struct Disk {
 }
 
 /// The identities of `disks`, by the names of their volumes.
-pub(crate) fn identities(disks: &[Disk]) -> impl Iterator<Item = (String, Uuid)> + '_ {
+pub(crate) fn identities(disks: &[ReadyDisk]) -> impl Iterator<Item = (String, Uuid)> + '_ {
     let disks = disks.iter();
     disks.map(|disk| (disk.tree.name().to_owned(), disk.uuid))
 }
@@ -61,10 +61,10 @@ impl Survey {
     /// # Errors
     /// What keeps it from being served.
     pub(crate) fn make(
-        site: &Site<'_>,
+        site: &ServedSite<'_>,
         records: &Records,
         starts: &Starts,
-    ) -> Result<Survey, Refusal> {
+    ) -> Result<Survey, OpenRefusal> {
         let mut survey = Survey {
             all: asked(site, records, starts),
             siblings: siblings(site),
@@ -75,22 +75,22 @@ impl Survey {
             notes_before: Vec::new(),
         };
         let known = survey.known(site, records);
-        let (identities, notes) = known.judge(&survey.all).map_err(Refusal::Volumes)?;
+        let (identities, notes) = known.judge(&survey.all).map_err(OpenRefusal::Volumes)?;
         let before = known.judge_before(&survey.all, &identities);
-        let notes_before = before.map_err(Refusal::Volumes)?;
+        let notes_before = before.map_err(OpenRefusal::Volumes)?;
         (survey.identities, survey.notes, survey.notes_before) = (identities, notes, notes_before);
         Ok(survey)
     }
 
     /// As [`Survey::make`], where it holds up no lane.
-    async fn make_aside(site: &Site<'_>, records: &Records) -> Result<Survey, Refusal> {
+    async fn make_aside(site: &ServedSite<'_>, records: &Records) -> Result<Survey, OpenRefusal> {
         let (site, records) = (site.to_send(), records.clone());
         let make = move || Survey::make(&site.site(), &records, &Starts::default());
-        let made = blocking::run(blocking::Kind::Files, make).await;
-        made.map_err(Error::io("looking at the disks".to_owned()))?
+        let made = blocking::run(blocking::WorkKind::Files, make).await;
+        made.map_err(StateError::io("looking at the disks".to_owned()))?
     }
 
-    pub(crate) fn known<'a>(&'a self, site: &'a Site<'_>, records: &'a Records) -> Known<'a> {
+    pub(crate) fn known<'a>(&'a self, site: &'a ServedSite<'_>, records: &'a Records) -> Known<'a> {
         Known {
             records,
             siblings: &self.siblings,
@@ -108,7 +108,7 @@ impl Survey {
 ///
 /// # Errors
 /// All reasons why they must not be served.
-pub fn look(site: &Site<'_>) -> Result<Vec<Note>, Refusal> {
+pub fn look(site: &ServedSite<'_>) -> Result<Vec<Note>, OpenRefusal> {
     StateDirectory::look(site.state)?;
     let records = Records::read(site.state)?;
     let starts = Starts::default();
@@ -120,7 +120,7 @@ pub fn look(site: &Site<'_>) -> Result<Vec<Note>, Refusal> {
         .collect();
     match errors.is_empty() {
         true => Ok([survey.notes, survey.notes_before].concat()),
-        false => Err(Refusal::Volumes(errors)),
+        false => Err(OpenRefusal::Volumes(errors)),
     }
 }
 
@@ -129,7 +129,7 @@ pub fn look(site: &Site<'_>) -> Result<Vec<Note>, Refusal> {
 ///
 /// # Errors
 /// Why the directory cannot be used, or why its volumes must not be served.
-pub fn prepare(site: &Site<'_>, with_parents: bool) -> Result<StateDirectory, Refusal> {
+pub fn prepare(site: &ServedSite<'_>, with_parents: bool) -> Result<StateDirectory, OpenRefusal> {
     look(site)?;
     Ok(StateDirectory::open(site.state, with_parents)?)
 }
@@ -140,12 +140,12 @@ pub fn prepare(site: &Site<'_>, with_parents: bool) -> Result<StateDirectory, Re
 /// # Errors
 /// Whatever keeps it from being served.
 pub async fn open(
-    site: &Site<'_>,
+    site: &ServedSite<'_>,
     process: &Process,
     state: &mut StateDirectory,
     graph: &mut Graph,
     lanes: &[LaneHandle],
-) -> Result<Vec<Disk>, Refusal> {
+) -> Result<Vec<ReadyDisk>, OpenRefusal> {
     graph.set_owner(Owner::new(state.owner()?, process.boot, &process.name));
     graph.set_state_directory(site.state);
     graph.set_lanes(lanes);
@@ -155,8 +155,8 @@ pub async fn open(
 }
 
 /// The open volumes of a configuration.
-pub(crate) struct Opened {
-    pub(crate) disks: Vec<Disk>,
+pub(crate) struct OpenVolumes {
+    pub(crate) disks: Vec<ReadyDisk>,
     /// The records of disks from now on. What has yet to be marked does not count as marked.
     records: Records,
     /// The files of disks that are one file each.
@@ -170,11 +170,11 @@ pub(crate) struct Opened {
 /// # Errors
 /// Whatever keeps it from being served.
 pub(crate) async fn open_all(
-    site: &Site<'_>,
+    site: &ServedSite<'_>,
     records: &Records,
     graph: &mut Graph,
     lanes: &[LaneHandle],
-) -> Result<Opened, Refusal> {
+) -> Result<OpenVolumes, OpenRefusal> {
     // Nothing is claimed if a volume is refused. Notes about the others follow once they are open.
     let survey = Survey::make_aside(site, records).await?;
     let known = survey.known(site, records);
@@ -182,7 +182,7 @@ pub(crate) async fn open_all(
     let mut trees = Vec::new();
     for (asked, home) in survey.all.iter().zip(lanes.iter().cycle()) {
         let tree = graph.open(&asked.volume, home).await;
-        trees.push(tree.map_err(Refusal::Opening)?);
+        trees.push(tree.map_err(OpenRefusal::Opening)?);
     }
     let carried = |asked: &Asked, tree: &Tree| match asked.kind {
         DiskKind::View => None,
@@ -195,14 +195,15 @@ pub(crate) async fn open_all(
     let taken = known.taken(&survey.all, &survey.identities, |index| {
         carried(&survey.all[index], &trees[index])
     });
-    let (mut disks, mut files) = (Vec::<Disk>::new(), Vec::new());
+    let (mut disks, mut files) = (Vec::<ReadyDisk>::new(), Vec::new());
     let mut records = records.clone();
     for ((asked, tree), identity) in survey.all.iter().zip(trees).zip(&survey.identities) {
         let carried = carried(asked, &tree);
         let identity = match identity {
             Identity::Carried => {
                 let judged = known.judge_carried(asked, carried, &taken);
-                let (identity, found) = judged.map_err(|error| Refusal::Volumes(vec![error]))?;
+                let (identity, found) =
+                    judged.map_err(|error| OpenRefusal::Volumes(vec![error]))?;
                 notes.extend(found);
                 identity
             }
@@ -221,7 +222,7 @@ pub(crate) async fn open_all(
         if let (DiskKind::File, Some(leaf)) = (asked.kind, asked.leaves.first()) {
             if let (
                 Identity::New,
-                Found::File {
+                FoundAtPath::File {
                     is_blank: false, ..
                 },
             ) = (identity, &leaf.found)
@@ -249,12 +250,12 @@ pub(crate) async fn open_all(
                 asked.volume
             );
             let error = ConfigError::new(asked.span.clone(), message);
-            return Err(Refusal::Volumes(vec![error]));
+            return Err(OpenRefusal::Volumes(vec![error]));
         }
         records.disks.insert(uuid, record);
-        disks.push(Disk { tree, uuid });
+        disks.push(ReadyDisk { tree, uuid });
     }
-    Ok(Opened {
+    Ok(OpenVolumes {
         disks,
         records,
         files,
@@ -281,10 +282,10 @@ impl StateDirectory {
     /// If that fails. Then only those disks are recorded in addition that have been marked.
     pub(crate) fn keep_opened(
         &mut self,
-        site: &Site<'_>,
-        opened: Opened,
-    ) -> Result<Vec<Disk>, Refusal> {
-        let Opened {
+        site: &ServedSite<'_>,
+        opened: OpenVolumes,
+    ) -> Result<Vec<ReadyDisk>, OpenRefusal> {
+        let OpenVolumes {
             disks,
             mut records,
             files,
@@ -326,7 +327,7 @@ impl StateDirectory {
     }
 
     /// Records the lengths of the files that have grown while they are served: a shorter file is another one.
-    pub(crate) fn note_growth(&mut self) -> Result<(), Error> {
+    pub(crate) fn note_growth(&mut self) -> Result<(), StateError> {
         let mut records = self.records().clone();
         let served = self.unit_files.served().values().copied().collect();
         records.note_growth(&served);
@@ -335,7 +336,7 @@ impl StateDirectory {
 }
 
 /// Marks the files of the recorded disks, and has `records` say which of them are marked.
-fn mark_all(files: &[(Leaf, Uuid)], records: &mut Records) -> Result<(), Error> {
+fn mark_all(files: &[(Leaf, Uuid)], records: &mut Records) -> Result<(), StateError> {
     files.iter().try_for_each(|(leaf, uuid)| {
         let is_marked = mark(leaf, *uuid)?;
         if let Some(record) = records.disks.get_mut(uuid) {
@@ -364,11 +365,11 @@ fn record_of(asked: &Asked, carried: Option<Uuid>) -> Record {
 
 /// Whether the file of `leaf` was marked with the identity when it was looked at.
 fn is_marked(leaf: &Leaf, uuid: Uuid) -> bool {
-    matches!(&leaf.found, Found::File { mark: Mark::Disk(mark), .. } if *mark == uuid)
+    matches!(&leaf.found, FoundAtPath::File { mark: SurveyMark::Disk(mark), .. } if *mark == uuid)
 }
 
 /// Marks the open file of `leaf` with its identity if possible; returns whether it is marked.
-fn mark(leaf: &Leaf, uuid: Uuid) -> Result<bool, Error> {
+fn mark(leaf: &Leaf, uuid: Uuid) -> Result<bool, StateError> {
     if is_marked(leaf, uuid) {
         return Ok(true);
     }
@@ -378,7 +379,7 @@ fn mark(leaf: &Leaf, uuid: Uuid) -> Result<bool, Error> {
     let path = leaf.path.display();
     // The file is open now, so nobody else serves it. But somebody may have between the inspection and the opening.
     if let Ok(Some(other)) = store::mark(&leaf.path) {
-        return Err(Error::Refused(format!(
+        return Err(StateError::Refused(format!(
             "{path} was marked as disk {} by another process just now; start again",
             String::from_utf8_lossy(&other)
         )));
@@ -397,7 +398,9 @@ fn mark(leaf: &Leaf, uuid: Uuid) -> Result<bool, Error> {
                 );
                 Ok(false)
             }
-            _ => Err(Error::io(format!("marking {path} as disk {uuid}"))(error)),
+            _ => Err(StateError::io(format!("marking {path} as disk {uuid}"))(
+                error,
+            )),
         },
     }
 }

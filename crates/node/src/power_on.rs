@@ -24,7 +24,7 @@ use unit::Note;
 use uuid::Uuid;
 
 use crate::{
-    Disk, Error,
+    ReadyDisk, StateError,
     record::{Record, new_identity, read_versioned, write_toml},
     shared_state::aside,
 };
@@ -78,13 +78,13 @@ impl PowerOnReports {
     }
 
     /// The ports that need not hear of another power-on of `disk`, which is recorded as `record`.
-    pub(crate) async fn resume(&self, disk: &Disk, record: &Record) -> Vec<String> {
+    pub(crate) async fn resume(&self, disk: &ReadyDisk, record: &Record) -> Vec<String> {
         let file = self.file_of(disk, record);
         self.resume_file(disk.tree.name(), &disk.uuid, file).await
     }
 
     /// Takes up `disk`, which is recorded as `record`, and of whose power-on nobody has been told.
-    pub(crate) async fn add_disk(&self, disk: &Disk, record: &Record) {
+    pub(crate) async fn add_disk(&self, disk: &ReadyDisk, record: &Record) {
         let file = self.file_of(disk, record);
         self.begin(disk.tree.name(), &disk.uuid, file).await;
     }
@@ -105,7 +105,7 @@ impl PowerOnReports {
 
     /// The file that `disk` is, if that can be marked and a restart can lose something. What it has acknowledged does not
     /// end with the process, as memory does; no other target may have lost it unheard; and a device cannot be marked.
-    fn file_of(&self, disk: &Disk, record: &Record) -> Option<PathBuf> {
+    fn file_of(&self, disk: &ReadyDisk, record: &Record) -> Option<PathBuf> {
         let is_noted =
             record.is_file() && !disk.tree.shape().read_only.is_on() && !self.boot.is_nil();
         record.path().filter(|_| is_noted).map(Path::to_owned)
@@ -146,7 +146,11 @@ impl PowerOnReports {
     }
 
     /// Marks `file`, and stores a text without ports; `None` if there is no file, or it cannot be marked.
-    async fn store_new(&self, uuid: &Uuid, file: Option<PathBuf>) -> Result<Option<Text>, Error> {
+    async fn store_new(
+        &self,
+        uuid: &Uuid,
+        file: Option<PathBuf>,
+    ) -> Result<Option<Text>, StateError> {
         let (path, boot) = (self.path(uuid), self.boot);
         // Chance is the lane's.
         let opener = new_identity()?;
@@ -202,7 +206,7 @@ impl PowerOnReports {
     }
 
     /// Stores the text of a disk until all its ports are there.
-    fn write(&self, volume: &str) -> Result<(), Error> {
+    fn write(&self, volume: &str) -> Result<(), StateError> {
         let mut written = None;
         loop {
             let (path, text, revision) = {
@@ -246,7 +250,7 @@ fn valid(path: &Path, boot: Uuid, file: &Path) -> Option<Text> {
 }
 
 /// Marks `file` with a new `opener`, and stores a text without ports at `path`. `None` if the file cannot be marked.
-fn begin(path: &Path, boot: Uuid, opener: Uuid, file: &Path) -> Result<Option<Text>, Error> {
+fn begin(path: &Path, boot: Uuid, opener: Uuid, file: &Path) -> Result<Option<Text>, StateError> {
     let marked = store::set_opener(file, opener.to_string().as_bytes());
     let file = match marked.and_then(|()| identity_of(file)) {
         Ok(identity) => identity,
@@ -275,15 +279,16 @@ fn identity_of(file: &Path) -> io::Result<String> {
 const LOOKS_LIKE_POWER_CUT: &str =
     "a restart of the daemon will look like a power cut to its initiators";
 
-fn tell_failure(volume: &str, error: &Error) {
+fn tell_failure(volume: &str, error: &StateError) {
     tracing::warn!(volume, %error, "{LOOKS_LIKE_POWER_CUT}");
 }
 
-fn remove(path: &Path) -> Result<(), Error> {
+fn remove(path: &Path) -> Result<(), StateError> {
     match fs::remove(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Error::io(format!("removing {}", path.display()))(error))
-        }
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(StateError::io(format!(
+            "removing {}",
+            path.display()
+        ))(error)),
         _ => Ok(()),
     }
 }

@@ -4,9 +4,9 @@
 
 use std::{io, path::Path};
 
-use engine::store::{self, Kind, Look};
+use engine::store::{self, PathInfo, PathKind};
 
-use crate::Error;
+use crate::StateError;
 
 /// Permission bits to change a file, or what lies in a directory: those of its group and of others.
 const OTHERS_CHANGE: u32 = 0o022;
@@ -17,12 +17,12 @@ const ANOTHER: &str = "or name another state directory with state = \"…\"";
 ///
 /// # Errors
 /// Everything that speaks against it, with the mend.
-pub(crate) fn check(directory: &Path) -> Result<(), Error> {
+pub(crate) fn check(directory: &Path) -> Result<(), StateError> {
     let user = rustix::process::geteuid().as_raw();
     let shown = directory.display();
-    let failed = |error| Error::io(format!("looking at the state directory {shown}"))(error);
+    let failed = |error| StateError::io(format!("looking at the state directory {shown}"))(error);
     let found = match store::look(directory) {
-        Ok(found) if found.kind == Kind::Directory => found,
+        Ok(found) if found.kind == PathKind::Directory => found,
         // What else keeps it from being used is said when it is opened.
         Ok(_) => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -50,7 +50,7 @@ pub(crate) fn check(directory: &Path) -> Result<(), Error> {
         "check whether its files are the daemon's, remove what is not, and run: chown -R {user} {shown}; chmod -R go-w \
          {shown}; {ANOTHER}"
     );
-    Err(Error::Refused(format!("{}; {mend}", wrong.join("; "))))
+    Err(StateError::Refused(format!("{}; {mend}", wrong.join("; "))))
 }
 
 /// Whether a daemon keeps something under this name in its state directory. Anything else there is not its business.
@@ -78,8 +78,8 @@ fn unusable(path: &Path, user: u32) -> io::Result<Option<String>> {
         .trim_end_matches(".new")
         .ends_with(".sock");
     let expected = match is_socket {
-        true => Kind::Socket,
-        false => Kind::File,
+        true => PathKind::Socket,
+        false => PathKind::File,
     };
     Ok(match found.kind == expected {
         true => exposed(&found, user),
@@ -88,7 +88,7 @@ fn unusable(path: &Path, user: u32) -> io::Result<Option<String>> {
 }
 
 /// How somebody other than `user` and root may change it.
-fn exposed(found: &Look, user: u32) -> Option<String> {
+fn exposed(found: &PathInfo, user: u32) -> Option<String> {
     if let Some(owner) = found.stranger_to(user) {
         return Some(format!(
             "belongs to user {owner}, who can change it, and the daemon runs as user {user}"
@@ -213,8 +213,8 @@ mod tests {
 
     #[test]
     fn only_the_user_of_the_daemon_and_root_may_own_it() {
-        let of = |owner, mode| Look {
-            kind: Kind::Directory,
+        let of = |owner, mode| PathInfo {
+            kind: PathKind::Directory,
             len_bytes: 0,
             id: (0, 0),
             mode,

@@ -16,7 +16,7 @@ use serde::{
 use uuid::Uuid;
 use volume::config;
 
-use crate::Error;
+use crate::StateError;
 
 const VERSION: u32 = 2;
 /// More than any file of a state directory has, in bytes.
@@ -139,7 +139,7 @@ impl Record {
 
 /// All disks that were served from a state directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(into = "Text")]
+#[serde(into = "RecordText")]
 pub(crate) struct Records {
     pub(crate) file: PathBuf,
     pub(crate) disks: BTreeMap<Uuid, Record>,
@@ -150,15 +150,15 @@ pub(crate) struct Records {
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Text {
+struct RecordText {
     version: u32,
     #[serde(default)]
     disk: BTreeMap<Uuid, Record>,
 }
 
-impl From<Records> for Text {
-    fn from(records: Records) -> Text {
-        Text {
+impl From<Records> for RecordText {
+    fn from(records: Records) -> RecordText {
+        RecordText {
             version: VERSION,
             disk: records.disks,
         }
@@ -181,7 +181,7 @@ impl Records {
     }
 
     /// The records in the state directory `directory`, which need not exist.
-    pub(crate) fn read(directory: &Path) -> Result<Records, Error> {
+    pub(crate) fn read(directory: &Path) -> Result<Records, StateError> {
         let mut records = Records {
             file: Records::file(directory),
             disks: BTreeMap::new(),
@@ -205,7 +205,7 @@ impl Records {
                         relative_paths: Vec::new(),
                     };
                     if let Some(other) = records.disks.insert(uuid, record) {
-                        return Err(Error::Refused(format!(
+                        return Err(StateError::Refused(format!(
                             "{} gives two volumes the identity {uuid}, one of them \"{}\"; restore it \
                              from a copy",
                             records.file.display(),
@@ -216,7 +216,7 @@ impl Records {
                 records.is_version_1 = true;
             }
             Some(_) => {
-                let text: Option<Text> = read_versioned(file, VERSION)?;
+                let text: Option<RecordText> = read_versioned(file, VERSION)?;
                 records.disks = text.map(|text| text.disk).unwrap_or_default();
             }
         }
@@ -272,14 +272,14 @@ impl Records {
 }
 
 /// A new identity, of a disk or of a state directory.
-pub(crate) fn new_identity() -> Result<Uuid, Error> {
+pub(crate) fn new_identity() -> Result<Uuid, StateError> {
     let mut bytes = [0; 16];
-    random::fill(&mut bytes).map_err(Error::io("making an identity".to_owned()))?;
+    random::fill(&mut bytes).map_err(StateError::io("making an identity".to_owned()))?;
     Ok(uuid::Builder::from_random_bytes(bytes).into_uuid())
 }
 
 /// The version of `file`, if it exists. Ignores everything else, because another release may have written it.
-fn version_of(file: &Path) -> Result<Option<u32>, Error> {
+fn version_of(file: &Path) -> Result<Option<u32>, StateError> {
     #[derive(Deserialize)]
     struct Version {
         version: u32,
@@ -292,9 +292,9 @@ fn version_of(file: &Path) -> Result<Option<u32>, Error> {
 pub(crate) fn read_versioned<T: DeserializeOwned>(
     file: &Path,
     ours: u32,
-) -> Result<Option<T>, Error> {
+) -> Result<Option<T>, StateError> {
     match version_of(file)? {
-        Some(version) if version != ours => Err(Error::Refused(format!(
+        Some(version) if version != ours => Err(StateError::Refused(format!(
             "{} has version {version}, and this sanstone reads version {ours}: use the release that wrote \
              it, or name another state directory with state = \"…\"",
             file.display()
@@ -303,10 +303,11 @@ pub(crate) fn read_versioned<T: DeserializeOwned>(
     }
 }
 
-fn read_toml<T: DeserializeOwned>(file: &Path) -> Result<Option<T>, Error> {
+fn read_toml<T: DeserializeOwned>(file: &Path) -> Result<Option<T>, StateError> {
     let shown = file.display();
-    let damaged =
-        |why: String| Error::Refused(format!("{shown} is damaged: {why}; restore it from a copy"));
+    let damaged = |why: String| {
+        StateError::Refused(format!("{shown} is damaged: {why}; restore it from a copy"))
+    };
     match store::read_file(file, FILE_BYTES_MAX) {
         Ok(bytes) => {
             let text = String::from_utf8(bytes).map_err(|error| damaged(error.to_string()))?;
@@ -314,18 +315,18 @@ fn read_toml<T: DeserializeOwned>(file: &Path) -> Result<Option<T>, Error> {
             read.map(Some)
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(Error::io(format!("reading {shown}"))(error)),
+        Err(error) => Err(StateError::io(format!("reading {shown}"))(error)),
     }
 }
 
 /// Replaces `file` with `value`.
-pub(crate) fn write_toml<T: Serialize>(file: &Path, value: &T) -> Result<(), Error> {
+pub(crate) fn write_toml<T: Serialize>(file: &Path, value: &T) -> Result<(), StateError> {
     let what = format!("writing {}", file.display());
     let text = toml::to_string(value).map_err(|error| {
         let cause = io::Error::new(io::ErrorKind::InvalidData, error);
-        Error::io(what.clone())(cause)
+        StateError::io(what.clone())(cause)
     })?;
-    store::replace(file, text.as_bytes()).map_err(Error::io(what))
+    store::replace(file, text.as_bytes()).map_err(StateError::io(what))
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use engine::{Duration, blocking, time};
 
-use crate::{Error, state::StateDirectory};
+use crate::{StateError, state::StateDirectory};
 
 /// How long recording new lengths may take when the state directory's disk stalls.
 const NOTE_LIMIT: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ impl SharedState {
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut StateDirectory) -> T + Send + 'static,
-    ) -> Result<T, Error> {
+    ) -> Result<T, StateError> {
         let state = self.0.clone();
         aside(move || work(&mut state.lock().unwrap_or_else(PoisonError::into_inner))).await
     }
@@ -48,7 +48,9 @@ impl SharedState {
 /// Runs `work`, which uses the files of a state directory, where it holds up no lane.
 pub(crate) async fn aside<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Error> {
-    let done = blocking::run(blocking::Kind::Files, work).await;
-    done.map_err(Error::io("running work on the state directory".to_owned()))
+) -> Result<T, StateError> {
+    let done = blocking::run(blocking::WorkKind::Files, work).await;
+    done.map_err(StateError::io(
+        "running work on the state directory".to_owned(),
+    ))
 }

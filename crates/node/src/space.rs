@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, os::unix::fs::MetadataExt, path::Path};
 
 use rustix::fs::statvfs;
-use volume::config::{Kind, Node, Volumes, What};
+use volume::config::{Kind, Node, NodeForm, Volumes};
 
 use crate::description::Space;
 
@@ -25,7 +25,7 @@ pub(crate) fn of(path: &Path) -> Option<Space> {
 pub(crate) fn scarce(volumes: &Volumes, base: &Path) -> Vec<String> {
     let mut systems: BTreeMap<u64, (u64, u64, Vec<String>)> = BTreeMap::new();
     for node in volumes.0.values().flat_map(Node::all) {
-        let What::Inline(kind) = &node.what else {
+        let NodeForm::Inline(kind) = &node.what else {
             continue;
         };
         let Kind::File(file) = &**kind else { continue };

@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    Error, Site, private,
+    ServedSite, StateError, private,
     record::{Records, new_identity, read_versioned, write_toml},
     stored::Stored,
     unit_files::UnitFiles,
@@ -67,18 +67,18 @@ struct OwnerFile {
 }
 
 /// Where a configuration and its state directory are, with symbolic links in the parent directories resolved.
-struct Places {
+struct StatePaths {
     configuration: String,
     directory: String,
 }
 
-impl Places {
-    fn of(site: &Site<'_>) -> Places {
+impl StatePaths {
+    fn of(site: &ServedSite<'_>) -> StatePaths {
         let base = site.base();
         let base = store::resolve(&base).unwrap_or(base);
         let configuration = base.join(site.config.file_name().unwrap_or_default());
         let directory = store::resolve(site.state).unwrap_or(site.state.to_owned());
-        Places {
+        StatePaths {
             configuration: configuration.to_string_lossy().into_owned(),
             directory: directory.to_string_lossy().into_owned(),
         }
@@ -86,12 +86,12 @@ impl Places {
 }
 
 /// Another configuration that was last served from the state directory of `site`, if it still exists.
-pub(crate) fn sharer(site: &Site<'_>) -> Option<PathBuf> {
+pub(crate) fn sharer(site: &ServedSite<'_>) -> Option<PathBuf> {
     if site.is_successor {
         return None;
     }
     let known: OwnerFile = read_versioned(&site.state.join(OWNER_FILE), OWNER_VERSION).ok()??;
-    let ours = Places::of(site);
+    let ours = StatePaths::of(site);
     let other = PathBuf::from(known.configuration.filter(|it| *it != ours.configuration)?);
     let is_same_file = store::resolve(&other).ok()? == store::resolve(site.config).ok()?;
     (known.directory == Some(ours.directory) && !is_same_file && store::look(&other).is_ok())
@@ -104,7 +104,7 @@ impl StateDirectory {
     ///
     /// # Errors
     /// The first file that is damaged or newer, with a remedy.
-    pub(crate) fn look(directory: &Path) -> Result<(), Error> {
+    pub(crate) fn look(directory: &Path) -> Result<(), StateError> {
         private::check(directory)?;
         let _: Option<Ports> = read_versioned(&directory.join(PORTS_FILE), PORTS_VERSION)?;
         let _: Option<OwnerFile> = read_versioned(&directory.join(OWNER_FILE), OWNER_VERSION)?;
@@ -116,9 +116,9 @@ impl StateDirectory {
     ///
     /// # Errors
     /// If it cannot be written, belongs to a running daemon or to somebody else, or has a newer version.
-    pub fn open(directory: &Path, with_parents: bool) -> Result<StateDirectory, Error> {
+    pub fn open(directory: &Path, with_parents: bool) -> Result<StateDirectory, StateError> {
         let shown = directory.display();
-        store::make_directory(directory, with_parents).map_err(Error::io(format!(
+        store::make_directory(directory, with_parents).map_err(StateError::io(format!(
             "the state directory {shown} cannot be created"
         )))?;
         private::check(directory)?;
@@ -135,12 +135,12 @@ impl StateDirectory {
                 let known: Option<OwnerFile> = known.ok().flatten();
                 let of = known.and_then(|known| known.configuration);
                 let of = of.map_or(String::new(), |of| format!(", that of {of},"));
-                Error::Refused(format!(
+                StateError::Refused(format!(
                     "another daemon{of} uses the state directory {shown}; stop it, or give each its own \
                      with state = \"…\""
                 ))
             }
-            _ => Error::io(format!("the state directory {shown} cannot be written"))(error),
+            _ => StateError::io(format!("the state directory {shown} cannot be written"))(error),
         })?;
         let ports_file = directory.join(PORTS_FILE);
         let ports = read_versioned(&ports_file, PORTS_VERSION)?.unwrap_or(Ports {
@@ -160,14 +160,14 @@ impl StateDirectory {
     ///
     /// # Errors
     /// If it cannot be read, or a new one cannot be stored.
-    pub fn owner(&self) -> Result<Uuid, Error> {
+    pub fn owner(&self) -> Result<Uuid, StateError> {
         Ok(self.owner_file()?.owner)
     }
 
     /// Records that `site` is served from here.
-    pub(crate) fn serves(&self, site: &Site<'_>) -> Result<(), Error> {
+    pub(crate) fn serves(&self, site: &ServedSite<'_>) -> Result<(), StateError> {
         let known = self.owner_file()?;
-        let places = Places::of(site);
+        let places = StatePaths::of(site);
         let new = OwnerFile {
             configuration: Some(places.configuration),
             directory: Some(places.directory),
@@ -179,7 +179,7 @@ impl StateDirectory {
         }
     }
 
-    fn owner_file(&self) -> Result<OwnerFile, Error> {
+    fn owner_file(&self) -> Result<OwnerFile, StateError> {
         let file = self.directory.join(OWNER_FILE);
         if let Some(known) = read_versioned(&file, OWNER_VERSION)? {
             return Ok(known);
@@ -203,7 +203,7 @@ impl StateDirectory {
     pub fn relative_ports<'a>(
         &mut self,
         names: impl IntoIterator<Item = &'a str>,
-    ) -> Result<Vec<u16>, Error> {
+    ) -> Result<Vec<u16>, StateError> {
         let mut ports = self.ports.get().clone();
         let mut last = ports.port.values().max().copied().unwrap_or(0);
         let mut numbers = Vec::new();
@@ -213,7 +213,7 @@ impl StateDirectory {
                 continue;
             }
             last = last.checked_add(1).ok_or_else(|| {
-                Error::Refused(format!(
+                StateError::Refused(format!(
                     "{} has no number left for {name}; remove the lines of ports that no longer exist",
                     self.ports.file().display()
                 ))
@@ -231,7 +231,7 @@ impl StateDirectory {
     }
 
     /// Stores the records of disks, unless they are stored already.
-    pub(crate) fn set_records(&mut self, mut records: Records) -> Result<(), Error> {
+    pub(crate) fn set_records(&mut self, mut records: Records) -> Result<(), StateError> {
         records.is_as_stored(self.records());
         self.records.set(records)
     }
@@ -263,7 +263,7 @@ impl StateDirectory {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn kept(&self, name: &str) -> Result<Option<String>, Error> {
+    pub fn kept(&self, name: &str) -> Result<Option<String>, StateError> {
         let uuid = self.unit_files.served().get(name).copied();
         uuid.map_or(Ok(None), |uuid| self.unit_files.kept_of(&uuid, name))
     }
@@ -273,14 +273,14 @@ impl StateDirectory {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn keep(&self, name: &str, text: Option<&str>) -> Result<(), Error> {
+    pub fn keep(&self, name: &str, text: Option<&str>) -> Result<(), StateError> {
         self.unit_files.keep(name, text)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use engine::sim::{Fault, FaultKind, World};
+    use engine::sim::{FaultKind, InjectedFault, World};
 
     use super::*;
 
@@ -348,7 +348,7 @@ mod tests {
         on_a_machine(|directory| {
             let number = |name: &str| {
                 let mut state = StateDirectory::open(directory, true).expect("a state directory");
-                Ok::<_, Error>(state.relative_ports([name])?[0])
+                Ok::<_, StateError>(state.relative_ports([name])?[0])
             };
             // In the order of the configuration, as in directories from before numbers were stored.
             for (name, port) in [("m", 1), ("n", 2), ("a", 3), ("m", 1)] {
@@ -374,9 +374,9 @@ mod tests {
             world.block_on(&host, async {
                 let mut state = StateDirectory::open(directory, true).expect("a state directory");
                 assert_eq!(state.relative_ports(["m"]).expect("room"), [1]);
-                host.add_fault(Fault {
+                host.add_fault(InjectedFault {
                     path: Some(at.into()),
-                    ..Fault::new(kind, 28)
+                    ..InjectedFault::new(kind, 28)
                 });
                 for _ in 0..2 {
                     state.relative_ports(["z", "m"]).expect_err("no room");
@@ -400,7 +400,7 @@ mod tests {
             state.relative_ports(["m"]).expect("room");
             let before = state.before();
             state.relative_ports(["m", "z"]).expect("room");
-            host.add_fault(Fault::new(FaultKind::Create, 28));
+            host.add_fault(InjectedFault::new(FaultKind::Create, 28));
             let later = state.records().clone();
             state.take_back(before, &later, &[]);
             host.clear_faults();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use crate::{Error, record::write_toml};
+use crate::{StateError, record::write_toml};
 
 /// A value, and the file that it is stored in.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ impl<T: PartialEq + Serialize> Stored<T> {
     ///
     /// # Errors
     /// If it cannot be written: the old value stays in use.
-    pub(crate) fn set(&mut self, next: T) -> Result<(), Error> {
+    pub(crate) fn set(&mut self, next: T) -> Result<(), StateError> {
         if self.value == next && !self.is_in_doubt {
             return Ok(());
         }
@@ -53,7 +53,7 @@ impl<T: PartialEq + Serialize> Stored<T> {
     ///
     /// # Errors
     /// If it cannot be written. The next [`set`](Self::set) replaces what the file holds.
-    pub(crate) fn put_back(&mut self, before: T) -> Result<(), Error> {
+    pub(crate) fn put_back(&mut self, before: T) -> Result<(), StateError> {
         self.is_in_doubt |= self.value != before;
         self.value = before;
         if self.is_in_doubt {
@@ -69,7 +69,7 @@ mod tests {
     use std::path::Path;
 
     use engine::{
-        sim::{Fault, FaultKind, World},
+        sim::{FaultKind, InjectedFault, World},
         store,
     };
 
@@ -102,10 +102,10 @@ mod tests {
             let host = world.host("machine");
             host.put_file(FILE, b"a = 1\n");
             let fail = || {
-                host.add_fault(Fault {
+                host.add_fault(InjectedFault {
                     path: Some(at.into()),
                     times: Some(1),
-                    ..Fault::new(kind, errno)
+                    ..InjectedFault::new(kind, errno)
                 });
             };
             world.block_on(&host, async {

@@ -10,10 +10,10 @@ use std::{
 use engine::store;
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
-use volume::config::{Identity, Node, Starts, What};
+use volume::config::{Node, NodeForm, Starts, VolumeIdentity};
 
 use crate::{
-    Site,
+    ServedSite,
     device::{DEVICES, world_wide_name},
     record::{DiskKind, Records},
 };
@@ -43,12 +43,12 @@ pub(crate) struct Leaf {
     /// Relative to the configuration's directory, if it lies below that.
     pub(crate) relative: Option<PathBuf>,
     pub(crate) read_only: bool,
-    pub(crate) found: Found,
+    pub(crate) found: FoundAtPath,
 }
 
 /// What is at a leaf's path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum FoundAtPath {
     /// Nothing, or an empty file.
     Nothing,
     File {
@@ -56,7 +56,7 @@ pub(crate) enum Found {
         /// File system and inode number: the same under each of its names.
         id: (u64, u64),
         is_blank: bool,
-        mark: Mark,
+        mark: SurveyMark,
     },
     /// Something else, about which opening it will report an error.
     Other,
@@ -64,7 +64,7 @@ pub(crate) enum Found {
 
 /// The mark of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Mark {
+pub(crate) enum SurveyMark {
     /// Its file system does not support marks.
     Unsupported,
     None,
@@ -86,7 +86,7 @@ pub(crate) struct Sibling {
 
 /// The disks that `site` serves. If several volumes are the same disk, the one recorded as it, or else
 /// the first, becomes the disk, and the others are views of it.
-pub(crate) fn asked(site: &Site<'_>, records: &Records, starts: &Starts) -> Vec<Asked> {
+pub(crate) fn asked(site: &ServedSite<'_>, records: &Records, starts: &Starts) -> Vec<Asked> {
     let mut all = asked_each(site, starts);
     let is_recorded = |asked: &Asked| {
         let mut records = records.disks.values();
@@ -111,30 +111,30 @@ pub(crate) fn asked(site: &Site<'_>, records: &Records, starts: &Starts) -> Vec<
     all
 }
 
-fn asked_each(site: &Site<'_>, starts: &Starts) -> Vec<Asked> {
+fn asked_each(site: &ServedSite<'_>, starts: &Starts) -> Vec<Asked> {
     let base = site.base();
     let base = store::resolve(&base).unwrap_or(base);
     let all = site.served.iter().filter_map(|name| {
         let node = site.volumes.0.get(name)?;
         let root = root_of(site, node);
-        let What::Inline(kind) = &root.what else {
+        let NodeForm::Inline(kind) = &root.what else {
             return None;
         };
         let mut leaves = Vec::new();
         collect(site, node, &base, &mut leaves);
         let mut place = None;
         let (kind, carried) = match kind.identity() {
-            Identity::Superblocks(_) => {
+            VolumeIdentity::Superblocks(_) => {
                 let carried = site.volumes.carried(root, &base, starts);
                 (DiskKind::Superblocks(kind.name()), carried)
             }
-            Identity::Remote(of_disk) => {
+            VolumeIdentity::Remote(of_disk) => {
                 place = Some(of_disk);
                 (DiskKind::Remote(kind.name()), None)
             }
-            Identity::File(file) => match leaves.first().map(|leaf| look(&leaf.path)) {
+            VolumeIdentity::File(file) => match leaves.first().map(|leaf| look(&leaf.path)) {
                 Some(Ok(look)) => match look.kind {
-                    store::Kind::BlockDevice { major, minor } => {
+                    store::PathKind::BlockDevice { major, minor } => {
                         let name = world_wide_name(Path::new(DEVICES), major, minor);
                         // The path as written: the target of a link may have another name after a reboot.
                         let path = base.join(file.path.get_ref());
@@ -149,8 +149,8 @@ fn asked_each(site: &Site<'_>, starts: &Starts) -> Vec<Asked> {
                 _ => (DiskKind::File, None),
             },
             // `root_of` has followed it.
-            Identity::Child(_) => return None,
-            Identity::Name => (DiskKind::Named, None),
+            VolumeIdentity::Child(_) => return None,
+            VolumeIdentity::Name => (DiskKind::Named, None),
         };
         Some(Asked {
             volume: name.clone(),
@@ -179,24 +179,24 @@ pub(crate) fn derived(words: &[&str]) -> Uuid {
 }
 
 /// The node that is the disk, beneath layers that leave its blocks where they are.
-fn root_of<'a>(site: &Site<'a>, mut node: &'a Node) -> &'a Node {
+fn root_of<'a>(site: &ServedSite<'a>, mut node: &'a Node) -> &'a Node {
     loop {
         match &node.what {
-            What::Named(name) => node = &site.volumes.0[name],
-            What::Inline(kind) => match kind.identity() {
-                Identity::Child(child) => node = child,
+            NodeForm::Named(name) => node = &site.volumes.0[name],
+            NodeForm::Inline(kind) => match kind.identity() {
+                VolumeIdentity::Child(child) => node = child,
                 _ => return node,
             },
         }
     }
 }
 
-fn collect(site: &Site<'_>, node: &Node, base: &Path, leaves: &mut Vec<Leaf>) {
+fn collect(site: &ServedSite<'_>, node: &Node, base: &Path, leaves: &mut Vec<Leaf>) {
     let kind = match &node.what {
-        What::Named(name) => return collect(site, &site.volumes.0[name], base, leaves),
-        What::Inline(kind) => kind,
+        NodeForm::Named(name) => return collect(site, &site.volumes.0[name], base, leaves),
+        NodeForm::Inline(kind) => kind,
     };
-    if let Identity::File(file) = kind.identity() {
+    if let VolumeIdentity::File(file) = kind.identity() {
         let path = base.join(file.path.get_ref());
         let path = store::resolve(&path).unwrap_or(path);
         leaves.push(Leaf {
@@ -212,52 +212,56 @@ fn collect(site: &Site<'_>, node: &Node, base: &Path, leaves: &mut Vec<Leaf>) {
     }
 }
 
-fn look(path: &Path) -> io::Result<store::Look> {
+fn look(path: &Path) -> io::Result<store::PathInfo> {
     store::look(path)
 }
 
 /// What is at `path`.
-pub(crate) fn found(path: &Path) -> Found {
+pub(crate) fn found(path: &Path) -> FoundAtPath {
     match look(path) {
-        Ok(look) if look.kind == store::Kind::File && look.len_bytes == 0 => Found::Nothing,
-        Ok(look) if look.kind == store::Kind::File => {
+        Ok(look) if look.kind == store::PathKind::File && look.len_bytes == 0 => {
+            FoundAtPath::Nothing
+        }
+        Ok(look) if look.kind == store::PathKind::File => {
             let is_blank = match store::is_blank(path) {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                    return Found::Other;
+                    return FoundAtPath::Other;
                 }
                 // Some file systems cannot tell.
                 is_blank => is_blank.unwrap_or(false),
             };
-            Found::File {
+            FoundAtPath::File {
                 len_bytes: look.len_bytes,
                 id: look.id,
                 is_blank,
                 mark: mark(path),
             }
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Found::Nothing,
-        _ => Found::Other,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => FoundAtPath::Nothing,
+        _ => FoundAtPath::Other,
     }
 }
 
-fn mark(path: &Path) -> Mark {
+fn mark(path: &Path) -> SurveyMark {
     match store::mark(path) {
-        Ok(None) => Mark::None,
+        Ok(None) => SurveyMark::None,
         Ok(Some(bytes)) => {
             let text = String::from_utf8_lossy(&bytes).trim().to_owned();
             match text.parse() {
-                Ok(uuid) => Mark::Disk(uuid),
-                Err(_) => Mark::Other(format!("{text:?}")),
+                Ok(uuid) => SurveyMark::Disk(uuid),
+                Err(_) => SurveyMark::Other(format!("{text:?}")),
             }
         }
-        Err(error) if error.kind() == io::ErrorKind::Unsupported => Mark::Unsupported,
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => Mark::Other(error.to_string()),
-        Err(error) => Mark::Unreadable(error.to_string()),
+        Err(error) if error.kind() == io::ErrorKind::Unsupported => SurveyMark::Unsupported,
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            SurveyMark::Other(error.to_string())
+        }
+        Err(error) => SurveyMark::Unreadable(error.to_string()),
     }
 }
 
 /// The other state directories next to the configuration. Unreadable ones are skipped.
-pub(crate) fn siblings(site: &Site<'_>) -> Vec<Sibling> {
+pub(crate) fn siblings(site: &ServedSite<'_>) -> Vec<Sibling> {
     let base = site.base();
     let ours = store::resolve(site.state).unwrap_or(site.state.to_owned());
     // A user who may not list the directory may still serve from it.

@@ -9,7 +9,7 @@ use volume::{
 };
 
 use crate::{
-    Failure, Refusal, Site,
+    DaemonFailure, OpenRefusal, ServedSite,
     config::Config,
     daemon::close,
     open::{Survey, prepare},
@@ -39,20 +39,20 @@ pub async fn take_over(
     name: &str,
     home: &LaneHandle,
     others: Others,
-) -> Result<TakenOver, Failure> {
+) -> Result<TakenOver, DaemonFailure> {
     let directory = config.state_directory();
     let served = config.served()?;
     let site = config.site(&directory, &served);
     let refused = |refusal| config.refused(refusal);
     let owner_in = |state: &StateDirectory| {
         let uuid = state.owner().map_err(|error| refused(error.into()))?;
-        Ok::<_, Failure>(Owner::new(uuid, process.boot, &process.name))
+        Ok::<_, DaemonFailure>(Owner::new(uuid, process.boot, &process.name))
     };
     let graph_of = |owner: Owner| {
         let mut graph = config.graph()?;
         graph.set_owner(owner);
         graph.set_state_directory(&directory);
-        Ok::<_, Failure>(graph)
+        Ok::<_, DaemonFailure>(graph)
     };
     // A new state directory is created only for a stripe that is taken over.
     let existing = match store::look(&directory) {
@@ -92,7 +92,7 @@ pub async fn take_over(
 }
 
 /// Refuses a stripe that the daemon started next would refuse.
-fn judge(site: &Site<'_>, stripe: &Identified) -> Result<(), Refusal> {
+fn judge(site: &ServedSite<'_>, stripe: &Identified) -> Result<(), OpenRefusal> {
     let records = Records::read(site.state)?;
     let survey = Survey::make(site, &records, &Starts::default())?;
     let known = survey.known(site, &records);
@@ -113,7 +113,7 @@ fn judge(site: &Site<'_>, stripe: &Identified) -> Result<(), Refusal> {
     };
     match judged {
         Err(error) if survey.all.iter().enumerate().all(is_told) => {
-            Err(Refusal::Volumes(vec![error]))
+            Err(OpenRefusal::Volumes(vec![error]))
         }
         _ => Ok(()),
     }

@@ -17,7 +17,7 @@ use unit::{Kept, KeptError};
 use uuid::Uuid;
 
 use crate::{
-    Error,
+    StateError,
     record::{FILE_BYTES_MAX, read_versioned, write_toml},
 };
 
@@ -64,7 +64,7 @@ impl UnitFiles {
     ///
     /// # Errors
     /// If it cannot be read, or is damaged.
-    pub(crate) fn state_of(&self, uuid: &Uuid, name: &str) -> Result<Option<Kept>, Error> {
+    pub(crate) fn state_of(&self, uuid: &Uuid, name: &str) -> Result<Option<Kept>, StateError> {
         let text = self.kept_of(uuid, name)?;
         let parsed = text.as_deref().map(str::parse).transpose();
         parsed.map_err(|error: KeptError| self.damaged(uuid, name, &error.to_string()))
@@ -74,7 +74,7 @@ impl UnitFiles {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub(crate) fn kept_of(&self, uuid: &Uuid, name: &str) -> Result<Option<String>, Error> {
+    pub(crate) fn kept_of(&self, uuid: &Uuid, name: &str) -> Result<Option<String>, StateError> {
         let file = self.file(uuid);
         if let Some(text) = self.version_1(uuid, name)? {
             return Ok(Some(text));
@@ -84,12 +84,12 @@ impl UnitFiles {
     }
 
     /// The text of a file of version 1; `None` if there is none, or one of another version.
-    fn version_1(&self, uuid: &Uuid, name: &str) -> Result<Option<String>, Error> {
+    fn version_1(&self, uuid: &Uuid, name: &str) -> Result<Option<String>, StateError> {
         let file = self.file(uuid);
         let bytes = match store::read_file(&file, FILE_BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Error::io(format!("reading {}", file.display()))(error)),
+            Err(error) => return Err(StateError::io(format!("reading {}", file.display()))(error)),
         };
         let Some(lines) = bytes.strip_prefix(HEADER_1.as_bytes()) else {
             return Ok(None);
@@ -103,8 +103,8 @@ impl UnitFiles {
         }
     }
 
-    fn damaged(&self, uuid: &Uuid, name: &str, why: &str) -> Error {
-        Error::Refused(format!(
+    fn damaged(&self, uuid: &Uuid, name: &str, why: &str) -> StateError {
+        StateError::Refused(format!(
             "{} is damaged: {why}, so volume {name} is not served, as initiators could write that its reservations \
              fence off; restore the file from a copy, or remove it and with it the reservations and saved mode pages \
              of the volume",
@@ -116,9 +116,10 @@ impl UnitFiles {
     ///
     /// # Errors
     /// If it cannot be written.
-    pub(crate) fn keep(&self, name: &str, text: Option<&str>) -> Result<(), Error> {
+    pub(crate) fn keep(&self, name: &str, text: Option<&str>) -> Result<(), StateError> {
         let uuid = self.served().get(name).copied();
-        let uuid = uuid.ok_or_else(|| Error::Refused(format!("volume {name} has no identity")))?;
+        let uuid =
+            uuid.ok_or_else(|| StateError::Refused(format!("volume {name} has no identity")))?;
         let lines = text.unwrap_or_default().lines();
         let text = Text {
             version: VERSION,

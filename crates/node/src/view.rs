@@ -8,7 +8,7 @@ use std::{
 };
 
 use engine::{Instant, time};
-use front::{Reporter, report::Report};
+use front::{Reporter, report::FrontReport};
 use hdrhistogram::Histogram;
 use unit::{SanitizeReport, Stage, StageTable, UnitReport, Units};
 use uuid::Uuid;
@@ -21,8 +21,9 @@ use volume::{
 };
 
 use crate::description::{
-    Attached, Cache, Claim, Commands, Counted, Counters, Description, Mirror, MirrorCopy, Node,
-    NodeSession, PathSession, Registration, Requests, Reservation, Unit, VERSION, Volume,
+    Attached, Cache, ClaimDescription, Commands, Counters, Description, Mirror, MirrorCopy, Node,
+    NodeSession, PathSession, RegistrationDescription, RequestCounts, Requests,
+    ReservationDescription, UnitDescription, VERSION, Volume,
 };
 use crate::{process, space};
 
@@ -64,7 +65,7 @@ impl Onlooker {
 /// A snapshot of a daemon or of an attached volume. Its counters are read when it is described.
 pub struct View {
     pub(crate) seen: Seen,
-    pub(crate) reports: Vec<Report>,
+    pub(crate) reports: Vec<FrontReport>,
     /// When it was taken, by the clock of the lanes.
     pub(crate) at: Instant,
 }
@@ -171,7 +172,7 @@ fn node(view: &NodeView, at: Instant, base: &Path) -> Node {
         read_only: shape.is_some_and(|shape| shape.read_only.is_on()),
         claim: view.facts.get().map(|claim: &SetClaim| {
             let lost = claim.check().err();
-            Claim {
+            ClaimDescription {
                 held: lost.is_none(),
                 error: lost.map(|error| error.to_string()),
             }
@@ -317,19 +318,22 @@ fn age_s(then: Option<Instant>, now: Instant) -> Option<f64> {
     then.map(|then| now.since(then).as_secs_f64())
 }
 
-fn unit(report: &UnitReport) -> Unit {
+fn unit(report: &UnitReport) -> UnitDescription {
     let registrations = report.registrations.iter();
-    let registrations = registrations.map(|registration| Registration {
+    let registrations = registrations.map(|registration| RegistrationDescription {
         initiator_port: registration.initiator_port.clone(),
         target_port: registration.target_port,
         key: format!("{:#018x}", registration.key),
     });
-    Unit {
+    UnitDescription {
         registrations: registrations.collect(),
-        reservation: report.reservation.as_ref().map(|held| Reservation {
-            r#type: held.kind.to_owned(),
-            holder: held.holder.clone(),
-        }),
+        reservation: report
+            .reservation
+            .as_ref()
+            .map(|held| ReservationDescription {
+                r#type: held.kind.to_owned(),
+                holder: held.holder.clone(),
+            }),
         reserved_by: report.reserved_by.clone(),
         write_protected: report.is_write_protected,
         ejected: report.is_ejected,
@@ -348,7 +352,7 @@ fn count(view: &NodeView, at: Instant, counters: &mut Counters) {
     let counted = kinds
         .filter(|(_, counts)| counts.requests + counts.pending > 0)
         .map(|(kind, counts)| {
-            let counted = Counted {
+            let counted = RequestCounts {
                 errors: counts.errors,
                 pending: counts.pending,
                 oldest_s: age_s(counts.oldest, at),
@@ -369,8 +373,8 @@ fn count(view: &NodeView, at: Instant, counters: &mut Counters) {
 }
 
 /// The kinds of commands that there were.
-fn kinds(table: &StageTable) -> impl Iterator<Item = unit::Kind> + '_ {
-    let kinds = unit::Kind::ALL.into_iter();
+fn kinds(table: &StageTable) -> impl Iterator<Item = unit::CommandKind> + '_ {
+    let kinds = unit::CommandKind::ALL.into_iter();
     kinds.filter(|kind| !table.of(*kind, Stage::Total).is_empty())
 }
 
@@ -387,11 +391,11 @@ fn commands(table: &StageTable) -> BTreeMap<String, Commands> {
         .collect()
 }
 
-fn counted(table: &StageTable) -> BTreeMap<String, Counted> {
+fn counted(table: &StageTable) -> BTreeMap<String, RequestCounts> {
     kinds(table)
         .map(|kind| {
             let ours = [Stage::Queue, Stage::Volume];
-            let counted = Counted {
+            let counted = RequestCounts {
                 errors: 0,
                 pending: 0,
                 oldest_s: None,

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::{
     admin::{self, Applied, Asked},
-    failure::Failure,
+    failure::VerbFailure,
     log,
     output::{self, OutputFile},
 };
@@ -36,7 +36,7 @@ struct Told<'a> {
 }
 
 /// Applies the configuration in `call` to the running daemon that uses its state directory.
-pub(crate) fn run(call: &ApplyCall) -> Result<(), Failure> {
+pub(crate) fn run(call: &ApplyCall) -> Result<(), VerbFailure> {
     let state = Config::state_directory_to_apply(&call.config)?;
     let asked = Asked::Apply {
         path: path::absolute(&call.config)?,

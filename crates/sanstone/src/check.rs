@@ -4,12 +4,12 @@ use std::{fmt::Display, io::ErrorKind, net::SocketAddr, path::Path};
 
 use engine::{Lane, LaneConfig};
 use front::{Address, StartError};
-use node::{Config, Failure as Wrong};
+use node::{Config, DaemonFailure as Wrong};
 
-use crate::{admin, failure::Failure, kernel, log, output, probe};
+use crate::{admin, failure::VerbFailure, kernel, log, output, probe};
 
 /// Checks the configuration in `path`.
-pub(crate) fn run(path: &Path) -> Result<(), Failure> {
+pub(crate) fn run(path: &Path) -> Result<(), VerbFailure> {
     let tell = |note: &dyn Display| log::say(format_args!("note: {note}"));
     // It is read once: what comes through a pipe is gone then.
     let loaded = Config::load_to_check(
@@ -24,7 +24,7 @@ pub(crate) fn run(path: &Path) -> Result<(), Failure> {
         (Ok(_), Some(ring)) => return Err(anyhow::anyhow!(ring).into()),
         (Err(failure), None) => return Err(failure.into()),
         (Err(Wrong::Wrong(message)), Some(ring)) => {
-            return Err(Failure::Wrong(format!("{message}\n{ring}")));
+            return Err(VerbFailure::Wrong(format!("{message}\n{ring}")));
         }
         (Err(failure), Some(ring)) => return Err(anyhow::anyhow!("{failure}\n{ring}").into()),
     };

@@ -13,7 +13,7 @@ use volume::{
     graph::{NewLength, NewStripe, Source},
 };
 
-use crate::{failure::Failure, output};
+use crate::{failure::VerbFailure, output};
 
 /// Creates the stripe, concat or mirror in the volume called `name`, the last with the data of copy `from`.
 pub(crate) fn run(
@@ -21,14 +21,19 @@ pub(crate) fn run(
     name: &str,
     from: Option<usize>,
     force: bool,
-) -> Result<(), Failure> {
+) -> Result<(), VerbFailure> {
     let uuid = make(path, name, from.map(Source::Copy), force)?;
     let line = format!("created the volume \"{name}\": {uuid}\n");
     Ok(output::print(line)?)
 }
 
 /// Makes the disk that is listed as copy `copy` that copy of the mirror in the volume called `name`.
-pub(crate) fn replace(path: &Path, name: &str, copy: usize, force: bool) -> Result<(), Failure> {
+pub(crate) fn replace(
+    path: &Path,
+    name: &str,
+    copy: usize,
+    force: bool,
+) -> Result<(), VerbFailure> {
     make(path, name, Some(Source::AllBut(copy)), force)?;
     let line = format!(
         "copy {copy} of the volume \"{name}\" is replaced, and is filled when the mirror is next served\n"
@@ -36,7 +41,7 @@ pub(crate) fn replace(path: &Path, name: &str, copy: usize, force: bool) -> Resu
     Ok(output::print(line)?)
 }
 
-fn make(path: &Path, name: &str, from: Option<Source>, force: bool) -> Result<Uuid, Failure> {
+fn make(path: &Path, name: &str, from: Option<Source>, force: bool) -> Result<Uuid, VerbFailure> {
     let config = Config::load(path)?;
     let process = Process {
         boot: boot_id(),
@@ -58,7 +63,7 @@ fn make(path: &Path, name: &str, from: Option<Source>, force: bool) -> Result<Uu
 }
 
 /// Gives the stripe or concat in the volume called `name` the length that its children have room for now.
-pub(crate) fn grow(path: &Path, name: &str) -> Result<(), Failure> {
+pub(crate) fn grow(path: &Path, name: &str) -> Result<(), VerbFailure> {
     let config = Config::load(path)?;
     let process = Process {
         boot: boot_id(),

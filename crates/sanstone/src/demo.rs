@@ -9,11 +9,11 @@ use std::{
 };
 
 use ::lab::{
-    Error,
-    demo::{self, Directory, LINKS_BITS_PER_S, Link, SHARES_MAX},
+    LabError,
+    demo::{self, Directory, LINKS_BITS_PER_S, SHARES_MAX, ShareLimit},
     drive_stats::{DEFAULT_ROWS, DailyFile, Source},
     load::Stop,
-    progress::Progress,
+    progress::ProgressOutput,
     report,
     sqlite::Settings,
     statements::Survey,
@@ -28,7 +28,7 @@ use signal_hook::{
 use volume::config::Size;
 
 use crate::{
-    failure::Failure,
+    failure::VerbFailure,
     log,
     output::{self, OutputFile},
 };
@@ -88,9 +88,9 @@ pub(crate) struct DemoCall {
     dir: Option<PathBuf>,
 }
 
-pub(crate) fn run(call: DemoCall) -> Result<(), Failure> {
+pub(crate) fn run(call: DemoCall) -> Result<(), VerbFailure> {
     let options = options(&call)?;
-    let progress = Progress::for_stderr();
+    let progress = ProgressOutput::for_stderr();
     // Opened now, because generating the rows takes a while and an unwritable file should be reported before
     // that.
     let mut outputs = vec![OutputFile::open(&call.report)?];
@@ -118,25 +118,25 @@ pub(crate) fn run(call: DemoCall) -> Result<(), Failure> {
     Ok(())
 }
 
-fn options(call: &DemoCall) -> Result<demo::Options, Failure> {
+fn options(call: &DemoCall) -> Result<demo::DemoOptions, VerbFailure> {
     if !(1..=SHARES_MAX).contains(&call.shares) {
         let message = format!("--shares {}: write 1 to {SHARES_MAX}", call.shares);
-        return Err(Failure::Wrong(message));
+        return Err(VerbFailure::Wrong(message));
     }
     if let Some(rows) = call.rows.filter(|rows| *rows > ROWS_MAX) {
         let message = format!("--rows {rows}: write at most {ROWS_MAX}");
-        return Err(Failure::Wrong(message));
+        return Err(VerbFailure::Wrong(message));
     }
     let unit = call.stripe_unit.bytes();
     if !unit.is_power_of_two() || !(4096..=4 << 20).contains(&unit) {
         let given = call.stripe_unit;
         let message = format!("--stripe-unit {given}: write a power of two from 4KiB to 4MiB");
-        return Err(Failure::Wrong(message));
+        return Err(VerbFailure::Wrong(message));
     }
     let link = match &call.link {
-        _ if call.no_limit => Link::Unlimited,
-        None => Link::Measured,
-        Some(gigabits) => Link::Limited {
+        _ if call.no_limit => ShareLimit::Unlimited,
+        None => ShareLimit::Measured,
+        Some(gigabits) => ShareLimit::Limited {
             bits_per_s: gigabits
                 .parse::<f64>()
                 .map_or(LINKS_BITS_PER_S[0], |gigabits| (gigabits * 1e9) as u64),
@@ -154,7 +154,7 @@ fn options(call: &DemoCall) -> Result<demo::Options, Failure> {
             seed: call.seed,
         }
     };
-    Ok(demo::Options {
+    Ok(demo::DemoOptions {
         binary: std::env::current_exe().context("finding our own binary")?,
         shares: call.shares,
         link,
@@ -164,12 +164,12 @@ fn options(call: &DemoCall) -> Result<demo::Options, Failure> {
     })
 }
 
-fn wrong(error: Error) -> Failure {
-    Failure::Wrong(error.to_string())
+fn wrong(error: LabError) -> VerbFailure {
+    VerbFailure::Wrong(error.to_string())
 }
 
 /// When a signal ends this process, removes `directory` first. The shares end with us.
-fn remove_when_interrupted(mut signals: Signals, directory: &Path) -> Result<(), Failure> {
+fn remove_when_interrupted(mut signals: Signals, directory: &Path) -> Result<(), VerbFailure> {
     let directory = directory.to_owned();
     let watch = move || {
         for signal in signals.forever() {

@@ -4,29 +4,31 @@ use std::fmt;
 
 /// What ends a verb early.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum VerbFailure {
     /// The command line or the configuration is wrong (exit code 2); the full message for the user.
     Wrong(String),
     /// The call was valid but failed (exit code 1).
     Failed(anyhow::Error),
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for VerbFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Wrong(message) => f.write_str(message),
-            Failure::Failed(error) => write!(f, "{error:#}"),
+            VerbFailure::Wrong(message) => f.write_str(message),
+            VerbFailure::Failed(error) => write!(f, "{error:#}"),
         }
     }
 }
 
-impl<E: Into<anyhow::Error>> From<E> for Failure {
+impl<E: Into<anyhow::Error>> From<E> for VerbFailure {
     fn from(error: E) -> Self {
         match error.into().downcast() {
-            Ok(node::Failure::Wrong(message)) => Failure::Wrong(message),
-            Ok(refused @ node::Failure::Refused { .. }) => Failure::Wrong(refused.to_string()),
-            Ok(failed) => Failure::Failed(failed.into()),
-            Err(error) => Failure::Failed(error),
+            Ok(node::DaemonFailure::Wrong(message)) => VerbFailure::Wrong(message),
+            Ok(refused @ node::DaemonFailure::Refused { .. }) => {
+                VerbFailure::Wrong(refused.to_string())
+            }
+            Ok(failed) => VerbFailure::Failed(failed.into()),
+            Err(error) => VerbFailure::Failed(error),
         }
     }
 }

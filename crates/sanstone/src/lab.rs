@@ -5,7 +5,7 @@ mod stop;
 
 use clap::Subcommand;
 
-use crate::failure::Failure;
+use crate::failure::VerbFailure;
 
 #[derive(Subcommand)]
 pub(crate) enum LabVerb {
@@ -22,7 +22,7 @@ pub(crate) enum LabVerb {
     Profiles(profiles::ProfilesCall),
 }
 
-pub(crate) fn run(verb: LabVerb) -> Result<(), Failure> {
+pub(crate) fn run(verb: LabVerb) -> Result<(), VerbFailure> {
     match verb {
         LabVerb::Run(call) => profiles::run_profile(&call)?,
         LabVerb::Compare(call) => profiles::compare_two(&call)?,

@@ -36,7 +36,7 @@ mod status;
 mod take_over;
 mod top;
 
-use failure::Failure;
+use failure::VerbFailure;
 
 /// What every verb says by its exit code, unless its own help says otherwise.
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 it failed, 2 the call or the configuration is wrong. \
@@ -214,8 +214,8 @@ fn main() -> ExitCode {
     let begun = log::start(&call.log, call.log_format);
     let (code, message) = match begun.and_then(|()| run(call.verb)) {
         Ok(code) => (code, None),
-        Err(Failure::Wrong(message)) => (2, Some(message)),
-        Err(Failure::Failed(error)) => (1, Some(failure::in_a_line(&error))),
+        Err(VerbFailure::Wrong(message)) => (2, Some(message)),
+        Err(VerbFailure::Failed(error)) => (1, Some(failure::in_a_line(&error))),
     };
     for line in message.iter().flat_map(|message| message.lines()) {
         log::say(format_args!("sanstone: {line}"));
@@ -235,7 +235,7 @@ fn not_understood(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-fn run(verb: Verb) -> Result<u8, Failure> {
+fn run(verb: Verb) -> Result<u8, VerbFailure> {
     // A write beyond the file size limit (`ulimit -f`) should fail; without a handler, this signal would end
     // the process.
     flag::register(SIGXFSZ, Arc::default())?;

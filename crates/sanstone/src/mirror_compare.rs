@@ -5,16 +5,17 @@ use node::description::Description;
 
 use crate::{
     admin::{self, Asked, Compared},
-    failure::Failure,
+    failure::VerbFailure,
     mirror_status::{self, StatusCall},
     output,
 };
 
 /// Compares the copies of the mirrors in the volume that `call` names; returns the exit code.
-pub(crate) fn run(call: &StatusCall) -> Result<u8, Failure> {
+pub(crate) fn run(call: &StatusCall) -> Result<u8, VerbFailure> {
     let name = &call.name;
-    let wrong =
-        |error: Failure| Failure::Wrong(format!("volume \"{name}\" cannot be compared: {error}"));
+    let wrong = |error: VerbFailure| {
+        VerbFailure::Wrong(format!("volume \"{name}\" cannot be compared: {error}"))
+    };
     let state = call.place.state()?;
     let description: Description = admin::ask(&state, Asked::Show).map_err(wrong)?;
     let mut are_equal = true;

@@ -10,8 +10,8 @@ use node::{
 };
 
 use crate::{
-    admin::{self, Asked, Place},
-    failure::Failure,
+    admin::{self, Asked, DaemonAddress},
+    failure::VerbFailure,
     output,
     quantity::bytes,
     status,
@@ -20,17 +20,17 @@ use crate::{
 #[derive(Args)]
 pub(crate) struct StatusCall {
     #[command(flatten)]
-    pub(crate) place: Place,
+    pub(crate) place: DaemonAddress,
     /// The volume's name in the configuration.
     pub(crate) name: String,
 }
 
 /// Tells the state of the mirrors in the volume that `call` names; returns the exit code.
-pub(crate) fn run(call: &StatusCall) -> Result<u8, Failure> {
+pub(crate) fn run(call: &StatusCall) -> Result<u8, VerbFailure> {
     let name = &call.name;
     let state = call.place.state()?;
     let description: Description = admin::ask(&state, Asked::Show)
-        .map_err(|error| Failure::Wrong(format!("volume \"{name}\" is down: {error}")))?;
+        .map_err(|error| VerbFailure::Wrong(format!("volume \"{name}\" is down: {error}")))?;
     let volume = volume_of(&description, name)?;
     let mirrors = mirrors_of(volume, name)?;
     let verdict = Verdict::of_volume(name, volume);
@@ -46,7 +46,7 @@ pub(crate) fn run(call: &StatusCall) -> Result<u8, Failure> {
 ///
 /// # Errors
 /// When there is no such volume, or no mirror of it is open.
-pub(crate) fn paths(description: &Description, name: &str) -> Result<Vec<String>, Failure> {
+pub(crate) fn paths(description: &Description, name: &str) -> Result<Vec<String>, VerbFailure> {
     let mirrors = mirrors_of(volume_of(description, name)?, name)?;
     Ok(mirrors
         .into_iter()
@@ -54,9 +54,9 @@ pub(crate) fn paths(description: &Description, name: &str) -> Result<Vec<String>
         .collect())
 }
 
-fn volume_of<'a>(description: &'a Description, name: &str) -> Result<&'a Volume, Failure> {
+fn volume_of<'a>(description: &'a Description, name: &str) -> Result<&'a Volume, VerbFailure> {
     let missing = || {
-        Failure::Wrong(format!(
+        VerbFailure::Wrong(format!(
             "there is no volume called \"{name}\" in {}",
             description.configuration
         ))
@@ -64,12 +64,15 @@ fn volume_of<'a>(description: &'a Description, name: &str) -> Result<&'a Volume,
     description.volumes.get(name).ok_or_else(missing)
 }
 
-fn mirrors_of<'a>(volume: &'a Volume, name: &str) -> Result<Vec<(&'a str, &'a Mirror)>, Failure> {
+fn mirrors_of<'a>(
+    volume: &'a Volume,
+    name: &str,
+) -> Result<Vec<(&'a str, &'a Mirror)>, VerbFailure> {
     let mut mirrors = Vec::new();
     collect(&volume.tree, &mut mirrors);
     match mirrors.is_empty() {
         false => Ok(mirrors),
-        true => Err(Failure::Wrong(format!(
+        true => Err(VerbFailure::Wrong(format!(
             "volume \"{name}\" is down: no mirror of it is open"
         ))),
     }

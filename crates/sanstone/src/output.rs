@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context, bail};
 
-use crate::{accounts::hidden, failure::Failure};
+use crate::{accounts::hidden, failure::VerbFailure};
 
 /// A file for results. It is opened before the work, so that an unwritable file is reported early. Until there are results,
 /// its old contents stay, and a new file is not there: however the work ends, nobody finds an empty file or half of one.
@@ -67,9 +67,9 @@ impl OutputFile {
     ///
     /// # Errors
     /// It cannot be written, or is not a suitable file.
-    pub(crate) fn open(path: &Path) -> Result<OutputFile, Failure> {
+    pub(crate) fn open(path: &Path) -> Result<OutputFile, VerbFailure> {
         if !is_replaceable(path)? {
-            return Err(Failure::Wrong(format!(
+            return Err(VerbFailure::Wrong(format!(
                 "{}: this file is neither a report nor JSON and would be overwritten: name a new file, \
                  or remove this one",
                 path.display()
@@ -93,7 +93,7 @@ impl OutputFile {
     }
 
     /// The same, but `-` means standard output.
-    pub(crate) fn open_or_standard(path: &Path) -> Result<Output, Failure> {
+    pub(crate) fn open_or_standard(path: &Path) -> Result<Output, VerbFailure> {
         match path == Path::new("-") {
             true => Ok(Output::Standard),
             false => OutputFile::open(path).map(Output::File),
@@ -154,9 +154,9 @@ impl OutputFile {
     }
 }
 
-fn open_to_write(path: &Path) -> Result<fs::File, Failure> {
+fn open_to_write(path: &Path) -> Result<fs::File, VerbFailure> {
     if fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device()) {
-        return Err(Failure::Wrong(format!(
+        return Err(VerbFailure::Wrong(format!(
             "{}: this is a block device, and writing to it would destroy what is on it: name a file",
             path.display()
         )));
@@ -169,13 +169,13 @@ fn open_to_write(path: &Path) -> Result<fs::File, Failure> {
     opened.map_err(|error| unusable(path, &error))
 }
 
-fn unusable(path: &Path, error: &io::Error) -> Failure {
-    Failure::Wrong(format!("{}: {error}", path.display()))
+fn unusable(path: &Path, error: &io::Error) -> VerbFailure {
+    VerbFailure::Wrong(format!("{}: {error}", path.display()))
 }
 
 /// Whether replacing the file at `path` loses nothing: it does not exist, is empty, holds output of an
 /// earlier call, or has no contents, like a pipe.
-fn is_replaceable(path: &Path) -> Result<bool, Failure> {
+fn is_replaceable(path: &Path) -> Result<bool, VerbFailure> {
     if !fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0) {
         return Ok(true);
     }

@@ -9,7 +9,7 @@ use std::{
 use clap::{Args, Command};
 use clap_complete::{Shell, generate_to};
 
-use crate::failure::Failure;
+use crate::failure::VerbFailure;
 
 #[derive(Args)]
 pub(crate) struct PagesCall {
@@ -18,7 +18,7 @@ pub(crate) struct PagesCall {
 }
 
 /// Writes the pages and completions of `command`.
-pub(crate) fn run(call: &PagesCall, mut command: Command) -> Result<(), Failure> {
+pub(crate) fn run(call: &PagesCall, mut command: Command) -> Result<(), VerbFailure> {
     let man = made(&call.directory, "man1")?;
     command.build();
     write_man_pages(&command, &man)?;

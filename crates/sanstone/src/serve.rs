@@ -19,16 +19,16 @@ use engine::{
 use node::{Config, Daemon, Level, Onlooker, Process, StopError, View};
 
 use crate::{
-    admin::{self, Change},
+    admin::{self, ApplyRequest},
     descriptors,
-    failure::Failure,
+    failure::VerbFailure,
     lanes::Lanes,
     log, probe, service,
-    signals::{self, Told},
+    signals::{self, SignalRequest},
 };
 
 /// Serves until told to stop.
-pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
+pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), VerbFailure> {
     // Done first: until the handlers are installed, SIGHUP would end the process.
     let (teller, wanted) = channel();
     signals::listen(&teller, supervised)?;
@@ -60,9 +60,9 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), Failure> {
 async fn serve(
     config: Config,
     lanes: &[LaneHandle],
-    (teller, wanted): (Sender<Wanted>, &Receiver<Wanted>),
+    (teller, wanted): (Sender<DaemonRequest>, &Receiver<DaemonRequest>),
     supervised: bool,
-) -> Result<(), Failure> {
+) -> Result<(), VerbFailure> {
     let process = Process::this(config.path());
     let mut daemon = Daemon::start(config, &process, lanes, !supervised).await?;
     let looks = teller.clone();
@@ -79,7 +79,7 @@ async fn serve(
         let status = format!("serving at {}", daemon.places().join(", "));
         service::serving(&status);
         service::report_health(status, move |answer| {
-            looks.send(Wanted::View(answer)).is_ok()
+            looks.send(DaemonRequest::View(answer)).is_ok()
         })?;
         attend(&mut daemon, wanted).await;
         tracing::info!(
@@ -102,19 +102,19 @@ async fn serve(
 }
 
 /// Opens the admin socket. The daemon serves even without it.
-fn open_admin(daemon: &Daemon, teller: Sender<Wanted>) -> Option<admin::Server> {
+fn open_admin(daemon: &Daemon, teller: Sender<DaemonRequest>) -> Option<admin::AdminServer> {
     let looks = teller.clone();
     let asked = admin::Daemon {
-        view: Box::new(move |answer| looks.send(Wanted::View(answer)).is_ok()),
+        view: Box::new(move |answer| looks.send(DaemonRequest::View(answer)).is_ok()),
         apply: Ok(Box::new(move |change| {
-            teller.send(Wanted::Apply(change)).is_ok()
+            teller.send(DaemonRequest::Apply(change)).is_ok()
         })),
     };
-    admin::Server::start(&daemon.state_directory(), asked)
+    admin::AdminServer::start(&daemon.state_directory(), asked)
 }
 
 /// Handles requests to `daemon` until it is told to stop.
-async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
+async fn attend(daemon: &mut Daemon, wanted: &Receiver<DaemonRequest>) {
     // Requests that arrived while a configuration was being applied.
     let mut later = VecDeque::new();
     loop {
@@ -123,19 +123,19 @@ async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
             None => wanted.receive().await,
         };
         match next {
-            Some(Wanted::Told(Told::Report)) => {
+            Some(DaemonRequest::Told(SignalRequest::Report)) => {
                 tracing::info!("where the time went\n{}", daemon.report());
             }
-            Some(Wanted::Told(Told::LookAgain)) => {
+            Some(DaemonRequest::Told(SignalRequest::LookAgain)) => {
                 if !daemon.look_again().await {
                     tracing::info!("SIGHUP: no file or remote disk has changed");
                 }
             }
-            Some(Wanted::View(answer)) => {
+            Some(DaemonRequest::View(answer)) => {
                 // The client may have gone.
                 let _ = answer.send(daemon.view().await);
             }
-            Some(Wanted::Apply(Change {
+            Some(DaemonRequest::Apply(ApplyRequest {
                 config,
                 is_dry_run,
                 answer,
@@ -155,7 +155,7 @@ async fn attend(daemon: &mut Daemon, wanted: &Receiver<Wanted>) {
                     return;
                 }
             }
-            Some(Wanted::Told(Told::Stop)) | None => return,
+            Some(DaemonRequest::Told(SignalRequest::Stop)) | None => return,
         }
     }
 }
@@ -167,14 +167,14 @@ async fn attend_others<T>(
     mut work: Pin<&mut impl Future<Output = T>>,
     stop: OneshotSender<()>,
     onlooker: &Onlooker,
-    wanted: &Receiver<Wanted>,
-    later: &mut VecDeque<Wanted>,
+    wanted: &Receiver<DaemonRequest>,
+    later: &mut VecDeque<DaemonRequest>,
 ) -> (T, bool) {
     let mut stop = Some(stop);
     loop {
         match task::either(work.as_mut(), wanted.receive()).await {
             Either::One(done) => return (done, stop.is_none()),
-            Either::Other(Some(Wanted::Told(Told::Stop))) => {
+            Either::Other(Some(DaemonRequest::Told(SignalRequest::Stop))) => {
                 if let Some(stop) = stop.take() {
                     tracing::info!(
                         "stopping once the apply in progress has ended; a second SIGTERM or SIGINT ends at once"
@@ -182,7 +182,7 @@ async fn attend_others<T>(
                     stop.send(());
                 }
             }
-            Either::Other(Some(Wanted::View(answer))) => {
+            Either::Other(Some(DaemonRequest::View(answer))) => {
                 let _ = answer.send(onlooker.view().await);
             }
             Either::Other(Some(other)) => later.push_back(other),
@@ -196,7 +196,11 @@ async fn attend_others<T>(
 }
 
 /// Logs what another configuration changed.
-fn tell_applied(path: &str, is_dry_run: bool, applied: &Result<Vec<node::Change>, node::Failure>) {
+fn tell_applied(
+    path: &str,
+    is_dry_run: bool,
+    applied: &Result<Vec<node::ConfigChange>, node::DaemonFailure>,
+) {
     match applied {
         Ok(_) if is_dry_run => {}
         Ok(changes) => {
@@ -213,18 +217,18 @@ fn tell_applied(path: &str, is_dry_run: bool, applied: &Result<Vec<node::Change>
 }
 
 /// A request to the daemon.
-enum Wanted {
+enum DaemonRequest {
     /// From a signal or the process that started us.
-    Told(Told),
+    Told(SignalRequest),
     /// From a client of the admin socket: return the current view.
     View(mpsc::Sender<View>),
     /// From a client of the admin socket: apply another configuration.
-    Apply(Change),
+    Apply(ApplyRequest),
 }
 
-impl From<Told> for Wanted {
-    fn from(told: Told) -> Wanted {
-        Wanted::Told(told)
+impl From<SignalRequest> for DaemonRequest {
+    fn from(told: SignalRequest) -> DaemonRequest {
+        DaemonRequest::Told(told)
     }
 }
 

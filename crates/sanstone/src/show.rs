@@ -9,15 +9,15 @@ use ::lab::report::grouped;
 use clap::Args;
 use node::{
     description::{
-        Attached, Cache, Commands, Description, Mirror, Node, PathSession, Session, Target, Unit,
-        Volume,
+        Attached, Cache, Commands, Description, Mirror, Node, PathSession, ReportedSession,
+        ReportedTarget, UnitDescription, Volume,
     },
     health::Verdict,
 };
 
 use crate::{
-    admin::{self, Asked, Place},
-    failure::Failure,
+    admin::{self, Asked, DaemonAddress},
+    failure::VerbFailure,
     output::{self, OutputFile},
     quantity::{bytes, seconds},
     status,
@@ -26,14 +26,14 @@ use crate::{
 #[derive(Args)]
 pub(crate) struct ShowCall {
     #[command(flatten)]
-    place: Place,
+    place: DaemonAddress,
     /// Write JSON to FILE instead; - is standard output.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 /// Shows the daemon selected by `call`.
-pub(crate) fn run(call: &ShowCall) -> Result<(), Failure> {
+pub(crate) fn run(call: &ShowCall) -> Result<(), VerbFailure> {
     let state = call.place.state()?;
     let Some(json) = &call.json else {
         let description: Description = admin::ask(&state, Asked::Show)?;
@@ -100,7 +100,7 @@ fn show_volume(f: &mut fmt::Formatter<'_>, name: &str, volume: &Volume) -> fmt::
     }
     show_node(f, &volume.tree, 1)?;
     for (kind, commands) in &volume.commands {
-        write!(f, "  {}", Taken(kind, commands))?;
+        write!(f, "  {}", CommandTimes(kind, commands))?;
     }
     let Some(unit) = &volume.unit else {
         return Ok(());
@@ -110,13 +110,13 @@ fn show_volume(f: &mut fmt::Formatter<'_>, name: &str, volume: &Volume) -> fmt::
 
 /// A line about the commands of a kind: how long one of them took here, and in which stages. An initiator adds the
 /// network and its own part.
-struct Taken<'a>(&'a str, &'a Commands);
+struct CommandTimes<'a>(&'a str, &'a Commands);
 
-impl Display for Taken<'_> {
+impl Display for CommandTimes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         /// In the order of a command's life; the sums are by name.
         const STAGES: [&str; 4] = ["transfer", "queue", "volume", "reply"];
-        let Taken(kind, commands) = self;
+        let CommandTimes(kind, commands) = self;
         let name = match *kind {
             "other" => "flush or discard",
             kind => kind,
@@ -280,7 +280,7 @@ fn show_mirror(f: &mut fmt::Formatter<'_>, indent: &str, mirror: &Mirror) -> fmt
     )
 }
 
-fn show_unit(f: &mut fmt::Formatter<'_>, unit: &Unit) -> fmt::Result {
+fn show_unit(f: &mut fmt::Formatter<'_>, unit: &UnitDescription) -> fmt::Result {
     if let Some(reservation) = &unit.reservation {
         let holder = reservation.holder.as_deref().unwrap_or("all registrants");
         writeln!(f, "  reserved: {}, by {holder}", reservation.r#type)?;
@@ -306,7 +306,7 @@ fn show_unit(f: &mut fmt::Formatter<'_>, unit: &Unit) -> fmt::Result {
     Ok(())
 }
 
-fn show_target(f: &mut fmt::Formatter<'_>, name: &str, target: &Target) -> fmt::Result {
+fn show_target(f: &mut fmt::Formatter<'_>, name: &str, target: &ReportedTarget) -> fmt::Result {
     writeln!(f, "target {name}")?;
     for group in &target.portal_groups {
         writeln!(
@@ -355,7 +355,7 @@ fn show_attached(f: &mut fmt::Formatter<'_>, attached: &Attached) -> fmt::Result
     writeln!(f, "{}", if *read_only { ", read-only" } else { "" })
 }
 
-fn show_session(f: &mut fmt::Formatter<'_>, session: &Session) -> fmt::Result {
+fn show_session(f: &mut fmt::Formatter<'_>, session: &ReportedSession) -> fmt::Result {
     writeln!(f, "session {}", session.initiator)?;
     let target = session.target.as_deref().unwrap_or("(discovery)");
     writeln!(
@@ -421,7 +421,7 @@ mod tests {
             bytes: 3 << 12,
             sum_us: sums.map(|(stage, us)| (stage.to_owned(), us)).into(),
         };
-        let line = |kind| Taken(kind, &commands).to_string();
+        let line = |kind| CommandTimes(kind, &commands).to_string();
         assert_eq!(
             line("write"),
             "a write takes 1.3 ms here: transfer 1.0 ms, queue 2.0 µs, volume 300 µs, reply 8.0 µs (mean of 3)\n"

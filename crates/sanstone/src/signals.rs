@@ -13,7 +13,7 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use crate::{failure::Failure, log};
+use crate::{failure::VerbFailure, log};
 
 /// Stop signals within this time count as one request: `timeout` sends SIGTERM both to its child and to the
 /// child's process group, and a shell's trap may add one to the terminal's.
@@ -21,7 +21,7 @@ const ONE_REQUEST: Duration = Duration::from_secs(1);
 
 /// A request by signal or standard input.
 #[derive(Clone, Copy)]
-pub(crate) enum Told {
+pub(crate) enum SignalRequest {
     Stop,
     Report,
     LookAgain,
@@ -29,17 +29,17 @@ pub(crate) enum Told {
 
 /// Listens for SIGTERM and SIGINT (stop), SIGUSR1 (report) and SIGHUP (check lengths again), and passes them
 /// to `teller`.
-pub(crate) fn listen<T: From<Told> + Send + 'static>(
+pub(crate) fn listen<T: From<SignalRequest> + Send + 'static>(
     teller: &Sender<T>,
     supervised: bool,
-) -> Result<(), Failure> {
+) -> Result<(), VerbFailure> {
     let teller = teller.clone();
     if supervised {
         let teller = teller.clone();
         let watch = move || {
             // The input itself is ignored; only its end counts.
             let _ = io::copy(&mut io::stdin(), &mut io::sink());
-            let _ = teller.send(Told::Stop.into());
+            let _ = teller.send(SignalRequest::Stop.into());
         };
         thread::Builder::new()
             .name("supervisor".into())
@@ -51,11 +51,11 @@ pub(crate) fn listen<T: From<Told> + Send + 'static>(
         let mut stopping: Option<Instant> = None;
         for signal in signals.forever() {
             let what = match signal {
-                SIGUSR1 => Told::Report,
-                SIGHUP => Told::LookAgain,
-                _ => Told::Stop,
+                SIGUSR1 => SignalRequest::Report,
+                SIGHUP => SignalRequest::LookAgain,
+                _ => SignalRequest::Stop,
             };
-            if matches!(what, Told::Stop)
+            if matches!(what, SignalRequest::Stop)
                 && stopping.get_or_insert_with(Instant::now).elapsed() > ONE_REQUEST
             {
                 end_at_once(

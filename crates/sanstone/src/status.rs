@@ -10,29 +10,31 @@ use node::{
 use serde::Serialize;
 
 use crate::{
-    admin::{self, Asked, Place},
-    failure::Failure,
+    admin::{self, Asked, DaemonAddress},
+    failure::VerbFailure,
     output::{self, OutputFile},
 };
 
 #[derive(Args)]
 pub(crate) struct StatusCall {
     #[command(flatten)]
-    place: Place,
+    place: DaemonAddress,
     /// Write JSON to FILE instead; - is standard output.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 /// Says how the daemon selected by `call` is; returns the exit code. One that does not answer is down.
-pub(crate) fn run(call: &StatusCall) -> Result<u8, Failure> {
+pub(crate) fn run(call: &StatusCall) -> Result<u8, VerbFailure> {
     let state = call.place.state()?;
     let file = call.json.as_deref().map(OutputFile::open_or_standard);
     let mut file = file.transpose()?;
     let asked = admin::ask::<Description>(&state, Asked::Show);
     let description = match asked {
         Ok(description) => description,
-        Err(Failure::Failed(error)) => return Err(Failure::Wrong(format!("down: {error:#}"))),
+        Err(VerbFailure::Failed(error)) => {
+            return Err(VerbFailure::Wrong(format!("down: {error:#}")));
+        }
         Err(wrong) => return Err(wrong),
     };
     let verdict = Verdict::of(&description);

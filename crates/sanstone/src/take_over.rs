@@ -8,10 +8,10 @@ use engine::{Duration, Lane, LaneConfig, time};
 use node::{Config, Process};
 use volume::claim::{DOUBT, Others, boot_id, name_of};
 
-use crate::{failure::Failure, log, output};
+use crate::{failure::VerbFailure, log, output};
 
 /// Takes over the stripe in the volume called `name`; with `force`, even if its owner cannot be fenced off.
-pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
+pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), VerbFailure> {
     let (config, _) = Config::load_to_serve(path, false, |level, note| {
         if level == node::Level::Warn {
             log::say(format_args!("note: {note}"));
@@ -36,7 +36,7 @@ pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), Failure> {
         // The former owner may answer reads from its cache until its last check of the claim is this old; the
         // extra second allows for clock drift.
         time::sleep(DOUBT + Duration::from_secs(1)).await;
-        Ok::<_, Failure>(taken)
+        Ok::<_, VerbFailure>(taken)
     })?;
     let line = format!(
         "volume \"{name}\" has been taken over: `sanstone serve -c {}` can use it now\n",

@@ -3,7 +3,7 @@
 //! OPERATION CODES.
 
 use crate::cdb::Cdb;
-use crate::commands::opcode_table::{OpcodeTable, Row};
+use crate::commands::opcode_table::{OpcodeTable, SupportedCommand};
 use crate::commands::{
     Command, compare_and_write, extended_copy, get_lba_status, inquiry, log_sense, mode_select,
     mode_sense, pre_fetch, read_capacity, read_defect_data, read_write, report_luns,
@@ -14,8 +14,12 @@ use crate::commands::{
 use crate::opcode;
 use crate::sense::Sense;
 
-const fn row(opcode: u8, usage: &'static [u8], decode: fn(&Cdb) -> Result<Command, Sense>) -> Row {
-    Row {
+const fn row(
+    opcode: u8,
+    usage: &'static [u8],
+    decode: fn(&Cdb) -> Result<Command, Sense>,
+) -> SupportedCommand {
+    SupportedCommand {
         opcode,
         service_action: None,
         usage,
@@ -29,8 +33,8 @@ const fn action(
     service_action: u8,
     usage: &'static [u8],
     decode: fn(&Cdb) -> Result<Command, Sense>,
-) -> Row {
-    Row {
+) -> SupportedCommand {
+    SupportedCommand {
         opcode,
         service_action: Some(service_action),
         usage,
@@ -39,8 +43,8 @@ const fn action(
     }
 }
 
-const fn discard(row: Row) -> Row {
-    Row {
+const fn discard(row: SupportedCommand) -> SupportedCommand {
+    SupportedCommand {
         supported: |shape| shape.discard.is_some(),
         ..row
     }
@@ -155,7 +159,7 @@ pub(crate) static TABLE: OpcodeTable = OpcodeTable::new(&[
         &usage::SANITIZE,
         sanitize::decode_overwrite,
     ),
-    Row {
+    SupportedCommand {
         supported: sanitize::can_erase,
         ..action(
             opcode::SANITIZE,
@@ -298,7 +302,7 @@ pub(crate) static TABLE: OpcodeTable = OpcodeTable::new(&[
         &usage::io_16(0x18),
         read_write::decode_read_16,
     ),
-    Row {
+    SupportedCommand {
         supported: |shape| shape.compare_write_blocks_max > 0,
         ..row(
             opcode::COMPARE_AND_WRITE,
@@ -337,7 +341,7 @@ pub(crate) static TABLE: OpcodeTable = OpcodeTable::new(&[
         &usage::io_16(0x09),
         write_same::decode_16,
     ),
-    Row {
+    SupportedCommand {
         supported: |shape| shape.atomic_blocks_max > 0,
         ..row(
             opcode::WRITE_ATOMIC_16,

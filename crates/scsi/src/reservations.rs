@@ -89,7 +89,7 @@ pub(crate) struct Reservations {
 
 /// Why a service action was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum ReservationRefusal {
     /// RESERVATION CONFLICT.
     Conflict,
     /// ILLEGAL REQUEST, INVALID FIELD IN PARAMETER LIST at this byte.
@@ -175,11 +175,11 @@ impl Reservations {
         key: u64,
         all_ports: bool,
         aptpl: bool,
-    ) -> Result<Effects, Refusal> {
+    ) -> Result<Effects, ReservationRefusal> {
         let own = &names[0];
         let before = self.key_of(own);
         if existing.is_some_and(|existing| existing != before.unwrap_or(0)) {
-            return Err(Refusal::Conflict);
+            return Err(ReservationRefusal::Conflict);
         }
         let mut effects = Effects::default();
         if key == 0 {
@@ -194,7 +194,7 @@ impl Reservations {
         }
         let new = names.iter().filter(|n| self.key_of(n).is_none()).count();
         if self.registrations.len() + new > REGISTRATIONS_MAX {
-            return Err(Refusal::Resources);
+            return Err(ReservationRefusal::Resources);
         }
         for name in names {
             self.registrations.set(name, key, all_ports);
@@ -245,10 +245,10 @@ impl Reservations {
             .collect()
     }
 
-    fn check_key(&self, name: &NexusName, key: u64) -> Result<(), Refusal> {
+    fn check_key(&self, name: &NexusName, key: u64) -> Result<(), ReservationRefusal> {
         match self.key_of(name) {
             Some(registered) if registered == key => Ok(()),
-            _ => Err(Refusal::Conflict),
+            _ => Err(ReservationRefusal::Conflict),
         }
     }
 
@@ -258,7 +258,7 @@ impl Reservations {
         name: &NexusName,
         key: u64,
         kind: ReservationType,
-    ) -> Result<Effects, Refusal> {
+    ) -> Result<Effects, ReservationRefusal> {
         self.check_key(name, key)?;
         match &self.reservation {
             None => {
@@ -269,7 +269,7 @@ impl Reservations {
                 Ok(Effects::default())
             }
             Some(r) if self.is_holder(name) && r.kind == kind => Ok(Effects::default()),
-            Some(_) => Err(Refusal::Conflict),
+            Some(_) => Err(ReservationRefusal::Conflict),
         }
     }
 
@@ -279,13 +279,13 @@ impl Reservations {
         name: &NexusName,
         key: u64,
         kind: ReservationType,
-    ) -> Result<Effects, Refusal> {
+    ) -> Result<Effects, ReservationRefusal> {
         self.check_key(name, key)?;
         let Some(held) = self.held().filter(|_| self.is_holder(name)) else {
             return Ok(Effects::default());
         };
         if held != kind {
-            return Err(Refusal::WrongRelease);
+            return Err(ReservationRefusal::WrongRelease);
         }
         self.reservation = None;
         let mut effects = Effects::default();
@@ -296,7 +296,11 @@ impl Reservations {
     }
 
     /// CLEAR (SPC-4 5.13.11.2.7).
-    pub(crate) fn clear(&mut self, name: &NexusName, key: u64) -> Result<Effects, Refusal> {
+    pub(crate) fn clear(
+        &mut self,
+        name: &NexusName,
+        key: u64,
+    ) -> Result<Effects, ReservationRefusal> {
         self.check_key(name, key)?;
         let effects = Effects {
             reservations_preempted: self.names(),
@@ -315,12 +319,12 @@ impl Reservations {
         key: u64,
         victim: u64,
         kind: Option<ReservationType>,
-    ) -> Result<Effects, Refusal> {
+    ) -> Result<Effects, ReservationRefusal> {
         self.check_key(name, key)?;
         let held = self.held();
         let all = held.is_some_and(ReservationType::is_all_registrants);
         if victim == 0 && !all {
-            return Err(Refusal::Parameter(8));
+            return Err(ReservationRefusal::Parameter(8));
         }
         let takes_over = match held {
             None => false,
@@ -332,10 +336,10 @@ impl Reservations {
             false => r.key == victim,
         };
         if !takes_over && !self.registrations.iter().any(|(of, r)| is_victim(of, r)) {
-            return Err(Refusal::Conflict);
+            return Err(ReservationRefusal::Conflict);
         }
         let kind = match (takes_over, kind) {
-            (true, None) => return Err(Refusal::Parameter(0)),
+            (true, None) => return Err(ReservationRefusal::Parameter(0)),
             (true, kind) => kind,
             (false, _) => None,
         };
@@ -375,21 +379,21 @@ impl Reservations {
         new_key: u64,
         unregister: bool,
         aptpl: bool,
-    ) -> Result<Effects, Refusal> {
+    ) -> Result<Effects, ReservationRefusal> {
         self.check_key(name, key)?;
-        let kind = self.held().ok_or(Refusal::NothingToMove)?;
+        let kind = self.held().ok_or(ReservationRefusal::NothingToMove)?;
         if !self.is_holder(name) || kind.is_all_registrants() {
-            return Err(Refusal::Conflict);
+            return Err(ReservationRefusal::Conflict);
         }
         if new_key == 0 {
-            return Err(Refusal::Parameter(8));
+            return Err(ReservationRefusal::Parameter(8));
         }
         if to == name {
-            return Err(Refusal::Parameter(24));
+            return Err(ReservationRefusal::Parameter(24));
         }
         let full = self.registrations.len() >= REGISTRATIONS_MAX;
         if full && self.key_of(to).is_none() {
-            return Err(Refusal::Resources);
+            return Err(ReservationRefusal::Resources);
         }
         self.registrations.set(to, new_key, false);
         self.reservation = Some(Reservation {

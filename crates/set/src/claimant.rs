@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::label::{Found, Label};
+use crate::label::{FoundLabel, Label};
 
 /// Stands for the owner of a member whose label is damaged.
 pub const A_DAMAGED: &str = "an unknown owner (damaged claim)";
@@ -21,7 +21,7 @@ pub enum Others {
 
 /// What the block in the label's place means for a claimant.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Standing {
+pub enum LabelStanding {
     /// No owner.
     Free,
     /// Its owner is certainly dead.
@@ -53,26 +53,33 @@ impl Claimant<'_> {
     /// What a member with `found` in the label's place is to it. `is_locked`: the member is a file that no other
     /// process on this machine can have open. `runs` says whether the process in the name of an owner of this boot
     /// runs.
-    pub fn standing(&self, found: Found, is_locked: bool, runs: impl Fn(&str) -> bool) -> Standing {
+    pub fn standing(
+        &self,
+        found: FoundLabel,
+        is_locked: bool,
+        runs: impl Fn(&str) -> bool,
+    ) -> LabelStanding {
         let label = match found {
-            Found::Nothing => return Standing::Free,
-            Found::Data | Found::Damaged if self.may_overwrite => return Standing::Free,
-            Found::Data => return Standing::Data,
-            Found::Damaged => return Standing::Alive(A_DAMAGED.to_owned()),
-            Found::Unreadable(what) => return Standing::Alive(what),
-            Found::Label(label) if label.is_released() => return Standing::Free,
-            Found::Label(label) => label,
+            FoundLabel::Nothing => return LabelStanding::Free,
+            FoundLabel::Data | FoundLabel::Damaged if self.may_overwrite => {
+                return LabelStanding::Free;
+            }
+            FoundLabel::Data => return LabelStanding::Data,
+            FoundLabel::Damaged => return LabelStanding::Alive(A_DAMAGED.to_owned()),
+            FoundLabel::Unreadable(what) => return LabelStanding::Alive(what),
+            FoundLabel::Label(label) if label.is_released() => return LabelStanding::Free,
+            FoundLabel::Label(label) => label,
         };
         if self.standing.contains(&label.nonce) {
-            return Standing::Ours;
+            return LabelStanding::Ours;
         }
         let is_here = label.boot == self.boot && !self.boot.is_nil();
         if label.owner == self.owner || is_locked && is_here {
-            return Standing::Dead(label);
+            return LabelStanding::Dead(label);
         }
         match is_here && runs(&label.name) {
-            true => Standing::Running(label.describe()),
-            false => Standing::Alive(label.describe()),
+            true => LabelStanding::Running(label.describe()),
+            false => LabelStanding::Alive(label.describe()),
         }
     }
 }
@@ -81,16 +88,16 @@ impl Claimant<'_> {
 ///
 /// # Errors
 /// The other owner.
-pub fn is_claimed_by(nonce: u128, found: Found) -> Result<(), String> {
+pub fn is_claimed_by(nonce: u128, found: FoundLabel) -> Result<(), String> {
     match found {
-        Found::Label(label) if !label.is_released() && label.nonce == nonce => Ok(()),
-        Found::Label(label) if !label.is_released() => Err(label.describe()),
-        Found::Nothing | Found::Label(_) => {
+        FoundLabel::Label(label) if !label.is_released() && label.nonce == nonce => Ok(()),
+        FoundLabel::Label(label) if !label.is_released() => Err(label.describe()),
+        FoundLabel::Nothing | FoundLabel::Label(_) => {
             Err("another owner, which has since released it".to_owned())
         }
-        Found::Unreadable(what) => Err(what),
-        Found::Damaged => Err(A_DAMAGED.to_owned()),
-        Found::Data => Err("an unknown owner that overwrote the claim".to_owned()),
+        FoundLabel::Unreadable(what) => Err(what),
+        FoundLabel::Damaged => Err(A_DAMAGED.to_owned()),
+        FoundLabel::Data => Err("an unknown owner that overwrote the claim".to_owned()),
     }
 }
 
@@ -122,25 +129,28 @@ mod tests {
     #[test]
     fn an_owner_is_dead_only_where_that_is_certain() {
         let seen = |owner, boot, is_locked, runs| {
-            let found = Found::Label(label(owner, boot));
+            let found = FoundLabel::Label(label(owner, boot));
             claimant(&[]).standing(found, is_locked, |_| runs)
         };
-        assert!(matches!(seen(1, 11, false, false), Standing::Dead(_)));
-        assert!(matches!(seen(2, 10, true, true), Standing::Dead(_)));
-        assert!(matches!(seen(2, 11, true, false), Standing::Alive(_)));
-        assert!(matches!(seen(2, 10, false, false), Standing::Alive(_)));
-        assert!(matches!(seen(2, 10, false, true), Standing::Running(_)));
-        assert!(matches!(seen(2, 11, false, true), Standing::Alive(_)));
-        let ours = claimant(&[5]).standing(Found::Label(label(1, 10)), true, |_| true);
-        assert_eq!(ours, Standing::Ours);
+        assert!(matches!(seen(1, 11, false, false), LabelStanding::Dead(_)));
+        assert!(matches!(seen(2, 10, true, true), LabelStanding::Dead(_)));
+        assert!(matches!(seen(2, 11, true, false), LabelStanding::Alive(_)));
+        assert!(matches!(seen(2, 10, false, false), LabelStanding::Alive(_)));
+        assert!(matches!(
+            seen(2, 10, false, true),
+            LabelStanding::Running(_)
+        ));
+        assert!(matches!(seen(2, 11, false, true), LabelStanding::Alive(_)));
+        let ours = claimant(&[5]).standing(FoundLabel::Label(label(1, 10)), true, |_| true);
+        assert_eq!(ours, LabelStanding::Ours);
     }
 
     #[test]
     fn a_released_member_is_free_whoever_asks() {
-        let found = Found::Label(Label::released(Generation::default()));
+        let found = FoundLabel::Label(Label::released(Generation::default()));
         let standing = claimant(&[0]).standing(found.clone(), false, |_| true);
-        assert_eq!(standing, Standing::Free);
-        let by = is_claimed_by(0, Found::Nothing).expect_err("nobody claimed it");
+        assert_eq!(standing, LabelStanding::Free);
+        let by = is_claimed_by(0, FoundLabel::Nothing).expect_err("nobody claimed it");
         assert!(by.contains("released"), "{by}");
         assert_eq!(is_claimed_by(7, found), Err(by));
     }
@@ -153,12 +163,13 @@ mod tests {
         };
         let standing = |block: &[u8]| claimant.standing(Label::decode(block), true, |_| false);
         let mut block = label(2, 11).encode();
-        assert_eq!(standing(&[7; LABEL_BYTES]), Standing::Free);
+        assert_eq!(standing(&[7; LABEL_BYTES]), LabelStanding::Free);
         block[100] ^= 1;
-        assert_eq!(standing(&block), Standing::Free, "damaged");
+        assert_eq!(standing(&block), LabelStanding::Free, "damaged");
         block[16] = 3;
         let standing = standing(&block);
-        let is_alive = matches!(&standing, Standing::Alive(what) if what.contains("version 3"));
+        let is_alive =
+            matches!(&standing, LabelStanding::Alive(what) if what.contains("version 3"));
         assert!(is_alive, "{standing:?}");
     }
 }

@@ -65,7 +65,7 @@ pub struct Label {
 
 /// What a member has in the label's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum FoundLabel {
     /// Zeroes: it was never claimed, or released by a release that had no generations.
     Nothing,
     /// A label.
@@ -127,28 +127,28 @@ impl Label {
     }
 
     /// Decodes the block in the label's place.
-    pub fn decode(block: &[u8]) -> Found {
+    pub fn decode(block: &[u8]) -> FoundLabel {
         let on_disk: Result<OnDisk, _> = match FORMAT.open(block) {
             Err(Unreadable::OtherVersion(1)) => FORMAT_1.open(block),
             opened => opened,
         };
         let on_disk = match on_disk {
             Ok(on_disk) => on_disk,
-            Err(Unreadable::Blank) => return Found::Nothing,
-            Err(Unreadable::Foreign | Unreadable::OtherKind(_)) => return Found::Data,
+            Err(Unreadable::Blank) => return FoundLabel::Nothing,
+            Err(Unreadable::Foreign | Unreadable::OtherKind(_)) => return FoundLabel::Data,
             Err(Unreadable::OtherVersion(version)) => {
-                return Found::Unreadable(format!(
+                return FoundLabel::Unreadable(format!(
                     "an unknown owner (claim of version {version}; this release supports versions up to {VERSION})"
                 ));
             }
-            Err(Unreadable::Damaged) => return Found::Damaged,
+            Err(Unreadable::Damaged) => return FoundLabel::Damaged,
         };
         let name = String::from_utf8_lossy(&on_disk.name);
         let (claimed, complete) = (on_disk.claimed.get(), on_disk.complete.get());
         if complete > claimed || claimed > CLAIMS_MAX {
-            return Found::Damaged;
+            return FoundLabel::Damaged;
         }
-        Found::Label(Label {
+        FoundLabel::Label(Label {
             nonce: u128::from_le_bytes(on_disk.nonce),
             owner: Uuid::from_bytes(on_disk.owner),
             boot: Uuid::from_bytes(on_disk.boot),
@@ -173,11 +173,11 @@ impl Label {
     }
 }
 
-impl Found {
+impl FoundLabel {
     /// How far the member has come, as far as this release can tell.
     pub fn generation(&self) -> Generation {
         match self {
-            Found::Label(label) => label.generation,
+            FoundLabel::Label(label) => label.generation,
             _ => Generation::default(),
         }
     }
@@ -254,7 +254,7 @@ mod tests {
     #[test]
     fn it_comes_back_and_lies_in_one_sector() {
         let block = example().encode();
-        assert_eq!(Label::decode(&block), Found::Label(example()));
+        assert_eq!(Label::decode(&block), FoundLabel::Label(example()));
         assert_eq!(block.len(), LABEL_BYTES);
         assert!(block[SECTOR_BYTES..].iter().all(|&byte| byte == 0));
         let numbers = [3_u64.to_le_bytes(), 2_u64.to_le_bytes()].concat();
@@ -270,7 +270,7 @@ mod tests {
             generation,
             ..example()
         };
-        assert_eq!(read, Found::Label(example));
+        assert_eq!(read, FoundLabel::Label(example));
     }
 
     #[test]
@@ -279,15 +279,15 @@ mod tests {
             let generation = Generation { claimed, complete };
             Label::decode(&Label::released(generation).encode())
         };
-        assert!(matches!(of(CLAIMS_MAX, CLAIMS_MAX), Found::Label(_)));
-        assert_eq!(of(CLAIMS_MAX + 1, 0), Found::Damaged);
-        assert_eq!(of(3, 4), Found::Damaged);
+        assert!(matches!(of(CLAIMS_MAX, CLAIMS_MAX), FoundLabel::Label(_)));
+        assert_eq!(of(CLAIMS_MAX + 1, 0), FoundLabel::Damaged);
+        assert_eq!(of(3, 4), FoundLabel::Damaged);
     }
 
     #[test]
     fn a_released_label_keeps_the_generation_alone() {
         let generation = example().generation;
-        let Found::Label(read) = Label::decode(&Label::released(generation).encode()) else {
+        let FoundLabel::Label(read) = Label::decode(&Label::released(generation).encode()) else {
             panic!("a label was written");
         };
         assert!(read.is_released() && !example().is_released());
@@ -300,7 +300,7 @@ mod tests {
             name: format!("a\u{1b}[31m{}", "é".repeat(200)),
             ..example()
         };
-        let Found::Label(read) = Label::decode(&label.encode()) else {
+        let FoundLabel::Label(read) = Label::decode(&label.encode()) else {
             panic!("a label was written");
         };
         assert!(read.name.starts_with("a[31mé") && read.name.ends_with('é'));
@@ -323,13 +323,13 @@ mod tests {
             let mut damaged = block.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             match (bit / 8, Label::decode(&damaged)) {
-                (0..16, Found::Data)
-                | (16..20, Found::Unreadable(_) | Found::Damaged)
-                | (20.., Found::Damaged) => {}
+                (0..16, FoundLabel::Data)
+                | (16..20, FoundLabel::Unreadable(_) | FoundLabel::Damaged)
+                | (20.., FoundLabel::Damaged) => {}
                 (at, found) => panic!("byte {at}: {found:?}"),
             }
         }
-        assert_eq!(Label::decode(&[0; LABEL_BYTES]), Found::Nothing);
+        assert_eq!(Label::decode(&[0; LABEL_BYTES]), FoundLabel::Nothing);
     }
 
     proptest! {
@@ -346,12 +346,12 @@ mod tests {
                 }
             }
             match Label::decode(&block) {
-                Found::Label(label) => {
+                FoundLabel::Label(label) => {
                     prop_assert!(begins_well && sum_is_right);
                     prop_assert!(!label.describe().chars().any(char::is_control));
                     Label::decode(&label.encode());
                 }
-                Found::Data => prop_assert!(!begins_well || block.len() < SECTOR_BYTES),
+                FoundLabel::Data => prop_assert!(!begins_well || block.len() < SECTOR_BYTES),
                 _ => {}
             }
         }

@@ -15,7 +15,7 @@ pub mod label;
 pub mod ownership;
 pub mod policy;
 
-pub use claimant::{Claimant, Others, Standing};
-pub use label::{Found, Generation, LABEL_AT, LABEL_BYTES, Label};
-pub use ownership::{End, Order, Ownership, Report, first_older};
+pub use claimant::{Claimant, LabelStanding, Others};
+pub use label::{FoundLabel, Generation, LABEL_AT, LABEL_BYTES, Label};
+pub use ownership::{MemberOrder, OrderReport, Ownership, OwnershipEnd, first_older};
 pub use policy::{All, Policy};

@@ -12,7 +12,7 @@ use crate::{label::Generation, policy::Policy};
 
 /// What a member is asked to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Order {
+pub enum MemberOrder {
     /// Keep others out and write a label with our name, unless an owner that may be alive has it.
     Take,
     /// Write the label again, with this generation, if it still is ours.
@@ -23,7 +23,7 @@ pub enum Order {
 
 /// What has become of an order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Report {
+pub enum OrderReport {
     /// The member is ours; how far it had come by its label. `None`: it has no label, and is as old as its set.
     Taken(Option<Generation>),
     /// The label is written.
@@ -36,7 +36,7 @@ pub enum Report {
 
 /// Why an ownership has ended, or never began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum End {
+pub enum OwnershipEnd {
     /// This member cannot be had.
     Refused(usize),
     /// A member is older than another one.
@@ -58,7 +58,7 @@ pub enum End {
 
 /// How far the claim has come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Step {
+enum ClaimStep {
     Taking,
     /// Every member gets this generation.
     Raising(u64),
@@ -69,7 +69,7 @@ enum Step {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Member {
+struct OwnedMember {
     /// Whether it has been asked, and has answered.
     is_asked: bool,
     /// Whether it is ours, and has to be released.
@@ -87,11 +87,11 @@ struct Member {
 pub struct Ownership<P> {
     policy: P,
     accepts_older: bool,
-    members: Vec<Member>,
-    step: Step,
-    end: Option<End>,
+    members: Vec<OwnedMember>,
+    step: ClaimStep,
+    end: Option<OwnershipEnd>,
     /// The member that has not answered yet, and what it was asked.
-    asked: Option<(usize, Order)>,
+    asked: Option<(usize, MemberOrder)>,
 }
 
 impl<P: Policy> Ownership<P> {
@@ -100,8 +100,8 @@ impl<P: Policy> Ownership<P> {
         Ownership {
             policy,
             accepts_older: false,
-            members: vec![Member::default(); members],
-            step: Step::Taking,
+            members: vec![OwnedMember::default(); members],
+            step: ClaimStep::Taking,
             end: None,
             asked: None,
         }
@@ -116,7 +116,7 @@ impl<P: Policy> Ownership<P> {
 
     /// The next order, and the member that it is for. `None` while one is under way, while the set is owned, and when
     /// all is over.
-    pub fn select(&mut self) -> Option<(usize, Order)> {
+    pub fn select(&mut self) -> Option<(usize, MemberOrder)> {
         if self.asked.is_some() {
             return None;
         }
@@ -124,40 +124,40 @@ impl<P: Policy> Ownership<P> {
         self.asked
     }
 
-    fn next(&mut self) -> Option<(usize, Order)> {
+    fn next(&mut self) -> Option<(usize, MemberOrder)> {
         loop {
             let (step, members) = (self.step, &self.members);
-            let first = |is_due: &dyn Fn(&Member) -> bool| members.iter().position(is_due);
+            let first = |is_due: &dyn Fn(&OwnedMember) -> bool| members.iter().position(is_due);
             let behind = |to: Generation| {
                 first(&|it| !it.is_missing && it.generation.is_some_and(|is| is != to))
             };
             let next = match step {
-                Step::Taking => first(&|it| !it.is_asked).map(|it| (it, Order::Take)),
-                Step::Raising(to) => {
+                ClaimStep::Taking => first(&|it| !it.is_asked).map(|it| (it, MemberOrder::Take)),
+                ClaimStep::Raising(to) => {
                     let generations = members.iter().filter_map(|it| it.generation);
                     let complete = generations.map(|it| it.complete).max();
                     let to = Generation {
                         claimed: to,
                         complete: complete.unwrap_or_default(),
                     };
-                    behind(to).map(|it| (it, Order::Label(to)))
+                    behind(to).map(|it| (it, MemberOrder::Label(to)))
                 }
-                Step::Completing(to) => {
+                ClaimStep::Completing(to) => {
                     let to = Generation {
                         claimed: to,
                         complete: to,
                     };
-                    behind(to).map(|it| (it, Order::Label(to)))
+                    behind(to).map(|it| (it, MemberOrder::Label(to)))
                 }
-                Step::Owning(_) => return None,
-                Step::Leaving => first(&|it| it.is_taken).map(|it| (it, Order::Release)),
+                ClaimStep::Owning(_) => return None,
+                ClaimStep::Leaving => first(&|it| it.is_taken).map(|it| (it, MemberOrder::Release)),
             };
             match (next, step) {
                 (Some(next), _) => return Some(next),
-                (None, Step::Taking) => self.compare(),
-                (None, Step::Raising(to)) => self.step = Step::Completing(to),
-                (None, Step::Completing(to)) => self.step = Step::Owning(to),
-                (None, Step::Owning(_) | Step::Leaving) => return None,
+                (None, ClaimStep::Taking) => self.compare(),
+                (None, ClaimStep::Raising(to)) => self.step = ClaimStep::Completing(to),
+                (None, ClaimStep::Completing(to)) => self.step = ClaimStep::Owning(to),
+                (None, ClaimStep::Owning(_) | ClaimStep::Leaving) => return None,
             }
             self.check();
         }
@@ -171,9 +171,9 @@ impl<P: Policy> Ownership<P> {
             .map(|it| it.generation.filter(|_| !it.is_missing));
         let mut there: Vec<Option<Generation>> = there.collect();
         let claimed = there.iter().flatten().map(|it| it.claimed).max();
-        self.step = Step::Raising(claimed.unwrap_or_default() + 1);
+        self.step = ClaimStep::Raising(claimed.unwrap_or_default() + 1);
         while let Some(end) = first_older(&there).filter(|_| !self.accepts_older) {
-            if let End::Older { member, .. } = end {
+            if let OwnershipEnd::Older { member, .. } = end {
                 there[member] = None;
                 self.miss(member, end);
             }
@@ -184,25 +184,31 @@ impl<P: Policy> Ownership<P> {
     ///
     /// # Panics
     /// If none was asked, or the answer is to another order.
-    pub fn apply(&mut self, report: Report) {
+    pub fn apply(&mut self, report: OrderReport) {
         let (at, order) = self.asked.take().expect("an answer to an order");
         let member = &mut self.members[at];
         member.is_asked = true;
         match (order, report) {
-            (Order::Take, Report::Taken(generation)) => {
+            (MemberOrder::Take, OrderReport::Taken(generation)) => {
                 member.is_taken = true;
                 member.generation = generation;
             }
-            (Order::Label(generation), Report::Labelled) => member.generation = Some(generation),
-            (Order::Release, Report::Released | Report::Failed) => member.is_taken = false,
-            (Order::Take | Order::Label(_), Report::Failed) => self.miss(at, End::Refused(at)),
+            (MemberOrder::Label(generation), OrderReport::Labelled) => {
+                member.generation = Some(generation)
+            }
+            (MemberOrder::Release, OrderReport::Released | OrderReport::Failed) => {
+                member.is_taken = false
+            }
+            (MemberOrder::Take | MemberOrder::Label(_), OrderReport::Failed) => {
+                self.miss(at, OwnershipEnd::Refused(at))
+            }
             (order, report) => panic!("{report:?} is no answer to {order:?}"),
         }
         self.check();
     }
 
     /// A member that cannot be used: whether the set stands without it is the policy's decision.
-    fn miss(&mut self, at: usize, end: End) {
+    fn miss(&mut self, at: usize, end: OwnershipEnd) {
         self.members[at].is_missing = true;
         let is_there: Vec<bool> = self.members.iter().map(|it| !it.is_missing).collect();
         if !self.policy.stands(&is_there) {
@@ -210,22 +216,22 @@ impl<P: Policy> Ownership<P> {
         }
     }
 
-    fn leave(&mut self, end: End) {
+    fn leave(&mut self, end: OwnershipEnd) {
         self.end.get_or_insert(end);
-        self.step = Step::Leaving;
+        self.step = ClaimStep::Leaving;
     }
 
     /// Another owner has this member of ours.
     pub fn lose(&mut self, member: usize) {
         // Whoever has it now has its label, too.
         self.members[member].is_taken = false;
-        self.miss(member, End::Lost(member));
+        self.miss(member, OwnershipEnd::Lost(member));
         self.check();
     }
 
     /// Gives the set up: from now on the orders release it.
     pub fn release(&mut self) {
-        self.leave(End::Released);
+        self.leave(OwnershipEnd::Released);
         self.check();
     }
 
@@ -243,29 +249,31 @@ impl<P: Policy> Ownership<P> {
 
     /// Whether the set is ours, and data may be read and written.
     pub fn is_owner(&self) -> bool {
-        matches!(self.step, Step::Owning(_))
+        matches!(self.step, ClaimStep::Owning(_))
     }
 
     /// Why it has ended.
-    pub fn end(&self) -> Option<End> {
+    pub fn end(&self) -> Option<OwnershipEnd> {
         self.end
     }
 
     /// What must hold after each step.
     fn check(&self) {
         let is_there: Vec<bool> = self.members.iter().map(|it| !it.is_missing).collect();
-        let is_leaving = self.step == Step::Leaving;
+        let is_leaving = self.step == ClaimStep::Leaving;
         assert_eq!(self.end.is_some(), is_leaving, "an end has a reason");
         assert!(is_leaving || self.policy.stands(&is_there), "it stands");
         for it in self.members.iter().filter(|it| !it.is_missing) {
             let generation = it.generation.map(|it| (it.claimed, it.complete));
             let holds = match (self.step, generation) {
-                (Step::Taking | Step::Leaving, _) => true,
+                (ClaimStep::Taking | ClaimStep::Leaving, _) => true,
                 (_, None) => it.is_taken,
-                (Step::Raising(to), Some((claimed, complete))) => claimed <= to && complete < to,
-                (Step::Completing(to), Some((claimed, _))) => claimed == to,
+                (ClaimStep::Raising(to), Some((claimed, complete))) => {
+                    claimed <= to && complete < to
+                }
+                (ClaimStep::Completing(to), Some((claimed, _))) => claimed == to,
                 // Data is written to complete members alone.
-                (Step::Owning(to), Some(generation)) => it.is_taken && generation == (to, to),
+                (ClaimStep::Owning(to), Some(generation)) => it.is_taken && generation == (to, to),
             };
             assert!(holds, "{:?}: {it:?}", self.step);
         }
@@ -274,7 +282,7 @@ impl<P: Policy> Ownership<P> {
 
 /// The first of these members that is older than the set: another one is part of a complete claim that has not taken
 /// it. `None` for a member stands for one without a label.
-pub fn first_older(generations: &[Option<Generation>]) -> Option<End> {
+pub fn first_older(generations: &[Option<Generation>]) -> Option<OwnershipEnd> {
     let there = || {
         (0..)
             .zip(generations)
@@ -282,7 +290,7 @@ pub fn first_older(generations: &[Option<Generation>]) -> Option<End> {
     };
     let (newest, Generation { complete, .. }) = there().max_by_key(|(_, it)| it.complete)?;
     let (member, older) = there().find(|(_, it)| it.claimed < complete)?;
-    Some(End::Older {
+    Some(OwnershipEnd::Older {
         member,
         claimed: older.claimed,
         newest,

@@ -19,12 +19,12 @@ fn claim(disks: &mut [Disk], orders: usize, accepts_older: bool) -> Ownership<Al
             break;
         };
         ownership.apply(match order {
-            Order::Take => Report::Taken(Some(disks[at].generation)),
-            Order::Label(generation) => {
+            MemberOrder::Take => OrderReport::Taken(Some(disks[at].generation)),
+            MemberOrder::Label(generation) => {
                 disks[at].generation = generation;
-                Report::Labelled
+                OrderReport::Labelled
             }
-            Order::Release => Report::Released,
+            MemberOrder::Release => OrderReport::Released,
         });
     }
     if ownership.is_owner() {
@@ -64,7 +64,7 @@ fn an_older_copy_is_always_found_and_nothing_else_is_taken_for_one() {
                     found += 1;
                     let end = ownership.end();
                     let is_told =
-                        matches!(end, Some(End::Older { member: it, .. }) if it == member);
+                        matches!(end, Some(OwnershipEnd::Older { member: it, .. }) if it == member);
                     assert!(is_told, "{stop:?} {before:?}: {end:?}");
                     assert_eq!(disks, before, "what tells it must stay");
                 } else if ownership.is_owner() {
@@ -94,16 +94,16 @@ fn what_was_taken_is_released_when_a_member_cannot_be_had() {
     let mut ownership = Ownership::new(All, 3);
     let generation = Generation::default();
     for at in 0..2 {
-        assert_eq!(ownership.select(), Some((at, Order::Take)));
+        assert_eq!(ownership.select(), Some((at, MemberOrder::Take)));
         assert_eq!(ownership.select(), None, "one at a time");
-        ownership.apply(Report::Taken(Some(generation)));
+        ownership.apply(OrderReport::Taken(Some(generation)));
     }
-    assert_eq!(ownership.select(), Some((2, Order::Take)));
-    ownership.apply(Report::Failed);
-    assert_eq!(ownership.end(), Some(End::Refused(2)));
+    assert_eq!(ownership.select(), Some((2, MemberOrder::Take)));
+    ownership.apply(OrderReport::Failed);
+    assert_eq!(ownership.end(), Some(OwnershipEnd::Refused(2)));
     for at in 0..2 {
-        assert_eq!(ownership.select(), Some((at, Order::Release)));
-        ownership.apply(Report::Released);
+        assert_eq!(ownership.select(), Some((at, MemberOrder::Release)));
+        ownership.apply(OrderReport::Released);
     }
     assert_eq!(ownership.select(), None, "not the one that refused");
 }
@@ -113,22 +113,25 @@ fn a_label_that_cannot_be_written_ends_the_claim_and_all_are_released() {
     let mut ownership = Ownership::new(All, 2);
     for _ in 0..2 {
         ownership.select().expect("a member to take");
-        ownership.apply(Report::Taken(Some(Generation::default())));
+        ownership.apply(OrderReport::Taken(Some(Generation::default())));
     }
     let (at, order) = ownership.select().expect("a label to write");
     let raised = Generation {
         claimed: 1,
         complete: 0,
     };
-    assert_eq!((at, order), (0, Order::Label(raised)));
-    ownership.apply(Report::Failed);
-    assert_eq!(ownership.end(), Some(End::Refused(0)));
+    assert_eq!((at, order), (0, MemberOrder::Label(raised)));
+    ownership.apply(OrderReport::Failed);
+    assert_eq!(ownership.end(), Some(OwnershipEnd::Refused(0)));
     let released: Vec<_> = std::iter::from_fn(|| {
         let next = ownership.select();
-        next.inspect(|_| ownership.apply(Report::Failed))
+        next.inspect(|_| ownership.apply(OrderReport::Failed))
     })
     .collect();
-    assert_eq!(released, [(0, Order::Release), (1, Order::Release)]);
+    assert_eq!(
+        released,
+        [(0, MemberOrder::Release), (1, MemberOrder::Release)]
+    );
 }
 
 #[test]
@@ -140,7 +143,7 @@ fn a_member_that_is_lost_ends_a_set_that_needs_all() {
     ownership.lose(0);
     assert_eq!(
         (ownership.is_owner(), ownership.end()),
-        (false, Some(End::Lost(1)))
+        (false, Some(OwnershipEnd::Lost(1)))
     );
 }
 
@@ -159,19 +162,19 @@ fn a_policy_may_do_without_a_member() {
     let mut generations = [Generation::default(); 2];
     while let Some((at, order)) = ownership.select() {
         ownership.apply(match order {
-            Order::Take if at == 0 => Report::Failed,
-            Order::Take => Report::Taken(Some(generations[at])),
-            Order::Label(generation) => {
+            MemberOrder::Take if at == 0 => OrderReport::Failed,
+            MemberOrder::Take => OrderReport::Taken(Some(generations[at])),
+            MemberOrder::Label(generation) => {
                 generations[at] = generation;
-                Report::Labelled
+                OrderReport::Labelled
             }
-            Order::Release => Report::Released,
+            MemberOrder::Release => OrderReport::Released,
         });
     }
     assert!(ownership.is_owner() && ownership.end().is_none());
     assert_eq!((generations[0].claimed, generations[1].complete), (0, 1));
     ownership.lose(1);
-    assert_eq!(ownership.end(), Some(End::Lost(1)));
+    assert_eq!(ownership.end(), Some(OwnershipEnd::Lost(1)));
 }
 
 #[test]
@@ -194,16 +197,16 @@ fn a_member_without_a_label_is_as_old_as_its_set() {
     let mut labelled = Vec::new();
     while let Some((at, order)) = ownership.select() {
         ownership.apply(match order {
-            Order::Take if at == 0 => Report::Taken(None),
-            Order::Take => Report::Taken(Some(Generation {
+            MemberOrder::Take if at == 0 => OrderReport::Taken(None),
+            MemberOrder::Take => OrderReport::Taken(Some(Generation {
                 claimed: 7,
                 complete: 7,
             })),
-            Order::Label(generation) => {
+            MemberOrder::Label(generation) => {
                 labelled.push((at, generation.claimed, generation.complete));
-                Report::Labelled
+                OrderReport::Labelled
             }
-            Order::Release => Report::Released,
+            MemberOrder::Release => OrderReport::Released,
         });
     }
     assert!(ownership.is_owner());

@@ -47,12 +47,12 @@ impl BlockLock {
 #[derive(Default)]
 pub(crate) struct Gate {
     at_work: RefCell<Places<Range<u64>>>,
-    held: RefCell<Vec<Held>>,
+    held: RefCell<Vec<ClosedRange>>,
     changed: Notify,
 }
 
 /// Blocks that are closed to new I/O.
-struct Held {
+struct ClosedRange {
     /// The lock of the operation that closed them.
     serial: Serial,
     range: Range<u64>,
@@ -109,7 +109,7 @@ impl Gate {
                 at_work.filter(|(_, place)| overlap(&range, place)).count()
             }
         };
-        self.held.borrow_mut().push(Held {
+        self.held.borrow_mut().push(ClosedRange {
             serial,
             range,
             at_work,

@@ -23,11 +23,11 @@ use crate::{
     medium::Steps,
     memory::{LaneMemory, NexusMemory},
     nexus::{Commands, Nexus},
-    stages::{Kind, Stages, Times},
+    stages::{CommandKind, StageStamps, Stages},
 };
 
 /// A request to a lane: a closure that runs there.
-pub(crate) type Message = Box<dyn FnOnce(&Rc<LaneUnits>) + Send>;
+pub(crate) type LaneClosure = Box<dyn FnOnce(&Rc<LaneUnits>) + Send>;
 
 /// State that all lanes share besides the disks. Accessed when nexuses come and go, never per I/O.
 pub(crate) struct Everywhere {
@@ -52,7 +52,7 @@ impl Everywhere {
 /// One lane's part of all disks.
 pub struct LaneUnits {
     own: usize,
-    lanes: Vec<Sender<Message>>,
+    lanes: Vec<Sender<LaneClosure>>,
     disks: RefCell<BTreeMap<String, Rc<Disk>>>,
     nexuses: RefCell<BTreeMap<NexusId, Rc<Nexus>>>,
     pub(crate) memory: Rc<LaneMemory>,
@@ -65,7 +65,7 @@ pub struct LaneUnits {
 
 impl LaneUnits {
     pub(crate) fn new(
-        (own, lanes): (usize, Vec<Sender<Message>>),
+        (own, lanes): (usize, Vec<Sender<LaneClosure>>),
         disks: BTreeMap<String, Rc<Disk>>,
         memory: Rc<LaneMemory>,
         everywhere: Arc<Everywhere>,
@@ -83,7 +83,7 @@ impl LaneUnits {
     }
 
     /// Processes requests to this lane until there are no senders left.
-    pub(crate) async fn run(self: Rc<Self>, messages: Receiver<Message>) {
+    pub(crate) async fn run(self: Rc<Self>, messages: Receiver<LaneClosure>) {
         while let Some(message) = messages.receive().await {
             message(&self);
         }
@@ -199,7 +199,14 @@ impl LaneUnits {
 
     /// Counts a command for the unit at `lun`: its kind, the bytes it had to move, and its stage times
     /// up to `sent`, when its answer was sent.
-    pub fn count(&self, nexus: &Nexus, lun: u32, moved: (Kind, u64), times: &Times, sent: Instant) {
+    pub fn count(
+        &self,
+        nexus: &Nexus,
+        lun: u32,
+        moved: (CommandKind, u64),
+        times: &StageStamps,
+        sent: Instant,
+    ) {
         nexus.count(&self.everywhere.stages, lun, moved, times, sent);
     }
 
@@ -236,7 +243,7 @@ impl LaneUnits {
         }
     }
 
-    fn others(&self) -> impl Iterator<Item = &Sender<Message>> {
+    fn others(&self) -> impl Iterator<Item = &Sender<LaneClosure>> {
         let lanes = self.lanes.iter().enumerate();
         lanes
             .filter(|(index, _)| *index != self.own)
@@ -262,11 +269,11 @@ impl LaneUnits {
 }
 
 /// Sends a request to a lane; `None` if the lane has ended.
-fn send<M>(lane: &Sender<Message>, ask: M) -> Option<OneshotReceiver<()>>
+fn send<M>(lane: &Sender<LaneClosure>, ask: M) -> Option<OneshotReceiver<()>>
 where
     M: FnOnce(&Rc<LaneUnits>, OneshotSender<()>) + Send + 'static,
 {
     let (done, answer) = oneshot();
-    let message: Message = Box::new(move |units| ask(units, done));
+    let message: LaneClosure = Box::new(move |units| ask(units, done));
     lane.send(message).is_ok().then_some(answer)
 }

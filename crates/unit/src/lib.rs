@@ -42,7 +42,8 @@ pub use execute::{Executed, Io};
 pub use lane::LaneUnits;
 pub use medium::shortened;
 pub use memory::{
-    DiskMemory, Held, Limits, Moving, NexusMemory, Paces, Permits, Progress, TooSlow, WINDOW_STEP,
+    ClientPace, DiskMemory, Held, MemoryLimits, Moving, NexusMemory, Paces, Permits, TooSlow,
+    WINDOW_STEP,
 };
 pub use nexus::{Commands, How, Mark, Nexus, Which, no_commands};
 pub use running::{CommandId, RunningId};
@@ -51,7 +52,7 @@ pub use scsi::{
     Kept, KeptError, NexusId, RegistrationReport, ReservationReport, SanitizeReport, TargetPort,
     UnitReport,
 };
-pub use stages::{Kind, Stage, StageReport, StageTable, Times};
+pub use stages::{CommandKind, Stage, StageReport, StageStamps, StageTable};
 pub use state::{Keep, Note};
 pub use units::{DiskSpec, FlushError, OpenError, OpenVolume, Units, UnitsConfig};
 pub use wanted::Wanted;

@@ -8,7 +8,7 @@ use volume::{Allocation, Compared, Durability, ErrorKind, Volume};
 
 use crate::{
     error::IoError,
-    memory::{Charged, DiskMemory, Holder, LaneMemory, Part, Shares},
+    memory::{Charged, DiskMemory, Holder, LaneMemory, MemoryShare, Shares},
     wanted::{Wanted, while_wanted},
 };
 
@@ -47,7 +47,7 @@ impl Steps {
         op: &MediumOp,
         disk: &DiskMemory,
         wanted: &impl Wanted,
-    ) -> Result<Option<Part>, ()> {
+    ) -> Result<Option<MemoryShare>, ()> {
         if is_one_call(op) {
             return Ok(None);
         }

@@ -26,13 +26,13 @@ use engine::{
     buf::capacity_for,
     sync::{Budget, Permit},
 };
-pub use pace::{Moving, Paces, Progress, TooSlow};
+pub use pace::{ClientPace, Moving, Paces, TooSlow};
 pub(crate) use plan::Plan;
 pub use pool::Held;
 
 use common::CommonPermit;
-use pool::{Pool, Shortages, Waiting};
-pub(crate) use shares::{Charged, Holder, Part, Shares};
+use pool::{Pool, Shortages, WaitingRequest};
+pub(crate) use shares::{Charged, Holder, MemoryShare, Shares};
 use unsolicited::{UnsolicitedPermit, UnsolicitedPool, UnsolicitedShare};
 
 /// The memory permits of a transfer, held until dropped.
@@ -84,15 +84,15 @@ impl Permits {
 
 /// How much memory commands may take.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Limits {
+pub struct MemoryLimits {
     /// Total payload memory of commands over all nexuses, including free buffers kept for reuse, in
-    /// bytes; at least [`Limits::memory_least_bytes`].
+    /// bytes; at least [`MemoryLimits::memory_least_bytes`].
     pub memory_bytes: usize,
     /// The longest READ or WRITE, in bytes.
     pub transfer_max_bytes: u32,
 }
 
-impl Limits {
+impl MemoryLimits {
     /// The least `memory_bytes` that suffices for `lanes` lanes: each must be able to make progress
     /// while the others hold all that they may.
     pub fn memory_least_bytes(&self, lanes: usize) -> usize {
@@ -104,9 +104,9 @@ impl Limits {
     }
 }
 
-impl Default for Limits {
+impl Default for MemoryLimits {
     fn default() -> Self {
-        Limits {
+        MemoryLimits {
             memory_bytes: 256 << 20,
             transfer_max_bytes: 4 << 20,
         }
@@ -244,7 +244,7 @@ impl LaneMemory {
 #[derive(Debug)]
 pub(crate) enum Paid {
     /// A part of the lane's memory for solicited data.
-    Lane(Part),
+    Lane(MemoryShare),
     /// A part of the common memory, and of what one nexus may hold of it.
     Common(
         CommonPermit,
@@ -376,7 +376,8 @@ impl NexusMemory {
             Err(charged) => charged,
         };
         let pool = self.lane.pool_for(bytes);
-        let waiting = || Waiting::begin(self.lane.shortages(pool), &self.shortages[pool as usize]);
+        let waiting =
+            || WaitingRequest::begin(self.lane.shortages(pool), &self.shortages[pool as usize]);
         if pool == Pool::Common {
             let own = self.own_common.take(bytes).await;
             let _waiting = waiting();

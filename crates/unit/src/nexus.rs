@@ -15,8 +15,8 @@ use crate::{
     disk::{Luns, Shared, Unit},
     medium::Steps,
     memory::{NexusMemory, Permits},
-    running::{At, CommandId, Running, RunningId},
-    stages::{Counted, Kind, Stages, Times},
+    running::{At, CommandId, NexusIos, RunningId},
+    stages::{CommandKind, SessionCounters, StageStamps, Stages},
 };
 
 /// A point in a nexus' sequence of commands, counted by its front.
@@ -97,7 +97,7 @@ pub struct Nexus {
     /// The initiator's name, for people.
     pub(crate) initiator: String,
     pub(crate) steps: Steps,
-    pub(crate) running: Running,
+    pub(crate) running: NexusIos,
     /// The UUIDs of the disks that it has reached at LUNs where it no longer does.
     lost: RefCell<BTreeMap<u32, [u8; 16]>>,
     commands: Weak<dyn Commands>,
@@ -106,7 +106,7 @@ pub struct Nexus {
     /// Its front is letting it go, so no block operation may begin any more.
     pub(crate) is_leaving: Cell<bool>,
     /// Its stage counters, by LUN.
-    counted: RefCell<Vec<(u32, Arc<Counted>)>>,
+    counted: RefCell<Vec<(u32, Arc<SessionCounters>)>>,
 }
 
 impl Nexus {
@@ -124,7 +124,7 @@ impl Nexus {
             memory,
             initiator: initiator.to_owned(),
             steps,
-            running: Running::default(),
+            running: NexusIos::default(),
             lost: RefCell::default(),
             commands,
             aborts: RefCell::default(),
@@ -315,8 +315,8 @@ impl Nexus {
         &self,
         stages: &Stages,
         lun: u32,
-        (kind, bytes): (Kind, u64),
-        times: &Times,
+        (kind, bytes): (CommandKind, u64),
+        times: &StageStamps,
         sent: Instant,
     ) {
         let mut counted = self.counted.borrow_mut();

@@ -22,7 +22,7 @@ pub struct RunningId {
     serial: u64,
 }
 
-struct Entry {
+struct RunningIo {
     serial: u64,
     /// Where the unit was when the I/O began. By now, nothing or another unit may be there.
     lun: u32,
@@ -38,7 +38,7 @@ pub(crate) struct At<'a> {
     pub(crate) command: CommandId,
 }
 
-impl Entry {
+impl RunningIo {
     fn at(&self) -> At<'_> {
         At {
             lun: self.lun,
@@ -50,19 +50,19 @@ impl Entry {
 
 /// The running I/Os of one nexus.
 #[derive(Default)]
-pub(crate) struct Running {
-    entries: RefCell<Places<Entry>>,
+pub(crate) struct NexusIos {
+    entries: RefCell<Places<RunningIo>>,
     serial: Cell<u64>,
     /// Notified when an I/O has ended.
     ended: Notify,
 }
 
-impl Running {
+impl NexusIos {
     /// Registers an I/O of `command` on `unit`, which is at `lun`.
     pub(crate) fn begin(&self, command: CommandId, lun: u32, unit: &Rc<Unit>) -> RunningId {
         let serial = self.serial.get() + 1;
         self.serial.set(serial);
-        let index = self.entries.borrow_mut().enter(Entry {
+        let index = self.entries.borrow_mut().enter(RunningIo {
             serial,
             lun,
             unit: unit.clone(),

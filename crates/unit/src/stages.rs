@@ -48,7 +48,7 @@ impl Stage {
 
 /// The kind of a command.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Kind {
+pub enum CommandKind {
     /// Transfers data to the initiator.
     Read,
     /// Takes data from the initiator.
@@ -59,14 +59,15 @@ pub enum Kind {
 
 const KINDS: usize = 3;
 
-impl Kind {
+impl CommandKind {
     /// Every kind.
-    pub const ALL: [Kind; KINDS] = [Kind::Read, Kind::Write, Kind::Other];
+    pub const ALL: [CommandKind; KINDS] =
+        [CommandKind::Read, CommandKind::Write, CommandKind::Other];
 }
 
 /// When a command passed from one stage to the next.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub struct StageStamps {
     /// Its CDB had arrived.
     pub received: Instant,
     /// Its data-out had arrived.
@@ -77,10 +78,10 @@ pub struct Times {
     pub ended: Instant,
 }
 
-impl Times {
+impl StageStamps {
     /// The times of a command that arrives now without data.
-    pub fn at(received: Instant) -> Times {
-        Times {
+    pub fn at(received: Instant) -> StageStamps {
+        StageStamps {
             received,
             complete: received,
             started: received,
@@ -89,8 +90,8 @@ impl Times {
     }
 
     /// The times of a block operation that ends now. Its volume began when its data was `complete`.
-    pub fn of_block_operation(received: Instant, complete: Instant) -> Times {
-        Times {
+    pub fn of_block_operation(received: Instant, complete: Instant) -> StageStamps {
+        StageStamps {
             received,
             complete,
             started: complete,
@@ -104,20 +105,20 @@ type Buckets = LaneHistogram<3>;
 
 /// The counters of one session for one volume.
 #[derive(Debug)]
-pub(crate) struct Counted {
+pub(crate) struct SessionCounters {
     volume: String,
     initiator: String,
     kinds: [OnceLock<[Buckets; STAGES]>; KINDS],
     bytes: [AtomicU64; KINDS],
 }
 
-impl Counted {
+impl SessionCounters {
     /// Counts a command that moved `bytes` and whose answer was sent at `sent`. Only on the session's lane.
-    pub(crate) fn record(&self, kind: Kind, bytes: u64, times: &Times, sent: Instant) {
+    pub(crate) fn record(&self, kind: CommandKind, bytes: u64, times: &StageStamps, sent: Instant) {
         add(&self.bytes[kind as usize], bytes);
         let stages = self.kinds[kind as usize].get_or_init(Default::default);
         let ns = |from: Instant, to: Instant| to.since(from).as_nanos() as u64;
-        if kind == Kind::Write {
+        if kind == CommandKind::Write {
             stages[Stage::Transfer as usize].record(ns(times.received, times.complete));
         }
         stages[Stage::Queue as usize].record(ns(times.complete, times.started));
@@ -145,7 +146,7 @@ pub(crate) struct Stages(Mutex<Counters>);
 
 #[derive(Default)]
 struct Counters {
-    sessions: Vec<Arc<Counted>>,
+    sessions: Vec<Arc<SessionCounters>>,
     /// By volume, for sessions that have ended.
     ended: BTreeMap<String, StageTable>,
 }
@@ -156,8 +157,8 @@ impl Stages {
     }
 
     /// A session starts to use a volume.
-    pub(crate) fn begin(&self, volume: &str, initiator: &str) -> Arc<Counted> {
-        let counted = Arc::new(Counted {
+    pub(crate) fn begin(&self, volume: &str, initiator: &str) -> Arc<SessionCounters> {
+        let counted = Arc::new(SessionCounters {
             volume: volume.into(),
             initiator: initiator.into(),
             kinds: Default::default(),
@@ -168,7 +169,7 @@ impl Stages {
     }
 
     /// The session has ended: its counts move to the volume's.
-    pub(crate) fn end(&self, counted: &Arc<Counted>) {
+    pub(crate) fn end(&self, counted: &Arc<SessionCounters>) {
         let mut state = self.lock();
         counted.add_to(state.ended.entry(counted.volume.clone()).or_default());
         state
@@ -221,17 +222,17 @@ impl Default for StageTable {
 
 impl StageTable {
     /// How long commands of a kind spent in a stage.
-    pub fn of(&self, kind: Kind, stage: Stage) -> &Histogram<u64> {
+    pub fn of(&self, kind: CommandKind, stage: Stage) -> &Histogram<u64> {
         &self.stages[kind as usize][stage as usize]
     }
 
     /// The exact sum of these times.
-    pub fn sum_ns(&self, kind: Kind, stage: Stage) -> u64 {
+    pub fn sum_ns(&self, kind: CommandKind, stage: Stage) -> u64 {
         self.sums_ns[kind as usize][stage as usize]
     }
 
     /// The bytes that commands of a kind had to move.
-    pub fn bytes(&self, kind: Kind) -> u64 {
+    pub fn bytes(&self, kind: CommandKind) -> u64 {
         self.bytes[kind as usize]
     }
 }
@@ -251,7 +252,7 @@ impl fmt::Display for StageReport {
 
 impl fmt::Display for StageTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for kind in Kind::ALL {
+        for kind in CommandKind::ALL {
             let commands = self.of(kind, Stage::Total).len();
             if commands == 0 {
                 continue;

@@ -14,7 +14,9 @@ use volume::{
     leaf::ram::{Ram, Region},
 };
 
-use crate::{DiskSpec, LaneUnits, Limits, Luns, Nexus, Unit, Units, UnitsConfig, no_commands};
+use crate::{
+    DiskSpec, LaneUnits, Luns, MemoryLimits, Nexus, Unit, Units, UnitsConfig, no_commands,
+};
 
 /// The disks of every test.
 const NAMES: [&str; 2] = ["one", "two"];
@@ -67,14 +69,14 @@ async fn while_stuck(name: &str) {
 
 /// Runs `test` with the units of the disks, behind one port.
 pub(crate) fn with_units(test: impl AsyncFnOnce(&Rc<LaneUnits>, [Rc<Unit>; 2]) + Send + 'static) {
-    with_limits(Limits::default(), test);
+    with_limits(MemoryLimits::default(), test);
 }
 
 /// As [`with_units`], with so little memory that one operation in several steps runs at a time.
 pub(crate) fn with_one_in_steps(
     test: impl AsyncFnOnce(&Rc<LaneUnits>, [Rc<Unit>; 2]) + Send + 'static,
 ) {
-    let limits = Limits {
+    let limits = MemoryLimits {
         memory_bytes: 512 << 10,
         transfer_max_bytes: 64 << 10,
     };
@@ -82,7 +84,7 @@ pub(crate) fn with_one_in_steps(
 }
 
 fn with_limits(
-    limits: Limits,
+    limits: MemoryLimits,
     test: impl AsyncFnOnce(&Rc<LaneUnits>, [Rc<Unit>; 2]) + Send + 'static,
 ) {
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");

@@ -19,8 +19,8 @@ use volume::{ErrorKind, SharedVolume};
 
 use crate::{
     disk::{Disk, Shared},
-    lane::{Everywhere, LaneUnits, Message},
-    memory::{CommonMemory, DiskMemory, LaneMemory, Limits},
+    lane::{Everywhere, LaneClosure, LaneUnits},
+    memory::{CommonMemory, DiskMemory, LaneMemory, MemoryLimits},
     stages::StageReport,
     state::{DiskState, Keep, Note},
 };
@@ -39,7 +39,7 @@ pub struct UnitsConfig {
     /// Notes which ports have been told of the last power-on.
     pub note: Option<Note>,
     /// Memory limits for commands.
-    pub limits: Limits,
+    pub limits: MemoryLimits,
 }
 
 /// One disk.
@@ -77,7 +77,7 @@ pub struct FlushError {
 /// All disks on all lanes.
 #[derive(Clone)]
 pub struct Units {
-    lanes: Vec<Sender<Message>>,
+    lanes: Vec<Sender<LaneClosure>>,
     everywhere: Arc<Everywhere>,
     keep: Option<Keep>,
     note: Option<Note>,
@@ -147,7 +147,7 @@ impl Units {
     where
         F: Future<Output = ()> + 'static,
     {
-        let message: Message = Box::new(move |units| {
+        let message: LaneClosure = Box::new(move |units| {
             spawn(front(units.clone()));
         });
         self.lanes[lane].send(message).is_ok()

@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, env, process::Command, rc::Rc, sync::Arc};
 
 use engine::{Lane, LaneConfig, LaneFuture, cross::oneshot};
-use unit::{CommandId, DiskSpec, Io, Limits, Luns, TargetPort, Units, UnitsConfig, no_commands};
+use unit::{
+    CommandId, DiskSpec, Io, Luns, MemoryLimits, TargetPort, Units, UnitsConfig, no_commands,
+};
 use volume::{SharedVolume, leaf::ram::Region};
 
 /// Set where the I/O is dropped: a program of its own.
@@ -42,7 +44,7 @@ fn drop_one() {
         disks: vec![disk],
         keep: None,
         note: None,
-        limits: Limits::default(),
+        limits: MemoryLimits::default(),
     };
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     let handle = lane.handle();

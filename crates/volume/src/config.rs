@@ -15,7 +15,8 @@
 
 pub use crate::{
     kinds::{
-        Identity, Kind, Node, Volumes, What, file::Caching, ram::settings::Ram, starts::Starts,
+        Kind, Node, NodeForm, VolumeIdentity, Volumes, file::Caching, ram::settings::Ram,
+        starts::Starts,
     },
     values::{
         BlockSize, ChapAlgorithm, ChapSettings, ConfigError, Credentials, Rate, Size, Time, Wait,

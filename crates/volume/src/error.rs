@@ -44,14 +44,14 @@ pub enum ErrorKind {
 /// [`source`](std::error::Error::source), whose chain ends with the [`io::Error`] if the system's error was the
 /// cause.
 #[derive(Clone, Debug)]
-pub struct Error(Arc<Told>);
+pub struct Error(Arc<ErrorDetail>);
 
 #[derive(Debug)]
-struct Told {
+struct ErrorDetail {
     kind: ErrorKind,
     message: String,
     advice: Option<Advice>,
-    source: Option<Source>,
+    source: Option<ErrorCause>,
 }
 
 /// What the user can do about an error, apart from its message: whoever shows the error may know better where.
@@ -71,7 +71,7 @@ impl fmt::Display for Advice {
 
 /// The cause of an error.
 #[derive(Debug)]
-enum Source {
+enum ErrorCause {
     Volume(Error),
     System(io::Error),
 }
@@ -85,8 +85,8 @@ impl Error {
         Error::told(kind, message.into(), None)
     }
 
-    fn told(kind: ErrorKind, message: String, source: Option<Source>) -> Self {
-        Error(Arc::new(Told {
+    fn told(kind: ErrorKind, message: String, source: Option<ErrorCause>) -> Self {
+        Error(Arc::new(ErrorDetail {
             kind,
             message,
             advice: None,
@@ -100,7 +100,7 @@ impl Error {
         message: impl Into<String>,
         advice: Option<Advice>,
     ) -> Self {
-        Error(Arc::new(Told {
+        Error(Arc::new(ErrorDetail {
             kind,
             message: message.into(),
             advice,
@@ -111,7 +111,7 @@ impl Error {
     /// What the user can do about it, if that is known apart from the message.
     pub fn advice(&self) -> Option<Advice> {
         match &self.0.source {
-            Some(Source::Volume(error)) => self.0.advice.or(error.advice()),
+            Some(ErrorCause::Volume(error)) => self.0.advice.or(error.advice()),
             _ => self.0.advice,
         }
     }
@@ -121,8 +121,8 @@ impl Error {
         let message = &self.0.message;
         match &self.0.source {
             None => message.clone(),
-            Some(Source::Volume(error)) => format!("{message}: {}", error.without_advice()),
-            Some(Source::System(error)) => format!("{message}: {error}"),
+            Some(ErrorCause::Volume(error)) => format!("{message}: {}", error.without_advice()),
+            Some(ErrorCause::System(error)) => format!("{message}: {error}"),
         }
     }
 
@@ -149,7 +149,7 @@ impl Error {
             Some(number) => io::Error::from_raw_os_error(number),
             None => io::Error::new(error.kind(), error.to_string()),
         };
-        Error::told(kind, what.to_string(), Some(Source::System(same)))
+        Error::told(kind, what.to_string(), Some(ErrorCause::System(same)))
     }
 
     /// The kind of error.
@@ -160,7 +160,11 @@ impl Error {
     /// Wraps the error in a description of `what` was being done.
     #[must_use]
     pub fn context(self, what: impl fmt::Display) -> Self {
-        Error::told(self.kind(), what.to_string(), Some(Source::Volume(self)))
+        Error::told(
+            self.kind(),
+            what.to_string(),
+            Some(ErrorCause::Volume(self)),
+        )
     }
 }
 
@@ -177,8 +181,8 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self.0.source.as_ref()? {
-            Source::Volume(error) => Some(error),
-            Source::System(error) => Some(error),
+            ErrorCause::Volume(error) => Some(error),
+            ErrorCause::System(error) => Some(error),
         }
     }
 }

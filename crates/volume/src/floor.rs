@@ -7,14 +7,14 @@ use std::ops::RangeInclusive;
 
 use engine::Buf;
 use mirror::{
-    copy::{BLOCK_BYTES, Floor, Header, METADATA_BYTES, Place, newest},
-    key::Key,
+    copy::{BLOCK_BYTES, Floor, Header, METADATA_BYTES, MetadataBlock, newest},
+    key::FenceKey,
 };
 
 use crate::{Durability, Error, ErrorKind, Result, Volume};
 
 /// The reservation keys of mirrors' fences, which are ordered as the fences were made.
-pub const KEYS: RangeInclusive<u64> = Key::ALL;
+pub const KEYS: RangeInclusive<u64> = FenceKey::ALL;
 
 /// The floor of one copy, as it was read.
 #[derive(Clone, Copy, Debug)]
@@ -26,12 +26,12 @@ pub struct CopyFloor {
 impl CopyFloor {
     /// The lowest key of [`KEYS`] that is let in; `None`: the copy was never fenced.
     pub fn lowest(&self) -> Option<u64> {
-        self.floor.key.map(Key::raw)
+        self.floor.key.map(FenceKey::raw)
     }
 
     /// The floor once `key` was registered; `None` if it stays as it is.
     pub fn raised_to(&self, key: u64) -> Option<CopyFloor> {
-        let floor = self.floor.raised_to(Key::from_raw(key)?);
+        let floor = self.floor.raised_to(FenceKey::from_raw(key)?);
         (floor != self.floor).then_some(CopyFloor { floor, ..*self })
     }
 
@@ -49,7 +49,7 @@ impl CopyFloor {
     /// Those of the volume; either floor may be there then.
     pub async fn write(&self, volume: &dyn Volume) -> Result<()> {
         let next = self.sequence + 1;
-        let at = Place::Floor((next % 2) as usize).at(end_of(volume));
+        let at = MetadataBlock::Floor((next % 2) as usize).at(end_of(volume));
         let block = Buf::copy_of(&self.floor.encode(next));
         volume.write(at, block.into(), Durability::Fua).await
     }
@@ -63,7 +63,7 @@ pub async fn of(volume: &dyn Volume) -> Result<Option<CopyFloor>> {
     if volume.shape().len_bytes() <= METADATA_BYTES {
         return Ok(None);
     }
-    let at = Place::Header.at(end_of(volume));
+    let at = MetadataBlock::Header.at(end_of(volume));
     let block = volume.read(at, BLOCK_BYTES).await?;
     match Header::decode(&block.to_vec()) {
         Ok(_) => read(volume).await.map(Some),
@@ -76,7 +76,7 @@ pub(crate) async fn read(volume: &dyn Volume) -> Result<CopyFloor> {
     let len_bytes = end_of(volume);
     let mut slots = Vec::with_capacity(2);
     for slot in 0..2 {
-        let at = Place::Floor(slot).at(len_bytes);
+        let at = MetadataBlock::Floor(slot).at(len_bytes);
         let block = volume.read(at, BLOCK_BYTES).await?;
         slots.push(Floor::decode(&block.to_vec()));
     }
@@ -103,7 +103,7 @@ mod tests {
 
     const LEN_BYTES: usize = 2 << 20;
 
-    async fn put(volume: &dyn Volume, place: Place, block: &[u8]) {
+    async fn put(volume: &dyn Volume, place: MetadataBlock, block: &[u8]) {
         let at = place.at(LEN_BYTES as u64);
         let written = volume.write(at, Buf::copy_of(block).into(), Durability::Fua);
         written.await.expect("a write");
@@ -119,17 +119,17 @@ mod tests {
                 CopyId::new(0),
                 LEN_BYTES as u64 - METADATA_BYTES,
             );
-            put(&*volume, Place::Header, &header.encode()).await;
+            put(&*volume, MetadataBlock::Header, &header.encode()).await;
             let damaged = of(&*volume).await.expect_err("no floor");
             assert_eq!(damaged.kind(), ErrorKind::Configuration, "{damaged}");
             for sequence in 0..2 {
                 let block = Floor::default().encode(sequence);
-                put(&*volume, Place::Floor(sequence as usize), &block).await;
+                put(&*volume, MetadataBlock::Floor(sequence as usize), &block).await;
             }
             let floor = async || of(&*volume).await.expect("it is read").expect("a copy");
             assert_eq!(floor().await.lowest(), None);
             let [older, newer] =
-                [(4, 0), (5, 0)].map(|(epoch, number)| Key::new(epoch, number).raw());
+                [(4, 0), (5, 0)].map(|(epoch, number)| FenceKey::new(epoch, number).raw());
             for key in [older, newer] {
                 let raised = floor().await.raised_to(key).expect("it is higher");
                 raised.write(&*volume).await.expect("a write");
@@ -138,7 +138,7 @@ mod tests {
             assert!(floor().await.raised_to(older).is_none());
             assert!(floor().await.raised_to(0x1234).is_none(), "no fence's key");
             // The last one went to the slot of the sequence number 3.
-            put(&*volume, Place::Floor(1), &[0xEE; BLOCK_BYTES]).await;
+            put(&*volume, MetadataBlock::Floor(1), &[0xEE; BLOCK_BYTES]).await;
             assert_eq!(floor().await.lowest(), Some(older));
             floor()
                 .await

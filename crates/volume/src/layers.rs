@@ -27,7 +27,7 @@ use engine::{
 };
 
 use crate::trace::Trace;
-pub use crate::trace::{Ran, Request, Span, Told};
+pub use crate::trace::{Ran, Span, TargetTimes, TracedRequest};
 
 thread_local! {
     /// Whether there is a current watch: the only cost of an unwatched request.
@@ -72,13 +72,13 @@ impl Layers {
 /// Accounts for the time of one request; clones share it, on any lane.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
-    state: Arc<State>,
+    state: Arc<NodeState>,
     /// The node of the tree that is working for it, if a trace records it.
     node: Option<Arc<str>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct NodeState {
     account: Mutex<Account>,
     trace: Option<Mutex<Trace>>,
 }
@@ -117,9 +117,9 @@ impl Watch {
 
     /// The same, but also records [what ran when](Watch::take_spans).
     pub fn tracing() -> Watch {
-        let state = State {
+        let state = NodeState {
             trace: Some(Mutex::default()),
-            ..State::default()
+            ..NodeState::default()
         };
         Watch {
             state: Arc::new(state),
@@ -195,7 +195,7 @@ pub(crate) fn current() -> Option<Watch> {
 /// A `request` of a node: work done for it is attributed to that node.
 pub(crate) fn at_node<'a, T: 'a>(
     request: LaneFuture<'a, T>,
-    what: impl FnOnce() -> Option<(Arc<str>, Request)>,
+    what: impl FnOnce() -> Option<(Arc<str>, TracedRequest)>,
 ) -> LaneFuture<'a, T> {
     let Some((watch, (node, what))) = traced(what) else {
         return request;
@@ -218,7 +218,7 @@ pub(crate) fn at_node<'a, T: 'a>(
 }
 
 /// Records a request of a node that was answered immediately.
-pub(crate) fn at_once(what: impl FnOnce() -> Option<(Arc<str>, Request)>) {
+pub(crate) fn at_once(what: impl FnOnce() -> Option<(Arc<str>, TracedRequest)>) {
     if let Some((watch, (node, what))) = traced(what) {
         let now = time::now();
         watch.note(Span {
@@ -351,7 +351,7 @@ impl Work {
     }
 
     /// A target has answered the command; `told` is the time it reports.
-    pub(crate) fn end_at_target(self, told: Option<Told>, now: Instant) {
+    pub(crate) fn end_at_target(self, told: Option<TargetTimes>, now: Instant) {
         let (took, share) = self.end(now);
         self.note_command(told, now);
         let Some(told) = told else {
@@ -375,7 +375,7 @@ impl Work {
         layers.is_partial |= told.medium.is_none();
     }
 
-    fn note_command(&self, told: Option<Told>, ended: Instant) {
+    fn note_command(&self, told: Option<TargetTimes>, ended: Instant) {
         let (Some(asked), Some((sent, _)), Some(node)) = (self.asked, self.began, &self.watch.node)
         else {
             return;

@@ -20,8 +20,8 @@ fn begun(watch: &Watch, now: Instant) -> Work {
     work
 }
 
-fn told(total_us: u64, medium_us: Option<u64>) -> Option<Told> {
-    Some(Told {
+fn told(total_us: u64, medium_us: Option<u64>) -> Option<TargetTimes> {
+    Some(TargetTimes {
         total: Duration::from_micros(total_us),
         medium: medium_us.map(Duration::from_micros),
     })

@@ -58,7 +58,7 @@ pub use claim::{Claim, SetClaim};
 pub use error::{Advice, Error, ErrorKind, Result};
 pub use kinds::iscsi::{
     DiskIdentity, IscsiConfig, IscsiDisk, Multipath, PathConfig, PathCounts, Policy, Secrets,
-    Sessions, Way, discovery, luns, next_isid,
+    Sessions, Transport, discovery, luns, next_isid,
 };
 #[cfg(any(test, feature = "testing"))]
 pub use kinds::{file::recorder, iscsi::foreign};

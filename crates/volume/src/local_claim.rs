@@ -5,7 +5,7 @@ use engine::Payload;
 use crate::{
     Claim, Durability, Error, ErrorKind, Result, Volume,
     claim::{
-        LABEL_AT, LABEL_BYTES, Others, Standing, refuse_alive, refuse_data, refuse_ours,
+        LABEL_AT, LABEL_BYTES, LabelStanding, Others, refuse_alive, refuse_data, refuse_ours,
         refuse_running, refuse_unfenced, tell_replaced,
     },
     fallback,
@@ -34,17 +34,17 @@ pub(crate) async fn follow(volume: &dyn Volume, order: &Order, is_locked: bool) 
 async fn take(volume: &dyn Volume, claim: &Claim, is_locked: bool) -> Result<()> {
     let block = volume.read(LABEL_AT, LABEL_BYTES).await?.to_vec();
     match claim.standing(&block, is_locked) {
-        Standing::Free => {}
-        Standing::Dead(label) => tell_replaced(&label),
-        Standing::Ours => return Err(refuse_ours()),
-        Standing::Data if claim.others() == Others::Overrule => {}
-        Standing::Data => return Err(refuse_data()),
-        Standing::Alive(owner) => match claim.others() {
+        LabelStanding::Free => {}
+        LabelStanding::Dead(label) => tell_replaced(&label),
+        LabelStanding::Ours => return Err(refuse_ours()),
+        LabelStanding::Data if claim.others() == Others::Overrule => {}
+        LabelStanding::Data => return Err(refuse_data()),
+        LabelStanding::Alive(owner) => match claim.others() {
             Others::Refuse => return Err(refuse_alive(&owner)),
             Others::Fence => return Err(refuse_unfenced(&owner)),
             Others::Overrule => {}
         },
-        Standing::Running(owner) => match claim.others() {
+        LabelStanding::Running(owner) => match claim.others() {
             Others::Refuse => return Err(refuse_alive(&owner)),
             Others::Fence => return Err(refuse_running(&owner)),
             Others::Overrule => {}

@@ -13,7 +13,7 @@ use crate::{
     fallback,
     graph::{Graph, tests::OtherLane},
     member::{Order, Report},
-    stripe::{self, CreateOptions, Opened},
+    stripe::{self, CreateOptions, OpenStripe},
     test_volume::{TestVolume, on_lane},
 };
 
@@ -172,7 +172,7 @@ fn a_stripe_of_two() {
     };
     let opened = on_lane(async {
         stripe::create(&children, &options).await?;
-        Opened::open(&children, None).await
+        OpenStripe::open(&children, None).await
     })
     .expect("the children are blank");
     let child: SharedVolume = Nothing::new(&volumes[0].shape);

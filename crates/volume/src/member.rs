@@ -1,6 +1,6 @@
 //! A member of a set, such as a stripe's child: what its set asks of it through whatever lies in between.
 
-use mirror::{fence::Answer, fence::Step, key::Key};
+use mirror::{fence::FenceAnswer, fence::FenceCommand, key::FenceKey};
 
 use crate::Claim;
 
@@ -17,7 +17,7 @@ pub enum Order {
     Label(Claim),
     /// To carry out a step of the fence under this key. Nothing is sent to the member meanwhile, and what it was asked
     /// before has ended.
-    Fence(Key, Step),
+    Fence(FenceKey, FenceCommand),
     /// To answer as a command on data would, which a fence refuses, without touching the medium.
     Prove,
     /// To tell what it looks like now: it may have been opened later than its user.
@@ -54,7 +54,7 @@ pub enum Report {
     /// Its label is written.
     Labelled,
     /// What it answers to a step of a fence.
-    Fence(Answer),
+    Fence(FenceAnswer),
     /// No fence keeps its owner from using it.
     Proved,
     /// What it looks like.

@@ -13,7 +13,7 @@ use crate::{
     claim::{Others, Owner},
     fallback,
     kinds::{
-        fault::{Action, Fault, FaultHandle, Rule},
+        fault::{Fault, FaultAction, FaultHandle, Rule},
         throttle::Throttle,
     },
     member::{Order, Report},
@@ -194,8 +194,8 @@ async fn joined(child: SharedVolume, layout: stripe::Layout) -> SharedVolume {
     created.expect("the child is blank");
     let claim = Claim::single(&Owner::passing("a test"), Others::Refuse).of_set();
     let opened = match layout {
-        stripe::Layout::Stripe { .. } => stripe::Opened::open(&children, None).await,
-        stripe::Layout::Concat => stripe::Opened::claimed_concat(&children, &claim).await,
+        stripe::Layout::Stripe { .. } => stripe::OpenStripe::open(&children, None).await,
+        stripe::Layout::Concat => stripe::OpenStripe::claimed_concat(&children, &claim).await,
     };
     let opened = opened.expect("it was just created");
     Rc::new(opened.on_lane(&[child]).expect("one child"))
@@ -277,7 +277,7 @@ fn every_layer_hands_every_request_on_as_what_it_is() {
 #[test]
 fn what_a_rule_fails_or_holds_up_is_not_even_begun_below() {
     on_lane(async {
-        for action in [Action::Fail(ErrorKind::Medium), Action::Hang] {
+        for action in [FaultAction::Fail(ErrorKind::Medium), FaultAction::Hang] {
             for request in REQUESTS {
                 let (child, rules) = (Able::new(), FaultHandle::new());
                 let fault = Rc::new(Fault::new(child.clone(), rules.clone()));
@@ -293,7 +293,7 @@ fn what_a_rule_fails_or_holds_up_is_not_even_begun_below() {
                 let seen = child.seen.borrow().clone();
                 assert_eq!(seen.is_empty(), !has_no_rules, "{action:?} {seen:?}");
                 rules.clear();
-                let is_done = has_no_rules || action == Action::Hang;
+                let is_done = has_no_rules || action == FaultAction::Hang;
                 assert_eq!(asking.await.is_ok(), is_done, "{action:?} {request:?}");
                 assert_eq!(child.seen.borrow().contains(&request), is_done);
             }

@@ -278,7 +278,7 @@ impl Stats {
     ) -> LaneFuture<'a, Result<T>> {
         let counters = &self.counters.0[kind as usize];
         let what = || {
-            let what = layers::Request {
+            let what = layers::TracedRequest {
                 kind: kind.name(),
                 len_bytes: bytes,
                 is_medium: self.sight == Sight::Medium,
@@ -296,7 +296,7 @@ impl Stats {
             Sight::Through => request,
         };
         let request = layers::at_node(request, what);
-        LaneFuture::new(Counted {
+        LaneFuture::new(CountedRequest {
             request,
             counters,
             bytes,
@@ -308,7 +308,7 @@ impl Stats {
 
 /// A request being waited for; counts as unanswered if dropped before its answer. A hand-written future, because
 /// every request of every node goes through it.
-struct Counted<'a, T> {
+struct CountedRequest<'a, T> {
     request: LaneFuture<'a, Result<T>>,
     counters: &'a KindCounters,
     bytes: u64,
@@ -317,7 +317,7 @@ struct Counted<'a, T> {
     is_answered: bool,
 }
 
-impl<T> Future for Counted<'_, T> {
+impl<T> Future for CountedRequest<'_, T> {
     type Output = Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
@@ -344,7 +344,7 @@ impl<T> Future for Counted<'_, T> {
     }
 }
 
-impl<T> Drop for Counted<'_, T> {
+impl<T> Drop for CountedRequest<'_, T> {
     fn drop(&mut self) {
         if !self.is_answered {
             add(&self.counters.unanswered, 1);
@@ -427,7 +427,7 @@ mod tests {
     use super::*;
     use crate::{
         ErrorKind, contract,
-        kinds::fault::{Action, Fault, FaultHandle, Rule},
+        kinds::fault::{Fault, FaultAction, FaultHandle, Rule},
         kinds::ram::Region,
     };
 
@@ -455,10 +455,10 @@ mod tests {
                     let _ = stats.read(0, 4096).await;
                 }
                 if with_faults {
-                    faults.add(Rule::always(Action::Delay(Duration::from_millis(3))));
+                    faults.add(Rule::always(FaultAction::Delay(Duration::from_millis(3))));
                     stats.flush().await.expect("late");
                     faults.clear();
-                    faults.add(Rule::always(Action::Fail(ErrorKind::Medium)));
+                    faults.add(Rule::always(FaultAction::Fail(ErrorKind::Medium)));
                     stats.discard(0, 512).await.expect_err("told");
                     faults.clear();
                 }
@@ -502,7 +502,7 @@ mod tests {
             let ram = Region::new(1 << 20, 512).expect("memory").on_lane();
             let fault = Fault::new(Rc::new(ram), faults.clone());
             let stats = Stats::new(Rc::new(fault), &handle);
-            faults.add(Rule::always(Action::Hang));
+            faults.add(Rule::always(FaultAction::Hang));
             let mut write = stats.write(0, Payload::zeroes(512), Durability::Cached);
             let counted = || {
                 let snapshot = handle.snapshot();

@@ -44,7 +44,7 @@ impl Random {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum CallKind {
     Read,
     Write(Durability),
     Flush,
@@ -52,8 +52,8 @@ pub(crate) enum Kind {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Call {
-    pub(crate) kind: Kind,
+pub(crate) struct RecordedCall {
+    pub(crate) kind: CallKind,
     pub(crate) at: u64,
     pub(crate) len: u64,
 }
@@ -64,13 +64,13 @@ pub(crate) struct TestVolume {
     /// What is certain to remain after a power cut now.
     pub(crate) durable: RefCell<Vec<u8>>,
     /// All calls, in order.
-    pub(crate) calls: RefCell<Vec<Call>>,
+    pub(crate) calls: RefCell<Vec<RecordedCall>>,
     /// Each call pauses up to this long before and after its effect.
     pub(crate) pause_us_max: Cell<u64>,
     /// Calls for which this is true fail; a failing write has changed its first half.
-    pub(crate) fails: Cell<fn(&Call) -> bool>,
+    pub(crate) fails: Cell<fn(&RecordedCall) -> bool>,
     /// Calls for which this is true wait, after their effect, until it is set again.
-    held: Cell<fn(&Call) -> bool>,
+    held: Cell<fn(&RecordedCall) -> bool>,
     released: Notify,
     claim: RefCell<Option<Claim>>,
     random: Random,
@@ -114,7 +114,7 @@ impl TestVolume {
         })
     }
 
-    pub(crate) fn hold(&self, held: fn(&Call) -> bool) {
+    pub(crate) fn hold(&self, held: fn(&RecordedCall) -> bool) {
         self.held.set(held);
         self.released.notify();
     }
@@ -125,7 +125,7 @@ impl TestVolume {
     }
 
     /// The number of calls of `kind` since the last [`TestVolume::forget`].
-    pub(crate) fn count(&self, kind: Kind) -> usize {
+    pub(crate) fn count(&self, kind: CallKind) -> usize {
         let calls = self.calls.borrow();
         calls.iter().filter(|call| call.kind == kind).count()
     }
@@ -142,7 +142,7 @@ impl TestVolume {
         }
     }
 
-    async fn call<T>(&self, call: Call, effect: impl FnOnce(bool) -> T) -> Result<T> {
+    async fn call<T>(&self, call: RecordedCall, effect: impl FnOnce(bool) -> T) -> Result<T> {
         self.calls.borrow_mut().push(call);
         self.running.set(self.running.get() + 1);
         self.running_max
@@ -164,14 +164,14 @@ impl TestVolume {
         Ok(output)
     }
 
-    async fn change(&self, kind: Kind, at: u64, data: Payload) -> Result<()> {
+    async fn change(&self, kind: CallKind, at: u64, data: Payload) -> Result<()> {
         let len = data.len() as u64;
         self.shape.check_write(at, len)?;
-        self.call(Call { kind, at, len }, |fails| {
+        self.call(RecordedCall { kind, at, len }, |fails| {
             let changed = if fails { data.len() / 2 } else { data.len() };
             let range = at as usize..at as usize + changed;
             data.copy_to(0, &mut self.data.borrow_mut()[range.clone()]);
-            if kind == Kind::Write(Durability::Fua) && !fails {
+            if kind == CallKind::Write(Durability::Fua) && !fails {
                 data.copy_to(0, &mut self.durable.borrow_mut()[range]);
             }
         })
@@ -187,8 +187,8 @@ impl Volume for TestVolume {
     fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
         LaneFuture::new(async move {
             self.shape.check(at, len as u64)?;
-            let call = Call {
-                kind: Kind::Read,
+            let call = RecordedCall {
+                kind: CallKind::Read,
                 at,
                 len: len as u64,
             };
@@ -200,13 +200,13 @@ impl Volume for TestVolume {
     }
 
     fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(self.change(Kind::Write(durability), at, data))
+        LaneFuture::new(self.change(CallKind::Write(durability), at, data))
     }
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            let call = Call {
-                kind: Kind::Flush,
+            let call = RecordedCall {
+                kind: CallKind::Flush,
                 at: 0,
                 len: 0,
             };
@@ -244,7 +244,7 @@ impl Volume for TestVolume {
     }
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(self.change(Kind::Discard, at, Payload::zeroes(len as usize)))
+        LaneFuture::new(self.change(CallKind::Discard, at, Payload::zeroes(len as usize)))
     }
 
     crate::fall_back!();

@@ -24,20 +24,20 @@ pub struct Span {
 #[derive(Clone, Debug)]
 pub enum Ran {
     /// A request to the node.
-    Request(Request),
+    Request(TracedRequest),
     /// A command of our initiator. It waited for the target's command window until it was `sent`; from then until the
     /// answer it was at the target or on the way. `told` is the target's own account, if it gives one.
     Command {
         /// When it was sent.
         sent: Instant,
         /// The times that the target reports.
-        told: Option<Told>,
+        told: Option<TargetTimes>,
     },
 }
 
 /// A request to a node.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct TracedRequest {
     /// The kind of request, such as "write".
     pub kind: &'static str,
     /// The number of bytes that it concerns.
@@ -48,7 +48,7 @@ pub struct Request {
 
 /// The times that a target reports for a command: durations, by its own clock.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Told {
+pub struct TargetTimes {
     /// How long it had the command.
     pub total: Duration,
     /// How long its medium had the command, if it knows.

@@ -4,8 +4,8 @@
 
 use iscsi::frame::FrameLimits;
 use iscsi::{
-    CloseReason, Command, Direction, Error, InitiatorConfig, InitiatorConnection, InitiatorEvent,
-    LunField, RxData, SessionParameters, TaskId, TaskResult, Transmit, TransmitData,
+    CloseReason, Direction, Error, InitiatorConfig, InitiatorConnection, InitiatorEvent, LunField,
+    OutgoingCommand, RxData, SessionParameters, TaskId, TaskResult, Transmit, TransmitData,
 };
 
 use crate::held::held;
@@ -315,7 +315,7 @@ impl InitiatorSide {
         data: Vec<u8>,
     ) -> Option<TaskId> {
         let could = self.machine.can_submit();
-        let command = Command {
+        let command = OutgoingCommand {
             lun: LunField(0),
             cdb,
             attribute: 1,

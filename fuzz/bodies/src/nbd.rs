@@ -2,7 +2,10 @@
 //! Each input runs twice, its bytes whole and cut anywhere; both times the same becomes of it. What is handed over lies
 //! within the export, and everything that is told has an end.
 
-use nbd::{BlockSizes, Command, Event, Export, OPTIONS_MAX, RECEIVE_MAX_BYTES, Received, Server};
+use nbd::{
+    BlockSizes, Export, NbdCommand, NbdEvent, OPTIONS_MAX, RECEIVE_MAX_BYTES, ReceiveOutcome,
+    Server,
+};
 
 use crate::input::{Input, Sizes};
 
@@ -127,19 +130,19 @@ fn play(
     loop {
         while let Some(event) = server.poll_event() {
             match event {
-                Event::Skip(len) => {
+                NbdEvent::Skip(len) => {
                     assert!(len <= SKIP_MAX_BYTES);
                     skip += len as usize;
                 }
-                Event::Request(request) => {
+                NbdEvent::Request(request) => {
                     let command = request.command();
                     check(export, command);
                     said.push(format!("{command:?}"));
-                    if let Command::Write { len, .. } = command {
+                    if let NbdCommand::Write { len, .. } = command {
                         skip += len as usize;
                     }
                 }
-                Event::Send(bytes) => {
+                NbdEvent::Send(bytes) => {
                     sent += usize::from(!server.is_in_transmission());
                     assert!(bytes.len() < 1024 && sent < OPTIONS_MAX as usize + 2);
                     said.push(format!("{bytes:02x?}"));
@@ -150,9 +153,9 @@ fn play(
         let skipped = skip.min(arrived - taken);
         (skip, taken) = (skip - skipped, taken + skipped);
         match server.receive(&stream[taken..arrived]) {
-            Ok(Received::Took(len)) if len > 0 => taken += len,
+            Ok(ReceiveOutcome::Took(len)) if len > 0 => taken += len,
             Ok(received) => {
-                if let Received::Needs(len) = received {
+                if let ReceiveOutcome::Needs(len) = received {
                     assert!(len > arrived - taken && len <= RECEIVE_MAX_BYTES);
                 }
                 if arrived == stream.len() {
@@ -169,23 +172,23 @@ fn play(
 }
 
 /// What is handed over can be done.
-fn check(export: &Export, command: Command) {
+fn check(export: &Export, command: NbdCommand) {
     let (at, len, changes) = match command {
-        Command::Flush => return,
-        Command::Read { at, len } => {
+        NbdCommand::Flush => return,
+        NbdCommand::Read { at, len } => {
             assert!(len <= PAYLOAD_MAX_BYTES);
             (at, len, false)
         }
-        Command::BlockStatus { at, len, .. } => (at, len, false),
-        Command::Write { at, len, .. } => {
+        NbdCommand::BlockStatus { at, len, .. } => (at, len, false),
+        NbdCommand::Write { at, len, .. } => {
             assert!(len <= PAYLOAD_MAX_BYTES);
             (at, len, true)
         }
-        Command::Trim { at, len, .. } => {
+        NbdCommand::Trim { at, len, .. } => {
             assert!(export.can_trim);
             (at, len, true)
         }
-        Command::WriteZeroes { at, len, .. } => (at, len, true),
+        NbdCommand::WriteZeroes { at, len, .. } => (at, len, true),
     };
     let block = u64::from(export.block.minimum);
     assert!(len > 0 && at % block == 0 && u64::from(len) % block == 0);

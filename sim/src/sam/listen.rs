@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use engine::{spawn, time};
 use iscsi::pdu::{self, ResponsePdu};
-use iscsi_stream::{Error, Receiver};
+use iscsi_stream::{ReceiveError, Receiver};
 
 use super::{
     history::{Answer, SentWhat},
@@ -22,7 +22,7 @@ pub(super) async fn listen(session: Rc<Session>, mut receiver: Receiver) {
     loop {
         match receiver.next_whole(&session.limits).await {
             Ok((header, _, data)) => session.receive(header, data),
-            Err(Error::Protocol(error)) => return session.fault(format!("no PDU: {error}")),
+            Err(ReceiveError::Protocol(error)) => return session.fault(format!("no PDU: {error}")),
             Err(_) => break,
         }
         session.changed.notify();

@@ -45,7 +45,7 @@ impl Session {
         let stream = stream.map_err(|error| format!("no connection: {error}"))?;
         let mut machine = InitiatorConnection::new(config);
         let mut receiver = Receiver::new(stream.clone(), 64 << 10);
-        let ended = |error: iscsi_stream::Error| format!("the login broke: {error}");
+        let ended = |error: iscsi_stream::ReceiveError| format!("the login broke: {error}");
         loop {
             while let Some(pdu) = machine.poll_transmit() {
                 let mut gather = Gather::new();

@@ -3,7 +3,7 @@
 use std::{cell::Cell, rc::Rc, time::Duration};
 
 use engine::{
-    sim::{Config, Host, World},
+    sim::{Host, World, WorldConfig},
     spawn, time,
 };
 
@@ -25,7 +25,7 @@ const BESIDE: u32 = 1_000;
 /// Runs `script`; returns the history.
 pub(super) fn run(script: &Script) -> Shared {
     let history = Shared::default();
-    let mut config = Config::default();
+    let mut config = WorldConfig::default();
     config.net.split_probability = if script.setup.network_splits {
         0.25
     } else {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, rc::Rc, sync::Arc};
 
 use engine::{LaneFuture, sim::Host};
-use front_iscsi::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
+use front_iscsi::{Allow, IscsiServer, Limits, LunSpec, PortalGroup, ServerConfig, TargetSpec};
 use unit::{DiskSpec, Units, UnitsConfig};
 use volume::SharedVolume;
 
@@ -72,14 +72,14 @@ pub(super) fn serve(host: &Host, script: &Script, history: Shared) {
             disks: (0..setup.luns).map(disk).collect(),
             keep: None,
             note: None,
-            limits: unit::Limits {
+            limits: unit::MemoryLimits {
                 memory_bytes: 8 << 20,
-                ..unit::Limits::default()
+                ..unit::MemoryLimits::default()
             },
         };
         let units = Units::open(units, &lanes).await;
         let units = units.unwrap_or_else(|error| panic!("{error}"));
-        let server = Server::start(config, &units).await;
+        let server = IscsiServer::start(config, &units).await;
         let _server = server.unwrap_or_else(|error| panic!("{error}"));
         std::future::pending::<()>().await;
     });

@@ -10,8 +10,8 @@ use engine::{
     sim::Host,
     task,
 };
-use front_iscsi::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
-use front_nbd::{Address, Place};
+use front_iscsi::{Allow, IscsiServer, Limits, LunSpec, PortalGroup, ServerConfig, TargetSpec};
+use front_nbd::{Address, Listeners};
 use unit::{DiskSpec, Units, UnitsConfig};
 use volume::graph::Graph;
 
@@ -43,8 +43,8 @@ pub(crate) struct Machine {
 
 pub(crate) struct Served {
     pub(crate) units: Units,
-    pub(crate) server: Server,
-    _nbd: front_nbd::Server,
+    pub(crate) server: IscsiServer,
+    _nbd: front_nbd::NbdServer,
 }
 
 impl Machine {
@@ -61,17 +61,17 @@ impl Machine {
             let units = Units::open(disks(&lanes[0]).await, &lanes).await;
             let units = units.expect("its disks open");
             let config = config(here.addr(PORT), TARGETS);
-            let server = Server::start(config, &units).await.expect("it starts");
-            let config = front_nbd::Config {
+            let server = IscsiServer::start(config, &units).await.expect("it starts");
+            let config = front_nbd::NbdConfig {
                 volume: "scratch".into(),
                 relative_port: 9999,
                 read_only: false,
-                limits: front_nbd::Limits::default(),
+                limits: front_nbd::NbdLimits::default(),
                 tls: None,
             };
-            let place = Place::take(&Address::Tcp(here.addr(NBD_PORT))).await;
+            let place = Listeners::take(&Address::Tcp(here.addr(NBD_PORT))).await;
             let place = place.expect("nobody else is there");
-            let nbd = front_nbd::Server::start(config, place, &units).await;
+            let nbd = front_nbd::NbdServer::start(config, place, &units).await;
             served.replace(Some(Served {
                 units,
                 server,

@@ -21,7 +21,7 @@ use std::{
 
 use engine::{
     share::TURN_BYTES,
-    sim::{Config, NetConfig, World},
+    sim::{NetConfig, World, WorldConfig},
 };
 use machine::Machine;
 
@@ -79,7 +79,7 @@ impl Meter<'_> {
 #[test]
 #[ignore = "run by everything_that_is_asked_is_charged"]
 fn counted() {
-    let mut config = Config::default();
+    let mut config = WorldConfig::default();
     config.net = NetConfig {
         split_probability: 0.0,
         ..config.net

@@ -20,13 +20,13 @@ use std::{
 };
 
 use engine::{
-    blocking::{self, Kind},
+    blocking::{self, WorkKind},
     cross::{OneshotSender, Sender, channel, oneshot},
     sim::{Host, World, seeds},
     spawn, time,
 };
 use node::{
-    Change, Config, Daemon, Failure, Process, StopError,
+    Config, ConfigChange, Daemon, DaemonFailure, Process, StopError,
     description::{Cache, Description, Node},
 };
 use sim::{assert_occurred, raw::RawSession, target_machine::Networks};
@@ -76,12 +76,12 @@ fn target(number: usize) -> String {
 }
 
 enum Ask {
-    Apply(OneshotSender<Result<Vec<String>, Failure>>),
+    Apply(OneshotSender<Result<Vec<String>, DaemonFailure>>),
     /// The same with a loaded one, given up after this time.
     ApplyWithin(
         Box<Config>,
         Duration,
-        OneshotSender<Result<Vec<String>, Failure>>,
+        OneshotSender<Result<Vec<String>, DaemonFailure>>,
     ),
     Describe(OneshotSender<Description>),
     LookAgain(OneshotSender<bool>),
@@ -100,13 +100,13 @@ fn process() -> Process {
 
 /// The configuration of the current machine.
 async fn configuration() -> Config {
-    let loaded = blocking::run(Kind::Files, || Config::load(Path::new(CONFIG)));
+    let loaded = blocking::run(WorkKind::Files, || Config::load(Path::new(CONFIG)));
     let loaded = loaded.await.expect("it is run");
     loaded.unwrap_or_else(|failure| panic!("{failure}"))
 }
 
 /// The lines that people read.
-fn in_lines(changes: Vec<Change>) -> Vec<String> {
+fn in_lines(changes: Vec<ConfigChange>) -> Vec<String> {
     changes.iter().map(ToString::to_string).collect()
 }
 

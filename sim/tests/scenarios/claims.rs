@@ -21,7 +21,7 @@ use volume::{
     Durability, ErrorKind, IscsiConfig, IscsiDisk, Result, SetClaim, SharedVolume,
     cache::{Cache, CacheConfig, CacheHandle},
     claim::{Others, Owner},
-    stripe::{Child, Opened},
+    stripe::{Child, OpenStripe},
 };
 
 use crate::MS;
@@ -215,7 +215,7 @@ impl Daemon {
             children.push(Child { name, volume });
         }
         let claim = SetClaim::new(owner, children.len(), others, 0)?;
-        let opened = Opened::claimed(&children, Some(UNIT_BYTES), &claim).await?;
+        let opened = OpenStripe::claimed(&children, Some(UNIT_BYTES), &claim).await?;
         let volumes: Vec<_> = children.into_iter().map(|child| child.volume).collect();
         let stripe: SharedVolume = Rc::new(opened.on_lane(&volumes)?);
         if !self.cached {

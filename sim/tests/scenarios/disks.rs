@@ -1,7 +1,7 @@
 //! Failing disks: errors are reported, a failed flush is sticky, and nothing else goes wrong.
 
 use engine::{
-    sim::{Fault, FaultKind, Occurred, seeds},
+    sim::{FaultKind, InjectedFault, Occurred, seeds},
     spawn, time,
 };
 use sim::{
@@ -28,9 +28,9 @@ fn faulty_round(seed: u64, setup: Setup, kind: FaultKind) -> (Occurred, Tally) {
                 for _ in 0..3 {
                     time::sleep(random_time(&mut random, 40 * MS)).await;
                     let times = Some(1 + random.below(3) as u32);
-                    host.add_fault(Fault {
+                    host.add_fault(InjectedFault {
                         times,
-                        ..Fault::new(kind, EIO)
+                        ..InjectedFault::new(kind, EIO)
                     });
                 }
             })
@@ -98,9 +98,9 @@ fn a_failed_sync_is_told_to_every_session_until_the_file_is_opened_again() {
                 assert_eq!(flush.expect("an answer").sense[0], key);
                 assert_eq!(write.expect("an answer").status != Some(0), refused);
                 if key == 0 {
-                    target.host.add_fault(Fault {
+                    target.host.add_fault(InjectedFault {
                         times: Some(1),
-                        ..Fault::new(FaultKind::Sync, EIO)
+                        ..InjectedFault::new(FaultKind::Sync, EIO)
                     });
                 } else if refused {
                     target.host.clear_faults();

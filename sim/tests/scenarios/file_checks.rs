@@ -3,9 +3,9 @@
 
 use engine::{
     sim::{Host, World, seeds},
-    store::Kind,
+    store::PathKind,
 };
-use node::Failure;
+use node::DaemonFailure;
 use sim::daemon_machine::DaemonMachine;
 
 const SECRET: &str = "/srv/secret";
@@ -30,7 +30,7 @@ fn start(seed: u64, file: &str, change: impl FnOnce(&Host)) -> Result<(), String
     let client = world.host("client");
     let tried = world.block_on(&client, server.try_once());
     tried.map_err(|failure| match failure {
-        Failure::Wrong(message) => message,
+        DaemonFailure::Wrong(message) => message,
         failure => panic!("it is not refused but fails: {failure}"),
     })
 }
@@ -49,17 +49,17 @@ fn a_daemon_starts_only_with_private_secrets_and_files_that_it_may_use() {
             (|host| host.set_mode(SECRET, 0o660), "chmod g-w /srv/secret"),
             (|host| host.set_mode(SECRET, 0o000), "cannot be read"),
             (
-                |host| host.set_kind(SECRET, Kind::Pipe),
+                |host| host.set_kind(SECRET, PathKind::Pipe),
                 "/srv/secret is not a file",
             ),
             (|host| assert!(host.remove_file(SECRET)), "cannot be read"),
             (|host| host.set_mode(DISK, 0o400), "or set read_only = true"),
             (
-                |host| host.set_kind(DISK, Kind::Pipe),
+                |host| host.set_kind(DISK, PathKind::Pipe),
                 "/srv/db.img is a pipe",
             ),
             (
-                |host| host.set_kind(DISK, Kind::Socket),
+                |host| host.set_kind(DISK, PathKind::Socket),
                 "/srv/db.img is a socket",
             ),
         ];

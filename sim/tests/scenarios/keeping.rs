@@ -19,7 +19,7 @@ use engine::{
     sim::{World, seeds},
     spawn, time,
 };
-use front_iscsi::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
+use front_iscsi::{Allow, IscsiServer, Limits, LunSpec, PortalGroup, ServerConfig, TargetSpec};
 use sim::{
     Count, assert_occurred,
     raw::{Answer, RawSession},
@@ -77,9 +77,9 @@ fn config(address: SocketAddr, keep: Keep) -> (UnitsConfig, ServerConfig) {
     (units, server)
 }
 
-async fn start((units, server): (UnitsConfig, ServerConfig), lanes: &[LaneHandle]) -> Server {
+async fn start((units, server): (UnitsConfig, ServerConfig), lanes: &[LaneHandle]) -> IscsiServer {
     let units = Units::open(units, lanes).await.expect("its disk");
-    Server::start(server, &units).await.expect("a server")
+    IscsiServer::start(server, &units).await.expect("a server")
 }
 
 /// PERSISTENT RESERVE OUT, REGISTER AND IGNORE EXISTING KEY with APTPL.
@@ -145,7 +145,7 @@ fn a_lane_goes_on_while_a_state_is_kept() {
                 told.store(true, SeqCst);
                 Ok(())
             };
-            let kept = blocking::run(blocking::Kind::Files, write).await;
+            let kept = blocking::run(blocking::WorkKind::Files, write).await;
             kept.map_err(|error| error.to_string())?
         })
     });
@@ -229,7 +229,7 @@ fn states_are_kept_in_their_order_and_what_is_not_kept_did_not_happen() {
                         file.text = text;
                         failed
                     };
-                    let kept = blocking::run(blocking::Kind::Files, write).await;
+                    let kept = blocking::run(blocking::WorkKind::Files, write).await;
                     kept.expect("it is run")
                 })
             })

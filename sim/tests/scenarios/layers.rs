@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 
 use engine::{
     Payload,
-    sim::{Config, World, seeds},
+    sim::{World, WorldConfig, seeds},
     time,
 };
 use sim::{assert_occurred, daemon_machine::DaemonMachine};
@@ -89,7 +89,7 @@ fn world(seed: u64, delays: Delays) -> World {
         let ns = delay.as_nanos() as u64;
         ns..ns + 1
     };
-    let mut config = Config::default();
+    let mut config = WorldConfig::default();
     config.net.latency_ns = exactly(delays.link);
     config.net.split_probability = 0.0;
     config.disk.latency_ns = exactly(delays.disk);

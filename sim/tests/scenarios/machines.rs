@@ -5,7 +5,7 @@ use std::{rc::Rc, time::Duration};
 
 use engine::{
     Payload,
-    sim::{Fault, FaultKind, Occurred, Random, seeds},
+    sim::{FaultKind, InjectedFault, Occurred, Random, seeds},
     spawn, time,
 };
 use sim::{
@@ -217,9 +217,9 @@ fn a_sync_that_failed_is_told_to_everybody_though_the_target_restarts() {
                 true => (FaultKind::Sync, SYNCHRONIZE_CACHE, &[]),
                 false => (FaultKind::OwnSync, WRITE, &[1; 512]),
             };
-            target.host.add_fault(Fault {
+            target.host.add_fault(InjectedFault {
                 times: Some(1),
-                ..Fault::new(kind, EIO)
+                ..InjectedFault::new(kind, EIO)
             });
             let answer = other.execute(&cdb, data, 0).await.expect("an answer");
             assert_ne!(answer.status, Some(0), "{kind:?}");

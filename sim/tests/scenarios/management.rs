@@ -13,7 +13,7 @@ use sim::{
     target_machine::{OTHER_PORTS, PORT, second_name},
     workload::{self, Load, check_all, random_time},
 };
-use volume::layer::fault::{Action, Operation, Rule};
+use volume::layer::fault::{FaultAction, FaultOperation, Rule};
 
 use crate::MS;
 
@@ -87,8 +87,8 @@ async fn overtake(site: &Rc<Site>, by: By, through: Through, random: &mut Random
         session.execute(&[0; 6], &[], 0).await.expect("it is ready");
     }
     let delay = 200 * MS + random_time(random, 3_000 * MS);
-    let mut rule = Rule::always(Action::Delay(delay));
-    (rule.on, rule.times) = (Some(Operation::Write), Some(1));
+    let mut rule = Rule::always(FaultAction::Delay(delay));
+    (rule.on, rule.times) = (Some(FaultOperation::Write), Some(1));
     target.add_rule(rule);
 
     let write = slow.submit(&write_10(0), &bytes(1), 0).expect("it is sent");
@@ -170,7 +170,7 @@ struct Aborts {
 async fn abort_at_random(site: &Rc<Site>, random: &mut Random, aborts: &mut Aborts) {
     let target = &site.targets[0];
     target.ready().await;
-    let mut rule = Rule::always(Action::Delay(20 * MS));
+    let mut rule = Rule::always(FaultAction::Delay(20 * MS));
     rule.skip = 10;
     target.add_rule(rule);
     for _ in 0..4 {
@@ -240,8 +240,8 @@ fn a_slow_disk_makes_sessions_that_do_not_overtake_each_other() {
                     for _ in 0..4 {
                         time::sleep(random_time(&mut random, 50 * MS)).await;
                         let delay = Duration::from_secs(1) + random_time(&mut random, 6_000 * MS);
-                        let mut rule = Rule::always(Action::Delay(delay));
-                        (rule.on, rule.times) = (Some(Operation::Write), Some(1));
+                        let mut rule = Rule::always(FaultAction::Delay(delay));
+                        (rule.on, rule.times) = (Some(FaultOperation::Write), Some(1));
                         site.targets[random.index(2)].add_rule(rule);
                     }
                 })

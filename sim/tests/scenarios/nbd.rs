@@ -6,12 +6,12 @@ use std::{cell::Cell, ops::Range, rc::Rc, time::Duration};
 use engine::{
     Buf,
     net::TcpStream,
-    sim::{Config, NetConfig, Random, World, seeds},
+    sim::{NetConfig, Random, World, WorldConfig, seeds},
     spawn,
     task::join_all,
     time,
 };
-use front_nbd::{Address, Limits, Place};
+use front_nbd::{Address, Listeners, NbdLimits};
 use sim::{
     Count, assert_occurred,
     content::{self, SECTOR_BYTES},
@@ -28,7 +28,7 @@ use crate::MS;
 
 const NBD_PORT: u16 = 10809;
 const SECTOR: u64 = SECTOR_BYTES as u64;
-const LIMITS: Limits = Limits {
+const LIMITS: NbdLimits = NbdLimits {
     connections_max: 6,
     handshakes_max: 3,
     handshakes_per_peer_max: 3,
@@ -41,7 +41,7 @@ const LIMITS: Limits = Limits {
 /// A machine with both servers.
 struct Bench {
     machine: TwoFronts,
-    server: Cell<Option<front_nbd::Server>>,
+    server: Cell<Option<front_nbd::NbdServer>>,
     random: Cell<Option<Random>>,
     last: Cell<u64>,
 }
@@ -49,7 +49,7 @@ struct Bench {
 impl Bench {
     fn each(seed_count: u64, scenario: impl AsyncFn(&Rc<Bench>)) {
         seeds(seed_count, |seed| {
-            let mut config = Config::default();
+            let mut config = WorldConfig::default();
             config.net = NetConfig {
                 split_probability: 0.4,
                 ..config.net
@@ -63,16 +63,16 @@ impl Bench {
                 let machine = TwoFronts::start(&host, disk).await;
                 let (units, address) = (machine.units.clone(), host.addr(NBD_PORT));
                 let server = host.spawn(async move {
-                    let config = front_nbd::Config {
+                    let config = front_nbd::NbdConfig {
                         volume: "disk".into(),
                         relative_port: 3,
                         read_only: false,
                         limits: LIMITS,
                         tls: None,
                     };
-                    let place = Place::take(&Address::Tcp(address)).await;
+                    let place = Listeners::take(&Address::Tcp(address)).await;
                     let place = place.expect("nobody else is there");
-                    front_nbd::Server::start(config, place, &units).await
+                    front_nbd::NbdServer::start(config, place, &units).await
                 });
                 let bench = Bench {
                     machine,

@@ -1,7 +1,7 @@
 //! The network delays, splits, resets and partitions; the client's data is not affected.
 
 use engine::{
-    sim::{Config, NetConfig, Occurred, seeds},
+    sim::{NetConfig, Occurred, WorldConfig, seeds},
     spawn, time,
 };
 use sim::{
@@ -34,7 +34,7 @@ fn delays_and_splits_are_only_slow() {
             latency_ns: 50_000..20_000_000,
             buffer_bytes: 16 << 10,
             split_probability: 0.8,
-            ..Config::default().net
+            ..WorldConfig::default().net
         };
         setup.world.disk.short_probability = 0.3;
         setup.world.disk.slow_probability = 0.1;

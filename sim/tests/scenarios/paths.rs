@@ -5,7 +5,7 @@
 use std::{rc::Rc, time::Duration};
 
 use engine::{
-    sim::{Direction, Host, Occurred, Random, seeds},
+    sim::{Host, Occurred, Random, TrafficDirection, seeds},
     spawn, time,
 };
 use sim::{
@@ -16,7 +16,7 @@ use sim::{
 };
 use volume::{
     PathCounts,
-    layer::fault::{Action, Operation, Rule},
+    layer::fault::{FaultAction, FaultOperation, Rule},
 };
 
 use crate::MS;
@@ -56,14 +56,14 @@ enum Failure {
     /// Connections are reset; new ones can be made at once.
     Reset,
     /// Nothing passes in these directions, without any notification.
-    Cut(&'static [Direction]),
+    Cut(&'static [TrafficDirection]),
 }
 
 const FAILURES: [Failure; 4] = [
     Failure::Reset,
-    Failure::Cut(&[Direction::To]),
-    Failure::Cut(&[Direction::From]),
-    Failure::Cut(&[Direction::To, Direction::From]),
+    Failure::Cut(&[TrafficDirection::To]),
+    Failure::Cut(&[TrafficDirection::From]),
+    Failure::Cut(&[TrafficDirection::To, TrafficDirection::From]),
 ];
 
 /// What the watchdog of a session adds to the request timeout before a path counts as lost.
@@ -230,9 +230,9 @@ pub(crate) fn reset_a_network(target: &TargetMachine, random: &mut Random) {
 /// Delays the next `times` writes by `time`.
 pub(crate) fn delay_writes(target: &TargetMachine, times: u64, time: Duration) {
     target.add_rule(Rule {
-        on: Some(Operation::Write),
+        on: Some(FaultOperation::Write),
         times: Some(times),
-        ..Rule::always(Action::Delay(time))
+        ..Rule::always(FaultAction::Delay(time))
     });
 }
 

@@ -9,7 +9,7 @@ use sim::{
     Count, Setup, Site, assert_occurred, content,
     raw::{self, Answer, RawSession},
 };
-use volume::layer::fault::{Action, Operation, Rule};
+use volume::layer::fault::{FaultAction, FaultOperation, Rule};
 
 use crate::MS;
 
@@ -59,8 +59,8 @@ impl Bench {
 
     /// Delays the next write.
     fn delay_a_write(&self) {
-        let mut rule = Rule::always(Action::Delay(SLOW));
-        (rule.on, rule.times) = (Some(Operation::Write), Some(1));
+        let mut rule = Rule::always(FaultAction::Delay(SLOW));
+        (rule.on, rule.times) = (Some(FaultOperation::Write), Some(1));
         self.site.targets[0].add_rule(rule);
     }
 

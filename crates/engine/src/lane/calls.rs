@@ -4,12 +4,12 @@
 use std::cell::{Cell, RefCell};
 
 /// Reports the run that it belongs to, by a panic.
-type Report = Box<dyn Fn()>;
+type CallReport = Box<dyn Fn()>;
 
 /// The calls that are left.
 pub(crate) struct Calls {
     left: Cell<u64>,
-    report: RefCell<Option<Report>>,
+    report: RefCell<Option<CallReport>>,
 }
 
 impl Calls {
@@ -22,7 +22,7 @@ impl Calls {
     }
 
     /// Calls `report` when there were more than [allowed](Calls::allow).
-    pub(crate) fn limit(&self, report: Report) {
+    pub(crate) fn limit(&self, report: CallReport) {
         self.report.replace(Some(report));
     }
 

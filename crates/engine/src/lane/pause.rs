@@ -73,18 +73,18 @@ impl Cost {
 
 /// One of the two ways to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Way {
+enum WaitingStyle {
     Look,
     Sleep,
 }
 
-impl Way {
+impl WaitingStyle {
     /// After how many windows under a changed load the other way is first tried. A lane that spins needlessly
     /// loses little until then; one that sleeps needlessly loses much.
     fn first_trial(self) -> u32 {
         match self {
-            Way::Look => 8,
-            Way::Sleep => 1,
+            WaitingStyle::Look => 8,
+            WaitingStyle::Sleep => 1,
         }
     }
 
@@ -92,8 +92,8 @@ impl Way {
     /// lane itself.
     fn trial_every_max(self) -> u32 {
         match self {
-            Way::Look => 1024,
-            Way::Sleep => 256,
+            WaitingStyle::Look => 1024,
+            WaitingStyle::Sleep => 256,
         }
     }
 }
@@ -107,7 +107,7 @@ pub(crate) struct Pauses {
     /// Running mean of the pauses' length: spinning is for short ones.
     mean_ns: u64,
     /// The current choice.
-    way: Way,
+    way: WaitingStyle,
     is_trial: bool,
     /// Pauses left in this window.
     pauses_left: u32,
@@ -130,7 +130,7 @@ impl Pauses {
             waiting,
             is_alone: is_alone && waiting != Waiting::Latency,
             mean_ns: 10 * LOOK_MAX_NS,
-            way: Way::Look,
+            way: WaitingStyle::Look,
             is_trial: false,
             pauses_left: WINDOW_PAUSES,
             began: Instant::default(),
@@ -138,8 +138,8 @@ impl Pauses {
             moved_bytes: 0,
             usual: None,
             unlike: 0,
-            until_trial: Way::Look.first_trial(),
-            trial_every: Way::Look.first_trial(),
+            until_trial: WaitingStyle::Look.first_trial(),
+            trial_every: WaitingStyle::Look.first_trial(),
         }
     }
 
@@ -150,10 +150,10 @@ impl Pauses {
         }
         let is_short = self.mean_ns <= LOOK_MAX_NS;
         let looks = match (self.waiting, self.way, self.is_trial) {
-            (Waiting::Latency, ..) | (_, Way::Look, false) => is_short,
+            (Waiting::Latency, ..) | (_, WaitingStyle::Look, false) => is_short,
             // Pauses may be long just because the lane slept.
-            (_, Way::Sleep, true) => true,
-            (_, Way::Look, true) | (_, Way::Sleep, false) => false,
+            (_, WaitingStyle::Sleep, true) => true,
+            (_, WaitingStyle::Look, true) | (_, WaitingStyle::Sleep, false) => false,
         };
         looks.then_some(LOOK_MAX_NS)
     }
@@ -222,12 +222,12 @@ impl Pauses {
     /// Records the cost of a trial of the other way.
     fn compare(&mut self, usual: Cost, other: Cost) {
         let (look, sleep) = match self.way {
-            Way::Look => (usual, other),
-            Way::Sleep => (other, usual),
+            WaitingStyle::Look => (usual, other),
+            WaitingStyle::Sleep => (other, usual),
         };
         let better = match self.is_worth_looking(look, sleep) {
-            true => Way::Look,
-            false => Way::Sleep,
+            true => WaitingStyle::Look,
+            false => WaitingStyle::Sleep,
         };
         self.trial_every = match better == self.way {
             true => self.way.trial_every_max().min(self.trial_every * 2),

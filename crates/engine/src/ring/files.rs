@@ -18,11 +18,11 @@ use std::{
 use super::facts;
 use crate::{
     handle::{Handle, Keeper},
-    reactor::{OpenOptions, Opened},
+    reactor::{OpenOptions, OpenedFile},
 };
 
 /// Opens `path`.
-pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
+pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<OpenedFile> {
     let mut flags = libc::O_CLOEXEC
         | if options.write {
             libc::O_RDWR
@@ -72,7 +72,7 @@ pub(super) fn open(path: &Path, options: &OpenOptions) -> io::Result<Opened> {
     let raw = file.as_raw_fd();
     let is_ext4 = kind == Some(libc::EXT4_SUPER_MAGIC);
     let keeps_small = is_regular && !options.direct && !options.durable && is_ext4;
-    Ok(Opened {
+    Ok(OpenedFile {
         raw,
         keeper: Keeper::Fd(Arc::new(file.into())),
         len_bytes,
@@ -150,7 +150,7 @@ fn kind_of(file: &fs::File) -> Option<libc::c_long> {
 }
 
 /// Opens the file behind the descriptor `raw` again. Not by its original path, which may lead elsewhere now.
-pub(super) fn reopen(raw: RawFd, options: &OpenOptions) -> io::Result<Opened> {
+pub(super) fn reopen(raw: RawFd, options: &OpenOptions) -> io::Result<OpenedFile> {
     let path = own_path(raw);
     open(Path::new(&path), options).map_err(|error| {
         let message = format!("it cannot be reopened through {path}: {error}");
@@ -160,31 +160,33 @@ pub(super) fn reopen(raw: RawFd, options: &OpenOptions) -> io::Result<Opened> {
 
 /// The identity of what a path leads to, independent of the path.
 #[derive(PartialEq, Eq)]
-pub(super) enum Identity {
+pub(super) enum PathIdentity {
     /// A block device by its number; its node may be recreated.
     Device(u64),
     /// A file, by its file system and inode.
     File(u64, u64),
 }
 
-impl Identity {
-    fn of(found: &fs::Metadata) -> Identity {
+impl PathIdentity {
+    fn of(found: &fs::Metadata) -> PathIdentity {
         match found.file_type().is_block_device() {
-            true => Identity::Device(found.rdev()),
-            false => Identity::File(found.dev(), found.ino()),
+            true => PathIdentity::Device(found.rdev()),
+            false => PathIdentity::File(found.dev(), found.ino()),
         }
     }
 }
 
-pub(super) fn identity_of(file: &Handle) -> io::Result<Identity> {
+pub(super) fn identity_of(file: &Handle) -> io::Result<PathIdentity> {
     match &file.keeper {
-        Keeper::Fd(fd) => Ok(Identity::of(&fs::File::from(fd.try_clone()?).metadata()?)),
+        Keeper::Fd(fd) => Ok(PathIdentity::of(
+            &fs::File::from(fd.try_clone()?).metadata()?,
+        )),
         Keeper::Simulated(_) => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 
-pub(super) fn identity_at(path: &Path) -> io::Result<Identity> {
-    Ok(Identity::of(&fs::metadata(path)?))
+pub(super) fn identity_at(path: &Path) -> io::Result<PathIdentity> {
+    Ok(PathIdentity::of(&fs::metadata(path)?))
 }
 
 /// The length of an open file in bytes; for a device, its size.

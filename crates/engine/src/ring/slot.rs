@@ -21,7 +21,7 @@ pub(super) const WAIT: u64 = 1 << 63;
 const IOV_MAX: usize = 1024;
 
 /// An operation in flight, with everything that the kernel may point to.
-pub(super) struct Slot {
+pub(super) struct OperationSlot {
     pub(super) id: OpId,
     /// Counts the uses of the slot, so that a late cancellation cannot hit the next operation in it.
     generation: u32,
@@ -31,11 +31,11 @@ pub(super) struct Slot {
     address: libc::sockaddr_storage,
 }
 
-impl Slot {
-    pub(super) fn new(id: OpId) -> Slot {
+impl OperationSlot {
+    pub(super) fn new(id: OpId) -> OperationSlot {
         // SAFETY: msghdr and sockaddr_storage are plain data for which zero is valid.
         let (message, address) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        Slot {
+        OperationSlot {
             id,
             generation: 0,
             op: None,

@@ -19,8 +19,8 @@ use crate::{
     extent,
     handle::{Handle, Keeper},
     reactor::{
-        Access, FileState, FileSystem, Kind, Look, Mark, OpenOptions, Opened, Store,
-        TAIL_BYTES_MAX, must_be_file, too_long,
+        AccessRequest, FileMark, FileState, FileSystem, OpenOptions, OpenedFile, PathInfo,
+        PathKind, Store, TAIL_BYTES_MAX, must_be_file, too_long,
     },
 };
 
@@ -36,11 +36,11 @@ const READ_BYTES_MAX: u64 = 64 << 20;
 pub(crate) struct System;
 
 impl Store for System {
-    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened> {
+    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<OpenedFile> {
         files::open(path, options)
     }
 
-    fn reopen(&self, file: &Handle, options: &OpenOptions) -> io::Result<Opened> {
+    fn reopen(&self, file: &Handle, options: &OpenOptions) -> io::Result<OpenedFile> {
         files::reopen(file.raw, options)
     }
 
@@ -91,7 +91,7 @@ impl Store for System {
         fs::remove_file(path)
     }
 
-    fn look(&self, path: &Path) -> io::Result<Look> {
+    fn look(&self, path: &Path) -> io::Result<PathInfo> {
         fs::metadata(path).map(|found| look_of(&found))
     }
 
@@ -120,7 +120,7 @@ impl Store for System {
         Ok(bytes)
     }
 
-    fn may(&self, path: &Path, access: Access) -> io::Result<()> {
+    fn may(&self, path: &Path, access: AccessRequest) -> io::Result<()> {
         let wanted = [
             (access.read, libc::R_OK),
             (access.write, libc::W_OK),
@@ -150,11 +150,11 @@ impl Store for System {
         }
     }
 
-    fn read_start(&self, path: &Path, len: usize) -> io::Result<(Look, Vec<u8>)> {
+    fn read_start(&self, path: &Path, len: usize) -> io::Result<(PathInfo, Vec<u8>)> {
         let file = open_to_look(path)?;
         let look = look_of(&file.metadata()?);
         let mut bytes = Vec::new();
-        if matches!(look.kind, Kind::File | Kind::BlockDevice { .. }) {
+        if matches!(look.kind, PathKind::File | PathKind::BlockDevice { .. }) {
             file.take(len as u64).read_to_end(&mut bytes)?;
         }
         Ok((look, bytes))
@@ -213,7 +213,7 @@ impl Store for System {
         fs::File::open(path)?.sync_all()
     }
 
-    fn mark(&self, path: &Path, which: Mark) -> io::Result<Option<Vec<u8>>> {
+    fn mark(&self, path: &Path, which: FileMark) -> io::Result<Option<Vec<u8>>> {
         let path = c_path(path)?;
         let mut mark = vec![0; MARK_BYTES_MAX];
         // SAFETY: two NUL-terminated texts, and a buffer of the length given; all live through the call.
@@ -235,7 +235,7 @@ impl Store for System {
         }
     }
 
-    fn set_mark(&self, path: &Path, which: Mark, mark: &[u8]) -> io::Result<()> {
+    fn set_mark(&self, path: &Path, which: FileMark, mark: &[u8]) -> io::Result<()> {
         let file = fs::File::open(path)?;
         // SAFETY: a NUL-terminated text, and as many bytes as the length says; both live through the call.
         let failed = unsafe {
@@ -253,7 +253,7 @@ impl Store for System {
         }
     }
 
-    fn remove_mark(&self, file: &Handle, which: Mark) -> io::Result<()> {
+    fn remove_mark(&self, file: &Handle, which: FileMark) -> io::Result<()> {
         // SAFETY: a NUL-terminated text that lives through the call; `file` keeps the descriptor open.
         match unsafe { libc::fremovexattr(file.raw, name_of(which).as_ptr()) } {
             0 => Ok(()),
@@ -266,28 +266,28 @@ impl Store for System {
 }
 
 /// The extended attribute that has the mark.
-fn name_of(mark: Mark) -> &'static CStr {
+fn name_of(mark: FileMark) -> &'static CStr {
     match mark {
-        Mark::Disk => MARK,
-        Mark::Opener => OPENER,
+        FileMark::Disk => MARK,
+        FileMark::Opener => OPENER,
     }
 }
 
-fn look_of(found: &fs::Metadata) -> Look {
+fn look_of(found: &fs::Metadata) -> PathInfo {
     let kind = found.file_type();
     let kind = match () {
-        () if kind.is_file() => Kind::File,
-        () if kind.is_dir() => Kind::Directory,
-        () if kind.is_block_device() => Kind::BlockDevice {
+        () if kind.is_file() => PathKind::File,
+        () if kind.is_dir() => PathKind::Directory,
+        () if kind.is_block_device() => PathKind::BlockDevice {
             major: libc::major(found.rdev()),
             minor: libc::minor(found.rdev()),
         },
-        () if kind.is_char_device() => Kind::CharacterDevice,
-        () if kind.is_fifo() => Kind::Pipe,
-        () if kind.is_socket() => Kind::Socket,
-        () => Kind::Other,
+        () if kind.is_char_device() => PathKind::CharacterDevice,
+        () if kind.is_fifo() => PathKind::Pipe,
+        () if kind.is_socket() => PathKind::Socket,
+        () => PathKind::Other,
     };
-    Look {
+    PathInfo {
         kind,
         len_bytes: found.len(),
         id: (found.dev(), found.ino()),

@@ -19,13 +19,13 @@ const RUNNING_MAX: u32 = 16;
 /// The files with operations in flight.
 #[derive(Default)]
 pub(super) struct Workers {
-    lines: HashMap<RawFd, Line>,
+    lines: HashMap<RawFd, WorkerQueue>,
     /// The number of files for which workers have been provided.
     provided: u32,
 }
 
 #[derive(Default)]
-struct Line {
+struct WorkerQueue {
     running: u32,
     waiting: VecDeque<squeue::Entry>,
 }

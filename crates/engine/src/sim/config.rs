@@ -4,7 +4,7 @@ use std::{ops::Range, time::Duration};
 
 /// The parameters of a simulated world.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct WorldConfig {
     /// The network.
     pub net: NetConfig,
     /// The disks.
@@ -65,9 +65,9 @@ pub struct DiskConfig {
     pub confirms_direct: bool,
 }
 
-impl Default for Config {
+impl Default for WorldConfig {
     fn default() -> Self {
-        Config {
+        WorldConfig {
             net: NetConfig {
                 latency_ns: 20_000..200_000,
                 buffer_bytes: 256 << 10,

@@ -25,12 +25,12 @@ pub(super) struct Net {
     pub(super) held: Vec<FlowKey>,
     pub(super) partitions: BTreeSet<(HostId, HostId)>,
     /// Addresses to or from which nothing passes.
-    pub(super) cuts: BTreeSet<(IpAddr, Direction)>,
+    pub(super) cuts: BTreeSet<(IpAddr, TrafficDirection)>,
 }
 
 /// A direction of traffic at an address.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Direction {
+pub enum TrafficDirection {
     /// Traffic sent to the address.
     To,
     /// Traffic sent from the address.
@@ -79,16 +79,16 @@ pub(super) enum Socket {
         backlog: VecDeque<i32>,
         accepts: VecDeque<FlightKey>,
     },
-    Stream(Stream),
+    Stream(SimStream),
 }
 
-pub(super) struct Stream {
+pub(super) struct SimStream {
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
     /// The other end: its machine and its socket (0 while connecting).
     pub(super) peer: (HostId, i32),
     pub(super) connecting: Option<FlightKey>,
-    pub(super) received: Received,
+    pub(super) received: Arrived,
     /// The peer has finished sending.
     pub(super) ended: bool,
     /// This end has been shut down.
@@ -109,14 +109,14 @@ pub(super) struct Stream {
 
 /// Bytes that have arrived and not been received yet, in the pieces in which they came.
 #[derive(Default)]
-pub(super) struct Received {
+pub(super) struct Arrived {
     pieces: VecDeque<Vec<u8>>,
     /// How many bytes of the first piece have been taken.
     taken: usize,
     len: usize,
 }
 
-impl Received {
+impl Arrived {
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -144,19 +144,19 @@ impl Received {
     }
 }
 
-impl Stream {
+impl SimStream {
     pub(super) fn new(
         local: SocketAddr,
         remote: SocketAddr,
         peer: (HostId, i32),
         room: usize,
     ) -> Self {
-        Stream {
+        SimStream {
             local,
             remote,
             peer,
             connecting: None,
-            received: Received::default(),
+            received: Arrived::default(),
             ended: false,
             shut: false,
             resets_when_closed: false,

@@ -8,11 +8,11 @@ use std::{
 };
 
 use super::{
-    Config,
+    WorldConfig,
     keys::{HostId, LaneKey},
     reactor::SimReactor,
-    seeds::Run,
-    state::State,
+    seeds::SeededRun,
+    state::WorldState,
     watchdog::Watched,
 };
 use crate::{
@@ -22,10 +22,10 @@ use crate::{
 };
 
 pub(super) struct Driver {
-    pub(super) state: Rc<RefCell<State>>,
+    pub(super) state: Rc<RefCell<WorldState>>,
     hosts: RefCell<Vec<HostLanes>>,
     /// The running lanes, in the order in which they started.
-    lanes: RefCell<Vec<Running>>,
+    lanes: RefCell<Vec<RunningLane>>,
     /// The inboxes of all lanes that ever existed. Holding them here keeps their ids from being
     /// reused by other lanes of the process, so a late waker of this world cannot disturb one.
     inboxes: RefCell<Vec<Arc<Inbox>>>,
@@ -33,14 +33,14 @@ pub(super) struct Driver {
     steps: Cell<u64>,
     /// Turns since all lanes last waited.
     busy_turns: Cell<u64>,
-    pub(super) run: Run,
+    pub(super) run: SeededRun,
     watched: Watched,
     /// Indices of the lanes that have work, computed anew in each step.
     due: Cell<Vec<usize>>,
     pub(super) running: Cell<Option<HostId>>,
     /// Machines to stop once the current turn is over, and whether by a power cut.
     stops: RefCell<Vec<(HostId, bool)>>,
-    config: Config,
+    config: WorldConfig,
 }
 
 struct HostLanes {
@@ -49,7 +49,7 @@ struct HostLanes {
 }
 
 #[derive(Clone)]
-struct Running {
+struct RunningLane {
     key: LaneKey,
     host: HostId,
     lane: Rc<Lane>,
@@ -58,11 +58,11 @@ struct Running {
 }
 
 impl Driver {
-    pub(super) fn new(seed: u64, config: Config) -> Driver {
+    pub(super) fn new(seed: u64, config: WorldConfig) -> Driver {
         buf::fix_what_is_kept();
-        let run = Run::current(seed);
+        let run = SeededRun::current(seed);
         Driver {
-            state: Rc::new(RefCell::new(State::new(seed, config.clone()))),
+            state: Rc::new(RefCell::new(WorldState::new(seed, config.clone()))),
             hosts: RefCell::default(),
             lanes: RefCell::default(),
             inboxes: RefCell::default(),
@@ -92,7 +92,7 @@ impl Driver {
     /// Ends every lane and everything in flight.
     pub(super) fn end(&self) {
         let lanes = std::mem::take(&mut *self.lanes.borrow_mut());
-        for Running { key, lane, .. } in lanes {
+        for RunningLane { key, lane, .. } in lanes {
             drop(lane);
             self.state.borrow_mut().forget_lane(key);
         }
@@ -121,7 +121,7 @@ impl Driver {
             let mut random = self.state.borrow_mut().random.fork();
             lane.0.tasks.borrow_mut().chooser = Some(Box::new(move |n| random.index(n)));
             self.limit_calls(&lane, host);
-            self.lanes.borrow_mut().push(Running {
+            self.lanes.borrow_mut().push(RunningLane {
                 key,
                 host,
                 lane: Rc::new(lane),
@@ -287,7 +287,7 @@ impl Driver {
         let now = state.now;
         let mut next = state.next_event();
         for (place, running) in lanes.iter().enumerate() {
-            let Running { key, lane, .. } = running;
+            let RunningLane { key, lane, .. } = running;
             if !main.is_some_and(|main| Rc::ptr_eq(main, lane)) {
                 // The flag comes from a late waker of an earlier block_on.
                 lane.0.tasks.borrow_mut().main_woken = false;
@@ -312,7 +312,7 @@ impl Driver {
     }
 
     /// Chooses one of the lanes that are due.
-    fn choose(&self, due: &[usize]) -> Running {
+    fn choose(&self, due: &[usize]) -> RunningLane {
         let mut state = self.state.borrow_mut();
         let chosen = due[state.random.index(due.len())];
         let running = self.lanes.borrow()[chosen].clone();
@@ -321,7 +321,7 @@ impl Driver {
     }
 
     /// Runs one turn of a lane, which takes a little simulated time.
-    fn run_turn(&self, Running { host, lane, .. }: Running) {
+    fn run_turn(&self, RunningLane { host, lane, .. }: RunningLane) {
         self.busy_turns.set(self.busy_turns.get() + 1);
         if self.busy_turns.get() > self.config.busy_turns_max {
             self.fail(

@@ -7,28 +7,28 @@ use super::{
     Random,
     disk::{
         DiskEvent, FaultKind, Sparse,
-        medium::{SECTOR, What},
+        medium::{MediumChange, SECTOR},
     },
     keys::{FlightKey, HostId},
-    state::{Event, Flight, OpenFile, State},
+    state::{Flight, SimFile, WorldEvent, WorldState},
 };
 use crate::{
     extent::Extent,
     handle::Handle,
     op::{AllocateMode, Op},
-    reactor::{self, Access, Kind, Mark, OpenOptions, Opened},
+    reactor::{self, AccessRequest, FileMark, OpenOptions, OpenedFile, PathKind},
 };
 
 /// The most segments one write takes, as on Linux (UIO_MAXIOV).
 const PIECES_MAX: usize = 1024;
 
-impl State {
+impl WorldState {
     pub(super) fn open(
         &mut self,
         host: HostId,
         path: &Path,
         options: &OpenOptions,
-    ) -> io::Result<Opened> {
+    ) -> io::Result<OpenedFile> {
         self.settle();
         let error = |errno| Err(io::Error::from_raw_os_error(errno));
         let disk = &mut self.host(host).disk;
@@ -47,7 +47,7 @@ impl State {
     }
 
     /// Opens the file behind an open handle again.
-    pub(super) fn reopen(&mut self, raw: i32, options: &OpenOptions) -> io::Result<Opened> {
+    pub(super) fn reopen(&mut self, raw: i32, options: &OpenOptions) -> io::Result<OpenedFile> {
         self.settle();
         let open = self.files.get(&raw);
         let open = open.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
@@ -69,14 +69,14 @@ impl State {
         host: HostId,
         file: usize,
         options: &OpenOptions,
-    ) -> io::Result<Opened> {
+    ) -> io::Result<OpenedFile> {
         let state = &self.hosts[host.0].disk.files[file];
-        state.check_access(Access {
+        state.check_access(AccessRequest {
             read: true,
             write: options.write,
             execute: false,
         })?;
-        if state.kind != Kind::File {
+        if state.kind != PathKind::File {
             return Err(io::Error::from_raw_os_error(libc::ENXIO));
         }
         let io_align_bytes = if options.direct {
@@ -84,7 +84,7 @@ impl State {
         } else {
             1
         };
-        let in_the_way = |other: &OpenFile| {
+        let in_the_way = |other: &SimFile| {
             other.host == host
                 && other.file == file
                 && other.options.lock
@@ -96,13 +96,13 @@ impl State {
         let raw = self.fresh_raw();
         self.files.insert(
             raw,
-            OpenFile {
+            SimFile {
                 host,
                 file,
                 options: options.clone(),
             },
         );
-        Ok(Opened {
+        Ok(OpenedFile {
             keeper: self.keeper(raw),
             raw,
             len_bytes: self.hosts[host.0].disk.files[file].current.len(),
@@ -209,7 +209,7 @@ impl State {
                 after += Duration::from_nanos(self.random.within(&hangs.longer_ns));
             }
         }
-        self.after(after, Event::Disk(key, event));
+        self.after(after, WorldEvent::Disk(key, event));
     }
 
     /// The run of allocated or unallocated pages around byte `at` of an open file.
@@ -254,8 +254,8 @@ impl State {
             return Err(io::Error::from_raw_os_error(errno));
         }
         let what = match len_bytes < len {
-            true => What::Truncate,
-            false => What::Extend,
+            true => MediumChange::Truncate,
+            false => MediumChange::Extend,
         };
         disk.change(file, len_bytes, what, false);
         disk.take_step()?;
@@ -264,7 +264,7 @@ impl State {
     }
 
     /// Removes the mark of an open file, if it has one.
-    pub(super) fn remove_mark(&mut self, raw: i32, which: Mark) -> io::Result<()> {
+    pub(super) fn remove_mark(&mut self, raw: i32, which: FileMark) -> io::Result<()> {
         let open = self.files.get(&raw);
         let open = open.ok_or_else(|| io::Error::from_raw_os_error(libc::EBADF))?;
         let file = open.file;
@@ -353,10 +353,10 @@ impl State {
                     None => {
                         match mode {
                             AllocateMode::PunchHole | AllocateMode::Zero => {
-                                disk.change(id, *at, What::Zero(*len), always_durable);
+                                disk.change(id, *at, MediumChange::Zero(*len), always_durable);
                             }
                             AllocateMode::Reserve => {
-                                disk.change(id, *at + *len, What::Extend, always_durable);
+                                disk.change(id, *at + *len, MediumChange::Extend, always_durable);
                             }
                         }
                         0
@@ -370,7 +370,7 @@ impl State {
 
     /// What happens to the files of a machine whose software stops with `flights` in progress.
     pub(super) fn stop_disk(&mut self, host: HostId, flights: &[Flight], power_cut: bool) {
-        let State {
+        let WorldState {
             hosts,
             files,
             random,
@@ -395,14 +395,14 @@ impl State {
                     ..
                 } => {
                     let bytes = data.slice(*start..data.len()).to_vec();
-                    (file.raw, *at, What::Write(bytes))
+                    (file.raw, *at, MediumChange::Write(bytes))
                 }
                 Op::Allocate {
                     file,
                     mode: AllocateMode::PunchHole | AllocateMode::Zero,
                     at,
                     len,
-                } => (file.raw, *at, What::Zero(*len)),
+                } => (file.raw, *at, MediumChange::Zero(*len)),
                 _ => continue,
             };
             // A kernel that stays alive either completes what was in flight or never began it.

@@ -10,14 +10,14 @@ use std::{
 };
 
 use super::{
-    Direction, Fault,
+    InjectedFault, TrafficDirection,
     disk::{Hangs, medium::FileState},
     driver::Driver,
     keys::HostId,
 };
 use crate::{
     lane::{LaneHandle, Share},
-    reactor::{Kind, Mark},
+    reactor::{FileMark, PathKind},
     task::{self, JoinHandle},
 };
 
@@ -42,7 +42,7 @@ impl Host {
 
     /// Cuts this address off in one direction: packets wait to be retransmitted, and no error is
     /// reported.
-    pub fn cut(&self, ip: IpAddr, direction: Direction) {
+    pub fn cut(&self, ip: IpAddr, direction: TrafficDirection) {
         self.world.state.borrow_mut().cut(ip, direction);
     }
 
@@ -136,7 +136,7 @@ impl Host {
     }
 
     /// Makes its disk fail from now on as `fault` says.
-    pub fn add_fault(&self, fault: Fault) {
+    pub fn add_fault(&self, fault: InjectedFault) {
         let mut state = self.world.state.borrow_mut();
         state.host(self.id).disk.faults.push(fault);
     }
@@ -159,7 +159,7 @@ impl Host {
     }
 
     /// Makes a file something else, such as a pipe, durably.
-    pub fn set_kind(&self, path: impl AsRef<Path>, kind: Kind) {
+    pub fn set_kind(&self, path: impl AsRef<Path>, kind: PathKind) {
         self.change_file(path.as_ref(), |file| file.kind = kind);
     }
 
@@ -196,7 +196,7 @@ impl Host {
     pub fn mark(&self, path: impl AsRef<Path>) -> Option<Vec<u8>> {
         let state = self.world.state.borrow();
         let disk = &state.hosts[self.id.0].disk;
-        disk.files[disk.names.file(path.as_ref())?].marks[Mark::Disk as usize].clone()
+        disk.files[disk.names.file(path.as_ref())?].marks[FileMark::Disk as usize].clone()
     }
 
     /// Sets or removes the mark of a file, durably.
@@ -204,7 +204,7 @@ impl Host {
         let mut state = self.world.state.borrow_mut();
         let disk = &mut state.host(self.id).disk;
         if let Some(file) = disk.names.file(path.as_ref()) {
-            disk.files[file].marks[Mark::Disk as usize] = mark;
+            disk.files[file].marks[FileMark::Disk as usize] = mark;
             disk.files[file].keep_marks();
         }
     }

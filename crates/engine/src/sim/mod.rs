@@ -47,9 +47,9 @@ mod store;
 mod watchdog;
 mod world;
 
-pub use config::{Config, DiskConfig, NetConfig};
-pub use connection::Direction;
-pub use disk::{Fault, FaultKind};
+pub use config::{DiskConfig, NetConfig, WorldConfig};
+pub use connection::TrafficDirection;
+pub use disk::{FaultKind, InjectedFault};
 pub use host::Host;
 pub use occurred::Occurred;
 pub use random::Random;

@@ -13,9 +13,9 @@ use std::{
 };
 
 use super::{
-    connection::{Direction, Flow, FlowKey, Net, Packet, Socket, Stream},
+    connection::{Flow, FlowKey, Net, Packet, SimStream, Socket, TrafficDirection},
     keys::HostId,
-    state::{Event, State},
+    state::{WorldEvent, WorldState},
 };
 use crate::instant::Instant;
 
@@ -39,14 +39,14 @@ impl Net {
 
     fn is_cut(&self, flow: &Flow) -> bool {
         flow.addresses.is_some_and(|(from, to)| {
-            let cuts = [(from, Direction::From), (to, Direction::To)];
+            let cuts = [(from, TrafficDirection::From), (to, TrafficDirection::To)];
             cuts.iter().any(|cut| self.cuts.contains(cut))
         })
     }
 }
 
 // Packet transport.
-impl State {
+impl WorldState {
     pub(super) fn transmit(
         &mut self,
         from_host: HostId,
@@ -83,7 +83,7 @@ impl State {
         flow.last_arrival = flow.last_arrival.max(sent + latency);
         flow.packets.push_back(packet);
         let when = flow.last_arrival;
-        self.at(when, Event::Arrival(FlowKey { from, to }));
+        self.at(when, WorldEvent::Arrival(FlowKey { from, to }));
     }
 
     fn is_blocked(&self, flow: &Flow) -> bool {
@@ -135,7 +135,7 @@ impl State {
         let patience = self.config.net.give_up_after;
         self.after(
             patience,
-            Event::GiveUp {
+            WorldEvent::GiveUp {
                 socket: raw,
                 since: now,
             },
@@ -314,10 +314,10 @@ impl State {
                 packets: VecDeque::from([Packet::Syn(addr, source)]),
             };
             self.net.flows.insert(again, flow);
-            return self.at(when, Event::Arrival(again));
+            return self.at(when, WorldEvent::Arrival(again));
         }
         backlog.push_back(server);
-        let stream = Stream::new(addr, source, from, buffer_bytes);
+        let stream = SimStream::new(addr, source, from, buffer_bytes);
         self.net
             .sockets
             .insert(server, (to, Socket::Stream(stream)));
@@ -327,7 +327,7 @@ impl State {
 }
 
 // What tests do to the network.
-impl State {
+impl WorldState {
     pub(super) fn partition(&mut self, a: HostId, b: HostId) {
         self.note(&[6, a.0 as u64, b.0 as u64]);
         self.net.partitions.insert(pair(a, b));
@@ -340,7 +340,7 @@ impl State {
     }
 
     /// Blocks all traffic to or from `ip` in one direction.
-    pub(super) fn cut(&mut self, ip: IpAddr, direction: Direction) {
+    pub(super) fn cut(&mut self, ip: IpAddr, direction: TrafficDirection) {
         self.note(&[10, direction as u64]);
         self.net.cuts.insert((ip, direction));
     }
@@ -376,7 +376,7 @@ impl State {
                 self.net.held.push(key);
             } else {
                 let latency = self.random.within(&self.config.net.latency_ns);
-                self.after(Duration::from_nanos(latency), Event::Arrival(key));
+                self.after(Duration::from_nanos(latency), WorldEvent::Arrival(key));
             }
         }
     }

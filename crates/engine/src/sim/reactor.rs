@@ -1,4 +1,4 @@
-//! The reactor of one simulated lane, which forwards everything to the world's [`State`].
+//! The reactor of one simulated lane, which forwards everything to the world's [`WorldState`].
 
 use std::{
     cell::{Cell, RefCell},
@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     keys::{HostId, LaneKey},
-    state::State,
+    state::WorldState,
 };
 use crate::{
     extent,
@@ -22,7 +22,7 @@ use crate::{
 };
 
 pub(super) struct SimReactor {
-    pub(super) state: Rc<RefCell<State>>,
+    pub(super) state: Rc<RefCell<WorldState>>,
     pub(super) host: HostId,
     pub(super) lane: LaneKey,
     /// The lane gets no turn before.

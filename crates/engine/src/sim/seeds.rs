@@ -36,25 +36,25 @@ fn number(variable: &str) -> Option<u64> {
 
 /// The command that runs the current test with `seed` alone.
 pub fn replay(seed: u64) -> String {
-    Run::current(seed).replay()
+    SeededRun::current(seed).replay()
 }
 
 /// One run of a test: what it takes to name it, and to repeat it.
 #[derive(Clone, Debug)]
-pub(super) struct Run {
+pub(super) struct SeededRun {
     pub(super) seed: u64,
     /// `None` outside of tests.
     test: Option<String>,
 }
 
-impl Run {
+impl SeededRun {
     /// The run of the current test with `seed`.
-    pub(super) fn current(seed: u64) -> Run {
+    pub(super) fn current(seed: u64) -> SeededRun {
         // The test harness names each test's thread after the test.
         let thread = std::thread::current();
         let test = thread.name().filter(|name| *name != "main");
         let test = test.map(str::to_owned);
-        Run { seed, test }
+        SeededRun { seed, test }
     }
 
     /// The command that repeats it.

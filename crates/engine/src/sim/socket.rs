@@ -4,14 +4,14 @@
 use std::{collections::VecDeque, io, net::SocketAddr};
 
 use super::{
-    connection::{Packet, Socket, Stream},
+    connection::{Packet, SimStream, Socket},
     keys::{FlightKey, HostId},
-    state::State,
+    state::WorldState,
 };
 use crate::{
     handle::Handle,
     op::Op,
-    reactor::{ConnectOptions, Source},
+    reactor::{ConnectOptions, LocalEnd},
 };
 
 /// The most segments one send takes, as on Linux (UIO_MAXIOV).
@@ -21,7 +21,7 @@ fn error(errno: i32) -> io::Error {
     io::Error::from_raw_os_error(errno)
 }
 
-impl State {
+impl WorldState {
     pub(super) fn fresh_socket(
         &mut self,
         host: HostId,
@@ -31,8 +31,8 @@ impl State {
         let addresses = &self.hosts[host.0].addresses;
         let from = match &options.source {
             None => addresses.first().copied(),
-            Some(Source::Address(ip)) => addresses.iter().copied().find(|own| own == ip),
-            Some(Source::Interface(name)) => {
+            Some(LocalEnd::Address(ip)) => addresses.iter().copied().find(|own| own == ip),
+            Some(LocalEnd::Interface(name)) => {
                 let index = name
                     .strip_prefix("eth")
                     .and_then(|index| index.parse().ok());
@@ -159,7 +159,7 @@ impl State {
             false => from,
         };
         let local = SocketAddr::new(ip, self.free_port(host));
-        let mut stream = Stream::new(local, addr, (target, 0), self.config.net.buffer_bytes);
+        let mut stream = SimStream::new(local, addr, (target, 0), self.config.net.buffer_bytes);
         stream.connecting = Some(key);
         stream.resets_when_closed = resets_when_closed;
         self.net.sockets.insert(raw, (host, Socket::Stream(stream)));

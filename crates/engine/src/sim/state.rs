@@ -18,9 +18,9 @@ use std::{
 };
 
 use super::{
-    Config, Occurred, Random,
+    Occurred, Random, WorldConfig,
     connection::{FlowKey, Net},
-    disk::{Disk, DiskEvent},
+    disk::{DiskEvent, SimDisk},
     keys::{FlightKey, HostId, LaneKey},
 };
 use crate::{
@@ -38,7 +38,7 @@ pub(super) struct Flight {
 }
 
 /// An event in the future.
-pub(super) enum Event {
+pub(super) enum WorldEvent {
     /// The first packet of a flow arrives.
     Arrival(FlowKey),
     /// An end gives up if it has been waiting for its peer since `since`.
@@ -52,14 +52,14 @@ pub(super) struct HostState {
     /// The primary address first, then the added ones.
     pub(super) addresses: Vec<IpAddr>,
     pub(super) up: bool,
-    pub(super) disk: Disk,
+    pub(super) disk: SimDisk,
     pub(super) next_port: u16,
     /// When its network card will have sent everything it was given.
     pub(super) egress_free: Instant,
 }
 
 /// An open file.
-pub(super) struct OpenFile {
+pub(super) struct SimFile {
     pub(super) host: HostId,
     /// The file's index on the disk.
     pub(super) file: usize,
@@ -67,14 +67,14 @@ pub(super) struct OpenFile {
 }
 
 /// The world between two turns.
-pub(super) struct State {
-    pub(super) config: Config,
+pub(super) struct WorldState {
+    pub(super) config: WorldConfig,
     pub(super) now: Instant,
     pub(super) random: Random,
     pub(super) hosts: Vec<HostState>,
     pub(super) flights: BTreeMap<FlightKey, Flight>,
     pub(super) net: Net,
-    pub(super) files: BTreeMap<i32, OpenFile>,
+    pub(super) files: BTreeMap<i32, SimFile>,
     pub(super) occurred: Occurred,
     events: BinaryHeap<Reverse<Coming>>,
     /// Completions, indexed by lane number.
@@ -89,7 +89,7 @@ pub(super) struct State {
 struct Coming {
     when: Instant,
     serial: u64,
-    event: Event,
+    event: WorldEvent,
 }
 
 impl Ord for Coming {
@@ -150,9 +150,9 @@ impl Drop for Closer {
     }
 }
 
-impl State {
-    pub(super) fn new(seed: u64, config: Config) -> Self {
-        State {
+impl WorldState {
+    pub(super) fn new(seed: u64, config: WorldConfig) -> Self {
+        WorldState {
             config,
             now: Instant::from_ns(1_000_000_000),
             random: Random::new(seed),
@@ -177,7 +177,7 @@ impl State {
             name: name.to_string(),
             addresses: vec![IpAddr::V4(Ipv4Addr::new(10, 0, high, low))],
             up: true,
-            disk: Disk::default(),
+            disk: SimDisk::default(),
             next_port: 32_768,
             egress_free: self.now,
         });
@@ -253,11 +253,11 @@ impl State {
         }
     }
 
-    pub(super) fn after(&mut self, delay: Duration, event: Event) {
+    pub(super) fn after(&mut self, delay: Duration, event: WorldEvent) {
         self.at(self.now + delay, event);
     }
 
-    pub(super) fn at(&mut self, when: Instant, event: Event) {
+    pub(super) fn at(&mut self, when: Instant, event: WorldEvent) {
         self.serial += 1;
         let serial = self.serial;
         self.events.push(Reverse(Coming {
@@ -279,9 +279,9 @@ impl State {
                 return;
             };
             match event {
-                Event::Arrival(flow) => self.arrive(flow),
-                Event::GiveUp { socket, since } => self.give_up(socket, since),
-                Event::Disk(key, event) => self.disk_done(key, &event),
+                WorldEvent::Arrival(flow) => self.arrive(flow),
+                WorldEvent::GiveUp { socket, since } => self.give_up(socket, since),
+                WorldEvent::Disk(key, event) => self.disk_done(key, &event),
             }
         }
     }
@@ -346,7 +346,7 @@ impl State {
     /// Takes the completions of `lane`, in random order.
     pub(super) fn take_completions(&mut self, lane: LaneKey, into: &mut Vec<Completion>) {
         self.settle();
-        let State { ready, random, .. } = self;
+        let WorldState { ready, random, .. } = self;
         let Some(ready) = ready.get_mut(lane.0 as usize) else {
             return;
         };

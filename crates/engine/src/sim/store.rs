@@ -9,8 +9,8 @@ use std::{
 
 use super::{
     disk::{
-        Disk, FaultKind, OWNER,
-        names::{Change, normal},
+        FaultKind, OWNER, SimDisk,
+        names::{NameChange, normal},
     },
     reactor::SimReactor,
 };
@@ -18,13 +18,14 @@ use crate::{
     blocking,
     handle::Handle,
     reactor::{
-        Access, FileState, FileSystem, Kind, Look, Mark, OpenOptions, Opened, Store, TAIL_BYTES_MAX,
+        AccessRequest, FileMark, FileState, FileSystem, OpenOptions, OpenedFile, PathInfo,
+        PathKind, Store, TAIL_BYTES_MAX,
     },
 };
 
 impl SimReactor {
     /// Runs `f` on the disk, if it has power.
-    fn disk<T>(&self, f: impl FnOnce(&mut Disk) -> io::Result<T>) -> io::Result<T> {
+    fn disk<T>(&self, f: impl FnOnce(&mut SimDisk) -> io::Result<T>) -> io::Result<T> {
         self.waits_for_disk();
         let mut state = self.state.borrow_mut();
         let disk = &mut state.host(self.host).disk;
@@ -54,12 +55,12 @@ impl SimReactor {
 }
 
 impl Store for SimReactor {
-    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<Opened> {
+    fn open(&self, path: &Path, options: &OpenOptions) -> io::Result<OpenedFile> {
         self.waits_for_disk();
         self.state.borrow_mut().open(self.host, path, options)
     }
 
-    fn reopen(&self, file: &Handle, options: &OpenOptions) -> io::Result<Opened> {
+    fn reopen(&self, file: &Handle, options: &OpenOptions) -> io::Result<OpenedFile> {
         self.waits_for_disk();
         self.state.borrow_mut().reopen(file.raw, options)
     }
@@ -96,16 +97,16 @@ impl Store for SimReactor {
         self.disk(|disk| {
             disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
             disk.take_step()?;
-            disk.names.change(Change::Unlink(normal(path)));
+            disk.names.change(NameChange::Unlink(normal(path)));
             Ok(())
         })
     }
 
-    fn look(&self, path: &Path) -> io::Result<Look> {
+    fn look(&self, path: &Path) -> io::Result<PathInfo> {
         self.disk(|disk| match disk.names.file(path) {
             Some(file) => Ok(disk.look(file)),
-            None if disk.names.is_directory(path) => Ok(Look {
-                kind: Kind::Directory,
+            None if disk.names.is_directory(path) => Ok(PathInfo {
+                kind: PathKind::Directory,
                 len_bytes: 0,
                 id: (0, u64::MAX),
                 mode: 0o755,
@@ -127,7 +128,7 @@ impl Store for SimReactor {
         self.disk(|disk| Ok(disk.read(path).ok_or(io::ErrorKind::NotFound)?))
     }
 
-    fn may(&self, path: &Path, access: Access) -> io::Result<()> {
+    fn may(&self, path: &Path, access: AccessRequest) -> io::Result<()> {
         self.disk(|disk| match disk.names.file(path) {
             Some(file) => disk.files[file].check_access(access),
             None if disk.names.is_directory(path) => Ok(()),
@@ -144,13 +145,13 @@ impl Store for SimReactor {
         })
     }
 
-    fn read_start(&self, path: &Path, len: usize) -> io::Result<(Look, Vec<u8>)> {
+    fn read_start(&self, path: &Path, len: usize) -> io::Result<(PathInfo, Vec<u8>)> {
         self.disk(|disk| {
             let file = disk.names.file(path).ok_or(io::ErrorKind::NotFound)?;
             let state = &disk.files[file];
-            state.check_access(Access {
+            state.check_access(AccessRequest {
                 read: true,
-                ..Access::default()
+                ..AccessRequest::default()
             })?;
             let mut bytes = vec![0; len.min(state.current.len() as usize)];
             state.current.read(0, &mut bytes);
@@ -193,7 +194,7 @@ impl Store for SimReactor {
         self.disk(|disk| {
             if disk.names.file(path).is_some() {
                 disk.take_step()?;
-                disk.names.change(Change::Unlink(normal(path)));
+                disk.names.change(NameChange::Unlink(normal(path)));
             }
             if !disk.names.has_place_for(path) {
                 return Err(io::ErrorKind::NotFound.into());
@@ -216,7 +217,7 @@ impl Store for SimReactor {
                 return Err(io::ErrorKind::Unsupported.into());
             }
             disk.take_step()?;
-            disk.names.change(Change::Rename(from, to));
+            disk.names.change(NameChange::Rename(from, to));
             Ok(())
         })
     }
@@ -230,7 +231,7 @@ impl Store for SimReactor {
                 return Err(io::ErrorKind::NotFound.into());
             }
             disk.take_step()?;
-            disk.names.change(Change::MakeDirectory(normal(path)));
+            disk.names.change(NameChange::MakeDirectory(normal(path)));
             Ok(())
         })
     }
@@ -251,14 +252,14 @@ impl Store for SimReactor {
         })
     }
 
-    fn mark(&self, path: &Path, which: Mark) -> io::Result<Option<Vec<u8>>> {
+    fn mark(&self, path: &Path, which: FileMark) -> io::Result<Option<Vec<u8>>> {
         self.disk(|disk| match disk.names.file(path) {
             Some(file) => Ok(disk.files[file].marks[which as usize].clone()),
             None => Err(io::ErrorKind::NotFound.into()),
         })
     }
 
-    fn set_mark(&self, path: &Path, which: Mark, mark: &[u8]) -> io::Result<()> {
+    fn set_mark(&self, path: &Path, which: FileMark, mark: &[u8]) -> io::Result<()> {
         self.waits_for_disk();
         let state = &mut *self.state.borrow_mut();
         let (disk, occurred) = (&mut state.hosts[self.host.0].disk, &mut state.occurred);
@@ -272,7 +273,7 @@ impl Store for SimReactor {
         Ok(())
     }
 
-    fn remove_mark(&self, file: &Handle, which: Mark) -> io::Result<()> {
+    fn remove_mark(&self, file: &Handle, which: FileMark) -> io::Result<()> {
         self.waits_for_disk();
         self.state.borrow_mut().remove_mark(file.raw, which)
     }

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use super::seeds::Run;
+use super::seeds::SeededRun;
 use crate::clock;
 
 /// How often the turns are looked at.
@@ -23,7 +23,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 pub(super) struct Watched(Arc<World>);
 
 struct World {
-    run: Run,
+    run: SeededRun,
     cpu_max: Duration,
     /// The CPU clock of the thread that runs the world.
     clock: libc::clockid_t,
@@ -45,7 +45,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Watched {
     /// Watches the world that the current thread runs.
-    pub(super) fn new(run: Run, cpu_max: Duration) -> Watched {
+    pub(super) fn new(run: SeededRun, cpu_max: Duration) -> Watched {
         static STARTED: OnceLock<()> = OnceLock::new();
         STARTED.get_or_init(|| {
             let watchdog = thread::Builder::new().name("watchdog".to_owned());

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Config, Host, Occurred, Random, driver::Driver};
+use super::{Host, Occurred, Random, WorldConfig, driver::Driver};
 use crate::{
     instant::Instant,
     lane::{Share, Tasks, waker},
@@ -18,13 +18,13 @@ use crate::{
 pub struct World(Rc<Driver>);
 
 impl World {
-    /// A world with the default [`Config`], driven by `seed`.
+    /// A world with the default [`WorldConfig`], driven by `seed`.
     pub fn new(seed: u64) -> World {
-        World::with_config(seed, Config::default())
+        World::with_config(seed, WorldConfig::default())
     }
 
     /// A world with `config`, driven by `seed`.
-    pub fn with_config(seed: u64, config: Config) -> World {
+    pub fn with_config(seed: u64, config: WorldConfig) -> World {
         World(Rc::new(Driver::new(seed, config)))
     }
 
@@ -70,7 +70,7 @@ impl World {
     /// Drives the world until `future` ends, running it on the first lane of `host`.
     ///
     /// Panics, naming the seed, if nothing is left that could happen, if virtual time or steps
-    /// exceed the bounds of [`Config`], or if `host` stops.
+    /// exceed the bounds of [`WorldConfig`], or if `host` stops.
     pub fn block_on<T>(&self, host: &Host, future: impl Future<Output = T>) -> T {
         let world = &*self.0;
         let lane = world.lane(host.id, 0);

@@ -10,7 +10,7 @@ use std::{
 
 use engine::{
     Lane, LaneConfig,
-    blocking::{Kind, look_up, run, run_within},
+    blocking::{WorkKind, look_up, run, run_within},
     sim::{World, seeds},
     spawn,
     task::join_all,
@@ -29,18 +29,18 @@ contract![
 async fn the_answer_comes_to_the_lane_that_asked(site: Site) {
     let other = site.other.clone();
     let asked = site.other.call(move || async move {
-        let answer = run(Kind::Files, || 6 * 7).await.expect("it is run");
+        let answer = run(WorkKind::Files, || 6 * 7).await.expect("it is run");
         (answer, other.is_current())
     });
     assert_eq!(asked.await, Some((42, true)));
-    assert_eq!(run(Kind::Names, || 1).await.expect("it is run"), 1);
+    assert_eq!(run(WorkKind::Names, || 1).await.expect("it is run"), 1);
 }
 
 async fn more_work_than_there_is_room_for_is_done_once_each(_: Site) {
     let done = Arc::new(AtomicUsize::new(0));
     let work = (0..500).map(|n| {
         let done = done.clone();
-        run(Kind::Files, move || {
+        run(WorkKind::Files, move || {
             done.fetch_add(1, Ordering::SeqCst);
             n
         })
@@ -56,7 +56,7 @@ async fn what_nobody_waits_for_any_more_ends_or_is_not_begun(_: Site) {
     let held = Arc::new(());
     for pause in 0..8 {
         let theirs = held.clone();
-        let work = run(Kind::Files, move || drop(theirs));
+        let work = run(WorkKind::Files, move || drop(theirs));
         let _ = timeout(pause * MS / 4, work).await;
     }
     // However each ended, it has released what it held.
@@ -107,16 +107,18 @@ fn work_that_hangs_stops_neither_its_lane_nor_other_kinds_of_work() {
         let hanging: Vec<_> = (0..200)
             .map(|_| {
                 let hang = hang.clone();
-                spawn(run(Kind::Names, move || hang.hang()))
+                spawn(run(WorkKind::Names, move || hang.hang()))
             })
             .collect();
         while hang.begun.load(Ordering::SeqCst) < 4 {
             sleep(MS).await;
         }
         for n in 0..100 {
-            assert_eq!(run(Kind::Files, move || n).await.expect("it is run"), n);
+            assert_eq!(run(WorkKind::Files, move || n).await.expect("it is run"), n);
         }
-        let late = run_within(20 * MS, Kind::Names, || unreachable!("nobody waits for it"));
+        let late = run_within(20 * MS, WorkKind::Names, || {
+            unreachable!("nobody waits for it")
+        });
         let error = late.await.expect_err("all threads hang");
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert_eq!(error.to_string(), "no answer within 20ms");
@@ -134,10 +136,14 @@ fn a_panic_is_an_error_of_its_own_work_only() {
     let lane = Lane::new(&LaneConfig::default()).expect("a ring");
     lane.block_on(async {
         for n in 0..20 {
-            let failed: io::Result<()> = run(Kind::Extents, || panic!("as this test wants")).await;
+            let failed: io::Result<()> =
+                run(WorkKind::Extents, || panic!("as this test wants")).await;
             let error = failed.expect_err("it panicked");
             assert_eq!(error.to_string(), "the work panicked");
-            assert_eq!(run(Kind::Extents, move || n).await.expect("it is run"), n);
+            assert_eq!(
+                run(WorkKind::Extents, move || n).await.expect("it is run"),
+                n
+            );
         }
     });
 }
@@ -182,7 +188,7 @@ fn simulated_work_lets_others_run_before_it_and_before_its_answer() {
                 }
             });
             let seen = steps.clone();
-            let done = run(Kind::Files, move || seen.load(Ordering::SeqCst)).await;
+            let done = run(WorkKind::Files, move || seen.load(Ordering::SeqCst)).await;
             let done = done.expect("it is run");
             before += usize::from(done > 0);
             between += usize::from(steps.load(Ordering::SeqCst) > done);

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 
 use engine::{
     fs::{OpenOptions, SharedFile},
-    store::{self, Access, Kind},
+    store::{self, AccessRequest, PathKind},
 };
 
 use crate::site::{Site, pattern};
@@ -33,7 +33,7 @@ async fn what_was_replaced_is_read_and_listed(site: Site) {
     let names: Vec<_> = listed.iter().filter_map(|path| path.file_name()).collect();
     assert_eq!(names, ["a", "volumes.toml"]);
     let found = store::look(&file).expect("it is there");
-    assert_eq!((found.kind, found.len_bytes), (Kind::File, 5));
+    assert_eq!((found.kind, found.len_bytes), (PathKind::File, 5));
     assert_ne!(found.id, store::look(&directory).expect("it is there").id);
 }
 
@@ -44,7 +44,7 @@ async fn directories_are_made_with_what_leads_there(site: Site) {
     for _ in 0..2 {
         store::make_directory(&deep, true).expect("it is made, or there");
     }
-    assert_eq!(store::look(&deep).expect("there").kind, Kind::Directory);
+    assert_eq!(store::look(&deep).expect("there").kind, PathKind::Directory);
     store::replace(&site.path("file"), b"").expect("a file");
     store::make_directory(&site.path("file"), true).expect_err("a file is in the way");
 }
@@ -107,7 +107,7 @@ async fn what_is_opened_to_be_read_is_looked_at_too(site: Site) {
     for len in [10, 1000] {
         let (look, bytes) = store::read_start(&path, len).expect("it is there");
         assert_eq!(look, store::look(&path).expect("it is there"));
-        assert_eq!((look.kind, look.mode), (Kind::File, 0o600));
+        assert_eq!((look.kind, look.mode), (PathKind::File, 0o600));
         assert_eq!(bytes, pattern(100, 1)[..len.min(100)]);
     }
     let missing = store::read_start(&site.path("other"), 10).expect_err("there is none");
@@ -117,13 +117,13 @@ async fn what_is_opened_to_be_read_is_looked_at_too(site: Site) {
 async fn who_asks_learns_what_it_may_do(site: Site) {
     let path = site.path("disk");
     store::replace(&path, b"a file").expect("room");
-    let access = Access {
+    let access = AccessRequest {
         read: true,
         write: true,
         execute: false,
     };
     store::may(&path, access).expect("it is ours");
-    let executed = Access {
+    let executed = AccessRequest {
         execute: true,
         ..access
     };

@@ -8,7 +8,7 @@ use std::{
 use engine::{
     Buf,
     net::{TcpListener, TcpStream},
-    sim::{Config, Host, World},
+    sim::{Host, World, WorldConfig},
     spawn,
     task::yield_now,
     time::{sleep, timeout},
@@ -113,9 +113,9 @@ fn ready_tasks_run_in_every_order() {
 
 #[test]
 fn a_late_waker_of_an_earlier_block_on_keeps_no_lane_busy() {
-    let config = Config {
+    let config = WorldConfig {
         steps_max: 10_000,
-        ..Config::default()
+        ..WorldConfig::default()
     };
     let world = World::with_config(1, config);
     let (one, two) = (world.host("one"), world.host("two"));
@@ -173,9 +173,9 @@ fn a_world_that_takes_too_long_or_runs_in_circles_is_stopped() {
     });
     assert!(message.contains("time_max"), "{message}");
     let message = panic_of(|| {
-        let config = Config {
+        let config = WorldConfig {
             steps_max: 10_000,
-            ..Config::default()
+            ..WorldConfig::default()
         };
         let world = World::with_config(1, config);
         let host = world.host("spinner");
@@ -189,7 +189,7 @@ fn a_world_that_takes_too_long_or_runs_in_circles_is_stopped() {
 }
 
 /// Runs `task` on a machine called `looper`, under seed 17 and these limits. Does not return if it loops.
-fn loops(config: Config, task: impl Future<Output = ()> + 'static) {
+fn loops(config: WorldConfig, task: impl Future<Output = ()> + 'static) {
     let world = World::with_config(17, config);
     let (host, other) = (world.host("looper"), world.host("other"));
     host.spawn(task);
@@ -210,9 +210,9 @@ fn a_task_that_loops_is_stopped_and_its_run_is_named() {
     let test = "determinism::a_task_that_loops_is_stopped_and_its_run_is_named";
     // It is ready again at once, for ever.
     let message = panic_of(|| {
-        let config = Config {
+        let config = WorldConfig {
             busy_turns_max: 10_000,
-            ..Config::default()
+            ..WorldConfig::default()
         };
         loops(config, async {
             loop {
@@ -223,7 +223,7 @@ fn a_task_that_loops_is_stopped_and_its_run_is_named() {
     assert_names_the_run(&message, test, "busy_turns_max");
     // It never returns to the executor. The sleep is over before it begins.
     let message = panic_of(|| {
-        loops(Config::default(), async {
+        loops(WorldConfig::default(), async {
             loop {
                 sleep(Duration::ZERO).await;
             }
@@ -239,9 +239,9 @@ fn a_task_that_loops_without_the_engine_ends_its_process_and_its_run_is_named() 
     let test =
         "determinism::a_task_that_loops_without_the_engine_ends_its_process_and_its_run_is_named";
     if env::var_os(CHILD).is_some() {
-        let config = Config {
+        let config = WorldConfig {
             turn_cpu_max: Duration::from_millis(300),
-            ..Config::default()
+            ..WorldConfig::default()
         };
         loops(config, async {
             loop {
@@ -260,10 +260,10 @@ fn a_task_that_loops_without_the_engine_ends_its_process_and_its_run_is_named() 
 
 #[test]
 fn a_long_run_with_a_busy_task_is_within_the_limits() {
-    let config = Config {
+    let config = WorldConfig {
         busy_turns_max: 1_000,
         turn_calls_max: 1_000,
-        ..Config::default()
+        ..WorldConfig::default()
     };
     let world = World::with_config(1, config);
     let host = world.host("worker");

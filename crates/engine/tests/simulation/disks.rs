@@ -6,7 +6,7 @@ use engine::{
     Buf,
     fs::{OpenOptions, SharedFile},
     op::AllocateMode,
-    sim::{Config, Fault, FaultKind, Host, World, seeds},
+    sim::{FaultKind, Host, InjectedFault, World, WorldConfig, seeds},
     spawn,
     task::{join_all, yield_now},
     time::{now, sleep, timeout},
@@ -88,7 +88,7 @@ fn a_durable_write_keeps_nothing_but_itself() {
 fn what_was_not_synced_is_kept_lost_or_torn() {
     let (mut kept, mut lost, mut torn, mut reordered, mut nameless) = (0, 0, 0, 0, 0);
     seeds(SEEDS, |seed| {
-        let mut config = Config::default();
+        let mut config = WorldConfig::default();
         config.disk.short_probability = 0.0; // a short write may end within a sector
         let world = World::with_config(seed, config);
         let host = world.host("disk");
@@ -211,9 +211,9 @@ fn a_failed_sync_loses_what_a_later_one_does_not_bring_back() {
         let world = World::new(seed);
         let host = world.host("disk");
         host.put_file("/f", &[0; 4096]);
-        host.add_fault(Fault {
+        host.add_fault(InjectedFault {
             times: Some(1),
-            ..Fault::new(FaultKind::Sync, libc::EIO)
+            ..InjectedFault::new(FaultKind::Sync, libc::EIO)
         });
         world.block_on(&host, async {
             let file = open("/f");
@@ -245,16 +245,16 @@ fn faults_hit_what_they_name_and_no_more() {
     let host = world.host("disk");
     host.put_file("/a", &[1; 8192]);
     host.put_file("/b", &[2; 8192]);
-    host.add_fault(Fault {
+    host.add_fault(InjectedFault {
         path: Some("/a".into()),
         range: 4096..4097,
-        ..Fault::new(FaultKind::Read, libc::EIO)
+        ..InjectedFault::new(FaultKind::Read, libc::EIO)
     });
-    host.add_fault(Fault {
+    host.add_fault(InjectedFault {
         times: Some(2),
-        ..Fault::new(FaultKind::Write, libc::ENOSPC)
+        ..InjectedFault::new(FaultKind::Write, libc::ENOSPC)
     });
-    host.add_fault(Fault::new(FaultKind::Allocate, libc::EOPNOTSUPP));
+    host.add_fault(InjectedFault::new(FaultKind::Allocate, libc::EOPNOTSUPP));
     world.block_on(&host, async {
         let (a, b) = (open("/a"), open("/b"));
         a.read_exact_at(0, Buf::new(4096))
@@ -299,7 +299,7 @@ fn faults_hit_what_they_name_and_no_more() {
 #[test]
 fn direct_handles_refuse_what_is_misaligned() {
     for align in [512u32, 4096] {
-        let mut config = Config::default();
+        let mut config = WorldConfig::default();
         config.disk.io_align_bytes = align;
         let world = World::with_config(1, config);
         let host = world.host("disk");
@@ -338,7 +338,7 @@ fn direct_handles_refuse_what_is_misaligned() {
 fn reads_and_writes_are_sometimes_short_and_some_are_slow() {
     // The file handle hides both, so measure the time: it is shorter with neither.
     let time = |short, slow| {
-        let mut config = Config::default();
+        let mut config = WorldConfig::default();
         config.disk.short_probability = short;
         config.disk.slow_probability = slow;
         let world = World::with_config(5, config);
@@ -366,7 +366,7 @@ fn reads_and_writes_are_sometimes_short_and_some_are_slow() {
 #[test]
 fn overlapping_operations_see_each_other_whole() {
     seeds(20, |seed| {
-        let mut config = Config::default();
+        let mut config = WorldConfig::default();
         config.disk.short_probability = 0.0;
         let world = World::with_config(seed, config);
         let host = world.host("disk");

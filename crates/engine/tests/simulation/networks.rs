@@ -5,7 +5,7 @@ use std::{io, time::Duration};
 use engine::{
     Buf, Gather,
     net::{TcpListener, TcpStream},
-    sim::{Config, Host, World, seeds},
+    sim::{Host, World, WorldConfig, seeds},
     spawn,
     task::JoinHandle,
     time::{now, sleep, timeout},
@@ -144,7 +144,7 @@ fn what_a_dead_machine_could_not_deliver_is_lost() {
 fn connections_are_reset_by_chance_or_on_demand() {
     let mut resets = 0;
     seeds(30, |seed| {
-        let mut config = Config::default();
+        let mut config = WorldConfig::default();
         config.net.reset_probability = 0.02;
         let world = World::with_config(seed, config);
         let (server, client) = (world.host("server"), world.host("client"));
@@ -185,7 +185,7 @@ fn connections_are_reset_by_chance_or_on_demand() {
 
 #[test]
 fn a_network_card_sends_no_faster_than_it_can() {
-    let mut config = Config::default();
+    let mut config = WorldConfig::default();
     config.net.bytes_per_s = Some(10_000_000);
     let world = World::with_config(1, config);
     let (server, client) = (world.host("server"), world.host("client"));

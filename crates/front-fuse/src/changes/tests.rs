@@ -16,12 +16,12 @@ fn at(lane: u64, day: i64) -> Now {
 fn changes() -> Changes {
     let attached = Timestamp::new(1000, 0);
     Changes {
-        lanes: [Mark::default(), Mark::default()].into(),
-        told: Mutex::new(Told {
+        lanes: [LaneMark::default(), LaneMark::default()].into(),
+        told: Mutex::new(Announced {
             marks: [0, 0].into(),
             len_bytes: LEN_BYTES,
             asked: attached,
-            times: Times {
+            times: FileTimes {
                 accessed: attached,
                 modified: attached,
                 changed: attached,
@@ -37,7 +37,7 @@ impl Changes {
         self.lanes[lane].0.store(ns, Ordering::Release);
     }
 
-    fn asked(&self, now: Now) -> Times {
+    fn asked(&self, now: Now) -> FileTimes {
         self.times_at(now, LEN_BYTES, None)
     }
 }

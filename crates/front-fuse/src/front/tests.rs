@@ -7,10 +7,10 @@ use std::{cell::Cell, os::fd::OwnedFd, sync::Arc};
 
 use engine::{Buf, Duration, Lane, LaneConfig, LaneFuture, device::Device, spawn};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use unit::{DiskSpec, Limits, UnitsConfig};
+use unit::{DiskSpec, MemoryLimits, UnitsConfig};
 use volume::{
     ErrorKind, SharedVolume,
-    layer::fault::{Action, Fault, FaultHandle, Operation, Rule},
+    layer::fault::{Fault, FaultAction, FaultHandle, FaultOperation, Rule},
     leaf::ram::Region,
 };
 use zerocopy::{FromBytes, IntoBytes};
@@ -126,7 +126,7 @@ fn with_kernel(test: impl AsyncFnOnce(&Kernel) + Send + 'static) {
         disks: vec![disk(LEN_BYTES, &faults)],
         keep: None,
         note: None,
-        limits: Limits::default(),
+        limits: MemoryLimits::default(),
     };
     lane.block_on(async {
         let units = Units::open(config, &[handle]).await.expect("its disk");
@@ -142,7 +142,7 @@ fn with_kernel(test: impl AsyncFnOnce(&Kernel) + Send + 'static) {
 async fn serve_to(units: &Rc<LaneUnits>, faults: FaultHandle, test: impl AsyncFnOnce(&Kernel)) {
     let (ours, its) = pair();
     let transfer = enter(&spec(), units, 0).expect("it can be shown");
-    let session = Session {
+    let session = FileProperties {
         read_only: false,
         takes_discards: true,
         io_max_bytes: 128 << 10,
@@ -173,7 +173,7 @@ async fn serve_to(units: &Rc<LaneUnits>, faults: FaultHandle, test: impl AsyncFn
     assert!(greeted.receive().await.expect("a greeting").is_taken);
     test(&kernel).await;
     drop((kernel, ours));
-    assert!(matches!(served.await, End::Unmounted));
+    assert!(matches!(served.await, LaneEnd::Unmounted));
 }
 
 /// Both ends of a socket that stands in for the device.
@@ -239,8 +239,8 @@ fn writes_of_parts_of_a_block_at_once_all_count() {
         const PART: usize = 16;
         // Delay the write, so that others get in between the read of a block and its write.
         kernel.faults.add(Rule {
-            on: Some(Operation::Write),
-            ..Rule::always(Action::Delay(Duration::from_micros(100)))
+            on: Some(FaultOperation::Write),
+            ..Rule::always(FaultAction::Delay(Duration::from_micros(100)))
         });
         for round in 0..20 {
             let parts = (0..BLOCK_BYTES as usize / PART).map(|part| {
@@ -303,10 +303,10 @@ fn each_change_moves_the_times_even_one_that_fails() {
         kernel.ask(|n| request(opcode::FSYNC, n, &[0; 16])).await;
         assert_eq!(kernel.times(stat).await, last, "nothing has changed");
         kernel.faults.add(Rule {
-            on: Some(Operation::Write),
+            on: Some(FaultOperation::Write),
             skip: 2,
             times: Some(1),
-            ..Rule::always(Action::Fail(ErrorKind::Medium))
+            ..Rule::always(FaultAction::Fail(ErrorKind::Medium))
         });
         type Change = fn(u64) -> Vec<u8>;
         let changes: [(Change, bool); 5] = [

@@ -3,7 +3,7 @@
 use super::*;
 use crate::open::{OpenCommand, OpenCommands, WriteParts, command_id};
 use engine::{Payload, time::Instant};
-use unit::{Permits, Times};
+use unit::{Permits, StageStamps};
 
 /// Task IDs as a protocol machine assigns them.
 fn tasks(count: usize) -> Vec<TaskId> {
@@ -45,7 +45,7 @@ fn open(commands: &OpenCommands, task: TaskId, lun: u32) {
         task,
         mark,
         lun,
-        times: Times::at(Instant::default()),
+        times: StageStamps::at(Instant::default()),
         asks_stage_times: false,
         admission_ns: 0,
         medium_ns: None,

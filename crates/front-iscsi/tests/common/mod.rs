@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::SocketAddr, rc::Rc, sync::Arc, time::Duration};
 
 use engine::{Lane, LaneConfig, LaneFuture, LaneHandle};
-use front_iscsi::{Allow, Limits, LunSpec, PortalGroup, Server, ServerConfig, TargetSpec};
+use front_iscsi::{Allow, IscsiServer, Limits, LunSpec, PortalGroup, ServerConfig, TargetSpec};
 use unit::{DiskSpec, OpenVolume, Units, UnitsConfig};
 use volume::{IscsiConfig, Multipath, SharedVolume, leaf::ram::Region};
 
@@ -26,13 +26,15 @@ pub(crate) struct Setup {
 /// A running server and its units.
 pub(crate) struct Served {
     pub(crate) units: Units,
-    pub(crate) server: Server,
+    pub(crate) server: IscsiServer,
 }
 
 impl Setup {
     pub(crate) async fn start(self, lanes: &[LaneHandle]) -> Served {
         let units = Units::open(self.units, lanes).await.expect("its disks");
-        let server = Server::start(self.server, &units).await.expect("a server");
+        let server = IscsiServer::start(self.server, &units)
+            .await
+            .expect("a server");
         Served { units, server }
     }
 }

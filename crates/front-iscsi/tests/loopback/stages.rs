@@ -1,10 +1,10 @@
 //! Every command is counted once, with the time of each of its stages.
 
 use engine::{Buf, Duration, LaneFuture, time};
-use unit::{Kind, OpenVolume, Stage};
+use unit::{CommandKind, OpenVolume, Stage};
 use volume::{
     Durability, Volume,
-    layer::fault::{Action, Fault, FaultHandle, Rule},
+    layer::fault::{Fault, FaultAction, FaultHandle, Rule},
 };
 
 use crate::{IscsiDisk, config, disk_at, ram, with_config};
@@ -14,7 +14,7 @@ const SLOW: Duration = Duration::from_millis(20);
 #[test]
 fn the_time_of_a_command_is_where_it_was_spent() {
     let faults = FaultHandle::new();
-    faults.add(Rule::always(Action::Delay(SLOW)));
+    faults.add(Rule::always(FaultAction::Delay(SLOW)));
     let fast = ram(1 << 20, 512);
     let slow: OpenVolume = std::sync::Arc::new(move || {
         let (fast, faults) = (fast(), faults.clone());
@@ -37,7 +37,11 @@ fn the_time_of_a_command_is_where_it_was_spent() {
         let report = server.units.stage_times();
         let (volume, mine) = (&report.volumes["disk"], report.initiators.values().next());
         let mine = mine.expect("this session");
-        for (kind, commands) in [(Kind::Read, 3), (Kind::Write, 1), (Kind::Other, 1)] {
+        for (kind, commands) in [
+            (CommandKind::Read, 3),
+            (CommandKind::Write, 1),
+            (CommandKind::Other, 1),
+        ] {
             for table in [volume, mine] {
                 for stage in [Stage::Queue, Stage::Volume, Stage::Reply, Stage::Total] {
                     assert_eq!(table.of(kind, stage).len(), commands, "{kind:?} {stage:?}");
@@ -47,8 +51,8 @@ fn the_time_of_a_command_is_where_it_was_spent() {
             assert!(slowest(Stage::Volume) > SLOW * 9 / 10, "{kind:?}");
             assert!(slowest(Stage::Total) >= slowest(Stage::Volume), "{kind:?}");
         }
-        assert_eq!(volume.of(Kind::Write, Stage::Transfer).len(), 1);
-        assert_eq!(volume.of(Kind::Read, Stage::Transfer).len(), 0);
+        assert_eq!(volume.of(CommandKind::Write, Stage::Transfer).len(), 1);
+        assert_eq!(volume.of(CommandKind::Read, Stage::Transfer).len(), 0);
         assert!(report.to_string().contains("volume disk"), "{report}");
         disk.close().await;
         // The end of the session does not reduce the volume's totals.
@@ -56,6 +60,6 @@ fn the_time_of_a_command_is_where_it_was_spent() {
             time::sleep(Duration::from_millis(5)).await;
         }
         let reads = &server.units.stage_times().volumes["disk"];
-        assert_eq!(reads.of(Kind::Read, Stage::Total).len(), 3);
+        assert_eq!(reads.of(CommandKind::Read, Stage::Total).len(), 3);
     });
 }

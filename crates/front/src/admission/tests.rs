@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
 
-const PLACES: Places = Places {
+const PLACES: PlaceLimits = PlaceLimits {
     sessions: 4,
     reserved: 2,
     logins: 6,
@@ -105,7 +105,7 @@ fn the_silent_leave_before_those_that_log_in_and_strangers_before_the_known() {
 
 #[test]
 fn who_has_the_most_connections_loses_one_first_however_far_they_are() {
-    let admission = Admission::new(Places {
+    let admission = Admission::new(PlaceLimits {
         logins_per_peer: 6,
         ..PLACES
     });
@@ -153,7 +153,7 @@ fn of_one_host_who_is_least_far_leaves_first() {
 }
 
 /// Many connections of one host: limits that only they reach.
-const OF_ONE_HOST: Places = Places {
+const OF_ONE_HOST: PlaceLimits = PlaceLimits {
     sessions: 4,
     reserved: 2,
     logins: 512,
@@ -237,7 +237,7 @@ fn who_goes_on_soon_logs_in_beside_any_crowd_of_its_own_host() {
 
 #[test]
 fn a_slow_one_gets_in_some_time_beside_a_crowd_of_its_host() {
-    let admission = Admission::new(Places {
+    let admission = Admission::new(PlaceLimits {
         sessions: 400,
         ..OF_ONE_HOST
     });
@@ -280,7 +280,7 @@ fn more_messages_than_a_login_needs_keep_no_place() {
 
 #[test]
 fn a_known_host_with_a_crowd_keeps_no_stranger_out() {
-    let admission = Admission::new(Places {
+    let admission = Admission::new(PlaceLimits {
         logins_per_peer: 512,
         ..OF_ONE_HOST
     });
@@ -355,7 +355,7 @@ fn who_has_a_place_keeps_it_when_there_are_fewer() {
     let admission = admission();
     let ids: Vec<u64> = (1..=4).map(|n| log_in(&admission, n, "db")).collect();
     leave(&admission, ids[0]);
-    admission.set_places(Places {
+    admission.set_places(PlaceLimits {
         sessions: 2,
         reserved: 0,
         ..PLACES

@@ -9,7 +9,7 @@ use crate::text::TargetRecord;
 
 /// A SCSI command to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Command<'a> {
+pub struct OutgoingCommand<'a> {
     /// The logical unit.
     pub lun: LunField,
     /// 1 to 16 bytes.

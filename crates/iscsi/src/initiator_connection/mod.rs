@@ -7,12 +7,12 @@ mod queue;
 mod receive;
 mod task;
 
-pub use event::{Command, InitiatorConfig, InitiatorEvent, Residual, TaskResult};
+pub use event::{InitiatorConfig, InitiatorEvent, OutgoingCommand, Residual, TaskResult};
 
 use std::collections::VecDeque;
 
-use queue::Outgoing;
-use task::Task;
+use queue::InitiatorEntry;
+use task::InitiatorTask;
 
 use crate::error::{CloseReason, Error};
 use crate::frame::FrameLimits;
@@ -36,7 +36,7 @@ const ABORT_TASK: u8 = 1;
 #[derive(Debug)]
 pub struct InitiatorConnection {
     config: InitiatorConfig,
-    phase: Phase,
+    phase: InitiatorPhase,
     login: InitiatorLogin,
     session_type: SessionType,
     parameters: SessionParameters,
@@ -45,18 +45,18 @@ pub struct InitiatorConnection {
     max_cmd_sn: u32,
     /// The next expected StatSN; unknown until the first Login Response.
     exp_stat_sn: Option<u32>,
-    tasks: Slab<Entry>,
+    tasks: Slab<TagEntry>,
     commands_open: usize,
     discovering: bool,
     logging_out: bool,
     ping: Option<Ping>,
     events: VecDeque<InitiatorEvent>,
-    outgoing: VecDeque<Outgoing>,
+    outgoing: VecDeque<InitiatorEntry>,
     queued_replies: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum InitiatorPhase {
     Login,
     FullFeature,
     Closed,
@@ -64,8 +64,8 @@ enum Phase {
 
 /// What an Initiator Task Tag of ours refers to.
 #[derive(Debug)]
-enum Entry {
-    Command(Task),
+enum TagEntry {
+    Command(InitiatorTask),
     Function {
         function: u8,
         lun: LunField,
@@ -103,7 +103,7 @@ impl InitiatorConnection {
             config.text_len_max,
         );
         let mut connection = InitiatorConnection {
-            phase: Phase::Login,
+            phase: InitiatorPhase::Login,
             session_type,
             parameters: SessionParameters::default(),
             cmd_sn: 1,
@@ -139,7 +139,7 @@ impl InitiatorConnection {
 
     /// Whether the driver may deliver the next PDU. False while too many replies are queued, and after the end.
     pub fn wants_read(&self) -> bool {
-        self.phase != Phase::Closed && self.queued_replies < QUEUED_REPLIES_MAX
+        self.phase != InitiatorPhase::Closed && self.queued_replies < QUEUED_REPLIES_MAX
     }
 
     /// Handles one PDU: its 48 header bytes, its additional headers, its data. PDUs with payload may be delivered as
@@ -157,9 +157,9 @@ impl InitiatorConnection {
             });
         }
         let result = match self.phase {
-            Phase::Login => self.receive_login(bhs, data),
-            Phase::FullFeature => self.receive_response(bhs, ahs, data),
-            Phase::Closed => Ok(()),
+            InitiatorPhase::Login => self.receive_login(bhs, data),
+            InitiatorPhase::FullFeature => self.receive_response(bhs, ahs, data),
+            InitiatorPhase::Closed => Ok(()),
         };
         if let Err(error) = result {
             self.fail(error);
@@ -187,7 +187,7 @@ impl InitiatorConnection {
     /// # Errors
     /// [`Error::WindowClosed`]: retry after the next `Done`; [`Error::WrongState`] outside the full feature phase of
     /// a normal session; [`Error::Argument`].
-    pub fn submit(&mut self, command: Command<'_>) -> Result<TaskId, Error> {
+    pub fn submit(&mut self, command: OutgoingCommand<'_>) -> Result<TaskId, Error> {
         self.require_full_feature(SessionType::Normal)?;
         let argument = |what, value: usize, expected| Error::Argument {
             what,
@@ -205,20 +205,21 @@ impl InitiatorConnection {
         if !self.can_submit() {
             return Err(Error::WindowClosed);
         }
-        let task = Task::new(&command, self.cmd_sn, &self.parameters);
+        let task = InitiatorTask::new(&command, self.cmd_sn, &self.parameters);
         let id = self
             .tasks
-            .insert(Entry::Command(task))
+            .insert(TagEntry::Command(task))
             .ok_or(Error::WindowClosed)?;
         self.cmd_sn = self.cmd_sn.wrapping_add(1);
         self.commands_open += 1;
-        self.outgoing.push_back(Outgoing::Command { task: id });
+        self.outgoing
+            .push_back(InitiatorEntry::Command { task: id });
         Ok(id)
     }
 
     /// Whether [`submit`](Self::submit) would accept a command now.
     pub fn can_submit(&self) -> bool {
-        self.phase == Phase::FullFeature
+        self.phase == InitiatorPhase::FullFeature
             && self.session_type == SessionType::Normal
             && !self.logging_out
             && self.commands_open < usize::from(self.config.tasks_max)
@@ -231,7 +232,7 @@ impl InitiatorConnection {
     /// # Errors
     /// [`Error::NoSuchTask`] if it has ended; [`Error::WindowClosed`] if the task table is full.
     pub fn abort(&mut self, task: TaskId) -> Result<TaskId, Error> {
-        let Some(Entry::Command(aborted)) = self.tasks.get(task) else {
+        let Some(TagEntry::Command(aborted)) = self.tasks.get(task) else {
             return Err(Error::NoSuchTask);
         };
         let (lun, ref_cmd_sn) = (aborted.lun, aborted.cmd_sn);
@@ -259,7 +260,7 @@ impl InitiatorConnection {
             return Err(Error::WrongState("a discovery is open"));
         }
         let text = TextBuffer::new(self.config.text_len_max);
-        let entry = Entry::Text { text, rounds: 0 };
+        let entry = TagEntry::Text { text, rounds: 0 };
         let task = self.tasks.insert(entry).ok_or(Error::WindowClosed)?;
         self.discovering = true;
         let mut request = Vec::new();
@@ -281,7 +282,7 @@ impl InitiatorConnection {
         self.require_full_feature(self.session_type)?;
         let task = self
             .tasks
-            .insert(Entry::Logout)
+            .insert(TagEntry::Logout)
             .ok_or(Error::WindowClosed)?;
         self.logging_out = true;
         let header = pdu::LogoutRequest {
@@ -303,7 +304,7 @@ impl InitiatorConnection {
         if !allowed || self.ping.is_some() {
             return;
         }
-        let Some(task) = self.tasks.insert(Entry::Ping) else {
+        let Some(task) = self.tasks.insert(TagEntry::Ping) else {
             return;
         };
         self.ping = Some(Ping {
@@ -337,7 +338,7 @@ impl InitiatorConnection {
     }
 
     fn require_full_feature(&self, session_type: SessionType) -> Result<(), Error> {
-        if self.phase != Phase::FullFeature || self.logging_out {
+        if self.phase != InitiatorPhase::FullFeature || self.logging_out {
             return Err(Error::WrongState(
                 "the session is not in full feature phase",
             ));
@@ -350,7 +351,7 @@ impl InitiatorConnection {
 
     /// Ends a command.
     fn finish(&mut self, task: TaskId, result: TaskResult) {
-        if let Some(Entry::Command(ended)) = self.tasks.remove(task) {
+        if let Some(TagEntry::Command(ended)) = self.tasks.remove(task) {
             self.commands_open -= 1;
             if ended.owes_data() {
                 self.drop_queued(task);
@@ -361,10 +362,10 @@ impl InitiatorConnection {
 
     /// Raises the last event. Queued PDUs are no longer sent.
     fn close(&mut self, reason: CloseReason) {
-        if self.phase == Phase::Closed {
+        if self.phase == InitiatorPhase::Closed {
             return;
         }
-        self.phase = Phase::Closed;
+        self.phase = InitiatorPhase::Closed;
         self.ping = None;
         self.outgoing.clear();
         self.events.push_back(InitiatorEvent::Closed(reason));

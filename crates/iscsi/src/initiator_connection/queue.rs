@@ -1,7 +1,7 @@
 //! The initiator's transmit queue. Commands and Data-Out PDUs are built only when they are sent, so a write of any
 //! length takes one entry per burst. ExpStatSN is set last.
 
-use super::{ABORT_TASK, Entry, InitiatorConnection, Phase};
+use super::{ABORT_TASK, InitiatorConnection, InitiatorPhase, TagEntry};
 use crate::error::Error;
 use crate::frame::Digests;
 use crate::lun::LunField;
@@ -11,7 +11,7 @@ use crate::transmit::{Transmit, TransmitData};
 
 /// An entry of the queue.
 #[derive(Debug)]
-pub(super) enum Outgoing {
+pub(super) enum InitiatorEntry {
     /// A PDU that is complete except for ExpStatSN.
     Ready {
         header: [u8; 48],
@@ -32,11 +32,11 @@ pub(super) enum Outgoing {
     },
 }
 
-impl Outgoing {
+impl InitiatorEntry {
     fn task(&self) -> Option<TaskId> {
         match *self {
-            Outgoing::Ready { .. } => None,
-            Outgoing::Command { task } | Outgoing::DataOut { task, .. } => Some(task),
+            InitiatorEntry::Ready { .. } => None,
+            InitiatorEntry::Command { task } | InitiatorEntry::DataOut { task, .. } => Some(task),
         }
     }
 }
@@ -52,7 +52,7 @@ impl InitiatorConnection {
         if is_reply {
             self.queued_replies += 1;
         }
-        self.outgoing.push_back(Outgoing::Ready {
+        self.outgoing.push_back(InitiatorEntry::Ready {
             header,
             data,
             is_reply,
@@ -113,13 +113,13 @@ impl InitiatorConnection {
         referenced: Option<TaskId>,
         ref_cmd_sn: u32,
     ) -> Result<TaskId, Error> {
-        if self.phase != Phase::FullFeature {
+        if self.phase != InitiatorPhase::FullFeature {
             return Err(Error::WrongState(
                 "the session is not in full feature phase",
             ));
         }
         let cmd_sn = self.cmd_sn;
-        let entry = Entry::Function {
+        let entry = TagEntry::Function {
             function,
             lun,
             referenced,
@@ -147,8 +147,8 @@ impl InitiatorConnection {
     pub(super) fn next_transmit(&mut self) -> Option<Transmit> {
         loop {
             match *self.outgoing.front_mut()? {
-                Outgoing::Ready { .. } => {
-                    if let Some(Outgoing::Ready {
+                InitiatorEntry::Ready { .. } => {
+                    if let Some(InitiatorEntry::Ready {
                         header,
                         data,
                         is_reply,
@@ -165,14 +165,14 @@ impl InitiatorConnection {
                         return Some(self.stamp(header, data, digests));
                     }
                 }
-                Outgoing::Command { task } => {
+                InitiatorEntry::Command { task } => {
                     self.outgoing.pop_front();
                     let transmit = self.send_command(task);
                     if transmit.is_some() {
                         return transmit;
                     }
                 }
-                Outgoing::DataOut { .. } => {
+                InitiatorEntry::DataOut { .. } => {
                     let transmit = self.send_data_out();
                     if transmit.is_some() {
                         return transmit;
@@ -184,7 +184,7 @@ impl InitiatorConnection {
     }
 
     fn send_command(&mut self, id: TaskId) -> Option<Transmit> {
-        let Some(Entry::Command(task)) = self.tasks.get_mut(id) else {
+        let Some(TagEntry::Command(task)) = self.tasks.get_mut(id) else {
             return None;
         };
         task.sent = true;
@@ -215,7 +215,7 @@ impl InitiatorConnection {
         }
         if more {
             // Ahead of everything queued later, because the target may be waiting for it.
-            self.outgoing.push_front(Outgoing::DataOut {
+            self.outgoing.push_front(InitiatorEntry::DataOut {
                 task: id,
                 tag: RESERVED_TAG,
                 lun: task.lun.0,
@@ -238,7 +238,7 @@ impl InitiatorConnection {
 
     /// The next Data-Out of the first entry; `None` if it has none left or its task has ended.
     fn send_data_out(&mut self) -> Option<Transmit> {
-        let Some(Outgoing::DataOut {
+        let Some(InitiatorEntry::DataOut {
             task: id,
             tag,
             lun,
@@ -249,7 +249,7 @@ impl InitiatorConnection {
         else {
             return None;
         };
-        let Some(Entry::Command(task)) = self.tasks.get_mut(*id) else {
+        let Some(TagEntry::Command(task)) = self.tasks.get_mut(*id) else {
             return None;
         };
         let len = (*end - *offset).min(self.parameters.max_send_data_segment_length);

@@ -1,7 +1,7 @@
 //! How an initiator handles each received PDU: in the login phase, then in full feature phase.
 
 use super::event::{InitiatorEvent, Residual, TaskResult};
-use super::{ABORT_TASK, Entry, InitiatorConnection, Phase};
+use super::{ABORT_TASK, InitiatorConnection, InitiatorPhase, TagEntry};
 use crate::error::{CloseReason, Error};
 use crate::login::InitiatorStep;
 use crate::pdu::{self, FINAL, RESERVED_TAG, ResponsePdu, opcode};
@@ -34,7 +34,7 @@ impl InitiatorConnection {
             Ok(InitiatorStep::Request(flags, text)) => self.push_login(flags, text),
             Ok(InitiatorStep::Done(tsih)) => {
                 self.parameters = self.login.negotiation().parameters();
-                self.phase = Phase::FullFeature;
+                self.phase = InitiatorPhase::FullFeature;
                 // The first command uses the CmdSN of the Login Request (§4.2.2.1).
                 self.max_cmd_sn = self.cmd_sn.wrapping_sub(1);
                 self.take_window(bhs);
@@ -133,11 +133,14 @@ impl InitiatorConnection {
     }
 
     /// The command that a tag refers to; `None` if it has ended.
-    fn open_command(&mut self, tag: u32) -> Result<Option<(TaskId, &mut super::Task)>, Error> {
+    fn open_command(
+        &mut self,
+        tag: u32,
+    ) -> Result<Option<(TaskId, &mut super::InitiatorTask)>, Error> {
         let Some(id) = self.tasks.find_tag(tag) else {
             return Ok(None);
         };
-        let Some(Entry::Command(task)) = self.tasks.get_mut(id) else {
+        let Some(TagEntry::Command(task)) = self.tasks.get_mut(id) else {
             return Ok(None);
         };
         if !task.sent {
@@ -162,7 +165,7 @@ impl InitiatorConnection {
         let Some(id) = self.tasks.find_tag(pdu.initiator_task_tag.get()) else {
             return Ok(());
         };
-        let Some(Entry::Command(task)) = self.tasks.get_mut(id) else {
+        let Some(TagEntry::Command(task)) = self.tasks.get_mut(id) else {
             return Ok(());
         };
         let offset = task.data_in(pdu, len)?;
@@ -205,11 +208,11 @@ impl InitiatorConnection {
         let Some(id) = self.tasks.find_tag(r2t.initiator_task_tag.get()) else {
             return Ok(());
         };
-        let Some(Entry::Command(task)) = self.tasks.get_mut(id) else {
+        let Some(TagEntry::Command(task)) = self.tasks.get_mut(id) else {
             return Ok(());
         };
         let end = task.r2t(r2t, &self.parameters)?;
-        self.outgoing.push_back(super::Outgoing::DataOut {
+        self.outgoing.push_back(super::InitiatorEntry::DataOut {
             task: id,
             tag: r2t.target_transfer_tag.get(),
             lun: r2t.lun.get(),
@@ -246,7 +249,7 @@ impl InitiatorConnection {
     }
 
     fn finish_function(&mut self, id: TaskId, response: u8) {
-        let Some(&Entry::Function {
+        let Some(&TagEntry::Function {
             function,
             lun,
             referenced,
@@ -273,10 +276,10 @@ impl InitiatorConnection {
     }
 
     /// Ends the matching tasks that were sent before `cmd_sn`.
-    fn abort_where(&mut self, matches: impl Fn(&super::Task) -> bool, cmd_sn: u32) {
+    fn abort_where(&mut self, matches: impl Fn(&super::InitiatorTask) -> bool, cmd_sn: u32) {
         let ended: Vec<TaskId> = self.tasks.ids().collect();
         for id in ended {
-            let Some(Entry::Command(task)) = self.tasks.get(id) else {
+            let Some(TagEntry::Command(task)) = self.tasks.get(id) else {
                 continue;
             };
             if matches(task) && before(task.cmd_sn, cmd_sn) {
@@ -311,7 +314,7 @@ impl InitiatorConnection {
         let Some(id) = self.tasks.find_tag(response.initiator_task_tag.get()) else {
             return Ok(());
         };
-        let Some(Entry::Text { text, rounds }) = self.tasks.get_mut(id) else {
+        let Some(TagEntry::Text { text, rounds }) = self.tasks.get_mut(id) else {
             return Ok(());
         };
         text.append(data)?;
@@ -361,19 +364,19 @@ impl InitiatorConnection {
         // The target chose the header's opcode: it must match the request with this tag.
         let named = id.and_then(|id| Some((id, self.tasks.get(id)?)));
         match (refused.map(pdu::Bhs::opcode), named) {
-            (Some(opcode::SCSI_COMMAND), Some((id, Entry::Command(_)))) => {
+            (Some(opcode::SCSI_COMMAND), Some((id, TagEntry::Command(_)))) => {
                 self.finish(id, TaskResult::Rejected { reason });
             }
-            (Some(opcode::TASK_MANAGEMENT_REQUEST), Some((id, Entry::Function { .. }))) => {
+            (Some(opcode::TASK_MANAGEMENT_REQUEST), Some((id, TagEntry::Function { .. }))) => {
                 self.finish_function(id, 255);
             }
-            (Some(opcode::NOP_OUT), Some((id, Entry::Ping))) => {
+            (Some(opcode::NOP_OUT), Some((id, TagEntry::Ping))) => {
                 // The target is alive, whatever it makes of pings.
                 self.ping = None;
                 self.tasks.remove(id);
                 self.events.push_back(InitiatorEvent::Pong);
             }
-            (Some(opcode::TEXT_REQUEST), Some((id, Entry::Text { .. }))) => {
+            (Some(opcode::TEXT_REQUEST), Some((id, TagEntry::Text { .. }))) => {
                 self.tasks.remove(id);
                 self.discovering = false;
                 self.events.push_back(InitiatorEvent::Rejected { reason });
@@ -383,8 +386,8 @@ impl InitiatorConnection {
     }
 }
 
-fn is_logout(entry: &Entry) -> bool {
-    matches!(entry, Entry::Logout)
+fn is_logout(entry: &TagEntry) -> bool {
+    matches!(entry, TagEntry::Logout)
 }
 
 /// The sense data of a response or SCSI event: a two-byte length, then at most that many bytes.

@@ -1,7 +1,7 @@
 //! One SCSI task at the initiator: what was asked for, and how far the transfer has got. Detects a target that
 //! exceeds the request or skips data (RFC 7143 §4.2.5, §11.7, §11.8).
 
-use super::event::{Command, Residual};
+use super::event::{OutgoingCommand, Residual};
 use crate::error::Error;
 use crate::lun::LunField;
 use crate::params::SessionParameters;
@@ -9,7 +9,7 @@ use crate::pdu::{self, RESERVED_TAG};
 use crate::task::Direction;
 
 #[derive(Debug)]
-pub(super) struct Task {
+pub(super) struct InitiatorTask {
     pub(super) lun: LunField,
     pub(super) cmd_sn: u32,
     pub(super) cdb: [u8; 16],
@@ -32,8 +32,12 @@ pub(super) struct Task {
     pub(super) r2ts_open: u16,
 }
 
-impl Task {
-    pub(super) fn new(command: &Command<'_>, cmd_sn: u32, parameters: &SessionParameters) -> Task {
+impl InitiatorTask {
+    pub(super) fn new(
+        command: &OutgoingCommand<'_>,
+        cmd_sn: u32,
+        parameters: &SessionParameters,
+    ) -> InitiatorTask {
         let mut cdb = [0; 16];
         cdb[..command.cdb.len()].copy_from_slice(command.cdb);
         let writes = command.direction == Direction::Write;
@@ -51,7 +55,7 @@ impl Task {
             unsolicited_max
         };
         debug_assert!(immediate_len <= unsolicited_end && unsolicited_end <= write_len);
-        Task {
+        InitiatorTask {
             lun: command.lun,
             cmd_sn,
             cdb,

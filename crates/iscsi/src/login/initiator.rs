@@ -11,7 +11,7 @@ use crate::text::{self, TextBuffer};
 
 /// The next step after a Login Response.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum InitiatorStep {
     /// Send another Login Request with these flags and this text.
     Request(u8, Vec<u8>),
     /// Full feature phase, in the session with this TSIH.
@@ -100,7 +100,7 @@ impl InitiatorLogin {
         &mut self,
         response: &LoginResponse,
         data: &[u8],
-    ) -> Result<Step, CloseReason> {
+    ) -> Result<InitiatorStep, CloseReason> {
         self.step(response, data).map_err(|error| match error {
             Stop::Refused(status) => CloseReason::LoginRefused {
                 status,
@@ -110,7 +110,7 @@ impl InitiatorLogin {
         })
     }
 
-    fn step(&mut self, response: &LoginResponse, data: &[u8]) -> Result<Step, Stop> {
+    fn step(&mut self, response: &LoginResponse, data: &[u8]) -> Result<InitiatorStep, Stop> {
         self.pdus += 1;
         if self.pdus > self.pdus_max {
             let max = self.pdus_max as usize;
@@ -147,7 +147,7 @@ impl InitiatorLogin {
                 true => Err(field("flags", flags, "T and C must not both be set")),
                 false => {
                     self.transit = false;
-                    Ok(Step::Request(self.stage << 2, Vec::new()))
+                    Ok(InitiatorStep::Request(self.stage << 2, Vec::new()))
                 }
             };
         }
@@ -161,9 +161,9 @@ impl InitiatorLogin {
         if !granted.transit {
             self.transit = next == Next::Leave;
             if !self.transit {
-                return Ok(Step::Request(self.stage << 2, reply));
+                return Ok(InitiatorStep::Request(self.stage << 2, reply));
             }
-            return Ok(Step::Request(
+            return Ok(InitiatorStep::Request(
                 self.stage << 2 | TRANSIT | self.wanted_stage(),
                 reply,
             ));
@@ -177,12 +177,12 @@ impl InitiatorLogin {
         }
         self.stage = granted.next;
         if self.stage == FULL_FEATURE {
-            return Ok(Step::Done(response.tsih.get()));
+            return Ok(InitiatorStep::Done(response.tsih.get()));
         }
         for (key, value) in self.negotiation.offers() {
             text::push(&mut reply, key, &value);
         }
-        Ok(Step::Request(
+        Ok(InitiatorStep::Request(
             self.stage << 2 | TRANSIT | self.wanted_stage(),
             reply,
         ))

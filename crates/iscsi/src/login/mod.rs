@@ -8,9 +8,9 @@ mod request;
 mod target;
 
 pub use chap::{Authentication, Chap, ChapAccount, ChapAlgorithm, ChapSecret, Taken};
-pub(crate) use initiator::{InitiatorLogin, Step as InitiatorStep};
+pub(crate) use initiator::{InitiatorLogin, InitiatorStep};
 pub use request::{LoginReport, LoginRequest};
-pub(crate) use target::{Step as TargetStep, TargetLogin};
+pub(crate) use target::{TargetLogin, TargetStep};
 
 pub(crate) use crate::pdu::CONTINUE;
 

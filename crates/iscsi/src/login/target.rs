@@ -1,6 +1,6 @@
 //! The target's half of a login. Each Login Request is answered either immediately or after a question to the driver:
-//! may this initiator use this target ([`Step::Identify`]), and, once everything is negotiated, may the session begin
-//! ([`Step::Begin`])? In between, the initiator authenticates if the driver demands it
+//! may this initiator use this target ([`TargetStep::Identify`]), and, once everything is negotiated, may the session begin
+//! ([`TargetStep::Begin`])? In between, the initiator authenticates if the driver demands it
 //! ([`TargetLogin::authenticate`]).
 
 use super::chap::{self, Authentication, TargetChap};
@@ -18,7 +18,7 @@ const PAIRS_MAX: usize = 256;
 
 /// The next step after a Login Request.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum TargetStep {
     /// Send a Login Response with these flags and this text.
     Respond(u8, Vec<u8>),
     /// Ask the driver about the initiator, then call [`TargetLogin::identified`].
@@ -140,17 +140,21 @@ impl TargetLogin {
     }
 
     /// Handles a Login Request with its data segment.
-    pub(crate) fn receive(&mut self, request: &pdu::LoginRequest, data: &[u8]) -> Step {
-        self.step(request, data).unwrap_or_else(Step::Refuse)
+    pub(crate) fn receive(&mut self, request: &pdu::LoginRequest, data: &[u8]) -> TargetStep {
+        self.step(request, data).unwrap_or_else(TargetStep::Refuse)
     }
 
-    fn step(&mut self, request: &pdu::LoginRequest, data: &[u8]) -> Result<Step, LoginStatus> {
+    fn step(
+        &mut self,
+        request: &pdu::LoginRequest,
+        data: &[u8],
+    ) -> Result<TargetStep, LoginStatus> {
         self.check(request)?;
         self.text
             .append(data)
             .map_err(|_| LoginStatus::OUT_OF_RESOURCES)?;
         if request.flags & CONTINUE != 0 {
-            return Ok(Step::Respond(self.stage << 2, Vec::new()));
+            return Ok(TargetStep::Respond(self.stage << 2, Vec::new()));
         }
         let text = self.text.take();
         self.take_text(&text)?;
@@ -163,7 +167,7 @@ impl TargetLogin {
         {
             return Err(LoginStatus::MISSING_PARAMETER);
         }
-        Ok(Step::Identify(self.who.clone()))
+        Ok(TargetStep::Identify(self.who.clone()))
     }
 
     /// Checks the header by the rules of §11.12: version, stages, and fields that must not change.
@@ -286,17 +290,17 @@ impl TargetLogin {
     }
 
     /// The driver lets the initiator continue.
-    pub(crate) fn identified(&mut self, portal_group_tag: u16) -> Step {
+    pub(crate) fn identified(&mut self, portal_group_tag: u16) -> TargetStep {
         self.identified = true;
         if self.who.session_type == SessionType::Normal {
             // Must be in the first response (§13.9).
             let tag = portal_group_tag.to_string();
             text::push(&mut self.reply, "TargetPortalGroupTag", &tag);
         }
-        self.advance().unwrap_or_else(Step::Refuse)
+        self.advance().unwrap_or_else(TargetStep::Refuse)
     }
 
-    fn advance(&mut self) -> Result<Step, LoginStatus> {
+    fn advance(&mut self) -> Result<TargetStep, LoginStatus> {
         self.authenticate()?;
         let ends = self.requested.transit && self.requested.next == FULL_FEATURE;
         if self.stage == OPERATIONAL || ends {
@@ -308,7 +312,7 @@ impl TargetLogin {
             }
         }
         if ends {
-            return Ok(Step::Begin(self.who.clone()));
+            return Ok(TargetStep::Begin(self.who.clone()));
         }
         Ok(self.respond())
     }
@@ -367,17 +371,17 @@ impl TargetLogin {
     }
 
     /// The final response, with which the session begins.
-    pub(crate) fn begin(&mut self) -> Step {
+    pub(crate) fn begin(&mut self) -> TargetStep {
         self.respond()
     }
 
-    fn respond(&mut self) -> Step {
+    fn respond(&mut self) -> TargetStep {
         let flags = self.stage << 2;
         let text = std::mem::take(&mut self.reply);
         if !self.requested.transit {
-            return Step::Respond(flags, text);
+            return TargetStep::Respond(flags, text);
         }
         self.stage = self.requested.next;
-        Step::Respond(flags | TRANSIT | self.stage, text)
+        TargetStep::Respond(flags | TRANSIT | self.stage, text)
     }
 }

@@ -24,7 +24,7 @@ const OTHERS: [&str; 9] = [
 
 /// Whether RFC 7143 defines a key with this name, in any phase.
 pub(crate) fn is_known(name: &str) -> bool {
-    keys::Key::from_name(name).is_some() || OTHERS.contains(&name)
+    keys::ParameterKey::from_name(name).is_some() || OTHERS.contains(&name)
 }
 
 /// The names of all keys that are not about authentication.

@@ -1,7 +1,7 @@
 //! The negotiation of keys (RFC 7143 §6.2): making offers, answering the peer's offers, and evaluating its answers.
 //! One [`Negotiation`] serves one login, in either role.
 
-use super::keys::{Key, Rule};
+use super::keys::{ParameterKey, Rule};
 use super::{OperationalConfig, SessionParameters};
 use crate::error::Error;
 use crate::text::{number, truncated};
@@ -37,9 +37,9 @@ impl Negotiation {
     /// The parameters agreed on so far.
     pub(crate) fn parameters(&self) -> SessionParameters {
         let mut parameters = self.parameters.clone();
-        let declared = self.offered & bit(Key::MaxRecvDataSegmentLength) != 0;
+        let declared = self.offered & bit(ParameterKey::MaxRecvDataSegmentLength) != 0;
         if declared {
-            let wanted = Key::MaxRecvDataSegmentLength.wanted(&self.config);
+            let wanted = ParameterKey::MaxRecvDataSegmentLength.wanted(&self.config);
             parameters.max_recv_data_segment_length = wanted;
         }
         // FirstBurstLength must not exceed MaxBurstLength (§13.14), in whichever order they arrived.
@@ -51,9 +51,9 @@ impl Negotiation {
     /// Handles one pair. Returns the value to answer with, or `None` if it answers our own offer or needs no answer.
     ///
     /// # Errors
-    /// [`Error::Key`] if a key comes twice or its value makes the negotiation fail.
+    /// [`Error::ParameterKey`] if a key comes twice or its value makes the negotiation fail.
     pub(crate) fn take(&mut self, key: &str, value: &str) -> Result<Option<String>, Error> {
-        let Some(key) = Key::from_name(key) else {
+        let Some(key) = ParameterKey::from_name(key) else {
             // An answer must never be answered with NotUnderstood (§6.2).
             return Ok((value != "NotUnderstood").then(|| "NotUnderstood".to_owned()));
         };
@@ -72,7 +72,7 @@ impl Negotiation {
         self.answer(key, value)
     }
 
-    fn answer(&mut self, key: Key, value: &str) -> Result<Option<String>, Error> {
+    fn answer(&mut self, key: ParameterKey, value: &str) -> Result<Option<String>, Error> {
         if self.discovery && key.irrelevant_in_discovery() {
             return Ok(Some("Irrelevant".to_owned()));
         }
@@ -95,14 +95,16 @@ impl Negotiation {
         let Some(mut result) = result else {
             return Ok(Some("Reject".to_owned()));
         };
-        if key == Key::FirstBurstLength && self.received & bit(Key::MaxBurstLength) != 0 {
+        if key == ParameterKey::FirstBurstLength
+            && self.received & bit(ParameterKey::MaxBurstLength) != 0
+        {
             result = result.min(self.parameters.max_burst_length);
         }
         key.store(result, &mut self.parameters);
         Ok(Some(render(key, result)))
     }
 
-    fn apply_answer(&mut self, key: Key, value: &str) -> Result<(), Error> {
+    fn apply_answer(&mut self, key: ParameterKey, value: &str) -> Result<(), Error> {
         let wanted = key.wanted(&self.config);
         if matches!(value, "Reject" | "Irrelevant" | "NotUnderstood") {
             // The default applies, as far as we support it.
@@ -129,7 +131,7 @@ impl Negotiation {
     /// Everything an initiator offers, once: pairs of key and value.
     pub(crate) fn offers(&mut self) -> Vec<(&'static str, String)> {
         let mut offers = Vec::new();
-        for key in Key::OFFERED {
+        for key in ParameterKey::OFFERED {
             let is_irrelevant = self.discovery && key.irrelevant_in_discovery();
             if is_irrelevant || !key.is_offered(&self.config) {
                 continue;
@@ -153,18 +155,18 @@ impl Negotiation {
 
     /// What a target declares unprompted, once.
     pub(crate) fn declaration(&mut self) -> Option<(&'static str, String)> {
-        let key = Key::MaxRecvDataSegmentLength;
+        let key = ParameterKey::MaxRecvDataSegmentLength;
         let first = self.offered & bit(key) == 0;
         self.offered |= bit(key);
         first.then(|| (key.name(), key.wanted(&self.config).to_string()))
     }
 }
 
-fn bit(key: Key) -> u32 {
+fn bit(key: ParameterKey) -> u32 {
     1 << key as u32
 }
 
-fn refused(key: Key, value: &str, why: &'static str) -> Error {
+fn refused(key: ParameterKey, value: &str, why: &'static str) -> Error {
     Error::Key {
         key: key.name().to_owned(),
         value: truncated(value),
@@ -172,7 +174,7 @@ fn refused(key: Key, value: &str, why: &'static str) -> Error {
     }
 }
 
-fn render(key: Key, value: u32) -> String {
+fn render(key: ParameterKey, value: u32) -> String {
     match (key.rule(), value) {
         (Rule::Digest, 0) => "None".to_owned(),
         (Rule::Digest, _) => "CRC32C".to_owned(),

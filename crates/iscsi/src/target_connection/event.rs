@@ -86,7 +86,7 @@ pub enum SendTargets {
 
 /// A command descriptor block of 16 bytes, or more with an extended CDB.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cdb {
+pub struct ReceivedCdb {
     first: First,
     /// The whole CDB, if it is longer than 16 bytes.
     whole: Option<Box<[u8]>>,
@@ -98,19 +98,19 @@ pub struct Cdb {
 #[repr(align(16))]
 struct First([u8; 16]);
 
-impl Cdb {
+impl ReceivedCdb {
     /// Joins the CDB bytes of the header with those of the Extended CDB AHS, if any (§11.2.2.3).
-    pub(super) fn new(first: [u8; 16], extended: &[u8]) -> Cdb {
+    pub(super) fn new(first: [u8; 16], extended: &[u8]) -> ReceivedCdb {
         let whole = match extended {
             [] => None,
             more => Some([&first, more].concat().into()),
         };
         let first = First(first);
-        Cdb { first, whole }
+        ReceivedCdb { first, whole }
     }
 }
 
-impl std::ops::Deref for Cdb {
+impl std::ops::Deref for ReceivedCdb {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         self.whole.as_deref().unwrap_or(&self.first.0)
@@ -125,7 +125,7 @@ pub struct CommandRequest {
     /// The logical unit, as encoded on the wire.
     pub lun: LunField,
     /// At least 16 bytes.
-    pub cdb: Cdb,
+    pub cdb: ReceivedCdb,
     /// Task attribute: 0 untagged, 1 simple, 2 ordered, 3 head of queue, 4 ACA.
     pub attribute: u8,
     /// The direction in which the initiator expects data to flow.

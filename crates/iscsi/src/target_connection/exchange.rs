@@ -3,7 +3,7 @@
 
 use super::event::{SendTargets, TargetEvent};
 use super::queue::StatSn;
-use super::{LogoutExchange, Phase, TargetConnection};
+use super::{LogoutExchange, TargetConnection, TargetPhase};
 use crate::error::Error;
 use crate::login::SessionType;
 use crate::params;
@@ -220,7 +220,7 @@ impl TargetConnection {
 
     pub(super) fn answer_logout(&mut self, response: u8) -> Result<(), Error> {
         let logout = self.logout.as_mut().filter(|logout| !logout.answered);
-        let Some(logout) = logout.filter(|_| self.phase == Phase::FullFeature) else {
+        let Some(logout) = logout.filter(|_| self.phase == TargetPhase::FullFeature) else {
             return Err(Error::WrongState("no Logout is open"));
         };
         logout.answered = true;

@@ -13,7 +13,8 @@ mod window;
 
 pub use config::TargetConfig;
 pub use event::{
-    AsyncMessage, Cdb, CommandRequest, Outcome, SendTargets, TargetEvent, TaskManagementRequest,
+    AsyncMessage, CommandRequest, Outcome, ReceivedCdb, SendTargets, TargetEvent,
+    TaskManagementRequest,
 };
 
 use std::collections::{HashMap, VecDeque};
@@ -21,7 +22,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use exchange::TextExchange;
 use queue::{Outgoing, Ready, StatSn};
-use task::{Ending, Task};
+use task::{PendingOutcome, Task};
 
 use crate::error::{CloseReason, Error};
 use crate::frame::FrameLimits;
@@ -37,7 +38,7 @@ use crate::transmit::Transmit;
 #[derive(Debug)]
 pub struct TargetConnection {
     config: TargetConfig,
-    phase: Phase,
+    phase: TargetPhase,
     login: TargetLogin,
     parameters: SessionParameters,
     session_type: SessionType,
@@ -65,7 +66,7 @@ pub struct TargetConnection {
 
 /// The phase of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum TargetPhase {
     /// A Login Request, or the driver's answer to one, is awaited.
     Login {
         owed: Owed,
@@ -143,7 +144,7 @@ impl TargetConnection {
         );
         let tasks_max = usize::from(config.command_window) + usize::from(config.immediate_max);
         TargetConnection {
-            phase: Phase::Login {
+            phase: TargetPhase::Login {
                 owed: Owed::Nothing,
                 initiator_task_tag: 0,
             },
@@ -189,9 +190,9 @@ impl TargetConnection {
     /// answer to a login event, and after the end.
     pub fn wants_read(&self) -> bool {
         let driver_owes = match self.phase {
-            Phase::Closed => true,
-            Phase::Login { owed, .. } => owed != Owed::Nothing,
-            Phase::FullFeature => {
+            TargetPhase::Closed => true,
+            TargetPhase::Login { owed, .. } => owed != Owed::Nothing,
+            TargetPhase::FullFeature => {
                 self.logout.is_some() || self.text.as_ref().is_some_and(TextExchange::is_asking)
             }
         };
@@ -220,12 +221,12 @@ impl TargetConnection {
             });
         }
         match self.phase {
-            Phase::Login { .. } => self.receive_login(bhs, data),
-            Phase::FullFeature => {
+            TargetPhase::Login { .. } => self.receive_login(bhs, data),
+            TargetPhase::FullFeature => {
                 self.exp_stat_sn = pdu::exp_stat_sn(bhs);
                 self.receive_request(bhs, ahs, data);
             }
-            Phase::Closed => {}
+            TargetPhase::Closed => {}
         }
     }
 
@@ -349,7 +350,7 @@ impl TargetConnection {
     /// Ends a login, whatever it is waiting for, because the driver has no room or time for it: sends a refusal, and
     /// `Closed` follows. False if there is no login to refuse: before the first Login Request, and after the login.
     pub fn login_abandon(&mut self, status: LoginStatus) -> bool {
-        let begun = matches!(self.phase, Phase::Login { .. }) && self.login.has_begun();
+        let begun = matches!(self.phase, TargetPhase::Login { .. }) && self.login.has_begun();
         if begun {
             self.refuse_login(status, None);
         }
@@ -407,7 +408,7 @@ impl TargetConnection {
         }) && end > end_before;
         if end > end_before {
             if let Some(outcome) = outcome.filter(|_| collapses) {
-                entry.ending = Some(Ending::new(outcome));
+                entry.ending = Some(PendingOutcome::new(outcome));
             }
             self.outgoing.push_back(Outgoing::DataIn {
                 task,
@@ -431,7 +432,7 @@ impl TargetConnection {
         if entry.ending.is_some() {
             return Err(Error::WrongState("respond() after the task's outcome"));
         }
-        entry.ending = Some(Ending::new(outcome));
+        entry.ending = Some(PendingOutcome::new(outcome));
         self.advance_write(task);
         Ok(())
     }
@@ -504,7 +505,7 @@ impl TargetConnection {
     /// Does nothing while another one is open, before full feature phase, or in a discovery session.
     pub fn ping(&mut self, now: u64, timeout_ns: u64) {
         let is_normal = self.session_type == SessionType::Normal;
-        if self.phase != Phase::FullFeature || !is_normal || self.ping.is_some() {
+        if self.phase != TargetPhase::FullFeature || !is_normal || self.ping.is_some() {
             return;
         }
         self.pings_sent = self.pings_sent.wrapping_add(1);
@@ -526,7 +527,7 @@ impl TargetConnection {
 
     /// Sends an Async Message. Does nothing before full feature phase.
     pub fn async_message(&mut self, message: AsyncMessage) {
-        if self.phase != Phase::FullFeature {
+        if self.phase != TargetPhase::FullFeature {
             return;
         }
         let (event, parameters) = match message {
@@ -631,10 +632,10 @@ impl TargetConnection {
 
     /// Raises the last event. PDUs that are ready are still sent; queued data, R2Ts and SCSI Responses are dropped.
     fn close(&mut self, reason: CloseReason) {
-        if self.phase == Phase::Closed {
+        if self.phase == TargetPhase::Closed {
             return;
         }
-        self.phase = Phase::Closed;
+        self.phase = TargetPhase::Closed;
         self.ping = None;
         self.outgoing
             .retain(|entry| matches!(entry, Outgoing::Ready(_)));

@@ -2,10 +2,10 @@
 
 use std::collections::hash_map::Entry::Vacant;
 
-use super::event::{Cdb, CommandRequest, TargetEvent, TaskManagementRequest};
+use super::event::{CommandRequest, ReceivedCdb, TargetEvent, TaskManagementRequest};
 use super::queue::{Outgoing, StatSn};
 use super::task::Task;
-use super::{Entry, Owed, Phase, TargetConnection};
+use super::{Entry, Owed, TargetConnection, TargetPhase};
 use crate::error::{CloseReason, Error};
 use crate::login::{FULL_FEATURE, SessionType, TRANSIT, TargetStep};
 use crate::lun::LunField;
@@ -17,7 +17,7 @@ use crate::text;
 
 impl TargetConnection {
     pub(super) fn receive_login(&mut self, bhs: &[u8; 48], data: RxData<'_>) {
-        let Phase::Login { owed, .. } = self.phase else {
+        let TargetPhase::Login { owed, .. } = self.phase else {
             return;
         };
         let request = match RequestPdu::parse(bhs) {
@@ -38,7 +38,7 @@ impl TargetConnection {
         let promised = self.config.first_promise();
         self.window = CommandWindow::new(request.cmd_sn.get(), self.window_width, promised);
         let initiator_task_tag = request.initiator_task_tag.get();
-        self.phase = Phase::Login {
+        self.phase = TargetPhase::Login {
             owed: Owed::Nothing,
             initiator_task_tag,
         };
@@ -72,7 +72,7 @@ impl TargetConnection {
                     // The response above was queued earlier, so it still goes without digests.
                     self.parameters = self.login.negotiation().parameters();
                     self.session_type = self.login.who().session_type;
-                    self.phase = Phase::FullFeature;
+                    self.phase = TargetPhase::FullFeature;
                     self.events
                         .push_back(TargetEvent::LoggedIn(self.parameters.clone()));
                 }
@@ -81,7 +81,7 @@ impl TargetConnection {
     }
 
     fn push_login_response(&mut self, flags: u8, tsih: u16, status: LoginStatus, text: Vec<u8>) {
-        let Phase::Login {
+        let TargetPhase::Login {
             initiator_task_tag, ..
         } = self.phase
         else {
@@ -114,14 +114,14 @@ impl TargetConnection {
     }
 
     fn set_owed(&mut self, now: Owed) {
-        if let Phase::Login { owed, .. } = &mut self.phase {
+        if let TargetPhase::Login { owed, .. } = &mut self.phase {
             *owed = now;
         }
     }
 
     pub(super) fn take_owed(&mut self, answer: Owed) -> Result<(), Error> {
         match &mut self.phase {
-            Phase::Login { owed, .. } if *owed == answer => {
+            TargetPhase::Login { owed, .. } if *owed == answer => {
                 *owed = Owed::Nothing;
                 Ok(())
             }
@@ -266,7 +266,7 @@ impl TargetConnection {
         self.events.push_back(TargetEvent::Command(CommandRequest {
             task,
             lun: LunField(request.lun.get()),
-            cdb: Cdb::new(request.cdb, transfer.extended_cdb),
+            cdb: ReceivedCdb::new(request.cdb, transfer.extended_cdb),
             attribute: request.flags & pdu::ScsiCommand::ATTRIBUTE,
             direction: transfer.direction,
             read_len: transfer.read_len,

@@ -14,16 +14,16 @@ pub(super) const SENSE_LEN_MAX: usize = 252;
 
 /// An outcome waiting to be sent.
 #[derive(Debug)]
-pub(super) struct Ending {
+pub(super) struct PendingOutcome {
     pub(super) status: u8,
     pub(super) sense: Vec<u8>,
     pub(super) transfer_len: u64,
 }
 
-impl Ending {
-    pub(super) fn new(outcome: Outcome<'_>) -> Ending {
+impl PendingOutcome {
+    pub(super) fn new(outcome: Outcome<'_>) -> PendingOutcome {
         let len = outcome.sense.len().min(SENSE_LEN_MAX);
-        Ending {
+        PendingOutcome {
             status: outcome.status,
             sense: outcome.sense[..len].to_vec(),
             transfer_len: outcome.transfer_len,
@@ -71,7 +71,7 @@ pub(super) struct Task {
     pub(super) r2t_sn: u32,
     /// Inline room for one, because most initiators accept only one at a time.
     open: SmallVec<[OpenR2t; 1]>,
-    pub(super) ending: Option<Ending>,
+    pub(super) ending: Option<PendingOutcome>,
     /// A Data-Out was lost; data that still arrives is dropped.
     pub(super) failed: bool,
 }
@@ -248,7 +248,7 @@ impl Task {
         if !self.failed {
             self.failed = true;
             let sense = DATA_LOST.to_vec();
-            self.ending.get_or_insert(Ending {
+            self.ending.get_or_insert(PendingOutcome {
                 status: 2,
                 sense,
                 transfer_len: 0,
@@ -336,7 +336,7 @@ impl Task {
 
     /// Residual flags and counts: `(flags, residual, bidirectional read residual)`
     /// (RFC 7143 §11.4.5).
-    pub(super) fn residuals(&self, ending: &Ending) -> (u8, u32, u32) {
+    pub(super) fn residuals(&self, ending: &PendingOutcome) -> (u8, u32, u32) {
         let of = |expected: u32, actual: u64, overflow: u8, underflow: u8| {
             let expected = u64::from(expected);
             let count = u32::try_from(actual.abs_diff(expected)).unwrap_or(u32::MAX);

@@ -1,7 +1,7 @@
 //! What the initiator may send before it is asked: how many commands (RFC 7143 §4.2.2.1), and how much data with each.
 
 use super::queue::StatSn;
-use super::{Phase, TargetConnection};
+use super::{TargetConnection, TargetPhase};
 use crate::pdu::{self, FINAL, RESERVED_TAG, opcode};
 
 impl TargetConnection {
@@ -26,7 +26,7 @@ impl TargetConnection {
     pub fn unsolicited_max(&self) -> u32 {
         let negotiated;
         let parameters = match self.phase {
-            Phase::Login { .. } => {
+            TargetPhase::Login { .. } => {
                 negotiated = self.login.negotiation().parameters();
                 &negotiated
             }
@@ -53,7 +53,7 @@ impl TargetConnection {
     /// exists; returns whether it does. Call this when commands have ended without a response, and when nothing else is
     /// to be sent; otherwise the initiator would wait forever (RFC 7143 §11.19).
     pub fn tell_window(&mut self) -> bool {
-        if self.phase != Phase::FullFeature || !self.window.is_to_be_shown() {
+        if self.phase != TargetPhase::FullFeature || !self.window.is_to_be_shown() {
             return false;
         }
         let header = pdu::NopIn {

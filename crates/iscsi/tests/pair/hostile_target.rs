@@ -182,7 +182,7 @@ fn the_window_moves_forwards_only() {
     assert!(victim.machine.can_submit(), "an old MaxCmdSN is ignored");
     nop.max_cmd_sn = 1_000_000.into();
     victim.tell(nop.to_bytes(), 0);
-    let command = Command {
+    let command = OutgoingCommand {
         lun: LunField(0),
         cdb: &[0],
         attribute: 1,

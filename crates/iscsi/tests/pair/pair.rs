@@ -545,7 +545,7 @@ impl Pair {
             buffer.len() as u32
         };
         let lun = LunField(0);
-        let command = Command {
+        let command = OutgoingCommand {
             lun,
             cdb: &cdb,
             attribute: 1,

@@ -13,7 +13,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
-    Error, Result,
+    LabError, LabResult,
     load::Stop,
     programs::{POLL, kill_group, last_lines},
 };
@@ -30,17 +30,17 @@ pub(super) struct Child {
 
 impl Child {
     /// Starts it in a process group of its own, so that a signal from the terminal reaches only us.
-    pub(super) fn start(name: &str, command: &mut Command, log: &Path) -> Result<Child> {
+    pub(super) fn start(name: &str, command: &mut Command, log: &Path) -> LabResult<Child> {
         Child::start_with(name, command.stdin(Stdio::null()), log)
     }
 
     /// The same for a process whose standard input we write.
-    pub(super) fn start_fed(name: &str, command: &mut Command, log: &Path) -> Result<Child> {
+    pub(super) fn start_fed(name: &str, command: &mut Command, log: &Path) -> LabResult<Child> {
         Child::start_with(name, command.stdin(Stdio::piped()), log)
     }
 
     /// The same for a process whose standard output we read, too; the log has what it says on standard error.
-    pub(super) fn start_asked(name: &str, command: &mut Command, log: &Path) -> Result<Child> {
+    pub(super) fn start_asked(name: &str, command: &mut Command, log: &Path) -> LabResult<Child> {
         let err = log_file(log)?;
         Child::spawn(
             name,
@@ -52,20 +52,20 @@ impl Child {
         )
     }
 
-    fn start_with(name: &str, command: &mut Command, log: &Path) -> Result<Child> {
+    fn start_with(name: &str, command: &mut Command, log: &Path) -> LabResult<Child> {
         let out = log_file(log)?;
-        let err = out.try_clone().map_err(|source| Error::File {
+        let err = out.try_clone().map_err(|source| LabError::File {
             path: log.to_owned(),
             source,
         })?;
         Child::spawn(name, command.stdout(out).stderr(err), log)
     }
 
-    fn spawn(name: &str, command: &mut Command, log: &Path) -> Result<Child> {
+    fn spawn(name: &str, command: &mut Command, log: &Path) -> LabResult<Child> {
         let started = command.process_group(0).spawn();
         Ok(Child {
             name: name.to_owned(),
-            process: started.map_err(|error| Error::Target(format!("{name}: {error}")))?,
+            process: started.map_err(|error| LabError::Target(format!("{name}: {error}")))?,
             log: log.to_owned(),
         })
     }
@@ -95,11 +95,11 @@ impl Child {
         limit: Duration,
         stop: &Stop,
         is_there: impl Fn(&Child) -> bool,
-    ) -> Result<()> {
+    ) -> LabResult<()> {
         let deadline = Instant::now() + limit;
         while !is_there(self) {
             if stop.is_asked() {
-                return Err(Error::Stopped);
+                return Err(LabError::Stopped);
             }
             if let Some(status) = self.ended() {
                 return Err(self.failed(&format!("it exited ({status})")));
@@ -135,9 +135,9 @@ impl Child {
     }
 
     /// An error that says why it is of no use.
-    pub(super) fn failed(&self, what: &str) -> Error {
+    pub(super) fn failed(&self, what: &str) -> LabError {
         let said = last_lines(&self.said());
-        Error::Target(format!("{}: {what}: {said}", self.name))
+        LabError::Target(format!("{}: {what}: {said}", self.name))
     }
 
     fn ended(&mut self) -> Option<ExitStatus> {
@@ -145,8 +145,8 @@ impl Child {
     }
 }
 
-fn log_file(log: &Path) -> Result<File> {
-    File::create(log).map_err(|source: io::Error| Error::File {
+fn log_file(log: &Path) -> LabResult<File> {
+    File::create(log).map_err(|source: io::Error| LabError::File {
         path: log.to_owned(),
         source,
     })

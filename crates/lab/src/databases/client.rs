@@ -12,11 +12,11 @@ use std::{
 
 use super::{
     child::Child,
-    server::{Server, ServerKind},
+    server::{DatabaseServer, ServerKind},
     stack::Stack,
 };
 use crate::{
-    Error, Result,
+    LabError, LabResult,
     load::Stop,
     programs::{POLL, killed_on_stop},
 };
@@ -55,27 +55,31 @@ impl ServerKind {
 }
 
 /// A connection to the server.
-struct Session<'a> {
-    server: &'a Server,
+struct ClientSession<'a> {
+    server: &'a DatabaseServer,
     child: Child,
     input: ChildStdin,
     /// Lines that the client has printed, and when.
     lines: Receiver<(Instant, String)>,
 }
 
-impl<'a> Session<'a> {
+impl<'a> ClientSession<'a> {
     /// Connects. `None`: the user asked to stop.
     ///
     /// # Errors
     /// There is no connection, or it leads to another server than ours.
-    fn open(server: &'a Server, stack: &Stack, stop: &Stop) -> Result<Option<Session<'a>>> {
+    fn open(
+        server: &'a DatabaseServer,
+        stack: &Stack,
+        stop: &Stop,
+    ) -> LabResult<Option<ClientSession<'a>>> {
         let log = stack.directory().join("client.log");
         let mut command = server.client(Some("bench"))?;
         let mut child = Child::start_asked("its client", &mut command, &log)?;
         let (Some(input), Some(output)) = (child.input(), child.output()) else {
             return Err(child.failed("it has no pipes"));
         };
-        let mut session = Session {
+        let mut session = ClientSession {
             server,
             child,
             input,
@@ -86,14 +90,14 @@ impl<'a> Session<'a> {
         };
         match &place.rows[..] {
             [place] if server.is_ours(place) => Ok(Some(session)),
-            rows => Err(Error::Target(format!(
+            rows => Err(LabError::Target(format!(
                 "its client reached another server than the one that was started: its files are in {rows:?}"
             ))),
         }
     }
 
     /// Runs a statement. `None`: the user asked to stop.
-    fn ask(&mut self, statement: &str, stop: &Stop) -> Result<Option<Answered>> {
+    fn ask(&mut self, statement: &str, stop: &Stop) -> LabResult<Option<Answered>> {
         let text = format!("{statement};\nSELECT '{END}';\n");
         let began = Instant::now();
         // If the client has exited, its output ends, and its log says why.
@@ -146,7 +150,7 @@ fn reading(output: ChildStdout) -> Receiver<(Instant, String)> {
     lines
 }
 
-impl Server {
+impl DatabaseServer {
     /// Runs statements one after the other, each in a transaction of its own, and returns all their rows.
     /// `None`: the user asked to stop.
     pub(crate) fn execute(
@@ -154,8 +158,8 @@ impl Server {
         stack: &Stack,
         statements: &[&str],
         stop: &Stop,
-    ) -> Result<Option<Vec<String>>> {
-        let Some(mut session) = Session::open(self, stack, stop)? else {
+    ) -> LabResult<Option<Vec<String>>> {
+        let Some(mut session) = ClientSession::open(self, stack, stop)? else {
             return Ok(None);
         };
         let mut rows = Vec::new();
@@ -175,8 +179,8 @@ impl Server {
         stack: &Stack,
         statement: &str,
         stop: &Stop,
-    ) -> Result<Option<Answered>> {
-        let Some(mut session) = Session::open(self, stack, stop)? else {
+    ) -> LabResult<Option<Answered>> {
+        let Some(mut session) = ClientSession::open(self, stack, stop)? else {
             return Ok(None);
         };
         let answered = session.ask(statement, stop)?;
@@ -193,10 +197,10 @@ impl Server {
         stack: &Stack,
         table: &str,
         stop: &Stop,
-        write: impl FnOnce(&mut dyn Write) -> Result<()>,
-    ) -> Result<Option<()>> {
+        write: impl FnOnce(&mut dyn Write) -> LabResult<()>,
+    ) -> LabResult<Option<()>> {
         // The rows take the client's standard input, so another connection looks whose server it is.
-        match Session::open(self, stack, stop)? {
+        match ClientSession::open(self, stack, stop)? {
             Some(session) => session.close(),
             None => return Ok(None),
         }
@@ -211,7 +215,7 @@ impl Server {
                 killed_on_stop(child.pid(), stop, || {
                     write(&mut input)?;
                     let flushed = input.flush();
-                    flushed.map_err(|error| Error::Target(format!("its client: {error}")))
+                    flushed.map_err(|error| LabError::Target(format!("its client: {error}")))
                 })
             }
             None => Ok(()),

@@ -15,7 +15,7 @@ use crate::{
 
 /// A snapshot.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Counted {
+pub(crate) struct IoSnapshot {
     /// The file system's device, if it has one of its own.
     pub(crate) device: Option<DeviceTimes>,
     /// Whether the device is on a volume that a `sanstone attach` shows.

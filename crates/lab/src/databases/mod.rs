@@ -21,8 +21,8 @@ pub(crate) use bed::Bed;
 pub(crate) use client::{Answered, escaped};
 #[cfg(test)]
 pub(crate) use counted::DeviceTimes;
-pub(crate) use counted::{Counted, DEVICE_KINDS};
+pub(crate) use counted::{DEVICE_KINDS, IoSnapshot};
 pub(crate) use mounts::Namespace;
-pub(crate) use server::{Server, ServerKind};
+pub(crate) use server::{DatabaseServer, ServerKind};
 pub(crate) use stack::{Stack, derived};
 pub(crate) use sysbench::Sysbench;

@@ -14,7 +14,7 @@ use std::{
 
 use super::bed::Bed;
 use crate::{
-    Error, Result,
+    LabError, LabResult,
     load::Stop,
     programs::{dying_with_us, program, run, tool},
 };
@@ -34,7 +34,7 @@ const UNMOUNT_LIMIT: Duration = Duration::from_secs(20);
 
 impl Namespace {
     /// Creates a namespace if any of these has to be mounted.
-    pub(crate) fn of_beds(beds: &[(String, Bed)]) -> Result<Option<Rc<Namespace>>> {
+    pub(crate) fn of_beds(beds: &[(String, Bed)]) -> LabResult<Option<Rc<Namespace>>> {
         match beds.iter().any(|(_, bed)| bed.is_mounted()) {
             true => Namespace::new().map(|namespace| Some(Rc::new(namespace))),
             false => Ok(None),
@@ -42,10 +42,10 @@ impl Namespace {
     }
 
     /// Creates a namespace. This requires root.
-    fn new() -> Result<Namespace> {
+    fn new() -> LabResult<Namespace> {
         let wanted = "a file system on a volume, a file or a device";
         if !rustix::process::geteuid().is_root() {
-            return Err(Error::Call(format!(
+            return Err(LabError::Call(format!(
                 "{wanted} has to be mounted, which needs root: run this as root, or name a directory \
                  with --on"
             )));
@@ -59,7 +59,7 @@ impl Namespace {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| Error::Target(format!("unshare: {error}")))?;
+            .map_err(|error| LabError::Target(format!("unshare: {error}")))?;
         let mut namespace = Namespace {
             keeper,
             nsenter: program("nsenter", "util-linux", wanted)?,
@@ -70,7 +70,7 @@ impl Namespace {
         };
         match namespace.echoes() {
             true => Ok(namespace),
-            false => Err(Error::Target(
+            false => Err(LabError::Target(
                 "cannot create a mount namespace: check whether this container allows unshare(1)"
                     .into(),
             )),
@@ -94,7 +94,7 @@ impl Namespace {
     }
 
     /// Creates a file system on a file or device and mounts it at `at`; returns the device it is on.
-    pub(super) fn mount_new(&self, on: &Path, at: &Path, stop: &Stop) -> Result<PathBuf> {
+    pub(super) fn mount_new(&self, on: &Path, at: &Path, stop: &Stop) -> LabResult<PathBuf> {
         let device = match self.seen(on).is_file() {
             false => on.to_owned(),
             true => {

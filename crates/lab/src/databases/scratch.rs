@@ -12,7 +12,7 @@ use std::{
 use tempfile::TempDir;
 
 use crate::{
-    Error, Result,
+    LabError, LabResult,
     load::Stop,
     programs::{dying_arguments, run, tool},
 };
@@ -27,7 +27,7 @@ const SOCKET: &str = "run/.s.PGSQL.5432";
 const OTHERS: [&str; 3] = ["/tmp", "/var/tmp", "/run"];
 
 /// Creates it. As root it must be one that the user nobody can enter, as whom the server runs.
-pub(super) fn directory() -> Result<TempDir> {
+pub(super) fn directory() -> LabResult<TempDir> {
     let wanted = env::temp_dir();
     let mut first = None;
     for parent in [wanted].into_iter().chain(OTHERS.map(PathBuf::from)) {
@@ -36,14 +36,14 @@ pub(super) fn directory() -> Result<TempDir> {
             Err(error) => first = first.or(Some(error)),
         }
     }
-    Err(first.unwrap_or_else(|| Error::Target("there is no directory for sockets".into())))
+    Err(first.unwrap_or_else(|| LabError::Target("there is no directory for sockets".into())))
 }
 
-fn directory_in(parent: &Path) -> Result<TempDir> {
+fn directory_in(parent: &Path) -> LabResult<TempDir> {
     let directory = new_in(parent)?;
     let socket = directory.path().join(SOCKET);
     if socket.as_os_str().as_bytes().len() > ADDRESS_BYTES_MAX {
-        return Err(Error::Call(format!(
+        return Err(LabError::Call(format!(
             "the directory for temporary files, {}, is too long for the path of a socket: set TMPDIR to a shorter one",
             parent.display()
         )));
@@ -53,8 +53,8 @@ fn directory_in(parent: &Path) -> Result<TempDir> {
 }
 
 /// A new directory in `parent` that everybody may enter who may enter `parent`.
-pub(super) fn new_in(parent: &Path) -> Result<TempDir> {
-    let failed = |source| Error::File {
+pub(super) fn new_in(parent: &Path) -> LabResult<TempDir> {
+    let failed = |source| LabError::File {
         path: parent.to_owned(),
         source,
     };
@@ -73,7 +73,7 @@ pub(super) fn new_in(parent: &Path) -> Result<TempDir> {
 ///
 /// # Errors
 /// Which directory above it, or itself, is closed.
-pub(super) fn check_open(directory: &Path) -> Result<()> {
+pub(super) fn check_open(directory: &Path) -> LabResult<()> {
     if !rustix::process::geteuid().is_root() || may_enter(directory)? {
         return Ok(());
     }
@@ -82,7 +82,7 @@ pub(super) fn check_open(directory: &Path) -> Result<()> {
     for closed in above {
         if !may_enter(closed)? {
             let closed = closed.display();
-            return Err(Error::Call(format!(
+            return Err(LabError::Call(format!(
                 "the database server runs as the user nobody, who may not enter {closed}: run chmod o+x {closed}, or \
                  name another directory"
             )));
@@ -92,14 +92,14 @@ pub(super) fn check_open(directory: &Path) -> Result<()> {
 }
 
 /// Asks the system: permissions are only one of the things that could deny it.
-fn may_enter(directory: &Path) -> Result<bool> {
+fn may_enter(directory: &Path) -> LabResult<bool> {
     let mut ask = engine::programs::command(&tool("setpriv")?);
     ask.args(dying_arguments(&tool("test")?, true));
     ask.arg("-x").arg(directory);
     match run(&mut ask, &Stop::default()) {
         Ok(_) => Ok(true),
         // `test` says nothing.
-        Err(Error::Target(said)) if said.ends_with("it printed nothing") => Ok(false),
+        Err(LabError::Target(said)) if said.ends_with("it printed nothing") => Ok(false),
         Err(error) => Err(error),
     }
 }

@@ -18,7 +18,7 @@ use serde::Deserialize;
 
 use super::{child::Child, stack::Stack};
 use crate::{
-    Error, Result,
+    LabError, LabResult,
     load::Stop,
     machine,
     programs::{NOBODY, dying_with_us, program, run},
@@ -42,7 +42,7 @@ pub(crate) enum ServerKind {
 }
 
 /// A running server.
-pub(crate) struct Server {
+pub(crate) struct DatabaseServer {
     kind: ServerKind,
     child: Child,
     run_in: PathBuf,
@@ -62,7 +62,7 @@ impl ServerKind {
     ///
     /// # Errors
     /// Names what is missing, and its package.
-    pub(crate) fn check(self) -> Result<()> {
+    pub(crate) fn check(self) -> LabResult<()> {
         match self {
             ServerKind::Mariadb => {
                 for name in ["mariadbd", "mariadb-install-db"] {
@@ -88,14 +88,14 @@ impl ServerKind {
     }
 
     /// The client program that sends it SQL.
-    pub(super) fn client(self) -> Result<PathBuf> {
+    pub(super) fn client(self) -> LabResult<PathBuf> {
         match self {
             ServerKind::Mariadb => program("mariadb", "mariadb-client", &self.wanted()),
             ServerKind::Postgresql => self.program("psql"),
         }
     }
 
-    fn program(self, name: &str) -> Result<PathBuf> {
+    fn program(self, name: &str) -> LabResult<PathBuf> {
         match self {
             ServerKind::Mariadb => program(name, "mariadb-server-core", &self.wanted()),
             ServerKind::Postgresql => {
@@ -111,25 +111,25 @@ impl ServerKind {
     }
 }
 
-impl Server {
+impl DatabaseServer {
     /// Creates an empty database on `stack` and starts the server with `memory_bytes` for its page cache.
     /// `page_bytes` is MariaDB's page size, if not the default.
     ///
     /// # Errors
-    /// It does not start, or [`Error::Stopped`].
+    /// It does not start, or [`LabError::Stopped`].
     pub(crate) fn create(
         kind: ServerKind,
         stack: &Stack,
         memory_bytes: u64,
         page_bytes: Option<u64>,
         stop: &Stop,
-    ) -> Result<Server> {
+    ) -> LabResult<DatabaseServer> {
         let is_root = rustix::process::geteuid().is_root();
         let (data, run_in) = (stack.data().join("database"), stack.directory().join("run"));
         for directory in [&stack.seen(&data), &run_in] {
             make_private(directory, is_root)?;
         }
-        let command = |name: &str| -> Result<Command> {
+        let command = |name: &str| -> LabResult<Command> {
             let mut command = stack.dying(&kind.program(name)?, is_root)?;
             command.env("TMPDIR", &run_in).env("HOME", &run_in);
             // The one that this program was started in may be closed to the server.
@@ -177,7 +177,7 @@ impl Server {
             }
         };
         let log = stack.directory().join("server.log");
-        let mut server = Server {
+        let mut server = DatabaseServer {
             kind,
             child: Child::start(kind.name(), &mut server, &log)?,
             run_in,
@@ -198,8 +198,8 @@ impl Server {
         })
     }
 
-    fn create_database(&mut self, stop: &Stop) -> Result<()> {
-        let client = |statement: &str| -> Result<Command> {
+    fn create_database(&mut self, stop: &Stop) -> LabResult<()> {
+        let client = |statement: &str| -> LabResult<Command> {
             let mut client = self.client(None)?;
             client.arg(match self.kind {
                 ServerKind::Mariadb => "-e",
@@ -218,7 +218,7 @@ impl Server {
     }
 
     /// The client program, set to print bare rows of our server, in this database if one is named.
-    pub(super) fn client(&self, database: Option<&str>) -> Result<Command> {
+    pub(super) fn client(&self, database: Option<&str>) -> LabResult<Command> {
         let mut command = dying_with_us(&self.kind.client()?)?;
         command.env("HOME", &self.run_in);
         match self.kind {
@@ -282,19 +282,19 @@ impl Server {
     }
 
     /// An error that includes the end of its log.
-    pub(crate) fn failed(&self, error: &Error) -> Error {
+    pub(crate) fn failed(&self, error: &LabError) -> LabError {
         self.child.failed(&error.to_string())
     }
 }
 
 /// Makes a directory for the server alone. Neither server runs as root.
-fn make_private(directory: &Path, is_root: bool) -> Result<()> {
+fn make_private(directory: &Path, is_root: bool) -> LabResult<()> {
     let made = DirBuilder::new().mode(0o700).create(directory);
     let made = made.and_then(|()| match is_root {
         true => chown(directory, Some(NOBODY), Some(NOBODY)),
         false => Ok(()),
     });
-    made.map_err(|source| Error::File {
+    made.map_err(|source| LabError::File {
         path: directory.to_owned(),
         source,
     })

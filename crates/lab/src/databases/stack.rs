@@ -15,12 +15,12 @@ use tempfile::{NamedTempFile, TempDir};
 use super::{
     bed::Bed,
     child::Child,
-    counted::{Counted, DeviceTimes, shown},
+    counted::{DeviceTimes, IoSnapshot, shown},
     mounts::Namespace,
     scratch,
 };
 use crate::{
-    Error, Result,
+    LabError, LabResult,
     load::Stop,
     machine,
     programs::{dying_arguments, inherit_own, tool},
@@ -62,7 +62,7 @@ impl Stack {
         namespace: Option<&Rc<Namespace>>,
         cache_bytes: u64,
         stop: &Stop,
-    ) -> Result<Stack> {
+    ) -> LabResult<Stack> {
         let namespace = namespace.filter(|_| bed.is_mounted()).cloned();
         let directory = scratch::directory()?;
         let mut stack = Stack {
@@ -77,8 +77,9 @@ impl Stack {
         match bed {
             Bed::Directory(parent) => {
                 let data = scratch::new_in(parent)?;
-                scratch::check_open(data.path())
-                    .map_err(|error| Error::Call(format!("--on {}: {error}", parent.display())))?;
+                scratch::check_open(data.path()).map_err(|error| {
+                    LabError::Call(format!("--on {}: {error}", parent.display()))
+                })?;
                 stack.data = data.path().to_owned();
                 stack._data = Some(data);
             }
@@ -110,7 +111,7 @@ impl Stack {
         binary: &Path,
         (configuration, volume): (&Path, &str),
         stop: &Stop,
-    ) -> Result<PathBuf> {
+    ) -> LabResult<PathBuf> {
         let file = self.directory.path().join("disk");
         let mut command = self.dying(binary, false)?;
         inherit_own(&mut command);
@@ -131,14 +132,14 @@ impl Stack {
         result.map(|()| file)
     }
 
-    fn mount(&mut self, on: &Path, stop: &Stop) -> Result<()> {
+    fn mount(&mut self, on: &Path, stop: &Stop) -> LabResult<()> {
         let at = self.data.clone();
-        fs::create_dir(&at).map_err(|source| Error::File {
+        fs::create_dir(&at).map_err(|source| LabError::File {
             path: at.clone(),
             source,
         })?;
         let Some(namespace) = &self.namespace else {
-            return Err(Error::Target(
+            return Err(LabError::Target(
                 "there is no mount namespace for a file system".into(),
             ));
         };
@@ -164,7 +165,7 @@ impl Stack {
 
     /// A command that runs `program` where the files are visible, and is killed when this program dies. If `as_nobody`,
     /// it runs as that user.
-    pub(super) fn dying(&self, program: &Path, as_nobody: bool) -> Result<Command> {
+    pub(super) fn dying(&self, program: &Path, as_nobody: bool) -> LabResult<Command> {
         let setpriv = tool("setpriv")?;
         let mut command = match &self.namespace {
             Some(namespace) => namespace.command(&setpriv),
@@ -190,10 +191,10 @@ impl Stack {
     }
 
     /// What has been counted below the files, also by the target's process, if its id is given.
-    pub(crate) fn counted(&self, target: Option<u32>) -> Counted {
+    pub(crate) fn counted(&self, target: Option<u32>) -> IoSnapshot {
         let attach = self.attach.as_ref();
         let shown_by = |pid| shown(&attach?.binary, pid);
-        Counted {
+        IoSnapshot {
             device: self.device_fields().as_deref().map(DeviceTimes::of),
             is_attached: attach.is_some(),
             attach: attach.and_then(|attach| shown_by(attach.child.pid())),
@@ -237,10 +238,10 @@ impl Stack {
     ///
     /// # Errors
     /// The file system's error.
-    pub(crate) fn forget_pages(&self) -> Result<()> {
+    pub(crate) fn forget_pages(&self) -> LabResult<()> {
         let mut directories = vec![self.seen(&self.data)];
         while let Some(directory) = directories.pop() {
-            let failed = |source| Error::File {
+            let failed = |source| LabError::File {
                 path: directory.clone(),
                 source,
             };
@@ -271,14 +272,14 @@ impl Stack {
 pub(crate) fn derived(
     configuration: &Path,
     change: impl FnOnce(&mut toml::Table),
-) -> Result<NamedTempFile> {
-    let failed = |source| Error::File {
+) -> LabResult<NamedTempFile> {
+    let failed = |source| LabError::File {
         path: configuration.to_owned(),
         source,
     };
     let text = fs::read_to_string(configuration).map_err(failed)?;
     let mut table: toml::Table = toml::from_str(&text)
-        .map_err(|error| Error::Call(format!("{}: {error}", configuration.display())))?;
+        .map_err(|error| LabError::Call(format!("{}: {error}", configuration.display())))?;
     // The default state directory is named after the configuration.
     let state = path::absolute(configuration).map_err(failed)?;
     let state = state.with_extension("state").to_string_lossy().into_owned();

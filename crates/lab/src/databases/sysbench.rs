@@ -2,9 +2,9 @@
 
 use std::{path::PathBuf, process::Command};
 
-use super::{child::Child, server::Server, stack::Stack};
+use super::{child::Child, server::DatabaseServer, stack::Stack};
 use crate::{
-    Result,
+    LabResult,
     load::Stop,
     programs::{dying_with_us, program},
 };
@@ -28,7 +28,7 @@ pub(crate) struct Ran {
 }
 
 impl Sysbench {
-    pub(crate) fn new(tables: u32, rows: u64, threads: u32) -> Result<Sysbench> {
+    pub(crate) fn new(tables: u32, rows: u64, threads: u32) -> LabResult<Sysbench> {
         Ok(Sysbench {
             program: program("sysbench", "sysbench", "the profile oltp")?,
             tables,
@@ -37,7 +37,7 @@ impl Sysbench {
         })
     }
 
-    fn command(&self, server: &Server) -> Result<Command> {
+    fn command(&self, server: &DatabaseServer) -> LabResult<Command> {
         let mut command = dying_with_us(&self.program)?;
         command.arg("oltp_read_write").args(server.sysbench());
         command.arg(format!("--tables={}", self.tables));
@@ -48,7 +48,12 @@ impl Sysbench {
     }
 
     /// Creates the tables, stopping early if the user asks to.
-    pub(crate) fn prepare(&self, server: &Server, stack: &Stack, stop: &Stop) -> Result<()> {
+    pub(crate) fn prepare(
+        &self,
+        server: &DatabaseServer,
+        stack: &Stack,
+        stop: &Stop,
+    ) -> LabResult<()> {
         let log = stack.directory().join("prepare.log");
         let mut child = Child::start("sysbench", self.command(server)?.arg("prepare"), &log)?;
         match child.wait(|| stop.is_asked()) {
@@ -62,11 +67,11 @@ impl Sysbench {
     /// Runs a number of transactions. `None`: the user asked to stop.
     pub(crate) fn run(
         &self,
-        server: &Server,
+        server: &DatabaseServer,
         stack: &Stack,
         transactions: u64,
         stop: &Stop,
-    ) -> Result<Option<Ran>> {
+    ) -> LabResult<Option<Ran>> {
         let mut command = self.command(server)?;
         command
             .arg(format!("--events={transactions}"))

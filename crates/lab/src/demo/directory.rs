@@ -8,7 +8,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{Error, Result, nameless::nameless_file};
+use crate::{LabError, LabResult, nameless::nameless_file};
 
 /// The directory; removed when this is dropped, if it still exists.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Directory {
     ///
     /// # Errors
     /// The system's, with the path.
-    pub fn new_in(parent: &Path) -> Result<Directory> {
+    pub fn new_in(parent: &Path) -> LabResult<Directory> {
         let make = || {
             let own = tempfile::Builder::new()
                 .prefix("sanstone-demo-")
@@ -32,7 +32,7 @@ impl Directory {
             let path = fs::canonicalize(own.path())?;
             Ok(Directory { path, _own: own })
         };
-        make().map_err(|source| Error::File {
+        make().map_err(|source| LabError::File {
             path: parent.to_owned(),
             source,
         })
@@ -44,14 +44,14 @@ impl Directory {
     }
 
     /// Fails if fewer than `bytes` are free.
-    pub(super) fn require(&self, bytes: u64) -> Result<()> {
+    pub(super) fn require(&self, bytes: u64) -> LabResult<()> {
         let stat = rustix::fs::statvfs(&self.path).map_err(|error| self.failed(error.into()))?;
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
         if free >= bytes {
             return Ok(());
         }
         let parent = self.path.parent().unwrap_or(&self.path);
-        Err(Error::Demo(format!(
+        Err(LabError::Demo(format!(
             "the shares' files need {} MiB and {} has {} MiB free; name a directory with more \
              (--dir DIR), or load fewer rows (--rows N)",
             bytes.div_ceil(1 << 20),
@@ -61,23 +61,23 @@ impl Directory {
     }
 
     /// Creates a file in it that has already been unlinked.
-    pub(super) fn nameless_file(&self) -> Result<File> {
+    pub(super) fn nameless_file(&self) -> LabResult<File> {
         nameless_file(&self.path)
     }
 
     /// Removes its contents.
-    pub(super) fn clear(&self) -> Result<()> {
+    pub(super) fn clear(&self) -> LabResult<()> {
         self.remove()?;
         fs::create_dir(&self.path).map_err(|error| self.failed(error))
     }
 
     /// Removes it and its contents.
-    pub(super) fn remove(&self) -> Result<()> {
+    pub(super) fn remove(&self) -> LabResult<()> {
         fs::remove_dir_all(&self.path).map_err(|error| self.failed(error))
     }
 
-    fn failed(&self, source: std::io::Error) -> Error {
-        Error::File {
+    fn failed(&self, source: std::io::Error) -> LabError {
+        LabError::File {
             path: self.path.clone(),
             source,
         }

@@ -13,7 +13,7 @@ const PART_TOO_MUCH: f64 = 0.8;
 
 /// What limits a share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Link {
+pub enum ShareLimit {
     /// The fastest link that this machine can fill, found by measuring.
     Measured,
     /// A limit in each direction.

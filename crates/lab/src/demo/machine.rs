@@ -3,15 +3,15 @@
 //! files, the initiator, loopback, the targets and their files.
 
 use super::{
-    Directory, Options,
+    DemoOptions, Directory,
     link::Machine,
     volumes::{Client, Plan},
 };
 use crate::{
-    Result,
+    LabResult,
     drive_stats::Source,
     load::Stop,
-    progress::Progress,
+    progress::ProgressOutput,
     statements::{Experiment, RunReport, Survey, Traffic, statements},
 };
 
@@ -22,12 +22,12 @@ const ROWS: u64 = 300_000;
 const RUNS: u32 = 3;
 
 /// Runs the measurement, in one or two seconds.
-pub(super) fn measure(options: &Options, directory: &Directory) -> Result<Machine> {
+pub(super) fn measure(options: &DemoOptions, directory: &Directory) -> LabResult<Machine> {
     let source = Source::Generated {
         rows: ROWS,
         seed: 1,
     };
-    let survey = Survey::of(&source, &Stop::default(), Progress::Silent)?;
+    let survey = Survey::of(&source, &Stop::default(), ProgressOutput::Silent)?;
     let plan = Plan::stripe(
         options.shares,
         options.stripe_unit_bytes,
@@ -49,7 +49,7 @@ pub(super) fn measure(options: &Options, directory: &Directory) -> Result<Machin
         image,
         notes: Vec::new(),
     }
-    .run(Progress::Silent)?;
+    .run(ProgressOutput::Silent)?;
     let set = report.sets.first();
     let statements = set.into_iter().flat_map(|set| &set.statements);
     let bytes_per_s = statements.map(|statement| {

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 pub use self::{
     directory::Directory,
-    link::{LINKS_BITS_PER_S, Link},
+    link::{LINKS_BITS_PER_S, ShareLimit},
     share::SHARES_MAX,
 };
 use self::{
@@ -24,9 +24,9 @@ use self::{
     volumes::{CACHING, Client, Plan, READ_AHEAD_BYTES, SMALL_CACHE_BYTES},
 };
 use crate::{
-    IN_FLIGHT_BYTES, Result,
+    IN_FLIGHT_BYTES, LabResult,
     drive_stats::Source,
-    progress::Progress,
+    progress::ProgressOutput,
     sqlite::Settings,
     statements::{Experiment, Report, Statement, StatementKind, Survey, statements},
 };
@@ -36,13 +36,13 @@ const DESTRUCTIVE_RUNS: u32 = 3;
 
 /// The experiment's options.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct DemoOptions {
     /// The `sanstone` program, whose `serve` is a share.
     pub binary: PathBuf,
     /// Shares in the stripe: 1 to [`SHARES_MAX`].
     pub shares: usize,
     /// What limits each share.
-    pub link: Link,
+    pub link: ShareLimit,
     /// Bytes placed on one share before the stripe moves on to the next.
     pub stripe_unit_bytes: u32,
     /// The rows.
@@ -56,18 +56,18 @@ pub struct Options {
 /// # Errors
 /// Too little space, a share that does not start, and the errors of [`Experiment::run`].
 pub fn run(
-    options: &Options,
+    options: &DemoOptions,
     survey: &Survey,
     directory: &Directory,
-    progress: Progress,
-) -> Result<Report> {
+    progress: ProgressOutput,
+) -> LabResult<Report> {
     let database_bytes = survey.database_bytes(&options.settings);
     let plan = Plan::experiment(options.shares, options.stripe_unit_bytes, database_bytes);
     directory.require(plan.disk_bytes())?;
     let choice = match options.link {
-        Link::Unlimited => Choice::default(),
-        Link::Limited { bits_per_s } => Choice::given(bits_per_s),
-        Link::Measured => {
+        ShareLimit::Unlimited => Choice::default(),
+        ShareLimit::Limited { bits_per_s } => Choice::given(bits_per_s),
+        ShareLimit::Measured => {
             let stage = progress.stage("measure this machine without links", None);
             let machine = machine::measure(options, directory)?;
             let choice = choose(&machine, options.shares);
@@ -116,7 +116,7 @@ fn notes(plan: &Plan, choice: &Choice) -> Vec<String> {
 }
 
 /// The conditions other than the data, by name, for people.
-fn conditions(options: &Options, plan: &Plan, choice: &Choice) -> Vec<(String, String)> {
+fn conditions(options: &DemoOptions, plan: &Plan, choice: &Choice) -> Vec<(String, String)> {
     let mib = |bytes: u64| format!("{} MiB", bytes >> 20);
     let cpus = std::thread::available_parallelism().map_or(1, usize::from);
     let pairs = [

@@ -9,30 +9,30 @@ use std::{
     process::{Child, Stdio},
 };
 
-use crate::{Error, Result, programs::own_command};
+use crate::{LabError, LabResult, programs::own_command};
 
 /// Maximum number of shares in one run: each is a process.
 pub const SHARES_MAX: usize = 16;
 
 /// A running share.
-pub(super) struct Share {
+pub(super) struct RunningShare {
     index: usize,
     child: Child,
     /// Its output, in a file without a name.
     log: File,
 }
 
-impl Share {
+impl RunningShare {
     /// Starts share `index` with `configuration`, whose relative paths start from `directory`.
     pub(super) fn start(
         binary: &Path,
         directory: &super::Directory,
         index: usize,
         configuration: &str,
-    ) -> Result<Share> {
+    ) -> LabResult<RunningShare> {
         let log = directory.nameless_file()?;
         let path = directory.path().join(format!("share-{index}.toml"));
-        let file_error = |source| Error::File {
+        let file_error = |source| LabError::File {
             path: path.clone(),
             source,
         };
@@ -45,15 +45,15 @@ impl Share {
             .stdout(Stdio::piped())
             .stderr(stderr)
             .spawn()
-            .map_err(|source| Error::File {
+            .map_err(|source| LabError::File {
                 path: binary.to_owned(),
                 source,
             })?;
-        Ok(Share { index, child, log })
+        Ok(RunningShare { index, child, log })
     }
 
     /// Waits until it serves; returns its portal.
-    pub(super) fn portal(&mut self) -> Result<SocketAddr> {
+    pub(super) fn portal(&mut self) -> LabResult<SocketAddr> {
         let mut line = String::new();
         if let Some(stdout) = self.child.stdout.take() {
             // Returns when the line is complete or the process exits.
@@ -61,7 +61,7 @@ impl Share {
         }
         line.trim().parse().map_err(|_| {
             let said = self.said();
-            Error::Demo(format!("share {} did not start: {said}", self.index))
+            LabError::Demo(format!("share {} did not start: {said}", self.index))
         })
     }
 
@@ -78,7 +78,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for RunningShare {
     fn drop(&mut self) {
         // Its data is discarded with it, so there is nothing to shut down cleanly.
         let _ = self.child.kill();
@@ -97,14 +97,16 @@ mod tests {
         let directory = super::super::Directory::new_in(&std::env::temp_dir()).unwrap();
         // `ls` rejects the options on standard error and exits.
         let ls = engine::programs::find("ls").unwrap();
-        let mut share = Share::start(&ls, &directory, 3, "").unwrap();
+        let mut share = RunningShare::start(&ls, &directory, 3, "").unwrap();
         let error = share.portal().unwrap_err().to_string();
         assert!(
             error.contains("share 3 did not start: ") && error.contains("ls: "),
             "{error}"
         );
         let missing = Path::new("/nowhere/sanstone");
-        let error = Share::start(missing, &directory, 0, "").err().unwrap();
+        let error = RunningShare::start(missing, &directory, 0, "")
+            .err()
+            .unwrap();
         assert!(error.to_string().contains("/nowhere/sanstone"), "{error}");
     }
 }

@@ -26,11 +26,11 @@ use volume::{
     layer::stats::{RequestKind, StatsHandle},
 };
 
-use super::{Directory, share::Share};
+use super::{Directory, share::RunningShare};
 use crate::{
-    Error, IN_FLIGHT_BYTES, Result, VolumeDisk,
+    IN_FLIGHT_BYTES, LabError, LabResult, VolumeDisk,
     sqlite::Store,
-    statements::{SetUp, Share as MeasuredShare, Traffic},
+    statements::{MeasuredShare, SetUp, Traffic},
 };
 
 /// The client's memory for read-ahead, in the set-ups without a significant cache.
@@ -228,7 +228,7 @@ pub(super) struct Client {
     lane: Rc<Lane>,
     graph: Graph,
     // Declared last: fields drop in order, and the sessions must end before their targets.
-    _shares: Vec<Share>,
+    _shares: Vec<RunningShare>,
 }
 
 impl Client {
@@ -239,17 +239,17 @@ impl Client {
         link: Option<u64>,
         binary: &Path,
         directory: &Directory,
-    ) -> Result<Client> {
+    ) -> LabResult<Client> {
         let mut shares = (0..plan.shares)
             .map(|share| {
                 let configuration = plan.share_configuration(share, link);
-                Share::start(binary, directory, share, &configuration)
+                RunningShare::start(binary, directory, share, &configuration)
             })
-            .collect::<Result<Vec<_>>>()?;
+            .collect::<LabResult<Vec<_>>>()?;
         let portals = shares
             .iter_mut()
-            .map(Share::portal)
-            .collect::<Result<Vec<_>>>()?;
+            .map(RunningShare::portal)
+            .collect::<LabResult<Vec<_>>>()?;
         let lane = Rc::new(Lane::new(&LaneConfig::default())?);
         let text = plan.client_configuration(&portals);
         let mut graph = graph(&text)?;
@@ -266,7 +266,7 @@ impl Client {
     }
 
     /// The disks to measure, one for each set-up.
-    pub(super) fn set_ups(&self) -> Result<Vec<SetUp>> {
+    pub(super) fn set_ups(&self) -> LabResult<Vec<SetUp>> {
         let set_ups = self.plan.set_ups.iter().zip(&self.volumes);
         set_ups
             .map(|(set_up, volume)| {
@@ -326,11 +326,11 @@ impl Drop for Client {
     }
 }
 
-fn opening(error: impl std::fmt::Display) -> Error {
-    Error::Demo(format!("the volumes could not be opened: {error}"))
+fn opening(error: impl std::fmt::Display) -> LabError {
+    LabError::Demo(format!("the volumes could not be opened: {error}"))
 }
 
-fn graph(text: &str) -> Result<Graph> {
+fn graph(text: &str) -> LabResult<Graph> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Configuration {
@@ -343,7 +343,7 @@ fn graph(text: &str) -> Result<Graph> {
 }
 
 /// Creates the stripes and opens every set-up's volume on `lane`, the current one.
-async fn open_volumes(plan: &Plan, graph: &mut Graph, lane: &Lane) -> Result<Vec<SharedVolume>> {
+async fn open_volumes(plan: &Plan, graph: &mut Graph, lane: &Lane) -> LabResult<Vec<SharedVolume>> {
     let home = lane.handle();
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)

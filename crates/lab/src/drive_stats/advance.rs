@@ -2,7 +2,7 @@
 //! by day until the data covers the requested number of days.
 
 use super::{Date, Row, Schema, csv::Files, fleet::Fleet};
-use crate::{Error, Result};
+use crate::{LabError, LabResult};
 use engine::random::SplitMix64;
 use std::sync::Arc;
 
@@ -47,10 +47,10 @@ impl Continued {
     }
 
     /// The fleet after the files' last day, and how many rows it still owes.
-    fn begin_future(&mut self) -> Result<(Fleet, u64)> {
+    fn begin_future(&mut self) -> LabResult<(Fleet, u64)> {
         let rows = std::mem::take(&mut self.latest);
         let (Some(first), Some(last)) = (self.first_date, rows.last().map(|row| row.date)) else {
-            return Err(Error::Unusable("the files have no rows".into()));
+            return Err(LabError::Unusable("the files have no rows".into()));
         };
         let missing = i64::from(self.days) - 1 - last.days_since(first);
         let owed = missing.max(0) as u64 * rows.len() as u64;
@@ -60,7 +60,7 @@ impl Continued {
 }
 
 impl Iterator for Continued {
-    type Item = Result<Row>;
+    type Item = LabResult<Row>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.future.is_none() {

@@ -10,26 +10,26 @@ use std::{
 };
 
 use super::{DailyFile, Date, FIXED_COLUMNS, Row, Schema, SmartColumn};
-use crate::{Error, Result};
+use crate::{LabError, LabResult};
 
 /// Rows of some files, one file after the other.
 pub(crate) struct Files {
     schema: Arc<Schema>,
     files: std::vec::IntoIter<DailyFile>,
-    file: Option<OpenFile>,
+    file: Option<CsvFile>,
     /// Models repeat row after row, so each name is stored once.
     models: HashMap<String, Arc<str>>,
 }
 
 impl Files {
     /// Reads the headers of all files.
-    pub(crate) fn open(files: &[DailyFile]) -> Result<Self> {
+    pub(crate) fn open(files: &[DailyFile]) -> LabResult<Self> {
         if files.is_empty() {
-            return Err(Error::Unusable("no file was given".into()));
+            return Err(LabError::Unusable("no file was given".into()));
         }
         let mut schema = Schema { smart: Vec::new() };
         for file in files {
-            for column in OpenFile::open(file)?.smart.into_iter().flatten() {
+            for column in CsvFile::open(file)?.smart.into_iter().flatten() {
                 if !schema.smart.contains(&column) {
                     schema.smart.push(column);
                 }
@@ -50,7 +50,7 @@ impl Files {
 }
 
 impl Iterator for Files {
-    type Item = Result<Row>;
+    type Item = LabResult<Row>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
@@ -58,7 +58,7 @@ impl Iterator for Files {
                 Some(file) => file,
                 None => {
                     let file = self.files.next()?;
-                    let opened = OpenFile::open(&file).map(|mut file| {
+                    let opened = CsvFile::open(&file).map(|mut file| {
                         file.place_in(&self.schema);
                         file
                     });
@@ -78,7 +78,7 @@ impl Iterator for Files {
 }
 
 /// One open file and the positions of its columns.
-struct OpenFile {
+struct CsvFile {
     path: PathBuf,
     reader: csv::Reader<Box<dyn Read>>,
     record: csv::StringRecord,
@@ -90,10 +90,10 @@ struct OpenFile {
     places: Vec<(usize, usize)>,
 }
 
-impl OpenFile {
-    fn open(file: &DailyFile) -> Result<Self> {
+impl CsvFile {
+    fn open(file: &DailyFile) -> LabResult<Self> {
         let path = file.path();
-        let bytes = file.open().map_err(|source| Error::File {
+        let bytes = file.open().map_err(|source| LabError::File {
             path: path.into(),
             source,
         })?;
@@ -107,7 +107,7 @@ impl OpenFile {
         let mut fixed = [0; FIXED_COLUMNS.len()];
         for (place, name) in fixed.iter_mut().zip(FIXED_COLUMNS) {
             let found = headers.iter().position(|header| header == name);
-            *place = found.ok_or_else(|| Error::Data {
+            *place = found.ok_or_else(|| LabError::Data {
                 path: path.into(),
                 line: 1,
                 what: format!(
@@ -146,7 +146,7 @@ impl OpenFile {
         &mut self,
         smart_columns: usize,
         models: &mut HashMap<String, Arc<str>>,
-    ) -> Result<Option<Row>> {
+    ) -> LabResult<Option<Row>> {
         let line = self.reader.position().line();
         if !self
             .reader
@@ -196,15 +196,15 @@ impl OpenFile {
         }))
     }
 
-    fn integer(&self, what: &str, text: &str) -> Result<i64> {
+    fn integer(&self, what: &str, text: &str) -> LabResult<i64> {
         let parsed = text.parse().ok().or_else(|| rounded(text));
         parsed.ok_or_else(|| self.wrong(&format!("{what} is `{text}`, not a whole number")))
     }
 
     /// An error in the last record read.
-    fn wrong(&self, what: &str) -> Error {
+    fn wrong(&self, what: &str) -> LabError {
         let line = self.record.position().map_or(1, csv::Position::line);
-        Error::Data {
+        LabError::Data {
             path: self.path.clone(),
             line,
             what: what.into(),
@@ -230,7 +230,7 @@ fn rounded(text: &str) -> Option<i64> {
     (value.abs() < 9e18).then_some(value as i64)
 }
 
-fn unreadable(path: &Path, line: u64, error: &csv::Error) -> Error {
+fn unreadable(path: &Path, line: u64, error: &csv::Error) -> LabError {
     let line = error.position().map_or(line, csv::Position::line);
     let what = match error.kind() {
         csv::ErrorKind::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
@@ -245,7 +245,7 @@ fn unreadable(path: &Path, line: u64, error: &csv::Error) -> Error {
         }
         _ => error.to_string(),
     };
-    Error::Data {
+    LabError::Data {
         path: path.into(),
         line,
         what,

@@ -14,7 +14,7 @@ use std::{
 use flate2::{Crc, bufread::MultiGzDecoder, read::DeflateDecoder};
 use zip::{CompressionMethod, ZipArchive};
 
-use crate::{Error, Result, nameless::nameless_file};
+use crate::{LabError, LabResult, nameless::nameless_file};
 
 /// How much is read at once.
 const BUFFER_BYTES: usize = 1 << 16;
@@ -58,7 +58,7 @@ impl DailyFile {
     ///
     /// # Errors
     /// One cannot be read, or is packed in a way that is not read here.
-    pub fn all_in(paths: &[PathBuf]) -> Result<Vec<DailyFile>> {
+    pub fn all_in(paths: &[PathBuf]) -> LabResult<Vec<DailyFile>> {
         let mut all = Vec::new();
         for path in paths {
             all.extend(DailyFile::in_one(path)?);
@@ -66,17 +66,17 @@ impl DailyFile {
         Ok(all)
     }
 
-    fn in_one(path: &Path) -> Result<Vec<DailyFile>> {
-        let failed = |source| Error::File {
+    fn in_one(path: &Path) -> LabResult<Vec<DailyFile>> {
+        let failed = |source| LabError::File {
             path: path.into(),
             source,
         };
         let opened = File::open(path);
         let mut source =
-            opened.map_err(|error| Error::Call(format!("{}: {error}", path.display())))?;
+            opened.map_err(|error| LabError::Call(format!("{}: {error}", path.display())))?;
         let kind = source.metadata().map_err(failed)?;
         if kind.is_dir() {
-            return Err(Error::Call(format!(
+            return Err(LabError::Call(format!(
                 "{}: this is a directory; name the files in it",
                 path.display()
             )));
@@ -99,7 +99,7 @@ impl DailyFile {
         if let Some((_, name, unpack)) = PACKED.iter().find(|(magic, ..)| start.starts_with(magic))
         {
             let path = path.display();
-            return Err(Error::Call(format!(
+            return Err(LabError::Call(format!(
                 "{path}: it is compressed with {name}, which is not read here; unpack it first: {unpack} {path}"
             )));
         }
@@ -110,10 +110,10 @@ impl DailyFile {
     }
 
     /// The daily files of this archive.
-    fn in_archive(&self) -> Result<Vec<DailyFile>> {
+    fn in_archive(&self) -> LabResult<Vec<DailyFile>> {
         let wrong = |what: &dyn fmt::Display| {
             let path = self.shown.display();
-            Error::Call(format!("{path}: this zip archive cannot be read: {what}"))
+            LabError::Call(format!("{path}: this zip archive cannot be read: {what}"))
         };
         let file = File::open(&self.opened).map_err(|error| wrong(&error))?;
         let mut archive = ZipArchive::new(BufReader::new(file)).map_err(|error| {

@@ -19,7 +19,7 @@ use std::{fmt, sync::Arc};
 pub use daily::DailyFile;
 pub use date::{Date, Month};
 
-use crate::Result;
+use crate::LabResult;
 
 /// One drive on one day.
 #[derive(Debug, Clone, PartialEq)]
@@ -138,11 +138,11 @@ pub struct Rows {
     pub schema: Arc<Schema>,
     /// How many rows will come, if known in advance.
     pub expected: Option<u64>,
-    rows: Box<dyn Iterator<Item = Result<Row>>>,
+    rows: Box<dyn Iterator<Item = LabResult<Row>>>,
 }
 
 impl Iterator for Rows {
-    type Item = Result<Row>;
+    type Item = LabResult<Row>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.rows.next()
@@ -155,7 +155,7 @@ impl Source {
     /// # Errors
     /// A file cannot be read or lacks a column of [`FIXED_COLUMNS`]. A bad row is an error of the stream,
     /// with its file and line.
-    pub fn open(&self) -> Result<Rows> {
+    pub fn open(&self) -> LabResult<Rows> {
         match self {
             Self::Generated { rows, seed } => Ok(Rows {
                 schema: Arc::new(Schema::of_2013()),

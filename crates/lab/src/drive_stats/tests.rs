@@ -8,13 +8,13 @@ use std::{
 };
 
 use super::{models::MODELS, *};
-use crate::Error;
+use crate::LabError;
 
 fn generated(rows: u64, seed: u64) -> Vec<Row> {
     Source::Generated { rows, seed }
         .open()
         .unwrap()
-        .map(Result::unwrap)
+        .map(LabResult::unwrap)
         .collect()
 }
 
@@ -32,17 +32,17 @@ impl TestFile {
         Self(path)
     }
 
-    fn read(&self) -> Result<Vec<Row>> {
+    fn read(&self) -> LabResult<Vec<Row>> {
         self.read_days(None)
     }
 
-    fn read_days(&self, days: Option<u32>) -> Result<Vec<Row>> {
+    fn read_days(&self, days: Option<u32>) -> LabResult<Vec<Row>> {
         read(&[&self.0], days)
     }
 }
 
 /// The rows of these files, continued until they cover `days`.
-fn read(paths: &[&PathBuf], days: Option<u32>) -> Result<Vec<Row>> {
+fn read(paths: &[&PathBuf], days: Option<u32>) -> LabResult<Vec<Row>> {
     let paths: Vec<PathBuf> = paths.iter().map(|path| (*path).clone()).collect();
     let files = DailyFile::all_in(&paths)?;
     Source::Files {
@@ -82,7 +82,7 @@ fn a_full_fleet_has_exactly_the_real_mix() {
     .unwrap()
     .take(21_195);
     let mut drives: HashMap<(String, i64), u64> = HashMap::new();
-    for row in rows.map(Result::unwrap) {
+    for row in rows.map(LabResult::unwrap) {
         assert_eq!(row.date, date("2017-01-01"));
         *drives
             .entry((row.model.to_string(), row.capacity_bytes))
@@ -203,7 +203,7 @@ fn files_of_different_years_share_one_schema() {
             "smart_22_raw"
         ]
     );
-    let rows: Vec<Row> = rows.map(Result::unwrap).collect();
+    let rows: Vec<Row> = rows.map(LabResult::unwrap).collect();
     assert_eq!(rows[0].smart, [None, Some(0), Some(4031), None]);
     assert_eq!(rows[2].smart, [None, None, Some(77), Some(100)]);
 }
@@ -225,7 +225,7 @@ fn gzip_is_known_by_its_content() {
 fn a_wrong_file_is_named_with_its_line() {
     let wrong = |name: &str, content: &str| -> (u64, String) {
         match TestFile::new(name, content.as_bytes()).read() {
-            Err(Error::Data { line, what, .. }) => (line, what),
+            Err(LabError::Data { line, what, .. }) => (line, what),
             other => panic!("{name}: {other:?}"),
         }
     };

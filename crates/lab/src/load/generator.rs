@@ -24,7 +24,7 @@ use super::{
     Arrivals, Done, Ledger, Lun, Point, Stop, Workload,
     arrivals::Schedule,
     done::{Sampled, SeenIo, histogram},
-    places::{Io, Part, Places},
+    places::{Io, IoSequence, LoadVolume},
     sampler::Sampler,
     stamps::marked,
 };
@@ -64,7 +64,7 @@ pub async fn generate(
     stop: &Stop,
 ) -> Result<Done> {
     let began = time::now();
-    let run = Rc::new(Run::new(
+    let run = Rc::new(LoadRun::new(
         luns,
         workload,
         began..began + duration,
@@ -108,7 +108,7 @@ pub async fn generate(
     })
 }
 
-struct Run {
+struct LoadRun {
     luns: Vec<LunRun>,
     /// The adapter's total queue slots.
     places: Option<Rc<Budget>>,
@@ -124,7 +124,7 @@ struct Run {
     at_volume: Cell<u64>,
     ended: Cell<u64>,
     one_ended: Notify,
-    times: RefCell<Times>,
+    times: RefCell<LoadTimes>,
     is_prompt: bool,
     is_watched: bool,
     began: Instant,
@@ -138,12 +138,12 @@ struct Run {
 struct LunRun {
     volume: SharedVolume,
     ledger: Option<Rc<Ledger>>,
-    ios: RefCell<Places>,
+    ios: RefCell<IoSequence>,
     /// The adapter's queue slots for this LUN.
     places: Option<Rc<Budget>>,
 }
 
-struct Times {
+struct LoadTimes {
     bytes: u64,
     latency_ns: Histogram<u64>,
     service_ns: Histogram<u64>,
@@ -152,9 +152,9 @@ struct Times {
     sum_ns: u64,
 }
 
-impl Default for Times {
+impl Default for LoadTimes {
     fn default() -> Self {
-        Times {
+        LoadTimes {
             bytes: 0,
             latency_ns: histogram(),
             service_ns: histogram(),
@@ -164,22 +164,22 @@ impl Default for Times {
     }
 }
 
-impl Run {
-    fn new(luns: &[Lun], workload: &Workload, time: Range<Instant>, stop: Stop) -> Result<Run> {
+impl LoadRun {
+    fn new(luns: &[Lun], workload: &Workload, time: Range<Instant>, stop: Stop) -> Result<LoadRun> {
         let (began, deadline) = (time.start, time.end);
         let budget = |amount: usize| Budget::new(amount.max(1));
         let adapter = workload.adapter.as_ref();
         let mut all = Vec::new();
         for (index, lun) in luns.iter().enumerate() {
             let span = checked_span(workload, &lun.volume)?;
-            let part = Part {
+            let part = LoadVolume {
                 index,
                 of: luns.len(),
             };
             all.push(LunRun {
                 volume: lun.volume.clone(),
                 ledger: lun.ledger.clone(),
-                ios: RefCell::new(Places::new(workload, span, part)),
+                ios: RefCell::new(IoSequence::new(workload, span, part)),
                 places: adapter.map(|adapter| budget(adapter.per_lun)),
             });
         }
@@ -196,7 +196,7 @@ impl Run {
                 (Some((schedule.peekable(), 0)), Some(sampler))
             }
         };
-        Ok(Run {
+        Ok(LoadRun {
             luns: all,
             places: adapter.map(|adapter| budget(adapter.total)),
             data: marked(workload.size_bytes_max()),
@@ -352,7 +352,7 @@ impl LunRun {
 }
 
 /// One of the outstanding I/Os of a closed loop: issues the next as soon as the last completes.
-async fn worker(run: Rc<Run>, index: usize) {
+async fn worker(run: Rc<LoadRun>, index: usize) {
     let lun = index % run.luns.len();
     for own in 1_u64.. {
         let now = time::now();
@@ -378,7 +378,7 @@ async fn arrival(intended: Instant, is_prompt: bool) {
 }
 
 /// Starts every I/O of an open loop at its arrival time.
-async fn arrive(run: &Rc<Run>, began: Instant, schedule: Schedule) {
+async fn arrive(run: &Rc<LoadRun>, began: Instant, schedule: Schedule) {
     let begun = Budget::new(
         BEGUN_MAX
             .min(BEGUN_BYTES_MAX / run.data.len().max(1))
@@ -422,7 +422,7 @@ async fn arrive(run: &Rc<Run>, began: Instant, schedule: Schedule) {
 }
 
 /// Samples the queue until the load is over.
-async fn watch(run: Rc<Run>, began: Instant, duration: Duration) -> Vec<Point> {
+async fn watch(run: Rc<LoadRun>, began: Instant, duration: Duration) -> Vec<Point> {
     let step = (duration / POINTS).max(POINT_MIN);
     let mut points: Vec<Point> = Vec::new();
     let (mut last, mut ended_before, mut sum_before) = (began, 0, 0);

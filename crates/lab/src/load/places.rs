@@ -19,14 +19,14 @@ pub(super) struct Io {
 
 /// One of the volumes of a load.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct LoadVolume {
     pub(super) index: usize,
     /// How many there are.
     pub(super) of: usize,
 }
 
 /// The sequence of I/Os on one volume.
-pub(super) struct Places {
+pub(super) struct IoSequence {
     order: Order,
     read_percent: u64,
     /// Each length with the cumulative weight up to it.
@@ -40,9 +40,9 @@ pub(super) struct Places {
     zipf: Vec<Zipf>,
 }
 
-impl Places {
+impl IoSequence {
     /// For the first `span_bytes` of a volume, which must hold the longest I/O.
-    pub(super) fn new(workload: &Workload, span_bytes: u64, part: Part) -> Places {
+    pub(super) fn new(workload: &Workload, span_bytes: u64, part: LoadVolume) -> IoSequence {
         let mut sum = 0;
         let sizes = workload.sizes.iter().map(|(size, weight)| {
             sum += weight;
@@ -66,7 +66,7 @@ impl Places {
         };
         let (index, of) = (part.index as u64, part.of.max(1) as u64);
         let place = (begin + index * count / of) % count;
-        Places {
+        IoSequence {
             order: workload.order,
             read_percent: workload.read_percent,
             sizes,
@@ -187,7 +187,7 @@ mod tests {
 
     use super::{super::Operation, *};
 
-    const ONLY: Part = Part { index: 0, of: 1 };
+    const ONLY: LoadVolume = LoadVolume { index: 0, of: 1 };
 
     /// The first `count` places of one pass over a span.
     fn starts(order: Order, places_of_span: u64, count: usize) -> Vec<u64> {
@@ -202,7 +202,7 @@ mod tests {
 
     fn starts_of(
         order: Order,
-        part: Part,
+        part: LoadVolume,
         ios_max: Option<u64>,
         seed: u64,
         (places_of_span, count): (u64, usize),
@@ -214,7 +214,7 @@ mod tests {
             ..Workload::closed(Operation::Read, 512, 1)
         };
         // A partial place at the end is never touched.
-        let mut places = Places::new(&workload, places_of_span * 512 + 100, part);
+        let mut places = IoSequence::new(&workload, places_of_span * 512 + 100, part);
         (0..count).map(|_| places.next().at / 512).collect()
     }
 
@@ -226,7 +226,7 @@ mod tests {
             (Order::Strided, [0, 25, 50, 75]),
         ] {
             for (index, first) in first.into_iter().enumerate() {
-                let part = Part { index, of: 4 };
+                let part = LoadVolume { index, of: 4 };
                 let mut visited = starts_of(order, part, Some(400), 0, (100, 100));
                 assert_eq!(visited[0], first, "{order:?}");
                 visited.sort_unstable();
@@ -244,7 +244,7 @@ mod tests {
             assert_eq!(of(7), of(7), "{order:?}");
             assert_ne!(of(7), of(8), "{order:?}");
         }
-        let second = Part { index: 1, of: 2 };
+        let second = LoadVolume { index: 1, of: 2 };
         let of = |part| starts_of(Order::Random, part, None, 7, (1 << 20, 32));
         assert_ne!(of(ONLY), of(second), "each volume has its own places");
     }
@@ -293,7 +293,7 @@ mod tests {
         let mut workload = Workload::closed(Operation::Read, 4096, 1);
         workload.read_percent = 70;
         workload.sizes = vec![(4096, 3), (65536, 1)];
-        let mut places = Places::new(&workload, 1 << 20, ONLY);
+        let mut places = IoSequence::new(&workload, 1 << 20, ONLY);
         let ios: Vec<Io> = (0..10_000).map(|_| places.next()).collect();
         assert!(ios.iter().all(|io| io.at + io.len as u64 <= 1 << 20));
         let reads = ios.iter().filter(|io| io.is_read).count();

@@ -6,7 +6,7 @@ use engine::{sim::World, spawn, time};
 use volume::{
     config::Rate,
     layer::{
-        fault::{Action, Fault, FaultHandle, Rule},
+        fault::{Fault, FaultAction, FaultHandle, Rule},
         throttle::Throttle,
     },
     leaf::ram::Region,
@@ -40,7 +40,7 @@ fn stopped_for(stopped: Duration, arrivals: Arrivals) -> Done {
         spawn(async move {
             time::sleep(700 * MS).await;
             if !stopped.is_zero() {
-                handle.add(Rule::always(Action::Hang));
+                handle.add(Rule::always(FaultAction::Hang));
                 time::sleep(stopped).await;
                 handle.clear();
             }
@@ -97,7 +97,7 @@ fn means_in_bursts(arrivals: Arrivals) -> [f64; 2] {
             handle.add(Rule {
                 skip: 460 * burst,
                 times: Some(60),
-                ..Rule::always(Action::Delay(8 * MS))
+                ..Rule::always(FaultAction::Delay(8 * MS))
             });
         }
         let workload = Workload {
@@ -273,7 +273,7 @@ fn the_first_error_ends_a_load_and_a_stop_keeps_what_was_measured() {
         assert!((390..=410).contains(&done.expect("it was stopped").ios));
         assert!(time::now() - begun < 200 * MS);
 
-        handle.add(Rule::always(Action::Fail(volume::ErrorKind::Medium)));
+        handle.add(Rule::always(FaultAction::Fail(volume::ErrorKind::Medium)));
         let failed = generate(
             std::slice::from_ref(&lun),
             &workload,

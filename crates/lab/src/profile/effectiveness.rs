@@ -11,9 +11,9 @@ use super::{
     poisson, runner::Figures, too_few, within, workload,
 };
 use crate::{
-    Result,
+    LabResult,
     load::{Arrivals, Operation, Order, Spacing, Workload},
-    report::{Axis, Findings, Marks, Plot, Score, Table, short},
+    report::{Axis, Findings, FindingsTable, Marks, Plot, Score, short},
     statistics::Median,
 };
 
@@ -47,7 +47,7 @@ fn one() -> usize {
 
 /// All rounds of a load.
 #[derive(Clone, Debug, Serialize)]
-struct Run {
+struct Rounds {
     operation: Operation,
     /// `None`: at full speed.
     rate_per_s: Option<f64>,
@@ -68,9 +68,9 @@ struct LeftOut {
     most_per_s: f64,
 }
 
-impl Run {
-    fn of(operation: Operation, rate_per_s: Option<f64>, rounds: Vec<Figures>) -> Option<Run> {
-        Some(Run {
+impl Rounds {
+    fn of(operation: Operation, rate_per_s: Option<f64>, rounds: Vec<Figures>) -> Option<Rounds> {
+        Some(Rounds {
             operation,
             rate_per_s,
             ios_per_percent: Median::of_each(&rounds, ios_per_percent).median,
@@ -136,7 +136,7 @@ impl Experiment for Effectiveness {
         2 * (1 + self.rates.len()) * self.rounds
     }
 
-    fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
+    fn run(&self, runner: &mut Runner<'_>) -> LabResult<Findings> {
         let luns = runner.luns(self.sessions)?;
         let time = self.time.duration();
         let mut left_out = Vec::new();
@@ -168,9 +168,9 @@ impl Experiment for Effectiveness {
                 rounds.push(step.figures);
             }
         }
-        let runs: Vec<Run> = all
+        let runs: Vec<Rounds> = all
             .into_iter()
-            .filter_map(|(operation, rate, rounds)| Run::of(operation, rate, rounds))
+            .filter_map(|(operation, rate, rounds)| Rounds::of(operation, rate, rounds))
             .collect();
         let whose = match runner.pid {
             Some(pid) => format!("process {pid}"),
@@ -262,7 +262,7 @@ fn omissions(left_out: &[LeftOut], rounds: usize) -> Vec<String> {
 }
 
 /// The figure that a history tracks.
-fn score(run: &Run) -> Score {
+fn score(run: &Rounds) -> Score {
     let name = name(run.operation, run.rate_per_s);
     Score::more(
         format!("I/Os a second for 1 % of a processor, {name}"),
@@ -270,12 +270,12 @@ fn score(run: &Run) -> Score {
     )
 }
 
-fn answer(runs: &[Run], whose: &str) -> String {
+fn answer(runs: &[Rounds], whose: &str) -> String {
     let at_most = |operation| {
-        let of = |run: &&Run| run.operation == operation && run.rate_per_s.is_none();
+        let of = |run: &&Rounds| run.operation == operation && run.rate_per_s.is_none();
         runs.iter().find(of)
     };
-    let told = |run: &Run, what: &str| {
+    let told = |run: &Rounds, what: &str| {
         format!(
             "{} {what} a second ({} in all)",
             short(run.ios_per_percent),
@@ -296,8 +296,8 @@ fn answer(runs: &[Run], whose: &str) -> String {
 
 /// The advice that follows from cores that are busy at full speed, if the interval over the rounds says that at least one
 /// is.
-fn advice(runs: &[Run]) -> Option<String> {
-    let busy = |run: &&Run| run.median(|round| round.cpu.busy_cores as f64);
+fn advice(runs: &[Rounds]) -> Option<String> {
+    let busy = |run: &&Rounds| run.median(|round| round.cpu.busy_cores as f64);
     let at_most = runs.iter().filter(|run| run.rate_per_s.is_none());
     let run = at_most.max_by(|a, b| busy(a).median.total_cmp(&busy(b).median))?;
     let found = busy(&run);
@@ -321,8 +321,8 @@ fn advice(runs: &[Run]) -> Option<String> {
 }
 
 /// A field plot with a row for each direction and a column for each rate.
-fn plot(runs: &[Run]) -> Plot {
-    let rate = |run: &Run| run.rate_per_s.map_or("as many as it can do".into(), short);
+fn plot(runs: &[Rounds]) -> Plot {
+    let rate = |run: &Rounds| run.rate_per_s.map_or("as many as it can do".into(), short);
     let mut columns: Vec<String> = Vec::new();
     for run in runs {
         if !columns.contains(&rate(run)) {
@@ -331,7 +331,7 @@ fn plot(runs: &[Run]) -> Plot {
     }
     let row = |(operation, name): (Operation, &str)| -> (String, Vec<Option<f64>>) {
         let value = |column: &String| {
-            let is_it = |run: &&Run| run.operation == operation && rate(run) == *column;
+            let is_it = |run: &&Rounds| run.operation == operation && rate(run) == *column;
             runs.iter().find(is_it).map(|run| run.ios_per_percent)
         };
         (name.to_owned(), columns.iter().map(value).collect())
@@ -354,8 +354,8 @@ fn plot(runs: &[Run]) -> Plot {
     }
 }
 
-fn table(runs: &[Run], whose: &str) -> Table {
-    let mut table = Table::new(
+fn table(runs: &[Rounds], whose: &str) -> FindingsTable {
+    let mut table = FindingsTable::new(
         "I/Os for each percent of a processor",
         &format!(
             "100 % is one fully busy core. The processor time is that of {whose}. The last column \
@@ -399,13 +399,13 @@ fn table(runs: &[Run], whose: &str) -> Table {
 mod tests {
     use super::*;
 
-    fn run(busy_cores: &[usize]) -> Run {
+    fn run(busy_cores: &[usize]) -> Rounds {
         let round = |busy_cores: &usize| {
             let mut figures = Figures::example(1.0, 1000.0);
             (figures.cpu.busy_cores, figures.cpu.cores) = (*busy_cores, 4);
             figures
         };
-        Run::of(
+        Rounds::of(
             Operation::Read,
             None,
             busy_cores.iter().map(round).collect(),

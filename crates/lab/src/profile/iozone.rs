@@ -12,9 +12,9 @@ use super::{
     Case, Experiment, Needs, OUTSTANDING_MAX, Runner, Work, check_time, too_few, within, workload,
 };
 use crate::{
-    Result,
+    LabResult,
     load::{Arrivals, Lun, Order, Workload},
-    report::{Axis, Findings, Marks, Plot, Score, Table, short},
+    report::{Axis, Findings, FindingsTable, Marks, Plot, Score, short},
     statistics::{Comparison, Median},
 };
 
@@ -31,7 +31,7 @@ pub(super) struct Iozone {
     file_sizes: Vec<Size>,
     transfer_sizes: Vec<Size>,
     outstanding: usize,
-    streams: Vec<Stream>,
+    streams: Vec<IozoneStream>,
     time: Time,
     #[serde(default = "one")]
     rounds: usize,
@@ -46,7 +46,7 @@ fn one() -> usize {
 /// One of IOzone's streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum Stream {
+enum IozoneStream {
     /// The first write, to unwritten space.
     Write,
     /// The same range written again.
@@ -60,36 +60,42 @@ enum Stream {
     StridedRead,
 }
 
-impl Stream {
+impl IozoneStream {
     fn name(self) -> &'static str {
         match self {
-            Stream::Write => "write",
-            Stream::Rewrite => "rewrite",
-            Stream::Read => "read",
-            Stream::ReRead => "re-read",
-            Stream::RandomRead => "random read",
-            Stream::RandomWrite => "random write",
-            Stream::BackwardRead => "backward read",
-            Stream::StridedRead => "strided read",
+            IozoneStream::Write => "write",
+            IozoneStream::Rewrite => "rewrite",
+            IozoneStream::Read => "read",
+            IozoneStream::ReRead => "re-read",
+            IozoneStream::RandomRead => "random read",
+            IozoneStream::RandomWrite => "random write",
+            IozoneStream::BackwardRead => "backward read",
+            IozoneStream::StridedRead => "strided read",
         }
     }
 
     fn order(self) -> Order {
         match self {
-            Stream::Write | Stream::Rewrite | Stream::Read | Stream::ReRead => Order::Sequential,
-            Stream::RandomRead | Stream::RandomWrite => Order::Random,
-            Stream::BackwardRead => Order::Backward,
-            Stream::StridedRead => Order::Strided,
+            IozoneStream::Write
+            | IozoneStream::Rewrite
+            | IozoneStream::Read
+            | IozoneStream::ReRead => Order::Sequential,
+            IozoneStream::RandomRead | IozoneStream::RandomWrite => Order::Random,
+            IozoneStream::BackwardRead => Order::Backward,
+            IozoneStream::StridedRead => Order::Strided,
         }
     }
 
     fn writes(self) -> bool {
-        matches!(self, Stream::Write | Stream::Rewrite | Stream::RandomWrite)
+        matches!(
+            self,
+            IozoneStream::Write | IozoneStream::Rewrite | IozoneStream::RandomWrite
+        )
     }
 }
 
 /// The file that the streams transfer, at the beginning of every disk.
-struct File {
+struct StreamFile {
     luns: Vec<Lun>,
     /// How much of it holds data, as far as is known.
     written_bytes: u64,
@@ -107,7 +113,7 @@ struct Speed {
 /// A stream with one file size and one transfer size: the medians of all rounds.
 #[derive(Clone, Debug, Serialize)]
 struct Cell {
-    stream: Stream,
+    stream: IozoneStream,
     file_bytes: u64,
     transfer_bytes: u64,
     #[serde(flatten)]
@@ -116,7 +122,11 @@ struct Cell {
 }
 
 impl Cell {
-    fn of(stream: Stream, (file, transfer): (Size, Size), rounds: Vec<Speed>) -> Option<Cell> {
+    fn of(
+        stream: IozoneStream,
+        (file, transfer): (Size, Size),
+        rounds: Vec<Speed>,
+    ) -> Option<Cell> {
         if rounds.is_empty() {
             return None;
         }
@@ -142,7 +152,7 @@ impl Cell {
 }
 
 impl Iozone {
-    fn workload(&self, stream: Stream, file: Size, transfer: Size) -> Workload {
+    fn workload(&self, stream: IozoneStream, file: Size, transfer: Size) -> Workload {
         let read_percent = if stream.writes() { 0 } else { 100 };
         Workload {
             order: stream.order(),
@@ -157,10 +167,10 @@ impl Iozone {
     fn run_once(
         &self,
         runner: &mut Runner<'_>,
-        file: &mut File,
-        stream: Stream,
+        file: &mut StreamFile,
+        stream: IozoneStream,
         (size, transfer): (Size, Size),
-    ) -> Result<Option<Speed>> {
+    ) -> LabResult<Option<Speed>> {
         let name = format!("{} of {size} by {transfer}", stream.name());
         runner.once(&name, |runner| {
             self.measure(runner, &name, file, stream, (size, transfer))
@@ -172,15 +182,15 @@ impl Iozone {
         &self,
         runner: &mut Runner<'_>,
         name: &str,
-        file: &mut File,
-        stream: Stream,
+        file: &mut StreamFile,
+        stream: IozoneStream,
         (size, transfer): (Size, Size),
-    ) -> Result<Option<Speed>> {
+    ) -> LabResult<Option<Speed>> {
         if runner.is_stopped() {
             return Ok(None);
         }
         match stream {
-            Stream::Write => file.discard(runner, size),
+            IozoneStream::Write => file.discard(runner, size),
             _ => file.fill(runner, size)?,
         }
         let workload = self.workload(stream, size, transfer);
@@ -188,7 +198,7 @@ impl Iozone {
         let Some(step) = runner.load_at_once(name, &file.luns, &workload, time)? else {
             return Ok(None);
         };
-        if stream == Stream::Write && file.luns.len() == 1 {
+        if stream == IozoneStream::Write && file.luns.len() == 1 {
             file.written_bytes = step.done.bytes;
         }
         let mut elapsed = step.done.elapsed;
@@ -208,9 +218,10 @@ impl Iozone {
 
     /// All streams with each size, `write` first: what it leaves unwritten of a file is then filled once for all the
     /// others.
-    fn in_order(&self, file: Size, transfers: &[Size]) -> Vec<(Stream, (Size, Size))> {
-        let is_first = |stream: &&Stream| **stream == Stream::Write;
-        let (first, others): (Vec<&Stream>, Vec<&Stream>) = self.streams.iter().partition(is_first);
+    fn in_order(&self, file: Size, transfers: &[Size]) -> Vec<(IozoneStream, (Size, Size))> {
+        let is_first = |stream: &&IozoneStream| **stream == IozoneStream::Write;
+        let (first, others): (Vec<&IozoneStream>, Vec<&IozoneStream>) =
+            self.streams.iter().partition(is_first);
         let mut all = Vec::new();
         for streams in [first, others] {
             for transfer in transfers {
@@ -226,7 +237,7 @@ impl Iozone {
     }
 }
 
-impl File {
+impl StreamFile {
     /// So that the next write meets unallocated space.
     fn discard(&mut self, runner: &Runner<'_>, size: Size) {
         runner.discard(size.bytes());
@@ -238,7 +249,7 @@ impl File {
 
     /// Writes what the last `write` had no time for: reads of holes need no access to the disk, and a write to one is no
     /// rewrite.
-    fn fill(&mut self, runner: &Runner<'_>, size: Size) -> Result<()> {
+    fn fill(&mut self, runner: &Runner<'_>, size: Size) -> LabResult<()> {
         let block = u64::from(self.luns[0].volume.shape().block_size_bytes);
         let end = size.bytes() - size.bytes() % block;
         if self.written_bytes < end {
@@ -268,14 +279,14 @@ impl Experiment for Iozone {
         self.file_sizes.len() * self.transfer_sizes.len() * self.streams.len() * self.rounds
     }
 
-    fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
-        let mut on_disk = File {
+    fn run(&self, runner: &mut Runner<'_>) -> LabResult<Findings> {
+        let mut on_disk = StreamFile {
             luns: runner.luns(1)?,
             written_bytes: 0,
         };
         let shape = on_disk.luns[0].volume.shape().clone();
         let (block, len) = (u64::from(shape.block_size_bytes), shape.len_bytes());
-        let mut all: Vec<(Stream, (Size, Size), Vec<Speed>)> = Vec::new();
+        let mut all: Vec<(IozoneStream, (Size, Size), Vec<Speed>)> = Vec::new();
         let mut left_out = Vec::new();
         for file in &self.file_sizes {
             let mut transfers = Vec::new();
@@ -331,7 +342,7 @@ impl Experiment for Iozone {
     fn cases(&self) -> Vec<Case> {
         let file = self.largest();
         let of = |transfer: &Size| {
-            let case = |stream: &Stream| Case {
+            let case = |stream: &IozoneStream| Case {
                 name: format!("{} by {transfer}", stream.name()),
                 work: Work::Load(Workload {
                     ios_max: None,
@@ -340,10 +351,10 @@ impl Experiment for Iozone {
                 time: self.time,
             };
             [
-                Stream::Read,
-                Stream::Rewrite,
-                Stream::RandomRead,
-                Stream::RandomWrite,
+                IozoneStream::Read,
+                IozoneStream::Rewrite,
+                IozoneStream::RandomRead,
+                IozoneStream::RandomWrite,
             ]
             .map(|s| case(&s))
         };
@@ -370,7 +381,7 @@ impl Experiment for Iozone {
 }
 
 /// The figure that a history tracks: the maximum of a stream.
-fn score(stream: Stream, cells: &[Cell]) -> Option<Score> {
+fn score(stream: IozoneStream, cells: &[Cell]) -> Option<Score> {
     let of_stream = cells.iter().filter(|cell| cell.stream == stream);
     let most = of_stream.map(Cell::megabytes_per_s).reduce(f64::max)?;
     Some(Score::more(
@@ -408,7 +419,7 @@ fn advice(cells: &[Cell]) -> Option<String> {
     let largest = cells.iter().map(|cell| cell.file_bytes).max()?;
     let reads = cells
         .iter()
-        .filter(|cell| cell.stream == Stream::Read && cell.file_bytes == largest);
+        .filter(|cell| cell.stream == IozoneStream::Read && cell.file_bytes == largest);
     let by_size: BTreeMap<u64, &Cell> = reads.map(|cell| (cell.transfer_bytes, cell)).collect();
     let speeds = by_size.values().map(|cell| cell.megabytes_per_s());
     let most = speeds.fold(0.0, f64::max);
@@ -445,7 +456,7 @@ fn advice(cells: &[Cell]) -> Option<String> {
 }
 
 /// The table and the surface plot of a stream.
-fn shown(stream: Stream, cells: &[&Cell]) -> (Table, Plot) {
+fn shown(stream: IozoneStream, cells: &[&Cell]) -> (FindingsTable, Plot) {
     let mut by_file: BTreeMap<u64, BTreeMap<u64, f64>> = BTreeMap::new();
     let mut transfers = BTreeMap::new();
     for cell in cells {
@@ -458,7 +469,7 @@ fn shown(stream: Stream, cells: &[&Cell]) -> (Table, Plot) {
     let value = |row: &BTreeMap<u64, f64>, transfer: &u64| row.get(transfer).copied();
     let mut heads = vec!["file"];
     heads.extend(columns.iter().map(String::as_str));
-    let mut table = Table::new(
+    let mut table = FindingsTable::new(
         &format!("{}, MB/s", stream.name()),
         "By file size (rows) and transfer size (columns); medians of all rounds.",
         &heads,
@@ -515,7 +526,7 @@ time = "1ms"
         }
     }
 
-    fn cell_of(stream: Stream, transfer_bytes: u64, rounds: &[f64]) -> Cell {
+    fn cell_of(stream: IozoneStream, transfer_bytes: u64, rounds: &[f64]) -> Cell {
         let speed = |megabytes_per_s: &f64| Speed {
             megabytes_per_s: *megabytes_per_s,
             iops: 1.0,
@@ -527,13 +538,13 @@ time = "1ms"
         Cell::of(stream, sizes, rounds.iter().map(speed).collect()).expect("a round")
     }
 
-    fn cell(stream: Stream, transfer_bytes: u64, megabytes_per_s: f64) -> Cell {
+    fn cell(stream: IozoneStream, transfer_bytes: u64, megabytes_per_s: f64) -> Cell {
         cell_of(stream, transfer_bytes, &[megabytes_per_s])
     }
 
     #[test]
     fn advice_comes_with_the_interval_over_rounds_and_not_if_there_may_be_no_gain() {
-        let read = |transfer, rounds: [f64; 6]| cell_of(Stream::Read, transfer, &rounds);
+        let read = |transfer, rounds: [f64; 6]| cell_of(IozoneStream::Read, transfer, &rounds);
         let slow = || read(4096, [100.0, 101.0, 99.0, 100.0, 102.0, 98.0]);
         let cells = [
             slow(),
@@ -550,18 +561,18 @@ time = "1ms"
         ];
         assert_eq!(advice(&unsteady), None);
         let once = [
-            cell(Stream::Read, 4096, 100.0),
-            cell(Stream::Read, 65536, 200.0),
+            cell(IozoneStream::Read, 4096, 100.0),
+            cell(IozoneStream::Read, 65536, 200.0),
         ];
         let told = advice(&once).expect("it rises");
         assert!(told.contains("one round"), "{told}");
-        let twice = cell_of(Stream::Read, 4096, &[100.0, 300.0, 120.0]);
+        let twice = cell_of(IozoneStream::Read, 4096, &[100.0, 300.0, 120.0]);
         assert_eq!(twice.megabytes_per_s(), 120.0, "the median");
     }
 
     #[test]
     fn advice_needs_a_figure_that_supports_it() {
-        let read = |transfer, mb| cell(Stream::Read, transfer, mb);
+        let read = |transfer, mb| cell(IozoneStream::Read, transfer, mb);
         let rising = [read(4096, 100.0), read(65536, 390.0), read(1 << 20, 400.0)];
         let told = advice(&rising).expect("it rises");
         assert!(
@@ -576,9 +587,9 @@ time = "1ms"
     #[test]
     fn the_answer_names_the_best_of_both_directions() {
         let cells = [
-            cell(Stream::Rewrite, 4096, 50.0),
-            cell(Stream::RandomRead, 65536, 200.0),
-            cell(Stream::Read, 4096, 100.0),
+            cell(IozoneStream::Rewrite, 4096, 50.0),
+            cell(IozoneStream::RandomRead, 65536, 200.0),
+            cell(IozoneStream::Read, 4096, 100.0),
         ];
         assert_eq!(
             answer(&cells),

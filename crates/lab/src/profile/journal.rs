@@ -7,7 +7,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value};
 
 use super::Profile;
-use crate::{Error, Result};
+use crate::{LabError, LabResult};
 
 /// The completed measurements.
 #[derive(Debug, Default)]
@@ -25,11 +25,11 @@ impl Journal {
     ///
     /// # Errors
     /// The JSON is of another run.
-    pub(crate) fn of(json: &Value, profile: &Profile) -> Result<Journal> {
+    pub(crate) fn of(json: &Value, profile: &Profile) -> LabResult<Journal> {
         let is_same = json["profile"] == profile.name && json["settings"] == profile.text;
         let steps = json["steps"].as_object().filter(|_| is_same);
         let Some(steps) = steps else {
-            return Err(Error::Call(format!(
+            return Err(LabError::Call(format!(
                 "--resume: the --json file is of another run (profile {}, on {}), or its profile has \
                  changed: name another file, or leave out --resume to start again",
                 json["profile"], json["on"]

@@ -4,11 +4,11 @@
 
 use volume::layers::Layers as Seen;
 
-use crate::report::{Layer, Layers, Times};
+use crate::report::{LayerShare, Layers, OperationTimes};
 
 /// Where one operation spent the time that it waited for its volume, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Way {
+pub(crate) struct TimeSpent {
     volume_ns: u64,
     initiator_ns: u64,
     wire_ns: u64,
@@ -19,7 +19,7 @@ pub(crate) struct Way {
 }
 
 /// A row: its name, and how to get its time from an operation.
-pub(crate) type Row<T> = (&'static str, fn(&T) -> u64);
+pub(crate) type LayerRow<T> = (&'static str, fn(&T) -> u64);
 
 pub(crate) const VOLUME: &str = "volume";
 pub(crate) const INITIATOR: &str = "initiator";
@@ -29,7 +29,7 @@ pub(crate) const MEDIUM: &str = "medium";
 pub(crate) const UNTOLD: &str = "wire and target: not visible";
 
 /// The rows of a way, from top to bottom; together they make up all of it.
-const ROWS: [Row<Way>; 6] = [
+const ROWS: [LayerRow<TimeSpent>; 6] = [
     (VOLUME, |way| way.volume_ns),
     (INITIATOR, |way| way.initiator_ns),
     (WIRE, |way| way.wire_ns),
@@ -38,10 +38,10 @@ const ROWS: [Row<Way>; 6] = [
     (UNTOLD, |way| way.untold_ns),
 ];
 
-impl Way {
+impl TimeSpent {
     /// For an operation that waited for `waited_ns`, of which `seen` was observed. The rest was spent in the
     /// volume's own layers on this side, and on the way to them.
-    pub(crate) fn new(waited_ns: u64, seen: &Seen) -> Way {
+    pub(crate) fn new(waited_ns: u64, seen: &Seen) -> TimeSpent {
         let all = [
             seen.initiator,
             seen.wire,
@@ -57,7 +57,7 @@ impl Way {
                 false => all.map(|ns| ns as u64),
                 true => all.map(|ns| (ns * u128::from(waited_ns) / sum_ns) as u64),
             };
-        Way {
+        TimeSpent {
             volume_ns: waited_ns - initiator_ns - wire_ns - target_ns - medium_ns - untold_ns,
             initiator_ns,
             wire_ns,
@@ -73,8 +73,8 @@ impl Way {
 pub(crate) fn layers<T: Copy>(
     all: &[T],
     total_ns: fn(&T) -> u64,
-    rows: &[Row<T>],
-    way: fn(&T) -> Way,
+    rows: &[LayerRow<T>],
+    way: fn(&T) -> TimeSpent,
 ) -> Layers {
     let mut sorted = all.to_vec();
     sorted.sort_unstable_by_key(total_ns);
@@ -89,19 +89,19 @@ pub(crate) fn layers<T: Copy>(
         let mean_us = |of_these: &[T]| {
             of_these.iter().map(of).sum::<u64>() as f64 / 1e3 / of_these.len() as f64
         };
-        Times {
+        OperationTimes {
             mean_us: mean_us(&sorted),
             p50_us: mean_us(middle),
             p99_us: mean_us(late),
         }
     };
-    let layer = |name: &str, of: &dyn Fn(&T) -> u64| Layer {
+    let layer = |name: &str, of: &dyn Fn(&T) -> u64| LayerShare {
         name: name.into(),
         times: times(of),
     };
     let own = rows.iter().map(|(name, of)| layer(name, of));
     // Omit rows without any time: nobody expects a wire on the way to a file.
-    let taken = |of: fn(&Way) -> u64| all.iter().any(|operation| of(&way(operation)) > 0);
+    let taken = |of: fn(&TimeSpent) -> u64| all.iter().any(|operation| of(&way(operation)) > 0);
     let of_way = ROWS.iter().filter(|(_, of)| taken(*of));
     let of_way = of_way.map(|(name, of)| layer(name, &|operation| of(&way(operation))));
     Layers {
@@ -111,7 +111,7 @@ pub(crate) fn layers<T: Copy>(
 }
 
 /// Caveats for reading the rows of these ways.
-pub(crate) fn notes(ways: impl Iterator<Item = Way> + Clone) -> Vec<String> {
+pub(crate) fn notes(ways: impl Iterator<Item = TimeSpent> + Clone) -> Vec<String> {
     let mut notes = Vec::new();
     if ways.clone().any(|way| way.untold_ns > 0) {
         notes.push(
@@ -150,14 +150,14 @@ mod tests {
         }
     }
 
-    fn rows_of(way: &Way) -> [u64; 6] {
+    fn rows_of(way: &TimeSpent) -> [u64; 6] {
         ROWS.map(|(_, of)| of(way))
     }
 
     #[test]
     fn rows_that_nothing_has_taken_time_in_are_left_out() {
         let names = |parts| {
-            let ways = [Way::new(100, &seen(parts)); 2];
+            let ways = [TimeSpent::new(100, &seen(parts)); 2];
             let layers = layers(&ways, |_| 100, &[], |way| *way);
             let names = layers.layers.into_iter().map(|layer| layer.name);
             names.collect::<Vec<_>>()
@@ -176,20 +176,20 @@ mod tests {
 
     #[test]
     fn what_went_on_while_nobody_waited_does_not_count() {
-        let way = Way::new(100, &seen([0, 100, 50, 50, 0]));
+        let way = TimeSpent::new(100, &seen([0, 100, 50, 50, 0]));
         assert_eq!(rows_of(&way), [0, 0, 50, 25, 25, 0]);
     }
 
     #[test]
     fn what_is_not_visible_is_said() {
-        let untold = Way::new(10, &seen([0, 0, 0, 0, 5]));
-        let partial = Way {
+        let untold = TimeSpent::new(10, &seen([0, 0, 0, 0, 5]));
+        let partial = TimeSpent {
             is_partial: true,
-            ..Way::default()
+            ..TimeSpent::default()
         };
-        assert_eq!(notes([Way::default()].into_iter()).len(), 0);
+        assert_eq!(notes([TimeSpent::default()].into_iter()).len(), 0);
         for (way, said) in [(untold, "does not report"), (partial, "all of its media")] {
-            let notes = notes([Way::default(), way].into_iter());
+            let notes = notes([TimeSpent::default(), way].into_iter());
             assert!(notes.len() == 1 && notes[0].contains(said), "{notes:?}");
         }
     }
@@ -199,15 +199,15 @@ mod tests {
         fn the_rows_add_up_to_the_whole_at_the_mean_the_median_and_the_99th_percentile(
             all in prop::collection::vec((1..1u64 << 40, any::<[u32; 5]>()), 1..400),
         ) {
-            let all: Vec<(u64, Way)> = all
+            let all: Vec<(u64, TimeSpent)> = all
                 .into_iter()
-                .map(|(waited, parts)| (waited, Way::new(waited, &seen(parts.map(u64::from)))))
+                .map(|(waited, parts)| (waited, TimeSpent::new(waited, &seen(parts.map(u64::from)))))
                 .collect();
             for (waited, way) in &all {
                 prop_assert_eq!(rows_of(way).iter().sum::<u64>(), *waited);
             }
             let layers = layers(&all, |all| all.0, &[], |all| all.1);
-            for of in [|times: &Times| times.mean_us, |times: &Times| times.p50_us, |times: &Times| times.p99_us] {
+            for of in [|times: &OperationTimes| times.mean_us, |times: &OperationTimes| times.p50_us, |times: &OperationTimes| times.p99_us] {
                 let parts: f64 = layers.layers.iter().map(|layer| of(&layer.times)).sum();
                 prop_assert!((parts / of(&layers.total) - 1.0).abs() < 1e-6);
             }

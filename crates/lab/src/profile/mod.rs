@@ -29,13 +29,13 @@ pub(crate) use journal::Journal;
 pub(crate) use runner::Runner;
 
 use crate::{
-    Error, Result,
+    LabError, LabResult,
     drive_stats::Source,
     load::{Spacing, Stop, Workload},
-    progress::Progress,
+    progress::ProgressOutput,
     report::Findings,
     statistics::SAMPLES_MIN,
-    target::{Needs, Target},
+    target::{MeasuredDisk, Needs},
 };
 
 /// The built-in profiles: names and texts.
@@ -72,7 +72,7 @@ pub struct Profile {
 
 #[derive(Clone, Debug)]
 enum Settings {
-    Queue(queue::Queue),
+    Queue(queue::QueueSettings),
     Iozone(iozone::Iozone),
     Effectiveness(effectiveness::Effectiveness),
     Commit(commit::Commit),
@@ -103,7 +103,7 @@ pub(crate) trait Experiment {
     fn about(&self) -> &str;
 
     /// Examines the data it will use, before anything is opened.
-    fn survey(&self, _stop: &Stop, _progress: Progress) -> Result<()> {
+    fn survey(&self, _stop: &Stop, _progress: ProgressOutput) -> LabResult<()> {
         Ok(())
     }
 
@@ -116,7 +116,7 @@ pub(crate) trait Experiment {
     fn needs(&self) -> Needs;
 
     /// Refuses disks on which it cannot run, before anything is written to any of them.
-    fn check_disks(&self, _targets: &[Target]) -> Result<()> {
+    fn check_disks(&self, _targets: &[MeasuredDisk]) -> LabResult<()> {
         Ok(())
     }
 
@@ -124,7 +124,7 @@ pub(crate) trait Experiment {
     fn steps(&self) -> usize;
 
     /// Runs everything and returns the findings.
-    fn run(&self, runner: &mut Runner<'_>) -> Result<Findings>;
+    fn run(&self, runner: &mut Runner<'_>) -> LabResult<Findings>;
 
     /// The cases that `lab compare` repeats.
     fn cases(&self) -> Vec<Case>;
@@ -141,7 +141,7 @@ impl Profile {
     ///
     /// # Errors
     /// There is none, or it is invalid; the message says what to write instead.
-    pub fn load(name: &str, quick: bool) -> Result<Profile> {
+    pub fn load(name: &str, quick: bool) -> LabResult<Profile> {
         let built_in = BUILT_IN.iter().find(|(built_in, _)| *built_in == name);
         if let Some((_, text)) = built_in {
             return Profile::parse(name, text, quick);
@@ -149,11 +149,11 @@ impl Profile {
         let path = Path::new(name);
         if !name.ends_with(".toml") {
             let names = BUILT_IN.map(|(name, _)| name).join(", ");
-            return Err(Error::Call(format!(
+            return Err(LabError::Call(format!(
                 "there is no profile \"{name}\": write one of {names}, or the path of a .toml file"
             )));
         }
-        let text = crate::input::read(path).map_err(|source| Error::File {
+        let text = crate::input::read(path).map_err(|source| LabError::File {
             path: path.to_owned(),
             source,
         })?;
@@ -162,9 +162,9 @@ impl Profile {
     }
 
     /// Parses the profile in `text`.
-    fn parse(name: &str, text: &str, quick: bool) -> Result<Profile> {
+    fn parse(name: &str, text: &str, quick: bool) -> LabResult<Profile> {
         let wrong = |error: toml::de::Error| {
-            Error::Call(format!("profile {name}: {}", error.to_string().trim_end()))
+            LabError::Call(format!("profile {name}: {}", error.to_string().trim_end()))
         };
         let mut table: toml::Table = toml::from_str(text).map_err(wrong)?;
         if let Some(toml::Value::Table(replaced)) = table.remove("quick") {
@@ -174,7 +174,7 @@ impl Profile {
         }
         let text = serde_json::to_value(&table).unwrap_or_default();
         let settings = Settings::parse(table)
-            .map_err(|message| Error::Call(format!("profile {name}: {message}")))?;
+            .map_err(|message| LabError::Call(format!("profile {name}: {message}")))?;
         let profile = Profile {
             name: name.to_owned(),
             text,
@@ -182,13 +182,13 @@ impl Profile {
         };
         let needs = profile.experiment().needs();
         if needs.size_bytes % 4096 != 0 || needs.size_bytes == 0 {
-            return Err(Error::Call(format!(
+            return Err(LabError::Call(format!(
                 "profile {name}: {} bytes are not whole blocks of 4 KiB; write size = \"1GiB\"",
                 needs.size_bytes
             )));
         }
         let check = profile.experiment().check();
-        check.map_err(|message| Error::Call(format!("profile {name}: {message}")))?;
+        check.map_err(|message| LabError::Call(format!("profile {name}: {message}")))?;
         Ok(profile)
     }
 
@@ -196,9 +196,9 @@ impl Profile {
     ///
     /// # Errors
     /// The profile uses no data; that is found out before there is a source. Or there is none.
-    pub fn set_data(&mut self, source: impl FnOnce() -> Result<Source>) -> Result<()> {
+    pub fn set_data(&mut self, source: impl FnOnce() -> LabResult<Source>) -> LabResult<()> {
         let Settings::SqlScan(sql_scan) = &mut self.settings else {
-            return Err(Error::Call(format!(
+            return Err(LabError::Call(format!(
                 "--data: the profile {} loads no rows; use sql-scan",
                 self.name
             )));

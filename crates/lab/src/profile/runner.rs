@@ -8,18 +8,18 @@ use engine::Lane;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::{Case, Journal, Work, seen::Seen};
+use super::{Case, Journal, Work, seen::LoadLayers};
 use crate::{
-    Error, Result,
+    LabError, LabResult,
     databases::Bed,
     fio,
     load::{self, Done, Lun, Point, Stop, Workload},
     machine::{Cpu, Watch},
     others::{Others, told},
     progress::Stage,
-    report::{Findings, Table, short},
+    report::{Findings, FindingsTable, short},
     speed::Speed,
-    target::Target,
+    target::MeasuredDisk,
 };
 
 /// The uncounted warm-up takes one part in this many of a load's time; it fills caches and windows.
@@ -31,7 +31,7 @@ const SEEDS: u64 = 1 << 16;
 /// Runs loads.
 pub(crate) struct Runner<'a> {
     pub(crate) lane: &'a Rc<Lane>,
-    pub(crate) targets: Vec<Target>,
+    pub(crate) targets: Vec<MeasuredDisk>,
     pub(crate) stop: Stop,
     pub(crate) stage: Stage,
     /// A process whose processor time is measured as well.
@@ -124,7 +124,7 @@ pub(crate) struct LoadRun {
     pub(crate) done: Done,
     pub(crate) figures: Figures,
     /// Where the time of its I/Os went, if it was watched.
-    pub(super) seen: Option<Seen>,
+    pub(super) seen: Option<LoadLayers>,
 }
 
 /// The form kept in the journal: without single I/Os, which the figures already summarise.
@@ -136,7 +136,7 @@ struct Recorded {
     bytes: u64,
     series: Vec<Point>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    seen: Option<Seen>,
+    seen: Option<LoadLayers>,
 }
 
 impl From<&LoadRun> for Recorded {
@@ -190,7 +190,7 @@ impl From<&Figures> for Speed {
 impl<'a> Runner<'a> {
     pub(crate) fn new(
         lane: &'a Rc<Lane>,
-        targets: Vec<Target>,
+        targets: Vec<MeasuredDisk>,
         stop: Stop,
         stage: Stage,
     ) -> Runner<'a> {
@@ -212,10 +212,14 @@ impl<'a> Runner<'a> {
     }
 
     /// `count` sessions, distributed over all targets in rotation.
-    pub(crate) fn luns(&self, count: usize) -> Result<Vec<Lun>> {
+    pub(crate) fn luns(&self, count: usize) -> LabResult<Vec<Lun>> {
         let each = count.max(self.targets.len()).div_ceil(self.targets.len());
-        let of_target = |target: &Target| target.luns(each, self.verified);
-        let all: Vec<Vec<Lun>> = self.targets.iter().map(of_target).collect::<Result<_>>()?;
+        let of_target = |target: &MeasuredDisk| target.luns(each, self.verified);
+        let all: Vec<Vec<Lun>> = self
+            .targets
+            .iter()
+            .map(of_target)
+            .collect::<LabResult<_>>()?;
         let in_turn =
             (0..each).flat_map(|session| all.iter().map(move |luns| luns[session].clone()));
         Ok(in_turn.take(count.max(self.targets.len())).collect())
@@ -238,7 +242,7 @@ impl<'a> Runner<'a> {
         luns: &[Lun],
         workload: &Workload,
         time: Duration,
-    ) -> Result<Option<LoadRun>> {
+    ) -> LabResult<Option<LoadRun>> {
         self.recorded(name, |runner| {
             if workload.ios_max.is_none() && !runner.is_stopped() {
                 runner.generate(luns, workload, time / SETTLE)?;
@@ -254,15 +258,15 @@ impl<'a> Runner<'a> {
         luns: &[Lun],
         workload: &Workload,
         time: Duration,
-    ) -> Result<Option<LoadRun>> {
+    ) -> LabResult<Option<LoadRun>> {
         self.recorded(name, |runner| runner.measure(name, luns, workload, time))
     }
 
     fn recorded(
         &mut self,
         name: &str,
-        work: impl FnOnce(&mut Self) -> Result<Option<LoadRun>>,
-    ) -> Result<Option<LoadRun>> {
+        work: impl FnOnce(&mut Self) -> LabResult<Option<LoadRun>>,
+    ) -> LabResult<Option<LoadRun>> {
         let mut fresh = None;
         let recorded = self.once(name, |runner| {
             fresh = work(runner)?;
@@ -286,8 +290,8 @@ impl<'a> Runner<'a> {
     pub(crate) fn once<T: DeserializeOwned + Serialize>(
         &mut self,
         name: &str,
-        work: impl FnOnce(&mut Self) -> Result<Option<T>>,
-    ) -> Result<Option<T>> {
+        work: impl FnOnce(&mut Self) -> LabResult<Option<T>>,
+    ) -> LabResult<Option<T>> {
         if self.journal.is_within {
             return work(self);
         }
@@ -318,7 +322,7 @@ impl<'a> Runner<'a> {
         luns: &[Lun],
         workload: &Workload,
         time: Duration,
-    ) -> Result<Option<LoadRun>> {
+    ) -> LabResult<Option<LoadRun>> {
         if self.is_stopped() {
             return Ok(None);
         }
@@ -336,7 +340,7 @@ impl<'a> Runner<'a> {
             let beside = sample.map(|sample| (name.to_owned(), figures.clone(), sample));
             self.beside.extend(beside);
         }
-        let seen = Seen::of_load(&done);
+        let seen = LoadLayers::of_load(&done);
         Ok(Some(LoadRun {
             done,
             figures,
@@ -350,7 +354,7 @@ impl<'a> Runner<'a> {
         case: &Case,
         target: usize,
         luns: &[Lun],
-    ) -> Result<Option<Speed>> {
+    ) -> LabResult<Option<Speed>> {
         let name = self.name_of(case, target);
         match &case.work {
             Work::Load(workload) => {
@@ -369,7 +373,7 @@ impl<'a> Runner<'a> {
     }
 
     /// The same with fio, on the file or device of target number `target`.
-    pub(crate) fn sample_of_fio(&mut self, case: &Case, target: usize) -> Result<Option<Speed>> {
+    pub(crate) fn sample_of_fio(&mut self, case: &Case, target: usize) -> LabResult<Option<Speed>> {
         let Work::Load(workload) = &case.work else {
             return Ok(None);
         };
@@ -384,7 +388,7 @@ impl<'a> Runner<'a> {
         format!("{}: {}", self.targets[target].name, case.name)
     }
 
-    fn fio(&self, target: usize, workload: &Workload, time: Duration) -> Result<Option<Speed>> {
+    fn fio(&self, target: usize, workload: &Workload, time: Duration) -> LabResult<Option<Speed>> {
         let target = &self.targets[target];
         match &target.path {
             Some(path) if !self.is_stopped() => {
@@ -395,7 +399,7 @@ impl<'a> Runner<'a> {
         }
     }
 
-    fn generate(&mut self, luns: &[Lun], workload: &Workload, time: Duration) -> Result<Done> {
+    fn generate(&mut self, luns: &[Lun], workload: &Workload, time: Duration) -> LabResult<Done> {
         let workload = Workload {
             seed: self.seed,
             ..workload.clone()
@@ -407,13 +411,13 @@ impl<'a> Runner<'a> {
             .map_err(|error| self.failed(&error))
     }
 
-    fn failed(&self, error: &volume::Error) -> Error {
+    fn failed(&self, error: &volume::Error) -> LabError {
         let names: Vec<&str> = self.targets.iter().map(|t| t.name.as_str()).collect();
-        Error::Target(format!("{}: {error}", names.join(", ")))
+        LabError::Target(format!("{}: {error}", names.join(", ")))
     }
 
     /// Writes `range` of every LUN, in bytes, unmeasured, and flushes it.
-    pub(crate) fn fill(&self, luns: &[Lun], range: Range<u64>) -> Result<()> {
+    pub(crate) fn fill(&self, luns: &[Lun], range: Range<u64>) -> LabResult<()> {
         for lun in luns {
             let filled = load::fill_range(lun, range.clone(), &self.stop);
             let filled = self.lane.block_on(filled);
@@ -423,10 +427,10 @@ impl<'a> Runner<'a> {
     }
 
     /// Flushes every target.
-    pub(crate) fn flush(&self) -> Result<()> {
+    pub(crate) fn flush(&self) -> LabResult<()> {
         for target in &self.targets {
             let flushed = self.lane.block_on(async { target.volume().flush().await });
-            flushed.map_err(|error| Error::Target(format!("{}: {error}", target.name)))?;
+            flushed.map_err(|error| LabError::Target(format!("{}: {error}", target.name)))?;
         }
         Ok(())
     }
@@ -455,7 +459,7 @@ impl<'a> Runner<'a> {
         if self.beside.is_empty() {
             return;
         }
-        let mut table = Table::new(
+        let mut table = FindingsTable::new(
             "Beside fio",
             "The same loads with fio on the same file, each after ours; I/Os a second, and times \
              from when an I/O was sent, as fio measures them. In a closed loop the mean is the number \

@@ -2,15 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::layers::{self, Way};
+use super::layers::{self, TimeSpent};
 use crate::{
     load::{Done, SeenIo},
-    report::{Layers, Times},
+    report::{Layers, OperationTimes},
 };
 
 /// The layers of a load's I/Os, and what to know when reading them.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct Seen {
+pub(super) struct LoadLayers {
     pub(super) layers: Layers,
     pub(super) notes: Vec<String>,
 }
@@ -19,31 +19,31 @@ pub(super) struct Seen {
 #[derive(Clone, Copy, Debug)]
 struct IoSpent {
     latency_ns: u64,
-    way: Way,
+    way: TimeSpent,
 }
 
-impl Seen {
+impl LoadLayers {
     /// The same as parts of another total.
-    pub(super) fn of(self, total: Times) -> Seen {
-        Seen {
+    pub(super) fn of(self, total: OperationTimes) -> LoadLayers {
+        LoadLayers {
             layers: self.layers.of_total(total),
             ..self
         }
     }
 
     /// Of the watched I/Os of a load, as parts of the latency of all of its I/Os; `None` if none was watched.
-    pub(super) fn of_load(done: &Done) -> Option<Seen> {
+    pub(super) fn of_load(done: &Done) -> Option<LoadLayers> {
         let spent = |io: &SeenIo| IoSpent {
             latency_ns: io.latency_ns,
-            way: Way::new(io.latency_ns, &io.layers),
+            way: TimeSpent::new(io.latency_ns, &io.layers),
         };
         let all: Vec<IoSpent> = done.seen.iter().map(spent).collect();
-        let total = Times {
+        let total = OperationTimes {
             mean_us: done.mean_us(),
             p50_us: done.quantile_us(0.5),
             p99_us: done.quantile_us(0.99),
         };
-        (!all.is_empty()).then(|| Seen {
+        (!all.is_empty()).then(|| LoadLayers {
             layers: layers::layers(&all, |io| io.latency_ns, &[], |io| io.way).of_total(total),
             notes: layers::notes(all.iter().map(|io| io.way)),
         })

@@ -6,13 +6,13 @@ use crate::statistics::Median;
 pub(super) const LARGE: f64 = 0.5;
 
 /// Something's part of a whole, over the sections of a run.
-pub(super) struct Share(Median);
+pub(super) struct Proportion(Median);
 
-impl Share {
+impl Proportion {
     /// From pairs of a part and its whole.
-    pub(super) fn of(parts: impl Iterator<Item = (f64, f64)>) -> Share {
+    pub(super) fn of(parts: impl Iterator<Item = (f64, f64)>) -> Proportion {
         let shares: Vec<f64> = parts.map(|(part, whole)| part / whole).collect();
-        Share(Median::of(&shares))
+        Proportion(Median::of(&shares))
     }
 
     /// The part in words, if its interval is entirely above `least`. Few sections have no interval and yield no advice.

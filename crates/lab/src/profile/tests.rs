@@ -8,7 +8,7 @@ use crate::{
     on::On,
     run::{close, lane},
     speed::Speed,
-    target::{Opening, Target},
+    target::{MeasuredDisk, Opening},
 };
 
 /// Runs a profile on a new file, which is sparse. Returns also how many bytes of it are allocated afterwards.
@@ -27,8 +27,8 @@ pub(super) fn run_on_made_file(profile: &str) -> (Findings, u64) {
         is_watched: false,
     };
     let home = lane.handle();
-    let target = lane.block_on(Target::open(&on, None, &home, opening));
-    let stage = Progress::Silent.stage("short", None);
+    let target = lane.block_on(MeasuredDisk::open(&on, None, &home, opening));
+    let stage = ProgressOutput::Silent.stage("short", None);
     let targets = vec![target.expect("it opens")];
     let mut runner = Runner::new(&lane, targets, Stop::default(), stage);
     runner.verified = experiment.verifies().then_some(opening.made_bytes);

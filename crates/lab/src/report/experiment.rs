@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Axis, Bar, BarRow, Findings, Marks, Plot, Table, grouped, link_text,
+    Axis, Bar, BarRow, Findings, FindingsTable, Marks, Plot, grouped, link_text,
     table::{links, paper_speedup, scan_link_use, speed, times},
     timeline,
 };
@@ -69,8 +69,8 @@ fn conditions(report: &Report) -> BTreeMap<String, String> {
     all
 }
 
-fn scores(report: &Report) -> Table {
-    let mut table = Table::new(
+fn scores(report: &Report) -> FindingsTable {
+    let mut table = FindingsTable::new(
         "Scores",
         "The score is the mean of the five weighted averages, as in the paper; less is better.",
         &["set-up", "score, s", "speed-up", "links in scans"],
@@ -97,13 +97,13 @@ fn scores(report: &Report) -> Table {
 }
 
 /// The paper's table.
-fn statements(report: &Report, set: &SetReport) -> Table {
+fn statements(report: &Report, set: &SetReport) -> FindingsTable {
     let runs = set.runs_max();
     let unit = match report.link_bits_per_s {
         Some(_) => "of the link",
         None => "MB/s",
     };
-    let mut table = Table::new(
+    let mut table = FindingsTable::new(
         &format!("Statements on {}", set.name),
         "Seconds. Set-ups take turns within every run, and each run has a connection of its own, so SQLite's cache is \
          cold. DELETE and VACUUM run one after the other on a fresh copy of the loaded database; VACUUM stands for \

@@ -30,7 +30,7 @@ pub struct Findings {
     /// The machine and the program.
     pub machine: BTreeMap<String, String>,
     /// Tables for people.
-    pub tables: Vec<Table>,
+    pub tables: Vec<FindingsTable>,
     /// Plots for people.
     pub plots: Vec<Plot>,
     /// Breakdown of an operation's time for programs, if the profile provides one; its table is among the tables.
@@ -79,7 +79,7 @@ impl Score {
 
 /// A table whose cells are already formatted.
 #[derive(Clone, Debug, Default)]
-pub struct Table {
+pub struct FindingsTable {
     /// What it shows.
     pub title: String,
     /// How to read it.
@@ -118,13 +118,13 @@ pub struct Axis {
 #[derive(Clone, Debug)]
 pub enum Marks {
     /// Lines through points.
-    Lines(Vec<Line>),
+    Lines(Vec<PlotLine>),
     /// Lines over named spans of the x axis, one after the other.
     Timeline {
         /// The spans.
         spans: Vec<Span>,
         /// The lines.
-        lines: Vec<Line>,
+        lines: Vec<PlotLine>,
     },
     /// A field of values, with a row for each name on the y axis.
     Field {
@@ -181,7 +181,7 @@ pub struct Span {
 
 /// A line of a plot.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct PlotLine {
     /// Its name.
     pub name: String,
     /// Its points, from left to right.
@@ -192,15 +192,15 @@ pub struct Line {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Layers {
     /// The whole.
-    pub total: Times,
+    pub total: OperationTimes,
     /// Its parts, from top to bottom.
-    pub layers: Vec<Layer>,
+    pub layers: Vec<LayerShare>,
 }
 
 /// Times of operations, in microseconds. A layer's time at a quantile is taken from the operations whose
 /// *total* time lies at that quantile, so that the parts add up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
-pub struct Times {
+pub struct OperationTimes {
     /// The mean.
     pub mean_us: f64,
     /// At the median.
@@ -211,18 +211,18 @@ pub struct Times {
 
 /// One part of the whole.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Layer {
+pub struct LayerShare {
     /// Its name.
     pub name: String,
     /// Its times.
     #[serde(flatten)]
-    pub times: Times,
+    pub times: OperationTimes,
 }
 
-impl Table {
+impl FindingsTable {
     /// An empty table.
-    pub(crate) fn new(title: &str, about: &str, columns: &[&str]) -> Table {
-        Table {
+    pub(crate) fn new(title: &str, about: &str, columns: &[&str]) -> FindingsTable {
+        FindingsTable {
             title: title.into(),
             about: about.into(),
             columns: columns.iter().map(ToString::to_string).collect(),
@@ -231,9 +231,9 @@ impl Table {
     }
 }
 
-impl Table {
+impl FindingsTable {
     /// The same, each time in the unit that suits it: columns whose headers end with "µs" hold microseconds.
-    pub(super) fn fitted(&self) -> Table {
+    pub(super) fn fitted(&self) -> FindingsTable {
         let mut fitted = self.clone();
         for (column, header) in self.columns.iter().enumerate() {
             // After a comma it is the unit of the whole table.
@@ -252,26 +252,26 @@ impl Table {
     }
 }
 
-impl Times {
+impl OperationTimes {
     /// Each of the three from those of both.
-    fn with(self, other: Times, of: fn(f64, f64) -> f64) -> Times {
-        Times {
+    fn with(self, other: OperationTimes, of: fn(f64, f64) -> f64) -> OperationTimes {
+        OperationTimes {
             mean_us: of(self.mean_us, other.mean_us),
             p50_us: of(self.p50_us, other.p50_us),
             p99_us: of(self.p99_us, other.p99_us),
         }
     }
 
-    pub(crate) fn plus(self, other: Times) -> Times {
+    pub(crate) fn plus(self, other: OperationTimes) -> OperationTimes {
         self.with(other, |a, b| a + b)
     }
 
-    pub(crate) fn minus(self, other: Times) -> Times {
+    pub(crate) fn minus(self, other: OperationTimes) -> OperationTimes {
         self.with(other, |a, b| (a - b).max(0.0))
     }
 
     /// Of this, the part that `part` is of `whole`.
-    fn times(self, part: Times, whole: Times) -> Times {
+    fn times(self, part: OperationTimes, whole: OperationTimes) -> OperationTimes {
         let ratio = part.with(
             whole,
             |part, whole| if whole > 0.0 { part / whole } else { 0.0 },
@@ -283,10 +283,10 @@ impl Times {
 impl Layers {
     /// The same layers as parts of another total: that of all operations, where these are of a sample. So a page has one
     /// median, and the sample decides only how it divides.
-    pub(crate) fn of_total(self, total: Times) -> Layers {
-        let sum = |sum: Times, layer: &Layer| sum.plus(layer.times);
-        let whole = self.layers.iter().fold(Times::default(), sum);
-        let layers = self.layers.into_iter().map(|layer| Layer {
+    pub(crate) fn of_total(self, total: OperationTimes) -> Layers {
+        let sum = |sum: OperationTimes, layer: &LayerShare| sum.plus(layer.times);
+        let whole = self.layers.iter().fold(OperationTimes::default(), sum);
+        let layers = self.layers.into_iter().map(|layer| LayerShare {
             times: total.times(layer.times, whole),
             ..layer
         });
@@ -297,8 +297,8 @@ impl Layers {
     }
 
     /// The table of a breakdown.
-    pub(crate) fn table(&self) -> Table {
-        let mut table = Table::new(
+    pub(crate) fn table(&self) -> FindingsTable {
+        let mut table = FindingsTable::new(
             "Where the time went",
             "A layer's times at the median and the 99th percentile are those of the same operations as the \
              total's, so they add up.",
@@ -320,7 +320,7 @@ impl Layers {
             1.0 => format!("{time_us:.1}"),
             us => format!("{:.2}", time_us / us),
         };
-        let total = Layer {
+        let total = LayerShare {
             name: "total".into(),
             times: self.total,
         };
@@ -396,7 +396,7 @@ pub(super) fn now() -> u64 {
 }
 
 /// Writes columns as wide as necessary, the first aligned left, the others right.
-fn write_table(out: &mut String, table: &Table) {
+fn write_table(out: &mut String, table: &FindingsTable) {
     let width = |column: usize| {
         let rows = table.rows.iter().chain([&table.columns]);
         let cells = rows.filter_map(|row| row.get(column));

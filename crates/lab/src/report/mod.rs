@@ -19,7 +19,8 @@ mod timeline;
 
 pub use findings::Findings;
 pub(crate) use findings::{
-    Axis, Bar, BarRow, Layer, Layers, Line, Marks, Plot, Score, Span, Table, Times,
+    Axis, Bar, BarRow, FindingsTable, LayerShare, Layers, Marks, OperationTimes, Plot, PlotLine,
+    Score, Span,
 };
 pub use json::json;
 pub use number::grouped;

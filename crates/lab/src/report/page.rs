@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use super::{
     date,
-    findings::{Findings, Table, now},
+    findings::{Findings, FindingsTable, now},
     html::escaped,
     plot,
 };
@@ -103,7 +103,7 @@ fn list(page: &mut String, title: &str, class: &str, lines: &[String]) {
     page.push_str("</ul></section>\n");
 }
 
-fn section(page: &mut String, table: &Table) {
+fn section(page: &mut String, table: &FindingsTable) {
     let _ = write!(
         page,
         "<section><h2>{}</h2><p class=\"soft\">{}</p><div class=\"scroll\"><table><thead><tr>",
@@ -132,7 +132,7 @@ mod tests {
     use super::{super::findings::*, *};
 
     fn findings() -> Findings {
-        let line = |points: &[(f64, f64)]| Line {
+        let line = |points: &[(f64, f64)]| PlotLine {
             name: "a <b>".into(),
             points: points.to_vec(),
         };
@@ -147,14 +147,14 @@ mod tests {
             y: axis(is_logarithmic),
             marks,
         };
-        let times = Times {
+        let times = OperationTimes {
             mean_us: 10.0,
             p50_us: 8.0,
             p99_us: 30.0,
         };
         let layers = Layers {
             total: times,
-            layers: vec![Layer {
+            layers: vec![LayerShare {
                 name: "all of it".into(),
                 times,
             }],

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::{
     axes::{LETTER, Scale, WIDTH, draw_columns, draw_rows},
     bars,
-    findings::{Line, Marks, Plot, Span},
+    findings::{Marks, Plot, PlotLine, Span},
     html::escaped,
     number::short,
 };
@@ -77,7 +77,7 @@ pub(super) fn svg(plot: &Plot) -> String {
     out
 }
 
-fn draw_lines(out: &mut String, plot: &Plot, spans: &[Span], lines: &[Line]) {
+fn draw_lines(out: &mut String, plot: &Plot, spans: &[Span], lines: &[PlotLine]) {
     let points = || lines.iter().flat_map(|line| line.points.iter());
     let x = Scale::new(
         &plot.x,

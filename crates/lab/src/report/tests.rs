@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::statements::{
-    DataReport, Report, RunReport, Sample, SetReport, ShareReport, StatementKind, StatementReport,
-    Traffic, statements,
+    DataReport, Report, RunReport, SetReport, ShareReport, StatementKind, StatementReport, Traffic,
+    TrafficSample, statements,
 };
 
 /// One run for each statement of the paper: its averages on one share and on two.
@@ -26,7 +26,7 @@ fn papers_report() -> Report {
                 };
                 let traffic = vec![moved; 2];
                 let samples = vec![
-                    Sample {
+                    TrafficSample {
                         at_s: seconds / 2.0,
                         seconds: seconds / 2.0,
                         shares: traffic.clone()

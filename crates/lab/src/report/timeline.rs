@@ -1,8 +1,8 @@
 //! What each share of a set-up transferred over the measured time. Runs follow each other without the untimed gaps,
 //! and each statement is a span.
 
-use super::{Axis, Line, Marks, Plot, Span};
-use crate::statements::{Report, Sample, SetReport, StatementReport};
+use super::{Axis, Marks, Plot, PlotLine, Span};
+use crate::statements::{Report, SetReport, StatementReport, TrafficSample};
 
 /// Samples are merged into at most this many points a line, so that each can be pointed at.
 const POINTS_MAX: usize = 160;
@@ -27,7 +27,7 @@ pub(super) fn plot(report: &Report, set: &SetReport) -> Plot {
                 }
                 begun_s += run.seconds;
             }
-            lines.push(Line {
+            lines.push(PlotLine {
                 name: format!("{name}, {what}"),
                 points,
             });
@@ -36,7 +36,7 @@ pub(super) fn plot(report: &Report, set: &SetReport) -> Plot {
     let spans = spans(set);
     let end_s = spans.last().map_or(0.0, |span| span.to);
     if let Some(link) = report.link_bytes_per_s() {
-        lines.push(Line {
+        lines.push(PlotLine {
             name: "the link of each share".into(),
             points: vec![(0.0, link / 1e6), (end_s, link / 1e6)],
         });
@@ -70,7 +70,7 @@ fn spans(set: &SetReport) -> Vec<Span> {
 }
 
 /// The length of some samples in seconds, and what a share moved in bytes per second.
-fn rate(samples: &[Sample], share: usize, is_read: bool) -> (f64, f64) {
+fn rate(samples: &[TrafficSample], share: usize, is_read: bool) -> (f64, f64) {
     let seconds: f64 = samples.iter().map(|sample| sample.seconds).sum();
     let of_share = samples.iter().filter_map(|sample| sample.shares.get(share));
     let bytes: u64 = of_share

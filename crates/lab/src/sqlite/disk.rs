@@ -4,12 +4,12 @@
 
 use std::{cell::RefCell, io};
 
-/// The unit of all I/O on a [`Disk`], in bytes: the physical block that volumes report.
+/// The unit of all I/O on a [`DatabaseDisk`], in bytes: the physical block that volumes report.
 pub const BLOCK_BYTES: usize = 4096;
 
 /// A disk of a fixed size. Offsets and lengths must be multiples of [`BLOCK_BYTES`] within it; anything else
 /// fails with `InvalidInput`.
-pub trait Disk {
+pub trait DatabaseDisk {
     /// Its size in bytes.
     fn len_bytes(&self) -> u64;
 
@@ -49,7 +49,7 @@ impl MemoryDisk {
     }
 }
 
-impl Disk for MemoryDisk {
+impl DatabaseDisk for MemoryDisk {
     fn len_bytes(&self) -> u64 {
         self.0.borrow().len() as u64
     }

@@ -8,8 +8,8 @@
 use std::{io, rc::Rc};
 
 use super::{
-    disk::{BLOCK_BYTES, Disk},
-    layout::Extent,
+    disk::{BLOCK_BYTES, DatabaseDisk},
+    layout::DiskExtent,
 };
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -38,17 +38,17 @@ impl From<io::Error> for FileError {
 
 /// A file. Its size is the one SQLite sees; the layout makes the size durable.
 pub(crate) struct File {
-    disk: Rc<dyn Disk>,
-    extent: Extent,
+    disk: Rc<dyn DatabaseDisk>,
+    extent: DiskExtent,
     size: u64,
-    run: Run,
+    run: Unwritten,
     /// For each chunk, whether it was written since [`File::forget_written`].
     written: Vec<bool>,
 }
 
 /// Bytes not yet written to the disk: `bytes[from..]` belongs at `start + from`.
 #[derive(Default)]
-struct Run {
+struct Unwritten {
     /// Offset in the file, a multiple of the block size.
     start: u64,
     /// Where in the first block the run starts.
@@ -56,7 +56,7 @@ struct Run {
     bytes: Vec<u8>,
 }
 
-impl Run {
+impl Unwritten {
     fn begin(&self) -> u64 {
         self.start + self.from as u64
     }
@@ -72,13 +72,13 @@ impl Run {
 
 impl File {
     /// The file of `size` bytes in `extent`.
-    pub(crate) fn new(disk: Rc<dyn Disk>, extent: Extent, size: u64) -> Self {
+    pub(crate) fn new(disk: Rc<dyn DatabaseDisk>, extent: DiskExtent, size: u64) -> Self {
         let written = vec![true; extent.len.div_ceil(CHUNK_BYTES) as usize];
         Self {
             disk,
             extent,
             size,
-            run: Run::default(),
+            run: Unwritten::default(),
             written,
         }
     }
@@ -143,13 +143,13 @@ impl File {
 
     /// Adopts the disk's contents up to `size` as the file's contents.
     pub(crate) fn adopt_size(&mut self, size: u64) {
-        self.run = Run::default();
+        self.run = Unwritten::default();
         self.size = size.min(self.extent.len);
     }
 
     /// Empties the file without writing anything.
     pub(crate) fn clear(&mut self) {
-        self.run = Run::default();
+        self.run = Unwritten::default();
         self.size = 0;
     }
 
@@ -257,7 +257,7 @@ mod tests {
     fn a_file_holds_what_a_vector_would() {
         for seed in 0..60 {
             let mut random = SplitMix64::new(seed);
-            let extent = Extent {
+            let extent = DiskExtent {
                 offset: 8192,
                 len: 2 << 20,
             };
@@ -321,7 +321,7 @@ mod tests {
         let disk = Rc::new(MemoryDisk::new(8 << 20));
         let mut file = File::new(
             disk,
-            Extent {
+            DiskExtent {
                 offset: 0,
                 len: 8 << 20,
             },

@@ -13,11 +13,11 @@ use std::{
 };
 
 use super::{
-    disk::Disk,
+    disk::DatabaseDisk,
     file::{CHUNK_BYTES, File, FileError},
     layout::{Durable, FILES, JOURNAL, Layout, MAIN, TEMP},
 };
-use crate::Result;
+use crate::LabResult;
 
 /// The kinds of files that SQLite opens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) enum OpenError {
 
 /// The files on one disk.
 pub(crate) struct Files {
-    disk: Rc<dyn Disk>,
+    disk: Rc<dyn DatabaseDisk>,
     layout: Layout,
     files: [RefCell<File>; FILES],
     open: [Cell<bool>; FILES],
@@ -57,18 +57,18 @@ pub(crate) struct Files {
 
 impl Files {
     /// Writes an empty layout to `disk`.
-    pub(crate) fn format(disk: Rc<dyn Disk>) -> Result<Self> {
+    pub(crate) fn format(disk: Rc<dyn DatabaseDisk>) -> LabResult<Self> {
         let layout = Layout::format(disk.clone())?;
         Ok(Self::new(disk, layout))
     }
 
     /// Opens a formatted disk.
-    pub(crate) fn open_disk(disk: Rc<dyn Disk>) -> Result<Self> {
+    pub(crate) fn open_disk(disk: Rc<dyn DatabaseDisk>) -> LabResult<Self> {
         let layout = Layout::open(disk.clone())?;
         Ok(Self::new(disk, layout))
     }
 
-    fn new(disk: Rc<dyn Disk>, layout: Layout) -> Self {
+    fn new(disk: Rc<dyn DatabaseDisk>, layout: Layout) -> Self {
         let Durable {
             main_bytes,
             journal_bytes,
@@ -214,8 +214,8 @@ impl Files {
     pub(crate) fn read_main(
         &self,
         image: u64,
-        mut chunk: impl FnMut(&[u8]) -> Result<()>,
-    ) -> Result<()> {
+        mut chunk: impl FnMut(&[u8]) -> LabResult<()>,
+    ) -> LabResult<()> {
         let size = self.size(MAIN);
         let mut buffer = vec![0; CHUNK_BYTES as usize];
         let mut offset = 0;
@@ -238,8 +238,8 @@ impl Files {
         &self,
         image: u64,
         size: u64,
-        mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
-    ) -> Result<u64> {
+        mut read: impl FnMut(u64, &mut [u8]) -> LabResult<()>,
+    ) -> LabResult<u64> {
         self.file(MAIN).drain().map_err(into_error)?;
         if self.base.replace(None) != Some(image) {
             self.file(MAIN).remember_all_as_written();
@@ -292,10 +292,10 @@ impl Files {
     }
 }
 
-fn into_error(error: FileError) -> crate::Error {
+fn into_error(error: FileError) -> crate::LabError {
     match error {
-        FileError::Disk(error) => crate::Error::Disk(error),
-        FileError::Full => crate::Error::Disk(io::Error::new(
+        FileError::Disk(error) => crate::LabError::Disk(error),
+        FileError::Full => crate::LabError::Disk(io::Error::new(
             io::ErrorKind::StorageFull,
             "the volume is too small",
         )),

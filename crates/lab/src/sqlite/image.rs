@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::Store;
-use crate::{Error, Result};
+use crate::{LabError, LabResult};
 
 /// A snapshot of a store's database.
 pub struct Image {
@@ -24,7 +24,7 @@ impl Image {
     ///
     /// # Errors
     /// An error of the disk or the file.
-    pub fn capture(store: &Store, mut file: File) -> Result<Self> {
+    pub fn capture(store: &Store, mut file: File) -> LabResult<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         store
@@ -47,9 +47,9 @@ impl Image {
     ///
     /// # Errors
     /// An error of the disk or the image file, or the database is open.
-    pub fn restore(&self, store: &Store) -> Result<u64> {
+    pub fn restore(&self, store: &Store) -> LabResult<u64> {
         if store.files.any_open() {
-            return Err(Error::Unusable(
+            return Err(LabError::Unusable(
                 "a copy cannot be put under an open database".into(),
             ));
         }
@@ -61,8 +61,8 @@ impl Image {
     }
 }
 
-fn failed(source: io::Error) -> Error {
-    Error::File {
+fn failed(source: io::Error) -> LabError {
+    LabError::File {
         path: "the copy of the database".into(),
         source,
     }

@@ -17,8 +17,8 @@
 
 use std::{cell::Cell, io, rc::Rc};
 
-use super::disk::{BLOCK_BYTES, Disk};
-use crate::{Error, Result};
+use super::disk::{BLOCK_BYTES, DatabaseDisk};
+use crate::{LabError, LabResult};
 
 const MAGIC: [u8; 8] = *b"SANSQLDB";
 const VERSION: u32 = 1;
@@ -44,7 +44,7 @@ const DISK_BYTES_MIN: u64 = 4 << 20;
 
 /// A range of the disk, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct DiskExtent {
     pub(crate) offset: u64,
     pub(crate) len: u64,
 }
@@ -60,15 +60,15 @@ pub(crate) struct Durable {
 
 /// The layout of an open disk.
 pub(crate) struct Layout {
-    disk: Rc<dyn Disk>,
-    pub(crate) extents: [Extent; FILES],
+    disk: Rc<dyn DatabaseDisk>,
+    pub(crate) extents: [DiskExtent; FILES],
     sequence: Cell<u64>,
     durable: Cell<Durable>,
 }
 
 impl Layout {
     /// Writes an empty layout; any existing database is lost.
-    pub(crate) fn format(disk: Rc<dyn Disk>) -> Result<Self> {
+    pub(crate) fn format(disk: Rc<dyn DatabaseDisk>) -> LabResult<Self> {
         let extents = extents(disk.len_bytes())?;
         let empty = Durable {
             main_bytes: 0,
@@ -90,8 +90,8 @@ impl Layout {
     }
 
     /// Reads the layout of a formatted disk.
-    pub(crate) fn open(disk: Rc<dyn Disk>) -> Result<Self> {
-        let mut best: Option<(u64, Durable, [Extent; FILES])> = None;
+    pub(crate) fn open(disk: Rc<dyn DatabaseDisk>) -> LabResult<Self> {
+        let mut best: Option<(u64, Durable, [DiskExtent; FILES])> = None;
         let mut reason = "it has no Sanstone header; format it first".to_string();
         for slot in 0..SLOTS {
             let mut block = [0; BLOCK_BYTES];
@@ -105,7 +105,7 @@ impl Layout {
                 Err(None) => {}
             }
         }
-        let (sequence, durable, extents) = best.ok_or(Error::Layout(reason))?;
+        let (sequence, durable, extents) = best.ok_or(LabError::Layout(reason))?;
         Ok(Self {
             disk,
             extents,
@@ -142,9 +142,9 @@ impl Layout {
     }
 }
 
-fn extents(disk_bytes: u64) -> Result<[Extent; FILES]> {
+fn extents(disk_bytes: u64) -> LabResult<[DiskExtent; FILES]> {
     if disk_bytes < DISK_BYTES_MIN {
-        return Err(Error::Layout(format!(
+        return Err(LabError::Layout(format!(
             "it has {disk_bytes} bytes and a database needs at least {DISK_BYTES_MIN}"
         )));
     }
@@ -152,7 +152,7 @@ fn extents(disk_bytes: u64) -> Result<[Extent; FILES]> {
     let share = share / BLOCK_BYTES as u64 * BLOCK_BYTES as u64;
     let mut offset = SLOTS * BLOCK_BYTES as u64;
     Ok(SHARES.map(|shares| {
-        let extent = Extent {
+        let extent = DiskExtent {
             offset,
             len: shares * share,
         };
@@ -173,7 +173,7 @@ fn encode(
     sequence: u64,
     disk_bytes: u64,
     durable: Durable,
-    extents: &[Extent; FILES],
+    extents: &[DiskExtent; FILES],
 ) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..8].copy_from_slice(&MAGIC);
@@ -196,7 +196,7 @@ fn encode(
 fn decode(
     header: &[u8],
     disk_bytes: u64,
-) -> std::result::Result<(u64, Durable, [Extent; FILES]), Option<String>> {
+) -> std::result::Result<(u64, Durable, [DiskExtent; FILES]), Option<String>> {
     let mut unchecked = header.to_vec();
     unchecked[12..16].fill(0);
     let checksum = crc32c::crc32c(&unchecked).to_le_bytes();
@@ -221,12 +221,12 @@ fn decode(
             "its layout was made for {written_for} bytes and it has {disk_bytes}; format it"
         )));
     }
-    let extents = [(); FILES].map(|()| Extent {
+    let extents = [(); FILES].map(|()| DiskExtent {
         offset: next(),
         len: next(),
     });
     let journal_bytes = (journal != NO_JOURNAL).then_some(journal);
-    let fits = |extent: &Extent| {
+    let fits = |extent: &DiskExtent| {
         extent
             .offset
             .checked_add(extent.len)
@@ -321,7 +321,7 @@ mod tests {
         formatted.read_at(BLOCK_BYTES as u64, &mut block).unwrap();
         larger.write_at(BLOCK_BYTES as u64, &block).unwrap();
         assert!(why(larger).contains("made for 8388608 bytes"));
-        let too_small: Rc<dyn Disk> = Rc::new(MemoryDisk::new(1 << 20));
+        let too_small: Rc<dyn DatabaseDisk> = Rc::new(MemoryDisk::new(1 << 20));
         assert!(Layout::format(too_small).is_err());
     }
 }

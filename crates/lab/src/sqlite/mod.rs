@@ -17,11 +17,11 @@ mod vfs;
 use std::rc::Rc;
 
 pub(crate) use disk::checked_range;
-pub use disk::{BLOCK_BYTES, Disk, MemoryDisk};
+pub use disk::{BLOCK_BYTES, DatabaseDisk, MemoryDisk};
 pub use image::Image;
 pub use settings::Settings;
 
-use crate::{Error, Result};
+use crate::{LabError, LabResult};
 
 /// A disk with the layout on it, holding one database.
 pub struct Store {
@@ -33,7 +33,7 @@ impl Store {
     ///
     /// # Errors
     /// The disk is too small, or fails.
-    pub fn format(disk: Rc<dyn Disk>) -> Result<Self> {
+    pub fn format(disk: Rc<dyn DatabaseDisk>) -> LabResult<Self> {
         Ok(Self {
             files: Rc::new(files::Files::format(disk)?),
         })
@@ -43,7 +43,7 @@ impl Store {
     ///
     /// # Errors
     /// The disk has no layout, or one of another version or size, or fails.
-    pub fn open(disk: Rc<dyn Disk>) -> Result<Self> {
+    pub fn open(disk: Rc<dyn DatabaseDisk>) -> LabResult<Self> {
         Ok(Self {
             files: Rc::new(files::Files::open_disk(disk)?),
         })
@@ -64,8 +64,8 @@ impl Store {
     ///
     /// # Errors
     /// SQLite's errors, including that the database is already open.
-    pub fn database(&self, settings: &Settings) -> Result<Database> {
-        let registration = vfs::Registration::new(self.files.clone())?;
+    pub fn database(&self, settings: &Settings) -> LabResult<Database> {
+        let registration = vfs::RegisteredVfs::new(self.files.clone())?;
         let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_WRITE
             | rusqlite::OpenFlags::SQLITE_OPEN_CREATE
             | rusqlite::OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -82,8 +82,8 @@ impl Store {
         Ok(database)
     }
 
-    fn failed(&self, doing: &str, source: rusqlite::Error) -> Error {
-        Error::Sqlite {
+    fn failed(&self, doing: &str, source: rusqlite::Error) -> LabError {
+        LabError::Sqlite {
             doing: doing.into(),
             source,
             disk: self.files.take_disk_error(),
@@ -96,7 +96,7 @@ pub struct Database {
     // Declared before the registration: fields drop in order, and the connection uses the registration until
     // it closes.
     connection: rusqlite::Connection,
-    _registration: vfs::Registration,
+    _registration: vfs::RegisteredVfs,
     files: Rc<files::Files>,
 }
 
@@ -114,8 +114,8 @@ impl Database {
         &'a self,
         doing: &str,
         body: impl FnOnce(&'a rusqlite::Connection) -> rusqlite::Result<T>,
-    ) -> Result<T> {
-        body(&self.connection).map_err(|source| Error::Sqlite {
+    ) -> LabResult<T> {
+        body(&self.connection).map_err(|source| LabError::Sqlite {
             doing: doing.into(),
             source,
             disk: self.files.take_disk_error(),
@@ -126,7 +126,7 @@ impl Database {
     ///
     /// # Errors
     /// SQLite's error, with the disk's error that caused it.
-    pub fn execute(&self, sql: &str) -> Result<()> {
+    pub fn execute(&self, sql: &str) -> LabResult<()> {
         self.run(sql, |connection| connection.execute_batch(sql))
     }
 }

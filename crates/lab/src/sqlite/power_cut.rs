@@ -12,7 +12,7 @@ use super::{disk::checked_range, *};
 
 const SECTOR_BYTES: usize = 512;
 
-enum Operation {
+enum RecordedOperation {
     Write(u64, Vec<u8>),
     Flush,
     /// The transaction with this number was committed and acknowledged to the application.
@@ -23,7 +23,7 @@ enum Operation {
 struct RecordingDisk {
     now: MemoryDisk,
     start: Vec<u8>,
-    log: RefCell<Vec<Operation>>,
+    log: RefCell<Vec<RecordedOperation>>,
     /// Whether it acknowledges flushes without performing them.
     lies: bool,
 }
@@ -43,7 +43,7 @@ impl RecordingDisk {
     fn committed(&self, transaction: i64) {
         self.log
             .borrow_mut()
-            .push(Operation::Committed(transaction));
+            .push(RecordedOperation::Committed(transaction));
     }
 
     /// The disk after a power cut at position `at` of the log, and the last transaction committed before it.
@@ -53,13 +53,13 @@ impl RecordingDisk {
         let mut last = 0;
         let flushed = log
             .iter()
-            .rposition(|operation| matches!(operation, Operation::Flush));
+            .rposition(|operation| matches!(operation, RecordedOperation::Flush));
         // How much of the unflushed data survived: none, little, half, most, all.
         let chance = [0, 1, 4, 7, 8][random.below(5) as usize];
         for (place, operation) in log.iter().enumerate() {
             let durable = flushed.is_some_and(|flushed| place < flushed);
             match operation {
-                Operation::Write(offset, bytes) => {
+                RecordedOperation::Write(offset, bytes) => {
                     for (index, sector) in bytes.chunks(SECTOR_BYTES).enumerate() {
                         if durable || random.below(8) < chance {
                             let start = *offset as usize + index * SECTOR_BYTES;
@@ -67,15 +67,15 @@ impl RecordingDisk {
                         }
                     }
                 }
-                Operation::Flush => {}
-                Operation::Committed(transaction) => last = *transaction,
+                RecordedOperation::Flush => {}
+                RecordedOperation::Committed(transaction) => last = *transaction,
             }
         }
         (disk, last)
     }
 }
 
-impl Disk for RecordingDisk {
+impl DatabaseDisk for RecordingDisk {
     fn len_bytes(&self) -> u64 {
         self.now.len_bytes()
     }
@@ -88,13 +88,13 @@ impl Disk for RecordingDisk {
         checked_range(self.len_bytes(), offset, bytes.len())?;
         self.log
             .borrow_mut()
-            .push(Operation::Write(offset, bytes.to_vec()));
+            .push(RecordedOperation::Write(offset, bytes.to_vec()));
         self.now.write_at(offset, bytes)
     }
 
     fn flush(&self) -> io::Result<()> {
         if !self.lies {
-            self.log.borrow_mut().push(Operation::Flush);
+            self.log.borrow_mut().push(RecordedOperation::Flush);
         }
         Ok(())
     }
@@ -150,8 +150,12 @@ fn set_up(database: &Database) {
 }
 
 /// Opens the database on `disk` and returns what is wrong with it.
-fn examine(disk: Rc<dyn Disk>, settings: &Settings, last: i64) -> std::result::Result<(), String> {
-    let said = |error: crate::Error| error.to_string();
+fn examine(
+    disk: Rc<dyn DatabaseDisk>,
+    settings: &Settings,
+    last: i64,
+) -> std::result::Result<(), String> {
+    let said = |error: crate::LabError| error.to_string();
     let store = Store::open(disk).map_err(said)?;
     let database = store.database(settings).map_err(said)?;
     let verdict: String = database

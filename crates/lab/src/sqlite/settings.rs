@@ -2,7 +2,7 @@
 //! report cannot claim settings that are not in effect.
 
 use super::Database;
-use crate::{Error, Result};
+use crate::{LabError, LabResult};
 
 /// The settings that can be chosen; all others are fixed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,7 +26,7 @@ impl Default for Settings {
 
 impl Settings {
     /// Configures a new connection.
-    pub(crate) fn apply(&self, database: &Database) -> Result<()> {
+    pub(crate) fn apply(&self, database: &Database) -> LabResult<()> {
         let Self {
             page_bytes,
             cache_bytes,
@@ -43,7 +43,7 @@ impl Settings {
         if in_use == *page_bytes {
             return Ok(());
         }
-        Err(Error::Unusable(format!(
+        Err(LabError::Unusable(format!(
             "the database has pages of {in_use} bytes where {page_bytes} were asked for"
         )))
     }
@@ -52,7 +52,7 @@ impl Settings {
     ///
     /// # Errors
     /// SQLite's error.
-    pub fn in_use(database: &Database) -> Result<Vec<(String, String)>> {
+    pub fn in_use(database: &Database) -> LabResult<Vec<(String, String)>> {
         let pragma = |name| Self::pragma::<i64>(database, name);
         let journal: String = Self::pragma(database, "journal_mode")?;
         let synchronous = ["OFF", "NORMAL", "FULL", "EXTRA"];
@@ -81,7 +81,7 @@ impl Settings {
         .into())
     }
 
-    fn pragma<T: rusqlite::types::FromSql>(database: &Database, name: &str) -> Result<T> {
+    fn pragma<T: rusqlite::types::FromSql>(database: &Database, name: &str) -> LabResult<T> {
         database.run(&format!("PRAGMA {name}"), |connection| {
             connection.pragma_query_value(None, name, |row| row.get(0))
         })

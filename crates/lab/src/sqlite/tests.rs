@@ -125,7 +125,7 @@ fn fail_if(on: &Cell<bool>, what: &str) -> io::Result<()> {
     }
 }
 
-impl Disk for FailingDisk {
+impl DatabaseDisk for FailingDisk {
     fn len_bytes(&self) -> u64 {
         self.inner.len_bytes()
     }

@@ -18,13 +18,13 @@ use super::{
     file::FileError,
     files::{FileKind, Files, OpenError},
 };
-use crate::{Error, Result};
+use crate::{LabError, LabResult};
 
 /// The main database's name in the VFS; the journal appends "-journal".
 pub(crate) const MAIN_NAME: &str = "main.db";
 
 /// A registered VFS; dropping it unregisters it.
-pub(crate) struct Registration {
+pub(crate) struct RegisteredVfs {
     vfs: *mut Vfs,
     files: Rc<Files>,
 }
@@ -46,9 +46,9 @@ struct Handle {
     index: usize,
 }
 
-impl Registration {
+impl RegisteredVfs {
     /// Registers `files` as a VFS.
-    pub(crate) fn new(files: Rc<Files>) -> Result<Self> {
+    pub(crate) fn new(files: Rc<Files>) -> LabResult<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("sanstone-{}", NEXT.fetch_add(1, Ordering::Relaxed));
         let name = CString::new(name).expect("digits hold no NUL");
@@ -90,7 +90,7 @@ impl Registration {
         // SAFETY: SQLite did not register it, so this is the only pointer to the box created above.
         drop(unsafe { Box::from_raw(vfs) });
         let source = rusqlite::Error::SqliteFailure(ffi::Error::new(code), None);
-        Err(Error::Sqlite {
+        Err(LabError::Sqlite {
             doing: "registering the volume with SQLite".into(),
             source,
             disk: None,
@@ -105,7 +105,7 @@ impl Registration {
     }
 }
 
-impl Drop for Registration {
+impl Drop for RegisteredVfs {
     fn drop(&mut self) {
         // SAFETY: `vfs` was registered in `new` and is unregistered only here.
         unsafe { ffi::sqlite3_vfs_unregister(self.vfs.cast()) };
@@ -154,7 +154,7 @@ fn code_of(result: std::result::Result<(), FileError>, code: c_int) -> c_int {
 }
 
 /// # Safety
-/// `vfs` must have been created by [`Registration::new`] and still be alive.
+/// `vfs` must have been created by [`RegisteredVfs::new`] and still be alive.
 unsafe fn files_of<'a>(vfs: *mut ffi::sqlite3_vfs) -> &'a Files {
     // SAFETY: sqlite3_vfs is the first field of Vfs (repr(C)); the caller guarantees that it is alive.
     unsafe { &(*vfs.cast::<Vfs>()).files }

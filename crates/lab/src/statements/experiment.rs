@@ -12,10 +12,10 @@ use super::{
     sampling::{SampledDisk, Sampler, Timed, Traffic},
 };
 use crate::{
-    Error, Result,
+    LabError, LabResult,
     drive_stats::Source,
-    progress::{Progress, Stage},
-    sqlite::{Database, Disk, Image, Settings, Store},
+    progress::{ProgressOutput, Stage},
+    sqlite::{Database, DatabaseDisk, Image, Settings, Store},
 };
 
 /// One way to reach the shares, to be compared with the others.
@@ -23,13 +23,13 @@ pub struct SetUp {
     /// Its name: "one share".
     pub name: String,
     /// Its volume. Set-ups are separate volumes: each holds a copy of the database.
-    pub disk: Rc<dyn Disk>,
+    pub disk: Rc<dyn DatabaseDisk>,
     /// Which of [`Experiment::shares`] it uses, by index.
     pub shares: Vec<usize>,
 }
 
 /// One share, as far as the experiment needs it.
-pub struct Share {
+pub struct MeasuredShare {
     /// Its name.
     pub name: String,
     /// The traffic over its link so far, from all set-ups.
@@ -41,7 +41,7 @@ pub struct Experiment {
     /// The set-ups; the others are compared with the first.
     pub set_ups: Vec<SetUp>,
     /// The shares.
-    pub shares: Vec<Share>,
+    pub shares: Vec<MeasuredShare>,
     /// Each link's rate in each direction in bits per second, if it is limited.
     pub link_bits_per_s: Option<u64>,
     /// The data.
@@ -63,7 +63,7 @@ pub struct Experiment {
 }
 
 /// A set-up and its results so far.
-struct Measured {
+struct MeasuredSetup {
     store: Store,
     report: SetReport,
 }
@@ -74,7 +74,7 @@ impl Experiment {
     /// # Errors
     /// Errors of the data, the disks or SQLite; a DELETE that deleted nothing, or a statement that returned
     /// different results on different set-ups.
-    pub fn run(self, progress: Progress) -> Result<Report> {
+    pub fn run(self, progress: ProgressOutput) -> LabResult<Report> {
         let meters: Vec<_> = self
             .shares
             .into_iter()
@@ -95,13 +95,13 @@ impl Experiment {
                 shares: set_up.shares,
                 statements: Vec::new(),
             };
-            measured.push(Measured {
+            measured.push(MeasuredSetup {
                 store: Store::format(Rc::new(disk))?,
                 report,
             });
         }
         let Some(first) = measured.first() else {
-            return Err(Error::Unusable("there is no set-up to measure".into()));
+            return Err(LabError::Unusable("there is no set-up to measure".into()));
         };
 
         let mut rows = self.source.open()?;
@@ -190,7 +190,7 @@ impl Experiment {
 }
 
 /// Restores a fresh copy on every set-up.
-fn restore_all(image: &Image, measured: &[Measured], stage: Option<&Stage>) -> Result<()> {
+fn restore_all(image: &Image, measured: &[MeasuredSetup], stage: Option<&Stage>) -> LabResult<()> {
     for (index, set_up) in (1..).zip(measured) {
         image.restore(&set_up.store)?;
         if let Some(stage) = stage {
@@ -207,13 +207,13 @@ struct Measurement {
     settle: Box<dyn Fn()>,
     is_over: Box<dyn Fn() -> bool>,
     told: Box<dyn Fn(&str)>,
-    measured: Vec<Measured>,
+    measured: Vec<MeasuredSetup>,
     /// The result of each statement, by its index.
-    answers: Vec<(usize, Answer)>,
+    answers: Vec<(usize, ResultDigest)>,
 }
 
 impl Measurement {
-    fn stage(&self, progress: Progress, statement: &Statement, runs: u32) -> Stage {
+    fn stage(&self, progress: ProgressOutput, statement: &Statement, runs: u32) -> Stage {
         progress.stage(
             &statement.sql,
             Some(u64::from(runs) * self.measured.len() as u64),
@@ -221,7 +221,7 @@ impl Measurement {
     }
 
     /// Runs a statement once on each set-up, unless the experiment is over.
-    fn run(&mut self, index: usize, statement: &Statement, stage: &Stage) -> Result<()> {
+    fn run(&mut self, index: usize, statement: &Statement, stage: &Stage) -> LabResult<()> {
         for set_up in &mut self.measured {
             if (self.is_over)() {
                 return Ok(());
@@ -244,7 +244,7 @@ impl Measurement {
             }
             let answer = answer?;
             if statement.kind == StatementKind::Delete && answer.changed == 0 {
-                return Err(Error::Meaningless(format!(
+                return Err(LabError::Meaningless(format!(
                     "{} deleted no rows",
                     statement.sql
                 )));
@@ -254,7 +254,7 @@ impl Measurement {
                 None => self.answers.push((index, answer)),
                 Some(known) if *known == answer => {}
                 Some(known) => {
-                    return Err(Error::Meaningless(format!(
+                    return Err(LabError::Meaningless(format!(
                         "{} answered {answer} on \"{}\", but {known} before: the volume returned wrong \
                          data",
                         statement.sql, set_up.report.name
@@ -275,14 +275,14 @@ impl Measurement {
 
 /// The part of a statement's result that must be the same everywhere.
 #[derive(Debug, PartialEq, Eq)]
-struct Answer {
+struct ResultDigest {
     rows: u64,
     /// CRC-32C over all values as text.
     checksum: u32,
     changed: u64,
 }
 
-impl std::fmt::Display for Answer {
+impl std::fmt::Display for ResultDigest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self {
             rows,
@@ -294,7 +294,7 @@ impl std::fmt::Display for Answer {
 }
 
 /// Runs a statement to its last row.
-fn answer(database: &Database, statement: &Statement) -> Result<Answer> {
+fn answer(database: &Database, statement: &Statement) -> LabResult<ResultDigest> {
     database.run(&statement.sql, |connection| {
         let before = connection.total_changes();
         let mut prepared = connection.prepare(&statement.sql)?;
@@ -310,7 +310,7 @@ fn answer(database: &Database, statement: &Statement) -> Result<Answer> {
             checksum = crc32c::crc32c_append(checksum, text.as_bytes());
         }
         let changed = connection.total_changes() - before;
-        Ok(Answer {
+        Ok(ResultDigest {
             rows: count,
             checksum,
             changed,

@@ -3,7 +3,7 @@
 use rusqlite::types::Null;
 
 use crate::{
-    Error, Result,
+    LabError, LabResult,
     drive_stats::{Date, Month, Row, Rows, Schema},
     progress::Stage,
     sqlite::Database,
@@ -23,7 +23,7 @@ pub(crate) struct Loaded {
 }
 
 /// Creates and fills the table.
-pub(crate) fn load(database: &Database, rows: &mut Rows, stage: &Stage) -> Result<Loaded> {
+pub(crate) fn load(database: &Database, rows: &mut Rows, stage: &Stage) -> LabResult<Loaded> {
     let schema = rows.schema.clone();
     database.execute(&create_table(&schema))?;
     database.execute("BEGIN")?;
@@ -47,7 +47,7 @@ pub(crate) fn load(database: &Database, rows: &mut Rows, stage: &Stage) -> Resul
     }
     drop(statement);
     database.execute("COMMIT")?;
-    let (first, last) = span.ok_or_else(|| Error::Unusable("it has no rows".into()))?;
+    let (first, last) = span.ok_or_else(|| LabError::Unusable("it has no rows".into()))?;
     Ok(Loaded {
         rows: loaded,
         first,
@@ -57,9 +57,9 @@ pub(crate) fn load(database: &Database, rows: &mut Rows, stage: &Stage) -> Resul
 }
 
 /// The first full month of the days `first..=last`.
-pub(super) fn full_month(first: Date, last: Date) -> Result<Month> {
+pub(super) fn full_month(first: Date, last: Date) -> LabResult<Month> {
     Month::first_full(first, last).ok_or_else(|| {
-        Error::Unusable(format!(
+        LabError::Unusable(format!(
             "it covers {first} to {last} but no full month, which the DELETE needs; give more files, \
              or continue the fleet with --days 60"
         ))

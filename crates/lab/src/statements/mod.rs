@@ -13,9 +13,9 @@ mod survey;
 mod tests;
 
 pub(crate) use check::check;
-pub use experiment::{Experiment, SetUp, Share};
+pub use experiment::{Experiment, MeasuredShare, SetUp};
 pub use report::{DataReport, Report, RunReport, SetReport, ShareReport, StatementReport};
-pub use sampling::{Sample, Traffic};
+pub use sampling::{Traffic, TrafficSample};
 pub use survey::Survey;
 
 use crate::drive_stats::Month;

@@ -1,6 +1,6 @@
 //! The result of the experiment, with all samples and what they amount to.
 
-use super::{Sample, Statement, StatementKind, Traffic, score_s};
+use super::{Statement, StatementKind, Traffic, TrafficSample, score_s};
 
 /// A finished experiment.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,7 +69,7 @@ pub struct RunReport {
     /// What each share of the experiment transferred.
     pub traffic: Vec<Traffic>,
     /// The same over time.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<TrafficSample>,
 }
 
 impl StatementReport {

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::sqlite::Disk;
+use crate::sqlite::DatabaseDisk;
 
 /// Traffic over a share's link, payload only, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
@@ -42,7 +42,7 @@ impl Traffic {
 
 /// What each share transferred in an interval.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
-pub struct Sample {
+pub struct TrafficSample {
     /// End of the interval, in seconds since the start of the run.
     pub at_s: f64,
     /// Its length in seconds.
@@ -68,14 +68,14 @@ struct TimedRun {
     begun: Instant,
     first: Vec<Traffic>,
     last: (Instant, Vec<Traffic>),
-    samples: Vec<Sample>,
+    samples: Vec<TrafficSample>,
 }
 
 /// A finished run: its length in seconds, what each share moved in it, and when.
 pub(crate) struct Timed {
     pub(crate) seconds: f64,
     pub(crate) traffic: Vec<Traffic>,
-    pub(crate) samples: Vec<Sample>,
+    pub(crate) samples: Vec<TrafficSample>,
 }
 
 impl Sampler {
@@ -150,7 +150,7 @@ impl TimedRun {
                 .zip(&self.last.1)
                 .map(|(now, last)| now.since(*last));
             let at_s = now.duration_since(self.begun).as_secs_f64();
-            self.samples.push(Sample {
+            self.samples.push(TrafficSample {
                 at_s,
                 seconds,
                 shares: shares.collect(),
@@ -161,7 +161,7 @@ impl TimedRun {
 
     /// Merges a last interval of a few milliseconds into the previous one; its rate would be meaningless.
     fn join_short_tail(&mut self) {
-        let short = |sample: &Sample| sample.seconds < INTERVAL.as_secs_f64() / 2.0;
+        let short = |sample: &TrafficSample| sample.seconds < INTERVAL.as_secs_f64() / 2.0;
         if self.samples.len() < 2 || !self.samples.last().is_some_and(short) {
             return;
         }
@@ -177,11 +177,11 @@ impl TimedRun {
 
 /// A disk that lets the sampler check the clock after each call.
 pub(crate) struct SampledDisk {
-    pub(crate) inner: Rc<dyn Disk>,
+    pub(crate) inner: Rc<dyn DatabaseDisk>,
     pub(crate) sampler: Rc<Sampler>,
 }
 
-impl Disk for SampledDisk {
+impl DatabaseDisk for SampledDisk {
     fn len_bytes(&self) -> u64 {
         self.inner.len_bytes()
     }

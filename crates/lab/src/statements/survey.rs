@@ -4,10 +4,10 @@
 
 use super::load::full_month;
 use crate::{
-    Error, Result,
+    LabError, LabResult,
     drive_stats::{Date, Month, Row, Source},
     load::Stop,
-    progress::Progress,
+    progress::ProgressOutput,
     sqlite::Settings,
 };
 
@@ -30,8 +30,8 @@ impl Survey {
     /// Reads `source` from start to end.
     ///
     /// # Errors
-    /// What is wrong with the data: an error of [`Source::open`], a bad row, no full month; or [`Error::Stopped`].
-    pub fn of(source: &Source, stop: &Stop, progress: Progress) -> Result<Survey> {
+    /// What is wrong with the data: an error of [`Source::open`], a bad row, no full month; or [`LabError::Stopped`].
+    pub fn of(source: &Source, stop: &Stop, progress: ProgressOutput) -> LabResult<Survey> {
         let mut rows = source.open()?;
         let stage = progress.stage("look through the data", rows.expected);
         let (mut count, mut bytes) = (0, 0);
@@ -44,12 +44,12 @@ impl Survey {
             bytes += stored_bytes(&row, count);
             if count % 4096 == 0 {
                 if stop.is_asked() {
-                    return Err(Error::Stopped);
+                    return Err(LabError::Stopped);
                 }
                 stage.set(count);
             }
         }
-        let (first, last) = days.ok_or_else(|| Error::Unusable("it has no rows".into()))?;
+        let (first, last) = days.ok_or_else(|| LabError::Unusable("it has no rows".into()))?;
         let survey = Survey {
             rows: count,
             first,
@@ -153,7 +153,7 @@ mod tests {
     fn the_database_is_as_large_as_foreseen() {
         for (rows, page_bytes) in [(20_000, 65_536), (20_000, 4096), (60_000, 65_536)] {
             let source = Source::Generated { rows, seed: 3 };
-            let survey = Survey::of(&source, &Stop::default(), Progress::Silent).unwrap();
+            let survey = Survey::of(&source, &Stop::default(), ProgressOutput::Silent).unwrap();
             assert_eq!(
                 (survey.rows, survey.month.to_string()),
                 (rows, "2017-01".into())
@@ -164,7 +164,7 @@ mod tests {
             };
             let store = Store::format(Rc::new(MemoryDisk::new(128 << 20))).unwrap();
             let database = store.database(&settings).unwrap();
-            let stage = Progress::Silent.stage("load", None);
+            let stage = ProgressOutput::Silent.stage("load", None);
             load(&database, &mut source.open().unwrap(), &stage).unwrap();
             drop(database);
             let (said, is) = (survey.database_bytes(&settings), store.database_bytes());

@@ -7,9 +7,9 @@ use super::*;
 use crate::{
     drive_stats::Source,
     nameless::nameless_file,
-    progress::Progress,
+    progress::ProgressOutput,
     report,
-    sqlite::{Disk, MemoryDisk, Settings},
+    sqlite::{DatabaseDisk, MemoryDisk, Settings},
 };
 
 /// A memory disk that counts, and that can return wrong bytes for one late read.
@@ -19,7 +19,7 @@ struct CountingDisk {
     wrong_after_bytes: Option<u64>,
 }
 
-impl Disk for CountingDisk {
+impl DatabaseDisk for CountingDisk {
     fn len_bytes(&self) -> u64 {
         self.inner.len_bytes()
     }
@@ -74,7 +74,7 @@ fn experiment(rows: u64, wrong_after_bytes: Option<u64>) -> Experiment {
             shares: vec![index],
         });
         let name = format!("share {index}");
-        shares.push(Share {
+        shares.push(MeasuredShare {
             name,
             traffic: Box::new(move || traffic.get()),
         });
@@ -99,7 +99,9 @@ fn experiment(rows: u64, wrong_after_bytes: Option<u64>) -> Experiment {
 
 #[test]
 fn every_statement_runs_on_every_set_up_and_scans_read_the_whole_table() {
-    let report = experiment(20_000, None).run(Progress::Silent).unwrap();
+    let report = experiment(20_000, None)
+        .run(ProgressOutput::Silent)
+        .unwrap();
     assert_eq!(report.data.rows, 20_000);
     assert_eq!(report.data.deleted_month, "2017-01");
     assert_eq!(report.sets.len(), 2);
@@ -135,7 +137,7 @@ fn every_statement_runs_on_every_set_up_and_scans_read_the_whole_table() {
 fn data_without_a_full_month_is_refused() {
     // Twenty rows are one drive for twenty days.
     let error = experiment(20, None)
-        .run(Progress::Silent)
+        .run(ProgressOutput::Silent)
         .unwrap_err()
         .to_string();
     assert!(
@@ -148,7 +150,7 @@ fn data_without_a_full_month_is_refused() {
 fn a_volume_that_returns_wrong_rows_is_found_out() {
     // Reads of the second set-up return wrong data after its first scan.
     let error = experiment(20_000, Some(7 << 20))
-        .run(Progress::Silent)
+        .run(ProgressOutput::Silent)
         .unwrap_err()
         .to_string();
     assert!(

@@ -21,7 +21,7 @@ const PERMUTATIONS: usize = 999;
 
 /// A change of a series.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Change {
+pub(crate) struct SeriesChange {
     /// The first run after the change.
     pub(crate) at: usize,
     /// Median of the runs since the previous change, or since the first run.
@@ -33,7 +33,7 @@ pub(crate) struct Change {
 }
 
 /// The changes of `values`, which must be above zero, in order; `chance` is the probability of a false alarm.
-pub(crate) fn changes(values: &[f64], chance: f64) -> Vec<Change> {
+pub(crate) fn changes(values: &[f64], chance: f64) -> Vec<SeriesChange> {
     // On logarithms, a given factor counts the same at any level.
     let logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
     let mut random = SplitMix64::new(values.len() as u64);
@@ -42,7 +42,7 @@ pub(crate) fn changes(values: &[f64], chance: f64) -> Vec<Change> {
     cuts.sort_by_key(|(at, _)| *at);
     let end = |index: usize| cuts.get(index + 1).map_or(values.len(), |(at, _)| *at);
     let median = |index: usize| Median::of(&values[cuts[index].0..end(index)]).median;
-    let found = (1..cuts.len()).map(|index| Change {
+    let found = (1..cuts.len()).map(|index| SeriesChange {
         at: cuts[index].0,
         before: median(index - 1),
         after: median(index),

@@ -17,7 +17,7 @@ mod tests;
 use engine::random::SplitMix64;
 use serde::Serialize;
 
-pub(crate) use changes::{Change, RUNS_MIN, changes};
+pub(crate) use changes::{RUNS_MIN, SeriesChange, changes};
 pub(crate) use median::{Median, SAMPLES_MIN};
 
 /// Resamples of the bootstrap.

@@ -1,9 +1,9 @@
 //! When a write is acknowledged, and when it fails (rule 7).
 
-use super::{Mirror, Standing};
+use super::{CopyStanding, Mirror};
 use crate::{
     copy_set::CopySet,
-    op::{Action, OpId},
+    op::{MirrorAction, OpId},
     planted::{Bug, is_planted},
 };
 
@@ -29,7 +29,7 @@ impl Mirror {
         if is_planted(Bug::NeededWhenIn) {
             return self.record.in_sync;
         }
-        let joining = self.with_standing(|standing| *standing == Standing::Joining);
+        let joining = self.with_standing(|standing| *standing == CopyStanding::Joining);
         self.maybe_in_sync().union(joining)
     }
 
@@ -47,7 +47,7 @@ impl Mirror {
         let is_noted = is_planted(Bug::Unnoted) || self.is_noted();
         if needed.is_within(self.works[at].done) && is_noted {
             self.works[at].is_answered = true;
-            self.actions.push_back(Action::Acknowledge(id));
+            self.actions.push_back(MirrorAction::Acknowledge(id));
             return true;
         }
         if self.has_failed(at, needed) {
@@ -72,7 +72,7 @@ impl Mirror {
         work.is_given_up = true;
         work.unsent = CopySet::EMPTY;
         let is_untouched = work.sent.is_empty() && work.done.union(work.failed).is_empty();
-        self.actions.push_back(Action::Fail(work.id));
+        self.actions.push_back(MirrorAction::Fail(work.id));
         if !work.is_harmless() && !is_untouched && !is_planted(Bug::DoubtIgnored) {
             self.doubts.insert(work.range);
         }

@@ -1,13 +1,13 @@
 //! Who owns the mirror, and what is in sync (rules 1, 2, 3, 5 and, for copies that leave, 7).
 
-use super::{Config, Member, Mirror, Phase, Standing};
+use super::{CopyMember, CopyStanding, Mirror, MirrorConfig, MirrorPhase};
 use crate::{
     bitmap::Bitmap,
-    copy::Kept,
+    copy::CopyState,
     copy_set::{CopyId, CopySet},
-    fence::{Answer, Fence, Progress},
-    key::Key,
-    op::{Action, Stopped},
+    fence::{Fence, FenceAnswer, FenceProgress},
+    key::FenceKey,
+    op::{MirrorAction, Stopped},
     planted::{Bug, is_planted},
     ranges::Ranges,
     regions::Regions,
@@ -16,7 +16,7 @@ use crate::{
 
 impl Mirror {
     /// Claims the mirror of which the register has `found`, checked by [`Record::check`].
-    pub fn claim(config: Config, found: Record) -> Mirror {
+    pub fn claim(config: MirrorConfig, found: Record) -> Mirror {
         let goes_on = is_planted(Bug::OldEpoch) && found.owner == config.node;
         let claim = Record {
             version: found.version + 1,
@@ -29,10 +29,10 @@ impl Mirror {
         let touched = Regions::none(config.regions());
         Mirror {
             config,
-            phase: Phase::Claiming,
+            phase: MirrorPhase::Claiming,
             record: found,
             swap: Some(swap),
-            members: vec![Member::new(); found.copies.into()],
+            members: vec![CopyMember::new(); found.copies.into()],
             failed: CopySet::EMPTY,
             fences: 0,
             works: Vec::new(),
@@ -42,7 +42,7 @@ impl Mirror {
             has_room: false,
             touched,
             next: 0,
-            actions: [Action::Swap(swap)].into(),
+            actions: [MirrorAction::Swap(swap)].into(),
         }
     }
 
@@ -51,13 +51,13 @@ impl Mirror {
             return; // Answered before.
         };
         match swap.judge(found) {
-            Verdict::Again => self.actions.push_back(Action::Swap(swap)),
+            Verdict::Again => self.actions.push_back(MirrorAction::Swap(swap)),
             Verdict::Lost => self.stop(Stopped::Register(*found)),
             Verdict::Won => {
                 let before = std::mem::replace(&mut self.record, swap.new).in_sync;
                 self.swap = None;
-                if self.phase == Phase::Claiming {
-                    self.phase = Phase::Fencing;
+                if self.phase == MirrorPhase::Claiming {
+                    self.phase = MirrorPhase::Fencing;
                     for copy in self.record.in_sync.iter() {
                         self.fence(copy);
                     }
@@ -67,7 +67,7 @@ impl Mirror {
                     self.leave(copy);
                 }
                 for copy in self.record.in_sync.without(before).iter() {
-                    self.members[copy.place()].standing = Standing::InSync;
+                    self.members[copy.place()].standing = CopyStanding::InSync;
                 }
             }
         }
@@ -89,15 +89,15 @@ impl Mirror {
         };
         let swap = Swap::new(self.record, new);
         self.swap = Some(swap);
-        self.actions.push_back(Action::Swap(swap));
+        self.actions.push_back(MirrorAction::Swap(swap));
     }
 
     /// Takes out what has failed, once the register allows it; begins to serve when all in the set are fenced.
     pub(super) fn settle_set(&mut self) {
         let set = self.record.in_sync;
         match self.phase {
-            Phase::Fencing => self.settle_claim(set),
-            Phase::Serving => {
+            MirrorPhase::Fencing => self.settle_claim(set),
+            MirrorPhase::Serving => {
                 for copy in self.failed.without(set).iter() {
                     let is_swapped = self
                         .swap
@@ -119,7 +119,7 @@ impl Mirror {
                     self.propose(set.without(out));
                 }
             }
-            Phase::Claiming | Phase::Stopped => {}
+            MirrorPhase::Claiming | MirrorPhase::Stopped => {}
         }
     }
 
@@ -128,7 +128,7 @@ impl Mirror {
             return;
         }
         let ready = self
-            .with_standing(|standing| *standing == Standing::Ready)
+            .with_standing(|standing| *standing == CopyStanding::Ready)
             .common(set);
         let ready = ready.without(self.set_back(ready));
         let missing = set.without(ready);
@@ -144,11 +144,11 @@ impl Mirror {
     }
 
     fn serve(&mut self) {
-        self.phase = Phase::Serving;
+        self.phase = MirrorPhase::Serving;
         let mut marked = Regions::none(self.config.regions());
         for copy in self.record.in_sync.iter() {
             let member = &mut self.members[copy.place()];
-            member.standing = Standing::InSync;
+            member.standing = CopyStanding::InSync;
             marked.union(&member.bitmap.wanted);
         }
         if !is_planted(Bug::MarksIgnored) {
@@ -161,7 +161,7 @@ impl Mirror {
 
     /// Begins a new fence on `copy`.
     pub(super) fn fence(&mut self, copy: CopyId) {
-        let key = Key::new(self.record.epoch, self.fences);
+        let key = FenceKey::new(self.record.epoch, self.fences);
         self.fences += 1;
         let member = &mut self.members[copy.place()];
         let key = match member.key {
@@ -169,38 +169,49 @@ impl Mirror {
             _ => key,
         };
         let (fence, step) = Fence::new(key);
-        member.standing = Standing::Fencing(fence);
+        member.standing = CopyStanding::Fencing(fence);
         if is_planted(Bug::Unfenced) {
             return self.look(copy, key);
         }
-        self.actions.push_back(Action::Fence { copy, key, step });
+        self.actions
+            .push_back(MirrorAction::Fence { copy, key, step });
     }
 
-    pub(super) fn fence_answered(&mut self, copy: CopyId, key: Key, answer: Answer) {
-        let Standing::Fencing(fence) = &mut self.members[copy.place()].standing else {
+    pub(super) fn fence_answered(&mut self, copy: CopyId, key: FenceKey, answer: FenceAnswer) {
+        let CopyStanding::Fencing(fence) = &mut self.members[copy.place()].standing else {
             return;
         };
         if fence.key() != key {
             return;
         }
         match fence.answer(answer) {
-            Progress::Next(step) => self.actions.push_back(Action::Fence { copy, key, step }),
-            Progress::Made => self.look(copy, key),
-            Progress::Superseded(_) => self.stop(Stopped::Fenced(copy)),
-            Progress::Failed(_) => self.failed.insert(copy),
+            FenceProgress::Next(step) => {
+                self.actions
+                    .push_back(MirrorAction::Fence { copy, key, step })
+            }
+            FenceProgress::Made => self.look(copy, key),
+            FenceProgress::Superseded(_) => self.stop(Stopped::Fenced(copy)),
+            FenceProgress::Failed(_) => self.failed.insert(copy),
         }
     }
 
-    fn look(&mut self, copy: CopyId, key: Key) {
+    fn look(&mut self, copy: CopyId, key: FenceKey) {
         let member = &mut self.members[copy.place()];
         member.key = Some(key);
-        member.standing = Standing::Looking;
-        self.actions.push_back(Action::ReadMetadata { copy, key });
+        member.standing = CopyStanding::Looking;
+        self.actions
+            .push_back(MirrorAction::ReadMetadata { copy, key });
     }
 
-    pub(super) fn metadata_read(&mut self, copy: CopyId, key: Key, kept: Kept, marked: Regions) {
+    pub(super) fn metadata_read(
+        &mut self,
+        copy: CopyId,
+        key: FenceKey,
+        kept: CopyState,
+        marked: Regions,
+    ) {
         let member = &mut self.members[copy.place()];
-        if member.standing != Standing::Looking || member.key != Some(key) {
+        if member.standing != CopyStanding::Looking || member.key != Some(key) {
             return;
         }
         // A swap of this owner that is on its way counts as seen by nobody.
@@ -217,8 +228,8 @@ impl Mirror {
         let member = &mut self.members[copy.place()];
         member.kept = Some(kept);
         member.bitmap = Bitmap::found(marked);
-        if self.phase == Phase::Fencing {
-            member.standing = Standing::Ready;
+        if self.phase == MirrorPhase::Fencing {
+            member.standing = CopyStanding::Ready;
             self.failed.remove(copy);
         } else {
             self.begin_return(copy, known);
@@ -231,7 +242,7 @@ impl Mirror {
         let member = &mut self.members[copy.place()];
         let was_filled = matches!(
             member.standing,
-            Standing::Noting | Standing::Returning | Standing::Joining
+            CopyStanding::Noting | CopyStanding::Returning | CopyStanding::Joining
         );
         member.leave();
         if was_filled {
@@ -244,12 +255,15 @@ impl Mirror {
     pub(super) fn back(&mut self, copy: CopyId) {
         let standing = &self.members[copy.place()].standing;
         let may = match self.phase {
-            Phase::Fencing => self.record.in_sync.contains(copy) && self.failed.contains(copy),
-            Phase::Serving => {
-                let is_moving = |one: &Standing| !matches!(one, Standing::Out | Standing::InSync);
-                *standing == Standing::Out && self.with_standing(is_moving).is_empty()
+            MirrorPhase::Fencing => {
+                self.record.in_sync.contains(copy) && self.failed.contains(copy)
             }
-            Phase::Claiming | Phase::Stopped => false,
+            MirrorPhase::Serving => {
+                let is_moving =
+                    |one: &CopyStanding| !matches!(one, CopyStanding::Out | CopyStanding::InSync);
+                *standing == CopyStanding::Out && self.with_standing(is_moving).is_empty()
+            }
+            MirrorPhase::Claiming | MirrorPhase::Stopped => false,
         };
         if may && self.swap.is_none() {
             self.failed.remove(copy);

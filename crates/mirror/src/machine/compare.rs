@@ -2,14 +2,14 @@
 //! copies which are in sync never differ.
 
 use super::Mirror;
-use crate::op::{Action, Command, OpId};
+use crate::op::{CopyCommand, MirrorAction, OpId};
 
 impl Mirror {
     /// Begins to read the range of the work from every copy in sync.
     pub(super) fn read_all(&mut self, at: usize) {
         let range = self.works[at].range;
         for copy in self.record.in_sync.without(self.failed).iter() {
-            let id = self.send(copy, Command::Read(range));
+            let id = self.send(copy, CopyCommand::Read(range));
             self.works[at].sent.push((copy, id));
         }
     }
@@ -27,7 +27,8 @@ impl Mirror {
             return true;
         }
         work.is_answered = true;
-        self.actions.push_back(Action::Compared { request, data });
+        self.actions
+            .push_back(MirrorAction::Compared { request, data });
         true
     }
 }

@@ -4,7 +4,7 @@
 
 use super::{
     Mirror,
-    work::{Kind, Work},
+    work::{OperationKind, Work},
 };
 
 /// How many pieces are equalised at a time.
@@ -12,7 +12,7 @@ const EQUALISED_MAX: usize = 4;
 
 impl Mirror {
     pub(super) fn equalise(&mut self) -> bool {
-        let is_one = |work: &&Work| work.kind == Kind::Equalise;
+        let is_one = |work: &&Work| work.kind == OperationKind::Equalise;
         if self.is_stalled || self.works.iter().filter(is_one).count() >= EQUALISED_MAX {
             return false;
         }
@@ -20,7 +20,8 @@ impl Mirror {
             return false;
         };
         let id = self.next_id();
-        self.works.push(Work::internal(id, Kind::Equalise, piece));
+        self.works
+            .push(Work::internal(id, OperationKind::Equalise, piece));
         true
     }
 

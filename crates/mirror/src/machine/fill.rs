@@ -3,8 +3,8 @@
 //! write to it has ended, it is swapped in.
 
 use super::{
-    Mirror, Standing,
-    work::{Kind, Work},
+    CopyStanding, Mirror,
+    work::{OperationKind, Work},
 };
 use crate::{
     copy_set::{COPIES_MAX, CopyId, CopySet},
@@ -27,14 +27,14 @@ impl Mirror {
             self.fill.insert(Range::new(0, self.config.blocks));
         }
         member.heartbeats = known;
-        member.standing = Standing::Noting;
+        member.standing = CopyStanding::Noting;
     }
 
     fn moving(&self) -> Option<CopyId> {
-        let is_moving = |standing: &Standing| {
+        let is_moving = |standing: &CopyStanding| {
             matches!(
                 standing,
-                Standing::Noting | Standing::Returning | Standing::Joining
+                CopyStanding::Noting | CopyStanding::Returning | CopyStanding::Joining
             )
         };
         self.with_standing(is_moving).iter().next()
@@ -45,24 +45,28 @@ impl Mirror {
         let Some(copy) = self.moving() else {
             return false;
         };
-        let is_filling = self.works.iter().any(|work| work.kind == Kind::Fill(copy));
+        let is_filling = self
+            .works
+            .iter()
+            .any(|work| work.kind == OperationKind::Fill(copy));
         match self.members[copy.place()].standing {
-            Standing::Noting if self.has_noted(copy) => {
+            CopyStanding::Noting if self.has_noted(copy) => {
                 self.mark_missed(copy);
-                self.members[copy.place()].standing = Standing::Returning;
+                self.members[copy.place()].standing = CopyStanding::Returning;
                 true
             }
-            Standing::Returning if self.fill.is_empty() && !is_filling => {
-                self.members[copy.place()].standing = Standing::Joining;
+            CopyStanding::Returning if self.fill.is_empty() && !is_filling => {
+                self.members[copy.place()].standing = CopyStanding::Joining;
                 true
             }
-            Standing::Returning if self.has_room && !is_filling && !self.is_stalled => {
+            CopyStanding::Returning if self.has_room && !is_filling && !self.is_stalled => {
                 let Some(piece) = self.free_piece(&self.fill) else {
                     return false;
                 };
                 self.has_room = false;
                 let id = self.next_id();
-                self.works.push(Work::internal(id, Kind::Fill(copy), piece));
+                self.works
+                    .push(Work::internal(id, OperationKind::Fill(copy), piece));
                 true
             }
             _ => false,
@@ -102,7 +106,7 @@ impl Mirror {
 
     /// Swaps in a copy that is filled.
     pub(super) fn join(&mut self) {
-        let joining = self.with_standing(|standing| *standing == Standing::Joining);
+        let joining = self.with_standing(|standing| *standing == CopyStanding::Joining);
         let Some(copy) = joining.iter().next() else {
             return;
         };

@@ -1,10 +1,10 @@
 //! What is kept on the copies: the newest record, since when they are in sync, and the bitmap (rule 11).
 
-use super::{Member, Mirror, Standing};
+use super::{CopyMember, CopyStanding, Mirror};
 use crate::{
-    copy::Kept,
+    copy::CopyState,
     copy_set::CopyId,
-    op::Command,
+    op::CopyCommand,
     planted::{Bug, is_planted},
     regions::Regions,
 };
@@ -17,9 +17,9 @@ impl Mirror {
     }
 
     /// What `member` should keep, once it is known what it does keep.
-    fn wanted(&self, member: &Member) -> Option<Kept> {
+    fn wanted(&self, member: &CopyMember) -> Option<CopyState> {
         let kept = member.kept?;
-        let is_in_sync = member.standing == Standing::InSync;
+        let is_in_sync = member.standing == CopyStanding::InSync;
         let in_sync_since = if is_in_sync && self.record.in_sync == self.record.all() {
             self.record.all_in_sync_since
         } else if member.has_lost_sync {
@@ -27,7 +27,7 @@ impl Mirror {
         } else {
             kept.in_sync_since
         };
-        Some(Kept {
+        Some(CopyState {
             record: self.record,
             in_sync_since,
             heartbeats: member.heartbeats,
@@ -36,10 +36,10 @@ impl Mirror {
 
     /// Copies whose metadata is known and may be written.
     fn writable(&self) -> impl Iterator<Item = CopyId> + use<> {
-        let is_known = |standing: &Standing| {
+        let is_known = |standing: &CopyStanding| {
             !matches!(
                 standing,
-                Standing::Out | Standing::Fencing(_) | Standing::Looking
+                CopyStanding::Out | CopyStanding::Fencing(_) | CopyStanding::Looking
             )
         };
         let mut copies = self.with_standing(is_known);
@@ -61,7 +61,7 @@ impl Mirror {
             if let Some(wanted) =
                 wanted.filter(|_| member.keeping.is_none() && member.kept != wanted)
             {
-                let id = self.send(copy, Command::Keep(wanted));
+                let id = self.send(copy, CopyCommand::Keep(wanted));
                 self.members[copy.place()].keeping = Some((id, wanted));
             }
         }
@@ -76,7 +76,7 @@ impl Mirror {
                 let Some((block, regions)) = bitmap.write(id) else {
                     break;
                 };
-                self.send_as(id, copy, Command::Mark { block, regions });
+                self.send_as(id, copy, CopyCommand::Mark { block, regions });
             }
         }
     }

@@ -32,11 +32,11 @@ pub use self::report::Stand;
 use self::work::Work;
 use crate::{
     bitmap::Bitmap,
-    copy::Kept,
+    copy::CopyState,
     copy_set::{COPIES_MAX, CopyId, CopySet},
     fence::Fence,
-    key::Key,
-    op::{Action, Command, Event, OpId, Outcome, Stopped},
+    key::FenceKey,
+    op::{CopyCommand, MirrorAction, MirrorEvent, OpId, Outcome, Stopped},
     ranges::{Range, Ranges},
     regions::Regions,
     register::{Record, Swap},
@@ -44,7 +44,7 @@ use crate::{
 
 /// What does not change.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Config {
+pub struct MirrorConfig {
     /// This node.
     pub node: Uuid,
     /// Chosen at random for each claim.
@@ -61,7 +61,7 @@ pub struct Config {
     pub nearest: CopyId,
 }
 
-impl Config {
+impl MirrorConfig {
     /// How many regions there are.
     pub fn regions(&self) -> usize {
         self.blocks.div_ceil(self.region_blocks) as usize
@@ -85,7 +85,7 @@ impl Config {
 
 /// How far this node is with the mirror.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Phase {
+pub enum MirrorPhase {
     /// The register was asked to make it the owner.
     Claiming,
     /// It is the owner, and fences the copies in sync.
@@ -98,7 +98,7 @@ pub enum Phase {
 
 /// How far the owner is with one copy.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-enum Standing {
+enum CopyStanding {
     /// It is left alone.
     Out,
     /// The fence is being made.
@@ -118,12 +118,12 @@ enum Standing {
 
 /// What the owner knows of one copy.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-struct Member {
-    standing: Standing,
+struct CopyMember {
+    standing: CopyStanding,
     /// That of the newest fence that was made on it.
-    key: Option<Key>,
-    kept: Option<Kept>,
-    keeping: Option<(OpId, Kept)>,
+    key: Option<FenceKey>,
+    kept: Option<CopyState>,
+    keeping: Option<(OpId, CopyState)>,
     /// It is filled whole: what it keeps must not say again that it was in sync.
     has_lost_sync: bool,
     /// The heartbeats that it should keep.
@@ -138,13 +138,13 @@ struct Member {
 /// One node's part in one mirror.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Mirror {
-    config: Config,
-    phase: Phase,
+    config: MirrorConfig,
+    phase: MirrorPhase,
     /// The last record that this owner has written or, before it is one, has found.
     record: Record,
     /// What was sent to the register and not answered.
     swap: Option<Swap>,
-    members: Vec<Member>,
+    members: Vec<CopyMember>,
     /// Copies that were given up and are still in the set, or on their way into it.
     failed: CopySet,
     /// The number of the next fence in this epoch.
@@ -162,39 +162,41 @@ pub struct Mirror {
     /// Regions that were written since the last tick.
     touched: Regions,
     next: u64,
-    actions: VecDeque<Action>,
+    actions: VecDeque<MirrorAction>,
 }
 
 impl Mirror {
     /// What to do next, if anything.
-    pub fn select(&mut self) -> Option<Action> {
+    pub fn select(&mut self) -> Option<MirrorAction> {
         self.actions.pop_front()
     }
 
     /// Something has happened.
-    pub fn apply(&mut self, event: Event) {
-        if self.phase == Phase::Stopped {
+    pub fn apply(&mut self, event: MirrorEvent) {
+        if self.phase == MirrorPhase::Stopped {
             return;
         }
         match event {
-            Event::Swapped(found) => self.swapped(&found),
-            Event::FenceAnswer { copy, key, answer } => self.fence_answered(copy, key, answer),
-            Event::Metadata {
+            MirrorEvent::Swapped(found) => self.swapped(&found),
+            MirrorEvent::FenceAnswer { copy, key, answer } => {
+                self.fence_answered(copy, key, answer)
+            }
+            MirrorEvent::Metadata {
                 copy,
                 key,
                 kept,
                 marked,
             } => self.metadata_read(copy, key, kept, marked),
-            Event::Ended { id, outcome } => self.ended(id, outcome),
-            Event::Failed(copy) => self.failed.insert(copy),
-            Event::Back(copy) => self.back(copy),
-            Event::Write { id, range } => self.works.push(Work::write(id, range)),
-            Event::Read { id, range, from } => self.works.push(Work::read(id, range, from)),
-            Event::Compare { id, range } => self.works.push(Work::compare(id, range)),
-            Event::Expired(id) => self.expired(id),
-            Event::Room => self.has_room = true,
-            Event::Tick => self.tick(),
-            Event::Beat => self.beat(),
+            MirrorEvent::Ended { id, outcome } => self.ended(id, outcome),
+            MirrorEvent::Failed(copy) => self.failed.insert(copy),
+            MirrorEvent::Back(copy) => self.back(copy),
+            MirrorEvent::Write { id, range } => self.works.push(Work::write(id, range)),
+            MirrorEvent::Read { id, range, from } => self.works.push(Work::read(id, range, from)),
+            MirrorEvent::Compare { id, range } => self.works.push(Work::compare(id, range)),
+            MirrorEvent::Expired(id) => self.expired(id),
+            MirrorEvent::Room => self.has_room = true,
+            MirrorEvent::Tick => self.tick(),
+            MirrorEvent::Beat => self.beat(),
         }
         self.run_rules();
         self.check();
@@ -207,7 +209,7 @@ impl Mirror {
     }
 
     /// How far this node is.
-    pub fn phase(&self) -> Phase {
+    pub fn phase(&self) -> MirrorPhase {
         self.phase
     }
 
@@ -218,26 +220,26 @@ impl Mirror {
 
     /// Whether no request is under way, nothing is in doubt, and the set does not change.
     pub fn is_quiet(&self) -> bool {
-        self.phase == Phase::Serving
+        self.phase == MirrorPhase::Serving
             && self.works.is_empty()
             && self.doubts.is_empty()
             && self.swap.is_none()
     }
 
     /// The key of the fence under which `copy` is reached, if it is.
-    pub fn key(&self, copy: CopyId) -> Option<Key> {
+    pub fn key(&self, copy: CopyId) -> Option<FenceKey> {
         let member = &self.members[copy.place()];
-        member.key.filter(|_| member.standing != Standing::Out)
+        member.key.filter(|_| member.standing != CopyStanding::Out)
     }
 
     fn run_rules(&mut self) {
-        if self.phase == Phase::Stopped {
+        if self.phase == MirrorPhase::Stopped {
             return;
         }
         self.settle_set();
-        while self.phase == Phase::Serving && (self.equalise() | self.fill() | self.work()) {}
+        while self.phase == MirrorPhase::Serving && (self.equalise() | self.fill() | self.work()) {}
         self.join();
-        if self.phase == Phase::Serving {
+        if self.phase == MirrorPhase::Serving {
             self.keep();
             self.mark();
             self.prove();
@@ -245,27 +247,27 @@ impl Mirror {
     }
 
     fn stop(&mut self, why: Stopped) {
-        self.phase = Phase::Stopped;
+        self.phase = MirrorPhase::Stopped;
         self.actions.clear();
         for work in self.works.drain(..) {
             if work.is_request() && !work.is_answered {
-                self.actions.push_back(Action::Fail(work.id));
+                self.actions.push_back(MirrorAction::Fail(work.id));
             }
         }
-        self.actions.push_back(Action::Stop(why));
+        self.actions.push_back(MirrorAction::Stop(why));
     }
 
     /// Sends a command to `copy`.
-    fn send(&mut self, copy: CopyId, command: Command) -> OpId {
+    fn send(&mut self, copy: CopyId, command: CopyCommand) -> OpId {
         let id = self.next_id();
         self.send_as(id, copy, command);
         id
     }
 
-    fn send_as(&mut self, id: OpId, copy: CopyId, command: Command) {
+    fn send_as(&mut self, id: OpId, copy: CopyId, command: CopyCommand) {
         let key = self.members[copy.place()].key;
         let key = key.expect("only a copy that is fenced gets commands");
-        self.actions.push_back(Action::Command {
+        self.actions.push_back(MirrorAction::Command {
             id,
             copy,
             key,
@@ -307,7 +309,7 @@ impl Mirror {
         })
     }
 
-    fn with_standing(&self, wanted: impl Fn(&Standing) -> bool) -> CopySet {
+    fn with_standing(&self, wanted: impl Fn(&CopyStanding) -> bool) -> CopySet {
         let mut set = CopySet::EMPTY;
         for (place, member) in self.members.iter().enumerate() {
             if wanted(&member.standing) {
@@ -319,13 +321,13 @@ impl Mirror {
 
     /// What must hold after each event.
     fn check(&self) {
-        let in_sync = self.with_standing(|standing| *standing == Standing::InSync);
-        if self.phase == Phase::Serving {
+        let in_sync = self.with_standing(|standing| *standing == CopyStanding::InSync);
+        if self.phase == MirrorPhase::Serving {
             assert_eq!(
                 in_sync, self.record.in_sync,
                 "what is in sync, and what the record says"
             );
-            let joining = self.with_standing(|standing| *standing == Standing::Joining);
+            let joining = self.with_standing(|standing| *standing == CopyStanding::Joining);
             let swapped = self.swap.map_or(in_sync, |swap| swap.new.in_sync);
             let known = in_sync.union(joining);
             assert!(
@@ -347,10 +349,10 @@ impl Mirror {
     }
 }
 
-impl Member {
-    fn new() -> Member {
-        Member {
-            standing: Standing::Out,
+impl CopyMember {
+    fn new() -> CopyMember {
+        CopyMember {
+            standing: CopyStanding::Out,
             key: None,
             kept: None,
             keeping: None,
@@ -370,7 +372,7 @@ impl Member {
 
     /// It is left alone: nothing of it counts any more.
     fn leave(&mut self) {
-        self.standing = Standing::Out;
+        self.standing = CopyStanding::Out;
         self.has_lost_sync = false;
         self.keeping = None;
         self.proof = None;

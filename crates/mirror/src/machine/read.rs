@@ -4,10 +4,10 @@
 //! The proof is a READ of 0 blocks, which runs beside the read; any other command counts as well, and one proof
 //! serves all that wait.
 
-use super::{Mirror, work::Kind};
+use super::{Mirror, work::OperationKind};
 use crate::{
     copy_set::{CopyId, CopySet},
-    op::{Action, Command, OpId},
+    op::{CopyCommand, MirrorAction, OpId},
     planted::{Bug, is_planted},
 };
 
@@ -35,13 +35,13 @@ impl Mirror {
     pub(super) fn prove(&mut self) {
         for copy in self.needed_by_reads().without(self.failed).iter() {
             let waits = self.works.iter().any(|work| {
-                matches!(work.kind, Kind::Read(_))
+                matches!(work.kind, OperationKind::Read(_))
                     && work.has_begun
                     && !work.done.contains(copy)
                     && !work.is_at(copy)
             });
             if waits && self.members[copy.place()].proof.is_none() {
-                let id = self.send(copy, Command::Prove);
+                let id = self.send(copy, CopyCommand::Prove);
                 self.members[copy.place()].proof = Some(id);
             }
         }
@@ -55,7 +55,8 @@ impl Mirror {
             if is_proved {
                 work.is_answered = true;
                 let request = work.id;
-                self.actions.push_back(Action::Answer { request, data });
+                self.actions
+                    .push_back(MirrorAction::Answer { request, data });
             }
             return is_proved;
         }

@@ -1,6 +1,6 @@
 //! What the driver and people ask of the machine. Nothing here changes it.
 
-use super::{Mirror, Standing, work::Kind};
+use super::{CopyStanding, Mirror, work::OperationKind};
 use crate::{bitmap::Bitmap, copy_set::CopyId, op::OpId, ranges::Ranges, regions::Regions};
 
 /// How far the owner is with a copy, as people see it.
@@ -20,21 +20,25 @@ impl Mirror {
     /// How far it is with `copy`.
     pub fn stand(&self, copy: CopyId) -> Stand {
         match self.members[copy.place()].standing {
-            Standing::Out => Stand::Out,
-            Standing::Fencing(_) | Standing::Looking | Standing::Ready => Stand::Fencing,
-            Standing::Noting | Standing::Returning | Standing::Joining => Stand::Filling,
-            Standing::InSync => Stand::InSync,
+            CopyStanding::Out => Stand::Out,
+            CopyStanding::Fencing(_) | CopyStanding::Looking | CopyStanding::Ready => {
+                Stand::Fencing
+            }
+            CopyStanding::Noting | CopyStanding::Returning | CopyStanding::Joining => {
+                Stand::Filling
+            }
+            CopyStanding::InSync => Stand::InSync,
         }
     }
 
     /// Whether `copy` was given up, so that [`Event::Back`](crate::Event::Back) may be of use once it can be reached.
     pub fn misses(&self, copy: CopyId) -> bool {
         match self.phase {
-            super::Phase::Fencing => {
+            super::MirrorPhase::Fencing => {
                 self.record.in_sync.contains(copy) && self.failed.contains(copy)
             }
-            super::Phase::Serving => self.members[copy.place()].standing == Standing::Out,
-            super::Phase::Claiming | super::Phase::Stopped => false,
+            super::MirrorPhase::Serving => self.members[copy.place()].standing == CopyStanding::Out,
+            super::MirrorPhase::Claiming | super::MirrorPhase::Stopped => false,
         }
     }
 
@@ -63,7 +67,8 @@ impl Mirror {
     /// Whether the data that is called `id`, a write or a command that reads, may still be needed.
     pub fn uses(&self, id: OpId) -> bool {
         self.works.iter().any(|work| {
-            let has_data = work.data == Some(id) || work.kind == Kind::Write && work.id == id;
+            let has_data =
+                work.data == Some(id) || work.kind == OperationKind::Write && work.id == id;
             let is_compared = work.compared.iter().any(|(_, one)| *one == id);
             has_data || is_compared || work.copy_of(id).is_some()
         })

@@ -1,16 +1,16 @@
 //! What is done to a range of blocks: a request, equalisation, or filling. Each goes through the same steps: it waits
 //! for what overlaps, reads from a copy (but for a write), and writes to others (but for a read).
 
-use super::{Mirror, Standing};
+use super::{CopyStanding, Mirror};
 use crate::{
     copy_set::{CopyId, CopySet},
-    op::{Command, OpId, Outcome},
+    op::{CopyCommand, OpId, Outcome},
     planted::{Bug, is_planted},
     ranges::Range,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(super) enum Kind {
+pub(super) enum OperationKind {
     /// From this copy, if it is in sync.
     Read(CopyId),
     Write,
@@ -24,7 +24,7 @@ pub(super) enum Kind {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Work {
     pub(super) id: OpId,
-    pub(super) kind: Kind,
+    pub(super) kind: OperationKind,
     pub(super) range: Range,
     /// Nothing that overlaps runs beside it.
     pub(super) has_begun: bool,
@@ -48,7 +48,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    fn new(id: OpId, kind: Kind, range: Range) -> Work {
+    fn new(id: OpId, kind: OperationKind, range: Range) -> Work {
         Work {
             id,
             kind,
@@ -67,19 +67,19 @@ impl Work {
     }
 
     pub(super) fn write(id: OpId, range: Range) -> Work {
-        Work::new(id, Kind::Write, range)
+        Work::new(id, OperationKind::Write, range)
     }
 
     pub(super) fn read(id: OpId, range: Range, from: CopyId) -> Work {
-        Work::new(id, Kind::Read(from), range)
+        Work::new(id, OperationKind::Read(from), range)
     }
 
     pub(super) fn compare(id: OpId, range: Range) -> Work {
-        Work::new(id, Kind::Compare, range)
+        Work::new(id, OperationKind::Compare, range)
     }
 
     /// Equalisation or filling, which begins at once.
-    pub(super) fn internal(id: OpId, kind: Kind, range: Range) -> Work {
+    pub(super) fn internal(id: OpId, kind: OperationKind, range: Range) -> Work {
         Work {
             has_begun: true,
             ..Work::new(id, kind, range)
@@ -87,16 +87,19 @@ impl Work {
     }
 
     pub(super) fn is_request(&self) -> bool {
-        matches!(self.kind, Kind::Read(_) | Kind::Write | Kind::Compare)
+        matches!(
+            self.kind,
+            OperationKind::Read(_) | OperationKind::Write | OperationKind::Compare
+        )
     }
 
     pub(super) fn is_read(&self) -> bool {
-        matches!(self.kind, Kind::Read(_))
+        matches!(self.kind, OperationKind::Read(_))
     }
 
     /// Whether it changes nothing.
     pub(super) fn is_harmless(&self) -> bool {
-        matches!(self.kind, Kind::Read(_) | Kind::Compare)
+        matches!(self.kind, OperationKind::Read(_) | OperationKind::Compare)
     }
 
     /// The copy that it has read, or is reading.
@@ -125,7 +128,7 @@ impl Work {
         if self.source == Some(copy) && self.data.is_none() {
             self.source = None;
         }
-        self.kind != Kind::Fill(copy)
+        self.kind != OperationKind::Fill(copy)
     }
 
     /// Whether nothing of it can still happen.
@@ -156,33 +159,34 @@ impl Mirror {
     fn begin(&mut self, at: usize) {
         self.works[at].has_begun = true;
         match self.works[at].kind {
-            Kind::Write => {
+            OperationKind::Write => {
                 let targets = self.targets();
                 self.works[at].data = Some(self.works[at].id);
                 self.write_to(at, targets);
             }
-            Kind::Compare => self.read_all(at),
+            OperationKind::Compare => self.read_all(at),
             _ => {}
         }
     }
 
     /// Copies that get new writes.
     fn targets(&self) -> CopySet {
-        let returning = self.with_standing(|standing| *standing == Standing::Returning);
+        let returning = self.with_standing(|standing| *standing == CopyStanding::Returning);
         self.needed_by_writes().union(returning)
     }
 
     fn advance(&mut self, at: usize) -> bool {
-        let reads_one = self.works[at].data.is_none() && self.works[at].kind != Kind::Compare;
+        let reads_one =
+            self.works[at].data.is_none() && self.works[at].kind != OperationKind::Compare;
         let has_read = reads_one && self.read_source(at);
         let has_sent = self.send_writes(at);
         let has_settled = !self.works[at].is_answered
             && match self.works[at].kind {
-                Kind::Read(_) => self.settle_read(at),
-                Kind::Write => self.settle_write(at),
-                Kind::Compare => self.settle_compared(at),
-                Kind::Equalise => self.settle_equalised(at),
-                Kind::Fill(copy) => self.settle_filled(at, copy),
+                OperationKind::Read(_) => self.settle_read(at),
+                OperationKind::Write => self.settle_write(at),
+                OperationKind::Compare => self.settle_compared(at),
+                OperationKind::Equalise => self.settle_equalised(at),
+                OperationKind::Fill(copy) => self.settle_filled(at, copy),
             };
         has_read || has_sent || has_settled
     }
@@ -199,7 +203,7 @@ impl Mirror {
             .without(self.failed)
             .without(work.failed);
         let preferred = match work.kind {
-            Kind::Read(from) => from,
+            OperationKind::Read(from) => from,
             _ => self.config.nearest,
         };
         let source = if good.contains(preferred) {
@@ -211,7 +215,7 @@ impl Mirror {
             return false;
         };
         let range = work.range;
-        let id = self.send(source, Command::Read(range));
+        let id = self.send(source, CopyCommand::Read(range));
         let work = &mut self.works[at];
         work.source = Some(source);
         work.sent.push((source, id));
@@ -241,7 +245,7 @@ impl Mirror {
             let bitmap = &self.members[copy.place()].bitmap;
             let mut regions = self.config.regions_of(range);
             if is_planted(Bug::Unmarked) || regions.all(|region| bitmap.is_marked(region)) {
-                let id = self.send(copy, Command::Write { range, data });
+                let id = self.send(copy, CopyCommand::Write { range, data });
                 let work = &mut self.works[at];
                 work.unsent.remove(copy);
                 work.sent.push((copy, id));
@@ -270,7 +274,7 @@ impl Mirror {
             }
             return;
         }
-        if work.kind == Kind::Compare {
+        if work.kind == OperationKind::Compare {
             work.compared.push((copy, id));
             return;
         }
@@ -278,15 +282,15 @@ impl Mirror {
         if has_read {
             work.data = Some(id);
             match work.kind {
-                Kind::Equalise if is_planted(Bug::OthersNotEqualised) => {
+                OperationKind::Equalise if is_planted(Bug::OthersNotEqualised) => {
                     work.done = self.record.all();
                 }
-                Kind::Equalise => {
+                OperationKind::Equalise => {
                     let others = self.targets().without(copy.into());
                     self.write_to(at, others);
                 }
-                Kind::Fill(copy) => self.write_to(at, copy.into()),
-                Kind::Read(_) | Kind::Write | Kind::Compare => {}
+                OperationKind::Fill(copy) => self.write_to(at, copy.into()),
+                OperationKind::Read(_) | OperationKind::Write | OperationKind::Compare => {}
             }
         }
     }

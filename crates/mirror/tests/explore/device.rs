@@ -1,10 +1,10 @@
 //! A copy: one block, its metadata, its reservations and its floor.
 
 use mirror::{
-    CopyId, Event, Regions,
-    copy::{Floor, Kept},
-    fence::{Answer, Step},
-    key::Key,
+    CopyId, MirrorEvent, Regions,
+    copy::{CopyState, Floor},
+    fence::{FenceAnswer, FenceCommand},
+    key::FenceKey,
 };
 
 use crate::budget::Budget;
@@ -19,11 +19,11 @@ pub(crate) struct Copy {
     floor: Option<Floor>,
     pub(crate) value: u8,
     pub(crate) marked: [bool; 2],
-    pub(crate) kept: Kept,
+    pub(crate) kept: CopyState,
 }
 
 impl Copy {
-    pub(crate) fn new(kept: Kept, budget: &Budget) -> Copy {
+    pub(crate) fn new(kept: CopyState, budget: &Budget) -> Copy {
         Copy {
             keys: Vec::new(),
             holder: None,
@@ -43,7 +43,7 @@ impl Copy {
 
     /// Registers `key`, unless the floor is higher.
     pub(crate) fn register(&mut self, key: u64) -> bool {
-        if let (Some(floor), Some(key)) = (&mut self.floor, Key::from_raw(key)) {
+        if let (Some(floor), Some(key)) = (&mut self.floor, FenceKey::from_raw(key)) {
             if !floor.admits(key) {
                 return false;
             }
@@ -67,35 +67,44 @@ impl Copy {
     }
 
     /// The nexus with `key` sends a step of its fence.
-    pub(crate) fn answer(&mut self, key: u64, step: Step) -> Answer {
+    pub(crate) fn answer(&mut self, key: u64, step: FenceCommand) -> FenceAnswer {
         let is_registered = self.keys.contains(&key);
         match step {
-            Step::ReadKeys => Answer::Keys(self.keys.clone()),
-            Step::ReadReservation => Answer::Reservation(self.holder),
-            Step::Register if self.register(key) => Answer::Good,
-            Step::Reserve if is_registered && self.holder.is_none_or(|holder| holder == key) => {
+            FenceCommand::ReadKeys => FenceAnswer::Keys(self.keys.clone()),
+            FenceCommand::ReadReservation => FenceAnswer::Reservation(self.holder),
+            FenceCommand::Register if self.register(key) => FenceAnswer::Good,
+            FenceCommand::Reserve
+                if is_registered && self.holder.is_none_or(|holder| holder == key) =>
+            {
                 self.holder = Some(key);
-                Answer::Good
+                FenceAnswer::Good
             }
-            Step::Preempt(other) if is_registered && self.keys.contains(&other.raw()) => {
+            FenceCommand::Preempt(other) if is_registered && self.keys.contains(&other.raw()) => {
                 self.keys.retain(|one| *one != other.raw());
                 if self.holder == Some(other.raw()) {
                     self.holder = Some(key);
                 }
-                Answer::Good
+                FenceAnswer::Good
             }
-            Step::Reset => Answer::Good,
-            Step::Register | Step::Reserve | Step::Preempt(_) => Answer::Conflict,
+            FenceCommand::Reset => FenceAnswer::Good,
+            FenceCommand::Register | FenceCommand::Reserve | FenceCommand::Preempt(_) => {
+                FenceAnswer::Conflict
+            }
         }
     }
 
     /// What it keeps, read under `key`.
-    pub(crate) fn metadata(&self, copy: CopyId, key: Key, last_block: u64) -> Option<Event> {
+    pub(crate) fn metadata(
+        &self,
+        copy: CopyId,
+        key: FenceKey,
+        last_block: u64,
+    ) -> Option<MirrorEvent> {
         let mut marked = Regions::none(last_block as usize + 1);
         for region in 0..=last_block as usize {
             marked.set(region, self.marked[region]);
         }
-        self.serves(key.raw()).then_some(Event::Metadata {
+        self.serves(key.raw()).then_some(MirrorEvent::Metadata {
             copy,
             key,
             kept: self.kept,

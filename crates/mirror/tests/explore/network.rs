@@ -3,7 +3,8 @@
 use std::rc::Rc;
 
 use mirror::{
-    Action, Command, CopyId, Event, Mirror, OpId, Outcome, Regions, copy::Kept, key::Key,
+    CopyCommand, CopyId, Mirror, MirrorAction, MirrorEvent, OpId, Outcome, Regions,
+    copy::CopyState, key::FenceKey,
 };
 
 use crate::{
@@ -48,21 +49,21 @@ impl World {
         node: usize,
         id: OpId,
         copy: CopyId,
-        key: Key,
-        command: Command,
+        key: FenceKey,
+        command: CopyCommand,
     ) {
         let what = match command {
-            Command::Read(range) => What::Read { block: range.start },
-            Command::Prove => What::Prove,
-            Command::Write { range, data } => What::Write {
+            CopyCommand::Read(range) => What::Read { block: range.start },
+            CopyCommand::Prove => What::Prove,
+            CopyCommand::Write { range, data } => What::Write {
                 block: range.start,
                 value: self.datum(node, data),
             },
-            Command::Mark { regions, .. } => {
+            CopyCommand::Mark { regions, .. } => {
                 let regions = Regions(regions);
                 What::Mark([0, 1].map(|region| regions.contains(region)))
             }
-            Command::Keep(kept) => {
+            CopyCommand::Keep(kept) => {
                 self.keeps.push((node, id, kept));
                 What::Keep
             }
@@ -74,7 +75,7 @@ impl World {
         &mut self,
         node: usize,
         copy: CopyId,
-        key: Key,
+        key: FenceKey,
         id: Option<OpId>,
         what: What,
     ) {
@@ -134,7 +135,7 @@ impl World {
             What::Write { block, value } if block == self.left.block() => copy.value = value,
             What::Mark(marked) => copy.marked = marked,
             What::Keep => {
-                let is_it = |(node, id, _): &&(usize, OpId, Kept)| {
+                let is_it = |(node, id, _): &&(usize, OpId, CopyState)| {
                     *node == message.node && Some(*id) == message.id
                 };
                 if let Some((_, _, kept)) = self.keeps.iter().find(is_it) {
@@ -164,7 +165,7 @@ impl World {
 
     pub(crate) fn deliver(&mut self, message: Message, outcome: Outcome) {
         if let Some(id) = message.id {
-            self.apply(message.node, Event::Ended { id, outcome });
+            self.apply(message.node, MirrorEvent::Ended { id, outcome });
         }
     }
 
@@ -176,23 +177,23 @@ impl World {
         let mut machine = running.machine.clone();
         let copy = CopyId::new(message.copy);
         let (_, mut step) =
-            mirror::fence::Fence::new(Key::from_raw(message.key).expect("it is ours"));
+            mirror::fence::Fence::new(FenceKey::from_raw(message.key).expect("it is ours"));
         loop {
             let answer = self.copies[message.copy].answer(message.key, step);
-            let key = Key::from_raw(message.key).expect("it is ours");
-            machine.apply(Event::FenceAnswer { copy, key, answer });
+            let key = FenceKey::from_raw(message.key).expect("it is ours");
+            machine.apply(MirrorEvent::FenceAnswer { copy, key, answer });
             match machine.select() {
-                Some(Action::Fence {
+                Some(MirrorAction::Fence {
                     copy: at,
                     step: next,
                     ..
                 }) if at == copy => step = next,
-                Some(Action::ReadMetadata { copy, key }) => {
+                Some(MirrorAction::ReadMetadata { copy, key }) => {
                     let read = self.copies[copy.place()].metadata(copy, key, self.left.block());
                     machine.apply(read.expect("it is fenced"));
                     break;
                 }
-                Some(Action::Stop(_)) => {
+                Some(MirrorAction::Stop(_)) => {
                     self.nodes[message.node] = Some(Rc::new(Node::new(machine)));
                     return self.end(message.node);
                 }
@@ -234,7 +235,7 @@ impl World {
             if let Some(id) = id {
                 let before = self.machine(node)?.clone();
                 let mut machine = before;
-                machine.apply(Event::Ended {
+                machine.apply(MirrorEvent::Ended {
                     id,
                     outcome: Outcome::Failed,
                 });

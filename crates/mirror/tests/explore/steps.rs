@@ -1,6 +1,6 @@
 //! What may happen next, and what follows from it.
 
-use mirror::{CopyId, Event, Mirror, Outcome, Phase, copy::Kept, register::Swap};
+use mirror::{CopyId, Mirror, MirrorEvent, MirrorPhase, Outcome, copy::CopyState, register::Swap};
 use uuid::Uuid;
 
 use crate::{
@@ -115,15 +115,15 @@ impl World {
                 .filter(|_| machine.record().in_sync.contains(id));
             key.is_some_and(|key| !self.copies[copy].serves(key.raw()))
         };
-        if machine.phase() == Phase::Serving && (0..2).any(is_fenced_off) {
+        if machine.phase() == MirrorPhase::Serving && (0..2).any(is_fenced_off) {
             steps.push(Step::Restarts(node));
         }
-        let is_fencing = machine.phase() == Phase::Fencing;
+        let is_fencing = machine.phase() == MirrorPhase::Fencing;
         for copy in 0..2 {
             let id = CopyId::new(copy);
             let is_member = machine.key(id).is_some() || machine.record().in_sync.contains(id);
             let may_fail =
-                machine.phase() == Phase::Serving || is_fencing && machine.key(id).is_none();
+                machine.phase() == MirrorPhase::Serving || is_fencing && machine.key(id).is_none();
             if may_fail && is_member {
                 steps.push(Step::Fails { node, copy });
             }
@@ -148,7 +148,7 @@ impl World {
             };
             self.requests.iter().find(is_one)
         };
-        if machine.phase() == Phase::Serving {
+        if machine.phase() == MirrorPhase::Serving {
             let (write, read) = (own(true), own(false));
             let is_free = |other: Option<&Request>| other.is_none() || self.left.asks_both;
             if self.left.writes > 0 && write.is_none() && is_free(read) {
@@ -208,7 +208,7 @@ impl World {
             }
             Step::Replaced(copy) => {
                 left.replaced -= 1;
-                let mut blank = Kept::first(self.register);
+                let mut blank = CopyState::first(self.register);
                 blank.in_sync_since = 0;
                 next.copies[copy] = Copy::new(blank, left);
                 next.messages.retain(|message| message.copy != copy);
@@ -228,16 +228,16 @@ impl World {
     /// What happens at one node, with what it was `before`. Returns `None` if it changes nothing.
     fn happens(&mut self, step: Step, before: &World) -> Option<()> {
         match step {
-            Step::Fails { node, copy } => self.apply(node, Event::Failed(CopyId::new(copy))),
+            Step::Fails { node, copy } => self.apply(node, MirrorEvent::Failed(CopyId::new(copy))),
             Step::Back { node, copy } => {
-                self.apply(node, Event::Back(CopyId::new(copy)));
+                self.apply(node, MirrorEvent::Back(CopyId::new(copy)));
                 let fingerprint =
                     |world: &World| world.nodes[node].as_ref().map(|one| one.fingerprint);
                 if fingerprint(self) == fingerprint(before) {
                     return None;
                 }
                 self.left.returns -= 1;
-                self.apply(node, Event::Room);
+                self.apply(node, MirrorEvent::Room);
             }
             Step::Reads { node, copy } => {
                 self.left.reads -= 1;
@@ -254,12 +254,12 @@ impl World {
                 self.left.abandons -= 1;
                 let is_it = |request: &&Request| request.node == node && request.writes.is_some();
                 let id = before.requests.iter().find(is_it)?.id;
-                self.apply(node, Event::Expired(id));
+                self.apply(node, MirrorEvent::Expired(id));
             }
             Step::Clears(node) => {
                 self.left.clears -= 1;
-                self.apply(node, Event::Tick);
-                self.apply(node, Event::Tick);
+                self.apply(node, MirrorEvent::Tick);
+                self.apply(node, MirrorEvent::Tick);
             }
             Step::SessionEnds { node, copy } => self.end_session(node, copy)?,
             _ => unreachable!("{step:?} is not of one node"),

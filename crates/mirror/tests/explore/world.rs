@@ -8,9 +8,9 @@ use std::{
 };
 
 use mirror::{
-    Action, Config, CopyId, Event, Mirror, OpId, Phase, Range,
-    copy::Kept,
-    key::Key,
+    CopyId, Mirror, MirrorAction, MirrorConfig, MirrorEvent, MirrorPhase, OpId, Range,
+    copy::CopyState,
+    key::FenceKey,
     register::{Record, Swap},
 };
 use uuid::Uuid;
@@ -56,7 +56,7 @@ pub(crate) struct World {
     pub(crate) orphans: Vec<Swap>,
     pub(crate) messages: Vec<Message>,
     /// What Keep commands write, by node and copy: the last one that was sent.
-    pub(crate) keeps: Vec<(usize, OpId, Kept)>,
+    pub(crate) keeps: Vec<(usize, OpId, CopyState)>,
     /// The data of requests and of commands that have read.
     pub(crate) data: Vec<(usize, OpId, u8)>,
     pub(crate) requests: Vec<Request>,
@@ -69,7 +69,7 @@ impl World {
     /// A new mirror, served by node 0.
     pub(crate) fn new(budget: Budget, flaw: Option<Flaw>) -> World {
         let register = Record::first(Uuid::from_u128(1), 2, 1);
-        let copy = Copy::new(Kept::first(register), &budget);
+        let copy = Copy::new(CopyState::first(register), &budget);
         let mut world = World {
             register,
             copies: [copy.clone(), copy],
@@ -94,7 +94,10 @@ impl World {
         {
             world.execute(at, true);
         }
-        assert_eq!(world.machine(0).map(Mirror::phase), Some(Phase::Serving));
+        assert_eq!(
+            world.machine(0).map(Mirror::phase),
+            Some(MirrorPhase::Serving)
+        );
         world
     }
 
@@ -104,7 +107,7 @@ impl World {
 
     pub(crate) fn begin_claim(&mut self, node: usize) {
         self.claims[node] += 1;
-        let config = Config {
+        let config = MirrorConfig {
             node: Uuid::from_u128(node as u128 + 1),
             nonce: node as u64 * 16 + u64::from(self.claims[node]),
             blocks: self.left.block() + 1,
@@ -120,7 +123,7 @@ impl World {
     pub(crate) fn answer_swap(&mut self, node: usize) {
         if let Some(swap) = self.swaps[node].take() {
             self.register = swap.land(self.register);
-            self.apply(node, Event::Swapped(self.register));
+            self.apply(node, MirrorEvent::Swapped(self.register));
         }
     }
 
@@ -133,14 +136,14 @@ impl World {
         self.requests.push(Request { node, id, writes });
         if let Some(value) = writes {
             self.data.push((node, id, value));
-            machine.apply(Event::Write { id, range });
+            machine.apply(MirrorEvent::Write { id, range });
         } else {
-            machine.apply(Event::Read { id, range, from });
+            machine.apply(MirrorEvent::Read { id, range, from });
         }
         self.settle(node, machine);
     }
 
-    pub(crate) fn apply(&mut self, node: usize, event: Event) {
+    pub(crate) fn apply(&mut self, node: usize, event: MirrorEvent) {
         if let Some(running) = &self.nodes[node] {
             let mut machine = running.machine.clone();
             machine.apply(event);
@@ -152,9 +155,11 @@ impl World {
     pub(crate) fn settle(&mut self, node: usize, mut machine: Mirror) {
         while let Some(action) = machine.select() {
             match action {
-                Action::Swap(swap) => self.swaps[node] = Some(swap),
-                Action::Fence { copy, key, .. } => self.send(node, copy, key, None, What::Fence),
-                Action::ReadMetadata { copy, key } => {
+                MirrorAction::Swap(swap) => self.swaps[node] = Some(swap),
+                MirrorAction::Fence { copy, key, .. } => {
+                    self.send(node, copy, key, None, What::Fence)
+                }
+                MirrorAction::ReadMetadata { copy, key } => {
                     let Some(event) =
                         self.copies[copy.place()].metadata(copy, key, self.left.block())
                     else {
@@ -163,13 +168,13 @@ impl World {
                     };
                     machine.apply(event);
                 }
-                Action::Command {
+                MirrorAction::Command {
                     id,
                     copy,
                     key,
                     command,
                 } => self.command(node, id, copy, key, command),
-                Action::Acknowledge(id) => {
+                MirrorAction::Acknowledge(id) => {
                     let at = self
                         .requests
                         .iter()
@@ -178,14 +183,14 @@ impl World {
                     self.history
                         .acknowledge(request.writes.expect("reads are answered"));
                 }
-                Action::Answer { request, data } => {
+                MirrorAction::Answer { request, data } => {
                     let value = self.datum(node, data);
                     self.history.answer(node, Some(value));
                     self.requests
                         .retain(|one| (one.node, one.id) != (node, request));
                 }
-                Action::Compared { .. } => unreachable!("nobody compares"),
-                Action::Fail(id) => {
+                MirrorAction::Compared { .. } => unreachable!("nobody compares"),
+                MirrorAction::Fail(id) => {
                     let is_it = |one: &Request| (one.node, one.id) == (node, id);
                     if self
                         .requests
@@ -196,7 +201,7 @@ impl World {
                     }
                     self.requests.retain(|one| !is_it(one));
                 }
-                Action::Stop(_) => {
+                MirrorAction::Stop(_) => {
                     self.nodes[node] = Some(Rc::new(Node::new(machine)));
                     return self.end(node);
                 }
@@ -316,7 +321,7 @@ impl World {
     /// Whether `node` owns the mirror, and nothing that it has sent to the copies in sync is on its way.
     fn is_quiet(&self, node: usize, machine: &Mirror) -> bool {
         let set = machine.record().in_sync;
-        let key = |copy: CopyId| machine.key(copy).map(Key::raw);
+        let key = |copy: CopyId| machine.key(copy).map(FenceKey::raw);
         let is_reached =
             |copy: CopyId| key(copy).is_some_and(|key| self.copies[copy.place()].serves(key));
         let is_on_its_way = |one: &Message| {

@@ -2,12 +2,14 @@
 
 mod rig;
 
-use mirror::{Action, Command, CopySet, Event, Outcome, Phase, Range, Stopped};
+use mirror::{
+    CopyCommand, CopySet, MirrorAction, MirrorEvent, MirrorPhase, Outcome, Range, Stopped,
+};
 
 use self::rig::{REGIONS, Rig, at, copy};
 
-fn is_write(command: &Command) -> bool {
-    matches!(command, Command::Write { .. })
+fn is_write(command: &CopyCommand) -> bool {
+    matches!(command, CopyCommand::Write { .. })
 }
 
 #[test]
@@ -26,17 +28,20 @@ fn a_copy_leaves_before_a_write_is_acknowledged_without_it() {
     let write = rig.write(at(3, 2));
     rig.end(Outcome::Good, |at, _| at == copy(0));
     rig.register_is_away = true;
-    rig.apply(Event::Failed(copy(1)));
-    assert!(matches!(rig.done[..], [Action::Swap(_)]), "{:?}", rig.done);
-    let Action::Swap(swap) = rig.done[0].clone() else {
+    rig.apply(MirrorEvent::Failed(copy(1)));
+    assert!(
+        matches!(rig.done[..], [MirrorAction::Swap(_)]),
+        "{:?}",
+        rig.done
+    );
+    let MirrorAction::Swap(swap) = rig.done[0].clone() else {
         unreachable!();
     };
     rig.holds_metadata = true;
-    rig.apply(Event::Swapped(swap.land(rig.register)));
+    rig.apply(MirrorEvent::Swapped(swap.land(rig.register)));
     assert_eq!(rig.mirror.record().in_sync, CopySet::from(copy(0)));
     assert!(!rig.has_acknowledged(write), "the rest has not noted it");
-    let is_note =
-        |command: &Command| matches!(command, Command::Keep(kept) if kept.record == swap.new);
+    let is_note = |command: &CopyCommand| matches!(command, CopyCommand::Keep(kept) if kept.record == swap.new);
     assert_eq!(
         rig.end(Outcome::Good, |at, command| at == copy(0)
             && is_note(command)),
@@ -48,12 +53,12 @@ fn a_copy_leaves_before_a_write_is_acknowledged_without_it() {
 #[test]
 fn the_last_copy_stays_and_its_failed_write_fails() {
     let mut rig = Rig::new();
-    rig.apply(Event::Failed(copy(1)));
-    rig.apply(Event::Failed(copy(0)));
+    rig.apply(MirrorEvent::Failed(copy(1)));
+    rig.apply(MirrorEvent::Failed(copy(0)));
     assert_eq!(rig.mirror.record().in_sync, CopySet::from(copy(0)));
     let write = rig.write(at(3, 2));
     rig.end(Outcome::Failed, |_, command| is_write(command));
-    assert!(rig.done.contains(&Action::Fail(write)));
+    assert!(rig.done.contains(&MirrorAction::Fail(write)));
     // What it may have written is read and equalised before anybody sees it.
     let read = rig.read(at(3, 1));
     assert!(!rig.mirror.is_quiet());
@@ -61,42 +66,46 @@ fn the_last_copy_stays_and_its_failed_write_fails() {
     let answered = rig
         .done
         .iter()
-        .any(|one| matches!(one, Action::Answer { request, .. } if *request == read));
+        .any(|one| matches!(one, MirrorAction::Answer { request, .. } if *request == read));
     assert!(answered && rig.mirror.is_quiet());
 }
 
 #[test]
 fn a_read_that_the_last_copy_fails_fails_also_after_it_has_carried_out_other_commands() {
     let mut rig = Rig::new();
-    rig.apply(Event::Failed(copy(1)));
+    rig.apply(MirrorEvent::Failed(copy(1)));
     let read = rig.read(at(3, 2));
     let write = rig.write(at(5, 1));
     rig.end(Outcome::Good, |_, command| is_write(command));
     assert!(rig.has_acknowledged(write));
     rig.end(Outcome::Failed, |_, command| {
-        matches!(command, Command::Read(_))
+        matches!(command, CopyCommand::Read(_))
     });
-    assert!(rig.done.contains(&Action::Fail(read)), "{:?}", rig.done);
+    assert!(
+        rig.done.contains(&MirrorAction::Fail(read)),
+        "{:?}",
+        rig.done
+    );
     assert!(rig.mirror.is_quiet());
 }
 
 #[test]
 fn a_fill_whose_source_cannot_be_read_holds_nobody_up_and_is_tried_again() {
     let mut rig = Rig::new();
-    rig.apply(Event::Failed(copy(1)));
+    rig.apply(MirrorEvent::Failed(copy(1)));
     rig.write(at(3, 2));
     rig.settle();
-    rig.apply(Event::Back(copy(1)));
-    rig.apply(Event::Room);
-    let is_read = |_, command: &Command| matches!(command, Command::Read(_));
+    rig.apply(MirrorEvent::Back(copy(1)));
+    rig.apply(MirrorEvent::Room);
+    let is_read = |_, command: &CopyCommand| matches!(command, CopyCommand::Read(_));
     assert_eq!(rig.end(Outcome::Failed, is_read), 1);
     let write = rig.write(at(3, 2));
     rig.settle();
     assert!(rig.has_acknowledged(write));
     assert_eq!(rig.mirror.record().in_sync, CopySet::from(copy(0)));
-    rig.apply(Event::Tick);
+    rig.apply(MirrorEvent::Tick);
     for _ in 0..3 {
-        rig.apply(Event::Room);
+        rig.apply(MirrorEvent::Room);
         rig.settle();
     }
     assert_eq!(rig.mirror.record().in_sync, CopySet::first(2));
@@ -105,12 +114,12 @@ fn a_fill_whose_source_cannot_be_read_holds_nobody_up_and_is_tried_again() {
 #[test]
 fn the_last_copy_whose_metadata_fails_waits_for_a_tick() {
     let mut rig = Rig::new();
-    rig.apply(Event::Failed(copy(1)));
+    rig.apply(MirrorEvent::Failed(copy(1)));
     rig.disks[0].is_broken = true;
     let write = rig.write(at(3, 2));
     assert!(rig.waiting.is_empty(), "no data before its bit");
     rig.disks[0].is_broken = false;
-    rig.apply(Event::Tick);
+    rig.apply(MirrorEvent::Tick);
     rig.settle();
     assert!(rig.has_acknowledged(write));
 }
@@ -133,7 +142,7 @@ fn what_overlaps_waits_in_order_and_others_pass() {
     assert!(
         rig.done
             .iter()
-            .any(|one| matches!(one, Action::Answer { request, .. } if *request == third))
+            .any(|one| matches!(one, MirrorAction::Answer { request, .. } if *request == third))
     );
 }
 
@@ -141,19 +150,19 @@ fn what_overlaps_waits_in_order_and_others_pass() {
 fn one_proof_serves_all_reads_that_wait() {
     let mut rig = Rig::new();
     rig.read(at(0, 1));
-    assert_eq!(rig.at(copy(1)), [&Command::Prove]);
+    assert_eq!(rig.at(copy(1)), [&CopyCommand::Prove]);
     rig.read(at(1, 1));
     rig.read(at(2, 1));
     assert_eq!(
         rig.at(copy(1)),
-        [&Command::Prove],
+        [&CopyCommand::Prove],
         "it was sent before they came"
     );
     rig.end(Outcome::Good, |at, _| at == copy(0));
     assert!(rig.done.is_empty());
     rig.end(Outcome::Good, |at, _| at == copy(1));
     assert_eq!(rig.done.len(), 1);
-    assert_eq!(rig.at(copy(1)), [&Command::Prove], "one for both");
+    assert_eq!(rig.at(copy(1)), [&CopyCommand::Prove], "one for both");
     rig.end(Outcome::Good, |at, _| at == copy(1));
     assert_eq!(rig.done.len(), 3);
 }
@@ -169,7 +178,7 @@ fn a_write_proves_what_came_before_it() {
     assert!(
         rig.done
             .iter()
-            .any(|one| matches!(one, Action::Answer { .. }))
+            .any(|one| matches!(one, MirrorAction::Answer { .. }))
     );
 }
 
@@ -187,19 +196,23 @@ fn copies_are_compared_when_nothing_is_written_there() {
     let later = rig.write(at(3, 1));
     rig.end(Outcome::Good, |_, command| is_write(command));
     assert!(rig.has_acknowledged(write));
-    let read = Command::Read(at(3, 4));
+    let read = CopyCommand::Read(at(3, 4));
     assert_eq!(rig.at(copy(0)), [&read], "the later write waits");
     assert_eq!(rig.at(copy(1)), [&read]);
     rig.end(Outcome::Good, |_, _| true);
-    let is_compared = |one: &Action| matches!(one, Action::Compared { request, data } if *request == compare && data.len() == 2);
+    let is_compared = |one: &MirrorAction| matches!(one, MirrorAction::Compared { request, data } if *request == compare && data.len() == 2);
     assert!(rig.done.iter().any(is_compared), "{:?}", rig.done);
     rig.settle();
     assert!(rig.has_acknowledged(later));
     // With one copy there is nothing to compare, and what fails puts nothing in doubt.
     let cut = rig.compare(at(3, 4));
-    rig.apply(Event::Failed(copy(1)));
+    rig.apply(MirrorEvent::Failed(copy(1)));
     rig.settle();
-    assert!(rig.done.contains(&Action::Fail(cut)), "{:?}", rig.done);
+    assert!(
+        rig.done.contains(&MirrorAction::Fail(cut)),
+        "{:?}",
+        rig.done
+    );
     assert!(rig.mirror.is_quiet());
 }
 
@@ -221,20 +234,20 @@ fn regions_are_cleared_when_they_are_cold_or_too_many() {
     let mut rig = Rig::new();
     rig.write(at(0, 1));
     rig.settle();
-    rig.apply(Event::Tick);
+    rig.apply(MirrorEvent::Tick);
     assert_eq!(rig.disks[0].marked.len(), 1, "just written");
     rig.write(at(1, 1));
     rig.settle();
-    rig.apply(Event::Tick);
+    rig.apply(MirrorEvent::Tick);
     assert_eq!(rig.disks[1].marked.iter().collect::<Vec<_>>(), [1]);
     for region in 0..9 {
         rig.write(at(region, 1));
     }
     rig.end(
         Outcome::Good,
-        |_, command| matches!(command, Command::Write { range, .. } if range.start > 0),
+        |_, command| matches!(command, CopyCommand::Write { range, .. } if range.start > 0),
     );
-    rig.apply(Event::Tick);
+    rig.apply(MirrorEvent::Tick);
     assert_eq!(
         rig.disks[1].marked.iter().collect::<Vec<_>>(),
         [0],
@@ -245,25 +258,25 @@ fn regions_are_cleared_when_they_are_cold_or_too_many() {
 #[test]
 fn nothing_is_cleared_while_a_copy_is_out() {
     let mut rig = Rig::new();
-    rig.apply(Event::Failed(copy(1)));
+    rig.apply(MirrorEvent::Failed(copy(1)));
     rig.write(at(0, 1));
     rig.settle();
-    rig.apply(Event::Tick);
-    rig.apply(Event::Tick);
+    rig.apply(MirrorEvent::Tick);
+    rig.apply(MirrorEvent::Tick);
     assert_eq!(rig.disks[0].marked.len(), 1);
 }
 
 /// How many blocks are filled when copy 1 returns.
 fn filled_blocks(rig: &mut Rig) -> u64 {
-    rig.apply(Event::Back(copy(1)));
+    rig.apply(MirrorEvent::Back(copy(1)));
     let mut blocks = 0;
     for _ in 0..1000 {
-        rig.apply(Event::Room);
+        rig.apply(MirrorEvent::Room);
         let writes = rig.at(copy(1));
         blocks += writes
             .iter()
             .map(|command| match command {
-                Command::Write { range, .. } => range.end - range.start,
+                CopyCommand::Write { range, .. } => range.end - range.start,
                 _ => 0,
             })
             .sum::<u64>();
@@ -277,7 +290,7 @@ fn filled_blocks(rig: &mut Rig) -> u64 {
 fn a_copy_that_was_away_is_filled_with_what_it_missed() {
     let mut rig = Rig::new();
     rig.write(at(9, 1));
-    rig.apply(Event::Failed(copy(1)));
+    rig.apply(MirrorEvent::Failed(copy(1)));
     rig.write(at(5, 1));
     rig.settle();
     assert_eq!(
@@ -293,7 +306,7 @@ fn a_copy_that_was_away_is_filled_with_what_it_missed() {
 
 /// Copy 1 goes away, changes, and returns.
 fn filled_after_setting_back(rig: &mut Rig, change: impl Fn(&mut Rig)) -> u64 {
-    rig.apply(Event::Failed(copy(1)));
+    rig.apply(MirrorEvent::Failed(copy(1)));
     change(rig);
     filled_blocks(rig)
 }
@@ -301,18 +314,18 @@ fn filled_after_setting_back(rig: &mut Rig, change: impl Fn(&mut Rig)) -> u64 {
 #[test]
 fn a_copy_that_was_set_back_is_filled_whole() {
     let mut rig = Rig::new();
-    rig.apply(Event::Beat);
+    rig.apply(MirrorEvent::Beat);
     let snapshot = rig.disks[1].clone();
     // Each heartbeat says of the other copy what was durable before it.
-    rig.apply(Event::Beat);
-    rig.apply(Event::Beat);
+    rig.apply(MirrorEvent::Beat);
+    rig.apply(MirrorEvent::Beat);
     let whole = REGIONS as u64 * rig::REGION_BLOCKS;
     assert_eq!(filled_after_setting_back(&mut rig, |_| {}), 0);
     let kept = rig.disks[1].kept;
     let set_back = |rig: &mut Rig| {
         // As it was, but for what says since when it was in sync.
         let heartbeats = snapshot.kept.heartbeats;
-        rig.disks[1].kept = mirror::copy::Kept { heartbeats, ..kept };
+        rig.disks[1].kept = mirror::copy::CopyState { heartbeats, ..kept };
     };
     assert_eq!(filled_after_setting_back(&mut rig, set_back), whole);
 }
@@ -320,12 +333,12 @@ fn a_copy_that_was_set_back_is_filled_whole() {
 #[test]
 fn a_whole_fill_that_another_owner_goes_on_with_is_whole() {
     let mut rig = Rig::new();
-    rig.apply(Event::Beat);
-    rig.apply(Event::Beat);
-    rig.apply(Event::Failed(copy(1)));
+    rig.apply(MirrorEvent::Beat);
+    rig.apply(MirrorEvent::Beat);
+    rig.apply(MirrorEvent::Failed(copy(1)));
     rig.disks[1].kept.heartbeats[1] = 0;
-    rig.apply(Event::Back(copy(1)));
-    rig.apply(Event::Room);
+    rig.apply(MirrorEvent::Back(copy(1)));
+    rig.apply(MirrorEvent::Room);
     rig.end(Outcome::Good, |_, _| true);
     assert_eq!(
         rig.disks[1].kept.record,
@@ -345,11 +358,11 @@ fn a_whole_fill_that_another_owner_goes_on_with_is_whole() {
 #[test]
 fn a_claim_takes_out_a_copy_that_was_set_back() {
     let mut rig = Rig::new();
-    rig.apply(Event::Beat);
-    rig.apply(Event::Beat);
+    rig.apply(MirrorEvent::Beat);
+    rig.apply(MirrorEvent::Beat);
     rig.disks[1].kept.heartbeats[1] = 0;
     let next = Rig::claim(rig.register, rig.disks);
-    assert_eq!(next.mirror.phase(), Phase::Serving);
+    assert_eq!(next.mirror.phase(), MirrorPhase::Serving);
     assert_eq!(next.mirror.record().in_sync, CopySet::from(copy(0)));
 }
 
@@ -368,7 +381,7 @@ fn a_claim_equalises_what_any_bitmap_marks_first_where_requests_wait() {
     assert!(
         next.done
             .iter()
-            .any(|one| matches!(one, Action::Answer { request, .. } if *request == read))
+            .any(|one| matches!(one, MirrorAction::Answer { request, .. } if *request == read))
     );
 }
 
@@ -376,17 +389,17 @@ fn a_claim_equalises_what_any_bitmap_marks_first_where_requests_wait() {
 fn a_register_that_is_older_than_a_copy_is_refused() {
     let mut rig = Rig::new();
     let older = rig.register;
-    rig.apply(Event::Failed(copy(1)));
+    rig.apply(MirrorEvent::Failed(copy(1)));
     rig.write(at(0, 1));
     rig.settle();
     let next = Rig::claim(older, rig.disks);
-    assert_eq!(next.mirror.phase(), Phase::Stopped);
+    assert_eq!(next.mirror.phase(), MirrorPhase::Stopped);
     let stopped = Stopped::RegisterIsOlder {
         copy: copy(0),
         seen: rig.register.version,
     };
     assert!(
-        next.done.contains(&Action::Stop(stopped)),
+        next.done.contains(&MirrorAction::Stop(stopped)),
         "{:?}",
         next.done
     );
@@ -402,13 +415,13 @@ fn a_fenced_owner_fails_all_requests_and_stops() {
     assert_eq!(
         rig.done,
         [
-            Action::Fail(write),
-            Action::Fail(read),
-            Action::Stop(Stopped::Fenced(copy(1)))
+            MirrorAction::Fail(write),
+            MirrorAction::Fail(read),
+            MirrorAction::Stop(Stopped::Fenced(copy(1)))
         ]
     );
     let late = rig.mirror.next_id();
-    rig.apply(Event::Write {
+    rig.apply(MirrorEvent::Write {
         id: late,
         range: at(0, 1),
     });

@@ -2,9 +2,10 @@
 //! metadata. Other commands wait until the test ends them.
 
 use mirror::{
-    Action, Command, Config, CopyId, Event, Mirror, OpId, Outcome, Range, Regions,
-    copy::Kept,
-    fence::{Answer, Step},
+    CopyCommand, CopyId, Mirror, MirrorAction, MirrorConfig, MirrorEvent, OpId, Outcome, Range,
+    Regions,
+    copy::CopyState,
+    fence::{FenceAnswer, FenceCommand},
     register::Record,
 };
 use uuid::Uuid;
@@ -15,7 +16,7 @@ pub(crate) const REGION_BLOCKS: u64 = 16;
 /// What a copy keeps, and how often it was written.
 #[derive(Clone)]
 pub(crate) struct Disk {
-    pub(crate) kept: Kept,
+    pub(crate) kept: CopyState,
     pub(crate) marked: Regions,
     pub(crate) marks: usize,
     key: Option<u64>,
@@ -29,9 +30,9 @@ pub(crate) struct Rig {
     pub(crate) register: Record,
     pub(crate) disks: Vec<Disk>,
     /// Commands that have not ended.
-    pub(crate) waiting: Vec<(OpId, CopyId, Command)>,
+    pub(crate) waiting: Vec<(OpId, CopyId, CopyCommand)>,
     /// Everything else that the machine did, in order.
-    pub(crate) done: Vec<Action>,
+    pub(crate) done: Vec<MirrorAction>,
     /// Swaps get no answer.
     pub(crate) register_is_away: bool,
     /// Writes of metadata wait like all others.
@@ -52,7 +53,7 @@ impl Rig {
     pub(crate) fn new() -> Rig {
         let register = Record::first(Uuid::from_u128(1), 2, 1);
         let disk = Disk {
-            kept: Kept::first(register),
+            kept: CopyState::first(register),
             marked: Regions::none(REGIONS),
             marks: 0,
             key: None,
@@ -63,7 +64,7 @@ impl Rig {
 
     /// Another owner claims the mirror.
     pub(crate) fn claim(register: Record, disks: Vec<Disk>) -> Rig {
-        let config = Config {
+        let config = MirrorConfig {
             node: Uuid::from_u128(register.version.into()),
             nonce: register.version,
             blocks: REGIONS as u64 * REGION_BLOCKS,
@@ -85,27 +86,27 @@ impl Rig {
         rig
     }
 
-    pub(crate) fn apply(&mut self, event: Event) {
+    pub(crate) fn apply(&mut self, event: MirrorEvent) {
         self.mirror.apply(event);
         self.run();
     }
 
     pub(crate) fn write(&mut self, range: Range) -> OpId {
         let id = self.mirror.next_id();
-        self.apply(Event::Write { id, range });
+        self.apply(MirrorEvent::Write { id, range });
         id
     }
 
     pub(crate) fn read(&mut self, range: Range) -> OpId {
         let id = self.mirror.next_id();
         let from = copy(0);
-        self.apply(Event::Read { id, range, from });
+        self.apply(MirrorEvent::Read { id, range, from });
         id
     }
 
     pub(crate) fn compare(&mut self, range: Range) -> OpId {
         let id = self.mirror.next_id();
-        self.apply(Event::Compare { id, range });
+        self.apply(MirrorEvent::Compare { id, range });
         id
     }
 
@@ -113,9 +114,9 @@ impl Rig {
     pub(crate) fn end(
         &mut self,
         outcome: Outcome,
-        which: impl Fn(CopyId, &Command) -> bool,
+        which: impl Fn(CopyId, &CopyCommand) -> bool,
     ) -> usize {
-        let is_it = |one: &(OpId, CopyId, Command)| which(one.1, &one.2);
+        let is_it = |one: &(OpId, CopyId, CopyCommand)| which(one.1, &one.2);
         let ended: Vec<OpId> = self
             .waiting
             .iter()
@@ -124,7 +125,7 @@ impl Rig {
             .collect();
         self.waiting.retain(|one| !ended.contains(&one.0));
         for id in &ended {
-            self.apply(Event::Ended { id: *id, outcome });
+            self.apply(MirrorEvent::Ended { id: *id, outcome });
         }
         ended.len()
     }
@@ -132,52 +133,54 @@ impl Rig {
     /// Ends everything well until nothing is left.
     pub(crate) fn settle(&mut self) {
         while self.end(Outcome::Good, |_, _| true) > 0 {
-            self.apply(Event::Room);
+            self.apply(MirrorEvent::Room);
         }
     }
 
     /// The commands that wait at `copy`.
-    pub(crate) fn at(&self, copy: CopyId) -> Vec<&Command> {
+    pub(crate) fn at(&self, copy: CopyId) -> Vec<&CopyCommand> {
         let there = self.waiting.iter().filter(|one| one.1 == copy);
         there.map(|one| &one.2).collect()
     }
 
     pub(crate) fn has_acknowledged(&self, id: OpId) -> bool {
-        self.done.contains(&Action::Acknowledge(id))
+        self.done.contains(&MirrorAction::Acknowledge(id))
     }
 
     fn run(&mut self) {
         while let Some(action) = self.mirror.select() {
             let answer = match action {
-                Action::Swap(swap) if !self.register_is_away => {
+                MirrorAction::Swap(swap) if !self.register_is_away => {
                     self.register = swap.land(self.register);
-                    Some(Event::Swapped(self.register))
+                    Some(MirrorEvent::Swapped(self.register))
                 }
-                Action::Fence { copy, key, step } => {
+                MirrorAction::Fence { copy, key, step } => {
                     let held = &mut self.disks[copy.place()].key;
                     let answer = match step {
-                        Step::ReadKeys => Answer::Keys(held.iter().copied().collect()),
-                        Step::ReadReservation => Answer::Reservation(*held),
+                        FenceCommand::ReadKeys => FenceAnswer::Keys(held.iter().copied().collect()),
+                        FenceCommand::ReadReservation => FenceAnswer::Reservation(*held),
                         // The older one is gone with it: a fence against others is explored elsewhere.
-                        Step::Register => {
+                        FenceCommand::Register => {
                             *held = Some(key.raw());
-                            Answer::Good
+                            FenceAnswer::Good
                         }
-                        Step::Reserve | Step::Preempt(_) | Step::Reset => Answer::Good,
+                        FenceCommand::Reserve | FenceCommand::Preempt(_) | FenceCommand::Reset => {
+                            FenceAnswer::Good
+                        }
                     };
-                    Some(Event::FenceAnswer { copy, key, answer })
+                    Some(MirrorEvent::FenceAnswer { copy, key, answer })
                 }
-                Action::ReadMetadata { copy, key } => {
+                MirrorAction::ReadMetadata { copy, key } => {
                     let disk = &self.disks[copy.place()];
                     let (kept, marked) = (disk.kept, disk.marked.clone());
-                    Some(Event::Metadata {
+                    Some(MirrorEvent::Metadata {
                         copy,
                         key,
                         kept,
                         marked,
                     })
                 }
-                Action::Command {
+                MirrorAction::Command {
                     id, copy, command, ..
                 } => self.command(id, copy, command),
                 other => {
@@ -191,15 +194,15 @@ impl Rig {
         }
     }
 
-    fn command(&mut self, id: OpId, copy: CopyId, command: Command) -> Option<Event> {
+    fn command(&mut self, id: OpId, copy: CopyId, command: CopyCommand) -> Option<MirrorEvent> {
         let disk = &mut self.disks[copy.place()];
         match command {
-            Command::Keep(_) | Command::Mark { .. } if disk.is_broken => {
+            CopyCommand::Keep(_) | CopyCommand::Mark { .. } if disk.is_broken => {
                 let outcome = Outcome::Failed;
-                return Some(Event::Ended { id, outcome });
+                return Some(MirrorEvent::Ended { id, outcome });
             }
-            Command::Keep(kept) if !self.holds_metadata => disk.kept = kept,
-            Command::Mark { regions, .. } if !self.holds_metadata => {
+            CopyCommand::Keep(kept) if !self.holds_metadata => disk.kept = kept,
+            CopyCommand::Mark { regions, .. } if !self.holds_metadata => {
                 disk.marked = Regions(regions);
                 disk.marks += 1;
             }
@@ -208,7 +211,7 @@ impl Rig {
                 return None;
             }
         }
-        Some(Event::Ended {
+        Some(MirrorEvent::Ended {
             id,
             outcome: Outcome::Good,
         })

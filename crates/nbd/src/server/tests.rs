@@ -4,7 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{BlockSizes, Command, ErrorCode, Extent, wire};
+use crate::{AllocationExtent, BlockSizes, ErrorCode, NbdCommand, wire};
 
 const LEN_BYTES: u64 = 1 << 20;
 const GO: u32 = option::GO;
@@ -28,7 +28,7 @@ struct Client {
     server: Server,
     /// Bytes from the server that have not been examined.
     received: Vec<u8>,
-    requests: Vec<Request>,
+    requests: Vec<NbdRequest>,
     /// The other events that the driver saw.
     told: Vec<&'static str>,
     skip: usize,
@@ -80,11 +80,11 @@ impl Client {
             self.skip -= skipped;
             left = &left[skipped..];
             match self.server.receive(left)? {
-                Received::Took(len) => {
+                ReceiveOutcome::Took(len) => {
                     left = &left[len..];
                     self.follow();
                 }
-                Received::Needs(len) => {
+                ReceiveOutcome::Needs(len) => {
                     assert!(len > left.len() && len <= RECEIVE_MAX_BYTES);
                     assert!(left.is_empty(), "whole messages are sent");
                     return Ok(());
@@ -103,13 +103,13 @@ impl Client {
     fn follow(&mut self) {
         while let Some(event) = self.server.poll_event() {
             match event {
-                Event::Send(bytes) => self.received.extend(bytes),
-                Event::Skip(len) => self.skip += len as usize,
-                Event::AskedWithoutTls => self.told.push("without tls"),
-                Event::StartTls => self.told.push("tls"),
-                Event::Transmission => self.told.push("transmission"),
-                Event::Request(request) => self.requests.push(request),
-                Event::End => self.told.push("end"),
+                NbdEvent::Send(bytes) => self.received.extend(bytes),
+                NbdEvent::Skip(len) => self.skip += len as usize,
+                NbdEvent::AskedWithoutTls => self.told.push("without tls"),
+                NbdEvent::StartTls => self.told.push("tls"),
+                NbdEvent::Transmission => self.told.push("transmission"),
+                NbdEvent::Request(request) => self.requests.push(request),
+                NbdEvent::End => self.told.push("end"),
             }
         }
     }
@@ -146,7 +146,7 @@ impl Client {
     }
 
     /// Sends a request that the driver must perform; returns it.
-    fn request(&mut self, request: &[u8]) -> Request {
+    fn request(&mut self, request: &[u8]) -> NbdRequest {
         self.send(request);
         assert_eq!(self.received, [], "it has no answer yet");
         self.requests.pop().expect("it is to be done")
@@ -392,22 +392,22 @@ fn requests_are_handed_over_as_they_are_meant() {
         let mut client = Client::in_transmission(is_structured);
         let (at, len) = (1024, 512);
         for (kind, flags, command) in [
-            (0, 1, Command::Read { at, len }),
+            (0, 1, NbdCommand::Read { at, len }),
             (
                 1,
                 0,
-                Command::Write {
+                NbdCommand::Write {
                     at,
                     len,
                     fua: false,
                 },
             ),
-            (1, 1, Command::Write { at, len, fua: true }),
-            (3, 1, Command::Flush),
+            (1, 1, NbdCommand::Write { at, len, fua: true }),
+            (3, 1, NbdCommand::Flush),
             (
                 4,
                 0,
-                Command::Trim {
+                NbdCommand::Trim {
                     at,
                     len,
                     fua: false,
@@ -425,8 +425,8 @@ fn requests_are_handed_over_as_they_are_meant() {
     }
 }
 
-fn zeroes(at: u64, len: u32, fua: bool, may_discard: bool) -> Command {
-    Command::WriteZeroes {
+fn zeroes(at: u64, len: u32, fua: bool, may_discard: bool) -> NbdCommand {
+    NbdCommand::WriteZeroes {
         at,
         len,
         fua,
@@ -513,7 +513,7 @@ fn a_read_only_export_takes_no_changes() {
     }
     assert_eq!(
         client.request(&request(3, 0, 0, 0)).command(),
-        Command::Flush
+        NbdCommand::Flush
     );
 }
 
@@ -536,8 +536,8 @@ fn replies_have_chunks_where_that_was_agreed() {
     let status = client.request(&request(7, 8, 1024, 4096));
     let one = true;
     let (at, len) = (1024, 4096);
-    assert_eq!(status.command(), Command::BlockStatus { at, len, one });
-    let extents = [(512, false), (1024, true)].map(|(len_bytes, is_hole)| Extent {
+    assert_eq!(status.command(), NbdCommand::BlockStatus { at, len, one });
+    let extents = [(512, false), (1024, true)].map(|(len_bytes, is_hole)| AllocationExtent {
         len_bytes,
         is_hole,
         is_zero: is_hole,
@@ -597,10 +597,10 @@ fn outcome(bytes: &[u8], cuts: &[usize]) -> Vec<String> {
     loop {
         while let Some(event) = server.poll_event() {
             match event {
-                Event::Skip(len) => skip += len as usize,
-                Event::Request(request) => {
+                NbdEvent::Skip(len) => skip += len as usize,
+                NbdEvent::Request(request) => {
                     said.push(format!("{:?}", request.command()));
-                    if let Command::Write { len, .. } = request.command() {
+                    if let NbdCommand::Write { len, .. } = request.command() {
                         skip += len as usize;
                     }
                 }
@@ -610,12 +610,12 @@ fn outcome(bytes: &[u8], cuts: &[usize]) -> Vec<String> {
         let skipped = skip.min(arrived - taken);
         (skip, taken) = (skip - skipped, taken + skipped);
         match server.receive(&bytes[taken..arrived]) {
-            Ok(Received::Took(len)) if len > 0 => {
+            Ok(ReceiveOutcome::Took(len)) if len > 0 => {
                 assert_eq!(skip, 0);
                 taken += len;
             }
             Ok(received) => {
-                if let Received::Needs(len) = received {
+                if let ReceiveOutcome::Needs(len) = received {
                     assert!(len > arrived - taken && len <= RECEIVE_MAX_BYTES);
                 }
                 let Some(cut) = cuts.next() else { return said };

@@ -7,7 +7,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use volume::config::{ConfigError, Size, Time};
 
-use super::File;
+use super::ConfigFile;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -24,7 +24,10 @@ pub(super) struct LimitsTable {
 
 /// The limits from `file`, and the errors in them. `text` is the source, from which errors quote
 /// values as the user wrote them.
-pub(super) fn read(file: &File, text: &str) -> (Limits, unit::Limits, Vec<ConfigError>) {
+pub(super) fn read(
+    file: &ConfigFile,
+    text: &str,
+) -> (Limits, unit::MemoryLimits, Vec<ConfigError>) {
     let mut limits = Limits::default();
     if let Some(connections) = &file.connections {
         limits.connections_max = *connections.get_ref() as usize;
@@ -35,7 +38,7 @@ pub(super) fn read(file: &File, text: &str) -> (Limits, unit::Limits, Vec<Config
     if let Some(time) = &file.peer_timeout {
         limits.peer_timeout = time.get_ref().duration();
     }
-    let mut units = unit::Limits::default();
+    let mut units = unit::MemoryLimits::default();
     if let Some(memory) = &file.memory {
         units.memory_bytes = memory.get_ref().bytes() as usize;
     }
@@ -49,7 +52,7 @@ pub(super) fn read(file: &File, text: &str) -> (Limits, unit::Limits, Vec<Config
 
 impl LimitsTable {
     /// Applies the table to `limits`, whose `connections_max` is already final, and to `units`.
-    fn apply(&self, limits: &mut Limits, units: &mut unit::Limits, reader: &mut Reader<'_>) {
+    fn apply(&self, limits: &mut Limits, units: &mut unit::MemoryLimits, reader: &mut Reader<'_>) {
         let connections = limits.connections_max as u32;
         let reserved = reader.count("reserved", &self.reserved, 0, connections);
         limits.reserved = reserved.map_or(limits.connections_max / 4, |n| n as usize);

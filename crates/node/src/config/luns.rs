@@ -12,13 +12,13 @@ pub(super) const FORMS: &str =
 /// `luns = ["log", "scratch"]`, or `{ 0 = "log", 7 = "scratch" }`.
 #[derive(Debug)]
 pub(super) enum Luns {
-    List(Vec<Spanned<Lun>>),
-    Table(BTreeMap<Spanned<String>, Spanned<Lun>>),
+    List(Vec<Spanned<LunEntry>>),
+    Table(BTreeMap<Spanned<String>, Spanned<LunEntry>>),
 }
 
 impl Luns {
     /// All entries, without their numbers.
-    pub(super) fn all(&self) -> Vec<&Spanned<Lun>> {
+    pub(super) fn all(&self) -> Vec<&Spanned<LunEntry>> {
         match self {
             Luns::List(list) => list.iter().collect(),
             Luns::Table(table) => table.values().collect(),
@@ -28,17 +28,17 @@ impl Luns {
 
 /// `"log"`, or `{ volume = "log", read_only = true }`: a volume, and how this target shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Lun {
+pub(crate) struct LunEntry {
     pub(crate) volume: String,
     pub(crate) removable: bool,
     pub(crate) read_only: bool,
 }
 
-impl<'de> Deserialize<'de> for Lun {
+impl<'de> Deserialize<'de> for LunEntry {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         #[derive(Deserialize)]
         #[serde(deny_unknown_fields)]
-        struct Table {
+        struct LunTable {
             volume: String,
             #[serde(default)]
             removable: bool,
@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for Lun {
         struct Visitor;
 
         impl<'de> de::Visitor<'de> for Visitor {
-            type Value = Lun;
+            type Value = LunEntry;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(
@@ -58,18 +58,18 @@ impl<'de> Deserialize<'de> for Lun {
                 )
             }
 
-            fn visit_str<E: de::Error>(self, volume: &str) -> Result<Lun, E> {
-                Ok(Lun {
+            fn visit_str<E: de::Error>(self, volume: &str) -> Result<LunEntry, E> {
+                Ok(LunEntry {
                     volume: volume.to_owned(),
                     removable: false,
                     read_only: false,
                 })
             }
 
-            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Lun, A::Error> {
-                let table: Table =
+            fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<LunEntry, A::Error> {
+                let table: LunTable =
                     Deserialize::deserialize(de::value::MapAccessDeserializer::new(map))?;
-                Ok(Lun {
+                Ok(LunEntry {
                     volume: table.volume,
                     removable: table.removable,
                     read_only: table.read_only,

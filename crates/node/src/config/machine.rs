@@ -6,23 +6,23 @@ use std::{
     thread,
 };
 
-use engine::store::{self, Access};
-use volume::config::{ConfigError, Node, What};
+use engine::store::{self, AccessRequest};
+use volume::config::{ConfigError, Node, NodeForm};
 
-use super::{File, MEMORY_MIN_BYTES};
-use crate::Error;
+use super::{ConfigFile, MEMORY_MIN_BYTES};
+use crate::StateError;
 
 /// Checks that the memory of volumes and `memory` fit into this machine.
-pub(super) fn check(file: &File, text: &str) -> Vec<ConfigError> {
+pub(super) fn check(file: &ConfigFile, text: &str) -> Vec<ConfigError> {
     let system = rustix::system::sysinfo();
     let has_bytes = system.totalram.saturating_mul(system.mem_unit.into());
     check_for(file, text, has_bytes)
 }
 
 /// Checks that the state directory could be written, or created if it is missing. Creates nothing.
-pub(super) fn check_state(directory: &Path) -> Result<(), Error> {
+pub(super) fn check_state(directory: &Path) -> Result<(), StateError> {
     if store::resolve(directory).is_ok_and(|it| it == Path::new("/")) {
-        return Err(Error::Refused(format!(
+        return Err(StateError::Refused(format!(
             "the state directory {} is the root of the file system, where its files would lie among \
              the system's; write state = \"/var/lib/sanstone\" or another directory of its own",
             directory.display()
@@ -33,7 +33,7 @@ pub(super) fn check_state(directory: &Path) -> Result<(), Error> {
         false => it.to_owned(),
     });
     let there = leads_there.find(|it| store::look(it).is_ok());
-    let needed = Access {
+    let needed = AccessRequest {
         read: false,
         write: true,
         execute: true,
@@ -41,14 +41,14 @@ pub(super) fn check_state(directory: &Path) -> Result<(), Error> {
     let allowed = there.map_or(Ok(()), |there| store::may(&there, needed));
     let shown = directory.display();
     let what = format!("the state directory {shown} cannot be written");
-    allowed.map_err(Error::io(what))
+    allowed.map_err(StateError::io(what))
 }
 
 /// Rejects memory that does not suffice for the lanes; `None`: one lane per CPU.
 pub(super) fn check_lanes(
-    file: &File,
+    file: &ConfigFile,
     lanes: Option<usize>,
-    limits: &unit::Limits,
+    limits: &unit::MemoryLimits,
 ) -> Result<(), ConfigError> {
     let cpus = || thread::available_parallelism().map_or(1, usize::from);
     let lanes = lanes.unwrap_or_else(cpus);
@@ -73,11 +73,11 @@ pub(super) fn check_lanes(
     Err(ConfigError::new(at, message))
 }
 
-fn check_for(file: &File, text: &str, has_bytes: u64) -> Vec<ConfigError> {
+fn check_for(file: &ConfigFile, text: &str, has_bytes: u64) -> Vec<ConfigError> {
     let nodes = file.volume.0.values().flat_map(Node::all);
     let held = nodes.filter_map(|node| match &node.what {
-        What::Inline(kind) => kind.memory(),
-        What::Named(_) => None,
+        NodeForm::Inline(kind) => kind.memory(),
+        NodeForm::Named(_) => None,
     });
     let sizes = file.memory.iter().chain(held);
     let too_large = sizes.filter(|size| size.get_ref().bytes() > has_bytes);
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     fn found(text: &str) -> Result<(), String> {
-        let file: File = toml::from_str(text).expect("a configuration");
+        let file: ConfigFile = toml::from_str(text).expect("a configuration");
         let errors = check_for(&file, text, 1 << 30);
         errors
             .first()

@@ -6,9 +6,9 @@ use toml::{
     Spanned,
     de::{DeTable, DeValue, Deserializer},
 };
-use volume::config::{BlockSize, ConfigError, Kind, Node, Ram, Size, What};
+use volume::config::{BlockSize, ConfigError, Kind, Node, NodeForm, Ram, Size};
 
-use super::{File, syntax};
+use super::{ConfigFile, syntax};
 
 /// The settings that belong above all tables.
 const ABOVE: [&str; 8] = [
@@ -25,12 +25,12 @@ const ABOVE: [&str; 8] = [
 /// The tables.
 const TABLES: [&str; 4] = ["limits", "discovery", "volume", "target"];
 
-type Key<'a> = Spanned<std::borrow::Cow<'a, str>>;
+type SpannedKey<'a> = Spanned<std::borrow::Cow<'a, str>>;
 
 /// What could be read of a document, and the errors.
 pub(super) struct Sections {
     /// Volumes that could not be read are replaced by RAM volumes, so that references to them resolve.
-    pub(super) file: File,
+    pub(super) file: ConfigFile,
     pub(super) errors: Vec<ConfigError>,
 }
 
@@ -85,8 +85,8 @@ pub(super) fn read(text: &str) -> Result<Sections, ConfigError> {
     Ok(Sections { file, errors })
 }
 
-fn file_of(table: Spanned<DeTable<'_>>) -> Result<File, toml::de::Error> {
-    File::deserialize(Deserializer::from(table))
+fn file_of(table: Spanned<DeTable<'_>>) -> Result<ConfigFile, toml::de::Error> {
+    ConfigFile::deserialize(Deserializer::from(table))
 }
 
 /// Collects the errors in a document; returns whether the rest of it can be read. An unknown key is
@@ -106,7 +106,7 @@ fn is_readable(table: &mut DeTable<'_>, errors: &mut Vec<ConfigError>) -> bool {
 /// Removes the key at byte `at` from a table or a nested one, and gives its value to the key that was
 /// meant. If both exist, tables are merged.
 fn mend_key(table: &mut DeTable<'_>, at: usize, meant: Option<&str>) -> bool {
-    let keys: Vec<Key<'_>> = table.keys().cloned().collect();
+    let keys: Vec<SpannedKey<'_>> = table.keys().cloned().collect();
     for key in keys {
         if key.span().start == at {
             rename(table, &key, meant);
@@ -120,7 +120,7 @@ fn mend_key(table: &mut DeTable<'_>, at: usize, meant: Option<&str>) -> bool {
     false
 }
 
-fn rename<'a>(table: &mut DeTable<'a>, key: &Key<'a>, to: Option<&str>) {
+fn rename<'a>(table: &mut DeTable<'a>, key: &SpannedKey<'a>, to: Option<&str>) {
     let Some((to, mut value)) = to.zip(table.remove(key)) else {
         return;
     };
@@ -158,7 +158,7 @@ fn inner_table<'a, 'i>(value: &'a mut Spanned<DeValue<'i>>) -> Option<&'a mut De
 
 /// Removes settings that belong above all tables from within tables, and targets with unquoted names; reports both.
 fn take_misplaced(root: &mut DeTable<'_>, errors: &mut Vec<ConfigError>) {
-    let keys: Vec<Key<'_>> = root.keys().cloned().collect();
+    let keys: Vec<SpannedKey<'_>> = root.keys().cloned().collect();
     for section in keys {
         let Some(entries) = root.get_mut(&section).and_then(inner_table) else {
             continue;
@@ -237,14 +237,14 @@ fn dotted(first: &str, table: &DeTable<'_>) -> String {
 }
 
 /// A placeholder for a volume that could not be read.
-fn unread_volume(name: &Key<'_>) -> Node {
+fn unread_volume(name: &SpannedKey<'_>) -> Node {
     let ram = Ram {
         size: Spanned::new(name.span(), Size::from_bytes(1 << 20)),
         block_size: BlockSize::default(),
     };
     Node {
         span: name.span(),
-        what: What::Inline(Box::new(Kind::Ram(ram))),
+        what: NodeForm::Inline(Box::new(Kind::Ram(ram))),
     }
 }
 

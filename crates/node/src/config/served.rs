@@ -6,17 +6,17 @@ use std::{collections::BTreeMap, ops::Range};
 
 use volume::config::ConfigError;
 
-use super::File;
+use super::ConfigFile;
 
 /// All LUNs of a volume, over all targets.
-struct Served {
+struct ServedVolume {
     /// Where the volume is first named.
     span: Range<usize>,
     read_only: bool,
 }
 
 /// Checks that no two served volumes share a writable part.
-pub(super) fn check(file: &File) -> Result<(), ConfigError> {
+pub(super) fn check(file: &ConfigFile) -> Result<(), ConfigError> {
     let mut luns: Vec<_> = file
         .target
         .values()
@@ -28,7 +28,7 @@ pub(super) fn check(file: &File) -> Result<(), ConfigError> {
     for lun in &luns {
         let first = served
             .entry(lun.get_ref().volume.as_str())
-            .or_insert(Served {
+            .or_insert(ServedVolume {
                 span: lun.span(),
                 read_only: true,
             });
@@ -50,7 +50,13 @@ pub(super) fn check(file: &File) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn shared(file: &File, name: &str, served: &Served, other: &str, part: &str) -> ConfigError {
+fn shared(
+    file: &ConfigFile,
+    name: &str,
+    served: &ServedVolume,
+    other: &str,
+    part: &str,
+) -> ConfigError {
     let both = if file.volume.parts(name).contains(other) {
         format!("\"{name}\" is made of \"{other}\"")
     } else if part == name {

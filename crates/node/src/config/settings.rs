@@ -4,14 +4,14 @@ use std::{path::Path, time::Duration};
 
 use volume::config::ConfigError;
 
-use super::{File, MEMORY_MIN_BYTES};
+use super::{ConfigFile, MEMORY_MIN_BYTES};
 
 /// Bounds on how long a peer may be silent.
 const TIME_MIN: Duration = Duration::from_secs(1);
 const TIME_MAX: Duration = Duration::from_secs(3600);
 
 /// Checks the settings of `file`, which was read from `path` with the content `text`.
-pub(super) fn check(file: &File, path: &Path, text: &str) -> Vec<ConfigError> {
+pub(super) fn check(file: &ConfigFile, path: &Path, text: &str) -> Vec<ConfigError> {
     let mut errors = Vec::new();
     if let Some(state) = &file.state {
         let given = state.get_ref().to_string_lossy();

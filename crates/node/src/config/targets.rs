@@ -7,10 +7,10 @@ use std::{
 
 use front_iscsi::{Chap, PortalGroup, Prefix, Redirect};
 use toml::Spanned;
-use volume::config::{ConfigError, Node, What};
+use volume::config::{ConfigError, Node, NodeForm};
 
 use super::{
-    Config, Lun, Target, access,
+    Config, LunEntry, TargetSection, access,
     luns::Luns,
     names::{by_number, check_target_name, lun_number},
 };
@@ -20,7 +20,7 @@ use super::{
 pub(crate) struct TargetTable {
     pub(crate) name: String,
     pub(crate) portal_groups: Vec<PortalGroup>,
-    pub(crate) luns: BTreeMap<u32, Lun>,
+    pub(crate) luns: BTreeMap<u32, LunEntry>,
     /// `None`: everyone.
     pub(crate) allow: Option<Vec<String>>,
     /// Empty: from anywhere.
@@ -39,7 +39,11 @@ impl Config {
             .collect()
     }
 
-    fn target(&self, name: &Spanned<String>, target: &Target) -> Result<TargetTable, ConfigError> {
+    fn target(
+        &self,
+        name: &Spanned<String>,
+        target: &TargetSection,
+    ) -> Result<TargetTable, ConfigError> {
         check_target_name(name)?;
         Ok(TargetTable {
             name: name.get_ref().clone(),
@@ -58,7 +62,7 @@ impl Config {
     pub(super) fn target_errors(
         &self,
         name: &Spanned<String>,
-        target: &Target,
+        target: &TargetSection,
     ) -> Vec<ConfigError> {
         let mut errors = target.place().errors();
         errors.extend(check_target_name(name).err());
@@ -76,8 +80,8 @@ impl Config {
     pub(super) fn luns_of(
         &self,
         name: &Spanned<String>,
-        target: &Target,
-    ) -> Result<BTreeMap<u32, Lun>, Vec<ConfigError>> {
+        target: &TargetSection,
+    ) -> Result<BTreeMap<u32, LunEntry>, Vec<ConfigError>> {
         let shown = name.get_ref();
         let Some(redirect) = &target.redirect else {
             let Some(luns) = &target.luns else {
@@ -106,8 +110,8 @@ impl Config {
         &self,
         target: &str,
         luns: &Spanned<Luns>,
-    ) -> Result<BTreeMap<u32, Lun>, Vec<ConfigError>> {
-        let numbered: Vec<(u32, &Spanned<Lun>)> = match luns.get_ref() {
+    ) -> Result<BTreeMap<u32, LunEntry>, Vec<ConfigError>> {
+        let numbered: Vec<(u32, &Spanned<LunEntry>)> = match luns.get_ref() {
             Luns::List(names) => (0..).zip(names).collect(),
             Luns::Table(table) => {
                 by_number(table, "LUN", lun_number).map_err(|error| vec![error])?
@@ -123,7 +127,7 @@ impl Config {
             let name = &lun.get_ref().volume;
             let node = Node {
                 span: lun.span(),
-                what: What::Named(name.clone()),
+                what: NodeForm::Named(name.clone()),
             };
             if let Err(error) = self.file.volume.find(name, &node) {
                 let message = format!("LUN {number} of \"{target}\": {}", error.message());

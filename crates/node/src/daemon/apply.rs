@@ -10,8 +10,8 @@ use super::{
     steps::{Prepared, Steps},
 };
 use crate::{
-    Error, Failure,
-    changed::{Change, Refused, Warning},
+    DaemonFailure, StateError,
+    changed::{ConfigChange, Refused, Warning},
     config::Config,
     difference::{Difference, Served},
     fronts,
@@ -36,12 +36,12 @@ impl Daemon {
         config: Config,
         is_dry_run: bool,
         give_up: impl Future<Output = ()>,
-    ) -> Result<Vec<Change>, Failure> {
+    ) -> Result<Vec<ConfigChange>, DaemonFailure> {
         let mut deadline = Deadline::new(LaneFuture::new(give_up));
         // It reads the files of the secrets.
-        let reading = blocking::run(blocking::Kind::Files, || Served::new(config));
+        let reading = blocking::run(blocking::WorkKind::Files, || Served::new(config));
         let read = deadline.unless_given_up(reading).await?;
-        let next = read.map_err(Error::io("reading the secrets".to_owned()))??;
+        let next = read.map_err(StateError::io("reading the secrets".to_owned()))??;
         let comparing = Difference::between(&self.served, &next);
         let Difference {
             mut made,
@@ -58,10 +58,10 @@ impl Daemon {
         }
         if !refused.is_empty() {
             let path = next.config.path().to_owned();
-            return Err(Failure::Refused { path, refused });
+            return Err(DaemonFailure::Refused { path, refused });
         }
         let noticed = deadline.unless_given_up(self.noticed(&next)).await?;
-        made.extend(noticed.into_iter().map(Change::Warning));
+        made.extend(noticed.into_iter().map(ConfigChange::Warning));
         if is_dry_run {
             let tried = self.fronts.check(fronts::to_check(&next)).await;
             tried.map_err(|error| next.config.not_started(&error))?;
@@ -86,9 +86,9 @@ impl Daemon {
             None => self.disks.extend(known),
         }
         let warnings = deadline.wait(live.finish()).await.into_iter().flatten();
-        made.extend(warnings.map(|warning| Change::Warning(Warning::VolumeLive(warning))));
+        made.extend(warnings.map(|warning| ConfigChange::Warning(Warning::VolumeLive(warning))));
         if deadline.is_given_up {
-            made.push(Change::Warning(Warning::Stopping));
+            made.push(ConfigChange::Warning(Warning::Stopping));
         }
         let served = identities(&self.disks).collect();
         *self.unit_files.served() = served;

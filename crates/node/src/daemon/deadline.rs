@@ -8,7 +8,7 @@ use engine::{
     time,
 };
 
-use crate::Failure;
+use crate::DaemonFailure;
 
 /// How long each wait of a change that is given up may still take: enough for everything that does not hang.
 const GIVE_UP_TIME: Duration = Duration::from_secs(5);
@@ -46,11 +46,11 @@ impl<'a> Deadline<'a> {
     pub(super) async fn unless_given_up<T>(
         &mut self,
         work: impl Future<Output = T>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, DaemonFailure> {
         let output = self.wait(work).await.filter(|_| !self.is_given_up);
         output.ok_or_else(|| {
             let message = "the daemon is stopping, and nothing has changed";
-            Failure::Failed(message.to_owned())
+            DaemonFailure::Failed(message.to_owned())
         })
     }
 }

@@ -12,10 +12,10 @@ use volume::{
 
 use super::{Daemon, deadline::Deadline, disk_spec};
 use crate::{
-    Failure, Refusal,
+    DaemonFailure, OpenRefusal,
     difference::Served,
     fronts::{self, Configured},
-    open::{self, Disk, Opened, identities},
+    open::{self, OpenVolumes, ReadyDisk, identities},
     record::Records,
     state::Before,
 };
@@ -72,8 +72,8 @@ pub(super) struct Steps<'a, 'd> {
     before: Option<Before>,
     volumes: Option<Volumes>,
     removed: Vec<PathBuf>,
-    opened: Option<Opened>,
-    disks: Vec<Disk>,
+    opened: Option<OpenVolumes>,
+    disks: Vec<ReadyDisk>,
     /// The disks that are not served yet.
     new: Vec<unit::DiskSpec>,
     records: Option<Records>,
@@ -83,7 +83,7 @@ pub(super) struct Steps<'a, 'd> {
 
 /// What is ready to be served.
 pub(super) struct Prepared {
-    pub(super) disks: Vec<Disk>,
+    pub(super) disks: Vec<ReadyDisk>,
     /// The changes of open volumes, which are still to take effect.
     pub(super) live: Live,
 }
@@ -118,7 +118,7 @@ impl<'a, 'd> Steps<'a, 'd> {
     ///
     /// # Errors
     /// Why one of them failed; all have gone back.
-    pub(super) async fn take(mut self) -> Result<Prepared, Failure> {
+    pub(super) async fn take(mut self) -> Result<Prepared, DaemonFailure> {
         for step in ApplyStep::ALL {
             self.begun.push(step);
             if let Err(failure) = self.forward(step).await {
@@ -135,7 +135,7 @@ impl<'a, 'd> Steps<'a, 'd> {
         })
     }
 
-    async fn forward(&mut self, step: ApplyStep) -> Result<(), Failure> {
+    async fn forward(&mut self, step: ApplyStep) -> Result<(), DaemonFailure> {
         let config = &self.next.config;
         let daemon = &mut *self.daemon;
         match step {
@@ -182,7 +182,7 @@ impl<'a, 'd> Steps<'a, 'd> {
     }
 
     /// Opens what is new. Volumes that are no longer served stay open.
-    async fn open(&mut self) -> Result<(), Failure> {
+    async fn open(&mut self) -> Result<(), DaemonFailure> {
         let config = &self.next.config;
         let served: Vec<String> = self.next.volumes().into_iter().collect();
         let directory = config.state_directory();
@@ -198,7 +198,7 @@ impl<'a, 'd> Steps<'a, 'd> {
             if known.get(name).is_some_and(|uuid| *uuid != disk.uuid) {
                 let message =
                     format!("volume \"{name}\" would become another disk: restart to apply this");
-                return Err(Failure::Failed(message));
+                return Err(DaemonFailure::Failed(message));
             }
         }
         self.opened = Some(opened);
@@ -206,7 +206,7 @@ impl<'a, 'd> Steps<'a, 'd> {
     }
 
     /// Records what was opened.
-    async fn record(&mut self) -> Result<(), Failure> {
+    async fn record(&mut self) -> Result<(), DaemonFailure> {
         let config = &self.next.config;
         let served: Vec<String> = self.next.volumes().into_iter().collect();
         let directory = config.state_directory();
@@ -215,11 +215,11 @@ impl<'a, 'd> Steps<'a, 'd> {
         let opened = self.opened.take().expect("it is open");
         let keeping = self.daemon.state.run(move |state| {
             let disks = state.keep_opened(&site.site(), opened)?;
-            let is_new = |disk: &&Disk| !known.contains_key(disk.tree.name());
+            let is_new = |disk: &&ReadyDisk| !known.contains_key(disk.tree.name());
             let new = disks.iter().filter(is_new);
             let new = new.map(|disk| disk_spec(disk, &state.unit_files));
             let new = new.collect::<Result<Vec<_>, _>>()?;
-            Ok::<_, Refusal>((disks, new, state.records().clone()))
+            Ok::<_, OpenRefusal>((disks, new, state.records().clone()))
         });
         let kept = self.deadline.unless_given_up(keeping).await??;
         let (disks, new, records) = kept.map_err(|refusal| config.refused(refusal))?;
@@ -306,6 +306,6 @@ impl<'a, 'd> Steps<'a, 'd> {
     }
 }
 
-fn is_new(new: &[unit::DiskSpec], disk: &Disk) -> bool {
+fn is_new(new: &[unit::DiskSpec], disk: &ReadyDisk) -> bool {
     new.iter().any(|spec| spec.name == disk.tree.name())
 }

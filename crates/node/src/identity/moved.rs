@@ -3,7 +3,7 @@
 
 use uuid::Uuid;
 
-use super::{Asked, Found, Judged, Known, Leaf, is_at};
+use super::{Asked, FoundAtPath, Judged, Known, Leaf, is_at};
 use crate::record::Record;
 
 impl Known<'_> {
@@ -62,7 +62,7 @@ impl Known<'_> {
         (uuid, record): (&Uuid, &Record),
         judged: &mut Judged,
     ) {
-        let Found::File { len_bytes, .. } = &leaf.found else {
+        let FoundAtPath::File { len_bytes, .. } = &leaf.found else {
             return;
         };
         if let Some(bytes) = record.bytes.filter(|bytes| len_bytes < bytes) {

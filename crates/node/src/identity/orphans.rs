@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{Identity, Judged, Known, Level};
 use crate::{
     record::{DiskKind, Record},
-    survey::{Asked, Found},
+    survey::{Asked, FoundAtPath},
 };
 
 impl Known<'_> {
@@ -26,7 +26,9 @@ impl Known<'_> {
         };
         let records = self.records.disks.iter();
         let orphans = records.filter(|(uuid, record)| {
-            let gone = record.path().filter(|old| (self.at)(old) == Found::Nothing);
+            let gone = record
+                .path()
+                .filter(|old| (self.at)(old) == FoundAtPath::Nothing);
             record.is_file() && judged.is_free(uuid) && gone.is_some()
         });
         let orphans: Vec<_> = orphans.collect();

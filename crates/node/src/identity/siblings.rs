@@ -7,7 +7,7 @@ use uuid::Uuid;
 use super::{Known, MARK, id_of};
 use crate::{
     record::Record,
-    survey::{Found, Leaf, Mark, Sibling},
+    survey::{FoundAtPath, Leaf, Sibling, SurveyMark},
 };
 
 impl Known<'_> {
@@ -32,7 +32,8 @@ impl Known<'_> {
                  copy the file and name the copy"
             ));
         }
-        let is_copy = matches!(there, Found::File { mark: Mark::Disk(it), .. } if it == *uuid);
+        let is_copy =
+            matches!(there, FoundAtPath::File { mark: SurveyMark::Disk(it), .. } if it == *uuid);
         is_copy.then(|| {
             format!(
                 "{path} is a copy of {shown}: both are marked as disk {uuid}, which {directory} records \

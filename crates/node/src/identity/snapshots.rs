@@ -5,7 +5,7 @@
 use uuid::Uuid;
 
 use super::{Identity, Judged, Known, Level, id_of};
-use crate::survey::{Found, Leaf, Mark, derived};
+use crate::survey::{FoundAtPath, Leaf, SurveyMark, derived};
 
 impl Known<'_> {
     /// Whether `leaf`, marked as disk `mark`, is a read-only copy of that disk: the disk itself is among `others` or still
@@ -16,8 +16,8 @@ impl Known<'_> {
         leaf: &Leaf,
         mark: Uuid,
     ) -> bool {
-        let is_other = |found: &Found| {
-            matches!(found, Found::File { mark: Mark::Disk(it), .. } if *it == mark)
+        let is_other = |found: &FoundAtPath| {
+            matches!(found, FoundAtPath::File { mark: SurveyMark::Disk(it), .. } if *it == mark)
                 && id_of(found) != id_of(&leaf.found)
         };
         let is_beside = |other: &Leaf| !other.read_only && is_other(&other.found);

@@ -13,8 +13,8 @@ const LEN: u64 = 1 << 20;
 const STRIPE: DiskKind = DiskKind::Superblocks("stripe");
 const ISCSI: DiskKind = DiskKind::Remote("iscsi");
 
-fn file(mark: Mark) -> Found {
-    Found::File {
+fn file(mark: SurveyMark) -> FoundAtPath {
+    FoundAtPath::File {
         len_bytes: LEN,
         id: (0, 0),
         is_blank: false,
@@ -22,8 +22,8 @@ fn file(mark: Mark) -> Found {
     }
 }
 
-fn blank(mark: Mark) -> Found {
-    Found::File {
+fn blank(mark: SurveyMark) -> FoundAtPath {
+    FoundAtPath::File {
         len_bytes: LEN,
         id: (0, 0),
         is_blank: true,
@@ -32,8 +32,8 @@ fn blank(mark: Mark) -> Found {
 }
 
 /// A different file from the one [`file`] returns.
-fn other_file(mark: Mark) -> Found {
-    Found::File {
+fn other_file(mark: SurveyMark) -> FoundAtPath {
+    FoundAtPath::File {
         len_bytes: LEN,
         id: (0, 1),
         is_blank: false,
@@ -42,7 +42,7 @@ fn other_file(mark: Mark) -> Found {
 }
 
 /// A volume backed by the file at `path`, with its configuration in `/etc`.
-fn asked(volume: &str, path: &str, found: Found) -> Asked {
+fn asked(volume: &str, path: &str, found: FoundAtPath) -> Asked {
     let path = PathBuf::from(path);
     Asked {
         volume: volume.to_owned(),
@@ -65,7 +65,7 @@ fn carrying(volume: &str, kind: DiskKind) -> Asked {
     Asked {
         kind,
         leaves: Vec::new(),
-        ..asked(volume, "/gone", Found::Nothing)
+        ..asked(volume, "/gone", FoundAtPath::Nothing)
     }
 }
 
@@ -110,7 +110,7 @@ struct Case<'a> {
     records: &'a [(Uuid, Record)],
     sibling: &'a [(Uuid, Record)],
     orphan: bool,
-    there: &'a [(&'a str, Found)],
+    there: &'a [(&'a str, FoundAtPath)],
     sharer: Option<&'a str>,
 }
 
@@ -135,7 +135,7 @@ impl Case<'_> {
                 .there
                 .iter()
                 .find(|(there, _)| Path::new(there) == path);
-            found.map_or(Found::Nothing, |(_, found)| found.clone())
+            found.map_or(FoundAtPath::Nothing, |(_, found)| found.clone())
         };
         f(&Known {
             records: &records,
@@ -177,10 +177,10 @@ fn a_mark_is_found_again_under_another_name_and_path() {
             (A, record("db", "/etc/db.img")),
             (B, record("log", "/etc/log.img")),
         ],
-        there: &[("/etc/log.img", other_file(Mark::Disk(B)))],
+        there: &[("/etc/log.img", other_file(SurveyMark::Disk(B)))],
         ..NOTHING
     };
-    let marked = |uuid| file(Mark::Disk(uuid));
+    let marked = |uuid| file(SurveyMark::Disk(uuid));
     for all in [
         vec![asked("db", "/etc/db.img", marked(A))],
         vec![asked("new", "/etc/db.img", marked(A))],
@@ -188,20 +188,20 @@ fn a_mark_is_found_again_under_another_name_and_path() {
         // Two disks whose names, or paths, have been swapped.
         vec![
             asked("log", "/etc/db.img", marked(A)),
-            asked("db", "/etc/log.img", other_file(Mark::Disk(B))),
+            asked("db", "/etc/log.img", other_file(SurveyMark::Disk(B))),
         ],
         vec![
             asked("db", "/etc/log.img", marked(A)),
-            asked("log", "/etc/db.img", other_file(Mark::Disk(B))),
+            asked("log", "/etc/db.img", other_file(SurveyMark::Disk(B))),
         ],
         // A name, and a path, that are free now.
         vec![
             asked("old", "/etc/db.img", marked(A)),
-            asked("db", "/etc/new.img", Found::Nothing),
+            asked("db", "/etc/new.img", FoundAtPath::Nothing),
         ],
         vec![
             asked("db", "/etc/old.img", marked(A)),
-            asked("new", "/etc/db.img", Found::Nothing),
+            asked("new", "/etc/db.img", FoundAtPath::Nothing),
         ],
     ] {
         let (identities, warnings) = case.served(&all);
@@ -209,7 +209,7 @@ fn a_mark_is_found_again_under_another_name_and_path() {
         let second = identities.get(1).copied();
         let is_new = all
             .get(1)
-            .is_some_and(|asked| asked.leaves[0].found == Found::Nothing);
+            .is_some_and(|asked| asked.leaves[0].found == FoundAtPath::Nothing);
         let expected = if is_new {
             Identity::New
         } else {
@@ -224,10 +224,10 @@ fn a_mark_is_found_again_under_another_name_and_path() {
 fn another_disk_in_a_place_or_under_a_name_is_refused() {
     let case = Case {
         records: &[(A, record("db", "/etc/db.img"))],
-        there: &[("/etc/db.img", file(Mark::Disk(A)))],
+        there: &[("/etc/db.img", file(SurveyMark::Disk(A)))],
         ..NOTHING
     };
-    let other = || other_file(Mark::Disk(B));
+    let other = || other_file(SurveyMark::Disk(B));
     case.refused(
         &[asked("x", "/etc/db.img", other())],
         &["marked as disk", "[disk."],
@@ -238,12 +238,12 @@ fn another_disk_in_a_place_or_under_a_name_is_refused() {
     );
     // Without a mark: the disk that is meant is still at its old path.
     case.refused(
-        &[asked("db", "/etc/x.img", other_file(Mark::None))],
+        &[asked("db", "/etc/x.img", other_file(SurveyMark::None))],
         &["still exists", "[disk."],
     );
-    let unreadable = file(Mark::Unreadable("broken medium".to_owned()));
+    let unreadable = file(SurveyMark::Unreadable("broken medium".to_owned()));
     case.refused(&[asked("x", "/etc/x.img", unreadable)], &["broken medium"]);
-    let damaged = file(Mark::Other("zebra".to_owned()));
+    let damaged = file(SurveyMark::Other("zebra".to_owned()));
     case.refused(
         &[asked("x", "/etc/x.img", damaged)],
         &["zebra", "setfattr -x"],
@@ -253,14 +253,14 @@ fn another_disk_in_a_place_or_under_a_name_is_refused() {
 #[test]
 fn a_read_only_copy_beside_its_original_is_a_disk_of_its_own() {
     let copy = |read_only| {
-        let mut copy = asked("s", "/snap/db.img", other_file(Mark::Disk(A)));
+        let mut copy = asked("s", "/snap/db.img", other_file(SurveyMark::Disk(A)));
         copy.leaves[0].read_only = read_only;
         copy
     };
-    let original = || asked("db", "/etc/db.img", file(Mark::Disk(A)));
+    let original = || asked("db", "/etc/db.img", file(SurveyMark::Disk(A)));
     let case = Case {
         records: &[(A, record("db", "/etc/db.img"))],
-        there: &[("/etc/db.img", file(Mark::Disk(A)))],
+        there: &[("/etc/db.img", file(SurveyMark::Disk(A)))],
         ..NOTHING
     };
     let (identities, warnings) = case.served(&[original(), copy(true)]);
@@ -295,12 +295,12 @@ fn a_read_only_copy_beside_its_original_is_a_disk_of_its_own() {
 fn a_copy_is_refused_beside_its_original_and_keeps_its_identity_elsewhere() {
     let case = Case {
         records: &[(A, record("db", "/etc/db.img"))],
-        there: &[("/etc/db.img", file(Mark::Disk(A)))],
+        there: &[("/etc/db.img", file(SurveyMark::Disk(A)))],
         ..NOTHING
     };
-    let copy = || other_file(Mark::Disk(A));
+    let copy = || other_file(SurveyMark::Disk(A));
     let both = [
-        asked("db", "/etc/db.img", file(Mark::Disk(A))),
+        asked("db", "/etc/db.img", file(SurveyMark::Disk(A))),
         asked("x", "/etc/x.img", copy()),
     ];
     case.refused(&both, &["/etc/db.img", "/etc/x.img", "setfattr -x"]);
@@ -309,7 +309,7 @@ fn a_copy_is_refused_beside_its_original_and_keeps_its_identity_elsewhere() {
         &["/etc/db.img", "/etc/x.img", "setfattr -x"],
     );
     // A second name of the same file is not a copy.
-    let (identities, _) = case.served(&[asked("db", "/etc/x.img", file(Mark::Disk(A)))]);
+    let (identities, _) = case.served(&[asked("db", "/etc/x.img", file(SurveyMark::Disk(A)))]);
     assert_eq!(identities, [Identity::Known(A)]);
     // Everything was copied: configuration, state and files.
     let moved = Case {
@@ -320,18 +320,18 @@ fn a_copy_is_refused_beside_its_original_and_keeps_its_identity_elsewhere() {
                 ..record("db", "/etc/db.img")
             },
         )],
-        there: &[("/old/db.img", file(Mark::Disk(A)))],
+        there: &[("/old/db.img", file(SurveyMark::Disk(A)))],
         ..NOTHING
     };
     let (identities, warnings) =
-        moved.served(&[asked("db", "/etc/db.img", other_file(Mark::Disk(A)))]);
+        moved.served(&[asked("db", "/etc/db.img", other_file(SurveyMark::Disk(A)))]);
     assert_eq!(identities, [Identity::Known(A)]);
     assert!(
         warnings.iter().any(|text| text.contains("/old/db.img")),
         "{warnings:?}"
     );
     // Without a mark, nothing indicates a copy: another configuration may share the state.
-    for mark in [Mark::None, Mark::Unsupported] {
+    for mark in [SurveyMark::None, SurveyMark::Unsupported] {
         moved.refused(
             &[asked("db", "/etc/db.img", other_file(mark.clone()))],
             &["/old/db.img, which still exists", "setfattr -n"],
@@ -343,7 +343,7 @@ fn a_copy_is_refused_beside_its_original_and_keeps_its_identity_elsewhere() {
         there: &[],
         ..moved
     };
-    let (identities, _) = gone.served(&[asked("x", "/etc/db.img", other_file(Mark::None))]);
+    let (identities, _) = gone.served(&[asked("x", "/etc/db.img", other_file(SurveyMark::None))]);
     assert_eq!(identities, [Identity::Known(A)], "all of it was moved");
 }
 
@@ -354,23 +354,23 @@ fn what_lost_its_mark_is_adopted_unless_it_is_new() {
         ..NOTHING
     };
     for all in [
-        [asked("db", "/srv/db.img", file(Mark::None))],
-        [asked("x", "/srv/db.img", file(Mark::None))],
-        [asked("db", "/srv/x.img", file(Mark::None))],
+        [asked("db", "/srv/db.img", file(SurveyMark::None))],
+        [asked("x", "/srv/db.img", file(SurveyMark::None))],
+        [asked("db", "/srv/x.img", file(SurveyMark::None))],
     ] {
         let (identities, warnings) = case.served(&all);
         assert_eq!(identities, [Identity::Known(A)]);
         assert!(warnings[0].contains("lost its mark"), "{warnings:?}");
     }
-    let short = Found::File {
+    let short = FoundAtPath::File {
         len_bytes: 512,
         id: (0, 0),
         is_blank: false,
-        mark: Mark::None,
+        mark: SurveyMark::None,
     };
     for (found, keep) in [
-        (blank(Mark::None), "setfattr -n"),
-        (blank(Mark::Unsupported), "setfattr -n"),
+        (blank(SurveyMark::None), "setfattr -n"),
+        (blank(SurveyMark::Unsupported), "setfattr -n"),
         (short, "remove `bytes = 1048576` from the table [disk."),
     ] {
         case.refused(
@@ -379,19 +379,23 @@ fn what_lost_its_mark_is_adopted_unless_it_is_new() {
         );
     }
     case.refused(
-        &[asked("db", "/srv/db.img", Found::Nothing)],
+        &[asked("db", "/srv/db.img", FoundAtPath::Nothing)],
         &["served before", "[disk."],
     );
     case.refused(
-        &[asked("db", "/srv/x.img", Found::Nothing)],
+        &[asked("db", "/srv/x.img", FoundAtPath::Nothing)],
         &["served before", "[disk."],
     );
     case.refused(
-        &[asked("x", "/srv/db.img", Found::Nothing)],
+        &[asked("x", "/srv/db.img", FoundAtPath::Nothing)],
         &["served before", "[disk."],
     );
     // A disk that was never served may be blank, or be created.
-    for found in [blank(Mark::None), file(Mark::None), Found::Nothing] {
+    for found in [
+        blank(SurveyMark::None),
+        file(SurveyMark::None),
+        FoundAtPath::Nothing,
+    ] {
         let (identities, _) = case.served(&[asked("x", "/srv/x.img", found)]);
         assert_eq!(identities, [Identity::New]);
     }
@@ -403,12 +407,16 @@ fn what_the_directory_of_an_older_release_knows_by_name_is_taken_over() {
         records: &[(A, old_record("db"))],
         ..NOTHING
     };
-    for found in [file(Mark::None), blank(Mark::None), file(Mark::Unsupported)] {
+    for found in [
+        file(SurveyMark::None),
+        blank(SurveyMark::None),
+        file(SurveyMark::Unsupported),
+    ] {
         let (identities, _) = case.served(&[asked("db", "/srv/db.img", found)]);
         assert_eq!(identities, [Identity::Known(A)]);
     }
     case.refused(
-        &[asked("db", "/srv/db.img", Found::Nothing)],
+        &[asked("db", "/srv/db.img", FoundAtPath::Nothing)],
         &["served before"],
     );
     for kind in [DiskKind::Named, STRIPE, ISCSI, DiskKind::Device] {
@@ -429,7 +437,11 @@ fn what_a_directory_beside_this_one_knows_is_refused_with_its_name() {
         sibling: &[(A, record("db", "/etc/db.img"))],
         ..NOTHING
     };
-    for found in [Found::Nothing, file(Mark::None), file(Mark::Disk(A))] {
+    for found in [
+        FoundAtPath::Nothing,
+        file(SurveyMark::None),
+        file(SurveyMark::Disk(A)),
+    ] {
         let parts = [
             "mv /etc/app.state /etc/new.state",
             "state = \"app.state\"",
@@ -437,17 +449,17 @@ fn what_a_directory_beside_this_one_knows_is_refused_with_its_name() {
         ];
         case.refused(&[asked("x", "/etc/db.img", found)], &parts);
     }
-    let (identities, _) = case.served(&[asked("db", "/srv/other.img", Found::Nothing)]);
+    let (identities, _) = case.served(&[asked("db", "/srv/other.img", FoundAtPath::Nothing)]);
     assert_eq!(identities, [Identity::New], "another file under that name");
     // A second name while the first still exists: nothing was renamed.
     let linked = Case {
-        there: &[("/etc/db.img", file(Mark::Disk(A)))],
+        there: &[("/etc/db.img", file(SurveyMark::Disk(A)))],
         ..case
     };
-    let all = [asked("x", "/srv/link.img", file(Mark::Disk(A)))];
+    let all = [asked("x", "/srv/link.img", file(SurveyMark::Disk(A)))];
     linked.refused(&all, &["/etc/db.img", "a hard link", "copy the file"]);
     // A copy, with the mark, of a disk that is still there: the state directory is not to be moved.
-    let all = [asked("x", "/srv/copy.img", other_file(Mark::Disk(A)))];
+    let all = [asked("x", "/srv/copy.img", other_file(SurveyMark::Disk(A)))];
     let parts = [
         "/srv/copy.img is a copy of /etc/db.img",
         "/etc/app.state",
@@ -465,16 +477,20 @@ fn what_a_directory_beside_this_one_knows_is_refused_with_its_name() {
         records: &[(B, record("log", "/etc/log.img"))],
         ..case
     };
-    let (identities, warnings) = used.served(&[asked("x", "/etc/db.img", file(Mark::Disk(A)))]);
+    let (identities, warnings) =
+        used.served(&[asked("x", "/etc/db.img", file(SurveyMark::Disk(A)))]);
     assert_eq!(identities, [Identity::Known(A)]);
     assert!(warnings[0].contains("app.state"), "{warnings:?}");
-    used.refused(&[asked("x", "/etc/db.img", Found::Nothing)], &["app.state"]);
+    used.refused(
+        &[asked("x", "/etc/db.img", FoundAtPath::Nothing)],
+        &["app.state"],
+    );
     // But not a copy of what is still there.
     let used = Case {
         records: used.records,
         ..linked
     };
-    let all = [asked("x", "/srv/copy.img", other_file(Mark::Disk(A)))];
+    let all = [asked("x", "/srv/copy.img", other_file(SurveyMark::Disk(A)))];
     used.refused(&all, &parts);
     // A version 1 directory counts only if its configuration is gone.
     for orphan in [true, false] {
@@ -483,7 +499,7 @@ fn what_a_directory_beside_this_one_knows_is_refused_with_its_name() {
             orphan,
             ..NOTHING
         };
-        let all = [asked("db", "/etc/db.img", Found::Nothing)];
+        let all = [asked("db", "/etc/db.img", FoundAtPath::Nothing)];
         match orphan {
             true => old.refused(&all, &["mv /etc/app.state"]),
             false => assert_eq!(old.served(&all).0, [Identity::New]),
@@ -493,14 +509,15 @@ fn what_a_directory_beside_this_one_knows_is_refused_with_its_name() {
 
 #[test]
 fn a_mark_that_nobody_knows_is_served_with_a_warning() {
-    let (identities, warnings) = NOTHING.served(&[asked("db", "/srv/db.img", file(Mark::Disk(A)))]);
+    let (identities, warnings) =
+        NOTHING.served(&[asked("db", "/srv/db.img", file(SurveyMark::Disk(A)))]);
     assert_eq!(identities, [Identity::Known(A)]);
     assert!(warnings[0].contains("reservations"), "{warnings:?}");
 }
 
 #[test]
 fn files_that_cannot_be_marked_are_told_once() {
-    let unmarked = |name: &str| asked(name, &format!("/srv/{name}"), file(Mark::Unsupported));
+    let unmarked = |name: &str| asked(name, &format!("/srv/{name}"), file(SurveyMark::Unsupported));
     let (_, warnings) = NOTHING.served(&[unmarked("a"), unmarked("b")]);
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     assert!(warnings[0].contains("/srv/a, /srv/b"), "{warnings:?}");
@@ -522,10 +539,10 @@ fn a_lost_child_of_what_carries_a_name_is_refused() {
     };
     for volume in ["db", "x"] {
         case.refused(
-            &[stripe(volume, Found::Nothing)],
+            &[stripe(volume, FoundAtPath::Nothing)],
             &["served before", "[disk."],
         );
-        let (identities, _) = case.served(&[stripe(volume, file(Mark::None))]);
+        let (identities, _) = case.served(&[stripe(volume, file(SurveyMark::None))]);
         assert_eq!(identities, [Identity::Carried]);
     }
 }
@@ -583,7 +600,7 @@ fn a_device_without_a_name_is_found_through_a_link_to_where_it_was() {
     let device = |place: &str| Asked {
         kind: DiskKind::Device,
         place: Some(place.to_owned()),
-        ..asked("db", "/dev/b", Found::Other)
+        ..asked("db", "/dev/b", FoundAtPath::Other)
     };
     let judge = |recorded: &str, asked: &Asked| {
         let record = Record {
@@ -612,7 +629,7 @@ fn a_new_disk_while_a_recorded_one_is_gone_is_told_with_both() {
         ..NOTHING
     };
     // A volume and its file, both renamed: the old file is gone, or was copied without its mark.
-    for found in [Found::Nothing, file(Mark::None)] {
+    for found in [FoundAtPath::Nothing, file(SurveyMark::None)] {
         let (identities, warnings) = gone.served(&[asked("new", "/srv/new.img", found)]);
         assert_eq!(identities, [Identity::New]);
         assert_eq!(warnings.len(), 1, "{warnings:?}");
@@ -629,12 +646,12 @@ fn a_new_disk_while_a_recorded_one_is_gone_is_told_with_both() {
         }
     }
     // No warning if it is found under another name or at its old path, or if nothing new is created.
-    let moved = asked("old", "/srv/moved.img", file(Mark::Disk(A)));
-    let new = asked("new", "/srv/new.img", Found::Nothing);
+    let moved = asked("old", "/srv/moved.img", file(SurveyMark::Disk(A)));
+    let new = asked("new", "/srv/new.img", FoundAtPath::Nothing);
     assert_eq!(gone.served(&[moved.clone(), new.clone()]).1, [""; 0]);
     assert_eq!(gone.served(&[moved]).1, [""; 0]);
     let there = Case {
-        there: &[("/srv/db.img", file(Mark::Disk(A)))],
+        there: &[("/srv/db.img", file(SurveyMark::Disk(A)))],
         ..gone
     };
     assert_eq!(there.served(&[new]).1, [""; 0]);
@@ -644,16 +661,17 @@ fn a_new_disk_while_a_recorded_one_is_gone_is_told_with_both() {
 fn a_directory_that_another_configuration_uses_forgets_none_of_its_disks() {
     let shared = Case {
         records: &[(A, record("db", "/etc/db.img"))],
-        there: &[("/etc/db.img", file(Mark::Disk(A)))],
+        there: &[("/etc/db.img", file(SurveyMark::Disk(A)))],
         sharer: Some("/etc/other.toml"),
         ..NOTHING
     };
-    let missing = asked("db", "/srv/db.img", Found::Nothing);
+    let missing = asked("db", "/srv/db.img", FoundAtPath::Nothing);
     shared.refused(&[missing], &["another state = ", "/etc/other.toml"]);
-    let judged = shared.with(|known| known.judge(&[asked("db", "/srv/db.img", Found::Nothing)]));
+    let judged =
+        shared.with(|known| known.judge(&[asked("db", "/srv/db.img", FoundAtPath::Nothing)]));
     let errors = judged.expect_err("it is recorded");
     assert!(!errors[0].message().contains("remove the"), "{errors:?}");
-    let (_, warnings) = shared.served(&[asked("db", "/etc/db.img", file(Mark::Disk(A)))]);
+    let (_, warnings) = shared.served(&[asked("db", "/etc/db.img", file(SurveyMark::Disk(A)))]);
     assert_eq!(warnings.len(), 1, "{warnings:?}");
     for part in ["/etc/new.state", "/etc/other.toml", "another state = "] {
         assert!(warnings[0].contains(part), "no {part} in {warnings:?}");
@@ -664,10 +682,10 @@ fn a_directory_that_another_configuration_uses_forgets_none_of_its_disks() {
 fn a_blank_file_in_a_disks_place_is_one_error() {
     let case = Case {
         records: &[(A, record("db", "/srv/db.img"))],
-        there: &[("/srv/db.img", blank(Mark::None))],
+        there: &[("/srv/db.img", blank(SurveyMark::None))],
         ..NOTHING
     };
-    let all = [asked("db", "/srv/db.img", blank(Mark::None))];
+    let all = [asked("db", "/srv/db.img", blank(SurveyMark::None))];
     let errors = case.with(|known| known.judge(&all));
     let errors = errors.expect_err("another file");
     assert_eq!(errors.len(), 1, "{errors:?}");

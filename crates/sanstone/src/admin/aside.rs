@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use super::protocol::Refusal;
+use super::protocol::AdminRefusal;
 
 /// The threads that may be at work at a time.
 const THREADS_MAX: usize = 4;
@@ -40,14 +40,14 @@ impl Aside {
         what: &str,
         limit: Duration,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Result<T, Refusal> {
+    ) -> Result<T, AdminRefusal> {
         let taken = self
             .0
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |taken| {
                 (taken < THREADS_MAX).then_some(taken + 1)
             });
         if taken.is_err() {
-            return Err(Refusal::failed(format!(
+            return Err(AdminRefusal::failed(format!(
                 "{THREADS_MAX} earlier configurations are still being read: a file system that they lie on, or that their \
                  files lie on, does not answer; see to it, then try again"
             )));
@@ -62,9 +62,9 @@ impl Aside {
         let named = thread::Builder::new().name("admin-aside".into());
         named
             .spawn(work)
-            .map_err(|error| Refusal::failed(format!("{what}: {error}")))?;
+            .map_err(|error| AdminRefusal::failed(format!("{what}: {error}")))?;
         output.recv_timeout(limit).map_err(|error| {
-            Refusal::failed(match error {
+            AdminRefusal::failed(match error {
                 mpsc::RecvTimeoutError::Timeout => format!(
                     "{what}: it, or a file that it names, could not be read within {limit:?}; nothing has changed; check \
                      the file systems and disks that they lie on"

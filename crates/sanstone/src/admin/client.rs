@@ -21,7 +21,7 @@ use super::{
     protocol::{Asked, SILENCE_TIMEOUT, answer, read_line, request, write_line},
     socket::{self, Short},
 };
-use crate::failure::Failure;
+use crate::failure::VerbFailure;
 
 /// More than any daemon would ever send.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
@@ -29,7 +29,7 @@ const ANSWER_BYTES_MAX: u64 = 1 << 30;
 /// Which daemon is meant.
 #[derive(Args)]
 #[group(multiple = false)]
-pub(crate) struct Place {
+pub(crate) struct DaemonAddress {
     /// The configuration file that `serve` or `attach` was started with.
     #[arg(short, long, value_name = "FILE", default_value = "sanstone.toml")]
     config: PathBuf,
@@ -38,12 +38,12 @@ pub(crate) struct Place {
     state: Option<PathBuf>,
 }
 
-impl Place {
+impl DaemonAddress {
     /// The daemon's state directory.
     ///
     /// # Errors
     /// The configuration cannot be read.
-    pub(crate) fn state(&self) -> Result<PathBuf, Failure> {
+    pub(crate) fn state(&self) -> Result<PathBuf, VerbFailure> {
         match &self.state {
             Some(state) => Ok(state.clone()),
             None => Ok(Config::state_directory_of(&self.config)?),
@@ -55,7 +55,7 @@ impl Place {
 ///
 /// # Errors
 /// No daemon is listening, or it refuses.
-pub(crate) fn ask<T: DeserializeOwned>(state: &Path, asked: Asked) -> Result<T, Failure> {
+pub(crate) fn ask<T: DeserializeOwned>(state: &Path, asked: Asked) -> Result<T, VerbFailure> {
     let stream = connect(state)?;
     let is_change = matches!(asked, Asked::Apply { dry_run: false, .. });
     let lost = |error: io::Error| match error.kind() {
@@ -71,7 +71,7 @@ pub(crate) fn ask<T: DeserializeOwned>(state: &Path, asked: Asked) -> Result<T, 
     let line = read_line(&stream, ANSWER_BYTES_MAX);
     let line = line.map_err(|error| lost(sent.err().unwrap_or(error)))?;
     answer(&line).map_err(|refusal| match refusal.is_wrong {
-        true => Failure::Wrong(refusal.message),
+        true => VerbFailure::Wrong(refusal.message),
         false => anyhow!(refusal.message).into(),
     })
 }
@@ -94,7 +94,7 @@ fn silent(state: &Path, stream: Option<&UnixStream>, is_change: bool) -> anyhow:
     )
 }
 
-fn connect(state: &Path) -> Result<UnixStream, Failure> {
+fn connect(state: &Path) -> Result<UnixStream, VerbFailure> {
     let path = socket::path(state);
     if fs::symlink_metadata(&path).is_ok_and(|found| found.is_symlink()) {
         let path = path.display();

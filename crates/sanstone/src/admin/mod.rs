@@ -17,7 +17,7 @@ mod protocol;
 mod server;
 mod socket;
 
-pub(crate) use client::{Place, ask};
+pub(crate) use client::{DaemonAddress, ask};
 pub(crate) use lock::is_held;
 pub(crate) use protocol::{Applied, Asked, Compared, Sample};
-pub(crate) use server::{Change, Daemon, Server};
+pub(crate) use server::{AdminServer, ApplyRequest, Daemon};

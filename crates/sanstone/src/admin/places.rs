@@ -16,13 +16,13 @@ const PATIENCE: Duration = Duration::from_millis(500);
 
 /// All places, taken or not.
 #[derive(Clone, Debug)]
-pub(super) struct Places {
+pub(super) struct ClientPlaces {
     max: usize,
-    taken: Arc<Mutex<Taken>>,
+    taken: Arc<Mutex<TakenPlaces>>,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct TakenPlaces {
     next: u64,
     /// In the order of arrival.
     clients: Vec<Client>,
@@ -38,14 +38,14 @@ struct Client {
 
 /// The place of one client, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct ClientPlace {
     number: u64,
-    places: Places,
+    places: ClientPlaces,
 }
 
-impl Places {
-    pub(super) fn new(max: usize) -> Places {
-        Places {
+impl ClientPlaces {
+    pub(super) fn new(max: usize) -> ClientPlaces {
+        ClientPlaces {
             max,
             taken: Arc::default(),
         }
@@ -61,7 +61,7 @@ impl Places {
         stream: &UnixStream,
         now: Instant,
         refusal: &[u8],
-    ) -> io::Result<Option<Place>> {
+    ) -> io::Result<Option<ClientPlace>> {
         let stream = stream.try_clone()?;
         let mut taken = self.taken();
         if taken.clients.len() >= self.max {
@@ -85,18 +85,18 @@ impl Places {
             stream,
             idle_since: Some(now),
         });
-        Ok(Some(Place {
+        Ok(Some(ClientPlace {
             number,
             places: self.clone(),
         }))
     }
 
-    fn taken(&self) -> MutexGuard<'_, Taken> {
+    fn taken(&self) -> MutexGuard<'_, TakenPlaces> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Place {
+impl ClientPlace {
     /// The daemon works for the client from now on; or, if `is_idle`, waits for it.
     pub(super) fn set_idle(&self, is_idle: bool) {
         let mut taken = self.places.taken();
@@ -107,7 +107,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ClientPlace {
     fn drop(&mut self) {
         let mut taken = self.places.taken();
         taken.clients.retain(|client| client.number != self.number);
@@ -121,11 +121,11 @@ mod tests {
     use super::*;
 
     struct Visitor {
-        place: Option<Place>,
+        place: Option<ClientPlace>,
         its: UnixStream,
     }
 
-    fn visit(places: &Places, now: Instant) -> Visitor {
+    fn visit(places: &ClientPlaces, now: Instant) -> Visitor {
         let (ours, its) = UnixStream::pair().expect("two sockets");
         its.set_nonblocking(true).expect("a socket");
         let place = places.enter(&ours, now, b"no").expect("a descriptor");
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn who_is_waited_for_for_too_long_makes_room() {
-        let places = Places::new(3);
+        let places = ClientPlaces::new(3);
         let begun = Instant::now();
         let mut visitors: Vec<Visitor> = (0..3).map(|_| visit(&places, begun)).collect();
         visitors[0].place.as_ref().expect("free").set_idle(false);

@@ -89,17 +89,17 @@ impl Asked {
 
 /// Why a request was refused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Refusal {
+pub(crate) struct AdminRefusal {
     /// Whether the request itself is wrong; otherwise it was valid and failed.
     pub(crate) is_wrong: bool,
     /// The whole message for the user.
     pub(crate) message: String,
 }
 
-impl Refusal {
+impl AdminRefusal {
     /// A valid request that failed.
-    pub(crate) fn failed(message: impl Into<String>) -> Refusal {
-        Refusal {
+    pub(crate) fn failed(message: impl Into<String>) -> AdminRefusal {
+        AdminRefusal {
             is_wrong: false,
             message: message.into(),
         }
@@ -107,7 +107,7 @@ impl Refusal {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Request {
+struct AdminRequest {
     version: u32,
     #[serde(flatten)]
     asked: Asked,
@@ -115,17 +115,17 @@ struct Request {
 
 #[derive(Serialize, Deserialize)]
 #[serde(bound(deserialize = "T: Deserialize<'de>"))]
-struct Reply<T> {
+struct AdminReply<T> {
     version: u32,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     answer: Option<T>,
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    refused: Option<Refusal>,
+    refused: Option<AdminRefusal>,
 }
 
 /// Encodes a request as a line.
 pub(crate) fn request(asked: Asked) -> io::Result<Vec<u8>> {
-    line(&Request {
+    line(&AdminRequest {
         version: VERSION,
         asked,
     })
@@ -135,8 +135,8 @@ pub(crate) fn request(asked: Asked) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// It is not a request of this version.
-pub(crate) fn asked(line: &[u8]) -> Result<Asked, Refusal> {
-    let request: Request = versioned(line).map_err(|message| Refusal {
+pub(crate) fn asked(line: &[u8]) -> Result<Asked, AdminRefusal> {
+    let request: AdminRequest = versioned(line).map_err(|message| AdminRefusal {
         is_wrong: true,
         message,
     })?;
@@ -144,12 +144,12 @@ pub(crate) fn asked(line: &[u8]) -> Result<Asked, Refusal> {
 }
 
 /// Encodes an answer as a line.
-pub(crate) fn reply(answer: Result<impl Serialize, Refusal>) -> io::Result<Vec<u8>> {
+pub(crate) fn reply(answer: Result<impl Serialize, AdminRefusal>) -> io::Result<Vec<u8>> {
     let (answer, refused) = match answer {
         Ok(answer) => (Some(answer), None),
         Err(refusal) => (None, Some(refusal)),
     };
-    line(&Reply {
+    line(&AdminReply {
         version: VERSION,
         answer,
         refused,
@@ -160,12 +160,12 @@ pub(crate) fn reply(answer: Result<impl Serialize, Refusal>) -> io::Result<Vec<u
 ///
 /// # Errors
 /// The daemon refused, or sent an answer that this program does not understand.
-pub(crate) fn answer<T: DeserializeOwned>(line: &[u8]) -> Result<T, Refusal> {
-    let reply: Reply<T> = versioned(line).map_err(Refusal::failed)?;
+pub(crate) fn answer<T: DeserializeOwned>(line: &[u8]) -> Result<T, AdminRefusal> {
+    let reply: AdminReply<T> = versioned(line).map_err(AdminRefusal::failed)?;
     match (reply.answer, reply.refused) {
         (Some(answer), None) => Ok(answer),
         (_, Some(refusal)) => Err(refusal),
-        (None, None) => Err(Refusal::failed("received a line without an answer")),
+        (None, None) => Err(AdminRefusal::failed("received a line without an answer")),
     }
 }
 
@@ -238,7 +238,7 @@ mod tests {
         let numbered = BTreeMap::from([(7, "seven".to_owned())]);
         let line = reply(Ok(&numbered)).expect("it is JSON");
         assert_eq!(answer(&line), Ok(numbered));
-        let refusal = Refusal::failed("no");
+        let refusal = AdminRefusal::failed("no");
         let line = reply(Err::<u32, _>(refusal.clone())).expect("it is JSON");
         assert_eq!(answer::<u32>(&line), Err(refusal));
     }

@@ -22,7 +22,7 @@ use std::{
 };
 
 use engine::lane::looked;
-use node::{Config, Failure, View, health::Verdict};
+use node::{Config, DaemonFailure, View, health::Verdict};
 use rustix::{
     net::sockopt::socket_peercred,
     process::geteuid,
@@ -31,9 +31,9 @@ use rustix::{
 
 use super::{
     aside::Aside,
-    places::{Place, Places},
+    places::{ClientPlace, ClientPlaces},
     protocol::{
-        Applied, Asked, BEAT, Compared, Refusal, Sample, asked, read_line, reply, write_line,
+        AdminRefusal, Applied, Asked, BEAT, Compared, Sample, asked, read_line, reply, write_line,
     },
     socket,
 };
@@ -56,30 +56,30 @@ pub(crate) struct Daemon {
     /// Returns the current view.
     pub(crate) view: Hand<mpsc::Sender<View>>,
     /// Applies another configuration; or the message that refuses it.
-    pub(crate) apply: Result<Hand<Change>, String>,
+    pub(crate) apply: Result<Hand<ApplyRequest>, String>,
 }
 
 /// Passes a request to the daemon; false once it no longer takes any.
 type Hand<T> = Box<dyn Fn(T) -> bool + Send + Sync>;
 
 /// Another configuration to apply or, in a dry run, to report the difference of.
-pub(crate) struct Change {
+pub(crate) struct ApplyRequest {
     pub(crate) config: Box<Config>,
     pub(crate) is_dry_run: bool,
-    pub(crate) answer: mpsc::Sender<Result<Vec<node::Change>, Failure>>,
+    pub(crate) answer: mpsc::Sender<Result<Vec<node::ConfigChange>, DaemonFailure>>,
 }
 
 /// The listening socket.
-pub(crate) struct Server {
+pub(crate) struct AdminServer {
     path: PathBuf,
     stopping: Arc<AtomicBool>,
 }
 
-impl Server {
+impl AdminServer {
     /// Listens in the state directory `state`. Because this process holds the directory's lock, an existing
     /// socket is a leftover of a process that has ended. A failure is logged: the daemon serves even without it.
-    pub(crate) fn start(state: &Path, daemon: Daemon) -> Option<Server> {
-        let started = Server::listen(state, daemon);
+    pub(crate) fn start(state: &Path, daemon: Daemon) -> Option<AdminServer> {
+        let started = AdminServer::listen(state, daemon);
         started
             .inspect_err(|error| {
                 let state = state.display();
@@ -92,7 +92,7 @@ impl Server {
             .ok()
     }
 
-    fn listen(state: &Path, daemon: Daemon) -> io::Result<Server> {
+    fn listen(state: &Path, daemon: Daemon) -> io::Result<AdminServer> {
         let path = socket::path(state);
         let new = socket::new_address(state)?;
         match fs::remove_file(new.path()) {
@@ -108,7 +108,7 @@ impl Server {
         thread::Builder::new()
             .name("admin".into())
             .spawn(move || serve(&listener, &Arc::new(daemon), &stop))?;
-        Ok(Server { path, stopping })
+        Ok(AdminServer { path, stopping })
     }
 
     /// Stops answering requests.
@@ -123,7 +123,7 @@ impl Server {
 
 /// Accepts clients until the process ends.
 fn serve(listener: &UnixListener, daemon: &Arc<Daemon>, stopping: &AtomicBool) {
-    let places = Places::new(CLIENTS_MAX);
+    let places = ClientPlaces::new(CLIENTS_MAX);
     let refusal = refusal().unwrap_or_default();
     let hall = Arc::new(Hall::default());
     loop {
@@ -169,11 +169,11 @@ struct Hall {
 
 impl Hall {
     /// Lets a client wait for an `apply` for as long as it has the value.
-    fn admit(&self) -> Result<Arc<()>, Refusal> {
+    fn admit(&self) -> Result<Arc<()>, AdminRefusal> {
         let admitted = self.applies.clone();
         match Arc::strong_count(&admitted) <= APPLIES_MAX + 1 {
             true => Ok(admitted),
-            false => Err(Refusal::failed(format!(
+            false => Err(AdminRefusal::failed(format!(
                 "{APPLIES_MAX} other `apply`s are waiting; try again when one of them has ended"
             ))),
         }
@@ -198,13 +198,18 @@ impl Read for Until<'_> {
 }
 
 /// Reads one client's request and answers it.
-fn attend(stream: &UnixStream, place: &Place, daemon: &Daemon, hall: &Hall) -> io::Result<()> {
+fn attend(
+    stream: &UnixStream,
+    place: &ClientPlace,
+    daemon: &Daemon,
+    hall: &Hall,
+) -> io::Result<()> {
     stream.set_write_timeout(Some(CLIENT_TIMEOUT))?;
     let peer = socket_peercred(stream)?;
     if peer.uid != geteuid() && !peer.uid.is_root() {
         let user = peer.uid.as_raw();
         let message = format!("the daemon belongs to another user, not to user {user}");
-        return write_line(stream, &reply(Err::<(), _>(Refusal::failed(message)))?);
+        return write_line(stream, &reply(Err::<(), _>(AdminRefusal::failed(message)))?);
     }
     let until = Instant::now() + CLIENT_TIMEOUT;
     let line = read_line(Until { stream, until }, REQUEST_BYTES_MAX)?;
@@ -265,7 +270,7 @@ fn refuse(stream: &UnixStream) -> io::Result<()> {
 
 fn refusal() -> io::Result<Vec<u8>> {
     let message = format!("{CLIENTS_MAX} other clients are being served; try again");
-    reply(Err::<(), _>(Refusal::failed(message)))
+    reply(Err::<(), _>(AdminRefusal::failed(message)))
 }
 
 /// Sends the daemon the request that `ask` builds, and waits for the answer.
@@ -273,14 +278,14 @@ fn call<Q, T>(
     hand: &Hand<Q>,
     timeout: Duration,
     ask: impl FnOnce(mpsc::Sender<T>) -> Q,
-) -> Result<T, Refusal> {
+) -> Result<T, AdminRefusal> {
     let (sender, answer) = mpsc::channel();
     let stopping = "the daemon is stopping";
     if !hand(ask(sender)) {
-        return Err(Refusal::failed(stopping));
+        return Err(AdminRefusal::failed(stopping));
     }
     answer.recv_timeout(timeout).map_err(|error| {
-        Refusal::failed(match error {
+        AdminRefusal::failed(match error {
             mpsc::RecvTimeoutError::Disconnected => stopping.to_owned(),
             mpsc::RecvTimeoutError::Timeout => {
                 format!("the daemon has not answered within {timeout:?}")
@@ -295,18 +300,19 @@ fn compare(
     timeout: Duration,
     mirror: &str,
     at_bytes: u64,
-) -> Result<Compared, Refusal> {
+) -> Result<Compared, AdminRefusal> {
     let view = call(&daemon.view, timeout, |answer| answer)?;
     let handle = view.mirror(mirror);
-    let handle = handle.ok_or_else(|| Refusal::failed(format!("no mirror {mirror} is open")))?;
+    let handle =
+        handle.ok_or_else(|| AdminRefusal::failed(format!("no mirror {mirror} is open")))?;
     let compared = handle.compare(at_bytes).recv_timeout(timeout);
     let late = |_| {
-        Refusal::failed(format!(
+        AdminRefusal::failed(format!(
             "mirror {mirror} has not answered within {timeout:?}"
         ))
     };
     let compared = compared.map_err(late)?;
-    let compared = compared.map_err(|error| Refusal::failed(error.to_string()))?;
+    let compared = compared.map_err(|error| AdminRefusal::failed(error.to_string()))?;
     let differ = compared.differ.iter();
     Ok(Compared {
         next_bytes: compared.next_bytes,
@@ -323,8 +329,8 @@ fn apply(
     timeout: Duration,
     path: &Path,
     is_dry_run: bool,
-) -> Result<Applied, Refusal> {
-    let hand = daemon.apply.as_ref().map_err(|message| Refusal {
+) -> Result<Applied, AdminRefusal> {
+    let hand = daemon.apply.as_ref().map_err(|message| AdminRefusal {
         is_wrong: true,
         message: message.clone(),
     })?;
@@ -333,7 +339,7 @@ fn apply(
     let path = path.to_owned();
     let loaded = hall.aside.run(&what, LOAD_TIMEOUT, move || load(&path))?;
     let (config, notes) = loaded?;
-    let changes = call(hand, timeout, |answer| Change {
+    let changes = call(hand, timeout, |answer| ApplyRequest {
         config,
         is_dry_run,
         answer,
@@ -343,7 +349,7 @@ fn apply(
 }
 
 /// The configuration in the file at `path`, with what is to be said about it.
-fn load(path: &Path) -> Result<(Box<Config>, Vec<String>), Failure> {
+fn load(path: &Path) -> Result<(Box<Config>, Vec<String>), DaemonFailure> {
     let notes = RefCell::new(Vec::new());
     let note = |_, note: &dyn Display| notes.borrow_mut().push(note.to_string());
     let (config, disks) = Config::load_to_apply(path, note)?;
@@ -354,10 +360,10 @@ fn load(path: &Path) -> Result<(Box<Config>, Vec<String>), Failure> {
     Ok((Box::new(config), notes))
 }
 
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Refusal {
-        Refusal {
-            is_wrong: !matches!(failure, Failure::Failed(_)),
+impl From<DaemonFailure> for AdminRefusal {
+    fn from(failure: DaemonFailure) -> AdminRefusal {
+        AdminRefusal {
+            is_wrong: !matches!(failure, DaemonFailure::Failed(_)),
             message: failure.to_string(),
         }
     }

@@ -82,7 +82,7 @@ impl MountPoint {
     pub(super) async fn clear(&self, file: &Path, dead: &Mount) -> Result<(), String> {
         let (directory, file, dead) = (self.directory.clone(), file.to_owned(), dead.clone());
         let clearing = move || leftovers::clear(&directory, &file, &dead);
-        let cleared = blocking::run(blocking::Kind::Files, clearing).await;
+        let cleared = blocking::run(blocking::WorkKind::Files, clearing).await;
         let cleared = cleared.map_err(|error| error.to_string())?;
         cleared.map_err(|error| format!("{error:#}"))
     }
@@ -126,7 +126,7 @@ impl MountPoint {
     ) -> anyhow::Result<FileSystem> {
         let (file, here) = (file.to_owned(), self.clone());
         let mounting = move || here.mount_now(&file, block_size_bytes);
-        let mount = blocking::run(blocking::Kind::Files, mounting).await??;
+        let mount = blocking::run(blocking::WorkKind::Files, mounting).await??;
         let (kind, device) = (&mount.kind, mount.source.display());
         tracing::info!(directory = %mount.point.display(), kind, %device, "mounted");
         Ok(FileSystem(mount))
@@ -233,7 +233,7 @@ impl FileSystem {
             ran(losetup.arg("--set-capacity").arg(&device))?;
             Ok(())
         };
-        let followed = blocking::run(blocking::Kind::Files, following).await;
+        let followed = blocking::run(blocking::WorkKind::Files, following).await;
         let mend = match kind.as_str() {
             "xfs" => format!("xfs_growfs {}", self.0.point.display()),
             "btrfs" => format!("btrfs filesystem resize max {}", self.0.point.display()),
@@ -257,7 +257,7 @@ impl FileSystem {
         let mount = self.0.clone();
         let unmounting =
             move || unmount_now(&mount).unwrap_or_else(|error| Unmounted::No(error.to_string()));
-        let unmounted = blocking::run(blocking::Kind::Files, unmounting).await;
+        let unmounted = blocking::run(blocking::WorkKind::Files, unmounting).await;
         unmounted.unwrap_or_else(|error| Unmounted::No(error.to_string()))
     }
 
@@ -265,7 +265,7 @@ impl FileSystem {
     pub(super) async fn detach(self) {
         let directory = self.0.point.clone();
         let detaching = move || detach_now(&self.0);
-        let detached = blocking::run(blocking::Kind::Files, detaching).await;
+        let detached = blocking::run(blocking::WorkKind::Files, detaching).await;
         if let Err(error) | Ok(Err(error)) = detached {
             tracing::error!(directory = %directory.display(), %error, "it cannot be unmounted");
         }

@@ -22,7 +22,7 @@ const NAMED_MAX: usize = 5;
 /// Describes for people who has the mounted file or directory, as `process 123 (bash)`.
 pub(super) fn holders_of(mount: &Mount) -> String {
     let system = System::look();
-    let mut found = system.users(&Held::mount(mount, &system), mount);
+    let mut found = system.users(&SearchedDevice::mount(mount, &system), mount);
     found.extend(system.loops(mount));
     match found.is_empty() {
         true => {
@@ -47,7 +47,7 @@ fn holders_of_loop(device: &Path, system: &System) -> Vec<String> {
             kind: String::new(),
             source: device.to_owned(),
         };
-        found.extend(system.users(&Held::device(&own, system), &own));
+        found.extend(system.users(&SearchedDevice::device(&own, system), &own));
     }
     let above = entries(&sysfs.join("holders"));
     found.extend(above.iter().map(|above| {
@@ -86,7 +86,7 @@ fn alive_on(name: &std::ffi::OsStr) -> Option<String> {
 }
 
 /// What is looked for.
-struct Held {
+struct SearchedDevice {
     /// The mounts of it, of all namespaces.
     ids: BTreeSet<u64>,
     /// Where processes of this mount namespace have it.
@@ -95,19 +95,19 @@ struct Held {
     is_device: bool,
 }
 
-impl Held {
-    fn mount(mount: &Mount, system: &System) -> Held {
-        let mut held = Held::device(mount, system);
+impl SearchedDevice {
+    fn mount(mount: &Mount, system: &System) -> SearchedDevice {
+        let mut held = SearchedDevice::device(mount, system);
         held.ids.insert(mount.id);
         held.is_device = false;
         held
     }
 
     /// Whatever is mounted from the device of `own`, and its path.
-    fn device(own: &Mount, system: &System) -> Held {
+    fn device(own: &Mount, system: &System) -> SearchedDevice {
         let all = system.tables.values().flat_map(|table| &table.mounts);
         let ids = all.filter(|it| it.device == own.device).map(|it| it.id);
-        Held {
+        SearchedDevice {
             ids: ids.collect(),
             points: vec![own.point.clone()],
             is_device: true,
@@ -116,7 +116,7 @@ impl Held {
 }
 
 /// The mounts of one mount namespace, and the first process that was found in it.
-struct Table {
+struct MountTable {
     process: PathBuf,
     mounts: Vec<Mount>,
 }
@@ -125,7 +125,7 @@ struct Table {
 struct System {
     processes: Vec<PathBuf>,
     /// By the name of the namespace.
-    tables: BTreeMap<PathBuf, Table>,
+    tables: BTreeMap<PathBuf, MountTable>,
     /// The namespace of this process.
     own: PathBuf,
 }
@@ -145,7 +145,7 @@ impl System {
             let Some(namespace) = namespace(process) else {
                 continue;
             };
-            tables.entry(namespace).or_insert_with(|| Table {
+            tables.entry(namespace).or_insert_with(|| MountTable {
                 process: process.clone(),
                 mounts: mounts_seen_by(process).unwrap_or_default(),
             });
@@ -158,7 +158,7 @@ impl System {
     }
 
     /// The processes that have it, and the mounts of it other than `own`.
-    fn users(&self, held: &Held, own: &Mount) -> Vec<String> {
+    fn users(&self, held: &SearchedDevice, own: &Mount) -> Vec<String> {
         let users: Vec<_> = self
             .processes
             .iter()
@@ -194,7 +194,7 @@ impl System {
         found
     }
 
-    fn uses(&self, process: &Path, held: &Held) -> bool {
+    fn uses(&self, process: &Path, held: &SearchedDevice) -> bool {
         // The same path may be another file elsewhere, but hardly another device.
         let is_here = held.is_device || namespace(process).is_some_and(|it| it == self.own);
         let leads_there = |link: &Path| {
@@ -336,14 +336,14 @@ mod tests {
             ..mounted_on(scratch.path())
         };
         let system = System::look();
-        let held = Held::mount(&mount, &system);
+        let held = SearchedDevice::mount(&mount, &system);
         let me = Path::new("/proc").join(std::process::id().to_string());
         assert!(system.uses(&me, &held));
         let other = Mount {
             id: u64::MAX,
             ..mount
         };
-        assert!(!system.uses(&me, &Held::mount(&other, &system)));
+        assert!(!system.uses(&me, &SearchedDevice::mount(&other, &system)));
     }
 
     #[test]

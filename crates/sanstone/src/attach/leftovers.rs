@@ -47,7 +47,7 @@ pub(super) fn clear(directory: &Path, file: &Path, dead: &Mount) -> anyhow::Resu
                 %device, %directory,
                 "the file system of a `sanstone attach` that died is mounted on another directory, too; unmount it"
             );
-        } else if let Some(_held) = Held::take(&device, dead)? {
+        } else if let Some(_held) = LockedLoop::take(&device, dead)? {
             ran(program("losetup", "mount")?.arg("--detach").arg(&device))?;
         }
     }
@@ -67,7 +67,7 @@ fn clear_directory(directory: &Path, file: &Path, dead: &Mount) -> anyhow::Resul
         let Some(device) = loops_on(file)?.into_iter().find(|it| *it == mount.source) else {
             return Ok(());
         };
-        let Some(held) = Held::take(&device, dead)? else {
+        let Some(held) = LockedLoop::take(&device, dead)? else {
             return Ok(());
         };
         // The source is only a name. Btrfs has a number of its own.
@@ -92,15 +92,15 @@ fn clear_directory(directory: &Path, file: &Path, dead: &Mount) -> anyhow::Resul
 }
 
 /// A locked loop device on a file whose server is gone.
-struct Held {
+struct LockedLoop {
     /// Holds the lock.
     _device: File,
     number: String,
 }
 
-impl Held {
+impl LockedLoop {
     /// Locks the device. `None` if it is not, or no longer, on a file in the mount `dead`.
-    fn take(device: &Path, dead: &Mount) -> io::Result<Option<Held>> {
+    fn take(device: &Path, dead: &Mount) -> io::Result<Option<LockedLoop>> {
         let is_released = |error: &io::Error| error.raw_os_error() == Some(RELEASED);
         let device = match File::open(device) {
             Err(error) if is_released(&error) => return Ok(None),
@@ -114,7 +114,7 @@ impl Held {
             Err(error) => return Err(error),
         };
         let number = number(device.metadata()?.rdev());
-        let held = Held {
+        let held = LockedLoop {
             _device: device,
             number,
         };
@@ -133,7 +133,7 @@ fn mounted_from(device: &Path) -> io::Result<Option<Mount>> {
 /// Whether a loop device of the dead process is still to be released.
 fn is_in_the_way(file: &Path, dead: &Mount) -> io::Result<bool> {
     for device in loops_on(file)? {
-        if mounted_from(&device)?.is_none() && Held::take(&device, dead)?.is_some() {
+        if mounted_from(&device)?.is_none() && LockedLoop::take(&device, dead)?.is_some() {
             return Ok(true);
         }
     }

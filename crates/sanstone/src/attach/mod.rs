@@ -32,10 +32,10 @@ use node::{Attachment, Config, Ending, Process, StopError, View, description::At
 
 use crate::{
     admin, descriptors,
-    failure::Failure,
+    failure::VerbFailure,
     lanes::Lanes,
     log, service,
-    signals::{self, Told},
+    signals::{self, SignalRequest},
 };
 use file_system::{FileSystem, MountOptions, MountPoint};
 use release::release;
@@ -87,10 +87,10 @@ struct TlsOptions {
 }
 
 impl TlsOptions {
-    fn load(&self, to: &To) -> Result<Option<Tls>, Failure> {
+    fn load(&self, to: &To) -> Result<Option<Tls>, VerbFailure> {
         // If a required option conflicts with one that is given, Clap does not report it as missing.
         if self.tls_certificate.is_some() && to.nbd.is_none() {
-            return Err(Failure::Wrong(
+            return Err(VerbFailure::Wrong(
                 "--tls-certificate is for NBD clients: leave the TLS options out, or attach with --nbd".into(),
             ));
         }
@@ -102,7 +102,7 @@ impl TlsOptions {
             key: key.clone(),
             client_ca: self.tls_client_ca.clone(),
         };
-        let tls = Tls::load(&files).map_err(|error| Failure::Wrong(error.to_string()))?;
+        let tls = Tls::load(&files).map_err(|error| VerbFailure::Wrong(error.to_string()))?;
         Ok(Some(tls))
     }
 }
@@ -118,7 +118,7 @@ impl AttachCall {
         &self,
         mount_point: Option<&MountPoint>,
         tls: Option<Tls>,
-    ) -> Result<MakeFront, Failure> {
+    ) -> Result<MakeFront, VerbFailure> {
         let read_only = self.read_only;
         let clear_above = async |file: &Path, dead: &Mount| match mount_point {
             Some(point) => point.clear(file, dead).await,
@@ -126,27 +126,27 @@ impl AttachCall {
         };
         match (&self.to.fuse, &self.to.nbd) {
             (Some(path), _) => {
-                let place = front_fuse::Place::take(path, &clear_above).await?;
+                let place = front_fuse::MountPath::take(path, &clear_above).await?;
                 Ok(Box::new(move |volume| {
                     let spec = Spec {
                         volume: volume.volume().to_owned(),
                         read_only,
                         relative_port: volume.relative_port(),
                     };
-                    Box::new(front_fuse::Served { spec, place })
+                    Box::new(front_fuse::FuseExport { spec, place })
                 }))
             }
             (None, Some(address)) => {
-                let place = front_nbd::Place::take(address).await?;
+                let place = front_nbd::Listeners::take(address).await?;
                 Ok(Box::new(move |volume| {
-                    let config = front_nbd::Config {
+                    let config = front_nbd::NbdConfig {
                         volume: volume.volume().to_owned(),
                         relative_port: volume.relative_port(),
                         read_only,
-                        limits: front_nbd::Limits::default(),
+                        limits: front_nbd::NbdLimits::default(),
                         tls,
                     };
-                    Box::new(front_nbd::Served { config, place })
+                    Box::new(front_nbd::NbdExport { config, place })
                 }))
             }
             (None, None) => unreachable!("clap requires one of them"),
@@ -165,13 +165,13 @@ impl AttachCall {
 }
 
 /// Attaches a volume until told to stop.
-pub(crate) fn run(call: &AttachCall) -> Result<(), Failure> {
+pub(crate) fn run(call: &AttachCall) -> Result<(), VerbFailure> {
     // Done first: until the handlers are installed, SIGHUP would end the process.
     let (teller, told) = channel();
     signals::listen(&teller, false)?;
     let config = Config::load(&call.config)?;
     let tls = call.tls.load(&call.to)?;
-    let limits = front_nbd::Limits::default();
+    let limits = front_nbd::NbdLimits::default();
     descriptors::raise((limits.connections_max + 2 * limits.handshakes_max) as u64);
     log::abort_at_panic();
     // The setting is inherited by threads that this one starts.
@@ -191,9 +191,9 @@ async fn attach(
     config: &Config,
     tls: Option<Tls>,
     lanes: &[LaneHandle],
-    told: &Receiver<Told>,
+    told: &Receiver<SignalRequest>,
     flusher: rustix::io::Result<()>,
-) -> Result<(), Failure> {
+) -> Result<(), VerbFailure> {
     let mount_point = call.mount.find()?;
     let make_front = call.take(mount_point.as_ref(), tls).await?;
     if let Some(point) = &mount_point {
@@ -242,7 +242,10 @@ async fn attach(
 }
 
 /// Opens the admin socket. The volume is served even without it.
-fn open_admin(volume: &Attachment, looks: Sender<mpsc::Sender<View>>) -> Option<admin::Server> {
+fn open_admin(
+    volume: &Attachment,
+    looks: Sender<mpsc::Sender<View>>,
+) -> Option<admin::AdminServer> {
     let (name, pid) = (volume.volume(), process::id());
     let refusal = format!(
         "process {pid} is `sanstone attach` of volume \"{name}\", which cannot change its configuration while it \
@@ -252,7 +255,7 @@ fn open_admin(volume: &Attachment, looks: Sender<mpsc::Sender<View>>) -> Option<
         view: Box::new(move |answer| looks.send(answer).is_ok()),
         apply: Err(refusal),
     };
-    admin::Server::start(volume.state_directory(), asked)
+    admin::AdminServer::start(volume.state_directory(), asked)
 }
 
 /// Answers the clients of the admin socket until it is dropped.
@@ -270,8 +273,8 @@ async fn serve(
     front: &dyn Front,
     mount_point: Option<MountPoint>,
     volume: &Attachment,
-    told: &Receiver<Told>,
-) -> Result<(), Failure> {
+    told: &Receiver<SignalRequest>,
+) -> Result<(), VerbFailure> {
     let file_system = match mounted(front, mount_point).await {
         Ok(file_system) => file_system,
         Err(error) => {
@@ -328,7 +331,7 @@ type Seen<'a> = (&'a Attachment, Option<&'a FileSystem>);
 async fn attend<T>(
     until: impl Future<Output = T>,
     (volume, file_system): Seen<'_>,
-    told: &Receiver<Told>,
+    told: &Receiver<SignalRequest>,
 ) -> Option<T> {
     let mut until = pin!(until);
     loop {
@@ -337,21 +340,25 @@ async fn attend<T>(
             Either::Other(what) => what,
         };
         match what {
-            Some(Told::LookAgain) => match (volume.look_again().await, file_system) {
+            Some(SignalRequest::LookAgain) => match (volume.look_again().await, file_system) {
                 (false, _) => tracing::info!("SIGHUP: no file or remote disk has changed"),
                 (true, Some(file_system)) => file_system.follow_length().await,
                 (true, None) => {}
             },
-            Some(Told::Report) => {
+            Some(SignalRequest::Report) => {
                 tracing::info!("where the time went\n{}", volume.report());
             }
-            Some(Told::Stop) | None => return None,
+            Some(SignalRequest::Stop) | None => return None,
         }
     }
 }
 
 /// The same after it was told to stop: it is told no more than that.
-async fn see_out<T>(until: impl Future<Output = T>, seen: Seen<'_>, told: &Receiver<Told>) -> T {
+async fn see_out<T>(
+    until: impl Future<Output = T>,
+    seen: Seen<'_>,
+    told: &Receiver<SignalRequest>,
+) -> T {
     let mut until = pin!(until);
     loop {
         if let Some(output) = attend(until.as_mut(), seen, told).await {

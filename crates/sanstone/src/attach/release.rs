@@ -33,7 +33,7 @@ const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 /// What keeps the volume from being released.
 #[derive(Clone)]
-enum Held {
+enum VolumeHolder {
     /// Those who use the mounted file system; why it cannot be unmounted.
     FileSystem(Mount, String),
     /// Those who have the file; why it cannot be unmounted, if it is still on its path.
@@ -78,43 +78,43 @@ async fn look(
     front: &dyn Front,
     file_system: Option<&FileSystem>,
     reminder: &mut Reminder,
-) -> Option<Held> {
+) -> Option<VolumeHolder> {
     let Some(file) = front.file() else {
         let clients = front.clients();
-        return (!clients.is_empty()).then_some(Held::Clients(clients));
+        return (!clients.is_empty()).then_some(VolumeHolder::Clients(clients));
     };
     let mut unmounting = pin!(unmount(file, file_system));
     loop {
         match task::either(unmounting.as_mut(), time::sleep(PAUSE)).await {
             Either::One(held) => return Some(held),
-            Either::Other(()) => reminder.remind(&Held::Volume).await,
+            Either::Other(()) => reminder.remind(&VolumeHolder::Volume).await,
         }
     }
 }
 
 /// Unmounts the file system, then the file. Returns what keeps one of them, or else the file's users elsewhere: it may be
 /// mounted in another mount namespace, or lazily unmounted and open.
-async fn unmount(file: &dyn LocalFile, file_system: Option<&FileSystem>) -> Held {
+async fn unmount(file: &dyn LocalFile, file_system: Option<&FileSystem>) -> VolumeHolder {
     if let Some(file_system) = file_system {
         if let Unmounted::No(why) = file_system.unmount().await {
-            return Held::FileSystem(file_system.mount().clone(), why);
+            return VolumeHolder::FileSystem(file_system.mount().clone(), why);
         }
     }
     let why = file.unmount().await.err();
-    Held::File(file.mount().clone(), why)
+    VolumeHolder::File(file.mount().clone(), why)
 }
 
-impl Held {
+impl VolumeHolder {
     /// Describes them for people.
     async fn who(&self) -> String {
         let (mount, why) = match self {
-            Held::Clients(clients) => return clients.join(", "),
-            Held::Volume => return String::new(),
-            Held::FileSystem(mount, why) => (mount.clone(), Some(why)),
-            Held::File(mount, why) => (mount.clone(), why.as_ref()),
+            VolumeHolder::Clients(clients) => return clients.join(", "),
+            VolumeHolder::Volume => return String::new(),
+            VolumeHolder::FileSystem(mount, why) => (mount.clone(), Some(why)),
+            VolumeHolder::File(mount, why) => (mount.clone(), why.as_ref()),
         };
         let looking = move || holders_of(&mount);
-        let found = blocking::run_within(LOOK_LIMIT, blocking::Kind::Looks, looking).await;
+        let found = blocking::run_within(LOOK_LIMIT, blocking::WorkKind::Looks, looking).await;
         let found = found.unwrap_or_else(|error| format!("somebody ({error})"));
         match why {
             Some(why) => format!("{found} ({why})"),
@@ -125,19 +125,19 @@ impl Held {
     fn tell(&self, who: &str) {
         const SECOND: &str = "A second SIGTERM or SIGINT ends at once, and unsynced data is lost";
         match self {
-            Held::FileSystem(mount, _) => tracing::warn!(
+            VolumeHolder::FileSystem(mount, _) => tracing::warn!(
                 directory = %mount.point.display(),
                 "it is in use by {who}; it is unmounted as soon as it is free. {SECOND}"
             ),
-            Held::File(mount, _) => tracing::warn!(
+            VolumeHolder::File(mount, _) => tracing::warn!(
                 path = %mount.point.display(),
                 "the file is in use by {who}; it is served until nobody has it any more. {SECOND}"
             ),
-            Held::Clients(clients) => tracing::warn!(
+            VolumeHolder::Clients(clients) => tracing::warn!(
                 clients = clients.len(),
                 "the volume is in use by {who}; it is served until no client is connected any more. {SECOND}"
             ),
-            Held::Volume => tracing::warn!(
+            VolumeHolder::Volume => tracing::warn!(
                 "what was not written back yet is being written to the volume, which takes its time. {SECOND}"
             ),
         }
@@ -160,7 +160,7 @@ impl Reminder {
     }
 
     /// Says who it is, if it is time to.
-    async fn remind(&mut self, held: &Held) {
+    async fn remind(&mut self, held: &VolumeHolder) {
         if self.looks(time::now()) {
             let who = held.who().await;
             if self.tells(time::now(), &who) {

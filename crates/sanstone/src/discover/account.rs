@@ -14,7 +14,7 @@ use volume::{
 };
 
 use super::configuration::quoted;
-use crate::failure::Failure;
+use crate::failure::VerbFailure;
 
 /// As what we log in: what `initiator`, `chap` and `mutual` of an `iscsi` volume say.
 #[derive(Args)]
@@ -43,13 +43,13 @@ pub(crate) struct Account {
 
 impl Account {
     /// The initiator name to log in with.
-    pub(super) fn initiator_name(&self) -> Result<String, Failure> {
+    pub(super) fn initiator_name(&self) -> Result<String, VerbFailure> {
         let name = initiator_name(self.initiator.as_deref());
-        name.map_err(|error| Failure::Wrong(format!("--initiator {error}")))
+        name.map_err(|error| VerbFailure::Wrong(format!("--initiator {error}")))
     }
 
     /// The CHAP credentials of both sides, with the secrets read from their files.
-    pub(super) fn chap(&self) -> Result<Option<Arc<Chap>>, Failure> {
+    pub(super) fn chap(&self) -> Result<Option<Arc<Chap>>, VerbFailure> {
         let credentials =
             |(user, file): (&String, &PathBuf)| Credentials::in_file(user.clone(), file.clone());
         let chap = self.initiator_account().map(credentials);
@@ -61,7 +61,7 @@ impl Account {
             algorithms: None,
         };
         let read = settings.read(Path::new(""));
-        read.map_err(|error| Failure::Wrong(error.message().to_owned()))
+        read.map_err(|error| VerbFailure::Wrong(error.message().to_owned()))
     }
 
     fn initiator_account(&self) -> Option<(&String, &PathBuf)> {

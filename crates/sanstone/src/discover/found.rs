@@ -6,7 +6,7 @@ use serde::Serialize;
 use volume::{
     Result,
     discovery::{FoundTarget, Portal},
-    luns::{FoundUnit, Kind},
+    luns::{DeviceType, FoundUnit},
 };
 
 use super::configuration::Volumes;
@@ -14,10 +14,10 @@ use crate::quantity::bytes;
 
 /// The answers of one discovery.
 #[derive(Serialize)]
-pub(super) struct Found {
+pub(super) struct DiscoveryAnswers {
     portal: String,
     initiator: String,
-    targets: Vec<Target>,
+    targets: Vec<DiscoveredTarget>,
     /// We have CHAP credentials, and this portal takes none for discoveries.
     #[serde(skip)]
     is_listed_without_chap: bool,
@@ -26,11 +26,11 @@ pub(super) struct Found {
 }
 
 #[derive(Serialize)]
-struct Target {
+struct DiscoveredTarget {
     name: String,
     portals: Vec<TargetPortal>,
     /// `None` if the LUNs were not requested.
-    luns: Option<Vec<Lun>>,
+    luns: Option<Vec<DiscoveredLun>>,
     /// Why the target did not report its LUNs.
     error: Option<String>,
     /// The corresponding volumes of a configuration.
@@ -44,7 +44,7 @@ struct TargetPortal {
 }
 
 #[derive(Default, Serialize)]
-struct Lun {
+struct DiscoveredLun {
     lun: u16,
     device_type: Option<u8>,
     product: Option<String>,
@@ -54,9 +54,9 @@ struct Lun {
     error: Option<String>,
 }
 
-impl Found {
-    pub(super) fn new(portal: &Portal, initiator: &str) -> Found {
-        Found {
+impl DiscoveryAnswers {
+    pub(super) fn new(portal: &Portal, initiator: &str) -> DiscoveryAnswers {
+        DiscoveryAnswers {
             portal: portal.to_string(),
             initiator: initiator.to_owned(),
             targets: Vec::new(),
@@ -80,7 +80,7 @@ impl Found {
         let (luns, error) = match luns {
             None => (None, None),
             Some(Ok(units)) => (
-                Some(units.into_iter().map(Lun::of).collect::<Vec<_>>()),
+                Some(units.into_iter().map(DiscoveredLun::of).collect::<Vec<_>>()),
                 None,
             ),
             Some(Err(error)) => (None, Some(error.to_string())),
@@ -101,7 +101,7 @@ impl Found {
             portal: found.portal.to_string(),
             group: found.group,
         });
-        self.targets.push(Target {
+        self.targets.push(DiscoveredTarget {
             name: target.name.clone(),
             portals: portals.collect(),
             luns,
@@ -111,32 +111,32 @@ impl Found {
     }
 }
 
-impl Lun {
-    fn of(unit: FoundUnit) -> Lun {
+impl DiscoveredLun {
+    fn of(unit: FoundUnit) -> DiscoveredLun {
         let lun = unit.lun;
         let facts = match unit.facts {
             Ok(facts) => facts,
             Err(error) => {
-                return Lun {
+                return DiscoveredLun {
                     lun,
                     error: Some(error.to_string()),
-                    ..Lun::default()
+                    ..DiscoveredLun::default()
                 };
             }
         };
         let product = Some(facts.product);
         match facts.kind {
-            Kind::Other(device_type) => Lun {
+            DeviceType::Other(device_type) => DiscoveredLun {
                 lun,
                 device_type: Some(device_type),
                 product,
-                ..Lun::default()
+                ..DiscoveredLun::default()
             },
-            Kind::Disk {
+            DeviceType::Disk {
                 len_bytes,
                 block_size_bytes,
                 name,
-            } => Lun {
+            } => DiscoveredLun {
                 lun,
                 device_type: Some(0),
                 product,
@@ -149,9 +149,9 @@ impl Lun {
     }
 }
 
-impl Display for Found {
+impl Display for DiscoveryAnswers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Found {
+        let DiscoveryAnswers {
             portal,
             initiator,
             targets,
@@ -170,7 +170,7 @@ impl Display for Found {
     }
 }
 
-impl Display for Target {
+impl Display for DiscoveredTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // It all comes from the target: a line end in it must not end the comment.
         writeln!(f, "# target {}", self.name.escape_debug())?;
@@ -191,7 +191,7 @@ impl Display for Target {
     }
 }
 
-impl Display for Lun {
+impl Display for DiscoveredLun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "LUN {}: ", self.lun)?;
         if let Some(error) = &self.error {
@@ -212,7 +212,7 @@ impl Display for Lun {
 
 #[cfg(test)]
 mod tests {
-    use volume::{Error, ErrorKind, luns::Facts};
+    use volume::{Error, ErrorKind, luns::LunFacts};
 
     use super::*;
 
@@ -226,10 +226,10 @@ mod tests {
             }],
         };
         let portal: Portal = "10.0.1.2".parse().expect("a portal");
-        let mut found = Found::new(&portal, "iqn.2026-11.example:me");
-        let unit = Facts {
+        let mut found = DiscoveryAnswers::new(&portal, "iqn.2026-11.example:me");
+        let unit = LunFacts {
             product: "A\n[volume.b]".to_owned(),
-            kind: Kind::Other(5),
+            kind: DeviceType::Other(5),
         };
         let units = vec![FoundUnit {
             lun: 0,
@@ -244,7 +244,7 @@ mod tests {
         );
     }
 
-    fn found(luns: Option<Result<Vec<FoundUnit>>>) -> Found {
+    fn found(luns: Option<Result<Vec<FoundUnit>>>) -> DiscoveryAnswers {
         let portal: Portal = "10.0.1.2".parse().expect("a portal");
         let target = FoundTarget {
             name: "iqn.2026-11.example:a".to_owned(),
@@ -253,7 +253,7 @@ mod tests {
                 group: Some(1),
             }],
         };
-        let mut found = Found::new(&portal, "iqn.2026-11.example:me");
+        let mut found = DiscoveryAnswers::new(&portal, "iqn.2026-11.example:me");
         found.add(&target, luns, "");
         found
     }
@@ -261,17 +261,17 @@ mod tests {
     #[test]
     fn all_but_the_volumes_is_a_comment() {
         let hostile = || Error::new(ErrorKind::Protocol, "it says\n[volume.evil]");
-        let disk = Facts {
+        let disk = LunFacts {
             product: "MAKER disk".to_owned(),
-            kind: Kind::Disk {
+            kind: DeviceType::Disk {
                 len_bytes: 16 << 20,
                 block_size_bytes: 512,
                 name: Some("naa.6001".to_owned()),
             },
         };
-        let controller = Facts {
+        let controller = LunFacts {
             product: "MAKER controller".to_owned(),
-            kind: Kind::Other(0x0c),
+            kind: DeviceType::Other(0x0c),
         };
         let unit = |lun, facts| FoundUnit { lun, facts };
         let units = vec![
@@ -279,7 +279,7 @@ mod tests {
             unit(1, Ok(disk)),
             unit(2, Err(hostile())),
         ];
-        let heads = |found: Found| {
+        let heads = |found: DiscoveryAnswers| {
             let text = found.to_string();
             let lines = text
                 .lines()

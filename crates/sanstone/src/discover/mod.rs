@@ -16,11 +16,11 @@ use volume::{
 };
 
 use crate::{
-    failure::Failure,
+    failure::VerbFailure,
     output::{self, OutputFile},
 };
 pub(crate) use account::Account;
-use found::Found;
+use found::DiscoveryAnswers;
 
 #[derive(Args)]
 pub(crate) struct DiscoverCall {
@@ -44,8 +44,8 @@ pub(crate) struct DiscoverCall {
 }
 
 /// Runs the discovery that `call` describes.
-pub(crate) fn run(call: &DiscoverCall) -> Result<(), Failure> {
-    call.portal.check().map_err(Failure::Wrong)?;
+pub(crate) fn run(call: &DiscoverCall) -> Result<(), VerbFailure> {
+    call.portal.check().map_err(VerbFailure::Wrong)?;
     let asker = Asker {
         initiator_name: call.account.initiator_name()?,
         chap: call.account.chap()?,
@@ -62,10 +62,10 @@ pub(crate) fn run(call: &DiscoverCall) -> Result<(), Failure> {
     Ok(json.append(&format!("{text}\n"))?)
 }
 
-fn limit(timeout: Time) -> Result<Duration, Failure> {
+fn limit(timeout: Time) -> Result<Duration, VerbFailure> {
     let limit = timeout.duration();
     match limit.is_zero() {
-        true => Err(Failure::Wrong(
+        true => Err(VerbFailure::Wrong(
             "a time limit of 0 leaves no time to answer; write a longer one, such as --timeout 5s"
                 .into(),
         )),
@@ -73,11 +73,11 @@ fn limit(timeout: Time) -> Result<Duration, Failure> {
     }
 }
 
-async fn ask(call: &DiscoverCall, asker: &Asker) -> Result<Found, Failure> {
+async fn ask(call: &DiscoverCall, asker: &Asker) -> Result<DiscoveryAnswers, VerbFailure> {
     let (targets, is_bare) = list(call, asker).await;
     let targets = targets.map_err(|error| refused(error, call, asker))?;
     if targets.is_empty() {
-        return Err(Failure::Failed(anyhow::anyhow!(
+        return Err(VerbFailure::Failed(anyhow::anyhow!(
             "{} shows no target to {}; allow that name there, or give another one with --initiator{}",
             call.portal,
             asker.initiator_name,
@@ -85,7 +85,7 @@ async fn ask(call: &DiscoverCall, asker: &Asker) -> Result<Found, Failure> {
         )));
     }
     let login = call.account.settings()?;
-    let mut found = Found::new(&call.portal, &asker.initiator_name);
+    let mut found = DiscoveryAnswers::new(&call.portal, &asker.initiator_name);
     if is_bare {
         found.was_listed_without_chap();
     }
@@ -126,7 +126,7 @@ async fn list(call: &DiscoverCall, asker: &Asker) -> (volume::Result<Vec<FoundTa
 }
 
 /// Adds our identity to errors about authentication or authorization.
-fn refused(error: Error, call: &DiscoverCall, asker: &Asker) -> Failure {
+fn refused(error: Error, call: &DiscoverCall, asker: &Asker) -> VerbFailure {
     let account = &call.account;
     let is_about_us = error.kind() == ErrorKind::Configuration;
     let error = advised(&error, account);
@@ -138,7 +138,7 @@ fn refused(error: Error, call: &DiscoverCall, asker: &Asker) -> Failure {
         }
         (Some(_), false) => "; for a discovery without CHAP, add --discovery-without-chap",
     };
-    Failure::Failed(match is_about_us {
+    VerbFailure::Failed(match is_about_us {
         false => anyhow::Error::new(error),
         true => anyhow::anyhow!("{error} (we are {}{account}{hint})", asker.initiator_name),
     })

@@ -11,7 +11,7 @@ use ::lab::{
     input,
     load::Stop,
     profile::{BUILT_IN, Profile},
-    progress::Progress,
+    progress::ProgressOutput,
     report::{Findings, page},
     run,
 };
@@ -24,7 +24,7 @@ use volume::graph::Graph;
 use crate::{
     descriptors,
     discover::Account,
-    failure::Failure,
+    failure::VerbFailure,
     log,
     output::{self, OutputFile},
 };
@@ -129,7 +129,7 @@ pub(crate) struct ProfilesCall {
     name: Option<String>,
 }
 
-pub(crate) fn run_profile(call: &RunCall) -> Result<(), Failure> {
+pub(crate) fn run_profile(call: &RunCall) -> Result<(), VerbFailure> {
     let profile = call.common.profile(&call.profile)?;
     check_process("--pid", call.pid)?;
     let login = call.common.account.settings()?;
@@ -158,10 +158,10 @@ pub(crate) fn run_profile(call: &RunCall) -> Result<(), Failure> {
     call.common.carry_out(config.as_ref(), work)
 }
 
-fn check_process(option: &str, pids: impl IntoIterator<Item = u32>) -> Result<(), Failure> {
+fn check_process(option: &str, pids: impl IntoIterator<Item = u32>) -> Result<(), VerbFailure> {
     let is_gone = |pid: &u32| !Path::new(&format!("/proc/{pid}")).exists();
     match pids.into_iter().find(is_gone) {
-        Some(pid) => Err(Failure::Wrong(format!(
+        Some(pid) => Err(VerbFailure::Wrong(format!(
             "{option} {pid}: there is no such process"
         ))),
         None => Ok(()),
@@ -170,7 +170,7 @@ fn check_process(option: &str, pids: impl IntoIterator<Item = u32>) -> Result<()
 
 impl RunCall {
     /// The JSON of the run to resume, if there is one.
-    fn earlier(&self) -> Result<Option<Value>, Failure> {
+    fn earlier(&self) -> Result<Option<Value>, VerbFailure> {
         let path = self.common.json.as_ref().filter(|_| self.resume);
         let text = path.map(|path| input::read(path));
         match text {
@@ -178,7 +178,7 @@ impl RunCall {
                 let json = serde_json::from_str(&text);
                 json.map(Some).map_err(|error| {
                     let path = self.common.json.as_deref().unwrap_or(Path::new(""));
-                    Failure::Wrong(format!(
+                    VerbFailure::Wrong(format!(
                         "--resume: {}: {error}; name the file of an interrupted run with --json",
                         path.display()
                     ))
@@ -190,18 +190,18 @@ impl RunCall {
     }
 }
 
-pub(crate) fn tell_history(call: &HistoryCall) -> Result<(), Failure> {
+pub(crate) fn tell_history(call: &HistoryCall) -> Result<(), VerbFailure> {
     let open = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::open).transpose();
     let findings = history(&call.runs).map_err(refused)?;
     tell(&findings, open(&call.json)?, open(&call.report)?)
 }
 
-pub(crate) fn compare_two(call: &CompareCall) -> Result<(), Failure> {
+pub(crate) fn compare_two(call: &CompareCall) -> Result<(), VerbFailure> {
     let profile = call.common.profile(&call.profile)?;
     let pids = call.pids.as_deref().and_then(|pids| pids.try_into().ok());
     check_process("--pids", pids.into_iter().flatten())?;
     let login = call.common.account.settings()?;
-    let options = compare::Options {
+    let options = compare::CompareOptions {
         a: call.a.clone().logging_in(&login),
         b: call.b.clone().map(|b| b.logging_in(&login)),
         pairs: call.pairs,
@@ -218,7 +218,7 @@ pub(crate) fn compare_two(call: &CompareCall) -> Result<(), Failure> {
     call.common.carry_out(config.as_ref(), work)
 }
 
-pub(crate) fn list(call: &ProfilesCall) -> Result<(), Failure> {
+pub(crate) fn list(call: &ProfilesCall) -> Result<(), VerbFailure> {
     let Some(name) = &call.name else {
         for (name, _) in BUILT_IN {
             let profile = Profile::load(name, false).map_err(refused)?;
@@ -230,7 +230,7 @@ pub(crate) fn list(call: &ProfilesCall) -> Result<(), Failure> {
         Some((_, text)) => Ok(output::print(text)?),
         None => {
             let names = BUILT_IN.map(|(name, _)| name).join(", ");
-            Err(Failure::Wrong(format!(
+            Err(VerbFailure::Wrong(format!(
                 "there is no profile \"{name}\": write one of {names}"
             )))
         }
@@ -239,7 +239,7 @@ pub(crate) fn list(call: &ProfilesCall) -> Result<(), Failure> {
 
 impl Common {
     /// Refuses one file in two roles: measured twice, or both measured and written to as output.
-    fn keep_apart(&self, on: &[On]) -> Result<(), Failure> {
+    fn keep_apart(&self, on: &[On]) -> Result<(), VerbFailure> {
         for (index, one) in on.iter().enumerate() {
             let is_twice = |other: &&On| match (one, *other) {
                 (On::Name(one), On::Name(other)) => {
@@ -248,7 +248,7 @@ impl Common {
                 (one, other) => one == other,
             };
             if let Some(other) = on[..index].iter().find(is_twice) {
-                return Err(Failure::Wrong(format!(
+                return Err(VerbFailure::Wrong(format!(
                     "{} and {} are the same: name two different disks",
                     other.name(),
                     one.name()
@@ -260,7 +260,7 @@ impl Common {
             let Some(path) = output else { continue };
             let same = |on: &&On| matches!(on, On::Name(name) if output::is_same_file(path, Path::new(name)));
             if let Some(on) = on.iter().find(same) {
-                return Err(Failure::Wrong(format!(
+                return Err(VerbFailure::Wrong(format!(
                     "{option} {}: this would overwrite what is measured, {}: name another file",
                     path.display(),
                     on.name()
@@ -271,7 +271,7 @@ impl Common {
     }
 
     /// The profile of this name or file, with the data given on the command line.
-    fn profile(&self, name: &str) -> Result<Profile, Failure> {
+    fn profile(&self, name: &str) -> Result<Profile, VerbFailure> {
         let mut profile = Profile::load(name, self.quick).map_err(refused)?;
         if !self.data.is_empty() {
             let source = || {
@@ -287,7 +287,7 @@ impl Common {
     }
 
     /// The configuration, if one is named.
-    fn config(&self) -> Result<Option<Config>, Failure> {
+    fn config(&self) -> Result<Option<Config>, VerbFailure> {
         Ok(self.config.as_deref().map(Config::load).transpose()?)
     }
 
@@ -298,16 +298,16 @@ impl Common {
         work: impl FnOnce(
             Option<&Configured<'_>>,
             &Stop,
-            Progress,
+            ProgressOutput,
             run::Keep<'_>,
-        ) -> ::lab::Result<Findings>,
-    ) -> Result<(), Failure> {
+        ) -> ::lab::LabResult<Findings>,
+    ) -> Result<(), VerbFailure> {
         // Opened first, because an unwritable file should be reported before the work.
         let open = |path: &Option<PathBuf>| path.as_deref().map(OutputFile::open).transpose();
         let (json, report) = (open(&self.json)?, open(&self.report)?);
         descriptors::raise(0);
         let stop = stopped_by_signals()?;
-        let progress = Progress::for_stderr();
+        let progress = ProgressOutput::for_stderr();
         let path = self.config.clone().unwrap_or_default();
         let keep = |value: &Value| {
             let kept = json.as_ref().map(|json| json.keep(&pretty(value)));
@@ -319,9 +319,9 @@ impl Common {
         let found = match config {
             None => work(None, &stop, progress, &keep),
             Some(config) => {
-                let graph = || -> ::lab::Result<Graph> {
+                let graph = || -> ::lab::LabResult<Graph> {
                     let graph = config.graph();
-                    graph.map_err(|error| ::lab::Error::Call(error.to_string()))
+                    graph.map_err(|error| ::lab::LabError::Call(error.to_string()))
                 };
                 let configured = Configured {
                     path: &path,
@@ -344,7 +344,7 @@ fn tell(
     findings: &Findings,
     json: Option<OutputFile>,
     report: Option<OutputFile>,
-) -> Result<(), Failure> {
+) -> Result<(), VerbFailure> {
     output::print(findings.text())?;
     if let Some(file) = json {
         file.write(&pretty(&findings.json()))?;
@@ -362,9 +362,9 @@ fn pretty(json: &Value) -> String {
 }
 
 /// Invalid calls are the user's error, not a failure.
-pub(super) fn refused(error: ::lab::Error) -> Failure {
+pub(super) fn refused(error: ::lab::LabError) -> VerbFailure {
     match error {
-        ::lab::Error::Call(message) => Failure::Wrong(message),
+        ::lab::LabError::Call(message) => VerbFailure::Wrong(message),
         error => error.into(),
     }
 }

@@ -10,7 +10,7 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use crate::{failure::Failure, log, output};
+use crate::{failure::VerbFailure, log, output};
 
 /// The exit code of a program that SIGINT has ended.
 const INTERRUPTED: i32 = 130;
@@ -20,7 +20,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Set by SIGINT and SIGTERM, after which the process ends within a bounded time.
-pub(super) fn stopped_by_signals() -> Result<Stop, Failure> {
+pub(super) fn stopped_by_signals() -> Result<Stop, VerbFailure> {
     let stop = Stop::default();
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("catching signals")?;
     let asked = stop.clone();

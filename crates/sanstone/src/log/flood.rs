@@ -28,17 +28,17 @@ const TOLD_AFTER: Duration = Duration::from_secs(10);
 const QUOTED_MAX: usize = 120;
 
 /// What was logged lately. There are as many places as the program has.
-pub(super) struct Flood(LazyLock<Mutex<State>>);
+pub(super) struct Flood(LazyLock<Mutex<FloodState>>);
 
 #[derive(Default)]
-struct State {
-    places: HashMap<Identifier, Place>,
+struct FloodState {
+    places: HashMap<Identifier, CallSite>,
     /// When the first line was left out that nobody was told of.
     since: Option<Instant>,
 }
 
 /// A place in the code that logs.
-struct Place {
+struct CallSite {
     rate: Rate,
     /// Lines that were left out, and that nobody was told of.
     left_out: u64,
@@ -51,7 +51,7 @@ impl Flood {
         Flood(LazyLock::new(Mutex::default))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FloodState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -101,7 +101,7 @@ impl<S: Subscriber> Layer<S> for Limit {
         let now = now();
         let mut state = self.0.lock();
         let place = event.metadata().callsite();
-        let place = state.places.entry(place).or_insert_with(|| Place {
+        let place = state.places.entry(place).or_insert_with(|| CallSite {
             rate: Rate::with_burst(BURST),
             left_out: 0,
             example: String::new(),
@@ -111,7 +111,7 @@ impl<S: Subscriber> Layer<S> for Limit {
         }
         place.left_out += 1;
         if place.left_out == 1 {
-            event.record(&mut Message(&mut place.example));
+            event.record(&mut EventMessage(&mut place.example));
         }
         let is_first = state.since.is_none();
         state.since.get_or_insert(now);
@@ -130,9 +130,9 @@ fn now() -> Instant {
 }
 
 /// What an event says, without its fields.
-struct Message<'a>(&'a mut String);
+struct EventMessage<'a>(&'a mut String);
 
-impl Visit for Message<'_> {
+impl Visit for EventMessage<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() == "message" {
             *self.0 = format!("{value:?}").chars().take(QUOTED_MAX).collect();

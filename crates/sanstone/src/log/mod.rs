@@ -25,7 +25,7 @@ use tracing_subscriber::{EnvFilter, filter::LevelFilter, layer::SubscriberExt};
 mod flood;
 mod json;
 
-use crate::{accounts::hidden, failure::Failure, output::plain};
+use crate::{accounts::hidden, failure::VerbFailure, output::plain};
 
 /// Maximum size of the queue.
 const QUEUE_MAX_BYTES: usize = 1 << 20;
@@ -47,7 +47,7 @@ const PARTS: [&str; 12] = [
     "volume",
 ];
 
-static QUEUE: Queue = Queue::new();
+static QUEUE: LineQueue = LineQueue::new();
 
 /// Makes a panic on any thread end the process, with its message in the log. A lane that panicked has lost
 /// the state of its clients, and ending the process makes all of them notice.
@@ -92,7 +92,7 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
 }
 
 /// Starts the writer thread and collects the program's log events from here on.
-pub(crate) fn start(wanted: &str, format: Format) -> Result<(), Failure> {
+pub(crate) fn start(wanted: &str, format: Format) -> Result<(), VerbFailure> {
     thread::Builder::new()
         .name("log".into())
         .spawn(|| QUEUE.write_to(&mut io::stderr()))
@@ -101,8 +101,8 @@ pub(crate) fn start(wanted: &str, format: Format) -> Result<(), Failure> {
             let _ = writeln!(io::stderr(), "sanstone: starting the log's thread: {error}");
         })?;
     let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter(wanted).map_err(Failure::Wrong)?)
-        .with_writer(|| Entry);
+        .with_env_filter(filter(wanted).map_err(VerbFailure::Wrong)?)
+        .with_writer(|| LogEntry);
     let limit = flood::Limit(&QUEUE.flood);
     match format {
         Format::Text => {
@@ -152,9 +152,9 @@ pub(crate) fn flush() {
 }
 
 /// Receives one formatted event, which arrives as a single write.
-struct Entry;
+struct LogEntry;
 
-impl Write for Entry {
+impl Write for LogEntry {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         QUEUE.offer(hidden(&String::from_utf8_lossy(line)).as_bytes());
         Ok(line.len())
@@ -166,15 +166,15 @@ impl Write for Entry {
 }
 
 /// Lines waiting for the writer thread.
-struct Queue {
-    state: Mutex<State>,
+struct LineQueue {
+    state: Mutex<LogState>,
     flood: flood::Flood,
     filled: Condvar,
     emptied: Condvar,
 }
 
-struct State {
-    lines: VecDeque<Line>,
+struct LogState {
+    lines: VecDeque<LogLine>,
     /// Total length of the queued lines.
     bytes: usize,
     /// Lines dropped since the last one that was queued.
@@ -183,16 +183,16 @@ struct State {
     writing: bool,
 }
 
-struct Line {
+struct LogLine {
     /// Lines dropped before this one.
     lost: u64,
     text: Vec<u8>,
 }
 
-impl Queue {
-    const fn new() -> Queue {
-        Queue {
-            state: Mutex::new(State {
+impl LineQueue {
+    const fn new() -> LineQueue {
+        LineQueue {
+            state: Mutex::new(LogState {
                 lines: VecDeque::new(),
                 bytes: 0,
                 lost: 0,
@@ -204,7 +204,7 @@ impl Queue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, LogState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -218,10 +218,10 @@ impl Queue {
         }
     }
 
-    fn push(&self, state: &mut State, text: Vec<u8>) {
+    fn push(&self, state: &mut LogState, text: Vec<u8>) {
         state.bytes += text.len();
         let lost = mem::take(&mut state.lost);
-        state.lines.push_back(Line { lost, text });
+        state.lines.push_back(LogLine { lost, text });
         self.filled.notify_one();
     }
 
@@ -237,7 +237,7 @@ impl Queue {
 
     /// Waits for the next line. If lines were dropped after the last one, returns an empty line that carries
     /// their number. From time to time says how many lines a flood has cost.
-    fn next(&self) -> Line {
+    fn next(&self) -> LogLine {
         let mut state = self.lock();
         loop {
             if self.flood.due_in() == Some(Duration::ZERO) {
@@ -254,7 +254,7 @@ impl Queue {
                 state.writing = true;
                 let lost = mem::take(&mut state.lost);
                 let text = Vec::new();
-                return Line { lost, text };
+                return LogLine { lost, text };
             }
             self.emptied.notify_all();
             state = match self.flood.due_in() {
@@ -276,14 +276,14 @@ impl Queue {
     }
 
     fn flush(&self, timeout: Duration) {
-        let busy = |state: &mut State| state.writing || !state.lines.is_empty();
+        let busy = |state: &mut LogState| state.writing || !state.lines.is_empty();
         // The process ends now, whether the queue was drained in time or not.
         drop(self.emptied.wait_timeout_while(self.lock(), timeout, busy));
     }
 }
 
 /// Writes a line, preceded by the number of dropped lines. Returns the number dropped and not yet reported.
-fn write_line(out: &mut impl Write, lost: u64, line: &Line) -> u64 {
+fn write_line(out: &mut impl Write, lost: u64, line: &LogLine) -> u64 {
     let lost = lost + line.lost;
     let mut text = Vec::new();
     if lost > 0 {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     /// Writes everything in the queue.
-    fn drain(queue: &Queue, out: &mut Reluctant) -> String {
+    fn drain(queue: &LineQueue, out: &mut Reluctant) -> String {
         let mut lost = 0;
         while !queue.lock().lines.is_empty() || queue.lock().lost > 0 {
             lost = write_line(out, lost, &queue.next());
@@ -334,7 +334,7 @@ mod tests {
 
     #[test]
     fn lines_that_cannot_be_written_are_counted_and_the_rest_goes_on() {
-        let queue = Queue::new();
+        let queue = LineQueue::new();
         for line in ["one\n", "two\n", "three\n"] {
             queue.offer(line.as_bytes());
         }
@@ -351,7 +351,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_loses_lines_and_says_so_where_they_were() {
-        let queue = Queue::new();
+        let queue = LineQueue::new();
         let long = [b'x'; QUEUE_MAX_BYTES];
         queue.offer(&long);
         queue.offer(b"lost\n");
@@ -370,7 +370,7 @@ mod tests {
 
     #[test]
     fn what_nobody_writes_does_not_hold_up_the_end() {
-        let queue = Queue::new();
+        let queue = LineQueue::new();
         queue.offer(b"line\n");
         queue.flush(Duration::ZERO);
         assert_eq!(queue.lock().lines.len(), 1);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use node::{
-    description::{Cache, Counted},
+    description::{Cache, RequestCounts},
     health::Verdict,
 };
 use serde::Serialize;
@@ -34,20 +34,20 @@ pub(crate) struct Interval {
     /// The commands of all initiators.
     pub(crate) total: Rates,
     /// By the path of the node.
-    pub(crate) nodes: BTreeMap<String, Row>,
+    pub(crate) nodes: BTreeMap<String, ActivityRow>,
     /// By the path of the cache.
     pub(crate) caches: BTreeMap<String, CacheRates>,
     /// By the volume that is served.
-    pub(crate) volumes: BTreeMap<String, Row>,
+    pub(crate) volumes: BTreeMap<String, ActivityRow>,
     /// By the initiator.
-    pub(crate) initiators: BTreeMap<String, Row>,
+    pub(crate) initiators: BTreeMap<String, ActivityRow>,
     /// How everything is at its end.
     pub(crate) verdict: Verdict,
 }
 
 /// The activity of one node, cache, volume or initiator.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Row {
+pub(crate) struct ActivityRow {
     /// All kinds together.
     pub(crate) all: Rates,
     /// By the kind of request.
@@ -121,8 +121,8 @@ struct Delta {
 }
 
 impl Delta {
-    fn between(before: Option<&Counted>, after: &Counted) -> Delta {
-        let none = Counted::default();
+    fn between(before: Option<&RequestCounts>, after: &RequestCounts) -> Delta {
+        let none = RequestCounts::default();
         let before = before.unwrap_or(&none);
         let known: BTreeMap<u64, u64> = before.times_ns.iter().copied().collect();
         let times = after.times_ns.iter().filter_map(|&(ns, count)| {
@@ -188,7 +188,7 @@ impl Delta {
     }
 }
 
-type Kinds = BTreeMap<String, Counted>;
+type Kinds = BTreeMap<String, RequestCounts>;
 
 impl Interval {
     /// What happened from `before` to `after`.
@@ -235,7 +235,7 @@ fn rows(
     after: &BTreeMap<String, Kinds>,
     seconds: f64,
     mut each: impl FnMut(&Delta),
-) -> BTreeMap<String, Row> {
+) -> BTreeMap<String, ActivityRow> {
     let mut rows = BTreeMap::new();
     for (name, kinds) in after {
         let known = before.get(name);
@@ -250,7 +250,7 @@ fn rows(
             }
         }
         each(&all);
-        let row = Row {
+        let row = ActivityRow {
             all: all.rates(seconds),
             kinds: by_kind,
         };
@@ -265,8 +265,8 @@ mod tests {
 
     use super::*;
 
-    fn counted(bytes: u64, times_ns: &[(u64, u64)]) -> Counted {
-        Counted {
+    fn counted(bytes: u64, times_ns: &[(u64, u64)]) -> RequestCounts {
+        RequestCounts {
             errors: 0,
             pending: 0,
             oldest_s: None,
@@ -276,7 +276,7 @@ mod tests {
         }
     }
 
-    fn sample(at_s: u64, cpu_ns: u64, read: Counted) -> Sample {
+    fn sample(at_s: u64, cpu_ns: u64, read: RequestCounts) -> Sample {
         let kinds = BTreeMap::from([("read".to_owned(), read)]);
         let rows = |name: &str| BTreeMap::from([(name.to_owned(), kinds.clone())]);
         Sample {
@@ -324,7 +324,7 @@ mod tests {
     #[test]
     fn what_hangs_is_in_the_queue_although_nothing_ends() {
         let before = sample(10, 0, counted(0, &[]));
-        let hanging = |oldest_s| Counted {
+        let hanging = |oldest_s| RequestCounts {
             pending: 3,
             oldest_s: Some(oldest_s),
             ..counted(0, &[])

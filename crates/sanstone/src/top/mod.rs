@@ -30,8 +30,8 @@ use signal_hook::{
 
 use self::interval::Interval;
 use crate::{
-    admin::{self, Asked, Place, Sample},
-    failure::Failure,
+    admin::{self, Asked, DaemonAddress, Sample},
+    failure::VerbFailure,
     output::OutputFile,
 };
 
@@ -41,7 +41,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 #[derive(Args)]
 pub(crate) struct TopCall {
     #[command(flatten)]
-    place: Place,
+    place: DaemonAddress,
     /// Seconds between two samples.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
@@ -64,7 +64,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 }
 
 /// Shows what the daemon selected by `call` does, until the user or an option ends it.
-pub(crate) fn run(call: &TopCall) -> Result<(), Failure> {
+pub(crate) fn run(call: &TopCall) -> Result<(), VerbFailure> {
     let state = call.place.state()?;
     let count = match call.once {
         true => Some(1),
@@ -74,18 +74,23 @@ pub(crate) fn run(call: &TopCall) -> Result<(), Failure> {
         Some(json) => write(&state, call.interval, count, json),
         None if !io::stdout().is_terminal() || !io::stdin().is_terminal() => {
             let message = "standard input and output are not a terminal; to read it with a program, add --json -";
-            Err(Failure::Wrong(message.to_owned()))
+            Err(VerbFailure::Wrong(message.to_owned()))
         }
         None => show(&state, call.interval, count),
     }
 }
 
-fn sample(state: &Path) -> Result<Sample, Failure> {
+fn sample(state: &Path) -> Result<Sample, VerbFailure> {
     admin::ask(state, Asked::Counters)
 }
 
 /// Writes intervals as JSON, for programs.
-fn write(state: &Path, pause: Duration, count: Option<u64>, json: &Path) -> Result<(), Failure> {
+fn write(
+    state: &Path,
+    pause: Duration,
+    count: Option<u64>,
+    json: &Path,
+) -> Result<(), VerbFailure> {
     let mut file = OutputFile::open_or_standard(json)?;
     let mut before = sample(state)?;
     let mut written = 0;
@@ -101,7 +106,7 @@ fn write(state: &Path, pause: Duration, count: Option<u64>, json: &Path) -> Resu
 }
 
 /// Shows intervals on the terminal and restores it at the end.
-fn show(state: &Path, pause: Duration, count: Option<u64>) -> Result<(), Failure> {
+fn show(state: &Path, pause: Duration, count: Option<u64>) -> Result<(), VerbFailure> {
     // Done before the terminal changes, so that an error is printed as an ordinary line.
     let first = sample(state)?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -120,7 +125,7 @@ fn show_on(
     first: Sample,
     (pause, count): (Duration, Option<u64>),
     stop: &AtomicBool,
-) -> Result<(), Failure> {
+) -> Result<(), VerbFailure> {
     let of = state.display().to_string();
     let mut before = first;
     // An empty interval to show until there is a real one.
@@ -136,10 +141,10 @@ fn show_on(
         }
         let left = due.saturating_duration_since(Instant::now());
         match wait_for_key(left.min(PATIENCE))? {
-            Key::Quit => return Ok(()),
-            Key::Down => first_row = first_row.saturating_add(1),
-            Key::Up => first_row = first_row.saturating_sub(1),
-            Key::Other => {}
+            KeyMeaning::Quit => return Ok(()),
+            KeyMeaning::Down => first_row = first_row.saturating_add(1),
+            KeyMeaning::Up => first_row = first_row.saturating_sub(1),
+            KeyMeaning::Other => {}
         }
         if Instant::now() >= due {
             let after = sample(state)?;
@@ -151,7 +156,7 @@ fn show_on(
 }
 
 /// The meaning of a key.
-enum Key {
+enum KeyMeaning {
     Quit,
     Up,
     Down,
@@ -160,7 +165,7 @@ enum Key {
 
 /// Waits up to `limit` for a key. A terminal that has hung up counts as quitting, or reading keys would loop
 /// forever.
-fn wait_for_key(limit: Duration) -> io::Result<Key> {
+fn wait_for_key(limit: Duration) -> io::Result<KeyMeaning> {
     let stdin = io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
     let limit = Timespec::try_from(limit).map_err(io::Error::other)?;
@@ -170,15 +175,15 @@ fn wait_for_key(limit: Duration) -> io::Result<Key> {
     }
     let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
     if fds[0].revents().intersects(gone) {
-        return Ok(Key::Quit);
+        return Ok(KeyMeaning::Quit);
     }
     match event::poll(Duration::ZERO)? {
         true => Ok(key(&event::read()?)),
-        false => Ok(Key::Other),
+        false => Ok(KeyMeaning::Other),
     }
 }
 
-fn key(event: &Event) -> Key {
+fn key(event: &Event) -> KeyMeaning {
     let Event::Key(KeyEvent {
         code,
         modifiers,
@@ -186,13 +191,13 @@ fn key(event: &Event) -> Key {
         ..
     }) = event
     else {
-        return Key::Other;
+        return KeyMeaning::Other;
     };
     match code {
-        KeyCode::Char('q') | KeyCode::Esc => Key::Quit,
-        KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => Key::Quit,
-        KeyCode::Down | KeyCode::Char('j') => Key::Down,
-        KeyCode::Up | KeyCode::Char('k') => Key::Up,
-        _ => Key::Other,
+        KeyCode::Char('q') | KeyCode::Esc => KeyMeaning::Quit,
+        KeyCode::Char('c') if modifiers.contains(KeyModifiers::CONTROL) => KeyMeaning::Quit,
+        KeyCode::Down | KeyCode::Char('j') => KeyMeaning::Down,
+        KeyCode::Up | KeyCode::Char('k') => KeyMeaning::Up,
+        _ => KeyMeaning::Other,
     }
 }

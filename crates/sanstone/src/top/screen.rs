@@ -9,7 +9,7 @@ use ratatui::{
     widgets::Paragraph,
 };
 
-use super::interval::{CacheRates, Interval, Rates, Row};
+use super::interval::{ActivityRow, CacheRates, Interval, Rates};
 use crate::quantity::seconds;
 
 /// How many of the reasons for not being well are shown.
@@ -86,7 +86,7 @@ fn lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
         let line = format!("{what:<name_width$} {headings}");
         Line::styled(line, Style::new().reversed())
     };
-    let row = |(name, row): (&String, &Row)| {
+    let row = |(name, row): (&String, &ActivityRow)| {
         let name = shortened(name, name_width);
         Line::from(format!("{name:<name_width$} {}", columns(&row.all)))
     };
@@ -146,7 +146,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use node::{
-        description::{Cache, Counted, Counters},
+        description::{Cache, Counters, RequestCounts},
         health::{About, Health, Reason, Verdict},
     };
     use ratatui::{Terminal, backend::TestBackend};
@@ -166,7 +166,7 @@ mod tests {
     }
 
     fn interval(nodes: usize) -> Interval {
-        let counted = Counted {
+        let counted = RequestCounts {
             errors: 0,
             pending: 0,
             oldest_s: None,

@@ -11,7 +11,7 @@ use crate::unit::LogicalUnit;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ModeSense {
-    form: Form,
+    form: ModeSenseForm,
     block_descriptor: BlockDescriptor,
     values: Values,
     page: u8,
@@ -20,7 +20,7 @@ pub(crate) struct ModeSense {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum ModeSenseForm {
     Six,
     Ten,
 }
@@ -48,7 +48,12 @@ const ALL_PAGES: u8 = 0x3F;
 const ALL_SUBPAGES: u8 = 0xFF;
 
 pub(crate) fn decode_6(cdb: &Cdb) -> Result<Command, Sense> {
-    decode(cdb, Form::Six, BlockDescriptor::Short, cdb.u8(4).into())
+    decode(
+        cdb,
+        ModeSenseForm::Six,
+        BlockDescriptor::Short,
+        cdb.u8(4).into(),
+    )
 }
 
 pub(crate) fn decode_10(cdb: &Cdb) -> Result<Command, Sense> {
@@ -58,12 +63,12 @@ pub(crate) fn decode_10(cdb: &Cdb) -> Result<Command, Sense> {
     } else {
         BlockDescriptor::Short
     };
-    decode(cdb, Form::Ten, descriptor, cdb.u16(7))
+    decode(cdb, ModeSenseForm::Ten, descriptor, cdb.u16(7))
 }
 
 fn decode(
     cdb: &Cdb,
-    form: Form,
+    form: ModeSenseForm,
     block_descriptor: BlockDescriptor,
     allocation_len_bytes: u16,
 ) -> Result<Command, Sense> {
@@ -107,8 +112,8 @@ impl ModeSense {
         let device = DPOFUA | if is_protected { WRITE_PROTECT } else { 0 };
         let following = descriptor_len + pages_len;
         match self.form {
-            Form::Six => vec![(3 + following) as u8, 0, device, descriptor_len as u8],
-            Form::Ten => {
+            ModeSenseForm::Six => vec![(3 + following) as u8, 0, device, descriptor_len as u8],
+            ModeSenseForm::Ten => {
                 let long_lba = u8::from(self.block_descriptor == BlockDescriptor::Long);
                 let [high, low] = ((6 + following) as u16).to_be_bytes();
                 vec![high, low, 0, device, long_lba, 0, 0, descriptor_len as u8]

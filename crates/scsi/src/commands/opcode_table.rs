@@ -6,7 +6,7 @@ use crate::sense::Sense;
 use crate::shape::DiskShape;
 
 /// One command supported by this disk.
-pub(crate) struct Row {
+pub(crate) struct SupportedCommand {
     pub(crate) opcode: u8,
     /// Set for opcodes with service actions (in the low five bits of byte 1).
     pub(crate) service_action: Option<u8>,
@@ -21,7 +21,7 @@ pub(crate) struct Row {
 /// The commands that a disk supports.
 pub(crate) struct OpcodeTable {
     /// By operation code; the service actions of an opcode are adjacent.
-    pub(crate) rows: &'static [Row],
+    pub(crate) rows: &'static [SupportedCommand],
     /// The index of each opcode's first row, or [`OpcodeTable::NO_ROW`]: one lookup per command.
     first: [u8; 256],
 }
@@ -30,7 +30,7 @@ impl OpcodeTable {
     const NO_ROW: u8 = 0xFF;
 
     /// A table of these rows.
-    pub(crate) const fn new(rows: &'static [Row]) -> OpcodeTable {
+    pub(crate) const fn new(rows: &'static [SupportedCommand]) -> OpcodeTable {
         assert!(rows.len() < Self::NO_ROW as usize);
         let mut first = [Self::NO_ROW; 256];
         let mut at = rows.len();
@@ -42,7 +42,7 @@ impl OpcodeTable {
     }
 
     /// The rows of an opcode: none, one, or one per service action.
-    pub(crate) fn of(&self, opcode: u8) -> &'static [Row] {
+    pub(crate) fn of(&self, opcode: u8) -> &'static [SupportedCommand] {
         let first = self.first[usize::from(opcode)];
         if first == Self::NO_ROW {
             return &[];

@@ -1,7 +1,7 @@
 //! REPORT SUPPORTED OPERATION CODES (SPC-4 6.35): the opcode table in wire format. With RCTD, each command also gets
 //! a timeouts descriptor, which specifies no timeout.
 
-use super::opcode_table::{OpcodeTable, Row};
+use super::opcode_table::{OpcodeTable, SupportedCommand};
 use super::{Command, reply};
 use crate::action::Action;
 use crate::cdb::Cdb;
@@ -96,7 +96,7 @@ impl ReportOpcodes {
         data
     }
 
-    fn one(&self, shape: &DiskShape, row: Option<&Row>) -> Vec<u8> {
+    fn one(&self, shape: &DiskShape, row: Option<&SupportedCommand>) -> Vec<u8> {
         const SUPPORTED: u8 = 0b011;
         const NOT_SUPPORTED: u8 = 0b001;
         const CTDP: u8 = 0x80;
@@ -123,11 +123,11 @@ impl ReportOpcodes {
     }
 }
 
-fn service_action_of(row: &Row) -> u16 {
+fn service_action_of(row: &SupportedCommand) -> u16 {
     row.service_action.unwrap_or(0).into()
 }
 
-fn with_action(rows: &[Row], service_action: u16) -> Option<&Row> {
+fn with_action(rows: &[SupportedCommand], service_action: u16) -> Option<&SupportedCommand> {
     rows.iter()
         .find(|row| service_action_of(row) == service_action)
 }

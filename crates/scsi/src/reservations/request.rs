@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Effects, Refusal, ReservationType, Reservations};
+use super::{Effects, ReservationRefusal, ReservationType, Reservations};
 use crate::ending::Ending;
 use crate::nexus::NexusName;
 use crate::registrations::REGISTRATIONS_MAX;
@@ -88,11 +88,17 @@ impl ReserveRequest {
         let illegal = |asc| Ending::check(Sense::new(SenseKey::IllegalRequest, asc));
         self.try_perform(reservations, ports, name)
             .map_err(|refusal| match refusal {
-                Refusal::Conflict => Ending::CONFLICT,
-                Refusal::Parameter(byte) => Ending::check(Sense::invalid_parameter(byte, None)),
-                Refusal::NothingToMove => Ending::check(Sense::invalid_cdb_field(1, Some(4))),
-                Refusal::WrongRelease => illegal(Asc::INVALID_RELEASE_OF_PERSISTENT_RESERVATION),
-                Refusal::Resources => illegal(Asc::INSUFFICIENT_REGISTRATION_RESOURCES),
+                ReservationRefusal::Conflict => Ending::CONFLICT,
+                ReservationRefusal::Parameter(byte) => {
+                    Ending::check(Sense::invalid_parameter(byte, None))
+                }
+                ReservationRefusal::NothingToMove => {
+                    Ending::check(Sense::invalid_cdb_field(1, Some(4)))
+                }
+                ReservationRefusal::WrongRelease => {
+                    illegal(Asc::INVALID_RELEASE_OF_PERSISTENT_RESERVATION)
+                }
+                ReservationRefusal::Resources => illegal(Asc::INSUFFICIENT_REGISTRATION_RESOURCES),
             })
     }
 
@@ -101,7 +107,7 @@ impl ReserveRequest {
         reservations: &mut Reservations,
         ports: &BTreeSet<u16>,
         name: &NexusName,
-    ) -> Result<Effects, Refusal> {
+    ) -> Result<Effects, ReservationRefusal> {
         let list = &self.list;
         match self.action {
             ReserveOutAction::Register | ReserveOutAction::RegisterAndIgnore => {
@@ -109,11 +115,11 @@ impl ReserveRequest {
             }
             ReserveOutAction::Reserve => match self.kind {
                 Some(kind) => reservations.reserve(name, list.key, kind),
-                None => Err(Refusal::Parameter(0)),
+                None => Err(ReservationRefusal::Parameter(0)),
             },
             ReserveOutAction::Release => match self.kind {
                 Some(kind) => reservations.release(name, list.key, kind),
-                None => Err(Refusal::Parameter(0)),
+                None => Err(ReservationRefusal::Parameter(0)),
             },
             ReserveOutAction::Clear => reservations.clear(name, list.key),
             ReserveOutAction::Preempt | ReserveOutAction::PreemptAndAbort => {
@@ -121,7 +127,7 @@ impl ReserveRequest {
             }
             ReserveOutAction::RegisterAndMove => {
                 let Some(initiator) = list.initiators.iter().next() else {
-                    return Err(Refusal::Parameter(20));
+                    return Err(ReservationRefusal::Parameter(20));
                 };
                 let to = NexusName {
                     initiator_port: initiator.into(),
@@ -147,15 +153,15 @@ impl ReserveRequest {
         reservations: &mut Reservations,
         ports: &BTreeSet<u16>,
         name: &NexusName,
-    ) -> Result<Effects, Refusal> {
+    ) -> Result<Effects, ReservationRefusal> {
         let list = &self.list;
         let existing = (self.action == ReserveOutAction::Register).then_some(list.key);
         let own_key = reservations.key_of(name);
         if existing.is_some_and(|existing| existing != own_key.unwrap_or(0)) {
-            return Err(Refusal::Conflict);
+            return Err(ReservationRefusal::Conflict);
         }
         if list.spec_i_pt && own_key.is_some() {
-            return Err(Refusal::Parameter(20));
+            return Err(ReservationRefusal::Parameter(20));
         }
         // Not worked out first: a list of many initiators at many ports names hundreds of thousands. Whom it names besides
         // this nexus must not be registered yet, so there has to be room for all of them.
@@ -164,7 +170,7 @@ impl ReserveRequest {
             _ => REGISTRATIONS_MAX - reservations.registrations().len(),
         };
         if list.action_key != 0 && self.named(ports) > room {
-            return Err(Refusal::Resources);
+            return Err(ReservationRefusal::Resources);
         }
         let everywhere = |initiator_port: Arc<str>| {
             let others = ports.iter().filter(|_| list.all_tg_pt).copied();
@@ -180,7 +186,7 @@ impl ReserveRequest {
         let differs = |key: u64| existing.is_some_and(|existing| existing != key);
         let keys = names.iter().filter_map(|name| reservations.key_of(name));
         if list.action_key != 0 && keys.into_iter().any(differs) {
-            return Err(Refusal::Conflict);
+            return Err(ReservationRefusal::Conflict);
         }
         // To unregister, nobody else needs to be named.
         let initiators = list.initiators.iter().filter(|_| list.action_key != 0);
@@ -188,7 +194,7 @@ impl ReserveRequest {
             let named = everywhere(initiator.into());
             let is_taken = |name: &NexusName| reservations.key_of(name).is_some();
             if named.iter().any(is_taken) {
-                return Err(Refusal::Parameter(24));
+                return Err(ReservationRefusal::Parameter(24));
             }
             names.extend(named);
         }

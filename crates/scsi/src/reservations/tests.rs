@@ -26,8 +26,8 @@ fn a_key_is_changed_only_by_who_knows_it() {
     let mut reservations = three();
     let mut register =
         |existing, key| reservations.register(&[name(1)], existing, key, false, false);
-    assert_eq!(register(Some(7), 8), Err(Refusal::Conflict));
-    assert_eq!(register(Some(0), 8), Err(Refusal::Conflict));
+    assert_eq!(register(Some(7), 8), Err(ReservationRefusal::Conflict));
+    assert_eq!(register(Some(0), 8), Err(ReservationRefusal::Conflict));
     assert!(register(Some(1), 8).is_ok());
     assert!(register(None, 9).is_ok());
     assert_eq!(reservations.key_of(&name(1)), Some(9));
@@ -80,12 +80,12 @@ fn a_release_needs_holder_and_type() {
         .expect("a reservation");
     assert_eq!(
         reservations.reserve(&name(2), 2, kind),
-        Err(Refusal::Conflict)
+        Err(ReservationRefusal::Conflict)
     );
     assert!(reservations.release(&name(2), 2, kind).is_ok());
     assert_eq!(reservations.held(), Some(kind), "not its to release");
     let wrong = reservations.release(&name(1), 1, ReservationType::ExclusiveAccess);
-    assert_eq!(wrong, Err(Refusal::WrongRelease));
+    assert_eq!(wrong, Err(ReservationRefusal::WrongRelease));
     assert!(reservations.release(&name(1), 1, kind).is_ok());
     assert_eq!(reservations.held(), None);
 }
@@ -106,18 +106,18 @@ fn a_preempt_takes_over_and_fences() {
     // The former holder can no longer act on the reservation.
     assert_eq!(
         reservations.preempt(&name(1), 1, 2, Some(kind)),
-        Err(Refusal::Conflict)
+        Err(ReservationRefusal::Conflict)
     );
     // If there is no reservation to preempt, PREEMPT only removes the registration.
     assert!(reservations.preempt(&name(2), 2, 3, Some(kind)).is_ok());
     assert_eq!(reservations.registrations().len(), 1);
     assert_eq!(
         reservations.preempt(&name(2), 2, 7, Some(kind)),
-        Err(Refusal::Conflict)
+        Err(ReservationRefusal::Conflict)
     );
     assert_eq!(
         reservations.preempt(&name(2), 2, 0, Some(kind)),
-        Err(Refusal::Parameter(8))
+        Err(ReservationRefusal::Parameter(8))
     );
 }
 
@@ -169,12 +169,19 @@ fn a_move_is_the_holders_and_needs_a_reservation() {
         let moved = reservations.move_to(&name(from), key, &name(9), 99, true, true);
         moved.expect_err("nothing moves")
     };
-    assert_eq!(moved(&mut reservations, 1, 1), Refusal::NothingToMove);
-    assert_eq!(moved(&mut reservations, 1, 2), Refusal::Conflict, "its key");
+    assert_eq!(
+        moved(&mut reservations, 1, 1),
+        ReservationRefusal::NothingToMove
+    );
+    assert_eq!(
+        moved(&mut reservations, 1, 2),
+        ReservationRefusal::Conflict,
+        "its key"
+    );
     reservations
         .reserve(&name(1), 1, ReservationType::ExclusiveAccess)
         .expect("a reservation");
-    assert_eq!(moved(&mut reservations, 2, 2), Refusal::Conflict);
+    assert_eq!(moved(&mut reservations, 2, 2), ReservationRefusal::Conflict);
 }
 
 #[test]

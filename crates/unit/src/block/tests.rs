@@ -11,7 +11,8 @@ use volume::{
 
 use super::IoError;
 use crate::{
-    CommandId, DiskSpec, LaneUnits, Limits, Luns, Mark, Nexus, Units, UnitsConfig, no_commands,
+    CommandId, DiskSpec, LaneUnits, Luns, Mark, MemoryLimits, Nexus, Units, UnitsConfig,
+    no_commands,
 };
 
 const LEN_BYTES: u64 = 1 << 20;
@@ -87,9 +88,9 @@ fn config(region: Arc<Region>) -> UnitsConfig {
         kept: None,
         told: Vec::new(),
     };
-    let limits = Limits {
+    let limits = MemoryLimits {
         transfer_max_bytes: TRANSFER_MAX_BYTES,
-        ..Limits::default()
+        ..MemoryLimits::default()
     };
     UnitsConfig {
         disks: vec![disk],

@@ -14,13 +14,13 @@ use super::pool::Shortages;
 #[derive(Debug)]
 pub(crate) struct CommonMemory {
     total: usize,
-    line: Mutex<Line>,
+    line: Mutex<PermitQueue>,
     /// Those of all lanes.
     shortages: Shortages,
 }
 
 #[derive(Debug)]
-struct Line {
+struct PermitQueue {
     left: usize,
     waiting: VecDeque<(usize, OneshotSender<CommonPermit>)>,
 }
@@ -36,7 +36,7 @@ impl CommonMemory {
     pub(crate) fn new(total: usize) -> Arc<Self> {
         Arc::new(CommonMemory {
             total,
-            line: Mutex::new(Line {
+            line: Mutex::new(PermitQueue {
                 left: total,
                 waiting: VecDeque::new(),
             }),
@@ -44,7 +44,7 @@ impl CommonMemory {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Line> {
+    fn lock(&self) -> MutexGuard<'_, PermitQueue> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

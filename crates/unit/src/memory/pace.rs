@@ -28,7 +28,7 @@ pub enum Moving {
 
 /// How far a client is with replies that it has to take, or with data that it has to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Progress {
+pub struct ClientPace {
     /// The bytes that it has moved since the connection began.
     pub moved_bytes: u64,
     /// The memory that is occupied until it has moved the rest.
@@ -77,12 +77,12 @@ impl Paces {
         &mut self,
         now: Instant,
         memory: Option<&NexusMemory>,
-        replies: Option<Progress>,
-        data: Option<Progress>,
+        replies: Option<ClientPace>,
+        data: Option<ClientPace>,
     ) -> Result<(), TooSlow> {
         let wanted = memory.map(NexusMemory::wanted).unwrap_or_default();
         // Both, so that neither loses track of time.
-        let check = |pace: &mut Pace, progress: Option<Progress>| {
+        let check = |pace: &mut Pace, progress: Option<ClientPace>| {
             let progress = progress.map(|it| (it.moved_bytes, it.held.of(&wanted)));
             pace.check(now, progress)
         };
@@ -99,12 +99,12 @@ struct Pace {
     patience: Duration,
     /// When it had last moved something, and how much by then.
     still: Option<(Instant, u64)>,
-    wanted: Option<Wanted>,
+    wanted: Option<DemandPeriod>,
 }
 
 /// A time in which others needed memory that the client held.
 #[derive(Debug)]
-struct Wanted {
+struct DemandPeriod {
     /// When the client was not behind for the last time, how much it had moved by then, and the least of that memory that
     /// it has held since, in bytes.
     since: Instant,
@@ -165,7 +165,7 @@ impl Pace {
         held_bytes: usize,
     ) -> Result<(), TooSlow> {
         let this = (now, moved_bytes, held_bytes);
-        let begin = || Wanted {
+        let begin = || DemandPeriod {
             since: now,
             moved_before: moved_bytes,
             held_bytes,

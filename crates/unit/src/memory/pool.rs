@@ -70,20 +70,20 @@ impl Shortages {
 }
 
 /// Counts a request as waiting for as long as this exists: among those of everybody, and among those of its nexus.
-pub(super) struct Waiting<'a>([&'a Shortages; 2]);
+pub(super) struct WaitingRequest<'a>([&'a Shortages; 2]);
 
-impl<'a> Waiting<'a> {
-    pub(super) fn begin(all: &'a Shortages, own: &'a Shortages) -> Waiting<'a> {
+impl<'a> WaitingRequest<'a> {
+    pub(super) fn begin(all: &'a Shortages, own: &'a Shortages) -> WaitingRequest<'a> {
         let counted = [all, own];
         for shortages in counted {
             shortages.note();
             shortages.waiting.fetch_add(1, Ordering::Relaxed);
         }
-        Waiting(counted)
+        WaitingRequest(counted)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingRequest<'_> {
     fn drop(&mut self) {
         for shortages in self.0 {
             shortages.waiting.fetch_sub(1, Ordering::Relaxed);

@@ -94,12 +94,12 @@ pub(crate) struct Shares {
     /// How many disks share it.
     disks: Cell<usize>,
     /// Those who wait, in order of their last turn.
-    line: RefCell<VecDeque<Queue>>,
+    line: RefCell<VecDeque<NexusQueue>>,
 }
 
 /// The requests of one nexus for one disk.
 #[derive(Debug)]
-struct Queue {
+struct NexusQueue {
     charged: Charged,
     /// How many others of its disk have been served before it.
     passed: u32,
@@ -115,7 +115,7 @@ struct Waiter {
 
 /// A part, returned on drop.
 #[derive(Debug)]
-pub(crate) struct Part {
+pub(crate) struct MemoryShare {
     shares: Rc<Shares>,
     charged: Charged,
     amount: usize,
@@ -191,7 +191,7 @@ impl Shares {
         self: &Rc<Self>,
         charged: Charged,
         amount: usize,
-    ) -> Result<Part, Charged> {
+    ) -> Result<MemoryShare, Charged> {
         let amount = amount.min(self.total);
         let is_room = amount <= self.room(&charged, self.left.get());
         if !is_room || !self.line.borrow().is_empty() && !self.pass(&charged) {
@@ -203,7 +203,7 @@ impl Shares {
 
     /// Takes `amount`, when it is their turn. More than the total counts as the total, so that such a request runs alone
     /// instead of never.
-    pub(crate) async fn take(self: &Rc<Self>, charged: Charged, amount: usize) -> Part {
+    pub(crate) async fn take(self: &Rc<Self>, charged: Charged, amount: usize) -> MemoryShare {
         let charged = match self.try_take(charged, amount) {
             Ok(part) => return part,
             Err(charged) => charged,
@@ -233,8 +233,8 @@ impl Shares {
         self.part(charged, waiter.amount)
     }
 
-    fn part(self: &Rc<Self>, charged: Charged, amount: usize) -> Part {
-        Part {
+    fn part(self: &Rc<Self>, charged: Charged, amount: usize) -> MemoryShare {
+        MemoryShare {
             shares: self.clone(),
             charged,
             amount,
@@ -263,7 +263,7 @@ impl Shares {
         let own = line.iter_mut().find(|queue| queue.charged.is(charged));
         match own {
             Some(queue) => queue.waiting.push_back(waiter.clone()),
-            None => line.push_back(Queue {
+            None => line.push_back(NexusQueue {
                 charged: charged.clone(),
                 passed: 0,
                 waiting: VecDeque::from([waiter.clone()]),
@@ -275,7 +275,7 @@ impl Shares {
     fn pass(&self, charged: &Charged) -> bool {
         let left = self.left.get();
         let mut line = self.line.borrow_mut();
-        let blocks = |queue: &Queue| {
+        let blocks = |queue: &NexusQueue| {
             queue.charged.is(charged)
                 || self.blocks(queue, left, |other| other.has_disks_of(charged))
         };
@@ -292,7 +292,7 @@ impl Shares {
     /// Whether a queue that is not served now holds up another, which `is_of_its_disk`.
     fn blocks(
         &self,
-        queue: &Queue,
+        queue: &NexusQueue,
         left: usize,
         is_of_its_disk: impl Fn(&Charged) -> bool,
     ) -> bool {
@@ -381,14 +381,14 @@ impl Drop for Queued<'_> {
     }
 }
 
-impl Part {
+impl MemoryShare {
     /// The amount it holds.
     pub(crate) fn amount(&self) -> usize {
         self.amount
     }
 }
 
-impl Drop for Part {
+impl Drop for MemoryShare {
     fn drop(&mut self) {
         self.shares.give(&self.charged, self.amount);
     }

@@ -445,7 +445,7 @@ fn a_client_ends_for_memory_that_others_need_in_either_direction_and_for_no_othe
     let mut cx = Context::from_waker(Waker::noop());
     assert!(waits.as_mut().poll(&mut cx).is_pending());
     one.wanted();
-    let progress = |held| Progress {
+    let progress = |held| ClientPace {
         moved_bytes: 0,
         held,
     };

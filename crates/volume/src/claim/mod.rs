@@ -27,8 +27,8 @@ use std::{
 
 use engine::{Buf, Instant, Payload};
 pub use set::Others;
-use set::{All, Claimant, End, Found, Generation, Label, Ownership, claimant};
-pub(crate) use set::{LABEL_AT, LABEL_BYTES, Standing};
+use set::{All, Claimant, FoundLabel, Generation, Label, Ownership, OwnershipEnd, claimant};
+pub(crate) use set::{LABEL_AT, LABEL_BYTES, LabelStanding};
 
 pub use self::owner::{Owner, boot_id, name_of};
 use crate::{Error, ErrorKind, Result};
@@ -42,7 +42,7 @@ const NEEDS_NO_PROOF: u64 = u64::MAX;
 
 /// The claim on all children of a set. Clones share it.
 #[derive(Clone)]
-pub struct SetClaim(Arc<Shared>);
+pub struct SetClaim(Arc<SharedClaim>);
 
 /// The claim on one child of a set. Clones share it.
 #[derive(Clone)]
@@ -51,7 +51,7 @@ pub struct Claim {
     child: usize,
 }
 
-struct Shared {
+struct SharedClaim {
     owner: Owner,
     nonce: u128,
     since_unix_s: u64,
@@ -62,10 +62,10 @@ struct Shared {
     ended: OnceLock<Error>,
     /// The oldest of the children's last proofs, in the lane's nanoseconds, or [`NEEDS_NO_PROOF`].
     proved_ns: AtomicU64,
-    state: Mutex<State>,
+    state: Mutex<ClaimState>,
 }
 
-struct State {
+struct ClaimState {
     ownership: Ownership<All>,
     /// By child: what its label says, or is to say next.
     generations: Vec<Generation>,
@@ -91,7 +91,7 @@ impl SetClaim {
         })?;
         let nonce = u128::from_le_bytes(nonce);
         owner.standing().push(nonce);
-        Ok(SetClaim(Arc::new(Shared {
+        Ok(SetClaim(Arc::new(SharedClaim {
             owner: owner.clone(),
             nonce,
             since_unix_s,
@@ -99,7 +99,7 @@ impl SetClaim {
             may_overwrite: false,
             ended: OnceLock::new(),
             proved_ns: AtomicU64::new(NEEDS_NO_PROOF),
-            state: Mutex::new(State {
+            state: Mutex::new(ClaimState {
                 ownership,
                 generations: vec![Generation::default(); children],
             }),
@@ -129,22 +129,22 @@ impl SetClaim {
     }
 
     /// The next child to be asked, and what.
-    pub(crate) fn select(&self) -> Option<(usize, set::Order)> {
+    pub(crate) fn select(&self) -> Option<(usize, set::MemberOrder)> {
         let mut state = self.0.state();
         let next = state.ownership.select();
-        if let Some((child, set::Order::Label(generation))) = next {
+        if let Some((child, set::MemberOrder::Label(generation))) = next {
             state.generations[child] = generation;
         }
         next
     }
 
     /// The answer of the child that was asked last.
-    pub(crate) fn apply(&self, report: set::Report) {
+    pub(crate) fn apply(&self, report: set::OrderReport) {
         self.0.state().ownership.apply(report);
     }
 
     /// Why it no longer stands, or never did.
-    pub(crate) fn end(&self) -> Option<End> {
+    pub(crate) fn end(&self) -> Option<OwnershipEnd> {
         self.0.state().ownership.end()
     }
 
@@ -226,7 +226,7 @@ impl Claim {
 
     /// Whether it was not taken over. Still true while it is being released, so that the label can be written.
     pub(crate) fn is_held(&self) -> bool {
-        !matches!(self.set.end(), Some(End::Lost(_)))
+        !matches!(self.set.end(), Some(OwnershipEnd::Lost(_)))
     }
 
     pub(crate) fn others(&self) -> Others {
@@ -246,7 +246,7 @@ impl Claim {
 
     /// What `block`, read from the label's place, means for us. Its generation is kept, for the label to come.
     /// `is_locked`: the child is a file that no other process on this machine can have open.
-    pub(crate) fn standing(&self, block: &[u8], is_locked: bool) -> Standing {
+    pub(crate) fn standing(&self, block: &[u8], is_locked: bool) -> LabelStanding {
         let (shared, found) = (&self.set.0, Label::decode(block));
         shared.state().generations[self.child] = found.generation();
         let standing = shared.owner.standing();
@@ -293,8 +293,8 @@ impl Claim {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl SharedClaim {
+    fn state(&self) -> MutexGuard<'_, ClaimState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -305,7 +305,7 @@ impl Shared {
     }
 }
 
-impl Drop for Shared {
+impl Drop for SharedClaim {
     fn drop(&mut self) {
         self.leave();
     }
@@ -388,6 +388,6 @@ pub(crate) fn holds_label(start: &Payload) -> bool {
     let found = Label::decode(&start.slice(place).to_vec());
     matches!(
         found,
-        Found::Label(_) | Found::Unreadable(_) | Found::Damaged
+        FoundLabel::Label(_) | FoundLabel::Unreadable(_) | FoundLabel::Damaged
     )
 }

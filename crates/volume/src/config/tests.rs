@@ -25,8 +25,8 @@ fn read(text: &str) -> Result<Volumes, ConfigError> {
 
 fn kind<'a>(volumes: &'a Volumes, name: &str) -> &'a Kind {
     match &volumes.0[name].what {
-        What::Inline(kind) => kind,
-        What::Named(other) => panic!("{name} only names {other}"),
+        NodeForm::Inline(kind) => kind,
+        NodeForm::Named(other) => panic!("{name} only names {other}"),
     }
 }
 
@@ -56,14 +56,15 @@ fn the_example_of_the_design_is_read() {
     let Kind::Cache(cache) = kind(&volumes, "db") else {
         panic!("db is a cache")
     };
-    let What::Inline(stripe) = &cache.of.what else {
+    let NodeForm::Inline(stripe) = &cache.of.what else {
         panic!("of a stripe")
     };
     assert_eq!(stripe.name(), "stripe");
     let [iscsi, throttle] = stripe.children() else {
         panic!("of two")
     };
-    let (What::Inline(iscsi), What::Inline(throttle)) = (&iscsi.what, &throttle.what) else {
+    let (NodeForm::Inline(iscsi), NodeForm::Inline(throttle)) = (&iscsi.what, &throttle.what)
+    else {
         panic!("both described in place")
     };
     let Kind::Iscsi(iscsi) = &**iscsi else {
@@ -72,7 +73,10 @@ fn the_example_of_the_design_is_read() {
     assert_eq!(iscsi.url.get_ref().port, 3260);
     assert_eq!(iscsi.request_timeout.get_ref().duration().as_secs(), 30);
     assert_eq!(iscsi.reconnect_timeout.get_ref().to_string(), "2min");
-    assert_eq!(throttle.children()[0].what, What::Named("scratch".into()));
+    assert_eq!(
+        throttle.children()[0].what,
+        NodeForm::Named("scratch".into())
+    );
 }
 
 /// A wrong configuration, the text that its reported place must begin with, and a part of the message.

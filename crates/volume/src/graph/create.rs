@@ -10,7 +10,7 @@ use super::{Graph, Tree};
 use crate::{
     SetClaim,
     claim::Others,
-    kinds::{Kind, NewLength, NewStripe, Node, Superblocks, What},
+    kinds::{Kind, NewLength, NewStripe, Node, NodeForm, Superblocks},
     part::{self, Looked, Part},
     values::ConfigError,
 };
@@ -172,12 +172,12 @@ struct Outermost<'a> {
 
 fn outermost(node: &Node) -> Option<Outermost<'_>> {
     node.all().into_iter().find_map(|node| match &node.what {
-        What::Inline(kind) => Some(Outermost {
+        NodeForm::Inline(kind) => Some(Outermost {
             node,
             kind,
             superblocks: node.superblocks()?,
         }),
-        What::Named(_) => None,
+        NodeForm::Named(_) => None,
     })
 }
 

@@ -28,7 +28,7 @@ use crate::{
     announcer::Announcer,
     claim::Owner,
     kinds::{
-        Kind, Node, Volumes, What,
+        Kind, Node, NodeForm, Volumes,
         file::{Grown, OpenFile, OpenFiles},
         iscsi::Remotes,
     },
@@ -257,7 +257,7 @@ impl Graph {
         let Some(made) = self.context.kept.of::<OpenFiles>().end_trial() else {
             return Vec::new();
         };
-        let removed = blocking::run(blocking::Kind::Files, move || made.undo()).await;
+        let removed = blocking::run(blocking::WorkKind::Files, move || made.undo()).await;
         removed.unwrap_or_else(|error| {
             tracing::warn!(%error, "the files created by a failed attempt could not be removed");
             Vec::new()
@@ -368,7 +368,8 @@ impl Graph {
             Box::pin(async move {
                 let asked = file.clone();
                 let work = move || ask(&asked);
-                let answer = blocking::run_within(LOOK_LIMIT, blocking::Kind::Looks, work).await;
+                let answer =
+                    blocking::run_within(LOOK_LIMIT, blocking::WorkKind::Looks, work).await;
                 (file, answer)
             })
         });
@@ -384,8 +385,8 @@ impl Graph {
     ) -> LaneFuture<'a, std::result::Result<Arc<Part>, ConfigError>> {
         LaneFuture::new(async move {
             let kind = match &node.what {
-                What::Named(name) => return self.open_named(name, node, lanes).await,
-                What::Inline(kind) => kind,
+                NodeForm::Named(name) => return self.open_named(name, node, lanes).await,
+                NodeForm::Inline(kind) => kind,
             };
             let may_come_later = std::mem::take(&mut self.context.may_come_later);
             let path = format!("{path}/{}", kind.name());

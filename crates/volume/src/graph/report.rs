@@ -4,7 +4,7 @@
 use super::Graph;
 use crate::{
     Shape,
-    kinds::{Kind, Node, What},
+    kinds::{Kind, Node, NodeForm},
     part::Facts,
     stats::StatsHandle,
 };
@@ -67,8 +67,8 @@ impl Graph {
 
     fn view_node(&self, node: &Node, path: &str) -> Option<NodeView> {
         match &node.what {
-            What::Named(name) => self.view_named(name),
-            What::Inline(kind) => Some(self.view_kind(kind, path)),
+            NodeForm::Named(name) => self.view_named(name),
+            NodeForm::Inline(kind) => Some(self.view_kind(kind, path)),
         }
     }
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use engine::{Buf, Lane, LaneConfig, Payload, time};
-use set::{Found, Label};
+use set::{FoundLabel, Label};
 
 use super::*;
 use crate::{
@@ -568,7 +568,7 @@ fn the_smallest_and_the_largest_units_of_a_stripe_hold_what_is_written() {
 /// Whether this content of a file has a label with an owner.
 fn is_claimed(bytes: &[u8]) -> bool {
     match Label::decode(&bytes[LABEL_AT as usize..][..LABEL_BYTES]) {
-        Found::Label(label) => !label.is_released(),
+        FoundLabel::Label(label) => !label.is_released(),
         found => panic!("it was claimed once: {found:?}"),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Node, Volumes, What};
+use super::{Node, NodeForm, Volumes};
 use crate::values::ConfigError;
 
 const NAME_BYTES_MAX: usize = 64;
@@ -26,12 +26,12 @@ impl Volumes {
             errors.extend(check_name(name, node).err());
             for node in node.all() {
                 errors.extend(match &node.what {
-                    What::Named(name) => {
+                    NodeForm::Named(name) => {
                         let found = self.find(name, node);
                         all_are_found &= found.is_ok();
                         found.err()
                     }
-                    What::Inline(kind) => kind.settings().check().err(),
+                    NodeForm::Inline(kind) => kind.settings().check().err(),
                 });
             }
         }
@@ -114,7 +114,7 @@ impl Volumes {
 
     /// Rejects a cache in front of a disk that others may write to: only a claim would tell when they do.
     fn check_own(&self, node: &Node) -> Result<(), ConfigError> {
-        let What::Inline(kind) = &node.what else {
+        let NodeForm::Inline(kind) = &node.what else {
             return Ok(());
         };
         let settings = kind.settings();
@@ -141,10 +141,10 @@ impl Volumes {
     /// A node at or below `node` that others may write to, with nothing in between that keeps them out.
     fn shared<'a>(&'a self, node: &'a Node) -> Option<&'a Node> {
         match &node.what {
-            What::Named(name) => self.shared(self.0.get(name)?),
-            What::Inline(kind) if kind.settings().is_shared() => Some(node),
-            What::Inline(kind) if kind.settings().claims_children() => None,
-            What::Inline(kind) => kind.children().iter().find_map(|child| self.shared(child)),
+            NodeForm::Named(name) => self.shared(self.0.get(name)?),
+            NodeForm::Inline(kind) if kind.settings().is_shared() => Some(node),
+            NodeForm::Inline(kind) if kind.settings().claims_children() => None,
+            NodeForm::Inline(kind) => kind.children().iter().find_map(|child| self.shared(child)),
         }
     }
 
@@ -181,8 +181,8 @@ impl Volumes {
 
 fn collect_names<'a>(node: &'a Node, names: &mut Vec<(&'a str, &'a Node)>) {
     match &node.what {
-        What::Named(name) => names.push((name, node)),
-        What::Inline(kind) => kind
+        NodeForm::Named(name) => names.push((name, node)),
+        NodeForm::Inline(kind) => kind
             .children()
             .iter()
             .for_each(|child| collect_names(child, names)),

@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 
 use engine::LaneFuture;
 
-use super::{Identity, Kind, Node, Settings, Volumes, What};
+use super::{Kind, Node, NodeForm, Settings, VolumeIdentity, Volumes};
 use crate::{
     Result, SharedVolume,
     part::{Opening, Part},
@@ -51,7 +51,7 @@ impl Volumes {
         }
         let node = Node {
             span: 0..0,
-            what: What::Inline(Box::new(Kind::Given(leaf))),
+            what: NodeForm::Inline(Box::new(Kind::Given(leaf))),
         };
         self.0.insert(name.to_owned(), node);
         Ok(())
@@ -66,8 +66,8 @@ impl Settings for Leaf {
         })
     }
 
-    fn identity(&self) -> Identity<'_> {
-        Identity::Name
+    fn identity(&self) -> VolumeIdentity<'_> {
+        VolumeIdentity::Name
     }
 
     fn is_volatile(&self) -> bool {

@@ -11,12 +11,12 @@ use engine::LaneFuture;
 use toml::Spanned;
 use uuid::Uuid;
 
-use super::{Kind, Node, Volumes, What, starts::Starts};
+use super::{Kind, Node, NodeForm, Volumes, starts::Starts};
 use crate::{Error, ErrorKind, Result, SetClaim, claim::Others, part::Part, values::ConfigError};
 
 /// What the disk that a volume is can be recognised by when it is served again.
 #[derive(Debug)]
-pub enum Identity<'a> {
+pub enum VolumeIdentity<'a> {
     /// It is this file, which is marked with its identity, or this block device, which has a worldwide name.
     File(FileIdentity<'a>),
     /// It is a disk of another machine, which tells its worldwide name when it is open. If it has none, it is
@@ -129,7 +129,7 @@ pub struct NewLength {
 
 impl Kind {
     /// What the disk is recognised by when it is served again.
-    pub fn identity(&self) -> Identity<'_> {
+    pub fn identity(&self) -> VolumeIdentity<'_> {
         self.settings().identity()
     }
 
@@ -143,11 +143,11 @@ impl Node {
     /// The superblocks of its children, if it is described here and its kind has them.
     pub(crate) fn superblocks(&self) -> Option<Superblocks<'_>> {
         match &self.what {
-            What::Inline(kind) => match kind.identity() {
-                Identity::Superblocks(superblocks) => Some(superblocks),
+            NodeForm::Inline(kind) => match kind.identity() {
+                VolumeIdentity::Superblocks(superblocks) => Some(superblocks),
                 _ => None,
             },
-            What::Named(_) => None,
+            NodeForm::Named(_) => None,
         }
     }
 }

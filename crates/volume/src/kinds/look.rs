@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, hash::Hash, path::Path};
 
-use super::{Node, Volumes, What};
+use super::{Node, NodeForm, Volumes};
 use crate::{part::ByType, values::ConfigError};
 
 /// The advice to a user who names a medium twice.
@@ -27,7 +27,7 @@ impl Volumes {
         let mut users = ByType::default();
         for (volume, node) in &self.0 {
             for node in node.all() {
-                if let What::Inline(kind) = &node.what {
+                if let NodeForm::Inline(kind) = &node.what {
                     kind.settings().look(&mut Look {
                         base,
                         may_grow,

@@ -30,9 +30,9 @@ use crate::values::Size;
 use self::change::Change;
 pub use self::{
     given::Leaf,
-    identity::{FileIdentity, Identity, NewLength, NewStripe, Source, Superblocks},
+    identity::{FileIdentity, NewLength, NewStripe, Source, Superblocks, VolumeIdentity},
     look::Findings,
-    node::{Node, Volumes, What},
+    node::{Node, NodeForm, Volumes},
 };
 pub(crate) use self::{
     identity::HasSuperblocks,

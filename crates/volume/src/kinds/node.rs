@@ -25,7 +25,7 @@ pub struct Node {
     /// Its bytes in the text.
     pub span: Range<usize>,
     /// What it is.
-    pub what: What,
+    pub what: NodeForm,
 }
 
 impl PartialEq for Node {
@@ -41,31 +41,31 @@ impl Node {
     pub(crate) fn named(name: &str) -> Self {
         Node {
             span: 0..0,
-            what: What::Named(name.to_owned()),
+            what: NodeForm::Named(name.to_owned()),
         }
     }
 
     /// The volume that is described here; `None`: it is described elsewhere.
     pub(crate) fn inline(&self) -> Option<&Kind> {
         match &self.what {
-            What::Named(_) => None,
-            What::Inline(kind) => Some(kind),
+            NodeForm::Named(_) => None,
+            NodeForm::Inline(kind) => Some(kind),
         }
     }
 
     /// The name of the volume that it refers to.
     pub(crate) fn name(&self) -> Option<&str> {
         match &self.what {
-            What::Named(name) => Some(name),
-            What::Inline(_) => None,
+            NodeForm::Named(name) => Some(name),
+            NodeForm::Inline(_) => None,
         }
     }
 
     /// What a message calls it: its name, its path or URL, or its kind.
     pub fn describe(&self) -> String {
         match &self.what {
-            What::Named(name) => name.clone(),
-            What::Inline(kind) => match (kind.settings().describe(), kind.children()) {
+            NodeForm::Named(name) => name.clone(),
+            NodeForm::Inline(kind) => match (kind.settings().describe(), kind.children()) {
                 (Some(name), _) => name,
                 (None, [child]) => format!("{} of {}", kind.name(), child.describe()),
                 (None, _) => kind.name().to_owned(),
@@ -76,7 +76,7 @@ impl Node {
 
 /// A reference or an inline description.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum NodeForm {
     /// The volume of another `[volume.NAME]`.
     Named(String),
     /// One described here.
@@ -85,7 +85,7 @@ pub enum What {
 
 impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let spanned = Spanned::<What>::deserialize(deserializer)?;
+        let spanned = Spanned::<NodeForm>::deserialize(deserializer)?;
         Ok(Node {
             span: spanned.span(),
             what: spanned.into_inner(),
@@ -97,19 +97,19 @@ impl Node {
     /// This node and everything described inside it, parents first; references are not followed.
     pub fn all(&self) -> Vec<&Node> {
         let mut all = vec![self];
-        if let What::Inline(kind) = &self.what {
+        if let NodeForm::Inline(kind) = &self.what {
             all.extend(kind.children().iter().flat_map(Node::all));
         }
         all
     }
 }
 
-impl<'de> Deserialize<'de> for What {
+impl<'de> Deserialize<'de> for NodeForm {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
+        struct NodeVisitor;
 
-        impl<'de> de::Visitor<'de> for Visitor {
-            type Value = What;
+        impl<'de> de::Visitor<'de> for NodeVisitor {
+            type Value = NodeForm;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(
@@ -118,11 +118,11 @@ impl<'de> Deserialize<'de> for What {
                 )
             }
 
-            fn visit_str<E: de::Error>(self, name: &str) -> Result<What, E> {
-                Ok(What::Named(name.to_owned()))
+            fn visit_str<E: de::Error>(self, name: &str) -> Result<NodeForm, E> {
+                Ok(NodeForm::Named(name.to_owned()))
             }
 
-            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<What, A::Error> {
+            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<NodeForm, A::Error> {
                 let Some(name) = map.next_key::<String>()? else {
                     return Err(de::Error::custom(
                         "a volume needs a kind, such as ram = { size = \"1GiB\" }",
@@ -136,10 +136,10 @@ impl<'de> Deserialize<'de> for What {
                          table"
                     )));
                 }
-                Ok(What::Inline(Box::new(kind)))
+                Ok(NodeForm::Inline(Box::new(kind)))
             }
         }
 
-        deserializer.deserialize_any(Visitor)
+        deserializer.deserialize_any(NodeVisitor)
     }
 }

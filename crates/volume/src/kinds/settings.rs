@@ -6,7 +6,7 @@ use engine::LaneFuture;
 use toml::Spanned;
 
 use super::{
-    Identity, Look, Node,
+    Look, Node, VolumeIdentity,
     change::{Change, Changing, Step},
 };
 use crate::{
@@ -22,7 +22,7 @@ pub(crate) trait Settings: fmt::Debug {
     fn open<'a>(&'a self, opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>>;
 
     /// What its disk is recognised by when it is served again: whoever serves it must not take it for another one.
-    fn identity(&self) -> Identity<'_>;
+    fn identity(&self) -> VolumeIdentity<'_>;
 
     /// Whether the data that it keeps itself is gone when the process ends. That of its children does not count.
     fn is_volatile(&self) -> bool;

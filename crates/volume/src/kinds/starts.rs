@@ -44,9 +44,9 @@ impl Starts {
 impl Start {
     fn read(path: &Path) -> Start {
         let file_len_bytes = match store::look(path).map(|look| (look.kind, look.len_bytes)) {
-            Ok((store::Kind::File, 0)) => return Start::Nothing,
-            Ok((store::Kind::File, len_bytes)) => Some(len_bytes),
-            Ok((store::Kind::BlockDevice { .. }, _)) => None,
+            Ok((store::PathKind::File, 0)) => return Start::Nothing,
+            Ok((store::PathKind::File, len_bytes)) => Some(len_bytes),
+            Ok((store::PathKind::BlockDevice { .. }, _)) => None,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Start::Nothing,
             _ => return Start::Unknown,
         };

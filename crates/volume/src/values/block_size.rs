@@ -54,9 +54,9 @@ impl Default for BlockSize {
 
 impl<'de> Deserialize<'de> for BlockSize {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
+        struct BlockSizeVisitor;
 
-        impl de::Visitor<'_> for Visitor {
+        impl de::Visitor<'_> for BlockSizeVisitor {
             type Value = BlockSize;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -73,6 +73,6 @@ impl<'de> Deserialize<'de> for BlockSize {
             }
         }
 
-        deserializer.deserialize_i64(Visitor)
+        deserializer.deserialize_i64(BlockSizeVisitor)
     }
 }

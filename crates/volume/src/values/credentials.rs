@@ -188,7 +188,7 @@ fn secret(path: &Path) -> Result<iscsi::ChapSecret, String> {
         )
     };
     let (look, bytes) = store::read_start(path, FILE_BYTES_MAX).map_err(unreadable)?;
-    if look.kind != store::Kind::File {
+    if look.kind != store::PathKind::File {
         return Err(format!(
             "{shown} is not a file; name one whose only line is the secret"
         ));

@@ -13,7 +13,7 @@ use std::{cell::RefCell, rc::Rc, time::Duration};
 use engine::{
     Payload,
     net::TcpListener,
-    sim::{Config, Host, World},
+    sim::{Host, World, WorldConfig},
     task, time,
 };
 use iscsi::Isid;
@@ -42,10 +42,10 @@ const QUESTIONS: u32 = 8;
 pub fn disk(input: &[u8]) {
     let plan = Plan::read(Input::new(input));
     // Far more than any input needs: more is a loop.
-    let config = Config {
+    let config = WorldConfig {
         time_max: Duration::from_secs(4 * 3600),
         steps_max: 2_000_000,
-        ..Config::default()
+        ..WorldConfig::default()
     };
     let world = World::with_config(1, config);
     let (client, host) = (world.host("client"), world.host("target"));

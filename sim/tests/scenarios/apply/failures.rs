@@ -3,7 +3,7 @@
 use std::{cell::Cell, rc::Rc, time::Duration};
 
 use engine::{
-    sim::{Fault, FaultKind, Host, World, seeds},
+    sim::{FaultKind, Host, InjectedFault, World, seeds},
     spawn, time,
 };
 use sim::assert_occurred;
@@ -116,9 +116,9 @@ fn a_file_that_an_apply_has_marked_is_recorded_whenever_the_power_goes() {
 fn a_file_that_a_failed_apply_has_marked_is_recorded() {
     seeds(10, |seed| {
         let failed = take_files_while_the_disk_fails(seed, |server| {
-            server.add_fault(Fault {
+            server.add_fault(InjectedFault {
                 path: Some("/srv/y".into()),
-                ..Fault::new(FaultKind::Mark, EIO)
+                ..InjectedFault::new(FaultKind::Mark, EIO)
             });
         });
         assert_eq!(failed, Failed::ByFault);

@@ -7,7 +7,7 @@ use std::{
 };
 
 use engine::{
-    sim::{Fault, FaultKind, Host, World, seeds},
+    sim::{FaultKind, Host, InjectedFault, World, seeds},
     spawn, time,
 };
 use sim::{assert_occurred, raw::RawSession};
@@ -97,9 +97,9 @@ fn run(seed: u64, met: &RefCell<Met>) {
         server.put_file(CONFIG, after.as_bytes());
         if random.chance(0.5) {
             // The other file cannot be extended, so this one is cut again.
-            server.add_fault(Fault {
+            server.add_fault(InjectedFault {
                 path: Some(FILES[1].into()),
-                ..Fault::new(FaultKind::Allocate, EIO)
+                ..InjectedFault::new(FaultKind::Allocate, EIO)
             });
             let failed = ask(&asks, Ask::Apply).await;
             failed.expect_err("one file cannot be extended");

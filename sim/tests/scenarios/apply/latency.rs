@@ -5,7 +5,7 @@
 use std::{cell::Cell, rc::Rc, time::Duration};
 
 use engine::{
-    sim::{Config, World, seeds},
+    sim::{World, WorldConfig, seeds},
     spawn, time,
 };
 use sim::{assert_occurred, target_machine::Networks};
@@ -29,7 +29,7 @@ const SWITCHES: usize = 4;
 
 /// A world without chance in what takes how long.
 fn calm(seed: u64) -> World {
-    let mut config = Config::default();
+    let mut config = WorldConfig::default();
     config.net.latency_ns = 50_000..50_001;
     config.net.split_probability = 0.0;
     config.disk.latency_ns = 80_000..80_001;

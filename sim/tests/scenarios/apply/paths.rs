@@ -188,7 +188,7 @@ fn add_one_that_is_down(seed: u64, met: &RefCell<Met>) {
         storage.ready().await;
         let asks = start(&server, 1);
         let first = shown(&asks).await;
-        storage.host.cut(second, engine::sim::Direction::To);
+        storage.host.cut(second, engine::sim::TrafficDirection::To);
         server.put_file(CONFIG, text(1, &storage, &portals[1..], None).as_bytes());
         let failed = ask(&asks, Ask::Apply).await.expect_err("it is down");
         let failed = failed.to_string();

@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
 use ::mirror::CopySet;
 use engine::{
-    sim::{Direction, Fault, FaultKind, Random},
+    sim::{FaultKind, InjectedFault, Random, TrafficDirection},
     spawn, task, time,
 };
 use sim::{
@@ -231,9 +231,9 @@ impl Happening {
         self.count("cuts of one way");
         let other = self.site.host(which).clone();
         let direction = if is_in {
-            Direction::To
+            TrafficDirection::To
         } else {
-            Direction::From
+            TrafficDirection::From
         };
         other.cut(other.ip(), direction);
         time::sleep(self.down()).await;
@@ -272,10 +272,10 @@ impl Happening {
             false => FaultKind::Read,
         };
         let host = self.site.host(which).clone();
-        host.add_fault(Fault {
+        host.add_fault(InjectedFault {
             path: Some(COPY.into()),
             times,
-            ..Fault::new(kind, errno)
+            ..InjectedFault::new(kind, errno)
         });
         time::sleep(self.down()).await;
         host.clear_faults();
@@ -313,10 +313,10 @@ impl Happening {
     async fn lose_swap(&mut self, which: Which) {
         self.count("registers that cannot be made durable");
         let owner = self.site.host(Which::Owner).clone();
-        owner.add_fault(Fault {
+        owner.add_fault(InjectedFault {
             path: Some(STATE.into()),
             times: Some(1 + self.random.index(2) as u32),
-            ..Fault::new(FaultKind::Settle, 5)
+            ..InjectedFault::new(FaultKind::Settle, 5)
         });
         let down = self.up_to(10 * SECOND);
         let (site, other) = (self.site.clone(), self.up_to(8 * SECOND));

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, path::PathBuf};
 
-/// Which operations of a disk a [`Fault`] hits.
+/// Which operations of a disk a [`InjectedFault`] hits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FaultKind {
     /// Reads.
@@ -27,7 +27,7 @@ pub enum FaultKind {
 
 /// An error returned in place of an operation's work.
 #[derive(Clone, Debug)]
-pub struct Fault {
+pub struct InjectedFault {
     /// Which operations it hits.
     pub kind: FaultKind,
     /// The file, or every file.
@@ -40,10 +40,10 @@ pub struct Fault {
     pub times: Option<u32>,
 }
 
-impl Fault {
+impl InjectedFault {
     /// Every operation of `kind` on any file fails with `errno`.
     pub fn new(kind: FaultKind, errno: i32) -> Self {
-        Fault {
+        InjectedFault {
             kind,
             path: None,
             range: 0..u64::MAX,

@@ -14,7 +14,7 @@ use std::{collections::VecDeque, io};
 
 use super::sparse::Sparse;
 use crate::{
-    reactor::{Access, Kind},
+    reactor::{AccessRequest, PathKind},
     sim::{Occurred, Random},
 };
 
@@ -23,26 +23,26 @@ pub(in crate::sim) const SECTOR: usize = 512;
 
 pub(in crate::sim) struct FileState {
     /// A file; or what has its name and no content.
-    pub(in crate::sim) kind: Kind,
+    pub(in crate::sim) kind: PathKind,
     /// The permission bits. The machine's software is the owner.
     pub(in crate::sim) mode: u32,
     pub(in crate::sim) current: Sparse,
     medium: Sparse,
-    log: VecDeque<Change>,
+    log: VecDeque<FileChange>,
     /// The file's marks, by [`Mark`](crate::reactor::Mark), now and on the medium.
     pub(in crate::sim) marks: [Option<Vec<u8>>; 2],
     durable_marks: [Option<Vec<u8>>; 2],
 }
 
 /// One completed change of a file.
-struct Change {
+struct FileChange {
     serial: u64,
     at: u64,
-    what: What,
+    what: MediumChange,
     kept: bool,
 }
 
-pub(in crate::sim) enum What {
+pub(in crate::sim) enum MediumChange {
     /// The file ends at the change's position.
     Truncate,
     Write(Vec<u8>),
@@ -51,19 +51,19 @@ pub(in crate::sim) enum What {
     Extend,
 }
 
-impl What {
+impl MediumChange {
     /// The number of bytes it changes.
     fn len(&self) -> u64 {
         match self {
-            What::Write(bytes) => bytes.len() as u64,
-            What::Zero(len) => *len,
-            What::Truncate | What::Extend => 0,
+            MediumChange::Write(bytes) => bytes.len() as u64,
+            MediumChange::Zero(len) => *len,
+            MediumChange::Truncate | MediumChange::Extend => 0,
         }
     }
 }
 
 /// What a power cut leaves of the changes that were not synced.
-enum Fate {
+enum ChangeFate {
     Nothing,
     Everything,
     WholeWrites,
@@ -74,7 +74,7 @@ impl Default for FileState {
     /// An empty file that belongs to its owner alone, as the engine creates them.
     fn default() -> FileState {
         FileState {
-            kind: Kind::File,
+            kind: PathKind::File,
             mode: 0o600,
             current: Sparse::default(),
             medium: Sparse::default(),
@@ -87,7 +87,7 @@ impl Default for FileState {
 
 impl FileState {
     /// Refuses what its permission bits do not let its owner do.
-    pub(in crate::sim) fn check_access(&self, access: Access) -> io::Result<()> {
+    pub(in crate::sim) fn check_access(&self, access: AccessRequest) -> io::Result<()> {
         let wanted = [
             (access.read, 0o400),
             (access.write, 0o200),
@@ -111,9 +111,9 @@ impl FileState {
         }
     }
 
-    pub(in crate::sim) fn apply(&mut self, serial: u64, at: u64, what: What, kept: bool) {
+    pub(in crate::sim) fn apply(&mut self, serial: u64, at: u64, what: MediumChange, kept: bool) {
         play(&mut self.current, at, &what);
-        self.log.push_back(Change {
+        self.log.push_back(FileChange {
             serial,
             at,
             what,
@@ -124,8 +124,8 @@ impl FileState {
 
     /// Replaces the content with `bytes`.
     pub(in crate::sim) fn restart(&mut self, serial: u64, bytes: &[u8]) {
-        self.apply(serial, 0, What::Truncate, false);
-        self.apply(serial, 0, What::Write(bytes.to_vec()), false);
+        self.apply(serial, 0, MediumChange::Truncate, false);
+        self.apply(serial, 0, MediumChange::Write(bytes.to_vec()), false);
     }
 
     /// Makes the marks durable.
@@ -156,7 +156,7 @@ impl FileState {
             if change.kept || change.serial >= serial {
                 log.push_back(change);
             } else {
-                log.extend(survivors(change, &Fate::Sectors, random));
+                log.extend(survivors(change, &ChangeFate::Sectors, random));
             }
         }
         self.log = log;
@@ -165,10 +165,10 @@ impl FileState {
 
     pub(in crate::sim) fn cut_power(&mut self, random: &mut Random, occurred: &mut Occurred) {
         let fate = match random.below(4) {
-            0 => Fate::Nothing,
-            1 => Fate::Everything,
-            2 => Fate::WholeWrites,
-            _ => Fate::Sectors,
+            0 => ChangeFate::Nothing,
+            1 => ChangeFate::Everything,
+            2 => ChangeFate::WholeWrites,
+            _ => ChangeFate::Sectors,
         };
         for change in std::mem::take(&mut self.log) {
             if change.kept {
@@ -194,31 +194,31 @@ impl FileState {
     }
 }
 
-fn play(content: &mut Sparse, at: u64, what: &What) {
+fn play(content: &mut Sparse, at: u64, what: &MediumChange) {
     match what {
-        What::Truncate => content.truncate(at),
-        What::Write(bytes) => content.write(at, bytes),
-        What::Zero(len) => {
+        MediumChange::Truncate => content.truncate(at),
+        MediumChange::Write(bytes) => content.write(at, bytes),
+        MediumChange::Zero(len) => {
             let end = content.len().min(at.saturating_add(*len));
             content.zero(at, end.saturating_sub(at));
         }
-        What::Extend => content.extend(at),
+        MediumChange::Extend => content.extend(at),
     }
 }
 
 /// The parts of an unsynced change that reached the medium anyway.
-fn survivors(change: Change, fate: &Fate, random: &mut Random) -> Vec<Change> {
-    let Change { serial, at, .. } = change;
-    let part = |at, what| Change {
+fn survivors(change: FileChange, fate: &ChangeFate, random: &mut Random) -> Vec<FileChange> {
+    let FileChange { serial, at, .. } = change;
+    let part = |at, what| FileChange {
         serial,
         at,
         what,
         kept: true,
     };
     match (fate, change.what) {
-        (Fate::Nothing, _) => Vec::new(),
-        (Fate::Everything, what) => vec![part(at, what)],
-        (Fate::Sectors, What::Write(bytes)) => {
+        (ChangeFate::Nothing, _) => Vec::new(),
+        (ChangeFate::Everything, what) => vec![part(at, what)],
+        (ChangeFate::Sectors, MediumChange::Write(bytes)) => {
             let mut parts = Vec::new();
             let mut done = 0;
             while done < bytes.len() {
@@ -227,16 +227,16 @@ fn survivors(change: Change, fate: &Fate, random: &mut Random) -> Vec<Change> {
                 if random.chance(0.5) {
                     parts.push(part(
                         at + done as u64,
-                        What::Write(bytes[done..done + n].to_vec()),
+                        MediumChange::Write(bytes[done..done + n].to_vec()),
                     ));
                 }
                 done += n;
             }
             parts
         }
-        (Fate::Sectors, What::Zero(len)) => {
+        (ChangeFate::Sectors, MediumChange::Zero(len)) => {
             let sectors = random.below(len / SECTOR as u64 + 1);
-            vec![part(at, What::Zero(sectors * SECTOR as u64))]
+            vec![part(at, MediumChange::Zero(sectors * SECTOR as u64))]
         }
         (_, what) if random.chance(0.5) => vec![part(at, what)],
         _ => Vec::new(),

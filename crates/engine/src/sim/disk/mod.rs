@@ -10,23 +10,23 @@ mod sparse;
 use std::{io, ops::Range, path::Path, time::Duration};
 
 use self::{
-    medium::{FileState, SECTOR, What},
-    names::{Change, Names, normal},
+    medium::{FileState, MediumChange, SECTOR},
+    names::{NameChange, Names, normal},
 };
 use super::{Occurred, Random};
-use crate::{range::overlap, reactor::Look};
+use crate::{range::overlap, reactor::PathInfo};
 
-pub use fault::{Fault, FaultKind};
+pub use fault::{FaultKind, InjectedFault};
 pub(super) use sparse::Sparse;
 
 /// The user of every file: the one that every machine's software runs as, too.
 pub(super) const OWNER: u32 = 0;
 
 #[derive(Default)]
-pub(super) struct Disk {
+pub(super) struct SimDisk {
     pub(super) names: Names,
     pub(super) files: Vec<FileState>,
-    pub(super) faults: Vec<Fault>,
+    pub(super) faults: Vec<InjectedFault>,
     pub(super) changes: u64,
     /// How many more changes it makes before it fails; `None`: unlimited.
     pub(super) changes_left: Option<u64>,
@@ -52,7 +52,7 @@ pub(super) enum DiskEvent {
     Allocate,
 }
 
-impl Disk {
+impl SimDisk {
     pub(super) fn fault(
         &mut self,
         kind: FaultKind,
@@ -72,7 +72,7 @@ impl Disk {
         Some(self.hit(hit, occurred))
     }
 
-    /// As [`Disk::fault`], of what has the name `path`, a directory perhaps.
+    /// As [`SimDisk::fault`], of what has the name `path`, a directory perhaps.
     pub(super) fn fault_at(
         &mut self,
         kind: FaultKind,
@@ -100,7 +100,7 @@ impl Disk {
         errno
     }
 
-    pub(super) fn change(&mut self, file: usize, at: u64, what: What, kept: bool) {
+    pub(super) fn change(&mut self, file: usize, at: u64, what: MediumChange, kept: bool) {
         self.changes += 1;
         self.files[file].apply(self.changes, at, what, kept);
     }
@@ -121,7 +121,7 @@ impl Disk {
             let some = random.below(bytes.len() as u64 / SECTOR as u64 + 1);
             bytes.truncate(some as usize * SECTOR);
             if !bytes.is_empty() && random.chance(0.5) {
-                self.change(file, at, What::Write(bytes), false);
+                self.change(file, at, MediumChange::Write(bytes), false);
             }
             return Some(errno);
         }
@@ -130,7 +130,7 @@ impl Disk {
             false => None,
         };
         let is_kept = is_durable && failed_sync.is_none();
-        self.change(file, at, What::Write(bytes), is_kept);
+        self.change(file, at, MediumChange::Write(bytes), is_kept);
         if failed_sync.is_some() {
             let all = self.changes + 1;
             self.files[file].lose_before(all, random);
@@ -160,7 +160,7 @@ impl Disk {
     pub(super) fn create(&mut self, path: &Path) -> usize {
         self.files.push(FileState::default());
         let file = self.files.len() - 1;
-        self.names.change(Change::Link(normal(path), file));
+        self.names.change(NameChange::Link(normal(path), file));
         file
     }
 
@@ -179,7 +179,7 @@ impl Disk {
     /// Creates a file with `bytes` and its parent directories, all durably.
     pub(super) fn put(&mut self, path: &Path, bytes: &[u8]) {
         for directory in normal(path).ancestors().skip(1) {
-            let made = Change::MakeDirectory(directory.to_owned());
+            let made = NameChange::MakeDirectory(directory.to_owned());
             self.names.change_durably(made);
         }
         let file = self.create(path);
@@ -189,9 +189,9 @@ impl Disk {
     }
 
     /// What is at a name of `file`.
-    pub(super) fn look(&self, file: usize) -> Look {
+    pub(super) fn look(&self, file: usize) -> PathInfo {
         let state = &self.files[file];
-        Look {
+        PathInfo {
             kind: state.kind,
             len_bytes: state.current.len(),
             id: (0, file as u64),
@@ -203,7 +203,7 @@ impl Disk {
     /// Removes a file from its directory, durably.
     pub(super) fn take(&mut self, path: &Path) -> Option<usize> {
         let file = self.names.file(path)?;
-        self.names.change_durably(Change::Unlink(normal(path)));
+        self.names.change_durably(NameChange::Unlink(normal(path)));
         Some(file)
     }
 
@@ -218,8 +218,8 @@ impl Disk {
                 to.join(below)
             };
             let change = match self.take(&path) {
-                Some(file) => Change::Link(place, file),
-                None => Change::MakeDirectory(place),
+                Some(file) => NameChange::Link(place, file),
+                None => NameChange::MakeDirectory(place),
             };
             self.names.change_durably(change);
         }

@@ -14,7 +14,7 @@ use crate::sim::Random;
 pub(in crate::sim) struct Names {
     current: Tree,
     medium: Tree,
-    log: Vec<Change>,
+    log: Vec<NameChange>,
 }
 
 #[derive(Clone, Default)]
@@ -24,7 +24,7 @@ struct Tree {
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub(in crate::sim) enum Change {
+pub(in crate::sim) enum NameChange {
     Link(PathBuf, usize),
     Unlink(PathBuf),
     /// Within one directory.
@@ -32,29 +32,29 @@ pub(in crate::sim) enum Change {
     MakeDirectory(PathBuf),
 }
 
-impl Change {
+impl NameChange {
     /// The path whose directory entry changes.
     fn path(&self) -> &Path {
         match self {
-            Change::Link(path, _)
-            | Change::Unlink(path)
-            | Change::Rename(path, _)
-            | Change::MakeDirectory(path) => path,
+            NameChange::Link(path, _)
+            | NameChange::Unlink(path)
+            | NameChange::Rename(path, _)
+            | NameChange::MakeDirectory(path) => path,
         }
     }
 }
 
 impl Tree {
-    fn play(&mut self, change: &Change) {
+    fn play(&mut self, change: &NameChange) {
         match change {
-            Change::Link(path, file) => drop(self.files.insert(path.clone(), *file)),
-            Change::Unlink(path) => drop(self.files.remove(path)),
-            Change::Rename(from, to) => {
+            NameChange::Link(path, file) => drop(self.files.insert(path.clone(), *file)),
+            NameChange::Unlink(path) => drop(self.files.remove(path)),
+            NameChange::Rename(from, to) => {
                 if let Some(file) = self.files.remove(from) {
                     self.files.insert(to.clone(), file);
                 }
             }
-            Change::MakeDirectory(path) => drop(self.directories.insert(path.clone())),
+            NameChange::MakeDirectory(path) => drop(self.directories.insert(path.clone())),
         }
     }
 }
@@ -107,13 +107,13 @@ impl Names {
     }
 
     /// Applies a change that becomes durable when its directory is synced. Paths are canonical.
-    pub(in crate::sim) fn change(&mut self, change: Change) {
+    pub(in crate::sim) fn change(&mut self, change: NameChange) {
         self.current.play(&change);
         self.log.push(change);
     }
 
     /// Applies a change durably.
-    pub(in crate::sim) fn change_durably(&mut self, change: Change) {
+    pub(in crate::sim) fn change_durably(&mut self, change: NameChange) {
         self.change(change);
         for change in self.log.drain(..) {
             self.medium.play(&change);
@@ -127,7 +127,7 @@ impl Names {
 
     pub(in crate::sim) fn sync_file(&mut self, file: usize) {
         let is_link =
-            |change: &Change| matches!(change, Change::Link(_, linked) if *linked == file);
+            |change: &NameChange| matches!(change, NameChange::Link(_, linked) if *linked == file);
         let Some(last) = self.log.iter().rposition(is_link) else {
             return;
         };

@@ -24,14 +24,14 @@ fn with_slow_disk(
     let world = World::new(seed);
     let host = world.host("client");
     let faults = FaultHandle::new();
-    faults.add(Rule::always(Action::Delay(delay)));
+    faults.add(Rule::always(FaultAction::Delay(delay)));
     let config = UnitsConfig {
         disks: vec![disk(len_bytes as u64, &faults)],
         keep: None,
         note: None,
-        limits: Limits {
+        limits: MemoryLimits {
             memory_bytes: MEMORY_BYTES,
-            ..Limits::default()
+            ..MemoryLimits::default()
         },
     };
     let lane = host.lane(0);

@@ -8,11 +8,11 @@ use crate::text;
 #[derive(Debug)]
 pub(in crate::login) struct InitiatorChap {
     authentication: Authentication,
-    state: State,
+    state: InitiatorState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum InitiatorState {
     /// Waiting for AuthMethod.
     Method,
     /// Waiting for CHAP_A, CHAP_I and CHAP_C.
@@ -31,7 +31,7 @@ pub(in crate::login) enum Next {
 
 impl InitiatorChap {
     pub(in crate::login) fn new(authentication: Authentication) -> InitiatorChap {
-        let state = State::Method;
+        let state = InitiatorState::Method;
         InitiatorChap {
             authentication,
             state,
@@ -47,13 +47,13 @@ impl InitiatorChap {
         leaves: bool,
         reply: &mut Vec<u8>,
     ) -> Result<Next, Failure> {
-        if (method.is_some() && self.state != State::Method)
-            || (self.state == State::Done && !keys.is_empty())
+        if (method.is_some() && self.state != InitiatorState::Method)
+            || (self.state == InitiatorState::Done && !keys.is_empty())
         {
             return Err("the target sent AuthMethod or CHAP keys out of turn");
         }
         match self.state {
-            State::Method => {
+            InitiatorState::Method => {
                 if method != Some("CHAP") || !keys.is_empty() {
                     return Err(
                         "the target does not accept CHAP; configure it there, or remove `chap` \
@@ -63,15 +63,15 @@ impl InitiatorChap {
                 let numbers = self.authentication.chap.algorithms.iter();
                 let numbers: Vec<_> = numbers.map(|a| a.number().to_string()).collect();
                 text::push(reply, "CHAP_A", &numbers.join(","));
-                self.state = State::Challenge;
+                self.state = InitiatorState::Challenge;
                 Ok(Next::Stay)
             }
-            State::Challenge => {
+            InitiatorState::Challenge => {
                 let algorithm = self.answer(keys, reply)?;
-                self.state = State::Verdict(algorithm);
+                self.state = InitiatorState::Verdict(algorithm);
                 Ok(Next::Leave)
             }
-            State::Verdict(algorithm) => {
+            InitiatorState::Verdict(algorithm) => {
                 if self.authentication.chap.target.is_some() {
                     if keys.is_empty() && !leaves {
                         return Ok(Next::Leave);
@@ -80,10 +80,10 @@ impl InitiatorChap {
                 } else if !keys.is_empty() {
                     return Err("the target sent CHAP keys that were not asked for");
                 }
-                self.state = State::Done;
+                self.state = InitiatorState::Done;
                 Ok(Next::Leave)
             }
-            State::Done => Ok(Next::Leave),
+            InitiatorState::Done => Ok(Next::Leave),
         }
     }
 

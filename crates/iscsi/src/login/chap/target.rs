@@ -7,13 +7,13 @@ use crate::text;
 #[derive(Debug)]
 pub(in crate::login) struct TargetChap {
     authentication: Authentication,
-    state: State,
+    state: TargetState,
     /// The initiator has authenticated with the old account.
     is_old: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum TargetState {
     /// The initiator has not agreed on CHAP yet.
     Method,
     /// Waiting for CHAP_A.
@@ -26,7 +26,7 @@ enum State {
 
 impl TargetChap {
     pub(in crate::login) fn new(authentication: Authentication) -> TargetChap {
-        let state = State::Method;
+        let state = TargetState::Method;
         TargetChap {
             authentication,
             state,
@@ -36,22 +36,22 @@ impl TargetChap {
 
     /// AuthMethod=CHAP was agreed on.
     pub(in crate::login) fn agree(&mut self) {
-        if self.state == State::Method {
-            self.state = State::Algorithm;
+        if self.state == TargetState::Method {
+            self.state = TargetState::Algorithm;
         }
     }
 
     pub(in crate::login) fn is_agreed(&self) -> bool {
-        self.state != State::Method
+        self.state != TargetState::Method
     }
 
     pub(in crate::login) fn is_done(&self) -> bool {
-        matches!(self.state, State::Done { .. })
+        matches!(self.state, TargetState::Done { .. })
     }
 
     /// Whether we have responded to a challenge from the initiator.
     pub(in crate::login) fn has_proven(&self) -> bool {
-        self.state == State::Done { has_proven: true }
+        self.state == TargetState::Done { has_proven: true }
     }
 
     /// The account with which the initiator has authenticated.
@@ -71,10 +71,10 @@ impl TargetChap {
         reply: &mut Vec<u8>,
     ) -> Result<(), Failure> {
         match self.state {
-            State::Method => Err("it sent CHAP keys without AuthMethod=CHAP"),
-            State::Algorithm => self.challenge(keys, reply),
-            State::Proof(algorithm) => self.verify(keys, algorithm, reply),
-            State::Done { .. } => Err("it sent CHAP keys after its authentication"),
+            TargetState::Method => Err("it sent CHAP keys without AuthMethod=CHAP"),
+            TargetState::Algorithm => self.challenge(keys, reply),
+            TargetState::Proof(algorithm) => self.verify(keys, algorithm, reply),
+            TargetState::Done { .. } => Err("it sent CHAP keys after its authentication"),
         }
     }
 
@@ -105,7 +105,7 @@ impl TargetChap {
             "CHAP_C",
             &value::encode(self.authentication.challenge(algorithm)),
         );
-        self.state = State::Proof(algorithm);
+        self.state = TargetState::Proof(algorithm);
         Ok(())
     }
 
@@ -151,7 +151,7 @@ impl TargetChap {
             );
         }
         self.is_old = !is_new;
-        self.state = State::Done { has_proven };
+        self.state = TargetState::Done { has_proven };
         Ok(())
     }
 }

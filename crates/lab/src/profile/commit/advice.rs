@@ -7,12 +7,12 @@ use super::{
     layer::Layer,
     nodes::Nodes,
     own::{Own, Owner},
-    trace::{Activity, Kept, Traced, Work},
+    trace::{Activity, KeptCommits, Traced, TracedWork},
 };
 use crate::{
     profile::{
         medium::Kinds,
-        share::{LARGE, Share},
+        share::{LARGE, Proportion},
     },
     report::time_us,
     target::FILE,
@@ -38,7 +38,7 @@ pub(super) fn of_calls(all: &[super::Spent]) -> Option<String> {
         let parts = all
             .chunks(size)
             .map(|commits| (sum(commits, part_ns), sum(commits, |c| c.total_ns)));
-        if let Some(share) = Share::of(parts).told_above(LARGE) {
+        if let Some(share) = Proportion::of(parts).told_above(LARGE) {
             let mend = match name {
                 super::DURABLE => {
                     "let several rows share a commit, or commits share a flush (MariaDB: \
@@ -65,7 +65,7 @@ pub(super) fn of_calls(all: &[super::Spent]) -> Option<String> {
 
 /// Advice about where in the volume the time is spent: one share of several that all wait for, or else one
 /// layer of one node.
-pub(super) fn of_nodes(kept: &Kept, nodes: &Nodes) -> Option<String> {
+pub(super) fn of_nodes(kept: &KeptCommits, nodes: &Nodes) -> Option<String> {
     let size = kept.commits.len().div_ceil(PARTS).max(1);
     let parts: Vec<(Own, f64)> = kept
         .commits
@@ -87,9 +87,9 @@ fn within(own: &Own, nodes: &Nodes, top: usize, kind: &str) -> f64 {
 }
 
 /// The mean time of the requests of one kind to a node, in nanoseconds; `None` if there were none.
-fn each_ns(kept: &Kept, node: usize, kind: &str) -> Option<f64> {
+fn each_ns(kept: &KeptCommits, node: usize, kind: &str) -> Option<f64> {
     let works = kept.commits.iter().flat_map(|commit| &commit.works);
-    let is_it = |work: &&Work| {
+    let is_it = |work: &&TracedWork| {
         let is_kind = matches!(work.what, Activity::Request { kind: of, .. } if of == kind);
         is_kind && work.node == Some(node)
     };
@@ -99,7 +99,7 @@ fn each_ns(kept: &Kept, node: usize, kind: &str) -> Option<f64> {
     (count > 0).then(|| sum_ns as f64 / f64::from(count))
 }
 
-fn of_shares(kept: &Kept, parts: &[(Own, f64)], nodes: &Nodes) -> Option<String> {
+fn of_shares(kept: &KeptCommits, parts: &[(Own, f64)], nodes: &Nodes) -> Option<String> {
     for kind in ["flush", "write", "read"] {
         for parent in 0..nodes.all().len() {
             // If the other shares had nothing to do, there is nothing to compare one with.
@@ -117,7 +117,7 @@ fn of_shares(kept: &Kept, parts: &[(Own, f64)], nodes: &Nodes) -> Option<String>
             let share = parts
                 .iter()
                 .map(|(own, whole)| (within(own, nodes, slowest, kind), *whole));
-            let Some(told) = Share::of(share).told_above(UNEQUAL) else {
+            let Some(told) = Proportion::of(share).told_above(UNEQUAL) else {
                 continue;
             };
             let is_within = |owner: &Owner| {
@@ -148,7 +148,7 @@ fn of_one_node(parts: &[(Own, f64)], nodes: &Nodes) -> Option<String> {
             .filter(|(owner, _)| (owner.layer, owner.node) == (layer, Some(node)));
         mine.map(|(_, ns)| ns).sum()
     };
-    let share = Share::of(parts.iter().map(|(own, whole)| (mine(own), *whole)));
+    let share = Proportion::of(parts.iter().map(|(own, whole)| (mine(own), *whole)));
     let told = share.told_above(LARGE)?;
     let kinds = kinds(parts, layer, node);
     let figure = match layer {
@@ -236,7 +236,7 @@ fn mend(layer: Layer, node: usize, nodes: &Nodes, kinds: &Kinds<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::{
-        super::{Spent, nodes::TreeNode, own::own_times, tests::spent, trace::Call},
+        super::{Spent, nodes::TreeNode, own::own_times, tests::spent, trace::DiskWait},
         *,
     };
 
@@ -260,7 +260,7 @@ mod tests {
         const MEDIUM_NS: u64 = 100_000;
         let (from_ns, late_ns) = (own_us * 1000, late_us * 1000);
         let to_ns = from_ns + late_ns + MEDIUM_NS;
-        let flush = |node, from_ns, to_ns, is_medium| Work {
+        let flush = |node, from_ns, to_ns, is_medium| TracedWork {
             node: Some(node),
             from_ns,
             to_ns,
@@ -274,7 +274,7 @@ mod tests {
             place,
             number: place + 1,
             total_ns: to_ns,
-            calls: vec![Call {
+            calls: vec![DiskWait {
                 kind: "flush",
                 len_bytes: 0,
                 from_ns,
@@ -290,8 +290,8 @@ mod tests {
         }
     }
 
-    fn kept(count: usize, own_us: u64, late_us: u64) -> Kept {
-        let mut kept = Kept::default();
+    fn kept(count: usize, own_us: u64, late_us: u64) -> KeptCommits {
+        let mut kept = KeptCommits::default();
         for _ in 0..count {
             kept.add(|place| commit(place, own_us, late_us));
         }
@@ -339,7 +339,7 @@ mod tests {
         let mut from_ns = 0;
         let works = all.iter().map(|(node, us)| {
             let to_ns = from_ns + us * 1000;
-            let work = Work {
+            let work = TracedWork {
                 node: Some(*node),
                 from_ns,
                 to_ns,
@@ -352,10 +352,10 @@ mod tests {
             from_ns = to_ns;
             work
         });
-        let works: Vec<Work> = works.collect();
+        let works: Vec<TracedWork> = works.collect();
         Traced {
             works,
-            calls: vec![Call {
+            calls: vec![DiskWait {
                 kind: "flush",
                 len_bytes: 0,
                 from_ns: 0,
@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn a_share_that_is_busier_than_the_others_is_not_slower() {
         let of = |even: &[(usize, u64)], odd: &[(usize, u64)]| {
-            let mut kept = Kept::default();
+            let mut kept = KeptCommits::default();
             for _ in 0..60 {
                 kept.add(|place| flushes(place, if place % 2 == 0 { even } else { odd }));
             }
@@ -397,18 +397,18 @@ mod tests {
             None,
             "a small part"
         );
-        assert_eq!(of_nodes(&Kept::default(), &nodes()), None);
+        assert_eq!(of_nodes(&KeptCommits::default(), &nodes()), None);
     }
 
     #[test]
     fn a_node_that_has_most_of_it_is_named() {
         let nodes = Nodes::file("file", "/srv/db.img");
-        let mut kept = Kept::default();
+        let mut kept = KeptCommits::default();
         for _ in 0..12 {
             kept.add(|place| {
                 let commit = commit(place, 20, 0);
                 Traced {
-                    works: vec![Work {
+                    works: vec![TracedWork {
                         node: Some(0),
                         ..commit.works[1].clone()
                     }],

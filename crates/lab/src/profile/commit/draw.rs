@@ -12,15 +12,15 @@ use super::{
     layer::Layer,
     nodes::Nodes,
     own::{Own, own_times},
-    trace::{Activity, Kept, Traced, Work},
+    trace::{Activity, KeptCommits, Traced, TracedWork},
 };
-use crate::report::{Axis, Bar, BarRow, Layers, Marks, Plot, Table, short, time_us};
+use crate::report::{Axis, Bar, BarRow, FindingsTable, Layers, Marks, Plot, short, time_us};
 
 /// Maximum number of lines for concurrent work.
 const LINES_MAX: usize = 6;
 
 /// The waterfalls of the commits at the median and the 99th percentile.
-pub(super) fn waterfalls(kept: &Kept, layers: &Layers, nodes: &Nodes) -> Vec<Plot> {
+pub(super) fn waterfalls(kept: &KeptCommits, layers: &Layers, nodes: &Nodes) -> Vec<Plot> {
     let [median, late] = examples(kept, layers);
     let total = layers.total;
     let plots = [
@@ -33,7 +33,7 @@ pub(super) fn waterfalls(kept: &Kept, layers: &Layers, nodes: &Nodes) -> Vec<Plo
         .collect()
 }
 
-fn examples<'a>(kept: &'a Kept, layers: &Layers) -> [Option<&'a Traced>; 2] {
+fn examples<'a>(kept: &'a KeptCommits, layers: &Layers) -> [Option<&'a Traced>; 2] {
     [layers.total.p50_us, layers.total.p99_us].map(|us| kept.nearest(us))
 }
 
@@ -41,7 +41,7 @@ fn waterfall((at, at_us): (&str, f64), commit: &Traced, nodes: &Nodes) -> Plot {
     let mut rows = vec![database(commit), calls(commit)];
     for index in (0..nodes.all().len()).map(Some).chain([None]) {
         let works = commit.works.iter().filter(|work| work.node == index);
-        let (requests, commands): (Vec<&Work>, Vec<&Work>) =
+        let (requests, commands): (Vec<&TracedWork>, Vec<&TracedWork>) =
             works.partition(|work| matches!(work.what, Activity::Request { .. }));
         let path = index.map_or("elsewhere", |index| &nodes.all()[index].path);
         let place = index.map_or_else(String::new, |index| nodes.told(index));
@@ -150,7 +150,7 @@ fn sized(kind: &str, len_bytes: u64) -> String {
 }
 
 /// Distributes the works over lines, so that concurrent ones do not overlap.
-fn lines(works: &[&Work], nodes: &Nodes, tip: &str) -> Vec<Vec<Bar>> {
+fn lines(works: &[&TracedWork], nodes: &Nodes, tip: &str) -> Vec<Vec<Bar>> {
     let mut lines: Vec<(u64, Vec<Bar>)> = Vec::new();
     for work in works {
         let free = lines
@@ -170,7 +170,7 @@ fn lines(works: &[&Work], nodes: &Nodes, tip: &str) -> Vec<Vec<Bar>> {
     lines.into_iter().map(|(_, line)| line).collect()
 }
 
-fn of_work(work: &Work, nodes: &Nodes, tip: &str) -> Vec<Bar> {
+fn of_work(work: &TracedWork, nodes: &Nodes, tip: &str) -> Vec<Bar> {
     let (from_ns, to_ns) = (work.from_ns, work.to_ns);
     let (sent_ns, target_ns, medium_ns) = match work.what {
         Activity::Request {
@@ -217,13 +217,13 @@ fn of_work(work: &Work, nodes: &Nodes, tip: &str) -> Vec<Bar> {
 }
 
 /// The layers of commits at the median and the 99th percentile, with the nodes of each below it.
-pub(super) fn flames(kept: &Kept, layers: &Layers, nodes: &Nodes) -> Plot {
+pub(super) fn flames(kept: &KeptCommits, layers: &Layers, nodes: &Nodes) -> Plot {
     let mut rows = Vec::new();
     for (at, band, of) in [
         (
             "median",
             (0.45, 0.55),
-            (|times| times.p50_us) as fn(crate::report::Times) -> f64,
+            (|times| times.p50_us) as fn(crate::report::OperationTimes) -> f64,
         ),
         ("99 %", (0.985, 0.995), |times| times.p99_us),
     ] {
@@ -314,7 +314,7 @@ struct NodeRow {
     own_us: f64,
 }
 
-fn node_rows(kept: &Kept, nodes: &Nodes, mean_us: f64) -> Vec<NodeRow> {
+fn node_rows(kept: &KeptCommits, nodes: &Nodes, mean_us: f64) -> Vec<NodeRow> {
     let commits = &kept.commits;
     let count = commits.len().max(1) as f64;
     let own = sum(commits.iter(), nodes);
@@ -348,8 +348,12 @@ fn node_rows(kept: &Kept, nodes: &Nodes, mean_us: f64) -> Vec<NodeRow> {
 }
 
 /// The table of the nodes, and the same as JSON.
-pub(super) fn by_node(kept: &Kept, layers: &Layers, nodes: &Nodes) -> (Table, Value) {
-    let mut table = Table::new(
+pub(super) fn by_node(
+    kept: &KeptCommits,
+    layers: &Layers,
+    nodes: &Nodes,
+) -> (FindingsTable, Value) {
+    let mut table = FindingsTable::new(
         "By node of the volume",
         "Each node of the volume's tree by kind of request. Its own time is how long a commit waited \
          for it and for no node below it (including its time at the target); concurrent work shares \
@@ -391,7 +395,7 @@ pub(super) fn by_node(kept: &Kept, layers: &Layers, nodes: &Nodes) -> (Table, Va
 }
 
 /// The commits of the waterfalls, as JSON.
-pub(super) fn traced(kept: &Kept, layers: &Layers, nodes: &Nodes) -> Value {
+pub(super) fn traced(kept: &KeptCommits, layers: &Layers, nodes: &Nodes) -> Value {
     let json_of = |commit: &Traced| {
         let calls = commit.calls.iter().map(|call| {
             json!({

@@ -10,11 +10,11 @@ use volume::Durability;
 
 use super::super::{
     Runner,
-    layers::{self, Way},
+    layers::{self, TimeSpent},
 };
 use crate::{
-    Error, Result,
-    report::{Layers, Table, time_us},
+    LabError, LabResult,
+    report::{FindingsTable, Layers, time_us},
 };
 
 /// How much a small transaction appends; InnoDB and PostgreSQL need some hundred bytes for a row.
@@ -32,8 +32,8 @@ struct Appended {
     flush_ns: u64,
 }
 
-const WRITE: layers::Row<Appended> = ("writing the end of the log", |of| of.write_ns);
-const FLUSH: layers::Row<Appended> = ("flushing it", |of| of.flush_ns);
+const WRITE: layers::LayerRow<Appended> = ("writing the end of the log", |of| of.write_ns);
+const FLUSH: layers::LayerRow<Appended> = ("flushing it", |of| of.flush_ns);
 
 /// The commits of a log.
 pub(super) struct Log {
@@ -49,7 +49,7 @@ impl Log {
         target: usize,
         most: usize,
         time: Duration,
-    ) -> Result<Option<Log>> {
+    ) -> LabResult<Option<Log>> {
         let target = &runner.targets[target];
         let log_bytes = LOG_BYTES.min(target.len_bytes()) / BLOCK_BYTES * BLOCK_BYTES;
         runner.fill(&target.luns(1, None)?, 0..log_bytes)?;
@@ -67,7 +67,7 @@ impl Log {
                 volume.flush().await.map(|()| write)
             });
             let whole = began.elapsed();
-            let failed = |error| Error::Target(format!("{}: {error}", target.name));
+            let failed = |error| LabError::Target(format!("{}: {error}", target.name));
             let write = committed.map_err(failed)?;
             all.push(Appended {
                 write_ns: write.as_nanos() as u64,
@@ -81,7 +81,7 @@ impl Log {
         let total_ns = |of: &Appended| of.write_ns + of.flush_ns;
         Log {
             commits: all.len(),
-            times: layers::layers(all, total_ns, &[WRITE, FLUSH], |_| Way::default()),
+            times: layers::layers(all, total_ns, &[WRITE, FLUSH], |_| TimeSpent::default()),
         }
     }
 
@@ -96,8 +96,8 @@ impl Log {
         )
     }
 
-    pub(super) fn table(&self) -> Table {
-        Table {
+    pub(super) fn table(&self) -> FindingsTable {
+        FindingsTable {
             title: "A commit with one flush, as of MariaDB and PostgreSQL".into(),
             about: format!(
                 "{} times 512 bytes were appended to a log on the same disk, each durable before the next. What the \

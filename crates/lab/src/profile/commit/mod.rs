@@ -27,20 +27,20 @@ use volume::{
 use self::{
     log::Log,
     nodes::Nodes,
-    trace::{Call, Clock, Kept, Traced, works},
+    trace::{Clock, DiskWait, KeptCommits, Traced, works},
 };
 use super::{
     Case, Experiment, Needs, Runner, Work, check_time,
-    layers::{self, Row, Way},
+    layers::{self, LayerRow, TimeSpent},
     within,
 };
 use crate::{
-    Error, IN_FLIGHT_BYTES, Result, VolumeDisk,
+    IN_FLIGHT_BYTES, LabError, LabResult, VolumeDisk,
     load::{Sampler, mark_as_ours},
     machine,
-    report::{Axis, Findings, Layers, Line, Marks, Plot, Table, short, time_us},
+    report::{Axis, Findings, FindingsTable, Layers, Marks, Plot, PlotLine, short, time_us},
     speed::Speed,
-    sqlite::{Disk, Settings, Store},
+    sqlite::{DatabaseDisk, Settings, Store},
     target::FILE,
 };
 
@@ -95,7 +95,7 @@ struct Spent {
     write_ns: u64,
     flush_ns: u64,
     /// Where it waited, all three kinds of waits together; only for watched commits.
-    way: Option<Way>,
+    way: Option<TimeSpent>,
 }
 
 impl Spent {
@@ -109,10 +109,10 @@ const READS: &str = "waiting for reads";
 const DURABLE: &str = "waiting until they are durable";
 
 /// The time spent in SQLite itself.
-const OWN: Row<Spent> = (DATABASE, |spent| spent.total_ns - spent.waited_ns());
+const OWN: LayerRow<Spent> = (DATABASE, |spent| spent.total_ns - spent.waited_ns());
 
 /// The parts of a commit as SQLite sees them; they add up to all of it.
-const PARTS: [Row<Spent>; 4] = [
+const PARTS: [LayerRow<Spent>; 4] = [
     OWN,
     (READS, |spent| spent.read_ns),
     ("handing over writes", |spent| spent.write_ns),
@@ -123,7 +123,7 @@ const PARTS: [Row<Spent>; 4] = [
 #[derive(Default)]
 struct Inserted {
     spent: Vec<Spent>,
-    kept: Kept,
+    kept: KeptCommits,
     nodes: Nodes,
 }
 
@@ -138,7 +138,7 @@ struct TimedDisk {
 struct Noted {
     began: Cell<Option<Instant>>,
     spent: Cell<Spent>,
-    calls: RefCell<Vec<Call>>,
+    calls: RefCell<Vec<DiskWait>>,
 }
 
 impl TimedDisk {
@@ -156,7 +156,7 @@ impl TimedDisk {
         self.noted.spent.set(spent);
         if let Some(commit_began) = self.noted.began.get() {
             let from_ns = began.duration_since(commit_began).as_nanos() as u64;
-            self.noted.calls.borrow_mut().push(Call {
+            self.noted.calls.borrow_mut().push(DiskWait {
                 kind,
                 len_bytes: len as u64,
                 from_ns,
@@ -167,7 +167,7 @@ impl TimedDisk {
     }
 }
 
-impl Disk for TimedDisk {
+impl DatabaseDisk for TimedDisk {
     fn len_bytes(&self) -> u64 {
         self.disk.len_bytes()
     }
@@ -189,17 +189,19 @@ impl Disk for TimedDisk {
     }
 
     fn flush(&self) -> io::Result<()> {
-        self.timed(("flush", 0), Disk::flush, |spent| &mut spent.flush_ns)
+        self.timed(("flush", 0), DatabaseDisk::flush, |spent| {
+            &mut spent.flush_ns
+        })
     }
 }
 
 impl Inserts {
     /// Inserts rows into a new database on target number `target`, until the user asks to stop.
-    fn run(&self, runner: &Runner<'_>, target: usize) -> Result<Inserted> {
+    fn run(&self, runner: &Runner<'_>, target: usize) -> LabResult<Inserted> {
         let target = &runner.targets[target];
         let volume = target.volume().clone();
         let lane = runner.lane.clone();
-        let failed = |error: volume::Error| Error::Target(format!("{}: {error}", target.name));
+        let failed = |error: volume::Error| LabError::Target(format!("{}: {error}", target.name));
         let disk =
             VolumeDisk::new(lane.clone(), volume.clone(), IN_FLIGHT_BYTES).map_err(failed)?;
         let noted = Rc::new(Noted::default());
@@ -222,11 +224,11 @@ impl Inserts {
 
     fn insert(
         &self,
-        disk: Rc<dyn Disk>,
+        disk: Rc<dyn DatabaseDisk>,
         noted: &Noted,
         nodes: Nodes,
         runner: &Runner<'_>,
-    ) -> Result<Inserted> {
+    ) -> LabResult<Inserted> {
         let store = Store::format(disk)?;
         let settings = Settings {
             page_bytes: u32::try_from(self.page.bytes()).unwrap_or(u32::MAX),
@@ -272,7 +274,7 @@ impl Inserts {
             let spent = noted.spent.get();
             let way = watch
                 .as_ref()
-                .map(|watch| Way::new(spent.waited_ns(), &watch.layers()));
+                .map(|watch| TimeSpent::new(spent.waited_ns(), &watch.layers()));
             inserted.spent.push(Spent {
                 total_ns: total.as_nanos() as u64,
                 way,
@@ -296,7 +298,7 @@ impl Inserts {
     }
 
     /// The insert rate, for a comparison.
-    pub(crate) fn sample(&self, runner: &Runner<'_>, target: usize) -> Result<Option<Speed>> {
+    pub(crate) fn sample(&self, runner: &Runner<'_>, target: usize) -> LabResult<Option<Speed>> {
         let all = self.run(runner, target)?.spent;
         runner.stage.step();
         if all.len() < 2 || runner.is_stopped() {
@@ -331,7 +333,12 @@ fn across(all: &[Spent], waits: &Layers) -> Layers {
 
 /// The same from the database's point of view.
 fn waits(all: &[Spent]) -> Layers {
-    layers::layers(all, |spent| spent.total_ns, &PARTS, |_| Way::default())
+    layers::layers(
+        all,
+        |spent| spent.total_ns,
+        &PARTS,
+        |_| TimeSpent::default(),
+    )
 }
 
 impl Commit {
@@ -358,7 +365,7 @@ impl Experiment for Commit {
         1
     }
 
-    fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
+    fn run(&self, runner: &mut Runner<'_>) -> LabResult<Findings> {
         let Inserted {
             spent: all,
             kept,
@@ -464,15 +471,15 @@ fn answer(layers: &Layers, commits: usize) -> String {
     )
 }
 
-fn waited_for(waits: &Layers) -> Table {
-    Table {
+fn waited_for(waits: &Layers) -> FindingsTable {
+    FindingsTable {
         title: "What the database waited for".into(),
         ..waits.table()
     }
 }
 
-fn published() -> Table {
-    let mut table = Table::new(
+fn published() -> FindingsTable {
+    let mut table = FindingsTable::new(
         "Beside a published result",
         "An insert into SQL Server on a cluster that writes each block to two nodes, as estimated in a \
          published study. Other software on other hardware: compare the parts, not the times.",
@@ -506,7 +513,7 @@ fn plot(totals: &[f64]) -> Plot {
         about: format!("In order; each point is the median of {few}."),
         x: axis("commits", false),
         y: axis("microseconds", true),
-        marks: Marks::Lines(vec![Line {
+        marks: Marks::Lines(vec![PlotLine {
             name: "time of a commit".into(),
             points: points.collect(),
         }]),
@@ -516,7 +523,7 @@ fn plot(totals: &[f64]) -> Plot {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Times;
+    use crate::report::OperationTimes;
 
     pub(super) fn spent(total_us: u64, flush_us: u64) -> Spent {
         Spent {
@@ -531,7 +538,7 @@ mod tests {
     #[test]
     fn the_first_table_has_the_totals_of_all_commits() {
         let watched = |total_us| Spent {
-            way: Some(Way::new(63_000, &volume::layers::Layers::default())),
+            way: Some(TimeSpent::new(63_000, &volume::layers::Layers::default())),
             ..spent(total_us, 60)
         };
         let all = [watched(100), spent(1000, 60), spent(1000, 60), watched(200)];
@@ -556,9 +563,9 @@ mod tests {
         let all: Vec<Spent> = quick.chain(slow).collect();
         let layers = waits(&all);
         for of in [
-            |times: &Times| times.mean_us,
-            |times: &Times| times.p50_us,
-            |times: &Times| times.p99_us,
+            |times: &OperationTimes| times.mean_us,
+            |times: &OperationTimes| times.p50_us,
+            |times: &OperationTimes| times.p99_us,
         ] {
             let parts: f64 = layers.layers.iter().map(|layer| of(&layer.times)).sum();
             let total = of(&layers.total);

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::{
     layer::Layer,
     nodes::Nodes,
-    trace::{Activity, Traced, Work},
+    trace::{Activity, Traced, TracedWork},
 };
 
 /// Who worked, and for which kind of request.
@@ -59,12 +59,12 @@ pub(super) fn own_times(commit: &Traced, nodes: &Nodes) -> Own {
             *own.entry(owner).or_default() += ns;
             continue;
         };
-        let there: Vec<&Work> = commit
+        let there: Vec<&TracedWork> = commit
             .works
             .iter()
             .filter(|work| work.is_at(from_ns))
             .collect();
-        let working: Vec<&&Work> = there
+        let working: Vec<&&TracedWork> = there
             .iter()
             .filter(|work| is_below(work, from_ns))
             .collect();
@@ -79,7 +79,7 @@ pub(super) fn own_times(commit: &Traced, nodes: &Nodes) -> Own {
         if !working.is_empty() {
             continue;
         }
-        let deepest: Vec<&&Work> = there
+        let deepest: Vec<&&TracedWork> = there
             .iter()
             .filter(|work| is_deepest(work, &there, nodes))
             .collect();
@@ -107,7 +107,7 @@ pub(super) fn own_times(commit: &Traced, nodes: &Nodes) -> Own {
 }
 
 /// Whether a medium or a target is working on it.
-fn is_below(work: &Work, now_ns: u64) -> bool {
+fn is_below(work: &TracedWork, now_ns: u64) -> bool {
     match work.what {
         Activity::Request { is_medium, .. } => is_medium,
         Activity::Command { sent_ns, .. } => sent_ns <= now_ns,
@@ -115,7 +115,7 @@ fn is_below(work: &Work, now_ns: u64) -> bool {
 }
 
 /// Whether no node below works on the same request.
-fn is_deepest(work: &Work, there: &[&Work], nodes: &Nodes) -> bool {
+fn is_deepest(work: &TracedWork, there: &[&TracedWork], nodes: &Nodes) -> bool {
     let is_request = matches!(work.what, Activity::Request { .. });
     let Some(node) = work.node.filter(|_| is_request) else {
         return true;
@@ -128,8 +128,8 @@ fn is_deepest(work: &Work, there: &[&Work], nodes: &Nodes) -> bool {
 }
 
 /// The kind of request that it is or belongs to.
-fn kind_of(work: &Work, there: &[&Work]) -> &'static str {
-    let kind = |work: &Work| match work.what {
+fn kind_of(work: &TracedWork, there: &[&TracedWork]) -> &'static str {
+    let kind = |work: &TracedWork| match work.what {
         Activity::Request { kind, .. } => Some(kind),
         Activity::Command { .. } => None,
     };
@@ -140,7 +140,7 @@ fn kind_of(work: &Work, there: &[&Work]) -> &'static str {
 }
 
 /// The layers of a work below this side, and their fractions of its time.
-fn parts(work: &Work) -> Vec<(Layer, f64)> {
+fn parts(work: &TracedWork) -> Vec<(Layer, f64)> {
     let (sent_ns, target_ns, medium_ns) = match work.what {
         Activity::Request { .. } => return vec![(Layer::Medium, 1.0)],
         Activity::Command {

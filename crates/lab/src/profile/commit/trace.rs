@@ -20,15 +20,15 @@ pub(super) struct Traced {
     pub(super) number: usize,
     pub(super) total_ns: u64,
     /// In order and without overlap.
-    pub(super) calls: Vec<Call>,
-    pub(super) works: Vec<Work>,
+    pub(super) calls: Vec<DiskWait>,
+    pub(super) works: Vec<TracedWork>,
     /// Spans that ran but were not kept.
     pub(super) left_out: usize,
 }
 
 /// An interval in which the database waited for its disk.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
+pub(super) struct DiskWait {
     /// Such as "write".
     pub(super) kind: &'static str,
     pub(super) len_bytes: u64,
@@ -38,7 +38,7 @@ pub(super) struct Call {
 
 /// Something that worked for the database meanwhile.
 #[derive(Clone, Debug)]
-pub(super) struct Work {
+pub(super) struct TracedWork {
     /// The index of its node, if the tree is known.
     pub(super) node: Option<usize>,
     pub(super) from_ns: u64,
@@ -63,7 +63,7 @@ pub(super) enum Activity {
     },
 }
 
-impl Work {
+impl TracedWork {
     pub(super) fn is_at(&self, from_ns: u64) -> bool {
         self.from_ns <= from_ns && from_ns < self.to_ns
     }
@@ -98,11 +98,11 @@ pub(super) fn works(
     nodes: &Nodes,
     clock: &Clock,
     (began, total): (Instant, Duration),
-) -> Vec<Work> {
+) -> Vec<TracedWork> {
     let total_ns = total.as_nanos() as u64;
     let ns = |at| clock.since(began, at).min(total_ns);
     let nanos = |of: engine::Duration| of.as_nanos() as u64;
-    let work = |span: Span| Work {
+    let work = |span: Span| TracedWork {
         node: nodes.index_of(&span.node),
         from_ns: ns(span.began),
         to_ns: ns(span.ended),
@@ -119,14 +119,14 @@ pub(super) fn works(
             },
         },
     };
-    let mut works: Vec<Work> = spans.into_iter().map(work).collect();
+    let mut works: Vec<TracedWork> = spans.into_iter().map(work).collect();
     works.sort_by_key(|work| (work.node, work.from_ns));
     works
 }
 
 /// The kept commits: all at first; when their spans exceed the limit, every other one is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(super) struct KeptCommits {
     pub(super) commits: Vec<Traced>,
     spans: usize,
     /// The sampling interval, as a power of two.
@@ -134,7 +134,7 @@ pub(super) struct Kept {
     count: usize,
 }
 
-impl Kept {
+impl KeptCommits {
     pub(super) fn add(&mut self, commit: impl FnOnce(usize) -> Traced) {
         let place = self.count;
         self.count += 1;
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded_and_from_all_of_the_time() {
-        let work = Work {
+        let work = TracedWork {
             node: None,
             from_ns: 0,
             to_ns: 1,
@@ -186,7 +186,7 @@ mod tests {
                 is_medium: true,
             },
         };
-        let mut kept = Kept::default();
+        let mut kept = KeptCommits::default();
         let count = 10 * SPANS_MAX / 50;
         for _ in 0..count {
             kept.add(|place| Traced {
@@ -210,6 +210,6 @@ mod tests {
         let middle = kept.nearest(count as f64 / 2.0).expect("some").place;
         assert!(middle.abs_diff(count / 2) <= step, "{middle}");
         assert!(kept.band(0.45, 0.55).iter().all(|c| c.place > count / 3));
-        assert_eq!(Kept::default().band(0.45, 0.55).len(), 0);
+        assert_eq!(KeptCommits::default().band(0.45, 0.55).len(), 0);
     }
 }

@@ -4,12 +4,12 @@
 use super::{
     Round,
     layers::Breakdown,
-    spent::{Layer, Row},
+    spent::{SpentRow, TransactionLayer},
 };
 use crate::{
     profile::{
         medium::Kinds,
-        share::{LARGE, Share},
+        share::{LARGE, Proportion},
     },
     report::{short, time_us},
 };
@@ -23,10 +23,10 @@ pub(super) fn advice(on: &str, rounds: &[Round], breakdown: &Breakdown) -> Optio
     let parts = rounds
         .iter()
         .map(|round| (round.spent.us_of(row), round.spent.total_us()));
-    let told = Share::of(parts).told_above(LARGE)?;
+    let told = Proportion::of(parts).told_above(LARGE)?;
     let mend = match row.layer {
-        Layer::Database => {
-            let busy = Share::of(rounds.iter().map(|round| (round.busy, 1.0)));
+        TransactionLayer::Database => {
+            let busy = Proportion::of(rounds.iter().map(|round| (round.busy, 1.0)));
             format!(
                 "the processors are busy for {} of the time, so a faster disk would not help; fewer connections \
                  (`threads`) wait less for a processor each, and more processors do more",
@@ -36,7 +36,7 @@ pub(super) fn advice(on: &str, rounds: &[Round], breakdown: &Breakdown) -> Optio
         _ => mend(row)?,
     };
     let figure = match row.layer {
-        Layer::Database => String::new(),
+        TransactionLayer::Database => String::new(),
         _ => format!(
             ", {} for each of its {} requests{}",
             time_us(row.request_us()),
@@ -50,33 +50,33 @@ pub(super) fn advice(on: &str, rounds: &[Round], breakdown: &Breakdown) -> Optio
     ))
 }
 
-fn kinds(row: &Row) -> Kinds<'_> {
+fn kinds(row: &SpentRow) -> Kinds<'_> {
     Kinds::of(row.kinds_us.iter().map(|(kind, us)| (kind.as_str(), *us)))
 }
 
 /// The setting that shortens the requests at this place, if there is one.
-fn mend(row: &Row) -> Option<String> {
+fn mend(row: &SpentRow) -> Option<String> {
     let place = &row.place;
     let kind = place.rsplit('/').next().unwrap_or_default();
     Some(match (row.layer, kind) {
-        (Layer::Tree | Layer::Target, "throttle") => {
+        (TransactionLayer::Tree | TransactionLayer::Target, "throttle") => {
             format!("raise `rate` or lower `latency` of {place}")
         }
-        (Layer::Tree | Layer::Target, "fault") => {
+        (TransactionLayer::Tree | TransactionLayer::Target, "fault") => {
             format!("remove the rule with `delay` from {place}")
         }
-        (Layer::Link, _) => format!(
+        (TransactionLayer::Link, _) => format!(
             "look at the link to the `url` of {place} (ping, errors of the interface), or name a faster one with \
              `paths`"
         ),
-        (Layer::Medium, _) if place.is_empty() => {
+        (TransactionLayer::Medium, _) if place.is_empty() => {
             format!("put the database's files (--on) on {}", kinds(row).disk())
         }
-        (Layer::Medium, _) => {
+        (TransactionLayer::Medium, _) => {
             let node = place.trim_end_matches(" at the target");
             format!("put the `path` of {node} on {}", kinds(row).disk())
         }
-        (Layer::UntoldTarget, _) => format!(
+        (TransactionLayer::UntoldTarget, _) => format!(
             "look at the target behind the `url` of {place}; if it is a `sanstone serve` on this machine, --pid with its \
              process divides this row"
         ),
@@ -135,24 +135,27 @@ mod tests {
     }
 
     /// Rounds in which one place has most of the time.
-    fn most_at(layer: Layer, place: &str) -> Option<String> {
+    fn most_at(layer: TransactionLayer, place: &str) -> Option<String> {
         let mut rounds = rounds(&[20_000.0; 6], 0.1);
         for round in &mut rounds {
-            let row = |layer, place: &str, us| Row {
+            let row = |layer, place: &str, us| SpentRow {
                 layer,
                 place: place.into(),
                 us,
                 own_us: us,
                 requests: 2.0,
                 kinds_us: match layer {
-                    Layer::Medium => BTreeMap::from([
+                    TransactionLayer::Medium => BTreeMap::from([
                         ("read".to_owned(), us * 0.9),
                         ("flush".to_owned(), us * 0.1),
                     ]),
                     _ => BTreeMap::new(),
                 },
             };
-            round.spent.rows = vec![row(Layer::Database, "", 200.0), row(layer, place, 800.0)];
+            round.spent.rows = vec![
+                row(TransactionLayer::Database, "", 200.0),
+                row(layer, place, 800.0),
+            ];
         }
         of(&rounds)
     }
@@ -160,16 +163,28 @@ mod tests {
     #[test]
     fn a_place_with_most_of_the_time_is_named_with_its_setting() {
         for (layer, place, words) in [
-            (Layer::Tree, "db/throttle", "lower `latency` of db/throttle"),
-            (Layer::Target, "v/fault", "rule with `delay` from v/fault"),
-            (Layer::Link, "db/iscsi", "`url` of db/iscsi"),
-            (Layer::Medium, "", "(--on)"),
-            (Layer::Medium, "v/file at the target", "`path` of v/file on"),
-            (Layer::UntoldTarget, "db/iscsi", "--pid"),
+            (
+                TransactionLayer::Tree,
+                "db/throttle",
+                "lower `latency` of db/throttle",
+            ),
+            (
+                TransactionLayer::Target,
+                "v/fault",
+                "rule with `delay` from v/fault",
+            ),
+            (TransactionLayer::Link, "db/iscsi", "`url` of db/iscsi"),
+            (TransactionLayer::Medium, "", "(--on)"),
+            (
+                TransactionLayer::Medium,
+                "v/file at the target",
+                "`path` of v/file on",
+            ),
+            (TransactionLayer::UntoldTarget, "db/iscsi", "--pid"),
         ] {
             let told = most_at(layer, place).expect("most of it");
             let figure = match layer {
-                Layer::Medium => {
+                TransactionLayer::Medium => {
                     assert!(
                         told.contains("with faster reads") && !told.contains("faster flush"),
                         "{told}"
@@ -181,7 +196,10 @@ mod tests {
             assert!(told.contains("80 % (95 % interval"), "{told}");
             assert!(told.contains(figure) && told.contains(words), "{told}");
         }
-        for (layer, place) in [(Layer::Loop, ""), (Layer::Tree, "db/stripe")] {
+        for (layer, place) in [
+            (TransactionLayer::Loop, ""),
+            (TransactionLayer::Tree, "db/stripe"),
+        ] {
             assert_eq!(most_at(layer, place), None, "no setting is known");
         }
     }

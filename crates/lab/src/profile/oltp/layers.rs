@@ -6,13 +6,15 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::spent::{Layer, Row, Spent};
-use crate::report::{self, Axis, Bar, BarRow, Layers, Marks, Plot, Table, Times, short, time_us};
+use super::spent::{Spent, SpentRow, TransactionLayer};
+use crate::report::{
+    self, Axis, Bar, BarRow, FindingsTable, Layers, Marks, OperationTimes, Plot, short, time_us,
+};
 
 /// All rounds of a site.
 pub(super) struct Breakdown {
     pub(super) layers: Layers,
-    rows: Vec<Row>,
+    rows: Vec<SpentRow>,
 }
 
 impl Breakdown {
@@ -25,13 +27,13 @@ impl Breakdown {
             rounds.last()?,
         );
         let count = rounds.len() as f64;
-        let times = |of: &dyn Fn(&Spent) -> f64| Times {
+        let times = |of: &dyn Fn(&Spent) -> f64| OperationTimes {
             mean_us: rounds.iter().map(|spent| of(spent)).sum::<f64>() / count,
             p50_us: of(middle),
             p99_us: of(slowest),
         };
         // A row without requests is missing in a round.
-        let mut rows: Vec<Row> = Vec::new();
+        let mut rows: Vec<SpentRow> = Vec::new();
         for row in rounds.iter().flat_map(|spent| &spent.rows) {
             match rows.iter_mut().find(|known| known.is_same_place(row)) {
                 Some(known) => {
@@ -45,7 +47,7 @@ impl Breakdown {
                 None => rows.push(row.clone()),
             }
         }
-        let layer = |row: &Row| report::Layer {
+        let layer = |row: &SpentRow| report::LayerShare {
             name: row.name(),
             times: times(&|spent| spent.us_of(row)),
         };
@@ -69,7 +71,7 @@ impl Breakdown {
 
     /// For readers of the JSON: the total and the layers, each named as what it is.
     pub(super) fn json(&self) -> (Value, Value) {
-        let times = |times: &Times| {
+        let times = |times: &OperationTimes| {
             json!({
                 "mean_us": times.mean_us,
                 "median_round_us": times.p50_us,
@@ -85,13 +87,13 @@ impl Breakdown {
     }
 
     /// The place with the most time.
-    pub(super) fn largest(&self) -> Option<&Row> {
+    pub(super) fn largest(&self) -> Option<&SpentRow> {
         self.rows.iter().max_by(|a, b| a.us.total_cmp(&b.us))
     }
 
     /// The table for the storage that the user called `on`.
-    pub(super) fn table(&self, on: &str) -> Table {
-        let mut table = Table::new(
+    pub(super) fn table(&self, on: &str) -> FindingsTable {
+        let mut table = FindingsTable::new(
             &format!("Where the time of a transaction went on {on}"),
             "Times of each transaction: on average over the rounds, in the round that took the median time, \
              and in the slowest round; rounds, not single transactions. The total is the time of the connections \
@@ -109,7 +111,7 @@ impl Breakdown {
             ],
         );
         let total_us = self.layers.total.mean_us;
-        let times = |name: &str, times: &Times| -> Vec<String> {
+        let times = |name: &str, times: &OperationTimes| -> Vec<String> {
             vec![
                 name.to_owned(),
                 format!("{:.1}", times.mean_us),
@@ -131,7 +133,7 @@ impl Breakdown {
 
     fn bars(&self, on: &str) -> BarRow {
         let mut from = 0.0;
-        let bar = |row: &Row| {
+        let bar = |row: &SpentRow| {
             let begins = from;
             from += row.us / 1e3;
             Bar {
@@ -152,7 +154,7 @@ impl Breakdown {
 /// A bar for each site, divided into its layers.
 pub(super) fn plot<'a>(sites: impl Iterator<Item = (&'a str, &'a Breakdown)> + Clone) -> Plot {
     let rows = sites.clone().flat_map(|(_, breakdown)| &breakdown.rows);
-    let used: BTreeSet<Layer> = rows.map(|row| row.layer).collect();
+    let used: BTreeSet<TransactionLayer> = rows.map(|row| row.layer).collect();
     Plot {
         title: "Layers of a transaction".into(),
         about: "On average over the rounds.".into(),
@@ -186,7 +188,7 @@ mod tests {
         let round = |whole_us| Spent::of(whole_us, 10.0, &before(), &after());
         let rounds = [30_000.0, 60_000.0, 20_000.0].map(round);
         let found = Breakdown::of(rounds.iter()).expect("three rounds");
-        let Times {
+        let OperationTimes {
             mean_us,
             p50_us,
             p99_us,

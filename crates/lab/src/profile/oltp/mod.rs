@@ -15,13 +15,13 @@ use volume::config::Size;
 
 use super::{Case, Experiment, Needs, Runner, within};
 use crate::{
-    Error, Result,
-    databases::{Bed, Namespace, Server, ServerKind, Stack, Sysbench},
+    LabError, LabResult,
+    databases::{Bed, DatabaseServer, Namespace, ServerKind, Stack, Sysbench},
     load::Stop,
     machine::{Watch, ended_ns, family_ns, machine_ns},
     others::Others,
-    progress::Progress,
-    report::{Axis, Findings, Line, Marks, Plot, Score, Table, short, time_us},
+    progress::ProgressOutput,
+    report::{Axis, Findings, FindingsTable, Marks, Plot, PlotLine, Score, short, time_us},
     statistics::{Comparison, Median, SAMPLES_MIN},
 };
 
@@ -63,8 +63,8 @@ pub(super) struct Oltp {
 }
 
 /// A database server and its storage. The server is dropped first.
-struct Site {
-    server: Server,
+struct DatabaseSite {
+    server: DatabaseServer,
     stack: Stack,
 }
 
@@ -108,7 +108,7 @@ struct Used {
 }
 
 impl Used {
-    fn so_far(runner: &Runner<'_>, Site { server, stack }: &Site) -> Used {
+    fn so_far(runner: &Runner<'_>, DatabaseSite { server, stack }: &DatabaseSite) -> Used {
         Used {
             machine_ns: machine_ns(),
             server_ns: server.cpu_ns(),
@@ -135,13 +135,13 @@ impl Used {
 
 /// All rounds on one disk.
 #[derive(Clone, Debug, Serialize)]
-struct Measured {
+struct DiskRounds {
     name: String,
     rounds: Vec<Round>,
 }
 
 impl Oltp {
-    fn sites(&self, runner: &Runner<'_>, beds: &[(String, Bed)]) -> Result<Vec<Site>> {
+    fn sites(&self, runner: &Runner<'_>, beds: &[(String, Bed)]) -> LabResult<Vec<DatabaseSite>> {
         let namespace = Namespace::of_beds(beds)?;
         let sysbench = Sysbench::new(self.tables, self.rows, self.threads)?;
         let mut sites = Vec::new();
@@ -155,12 +155,13 @@ impl Oltp {
             let stop = &runner.stop;
             let prepared = Stack::new(name, bed, namespace.as_ref(), 0, stop).and_then(|stack| {
                 let memory_bytes = self.memory.bytes();
-                let server = Server::create(self.database, &stack, memory_bytes, None, stop)?;
+                let server =
+                    DatabaseServer::create(self.database, &stack, memory_bytes, None, stop)?;
                 sysbench.prepare(&server, &stack, stop)?;
-                Ok(Site { server, stack })
+                Ok(DatabaseSite { server, stack })
             });
             let site = match prepared {
-                Err(Error::Stopped) => break,
+                Err(LabError::Stopped) => break,
                 prepared => prepared?,
             };
             site.server.pause();
@@ -176,9 +177,9 @@ impl Oltp {
         &self,
         runner: &Runner<'_>,
         sysbench: &Sysbench,
-        site: &Site,
-    ) -> Result<Option<Round>> {
-        let Site { server, stack } = site;
+        site: &DatabaseSite,
+    ) -> LabResult<Option<Round>> {
+        let DatabaseSite { server, stack } = site;
         server.go_on();
         // Asking for the counters takes processor time, so they are the outer pair.
         let counted = stack.counted(runner.pid);
@@ -237,7 +238,7 @@ impl Experiment for Oltp {
         false
     }
 
-    fn survey(&self, _stop: &Stop, _progress: Progress) -> Result<()> {
+    fn survey(&self, _stop: &Stop, _progress: ProgressOutput) -> LabResult<()> {
         self.database.check()?;
         Sysbench::new(self.tables, self.rows, self.threads).map(drop)
     }
@@ -250,13 +251,13 @@ impl Experiment for Oltp {
         self.rounds
     }
 
-    fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
+    fn run(&self, runner: &mut Runner<'_>) -> LabResult<Findings> {
         let beds = std::mem::take(&mut runner.beds);
         runner.stage.expect((self.rounds * beds.len()) as u64);
         let sysbench = Sysbench::new(self.tables, self.rows, self.threads)?;
-        let mut measured: Vec<Measured> = beds
+        let mut measured: Vec<DiskRounds> = beds
             .iter()
-            .map(|(name, _)| Measured {
+            .map(|(name, _)| DiskRounds {
                 name: name.clone(),
                 rounds: Vec::new(),
             })
@@ -314,7 +315,7 @@ impl Experiment for Oltp {
 }
 
 impl Oltp {
-    fn findings(&self, measured: &[Measured], has_pid: bool) -> Findings {
+    fn findings(&self, measured: &[DiskRounds], has_pid: bool) -> Findings {
         let mut notes = Vec::new();
         if !has_pid {
             notes.push(
@@ -405,13 +406,13 @@ impl Oltp {
     }
 }
 
-fn median(measured: &Measured, of: impl Fn(&Round) -> f64) -> f64 {
+fn median(measured: &DiskRounds, of: impl Fn(&Round) -> f64) -> f64 {
     Median::of_each(&measured.rounds, of).median
 }
 
 /// Compares `measured` with the first, round by round.
-fn beside(first: &Measured, measured: &Measured, of: fn(&Round) -> f64) -> Comparison {
-    let all = |measured: &Measured| -> Vec<f64> { measured.rounds.iter().map(of).collect() };
+fn beside(first: &DiskRounds, measured: &DiskRounds, of: fn(&Round) -> f64) -> Comparison {
+    let all = |measured: &DiskRounds| -> Vec<f64> { measured.rounds.iter().map(of).collect() };
     Comparison::of(&all(first), &all(measured))
 }
 
@@ -419,8 +420,8 @@ fn beside(first: &Measured, measured: &Measured, of: fn(&Round) -> f64) -> Compa
 type Figure = fn(&Round) -> f64;
 
 /// What weakens the ratios of the answer.
-fn doubts(measured: &[Measured]) -> Vec<String> {
-    let all: Vec<&Measured> = measured.iter().filter(|m| !m.rounds.is_empty()).collect();
+fn doubts(measured: &[DiskRounds]) -> Vec<String> {
+    let all: Vec<&DiskRounds> = measured.iter().filter(|m| !m.rounds.is_empty()).collect();
     let Some((first, rest)) = all.split_first() else {
         return Vec::new();
     };
@@ -428,7 +429,7 @@ fn doubts(measured: &[Measured]) -> Vec<String> {
         ("transactions a minute", |round| round.per_minute),
         ("CPU µs of a transaction", |round| round.cpu_us),
     ];
-    let of_one = |m: &&Measured| {
+    let of_one = |m: &&DiskRounds| {
         let (a, b) = (&first.name, &m.name);
         let of_figure = |(what, of): (&str, Figure)| -> Vec<String> {
             let doubts = beside(first, m, of).doubts().into_iter();
@@ -441,8 +442,8 @@ fn doubts(measured: &[Measured]) -> Vec<String> {
     rest.iter().flat_map(of_one).collect()
 }
 
-fn answer(measured: &[Measured], database: ServerKind) -> String {
-    let told = |m: &Measured| {
+fn answer(measured: &[DiskRounds], database: ServerKind) -> String {
+    let told = |m: &DiskRounds| {
         format!(
             "{} transactions a minute on {}, each for {} of the machine's processors",
             short(median(m, |round| round.per_minute)),
@@ -450,7 +451,7 @@ fn answer(measured: &[Measured], database: ServerKind) -> String {
             time_us(median(m, |round| round.cpu_us)),
         )
     };
-    let all: Vec<&Measured> = measured.iter().filter(|m| !m.rounds.is_empty()).collect();
+    let all: Vec<&DiskRounds> = measured.iter().filter(|m| !m.rounds.is_empty()).collect();
     let Some((first, rest)) = all.split_first() else {
         return "Nothing was measured.".into();
     };
@@ -475,8 +476,8 @@ fn answer(measured: &[Measured], database: ServerKind) -> String {
     text + "."
 }
 
-fn table(measured: &[Measured]) -> Table {
-    let mut table = Table::new(
+fn table(measured: &[DiskRounds]) -> FindingsTable {
+    let mut table = FindingsTable::new(
         "Transactions",
         "Medians of the rounds. ÷: the ratio to the first, round by round. Processor time is that of \
          each transaction: of the whole machine, of the server, of the process that \
@@ -536,8 +537,8 @@ fn table(measured: &[Measured]) -> Table {
     table
 }
 
-fn published() -> Table {
-    let mut table = Table::new(
+fn published() -> FindingsTable {
+    let mut table = FindingsTable::new(
         "Beside published results",
         "A fixed load of transactions: throughput and processor use of the one relative to the other. \
          Other databases on other hardware: compare the directions, not the sizes.",
@@ -549,8 +550,8 @@ fn published() -> Table {
     table
 }
 
-fn plot(measured: &[Measured]) -> Plot {
-    let line = |m: &Measured| Line {
+fn plot(measured: &[DiskRounds]) -> Plot {
+    let line = |m: &DiskRounds| PlotLine {
         name: m.name.clone(),
         points: (1_u32..)
             .zip(&m.rounds)
@@ -574,13 +575,13 @@ fn plot(measured: &[Measured]) -> Plot {
 mod tests {
     use super::*;
 
-    fn on(name: &str, per_minute: [f64; 8]) -> Measured {
+    fn on(name: &str, per_minute: [f64; 8]) -> DiskRounds {
         let round = |per_minute| Round {
             per_minute,
             cpu_us: 100.0,
             ..Round::default()
         };
-        Measured {
+        DiskRounds {
             name: name.into(),
             rounds: per_minute.map(round).into(),
         }

@@ -12,12 +12,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::super::layers::{MEDIUM, TARGET};
-use crate::databases::{Counted, DEVICE_KINDS};
+use crate::databases::{DEVICE_KINDS, IoSnapshot};
 
 /// A layer of a transaction.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Layer {
+pub(super) enum TransactionLayer {
     Database,
     /// The database together with storage that shows nothing of itself.
     Undivided,
@@ -33,54 +33,54 @@ pub(super) enum Layer {
     UntoldTarget,
 }
 
-impl Layer {
+impl TransactionLayer {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Layer::Database => "database and file system",
-            Layer::Undivided => "database, file system and medium: not visible apart",
-            Layer::Loop => "loop device",
-            Layer::Attach => "attach",
-            Layer::Tree => "tree",
-            Layer::Link => "initiator and wire",
-            Layer::Target => TARGET,
-            Layer::Medium => MEDIUM,
-            Layer::UntoldAttach => "attach and below: not visible",
-            Layer::UntoldTarget => "initiator, wire and target: not visible",
+            TransactionLayer::Database => "database and file system",
+            TransactionLayer::Undivided => "database, file system and medium: not visible apart",
+            TransactionLayer::Loop => "loop device",
+            TransactionLayer::Attach => "attach",
+            TransactionLayer::Tree => "tree",
+            TransactionLayer::Link => "initiator and wire",
+            TransactionLayer::Target => TARGET,
+            TransactionLayer::Medium => MEDIUM,
+            TransactionLayer::UntoldAttach => "attach and below: not visible",
+            TransactionLayer::UntoldTarget => "initiator, wire and target: not visible",
         }
     }
 
     /// The colour class of its bars: the same as for a commit.
     pub(super) fn class(self) -> usize {
         match self {
-            Layer::Database | Layer::Undivided => 0,
-            Layer::Loop => 4,
-            Layer::Attach => 2,
-            Layer::Tree => 1,
-            Layer::Link => 5,
-            Layer::Target => 3,
-            Layer::Medium => 6,
-            Layer::UntoldAttach | Layer::UntoldTarget => 7,
+            TransactionLayer::Database | TransactionLayer::Undivided => 0,
+            TransactionLayer::Loop => 4,
+            TransactionLayer::Attach => 2,
+            TransactionLayer::Tree => 1,
+            TransactionLayer::Link => 5,
+            TransactionLayer::Target => 3,
+            TransactionLayer::Medium => 6,
+            TransactionLayer::UntoldAttach | TransactionLayer::UntoldTarget => 7,
         }
     }
 }
 
 /// A place with everything below it, over a whole round.
 #[derive(Clone, Debug)]
-struct Part {
-    layer: Layer,
+struct SpentTree {
+    layer: TransactionLayer,
     /// The node or volume, if the layer has several.
     place: String,
     requests: f64,
     us: f64,
     /// The time of each kind of request.
     kinds_us: BTreeMap<String, f64>,
-    below: Vec<Part>,
+    below: Vec<SpentTree>,
 }
 
 /// The time of one place, for each transaction.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-pub(super) struct Row {
-    pub(super) layer: Layer,
+pub(super) struct SpentRow {
+    pub(super) layer: TransactionLayer,
     pub(super) place: String,
     /// Its share of the whole.
     pub(super) us: f64,
@@ -95,14 +95,14 @@ pub(super) struct Row {
 /// Where the time of a round's transactions went.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 pub(super) struct Spent {
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<SpentRow>,
     /// Whether more requests ran at a time than there are connections.
     pub(super) is_scaled: bool,
 }
 
-impl Row {
+impl SpentRow {
     /// Whether both are about the same place.
-    pub(super) fn is_same_place(&self, other: &Row) -> bool {
+    pub(super) fn is_same_place(&self, other: &SpentRow) -> bool {
         (self.layer, &self.place) == (other.layer, &other.place)
     }
 
@@ -121,12 +121,17 @@ impl Row {
 
 impl Spent {
     /// Of a round in which connections had `whole_us` together, for this many transactions.
-    pub(super) fn of(whole_us: f64, transactions: f64, before: &Counted, after: &Counted) -> Spent {
+    pub(super) fn of(
+        whole_us: f64,
+        transactions: f64,
+        before: &IoSnapshot,
+        after: &IoSnapshot,
+    ) -> Spent {
         let below = below_files(before, after);
-        let whole = Part {
+        let whole = SpentTree {
             layer: match &below {
-                Some(_) => Layer::Database,
-                None => Layer::Undivided,
+                Some(_) => TransactionLayer::Database,
+                None => TransactionLayer::Undivided,
             },
             place: String::new(),
             requests: transactions,
@@ -143,7 +148,7 @@ impl Spent {
     }
 
     /// What the place of this row has in this round.
-    pub(super) fn us_of(&self, row: &Row) -> f64 {
+    pub(super) fn us_of(&self, row: &SpentRow) -> f64 {
         let it = self.rows.iter().find(|it| it.is_same_place(row));
         it.map_or(0.0, |it| it.us)
     }
@@ -154,7 +159,7 @@ impl Spent {
 }
 
 /// Divides what a part has of the whole between itself and what is below it.
-fn allot(part: &Part, allotted_us: f64, transactions: f64, rows: &mut Vec<Row>) {
+fn allot(part: &SpentTree, allotted_us: f64, transactions: f64, rows: &mut Vec<SpentRow>) {
     let below_us: f64 = part.below.iter().map(|part| part.us).sum();
     let scale = match part.us.max(below_us) {
         0.0 => 0.0,
@@ -162,7 +167,7 @@ fn allot(part: &Part, allotted_us: f64, transactions: f64, rows: &mut Vec<Row>) 
     };
     let own_us = (part.us - below_us).max(0.0) / transactions;
     let kinds = part.kinds_us.iter().filter(|_| part.below.is_empty());
-    rows.push(Row {
+    rows.push(SpentRow {
         layer: part.layer,
         place: part.place.clone(),
         us: own_us * scale,
@@ -178,7 +183,7 @@ fn allot(part: &Part, allotted_us: f64, transactions: f64, rows: &mut Vec<Row>) 
 }
 
 /// What is below the file system, if anything of it is visible.
-fn below_files(before: &Counted, after: &Counted) -> Option<Part> {
+fn below_files(before: &IoSnapshot, after: &IoSnapshot) -> Option<SpentTree> {
     let (Some(began), Some(ended)) = (before.device, after.device) else {
         return None;
     };
@@ -186,7 +191,7 @@ fn below_files(before: &Counted, after: &Counted) -> Option<Part> {
         let ms = ended.kinds_ms[kind].saturating_sub(began.kinds_ms[kind]);
         (DEVICE_KINDS[kind].to_owned(), 1e3 * ms as f64)
     };
-    let device = |layer, below| Part {
+    let device = |layer, below| SpentTree {
         layer,
         place: String::new(),
         requests: ended.requests.saturating_sub(began.requests) as f64,
@@ -195,17 +200,17 @@ fn below_files(before: &Counted, after: &Counted) -> Option<Part> {
         below,
     };
     if !after.is_attached {
-        return Some(device(Layer::Medium, Vec::new()));
+        return Some(device(TransactionLayer::Medium, Vec::new()));
     }
     let attach = Sight::of(before.attach.as_ref(), after.attach.as_ref());
     let target = Sight::of(before.target.as_ref(), after.target.as_ref());
     let volume = attach.and_then(|attach| {
         let volume = attach.after["attached"]["volume"].as_str()?;
-        attach.volume(volume, Layer::Attach, "", target.as_ref())
+        attach.volume(volume, TransactionLayer::Attach, "", target.as_ref())
     });
     Some(match volume {
-        Some(volume) => device(Layer::Loop, vec![volume]),
-        None => device(Layer::UntoldAttach, Vec::new()),
+        Some(volume) => device(TransactionLayer::Loop, vec![volume]),
+        None => device(TransactionLayer::UntoldAttach, Vec::new()),
     })
 }
 
@@ -230,14 +235,14 @@ impl<'a> Sight<'a> {
         })
     }
 
-    fn part(&self, key: &str, layer: Layer, place: String, now: Sum) -> Part {
+    fn part(&self, key: &str, layer: TransactionLayer, place: String, now: Sum) -> SpentTree {
         let none = Sum::default();
         let before = self.before.get(key).unwrap_or(&none);
         let kinds = now.kinds_us.into_iter().map(|(kind, us)| {
             let before_us = before.kinds_us.get(&kind).copied().unwrap_or(0.0);
             (kind, (us - before_us).max(0.0))
         });
-        Part {
+        SpentTree {
             layer,
             place,
             requests: (now.requests - before.requests).max(0.0),
@@ -251,25 +256,25 @@ impl<'a> Sight<'a> {
     fn volume(
         &self,
         name: &str,
-        layer: Layer,
+        layer: TransactionLayer,
         place: &str,
         target: Option<&Sight<'_>>,
-    ) -> Option<Part> {
+    ) -> Option<SpentTree> {
         let volume = &self.after["volumes"][name];
         volume["commands"].as_object()?;
-        let tree = self.node(&volume["tree"], layer == Layer::Target, target);
-        Some(Part {
+        let tree = self.node(&volume["tree"], layer == TransactionLayer::Target, target);
+        Some(SpentTree {
             below: vec![tree],
             ..self.part(name, layer, place.to_owned(), commands(volume))
         })
     }
 
     /// A node with all below it.
-    fn node(&self, node: &Value, is_targets: bool, target: Option<&Sight<'_>>) -> Part {
+    fn node(&self, node: &Value, is_targets: bool, target: Option<&Sight<'_>>) -> SpentTree {
         let path = node["path"].as_str().unwrap_or_default();
         let children = node["children"].as_array().map_or(&[][..], |all| all);
         let below = children.iter();
-        let mut below: Vec<Part> = below
+        let mut below: Vec<SpentTree> = below
             .map(|child| self.node(child, is_targets, target))
             .collect();
         let layer = match node["kind"].as_str() {
@@ -277,30 +282,30 @@ impl<'a> Sight<'a> {
                 let served = target.and_then(|target| target.served(node["place"].as_str()?));
                 below.extend(served);
                 match below.is_empty() {
-                    true => Layer::UntoldTarget,
-                    false => Layer::Link,
+                    true => TransactionLayer::UntoldTarget,
+                    false => TransactionLayer::Link,
                 }
             }
-            _ if below.is_empty() => Layer::Medium,
-            _ if is_targets => Layer::Target,
-            _ => Layer::Tree,
+            _ if below.is_empty() => TransactionLayer::Medium,
+            _ if is_targets => TransactionLayer::Target,
+            _ => TransactionLayer::Tree,
         };
         let place = match (is_targets, layer) {
-            (true, Layer::Medium) => format!("{path} at the target"),
+            (true, TransactionLayer::Medium) => format!("{path} at the target"),
             _ => path.to_owned(),
         };
-        Part {
+        SpentTree {
             below,
             ..self.part(path, layer, place, requests(node))
         }
     }
 
     /// The volume that this process serves at the URL of an `iscsi` volume.
-    fn served(&self, url: &str) -> Option<Part> {
+    fn served(&self, url: &str) -> Option<SpentTree> {
         let mut words = url.rsplit('/');
         let (lun, target) = (words.next()?, words.next()?);
         let volume = self.after["targets"][target]["luns"][lun]["volume"].as_str()?;
-        self.volume(volume, Layer::Target, volume, None)
+        self.volume(volume, TransactionLayer::Target, volume, None)
     }
 }
 
@@ -355,8 +360,8 @@ pub(super) mod tests {
     use super::*;
     use crate::databases::DeviceTimes;
 
-    fn part(layer: Layer, us: f64, below: Vec<Part>) -> Part {
-        Part {
+    fn part(layer: TransactionLayer, us: f64, below: Vec<SpentTree>) -> SpentTree {
+        SpentTree {
             layer,
             place: String::new(),
             requests: 1.0,
@@ -397,8 +402,8 @@ pub(super) mod tests {
         })
     }
 
-    fn counted(count: u64, ms: u64, us: [f64; 3], target_us: [f64; 2]) -> Counted {
-        Counted {
+    fn counted(count: u64, ms: u64, us: [f64; 3], target_us: [f64; 2]) -> IoSnapshot {
+        IoSnapshot {
             device: Some(DeviceTimes {
                 requests: count,
                 ms,
@@ -415,11 +420,11 @@ pub(super) mod tests {
         rows.map(|row| (row.name(), row.us)).collect()
     }
 
-    pub(in super::super) fn before() -> Counted {
+    pub(in super::super) fn before() -> IoSnapshot {
         counted(5, 1, [900.0, 800.0, 700.0], [600.0, 500.0])
     }
 
-    pub(in super::super) fn after() -> Counted {
+    pub(in super::super) fn after() -> IoSnapshot {
         counted(15, 11, [9900.0, 8800.0, 6700.0], [4600.0, 3500.0])
     }
 
@@ -450,7 +455,7 @@ pub(super) mod tests {
 
     #[test]
     fn what_cannot_be_seen_is_named_and_keeps_its_time() {
-        let names = |change: fn(&mut Counted)| {
+        let names = |change: fn(&mut IoSnapshot)| {
             let mut ends = [before(), after()];
             ends.iter_mut().for_each(change);
             let rows = rows_of(&Spent::of(30_000.0, 10.0, &ends[0], &ends[1]));
@@ -484,10 +489,10 @@ pub(super) mod tests {
             whole_us in 1.0..1e9,
             us in prop::collection::vec(0.0..1e9, 5),
         ) {
-            let leaf = |us| part(Layer::Medium, us, Vec::new());
-            let stripe = part(Layer::Tree, us[0], vec![leaf(us[1]), leaf(us[2])]);
-            let attach = part(Layer::Attach, us[3], vec![stripe]);
-            let whole = part(Layer::Database, whole_us, vec![part(Layer::Loop, us[4], vec![attach])]);
+            let leaf = |us| part(TransactionLayer::Medium, us, Vec::new());
+            let stripe = part(TransactionLayer::Tree, us[0], vec![leaf(us[1]), leaf(us[2])]);
+            let attach = part(TransactionLayer::Attach, us[3], vec![stripe]);
+            let whole = part(TransactionLayer::Database, whole_us, vec![part(TransactionLayer::Loop, us[4], vec![attach])]);
             let mut rows = Vec::new();
             allot(&whole, whole_us, 7.0, &mut rows);
             let sum: f64 = rows.iter().map(|row| row.us).sum();

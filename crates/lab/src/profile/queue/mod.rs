@@ -19,14 +19,14 @@ use super::{
     Block, Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time,
     poisson,
     runner::{Figures, LoadRun},
-    seen::Seen,
+    seen::LoadLayers,
     split::Stripe,
     within, workload,
 };
 use crate::{
-    Result,
+    LabResult,
     load::{Adapter, Arrivals, Lun, Order, Spacing, Workload},
-    report::{Findings, Score, Times, short, time_us},
+    report::{Findings, OperationTimes, Score, short, time_us},
     statistics::Median,
 };
 
@@ -36,7 +36,7 @@ const AS_GOOD: f64 = 0.95;
 /// The settings of a `queue` profile.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Queue {
+pub(super) struct QueueSettings {
     about: String,
     size: Size,
     block: Block,
@@ -94,7 +94,7 @@ struct Knee {
 type Sweep = BTreeMap<usize, Vec<Figures>>;
 
 /// Where the time of I/Os went, by the number outstanding; from the first run of each.
-type Ways = BTreeMap<usize, Seen>;
+type Ways = BTreeMap<usize, LoadLayers>;
 
 /// The most numbers that are tried again.
 const AGAIN_MAX: usize = 5;
@@ -203,7 +203,7 @@ fn knee(sweep: &Sweep) -> Option<Knee> {
     })
 }
 
-impl Queue {
+impl QueueSettings {
     fn closed(&self, outstanding: usize) -> Workload {
         Workload {
             order: self.order,
@@ -212,7 +212,7 @@ impl Queue {
         }
     }
 
-    fn sweep(&self, runner: &mut Runner<'_>, luns: &[Lun]) -> Result<Swept> {
+    fn sweep(&self, runner: &mut Runner<'_>, luns: &[Lun]) -> LabResult<Swept> {
         let mut swept = Swept::default();
         for _ in 0..self.rounds.max(1) {
             for outstanding in &self.outstanding {
@@ -240,7 +240,7 @@ impl Queue {
         luns: &[Lun],
         outstanding: usize,
         ways: &mut Ways,
-    ) -> Result<Option<Figures>> {
+    ) -> LabResult<Option<Figures>> {
         let name = format!("{outstanding} outstanding");
         let workload = Workload {
             is_watched: true,
@@ -266,7 +266,7 @@ impl Queue {
     }
 
     /// Runs at fractions of the knee's rate, which is `most`, and at given rates, in turn.
-    fn rates(&self, runner: &mut Runner<'_>, luns: &[Lun], most: f64) -> Result<Vec<AtRate>> {
+    fn rates(&self, runner: &mut Runner<'_>, luns: &[Lun], most: f64) -> LabResult<Vec<AtRate>> {
         let of_most = |percent: &u64| (*percent, (most * *percent as f64 / 100.0).max(1.0));
         let given = |rate_per_s: &f64| ((100.0 * rate_per_s / most).round() as u64, *rate_per_s);
         let of_most = self.rates_percent.iter().map(of_most);
@@ -295,7 +295,7 @@ impl Queue {
         &'a self,
         runner: &mut Runner<'_>,
         luns: &[Lun],
-    ) -> Result<Vec<Behind<'a>>> {
+    ) -> LabResult<Vec<Behind<'a>>> {
         let behind = |adapter| Behind {
             adapter,
             steps: Vec::new(),
@@ -319,7 +319,7 @@ impl Queue {
     }
 }
 
-impl Experiment for Queue {
+impl Experiment for QueueSettings {
     fn about(&self) -> &str {
         &self.about
     }
@@ -339,7 +339,7 @@ impl Experiment for Queue {
         (self.outstanding.len() + again + rates + self.adapters.len()) * self.rounds.max(1)
     }
 
-    fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
+    fn run(&self, runner: &mut Runner<'_>) -> LabResult<Findings> {
         let luns = runner.luns(self.luns)?;
         let swept = self.sweep(runner, &luns)?;
         let sweep = &swept.all;
@@ -480,9 +480,9 @@ fn arrivals(rate_per_s: f64) -> String {
 }
 
 /// The times that the table has for so many outstanding.
-fn total_of(sweep: &Sweep, outstanding: usize) -> Times {
+fn total_of(sweep: &Sweep, outstanding: usize) -> OperationTimes {
     let runs = sweep.get(&outstanding).map_or(&[][..], Vec::as_slice);
-    Times {
+    OperationTimes {
         mean_us: median(runs, |run| run.mean_us),
         p50_us: median(runs, |run| run.p50_us),
         p99_us: median(runs, |run| run.p99_us),
@@ -490,9 +490,9 @@ fn total_of(sweep: &Sweep, outstanding: usize) -> Times {
 }
 
 /// Shows where the time of the I/Os went with so many outstanding, or says why it is not known.
-fn add_layers(findings: &mut Findings, at: usize, seen: Option<&Seen>, is_resumed: bool) {
+fn add_layers(findings: &mut Findings, at: usize, seen: Option<&LoadLayers>, is_resumed: bool) {
     let note = match seen {
-        Some(Seen { layers, notes }) => {
+        Some(LoadLayers { layers, notes }) => {
             findings.tables.insert(0, layers.table());
             findings.layers = Some(layers.clone());
             findings.notes.extend(notes.clone());

@@ -4,11 +4,11 @@ use super::{AtRate, Behind, Sweep, median};
 use crate::{
     load::Point,
     profile::runner::Figures,
-    report::{Axis, Line, Marks, Plot, Table, short},
+    report::{Axis, FindingsTable, Marks, Plot, PlotLine, short},
 };
 
-pub(super) fn sweep_table(sweep: &Sweep) -> Table {
-    let mut table = Table::new(
+pub(super) fn sweep_table(sweep: &Sweep) -> FindingsTable {
+    let mut table = FindingsTable::new(
         "By the number outstanding",
         "Closed loop: when one I/O ends, the next begins. Medians of all rounds; times in microseconds. The \
          queue was sampled, and is also computed as throughput × mean by Little's law.",
@@ -40,7 +40,7 @@ pub(super) fn sweep_table(sweep: &Sweep) -> Table {
 }
 
 pub(super) fn sweep_plots(sweep: &Sweep) -> Vec<Plot> {
-    let line = |name: &str, of: fn(&Figures) -> f64| Line {
+    let line = |name: &str, of: fn(&Figures) -> f64| PlotLine {
         name: name.into(),
         points: sweep
             .iter()
@@ -73,8 +73,8 @@ pub(super) fn sweep_plots(sweep: &Sweep) -> Vec<Plot> {
     ]
 }
 
-pub(super) fn rates_table(rates: &[AtRate]) -> Table {
-    let mut table = Table::new(
+pub(super) fn rates_table(rates: &[AtRate]) -> FindingsTable {
+    let mut table = FindingsTable::new(
         "By arrival rate",
         "Open loop: I/Os arrive whether or not earlier ones have ended. Medians of all rounds; times in microseconds, \
          from the moment each was due; service times are from when each was sent. The last two columns are how \
@@ -116,7 +116,7 @@ pub(super) fn rates_table(rates: &[AtRate]) -> Table {
 /// so does the other.
 pub(super) fn plots_over_time(rates: &[AtRate]) -> Vec<Plot> {
     let plot = |title: &str, about: &str, y, of: fn(&Point) -> Option<f64>| {
-        let lines = rates.iter().map(|at| Line {
+        let lines = rates.iter().map(|at| PlotLine {
             name: format!("{} a second ({} %)", short(at.rate_per_s), at.percent),
             points: at.steps[0]
                 .done
@@ -159,8 +159,8 @@ pub(super) fn plots_over_time(rates: &[AtRate]) -> Vec<Plot> {
     ]
 }
 
-pub(super) fn adapters_table(adapters: &[Behind<'_>]) -> Table {
-    let mut table = Table::new(
+pub(super) fn adapters_table(adapters: &[Behind<'_>]) -> FindingsTable {
+    let mut table = FindingsTable::new(
         "Behind an adapter",
         "I/Os beyond the adapter's limits wait in front of it. Medians of all rounds; times in microseconds.",
         &[

@@ -3,9 +3,9 @@
 
 use serde_json::json;
 
-use super::sweep::{Measured, MeasuredSet, MeasuredStatement, Processors};
+use super::sweep::{MeasuredSet, MeasuredStatement, Processors, SweepPoint};
 use crate::{
-    report::{Axis, Findings, Marks, Plot, Score, Table, short, speed},
+    report::{Axis, Findings, FindingsTable, Marks, Plot, Score, short, speed},
     statements::paper_scores_s,
 };
 
@@ -16,7 +16,7 @@ const LARGE: f64 = 1.1;
 const ONCE: &str = " (one load of each: run it again before you act on it)";
 
 /// All findings for this database.
-pub(super) fn findings(all: &[Measured], database: &str) -> Findings {
+pub(super) fn findings(all: &[SweepPoint], database: &str) -> Findings {
     let names: Vec<&str> = all.first().map_or(Vec::new(), |measured| {
         measured.sets.iter().map(|set| set.name.as_str()).collect()
     });
@@ -58,11 +58,11 @@ pub(super) fn findings(all: &[Measured], database: &str) -> Findings {
 }
 
 /// The figures a history tracks: each disk's score with each page size and cache.
-fn scores_of(all: &[Measured]) -> Vec<Score> {
+fn scores_of(all: &[SweepPoint]) -> Vec<Score> {
     let sets = all
         .iter()
         .flat_map(|m| m.sets.iter().map(move |set| (m, set)));
-    let score = |(measured, set): (&Measured, &MeasuredSet)| {
+    let score = |(measured, set): (&SweepPoint, &MeasuredSet)| {
         let name = format!("seconds of score, {}, {}", set.name, measured.name);
         Some(Score::less(name, set.score_s?))
     };
@@ -70,7 +70,7 @@ fn scores_of(all: &[Measured]) -> Vec<Score> {
 }
 
 /// The lowest score of disk number `disk`.
-fn best_of(all: &[Measured], disk: usize) -> Option<(&Measured, f64)> {
+fn best_of(all: &[SweepPoint], disk: usize) -> Option<(&SweepPoint, f64)> {
     let scores = all
         .iter()
         .filter_map(|m| Some((m, m.sets.get(disk)?.score_s?)));
@@ -78,8 +78,8 @@ fn best_of(all: &[Measured], disk: usize) -> Option<(&Measured, f64)> {
 }
 
 fn answer(
-    all: &[Measured],
-    best: &[Option<(&Measured, f64)>],
+    all: &[SweepPoint],
+    best: &[Option<(&SweepPoint, f64)>],
     names: &[&str],
     database: &str,
 ) -> String {
@@ -100,8 +100,8 @@ fn answer(
     }
     // A cache in front hides the disk behind it.
     let is_bare =
-        |m: &&Measured| m.cache.starts_with('0') || all.iter().all(|m| !m.cache.starts_with('0'));
-    let bare: Vec<Measured> = all.iter().filter(is_bare).cloned().collect();
+        |m: &&SweepPoint| m.cache.starts_with('0') || all.iter().all(|m| !m.cache.starts_with('0'));
+    let bare: Vec<SweepPoint> = all.iter().filter(is_bare).cloned().collect();
     let gains: Vec<String> = (1..names.len())
         .filter_map(|disk| {
             let (measured, score_s) = best_of(&bare, disk)?;
@@ -125,7 +125,7 @@ fn answer(
 }
 
 /// The lowest and highest speedup, relative to the first disk, of the read-only statements on this one.
-fn scan_gains(measured: &Measured, disk: usize) -> Option<(f64, f64)> {
+fn scan_gains(measured: &SweepPoint, disk: usize) -> Option<(f64, f64)> {
     let [first, this] = [measured.sets.first()?, measured.sets.get(disk)?];
     let gains = first
         .statements
@@ -141,7 +141,7 @@ fn scan_gains(measured: &Measured, disk: usize) -> Option<(f64, f64)> {
 }
 
 /// The gain from a page size and a cache on the last disk, if it is large.
-fn advice(all: &[Measured], disks: usize) -> Vec<String> {
+fn advice(all: &[SweepPoint], disks: usize) -> Vec<String> {
     let Some(disk) = disks.checked_sub(1) else {
         return Vec::new();
     };
@@ -149,7 +149,7 @@ fn advice(all: &[Measured], disks: usize) -> Vec<String> {
         return Vec::new();
     };
     let mut advice = Vec::new();
-    let worst = |same: &dyn Fn(&&Measured) -> bool| {
+    let worst = |same: &dyn Fn(&&SweepPoint) -> bool| {
         let others = all.iter().filter(same);
         let scores = others.filter_map(|m| Some((m, m.sets.get(disk)?.score_s?)));
         scores.max_by(|a, b| a.1.total_cmp(&b.1))
@@ -188,8 +188,8 @@ fn advice(all: &[Measured], disks: usize) -> Vec<String> {
     advice
 }
 
-fn scores(all: &[Measured], names: &[&str]) -> Table {
-    let mut table = Table::new(
+fn scores(all: &[SweepPoint], names: &[&str]) -> FindingsTable {
+    let mut table = FindingsTable::new(
         "Scores",
         "Seconds: the mean of the statements' weighted averages; less is better. Gain: how many times \
          as fast as the first disk the others are.",
@@ -218,7 +218,7 @@ fn scores(all: &[Measured], names: &[&str]) -> Table {
 }
 
 /// One disk's statements in the form of the published experiment.
-fn statements(measured: &Measured, disk: usize) -> Table {
+fn statements(measured: &SweepPoint, disk: usize) -> FindingsTable {
     let set = &measured.sets[disk];
     let first = &measured.sets[0];
     let runs = set
@@ -227,7 +227,7 @@ fn statements(measured: &Measured, disk: usize) -> Table {
         .map(|s| s.runs_s.len())
         .max()
         .unwrap_or(0);
-    let mut table = Table::new(
+    let mut table = FindingsTable::new(
         &format!("{}: {}", set.name, measured.name),
         &format!(
             "Seconds of each run, their average, its weight and both multiplied. {} rows, {} MiB. Gain: the first \
@@ -294,9 +294,9 @@ fn statements(measured: &Measured, disk: usize) -> Table {
     table
 }
 
-fn published() -> Table {
+fn published() -> FindingsTable {
     let [one, two] = paper_scores_s();
-    let mut table = Table::new(
+    let mut table = FindingsTable::new(
         "Beside the published results",
         "MariaDB on Windows over links of 1 Gbit/s with a larger table: compare the gain, not the \
          times.",
@@ -310,7 +310,7 @@ fn published() -> Table {
 }
 
 /// A field plot: page sizes from left to right, disks and caches upwards.
-fn plot(all: &[Measured], names: &[&str]) -> Plot {
+fn plot(all: &[SweepPoint], names: &[&str]) -> Plot {
     let mut pages: Vec<String> = Vec::new();
     let mut caches: Vec<String> = Vec::new();
     for measured in all {
@@ -366,7 +366,7 @@ mod tests {
 
     /// One disk with one page size that scores `score_s` with this cache; with processor times, if it is a
     /// server's.
-    fn measured(cache: &str, score_s: f64, processors: Option<Processors>) -> Measured {
+    fn measured(cache: &str, score_s: f64, processors: Option<Processors>) -> SweepPoint {
         let statement = MeasuredStatement {
             name: "scan".into(),
             sql: "SELECT 1".into(),
@@ -378,7 +378,7 @@ mod tests {
             paper_s: None,
             processors,
         };
-        Measured {
+        SweepPoint {
             name: format!("pages of 16KiB, {cache}"),
             page: "16KiB".into(),
             cache: cache.into(),

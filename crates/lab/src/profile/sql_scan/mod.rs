@@ -16,15 +16,15 @@ pub(crate) use sweep::Sweep;
 
 use super::{Case, Experiment, Needs, Runner, Work, check_time, within};
 use crate::{
-    Error, Result,
+    LabError, LabResult,
     databases::ServerKind,
     drive_stats::Source,
     load::Stop,
-    progress::Progress,
+    progress::ProgressOutput,
     report::Findings,
     sqlite::{Settings, Store},
     statements::{Statement, StatementKind, Survey, check, statements},
-    target::Target,
+    target::MeasuredDisk,
 };
 
 /// Maximum generated rows; a database of some 17 GiB. Generating more would take hours before anything is
@@ -198,18 +198,18 @@ impl Experiment for SqlScan {
         &self.about
     }
 
-    fn survey(&self, stop: &Stop, progress: Progress) -> Result<()> {
+    fn survey(&self, stop: &Stop, progress: ProgressOutput) -> LabResult<()> {
         // Bad data is reported as an error of the call.
-        let wrong = |error: Error| match error {
-            Error::Stopped => Error::Stopped,
-            error => Error::Call(error.to_string()),
+        let wrong = |error: LabError| match error {
+            LabError::Stopped => LabError::Stopped,
+            error => LabError::Call(error.to_string()),
         };
         let schema = self.source().open().map_err(wrong)?.schema;
         for chosen in &self.statements {
             let sql = chosen.sql.as_ref().map(|sql| check(sql, &schema));
             let name = &chosen.name;
             sql.unwrap_or(Ok(()))
-                .map_err(|what| Error::Call(format!("statement \"{name}\": {what}")))?;
+                .map_err(|what| LabError::Call(format!("statement \"{name}\": {what}")))?;
         }
         let survey = Survey::of(&self.source(), stop, progress).map_err(wrong)?;
         let _ = self.survey.set(survey);
@@ -235,11 +235,11 @@ impl Experiment for SqlScan {
         self.pages.len() * self.caches.len()
     }
 
-    fn check_disks(&self, targets: &[Target]) -> Result<()> {
+    fn check_disks(&self, targets: &[MeasuredDisk]) -> LabResult<()> {
         for target in targets {
             let (name, is) = (&target.name, target.len_bytes());
             if is < Store::disk_bytes_for(self.database_bytes()) {
-                return Err(Error::Call(format!(
+                return Err(LabError::Call(format!(
                     "{name} has {} MiB, but these rows need {} MiB with everything created from them: \
                      name a larger disk, or load fewer (rows = {})",
                     is >> 20,
@@ -251,7 +251,7 @@ impl Experiment for SqlScan {
         Ok(())
     }
 
-    fn run(&self, runner: &mut Runner<'_>) -> Result<Findings> {
+    fn run(&self, runner: &mut Runner<'_>) -> LabResult<Findings> {
         let disks = runner.targets.len().max(runner.beds.len());
         // Each combination is loaded once, then runs on every disk.
         let runs = self.statements.iter().map(|chosen| u64::from(chosen.runs));

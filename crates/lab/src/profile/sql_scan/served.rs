@@ -8,10 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::sweep::{Measured, MeasuredSet, MeasuredStatement, Processors, Sweep};
+use super::sweep::{MeasuredSet, MeasuredStatement, Processors, Sweep, SweepPoint};
 use crate::{
-    Error, Result,
-    databases::{Answered, Bed, Namespace, Server, ServerKind, Stack, escaped},
+    LabError, LabResult,
+    databases::{Answered, Bed, DatabaseServer, Namespace, ServerKind, Stack, escaped},
     drive_stats::{Row, Schema},
     load::Stop,
     machine::machine_ns,
@@ -30,22 +30,22 @@ const LOOK: usize = 4096;
 const ENDED: Duration = Duration::from_millis(20);
 
 /// A server with the table. It is dropped before its storage.
-struct Site {
+struct TableSite {
     name: String,
-    server: Server,
+    server: DatabaseServer,
     stack: Stack,
 }
 
 /// One run of a statement.
-struct Run {
+struct StatementRun {
     seconds: f64,
     traffic: Traffic,
     processors: Processors,
 }
 
-impl Site {
+impl TableSite {
     /// Recreates the table. `None`: the user asked to stop.
-    fn load(&self, sweep: &Sweep, kind: ServerKind, stop: &Stop) -> Result<Option<()>> {
+    fn load(&self, sweep: &Sweep, kind: ServerKind, stop: &Stop) -> LabResult<Option<()>> {
         let mut rows = sweep.source.open()?;
         let drop_it = format!("DROP TABLE IF EXISTS {TABLE}");
         let make = create_table(&rows.schema);
@@ -63,7 +63,12 @@ impl Site {
         Ok(settled.map(drop))
     }
 
-    fn run(&self, statement: &Statement, sql: &str, stop: &Stop) -> Result<Option<(Run, Answer)>> {
+    fn run(
+        &self,
+        statement: &Statement,
+        sql: &str,
+        stop: &Stop,
+    ) -> LabResult<Option<(StatementRun, StatementAnswer)>> {
         self.stack.forget_pages()?;
         let before = self.counted();
         let answered = self.server.timed(&self.stack, sql, stop)?;
@@ -73,17 +78,17 @@ impl Site {
             return Ok(None);
         };
         let answer = match statement.kind {
-            StatementKind::Scan => Answer::of(rows),
+            StatementKind::Scan => StatementAnswer::of(rows),
             // The count that the server reports differs between servers; what remains in the table does not.
             StatementKind::Delete | StatementKind::Vacuum => {
                 let count = format!("SELECT count(*) FROM {TABLE}");
                 match self.server.execute(&self.stack, &[&count], stop)? {
-                    Some(rows) => Answer::of(rows),
+                    Some(rows) => StatementAnswer::of(rows),
                     None => return Ok(None),
                 }
             }
         };
-        let run = Run {
+        let run = StatementRun {
             seconds,
             traffic: after.0.since(before.0),
             processors: after.1.since(before.1),
@@ -105,14 +110,14 @@ impl Site {
 /// The part of a statement's result that must be the same everywhere. Without ORDER BY, rows come in any
 /// order.
 #[derive(Debug, PartialEq, Eq)]
-struct Answer {
+struct StatementAnswer {
     rows: Vec<String>,
 }
 
-impl Answer {
-    fn of(mut rows: Vec<String>) -> Answer {
+impl StatementAnswer {
+    fn of(mut rows: Vec<String>) -> StatementAnswer {
         rows.sort_unstable();
-        Answer { rows }
+        StatementAnswer { rows }
     }
 }
 
@@ -125,7 +130,7 @@ impl Sweep {
         kind: ServerKind,
         survey: &Survey,
         told: &dyn Fn(&str),
-    ) -> Result<Option<Measured>> {
+    ) -> LabResult<Option<SweepPoint>> {
         let namespace = Namespace::of_beds(&runner.beds)?;
         let mut sites = Vec::new();
         for (name, bed) in &runner.beds {
@@ -135,7 +140,7 @@ impl Sweep {
             told(&format!("{name}: load the table"));
             let created = self.create(runner, kind, (name, bed), namespace.as_ref());
             let site = match created {
-                Err(Error::Stopped) => return Ok(None),
+                Err(LabError::Stopped) => return Ok(None),
                 created => created?,
             };
             if site.load(self, kind, &runner.stop)?.is_none() {
@@ -161,7 +166,7 @@ impl Sweep {
             is_over: &is_over,
             is_first: Cell::new(true),
         };
-        let mut runs: Vec<Vec<Vec<Run>>> = Vec::new();
+        let mut runs: Vec<Vec<Vec<StatementRun>>> = Vec::new();
         for _ in &sites {
             runs.push(statements.iter().map(|_| Vec::new()).collect());
         }
@@ -183,12 +188,12 @@ impl Sweep {
         kind: ServerKind,
         (name, bed): (&str, &Bed),
         namespace: Option<&Rc<Namespace>>,
-    ) -> Result<Site> {
+    ) -> LabResult<TableSite> {
         let stop = &runner.stop;
         let stack = Stack::new(name, bed, namespace, self.cache.bytes(), stop)?;
         let page = (kind == ServerKind::Mariadb).then_some(self.page.bytes());
-        let server = Server::create(kind, &stack, self.settings.cache_bytes, page, stop)?;
-        Ok(Site {
+        let server = DatabaseServer::create(kind, &stack, self.settings.cache_bytes, page, stop)?;
+        Ok(TableSite {
             name: name.to_owned(),
             server,
             stack,
@@ -198,11 +203,11 @@ impl Sweep {
     fn served(
         &self,
         statements: &[Statement],
-        sites: &[Site],
-        runs: &[Vec<Vec<Run>>],
+        sites: &[TableSite],
+        runs: &[Vec<Vec<StatementRun>>],
         survey: &Survey,
         table_bytes: u64,
-    ) -> Measured {
+    ) -> SweepPoint {
         let sets = sites.iter().zip(runs).map(|(site, runs)| {
             let measured = statements.iter().zip(runs);
             let measured: Vec<MeasuredStatement> = measured
@@ -216,7 +221,7 @@ impl Sweep {
                 statements: measured,
             }
         });
-        Measured {
+        SweepPoint {
             name: self.name(),
             page: self.page.to_string(),
             cache: self.cache.to_string(),
@@ -233,7 +238,7 @@ struct Measurement<'a> {
     sweep: &'a Sweep,
     kind: ServerKind,
     runner: &'a Runner<'a>,
-    sites: &'a [Site],
+    sites: &'a [TableSite],
     told: &'a dyn Fn(&str),
     is_over: &'a dyn Fn() -> bool,
     /// Whether no modifying statement has run yet.
@@ -241,8 +246,8 @@ struct Measurement<'a> {
 }
 
 impl Measurement<'_> {
-    fn run(&self, statements: &[Statement], runs: &mut [Vec<Vec<Run>>]) -> Result<()> {
-        let mut answers: Vec<Option<Answer>> = statements.iter().map(|_| None).collect();
+    fn run(&self, statements: &[Statement], runs: &mut [Vec<Vec<StatementRun>>]) -> LabResult<()> {
+        let mut answers: Vec<Option<StatementAnswer>> = statements.iter().map(|_| None).collect();
         let writes = |statement: &Statement| statement.kind != StatementKind::Scan;
         for (index, statement) in statements.iter().enumerate() {
             if writes(statement) {
@@ -265,7 +270,7 @@ impl Measurement<'_> {
     }
 
     /// Every round of modifying statements starts with a freshly loaded table.
-    fn renew(&self) -> Result<()> {
+    fn renew(&self) -> LabResult<()> {
         if self.is_first.replace(false) {
             return Ok(());
         }
@@ -285,9 +290,9 @@ impl Measurement<'_> {
         &self,
         index: usize,
         statement: &Statement,
-        runs: &mut [Vec<Vec<Run>>],
-        known: &mut Option<Answer>,
-    ) -> Result<()> {
+        runs: &mut [Vec<Vec<StatementRun>>],
+        known: &mut Option<StatementAnswer>,
+    ) -> LabResult<()> {
         let sql = sql(statement, self.kind);
         for (site, runs) in self.sites.iter().zip(runs) {
             if (self.is_over)() {
@@ -302,7 +307,7 @@ impl Measurement<'_> {
             };
             match known {
                 Some(known) if *known != answer => {
-                    return Err(Error::Meaningless(format!(
+                    return Err(LabError::Meaningless(format!(
                         "{sql} returned another answer on {} than before: the volume returned wrong \
                          data",
                         site.name
@@ -349,15 +354,15 @@ fn create_table(schema: &Schema) -> String {
 
 fn write_rows(
     to: &mut dyn Write,
-    rows: impl Iterator<Item = Result<Row>>,
+    rows: impl Iterator<Item = LabResult<Row>>,
     stop: &Stop,
-) -> Result<()> {
+) -> LabResult<()> {
     for (number, row) in rows.enumerate() {
         if number % LOOK == 0 && stop.is_asked() {
             return Ok(());
         }
         let written = write_row(to, &row?);
-        written.map_err(|error| Error::Target(format!("its client: {error}")))?;
+        written.map_err(|error| LabError::Target(format!("its client: {error}")))?;
     }
     Ok(())
 }
@@ -379,7 +384,7 @@ fn write_row(to: &mut dyn Write, row: &Row) -> io::Result<()> {
     to.write_all(b"\n")
 }
 
-fn of_runs(statement: &Statement, runs: &[Run]) -> MeasuredStatement {
+fn of_runs(statement: &Statement, runs: &[StatementRun]) -> MeasuredStatement {
     let runs_s: Vec<f64> = runs.iter().map(|run| run.seconds).collect();
     let total_s: f64 = runs_s.iter().sum();
     let count = runs.len().max(1) as f64;

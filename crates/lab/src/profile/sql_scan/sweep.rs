@@ -16,7 +16,7 @@ use volume::{
 };
 
 use crate::{
-    Error, IN_FLIGHT_BYTES, Result, VolumeDisk,
+    IN_FLIGHT_BYTES, LabError, LabResult, VolumeDisk,
     databases::ServerKind,
     drive_stats::Source,
     load::{Stop, mark_as_ours},
@@ -24,12 +24,13 @@ use crate::{
     nameless::nameless_file,
     others::Others,
     profile::Runner,
-    progress::Progress,
+    progress::ProgressOutput,
     report::short,
     speed::Speed,
-    sqlite::{Disk, Settings},
+    sqlite::{DatabaseDisk, Settings},
     statements::{
-        Experiment, Report, SetUp, Share, Statement, StatementReport, Survey, Traffic, score_s,
+        Experiment, MeasuredShare, Report, SetUp, Statement, StatementReport, Survey, Traffic,
+        score_s,
     },
 };
 
@@ -48,7 +49,7 @@ pub(crate) struct Sweep {
 
 /// The measurements with one page size and one cache.
 #[derive(Clone, Debug, Deserialize, Serialize)]
-pub(super) struct Measured {
+pub(super) struct SweepPoint {
     pub(super) name: String,
     pub(super) page: String,
     pub(super) cache: String,
@@ -154,7 +155,7 @@ impl Sweep {
     }
 
     /// Measures it on all disks. `None`: the user asked to stop before anything was measured.
-    pub(super) fn measure(&self, runner: &mut Runner<'_>) -> Result<Option<Measured>> {
+    pub(super) fn measure(&self, runner: &mut Runner<'_>) -> LabResult<Option<SweepPoint>> {
         // A partial result is reported but not recorded, so a resumed run measures it again.
         let mut partial = None;
         let name = self.name();
@@ -175,7 +176,7 @@ impl Sweep {
         Ok(measured)
     }
 
-    fn measure_now(&self, runner: &mut Runner<'_>) -> Result<Option<Measured>> {
+    fn measure_now(&self, runner: &mut Runner<'_>) -> LabResult<Option<SweepPoint>> {
         if runner.is_stopped() {
             return Ok(None);
         }
@@ -200,7 +201,7 @@ impl Sweep {
     }
 
     /// The speed on one disk, for a comparison.
-    pub(crate) fn sample(&self, runner: &Runner<'_>, target: usize) -> Result<Option<Speed>> {
+    pub(crate) fn sample(&self, runner: &Runner<'_>, target: usize) -> LabResult<Option<Speed>> {
         let watch = Watch::begin(runner.pid);
         let measured = self.run(runner, &[target], Box::new(|_| ()))?;
         let name = format!("{} on {}", self.name(), runner.targets[target].name);
@@ -224,11 +225,12 @@ impl Sweep {
         runner: &Runner<'_>,
         targets: &[usize],
         told: Box<dyn Fn(&str)>,
-    ) -> Result<Option<Measured>> {
+    ) -> LabResult<Option<SweepPoint>> {
         let (mut set_ups, mut shares, mut flushed) = (Vec::new(), Vec::new(), Vec::new());
         for (index, target) in targets.iter().enumerate() {
             let target = &runner.targets[*target];
-            let failed = |error: volume::Error| Error::Target(format!("{}: {error}", target.name));
+            let failed =
+                |error: volume::Error| LabError::Target(format!("{}: {error}", target.name));
             let volume = self.cached(target.volume()).map_err(failed)?;
             let disk = VolumeDisk::new(runner.lane.clone(), volume, IN_FLIGHT_BYTES);
             let traffic = Rc::new(Cell::new(Traffic::default()));
@@ -242,7 +244,7 @@ impl Sweep {
                 disk: Rc::new(disk),
                 shares: vec![index],
             });
-            shares.push(Share {
+            shares.push(MeasuredShare {
                 name: target.name.clone(),
                 traffic: Box::new(move || traffic.get()),
             });
@@ -263,11 +265,11 @@ impl Sweep {
             told,
             notes: Vec::new(),
         };
-        let report = experiment.run(Progress::Silent);
+        let report = experiment.run(ProgressOutput::Silent);
         for volume in &flushed {
             // Marks the disk, so that a later run knows that it holds nobody's data.
             let marked = runner.lane.block_on(mark_as_ours(&**volume));
-            marked.map_err(|error| Error::Target(error.to_string()))?;
+            marked.map_err(|error| LabError::Target(error.to_string()))?;
         }
         match report {
             Ok(report) => Ok(Some(self.measured(&report))),
@@ -287,7 +289,7 @@ impl Sweep {
         Ok(Rc::new(Cache::new(volume.clone(), &config)?))
     }
 
-    fn measured(&self, report: &Report) -> Measured {
+    fn measured(&self, report: &Report) -> SweepPoint {
         let statement = |share: usize, statement: &StatementReport| {
             let (read, written) = statement.throughput(share);
             MeasuredStatement {
@@ -313,7 +315,7 @@ impl Sweep {
                 statements,
             }
         });
-        Measured {
+        SweepPoint {
             name: self.name(),
             page: self.page.to_string(),
             cache: self.cache.to_string(),
@@ -353,7 +355,7 @@ impl CountedDisk {
     }
 }
 
-impl Disk for CountedDisk {
+impl DatabaseDisk for CountedDisk {
     fn len_bytes(&self) -> u64 {
         self.disk.len_bytes()
     }

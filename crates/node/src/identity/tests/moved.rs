@@ -15,15 +15,15 @@ fn marked_files_that_have_exchanged_their_places_are_refused_once() {
     };
     let named = |volume: &str, path: &str, uuid: Uuid| Asked {
         leaves: vec![Leaf {
-            found: Found::File {
+            found: FoundAtPath::File {
                 len_bytes: LEN,
                 id: (0, uuid.as_u128() as u64),
                 is_blank: false,
-                mark: Mark::Disk(uuid),
+                mark: SurveyMark::Disk(uuid),
             },
-            ..asked(volume, path, Found::Nothing).leaves.remove(0)
+            ..asked(volume, path, FoundAtPath::Nothing).leaves.remove(0)
         }],
-        ..asked(volume, path, Found::Nothing)
+        ..asked(volume, path, FoundAtPath::Nothing)
     };
     let at = |volume: &str, uuid| named(volume, &format!("/etc/{volume}.img"), uuid);
     let third = [at("a", B), at("b", C), at("c", A)];
@@ -65,11 +65,11 @@ fn a_marked_file_shorter_than_its_record_is_refused() {
         records: &[(A, record("db", "/srv/db.img"))],
         ..NOTHING
     };
-    let of_length = |len_bytes| Found::File {
+    let of_length = |len_bytes| FoundAtPath::File {
         len_bytes,
         id: (0, 0),
         is_blank: false,
-        mark: Mark::Disk(A),
+        mark: SurveyMark::Disk(A),
     };
     for path in ["/srv/db.img", "/srv/moved.img"] {
         case.refused(

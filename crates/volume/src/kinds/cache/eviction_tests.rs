@@ -7,7 +7,7 @@ use super::{
     tests::{KIB, MIB, cache, page},
     *,
 };
-use crate::test_volume::{Kind, Random, TestVolume};
+use crate::test_volume::{CallKind, Random, TestVolume};
 
 const BLOCK: u64 = 4 << 10;
 /// What a scan reads at a time.
@@ -52,7 +52,7 @@ impl Traced {
     /// The blocks read from the child since the last call.
     fn blocks_read(&self) -> u64 {
         let calls = self.child.calls.take();
-        let reads = calls.iter().filter(|call| call.kind == Kind::Read);
+        let reads = calls.iter().filter(|call| call.kind == CallKind::Read);
         reads.map(|call| call.len).sum::<u64>() / BLOCK
     }
 }

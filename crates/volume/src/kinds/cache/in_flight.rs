@@ -64,7 +64,7 @@ impl Fill {
 pub(super) struct WriteId(u64);
 
 #[derive(Debug)]
-struct Write {
+struct WriteInFlight {
     id: WriteId,
     range: Range<u64>,
     contested: bool,
@@ -75,7 +75,7 @@ struct Write {
 pub(super) struct InFlight {
     blocks: Blocks,
     fills: BlockMap<Rc<Fill>>,
-    writes: Vec<Write>,
+    writes: Vec<WriteInFlight>,
     last_id: u64,
 }
 
@@ -143,7 +143,7 @@ impl InFlight {
         }
         self.last_id += 1;
         let id = WriteId(self.last_id);
-        self.writes.push(Write {
+        self.writes.push(WriteInFlight {
             id,
             range,
             contested,

@@ -4,8 +4,8 @@
 /// No slot.
 const NONE: u32 = u32::MAX;
 
-pub(super) struct Queue {
-    links: Vec<Link>,
+pub(super) struct EvictionQueue {
+    links: Vec<Neighbours>,
     oldest: u32,
     newest: u32,
     /// Where the hand is; `NONE` before the oldest.
@@ -14,14 +14,14 @@ pub(super) struct Queue {
 
 /// A slot's neighbours.
 #[derive(Clone, Copy)]
-struct Link {
+struct Neighbours {
     older: u32,
     newer: u32,
 }
 
-impl Queue {
+impl EvictionQueue {
     pub(super) fn new() -> Self {
-        Queue {
+        EvictionQueue {
             links: Vec::new(),
             oldest: NONE,
             newest: NONE,
@@ -31,7 +31,7 @@ impl Queue {
 
     /// Puts `slot`, which is not in the queue, at its end; no number before it was left out.
     pub(super) fn push(&mut self, slot: u32) {
-        let link = Link {
+        let link = Neighbours {
             older: self.newest,
             newer: NONE,
         };
@@ -48,7 +48,7 @@ impl Queue {
 
     /// Takes `slot` out of the queue, and the hand off it.
     pub(super) fn remove(&mut self, slot: u32) {
-        let Link { older, newer } = self.links[slot as usize];
+        let Neighbours { older, newer } = self.links[slot as usize];
         match older {
             NONE => self.oldest = newer,
             older => self.links[older as usize].newer = newer,
@@ -103,7 +103,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_an_ordered_list_with_a_position(steps in prop::collection::vec(step(), 0..100)) {
-            let (mut queue, mut model, mut hand) = (Queue::new(), Vec::new(), 0);
+            let (mut queue, mut model, mut hand) = (EvictionQueue::new(), Vec::new(), 0);
             let mut known = 0;
             for step in steps {
                 match step {

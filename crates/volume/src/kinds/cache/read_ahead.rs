@@ -36,12 +36,12 @@ pub(super) struct ReadAhead {
     piece_max_bytes: u64,
     window_max_bytes: u64,
     /// The most recently used first.
-    streams: Vec<Stream>,
+    streams: Vec<ReadStream>,
     beginnings: Vec<Beginning>,
 }
 
 #[derive(Clone, Debug)]
-struct Stream {
+struct ReadStream {
     /// The end of the foremost read, in bytes.
     next: u64,
     /// What the reader has read so far, in bytes.
@@ -59,7 +59,7 @@ struct Beginning {
 
 /// How a read relates to the streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seen {
+pub(super) struct StreamRelation {
     /// It belongs to a stream, the one that [`ReadAhead::next_piece`] now serves.
     pub(super) in_stream: bool,
     /// It only continues within the block where the previous read ended.
@@ -90,7 +90,7 @@ impl ReadAhead {
     }
 
     /// Records a read of the bytes `range`.
-    pub(super) fn observe(&mut self, range: &Range<u64>) -> Seen {
+    pub(super) fn observe(&mut self, range: &Range<u64>) -> StreamRelation {
         if let Some(found) = self.streams.iter().position(|stream| stream.takes(range)) {
             self.streams[..=found].rotate_right(1);
             let stream = &mut self.streams[0];
@@ -115,7 +115,7 @@ impl ReadAhead {
                     reads: 1,
                 },
             );
-            return Seen {
+            return StreamRelation {
                 in_stream: false,
                 same_block: false,
             };
@@ -127,7 +127,7 @@ impl ReadAhead {
         beginning.reads += 1;
         let in_stream = beginning.reads >= READS_MIN;
         if in_stream {
-            let stream = Stream {
+            let stream = ReadStream {
                 next: beginning.next,
                 run_bytes: beginning.run_bytes,
                 ahead_to: beginning.next.next_multiple_of(self.blocks.block_bytes()),
@@ -139,8 +139,8 @@ impl ReadAhead {
         self.seen(in_stream, range.start, range)
     }
 
-    fn seen(&self, in_stream: bool, before: u64, range: &Range<u64>) -> Seen {
-        Seen {
+    fn seen(&self, in_stream: bool, before: u64, range: &Range<u64>) -> StreamRelation {
+        StreamRelation {
             in_stream,
             same_block: self.blocks.of(before - 1) == self.blocks.of(range.start),
         }
@@ -172,7 +172,7 @@ impl ReadAhead {
     }
 }
 
-impl Stream {
+impl ReadStream {
     fn takes(&self, range: &Range<u64>) -> bool {
         // Never further than the run is long: a young stream must not absorb its neighbours.
         range.start <= self.next + self.run_bytes.min(SKIP_MAX_BYTES)

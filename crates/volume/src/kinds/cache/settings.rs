@@ -10,7 +10,7 @@ use toml::Spanned;
 use super::{CacheConfig, CacheHandle};
 use crate::{
     Error, ErrorKind, Result,
-    kinds::{Identity, Node, Settings},
+    kinds::{Node, Settings, VolumeIdentity},
     part::{Opening, Part},
     values::{ConfigError, Size},
 };
@@ -66,8 +66,8 @@ impl Settings for Cache {
         })
     }
 
-    fn identity(&self) -> Identity<'_> {
-        Identity::Child(&self.of)
+    fn identity(&self) -> VolumeIdentity<'_> {
+        VolumeIdentity::Child(&self.of)
     }
 
     fn is_volatile(&self) -> bool {

@@ -25,7 +25,7 @@ use std::{ops::Range, sync::Arc};
 use engine::{Buf, Payload, Slice};
 
 use super::{
-    block_map::BlockMap, blocks::Blocks, counters::Counters, ghosts::Ghosts, queue::Queue,
+    block_map::BlockMap, blocks::Blocks, counters::Counters, ghosts::Ghosts, queue::EvictionQueue,
 };
 
 /// The most chances of a block. With three, what is no longer used stays for another round.
@@ -34,16 +34,16 @@ const CHANCES_MAX: u8 = 2;
 pub(super) struct Store {
     blocks: Blocks,
     index: BlockMap<u32>,
-    slots: Vec<Slot>,
+    slots: Vec<CacheSlot>,
     free: Vec<u32>,
-    queue: Queue,
+    queue: EvictionQueue,
     ghosts: Ghosts,
     capacity: usize,
     reserved: usize,
     counters: Arc<Counters>,
 }
 
-struct Slot {
+struct CacheSlot {
     block: u64,
     /// The whole block; `None` in a free slot.
     data: Option<Slice>,
@@ -55,7 +55,7 @@ struct Slot {
 }
 
 /// A cached part of a block.
-pub(super) struct Found {
+pub(super) struct CachedPart {
     pub(super) data: Slice,
     /// Whether it was read ahead and this is its first use.
     pub(super) was_read_ahead: bool,
@@ -69,7 +69,7 @@ impl Store {
             index: BlockMap::default(),
             slots: Vec::new(),
             free: Vec::new(),
-            queue: Queue::new(),
+            queue: EvictionQueue::new(),
             ghosts: Ghosts::new(capacity),
             capacity,
             reserved: 0,
@@ -105,7 +105,12 @@ impl Store {
 
     /// A part of `block`, if it is valid. `again` is false if this is just the next part of a block that the same
     /// reader is working through, which does not count as a reuse.
-    pub(super) fn get(&mut self, block: u64, part: Range<usize>, again: bool) -> Option<Found> {
+    pub(super) fn get(
+        &mut self,
+        block: u64,
+        part: Range<usize>,
+        again: bool,
+    ) -> Option<CachedPart> {
         let slot = &mut self.slots[*self.index.get(&block)? as usize];
         let needed = self.blocks.needed(&part);
         if slot.valid & needed != needed {
@@ -118,7 +123,7 @@ impl Store {
         } else if again {
             slot.chances = CHANCES_MAX.min(slot.chances + 1);
         }
-        Some(Found {
+        Some(CachedPart {
             data,
             was_read_ahead,
         })
@@ -246,7 +251,7 @@ impl Store {
         if was_evicted_early && read_ahead {
             self.pass();
         }
-        let new = Slot {
+        let new = CacheSlot {
             block,
             data: None,
             valid: 0,

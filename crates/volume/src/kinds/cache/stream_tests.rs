@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     stripe,
-    test_volume::{Kind, Random, TestVolume, on_lane},
+    test_volume::{CallKind, Random, TestVolume, on_lane},
 };
 
 #[test]
@@ -57,7 +57,7 @@ fn one_page_at_a_time_from_a_lane_that_only_runs_while_it_waits() {
             "in flight: {}",
             child.running_max.get()
         );
-        let reads = child.count(Kind::Read);
+        let reads = child.count(CallKind::Read);
         assert!(reads < 80, "{reads} requests for 32 MiB");
         let small = 64 * KIB as u64;
         let large = child
@@ -125,7 +125,7 @@ fn a_page_reader_keeps_both_children_of_a_stripe_busy() {
     let shares: Vec<SharedVolume> = children.iter().map(|c| c.volume.clone()).collect();
     let stripe = lane.block_on(async {
         stripe::create(&children, &options).await.unwrap();
-        let opened = stripe::Opened::open(&children, None).await.unwrap();
+        let opened = stripe::OpenStripe::open(&children, None).await.unwrap();
         opened.on_lane(&shares).unwrap()
     });
     let cache = Cache::new(Rc::new(stripe), &CacheConfig::default()).unwrap();
@@ -243,7 +243,7 @@ fn what_was_evicted_or_discarded_ahead_of_a_reader_is_read_ahead_again() {
         for page in 512..1024 {
             cache.read(page * 4096, 4096).await.unwrap();
         }
-        let reads = child.count(Kind::Read);
+        let reads = child.count(CallKind::Read);
         assert!(reads < 20, "{reads} requests for 2 MiB");
     });
 }

@@ -6,7 +6,7 @@ use engine::{Duration, sim::World, spawn, task, time};
 
 use super::*;
 use crate::claim::{Claim, Others, Owner};
-use crate::test_volume::{Kind, Random, TestVolume, on_lane};
+use crate::test_volume::{CallKind, Random, TestVolume, on_lane};
 
 pub(super) const KIB: usize = 1 << 10;
 pub(super) const MIB: usize = 1 << 20;
@@ -120,7 +120,7 @@ fn a_reader_that_is_dropped_strands_nobody() {
         settle().await;
         child.hold(|_| false);
         assert_eq!(read.await.unwrap(), child.data.borrow()[..BLOCK]);
-        assert_eq!(child.count(Kind::Read), 1);
+        assert_eq!(child.count(CallKind::Read), 1);
     });
 }
 
@@ -130,7 +130,7 @@ fn a_read_that_a_write_overtook_leaves_nothing_stale() {
         let child = TestVolume::new(MIB);
         let cache = cache(&child, MIB, 0);
         // The child has taken the old bytes for the read, and returns them after the write has ended.
-        child.hold(|call| call.kind == Kind::Read);
+        child.hold(|call| call.kind == CallKind::Read);
         let old = reading(&cache, 0, 2 * BLOCK);
         settle().await;
         cache
@@ -140,7 +140,7 @@ fn a_read_that_a_write_overtook_leaves_nothing_stale() {
         let after = reading(&cache, 0, BLOCK);
         settle().await;
         assert_eq!(
-            child.count(Kind::Read),
+            child.count(CallKind::Read),
             2,
             "who comes after must not join the old read"
         );
@@ -167,12 +167,12 @@ fn a_read_during_a_write_is_not_kept_and_not_joined_afterwards() {
         let beside = reading(&cache, 0, 3 * BLOCK);
         settle().await;
         // The write ends between the child's answer to these reads and their completion.
-        child.hold(|call| call.kind == Kind::Read);
+        child.hold(|call| call.kind == CallKind::Read);
         write.await.unwrap();
         let after = reading(&cache, BLOCK, BLOCK);
         settle().await;
         assert_eq!(
-            child.count(Kind::Read),
+            child.count(CallKind::Read),
             3,
             "nobody joined what began during the write"
         );
@@ -187,7 +187,7 @@ fn a_read_during_a_write_is_not_kept_and_not_joined_afterwards() {
         );
         cache.read(0, BLOCK).await.unwrap();
         cache.read(2 * BLOCK as u64, BLOCK).await.unwrap();
-        assert_eq!(child.count(Kind::Read), 0, "the neighbours were kept");
+        assert_eq!(child.count(CallKind::Read), 0, "the neighbours were kept");
     });
 }
 
@@ -209,16 +209,16 @@ fn a_write_ends_after_the_child_and_is_passed_on_with_its_durability() {
         );
         cache.flush().await.unwrap();
         assert_eq!(child.durable.borrow()[512], 1);
-        let kinds: Vec<Kind> = child.calls.borrow().iter().map(|call| call.kind).collect();
+        let kinds: Vec<CallKind> = child.calls.borrow().iter().map(|call| call.kind).collect();
         let expected = [
-            Kind::Write(Durability::Cached),
-            Kind::Write(Durability::Fua),
-            Kind::Flush,
+            CallKind::Write(Durability::Cached),
+            CallKind::Write(Durability::Fua),
+            CallKind::Flush,
         ];
         assert_eq!(kinds, expected);
         let read = cache.read(0, BLOCK).await.unwrap().to_vec();
         assert_eq!((read[0], read[511], read[512]), (2, 2, 1));
-        assert_eq!(child.count(Kind::Read), 0, "what was written is cached");
+        assert_eq!(child.count(CallKind::Read), 0, "what was written is cached");
     });
 }
 
@@ -252,7 +252,7 @@ fn failed_writes_discards_and_failed_flushes_leave_the_truth_to_the_child() {
         cache.discard(0, MIB as u64).await.unwrap();
         assert_eq!(all(4 * BLOCK).await, vec![0; 4 * BLOCK]);
 
-        child.fails.set(|call| call.kind == Kind::Flush);
+        child.fails.set(|call| call.kind == CallKind::Flush);
         cache.flush().await.unwrap_err();
         assert_eq!(cache.stats().held_bytes, 0);
     });
@@ -292,7 +292,7 @@ fn whatever_ran_together_the_cache_agrees_with_its_child_afterwards() {
             let cache = cache(&child, 256 * KIB, 32 * KIB);
             for _ in 0..60 {
                 child.fails.set(if random.below(4) == 0 {
-                    |call| call.kind != Kind::Read && call.at % 3 == 0
+                    |call| call.kind != CallKind::Read && call.at % 3 == 0
                 } else {
                     |_| false
                 });
@@ -357,7 +357,7 @@ fn every_read_sees_each_ended_write_and_nothing_is_unread() {
             child.pause_us_max.set(60);
             child
                 .fails
-                .set(|call| call.kind != Kind::Read && call.len % 1024 == 0);
+                .set(|call| call.kind != CallKind::Read && call.len % 1024 == 0);
             let cache = cache(&child, 256 * KIB, 32 * KIB);
             let begun = Rc::new(RefCell::new([0u8; WRITERS]));
             let ended = Rc::new(RefCell::new([0u8; WRITERS]));
@@ -513,7 +513,7 @@ fn a_child_that_grew_is_cached_up_to_its_new_end() {
                 assert_eq!((read[511], read[512], read[511 + BLOCK]), (1, value, value));
                 assert!(read[512 + BLOCK..].iter().all(|&byte| byte == 0));
             }
-            assert!(child.count(Kind::Read) <= 1, "the second is a hit");
+            assert!(child.count(CallKind::Read) <= 1, "the second is a hit");
         }
     });
 }
@@ -534,7 +534,7 @@ fn what_is_in_memory_counts_only_while_the_child_is_seen_to_be_ours() {
         let cache = cache.expect("a good configuration");
         let reads = async |expected: usize| {
             cache.read(0, 4096).await.unwrap();
-            assert_eq!(child.count(Kind::Read), expected);
+            assert_eq!(child.count(CallKind::Read), expected);
         };
         reads(1).await;
         reads(1).await;
@@ -550,6 +550,6 @@ fn what_is_in_memory_counts_only_while_the_child_is_seen_to_be_ours() {
             let error = cache.read(0, 4096).await.expect_err("it is another's");
             assert_eq!(error.kind(), ErrorKind::Preempted);
         }
-        assert_eq!(child.count(Kind::Read), 3);
+        assert_eq!(child.count(CallKind::Read), 3);
     });
 }

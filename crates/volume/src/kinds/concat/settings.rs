@@ -10,8 +10,8 @@ use toml::Spanned;
 use crate::{
     Result,
     kinds::{
-        HasSuperblocks, Identity, Look, Node, Settings, Superblocks,
-        stripe::{Layout, Wanted, settings::Family},
+        HasSuperblocks, Look, Node, Settings, Superblocks, VolumeIdentity,
+        stripe::{Layout, WantedLayout, settings::Family},
     },
     part::{Opening, Part},
     values::ConfigError,
@@ -30,7 +30,7 @@ impl Concat {
     pub(crate) fn family(&self) -> Family<'_> {
         Family {
             layout: Layout::Concat,
-            wanted: Wanted::Concat,
+            wanted: WantedLayout::Concat,
             of: &self.of,
         }
     }
@@ -41,8 +41,8 @@ impl Settings for Concat {
         LaneFuture::new(async move { self.family().open(opening).await })
     }
 
-    fn identity(&self) -> Identity<'_> {
-        Identity::Superblocks(Superblocks(Box::new(self.family())))
+    fn identity(&self) -> VolumeIdentity<'_> {
+        VolumeIdentity::Superblocks(Superblocks(Box::new(self.family())))
     }
 
     fn is_volatile(&self) -> bool {

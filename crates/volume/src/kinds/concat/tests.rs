@@ -10,8 +10,8 @@ use uuid::Uuid;
 use crate::{
     Durability, ErrorKind, Result, SetClaim, SharedVolume, Volume,
     claim::{Others, Owner},
-    stripe::{Child, CreateOptions, Layout, Opened, Stripe, create},
-    test_volume::{Kind, Random, TestVolume, on_lane},
+    stripe::{Child, CreateOptions, Layout, OpenStripe, Stripe, create},
+    test_volume::{CallKind, Random, TestVolume, on_lane},
 };
 
 const MIB: u64 = 1 << 20;
@@ -42,7 +42,7 @@ async fn opened(volumes: &[Rc<TestVolume>]) -> Result<Stripe> {
     volumes.iter().for_each(|volume| drop(volume.crash()));
     let owner = Owner::passing("a test");
     let claim = SetClaim::new(&owner, children.len(), Others::Overrule, 0).expect("chance");
-    let opened = Opened::claimed_concat(&children, &claim).await?;
+    let opened = OpenStripe::claimed_concat(&children, &claim).await?;
     let lane: Vec<SharedVolume> = children.iter().map(|c| c.volume.clone()).collect();
     opened.on_lane(&lane)
 }
@@ -80,7 +80,7 @@ fn it_is_as_long_as_its_children_together() {
         let reads = || {
             volumes
                 .iter()
-                .map(|v| v.count(Kind::Read))
+                .map(|v| v.count(CallKind::Read))
                 .collect::<Vec<_>>()
         };
         assert_eq!(reads(), [1, 1, 0]);
@@ -198,7 +198,7 @@ fn a_flush_covers_exactly_the_children_that_took_a_write_and_a_failed_one_is_sti
         let flushes = || {
             volumes
                 .iter()
-                .map(|v| v.count(Kind::Flush))
+                .map(|v| v.count(CallKind::Flush))
                 .collect::<Vec<_>>()
         };
         let write = |at, durability| concat.write(at, Payload::zeroes(1024), durability);
@@ -219,7 +219,7 @@ fn a_flush_covers_exactly_the_children_that_took_a_write_and_a_failed_one_is_sti
             "both sides of the border; FUA needs none"
         );
         write(2 * MIB, Durability::Cached).await.expect("it writes");
-        volumes[2].fails.set(|call| call.kind == Kind::Flush);
+        volumes[2].fails.set(|call| call.kind == CallKind::Flush);
         let error = concat.flush().await.expect_err("it fails");
         assert_eq!(error.kind(), ErrorKind::FlushFailed);
         assert!(error.to_string().contains("concat child c"), "{error}");
@@ -261,7 +261,11 @@ fn children_work_at_the_same_time() {
         let len = 3 * MIB as usize;
         let read = engine::spawn(async move { concat.read(0, len).await.map(|p| p.len()) });
         engine::task::yield_now().await;
-        assert!(volumes.iter().all(|volume| volume.count(Kind::Read) == 1));
+        assert!(
+            volumes
+                .iter()
+                .all(|volume| volume.count(CallKind::Read) == 1)
+        );
         volumes.iter().for_each(|v| v.hold(|_| false));
         assert_eq!(read.await.expect("it reads"), len);
     });
@@ -314,7 +318,7 @@ fn the_order_of_the_list_does_not_matter_and_who_is_missing_or_foreign_is_named(
 fn a_stripe_is_no_concat_nor_the_other_way_round() {
     on_lane(async {
         let (_, concat) = new_concat(&[1, 1]).await;
-        let as_stripe = Opened::open(&named(&concat), None).await;
+        let as_stripe = OpenStripe::open(&named(&concat), None).await;
         refused(as_stripe, &["child a", "\"concat\"", "not to a stripe"]);
         let stripe = [TestVolume::new(2 << 20), TestVolume::new(2 << 20)];
         let layout = Layout::Stripe { unit_bytes: 4096 };

@@ -22,7 +22,7 @@ use crate::{
 /// The operation of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Operation {
+pub enum FaultOperation {
     /// A read.
     Read,
     /// A write.
@@ -35,7 +35,7 @@ pub enum Operation {
 
 /// What happens to a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Action {
+pub enum FaultAction {
     /// It fails with this error, and the volume below never hears of it.
     Fail(ErrorKind),
     /// It is executed, and fails with this error all the same.
@@ -50,7 +50,7 @@ pub enum Action {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rule {
     /// The operation; any when `None`.
-    pub on: Option<Operation>,
+    pub on: Option<FaultOperation>,
     /// A range of bytes that the request must touch; any when `None`. A flush touches none.
     pub range: Option<Range<u64>>,
     /// How many matching requests pass first.
@@ -58,12 +58,12 @@ pub struct Rule {
     /// How many requests it acts on; unlimited when `None`.
     pub times: Option<u64>,
     /// What happens to them.
-    pub action: Action,
+    pub action: FaultAction,
 }
 
 impl Rule {
     /// A rule that applies `action` to every request; narrow it with the fields.
-    pub fn always(action: Action) -> Self {
+    pub fn always(action: FaultAction) -> Self {
         Rule {
             on: None,
             range: None,
@@ -73,7 +73,7 @@ impl Rule {
         }
     }
 
-    fn matches(&self, operation: Operation, at: u64, len: u64) -> bool {
+    fn matches(&self, operation: FaultOperation, at: u64, len: u64) -> bool {
         self.on.is_none_or(|on| on == operation)
             && self
                 .range
@@ -126,7 +126,7 @@ impl FaultHandle {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn decide(&self, operation: Operation, at: u64, len: u64) -> Option<Action> {
+    fn decide(&self, operation: FaultOperation, at: u64, len: u64) -> Option<FaultAction> {
         let mut state = self.lock();
         let rule = state.rules.iter_mut().find_map(|rule| {
             if !rule.matches(operation, at, len) || rule.times == Some(0) {
@@ -181,22 +181,22 @@ impl Fault {
     /// do all of its work before it returns its future, as `ram` does.
     async fn under_rules<'a, T>(
         &'a self,
-        operation: Operation,
+        operation: FaultOperation,
         (at, len): (u64, u64),
         begin: impl FnOnce(&'a dyn Volume) -> LaneFuture<'a, Result<T>>,
     ) -> Result<T> {
         match self.handle.decide(operation, at, len) {
             None => begin(&*self.inner).await,
-            Some(Action::Fail(kind)) => Err(self.failure(operation, kind)),
-            Some(Action::FailAfter(kind)) => {
+            Some(FaultAction::Fail(kind)) => Err(self.failure(operation, kind)),
+            Some(FaultAction::FailAfter(kind)) => {
                 begin(&*self.inner).await?;
                 Err(self.failure(operation, kind))
             }
-            Some(Action::Delay(duration)) => {
+            Some(FaultAction::Delay(duration)) => {
                 time::sleep(duration).exactly().await;
                 begin(&*self.inner).await
             }
-            Some(Action::Hang) => {
+            Some(FaultAction::Hang) => {
                 self.handle.hang().await;
                 begin(&*self.inner).await
             }
@@ -206,7 +206,7 @@ impl Fault {
     /// The same for a request that changes what is below: refused once a flush has failed.
     async fn change<'a, T>(
         &'a self,
-        operation: Operation,
+        operation: FaultOperation,
         range: (u64, u64),
         begin: impl FnOnce(&'a dyn Volume) -> LaneFuture<'a, Result<T>>,
     ) -> Result<T> {
@@ -214,9 +214,9 @@ impl Fault {
         self.under_rules(operation, range, begin).await
     }
 
-    fn failure(&self, operation: Operation, kind: ErrorKind) -> Error {
+    fn failure(&self, operation: FaultOperation, kind: ErrorKind) -> Error {
         let failure = Error::new(kind, format!("a fault rule made this {operation:?} fail"));
-        if operation == Operation::Flush {
+        if operation == FaultOperation::Flush {
             self.flush_failed.set(format!(
                 "an earlier flush failed ({failure}), so data written before it counts as lost; \
                  open the volume again"
@@ -230,7 +230,7 @@ impl Volume for Fault {
     crate::pass_on! { self => self.inner; shape, member, close, allocation, atomic_writes }
 
     fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
-        let request = self.under_rules(Operation::Read, (at, len as u64), move |inner| {
+        let request = self.under_rules(FaultOperation::Read, (at, len as u64), move |inner| {
             inner.read(at, len)
         });
         LaneFuture::new(request)
@@ -238,19 +238,21 @@ impl Volume for Fault {
 
     fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
         let range = (at, data.len() as u64);
-        LaneFuture::new(self.change(Operation::Write, range, move |inner| {
+        LaneFuture::new(self.change(FaultOperation::Write, range, move |inner| {
             inner.write(at, data, durability)
         }))
     }
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(self.change(Operation::Flush, (0, 0), |inner| inner.flush()))
+        LaneFuture::new(self.change(FaultOperation::Flush, (0, 0), |inner| inner.flush()))
     }
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(self.change(Operation::Discard, (at, len), move |inner| {
-            inner.discard(at, len)
-        }))
+        LaneFuture::new(
+            self.change(FaultOperation::Discard, (at, len), move |inner| {
+                inner.discard(at, len)
+            }),
+        )
     }
 
     fn write_atomic(
@@ -260,7 +262,7 @@ impl Volume for Fault {
         durability: Durability,
     ) -> LaneFuture<'_, Result<()>> {
         let range = (at, data.len() as u64);
-        LaneFuture::new(self.change(Operation::Write, range, move |inner| {
+        LaneFuture::new(self.change(FaultOperation::Write, range, move |inner| {
             inner.write_atomic(at, data, durability)
         }))
     }
@@ -272,7 +274,7 @@ impl Volume for Fault {
         durability: Durability,
     ) -> LaneFuture<'_, Result<Compared>> {
         let range = (at, data.len() as u64 / 2);
-        LaneFuture::new(self.change(Operation::Write, range, move |inner| {
+        LaneFuture::new(self.change(FaultOperation::Write, range, move |inner| {
             inner.compare_and_write(at, data, durability)
         }))
     }
@@ -284,9 +286,11 @@ impl Volume for Fault {
         may_discard: bool,
         durability: Durability,
     ) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(self.change(Operation::Discard, (at, len), move |inner| {
-            inner.write_zeroes(at, len, may_discard, durability)
-        }))
+        LaneFuture::new(
+            self.change(FaultOperation::Discard, (at, len), move |inner| {
+                inner.write_zeroes(at, len, may_discard, durability)
+            }),
+        )
     }
 }
 
@@ -321,7 +325,7 @@ mod tests {
         let lane = Lane::new(&LaneConfig::default()).expect("a ring");
         lane.block_on(async {
             let (volume, handle) = faulty();
-            handle.add(Rule::always(Action::Delay(Duration::from_micros(80))));
+            handle.add(Rule::always(FaultAction::Delay(Duration::from_micros(80))));
             let before = cost::sleeps();
             for _ in 0..20 {
                 volume.read(0, 512).await.expect("ram");
@@ -336,11 +340,11 @@ mod tests {
         lane.block_on(async {
             let (volume, handle) = faulty();
             handle.add(Rule {
-                on: Some(Operation::Read),
+                on: Some(FaultOperation::Read),
                 range: Some(4096..8192),
                 skip: 1,
                 times: Some(2),
-                action: Action::Fail(ErrorKind::Medium),
+                action: FaultAction::Fail(ErrorKind::Medium),
             });
             let mut results = Vec::new();
             for at in [0, 4096, 3584, 4096, 3584, 8192, 4096] {
@@ -349,7 +353,7 @@ mod tests {
             assert_eq!(results, [true, true, false, false, true, true, true]);
             assert_eq!(handle.acted(), 2);
 
-            handle.add(Rule::always(Action::FailAfter(ErrorKind::TimedOut)));
+            handle.add(Rule::always(FaultAction::FailAfter(ErrorKind::TimedOut)));
             let ones = Payload::from(engine::Buf::copy_of(&[1; 512]));
             let error = volume
                 .write(0, ones, Durability::Cached)
@@ -370,7 +374,7 @@ mod tests {
             let bytes = |byte| Payload::from(engine::Buf::copy_of(&[byte; 4096]));
             let cached = Durability::Cached;
             volume.write(0, bytes(1), cached).await.expect("no rules");
-            handle.add(Rule::always(Action::Fail(ErrorKind::Medium)));
+            handle.add(Rule::always(FaultAction::Fail(ErrorKind::Medium)));
             let failed = [
                 volume.write(0, bytes(2), cached).await,
                 volume.write_atomic(0, bytes(2), cached).await,
@@ -388,12 +392,12 @@ mod tests {
     fn a_flush_that_failed_once_has_failed_until_the_volume_is_opened_again() {
         let lane = Lane::new(&LaneConfig::default()).expect("a ring");
         lane.block_on(async {
-            for action in [Action::Fail, Action::FailAfter] {
+            for action in [FaultAction::Fail, FaultAction::FailAfter] {
                 let (volume, handle) = faulty();
                 let data = || Payload::zeroes(512);
                 let cached = Durability::Cached;
                 handle.add(Rule {
-                    on: Some(Operation::Flush),
+                    on: Some(FaultOperation::Flush),
                     times: Some(1),
                     ..Rule::always(action(ErrorKind::Medium))
                 });
@@ -424,7 +428,7 @@ mod tests {
         let lane = Lane::new(&LaneConfig::default()).expect("a ring");
         lane.block_on(async {
             let (volume, handle) = faulty();
-            handle.add(Rule::always(Action::Hang));
+            handle.add(Rule::always(FaultAction::Hang));
             let hanging = volume.clone();
             let flush = task::spawn(async move { hanging.flush().await });
             time::sleep(Duration::from_millis(5)).await;

@@ -6,10 +6,10 @@ use engine::LaneFuture;
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
-use super::{Action, FaultHandle, Operation, Rule};
+use super::{FaultAction, FaultHandle, FaultOperation, Rule};
 use crate::{
     ErrorKind, Result,
-    kinds::{Identity, Node, Settings},
+    kinds::{Node, Settings, VolumeIdentity},
     part::{Opening, Part},
     values::{ConfigError, Time},
 };
@@ -30,7 +30,7 @@ pub struct Fault {
 #[serde(deny_unknown_fields)]
 pub struct FaultRule {
     /// The operation that it matches; all if omitted.
-    pub on: Option<Operation>,
+    pub on: Option<FaultOperation>,
     /// How many matching requests pass first.
     #[serde(default, deserialize_with = "count")]
     pub skip: u64,
@@ -66,9 +66,9 @@ impl FaultRule {
     /// The rule for the layer; `None` unless exactly one action is given.
     fn rule(&self) -> Option<Rule> {
         let action = match (self.fail, self.delay, self.hang) {
-            (Some(kind), None, false) => Action::Fail(kind.into()),
-            (None, Some(time), false) => Action::Delay(time.duration()),
-            (None, None, true) => Action::Hang,
+            (Some(kind), None, false) => FaultAction::Fail(kind.into()),
+            (None, Some(time), false) => FaultAction::Delay(time.duration()),
+            (None, None, true) => FaultAction::Hang,
             _ => return None,
         };
         Some(Rule {
@@ -120,8 +120,8 @@ impl Settings for Fault {
         })
     }
 
-    fn identity(&self) -> Identity<'_> {
-        Identity::Child(&self.of)
+    fn identity(&self) -> VolumeIdentity<'_> {
+        VolumeIdentity::Child(&self.of)
     }
 
     fn is_volatile(&self) -> bool {

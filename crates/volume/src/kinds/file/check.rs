@@ -8,7 +8,7 @@ use std::{
 
 use engine::{
     mounts::mounts,
-    store::{self, Access, FileSystem, Kind, Look},
+    store::{self, AccessRequest, FileSystem, PathInfo, PathKind},
 };
 
 use super::{FileOptions, blocks::check_blocks, open::read_only};
@@ -27,11 +27,11 @@ pub(super) enum Leads {
 impl Leads {
     pub(super) fn of(path: &Path) -> Leads {
         match store::look(path) {
-            Ok(Look {
-                kind: Kind::BlockDevice { major, minor },
+            Ok(PathInfo {
+                kind: PathKind::BlockDevice { major, minor },
                 ..
             }) => Leads::Device(major, minor),
-            Ok(Look {
+            Ok(PathInfo {
                 id: (system, inode),
                 ..
             }) => Leads::File(system, inode),
@@ -63,7 +63,7 @@ pub(super) fn check_openable(
             };
         }
     };
-    if found.kind != Kind::File {
+    if found.kind != PathKind::File {
         return check_other(found.kind, options);
     }
     let system = store::file_system(path).ok();
@@ -73,7 +73,7 @@ pub(super) fn check_openable(
              file or a block device"
         ));
     }
-    let needed = Access {
+    let needed = AccessRequest {
         read: true,
         write: !options.read_only,
         execute: false,
@@ -88,10 +88,10 @@ pub(super) fn check_openable(
 }
 
 /// Refuses what is no regular file, except a block device that may be used. Its length is known only once it is opened.
-fn check_other(kind: Kind, options: &FileOptions) -> Result<(), String> {
+fn check_other(kind: PathKind, options: &FileOptions) -> Result<(), String> {
     let shown = options.path.display();
     let what = match kind {
-        Kind::BlockDevice { major, minor } => {
+        PathKind::BlockDevice { major, minor } => {
             return match mounted_at(major, minor).filter(|_| !options.read_only) {
                 Some(directory) => Err(format!(
                     "{shown} is mounted at {}; unmount it, or name another device",
@@ -103,11 +103,11 @@ fn check_other(kind: Kind, options: &FileOptions) -> Result<(), String> {
                 None => Ok(()),
             };
         }
-        Kind::Directory => "a directory",
-        Kind::CharacterDevice => "a character device",
-        Kind::Pipe => "a pipe",
-        Kind::Socket => "a socket",
-        Kind::File | Kind::Other => "of an unknown kind",
+        PathKind::Directory => "a directory",
+        PathKind::CharacterDevice => "a character device",
+        PathKind::Pipe => "a pipe",
+        PathKind::Socket => "a socket",
+        PathKind::File | PathKind::Other => "of an unknown kind",
     };
     Err(format!(
         "{shown} is {what}; name a regular file or a block device"
@@ -176,7 +176,7 @@ fn check_creatable(
             ));
         }
     }
-    let needed = Access {
+    let needed = AccessRequest {
         read: false,
         write: true,
         execute: true,

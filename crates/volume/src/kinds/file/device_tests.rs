@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU32;
 
 use engine::{
     fs::FileState,
-    sim::{Config, Host, World},
+    sim::{Host, World, WorldConfig},
 };
 
 use super::*;
@@ -23,7 +23,7 @@ fn options(caching: Caching) -> FileOptions {
     }
 }
 
-fn with_disk(config: Config, test: impl AsyncFnOnce(&Host)) {
+fn with_disk(config: WorldConfig, test: impl AsyncFnOnce(&Host)) {
     let world = World::with_config(1, config);
     let host = world.host("disk");
     host.put_file("/disk", &[0xee; LEN as usize]);
@@ -32,7 +32,7 @@ fn with_disk(config: Config, test: impl AsyncFnOnce(&Host)) {
 
 #[test]
 fn zeroes_reach_parts_of_the_sectors_of_a_device() {
-    let mut config = Config::default();
+    let mut config = WorldConfig::default();
     config.disk.sector_bytes = 4096;
     for caching in [Caching::Direct, Caching::WriteBack, Caching::WriteThrough] {
         with_disk(config.clone(), async |_| {
@@ -71,7 +71,7 @@ fn requests_are_ordered_unless_direct_io_is_confirmed() {
         (Caching::DirectSync, false, true),
         (Caching::WriteBack, true, true),
     ] {
-        let mut config = Config::default();
+        let mut config = WorldConfig::default();
         config.disk.confirms_direct = confirms_direct;
         config.disk.io_align_bytes = 512;
         with_disk(config, async |_| {
@@ -92,7 +92,7 @@ fn requests_are_ordered_unless_direct_io_is_confirmed() {
 
 #[test]
 fn a_file_that_becomes_read_only_protects_its_disk_until_it_is_writable_again() {
-    with_disk(Config::default(), async |host| {
+    with_disk(WorldConfig::default(), async |host| {
         let announcer = Announcer::default();
         let count = Arc::new(AtomicU32::new(0));
         let counted = count.clone();

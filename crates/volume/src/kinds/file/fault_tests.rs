@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use engine::{
-    sim::{Fault, FaultKind, Host, World, seeds},
+    sim::{FaultKind, Host, InjectedFault, World, seeds},
     store,
     task::join_all,
 };
@@ -59,9 +59,9 @@ async fn opened_with_a_volatile_page(caching: Caching) -> FileVolume<BackingFile
 }
 
 fn fail_next_sync(host: &Host) {
-    host.add_fault(Fault {
+    host.add_fault(InjectedFault {
         times: Some(1),
-        ..Fault::new(FaultKind::OwnSync, libc::EIO)
+        ..InjectedFault::new(FaultKind::OwnSync, libc::EIO)
     });
 }
 
@@ -87,9 +87,9 @@ fn on_a_machine<F: Future<Output = ()>>(test: impl Fn(Host, Caching) -> F) {
 fn a_durable_write_that_meets_a_bad_sector_is_an_error_of_that_write_only() {
     on_a_machine(async |host, caching| {
         let disk = opened_with_a_volatile_page(caching).await;
-        host.add_fault(Fault {
+        host.add_fault(InjectedFault {
             range: 512..1024,
-            ..Fault::new(FaultKind::Write, libc::EIO)
+            ..InjectedFault::new(FaultKind::Write, libc::EIO)
         });
         let error = write(&disk, 0, 2, Durability::Fua).await;
         assert_eq!(error.expect_err("it is bad").kind(), ErrorKind::Medium);
@@ -197,9 +197,9 @@ fn is_marked_after(test: impl AsyncFn(&Host, &FileVolume<BackingFile>), caching:
 #[test]
 fn a_loss_that_is_reported_outlives_the_process_by_the_mark_that_the_file_loses() {
     let fail = |host: &Host, kind, errno| {
-        host.add_fault(Fault {
+        host.add_fault(InjectedFault {
             times: Some(1),
-            ..Fault::new(kind, errno)
+            ..InjectedFault::new(kind, errno)
         });
     };
     for caching in MODES {

@@ -28,13 +28,13 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Flushes {
     epochs: FlushEpochs,
-    state: Mutex<State>,
+    state: Mutex<FlushState>,
     /// A flush has failed: written data may be lost although Linux marks its pages clean.
     failed: FlushFailure,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FlushState {
     /// Volatile writes may be lost, and no flush has reported it yet.
     is_doubted: bool,
     /// How many failed durable writes are being judged.
@@ -110,7 +110,7 @@ impl Flushes {
         let Some(covers) = begun else {
             return Ok(());
         };
-        let mut running = Running {
+        let mut running = FlushTurn {
             shared: self,
             is_good: false,
         };
@@ -134,7 +134,7 @@ impl Flushes {
         );
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FlushState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -157,12 +157,12 @@ impl Drop for Judging<'_> {
 
 /// The flush whose turn it is. On drop the turn passes on; without a success (it failed, or its lane ended meanwhile)
 /// it is unknown what is durable, and the file stays failed.
-struct Running<'a> {
+struct FlushTurn<'a> {
     shared: &'a Flushes,
     is_good: bool,
 }
 
-impl Running<'_> {
+impl FlushTurn<'_> {
     /// Records that its sync succeeded. The check for a doubt and the update of what is covered are under one lock,
     /// so that no doubt can be cast in between.
     fn cover(&mut self, covers: Epoch, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -181,7 +181,7 @@ impl Running<'_> {
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for FlushTurn<'_> {
     fn drop(&mut self) {
         let waiting = {
             let mut state = self.shared.lock();

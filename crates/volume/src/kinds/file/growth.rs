@@ -217,7 +217,7 @@ impl Step for Growth {
     fn prepare(&self) -> LaneFuture<'_, Result<()>> {
         let growth = self.clone();
         LaneFuture::new(async move {
-            let extended = blocking::run(blocking::Kind::Files, move || growth.extend()).await;
+            let extended = blocking::run(blocking::WorkKind::Files, move || growth.extend()).await;
             extended.map_err(|error| Error::io("extending a file", &error))?
         })
     }
@@ -235,7 +235,7 @@ impl Step for Growth {
     fn undo(&self) -> LaneFuture<'_, ()> {
         let growth = self.clone();
         LaneFuture::new(async move {
-            let _ = blocking::run(blocking::Kind::Files, move || growth.cut()).await;
+            let _ = blocking::run(blocking::WorkKind::Files, move || growth.cut()).await;
         })
     }
 }

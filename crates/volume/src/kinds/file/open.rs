@@ -120,7 +120,7 @@ impl OpenFile {
         let opened = OpenFile::open_making(options, align_bytes, &made, announcer).await;
         if opened.is_err() {
             // The first error is the one to report.
-            let _ = blocking::run(blocking::Kind::Files, move || made.undo()).await;
+            let _ = blocking::run(blocking::WorkKind::Files, move || made.undo()).await;
         }
         opened
     }
@@ -213,7 +213,7 @@ impl OpenFile {
         }
         let (file, len_bytes) = (self.backing.sync.clone(), self.shape.len_bytes());
         let allocating = move || file.allocate(len_bytes);
-        let allocated = blocking::run(blocking::Kind::Files, allocating).await;
+        let allocated = blocking::run(blocking::WorkKind::Files, allocating).await;
         allocated.and_then(|allocated| allocated).map_err(|error| {
             let mend = match error.kind() {
                 io::ErrorKind::StorageFull => "; free space there, or write a smaller size",
@@ -248,7 +248,7 @@ impl OpenFile {
             return;
         }
         let file = self.backing.sync.clone();
-        let removed = blocking::run(blocking::Kind::Files, move || file.remove_opener()).await;
+        let removed = blocking::run(blocking::WorkKind::Files, move || file.remove_opener()).await;
         match removed.and_then(|removed| removed) {
             // Then it has none.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {}
@@ -351,7 +351,7 @@ async fn open_aside(options: &FileOptions, made: &Arc<Made>) -> Result<SharedBac
             Err(error) => Some(Err(explain_open(&options, &error))),
             Ok(backing) => Some(Ok(backing)),
         };
-        let opened = blocking::run(blocking::Kind::Files, open).await;
+        let opened = blocking::run(blocking::WorkKind::Files, open).await;
         match opened.map_err(|error| Error::io("opening a file", &error))? {
             Some(opened) => return opened,
             None => time::sleep(Duration::from_millis(20)).await,
@@ -503,7 +503,7 @@ async fn make(backing: &BackingFile, path: &Path, len_bytes: u64, unit: u64) -> 
     let path = path.to_owned();
     // A link may lead to another directory.
     let sync = move || store::sync(&store::parent_of(&store::resolve(&path)?));
-    let synced = blocking::run(blocking::Kind::Files, sync);
+    let synced = blocking::run(blocking::WorkKind::Files, sync);
     synced.await.and_then(|synced| synced).map_err(failed)?;
     Ok(len_bytes)
 }

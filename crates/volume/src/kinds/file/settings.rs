@@ -22,7 +22,7 @@ use crate::{
     Error, ErrorKind, Result,
     announcer::Announcer,
     kinds::{
-        FileIdentity, Identity, Look, Settings,
+        FileIdentity, Look, Settings, VolumeIdentity,
         change::{Change, Changing, Step},
     },
     part::{Opening, Part},
@@ -86,7 +86,7 @@ async fn blame_open(open_files: &OpenFiles, path: PathBuf, error: Error) -> Erro
     let mut open = open_files.open().collect::<Vec<_>>().into_iter();
     let shown = path.display().to_string();
     let is_open = move || open.any(|file| file.is_at(&path));
-    let is_open = blocking::run(blocking::Kind::Files, is_open).await;
+    let is_open = blocking::run(blocking::WorkKind::Files, is_open).await;
     if !is_open.unwrap_or(false) {
         return error;
     }
@@ -143,8 +143,8 @@ impl Settings for File {
         })
     }
 
-    fn identity(&self) -> Identity<'_> {
-        Identity::File(FileIdentity {
+    fn identity(&self) -> VolumeIdentity<'_> {
+        VolumeIdentity::File(FileIdentity {
             path: &self.path,
             read_only: self.read_only,
             is_made: self.size.is_some() && !self.read_only,

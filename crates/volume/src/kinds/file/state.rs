@@ -51,7 +51,7 @@ impl OpenFile {
     /// Finds out whether the file has become read-only, as a refused write may mean, or is writable again.
     pub(super) async fn look_again(self: &Arc<Self>) {
         let file = self.clone();
-        let found = blocking::run(blocking::Kind::Looks, move || file.state_now()).await;
+        let found = blocking::run(blocking::WorkKind::Looks, move || file.state_now()).await;
         if let Ok(Ok(found)) = found
             && let Some(message) = self.follow_state(found)
         {

@@ -6,7 +6,7 @@ use scsi::{Asc, SenseKey, sense::Received};
 
 /// How a path may be used, best first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Access {
+pub(super) enum PathAccess {
     /// Active/optimized, or the target does not report access states.
     #[default]
     Optimized,
@@ -35,7 +35,7 @@ pub(super) fn port_group(page: &[u8]) -> Option<u16> {
 
 /// The state of `group` in the data of REPORT TARGET PORT GROUPS (SPC-4 6.37), which may be truncated; `None`: the
 /// group is missing.
-pub(super) fn access_of(group: u16, data: &[u8]) -> Option<Access> {
+pub(super) fn access_of(group: u16, data: &[u8]) -> Option<PathAccess> {
     const DESCRIPTOR_BYTES: usize = 8;
     const PORT_BYTES: usize = 4;
     const OPTIMIZED: u8 = 0;
@@ -46,9 +46,9 @@ pub(super) fn access_of(group: u16, data: &[u8]) -> Option<Access> {
         let descriptor = rest.get(..DESCRIPTOR_BYTES)?;
         if u16::from_be_bytes([descriptor[2], descriptor[3]]) == group {
             return Some(match descriptor[0] & 0xf {
-                OPTIMIZED => Access::Optimized,
-                NON_OPTIMIZED | LBA_DEPENDENT => Access::NonOptimized,
-                _ => Access::No,
+                OPTIMIZED => PathAccess::Optimized,
+                NON_OPTIMIZED | LBA_DEPENDENT => PathAccess::NonOptimized,
+                _ => PathAccess::No,
             });
         }
         let ports = usize::from(descriptor[7]);
@@ -98,9 +98,9 @@ mod tests {
         data.extend([0x80, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 2]);
         data.extend([2, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3]);
         data.extend([1, 0, 0, 3, 0, 0, 0, 0]);
-        assert_eq!(access_of(1, &data), Some(Access::Optimized));
-        assert_eq!(access_of(2, &data), Some(Access::No));
-        assert_eq!(access_of(3, &data), Some(Access::NonOptimized));
+        assert_eq!(access_of(1, &data), Some(PathAccess::Optimized));
+        assert_eq!(access_of(2, &data), Some(PathAccess::No));
+        assert_eq!(access_of(3, &data), Some(PathAccess::NonOptimized));
         assert_eq!(access_of(4, &data), None);
         for len in 0..data.len() {
             access_of(4, &data[..len]);

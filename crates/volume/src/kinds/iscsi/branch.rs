@@ -17,11 +17,11 @@ use std::{
 use engine::{LaneFuture, Payload};
 
 use super::{
-    cdb::Cdb,
+    cdb::CdbBytes,
     config::Policy,
-    facts::Facts,
+    facts::DiskFacts,
     link::{SentData, SentReply},
-    own::{End, Kept, Own},
+    own::{Own, OwnedSession, SessionEnd},
     session::{Data, Reply},
     transfer::{self, Way, whole},
     unflushed::Written,
@@ -42,7 +42,7 @@ pub(super) trait AtHome: Volume {
         self: Rc<Self>,
         index: usize,
         trouble: Option<Trouble>,
-        command: Command,
+        command: BranchCommand,
     ) -> LaneFuture<'static, Result<Reply>>;
 
     /// Asks the disk whether it is still write-protected.
@@ -50,8 +50,8 @@ pub(super) trait AtHome: Volume {
 }
 
 /// A command on its way to the home lane.
-pub(super) struct Command {
-    pub(super) cdb: Cdb,
+pub(super) struct BranchCommand {
+    pub(super) cdb: CdbBytes,
     pub(super) data: SentData,
     /// Counts as a write that the next flush has to cover.
     pub(super) is_volatile: bool,
@@ -65,7 +65,7 @@ pub(super) struct Trouble {
     pub(super) number: u64,
     pub(super) sent: Result<SentReply>,
     /// How the session ended, if it did.
-    pub(super) end: Option<End>,
+    pub(super) end: Option<SessionEnd>,
 }
 
 /// What a branch shares with the home lane.
@@ -73,7 +73,7 @@ pub(super) struct Common {
     pub(super) disk: Arc<Resident<Weak<dyn AtHome>>>,
     /// The index of this branch.
     pub(super) index: usize,
-    pub(super) facts: Arc<Facts>,
+    pub(super) facts: Arc<DiskFacts>,
     pub(super) policy: Policy,
     pub(super) written: Arc<Written>,
     pub(super) failure: Arc<FlushFailure>,
@@ -121,7 +121,7 @@ impl Branch {
     pub(super) fn grant(
         &self,
         term: u64,
-        sessions: &[(Arc<Resident<Rc<Kept>>>, u64)],
+        sessions: &[(Arc<Resident<Rc<OwnedSession>>>, u64)],
         claim: Option<Claim>,
     ) {
         let granted = sessions.iter().filter_map(|(kept, doubts)| {
@@ -167,7 +167,7 @@ impl Branch {
 
     /// Sends a command over a session of this lane. If it `is_volatile`, it is counted as a write on the lane where
     /// it completes.
-    async fn send(&self, cdb: &Cdb, data: Data, is_volatile: bool) -> Result<Reply> {
+    async fn send(&self, cdb: &CdbBytes, data: Data, is_volatile: bool) -> Result<Reply> {
         self.check_claim()?;
         let picked = self.pick();
         let Some(Granted {
@@ -207,7 +207,7 @@ impl Branch {
             term: (!granted.is_empty()).then(|| self.term.get()),
             number,
             sent: sent.map(SentReply::from),
-            end: End::of(&own.session),
+            end: SessionEnd::of(&own.session),
         }
     }
 
@@ -215,12 +215,12 @@ impl Branch {
     async fn hand_over(
         &self,
         trouble: Option<Trouble>,
-        cdb: &Cdb,
+        cdb: &CdbBytes,
         data: Data,
         is_volatile: bool,
     ) -> Result<Reply> {
         let index = self.common.index;
-        let command = Command {
+        let command = BranchCommand {
             cdb: *cdb,
             data: data.into(),
             is_volatile,
@@ -250,7 +250,7 @@ impl Branch {
 }
 
 impl Way for Branch {
-    fn facts(&self) -> &Facts {
+    fn facts(&self) -> &DiskFacts {
         &self.common.facts
     }
 
@@ -262,11 +262,11 @@ impl Way for Branch {
         self.common.failure.check()
     }
 
-    async fn run(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
+    async fn run(&self, cdb: &CdbBytes, data: Data) -> Result<Reply> {
         self.send(cdb, data, false).await
     }
 
-    async fn run_write(&self, cdb: &Cdb, data: Payload, is_volatile: bool) -> Result<()> {
+    async fn run_write(&self, cdb: &CdbBytes, data: Payload, is_volatile: bool) -> Result<()> {
         let len = data.len();
         whole(self.send(cdb, Data::Out(data), is_volatile).await, len)
     }

@@ -4,17 +4,17 @@
 use std::{rc::Rc, sync::atomic::Ordering::Relaxed};
 
 use super::{
-    claim::Told,
+    claim::ClaimAnswer,
     inquiry,
     machine::{Event, Mode, Subject},
     mode_page::{LEN, queries},
     nexus::Nexus,
     session::Data,
-    unit::Unit,
+    unit::RemoteUnit,
 };
 use crate::Result;
 
-impl Unit {
+impl RemoteUnit {
     /// The mode parameters may have changed: they are looked at before the next command.
     pub(super) fn doubt_cache(&self) {
         self.handle(Event::Doubted(Subject::Mode));
@@ -34,15 +34,15 @@ impl Unit {
         let mut refused = String::new();
         for query in queries() {
             match self.tell(nexus, &query, Data::In(LEN.into())).await {
-                Ok(Told::Good(data)) => {
+                Ok(ClaimAnswer::Good(data)) => {
                     if let Some(mode) = Mode::parse(&data) {
                         self.handle(Event::Mode(mode));
                         refused.clear();
                         break;
                     }
                 }
-                Ok(Told::Refused(why)) => refused = why,
-                Ok(Told::Conflict) => return Ok(()),
+                Ok(ClaimAnswer::Refused(why)) => refused = why,
+                Ok(ClaimAnswer::Conflict) => return Ok(()),
                 Err(_) if nexus.is_over() => return Ok(()),
                 Err(error) => return Err(error),
             }

@@ -5,19 +5,19 @@ use scsi::opcode::{self, reserve_out, service_action_in_16};
 
 /// A command descriptor block of up to 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Cdb {
+pub(super) struct CdbBytes {
     bytes: [u8; 16],
     len: usize,
 }
 
-impl std::ops::Deref for Cdb {
+impl std::ops::Deref for CdbBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
 }
 
-impl Cdb {
+impl CdbBytes {
     /// Whether it changes what is stored.
     pub(super) fn changes_medium(&self) -> bool {
         matches!(
@@ -62,25 +62,25 @@ impl Cdb {
     }
 }
 
-fn cdb<const N: usize>(first: [u8; N]) -> Cdb {
+fn cdb<const N: usize>(first: [u8; N]) -> CdbBytes {
     let mut bytes = [0; 16];
     bytes[..N].copy_from_slice(&first);
-    Cdb { bytes, len: N }
+    CdbBytes { bytes, len: N }
 }
 
 /// TEST UNIT READY (SPC-4 6.47).
-pub(super) fn test_unit_ready() -> Cdb {
+pub(super) fn test_unit_ready() -> CdbBytes {
     cdb([opcode::TEST_UNIT_READY, 0, 0, 0, 0, 0])
 }
 
 /// REPORT LUNS (SPC-4 6.33): all but the well-known ones.
-pub(super) fn report_luns(allocation_len: u32) -> Cdb {
+pub(super) fn report_luns(allocation_len: u32) -> CdbBytes {
     let [a, b, c, d] = allocation_len.to_be_bytes();
     cdb([opcode::REPORT_LUNS, 0, 0, 0, 0, 0, a, b, c, d, 0, 0])
 }
 
 /// INQUIRY for the standard data, or for a page of vital product data (SPC-4 6.6).
-pub(super) fn inquiry(page: Option<u8>, allocation_len: u8) -> Cdb {
+pub(super) fn inquiry(page: Option<u8>, allocation_len: u8) -> CdbBytes {
     cdb([
         opcode::INQUIRY,
         page.is_some().into(),
@@ -92,18 +92,18 @@ pub(super) fn inquiry(page: Option<u8>, allocation_len: u8) -> Cdb {
 }
 
 /// READ CAPACITY (10) (SBC-3 5.15).
-pub(super) fn read_capacity_10() -> Cdb {
+pub(super) fn read_capacity_10() -> CdbBytes {
     cdb([opcode::READ_CAPACITY_10, 0, 0, 0, 0, 0, 0, 0, 0, 0])
 }
 
 /// READ CAPACITY (16) (SBC-3 5.16).
-pub(super) fn read_capacity_16(allocation_len: u32) -> Cdb {
+pub(super) fn read_capacity_16(allocation_len: u32) -> CdbBytes {
     let action = service_action_in_16::READ_CAPACITY;
     long(opcode::SERVICE_ACTION_IN_16, action, 0, allocation_len)
 }
 
 /// MODE SENSE (6) for a page's current values (SPC-4 6.13), without block descriptors.
-pub(super) fn mode_sense_6(page: u8, allocation_len: u8) -> Cdb {
+pub(super) fn mode_sense_6(page: u8, allocation_len: u8) -> CdbBytes {
     const DISABLE_BLOCK_DESCRIPTORS: u8 = 0x08;
     cdb([
         opcode::MODE_SENSE_6,
@@ -116,35 +116,35 @@ pub(super) fn mode_sense_6(page: u8, allocation_len: u8) -> Cdb {
 }
 
 /// READ of `blocks` (SBC-3 5.11, 5.13); prefers the 10-byte form, which every disk supports.
-pub(super) fn read(lba: u64, blocks: u32) -> Cdb {
+pub(super) fn read(lba: u64, blocks: u32) -> CdbBytes {
     medium(opcode::READ_10, opcode::READ_16, 0, lba, blocks)
 }
 
 /// WRITE of `blocks` (SBC-3 5.32, 5.34).
-pub(super) fn write(lba: u64, blocks: u32, fua: bool) -> Cdb {
+pub(super) fn write(lba: u64, blocks: u32, fua: bool) -> CdbBytes {
     let flags = if fua { 0x08 } else { 0 };
     medium(opcode::WRITE_10, opcode::WRITE_16, flags, lba, blocks)
 }
 
 /// COMPARE AND WRITE of `blocks` (SBC-3 5.2).
-pub(super) fn compare_and_write(lba: u64, blocks: u8, fua: bool) -> Cdb {
+pub(super) fn compare_and_write(lba: u64, blocks: u8, fua: bool) -> CdbBytes {
     let flags = if fua { 0x08 } else { 0 };
     long(opcode::COMPARE_AND_WRITE, flags, lba, blocks.into())
 }
 
 /// SYNCHRONIZE CACHE (10) of the whole medium (SBC-3 5.18).
-pub(super) fn synchronize_cache() -> Cdb {
+pub(super) fn synchronize_cache() -> CdbBytes {
     cdb([opcode::SYNCHRONIZE_CACHE_10, 0, 0, 0, 0, 0, 0, 0, 0, 0])
 }
 
 /// WRITE SAME (16) of one block of zeroes (SBC-3 5.43), with or without UNMAP.
-pub(super) fn write_same_16(lba: u64, blocks: u32, unmap: bool) -> Cdb {
+pub(super) fn write_same_16(lba: u64, blocks: u32, unmap: bool) -> CdbBytes {
     let flags = if unmap { 0x08 } else { 0 };
     long(opcode::WRITE_SAME_16, flags, lba, blocks)
 }
 
 /// UNMAP with a parameter list of `list_len` bytes (SBC-3 5.28).
-pub(super) fn unmap(list_len: u16) -> Cdb {
+pub(super) fn unmap(list_len: u16) -> CdbBytes {
     let [high, low] = list_len.to_be_bytes();
     cdb([opcode::UNMAP, 0, 0, 0, 0, 0, 0, high, low, 0])
 }
@@ -160,7 +160,7 @@ pub(super) fn unmap_list(lba: u64, blocks: u32) -> [u8; 24] {
 }
 
 /// REPORT TARGET PORT GROUPS (SPC-4 6.37).
-pub(super) fn report_target_port_groups(allocation_len: u32) -> Cdb {
+pub(super) fn report_target_port_groups(allocation_len: u32) -> CdbBytes {
     const SERVICE_ACTION: u8 = 0x0a;
     let [a, b, c, d] = allocation_len.to_be_bytes();
     cdb([
@@ -180,7 +180,7 @@ pub(super) fn report_target_port_groups(allocation_len: u32) -> Cdb {
 }
 
 /// PERSISTENT RESERVE IN (SPC-4 6.15).
-pub(super) fn persistent_reserve_in(service_action: u8, allocation_len: u16) -> Cdb {
+pub(super) fn persistent_reserve_in(service_action: u8, allocation_len: u16) -> CdbBytes {
     let [high, low] = allocation_len.to_be_bytes();
     cdb([
         opcode::PERSISTENT_RESERVE_IN,
@@ -198,7 +198,7 @@ pub(super) fn persistent_reserve_in(service_action: u8, allocation_len: u16) -> 
 
 /// PERSISTENT RESERVE OUT with its parameter list (SPC-4 6.16).
 pub(super) struct ReserveOut {
-    pub(super) cdb: Cdb,
+    pub(super) cdb: CdbBytes,
     pub(super) list: [u8; 24],
 }
 
@@ -261,7 +261,7 @@ impl ReserveOut {
     }
 }
 
-fn medium(opcode_10: u8, opcode_16: u8, flags: u8, lba: u64, blocks: u32) -> Cdb {
+fn medium(opcode_10: u8, opcode_16: u8, flags: u8, lba: u64, blocks: u32) -> CdbBytes {
     match (u32::try_from(lba), u16::try_from(blocks)) {
         (Ok(lba), Ok(blocks)) => {
             let ([a, b, c, d], [e, f]) = (lba.to_be_bytes(), blocks.to_be_bytes());
@@ -271,12 +271,12 @@ fn medium(opcode_10: u8, opcode_16: u8, flags: u8, lba: u64, blocks: u32) -> Cdb
     }
 }
 
-fn long(opcode: u8, flags: u8, lba: u64, blocks: u32) -> Cdb {
+fn long(opcode: u8, flags: u8, lba: u64, blocks: u32) -> CdbBytes {
     let mut bytes = [0; 16];
     (bytes[0], bytes[1]) = (opcode, flags);
     bytes[2..10].copy_from_slice(&lba.to_be_bytes());
     bytes[10..14].copy_from_slice(&blocks.to_be_bytes());
-    Cdb { bytes, len: 16 }
+    CdbBytes { bytes, len: 16 }
 }
 
 #[cfg(test)]

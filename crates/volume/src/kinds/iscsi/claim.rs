@@ -24,21 +24,21 @@ use std::{
 use engine::{Buf, Duration, LaneFuture, Payload, spawn, time};
 
 use super::{
-    cdb::{self, Cdb, ReserveOut},
+    cdb::{self, CdbBytes, ReserveOut},
     claimed::{Fenced, Held},
-    facts::Facts,
+    facts::DiskFacts,
     machine::{Event, Subject},
     nexus::Nexus,
     path::Path,
     patience::AT_ONCE_MAX,
     sense::Verdict,
     session::{Data, RESERVATION_CONFLICT},
-    unit::Unit,
+    unit::RemoteUnit,
 };
 use crate::{
     Claim, Error, ErrorKind, Result,
     claim::{
-        LABEL_AT, LABEL_BYTES, Others, Standing, refuse_alive, refuse_data, refuse_ours,
+        LABEL_AT, LABEL_BYTES, LabelStanding, Others, refuse_alive, refuse_data, refuse_ours,
         refuse_running, refuse_unfenced, tell_replaced,
     },
 };
@@ -57,7 +57,7 @@ const BUSY_PAUSE: Duration = Duration::from_millis(10);
 const SETTLE: Duration = Duration::from_secs(1);
 
 /// The outcome of a command sent on behalf of the claim.
-pub(super) enum Told {
+pub(super) enum ClaimAnswer {
     Good(Vec<u8>),
     Conflict,
     /// The target does not support the command; holds the target's explanation.
@@ -66,7 +66,7 @@ pub(super) enum Told {
 
 /// What PERSISTENT RESERVE IN / READ RESERVATION reports.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Reservation {
+pub(super) enum ReportedReservation {
     /// The target has no persistent reservations.
     Unknown,
     Free,
@@ -77,7 +77,7 @@ pub(super) enum Reservation {
 }
 
 /// The outcome of an attempt to reserve.
-enum Step {
+enum Attempt {
     /// The reservation is ours.
     Reserved,
     /// Another initiator was faster: start over.
@@ -86,9 +86,13 @@ enum Step {
     MarkOnly,
 }
 
-impl Unit {
+impl RemoteUnit {
     /// Claims the disk and starts watching the claim. `is_volatile`: the disk has a volatile write cache.
-    pub(super) async fn claim(self: &Rc<Unit>, claim: &Claim, is_volatile: bool) -> Result<()> {
+    pub(super) async fn claim(
+        self: &Rc<RemoteUnit>,
+        claim: &Claim,
+        is_volatile: bool,
+    ) -> Result<()> {
         self.claimed.is_volatile.set(is_volatile);
         self.claimed.is_new.set(true);
         let claimed = self.claim_all(claim).await;
@@ -97,7 +101,7 @@ impl Unit {
         claimed
     }
 
-    async fn claim_all(self: &Rc<Unit>, claim: &Claim) -> Result<()> {
+    async fn claim_all(self: &Rc<RemoteUnit>, claim: &Claim) -> Result<()> {
         // Ensures a working session, with the unit attentions from before our time consumed.
         self.run(&cdb::test_unit_ready(), Data::None, &mut self.patience())
             .await?;
@@ -139,7 +143,7 @@ impl Unit {
             return Ok(());
         };
         let mark = self.read_mark(&nexus).await?;
-        if matches!(mark, Told::Good(block) if claim.is_marked(&block).is_ok()) {
+        if matches!(mark, ClaimAnswer::Good(block) if claim.is_marked(&block).is_ok()) {
             self.write_mark(&nexus, claim.released_block()).await?;
         }
         if is_fenced {
@@ -164,19 +168,19 @@ impl Unit {
     async fn take(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<bool> {
         for round in 1..=ROUNDS_MAX {
             let step = match self.reservation(nexus).await? {
-                Reservation::Unknown => Step::MarkOnly,
-                Reservation::Free => self.reserve(nexus, claim).await?,
-                Reservation::Held { key, kind } => {
+                ReportedReservation::Unknown => Attempt::MarkOnly,
+                ReportedReservation::Free => self.reserve(nexus, claim).await?,
+                ReportedReservation::Held { key, kind } => {
                     let is_last = round == ROUNDS_MAX;
                     self.preempt(nexus, claim, (key, kind), is_last).await?
                 }
             };
             match step {
-                Step::MarkOnly => {
+                Attempt::MarkOnly => {
                     self.mark_unfenced(nexus, claim).await?;
                     return Ok(false);
                 }
-                Step::Reserved => {
+                Attempt::Reserved => {
                     if let Err(error) = self.drop_others(nexus, claim).await {
                         self.unregister(nexus, claim).await;
                         return Err(error);
@@ -189,7 +193,7 @@ impl Unit {
                         return marked.map(|()| true);
                     }
                 }
-                Step::Again => {}
+                Attempt::Again => {}
             }
             time::sleep(ROUND_PAUSE).await;
         }
@@ -198,21 +202,21 @@ impl Unit {
 
     /// Reserves a disk that has no reservation. Reads the mark first: its owner may be about to come back, and would
     /// mistake our reservation for a take-over.
-    async fn reserve(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<Step> {
+    async fn reserve(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<Attempt> {
         let block = match self.read_mark(nexus).await? {
-            Told::Good(block) => block,
-            Told::Conflict => return Ok(Step::Again),
-            Told::Refused(why) => return Err(Error::new(ErrorKind::Medium, why)),
+            ClaimAnswer::Good(block) => block,
+            ClaimAnswer::Conflict => return Ok(Attempt::Again),
+            ClaimAnswer::Refused(why) => return Err(Error::new(ErrorKind::Medium, why)),
         };
         judge(claim, &block)?;
         if !self.register(nexus, claim).await? {
-            return Ok(Step::MarkOnly);
+            return Ok(Attempt::MarkOnly);
         }
         let reserve = ReserveOut::reserve(EXCLUSIVE_REGISTRANTS, claim.key());
         let step = match self.reserve_out(nexus, reserve).await? {
-            Told::Good(_) => return Ok(Step::Reserved),
-            Told::Conflict => Step::Again,
-            Told::Refused(_) => Step::MarkOnly,
+            ClaimAnswer::Good(_) => return Ok(Attempt::Reserved),
+            ClaimAnswer::Conflict => Attempt::Again,
+            ClaimAnswer::Refused(_) => Attempt::MarkOnly,
         };
         self.unregister(nexus, claim).await;
         Ok(step)
@@ -225,31 +229,33 @@ impl Unit {
         claim: &Claim,
         (key, kind): (u64, u8),
         is_last: bool,
-    ) -> Result<Step> {
+    ) -> Result<Attempt> {
         if !self.register(nexus, claim).await? {
             return Err(refuse_alive(&self.holder(nexus).await));
         }
         let is_allowed = claim.others() != Others::Refuse || claim.is_own_key(key);
         let standing = match self.read_mark(nexus).await? {
-            Told::Good(block) => Some(claim.standing(&block, false)),
+            ClaimAnswer::Good(block) => Some(claim.standing(&block, false)),
             // A reservation of another type, under which even registrants may not read.
-            Told::Conflict | Told::Refused(_) => None,
+            ClaimAnswer::Conflict | ClaimAnswer::Refused(_) => None,
         };
         let refused = match standing {
-            Some(Standing::Ours) => Some(refuse_ours()),
-            Some(Standing::Dead(mark)) if mark.key() == key => {
+            Some(LabelStanding::Ours) => Some(refuse_ours()),
+            Some(LabelStanding::Dead(mark)) if mark.key() == key => {
                 tell_replaced(&mark);
                 None
             }
-            Some(Standing::Running(owner)) if claim.others() == Others::Fence => {
+            Some(LabelStanding::Running(owner)) if claim.others() == Others::Fence => {
                 Some(refuse_running(&owner))
             }
             _ if is_allowed => None,
-            Some(Standing::Alive(owner) | Standing::Running(owner)) => Some(refuse_alive(&owner)),
+            Some(LabelStanding::Alive(owner) | LabelStanding::Running(owner)) => {
+                Some(refuse_alive(&owner))
+            }
             // Whoever it is may be about to write its mark, or to leave.
             Some(_) if !is_last => {
                 self.unregister(nexus, claim).await;
-                return Ok(Step::Again);
+                return Ok(Attempt::Again);
             }
             _ => Some(refuse_alive(&self.holder(nexus).await)),
         };
@@ -259,27 +265,27 @@ impl Unit {
         }
         // It was this nexus's own, from before a restart, and has the new key now (SPC-4 5.13.7).
         if self.is_reserved(nexus, claim).await? {
-            return Ok(Step::Reserved);
+            return Ok(Attempt::Reserved);
         }
         let target_name = &self.config().target_name;
         tracing::info!(target_name, kind, "preempting the reservation {key:016x}h");
         let told = self.oust(nexus, claim, key).await?;
-        if matches!(told, Told::Good(_)) {
-            return Ok(Step::Reserved);
+        if matches!(told, ClaimAnswer::Good(_)) {
+            return Ok(Attempt::Reserved);
         }
         self.unregister(nexus, claim).await;
         match told {
-            Told::Refused(why) => Err(Error::new(ErrorKind::Protocol, why)),
-            _ => Ok(Step::Again),
+            ClaimAnswer::Refused(why) => Err(Error::new(ErrorKind::Protocol, why)),
+            _ => Ok(Attempt::Again),
         }
     }
 
     /// PREEMPT AND ABORT: removes the registrations under `key`, aborts the tasks sent under them, and takes over the
     /// reservation if that key held it. A target without the abort (tgt) still refuses later commands.
-    async fn oust(&self, nexus: &Rc<Nexus>, claim: &Claim, key: u64) -> Result<Told> {
+    async fn oust(&self, nexus: &Rc<Nexus>, claim: &Claim, key: u64) -> Result<ClaimAnswer> {
         let preempt = |aborts| ReserveOut::preempt(EXCLUSIVE_REGISTRANTS, claim.key(), key, aborts);
         match self.reserve_out(nexus, preempt(true)).await? {
-            Told::Refused(_) => self.reserve_out(nexus, preempt(false)).await,
+            ClaimAnswer::Refused(_) => self.reserve_out(nexus, preempt(false)).await,
             told => Ok(told),
         }
     }
@@ -306,9 +312,9 @@ impl Unit {
         const LEN: u16 = 8 + 8 * 1024;
         let read = cdb::persistent_reserve_in(cdb::READ_KEYS, LEN);
         let data = match self.tell(nexus, &read, Data::In(LEN.into())).await? {
-            Told::Good(data) => data,
-            Told::Conflict => return Err(refuse_alive("an initiator that has reserved it")),
-            Told::Refused(why) => {
+            ClaimAnswer::Good(data) => data,
+            ClaimAnswer::Conflict => return Err(refuse_alive("an initiator that has reserved it")),
+            ClaimAnswer::Refused(why) => {
                 let why = format!("the target does not report who is registered: {why}");
                 return Err(Error::new(ErrorKind::Protocol, why));
             }
@@ -339,10 +345,10 @@ impl Unit {
     async fn mark_unfenced(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<()> {
         let block = self.must_read_mark(nexus).await?;
         match claim.standing(&block, false) {
-            Standing::Alive(owner) if claim.others() == Others::Fence => {
+            LabelStanding::Alive(owner) if claim.others() == Others::Fence => {
                 return Err(refuse_unfenced(&owner));
             }
-            Standing::Dead(mark) => tell_replaced(&mark),
+            LabelStanding::Dead(mark) => tell_replaced(&mark),
             _ => judge(claim, &block)?,
         }
         self.write_and_read(nexus, claim).await?;
@@ -384,7 +390,7 @@ impl Unit {
     /// settle it.
     ///
     /// # Errors
-    /// As [`Unit::establish_claim`]; the claim stays shaken.
+    /// As [`RemoteUnit::establish_claim`]; the claim stays shaken.
     pub(super) async fn steady_claim(&self, nexus: &Rc<Nexus>) -> Result<()> {
         let mut rounds = 0..ROUNDS_MAX;
         while self.is_claim_shaken() {
@@ -429,7 +435,7 @@ impl Unit {
                 continue;
             }
             match self.read_mark(nexus).await? {
-                Told::Good(block) => {
+                ClaimAnswer::Good(block) => {
                     if let Err(by) = claim.is_marked(&block) {
                         if is_fenced {
                             self.unregister(nexus, &claim).await;
@@ -442,15 +448,15 @@ impl Unit {
                 }
                 // We hold the reservation, but came in through another portal group, where this port is not
                 // registered.
-                Told::Conflict if is_fenced => {
+                ClaimAnswer::Conflict if is_fenced => {
                     self.register(nexus, &claim).await?;
                     why = "the target rejects this session, although it is registered";
                 }
-                Told::Conflict => {
+                ClaimAnswer::Conflict => {
                     let by = self.holder(nexus).await;
                     return Err(self.lose(&claim, &by));
                 }
-                Told::Refused(why) => return Err(Error::new(ErrorKind::Medium, why)),
+                ClaimAnswer::Refused(why) => return Err(Error::new(ErrorKind::Medium, why)),
             }
         }
         Err(Error::new(ErrorKind::Protocol, why))
@@ -460,20 +466,20 @@ impl Unit {
     /// if not, the caller should look again.
     async fn reserve_again(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<bool> {
         match self.reservation(nexus).await? {
-            Reservation::Unknown => {
+            ReportedReservation::Unknown => {
                 let why = "the target no longer supports persistent reservations";
                 Err(Error::new(ErrorKind::Protocol, why))
             }
-            Reservation::Held { key, .. } if key == claim.key() => Ok(true),
-            Reservation::Held { .. } => {
+            ReportedReservation::Held { key, .. } if key == claim.key() => Ok(true),
+            ReportedReservation::Held { .. } => {
                 let by = self.holder(nexus).await;
                 // A registration of ours would let us write inside the new owner's fence.
                 self.unregister(nexus, claim).await;
                 Err(self.lose(claim, &by))
             }
-            Reservation::Free => {
+            ReportedReservation::Free => {
                 // Another owner may have come and gone meanwhile.
-                let Told::Good(block) = self.read_mark(nexus).await? else {
+                let ClaimAnswer::Good(block) = self.read_mark(nexus).await? else {
                     return Ok(false);
                 };
                 if let Err(by) = claim.is_marked(&block) {
@@ -483,7 +489,7 @@ impl Unit {
                 self.register(nexus, claim).await?;
                 let reserve = ReserveOut::reserve(EXCLUSIVE_REGISTRANTS, claim.key());
                 let told = self.reserve_out(nexus, reserve).await?;
-                Ok(matches!(told, Told::Good(_)))
+                Ok(matches!(told, ClaimAnswer::Good(_)))
             }
         }
     }
@@ -506,7 +512,7 @@ impl Unit {
     pub(super) async fn register_key(&self, nexus: &Rc<Nexus>, key: u64) -> Result<bool> {
         let register = |aptpl| ReserveOut::register_and_ignore(key, aptpl);
         let told = self.reserve_out_with_aptpl(nexus, register).await?;
-        Ok(matches!(told, Told::Good(_)))
+        Ok(matches!(told, ClaimAnswer::Good(_)))
     }
 
     /// Releases the reservation if `nexus` holds it, and removes its registration, which should release it too (SPC-4
@@ -528,46 +534,50 @@ impl Unit {
         &self,
         nexus: &Rc<Nexus>,
         out: impl Fn(bool) -> ReserveOut,
-    ) -> Result<Told> {
+    ) -> Result<ClaimAnswer> {
         match self.reserve_out(nexus, out(true)).await? {
-            Told::Refused(_) => self.reserve_out(nexus, out(false)).await,
+            ClaimAnswer::Refused(_) => self.reserve_out(nexus, out(false)).await,
             told => Ok(told),
         }
     }
 
     async fn is_reserved(&self, nexus: &Rc<Nexus>, claim: &Claim) -> Result<bool> {
         let (key, kind) = (claim.key(), EXCLUSIVE_REGISTRANTS);
-        Ok(self.reservation(nexus).await? == Reservation::Held { key, kind })
+        Ok(self.reservation(nexus).await? == ReportedReservation::Held { key, kind })
     }
 
-    pub(super) async fn reservation(&self, nexus: &Rc<Nexus>) -> Result<Reservation> {
+    pub(super) async fn reservation(&self, nexus: &Rc<Nexus>) -> Result<ReportedReservation> {
         const LEN: u16 = 24;
         let read = cdb::persistent_reserve_in(cdb::READ_RESERVATION, LEN);
         let data = match self.tell(nexus, &read, Data::In(LEN.into())).await? {
-            Told::Good(data) => data,
-            Told::Refused(_) => return Ok(Reservation::Unknown),
+            ClaimAnswer::Good(data) => data,
+            ClaimAnswer::Refused(_) => return Ok(ReportedReservation::Unknown),
             // A RESERVE (6) reservation excludes this command, too.
-            Told::Conflict => return Err(refuse_alive("an initiator that has reserved it")),
+            ClaimAnswer::Conflict => return Err(refuse_alive("an initiator that has reserved it")),
         };
         Ok(match (data.get(4..8).map(be), data.get(8..24)) {
-            (Some(16..), Some(held)) => Reservation::Held {
+            (Some(16..), Some(held)) => ReportedReservation::Held {
                 key: be(&held[..8]),
                 kind: held[13] & 0xf,
             },
-            _ => Reservation::Free,
+            _ => ReportedReservation::Free,
         })
     }
 
-    pub(super) async fn reserve_out(&self, nexus: &Rc<Nexus>, out: ReserveOut) -> Result<Told> {
+    pub(super) async fn reserve_out(
+        &self,
+        nexus: &Rc<Nexus>,
+        out: ReserveOut,
+    ) -> Result<ClaimAnswer> {
         let list = Buf::copy_of(&out.list).into();
         self.tell(nexus, &out.cdb, Data::Out(list)).await
     }
 
-    async fn read_mark(&self, nexus: &Rc<Nexus>) -> Result<Told> {
+    async fn read_mark(&self, nexus: &Rc<Nexus>) -> Result<ClaimAnswer> {
         let (lba, blocks) = self.mark_place();
         let read = cdb::read(lba, blocks);
         match self.tell(nexus, &read, Data::In(LABEL_BYTES)).await? {
-            Told::Good(block) if block.len() != LABEL_BYTES => {
+            ClaimAnswer::Good(block) if block.len() != LABEL_BYTES => {
                 let why = format!("the target sent {} of {LABEL_BYTES} bytes", block.len());
                 Err(Error::new(ErrorKind::Protocol, why))
             }
@@ -578,9 +588,9 @@ impl Unit {
     /// Reads the mark; a reservation conflict is an error here.
     async fn must_read_mark(&self, nexus: &Rc<Nexus>) -> Result<Vec<u8>> {
         match self.read_mark(nexus).await? {
-            Told::Good(block) => Ok(block),
-            Told::Conflict => Err(refuse_alive(&self.holder(nexus).await)),
-            Told::Refused(why) => Err(Error::new(ErrorKind::Medium, why)),
+            ClaimAnswer::Good(block) => Ok(block),
+            ClaimAnswer::Conflict => Err(refuse_alive(&self.holder(nexus).await)),
+            ClaimAnswer::Refused(why) => Err(Error::new(ErrorKind::Medium, why)),
         }
     }
 
@@ -588,18 +598,18 @@ impl Unit {
     async fn write_mark(&self, nexus: &Rc<Nexus>, block: Payload) -> Result<()> {
         let (lba, blocks) = self.mark_place();
         let is_volatile = self.claimed.is_volatile.get();
-        let takes_fua = |facts: &Arc<Facts>| facts.takes_fua.load(Relaxed);
+        let takes_fua = |facts: &Arc<DiskFacts>| facts.takes_fua.load(Relaxed);
         let takes_fua = self.facts.get().is_some_and(takes_fua);
         let write = cdb::write(lba, blocks, is_volatile && takes_fua);
         let mut told = self.tell(nexus, &write, Data::Out(block)).await?;
-        if is_volatile && !takes_fua && matches!(told, Told::Good(_)) {
+        if is_volatile && !takes_fua && matches!(told, ClaimAnswer::Good(_)) {
             let flush = cdb::synchronize_cache();
             told = self.tell(nexus, &flush, Data::None).await?;
         }
         match told {
-            Told::Good(_) => Ok(()),
-            Told::Conflict => Err(refuse_alive(&self.holder(nexus).await)),
-            Told::Refused(why) => Err(Error::new(ErrorKind::Medium, why)),
+            ClaimAnswer::Good(_) => Ok(()),
+            ClaimAnswer::Conflict => Err(refuse_alive(&self.holder(nexus).await)),
+            ClaimAnswer::Refused(why) => Err(Error::new(ErrorKind::Medium, why)),
         }
     }
 
@@ -608,19 +618,19 @@ impl Unit {
     pub(super) fn tell<'a>(
         &'a self,
         nexus: &'a Rc<Nexus>,
-        cdb: &'a Cdb,
+        cdb: &'a CdbBytes,
         data: Data,
-    ) -> LaneFuture<'a, Result<Told>> {
+    ) -> LaneFuture<'a, Result<ClaimAnswer>> {
         LaneFuture::new(async move {
             let mut last = String::new();
             for _ in 0..AT_ONCE_MAX {
                 let reply = self.execute(nexus, cdb, data.clone()).await?;
                 if reply.status == RESERVATION_CONFLICT && !reply.is_in_doubt {
-                    return Ok(Told::Conflict);
+                    return Ok(ClaimAnswer::Conflict);
                 }
                 match self.judge(nexus, &reply) {
-                    None => return Ok(Told::Good(reply.data.to_vec())),
-                    Some((Verdict::Fail(_), why)) => return Ok(Told::Refused(why)),
+                    None => return Ok(ClaimAnswer::Good(reply.data.to_vec())),
+                    Some((Verdict::Fail(_), why)) => return Ok(ClaimAnswer::Refused(why)),
                     Some((Verdict::Retry | Verdict::Restarted, why)) => last = why,
                     Some((Verdict::RetryLater, why)) => {
                         last = why;
@@ -643,18 +653,22 @@ pub(super) fn be(bytes: &[u8]) -> u64 {
 /// Whether the mark on the disk allows `claim` to take it.
 fn judge(claim: &Claim, block: &[u8]) -> Result<()> {
     match claim.standing(block, false) {
-        Standing::Free | Standing::Dead(_) => Ok(()),
-        Standing::Ours => Err(refuse_ours()),
-        Standing::Data if claim.others() == Others::Overrule => Ok(()),
-        Standing::Data => Err(refuse_data()),
-        Standing::Running(owner) if claim.others() == Others::Fence => Err(refuse_running(&owner)),
-        Standing::Alive(_) | Standing::Running(_) if claim.others() != Others::Refuse => Ok(()),
-        Standing::Alive(owner) | Standing::Running(owner) => Err(refuse_alive(&owner)),
+        LabelStanding::Free | LabelStanding::Dead(_) => Ok(()),
+        LabelStanding::Ours => Err(refuse_ours()),
+        LabelStanding::Data if claim.others() == Others::Overrule => Ok(()),
+        LabelStanding::Data => Err(refuse_data()),
+        LabelStanding::Running(owner) if claim.others() == Others::Fence => {
+            Err(refuse_running(&owner))
+        }
+        LabelStanding::Alive(_) | LabelStanding::Running(_) if claim.others() != Others::Refuse => {
+            Ok(())
+        }
+        LabelStanding::Alive(owner) | LabelStanding::Running(owner) => Err(refuse_alive(&owner)),
     }
 }
 
 /// Checks every second that the claim still stands, until the disk or the claim is gone.
-async fn watch(unit: Weak<Unit>, claim: Claim) {
+async fn watch(unit: Weak<RemoteUnit>, claim: Claim) {
     loop {
         time::sleep(WATCH_INTERVAL).await;
         let Some(this) = unit.upgrade().filter(|_| claim.check().is_ok()) else {

@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use ::mirror::key::Key;
+use ::mirror::key::FenceKey;
 use engine::sync::Notify;
 
 use crate::{Claim, Error, ErrorKind, Result};
@@ -30,7 +30,7 @@ pub(super) enum Fenced {
     #[default]
     Not,
     /// It is made, under this key.
-    Made(Key),
+    Made(FenceKey),
     /// The target has forgotten it: nothing is sent until there is another one.
     Gone,
     /// Another owner has made a newer one.

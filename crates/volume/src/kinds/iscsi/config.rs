@@ -11,7 +11,7 @@ use std::{
 
 use engine::{
     Duration,
-    net::{ConnectOptions, SocketBuffers, Source},
+    net::{ConnectOptions, LocalEnd, SocketBuffers},
     store,
 };
 use iscsi::Isid;
@@ -55,7 +55,7 @@ pub struct IscsiConfig {
 #[derive(Clone, Debug, Default)]
 pub struct Multipath {
     /// The local source of the first session.
-    pub source: Option<Source>,
+    pub source: Option<LocalEnd>,
     /// The other sessions.
     pub more: Vec<PathConfig>,
     /// The ISIDs of sessions that may be added while the disk is open.
@@ -83,25 +83,25 @@ pub struct PathConfig {
     /// The portal.
     pub address: SocketAddr,
     /// The local source address or interface.
-    pub source: Option<Source>,
+    pub source: Option<LocalEnd>,
     /// As [`IscsiConfig::isid`]: each session has its own and keeps it across losses.
     pub isid: Isid,
 }
 
 /// How a session's connection reaches the target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct Transport {
     /// The portal.
     pub address: SocketAddr,
     /// The local source address or interface.
-    pub source: Option<Source>,
+    pub source: Option<LocalEnd>,
 }
 
 /// The sessions that a disk should have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sessions {
     /// The way of each, at least one.
-    pub ways: Vec<Way>,
+    pub ways: Vec<Transport>,
     /// As [`Multipath::spare`].
     pub spare: usize,
 }
@@ -134,11 +134,11 @@ pub enum Policy {
 impl IscsiConfig {
     /// All sessions, the first one first.
     pub fn sessions(&self) -> Sessions {
-        let first = Way {
+        let first = Transport {
             address: self.address,
             source: self.multipath.source.clone(),
         };
-        let more = self.multipath.more.iter().map(|path| Way {
+        let more = self.multipath.more.iter().map(|path| Transport {
             address: path.address,
             source: path.source.clone(),
         });

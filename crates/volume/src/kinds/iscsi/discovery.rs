@@ -11,7 +11,7 @@ use super::{
     config::{next_isid, own_name},
     login,
     ping_timeout::PingTimeout,
-    session::{Opened, Session, Timeouts},
+    session::{LoginOutcome, Session, Timeouts},
     url::{is_iscsi_name, lacks_zone},
 };
 pub use super::{path_settings::Portal, url::IscsiUrl};
@@ -86,8 +86,8 @@ impl Asker {
         };
         let way = ConnectOptions::default();
         match Session::open(address, &way, initiator, timeouts).await? {
-            Opened::Session(session) => Ok(session),
-            Opened::Redirected(elsewhere) => {
+            LoginOutcome::Session(session) => Ok(session),
+            LoginOutcome::Redirected(elsewhere) => {
                 let to: String = elsewhere.to.chars().take(64).collect();
                 let message = format!("{portal} redirects to {to:?}; run the discovery there");
                 Err(Error::new(ErrorKind::Unreachable, message))

@@ -9,18 +9,18 @@ use std::{rc::Rc, sync::Arc};
 use engine::{Buf, LaneFuture, LaneHandle, Payload};
 
 use super::{
-    branch::{AtHome, Command, Trouble},
-    cdb::{self, Cdb},
+    branch::{AtHome, BranchCommand, Trouble},
+    cdb::{self, CdbBytes},
     compare,
     config::{IscsiConfig, Sessions},
-    facts::Facts,
+    facts::DiskFacts,
     identity::DiskIdentity,
     inquiry, lanes,
     machine::{Event, Subject},
     paths::PathCounts,
     session::{Data, Reply},
     transfer::{self, Way, whole},
-    unit::Unit,
+    unit::RemoteUnit,
 };
 use crate::{
     Allocation, AtomicWrites, Compared, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
@@ -34,8 +34,8 @@ const UNMAPS_MAX: usize = 1024;
 
 /// A disk on a remote target.
 pub struct IscsiDisk {
-    pub(super) unit: Rc<Unit>,
-    pub(super) facts: Arc<Facts>,
+    pub(super) unit: Rc<RemoteUnit>,
+    pub(super) facts: Arc<DiskFacts>,
 }
 
 impl IscsiDisk {
@@ -56,7 +56,7 @@ impl IscsiDisk {
             "{} LUN {} at {}",
             config.target_name, config.lun, config.address
         );
-        let unit = Unit::new(config.clone(), on);
+        let unit = RemoteUnit::new(config.clone(), on);
         let opened = match IscsiDisk::open_by(&unit, on, 0).await {
             Err(error) if error.kind() == ErrorKind::ReservationConflict => {
                 // A target may let in that one of our ports alone that has reserved it before a restart.
@@ -65,7 +65,7 @@ impl IscsiDisk {
                 unit.paths.end(&error);
                 match holding {
                     Some(path @ 1..) => {
-                        let unit = Unit::new(config.with_first_isid(path), on);
+                        let unit = RemoteUnit::new(config.with_first_isid(path), on);
                         let opened = IscsiDisk::open_by(&unit, on, begin.unwrap_or(0)).await;
                         opened.inspect_err(|error| unit.paths.end(error))
                     }
@@ -78,7 +78,11 @@ impl IscsiDisk {
     }
 
     /// Opens it as a unit that has no session yet, over path `begin` before the others.
-    async fn open_by(unit: &Rc<Unit>, on: &[LaneHandle], begin: usize) -> Result<Rc<IscsiDisk>> {
+    async fn open_by(
+        unit: &Rc<RemoteUnit>,
+        on: &[LaneHandle],
+        begin: usize,
+    ) -> Result<Rc<IscsiDisk>> {
         unit.open_first(begin).await?;
         let facts = inquiry::ask(unit).await?;
         let extent = (facts.shape.block_size_bytes, facts.shape.len.clone());
@@ -233,7 +237,7 @@ impl IscsiDisk {
 }
 
 impl Way for IscsiDisk {
-    fn facts(&self) -> &Facts {
+    fn facts(&self) -> &DiskFacts {
         &self.facts
     }
 
@@ -245,11 +249,11 @@ impl Way for IscsiDisk {
         self.unit.unflushed.check()
     }
 
-    async fn run(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
+    async fn run(&self, cdb: &CdbBytes, data: Data) -> Result<Reply> {
         self.unit.run(cdb, data, &mut self.unit.patience()).await
     }
 
-    async fn run_write(&self, cdb: &Cdb, data: Payload, is_volatile: bool) -> Result<()> {
+    async fn run_write(&self, cdb: &CdbBytes, data: Payload, is_volatile: bool) -> Result<()> {
         let len = data.len();
         let written = whole(self.run(cdb, Data::Out(data)).await, len);
         if is_volatile {
@@ -264,7 +268,7 @@ impl AtHome for IscsiDisk {
         self: Rc<Self>,
         index: usize,
         trouble: Option<Trouble>,
-        command: Command,
+        command: BranchCommand,
     ) -> LaneFuture<'static, Result<Reply>> {
         LaneFuture::new(async move { self.unit.go_on(index, trouble, command).await })
     }

@@ -6,7 +6,7 @@ use super::{identity::DiskIdentity, machine::Mode};
 use crate::{Durability, Shape};
 
 /// What a disk reported when it was opened.
-pub(super) struct Facts {
+pub(super) struct DiskFacts {
     pub(super) shape: Shape,
     pub(super) identity: DiskIdentity,
     pub(super) transfer_max_bytes: usize,
@@ -20,7 +20,7 @@ pub(super) struct Facts {
     pub(super) zeroes_may_unmap: bool,
 }
 
-impl Facts {
+impl DiskFacts {
     /// What its mode parameters say, as they were last followed.
     pub(super) fn mode(&self) -> Mode {
         Mode {

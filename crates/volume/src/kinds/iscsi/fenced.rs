@@ -9,18 +9,18 @@
 use std::rc::Rc;
 
 use ::mirror::{
-    fence::{Answer, Step},
-    key::Key,
+    fence::{FenceAnswer, FenceCommand},
+    key::FenceKey,
 };
 
 use super::{
     cdb::{self, ReserveOut},
-    claim::{EXCLUSIVE_REGISTRANTS, Reservation, Told, be},
+    claim::{ClaimAnswer, EXCLUSIVE_REGISTRANTS, ReportedReservation, be},
     claimed::Fenced,
     machine::Event,
     nexus::Nexus,
     session::Data,
-    unit::Unit,
+    unit::RemoteUnit,
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -29,38 +29,42 @@ const KEYS_LEN: u16 = 8 + 8 * 1000;
 /// How many times a new session tries to get in while the reservation changes.
 const ROUNDS_MAX: usize = 4;
 
-impl Unit {
+impl RemoteUnit {
     /// Carries out `step` of the fence under `key`.
-    pub(super) async fn fence_step(&self, key: Key, step: Step) -> Result<Answer> {
+    pub(super) async fn fence_step(
+        &self,
+        key: FenceKey,
+        step: FenceCommand,
+    ) -> Result<FenceAnswer> {
         let nexus = self.nexus(&mut self.patience()).await?;
         match step {
-            Step::ReadKeys => Ok(Answer::Keys(self.keys(&nexus).await?)),
-            Step::Register => self.register_all(&nexus, key).await,
-            Step::ReadReservation => {
+            FenceCommand::ReadKeys => Ok(FenceAnswer::Keys(self.keys(&nexus).await?)),
+            FenceCommand::Register => self.register_all(&nexus, key).await,
+            FenceCommand::ReadReservation => {
                 let holder = self.holding_key(&nexus).await?;
                 if holder == Some(key.raw()) {
                     self.claimed.fence.set(Fenced::Made(key));
                 }
-                Ok(Answer::Reservation(holder))
+                Ok(FenceAnswer::Reservation(holder))
             }
-            Step::Reserve => {
+            FenceCommand::Reserve => {
                 let reserve = ReserveOut::reserve(EXCLUSIVE_REGISTRANTS, key.raw());
                 self.reserve_step(&nexus, reserve).await
             }
-            Step::Preempt(older) => {
+            FenceCommand::Preempt(older) => {
                 let (key, older) = (key.raw(), older.raw());
                 let preempt = ReserveOut::preempt(EXCLUSIVE_REGISTRANTS, key, older, true);
                 self.reserve_step(&nexus, preempt).await
             }
-            Step::Reset => match self.reset_for_fence(&nexus).await? {
-                true => Ok(Answer::Good),
+            FenceCommand::Reset => match self.reset_for_fence(&nexus).await? {
+                true => Ok(FenceAnswer::Good),
                 false => Err(lacks("LOGICAL UNIT RESET", "it was refused")),
             },
         }
     }
 
     /// Registers `key` for every session.
-    async fn register_all(&self, nexus: &Rc<Nexus>, key: Key) -> Result<Answer> {
+    async fn register_all(&self, nexus: &Rc<Nexus>, key: FenceKey) -> Result<FenceAnswer> {
         // Sessions that log in before the fence is made are taken in after it.
         self.claimed.fence.set(Fenced::Not);
         self.handle(Event::Claimed);
@@ -68,7 +72,7 @@ impl Unit {
         let others: Vec<_> = self.paths.usable().collect();
         for other in others.iter().filter(|other| !Rc::ptr_eq(other, nexus)) {
             match self.register_fence(other, key).await {
-                Ok(Answer::Good) => {}
+                Ok(FenceAnswer::Good) => {}
                 Ok(_) => other.end(not_taken_in()),
                 Err(error) => other.end(error),
             }
@@ -76,16 +80,16 @@ impl Unit {
         Ok(answer)
     }
 
-    async fn register_fence(&self, nexus: &Rc<Nexus>, key: Key) -> Result<Answer> {
+    async fn register_fence(&self, nexus: &Rc<Nexus>, key: FenceKey) -> Result<FenceAnswer> {
         let register = ReserveOut::register_and_ignore(key.raw(), true);
         self.reserve_step(nexus, register).await
     }
 
-    async fn reserve_step(&self, nexus: &Rc<Nexus>, out: ReserveOut) -> Result<Answer> {
+    async fn reserve_step(&self, nexus: &Rc<Nexus>, out: ReserveOut) -> Result<FenceAnswer> {
         match self.reserve_out(nexus, out).await? {
-            Told::Good(_) => Ok(Answer::Good),
-            Told::Conflict => Ok(Answer::Conflict),
-            Told::Refused(why) => Err(lacks(
+            ClaimAnswer::Good(_) => Ok(FenceAnswer::Good),
+            ClaimAnswer::Conflict => Ok(FenceAnswer::Conflict),
+            ClaimAnswer::Refused(why) => Err(lacks(
                 "persistent reservations that outlive a power cut (APTPL), with PREEMPT AND ABORT",
                 &why,
             )),
@@ -96,7 +100,7 @@ impl Unit {
     async fn keys(&self, nexus: &Rc<Nexus>) -> Result<Vec<u64>> {
         let read = cdb::persistent_reserve_in(cdb::READ_KEYS, KEYS_LEN);
         match self.tell(nexus, &read, Data::In(KEYS_LEN.into())).await? {
-            Told::Good(data) => {
+            ClaimAnswer::Good(data) => {
                 let len = data.get(4..8).map_or(0, be) as usize;
                 let keys = data.get(8..).unwrap_or_default();
                 if keys.len() < len {
@@ -105,17 +109,19 @@ impl Unit {
                 }
                 Ok(keys[..len].chunks_exact(8).map(be).collect())
             }
-            Told::Conflict => Err(not_taken_in()),
-            Told::Refused(why) => Err(lacks("persistent reservations", &why)),
+            ClaimAnswer::Conflict => Err(not_taken_in()),
+            ClaimAnswer::Refused(why) => Err(lacks("persistent reservations", &why)),
         }
     }
 
     async fn holding_key(&self, nexus: &Rc<Nexus>) -> Result<Option<u64>> {
         match self.reservation(nexus).await? {
-            Reservation::Unknown => Err(lacks("persistent reservations", "it has none")),
-            Reservation::Free => Ok(None),
-            Reservation::Held { key, kind } if kind == EXCLUSIVE_REGISTRANTS => Ok(Some(key)),
-            Reservation::Held { key, kind } => {
+            ReportedReservation::Unknown => Err(lacks("persistent reservations", "it has none")),
+            ReportedReservation::Free => Ok(None),
+            ReportedReservation::Held { key, kind } if kind == EXCLUSIVE_REGISTRANTS => {
+                Ok(Some(key))
+            }
+            ReportedReservation::Held { key, kind } => {
                 let message = format!(
                     "it is reserved by something else than a mirror (key {key:016x}h, type {kind}): end that reservation"
                 );
@@ -125,10 +131,10 @@ impl Unit {
     }
 
     /// Takes `nexus`, which has just logged in or was refused, into the fence under `key`.
-    pub(super) async fn take_in(&self, nexus: &Rc<Nexus>, key: Key) -> Result<()> {
+    pub(super) async fn take_in(&self, nexus: &Rc<Nexus>, key: FenceKey) -> Result<()> {
         for _ in 0..ROUNDS_MAX {
             let holder = self.holding_key(nexus).await?;
-            let is_newer = |raw: u64| Key::from_raw(raw).is_some_and(|other| other > key);
+            let is_newer = |raw: u64| FenceKey::from_raw(raw).is_some_and(|other| other > key);
             match holder {
                 Some(holder) if holder == key.raw() => {}
                 Some(holder) if is_newer(holder) => return self.lose_fence(Fenced::Superseded),
@@ -141,7 +147,7 @@ impl Unit {
                 return self.lose_fence(Fenced::Superseded);
             }
             let proof = self.tell(nexus, &cdb::read(0, 0), Data::None).await?;
-            if registered == Answer::Good && matches!(proof, Told::Good(_)) {
+            if registered == FenceAnswer::Good && matches!(proof, ClaimAnswer::Good(_)) {
                 return Ok(());
             }
         }

@@ -16,7 +16,7 @@ use super::{
     machine::{Event, QUIET},
     nexus::Nexus,
     path::Path,
-    unit::Unit,
+    unit::RemoteUnit,
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -24,7 +24,7 @@ use crate::{Error, ErrorKind, Result};
 /// lanes send nothing, and then until the target has answered it.
 const HOLD_MAX: Duration = Duration::from_secs(5);
 
-impl Unit {
+impl RemoteUnit {
     /// Ends the writes of lost nexuses over a new nexus of `path` that reached another target port. If the target refuses,
     /// the writes of this path are given up; those of other paths may still be ended by a login there.
     pub(super) async fn end_past(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
@@ -149,7 +149,7 @@ impl Unit {
         self.reset_for(&ghosts, nexus).await
     }
 
-    /// As [`Unit::reset`], for the writes of `ghosts`.
+    /// As [`RemoteUnit::reset`], for the writes of `ghosts`.
     async fn reset_for(&self, ghosts: &[Rc<Nexus>], nexus: &Rc<Nexus>) -> Result<bool> {
         const FUNCTION_COMPLETE: u8 = 0;
         let frozen = self.paths.freeze();
@@ -217,7 +217,7 @@ impl Unit {
 }
 
 /// Has `nexus` report our reset. A reset that it reports after that is not ours.
-async fn hear_of_reset(unit: Weak<Unit>, nexus: Rc<Nexus>) {
+async fn hear_of_reset(unit: Weak<RemoteUnit>, nexus: Rc<Nexus>) {
     let Some(unit) = unit.upgrade() else { return };
     if unit.hear(&nexus).await.is_ok() {
         unit.handle(Event::ResetHeard(nexus.id()));

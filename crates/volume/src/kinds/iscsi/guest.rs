@@ -3,13 +3,13 @@
 
 use std::rc::Rc;
 
-use super::{cdb, claim::Told, nexus::Nexus, session::Data, unit::Unit};
+use super::{cdb, claim::ClaimAnswer, nexus::Nexus, session::Data, unit::RemoteUnit};
 use crate::{Error, ErrorKind, Result};
 
 /// How much of the disk is read: a superblock is no longer.
 const READ_BYTES: usize = 4096;
 
-impl Unit {
+impl RemoteUnit {
     /// Runs `asks` while registered. Under a registrants-only reservation some targets (LIO) tell others nothing about
     /// the disk, not even its capacity, which SBC-3 4.17 lets everyone read.
     pub(super) async fn as_registrant<T>(
@@ -49,20 +49,20 @@ impl Unit {
         let read = || self.tell(&nexus, &read, Data::In(READ_BYTES));
         let told = match read().await? {
             // A nexus with a reservation of its own can read, and would lose it by registering again.
-            Told::Conflict => self.registered_on(&nexus, async || read().await).await?,
+            ClaimAnswer::Conflict => self.registered_on(&nexus, async || read().await).await?,
             told => told,
         };
         match told {
-            Told::Good(data) if data.len() == READ_BYTES => Ok(data),
-            Told::Good(data) => {
+            ClaimAnswer::Good(data) if data.len() == READ_BYTES => Ok(data),
+            ClaimAnswer::Good(data) => {
                 let why = format!("the target sent {} of {READ_BYTES} bytes", data.len());
                 Err(Error::new(ErrorKind::Protocol, why))
             }
-            Told::Conflict => Err(Error::new(
+            ClaimAnswer::Conflict => Err(Error::new(
                 ErrorKind::ReservationConflict,
                 "not even registered initiators may read it",
             )),
-            Told::Refused(why) => Err(Error::new(ErrorKind::Medium, why)),
+            ClaimAnswer::Refused(why) => Err(Error::new(ErrorKind::Medium, why)),
         }
     }
 }

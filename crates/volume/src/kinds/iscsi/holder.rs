@@ -6,14 +6,14 @@ use iscsi::Isid;
 
 use super::{
     cdb,
-    claim::{Told, be},
+    claim::{ClaimAnswer, be},
     nexus::Nexus,
     path::Path,
     session::Data,
-    unit::Unit,
+    unit::RemoteUnit,
 };
 
-impl Unit {
+impl RemoteUnit {
     /// Who holds the reservation, for messages.
     pub(super) async fn holder(&self, nexus: &Rc<Nexus>) -> String {
         match self.holding_port(nexus).await {
@@ -42,7 +42,7 @@ impl Unit {
         const LEN: u16 = 4096;
         let read = cdb::persistent_reserve_in(cdb::READ_FULL_STATUS, LEN);
         match self.tell(nexus, &read, Data::In(LEN.into())).await {
-            Ok(Told::Good(data)) => holder_of(&data),
+            Ok(ClaimAnswer::Good(data)) => holder_of(&data),
             _ => None,
         }
     }

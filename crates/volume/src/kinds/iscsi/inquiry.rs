@@ -6,14 +6,14 @@ use std::sync::atomic::AtomicBool;
 use engine::Payload;
 
 use super::{
-    cdb::{self, Cdb},
-    facts::Facts,
+    cdb::{self, CdbBytes},
+    facts::DiskFacts,
     identity::DiskIdentity,
     machine::Mode,
     mode_page,
     patience::Patience,
     session::Data,
-    unit::{Capacity, Unit, untold},
+    unit::{Capacity, RemoteUnit, untold},
 };
 use crate::{Discard, Error, ErrorKind, Len, ReadOnly, Result, Shape};
 
@@ -37,7 +37,7 @@ const OTHER_NAME: &str = "another initiator has reserved the disk; or this one d
 ///
 /// # Errors
 /// When there is no disk, or it does not answer a mandatory query.
-pub(super) async fn ask(unit: &Unit) -> Result<Facts> {
+pub(super) async fn ask(unit: &RemoteUnit) -> Result<DiskFacts> {
     match ask_as_we_are(unit).await {
         Err(error) if error.kind() == ErrorKind::ReservationConflict => {
             let asked = unit.as_registrant(async || ask_as_we_are(unit).await);
@@ -50,7 +50,7 @@ pub(super) async fn ask(unit: &Unit) -> Result<Facts> {
     }
 }
 
-async fn ask_as_we_are(unit: &Unit) -> Result<Facts> {
+async fn ask_as_we_are(unit: &RemoteUnit) -> Result<DiskFacts> {
     let mut patience = unit.patience();
     let patience = &mut patience;
     let test = cdb::test_unit_ready();
@@ -65,7 +65,7 @@ async fn ask_as_we_are(unit: &Unit) -> Result<Facts> {
     let capacity = capacity(unit, patience).await?;
     let block = capacity.block_size_bytes;
     let physical = block << capacity.physical_exponent;
-    let mut facts = Facts {
+    let mut facts = DiskFacts {
         shape: Shape {
             block_size_bytes: block,
             physical_block_bytes: physical,
@@ -90,8 +90,8 @@ async fn ask_as_we_are(unit: &Unit) -> Result<Facts> {
 
 /// The data of a command that must succeed.
 pub(super) async fn read(
-    unit: &Unit,
-    cdb: &Cdb,
+    unit: &RemoteUnit,
+    cdb: &CdbBytes,
     len: usize,
     patience: &mut Patience,
 ) -> Result<Vec<u8>> {
@@ -102,8 +102,8 @@ pub(super) async fn read(
 /// The data of an optional command; empty: the disk does not support it. A reservation conflict or a lost session
 /// says nothing about the disk and is an error.
 pub(super) async fn read_if_known(
-    unit: &Unit,
-    cdb: &Cdb,
+    unit: &RemoteUnit,
+    cdb: &CdbBytes,
     len: usize,
     patience: &mut Patience,
 ) -> Result<Vec<u8>> {
@@ -117,7 +117,7 @@ pub(super) async fn read_if_known(
 
 /// A page of vital product data; empty: the disk does not have it.
 pub(super) async fn page(
-    unit: &Unit,
+    unit: &RemoteUnit,
     code: u8,
     len: u8,
     patience: &mut Patience,
@@ -130,7 +130,7 @@ pub(super) async fn page(
     Ok(page)
 }
 
-pub(super) async fn capacity(unit: &Unit, patience: &mut Patience) -> Result<Capacity> {
+pub(super) async fn capacity(unit: &RemoteUnit, patience: &mut Patience) -> Result<Capacity> {
     let long = read_if_known(unit, &cdb::read_capacity_16(32), 32, patience).await?;
     if let Some(capacity) = Capacity::parse_16(&long) {
         return capacity;
@@ -139,9 +139,9 @@ pub(super) async fn capacity(unit: &Unit, patience: &mut Patience) -> Result<Cap
     Capacity::parse_10(&short).ok_or_else(untold)?
 }
 
-impl Facts {
+impl DiskFacts {
     /// Queries write protection, write cache and FUA.
-    async fn ask_mode(&mut self, unit: &Unit, patience: &mut Patience) -> Result<()> {
+    async fn ask_mode(&mut self, unit: &RemoteUnit, patience: &mut Patience) -> Result<()> {
         let mut mode = None;
         for query in mode_page::queries() {
             let data = read_if_known(unit, &query, mode_page::LEN.into(), patience).await?;
@@ -160,7 +160,7 @@ impl Facts {
     /// Queries block limits (SBC-3 6.5.3) and logical block provisioning (6.5.4).
     async fn ask_limits(
         &mut self,
-        unit: &Unit,
+        unit: &RemoteUnit,
         is_thin: bool,
         patience: &mut Patience,
     ) -> Result<()> {

@@ -16,14 +16,14 @@ use std::{
 use engine::{LaneFuture, LaneHandle, spawn};
 
 use super::{
-    branch::{AtHome, Branch, Command, Common, Trouble},
-    cdb::Cdb,
+    branch::{AtHome, Branch, BranchCommand, Common, Trouble},
+    cdb::CdbBytes,
     doors::{Door, Terms},
-    facts::Facts,
+    facts::DiskFacts,
     machine::Event,
     patience::Patience,
     session::{Data, Reply},
-    unit::Unit,
+    unit::RemoteUnit,
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// Marks a lane's failed command as handled when dropped.
-struct SeenTo<'a>(&'a Unit, usize);
+struct SeenTo<'a>(&'a RemoteUnit, usize);
 
 impl Drop for SeenTo<'_> {
     fn drop(&mut self) {
@@ -46,9 +46,9 @@ impl Drop for SeenTo<'_> {
 
 /// Gives each of `lanes` except the first, the current one, its own access to `disk`, as far as there are sessions.
 pub(super) async fn branch_out(
-    unit: &Unit,
+    unit: &RemoteUnit,
     disk: Weak<dyn AtHome>,
-    facts: &Arc<Facts>,
+    facts: &Arc<DiskFacts>,
     lanes: &[LaneHandle],
 ) -> Result<()> {
     let others = unit.paths.all().len().min(lanes.len());
@@ -80,7 +80,7 @@ pub(super) async fn branch_out(
 }
 
 /// Opens and closes one lane's door, for as long as the disk exists.
-async fn keep(unit: Weak<Unit>, index: usize) {
+async fn keep(unit: Weak<RemoteUnit>, index: usize) {
     loop {
         let Some(this) = unit.upgrade() else { return };
         let changed = this.paths.changed();
@@ -130,7 +130,7 @@ async fn revoke(branch: Rc<Branch>) -> Result<()> {
     Ok(())
 }
 
-impl Unit {
+impl RemoteUnit {
     /// What a lane may use now.
     fn wanted(&self, index: usize) -> Option<Terms> {
         let door = &self.doors.all()[index];
@@ -169,9 +169,9 @@ impl Unit {
         &self,
         index: usize,
         trouble: Option<Trouble>,
-        command: Command,
+        command: BranchCommand,
     ) -> Result<Reply> {
-        let Command {
+        let BranchCommand {
             cdb,
             data,
             is_volatile,
@@ -204,7 +204,7 @@ impl Unit {
         &self,
         index: usize,
         trouble: Trouble,
-        cdb: &Cdb,
+        cdb: &CdbBytes,
         patience: &mut Patience,
     ) -> Result<()> {
         let door = &self.doors.all()[index];
@@ -217,7 +217,7 @@ impl Unit {
         let sent = trouble.sent.map(Reply::from);
         let Some(nexus) = self.paths.find_there(trouble.number) else {
             return match cdb.changes_medium() && self.machine.borrow().has_unfenced() {
-                true => Err(Unit::unfenced()),
+                true => Err(RemoteUnit::unfenced()),
                 false => Ok(()),
             };
         };

@@ -12,18 +12,18 @@ use engine::{Buf, Instant, LaneFuture, LaneHandle, Payload, spawn, sync::Notify}
 use iscsi::frame::Digests;
 
 use super::{
-    cdb::Cdb,
+    cdb::CdbBytes,
     config::{IscsiConfig, PathConfig},
     in_flight::InFlight,
     login::Portal,
-    own::{End, Kept, Own},
+    own::{Own, OwnedSession, SessionEnd},
     session::{Data, Port, Reply, Session},
     silence::Silence,
 };
 use crate::{Error, Result, part::Resident};
 
 /// A session, wherever it runs.
-pub(super) enum Link {
+pub(super) enum SessionLink {
     /// On this lane.
     Here(Rc<Session>),
     /// On another lane.
@@ -32,12 +32,12 @@ pub(super) enum Link {
 
 /// A session on another lane.
 pub(super) struct Distant {
-    kept: Arc<Resident<Rc<Kept>>>,
+    kept: Arc<Resident<Rc<OwnedSession>>>,
     port: Port,
     digests: Digests,
     silence: Silence,
     /// How it ended, once the other lane has reported it.
-    end: RefCell<Option<End>>,
+    end: RefCell<Option<SessionEnd>>,
     /// The target asks for a logout, as reported by the other lane.
     is_asked_to_log_out: Cell<bool>,
     changed: Notify,
@@ -109,7 +109,7 @@ impl From<SentReply> for Reply {
     }
 }
 
-impl Link {
+impl SessionLink {
     /// Logs in on `lane`, which is not this one, at `portal` or wherever that redirects us. Also returns the portal,
     /// which has recorded a redirection.
     pub(super) async fn log_in_on(
@@ -117,7 +117,7 @@ impl Link {
         portal: Portal,
         (config, path): (&IscsiConfig, &PathConfig),
         deadline: Instant,
-    ) -> Result<(Link, Portal)> {
+    ) -> Result<(SessionLink, Portal)> {
         let (config, path) = (config.clone(), path.clone());
         let make = move || {
             LaneFuture::new(async move {
@@ -128,7 +128,7 @@ impl Link {
                     session,
                     in_flight: InFlight::default(),
                 };
-                Ok((Rc::new(Kept(Rc::new(own))), told))
+                Ok((Rc::new(OwnedSession(Rc::new(own))), told))
             })
         };
         let (kept, (port, digests, silence, portal)) = Resident::settle(lane, make).await?;
@@ -157,7 +157,7 @@ impl Link {
         let over = distant.ask(|own| async move { Ok(over(&own.session).await) });
         let known = Rc::downgrade(&distant);
         spawn(async move {
-            let end = over.await.unwrap_or_else(|error| End {
+            let end = over.await.unwrap_or_else(|error| SessionEnd {
                 error,
                 left_writes: true,
             });
@@ -165,59 +165,59 @@ impl Link {
                 distant.ended(end);
             }
         });
-        Ok((Link::There(distant), portal))
+        Ok((SessionLink::There(distant), portal))
     }
 
     /// The session, if it is on another lane.
     pub(super) fn there(&self) -> Option<&Rc<Distant>> {
         match self {
-            Link::Here(_) => None,
-            Link::There(distant) => Some(distant),
+            SessionLink::Here(_) => None,
+            SessionLink::There(distant) => Some(distant),
         }
     }
 
     pub(super) fn port(&self) -> Port {
         match self {
-            Link::Here(session) => session.port(),
-            Link::There(distant) => distant.port,
+            SessionLink::Here(session) => session.port(),
+            SessionLink::There(distant) => distant.port,
         }
     }
 
     pub(super) fn digests(&self) -> Digests {
         match self {
-            Link::Here(session) => session.digests(),
-            Link::There(distant) => distant.digests,
+            SessionLink::Here(session) => session.digests(),
+            SessionLink::There(distant) => distant.digests,
         }
     }
 
     /// How it has ended, if it has.
-    pub(super) fn end_now(&self) -> Option<End> {
+    pub(super) fn end_now(&self) -> Option<SessionEnd> {
         match self {
-            Link::Here(session) => End::of(session),
-            Link::There(distant) => distant.end.borrow().clone(),
+            SessionLink::Here(session) => SessionEnd::of(session),
+            SessionLink::There(distant) => distant.end.borrow().clone(),
         }
     }
 
     pub(super) fn is_over(&self) -> bool {
         match self {
-            Link::Here(session) => session.is_over(),
-            Link::There(distant) => distant.end.borrow().is_some(),
+            SessionLink::Here(session) => session.is_over(),
+            SessionLink::There(distant) => distant.end.borrow().is_some(),
         }
     }
 
     /// Whether its target is silent.
     pub(super) fn is_silent(&self) -> bool {
         match self {
-            Link::Here(session) => session.silence().is_on(),
-            Link::There(distant) => distant.silence.is_on(),
+            SessionLink::Here(session) => session.silence().is_on(),
+            SessionLink::There(distant) => distant.silence.is_on(),
         }
     }
 
     /// Whether it has ended with writes outstanding at the target.
     pub(super) fn has_left_writes(&self) -> bool {
         match self {
-            Link::Here(session) => session.has_left_writes(),
-            Link::There(distant) => {
+            SessionLink::Here(session) => session.has_left_writes(),
+            SessionLink::There(distant) => {
                 let end = distant.end.borrow();
                 end.as_ref().is_some_and(|end| end.left_writes)
             }
@@ -225,26 +225,26 @@ impl Link {
     }
 
     /// Waits until it is over.
-    pub(super) async fn over(&self) -> End {
+    pub(super) async fn over(&self) -> SessionEnd {
         match self {
-            Link::Here(session) => over(session).await,
-            Link::There(distant) => distant.changed.wait_for(|| self.end_now()).await,
+            SessionLink::Here(session) => over(session).await,
+            SessionLink::There(distant) => distant.changed.wait_for(|| self.end_now()).await,
         }
     }
 
     /// Whether the target has asked for a logout.
     pub(super) fn is_asked_to_log_out(&self) -> bool {
         match self {
-            Link::Here(session) => session.is_asked_to_log_out(),
-            Link::There(distant) => distant.is_asked_to_log_out.get(),
+            SessionLink::Here(session) => session.is_asked_to_log_out(),
+            SessionLink::There(distant) => distant.is_asked_to_log_out.get(),
         }
     }
 
     /// From now on it takes no more requests, as if the target had asked for a logout.
     pub(super) async fn retire(&self) {
         match self {
-            Link::Here(session) => session.retire(),
-            Link::There(distant) => {
+            SessionLink::Here(session) => session.retire(),
+            SessionLink::There(distant) => {
                 let retired = distant.ask(|own| async move {
                     own.session.retire();
                     Ok(())
@@ -258,8 +258,8 @@ impl Link {
     /// Waits until the target asks for a logout, or it is over.
     pub(super) async fn asked_to_log_out(&self) {
         match self {
-            Link::Here(session) => session.asked_to_log_out().await,
-            Link::There(distant) => {
+            SessionLink::Here(session) => session.asked_to_log_out().await,
+            SessionLink::There(distant) => {
                 let is_asked = || (self.is_asked_to_log_out() || self.is_over()).then_some(());
                 distant.changed.wait_for(is_asked).await;
             }
@@ -267,19 +267,19 @@ impl Link {
     }
 
     /// Sends a command once.
-    pub(super) async fn execute(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
+    pub(super) async fn execute(&self, cdb: &CdbBytes, data: Data) -> Result<Reply> {
         match self {
-            Link::Here(session) => session.execute(session.lun(), cdb, data).await,
+            SessionLink::Here(session) => session.execute(session.lun(), cdb, data).await,
             // Boxed, to keep the future of a command on this lane small.
-            Link::There(distant) => LaneFuture::new(distant.execute(*cdb, data)).await,
+            SessionLink::There(distant) => LaneFuture::new(distant.execute(*cdb, data)).await,
         }
     }
 
     /// Sends LOGICAL UNIT RESET; returns the response code (RFC 7143 §11.6.1).
     pub(super) async fn reset_logical_unit(&self) -> Result<u8> {
         match self {
-            Link::Here(session) => session.reset_logical_unit().await,
-            Link::There(distant) => {
+            SessionLink::Here(session) => session.reset_logical_unit().await,
+            SessionLink::There(distant) => {
                 let reset = |own: Rc<Own>| async move { own.session.reset_logical_unit().await };
                 distant.ask(reset).await
             }
@@ -288,8 +288,8 @@ impl Link {
 
     pub(super) async fn logout(&self) {
         match self {
-            Link::Here(session) => session.logout().await,
-            Link::There(distant) => {
+            SessionLink::Here(session) => session.logout().await,
+            SessionLink::There(distant) => {
                 let logout = |own: Rc<Own>| async move { own.session.logout().await };
                 distant.see_through(logout).await;
             }
@@ -297,12 +297,12 @@ impl Link {
     }
 
     /// Ends it; on another lane this takes effect when the message arrives.
-    /// As [`Link::end`]; nothing that is queued is sent any more, and nothing that was sent leaves this machine.
+    /// As [`SessionLink::end`]; nothing that is queued is sent any more, and nothing that was sent leaves this machine.
     pub(super) fn abort(&self, error: Error) {
         match self {
-            Link::Here(session) => session.abort(error),
-            Link::There(distant) => {
-                let abort = move |kept: Rc<Kept>| kept.0.session.abort(error);
+            SessionLink::Here(session) => session.abort(error),
+            SessionLink::There(distant) => {
+                let abort = move |kept: Rc<OwnedSession>| kept.0.session.abort(error);
                 distant.kept.tell(abort);
             }
         }
@@ -310,9 +310,9 @@ impl Link {
 
     pub(super) fn end(&self, error: Error) {
         match self {
-            Link::Here(session) => session.end(error),
-            Link::There(distant) => {
-                let end = move |kept: Rc<Kept>| kept.0.session.end(error);
+            SessionLink::Here(session) => session.end(error),
+            SessionLink::There(distant) => {
+                let end = move |kept: Rc<OwnedSession>| kept.0.session.end(error);
                 distant.kept.tell(end);
             }
         }
@@ -329,12 +329,12 @@ impl Distant {
         self.kept.lane()
     }
 
-    pub(super) fn kept(&self) -> &Arc<Resident<Rc<Kept>>> {
+    pub(super) fn kept(&self) -> &Arc<Resident<Rc<OwnedSession>>> {
         &self.kept
     }
 
     /// Records how it has ended.
-    pub(super) fn ended(&self, end: End) {
+    pub(super) fn ended(&self, end: SessionEnd) {
         self.end.borrow_mut().get_or_insert(end);
         self.changed.notify();
     }
@@ -366,7 +366,7 @@ impl Distant {
     {
         let done = self.ask(|own| async move {
             order(own.clone()).await;
-            Ok(End::of(&own.session))
+            Ok(SessionEnd::of(&own.session))
         });
         if let Ok(Some(end)) = done.await {
             self.ended(end);
@@ -382,18 +382,18 @@ impl Distant {
         R: Send + 'static,
         F: Future<Output = Result<R>> + 'static,
     {
-        LaneFuture::new(self.kept.call(|kept: Rc<Kept>| {
+        LaneFuture::new(self.kept.call(|kept: Rc<OwnedSession>| {
             let own = kept.0.clone();
             drop(kept);
             request(own)
         }))
     }
 
-    async fn execute(&self, cdb: Cdb, data: Data) -> Result<Reply> {
+    async fn execute(&self, cdb: CdbBytes, data: Data) -> Result<Reply> {
         let data = SentData::from(data);
         let sent = self.ask(move |own| async move {
             let replied = own.execute(&cdb, data.into()).await;
-            Ok((replied.map(SentReply::from), End::of(&own.session)))
+            Ok((replied.map(SentReply::from), SessionEnd::of(&own.session)))
         });
         let (replied, end) = sent.await?;
         if let (Err(_), Some(end)) = (&replied, end) {
@@ -404,8 +404,8 @@ impl Distant {
 }
 
 /// Waits until `session` is over.
-async fn over(session: &Session) -> End {
+async fn over(session: &Session) -> SessionEnd {
     let error = session.over().await;
     let left_writes = session.has_left_writes();
-    End { error, left_writes }
+    SessionEnd { error, left_writes }
 }

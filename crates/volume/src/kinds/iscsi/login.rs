@@ -14,7 +14,7 @@ use iscsi::{Authentication, Chap, InitiatorConfig};
 use super::{
     IscsiConfig, PathConfig, addressing,
     ended::Redirection,
-    session::{Opened, Session, Timeouts, Unused},
+    session::{LoginOutcome, Session, Timeouts, Unused},
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -84,7 +84,7 @@ impl Portal {
             let (way, initiator) = (config.connect_options(path), initiator(config, path).await?);
             let opened = Session::open(address, &way, initiator, timeouts).await;
             let Redirection { to, permanently } = match opened? {
-                Opened::Session(session) => {
+                LoginOutcome::Session(session) => {
                     if address == self.configured {
                         self.moved.set(None);
                     }
@@ -92,7 +92,7 @@ impl Portal {
                     session.addresses(addressing::field_of(&session, config.lun).await?);
                     return Ok(unused.take());
                 }
-                Opened::Redirected(redirection) => redirection,
+                LoginOutcome::Redirected(redirection) => redirection,
             };
             let from = address;
             let resolved = resolve(&to, config.connect_timeout).await;

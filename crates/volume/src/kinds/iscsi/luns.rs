@@ -13,7 +13,7 @@ use super::{
     inquiry::{self, DIRECT_ACCESS},
     secrets::Secrets,
     session::Data,
-    unit::Unit,
+    unit::RemoteUnit,
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -30,21 +30,21 @@ pub struct FoundUnit {
     /// Its number.
     pub lun: u16,
     /// Its description.
-    pub facts: Result<Facts>,
+    pub facts: Result<LunFacts>,
 }
 
 /// What a logical unit reports about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct LunFacts {
     /// Vendor and model.
     pub product: String,
     /// Device type (SPC-4 6.6.2), with details for a disk.
-    pub kind: Kind,
+    pub kind: DeviceType,
 }
 
 /// A disk, or another device type.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DeviceType {
     /// A disk.
     Disk {
         /// Length in bytes.
@@ -121,13 +121,13 @@ impl Asker {
         &self,
         config: &IscsiConfig,
         lun: u16,
-        question: impl AsyncFnOnce(&Unit) -> Result<T>,
+        question: impl AsyncFnOnce(&RemoteUnit) -> Result<T>,
     ) -> Result<T> {
         let config = IscsiConfig {
             lun,
             ..config.clone()
         };
-        let unit = Unit::new(config, &[]);
+        let unit = RemoteUnit::new(config, &[]);
         let answer = match unit.open_first(0).await {
             Ok(()) => question(&unit).await,
             Err(error) => Err(error),
@@ -138,7 +138,7 @@ impl Asker {
 }
 
 /// The LUNs that a target reports, and the address that reported them.
-async fn reported(unit: &Unit) -> Result<(Vec<u16>, SocketAddr)> {
+async fn reported(unit: &RemoteUnit) -> Result<(Vec<u16>, SocketAddr)> {
     let len = 8 + 8 * LUNS_MAX;
     let command = cdb::report_luns(len as u32);
     let mut patience = unit.patience();
@@ -179,7 +179,7 @@ fn parse(list: &[u8]) -> Option<(Vec<u16>, usize)> {
     Some((numbers, others))
 }
 
-async fn facts(unit: &Unit) -> Result<Facts> {
+async fn facts(unit: &RemoteUnit) -> Result<LunFacts> {
     let mut patience = unit.patience();
     let patience = &mut patience;
     let standard = cdb::inquiry(None, INQUIRY_BYTES);
@@ -195,19 +195,19 @@ async fn facts(unit: &Unit) -> Result<Facts> {
     let product = product.trim().to_owned();
     let kind = inquiry.first().copied().unwrap_or(0x7f);
     if kind != DIRECT_ACCESS {
-        let kind = Kind::Other(kind & 0x1f);
-        return Ok(Facts { product, kind });
+        let kind = DeviceType::Other(kind & 0x1f);
+        return Ok(LunFacts { product, kind });
     }
     let config = unit.config();
     let names = inquiry::page(unit, 0x83, 252, patience).await?;
     let identity = DiskIdentity::parse(&config.target_name, config.lun, &names);
     let capacity = inquiry::capacity(unit, patience).await?;
-    let kind = Kind::Disk {
+    let kind = DeviceType::Disk {
         len_bytes: capacity.blocks * u64::from(capacity.block_size_bytes),
         block_size_bytes: capacity.block_size_bytes,
         name: identity.is_named().then(|| identity.to_string()),
     };
-    Ok(Facts { product, kind })
+    Ok(LunFacts { product, kind })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The mode parameters as a disk reports them (SPC-4 7.5): how they are asked for, and what is read of them.
 
 use super::{
-    cdb::{self, Cdb},
+    cdb::{self, CdbBytes},
     machine::Mode,
 };
 
@@ -13,7 +13,7 @@ pub(super) const LEN: u8 = 192;
 
 /// The commands that read the mode parameters, until one is answered. A disk that has no caching page still says in its
 /// header whether it is write-protected.
-pub(super) fn queries() -> [Cdb; 2] {
+pub(super) fn queries() -> [CdbBytes; 2] {
     [PAGE, ALL_PAGES].map(|page| cdb::mode_sense_6(page, LEN))
 }
 

@@ -9,11 +9,11 @@ use std::{
 use engine::{Duration, Instant, sync::Notify, task, time};
 
 use super::{
-    cdb::Cdb,
+    cdb::CdbBytes,
     config::Policy,
     ended,
     in_flight::InFlight,
-    link::Link,
+    link::SessionLink,
     machine::{Event, Machine, NexusId},
     session::{Data, Port, Reply},
 };
@@ -21,7 +21,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// A single-use connection to one logical unit: once ended, it stays ended.
 pub(super) struct Nexus {
-    link: Link,
+    link: SessionLink,
     /// The index of its path.
     path: usize,
     /// While it is being prepared: until when commands may be sent, and how long that is.
@@ -36,7 +36,7 @@ pub(super) struct Nexus {
 
 impl Nexus {
     /// One that has just logged in.
-    pub(super) fn new(link: Link, path: usize, machine: &Rc<RefCell<Machine>>) -> Nexus {
+    pub(super) fn new(link: SessionLink, path: usize, machine: &Rc<RefCell<Machine>>) -> Nexus {
         Nexus {
             link,
             path,
@@ -58,7 +58,7 @@ impl Nexus {
         assert!(actions.is_empty(), "{actions:?}");
     }
 
-    pub(super) fn link(&self) -> &Link {
+    pub(super) fn link(&self) -> &SessionLink {
         &self.link
     }
 
@@ -75,7 +75,7 @@ impl Nexus {
     /// # Errors
     /// When the session ends before the answer, the target did not execute the command, or the LUN may have become
     /// another disk, which this command must not reach.
-    pub(super) async fn execute(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
+    pub(super) async fn execute(&self, cdb: &CdbBytes, data: Data) -> Result<Reply> {
         self.check_may_send()?;
         if self.is_in_doubt() && !cdb.suits_any_disk() {
             let message = "the target reported that the LUN may be another disk";

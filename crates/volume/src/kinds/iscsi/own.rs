@@ -3,7 +3,7 @@
 use std::rc::Rc;
 
 use super::{
-    cdb::Cdb,
+    cdb::CdbBytes,
     in_flight::InFlight,
     session::{Data, Reply, Session},
 };
@@ -17,16 +17,16 @@ pub(super) struct Own {
 
 /// How a session has ended.
 #[derive(Clone, Debug)]
-pub(super) struct End {
+pub(super) struct SessionEnd {
     pub(super) error: Error,
     /// Writes were outstanding at the target.
     pub(super) left_writes: bool,
 }
 
-impl End {
+impl SessionEnd {
     /// How `session` has ended, if it has.
-    pub(super) fn of(session: &Session) -> Option<End> {
-        session.error().map(|error| End {
+    pub(super) fn of(session: &Session) -> Option<SessionEnd> {
+        session.error().map(|error| SessionEnd {
             error,
             left_writes: session.has_left_writes(),
         })
@@ -45,7 +45,7 @@ impl Own {
     }
 
     /// Sends a command once.
-    pub(super) async fn execute(&self, cdb: &Cdb, data: Data) -> Result<Reply> {
+    pub(super) async fn execute(&self, cdb: &CdbBytes, data: Data) -> Result<Reply> {
         let running = self.in_flight.begin();
         let replied = self.session.execute(self.session.lun(), cdb, data).await;
         if replied.is_ok() {
@@ -56,9 +56,9 @@ impl Own {
 }
 
 /// Ends the session when dropped, which happens when the home lane no longer needs it.
-pub(super) struct Kept(pub(super) Rc<Own>);
+pub(super) struct OwnedSession(pub(super) Rc<Own>);
 
-impl Drop for Kept {
+impl Drop for OwnedSession {
     fn drop(&mut self) {
         let message = "the session is no longer used";
         let error = Error::new(ErrorKind::Unreachable, message);

@@ -11,8 +11,8 @@ use engine::LaneHandle;
 use iscsi::Isid;
 
 use super::{
-    access::Access,
-    config::{PathConfig, Way},
+    access::PathAccess,
+    config::{PathConfig, Transport},
     login::Portal,
     nexus::Nexus,
     patience::{Backoff, Pace},
@@ -23,7 +23,7 @@ use crate::{Error, ErrorKind};
 /// A portal and an initiator port of ours.
 pub(super) struct Path {
     isid: Isid,
-    way: RefCell<Way>,
+    way: RefCell<Transport>,
     pub(super) portal: RefCell<Portal>,
     /// The lane its sessions run on; `None`: the home lane.
     lane: RefCell<Option<LaneHandle>>,
@@ -36,7 +36,7 @@ pub(super) struct Path {
     /// The target has refused it for good.
     pub(super) is_given_up: Cell<bool>,
     /// The asymmetric access state of its target port.
-    pub(super) access: Cell<Access>,
+    pub(super) access: Cell<PathAccess>,
     /// The target port group it reaches, once the target has reported it.
     pub(super) port_group: Cell<Option<u16>>,
     /// The latest nexus, which may be lost.
@@ -58,7 +58,7 @@ pub(super) struct Path {
 
 impl Path {
     /// One for which no session is wanted.
-    pub(super) fn unused(isid: Isid, way: &Way) -> Path {
+    pub(super) fn unused(isid: Isid, way: &Transport) -> Path {
         Path {
             isid,
             way: RefCell::new(way.clone()),
@@ -82,7 +82,7 @@ impl Path {
     }
 
     /// From now on a session is wanted for it, this way and on this lane. It must be free.
-    pub(super) fn begin(&self, way: &Way, lane: Option<LaneHandle>) {
+    pub(super) fn begin(&self, way: &Transport, lane: Option<LaneHandle>) {
         self.way.replace(way.clone());
         self.portal.replace(Portal::new(way.address));
         self.lane.replace(lane);
@@ -143,7 +143,7 @@ impl Path {
         self.isid
     }
 
-    pub(super) fn way(&self) -> Way {
+    pub(super) fn way(&self) -> Transport {
         self.way.borrow().clone()
     }
 
@@ -156,7 +156,7 @@ impl Path {
     }
 
     pub(super) fn config(&self) -> PathConfig {
-        let Way { address, source } = self.way();
+        let Transport { address, source } = self.way();
         PathConfig {
             address,
             source,
@@ -183,7 +183,7 @@ impl Path {
     /// The nexus, if commands may be sent on it.
     pub(super) fn usable(&self) -> Option<Rc<Nexus>> {
         self.live()
-            .filter(|nexus| self.access.get() != Access::No && nexus.takes_requests())
+            .filter(|nexus| self.access.get() != PathAccess::No && nexus.takes_requests())
     }
 
     /// The lost nexus, if it left writes that may still take effect.
@@ -222,7 +222,7 @@ impl Path {
         let port = self.last().map(|nexus| nexus.port());
         let state = match self.live() {
             None => PathState::None(self.error().map(|error| error.to_string())),
-            Some(_) if self.access.get() == Access::No => PathState::Standby,
+            Some(_) if self.access.get() == PathAccess::No => PathState::Standby,
             Some(_) => PathState::LoggedIn,
         };
         PathStatus {

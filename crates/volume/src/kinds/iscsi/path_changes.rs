@@ -8,7 +8,7 @@ use std::rc::Weak;
 
 use engine::{Duration, LaneHandle, spawn, task, time};
 
-use super::{config::Sessions, path::Path, paths::Paths, unit::Unit};
+use super::{config::Sessions, path::Path, paths::Paths, unit::RemoteUnit};
 use crate::{Error, ErrorKind, Result};
 
 /// How much longer than its last command a session may take to end: the watchdog, and the logout.
@@ -96,7 +96,7 @@ impl Paths {
     }
 }
 
-impl Unit {
+impl RemoteUnit {
     /// Adds the paths that `next` has and we have not, and logs in over them. Those that we have beside stay for now.
     /// Returns what is wrong with paths that cannot be used yet, and are retried.
     ///
@@ -188,7 +188,7 @@ impl Unit {
 }
 
 /// Ends the session of a path that is no longer wanted, once another path can do its work.
-async fn part_with(unit: Weak<Unit>, index: usize) {
+async fn part_with(unit: Weak<RemoteUnit>, index: usize) {
     loop {
         let Some(this) = unit.upgrade() else { return };
         let changed = this.paths.changed();

@@ -12,13 +12,13 @@ use std::{
 
 use engine::{
     blocking::look_up,
-    net::{SocketBuffers, Source, try_buffers},
+    net::{LocalEnd, SocketBuffers, try_buffers},
 };
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 
 use super::{
-    config::{Multipath, PathConfig, Policy, Sessions, Way},
+    config::{Multipath, PathConfig, Policy, Sessions, Transport},
     isids::{ISIDS_MAX, Isids},
     ping_timeout::PingTimeout,
     url::{IscsiUrl, lacks_zone, split_portal},
@@ -151,10 +151,10 @@ impl<'de> Deserialize<'de> for From {
 }
 
 impl PathSettings {
-    fn source(&self) -> Option<Source> {
+    fn source(&self) -> Option<LocalEnd> {
         self.from.clone().map(|from| match from {
-            From::Address(ip) => Source::Address(ip),
-            From::Interface(name) => Source::Interface(name),
+            From::Address(ip) => LocalEnd::Address(ip),
+            From::Interface(name) => LocalEnd::Interface(name),
         })
     }
 }
@@ -210,7 +210,7 @@ impl Written {
             };
             let source = path.source();
             known.insert(path.portal.clone(), address);
-            ways.push(Way { address, source });
+            ways.push(Transport { address, source });
         }
         let count = self.session_count(ways.len(), lanes);
         let wanted = self.session_count(ways.len(), 1);
@@ -474,8 +474,8 @@ mod tests {
             .map(|path| path.source)
             .collect();
         let address = "fd00::1".parse().expect("an address");
-        let interface = Source::Interface("eth0".into());
-        assert_eq!(sources, [Some(interface), Some(Source::Address(address))]);
+        let interface = LocalEnd::Interface("eth0".into());
+        assert_eq!(sources, [Some(interface), Some(LocalEnd::Address(address))]);
     }
 
     #[test]

@@ -17,10 +17,10 @@ use engine::{
 };
 
 use super::{
-    access::Access,
+    access::PathAccess,
     config::{IscsiConfig, PathConfig, Sessions},
     ended,
-    link::{Distant, Link},
+    link::{Distant, SessionLink},
     login::Portal,
     machine::{Event, Machine, NexusId},
     nexus::Nexus,
@@ -164,7 +164,7 @@ impl Paths {
     }
 
     /// Logs in on the path, at its portal or wherever the target redirects us.
-    pub(super) async fn log_in(&self, path: &Path, deadline: Instant) -> Result<Link> {
+    pub(super) async fn log_in(&self, path: &Path, deadline: Instant) -> Result<SessionLink> {
         let (portal, way) = (path.portal.borrow().clone(), path.config());
         let who = (&self.config, &way);
         let lane = path.lane();
@@ -172,9 +172,9 @@ impl Paths {
             match &lane {
                 None => {
                     let session = portal.log_in(who.0, who.1, deadline).await;
-                    session.map(|session| (Link::Here(session), portal))
+                    session.map(|session| (SessionLink::Here(session), portal))
                 }
-                Some(lane) => Link::log_in_on(lane, portal, who, deadline).await,
+                Some(lane) => SessionLink::log_in_on(lane, portal, who, deadline).await,
             }
         };
         match self.unless_ended(log_in).await? {
@@ -202,7 +202,7 @@ impl Paths {
         path: &Path,
         other: &Path,
         deadline: Instant,
-    ) -> Result<Link> {
+    ) -> Result<SessionLink> {
         let borrowed = PathConfig {
             isid: path.isid(),
             ..other.config()
@@ -210,7 +210,7 @@ impl Paths {
         let portal = Portal::new(other.address());
         let log_in = portal.log_in(&self.config, &borrowed, deadline);
         let session = self.unless_ended(log_in).await??;
-        Ok(Link::Here(session))
+        Ok(SessionLink::Here(session))
     }
 
     /// Logs in, and gives that up when the owner of the disk ends it.
@@ -231,7 +231,7 @@ impl Paths {
     }
 
     /// A new nexus over `link`, which was logged in on the path with this index.
-    pub(super) fn nexus_over(&self, link: Link, index: usize) -> Rc<Nexus> {
+    pub(super) fn nexus_over(&self, link: SessionLink, index: usize) -> Rc<Nexus> {
         let nexus = Rc::new(Nexus::new(link, index, &self.machine));
         let mut all = self.nexuses.borrow_mut();
         all.retain(|nexus| nexus.strong_count() > 0);
@@ -450,7 +450,7 @@ impl Paths {
         let candidates = candidates.filter_map(|path| Some((path.access.get(), path.usable()?)));
         let policy = self.config.multipath.policy;
         // A silent target is probably lost. Sessions of other lanes are left to them, unless there is no other.
-        let rank = |access: Access, nexus: &Nexus| {
+        let rank = |access: PathAccess, nexus: &Nexus| {
             let link = nexus.link();
             let is_there = link.there().is_some();
             (link.is_silent(), access, is_there, nexus.load(policy))

@@ -144,11 +144,11 @@ impl Pace {
 
 /// The pace of attempts that hold others up, and so may fail only so often: the pause grows with each failure in a row.
 #[derive(Debug, Default)]
-pub(super) struct Backoff(Option<Failure>);
+pub(super) struct Backoff(Option<LastFailure>);
 
 /// The last failure.
 #[derive(Debug)]
-struct Failure {
+struct LastFailure {
     at: Instant,
     /// The pause after it.
     pause: Duration,
@@ -157,7 +157,7 @@ struct Failure {
 impl Backoff {
     /// How long until the next attempt is due.
     pub(super) fn due_in(&self) -> Duration {
-        let due_in = |failure: &Failure| failure.pause.saturating_sub(time::now() - failure.at);
+        let due_in = |failure: &LastFailure| failure.pause.saturating_sub(time::now() - failure.at);
         self.0.as_ref().map(due_in).unwrap_or_default()
     }
 
@@ -167,7 +167,7 @@ impl Backoff {
             Some(last) if began - last.at <= last.pause + BACKOFF_MAX => last.pause * 2,
             _ => BACKOFF_FIRST,
         };
-        self.0 = Some(Failure {
+        self.0 = Some(LastFailure {
             at: time::now(),
             pause: pause.min(BACKOFF_MAX),
         });

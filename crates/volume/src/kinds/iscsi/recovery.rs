@@ -8,19 +8,19 @@ use std::rc::{Rc, Weak};
 use engine::{Duration, spawn, time};
 
 use super::{
-    access::{self, Access},
+    access::{self, PathAccess},
     cdb,
-    claim::Told,
-    link::Link,
+    claim::ClaimAnswer,
+    link::SessionLink,
     machine::{Event, QUIET},
     nexus::Nexus,
-    own::End,
+    own::SessionEnd,
     path::Path,
     patience::AT_ONCE_MAX,
     same_disk,
     sense::Verdict,
     session::{Data, Unused},
-    unit::Unit,
+    unit::RemoteUnit,
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -33,7 +33,7 @@ const ACCESS_PAUSE: Duration = Duration::from_secs(1);
 /// change with the commands that come through the affected port (LIO: only there), and an unused port carries none.
 const ACCESS_INTERVAL: Duration = Duration::from_secs(10);
 
-impl Unit {
+impl RemoteUnit {
     /// Logs in on the first path that works, trying path `begin` first.
     ///
     /// # Errors
@@ -173,9 +173,9 @@ impl Unit {
     async fn bring_up(&self, path: &Path, limit: Duration) -> Result<()> {
         let link = self.paths.log_in(path, time::now() + limit).await?;
         let unused = match &link {
-            Link::Here(session) => Some(Unused(Some(session.clone()))),
+            SessionLink::Here(session) => Some(Unused(Some(session.clone()))),
             // It ends by itself when its last owner drops it.
-            Link::There(_) => None,
+            SessionLink::There(_) => None,
         };
         let index = self.paths.index_of(path);
         let nexus = self.paths.nexus_over(link, index);
@@ -205,7 +205,7 @@ impl Unit {
         self.doubt_cache();
         self.doubt_capacity();
         match path.access.get() {
-            Access::No => self.paths.park(&nexus),
+            PathAccess::No => self.paths.park(&nexus),
             _ => self.paths.take_into_use(&nexus),
         }
         spawn(same_disk::keep_sure(self.me.clone(), nexus.clone()));
@@ -215,7 +215,7 @@ impl Unit {
             if let (false, Some(unit)) = (nexus.is_over(), unit.upgrade()) {
                 unit.leave(&nexus).await;
             }
-            let End { error, .. } = nexus.link().over().await;
+            let SessionEnd { error, .. } = nexus.link().over().await;
             if let Some(unit) = unit.upgrade() {
                 unit.lost(&nexus, &error);
             }
@@ -273,7 +273,7 @@ impl Unit {
         if self.paths.are_several() && self.identity.get().is_some() {
             self.ask_access(path, nexus).await?;
         }
-        if path.access.get() == Access::No {
+        if path.access.get() == PathAccess::No {
             if path.ghost().is_none() {
                 return Ok(());
             }
@@ -297,7 +297,7 @@ impl Unit {
         const LEN: u32 = 4096;
         if path.port_group.get().is_none() {
             let inquiry = cdb::inquiry(Some(0x83), PAGE_LEN);
-            if let Told::Good(page) = self
+            if let ClaimAnswer::Good(page) = self
                 .tell(nexus, &inquiry, Data::In(PAGE_LEN.into()))
                 .await?
             {
@@ -307,7 +307,9 @@ impl Unit {
         let mut access = None;
         if let Some(group) = path.port_group.get() {
             let report = cdb::report_target_port_groups(LEN);
-            if let Told::Good(data) = self.tell(nexus, &report, Data::In(LEN as usize)).await? {
+            if let ClaimAnswer::Good(data) =
+                self.tell(nexus, &report, Data::In(LEN as usize)).await?
+            {
                 access = access::access_of(group, &data);
             }
         }
@@ -330,7 +332,7 @@ impl Unit {
 }
 
 /// Queries every path's access state, repeatedly while no path is usable.
-async fn follow_access(unit: Weak<Unit>) {
+async fn follow_access(unit: Weak<RemoteUnit>) {
     loop {
         let Some(this) = unit.upgrade() else { return };
         for path in this.paths.all() {
@@ -338,7 +340,7 @@ async fn follow_access(unit: Weak<Unit>) {
             let asked = this.ask_access(path, &nexus).await;
             this.account_for(&nexus).await;
             // It was not prepared for use; another login does that.
-            if asked.is_ok() && path.access.get() != Access::No && nexus.is_new() {
+            if asked.is_ok() && path.access.get() != PathAccess::No && nexus.is_new() {
                 let message = "its target port has become usable";
                 nexus.end(Error::new(ErrorKind::Unreachable, message));
             }
@@ -358,10 +360,10 @@ async fn follow_access(unit: Weak<Unit>) {
 }
 
 /// Repeats the query from time to time while some path's target port is not optimal.
-async fn watch_access(unit: Weak<Unit>) {
+async fn watch_access(unit: Weak<RemoteUnit>) {
     loop {
         let Some(this) = unit.upgrade() else { return };
-        let is_second_best = |path: &Path| path.access.get() != Access::Optimized;
+        let is_second_best = |path: &Path| path.access.get() != PathAccess::Optimized;
         if this.paths.is_at_rest() || !this.paths.wanted().any(is_second_best) {
             this.access_is_watched.set(false);
             return;
@@ -375,7 +377,7 @@ async fn watch_access(unit: Weak<Unit>) {
 }
 
 /// Brings a lost path back, for as long as the disk exists and is in use.
-async fn recover(unit: Weak<Unit>, index: usize) {
+async fn recover(unit: Weak<RemoteUnit>, index: usize) {
     // Writes that another path can end at once need not wait for this one.
     if let Some(this) = unit.upgrade() {
         let path = &this.paths.all()[index];

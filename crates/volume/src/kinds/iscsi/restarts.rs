@@ -14,7 +14,7 @@ use super::{
     patience::AT_ONCE_MAX,
     sense::Verdict,
     session::Data,
-    unit::Unit,
+    unit::RemoteUnit,
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -23,7 +23,7 @@ const VOUCH_MAX: Duration = Duration::from_secs(1);
 /// Pause before it is asked again.
 const VOUCH_PAUSE: Duration = Duration::from_millis(100);
 
-impl Unit {
+impl RemoteUnit {
     /// Consumes the target's pending unit attentions. We have to know about a restart before anything is resent;
     /// otherwise a flush could succeed before the unit attention, delivered with another command, is seen.
     pub(super) async fn hear(&self, nexus: &Rc<Nexus>) -> Result<()> {
@@ -33,7 +33,7 @@ impl Unit {
         }
     }
 
-    /// As [`Unit::hear`]; returns why the disk is not ready although the target has nothing to report any more, which it
+    /// As [`RemoteUnit::hear`]; returns why the disk is not ready although the target has nothing to report any more, which it
     /// does before that.
     async fn hear_out(&self, nexus: &Rc<Nexus>) -> Result<Option<String>> {
         for _ in 0..AT_ONCE_MAX {
@@ -203,8 +203,8 @@ impl Unit {
     }
 }
 
-/// As [`Unit::hear`]; returns whether nothing is pending any more.
-async fn hear_on(unit: Weak<Unit>, nexus: Rc<Nexus>) -> bool {
+/// As [`RemoteUnit::hear`]; returns whether nothing is pending any more.
+async fn hear_on(unit: Weak<RemoteUnit>, nexus: Rc<Nexus>) -> bool {
     match unit.upgrade() {
         Some(unit) => unit.hear_out(&nexus).await.is_ok(),
         None => false,

@@ -7,12 +7,12 @@ use engine::{Duration, time};
 
 use super::{
     access,
-    cdb::{self, Cdb},
-    claim::Told,
+    cdb::{self, CdbBytes},
+    claim::ClaimAnswer,
     identity::DiskIdentity,
     nexus::Nexus,
     session::{Data, Reply},
-    unit::Unit,
+    unit::RemoteUnit,
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -20,12 +20,17 @@ use crate::{Error, ErrorKind, Result};
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(4);
 
-impl Unit {
+impl RemoteUnit {
     /// Sends a command once over `nexus`, which is no longer in doubt then.
     ///
     /// # Errors
     /// As [`Nexus::execute`]. `Configuration` when it leads to another disk.
-    pub(super) async fn execute(&self, nexus: &Rc<Nexus>, cdb: &Cdb, data: Data) -> Result<Reply> {
+    pub(super) async fn execute(
+        &self,
+        nexus: &Rc<Nexus>,
+        cdb: &CdbBytes,
+        data: Data,
+    ) -> Result<Reply> {
         if nexus.is_in_doubt() && !cdb.suits_any_disk() {
             self.check_identity(nexus).await?;
         }
@@ -46,8 +51,8 @@ impl Unit {
         };
         let inquiry = cdb::inquiry(Some(0x83), LEN);
         let page = match self.tell(nexus, &inquiry, Data::In(LEN.into())).await? {
-            Told::Good(page) if page.get(1) == Some(&0x83) => page,
-            Told::Refused(why) if known.is_named() => {
+            ClaimAnswer::Good(page) if page.get(1) == Some(&0x83) => page,
+            ClaimAnswer::Refused(why) if known.is_named() => {
                 let message = format!("the target does not say which disk it is: {why}");
                 return Err(Error::new(ErrorKind::TimedOut, message));
             }
@@ -77,7 +82,7 @@ impl Unit {
 
 /// Checks `nexus`, which is in use, whenever it is in doubt, until its session has ended. Ends the session if it leads to
 /// another disk.
-pub(super) async fn keep_sure(unit: Weak<Unit>, nexus: Rc<Nexus>) {
+pub(super) async fn keep_sure(unit: Weak<RemoteUnit>, nexus: Rc<Nexus>) {
     let mut pause = PAUSE_FIRST;
     while nexus.in_doubt().await {
         let Some(this) = unit.upgrade() else { return };

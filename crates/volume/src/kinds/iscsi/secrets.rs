@@ -54,7 +54,7 @@ impl Secrets {
     /// reason not to try.
     pub(super) async fn now(&self, limit: Duration) -> Arc<Chap> {
         if let Some(read) = self.0.read.clone() {
-            let reading = blocking::run_within(limit, blocking::Kind::Files, move || read());
+            let reading = blocking::run_within(limit, blocking::WorkKind::Files, move || read());
             let read = reading.await.map_err(|error| error.to_string());
             let read = read.and_then(|read| read.map_err(|error| error.message().to_owned()));
             let mut known = self.0.known.lock().unwrap_or_else(PoisonError::into_inner);

@@ -29,7 +29,7 @@ use crate::{
     Error, ErrorKind, Result,
     announcer::Announcer,
     kinds::{
-        Identity, Look, Settings,
+        Look, Settings, VolumeIdentity,
         change::{Change, Changing, Step},
     },
     part::{Carried, Opening, Part},
@@ -275,9 +275,9 @@ impl Settings for Iscsi {
         })
     }
 
-    fn identity(&self) -> Identity<'_> {
+    fn identity(&self) -> VolumeIdentity<'_> {
         let url = self.url.get_ref();
-        Identity::Remote(format!("{}/{}", url.target.to_lowercase(), url.lun))
+        VolumeIdentity::Remote(format!("{}/{}", url.target.to_lowercase(), url.lun))
     }
 
     fn is_volatile(&self) -> bool {

@@ -6,18 +6,19 @@ use std::{collections::VecDeque, task::Waker};
 
 use engine::{Buf, Duration, Instant, Payload, time};
 use iscsi::{
-    Command, Direction, InitiatorConnection, LunField, Residual, StageTimes, TaskId, TaskResult,
+    Direction, InitiatorConnection, LunField, OutgoingCommand, Residual, StageTimes, TaskId,
+    TaskResult,
 };
 
-use super::cdb::Cdb;
-use crate::layers::{self, Told, Work};
+use super::cdb::CdbBytes;
+use crate::layers::{self, TargetTimes, Work};
 
 /// The task attribute SIMPLE (RFC 7143 §11.3.1.2).
 const SIMPLE: u8 = 1;
 
 /// A command, from submission until its reply is taken.
-pub(super) struct Task {
-    pub(super) request: Request,
+pub(super) struct SubmittedTask {
+    pub(super) request: TaskRequest,
     /// The machine's identifier; `None` while it waits for the command window.
     pub(super) id: Option<TaskId>,
     /// When the machine accepted it.
@@ -34,16 +35,16 @@ pub(super) struct Task {
 }
 
 /// What a command asks for.
-pub(super) struct Request {
+pub(super) struct TaskRequest {
     pub(super) lun: LunField,
-    pub(super) cdb: Cdb,
+    pub(super) cdb: CdbBytes,
     pub(super) direction: Direction,
     pub(super) data_len: u32,
 }
 
-impl Task {
-    pub(super) fn new(request: Request, data: TaskData) -> Task {
-        Task {
+impl SubmittedTask {
+    pub(super) fn new(request: TaskRequest, data: TaskData) -> SubmittedTask {
+        SubmittedTask {
             request,
             id: None,
             began: Instant::default(),
@@ -57,9 +58,9 @@ impl Task {
     }
 
     /// The same, reporting to the current watch.
-    pub(super) fn watched(self) -> Task {
+    pub(super) fn watched(self) -> SubmittedTask {
         let work = layers::current().map(|watch| Box::new(Work::new(watch)));
-        Task { work, ..self }
+        SubmittedTask { work, ..self }
     }
 
     /// Records that it was answered or given up.
@@ -98,8 +99,8 @@ impl Task {
     }
 }
 
-fn told(times: StageTimes) -> Told {
-    Told {
+fn told(times: StageTimes) -> TargetTimes {
+    TargetTimes {
         total: Duration::from_nanos(times.total_ns()),
         medium: times.medium_ns.map(Duration::from_nanos),
     }
@@ -116,7 +117,7 @@ pub(super) enum TaskData {
 /// so entries have keys of their own.
 #[derive(Default)]
 pub(super) struct Tasks {
-    pub(super) entries: Vec<Option<Task>>,
+    pub(super) entries: Vec<Option<SubmittedTask>>,
     free: Vec<usize>,
     /// Entries waiting for room in the target's command window, in order.
     line: VecDeque<usize>,
@@ -130,7 +131,7 @@ pub(super) struct Tasks {
 
 impl Tasks {
     /// Appends a task to the queue; returns its key.
-    pub(super) fn insert(&mut self, task: Task) -> usize {
+    pub(super) fn insert(&mut self, task: SubmittedTask) -> usize {
         let key = self.free.pop().unwrap_or_else(|| {
             self.entries.push(None);
             self.entries.len() - 1
@@ -156,13 +157,13 @@ impl Tasks {
             let Some(task) = &mut self.entries[key] else {
                 unreachable!("whoever removes an entry removes it from the line");
             };
-            let Request {
+            let TaskRequest {
                 lun,
                 cdb,
                 direction,
                 data_len,
             } = &task.request;
-            let id = match machine.submit(Command {
+            let id = match machine.submit(OutgoingCommand {
                 lun: *lun,
                 cdb,
                 attribute: SIMPLE,
@@ -224,7 +225,7 @@ impl Tasks {
         }
     }
 
-    pub(super) fn remove(&mut self, key: usize) -> Option<Task> {
+    pub(super) fn remove(&mut self, key: usize) -> Option<SubmittedTask> {
         let task = self.entries.get_mut(key)?.take()?;
         self.free.push(key);
         if task.id.is_none() {

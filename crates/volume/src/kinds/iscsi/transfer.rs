@@ -3,8 +3,8 @@
 use engine::{LaneFuture, Payload, task};
 
 use super::{
-    cdb::{self, Cdb},
-    facts::Facts,
+    cdb::{self, CdbBytes},
+    facts::DiskFacts,
     session::{Data, Reply},
 };
 use crate::{Durability, Error, ErrorKind, Result};
@@ -16,7 +16,7 @@ const PARTS_AT_ONCE_MAX: usize = 64;
 /// Access to the logical unit from the current lane.
 pub(super) trait Way {
     /// What the disk reported when it was opened.
-    fn facts(&self) -> &Facts;
+    fn facts(&self) -> &DiskFacts;
 
     /// Asks the disk, which is known as write-protected, whether it still is.
     async fn look_at_protection(&self) -> Result<()>;
@@ -25,10 +25,10 @@ pub(super) trait Way {
     fn check_unflushed(&self) -> Result<()>;
 
     /// Sends a command until it succeeds, fails for good, or runs out of time.
-    async fn run(&self, cdb: &Cdb, data: Data) -> Result<Reply>;
+    async fn run(&self, cdb: &CdbBytes, data: Data) -> Result<Reply>;
 
     /// As [`Way::run`] for a write; one that `is_volatile` is counted for the next flush.
-    async fn run_write(&self, cdb: &Cdb, data: Payload, is_volatile: bool) -> Result<()>;
+    async fn run_write(&self, cdb: &CdbBytes, data: Payload, is_volatile: bool) -> Result<()>;
 }
 
 /// Checks the end of a write, including that all of it was taken.

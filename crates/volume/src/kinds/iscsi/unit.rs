@@ -15,15 +15,15 @@ use engine::{LaneFuture, LaneHandle, sync::Budget, task, time};
 use scsi::Status;
 
 use super::{
-    cdb::{self, Cdb},
+    cdb::{self, CdbBytes},
     claimed::{Claimed, Fenced},
     config::IscsiConfig,
     doors::Doors,
-    facts::Facts,
+    facts::DiskFacts,
     identity::DiskIdentity,
     machine::{Action, Actions, Event, Machine, Report, Subject},
     nexus::Nexus,
-    own::End,
+    own::SessionEnd,
     paths::Paths,
     patience::Patience,
     sense::{Sense, Verdict},
@@ -39,8 +39,8 @@ const CAPACITY_ATTEMPTS_MAX: u32 = 3;
 pub(super) type Judgement = Option<(Verdict, String)>;
 
 /// A logical unit.
-pub(super) struct Unit {
-    pub(super) me: Weak<Unit>,
+pub(super) struct RemoteUnit {
+    pub(super) me: Weak<RemoteUnit>,
     pub(super) paths: Paths,
     pub(super) unflushed: Unflushed,
     pub(super) claimed: Claimed,
@@ -51,7 +51,7 @@ pub(super) struct Unit {
     /// Block size in bytes and length, once known.
     pub(super) extent: OnceCell<(u32, Len)>,
     /// What the disk has reported, once it is open.
-    pub(super) facts: OnceCell<Arc<Facts>>,
+    pub(super) facts: OnceCell<Arc<DiskFacts>>,
     /// Whom to tell when the disk is no longer what it was.
     announcer: OnceCell<Announcer>,
     /// The disk's identity, once known: every path has to lead to it.
@@ -79,11 +79,11 @@ pub(super) struct Capacity {
     pub(super) unmapped_reads_zeroes: bool,
 }
 
-impl Unit {
+impl RemoteUnit {
     /// A unit whose sessions are spread over `lanes` in turn, starting with the current lane.
-    pub(super) fn new(config: IscsiConfig, lanes: &[LaneHandle]) -> Rc<Unit> {
+    pub(super) fn new(config: IscsiConfig, lanes: &[LaneHandle]) -> Rc<RemoteUnit> {
         let machine = Rc::<RefCell<Machine>>::default();
-        Rc::new_cyclic(|me| Unit {
+        Rc::new_cyclic(|me| RemoteUnit {
             me: me.clone(),
             paths: Paths::new(config, lanes, &machine),
             unflushed: Unflushed::new(),
@@ -169,7 +169,7 @@ impl Unit {
     /// Sends a command until it succeeds, fails for good, or `patience` runs out.
     pub(super) async fn run(
         &self,
-        cdb: &Cdb,
+        cdb: &CdbBytes,
         data: Data,
         patience: &mut Patience,
     ) -> Result<Reply> {
@@ -265,7 +265,7 @@ impl Unit {
             }
             Ok(()) => {
                 // Another session is asked the same: a target that never answers is not asked for ever.
-                if let Some(End { error, .. }) = nexus.link().end_now() {
+                if let Some(SessionEnd { error, .. }) = nexus.link().end_now() {
                     patience.lost(&error)?;
                 }
                 Ok(nexus.takes_requests())
@@ -286,7 +286,7 @@ impl Unit {
         &self,
         nexus: &Rc<Nexus>,
         sent: Result<Reply>,
-        cdb: &Cdb,
+        cdb: &CdbBytes,
         patience: &mut Patience,
     ) -> Result<()> {
         let reply = match sent {
@@ -323,7 +323,7 @@ impl Unit {
         &self,
         nexus: &Rc<Nexus>,
         why: &Error,
-        cdb: &Cdb,
+        cdb: &CdbBytes,
         patience: &mut Patience,
     ) -> Result<()> {
         let writes = cdb.changes_medium();
@@ -344,7 +344,7 @@ impl Unit {
             }
         }
         if writes && nexus.is_unfenced() {
-            return Err(Unit::unfenced());
+            return Err(RemoteUnit::unfenced());
         }
         is_in_time?;
         if cdb.is_once() {

@@ -4,15 +4,15 @@ use std::rc::Rc;
 
 use super::{
     cdb::ReserveOut,
-    claim::{EXCLUSIVE_REGISTRANTS, Told},
+    claim::{ClaimAnswer, EXCLUSIVE_REGISTRANTS},
     claimed::Held,
     nexus::Nexus,
     path::Path,
-    unit::Unit,
+    unit::RemoteUnit,
 };
 use crate::{Claim, Result};
 
-impl Unit {
+impl RemoteUnit {
     /// Ends the registration of `nexus`. If it holds the reservation, another nexus takes that over.
     pub(super) async fn withdraw(&self, nexus: &Rc<Nexus>) {
         let held = self.claimed.held.borrow().clone();
@@ -49,6 +49,6 @@ impl Unit {
         let key = claim.key();
         let preempt = ReserveOut::preempt(EXCLUSIVE_REGISTRANTS, key, key, false);
         let told = self.reserve_out(nexus, preempt).await?;
-        Ok(matches!(told, Told::Good(_)))
+        Ok(matches!(told, ClaimAnswer::Good(_)))
     }
 }

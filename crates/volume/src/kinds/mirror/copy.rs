@@ -5,8 +5,8 @@ use std::cell::{Cell, OnceCell, RefCell};
 use ::mirror::{
     CopyId, Regions,
     copy::{
-        BITMAP_BLOCKS, BLOCK_BYTES, Bits, Header, Kept, METADATA_BYTES, Place, decode_bits,
-        encode_bits, newest,
+        BITMAP_BLOCKS, BLOCK_BYTES, Bits, CopyState, Header, METADATA_BYTES, MetadataBlock,
+        decode_bits, encode_bits, newest,
     },
 };
 use engine::{Buf, sync::Notify};
@@ -164,7 +164,7 @@ impl Copy {
                 "it has {len_bytes} bytes, too few for what a mirror keeps at the end of each copy ({METADATA_BYTES})"
             )));
         }
-        let block = self.read_unfenced(Place::Header).await?;
+        let block = self.read_unfenced(MetadataBlock::Header).await?;
         Header::decode(&block).map_err(|why| {
             self.refuse(format_args!(
                 "its last block is not that of a copy of a mirror: {why}; find the disk that belongs here, or make it a \
@@ -174,18 +174,18 @@ impl Copy {
     }
 
     /// What is kept on it, read without a fence: another owner may be changing it.
-    pub(super) async fn look_at_kept(&self) -> Result<Kept> {
+    pub(super) async fn look_at_kept(&self) -> Result<CopyState> {
         // It may not have been there when it was looked at before.
         self.look().await?;
         let slots = [
-            Kept::decode(&self.read_unfenced(Place::Kept(0)).await?),
-            Kept::decode(&self.read_unfenced(Place::Kept(1)).await?),
+            CopyState::decode(&self.read_unfenced(MetadataBlock::Kept(0)).await?),
+            CopyState::decode(&self.read_unfenced(MetadataBlock::Kept(1)).await?),
         ];
         let (_, kept) = newest(slots).map_err(|why| self.refuse(why))?;
         Ok(kept)
     }
 
-    async fn read_unfenced(&self, place: Place) -> Result<Vec<u8>> {
+    async fn read_unfenced(&self, place: MetadataBlock) -> Result<Vec<u8>> {
         let at = place.at(self.end_bytes());
         match self.volume.read(at, BLOCK_BYTES).await {
             Ok(block) => return Ok(block.to_vec()),
@@ -206,7 +206,7 @@ impl Copy {
         header: &Header,
         place: CopyId,
         block_bytes: u64,
-    ) -> Result<(Kept, Regions)> {
+    ) -> Result<(CopyState, Regions)> {
         let found = self.look().await?;
         self.check(header, block_bytes)?;
         let expected = Header {
@@ -224,14 +224,16 @@ impl Copy {
         }
         let mut slots = Vec::with_capacity(2);
         for slot in 0..2 {
-            slots.push(Kept::decode(&self.read(Place::Kept(slot)).await?));
+            slots.push(CopyState::decode(
+                &self.read(MetadataBlock::Kept(slot)).await?,
+            ));
         }
         let slots: [_; 2] = slots.try_into().expect("two slots");
         let (sequence, kept) = newest(slots).map_err(|why| self.refuse(why))?;
         self.sequence.set(sequence + 1);
         let mut words = Vec::with_capacity(BITMAP_BLOCKS * WORDS_PER_BLOCK);
         for block in 0..BITMAP_BLOCKS {
-            let bits = decode_bits(&self.read(Place::Bitmap(block)).await?);
+            let bits = decode_bits(&self.read(MetadataBlock::Bitmap(block)).await?);
             let eights = bits.chunks_exact(8);
             words.extend(
                 eights.map(|eight| u64::from_le_bytes(eight.try_into().expect("eight bytes"))),
@@ -240,16 +242,16 @@ impl Copy {
         Ok((kept, clipped(words, header.regions())))
     }
 
-    async fn read(&self, place: Place) -> Result<Vec<u8>> {
+    async fn read(&self, place: MetadataBlock) -> Result<Vec<u8>> {
         let at = place.at(self.end_bytes());
         Ok(self.volume.read(at, BLOCK_BYTES).await?.to_vec())
     }
 
     /// Writes `kept` to the next slot, durably. After a failure the next one goes to the same slot: the other one has
     /// what was kept before.
-    pub(super) async fn keep(&self, kept: &Kept) -> Result<()> {
+    pub(super) async fn keep(&self, kept: &CopyState) -> Result<()> {
         let sequence = self.sequence.get();
-        let place = Place::Kept((sequence % 2) as usize);
+        let place = MetadataBlock::Kept((sequence % 2) as usize);
         self.write(place, &kept.encode(sequence)).await?;
         self.sequence.set(sequence + 1);
         Ok(())
@@ -261,11 +263,12 @@ impl Copy {
         for (eight, word) in bits.chunks_exact_mut(8).zip(regions) {
             eight.copy_from_slice(&word.to_le_bytes());
         }
-        self.write(Place::Bitmap(block), &encode_bits(&bits)).await
+        self.write(MetadataBlock::Bitmap(block), &encode_bits(&bits))
+            .await
     }
 
     /// Writes a block of metadata, durably.
-    pub(super) async fn write(&self, place: Place, block: &[u8]) -> Result<()> {
+    pub(super) async fn write(&self, place: MetadataBlock, block: &[u8]) -> Result<()> {
         let at = place.at(self.end_bytes());
         let block = Buf::copy_of(block).into();
         self.volume.write(at, block, Durability::Fua).await

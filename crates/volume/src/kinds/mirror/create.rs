@@ -8,7 +8,9 @@ use std::path::Path;
 
 use ::mirror::{
     CopyId, CopySet,
-    copy::{BITMAP_BLOCKS, Bits, Floor, Header, Kept, METADATA_BYTES, Place, encode_bits},
+    copy::{
+        BITMAP_BLOCKS, Bits, CopyState, Floor, Header, METADATA_BYTES, MetadataBlock, encode_bits,
+    },
     register::Record,
 };
 use uuid::Uuid;
@@ -191,22 +193,25 @@ pub(super) async fn write(
     data_bytes: u64,
 ) -> Result<()> {
     let is_in_sync = record.in_sync.contains(place);
-    let mut kept = Kept::first(record);
+    let mut kept = CopyState::first(record);
     if !is_in_sync {
         kept.in_sync_since = 0;
     }
     let bits: Bits = [0; size_of::<Bits>()];
     for block in 0..BITMAP_BLOCKS {
-        copy.write(Place::Bitmap(block), &encode_bits(&bits))
+        copy.write(MetadataBlock::Bitmap(block), &encode_bits(&bits))
             .await?;
     }
     for sequence in 0..2 {
         let slot = sequence as usize;
-        copy.write(Place::Kept(slot), &kept.encode(sequence))
+        copy.write(MetadataBlock::Kept(slot), &kept.encode(sequence))
             .await?;
-        copy.write(Place::Floor(slot), &Floor::default().encode(sequence))
-            .await?;
+        copy.write(
+            MetadataBlock::Floor(slot),
+            &Floor::default().encode(sequence),
+        )
+        .await?;
     }
     let header = Header::new(record.mirror, place, data_bytes);
-    copy.write(Place::Header, &header.encode()).await
+    copy.write(MetadataBlock::Header, &header.encode()).await
 }

@@ -25,8 +25,8 @@ use std::{
 };
 
 use ::mirror::{
-    Action, Command, CopyId, CopySet, Event, Mirror, OpId, Outcome, Phase, Range, Stand, Stopped,
-    copy::Header, fence::Step, key::Key, register::Swap,
+    CopyCommand, CopyId, CopySet, Mirror, MirrorAction, MirrorEvent, MirrorPhase, OpId, Outcome,
+    Range, Stand, Stopped, copy::Header, fence::FenceCommand, key::FenceKey, register::Swap,
 };
 use engine::{Duration, LaneFuture, Payload, share, spawn, sync::Notify, time};
 
@@ -226,7 +226,7 @@ impl Driver {
         self.turn.set((turn + 1) % self.copies.len());
         let range = self.range(at, len);
         let from = CopyId::new(turn);
-        self.request(None, |id| Event::Read { id, range, from })
+        self.request(None, |id| MirrorEvent::Read { id, range, from })
             .await
     }
 
@@ -234,7 +234,7 @@ impl Driver {
     pub(super) async fn write(&self, at: u64, data: Payload) -> Result<()> {
         self.has_written.set(true);
         let range = self.range(at, data.len() as u64);
-        let written = self.request(Some(data), |id| Event::Write { id, range });
+        let written = self.request(Some(data), |id| MirrorEvent::Write { id, range });
         written.await.map(drop)
     }
 
@@ -245,7 +245,7 @@ impl Driver {
         let mut asked = None;
         let event = |id| {
             asked = Some(id);
-            Event::Compare { id, range }
+            MirrorEvent::Compare { id, range }
         };
         self.request(None, event).await?;
         let found = asked.and_then(|id| self.differences.borrow_mut().remove(&id));
@@ -281,7 +281,7 @@ impl Driver {
     async fn request(
         &self,
         data: Option<Payload>,
-        event: impl FnOnce(OpId) -> Event,
+        event: impl FnOnce(OpId) -> MirrorEvent,
     ) -> Result<Payload> {
         self.check()?;
         self.is_busy.set(true);
@@ -295,14 +295,14 @@ impl Driver {
         match time::timeout(self.limits.request, reply.get()).await {
             Some(answer) => answer,
             None => {
-                self.tell(Event::Expired(id));
+                self.tell(MirrorEvent::Expired(id));
                 reply.get().await
             }
         }
     }
 
     /// Something has happened.
-    pub(super) fn tell(&self, event: Event) {
+    pub(super) fn tell(&self, event: MirrorEvent) {
         self.machine.borrow_mut().apply(event);
         self.carry_out_all();
     }
@@ -321,32 +321,32 @@ impl Driver {
         self.changed.notify();
     }
 
-    fn carry_out(&self, action: Action) {
+    fn carry_out(&self, action: MirrorAction) {
         let Some(this) = self.me.upgrade() else {
             return; // It is being dropped, and nobody waits.
         };
         match action {
-            Action::Swap(swap) => drop(spawn(async move { this.swap(swap).await })),
-            Action::Fence { copy, key, step } => {
+            MirrorAction::Swap(swap) => drop(spawn(async move { this.swap(swap).await })),
+            MirrorAction::Fence { copy, key, step } => {
                 spawn(async move { this.fence(copy, key, step).await });
             }
-            Action::ReadMetadata { copy, key } => {
+            MirrorAction::ReadMetadata { copy, key } => {
                 spawn(async move { this.read_metadata(copy, key).await });
             }
-            Action::Command {
+            MirrorAction::Command {
                 id,
                 copy,
                 key,
                 command,
             } => self.command(this, id, (copy, key), command),
-            Action::Acknowledge(id) => self.answer(id, Ok(Payload::new())),
-            Action::Answer { request, data } => {
+            MirrorAction::Acknowledge(id) => self.answer(id, Ok(Payload::new())),
+            MirrorAction::Answer { request, data } => {
                 let read = self.data.borrow().get(&data).cloned();
                 self.answer(request, Ok(read.expect("it was read")));
             }
-            Action::Compared { request, data } => self.compared(request, &data),
-            Action::Fail(id) => self.answer(id, Err(self.why())),
-            Action::Stop(stopped) => {
+            MirrorAction::Compared { request, data } => self.compared(request, &data),
+            MirrorAction::Fail(id) => self.answer(id, Err(self.why())),
+            MirrorAction::Stop(stopped) => {
                 let why = self.stopped(&stopped);
                 if self.end(why.clone()) {
                     tracing::error!("{why}");
@@ -411,7 +411,7 @@ impl Driver {
         let mut is_told = false;
         loop {
             match self.register.swap(swap).await {
-                Ok(found) => return self.tell(Event::Swapped(found)),
+                Ok(found) => return self.tell(MirrorEvent::Swapped(found)),
                 Err(error) if self.check().is_ok() => {
                     if !is_told {
                         tracing::error!(mirror = self.name, %error, "the register cannot be changed, which is tried again");
@@ -424,7 +424,7 @@ impl Driver {
         }
     }
 
-    async fn fence(&self, copy: CopyId, key: Key, step: Step) {
+    async fn fence(&self, copy: CopyId, key: FenceKey, step: FenceCommand) {
         let place = &self.copies[copy.place()];
         // Nothing that is queued for an older key may come after it.
         place.idle().await;
@@ -432,13 +432,13 @@ impl Driver {
         let step = place.volume.member(Order::Fence(key, step));
         let limit = self.limits.copy.max(FENCE_LIMIT);
         match self.within(copy, limit, step).await {
-            Ok(Report::Fence(answer)) => self.tell(Event::FenceAnswer { copy, key, answer }),
+            Ok(Report::Fence(answer)) => self.tell(MirrorEvent::FenceAnswer { copy, key, answer }),
             Ok(_) => self.give_up(copy, &place.refuse("it has no fence")),
             Err(error) => self.give_up(copy, &error),
         }
     }
 
-    async fn read_metadata(&self, copy: CopyId, key: Key) {
+    async fn read_metadata(&self, copy: CopyId, key: FenceKey) {
         let place = &self.copies[copy.place()];
         let _running = place.begin();
         let read = place.read_metadata(&self.header, copy, self.block_bytes);
@@ -447,7 +447,7 @@ impl Driver {
             .await
         {
             Ok((kept, marked)) => {
-                self.tell(Event::Metadata {
+                self.tell(MirrorEvent::Metadata {
                     copy,
                     key,
                     kept,
@@ -503,7 +503,7 @@ impl Driver {
         if place.suffers(error) && self.check().is_ok() {
             tracing::warn!(mirror = self.name, copy = place.name, %error, "a copy is given up");
         }
-        self.tell(Event::Failed(copy));
+        self.tell(MirrorEvent::Failed(copy));
     }
 
     /// `copy` has carried out a command: if it is in sync, its trouble is over.
@@ -513,9 +513,15 @@ impl Driver {
         }
     }
 
-    fn command(&self, this: Rc<Driver>, id: OpId, (copy, key): (CopyId, Key), command: Command) {
+    fn command(
+        &self,
+        this: Rc<Driver>,
+        id: OpId,
+        (copy, key): (CopyId, FenceKey),
+        command: CopyCommand,
+    ) {
         let data = match &command {
-            Command::Write { data, .. } => {
+            CopyCommand::Write { data, .. } => {
                 let data = self.data.borrow().get(data).cloned();
                 Some(data.expect("what is written is kept"))
             }
@@ -526,7 +532,7 @@ impl Driver {
             let _running = place.begin();
             let outcome = this.run((copy, key), id, &command, data).await;
             if let Some(outcome) = outcome {
-                this.tell(Event::Ended { id, outcome });
+                this.tell(MirrorEvent::Ended { id, outcome });
             }
         });
     }
@@ -534,9 +540,9 @@ impl Driver {
     /// Carries out a command; `None`: its copy is out, and nobody waits for it.
     async fn run(
         &self,
-        (copy, key): (CopyId, Key),
+        (copy, key): (CopyId, FenceKey),
         id: OpId,
-        command: &Command,
+        command: &CopyCommand,
         data: Option<Payload>,
     ) -> Option<Outcome> {
         let place = &self.copies[copy.place()];
@@ -571,12 +577,12 @@ impl Driver {
         &self,
         place: &Copy,
         id: OpId,
-        command: &Command,
+        command: &CopyCommand,
         data: Option<Payload>,
     ) -> Result<()> {
         let volume: &SharedVolume = &place.volume;
         match command {
-            Command::Read(range) => {
+            CopyCommand::Read(range) => {
                 let (at, len) = self.bytes(*range);
                 let read = volume.read(at, len as usize).await?;
                 if read.len() as u64 != len {
@@ -586,8 +592,8 @@ impl Driver {
                 self.data.borrow_mut().insert(id, read);
                 Ok(())
             }
-            Command::Prove => volume.member(Order::Prove).await.map(drop),
-            Command::Write { range, .. } => {
+            CopyCommand::Prove => volume.member(Order::Prove).await.map(drop),
+            CopyCommand::Write { range, .. } => {
                 let data = data.expect("a write has data");
                 let durability = match is_planted(Bug::MirrorOverCaches) {
                     true => Durability::Cached,
@@ -595,8 +601,8 @@ impl Driver {
                 };
                 volume.write(self.bytes(*range).0, data, durability).await
             }
-            Command::Mark { block, regions } => place.mark(*block, regions).await,
-            Command::Keep(kept) => place.keep(kept).await,
+            CopyCommand::Mark { block, regions } => place.mark(*block, regions).await,
+            CopyCommand::Keep(kept) => place.keep(kept).await,
         }
     }
 
@@ -617,7 +623,7 @@ impl Driver {
                 trouble: copy.trouble().map(|error| error.to_string()),
             }
         });
-        let is_serving = machine.phase() == Phase::Serving;
+        let is_serving = machine.phase() == MirrorPhase::Serving;
         self.handle.set(MirrorStatus {
             epoch: machine.record().epoch,
             version: machine.record().version,

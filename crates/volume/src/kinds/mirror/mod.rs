@@ -23,7 +23,7 @@ mod upkeep;
 
 use std::rc::Rc;
 
-use ::mirror::{Event, Phase};
+use ::mirror::{MirrorEvent, MirrorPhase};
 use engine::{Duration, LaneFuture, Payload, task::join_all, time};
 
 use self::driver::Driver;
@@ -69,7 +69,7 @@ impl Mirror {
         let driver = &self.driver;
         // Regions that were written since the last tick are cleared by the one after it.
         for _ in 0..2 {
-            driver.tell(Event::Tick);
+            driver.tell(MirrorEvent::Tick);
         }
         let is_settled = || {
             let is_over = driver.check().is_err();
@@ -114,7 +114,8 @@ impl Volume for Mirror {
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            if self.driver.check().is_ok() && self.driver.machine(|it| it.phase()) == Phase::Serving
+            if self.driver.check().is_ok()
+                && self.driver.machine(|it| it.phase()) == MirrorPhase::Serving
             {
                 self.settle().await;
             }

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, rc::Rc};
 
-use ::mirror::{Config, CopyId, Mirror, Phase, copy::Header, register::Record};
+use ::mirror::{CopyId, Mirror, MirrorConfig, MirrorPhase, copy::Header, register::Record};
 use engine::{Duration, time};
 use uuid::Uuid;
 
@@ -187,7 +187,7 @@ pub(super) async fn open(copies: Vec<Copy>, options: Options) -> Result<Rc<Drive
     let record = record_of(&register, &header, &copies, options.others).await?;
     let mut nonce = [0; 8];
     engine::random::fill(&mut nonce).map_err(|error| Error::io("a nonce for a claim", &error))?;
-    let config = Config {
+    let config = MirrorConfig {
         node: options.node,
         nonce: u64::from_le_bytes(nonce),
         blocks: header.data_bytes / block_bytes,
@@ -209,7 +209,7 @@ pub(super) async fn open(copies: Vec<Copy>, options: Options) -> Result<Rc<Drive
     upkeep::begin(&driver, options.claim);
     let limit = options.limits.request;
     let claimed = driver.changed.wait_for(|| {
-        let is_serving = driver.machine(|it| it.phase()) == Phase::Serving;
+        let is_serving = driver.machine(|it| it.phase()) == MirrorPhase::Serving;
         (is_serving || driver.check().is_err()).then_some(())
     });
     if time::timeout(limit, claimed).await.is_none() {

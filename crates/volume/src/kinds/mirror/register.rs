@@ -56,7 +56,7 @@ impl StateRegister {
         work: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
     ) -> Result<T> {
         let path = self.path.clone();
-        let done = blocking::run(blocking::Kind::Files, move || {
+        let done = blocking::run(blocking::WorkKind::Files, move || {
             let _alone = SWAPPING.lock().unwrap_or_else(PoisonError::into_inner);
             work(&path)
         });

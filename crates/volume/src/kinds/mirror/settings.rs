@@ -22,8 +22,8 @@ use crate::{
     Result, SetClaim,
     claim::Others,
     kinds::{
-        HasSuperblocks, Identity, Look, NewStripe, Node, Settings, Source, Superblocks, Volumes,
-        What, starts::Starts,
+        HasSuperblocks, Look, NewStripe, Node, NodeForm, Settings, Source, Superblocks,
+        VolumeIdentity, Volumes, starts::Starts,
     },
     part::{Carried, Opening, Part},
     values::{ConfigError, Time},
@@ -152,11 +152,11 @@ impl HasSuperblocks for &Mirror {
 /// Whether `node` keeps blocks in memory.
 fn is_in_memory(node: &Node, volumes: &Volumes) -> bool {
     node.all().into_iter().any(|node| match &node.what {
-        What::Named(name) => {
+        NodeForm::Named(name) => {
             let named = volumes.0.get(name);
             named.is_some_and(|node| is_in_memory(node, volumes))
         }
-        What::Inline(kind) => kind.is_volatile(),
+        NodeForm::Inline(kind) => kind.is_volatile(),
     })
 }
 
@@ -205,8 +205,8 @@ impl Settings for Mirror {
         })
     }
 
-    fn identity(&self) -> Identity<'_> {
-        Identity::Superblocks(Superblocks(Box::new(self)))
+    fn identity(&self) -> VolumeIdentity<'_> {
+        VolumeIdentity::Superblocks(Superblocks(Box::new(self)))
     }
 
     fn is_volatile(&self) -> bool {
@@ -239,7 +239,7 @@ impl Settings for Mirror {
         }
         let mut seen = BTreeSet::new();
         for node in copies {
-            if let What::Named(name) = &node.what {
+            if let NodeForm::Named(name) = &node.what {
                 if !seen.insert(name) {
                     let message = format!(
                         "\"{name}\" appears twice in this mirror, which would then have one copy; name two volumes"

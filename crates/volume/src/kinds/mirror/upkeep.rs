@@ -6,7 +6,7 @@ use std::{
     rc::{Rc, Weak},
 };
 
-use ::mirror::{CopyId, Event, Phase, Stand};
+use ::mirror::{CopyId, MirrorEvent, MirrorPhase, Stand};
 use engine::{Duration, Instant, spawn, task, time};
 
 use super::{
@@ -50,9 +50,9 @@ async fn turns(driver: Weak<Driver>) {
             // What is cleared at the next tick is older than this heartbeat: a copy that was set back to before it was
             // written is known by that, once the bitmap tells of it no more.
             if this.take_written() {
-                this.tell(Event::Beat);
+                this.tell(MirrorEvent::Beat);
             }
-            this.tell(Event::Tick);
+            this.tell(MirrorEvent::Tick);
         }
         this.report();
         log(&this, &told);
@@ -63,7 +63,7 @@ async fn turns(driver: Weak<Driver>) {
 
 /// Logs which copies are in sync, when that has changed.
 fn log(driver: &Driver, told: &RefCell<Option<Vec<Stand>>>) {
-    if driver.machine(|it| it.phase()) != Phase::Serving {
+    if driver.machine(|it| it.phase()) != MirrorPhase::Serving {
         return;
     }
     let places = (0..driver.copies.len()).map(CopyId::new);
@@ -124,7 +124,7 @@ async fn look(driver: Weak<Driver>, copy: CopyId) {
             Ok(_) => {
                 // An attempt takes a key: there are 16 million in an epoch.
                 pause = (pause * 2).min(LOOK_MAX);
-                this.tell(Event::Back(copy));
+                this.tell(MirrorEvent::Back(copy));
             }
             Err(error) => {
                 place.suffers(&error);
@@ -146,7 +146,7 @@ async fn fill(driver: Weak<Driver>) {
             true => FILL_BUSY,
             false => FILL_IDLE,
         };
-        this.tell(Event::Room);
+        this.tell(MirrorEvent::Room);
         drop(this);
         time::sleep(pause).await;
     }
@@ -162,7 +162,7 @@ async fn prove(driver: Weak<Driver>, claim: SetClaim) {
             claim.lose(&this.name, &error.to_string());
             return;
         }
-        if this.machine(|it| it.phase()) != Phase::Serving {
+        if this.machine(|it| it.phase()) != MirrorPhase::Serving {
             continue; // Fences are being made.
         }
         let began: Instant = time::now();

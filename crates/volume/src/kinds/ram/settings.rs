@@ -9,7 +9,7 @@ use toml::Spanned;
 use super::Region;
 use crate::{
     Result,
-    kinds::{Identity, Look, Settings, change::Change},
+    kinds::{Look, Settings, VolumeIdentity, change::Change},
     part::{Opening, Part},
     values::{BlockSize, ConfigError, Size},
 };
@@ -34,8 +34,8 @@ impl Settings for Ram {
         })
     }
 
-    fn identity(&self) -> Identity<'_> {
-        Identity::Name
+    fn identity(&self) -> VolumeIdentity<'_> {
+        VolumeIdentity::Name
     }
 
     fn is_volatile(&self) -> bool {

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::{
     Result,
-    kinds::{Identity, Node, Settings},
+    kinds::{Node, Settings, VolumeIdentity},
     part::{Opening, Part},
 };
 
@@ -25,8 +25,8 @@ impl Settings for Stats {
         LaneFuture::new(async move { opening.layer_on_every_lane(|inner| inner).await })
     }
 
-    fn identity(&self) -> Identity<'_> {
-        Identity::Child(&self.of)
+    fn identity(&self) -> VolumeIdentity<'_> {
+        VolumeIdentity::Child(&self.of)
     }
 
     fn is_volatile(&self) -> bool {

@@ -1,6 +1,6 @@
 //! Claims the children of a stripe as their [`Ownership`](set::Ownership) orders it: all or none.
 
-use set::{End, Found, LABEL_AT, Label};
+use set::{FoundLabel, LABEL_AT, Label, OwnershipEnd};
 
 use super::Child;
 use crate::{Error, Result, SetClaim, member};
@@ -18,7 +18,7 @@ pub async fn claim_all(children: &[Child], claim: &SetClaim) -> Result<()> {
             Ok(report) => report,
             Err(error) => {
                 refused.get_or_insert(error);
-                set::Report::Failed
+                set::OrderReport::Failed
             }
         });
     }
@@ -30,29 +30,29 @@ pub async fn claim_all(children: &[Child], claim: &SetClaim) -> Result<()> {
 
 async fn follow(
     child: &Child,
-    order: set::Order,
+    order: set::MemberOrder,
     claim: &SetClaim,
     at: usize,
-) -> Result<set::Report> {
+) -> Result<set::OrderReport> {
     let order = match order {
-        set::Order::Take => {
+        set::MemberOrder::Take => {
             child.check_len()?;
             member::Order::Take(claim.of_child(at))
         }
-        set::Order::Label(_) => member::Order::Label(claim.of_child(at)),
-        set::Order::Release => {
+        set::MemberOrder::Label(_) => member::Order::Label(claim.of_child(at)),
+        set::MemberOrder::Release => {
             give_up(std::slice::from_ref(child)).await;
-            return Ok(set::Report::Released);
+            return Ok(set::OrderReport::Released);
         }
     };
     let report = child.volume.member(order).await;
     Ok(match report.map_err(|error| child.blame(error))? {
-        member::Report::Taken(generation) => set::Report::Taken(generation),
+        member::Report::Taken(generation) => set::OrderReport::Taken(generation),
         member::Report::Block(_)
         | member::Report::Labelled
         | member::Report::Fence(_)
         | member::Report::Looks(_)
-        | member::Report::Proved => set::Report::Labelled,
+        | member::Report::Proved => set::OrderReport::Labelled,
     })
 }
 
@@ -65,7 +65,7 @@ pub(super) async fn check_age(children: &[Child]) -> Result<()> {
     for child in children {
         let found = Label::decode(&child.read_block(LABEL_AT).await?.unwrap_or_default());
         // Without a label it is a volume that needs none, or whose stripe was never claimed.
-        let is_known = matches!(found, Found::Label(_));
+        let is_known = matches!(found, FoundLabel::Label(_));
         generations.push(is_known.then(|| found.generation()));
     }
     let older = set::first_older(&generations).and_then(|end| older(end, children));
@@ -73,8 +73,8 @@ pub(super) async fn check_age(children: &[Child]) -> Result<()> {
 }
 
 /// The error for a child that is an older copy, if that is the `end`.
-fn older(end: End, children: &[Child]) -> Option<Error> {
-    let End::Older {
+fn older(end: OwnershipEnd, children: &[Child]) -> Option<Error> {
+    let OwnershipEnd::Older {
         member,
         claimed,
         newest,

@@ -1,6 +1,6 @@
 //! A stripe and its claimants: one owner, all children or none, and no I/O after a take-over.
 
-use set::{Found, LABEL_AT, LABEL_BYTES, Label};
+use set::{FoundLabel, LABEL_AT, LABEL_BYTES, Label};
 
 use super::{
     tests::{MIB, UNIT, named, new_stripe, refused},
@@ -9,7 +9,7 @@ use super::{
 use crate::{
     SetClaim,
     claim::{Others, Owner},
-    test_volume::{Kind, TestVolume, on_lane},
+    test_volume::{CallKind, TestVolume, on_lane},
 };
 
 fn claim_of(owner: &Owner, others: Others) -> SetClaim {
@@ -24,9 +24,9 @@ fn a_stripe_has_one_owner_and_all_children_or_none() {
         let owner = |id, name: &str| Owner::new(Uuid::from_u128(id), Uuid::nil(), name);
         let (one, other) = (owner(1, "the first one"), owner(2, "the second one"));
         let claim = claim_of(&one, Others::Refuse);
-        let opened = Opened::claimed(&children, None, &claim).await.unwrap();
+        let opened = OpenStripe::claimed(&children, None, &claim).await.unwrap();
         // From this very process, and from another owner.
-        let again = Opened::claimed(&children, None, &claim_of(&one, Others::Refuse)).await;
+        let again = OpenStripe::claimed(&children, None, &claim_of(&one, Others::Refuse)).await;
         refused(
             again,
             &[
@@ -35,7 +35,7 @@ fn a_stripe_has_one_owner_and_all_children_or_none() {
             ],
         );
         let second = || claim_of(&other, Others::Refuse);
-        let error = Opened::claimed(&children, None, &second())
+        let error = OpenStripe::claimed(&children, None, &second())
             .await
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Claimed);
@@ -46,30 +46,33 @@ fn a_stripe_has_one_owner_and_all_children_or_none() {
         );
         // Only one child is free: it is not kept.
         volumes[0].close().await.unwrap();
-        Opened::claimed(&children, None, &second())
+        OpenStripe::claimed(&children, None, &second())
             .await
             .unwrap_err();
         let block = volumes[0].data.borrow()[LABEL_AT as usize..][..LABEL_BYTES].to_vec();
-        let is_free = matches!(Label::decode(&block), Found::Label(label) if label.is_released());
+        let is_free =
+            matches!(Label::decode(&block), FoundLabel::Label(label) if label.is_released());
         assert!(is_free, "nobody has it");
         // A crash: the claim was never released, and its owner comes back.
         drop((opened, claim));
         volumes.iter().for_each(|volume| drop(volume.crash()));
-        let error = Opened::claimed(&children, None, &second())
+        let error = OpenStripe::claimed(&children, None, &second())
             .await
             .unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Claimed);
         let back = claim_of(&owner(1, "the first one again"), Others::Refuse);
-        Opened::claimed(&children, None, &back)
+        OpenStripe::claimed(&children, None, &back)
             .await
             .expect("it is its own");
         volumes.iter().for_each(|volume| drop(volume.crash()));
         // A child that is only locked cannot be fenced.
         let fence = claim_of(&other, Others::Fence);
-        let error = Opened::claimed(&children, None, &fence).await.unwrap_err();
+        let error = OpenStripe::claimed(&children, None, &fence)
+            .await
+            .unwrap_err();
         assert!(error.to_string().contains("--force"), "{error}");
         let overrule = claim_of(&other, Others::Overrule);
-        Opened::claimed(&children, None, &overrule)
+        OpenStripe::claimed(&children, None, &overrule)
             .await
             .expect("by force");
     });
@@ -81,7 +84,7 @@ fn a_stripe_that_was_taken_over_refuses_everything() {
         let (_, volumes) = new_stripe(2, UNIT).await;
         let children = named(&volumes);
         let claim = claim_of(&Owner::passing("a test"), Others::Refuse);
-        let opened = Opened::claimed(&children, None, &claim).await.unwrap();
+        let opened = OpenStripe::claimed(&children, None, &claim).await.unwrap();
         let lane: Vec<SharedVolume> = children.iter().map(|c| c.volume.clone()).collect();
         let stripe = opened.on_lane(&lane).unwrap();
         stripe.read(0, 4096).await.unwrap();
@@ -116,11 +119,11 @@ fn a_disk_that_is_no_child_is_not_marked() {
         let children = named(&[volumes[0].clone(), foreign.clone()]);
         let claim = claim_of(&Owner::passing("a test"), Others::Overrule);
         refused(
-            Opened::claimed(&children, None, &claim).await,
+            OpenStripe::claimed(&children, None, &claim).await,
             &["stripe child b", "other than a Sanstone"],
         );
         assert!(*foreign.data.borrow() == before);
-        assert_eq!(volumes[0].count(Kind::Write(Durability::Fua)), 0);
+        assert_eq!(volumes[0].count(CallKind::Write(Durability::Fua)), 0);
     });
 }
 
@@ -131,7 +134,7 @@ fn an_older_copy_of_a_child_is_refused_until_the_user_insists() {
         let children = named(&volumes);
         let owner = Owner::passing("a test");
         let opened = async |others| {
-            let opened = Opened::claimed(&children, None, &claim_of(&owner, others)).await;
+            let opened = OpenStripe::claimed(&children, None, &claim_of(&owner, others)).await;
             give_up(&children).await;
             opened
         };
@@ -148,7 +151,7 @@ fn an_older_copy_of_a_child_is_refused_until_the_user_insists() {
         for others in [Others::Refuse, Others::Refuse, Others::Fence] {
             refused(opened(others).await, told);
         }
-        let looked = Opened::look(&children, Wanted::Stripe(None), Others::Fence).await;
+        let looked = OpenStripe::look(&children, WantedLayout::Stripe(None), Others::Fence).await;
         refused(looked, told);
         volumes[0].shape().read_only.set(true);
         refused(opened(Others::Refuse).await, told);
@@ -172,7 +175,7 @@ fn children_of_different_age_become_a_new_stripe() {
         let old = volumes[0].data.borrow().clone();
         for _ in 0..2 {
             let claim = claim_of(&owner, Others::Refuse);
-            let opened = Opened::claimed(&children, None, &claim).await;
+            let opened = OpenStripe::claimed(&children, None, &claim).await;
             opened.expect("nobody has it");
             give_up(&children).await;
         }

@@ -8,7 +8,7 @@
 use engine::Payload;
 
 use super::{
-    Child, Opened, Wanted, give_up,
+    Child, OpenStripe, WantedLayout, give_up,
     superblock::{Layout, RESERVED_BYTES, Superblock},
 };
 use crate::{Durability, Error, ErrorKind, Result, SetClaim, kinds::NewLength};
@@ -16,20 +16,20 @@ use crate::{Durability, Error, ErrorKind, Result, SetClaim, kinds::NewLength};
 /// Grows the volume of `children` under `claim`.
 ///
 /// # Errors
-/// What [`Opened::open`] refuses; a child that is read-only; the child's own error when an I/O fails. Each but the second
+/// What [`OpenStripe::open`] refuses; a child that is read-only; the child's own error when an I/O fails. Each but the second
 /// names the child.
 pub(super) async fn grow(
     children: &[Child],
-    wanted: Wanted,
+    wanted: WantedLayout,
     claim: &SetClaim,
 ) -> Result<NewLength> {
-    let opened = Opened::claimed_as(children, wanted, claim).await?;
+    let opened = OpenStripe::claimed_as(children, wanted, claim).await?;
     let grown = write(children, wanted, &opened).await;
     give_up(children).await;
     grown
 }
 
-async fn write(children: &[Child], wanted: Wanted, opened: &Opened) -> Result<NewLength> {
+async fn write(children: &[Child], wanted: WantedLayout, opened: &OpenStripe) -> Result<NewLength> {
     let from_bytes = opened.shape().len_bytes();
     if opened.claim().is_none() {
         let why = "a child is read-only, so nothing can be written to it";

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     Result,
     kinds::{
-        FileIdentity, Identity, Node, Volumes, What,
+        FileIdentity, Node, NodeForm, VolumeIdentity, Volumes,
         starts::{Start, Starts},
     },
     values::ConfigError,
@@ -42,8 +42,8 @@ impl Family<'_> {
                 Err(error) => {
                     // Point at where it is listed, because the fix is in the volume that lists it.
                     let place = match &node.what {
-                        What::Named(_) => node.span.clone(),
-                        What::Inline(_) => file.path.span(),
+                        NodeForm::Named(_) => node.span.clone(),
+                        NodeForm::Inline(_) => file.path.span(),
                     };
                     errors.push(ConfigError::new(place, error.to_string()));
                 }
@@ -79,11 +79,13 @@ impl Family<'_> {
 fn file_of<'a>(mut node: &'a Node, volumes: &'a Volumes) -> Option<FileIdentity<'a>> {
     loop {
         match &node.what {
-            What::Named(name) => node = volumes.0.get(name)?,
-            What::Inline(kind) => match kind.identity() {
-                Identity::File(file) => return Some(file),
-                Identity::Child(child) => node = child,
-                Identity::Remote(_) | Identity::Superblocks(_) | Identity::Name => return None,
+            NodeForm::Named(name) => node = volumes.0.get(name)?,
+            NodeForm::Inline(kind) => match kind.identity() {
+                VolumeIdentity::File(file) => return Some(file),
+                VolumeIdentity::Child(child) => node = child,
+                VolumeIdentity::Remote(_)
+                | VolumeIdentity::Superblocks(_)
+                | VolumeIdentity::Name => return None,
             },
         }
     }

@@ -2,7 +2,7 @@
 //! uses all of them at once and small I/O spreads over them. It has no redundancy: if one child is lost, everything
 //! is.
 //!
-//! [`create`] writes a superblock to each child, once. [`Opened::open`] verifies them and [`Opened::on_lane`] returns
+//! [`create`] writes a superblock to each child, once. [`OpenStripe::open`] verifies them and [`OpenStripe::on_lane`] returns
 //! the volume. Its I/O splits the range into one run per child (`map`), has the children process their runs
 //! concurrently (`join_all`), and assembles the payloads without copying (`rope`).
 //!
@@ -30,18 +30,18 @@ use std::{fmt, sync::Arc};
 use engine::{LaneFuture, Payload, task::join_all};
 use uuid::Uuid;
 
-pub(crate) use self::open::Wanted;
+pub(crate) use self::open::WantedLayout;
 pub use self::{
     claim::{claim_all, give_up},
     create::{CreateOptions, create, look},
-    open::Opened,
+    open::OpenStripe,
     settings::UnitBytes,
     superblock::Layout,
 };
 use self::{
-    open::State,
+    open::StripeState,
     place::{PerChild, Place, Run},
-    superblock::{RESERVED_BYTES, Refused, SUPERBLOCK_BYTES, Superblock},
+    superblock::{RESERVED_BYTES, SUPERBLOCK_BYTES, Superblock, SuperblockRefusal},
 };
 use crate::{
     Allocation, AtomicWrites, Compared, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
@@ -133,7 +133,7 @@ fn check_len(name: &str, len_bytes: u64) -> Result<()> {
 fn superblock_of(name: &str, block: &[u8], kind: &'static str) -> Result<Superblock> {
     let found = Superblock::decode(block).map_err(|refused| refuse(name, refused))?;
     if found.layout.name() != kind {
-        let other = Refused::OtherKind(found.layout.name().to_owned(), kind);
+        let other = SuperblockRefusal::OtherKind(found.layout.name().to_owned(), kind);
         return Err(refuse(name, other));
     }
     Ok(found)
@@ -147,7 +147,7 @@ impl fmt::Debug for Child {
 
 /// A stripe or concat on one lane.
 pub struct Stripe {
-    state: Arc<State>,
+    state: Arc<StripeState>,
     /// By child index.
     children: Vec<SharedVolume>,
 }
@@ -203,7 +203,7 @@ impl Volume for Stripe {
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.state.check_claim()?;
-            let State { epochs, failed, .. } = &*self.state;
+            let StripeState { epochs, failed, .. } = &*self.state;
             failed.check()?;
             let begun = epochs.iter().map(FlushEpochs::begin).enumerate();
             let begun = begun.filter_map(|(child, covers)| Some((child, covers?)));

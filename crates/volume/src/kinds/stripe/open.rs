@@ -21,14 +21,14 @@ use crate::{
     flush_epochs::FlushEpochs, flush_failure::FlushFailure,
 };
 
-/// A stripe or concat whose superblocks have been verified. It may be sent to any lane; [`Opened::on_lane`] returns
+/// A stripe or concat whose superblocks have been verified. It may be sent to any lane; [`OpenStripe::on_lane`] returns
 /// the volume for a lane.
 #[derive(Clone, Debug)]
-pub struct Opened(pub(super) Arc<State>);
+pub struct OpenStripe(pub(super) Arc<StripeState>);
 
 /// The layout that a configuration asks for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Wanted {
+pub(crate) enum WantedLayout {
     /// A stripe, with this unit or any.
     Stripe(Option<u32>),
     Concat,
@@ -41,18 +41,18 @@ pub(super) struct Listed {
     pub(super) superblock: Superblock,
 }
 
-impl Wanted {
+impl WantedLayout {
     pub(super) fn name(self) -> &'static str {
         match self {
-            Wanted::Stripe(_) => "stripe",
-            Wanted::Concat => "concat",
+            WantedLayout::Stripe(_) => "stripe",
+            WantedLayout::Concat => "concat",
         }
     }
 }
 
 /// The state shared by all lanes.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct StripeState {
     pub(super) uuid: Uuid,
     pub(super) layout: Layout,
     pub(super) shape: Shape,
@@ -68,14 +68,14 @@ pub(super) struct State {
     listed_at: Vec<usize>,
 }
 
-impl State {
+impl StripeState {
     /// Fails once a child is another owner's.
     pub(super) fn check_claim(&self) -> Result<()> {
         self.claim.as_ref().map_or(Ok(()), SetClaim::check)
     }
 }
 
-impl Opened {
+impl OpenStripe {
     /// Reads and verifies the superblocks of `children`, which may be in any order. With `unit_bytes`, the stripe
     /// must have been created with that unit.
     ///
@@ -83,60 +83,64 @@ impl Opened {
     /// `Configuration` when a child is blank, foreign, damaged, of another version, stripe, count or unit, listed
     /// twice, or smaller than when the stripe was created; the child's own error when it cannot be read. Each names
     /// the child and the remedy.
-    pub async fn open(children: &[Child], unit_bytes: Option<u32>) -> Result<Opened> {
-        Opened::read(children, Wanted::Stripe(unit_bytes), None).await
+    pub async fn open(children: &[Child], unit_bytes: Option<u32>) -> Result<OpenStripe> {
+        OpenStripe::read(children, WantedLayout::Stripe(unit_bytes), None).await
     }
 
-    /// As [`Opened::open`], with `claim` on the children, from before the superblocks are trusted until the volumes
+    /// As [`OpenStripe::open`], with `claim` on the children, from before the superblocks are trusted until the volumes
     /// are closed. A stripe with a read-only child is opened without a claim: nothing is written to it, and writes by
     /// others go unnoticed.
     ///
     /// # Errors
-    /// As [`Opened::open`]; `Claimed` when another owner has a child. What was claimed is released.
+    /// As [`OpenStripe::open`]; `Claimed` when another owner has a child. What was claimed is released.
     pub async fn claimed(
         children: &[Child],
         unit_bytes: Option<u32>,
         claim: &SetClaim,
-    ) -> Result<Opened> {
-        Opened::claimed_as(children, Wanted::Stripe(unit_bytes), claim).await
+    ) -> Result<OpenStripe> {
+        OpenStripe::claimed_as(children, WantedLayout::Stripe(unit_bytes), claim).await
     }
 
     /// The same for a concat.
     ///
     /// # Errors
-    /// As [`Opened::claimed`].
-    pub async fn claimed_concat(children: &[Child], claim: &SetClaim) -> Result<Opened> {
-        Opened::claimed_as(children, Wanted::Concat, claim).await
+    /// As [`OpenStripe::claimed`].
+    pub async fn claimed_concat(children: &[Child], claim: &SetClaim) -> Result<OpenStripe> {
+        OpenStripe::claimed_as(children, WantedLayout::Concat, claim).await
     }
 
     pub(super) async fn claimed_as(
         children: &[Child],
-        wanted: Wanted,
+        wanted: WantedLayout,
         claim: &SetClaim,
-    ) -> Result<Opened> {
+    ) -> Result<OpenStripe> {
         if children
             .iter()
             .any(|child| child.volume.shape().read_only.is_on())
         {
-            let opened = Opened::read(children, wanted, None).await?;
+            let opened = OpenStripe::read(children, wanted, None).await?;
             check_age(children).await?;
             return Ok(opened);
         }
         // Labels are written only to children of this volume, so check first. A child reserved by another owner cannot
         // be read by anyone else; claiming it will report that owner.
-        match Opened::read(children, wanted, None).await {
+        match OpenStripe::read(children, wanted, None).await {
             Err(error) if error.kind() != ErrorKind::ReservationConflict => return Err(error),
             _ => {}
         }
         claim_all(children, claim).await?;
-        let opened = Opened::read(children, wanted, Some(claim)).await;
+        let opened = OpenStripe::read(children, wanted, Some(claim)).await;
         if opened.is_err() {
             give_up(children).await;
         }
         opened
     }
 
-    async fn read(children: &[Child], wanted: Wanted, claim: Option<&SetClaim>) -> Result<Opened> {
+    async fn read(
+        children: &[Child],
+        wanted: WantedLayout,
+        claim: Option<&SetClaim>,
+    ) -> Result<OpenStripe> {
         let mut found = Vec::with_capacity(children.len());
         for child in children {
             found.push(Listed {
@@ -144,16 +148,16 @@ impl Opened {
                 superblock: child.read_superblock(wanted.name()).await?,
             });
         }
-        Opened::of(children, found, wanted, claim)
+        OpenStripe::of(children, found, wanted, claim)
     }
 
     /// The volume that `children` form, even if another owner has reserved them. Claims nothing; `others` is what a claim
     /// would do. `None`: a reservation hides it from everybody.
     pub(super) async fn look(
         children: &[Child],
-        wanted: Wanted,
+        wanted: WantedLayout,
         others: Others,
-    ) -> Result<Option<Opened>> {
+    ) -> Result<Option<OpenStripe>> {
         let mut found = Vec::with_capacity(children.len());
         for child in children {
             let name = child.name.clone();
@@ -162,7 +166,7 @@ impl Opened {
                 None => return Ok(None),
             }
         }
-        let opened = Opened::of(children, found, wanted, None)?;
+        let opened = OpenStripe::of(children, found, wanted, None)?;
         if others != Others::Overrule {
             check_age(children).await?;
         }
@@ -173,9 +177,9 @@ impl Opened {
     fn of(
         children: &[Child],
         found: Vec<Listed>,
-        wanted: Wanted,
+        wanted: WantedLayout,
         claim: Option<&SetClaim>,
-    ) -> Result<Opened> {
+    ) -> Result<OpenStripe> {
         check_together(&found, children.len(), wanted)?;
         let superblocks: Vec<_> = found.into_iter().map(|it| it.superblock).collect();
         let Some(first) = superblocks.first().cloned() else {
@@ -207,7 +211,7 @@ impl Opened {
             usable_bytes: smallest.unwrap_or(first.usable_bytes),
             ..first
         };
-        Ok(Opened(Arc::new(State {
+        Ok(OpenStripe(Arc::new(StripeState {
             uuid: first.volume,
             layout: first.layout,
             shape: shape(children, &first, &map),
@@ -314,7 +318,7 @@ fn check_complete(found: &[Listed]) -> Result<()> {
 
 /// Checks that the children `found` belong to one volume of the `wanted` layout. `listed` is the number of children
 /// in the configuration, some of which may not have been found.
-pub(super) fn check_together(found: &[Listed], listed: usize, wanted: Wanted) -> Result<()> {
+pub(super) fn check_together(found: &[Listed], listed: usize, wanted: WantedLayout) -> Result<()> {
     let Some(first) = found.first() else {
         return Ok(());
     };
@@ -340,7 +344,9 @@ pub(super) fn check_together(found: &[Listed], listed: usize, wanted: Wanted) ->
     }
     let volume = first.superblock.volume;
     match (wanted, first.superblock.layout) {
-        (Wanted::Stripe(Some(wanted)), Layout::Stripe { unit_bytes }) if wanted != unit_bytes => {
+        (WantedLayout::Stripe(Some(wanted)), Layout::Stripe { unit_bytes })
+            if wanted != unit_bytes =>
+        {
             let (wanted, unit) = (written(wanted), written(unit_bytes));
             let message = format!(
                 "the configuration has a stripe unit of {wanted}, but stripe {volume} was created \

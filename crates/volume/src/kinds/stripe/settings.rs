@@ -9,7 +9,7 @@ use toml::Spanned;
 use uuid::Uuid;
 
 use super::{
-    Child, Layout, Opened, UNIT_BYTES_DEFAULT, Wanted, claim_all,
+    Child, Layout, OpenStripe, UNIT_BYTES_DEFAULT, WantedLayout, claim_all,
     create::{CreateOptions, create, look},
     give_up,
     grow::grow,
@@ -18,8 +18,8 @@ use crate::{
     Error, ErrorKind, Result, SetClaim,
     claim::Others,
     kinds::{
-        HasSuperblocks, Identity, Look, NewLength, NewStripe, Node, Settings, Source, Superblocks,
-        Volumes, What, starts::Starts,
+        HasSuperblocks, Look, NewLength, NewStripe, Node, NodeForm, Settings, Source, Superblocks,
+        VolumeIdentity, Volumes, starts::Starts,
     },
     part::{Carried, Opening, Part},
     values::{ConfigError, Size},
@@ -48,7 +48,7 @@ impl Stripe {
         let unit_bytes = self.unit_bytes().unwrap_or(UNIT_BYTES_DEFAULT);
         Family {
             layout: Layout::Stripe { unit_bytes },
-            wanted: Wanted::Stripe(self.unit_bytes()),
+            wanted: WantedLayout::Stripe(self.unit_bytes()),
             of: &self.of,
         }
     }
@@ -69,7 +69,7 @@ pub(crate) struct Family<'a> {
     /// The data layout for a new one.
     pub(crate) layout: Layout,
     /// The layout that an existing one must have.
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: WantedLayout,
     pub(crate) of: &'a Spanned<Vec<Node>>,
 }
 
@@ -99,14 +99,14 @@ impl Family<'_> {
     pub(crate) async fn open(&self, mut opening: Opening<'_>) -> Result<Arc<Part>> {
         let children = self.named(opening.children()).await?;
         if opening.only_looks() {
-            let looked = Opened::look(&children, self.wanted, opening.others()).await?;
+            let looked = OpenStripe::look(&children, self.wanted, opening.others()).await?;
             let opened = looked.ok_or_else(|| opening.is_hidden())?;
             return opening
                 .on_every_lane(move |inner| Ok(Rc::new(opened.on_lane(&inner)?)))
                 .await;
         }
         let claim = opening.new_claim(children.len())?;
-        let opened = Opened::claimed_as(&children, self.wanted, &claim).await?;
+        let opened = OpenStripe::claimed_as(&children, self.wanted, &claim).await?;
         let uuid = opened.uuid();
         let claim = opened.claim().cloned();
         if let Layout::Stripe { unit_bytes } = opened.layout() {
@@ -139,7 +139,7 @@ impl Family<'_> {
         }
         let mut seen = BTreeSet::new();
         for child in children {
-            if let What::Named(name) = &child.what {
+            if let NodeForm::Named(name) = &child.what {
                 if !seen.insert(name) {
                     return Err(ConfigError::new(
                         child.span.clone(),
@@ -207,7 +207,7 @@ impl HasSuperblocks for Family<'_> {
     ) -> LaneFuture<'b, Result<Option<Uuid>>> {
         LaneFuture::new(async move {
             let children = self.named(children).await?;
-            let looked = Opened::look(&children, self.wanted, others).await;
+            let looked = OpenStripe::look(&children, self.wanted, others).await;
             give_up(&children).await;
             Ok(looked?.map(|opened| opened.uuid()))
         })
@@ -254,11 +254,11 @@ impl HasSuperblocks for Family<'_> {
 /// Whether `node` keeps blocks in memory.
 fn is_in_memory(node: &Node, volumes: &Volumes) -> bool {
     node.all().into_iter().any(|node| match &node.what {
-        What::Named(name) => {
+        NodeForm::Named(name) => {
             let named = volumes.0.get(name);
             named.is_some_and(|node| is_in_memory(node, volumes))
         }
-        What::Inline(kind) => kind.is_volatile(),
+        NodeForm::Inline(kind) => kind.is_volatile(),
     })
 }
 
@@ -267,8 +267,8 @@ impl Settings for Stripe {
         LaneFuture::new(async move { self.family().open(opening).await })
     }
 
-    fn identity(&self) -> Identity<'_> {
-        Identity::Superblocks(Superblocks(Box::new(self.family())))
+    fn identity(&self) -> VolumeIdentity<'_> {
+        VolumeIdentity::Superblocks(Superblocks(Box::new(self.family())))
     }
 
     fn is_volatile(&self) -> bool {

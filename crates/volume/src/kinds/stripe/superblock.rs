@@ -106,7 +106,7 @@ struct OnDisk {
 
 /// Why a child's first block is not a superblock that this release can use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Refused {
+pub(super) enum SuperblockRefusal {
     #[error(
         "it is blank; to make it part of a new volume, run `sanstone volume create -c FILE NAME`; \
          otherwise find the child that belongs here"
@@ -150,7 +150,7 @@ impl Superblock {
     }
 
     /// Decodes a child's first block; `block` has [`SUPERBLOCK_BYTES`].
-    pub(super) fn decode(block: &[u8]) -> Result<Self, Refused> {
+    pub(super) fn decode(block: &[u8]) -> Result<Self, SuperblockRefusal> {
         let (on_disk, is_concat): (OnDisk, bool) = match STRIPE.open(block) {
             Err(Unreadable::OtherKind(_)) => (CONCAT.open(block)?, true),
             opened => (opened?, false),
@@ -158,7 +158,11 @@ impl Superblock {
         let layout = match (is_concat, on_disk.unit_bytes.get()) {
             (false, unit_bytes) => Layout::Stripe { unit_bytes },
             (true, 0) => Layout::Concat,
-            (true, unit) => return Err(Refused::Damaged(format!("a concat with units of {unit}"))),
+            (true, unit) => {
+                return Err(SuperblockRefusal::Damaged(format!(
+                    "a concat with units of {unit}"
+                )));
+            }
         };
         let this = Superblock {
             volume: Uuid::from_bytes(on_disk.volume),
@@ -168,7 +172,7 @@ impl Superblock {
             usable_bytes: on_disk.usable_bytes.get(),
             created_unix_s: on_disk.created_unix_s.get(),
         };
-        this.check().map_err(Refused::Damaged)?;
+        this.check().map_err(SuperblockRefusal::Damaged)?;
         Ok(this)
     }
 
@@ -203,14 +207,16 @@ impl Superblock {
     }
 }
 
-impl From<Unreadable> for Refused {
-    fn from(unreadable: Unreadable) -> Refused {
+impl From<Unreadable> for SuperblockRefusal {
+    fn from(unreadable: Unreadable) -> SuperblockRefusal {
         match unreadable {
-            Unreadable::Blank => Refused::Blank,
-            Unreadable::Foreign => Refused::Foreign,
-            Unreadable::OtherKind(kind) => Refused::OtherKind(kind, "stripe or concat"),
-            Unreadable::OtherVersion(version) => Refused::OtherVersion(version),
-            Unreadable::Damaged => Refused::Damaged("its checksum does not match".to_owned()),
+            Unreadable::Blank => SuperblockRefusal::Blank,
+            Unreadable::Foreign => SuperblockRefusal::Foreign,
+            Unreadable::OtherKind(kind) => SuperblockRefusal::OtherKind(kind, "stripe or concat"),
+            Unreadable::OtherVersion(version) => SuperblockRefusal::OtherVersion(version),
+            Unreadable::Damaged => {
+                SuperblockRefusal::Damaged("its checksum does not match".to_owned())
+            }
         }
     }
 }
@@ -272,14 +278,14 @@ mod tests {
             damaged[bit / 8] ^= 1 << (bit % 8);
             let refused = Superblock::decode(&damaged).expect_err("a bit was flipped");
             match bit / 8 {
-                0..8 => assert_eq!(refused, Refused::Foreign),
-                8..16 => assert!(matches!(refused, Refused::OtherKind(..))),
-                16..20 => assert!(matches!(refused, Refused::OtherVersion(_))),
-                _ => assert!(matches!(refused, Refused::Damaged(_))),
+                0..8 => assert_eq!(refused, SuperblockRefusal::Foreign),
+                8..16 => assert!(matches!(refused, SuperblockRefusal::OtherKind(..))),
+                16..20 => assert!(matches!(refused, SuperblockRefusal::OtherVersion(_))),
+                _ => assert!(matches!(refused, SuperblockRefusal::Damaged(_))),
             }
         }
         let blank = Superblock::decode(&[0; SUPERBLOCK_BYTES]);
-        assert_eq!(blank, Err(Refused::Blank));
+        assert_eq!(blank, Err(SuperblockRefusal::Blank));
     }
 
     #[test]
@@ -299,7 +305,7 @@ mod tests {
             spoil(&mut superblock);
             let refused = Superblock::decode(&superblock.encode());
             assert!(
-                matches!(refused, Err(Refused::Damaged(_))),
+                matches!(refused, Err(SuperblockRefusal::Damaged(_))),
                 "{superblock:?}"
             );
         }

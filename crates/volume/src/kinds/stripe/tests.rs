@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use uuid::Uuid;
 
 use super::*;
-use crate::test_volume::{Call, Kind, Random, TestVolume, on_lane};
+use crate::test_volume::{CallKind, Random, RecordedCall, TestVolume, on_lane};
 use crate::{Discard, ReadOnly};
 
 pub(super) const MIB: usize = 1 << 20;
@@ -38,7 +38,9 @@ fn options(unit_bytes: u32) -> CreateOptions {
 async fn opened(volumes: &[Rc<TestVolume>]) -> Result<Stripe> {
     let children = named(volumes);
     let lane_children: Vec<SharedVolume> = children.iter().map(|c| c.volume.clone()).collect();
-    Opened::open(&children, None).await?.on_lane(&lane_children)
+    OpenStripe::open(&children, None)
+        .await?
+        .on_lane(&lane_children)
 }
 
 /// A new stripe over `count` children with a MiB of data each; its calls so far are not counted.
@@ -111,19 +113,19 @@ fn a_large_io_is_one_request_a_child_and_a_small_one_is_one_request() {
         stripe.discard(0, 2 * MIB as u64).await.unwrap();
         let half = 512 << 10;
         for volume in &volumes {
-            let call = |kind, at, len| Call { kind, at, len };
+            let call = |kind, at, len| RecordedCall { kind, at, len };
             let expected = [
-                call(Kind::Read, MIB as u64, half),
-                call(Kind::Write(Durability::Cached), MIB as u64 + half, half),
-                call(Kind::Discard, MIB as u64, MIB as u64),
+                call(CallKind::Read, MIB as u64, half),
+                call(CallKind::Write(Durability::Cached), MIB as u64 + half, half),
+                call(CallKind::Discard, MIB as u64, MIB as u64),
             ];
             assert_eq!(volume.calls.borrow()[..], expected);
             volume.forget();
         }
         stripe.read(64 << 10, 64 << 10).await.unwrap();
         stripe.read(3 * (64 << 10) + 512, 512).await.unwrap();
-        assert_eq!(volumes[0].count(Kind::Read), 0);
-        assert_eq!(volumes[1].count(Kind::Read), 2);
+        assert_eq!(volumes[0].count(CallKind::Read), 0);
+        assert_eq!(volumes[1].count(CallKind::Read), 2);
     });
 }
 
@@ -136,7 +138,7 @@ fn children_work_at_the_same_time() {
         let read = engine::spawn(async move { stripe.read(0, 1 << 16).await.map(|p| p.len()) });
         engine::task::yield_now().await;
         for volume in &volumes {
-            assert_eq!(volume.count(Kind::Read), 1);
+            assert_eq!(volume.count(CallKind::Read), 1);
         }
         volumes.iter().for_each(|v| v.hold(|_| false));
         assert_eq!(read.await.unwrap(), 1 << 16);
@@ -246,7 +248,7 @@ fn a_flush_covers_exactly_the_children_with_unflushed_writes() {
         let flushes = || {
             volumes
                 .iter()
-                .map(|v| v.count(Kind::Flush))
+                .map(|v| v.count(CallKind::Flush))
                 .collect::<Vec<_>>()
         };
         let write = |at, durability| stripe.write(at, Payload::zeroes(512), durability);
@@ -267,7 +269,7 @@ fn a_flush_covers_exactly_the_children_with_unflushed_writes() {
         assert_eq!(flushes(), [2, 1, 2], "FUA needs no flush");
         stripe.flush().await.unwrap();
         assert_eq!(flushes(), [2, 1, 2], "all was flushed");
-        volumes[1].fails.set(|call| call.kind != Kind::Flush);
+        volumes[1].fails.set(|call| call.kind != CallKind::Flush);
         write(UNIT.into(), Durability::Fua).await.unwrap_err();
         stripe.discard(0, UNIT.into()).await.unwrap();
         stripe.flush().await.unwrap();
@@ -286,7 +288,7 @@ fn a_second_flush_waits_for_what_the_first_is_still_flushing() {
         let stripe = Rc::new(stripe);
         let data = Payload::from(Buf::copy_of(&[7; 512]));
         stripe.write(0, data, Durability::Cached).await.unwrap();
-        volumes[0].hold(|call| call.kind == Kind::Flush);
+        volumes[0].hold(|call| call.kind == CallKind::Flush);
         let flush = |stripe: &Rc<Stripe>| {
             let stripe = stripe.clone();
             engine::spawn(async move { stripe.flush().await })
@@ -307,7 +309,7 @@ fn a_write_in_flight_during_a_flush_is_left_to_the_next_one() {
     on_lane(async {
         let (stripe, volumes) = new_stripe(1, UNIT).await;
         let stripe = Rc::new(stripe);
-        volumes[0].hold(|call| call.kind != Kind::Flush);
+        volumes[0].hold(|call| call.kind != CallKind::Flush);
         let writer = stripe.clone();
         let write = engine::spawn(async move {
             let data = Payload::zeroes(512);
@@ -319,7 +321,7 @@ fn a_write_in_flight_during_a_flush_is_left_to_the_next_one() {
         write.await.unwrap();
         volumes[0].forget();
         stripe.flush().await.unwrap();
-        assert_eq!(volumes[0].count(Kind::Flush), 1);
+        assert_eq!(volumes[0].count(CallKind::Flush), 1);
     });
 }
 
@@ -374,7 +376,7 @@ fn a_failed_flush_is_sticky_until_the_stripe_is_opened_again() {
         let (stripe, volumes) = new_stripe(2, UNIT).await;
         let write = || stripe.write(0, Payload::zeroes(8192), Durability::Cached);
         write().await.unwrap();
-        volumes[1].fails.set(|call| call.kind == Kind::Flush);
+        volumes[1].fails.set(|call| call.kind == CallKind::Flush);
         for attempt in 0..2 {
             let error = stripe.flush().await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::FlushFailed);
@@ -396,7 +398,7 @@ fn all_lanes_share_what_is_unflushed() {
     on_lane(async {
         let (_, volumes) = new_stripe(2, UNIT).await;
         let children = named(&volumes);
-        let opened = Opened::open(&children, Some(UNIT)).await.unwrap();
+        let opened = OpenStripe::open(&children, Some(UNIT)).await.unwrap();
         let on_lane = || {
             let volumes: Vec<SharedVolume> = children.iter().map(|c| c.volume.clone()).collect();
             opened.on_lane(&volumes).unwrap()
@@ -406,10 +408,10 @@ fn all_lanes_share_what_is_unflushed() {
             .await
             .unwrap();
         other.flush().await.unwrap();
-        assert_eq!(volumes[0].count(Kind::Flush), 1);
+        assert_eq!(volumes[0].count(CallKind::Flush), 1);
         one.flush().await.unwrap();
         assert_eq!(
-            volumes[0].count(Kind::Flush),
+            volumes[0].count(CallKind::Flush),
             1,
             "the other lane has done it"
         );
@@ -465,7 +467,7 @@ fn creating_refuses_what_it_would_destroy() {
             &["stripe child b", "nonzero byte at 1044479", "--force"],
         );
         assert_eq!(
-            blank.count(Kind::Write(Durability::Fua)),
+            blank.count(CallKind::Write(Durability::Fua)),
             0,
             "nothing was written"
         );
@@ -536,7 +538,7 @@ fn creating_that_fails_leaves_the_children_as_they_were() {
         }
 
         let [good, broken] = [(); 2].map(|()| TestVolume::new(2 * MIB));
-        broken.fails.set(|call| call.kind == Kind::Flush);
+        broken.fails.set(|call| call.kind == CallKind::Flush);
         let children = named(&[good.clone(), broken]);
         let error = create(&children, &options(UNIT)).await.unwrap_err();
         assert!(error.to_string().contains("is to fail"), "{error}");
@@ -626,7 +628,7 @@ fn opening_says_what_is_wrong_with_which_child() {
         let mixed = open(vec![a.clone(), others[1].clone()]).await;
         refused(mixed, &["stripe child b", "disagree", "created at 5"]);
 
-        let unit = Opened::open(&named(&volumes), Some(8192)).await;
+        let unit = OpenStripe::open(&named(&volumes), Some(8192)).await;
         refused(unit, &["8KiB", "write unit = \"4KiB\""]);
         b.fails.set(|_| true);
         let error = open(vec![a, b.clone()]).await.unwrap_err();

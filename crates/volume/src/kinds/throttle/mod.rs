@@ -23,8 +23,8 @@ pub const CREDIT: Duration = Duration::from_millis(1);
 /// A volume at the end of a link.
 pub struct Throttle {
     inner: SharedVolume,
-    reads: Link,
-    writes: Link,
+    reads: LinkDirection,
+    writes: LinkDirection,
     latency: Duration,
 }
 
@@ -33,14 +33,14 @@ impl Throttle {
     pub fn new(inner: SharedVolume, rate: Rate, latency: Duration) -> Self {
         Throttle {
             inner,
-            reads: Link::new(rate),
-            writes: Link::new(rate),
+            reads: LinkDirection::new(rate),
+            writes: LinkDirection::new(rate),
             latency,
         }
     }
 
     /// Waits until `len` bytes have gone over `link` and the latency has passed.
-    async fn cross(&self, link: &Link, len: usize) {
+    async fn cross(&self, link: &LinkDirection, len: usize) {
         let now = time::now();
         let left_ns = link.depart(now.as_ns(), len as u64);
         let arrival = time::Instant::from_ns(left_ns.max(now.as_ns())) + self.latency;
@@ -65,7 +65,7 @@ impl Throttle {
 }
 
 /// One direction of the link.
-struct Link {
+struct LinkDirection {
     bits_per_s: u64,
     /// When the last accepted bit leaves: in the lane's nanoseconds, plus a fraction of a nanosecond in units of
     /// 1/`bits_per_s`.
@@ -73,9 +73,9 @@ struct Link {
     beyond: Cell<u64>,
 }
 
-impl Link {
+impl LinkDirection {
     fn new(rate: Rate) -> Self {
-        Link {
+        LinkDirection {
             bits_per_s: rate.bits_per_s(),
             free_ns: Cell::new(0),
             beyond: Cell::new(0),
@@ -299,7 +299,7 @@ mod tests {
             bits_per_s in 1_000u64..20_000_000_000,
             requests in prop::collection::vec((0u64..3_000_000, 1u64..2_000_000), 1..60),
         ) {
-            let link = Link::new(Rate::from_bits_per_s(bits_per_s).expect("above zero"));
+            let link = LinkDirection::new(Rate::from_bits_per_s(bits_per_s).expect("above zero"));
             let start_ns = 10_000_000_000u64;
             let (mut now_ns, mut bits) = (start_ns, 0u128);
             let mut last_ns = 0;

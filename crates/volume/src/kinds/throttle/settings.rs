@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::{
     Result,
-    kinds::{Identity, Node, Settings},
+    kinds::{Node, Settings, VolumeIdentity},
     part::{Opening, Part},
     values::{Rate, Time},
 };
@@ -35,8 +35,8 @@ impl Settings for Throttle {
         })
     }
 
-    fn identity(&self) -> Identity<'_> {
-        Identity::Child(&self.of)
+    fn identity(&self) -> VolumeIdentity<'_> {
+        VolumeIdentity::Child(&self.of)
     }
 
     fn is_volatile(&self) -> bool {

@@ -22,7 +22,7 @@ pub enum Survivors {
     Drawn(u64),
 }
 
-struct Write<'a> {
+struct RecordedWrite<'a> {
     at: u64,
     content: &'a Content,
     durable: bool,
@@ -39,7 +39,7 @@ impl Recording {
         let events = self.lock();
         let events = &events[..cut];
         let mut draw = Draw::new(survivors, cut);
-        let mut in_order: Vec<(u64, Write<'_>)> = writes(events)
+        let mut in_order: Vec<(u64, RecordedWrite<'_>)> = writes(events)
             .into_iter()
             .map(|write| {
                 let last = write.ended.unwrap_or(cut);
@@ -52,7 +52,7 @@ impl Recording {
         in_order.sort_by_key(|(moment, _)| *moment);
         for (_, write) in &in_order {
             let survives = if write.must_survive {
-                Fate::Whole
+                WriteFate::Whole
             } else {
                 draw.fate(write.atomic)
             };
@@ -61,8 +61,8 @@ impl Recording {
     }
 }
 
-fn writes(events: &[Event]) -> Vec<Write<'_>> {
-    let mut writes: BTreeMap<usize, Write<'_>> = BTreeMap::new();
+fn writes(events: &[Event]) -> Vec<RecordedWrite<'_>> {
+    let mut writes: BTreeMap<usize, RecordedWrite<'_>> = BTreeMap::new();
     let mut ended_before_sync: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     let mut ended_well: Vec<usize> = Vec::new();
     for (position, event) in events.iter().enumerate() {
@@ -74,7 +74,7 @@ fn writes(events: &[Event]) -> Vec<Write<'_>> {
                 durable,
                 atomic,
             } => {
-                let write = Write {
+                let write = RecordedWrite {
                     at: *at,
                     content,
                     durable: *durable,
@@ -113,14 +113,14 @@ fn writes(events: &[Event]) -> Vec<Write<'_>> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum WriteFate {
     Lost,
     Whole,
     Torn,
 }
 
-fn apply(write: &Write<'_>, fate: Fate, draw: &mut Draw, image: &mut [u8]) {
-    if fate == Fate::Lost {
+fn apply(write: &RecordedWrite<'_>, fate: WriteFate, draw: &mut Draw, image: &mut [u8]) {
+    if fate == WriteFate::Lost {
         return;
     }
     let Ok(at) = usize::try_from(write.at) else {
@@ -130,7 +130,7 @@ fn apply(write: &Write<'_>, fate: Fate, draw: &mut Draw, image: &mut [u8]) {
     let mut start = at;
     while start < end {
         let next = ((start / SECTOR_BYTES + 1) * SECTOR_BYTES).min(end);
-        if fate == Fate::Whole || draw.below(2) == 0 {
+        if fate == WriteFate::Whole || draw.below(2) == 0 {
             write.content.copy_to(start - at, &mut image[start..next]);
         }
         start = next;
@@ -162,14 +162,14 @@ impl Draw {
         }
     }
 
-    fn fate(&mut self, is_atomic: bool) -> Fate {
+    fn fate(&mut self, is_atomic: bool) -> WriteFate {
         match self.survivors {
-            Survivors::None => Fate::Lost,
-            Survivors::All => Fate::Whole,
+            Survivors::None => WriteFate::Lost,
+            Survivors::All => WriteFate::Whole,
             Survivors::Drawn(_) => match self.below(3) {
-                0 => Fate::Lost,
-                2 if !is_atomic => Fate::Torn,
-                _ => Fate::Whole,
+                0 => WriteFate::Lost,
+                2 if !is_atomic => WriteFate::Torn,
+                _ => WriteFate::Whole,
             },
         }
     }

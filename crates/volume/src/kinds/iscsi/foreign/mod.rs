@@ -182,7 +182,7 @@ pub enum AtLogin {
 }
 
 /// The response to a command.
-struct Answer {
+struct Response {
     status: u8,
     sense: Vec<u8>,
     data: Vec<u8>,
@@ -290,7 +290,7 @@ impl Foreign {
     }
 
     /// The response forced by the access state of the portal group that received the command, if any.
-    fn access_of(&self, Group(group): Group, cdb: &[u8]) -> Option<Answer> {
+    fn access_of(&self, Group(group): Group, cdb: &[u8]) -> Option<Response> {
         const NOT_READY: u8 = 0x02;
         const ACTIVE_MAX: u8 = 1;
         let states = self.access.borrow();
@@ -300,7 +300,7 @@ impl Foreign {
                 let [high, low] = group.to_be_bytes();
                 let port = [1, 0x15, 0, 4, 0, 0, high, low];
                 let designators = [&self.designators()[..], &port].concat();
-                Some(Answer::with(
+                Some(Response::with(
                     &[&[0, 0x83, 0, designators.len() as u8][..], &designators].concat(),
                 ))
             }
@@ -311,21 +311,21 @@ impl Foreign {
                     let [high, low] = group.to_be_bytes();
                     data.extend([*state, 0, high, low, 0, 0, 0, 0]);
                 }
-                Some(Answer::with(&data))
+                Some(Response::with(&data))
             }
             (0x12, ..) => None,
-            _ if state > ACTIVE_MAX => Some(Answer::check_condition([NOT_READY, 0x04, 0x0b])),
+            _ if state > ACTIVE_MAX => Some(Response::check_condition([NOT_READY, 0x04, 0x0b])),
             _ => None,
         }
     }
 
     /// Executes a command with its data-out.
-    fn execute(&self, cdb: &[u8], data: &[u8]) -> Answer {
+    fn execute(&self, cdb: &[u8], data: &[u8]) -> Response {
         match (cdb[0], cdb[1], cdb[2]) {
             (opcode::INQUIRY, 1, 0x83) => {
                 let designators = self.designators();
                 let len = designators.len() as u8;
-                Answer::with(&[&[0, 0x83, 0, len][..], &designators].concat())
+                Response::with(&[&[0, 0x83, 0, len][..], &designators].concat())
             }
             (opcode::INQUIRY, 1, 0xb0) => {
                 let mut page = [0; 64];
@@ -335,21 +335,21 @@ impl Foreign {
                 page[20..24].copy_from_slice(&self.claims.unmap_max_blocks.to_be_bytes());
                 page[24..28].copy_from_slice(&self.claims.unmap_max_descriptors.to_be_bytes());
                 page[36..44].copy_from_slice(&self.claims.write_same_max_blocks.to_be_bytes());
-                Answer::with(&page)
+                Response::with(&page)
             }
             (opcode::INQUIRY, 1, 0xb2) => {
                 const LBPU: u8 = 0x80;
                 const LBPWS: u8 = 0x40;
                 let same = if self.claims.unmaps_same { LBPWS } else { 0 };
-                Answer::with(&[0, 0xb2, 0, 4, 0, LBPU | same, 0, 0])
+                Response::with(&[0, 0xb2, 0, 4, 0, LBPU | same, 0, 0])
             }
-            (opcode::INQUIRY, 0, 0) => Answer::with(&[0; 36]),
+            (opcode::INQUIRY, 0, 0) => Response::with(&[0; 36]),
             // A header, and the caching page.
             (opcode::MODE_SENSE_6, ..) => {
                 let wce = if self.writes_through.get() { 0 } else { 0x04 };
                 let fua = if self.ignores_fua.get() { 0 } else { 0x10 };
                 let protected = if self.is_protected.get() { 0x80 } else { 0 };
-                Answer::with(&[6, 0, protected | fua, 0, 0x08, 1, wce])
+                Response::with(&[6, 0, protected | fua, 0, 0x08, 1, wce])
             }
             // READ CAPACITY (16), with LBPME.
             (opcode::SERVICE_ACTION_IN_16, ..) => {
@@ -359,12 +359,12 @@ impl Foreign {
                 data[0..8].copy_from_slice(&(self.len_blocks.get() - 1).to_be_bytes());
                 data[8..12].copy_from_slice(&BLOCK_BYTES.to_be_bytes());
                 data[14] = LBPME | if self.claims.reads_zeroes { LBPRZ } else { 0 };
-                Answer::with(&data)
+                Response::with(&data)
             }
             (opcode::READ_10 | opcode::READ_16, ..) => {
                 let (lba, blocks) = lba_and_blocks(cdb);
                 self.transferred.borrow_mut().push(blocks);
-                Answer::with(&self.load(lba, blocks.into()))
+                Response::with(&self.load(lba, blocks.into()))
             }
             (opcode::WRITE_10 | opcode::WRITE_16, ..) => {
                 let (lba, blocks) = lba_and_blocks(cdb);
@@ -372,7 +372,7 @@ impl Foreign {
                 let taken = self.takes_max_bytes.get().unwrap_or(u64::MAX);
                 let taken = taken.min(data.len() as u64);
                 self.store(lba, &data[..taken as usize]);
-                Answer::took(taken)
+                Response::took(taken)
             }
             (opcode::COMPARE_AND_WRITE, ..) => {
                 let (lba, blocks) = lba_and_blocks(cdb);
@@ -380,23 +380,23 @@ impl Foreign {
                 let stored = self.load(lba, blocks.into());
                 let mut both = stored.iter().zip(expected);
                 if let Some(at) = both.position(|(stored, expected)| stored != expected) {
-                    return Answer::miscompare(at as u32);
+                    return Response::miscompare(at as u32);
                 }
                 self.store(lba, new);
-                Answer::took(data.len() as u64)
+                Response::took(data.len() as u64)
             }
             (opcode::UNMAP, ..) => {
                 let lba = u64::from_be_bytes(data[8..16].try_into().expect("eight bytes"));
                 let blocks = u32::from_be_bytes(data[16..20].try_into().expect("four bytes"));
                 if blocks > self.claims.unmap_max_blocks {
-                    return Answer::check_condition([ILLEGAL_REQUEST, 0x26, 0x00]);
+                    return Response::check_condition([ILLEGAL_REQUEST, 0x26, 0x00]);
                 }
                 self.unmapped.borrow_mut().push((lba, blocks));
                 if !self.ignores_unmap.get() {
                     let mut stored = self.blocks.borrow_mut();
                     stored.retain(|at, _| at.wrapping_sub(lba) >= u64::from(blocks));
                 }
-                Answer::took(data.len() as u64)
+                Response::took(data.len() as u64)
             }
             (opcode::WRITE_SAME_16, flags, _) => {
                 const UNMAP: u8 = 0x08;
@@ -404,9 +404,9 @@ impl Foreign {
                 self.transferred.borrow_mut().push(blocks);
                 self.same_unmaps.borrow_mut().push(flags & UNMAP != 0);
                 self.store(lba, &data.repeat(blocks as usize));
-                Answer::took(data.len() as u64)
+                Response::took(data.len() as u64)
             }
-            _ => Answer::took(data.len() as u64),
+            _ => Response::took(data.len() as u64),
         }
     }
 }
@@ -422,16 +422,16 @@ fn lba_and_blocks(cdb: &[u8]) -> (u64, u32) {
     }
 }
 
-impl Answer {
-    fn with(data: &[u8]) -> Answer {
-        Answer {
+impl Response {
+    fn with(data: &[u8]) -> Response {
+        Response {
             data: data.to_vec(),
-            ..Answer::took(data.len() as u64)
+            ..Response::took(data.len() as u64)
         }
     }
 
-    fn took(transfer_len: u64) -> Answer {
-        Answer {
+    fn took(transfer_len: u64) -> Response {
+        Response {
             status: 0,
             sense: Vec::new(),
             data: Vec::new(),
@@ -439,31 +439,31 @@ impl Answer {
         }
     }
 
-    fn check_condition(sense: [u8; 3]) -> Answer {
+    fn check_condition(sense: [u8; 3]) -> Response {
         let [key, asc, ascq] = sense;
         let mut fixed = vec![0; 18];
         (fixed[0], fixed[2], fixed[7]) = (0x70, key, 10);
         (fixed[12], fixed[13]) = (asc, ascq);
-        Answer {
+        Response {
             sense: fixed,
-            ..Answer::status(scsi::Status::CheckCondition as u8)
+            ..Response::status(scsi::Status::CheckCondition as u8)
         }
     }
 
     /// MISCOMPARE DURING VERIFY OPERATION at this offset.
-    fn miscompare(at: u32) -> Answer {
+    fn miscompare(at: u32) -> Response {
         const MISCOMPARE: u8 = 0x0e;
         const VALID: u8 = 0x80;
-        let mut answer = Answer::check_condition([MISCOMPARE, 0x1d, 0x00]);
+        let mut answer = Response::check_condition([MISCOMPARE, 0x1d, 0x00]);
         answer.sense[0] |= VALID;
         answer.sense[3..7].copy_from_slice(&at.to_be_bytes());
         answer
     }
 
-    fn status(status: u8) -> Answer {
-        Answer {
+    fn status(status: u8) -> Response {
+        Response {
             status,
-            ..Answer::took(0)
+            ..Response::took(0)
         }
     }
 }

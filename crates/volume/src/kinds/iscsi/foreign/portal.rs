@@ -15,14 +15,14 @@ use iscsi::{
 use iscsi_stream::Receiver;
 use scsi::NexusId;
 
-use super::{Answer, AtLogin, Foreign, Instead};
+use super::{AtLogin, Foreign, Instead, Response};
 
 /// The tag of a portal group of the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group(pub u16);
 
 /// A connection of the target.
-struct Connection {
+struct PortalConnection {
     machine: TargetConnection,
     foreign: Rc<Foreign>,
     group: Group,
@@ -67,7 +67,7 @@ impl Foreign {
 
 async fn serve(stream: &TcpStream, foreign: Rc<Foreign>, (group, nexus): (Group, NexusId)) {
     let mut receiver = Receiver::new(stream.clone(), 1 << 20);
-    let mut connection = Connection {
+    let mut connection = PortalConnection {
         machine: TargetConnection::new(TargetConfig::default()),
         foreign,
         group,
@@ -85,7 +85,7 @@ async fn serve(stream: &TcpStream, foreign: Rc<Foreign>, (group, nexus): (Group,
         let limits = connection.machine.frame_limits();
         match receiver.next_whole(&limits).await {
             Ok((header, ahs, data)) => connection.receive(header, ahs, data),
-            Err(iscsi_stream::Error::Protocol(error)) => panic!("no right PDU: {error}"),
+            Err(iscsi_stream::ReceiveError::Protocol(error)) => panic!("no right PDU: {error}"),
             Err(_) => return,
         }
         time::sleep(std::mem::take(&mut connection.wait)).await;
@@ -96,7 +96,7 @@ async fn serve(stream: &TcpStream, foreign: Rc<Foreign>, (group, nexus): (Group,
     }
 }
 
-impl Connection {
+impl PortalConnection {
     fn receive(&mut self, bhs: &[u8; 48], ahs: &[u8], data: &[u8]) {
         self.machine.receive(0, bhs, ahs, RxData::Inline(data));
         while let Some(event) = self.machine.poll_event() {
@@ -190,7 +190,7 @@ impl Connection {
         if command.cdb[0] != scsi::opcode::INQUIRY {
             let attention = foreign.attentions.borrow_mut().remove(&self.group.0);
             if let Some(sense) = attention {
-                return self.answer(task, Answer::check_condition(sense));
+                return self.answer(task, Response::check_condition(sense));
             }
         }
         if let Some(answer) = foreign.access_of(self.group, &command.cdb) {
@@ -205,27 +205,27 @@ impl Connection {
         let execute = || reserved().unwrap_or_else(|| foreign.execute(&command.cdb, &written));
         let answer = match foreign.instead(&command.cdb) {
             None => execute(),
-            Some(Instead::Sense(sense)) => Answer::check_condition(sense),
+            Some(Instead::Sense(sense)) => Response::check_condition(sense),
             Some(Instead::SlowSense(wait, sense)) => {
                 self.wait += wait;
-                Answer::check_condition(sense)
+                Response::check_condition(sense)
             }
-            Some(Instead::Status(status)) => Answer::status(status),
+            Some(Instead::Status(status)) => Response::status(status),
             Some(Instead::Reply {
                 status,
                 sense,
                 data,
-            }) => Answer {
+            }) => Response {
                 status,
                 sense,
-                ..Answer::with(&data)
+                ..Response::with(&data)
             },
             Some(Instead::Changed { len, at, bytes }) => {
                 let mut data = execute().data;
                 data.truncate(len);
                 let places = data.iter_mut().skip(at);
                 places.zip(bytes).for_each(|(place, byte)| *place = byte);
-                Answer::with(&data)
+                Response::with(&data)
             }
             Some(Instead::Slow(wait)) => {
                 self.wait += wait;
@@ -252,7 +252,7 @@ impl Connection {
             }
             Some(Instead::RejectAsDamaged) => {
                 (self.rejects, self.is_over) = (true, true);
-                Answer::status(0)
+                Response::status(0)
             }
             Some(Instead::Drop) => {
                 self.is_over = true;
@@ -274,7 +274,7 @@ impl Connection {
         }
     }
 
-    fn answer(&mut self, task: TaskId, answer: Answer) {
+    fn answer(&mut self, task: TaskId, answer: Response) {
         let outcome = Outcome {
             status: answer.status,
             sense: &answer.sense,

@@ -8,7 +8,7 @@ use scsi::{
     TargetPort, UnitReport, opcode,
 };
 
-use super::{Answer, BLOCK_BYTES, Group};
+use super::{BLOCK_BYTES, Group, Response};
 
 /// Whom a reservation for registrants lets in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,15 +88,15 @@ impl Reservations {
         group: Group,
         cdb: &[u8],
         data: &[u8],
-    ) -> Option<Answer> {
+    ) -> Option<Response> {
         let is_kept_out = self.is_kept_out(nexus, group, cdb);
         let was_reserved = self.report().reservation.is_some();
         let unit = self.groups.get_mut(&group.0)?;
         let ending = match unit.begin(nexus, cdb) {
             Action::End(ending) => ending,
-            _ if is_kept_out => return Some(Answer::status(Status::ReservationConflict as u8)),
+            _ if is_kept_out => return Some(Response::status(Status::ReservationConflict as u8)),
             Action::Reply(data) if cdb[0] == opcode::PERSISTENT_RESERVE_IN => {
-                return Some(Answer::with(&data));
+                return Some(Response::with(&data));
             }
             Action::Parameters(list) if cdb[0] == opcode::PERSISTENT_RESERVE_OUT => {
                 match unit.resume(list, data) {
@@ -106,7 +106,7 @@ impl Reservations {
                         let is_free = unit.shared().report().reservation.is_none();
                         self.ends += u64::from(was_reserved && is_free);
                         match made {
-                            Ok(_) => return Some(Answer::took(data.len() as u64)),
+                            Ok(_) => return Some(Response::took(data.len() as u64)),
                             Err(ending) => ending,
                         }
                     }
@@ -121,14 +121,14 @@ impl Reservations {
                 if sense.key == SenseKey::UnitAttention
                     || cdb[0] == opcode::PERSISTENT_RESERVE_OUT =>
             {
-                Some(Answer {
+                Some(Response {
                     sense: sense.encode(unit.sense_format()),
-                    ..Answer::status(ending.status as u8)
+                    ..Response::status(ending.status as u8)
                 })
             }
             // What our own disk does not know is this one's business.
             (Status::CheckCondition, _) => None,
-            (status, _) => Some(Answer::status(status as u8)),
+            (status, _) => Some(Response::status(status as u8)),
         }
     }
 

@@ -25,12 +25,12 @@ use iscsi::{
 };
 
 use super::{
-    cdb::Cdb,
+    cdb::CdbBytes,
     ended::Redirection,
     ping_timeout::PingTimeout,
     sense::Sense,
     silence::Silence,
-    tasks::{Request, Task, TaskData, Tasks},
+    tasks::{SubmittedTask, TaskData, TaskRequest, Tasks},
 };
 pub(super) use reply::{RESERVATION_CONFLICT, Reply};
 
@@ -66,7 +66,7 @@ impl Timeouts {
 }
 
 /// The outcome of a login.
-pub(super) enum Opened {
+pub(super) enum LoginOutcome {
     Session(Rc<Session>),
     /// The target has redirected us.
     Redirected(Redirection),
@@ -161,7 +161,7 @@ impl Session {
         way: &ConnectOptions,
         config: InitiatorConfig,
         timeouts: Timeouts,
-    ) -> Result<Opened> {
+    ) -> Result<LoginOutcome> {
         let limit = timeouts.connect;
         let late = || {
             let message = format!(
@@ -214,13 +214,13 @@ impl Session {
             session.end(late());
         }
         if let Some(redirection) = session.redirection.take() {
-            return Ok(Opened::Redirected(redirection));
+            return Ok(LoginOutcome::Redirected(redirection));
         }
         match session.error() {
             Some(error) => Err(error.context(format_args!("login at {address}"))),
             None => {
                 spawn(watch(session.clone()));
-                Ok(Opened::Session(unused.take()))
+                Ok(LoginOutcome::Session(unused.take()))
             }
         }
     }
@@ -286,7 +286,7 @@ impl Session {
     pub(super) async fn execute(
         self: &Rc<Self>,
         lun: LunField,
-        cdb: &Cdb,
+        cdb: &CdbBytes,
         data: Data,
     ) -> Result<Reply> {
         let (direction, len, data) = match data {
@@ -297,19 +297,19 @@ impl Session {
         if let Some(error) = self.error() {
             return Err(error);
         }
-        let request = Request {
+        let request = TaskRequest {
             lun,
             cdb: *cdb,
             direction,
             data_len: len as u32,
         };
-        let mut task = Task::new(request, data);
+        let mut task = SubmittedTask::new(request, data);
         if self.is_watched {
             task = task.watched();
         }
         let key = self.tasks.borrow_mut().insert(task);
         self.submit();
-        Waiting {
+        TaskWait {
             session: self,
             key,
             taken: false,
@@ -474,13 +474,13 @@ fn unreachable(address: SocketAddr, error: &std::io::Error) -> Error {
 }
 
 /// Waits for one task; if dropped early, leaves the task to the session.
-struct Waiting<'a> {
+struct TaskWait<'a> {
     session: &'a Session,
     key: usize,
     taken: bool,
 }
 
-impl Waiting<'_> {
+impl TaskWait<'_> {
     async fn reply(mut self) -> Result<Reply> {
         let ended = std::future::poll_fn(|cx| {
             let mut tasks = self.session.tasks.borrow_mut();
@@ -488,7 +488,7 @@ impl Waiting<'_> {
             if let Some(error) = &*self.session.ended.borrow() {
                 // A bad status is acted on even if the session has ended, because the target reports it only once. A
                 // GOOD is not: the target may have lost the data since.
-                let told = task.as_ref().is_some_and(Task::was_told);
+                let told = task.as_ref().is_some_and(SubmittedTask::was_told);
                 return Poll::Ready((!told).then(|| error.clone()));
             }
             match task {
@@ -541,7 +541,7 @@ impl Waiting<'_> {
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for TaskWait<'_> {
     fn drop(&mut self) {
         if self.taken {
             return;
@@ -568,10 +568,10 @@ fn protocol(error: iscsi::Error) -> Error {
 }
 
 /// The connection cannot be used any more.
-fn broken(error: iscsi_stream::Error) -> Error {
+fn broken(error: iscsi_stream::ReceiveError) -> Error {
     match error {
-        iscsi_stream::Error::Protocol(error) => protocol(*error),
-        iscsi_stream::Error::Ended => {
+        iscsi_stream::ReceiveError::Protocol(error) => protocol(*error),
+        iscsi_stream::ReceiveError::Ended => {
             Error::new(ErrorKind::Unreachable, "the target closed the connection")
         }
         lost => Error::new(ErrorKind::Unreachable, lost.to_string()),

@@ -5,7 +5,7 @@ use std::{cell::RefCell, net::IpAddr};
 
 use engine::{
     Instant,
-    sim::Direction,
+    sim::TrafficDirection,
     spawn,
     task::{JoinHandle, join_all},
 };
@@ -90,7 +90,7 @@ async fn lose(disk: &Rc<IscsiDisk>, load: &Rc<Load>, (host, ip): (&Host, IpAddr)
     let begun = time::now();
     time::sleep(WINDOW).await;
     let before = load.done_since(begun);
-    for direction in [Direction::To, Direction::From] {
+    for direction in [TrafficDirection::To, TrafficDirection::From] {
         host.cut(ip, direction);
     }
     let cut = time::now();

@@ -122,7 +122,7 @@ fn an_address_that_a_target_once_moved_to_is_left_when_it_is_silent() {
         }
     });
     site.run(async |disk, foreign| {
-        site.host.cut(moved.ip(), engine::sim::Direction::To);
+        site.host.cut(moved.ip(), engine::sim::TrafficDirection::To);
         disk.read(0, 512).await.expect("where it was at first");
         assert_eq!(foreign.logins.get(), 2);
         site.host.mend(moved.ip());

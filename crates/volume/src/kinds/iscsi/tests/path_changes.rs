@@ -10,7 +10,7 @@ use super::{
 use crate::kinds::{
     Settings,
     change::Change,
-    iscsi::{Sessions, Way, settings::Iscsi},
+    iscsi::{Sessions, Transport, settings::Iscsi},
 };
 
 const REFUSE: AtLogin = AtLogin::Refuse(LoginStatus::SERVICE_UNAVAILABLE);
@@ -29,7 +29,7 @@ fn with_later(site: &Site) -> IscsiConfig {
 
 /// A session by each of these ports of the target.
 fn by(site: &Site, ports: &[u16]) -> Sessions {
-    let ways = ports.iter().map(|&port| Way {
+    let ways = ports.iter().map(|&port| Transport {
         address: site.host.addr(port),
         source: None,
     });

@@ -8,7 +8,7 @@ use super::*;
 use crate::{
     Claim,
     claim::{Others, Owner},
-    kinds::iscsi::{PathConfig, Sessions, Way, foreign::LetsIn},
+    kinds::iscsi::{PathConfig, Sessions, Transport, foreign::LetsIn},
     member::Order,
 };
 
@@ -177,7 +177,7 @@ fn the_reservation_stands_although_the_path_that_holds_it_is_removed() {
             let start = Start::new(&config).await;
             let left = [OTHER_PORT, PORT][removed - 1];
             let next = Sessions {
-                ways: vec![Way {
+                ways: vec![Transport {
                     address: site.host.addr(left),
                     source: None,
                 }],

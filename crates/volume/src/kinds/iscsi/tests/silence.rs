@@ -1,7 +1,7 @@
 //! A path that is silent is lost soon if there is another one; a slow command costs no path.
 
 use engine::{
-    sim::Direction,
+    sim::TrafficDirection,
     task::{JoinHandle, join_all},
 };
 
@@ -9,7 +9,7 @@ use super::{
     paths::{named, path},
     *,
 };
-use crate::kinds::iscsi::{PathConfig, PingTimeout, Policy, Sessions, Way};
+use crate::kinds::iscsi::{PathConfig, PingTimeout, Policy, Sessions, Transport};
 
 const REQUEST: Duration = Duration::from_secs(30);
 const WITH_ANOTHER_WAY: Duration = Duration::from_millis(3500);
@@ -55,9 +55,9 @@ async fn reads(disk: &Rc<IscsiDisk>) -> Duration {
 #[test]
 fn requests_on_a_path_that_falls_silent_soon_go_over_another() {
     for directions in [
-        &[Direction::To][..],
-        &[Direction::From],
-        &[Direction::To, Direction::From],
+        &[TrafficDirection::To][..],
+        &[TrafficDirection::From],
+        &[TrafficDirection::To, TrafficDirection::From],
     ] {
         let (site, config, second) = on_two_networks();
         site.world.block_on(&site.client, async {
@@ -110,7 +110,7 @@ fn are_lost(written: Option<Duration>, silent: Duration) -> bool {
     let mut lost = 0;
     site.world.block_on(&site.client, async {
         let disk = IscsiDisk::open(config).await.expect("two logins");
-        site.host.cut(site.host.ip(), Direction::To);
+        site.host.cut(site.host.ip(), TrafficDirection::To);
         let mending = {
             let host = site.host.clone();
             engine::spawn(async move {
@@ -140,7 +140,7 @@ fn the_limit_follows_the_ways_of_the_disk() {
     let ways = |ports: &[u16]| Sessions {
         ways: ports
             .iter()
-            .map(|&port| Way {
+            .map(|&port| Transport {
                 address: SocketAddr::from(([10, 0, 0, 1], port)),
                 source: None,
             })
