@@ -1,6 +1,6 @@
 //! The project's style rules as far as a program can check them: which crate may depend on which, how long a file may
 //! be and how it must begin, where `unsafe` is allowed, and which words are forbidden. `circles` finds modules that use each
-//! other. A permission that nobody needs is an error as well.
+//! other, `names` types of one name. A permission that nobody needs is an error as well.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -8,6 +8,8 @@ use std::process::Command;
 
 #[path = "tidy/circles.rs"]
 mod circles;
+#[path = "tidy/names.rs"]
+mod names;
 
 /// Folders of crates, and which of our crates each depends on. Downwards only: the pure protocol crates and the engine
 /// depend on none of our crates.

@@ -11,7 +11,7 @@ use std::{
 
 use engine::{Buf, LaneFuture, Payload, sync::Notify};
 use volume::{
-    Compared, Durability, Error, ErrorKind, Len, Result, Shape, Volume, fallback,
+    CompareOutcome, Durability, Error, ErrorKind, Len, Result, Shape, Volume, fallback,
     member::{Order, Report},
 };
 
@@ -196,7 +196,7 @@ impl Volume for NbdVolume {
         _: u64,
         _: Payload,
         _: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         volume::fallback::compare_and_write()
     }
 }

@@ -12,8 +12,8 @@ use std::{
 
 use engine::{Buf, LaneFuture, Payload, sim::Random, time};
 use volume::{
-    Allocation, AtomicWrites, Compared, Discard, Durability, Error, ErrorKind, Len, Result, Shape,
-    SharedVolume, Volume, fallback,
+    Allocation, AtomicWrites, CompareOutcome, Discard, Durability, Error, ErrorKind, Len, Result,
+    Shape, SharedVolume, Volume, fallback,
     member::{Order, Report},
 };
 
@@ -294,7 +294,7 @@ impl Volume for OnLane {
         _: u64,
         _: Payload,
         _: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         fallback::compare_and_write()
     }
 

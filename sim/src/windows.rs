@@ -6,7 +6,7 @@
 use std::{cell::Cell, ops::Range, rc::Rc};
 
 use engine::{LaneFuture, Payload, sim::Random};
-use volume::{Allocation, Compared, Durability, Len, Result, Shape, SharedVolume, Volume};
+use volume::{Allocation, CompareOutcome, Durability, Len, Result, Shape, SharedVolume, Volume};
 
 use crate::content::SECTOR_BYTES;
 
@@ -258,7 +258,7 @@ impl Volume for Windows {
         at: u64,
         data: Payload,
         durability: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         self.inner
             .compare_and_write(self.place(at), data, durability)
     }

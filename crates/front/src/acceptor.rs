@@ -89,22 +89,22 @@ pub struct Acceptor<F: Accepts> {
     front: F,
     lanes: FrontLanes<F::Request>,
     next_lane: Cell<usize>,
-    pace: Cell<Pace>,
+    pace: Cell<Displacements>,
     notices: Notices<Notice>,
 }
 
 /// How many connections were displaced lately.
 #[derive(Clone, Copy, Default)]
-struct Pace {
+struct Displacements {
     began: Instant,
     displaced: u32,
 }
 
-impl Pace {
+impl Displacements {
     /// Counts one more. Returns how long to wait until there may be another, if at all.
     fn note(&mut self, now: Instant) -> Option<Duration> {
         if now - self.began >= DISPLACE_INTERVAL {
-            *self = Pace {
+            *self = Displacements {
                 began: now,
                 displaced: 0,
             };
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_flood_displaces_so_many_in_an_interval_and_no_more() {
-        let mut pace = Pace::default();
+        let mut pace = Displacements::default();
         let mut now = Instant::from_ns(5_000_000_000);
         for _ in 0..10 {
             let began = now;

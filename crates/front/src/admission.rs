@@ -26,7 +26,7 @@ use engine::{Duration, Instant};
 
 use crate::peer::Peer;
 use kept::Kept;
-use known::Known;
+use known::KnownPeers;
 pub use seats::Progress;
 use seats::{Seat, Seats, Standing};
 
@@ -115,7 +115,7 @@ struct AdmissionState<T> {
     sessions: HashMap<u64, AdmittedSession<T>>,
     sessions_of: HashMap<String, usize>,
     kept: Kept,
-    known: Known,
+    known: KnownPeers,
 }
 
 impl<T> Admission<T> {
@@ -133,7 +133,7 @@ impl<T> Admission<T> {
             sessions: HashMap::new(),
             sessions_of: HashMap::new(),
             kept: Kept::default(),
-            known: Known::default(),
+            known: KnownPeers::default(),
         }))
     }
 

@@ -9,7 +9,7 @@ use crate::{
     LabError, LabResult, fio,
     load::{Arrivals, Lun, Stop},
     on::On,
-    profile::{Case, Profile, Runner, Work},
+    profile::{Case, CaseWork, Profile, Runner},
     progress::ProgressOutput,
     report::{Axis, Findings, FindingsTable, Marks, Plot, PlotLine, short, time_us},
     run::{Keep, check_fio, close, end, lane, mark, named, open, to_know},
@@ -35,7 +35,7 @@ pub struct CompareOptions {
 
 /// A load with all its samples, in the order of the rounds.
 #[derive(Clone, Debug, Serialize)]
-struct Compared {
+struct ComparedLoad {
     name: String,
     a: Vec<Speed>,
     b: Vec<Speed>,
@@ -65,7 +65,7 @@ const NOT_BEGUN_MAX_PERCENT: f64 = 0.1;
 /// Marks the loads of which more are missing.
 const MARK: &str = " *";
 
-impl Compared {
+impl ComparedLoad {
     /// Whether so many arrivals had not begun that both did not do the same work.
     fn is_behind(&self) -> bool {
         let both = self.not_begun_percent.iter().flatten();
@@ -134,7 +134,11 @@ pub fn compare(
             "{name} compares by itself: sanstone lab run {name}{on}"
         )));
     }
-    if options.pids.is_some() && !cases.iter().all(|case| matches!(case.work, Work::Load(_))) {
+    if options.pids.is_some()
+        && !cases
+            .iter()
+            .all(|case| matches!(case.work, CaseWork::Load(_)))
+    {
         return Err(LabError::Call(format!(
             "--pids: a comparison by {} does not measure processor time; use queue or effectiveness",
             profile.name
@@ -142,7 +146,7 @@ pub fn compare(
     }
     let mut notes = Vec::new();
     if options.b.is_none() {
-        let is_known = |case: &Case| matches!(&case.work, Work::Load(load) if fio::has(load));
+        let is_known = |case: &Case| matches!(&case.work, CaseWork::Load(load) if fio::has(load));
         let left_out = cases.iter().filter(|case| !is_known(case));
         notes.extend(
             left_out.map(|case| format!("{}: left out, because fio has no such load", case.name)),
@@ -183,7 +187,7 @@ pub fn compare(
         names.push("fio".into());
     }
     // Loads are compared on what was there before, also those of a profile that otherwise writes it first.
-    let is_spread = needs.is_spread || cases.iter().any(|c| matches!(c.work, Work::Load(_)));
+    let is_spread = needs.is_spread || cases.iter().any(|c| matches!(c.work, CaseWork::Load(_)));
     notes.extend(to_know(&lane, &targets, Needs { is_spread, ..needs }));
     let stage = progress.stage("compare", Some((2 * pairs * cases.len()) as u64));
     let mut runner = Runner::new(&lane, targets, stop.clone(), stage);
@@ -271,10 +275,10 @@ fn findings(
     is_beside_fio: bool,
 ) -> Findings {
     let [a, b] = [0, 1].map(|index| names.get(index).map_or("", String::as_str));
-    let compared: Vec<Compared> = cases
+    let compared: Vec<ComparedLoad> = cases
         .iter()
         .zip(measured)
-        .map(|(case, [a, b])| Compared {
+        .map(|(case, [a, b])| ComparedLoad {
             name: case.name.clone(),
             throughput: ratio(a, b, |sample| sample.per_s),
             p50: ratio(a, b, |sample| sample.p50_us),
@@ -314,7 +318,7 @@ fn findings(
         table.rows.push(row);
     }
     let mut tables = vec![table];
-    let by_service = |(case, _): &(&Case, &Compared)| is_beside_fio || at_rate(case);
+    let by_service = |(case, _): &(&Case, &ComparedLoad)| is_beside_fio || at_rate(case);
     let by_service = cases.iter().zip(&compared).filter(by_service);
     tables.extend(service_times([a, b], by_service.map(|(_, load)| load)));
     if let Some((sentence, table)) = effectiveness([a, b], &compared) {
@@ -346,7 +350,7 @@ fn median_of(samples: &[Speed], of: fn(&Speed) -> Option<f64>) -> f64 {
 }
 
 /// What each percent of a processor did: as a sentence and as a table. `None` if it was not measured.
-fn effectiveness([a, b]: [&str; 2], compared: &[Compared]) -> Option<(String, FindingsTable)> {
+fn effectiveness([a, b]: [&str; 2], compared: &[ComparedLoad]) -> Option<(String, FindingsTable)> {
     let mut table = FindingsTable::new(
         "Operations a second for 1 % of a processor",
         "Medians, of the processes named with --pids; 100 % is one fully busy core. The ratio is that of the pairs.",
@@ -376,12 +380,12 @@ fn effectiveness([a, b]: [&str; 2], compared: &[Compared]) -> Option<(String, Fi
 
 /// Whether its I/Os arrive at a given rate.
 fn at_rate(case: &Case) -> bool {
-    matches!(&case.work, Work::Load(load) if matches!(load.arrivals, Arrivals::Open { .. }))
+    matches!(&case.work, CaseWork::Load(load) if matches!(load.arrivals, Arrivals::Open { .. }))
 }
 
 /// The percentages of a case's arrivals that had not begun. What is unknown, as it is of fio, counts as none.
 fn not_begun_percent(case: &Case, sides: [&Vec<Speed>; 2]) -> Option<[f64; 2]> {
-    let Work::Load(load) = &case.work else {
+    let CaseWork::Load(load) = &case.work else {
         return None;
     };
     let Arrivals::Open { rate_per_s, .. } = load.arrivals else {
@@ -426,7 +430,7 @@ type KnownFigures = fn(&Speed) -> Option<f64>;
 /// Loads by service time: the latencies of open loops count from when an I/O was due, which fio does not know.
 fn service_times<'a>(
     [a, b]: [&str; 2],
-    loads: impl Iterator<Item = &'a Compared>,
+    loads: impl Iterator<Item = &'a ComparedLoad>,
 ) -> Option<FindingsTable> {
     let mut table = FindingsTable::new(
         "Service times, from when an I/O is sent",
@@ -517,7 +521,7 @@ mod tests {
     fn case(arrivals: Arrivals) -> Case {
         Case {
             name: format!("{arrivals:?}"),
-            work: Work::Load(Workload {
+            work: CaseWork::Load(Workload {
                 arrivals,
                 ..Workload::closed(Operation::Read, 4096, 1)
             }),

@@ -11,7 +11,7 @@ use volume::{
 };
 
 use super::*;
-use crate::sqlite::{Settings, Store};
+use crate::sqlite::{DatabaseStore, Settings};
 
 const LEN: usize = 1 << 20;
 
@@ -243,7 +243,7 @@ fn a_database_lives_on_a_volume() {
         page_bytes: 65_536,
         cache_bytes: 1 << 20,
     };
-    let store = Store::format(disk()).unwrap();
+    let store = DatabaseStore::format(disk()).unwrap();
     store
         .database(&settings)
         .unwrap()
@@ -254,7 +254,7 @@ fn a_database_lives_on_a_volume() {
              DELETE FROM t WHERE n % 2 = 0; VACUUM;",
         )
         .unwrap();
-    let store = Store::open(disk()).unwrap();
+    let store = DatabaseStore::open(disk()).unwrap();
     let database = store.database(&settings).unwrap();
     let sum: i64 = database
         .run("sum", |c| {

@@ -214,7 +214,7 @@ pub struct Swap {
 
 /// What an answer says about a swap.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Verdict {
+pub enum SwapVerdict {
     /// It landed, now or when it was sent before.
     Won,
     /// Another node's swap landed instead: it never will.
@@ -247,13 +247,13 @@ impl Swap {
     }
 
     /// What became of it, if the register held `found` after an attempt.
-    pub fn judge(&self, found: &Record) -> Verdict {
+    pub fn judge(&self, found: &Record) -> SwapVerdict {
         if *found == self.new {
-            Verdict::Won
+            SwapVerdict::Won
         } else if *found == self.expect {
-            Verdict::Again
+            SwapVerdict::Again
         } else {
-            Verdict::Lost
+            SwapVerdict::Lost
         }
     }
 }
@@ -344,8 +344,8 @@ mod tests {
         let once = swap.land(first());
         assert_eq!(once, swap.new);
         assert_eq!(swap.land(once), once);
-        assert_eq!(swap.judge(&once), Verdict::Won);
-        assert_eq!(swap.judge(&first()), Verdict::Again);
+        assert_eq!(swap.judge(&once), SwapVerdict::Won);
+        assert_eq!(swap.judge(&first()), SwapVerdict::Again);
     }
 
     #[test]
@@ -355,7 +355,7 @@ mod tests {
         let held = b.land(a.land(first()));
         assert_eq!(
             (a.judge(&held), b.judge(&held)),
-            (Verdict::Won, Verdict::Lost)
+            (SwapVerdict::Won, SwapVerdict::Lost)
         );
     }
 }

@@ -113,10 +113,10 @@ pub struct Node {
     pub sessions: Vec<PathSession>,
     /// For an open `cache`: its counters.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub cache: Option<Cache>,
+    pub cache: Option<CacheDescription>,
     /// For an open `mirror`: its copies, and how far they are.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub mirror: Option<Mirror>,
+    pub mirror: Option<MirrorDescription>,
     /// Requests since the start: `read`, `write`, `flush`, `discard`, as far as there were any.
     pub requests: BTreeMap<String, Requests>,
     /// The nodes it is made of, in order.
@@ -177,7 +177,7 @@ pub struct PathSession {
 
 /// A cache's counters since the start, and the data it holds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Cache {
+pub struct CacheDescription {
     /// Reads answered from memory at once.
     pub hits: u64,
     /// Reads that waited for blocks already being fetched.
@@ -196,7 +196,7 @@ pub struct Cache {
 
 /// What a mirror says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Mirror {
+pub struct MirrorDescription {
     /// Whether every copy holds everything that was acknowledged.
     pub in_sync: bool,
     /// The epoch of its owner: how often it was claimed.
@@ -311,12 +311,12 @@ pub struct Attached {
 
 /// Counters since the start; subtract two snapshots to see what happened in between.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Counters {
+pub struct CounterSnapshot {
     /// Requests by node path and kind.
     pub nodes: BTreeMap<String, BTreeMap<String, RequestCounts>>,
     /// Cache counters by node path.
     #[serde(default)]
-    pub caches: BTreeMap<String, Cache>,
+    pub caches: BTreeMap<String, CacheDescription>,
     /// Commands by volume and kind: `read`, `write`, `other`.
     pub volumes: BTreeMap<String, BTreeMap<String, RequestCounts>>,
     /// Commands of current sessions, by initiator and kind.

@@ -366,8 +366,8 @@ fn judge_space(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) {
 mod tests {
     use super::*;
     use crate::description::{
-        ClaimDescription, Mirror, MirrorCopy, NodeSession, ReportedSession, Requests, Space,
-        UnitDescription, VERSION,
+        ClaimDescription, MirrorCopy, MirrorDescription, NodeSession, ReportedSession, Requests,
+        Space, UnitDescription, VERSION,
     };
 
     fn node(path: &str) -> Node {
@@ -432,13 +432,13 @@ mod tests {
         }
     }
 
-    fn mirror(state: &str, error: Option<&str>) -> Mirror {
+    fn mirror(state: &str, error: Option<&str>) -> MirrorDescription {
         let copy = |name: &str, state: &str, error: Option<&str>| MirrorCopy {
             name: name.to_owned(),
             state: state.to_owned(),
             error: error.map(str::to_owned),
         };
-        Mirror {
+        MirrorDescription {
             in_sync: false,
             epoch: 1,
             copies: vec![

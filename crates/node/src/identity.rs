@@ -61,7 +61,7 @@ pub(crate) enum Identity {
 }
 
 /// The known disks and other context for judging volumes.
-pub(crate) struct Known<'a> {
+pub(crate) struct IdentityContext<'a> {
     pub(crate) records: &'a Records,
     pub(crate) siblings: &'a [Sibling],
     /// The state directory, and whether it exists.
@@ -77,7 +77,7 @@ pub(crate) struct Known<'a> {
     pub(crate) holder: &'a dyn Fn(&Path) -> Option<u32>,
 }
 
-/// Intermediate results of [`Known::judge`].
+/// Intermediate results of [`IdentityContext::judge`].
 #[derive(Default)]
 struct Judged {
     /// Records already assigned, with the index of the volume.
@@ -111,7 +111,7 @@ impl Judged {
     }
 }
 
-impl Known<'_> {
+impl IdentityContext<'_> {
     /// Decides which disk each of `all` is, as far as possible before they are open.
     ///
     /// # Errors

@@ -21,7 +21,7 @@ use volume::{
 use crate::{
     ServedSite, StateError,
     error::OpenRefusal,
-    identity::{Identity, Known, Level, Note},
+    identity::{Identity, IdentityContext, Level, Note},
     process::Process,
     record::{DiskKind, Record, Records, new_identity},
     state::{StateDirectory, sharer},
@@ -90,8 +90,12 @@ impl Survey {
         made.map_err(StateError::io("looking at the disks".to_owned()))?
     }
 
-    pub(crate) fn known<'a>(&'a self, site: &'a ServedSite<'_>, records: &'a Records) -> Known<'a> {
-        Known {
+    pub(crate) fn known<'a>(
+        &'a self,
+        site: &'a ServedSite<'_>,
+        records: &'a Records,
+    ) -> IdentityContext<'a> {
+        IdentityContext {
             records,
             siblings: &self.siblings,
             state: site.state,

@@ -49,7 +49,7 @@ struct Text {
 }
 
 /// The text of a disk, and where it is stored.
-struct Known {
+struct KnownText {
     path: PathBuf,
     text: Text,
     /// How often the text has changed.
@@ -64,7 +64,7 @@ pub(crate) struct PowerOnReports {
     /// That of the machine, nil if unknown.
     boot: Uuid,
     /// By volume name.
-    disks: Mutex<BTreeMap<String, Known>>,
+    disks: Mutex<BTreeMap<String, KnownText>>,
 }
 
 impl PowerOnReports {
@@ -95,7 +95,7 @@ impl PowerOnReports {
             .into_iter()
             .partition(|(name, _)| served.contains(name));
         *self.disks() = stay;
-        let go: BTreeMap<String, Known> = go;
+        let go: BTreeMap<String, KnownText> = go;
         let removed = aside(move || go.values().try_for_each(|known| remove(&known.path)));
         // A text that stays does no harm: nobody is noted there who was told of another disk.
         if let Err(error) = removed.await.and_then(|removed| removed) {
@@ -163,7 +163,7 @@ impl PowerOnReports {
 
     /// Goes on with a text that is stored.
     fn take_up(&self, name: &str, uuid: &Uuid, text: Text) {
-        let known = Known {
+        let known = KnownText {
             path: self.path(uuid),
             text,
             revision: 0,
@@ -234,7 +234,7 @@ impl PowerOnReports {
         self.directory.join(format!("told-{uuid}"))
     }
 
-    fn disks(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
+    fn disks(&self) -> MutexGuard<'_, BTreeMap<String, KnownText>> {
         self.disks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -21,9 +21,9 @@ use volume::{
 };
 
 use crate::description::{
-    Attached, Cache, ClaimDescription, Commands, Counters, Description, Mirror, MirrorCopy, Node,
-    NodeSession, PathSession, RegistrationDescription, RequestCounts, Requests,
-    ReservationDescription, UnitDescription, VERSION, Volume,
+    Attached, CacheDescription, ClaimDescription, Commands, CounterSnapshot, Description,
+    MirrorCopy, MirrorDescription, Node, NodeSession, PathSession, RegistrationDescription,
+    RequestCounts, Requests, ReservationDescription, UnitDescription, VERSION, Volume,
 };
 use crate::{process, space};
 
@@ -126,7 +126,7 @@ impl View {
     }
 
     /// Counters since the start.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> CounterSnapshot {
         let stages = self.seen.units.stage_times();
         let by_kind = |tables: &BTreeMap<String, StageTable>| {
             let tables = tables.iter();
@@ -134,10 +134,10 @@ impl View {
                 .map(|(name, table)| (name.clone(), counted(table)))
                 .collect()
         };
-        let mut counters = Counters {
+        let mut counters = CounterSnapshot {
             volumes: by_kind(&stages.volumes),
             initiators: by_kind(&stages.initiators),
-            ..Counters::default()
+            ..CounterSnapshot::default()
         };
         for tree in self.seen.trees.values() {
             count(tree, self.at, &mut counters);
@@ -255,13 +255,13 @@ fn path_session(path: &PathStatus) -> PathSession {
     }
 }
 
-fn mirror(status: MirrorStatus) -> Mirror {
+fn mirror(status: MirrorStatus) -> MirrorDescription {
     let copies = status.copies.iter().map(|copy| MirrorCopy {
         name: copy.name.clone(),
         state: copy.state().to_owned(),
         error: copy.trouble.clone(),
     });
-    Mirror {
+    MirrorDescription {
         in_sync: status.is_in_sync(),
         epoch: status.epoch,
         copies: copies.collect(),
@@ -272,8 +272,8 @@ fn mirror(status: MirrorStatus) -> Mirror {
     }
 }
 
-fn cache(stats: CacheStats) -> Cache {
-    Cache {
+fn cache(stats: CacheStats) -> CacheDescription {
+    CacheDescription {
         hits: stats.hits,
         late_hits: stats.late_hits,
         misses: stats.misses,
@@ -345,7 +345,7 @@ fn unit(report: &UnitReport) -> UnitDescription {
 }
 
 /// Collects the counters of a node and of everything below it.
-fn count(view: &NodeView, at: Instant, counters: &mut Counters) {
+fn count(view: &NodeView, at: Instant, counters: &mut CounterSnapshot) {
     let snapshot = view.counters.snapshot();
     let kinds = RequestKind::ALL.map(|kind| (kind, snapshot.of(kind)));
     let kinds = kinds.into_iter();

@@ -7,7 +7,7 @@ use node::Config;
 use serde::Serialize;
 
 use crate::{
-    admin::{self, Applied, Asked},
+    admin::{self, AdminCall, Applied},
     failure::VerbFailure,
     log,
     output::{self, OutputFile},
@@ -38,7 +38,7 @@ struct Told<'a> {
 /// Applies the configuration in `call` to the running daemon that uses its state directory.
 pub(crate) fn run(call: &ApplyCall) -> Result<(), VerbFailure> {
     let state = Config::state_directory_to_apply(&call.config)?;
-    let asked = Asked::Apply {
+    let asked = AdminCall::Apply {
         path: path::absolute(&call.config)?,
         dry_run: call.dry_run,
     };

@@ -11,7 +11,7 @@ use std::{
 use ::lab::{
     LabError,
     demo::{self, Directory, LINKS_BITS_PER_S, SHARES_MAX, ShareLimit},
-    drive_stats::{DEFAULT_ROWS, DailyFile, Source},
+    drive_stats::{DEFAULT_ROWS, DailyFile, RowSource},
     load::Stop,
     progress::ProgressOutput,
     report,
@@ -143,12 +143,12 @@ fn options(call: &DemoCall) -> Result<demo::DemoOptions, VerbFailure> {
         },
     };
     let source = if call.data.is_empty() {
-        Source::Generated {
+        RowSource::Generated {
             rows: call.rows.unwrap_or(DEFAULT_ROWS),
             seed: call.seed,
         }
     } else {
-        Source::Files {
+        RowSource::Files {
             files: DailyFile::all_in(&call.data).map_err(wrong)?,
             days: call.days,
             seed: call.seed,

@@ -54,7 +54,7 @@ struct Call {
     log: String,
     /// How lines of the log are written: `text`, or `json`, an object on each line.
     #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
-    log_format: log::Format,
+    log_format: log::LogFormat,
 }
 
 #[derive(Subcommand)]

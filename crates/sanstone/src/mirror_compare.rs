@@ -4,7 +4,7 @@
 use node::description::Description;
 
 use crate::{
-    admin::{self, Asked, Compared},
+    admin::{self, AdminCall, Compared},
     failure::VerbFailure,
     mirror_status::{self, StatusCall},
     output,
@@ -17,12 +17,12 @@ pub(crate) fn run(call: &StatusCall) -> Result<u8, VerbFailure> {
         VerbFailure::Wrong(format!("volume \"{name}\" cannot be compared: {error}"))
     };
     let state = call.place.state()?;
-    let description: Description = admin::ask(&state, Asked::Show).map_err(wrong)?;
+    let description: Description = admin::ask(&state, AdminCall::Show).map_err(wrong)?;
     let mut are_equal = true;
     for mirror in mirror_status::paths(&description, name)? {
         let (mut at_bytes, mut ranges, mut bytes) = (0, 0_u64, 0);
         loop {
-            let asked = Asked::Compare {
+            let asked = AdminCall::Compare {
                 mirror: mirror.clone(),
                 at_bytes,
             };

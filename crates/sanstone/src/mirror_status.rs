@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 
 use clap::Args;
 use node::{
-    description::{Description, Mirror, Node, Volume},
+    description::{Description, MirrorDescription, Node, Volume},
     health::Verdict,
 };
 
 use crate::{
-    admin::{self, Asked, DaemonAddress},
+    admin::{self, AdminCall, DaemonAddress},
     failure::VerbFailure,
     output,
     quantity::bytes,
@@ -29,7 +29,7 @@ pub(crate) struct StatusCall {
 pub(crate) fn run(call: &StatusCall) -> Result<u8, VerbFailure> {
     let name = &call.name;
     let state = call.place.state()?;
-    let description: Description = admin::ask(&state, Asked::Show)
+    let description: Description = admin::ask(&state, AdminCall::Show)
         .map_err(|error| VerbFailure::Wrong(format!("volume \"{name}\" is down: {error}")))?;
     let volume = volume_of(&description, name)?;
     let mirrors = mirrors_of(volume, name)?;
@@ -67,7 +67,7 @@ fn volume_of<'a>(description: &'a Description, name: &str) -> Result<&'a Volume,
 fn mirrors_of<'a>(
     volume: &'a Volume,
     name: &str,
-) -> Result<Vec<(&'a str, &'a Mirror)>, VerbFailure> {
+) -> Result<Vec<(&'a str, &'a MirrorDescription)>, VerbFailure> {
     let mut mirrors = Vec::new();
     collect(&volume.tree, &mut mirrors);
     match mirrors.is_empty() {
@@ -78,7 +78,7 @@ fn mirrors_of<'a>(
     }
 }
 
-fn collect<'a>(node: &'a Node, mirrors: &mut Vec<(&'a str, &'a Mirror)>) {
+fn collect<'a>(node: &'a Node, mirrors: &mut Vec<(&'a str, &'a MirrorDescription)>) {
     mirrors.extend(node.mirror.iter().map(|mirror| (&*node.path, mirror)));
     node.children
         .iter()
@@ -86,7 +86,7 @@ fn collect<'a>(node: &'a Node, mirrors: &mut Vec<(&'a str, &'a Mirror)>) {
 }
 
 /// One mirror, for people.
-fn said(mirror: &Mirror) -> String {
+fn said(mirror: &MirrorDescription) -> String {
     let mut text = String::new();
     for copy in &mirror.copies {
         let _ = write!(text, "{}: {}", copy.name, copy.state);

@@ -9,14 +9,14 @@ use ::lab::report::grouped;
 use clap::Args;
 use node::{
     description::{
-        Attached, Cache, Commands, Description, Mirror, Node, PathSession, ReportedSession,
-        ReportedTarget, UnitDescription, Volume,
+        Attached, CacheDescription, Commands, Description, MirrorDescription, Node, PathSession,
+        ReportedSession, ReportedTarget, UnitDescription, Volume,
     },
     health::Verdict,
 };
 
 use crate::{
-    admin::{self, Asked, DaemonAddress},
+    admin::{self, AdminCall, DaemonAddress},
     failure::VerbFailure,
     output::{self, OutputFile},
     quantity::{bytes, seconds},
@@ -36,11 +36,11 @@ pub(crate) struct ShowCall {
 pub(crate) fn run(call: &ShowCall) -> Result<(), VerbFailure> {
     let state = call.place.state()?;
     let Some(json) = &call.json else {
-        let description: Description = admin::ask(&state, Asked::Show)?;
+        let description: Description = admin::ask(&state, AdminCall::Show)?;
         return Ok(output::print(Shown(&description))?);
     };
     let mut file = OutputFile::open_or_standard(json)?;
-    let description: Description = admin::ask(&state, Asked::Show)?;
+    let description: Description = admin::ask(&state, AdminCall::Show)?;
     let text = serde_json::to_string_pretty(&description)?;
     Ok(file.append(&format!("{text}\n"))?)
 }
@@ -231,7 +231,7 @@ fn show_path(f: &mut fmt::Formatter<'_>, indent: &str, session: &PathSession) ->
     }
 }
 
-fn show_cache(f: &mut fmt::Formatter<'_>, indent: &str, cache: &Cache) -> fmt::Result {
+fn show_cache(f: &mut fmt::Formatter<'_>, indent: &str, cache: &CacheDescription) -> fmt::Result {
     let reads = cache.hits + cache.late_hits + cache.misses;
     write!(f, "{indent}    hits     {:>12}", grouped(cache.hits))?;
     if reads > 0 {
@@ -257,7 +257,11 @@ fn show_cache(f: &mut fmt::Formatter<'_>, indent: &str, cache: &Cache) -> fmt::R
     }
 }
 
-fn show_mirror(f: &mut fmt::Formatter<'_>, indent: &str, mirror: &Mirror) -> fmt::Result {
+fn show_mirror(
+    f: &mut fmt::Formatter<'_>,
+    indent: &str,
+    mirror: &MirrorDescription,
+) -> fmt::Result {
     let state = match (&mirror.error, mirror.in_sync) {
         (Some(error), _) => error,
         (None, true) => "in sync",

@@ -10,7 +10,7 @@ use node::{
 use serde::Serialize;
 
 use crate::{
-    admin::{self, Asked, DaemonAddress},
+    admin::{self, AdminCall, DaemonAddress},
     failure::VerbFailure,
     output::{self, OutputFile},
 };
@@ -29,7 +29,7 @@ pub(crate) fn run(call: &StatusCall) -> Result<u8, VerbFailure> {
     let state = call.place.state()?;
     let file = call.json.as_deref().map(OutputFile::open_or_standard);
     let mut file = file.transpose()?;
-    let asked = admin::ask::<Description>(&state, Asked::Show);
+    let asked = admin::ask::<Description>(&state, AdminCall::Show);
     let description = match asked {
         Ok(description) => description,
         Err(VerbFailure::Failed(error)) => {
@@ -40,7 +40,7 @@ pub(crate) fn run(call: &StatusCall) -> Result<u8, VerbFailure> {
     let verdict = Verdict::of(&description);
     match &mut file {
         Some(file) => {
-            let status = Status::of(&description, &verdict);
+            let status = StatusOutput::of(&description, &verdict);
             file.append(&format!("{}\n", serde_json::to_string_pretty(&status)?))?;
         }
         None => output::print(lines(&verdict))?,
@@ -50,7 +50,7 @@ pub(crate) fn run(call: &StatusCall) -> Result<u8, VerbFailure> {
 
 /// What programs are told.
 #[derive(Serialize)]
-struct Status<'a> {
+struct StatusOutput<'a> {
     product_version: &'a str,
     pid: u32,
     started_unix_s: u64,
@@ -67,8 +67,8 @@ struct Disk<'a> {
     serial: Option<&'a str>,
 }
 
-impl<'a> Status<'a> {
-    fn of(description: &'a Description, verdict: &'a Verdict) -> Status<'a> {
+impl<'a> StatusOutput<'a> {
+    fn of(description: &'a Description, verdict: &'a Verdict) -> StatusOutput<'a> {
         let volumes = description.volumes.iter().filter_map(|(name, volume)| {
             let disk = Disk {
                 uuid: volume.uuid.as_deref()?,
@@ -77,7 +77,7 @@ impl<'a> Status<'a> {
             };
             Some((name.as_str(), disk))
         });
-        Status {
+        StatusOutput {
             product_version: &description.product_version,
             pid: description.pid,
             started_unix_s: description.started_unix_s,

@@ -4,7 +4,7 @@ use std::{cell::Cell, rc::Rc};
 
 use engine::{Buf, LaneFuture, Payload, rate::Rate, spend, time};
 use scsi::{Extent, MediumOp};
-use volume::{Allocation, Compared, Durability, ErrorKind, Volume};
+use volume::{Allocation, CompareOutcome, Durability, ErrorKind, Volume};
 
 use crate::{
     error::IoError,
@@ -157,8 +157,8 @@ async fn compare_and_write(
         // Others write to what is below: it must compare.
         let compared = volume.compare_and_write(at, data, durability);
         return match compared.await.map_err(not_written)? {
-            Compared::Written => Ok(Payload::new()),
-            Compared::Differs { offset_bytes } => Err(IoError::Miscompare { offset_bytes }),
+            CompareOutcome::Written => Ok(Payload::new()),
+            CompareOutcome::Differs { offset_bytes } => Err(IoError::Miscompare { offset_bytes }),
         };
     }
     let half = extent.len_bytes() as usize;

@@ -10,7 +10,7 @@ use std::{
 use engine::{Duration, Lane, LaneConfig, LaneFuture, Payload, cross::oneshot, sync::Notify, time};
 use scsi::TargetPort;
 use volume::{
-    AtomicWrites, Compared, Durability, Result, SharedVolume, Volume, fallback,
+    AtomicWrites, CompareOutcome, Durability, Result, SharedVolume, Volume, fallback,
     leaf::ram::{Ram, Region},
 };
 
@@ -189,7 +189,7 @@ impl Volume for Sticky {
         _: u64,
         _: Payload,
         _: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         fallback::compare_and_write()
     }
 }

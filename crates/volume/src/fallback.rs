@@ -5,7 +5,7 @@
 use engine::{LaneFuture, Payload};
 
 use crate::{
-    Allocation, Compared, Durability, Error, ErrorKind, Result, Volume, local_fence,
+    Allocation, CompareOutcome, Durability, Error, ErrorKind, Result, Volume, local_fence,
     member::{BLOCK_BYTES, Order, Report},
 };
 
@@ -48,7 +48,7 @@ pub fn write_atomic<'a>() -> LaneFuture<'a, Result<()>> {
 }
 
 /// For a volume whose [`Shape::compare_and_write_max_bytes`](crate::Shape::compare_and_write_max_bytes) is 0: refuses.
-pub fn compare_and_write<'a>() -> LaneFuture<'a, Result<Compared>> {
+pub fn compare_and_write<'a>() -> LaneFuture<'a, Result<CompareOutcome>> {
     let why = "the volume does not compare before it writes";
     LaneFuture::new(async move { Err(Error::new(ErrorKind::Configuration, why)) })
 }
@@ -103,7 +103,7 @@ macro_rules! fall_back {
             _: u64,
             _: ::engine::Payload,
             _: $crate::Durability,
-        ) -> ::engine::LaneFuture<'_, $crate::Result<$crate::Compared>> {
+        ) -> ::engine::LaneFuture<'_, $crate::Result<$crate::CompareOutcome>> {
             $crate::fallback::compare_and_write()
         }
 

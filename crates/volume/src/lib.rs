@@ -65,7 +65,7 @@ pub use kinds::{file::recorder, iscsi::foreign};
 pub use len::Len;
 pub use read_only::ReadOnly;
 pub use volume::{
-    Allocation, AtomicWrites, Compared, Discard, Durability, Shape, SharedVolume, Volume,
+    Allocation, AtomicWrites, CompareOutcome, Discard, Durability, Shape, SharedVolume, Volume,
 };
 
 pub use kinds::{

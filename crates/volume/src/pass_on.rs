@@ -87,7 +87,7 @@ macro_rules! pass_on {
             at: u64,
             data: ::engine::Payload,
             durability: $crate::Durability,
-        ) -> ::engine::LaneFuture<'_, $crate::Result<$crate::Compared>> {
+        ) -> ::engine::LaneFuture<'_, $crate::Result<$crate::CompareOutcome>> {
             $below.compare_and_write(at, data, durability)
         }
     };

@@ -7,8 +7,8 @@ use engine::{LaneFuture, Payload, spawn, task::yield_now};
 use uuid::Uuid;
 
 use crate::{
-    Allocation, AtomicWrites, Claim, Compared, Durability, ErrorKind, Result, Shape, SharedVolume,
-    Volume,
+    Allocation, AtomicWrites, Claim, CompareOutcome, Durability, ErrorKind, Result, Shape,
+    SharedVolume, Volume,
     cache::{Cache, CacheConfig},
     claim::{Others, Owner},
     fallback,
@@ -154,12 +154,12 @@ impl Volume for Able {
         at: u64,
         data: Payload,
         durability: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         self.sees(Request::CompareAndWrite);
         LaneFuture::new(async move {
             let new = data.slice(data.len() / 2..data.len());
             self.memory.write(at, new, durability).await?;
-            Ok(Compared::Written)
+            Ok(CompareOutcome::Written)
         })
     }
 

@@ -23,7 +23,7 @@ use engine::{Instant, LaneFuture, Payload, time};
 use hdrhistogram::Histogram;
 
 use crate::{
-    Compared, Durability, Result, SharedVolume, Volume,
+    CompareOutcome, Durability, Result, SharedVolume, Volume,
     histogram::{self, LaneHistogram, add},
     layers,
     pending::{self, Pending, Slot},
@@ -394,7 +394,7 @@ impl Volume for Stats {
         at: u64,
         data: Payload,
         durability: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         let len = data.len() as u64 / 2;
         let request = self.inner.compare_and_write(at, data, durability);
         self.counted(RequestKind::Write, len, request)

@@ -74,7 +74,7 @@ pub struct AtomicWrites {
 
 /// The outcome of [`Volume::compare_and_write`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Compared {
+pub enum CompareOutcome {
     /// The expected data was there, and the new data is.
     Written,
     /// Something else was there, and is.
@@ -158,7 +158,7 @@ pub trait Volume {
         at: u64,
         data: Payload,
         durability: Durability,
-    ) -> LaneFuture<'_, Result<Compared>>;
+    ) -> LaneFuture<'_, Result<CompareOutcome>>;
 
     /// Makes `len` bytes at byte `at` read as zeroes; `may_discard` permits freeing their space. A volume without a
     /// better way writes them: [`crate::fallback::write_zeroes`].

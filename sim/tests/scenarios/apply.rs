@@ -27,7 +27,7 @@ use engine::{
 };
 use node::{
     Config, ConfigChange, Daemon, DaemonFailure, Process, StopError,
-    description::{Cache, Description, Node},
+    description::{CacheDescription, Description, Node},
 };
 use sim::{assert_occurred, raw::RawSession, target_machine::Networks};
 use uuid::Uuid;
@@ -199,7 +199,7 @@ async fn described(asks: &Sender<Ask>) -> Description {
     let mut description = ask(asks, Ask::Describe).await;
     fn forget(node: &mut Node) {
         node.requests.clear();
-        node.cache = node.cache.take().map(|_| Cache::default());
+        node.cache = node.cache.take().map(|_| CacheDescription::default());
         for session in &mut node.sessions {
             (session.local, session.lane) = (None, 0);
         }

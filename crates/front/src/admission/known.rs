@@ -9,13 +9,13 @@ const KNOWN_PEERS_MAX: usize = 1024;
 
 /// Hosts that have logged in before.
 #[derive(Default)]
-pub(super) struct Known {
+pub(super) struct KnownPeers {
     peers: HashMap<Peer, u64>,
     by_age: BTreeMap<u64, Peer>,
     logins: u64,
 }
 
-impl Known {
+impl KnownPeers {
     pub(super) fn knows(&self, peer: Peer) -> bool {
         self.peers.contains_key(&peer)
     }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     LabResult,
-    drive_stats::Source,
+    drive_stats::RowSource,
     load::Stop,
     progress::ProgressOutput,
     statements::{Experiment, RunReport, Survey, Traffic, statements},
@@ -23,7 +23,7 @@ const RUNS: u32 = 3;
 
 /// Runs the measurement, in one or two seconds.
 pub(super) fn measure(options: &DemoOptions, directory: &Directory) -> LabResult<Machine> {
-    let source = Source::Generated {
+    let source = RowSource::Generated {
         rows: ROWS,
         seed: 1,
     };

@@ -25,10 +25,10 @@ use self::{
 };
 use crate::{
     IN_FLIGHT_BYTES, LabResult,
-    drive_stats::Source,
+    drive_stats::RowSource,
     progress::ProgressOutput,
     sqlite::Settings,
-    statements::{Experiment, Report, Statement, StatementKind, Survey, statements},
+    statements::{Experiment, ExperimentReport, Statement, StatementKind, Survey, statements},
 };
 
 /// Timed runs of DELETE and VACUUM; scans run as often as in the paper.
@@ -46,7 +46,7 @@ pub struct DemoOptions {
     /// Bytes placed on one share before the stripe moves on to the next.
     pub stripe_unit_bytes: u32,
     /// The rows.
-    pub source: Source,
+    pub source: RowSource,
     /// SQLite's settings.
     pub settings: Settings,
 }
@@ -60,7 +60,7 @@ pub fn run(
     survey: &Survey,
     directory: &Directory,
     progress: ProgressOutput,
-) -> LabResult<Report> {
+) -> LabResult<ExperimentReport> {
     let database_bytes = survey.database_bytes(&options.settings);
     let plan = Plan::experiment(options.shares, options.stripe_unit_bytes, database_bytes);
     directory.require(plan.disk_bytes())?;

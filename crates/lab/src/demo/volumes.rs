@@ -29,7 +29,7 @@ use volume::{
 use super::{Directory, share::RunningShare};
 use crate::{
     IN_FLIGHT_BYTES, LabError, LabResult, VolumeDisk,
-    sqlite::Store,
+    sqlite::DatabaseStore,
     statements::{MeasuredShare, SetUp, Traffic},
 };
 
@@ -166,7 +166,7 @@ impl Plan {
 
     fn lun_bytes(&self, set_up: &SetUpPlan) -> u64 {
         let unit = u64::from(self.stripe_unit_bytes);
-        let disk = Store::disk_bytes_for(self.database_bytes);
+        let disk = DatabaseStore::disk_bytes_for(self.database_bytes);
         if !set_up.striped {
             return disk.next_multiple_of(4096);
         }
@@ -417,7 +417,7 @@ mod tests {
             "{second}"
         );
         assert!(!second.contains("throttle"), "{second}");
-        let needed = Store::disk_bytes_for(100 << 20);
+        let needed = DatabaseStore::disk_bytes_for(100 << 20);
         for set_up in &plan.set_ups {
             let lun = plan.lun_bytes(set_up);
             let usable = if set_up.striped {

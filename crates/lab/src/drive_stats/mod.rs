@@ -110,7 +110,7 @@ impl Schema {
 
 /// Where the rows come from.
 #[derive(Debug, Clone)]
-pub enum Source {
+pub enum RowSource {
     /// A generated fleet from 2017-01-01 on.
     Generated {
         /// How many rows.
@@ -129,7 +129,7 @@ pub enum Source {
     },
 }
 
-/// Rows for [`Source::Generated`] with which a scan moves 275 MiB (at 64 KiB pages).
+/// Rows for [`RowSource::Generated`] with which a scan moves 275 MiB (at 64 KiB pages).
 pub const DEFAULT_ROWS: u64 = 1_600_000;
 
 /// A stream of rows and its description.
@@ -149,7 +149,7 @@ impl Iterator for Rows {
     }
 }
 
-impl Source {
+impl RowSource {
     /// Opens the source: reads the files' headers, or creates the fleet.
     ///
     /// # Errors

@@ -11,7 +11,7 @@ use super::{models::MODELS, *};
 use crate::LabError;
 
 fn generated(rows: u64, seed: u64) -> Vec<Row> {
-    Source::Generated { rows, seed }
+    RowSource::Generated { rows, seed }
         .open()
         .unwrap()
         .map(LabResult::unwrap)
@@ -45,7 +45,7 @@ impl TestFile {
 fn read(paths: &[&PathBuf], days: Option<u32>) -> LabResult<Vec<Row>> {
     let paths: Vec<PathBuf> = paths.iter().map(|path| (*path).clone()).collect();
     let files = DailyFile::all_in(&paths)?;
-    Source::Files {
+    RowSource::Files {
         files,
         days,
         seed: 1,
@@ -74,7 +74,7 @@ fn the_same_seed_makes_the_same_rows() {
 
 #[test]
 fn a_full_fleet_has_exactly_the_real_mix() {
-    let rows = Source::Generated {
+    let rows = RowSource::Generated {
         rows: 1_000_000,
         seed: 1,
     }
@@ -187,7 +187,7 @@ fn files_of_different_years_share_one_schema() {
         b"smart_22_raw,failure,date,model,serial_number,capacity_bytes,smart_9_raw\n\
           100,0,2017-01-01,X,S1,8,77\n",
     );
-    let source = Source::Files {
+    let source = RowSource::Files {
         files: DailyFile::all_in(&[old.0.clone(), new.0.clone()]).unwrap(),
         days: None,
         seed: 0,
@@ -352,7 +352,7 @@ fn a_pipe_is_read_as_often_as_a_file() {
     let files = DailyFile::all_in(std::slice::from_ref(&pipe)).unwrap();
     writer.join().unwrap().unwrap();
     std::fs::remove_file(&pipe).unwrap();
-    let source = Source::Files {
+    let source = RowSource::Files {
         files,
         days: None,
         seed: 1,

@@ -7,7 +7,7 @@ use serde_json::json;
 use volume::config::{Size, Time};
 
 use super::{
-    Block, Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time,
+    Block, Case, CaseWork, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, check_time,
     poisson, runner::Figures, too_few, within, workload,
 };
 use crate::{
@@ -198,7 +198,7 @@ impl Experiment for Effectiveness {
     fn cases(&self) -> Vec<Case> {
         let case = |operation| Case {
             name: name(operation, None),
-            work: Work::Load(self.workload(operation, None)),
+            work: CaseWork::Load(self.workload(operation, None)),
             time: self.time,
         };
         [Operation::Read, Operation::Write].map(case).into()

@@ -9,7 +9,8 @@ use serde_json::json;
 use volume::config::{Size, Time};
 
 use super::{
-    Case, Experiment, Needs, OUTSTANDING_MAX, Runner, Work, check_time, too_few, within, workload,
+    Case, CaseWork, Experiment, Needs, OUTSTANDING_MAX, Runner, check_time, too_few, within,
+    workload,
 };
 use crate::{
     LabResult,
@@ -344,7 +345,7 @@ impl Experiment for Iozone {
         let of = |transfer: &Size| {
             let case = |stream: &IozoneStream| Case {
                 name: format!("{} by {transfer}", stream.name()),
-                work: Work::Load(Workload {
+                work: CaseWork::Load(Workload {
                     ios_max: None,
                     ..self.workload(*stream, file, *transfer)
                 }),

@@ -30,7 +30,7 @@ pub(crate) use runner::Runner;
 
 use crate::{
     LabError, LabResult,
-    drive_stats::Source,
+    drive_stats::RowSource,
     load::{Spacing, Stop, Workload},
     progress::ProgressOutput,
     report::Findings,
@@ -67,11 +67,11 @@ pub struct Profile {
     pub name: String,
     /// Its full settings, to check whether two runs are of the same profile.
     pub(crate) text: serde_json::Value,
-    settings: Settings,
+    settings: ProfileSettings,
 }
 
 #[derive(Clone, Debug)]
-enum Settings {
+enum ProfileSettings {
     Queue(queue::QueueSettings),
     Iozone(iozone::Iozone),
     Effectiveness(effectiveness::Effectiveness),
@@ -84,14 +84,14 @@ enum Settings {
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) name: String,
-    pub(crate) work: Work,
+    pub(crate) work: CaseWork,
     /// Its maximum duration.
     pub(crate) time: Time,
 }
 
 /// The work of a case.
 #[derive(Clone, Debug)]
-pub(crate) enum Work {
+pub(crate) enum CaseWork {
     Load(Workload),
     Commits(commit::Inserts),
     Statements(sql_scan::Sweep),
@@ -173,7 +173,7 @@ impl Profile {
             }
         }
         let text = serde_json::to_value(&table).unwrap_or_default();
-        let settings = Settings::parse(table)
+        let settings = ProfileSettings::parse(table)
             .map_err(|message| LabError::Call(format!("profile {name}: {message}")))?;
         let profile = Profile {
             name: name.to_owned(),
@@ -196,8 +196,8 @@ impl Profile {
     ///
     /// # Errors
     /// The profile uses no data; that is found out before there is a source. Or there is none.
-    pub fn set_data(&mut self, source: impl FnOnce() -> LabResult<Source>) -> LabResult<()> {
-        let Settings::SqlScan(sql_scan) = &mut self.settings else {
+    pub fn set_data(&mut self, source: impl FnOnce() -> LabResult<RowSource>) -> LabResult<()> {
+        let ProfileSettings::SqlScan(sql_scan) = &mut self.settings else {
             return Err(LabError::Call(format!(
                 "--data: the profile {} loads no rows; use sql-scan",
                 self.name
@@ -216,18 +216,18 @@ impl Profile {
 
     pub(crate) fn experiment(&self) -> &dyn Experiment {
         match &self.settings {
-            Settings::Queue(queue) => queue,
-            Settings::Iozone(iozone) => iozone,
-            Settings::Effectiveness(effectiveness) => effectiveness,
-            Settings::Commit(commit) => commit,
-            Settings::SqlScan(sql_scan) => sql_scan,
-            Settings::Oltp(oltp) => oltp,
+            ProfileSettings::Queue(queue) => queue,
+            ProfileSettings::Iozone(iozone) => iozone,
+            ProfileSettings::Effectiveness(effectiveness) => effectiveness,
+            ProfileSettings::Commit(commit) => commit,
+            ProfileSettings::SqlScan(sql_scan) => sql_scan,
+            ProfileSettings::Oltp(oltp) => oltp,
         }
     }
 }
 
-impl Settings {
-    fn parse(mut table: toml::Table) -> std::result::Result<Settings, String> {
+impl ProfileSettings {
+    fn parse(mut table: toml::Table) -> std::result::Result<ProfileSettings, String> {
         let kinds = KINDS.map(|kind| format!("\"{kind}\"")).join(", ");
         let kind = match table.remove("kind") {
             Some(toml::Value::String(kind)) => kind,
@@ -235,12 +235,12 @@ impl Settings {
             None => return Err(format!("kind is missing: write kind = with one of {kinds}")),
         };
         match kind.as_str() {
-            "queue" => settings(&table).map(Settings::Queue),
-            "iozone" => settings(&table).map(Settings::Iozone),
-            "effectiveness" => settings(&table).map(Settings::Effectiveness),
-            "commit" => settings(&table).map(Settings::Commit),
-            "sql-scan" => settings(&table).map(Settings::SqlScan),
-            "oltp" => settings(&table).map(Settings::Oltp),
+            "queue" => settings(&table).map(ProfileSettings::Queue),
+            "iozone" => settings(&table).map(ProfileSettings::Iozone),
+            "effectiveness" => settings(&table).map(ProfileSettings::Effectiveness),
+            "commit" => settings(&table).map(ProfileSettings::Commit),
+            "sql-scan" => settings(&table).map(ProfileSettings::SqlScan),
+            "oltp" => settings(&table).map(ProfileSettings::Oltp),
             other => Err(format!("kind = \"{other}\": write one of {kinds}")),
         }
     }

@@ -8,7 +8,7 @@ use engine::Lane;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::{Case, Journal, Work, seen::LoadLayers};
+use super::{Case, CaseWork, Journal, seen::LoadLayers};
 use crate::{
     LabError, LabResult,
     databases::Bed,
@@ -357,15 +357,15 @@ impl<'a> Runner<'a> {
     ) -> LabResult<Option<Speed>> {
         let name = self.name_of(case, target);
         match &case.work {
-            Work::Load(workload) => {
+            CaseWork::Load(workload) => {
                 let step = self.load(&name, luns, workload, case.time.duration())?;
                 Ok(step.map(|step| Speed::from(&step.figures)))
             }
-            Work::Commits(inserts) => {
+            CaseWork::Commits(inserts) => {
                 self.stage.say(&name);
                 inserts.sample(self, target)
             }
-            Work::Statements(sweep) => {
+            CaseWork::Statements(sweep) => {
                 self.stage.say(&name);
                 sweep.sample(self, target)
             }
@@ -374,7 +374,7 @@ impl<'a> Runner<'a> {
 
     /// The same with fio, on the file or device of target number `target`.
     pub(crate) fn sample_of_fio(&mut self, case: &Case, target: usize) -> LabResult<Option<Speed>> {
-        let Work::Load(workload) = &case.work else {
+        let CaseWork::Load(workload) = &case.work else {
             return Ok(None);
         };
         self.stage

@@ -17,21 +17,21 @@ const UNIT_BYTES_MAX: u64 = 4 << 20;
 
 /// The stripe under a volume, looking through layers with a single child.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stripe {
+pub(super) struct StripeBelow {
     path: String,
     unit_bytes: u64,
     shares: usize,
 }
 
-impl Stripe {
-    pub(super) fn of(view: &NodeView) -> Option<Stripe> {
+impl StripeBelow {
+    pub(super) fn of(view: &NodeView) -> Option<StripeBelow> {
         match (view.facts.get(), &view.children[..]) {
-            (Some(&UnitBytes(unit_bytes)), children) => Some(Stripe {
+            (Some(&UnitBytes(unit_bytes)), children) => Some(StripeBelow {
                 path: view.path.clone(),
                 unit_bytes: unit_bytes.into(),
                 shares: children.len(),
             }),
-            (None, [child]) => Stripe::of(child),
+            (None, [child]) => StripeBelow::of(child),
             (None, _) => None,
         }
     }
@@ -82,8 +82,8 @@ fn split(block_bytes: u64, unit_bytes: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn stripe(unit_bytes: u64) -> Stripe {
-        Stripe {
+    fn stripe(unit_bytes: u64) -> StripeBelow {
+        StripeBelow {
             path: "db/stripe".into(),
             unit_bytes,
             shares: 2,

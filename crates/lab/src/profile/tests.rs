@@ -242,7 +242,7 @@ fn a_mix_of_blocks_becomes_the_loads_of_a_profile() {
         let text = text.replace(&format!("block = \"{block}\""), mix);
         let profile = Profile::parse(name, &text, true).expect("it is one");
         for case in profile.experiment().cases() {
-            let Work::Load(load) = case.work else {
+            let CaseWork::Load(load) = case.work else {
                 panic!("{name} has loads");
             };
             assert_eq!(load.sizes, [(4096, 3), (65_536, 1)], "{name}");

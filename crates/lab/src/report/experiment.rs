@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{
     machine,
-    statements::{Report, SetReport, StatementReport, paper_scores_s},
+    statements::{ExperimentReport, SetReport, StatementReport, paper_scores_s},
 };
 
-impl Report {
+impl ExperimentReport {
     /// What the page shows. Its machine is this one.
     pub fn findings(&self) -> Findings {
         let mut tables = vec![scores(self)];
@@ -34,7 +34,7 @@ impl Report {
     }
 }
 
-fn about(report: &Report) -> String {
+fn about(report: &ExperimentReport) -> String {
     let data = &report.data;
     let link = report.link_bits_per_s.map_or("no limit".into(), link_text);
     format!(
@@ -47,7 +47,7 @@ fn about(report: &Report) -> String {
     )
 }
 
-fn answer(report: &Report) -> String {
+fn answer(report: &ExperimentReport) -> String {
     let paper = times(paper_speedup());
     let [first, others @ ..] = &report.sets[..] else {
         return "Nothing was measured.".into();
@@ -62,14 +62,14 @@ fn answer(report: &Report) -> String {
     format!("SQLite on {score}{others} (in the paper, two shares were {paper} as fast as one).")
 }
 
-fn conditions(report: &Report) -> BTreeMap<String, String> {
+fn conditions(report: &ExperimentReport) -> BTreeMap<String, String> {
     let mut all = machine::facts();
     all.extend(report.settings.iter().cloned());
     all.insert("month deleted".into(), report.data.deleted_month.clone());
     all
 }
 
-fn scores(report: &Report) -> FindingsTable {
+fn scores(report: &ExperimentReport) -> FindingsTable {
     let mut table = FindingsTable::new(
         "Scores",
         "The score is the mean of the five weighted averages, as in the paper; less is better.",
@@ -97,7 +97,7 @@ fn scores(report: &Report) -> FindingsTable {
 }
 
 /// The paper's table.
-fn statements(report: &Report, set: &SetReport) -> FindingsTable {
+fn statements(report: &ExperimentReport, set: &SetReport) -> FindingsTable {
     let runs = set.runs_max();
     let unit = match report.link_bits_per_s {
         Some(_) => "of the link",
@@ -142,7 +142,7 @@ fn statements(report: &Report, set: &SetReport) -> FindingsTable {
     table
 }
 
-fn statement_times(report: &Report) -> Plot {
+fn statement_times(report: &ExperimentReport) -> Plot {
     let statements = report.sets.first().map_or(&[][..], |set| &set.statements);
     let rows = statements.iter().enumerate().map(|(index, first)| BarRow {
         name: first.statement.name.clone(),

@@ -4,10 +4,10 @@
 use serde_json::{Value, json};
 
 use super::table::paper_speedup;
-use crate::statements::{Report, SetReport, StatementReport, paper_scores_s};
+use crate::statements::{ExperimentReport, SetReport, StatementReport, paper_scores_s};
 
 /// The report with all samples. Times are in seconds, rates in bits or bytes per second as named.
-pub fn json(report: &Report) -> Value {
+pub fn json(report: &ExperimentReport) -> Value {
     let [paper_one, paper_two] = paper_scores_s();
     json!({
         "format": 1,
@@ -25,7 +25,7 @@ pub fn json(report: &Report) -> Value {
     })
 }
 
-fn set_json(report: &Report, set: &SetReport) -> Value {
+fn set_json(report: &ExperimentReport, set: &SetReport) -> Value {
     let statement_json = |(index, statement): (usize, &StatementReport)| {
         let throughput = set.shares.iter().map(|share| {
             let (read, written) = statement.throughput(*share);

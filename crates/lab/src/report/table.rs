@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use super::{grouped, link_text};
-use crate::statements::{Report, SetReport, StatementKind, StatementReport, paper_scores_s};
+use crate::statements::{
+    ExperimentReport, SetReport, StatementKind, StatementReport, paper_scores_s,
+};
 
 /// Width of the statement column; longer statements end in "…".
 const STATEMENT_WIDTH: usize = 38;
@@ -12,7 +14,7 @@ const STATEMENT_WIDTH: usize = 38;
 const SETTING_WIDTH: usize = 16;
 
 /// The tables of all set-ups and the scores, in lines of at most some 120 columns.
-pub fn table(report: &Report) -> String {
+pub fn table(report: &ExperimentReport) -> String {
     let mut text = String::new();
     for note in &report.notes {
         line(&mut text, note);
@@ -30,7 +32,7 @@ pub fn table(report: &Report) -> String {
     text
 }
 
-fn about(report: &Report) -> String {
+fn about(report: &ExperimentReport) -> String {
     let data = &report.data;
     let link = report
         .link_bits_per_s
@@ -44,7 +46,7 @@ fn about(report: &Report) -> String {
     )
 }
 
-fn set_table(text: &mut String, report: &Report, set: &SetReport) {
+fn set_table(text: &mut String, report: &ExperimentReport, set: &SetReport) {
     let runs = set.runs_max();
     let mut head = format!("{:<STATEMENT_WIDTH$}", clipped(&set.name));
     for run in 1..=runs {
@@ -103,7 +105,11 @@ fn set_table(text: &mut String, report: &Report, set: &SetReport) {
 
 /// What each share of the set-up transferred, as a fraction of its link or in MB/s: what it read and, for
 /// statements that write, what it wrote.
-pub(super) fn links(report: &Report, set: &SetReport, statement: &StatementReport) -> String {
+pub(super) fn links(
+    report: &ExperimentReport,
+    set: &SetReport,
+    statement: &StatementReport,
+) -> String {
     let in_unit = |bytes_per_s: f64| match report.link_bytes_per_s() {
         Some(link) => format!("{:.0}", 100.0 * bytes_per_s / link),
         None => format!("{:.0}", bytes_per_s / 1e6),
@@ -126,7 +132,7 @@ pub(super) fn links(report: &Report, set: &SetReport, statement: &StatementRepor
     format!("{}{unit}", shares.join("  "))
 }
 
-fn scores(text: &mut String, report: &Report) {
+fn scores(text: &mut String, report: &ExperimentReport) {
     let width = report
         .sets
         .iter()
@@ -156,7 +162,7 @@ fn scores(text: &mut String, report: &Report) {
 }
 
 /// How far the scans used the links of a set-up, if links were limited.
-pub(super) fn scan_link_use(report: &Report, set: &SetReport) -> Option<String> {
+pub(super) fn scan_link_use(report: &ExperimentReport, set: &SetReport) -> Option<String> {
     let part = report.least_scan_link_use(set)?;
     Some(match part {
         // With a cache that holds the table, the links are idle.

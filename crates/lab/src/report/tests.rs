@@ -3,12 +3,12 @@
 
 use super::*;
 use crate::statements::{
-    DataReport, Report, RunReport, SetReport, ShareReport, StatementKind, StatementReport, Traffic,
-    TrafficSample, statements,
+    DataReport, ExperimentReport, RunReport, SetReport, ShareReport, StatementKind,
+    StatementReport, Traffic, TrafficSample, statements,
 };
 
 /// One run for each statement of the paper: its averages on one share and on two.
-fn papers_report() -> Report {
+fn papers_report() -> ExperimentReport {
     let set = |name: &str, shares: Vec<usize>, column: usize| SetReport {
         name: name.into(),
         statements: statements()
@@ -45,7 +45,7 @@ fn papers_report() -> Report {
             .collect(),
         shares,
     };
-    Report {
+    ExperimentReport {
         notes: vec!["a note with <angle> brackets".into()],
         link_bits_per_s: Some(1_000_000_000),
         settings: vec![("journal_mode".into(), "DELETE".into())],
@@ -82,7 +82,7 @@ fn link_use_is_what_was_moved_over_what_the_link_carries() {
     let report = papers_report();
     let least = report.least_scan_link_use(&report.sets[1]).unwrap();
     assert!((least - 0.96).abs() < 1e-6, "{least}");
-    let unlimited = Report {
+    let unlimited = ExperimentReport {
         link_bits_per_s: None,
         ..report
     };

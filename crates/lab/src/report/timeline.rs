@@ -2,13 +2,13 @@
 //! and each statement is a span.
 
 use super::{Axis, Marks, Plot, PlotLine, Span};
-use crate::statements::{Report, SetReport, StatementReport, TrafficSample};
+use crate::statements::{ExperimentReport, SetReport, StatementReport, TrafficSample};
 
 /// Samples are merged into at most this many points a line, so that each can be pointed at.
 const POINTS_MAX: usize = 160;
 
 /// The plot of one set-up.
-pub(super) fn plot(report: &Report, set: &SetReport) -> Plot {
+pub(super) fn plot(report: &ExperimentReport, set: &SetReport) -> Plot {
     let runs = || set.statements.iter().flat_map(|statement| &statement.runs);
     let samples: usize = runs().map(|run| run.samples.len()).sum();
     let merged = samples.div_ceil(POINTS_MAX).max(1);

@@ -37,12 +37,12 @@ impl From<io::Error> for FileError {
 }
 
 /// A file. Its size is the one SQLite sees; the layout makes the size durable.
-pub(crate) struct File {
+pub(crate) struct DatabaseFile {
     disk: Rc<dyn DatabaseDisk>,
     extent: DiskExtent,
     size: u64,
     run: Unwritten,
-    /// For each chunk, whether it was written since [`File::forget_written`].
+    /// For each chunk, whether it was written since [`DatabaseFile::forget_written`].
     written: Vec<bool>,
 }
 
@@ -70,7 +70,7 @@ impl Unwritten {
     }
 }
 
-impl File {
+impl DatabaseFile {
     /// The file of `size` bytes in `extent`.
     pub(crate) fn new(disk: Rc<dyn DatabaseDisk>, extent: DiskExtent, size: u64) -> Self {
         let written = vec![true; extent.len.div_ceil(CHUNK_BYTES) as usize];
@@ -229,7 +229,7 @@ impl File {
         Ok(self.disk.write_at(self.extent.offset + start, blocks)?)
     }
 
-    /// The numbers of the chunks written since [`File::forget_written`]; all of them if it was never called.
+    /// The numbers of the chunks written since [`DatabaseFile::forget_written`]; all of them if it was never called.
     pub(crate) fn written_chunks(&self) -> Vec<u64> {
         let written = self.written.iter().enumerate();
         written
@@ -264,7 +264,7 @@ mod tests {
             let disk = Rc::new(MemoryDisk::new(4 << 20));
             // Stale bytes from earlier use must never show.
             disk.write_at(8192, &vec![0xAA; 2 << 20]).unwrap();
-            let mut file = File::new(disk.clone(), extent, 0);
+            let mut file = DatabaseFile::new(disk.clone(), extent, 0);
             let mut model: Vec<u8> = Vec::new();
             for step in 0..300u64 {
                 let near = random.below(model.len() as u64 + 5_000);
@@ -309,7 +309,7 @@ mod tests {
                 assert_eq!(file.size(), model.len() as u64, "seed {seed} step {step}");
             }
             file.drain().unwrap();
-            let mut reopened = File::new(disk, extent, file.size());
+            let mut reopened = DatabaseFile::new(disk, extent, file.size());
             let mut all = vec![0; model.len()];
             reopened.read(0, &mut all).unwrap();
             assert!(all == model, "seed {seed}");
@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn only_written_chunks_are_remembered() {
         let disk = Rc::new(MemoryDisk::new(8 << 20));
-        let mut file = File::new(
+        let mut file = DatabaseFile::new(
             disk,
             DiskExtent {
                 offset: 0,

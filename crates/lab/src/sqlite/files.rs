@@ -14,7 +14,7 @@ use std::{
 
 use super::{
     disk::DatabaseDisk,
-    file::{CHUNK_BYTES, File, FileError},
+    file::{CHUNK_BYTES, DatabaseFile, FileError},
     layout::{Durable, FILES, JOURNAL, Layout, MAIN, TEMP},
 };
 use crate::LabResult;
@@ -45,7 +45,7 @@ pub(crate) enum OpenError {
 pub(crate) struct Files {
     disk: Rc<dyn DatabaseDisk>,
     layout: Layout,
-    files: [RefCell<File>; FILES],
+    files: [RefCell<DatabaseFile>; FILES],
     open: [Cell<bool>; FILES],
     /// Whether the journal exists now; the layout records whether it does after a power cut.
     journal_exists: Cell<bool>,
@@ -79,7 +79,11 @@ impl Files {
             _ => 0,
         };
         let file = |index: usize| {
-            RefCell::new(File::new(disk.clone(), layout.extents[index], size(index)))
+            RefCell::new(DatabaseFile::new(
+                disk.clone(),
+                layout.extents[index],
+                size(index),
+            ))
         };
         let files = std::array::from_fn(file);
         let journal_exists = Cell::new(journal_bytes.is_some());
@@ -155,7 +159,7 @@ impl Files {
         self.file(index).size()
     }
 
-    /// Reads; see [`File::read`].
+    /// Reads; see [`DatabaseFile::read`].
     pub(crate) fn read(
         &self,
         index: usize,
@@ -165,7 +169,7 @@ impl Files {
         self.noted(self.file(index).read(offset, buffer))
     }
 
-    /// Writes; see [`File::write`].
+    /// Writes; see [`DatabaseFile::write`].
     pub(crate) fn write(
         &self,
         index: usize,
@@ -277,7 +281,7 @@ impl Files {
         self.disk_error.borrow_mut().take()
     }
 
-    fn file(&self, index: usize) -> RefMut<'_, File> {
+    fn file(&self, index: usize) -> RefMut<'_, DatabaseFile> {
         self.files[index].borrow_mut()
     }
 

@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use super::Store;
+use super::DatabaseStore;
 use crate::{LabError, LabResult};
 
 /// A snapshot of a store's database.
@@ -24,7 +24,7 @@ impl Image {
     ///
     /// # Errors
     /// An error of the disk or the file.
-    pub fn capture(store: &Store, mut file: File) -> LabResult<Self> {
+    pub fn capture(store: &DatabaseStore, mut file: File) -> LabResult<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
         store
@@ -47,7 +47,7 @@ impl Image {
     ///
     /// # Errors
     /// An error of the disk or the image file, or the database is open.
-    pub fn restore(&self, store: &Store) -> LabResult<u64> {
+    pub fn restore(&self, store: &DatabaseStore) -> LabResult<u64> {
         if store.files.any_open() {
             return Err(LabError::Unusable(
                 "a copy cannot be put under an open database".into(),

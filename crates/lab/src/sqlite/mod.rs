@@ -24,11 +24,11 @@ pub use settings::Settings;
 use crate::{LabError, LabResult};
 
 /// A disk with the layout on it, holding one database.
-pub struct Store {
+pub struct DatabaseStore {
     files: Rc<files::Files>,
 }
 
-impl Store {
+impl DatabaseStore {
     /// Writes an empty layout; any existing database is lost.
     ///
     /// # Errors

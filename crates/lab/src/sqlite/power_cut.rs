@@ -156,7 +156,7 @@ fn examine(
     last: i64,
 ) -> std::result::Result<(), String> {
     let said = |error: crate::LabError| error.to_string();
-    let store = Store::open(disk).map_err(said)?;
+    let store = DatabaseStore::open(disk).map_err(said)?;
     let database = store.database(settings).map_err(said)?;
     let verdict: String = database
         .run("check", |c| {
@@ -195,13 +195,13 @@ fn trial(seed: u64, page_bytes: u32, cuts: usize, lies: bool) -> Vec<String> {
     let mut random = SplitMix64::new(seed);
     let blank = MemoryDisk::new(12 << 20);
     let disk = Rc::new(blank);
-    let store = Store::format(disk.clone()).unwrap();
+    let store = DatabaseStore::format(disk.clone()).unwrap();
     set_up(&store.database(&settings).unwrap());
     let mut start = vec![0; 12 << 20];
     disk.read_at(0, &mut start).unwrap();
 
     let disk = RecordingDisk::new(start, lies);
-    let store = Store::open(disk.clone()).unwrap();
+    let store = DatabaseStore::open(disk.clone()).unwrap();
     let mut database = store.database(&settings).unwrap();
     for number in 1..=40 {
         transact(&database, number, &mut random);

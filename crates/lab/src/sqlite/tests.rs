@@ -37,7 +37,7 @@ fn image_file() -> std::fs::File {
 fn statements_give_what_sqlite_promises_for_every_page_size() {
     for page_bytes in [512, 4096, 16_384, 65_536] {
         let disk = Rc::new(MemoryDisk::new(64 << 20));
-        let store = Store::format(disk.clone()).unwrap();
+        let store = DatabaseStore::format(disk.clone()).unwrap();
         let database = store.database(&settings(page_bytes)).unwrap();
         fill(&database, 20_000);
         assert_eq!(count(&database, "SELECT count(*) FROM t"), 20_000);
@@ -57,7 +57,7 @@ fn statements_give_what_sqlite_promises_for_every_page_size() {
         );
         database.execute("BEGIN; DELETE FROM t; ROLLBACK").unwrap();
         drop(database);
-        let again = Store::open(disk)
+        let again = DatabaseStore::open(disk)
             .unwrap()
             .database(&settings(page_bytes))
             .unwrap();
@@ -73,7 +73,7 @@ fn statements_give_what_sqlite_promises_for_every_page_size() {
 
 #[test]
 fn settings_are_read_back_as_they_were_set() {
-    let store = Store::format(Rc::new(MemoryDisk::new(8 << 20))).unwrap();
+    let store = DatabaseStore::format(Rc::new(MemoryDisk::new(8 << 20))).unwrap();
     let database = store.database(&Settings::default()).unwrap();
     let in_use = Settings::in_use(&database).unwrap();
     let value = |name: &str| &in_use.iter().find(|(n, _)| n == name).unwrap().1;
@@ -86,7 +86,7 @@ fn settings_are_read_back_as_they_were_set() {
 
 #[test]
 fn a_database_is_open_once() {
-    let store = Store::format(Rc::new(MemoryDisk::new(8 << 20))).unwrap();
+    let store = DatabaseStore::format(Rc::new(MemoryDisk::new(8 << 20))).unwrap();
     let first = store.database(&settings(4096)).unwrap();
     first.execute("CREATE TABLE t (n)").unwrap();
     assert!(store.database(&settings(4096)).is_err());
@@ -100,7 +100,7 @@ fn a_database_is_open_once() {
 
 #[test]
 fn a_full_disk_is_an_error_and_leaves_the_database_whole() {
-    let store = Store::format(Rc::new(MemoryDisk::new(8 << 20))).unwrap();
+    let store = DatabaseStore::format(Rc::new(MemoryDisk::new(8 << 20))).unwrap();
     let database = store.database(&settings(4096)).unwrap();
     fill(&database, 1_000);
     let too_much = "INSERT INTO t SELECT a.n, a.text FROM t a, t b LIMIT 100000";
@@ -152,7 +152,7 @@ fn errors_of_the_disk_become_errors_of_the_statement_with_their_cause() {
         writes: off(),
         flushes: off(),
     });
-    let store = Store::format(disk.clone()).unwrap();
+    let store = DatabaseStore::format(disk.clone()).unwrap();
     let database = store.database(&settings(4096)).unwrap();
     fill(&database, 5_000);
     let cases: [(&Cell<bool>, &str, &str); 3] = [
@@ -192,8 +192,8 @@ fn errors_of_the_disk_become_errors_of_the_statement_with_their_cause() {
 fn a_fresh_copy_is_the_loaded_database_and_writes_only_what_changed() {
     let (one, two) = (MemoryDisk::new(64 << 20), MemoryDisk::new(64 << 20));
     let (one, two) = (
-        Store::format(Rc::new(one)).unwrap(),
-        Store::format(Rc::new(two)).unwrap(),
+        DatabaseStore::format(Rc::new(one)).unwrap(),
+        DatabaseStore::format(Rc::new(two)).unwrap(),
     );
     fill(&one.database(&settings(65_536)).unwrap(), 50_000);
     let image = Image::capture(&one, image_file()).unwrap();

@@ -8,14 +8,14 @@ use std::{fs::File, rc::Rc};
 use super::{
     Statement, StatementKind,
     load::load,
-    report::{DataReport, Report, RunReport, SetReport, ShareReport, StatementReport},
+    report::{DataReport, ExperimentReport, RunReport, SetReport, ShareReport, StatementReport},
     sampling::{SampledDisk, Sampler, Timed, Traffic},
 };
 use crate::{
     LabError, LabResult,
-    drive_stats::Source,
+    drive_stats::RowSource,
     progress::{ProgressOutput, Stage},
-    sqlite::{Database, DatabaseDisk, Image, Settings, Store},
+    sqlite::{Database, DatabaseDisk, DatabaseStore, Image, Settings},
 };
 
 /// One way to reach the shares, to be compared with the others.
@@ -45,7 +45,7 @@ pub struct Experiment {
     /// Each link's rate in each direction in bits per second, if it is limited.
     pub link_bits_per_s: Option<u64>,
     /// The data.
-    pub source: Source,
+    pub source: RowSource,
     /// The database's settings, the same for all.
     pub settings: Settings,
     /// What to time, and how often. Each round of modifying statements starts with a fresh copy.
@@ -64,7 +64,7 @@ pub struct Experiment {
 
 /// A set-up and its results so far.
 struct MeasuredSetup {
-    store: Store,
+    store: DatabaseStore,
     report: SetReport,
 }
 
@@ -74,7 +74,7 @@ impl Experiment {
     /// # Errors
     /// Errors of the data, the disks or SQLite; a DELETE that deleted nothing, or a statement that returned
     /// different results on different set-ups.
-    pub fn run(self, progress: ProgressOutput) -> LabResult<Report> {
+    pub fn run(self, progress: ProgressOutput) -> LabResult<ExperimentReport> {
         let meters: Vec<_> = self
             .shares
             .into_iter()
@@ -96,7 +96,7 @@ impl Experiment {
                 statements: Vec::new(),
             };
             measured.push(MeasuredSetup {
-                store: Store::format(Rc::new(disk))?,
+                store: DatabaseStore::format(Rc::new(disk))?,
                 report,
             });
         }
@@ -165,7 +165,7 @@ impl Experiment {
                 stage.done(&format!("round {round} of {rounds}"));
             }
         }
-        Ok(Report {
+        Ok(ExperimentReport {
             notes: self.notes,
             link_bits_per_s: self.link_bits_per_s,
             settings,

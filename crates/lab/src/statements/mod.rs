@@ -14,7 +14,9 @@ mod tests;
 
 pub(crate) use check::check;
 pub use experiment::{Experiment, MeasuredShare, SetUp};
-pub use report::{DataReport, Report, RunReport, SetReport, ShareReport, StatementReport};
+pub use report::{
+    DataReport, ExperimentReport, RunReport, SetReport, ShareReport, StatementReport,
+};
 pub use sampling::{Traffic, TrafficSample};
 pub use survey::Survey;
 

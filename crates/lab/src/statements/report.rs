@@ -4,7 +4,7 @@ use super::{Statement, StatementKind, Traffic, TrafficSample, score_s};
 
 /// A finished experiment.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Report {
+pub struct ExperimentReport {
     /// Introductory lines: what was chosen and why, and facts about this machine.
     pub notes: Vec<String>,
     /// Each link's rate in each direction in bits per second, if it was limited.
@@ -134,7 +134,7 @@ impl SetReport {
     }
 }
 
-impl Report {
+impl ExperimentReport {
     /// How many times faster `set` is than the first set-up, by score.
     pub fn speedup(&self, set: &SetReport) -> f64 {
         ratio(

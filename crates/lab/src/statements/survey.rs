@@ -5,7 +5,7 @@
 use super::load::full_month;
 use crate::{
     LabError, LabResult,
-    drive_stats::{Date, Month, Row, Source},
+    drive_stats::{Date, Month, Row, RowSource},
     load::Stop,
     progress::ProgressOutput,
     sqlite::Settings,
@@ -30,8 +30,8 @@ impl Survey {
     /// Reads `source` from start to end.
     ///
     /// # Errors
-    /// What is wrong with the data: an error of [`Source::open`], a bad row, no full month; or [`LabError::Stopped`].
-    pub fn of(source: &Source, stop: &Stop, progress: ProgressOutput) -> LabResult<Survey> {
+    /// What is wrong with the data: an error of [`RowSource::open`], a bad row, no full month; or [`LabError::Stopped`].
+    pub fn of(source: &RowSource, stop: &Stop, progress: ProgressOutput) -> LabResult<Survey> {
         let mut rows = source.open()?;
         let stage = progress.stage("look through the data", rows.expected);
         let (mut count, mut bytes) = (0, 0);
@@ -120,7 +120,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        sqlite::{MemoryDisk, Store},
+        sqlite::{DatabaseStore, MemoryDisk},
         statements::load::load,
     };
 
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn the_database_is_as_large_as_foreseen() {
         for (rows, page_bytes) in [(20_000, 65_536), (20_000, 4096), (60_000, 65_536)] {
-            let source = Source::Generated { rows, seed: 3 };
+            let source = RowSource::Generated { rows, seed: 3 };
             let survey = Survey::of(&source, &Stop::default(), ProgressOutput::Silent).unwrap();
             assert_eq!(
                 (survey.rows, survey.month.to_string()),
@@ -162,7 +162,7 @@ mod tests {
                 page_bytes,
                 ..Settings::default()
             };
-            let store = Store::format(Rc::new(MemoryDisk::new(128 << 20))).unwrap();
+            let store = DatabaseStore::format(Rc::new(MemoryDisk::new(128 << 20))).unwrap();
             let database = store.database(&settings).unwrap();
             let stage = ProgressOutput::Silent.stage("load", None);
             load(&database, &mut source.open().unwrap(), &stage).unwrap();

@@ -5,7 +5,7 @@ use std::{cell::Cell, io, rc::Rc};
 
 use super::*;
 use crate::{
-    drive_stats::Source,
+    drive_stats::RowSource,
     nameless::nameless_file,
     progress::ProgressOutput,
     report,
@@ -83,7 +83,7 @@ fn experiment(rows: u64, wrong_after_bytes: Option<u64>) -> Experiment {
         set_ups,
         shares,
         link_bits_per_s: Some(1_000_000_000),
-        source: Source::Generated { rows, seed: 1 },
+        source: RowSource::Generated { rows, seed: 1 },
         settings: Settings {
             page_bytes: 65_536,
             cache_bytes: 1 << 20,

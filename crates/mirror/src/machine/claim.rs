@@ -11,7 +11,7 @@ use crate::{
     planted::{Bug, is_planted},
     ranges::Ranges,
     regions::Regions,
-    register::{Record, Swap, Verdict},
+    register::{Record, Swap, SwapVerdict},
 };
 
 impl Mirror {
@@ -51,9 +51,9 @@ impl Mirror {
             return; // Answered before.
         };
         match swap.judge(found) {
-            Verdict::Again => self.actions.push_back(MirrorAction::Swap(swap)),
-            Verdict::Lost => self.stop(Stopped::Register(*found)),
-            Verdict::Won => {
+            SwapVerdict::Again => self.actions.push_back(MirrorAction::Swap(swap)),
+            SwapVerdict::Lost => self.stop(Stopped::Register(*found)),
+            SwapVerdict::Won => {
                 let before = std::mem::replace(&mut self.record, swap.new).in_sync;
                 self.swap = None;
                 if self.phase == MirrorPhase::Claiming {

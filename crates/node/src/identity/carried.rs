@@ -7,13 +7,13 @@ use std::{collections::BTreeSet, path::Path};
 use uuid::Uuid;
 use volume::config::ConfigError;
 
-use super::{Identity, Judged, Known, Level, Note};
+use super::{Identity, IdentityContext, Judged, Level, Note};
 use crate::{
     record::{DiskKind, Record, Records},
     survey::Asked,
 };
 
-impl Known<'_> {
+impl IdentityContext<'_> {
     /// The recorded disks among `all`. `carried` returns the identity that each carries.
     pub(crate) fn taken(
         &self,
@@ -30,7 +30,7 @@ impl Known<'_> {
         known.collect()
     }
 
-    /// As [`Known::judge_carried`], for those of `all` whose carried identity is known before they are open.
+    /// As [`IdentityContext::judge_carried`], for those of `all` whose carried identity is known before they are open.
     /// Returns the notes about them.
     ///
     /// # Errors

@@ -3,10 +3,10 @@
 
 use uuid::Uuid;
 
-use super::{Asked, FoundAtPath, Judged, Known, Leaf, is_at};
+use super::{Asked, FoundAtPath, IdentityContext, Judged, Leaf, is_at};
 use crate::record::Record;
 
-impl Known<'_> {
+impl IdentityContext<'_> {
     /// Refuses marked files that have exchanged their places while the configuration stayed as it was: each volume
     /// would be another disk for its initiators. If one of them has a new name or path, the configuration was edited.
     pub(super) fn check_exchanged(&self, all: &[Asked], judged: &mut Judged) {

@@ -3,13 +3,13 @@
 
 use uuid::Uuid;
 
-use super::{Identity, Judged, Known, Level};
+use super::{Identity, IdentityContext, Judged, Level};
 use crate::{
     record::{DiskKind, Record},
     survey::{Asked, FoundAtPath},
 };
 
-impl Known<'_> {
+impl IdentityContext<'_> {
     /// If a new disk is about to be created, names the recorded disks whose files are missing: if a
     /// volume and its file are both renamed, it looks like this.
     pub(super) fn note_orphans(&self, all: &[Asked], judged: &mut Judged) {

@@ -4,13 +4,13 @@ use std::process;
 
 use uuid::Uuid;
 
-use super::{Known, MARK, id_of};
+use super::{IdentityContext, MARK, id_of};
 use crate::{
     record::Record,
     survey::{FoundAtPath, Leaf, Sibling, SurveyMark},
 };
 
-impl Known<'_> {
+impl IdentityContext<'_> {
     /// The message for a marked file that a neighbouring state directory has recorded under another name, if the disk
     /// is still there: the file is a hard link or a copy. In that case no configuration was renamed.
     pub(super) fn second_file(

@@ -4,10 +4,10 @@
 
 use uuid::Uuid;
 
-use super::{Identity, Judged, Known, Level, id_of};
+use super::{Identity, IdentityContext, Judged, Level, id_of};
 use crate::survey::{FoundAtPath, Leaf, SurveyMark, derived};
 
-impl Known<'_> {
+impl IdentityContext<'_> {
     /// Whether `leaf`, marked as disk `mark`, is a read-only copy of that disk: the disk itself is among `others` or still
     /// where it was served from, or the copy has been served as one before.
     pub(super) fn is_snapshot<'a>(

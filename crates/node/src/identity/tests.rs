@@ -123,7 +123,7 @@ const NOTHING: Case<'_> = Case {
 };
 
 impl Case<'_> {
-    fn with<T>(&self, f: impl FnOnce(&Known<'_>) -> T) -> T {
+    fn with<T>(&self, f: impl FnOnce(&IdentityContext<'_>) -> T) -> T {
         let records = records(self.records);
         let sibling = Sibling {
             directory: "/etc/app.state".into(),
@@ -137,7 +137,7 @@ impl Case<'_> {
                 .find(|(there, _)| Path::new(there) == path);
             found.map_or(FoundAtPath::Nothing, |(_, found)| found.clone())
         };
-        f(&Known {
+        f(&IdentityContext {
             records: &records,
             siblings: &[sibling],
             state: Path::new("/etc/new.state"),

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 
 use super::{
     lock,
-    protocol::{Asked, SILENCE_TIMEOUT, answer, read_line, request, write_line},
+    protocol::{AdminCall, SILENCE_TIMEOUT, answer, read_line, request, write_line},
     socket::{self, Short},
 };
 use crate::failure::VerbFailure;
@@ -55,9 +55,9 @@ impl DaemonAddress {
 ///
 /// # Errors
 /// No daemon is listening, or it refuses.
-pub(crate) fn ask<T: DeserializeOwned>(state: &Path, asked: Asked) -> Result<T, VerbFailure> {
+pub(crate) fn ask<T: DeserializeOwned>(state: &Path, asked: AdminCall) -> Result<T, VerbFailure> {
     let stream = connect(state)?;
-    let is_change = matches!(asked, Asked::Apply { dry_run: false, .. });
+    let is_change = matches!(asked, AdminCall::Apply { dry_run: false, .. });
     let lost = |error: io::Error| match error.kind() {
         ErrorKind::WouldBlock => silent(state, Some(&stream), is_change),
         ErrorKind::UnexpectedEof => anyhow!(

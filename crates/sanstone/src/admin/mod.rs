@@ -19,5 +19,5 @@ mod socket;
 
 pub(crate) use client::{DaemonAddress, ask};
 pub(crate) use lock::is_held;
-pub(crate) use protocol::{Applied, Asked, Compared, Sample};
+pub(crate) use protocol::{AdminCall, Applied, Compared, Sample};
 pub(crate) use server::{AdminServer, ApplyRequest, Daemon};

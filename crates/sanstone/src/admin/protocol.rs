@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use node::{description::Counters, health::Verdict};
+use node::{description::CounterSnapshot, health::Verdict};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -26,7 +26,7 @@ const VERSION: u32 = 1;
 /// A client's request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
-pub(crate) enum Asked {
+pub(crate) enum AdminCall {
     /// Everything there is to show. Answer: a [`Description`](node::description::Description).
     Show,
     /// The counters since the start. Answer: a [`Sample`].
@@ -71,18 +71,18 @@ pub(crate) struct Sample {
     /// The part of it in which lanes looked for work in vain, in nanoseconds.
     #[serde(default)]
     pub(crate) looked_ns: u64,
-    pub(crate) counters: Counters,
+    pub(crate) counters: CounterSnapshot,
     /// How everything is.
     #[serde(default)]
     pub(crate) verdict: Verdict,
 }
 
-impl Asked {
+impl AdminCall {
     /// How long the daemon may take to answer this request.
     pub(crate) fn timeout(&self) -> Duration {
         match self {
-            Asked::Show | Asked::Counters | Asked::Compare { .. } => ANSWER_TIMEOUT,
-            Asked::Apply { .. } => CHANGE_TIMEOUT,
+            AdminCall::Show | AdminCall::Counters | AdminCall::Compare { .. } => ANSWER_TIMEOUT,
+            AdminCall::Apply { .. } => CHANGE_TIMEOUT,
         }
     }
 }
@@ -110,7 +110,7 @@ impl AdminRefusal {
 struct AdminRequest {
     version: u32,
     #[serde(flatten)]
-    asked: Asked,
+    asked: AdminCall,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -124,7 +124,7 @@ struct AdminReply<T> {
 }
 
 /// Encodes a request as a line.
-pub(crate) fn request(asked: Asked) -> io::Result<Vec<u8>> {
+pub(crate) fn request(asked: AdminCall) -> io::Result<Vec<u8>> {
     line(&AdminRequest {
         version: VERSION,
         asked,
@@ -135,7 +135,7 @@ pub(crate) fn request(asked: Asked) -> io::Result<Vec<u8>> {
 ///
 /// # Errors
 /// It is not a request of this version.
-pub(crate) fn asked(line: &[u8]) -> Result<Asked, AdminRefusal> {
+pub(crate) fn asked(line: &[u8]) -> Result<AdminCall, AdminRefusal> {
     let request: AdminRequest = versioned(line).map_err(|message| AdminRefusal {
         is_wrong: true,
         message,
@@ -223,15 +223,15 @@ mod tests {
 
     #[test]
     fn what_is_asked_and_answered_arrives() {
-        let apply = Asked::Apply {
+        let apply = AdminCall::Apply {
             path: "/etc/sanstone.toml".into(),
             dry_run: true,
         };
-        let compare = Asked::Compare {
+        let compare = AdminCall::Compare {
             mirror: "db/cache/mirror".to_owned(),
             at_bytes: 1 << 40,
         };
-        for sent in [Asked::Show, Asked::Counters, compare, apply] {
+        for sent in [AdminCall::Show, AdminCall::Counters, compare, apply] {
             let line = request(sent.clone()).expect("it is JSON");
             assert_eq!(asked(&line).expect("ours"), sent);
         }

@@ -33,7 +33,8 @@ use super::{
     aside::Aside,
     places::{ClientPlace, ClientPlaces},
     protocol::{
-        AdminRefusal, Applied, Asked, BEAT, Compared, Sample, asked, read_line, reply, write_line,
+        AdminCall, AdminRefusal, Applied, BEAT, Compared, Sample, asked, read_line, reply,
+        write_line,
     },
     socket,
 };
@@ -219,18 +220,18 @@ fn attend(
         Ok(asked) => {
             let timeout = asked.timeout();
             match asked {
-                Asked::Show => {
+                AdminCall::Show => {
                     let view = call(&daemon.view, timeout, |answer| answer);
                     reply(view.map(|view| view.describe()))
                 }
-                Asked::Counters => {
+                AdminCall::Counters => {
                     let view = call(&daemon.view, timeout, |answer| answer);
                     reply(view.map(|view| sample(&view)))
                 }
-                Asked::Compare { mirror, at_bytes } => {
+                AdminCall::Compare { mirror, at_bytes } => {
                     reply(compare(daemon, timeout, &mirror, at_bytes))
                 }
-                Asked::Apply { path, dry_run } => {
+                AdminCall::Apply { path, dry_run } => {
                     reply(apply(daemon, hall, timeout, &path, dry_run))
                 }
             }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use ::lab::{
     Configured, On,
     compare::{self, compare},
-    drive_stats::{DailyFile, Source},
+    drive_stats::{DailyFile, RowSource},
     history::history,
     input,
     load::Stop,
@@ -275,7 +275,7 @@ impl Common {
         let mut profile = Profile::load(name, self.quick).map_err(refused)?;
         if !self.data.is_empty() {
             let source = || {
-                Ok(Source::Files {
+                Ok(RowSource::Files {
                     files: DailyFile::all_in(&self.data)?,
                     days: self.days,
                     seed: 1,

@@ -92,7 +92,7 @@ fn filter(text: &str) -> Result<EnvFilter, String> {
 }
 
 /// Starts the writer thread and collects the program's log events from here on.
-pub(crate) fn start(wanted: &str, format: Format) -> Result<(), VerbFailure> {
+pub(crate) fn start(wanted: &str, format: LogFormat) -> Result<(), VerbFailure> {
     thread::Builder::new()
         .name("log".into())
         .spawn(|| QUEUE.write_to(&mut io::stderr()))
@@ -105,11 +105,11 @@ pub(crate) fn start(wanted: &str, format: Format) -> Result<(), VerbFailure> {
         .with_writer(|| LogEntry);
     let limit = flood::Limit(&QUEUE.flood);
     match format {
-        Format::Text => {
+        LogFormat::Text => {
             let lines = lines.with_target(false).finish();
             subscriber::set_global_default(lines.with(limit))?;
         }
-        Format::Json => {
+        LogFormat::Json => {
             IS_JSON.store(true, Ordering::Relaxed);
             let lines = lines.event_format(json::Lines).finish();
             subscriber::set_global_default(lines.with(limit))?;
@@ -120,7 +120,7 @@ pub(crate) fn start(wanted: &str, format: Format) -> Result<(), VerbFailure> {
 
 /// How a line of the log is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum LogFormat {
     /// For people.
     #[default]
     Text,

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use node::{
-    description::{Cache, RequestCounts},
+    description::{CacheDescription, RequestCounts},
     health::Verdict,
 };
 use serde::Serialize;
@@ -93,10 +93,14 @@ pub(crate) struct CacheRates {
 }
 
 impl CacheRates {
-    fn between(before: Option<&Cache>, after: &Cache, seconds: f64) -> CacheRates {
-        let none = Cache::default();
+    fn between(
+        before: Option<&CacheDescription>,
+        after: &CacheDescription,
+        seconds: f64,
+    ) -> CacheRates {
+        let none = CacheDescription::default();
         let before = before.unwrap_or(&none);
-        let count = |of: fn(&Cache) -> u64| of(after).saturating_sub(of(before)) as f64;
+        let count = |of: fn(&CacheDescription) -> u64| of(after).saturating_sub(of(before)) as f64;
         let hits = count(|cache| cache.hits);
         let reads = hits + count(|cache| cache.late_hits) + count(|cache| cache.misses);
         CacheRates {
@@ -261,7 +265,7 @@ fn rows(
 
 #[cfg(test)]
 mod tests {
-    use node::description::Counters;
+    use node::description::CounterSnapshot;
 
     use super::*;
 
@@ -283,7 +287,7 @@ mod tests {
             at_ns: at_s * 1_000_000_000,
             cpu_ns,
             looked_ns: cpu_ns / 4,
-            counters: Counters {
+            counters: CounterSnapshot {
                 nodes: rows("db/file"),
                 caches: BTreeMap::new(),
                 volumes: rows("db"),
@@ -346,17 +350,17 @@ mod tests {
             at_ns: at_s * 1_000_000_000,
             cpu_ns: 0,
             looked_ns: 0,
-            counters: Counters {
+            counters: CounterSnapshot {
                 caches: BTreeMap::from([(
                     "db/cache".to_owned(),
-                    Cache {
+                    CacheDescription {
                         hits,
                         misses,
                         read_ahead_wasted_bytes: wasted,
-                        ..Cache::default()
+                        ..CacheDescription::default()
                     },
                 )]),
-                ..Counters::default()
+                ..CounterSnapshot::default()
             },
             verdict: Verdict::default(),
         };

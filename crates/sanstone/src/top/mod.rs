@@ -30,7 +30,7 @@ use signal_hook::{
 
 use self::interval::Interval;
 use crate::{
-    admin::{self, Asked, DaemonAddress, Sample},
+    admin::{self, AdminCall, DaemonAddress, Sample},
     failure::VerbFailure,
     output::OutputFile,
 };
@@ -81,7 +81,7 @@ pub(crate) fn run(call: &TopCall) -> Result<(), VerbFailure> {
 }
 
 fn sample(state: &Path) -> Result<Sample, VerbFailure> {
-    admin::ask(state, Asked::Counters)
+    admin::ask(state, AdminCall::Counters)
 }
 
 /// Writes intervals as JSON, for programs.

@@ -146,7 +146,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use node::{
-        description::{Cache, Counters, RequestCounts},
+        description::{CacheDescription, CounterSnapshot, RequestCounts},
         health::{About, Health, Reason, Verdict},
     };
     use ratatui::{Terminal, backend::TestBackend};
@@ -182,15 +182,15 @@ mod tests {
             at_ns: 1_000_000_000,
             cpu_ns: 830_000_000,
             looked_ns: 210_000_000,
-            counters: Counters {
+            counters: CounterSnapshot {
                 nodes: paths.collect(),
                 caches: BTreeMap::from([(
                     "volume-00/cache".to_owned(),
-                    Cache {
+                    CacheDescription {
                         hits: 995,
                         misses: 5,
                         read_ahead_bytes: 3_000_000,
-                        ..Cache::default()
+                        ..CacheDescription::default()
                     },
                 )]),
                 volumes: BTreeMap::from([("db".to_owned(), kinds.clone())]),

@@ -5,7 +5,8 @@ use std::{cell::Cell, collections::BTreeMap, rc::Rc, sync::Arc};
 use engine::{Buf, Duration, Lane, LaneConfig, LaneFuture, Payload, cross::oneshot, spawn, time};
 use scsi::{Attention, TargetPort};
 use volume::{
-    AtomicWrites, Compared, Durability, Error, ErrorKind, Result, SharedVolume, Volume, fallback,
+    AtomicWrites, CompareOutcome, Durability, Error, ErrorKind, Result, SharedVolume, Volume,
+    fallback,
     leaf::ram::{Ram, Region},
 };
 
@@ -71,7 +72,7 @@ impl Volume for Failing {
         _: u64,
         _: Payload,
         _: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         fallback::compare_and_write()
     }
 }

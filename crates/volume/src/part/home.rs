@@ -9,7 +9,7 @@ use engine::{LaneFuture, LaneHandle, Payload};
 
 use super::Resident;
 use crate::{
-    Allocation, AtomicWrites, Compared, Durability, Result, Shape, SharedVolume, Volume,
+    Allocation, AtomicWrites, CompareOutcome, Durability, Result, Shape, SharedVolume, Volume,
     member::{Order, Report},
 };
 
@@ -148,7 +148,7 @@ impl Volume for Remote {
         at: u64,
         data: Payload,
         durability: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         let data = data.into_buf();
         LaneFuture::new(self.call(move |volume| async move {
             volume.compare_and_write(at, data.into(), durability).await

@@ -3,7 +3,7 @@
 use engine::{LaneFuture, Payload};
 
 use crate::{
-    Allocation, AtomicWrites, Compared, Durability, Error, ReadOnly, Result, Shape, Volume,
+    Allocation, AtomicWrites, CompareOutcome, Durability, Error, ReadOnly, Result, Shape, Volume,
     member::{Order, Report},
 };
 
@@ -77,7 +77,7 @@ impl Volume for Missing {
         _: u64,
         _: Payload,
         _: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         self.fail()
     }
 

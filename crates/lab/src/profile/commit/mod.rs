@@ -30,7 +30,7 @@ use self::{
     trace::{Clock, DiskWait, KeptCommits, Traced, works},
 };
 use super::{
-    Case, Experiment, Needs, Runner, Work, check_time,
+    Case, CaseWork, Experiment, Needs, Runner, check_time,
     layers::{self, LayerRow, TimeSpent},
     within,
 };
@@ -40,7 +40,7 @@ use crate::{
     machine,
     report::{Axis, Findings, FindingsTable, Layers, Marks, Plot, PlotLine, short, time_us},
     speed::Speed,
-    sqlite::{DatabaseDisk, Settings, Store},
+    sqlite::{DatabaseDisk, DatabaseStore, Settings},
     target::FILE,
 };
 
@@ -229,7 +229,7 @@ impl Inserts {
         nodes: Nodes,
         runner: &Runner<'_>,
     ) -> LabResult<Inserted> {
-        let store = Store::format(disk)?;
+        let store = DatabaseStore::format(disk)?;
         let settings = Settings {
             page_bytes: u32::try_from(self.page.bytes()).unwrap_or(u32::MAX),
             ..Settings::default()
@@ -439,7 +439,7 @@ impl Experiment for Commit {
     fn cases(&self) -> Vec<Case> {
         vec![Case {
             name: "commits".into(),
-            work: Work::Commits(self.inserts()),
+            work: CaseWork::Commits(self.inserts()),
             time: self.time,
         }]
     }

@@ -16,11 +16,11 @@ use shown::{adapters_table, plots_over_time, rates_table, sweep_plots, sweep_tab
 use volume::config::{Size, Time};
 
 use super::{
-    Block, Case, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, Work, check_time,
+    Block, Case, CaseWork, Experiment, Needs, OUTSTANDING_MAX, Runner, SESSIONS_MAX, check_time,
     poisson,
     runner::{Figures, LoadRun},
     seen::LoadLayers,
-    split::Stripe,
+    split::StripeBelow,
     within, workload,
 };
 use crate::{
@@ -415,7 +415,7 @@ impl Experiment for QueueSettings {
             }
         }
         let view = runner.targets.first().and_then(|target| target.view());
-        let stripe = view.as_ref().and_then(Stripe::of);
+        let stripe = view.as_ref().and_then(StripeBelow::of);
         let split = stripe.and_then(|stripe| stripe.advice(&self.block, self.order, at));
         findings
             .advice
@@ -426,12 +426,12 @@ impl Experiment for QueueSettings {
     fn cases(&self) -> Vec<Case> {
         let case = |outstanding: &usize| Case {
             name: format!("{outstanding} outstanding"),
-            work: Work::Load(self.closed(*outstanding)),
+            work: CaseWork::Load(self.closed(*outstanding)),
             time: self.time,
         };
         let at_rate = |rate_per_s: &f64| Case {
             name: arrivals(*rate_per_s),
-            work: Work::Load(self.open(*rate_per_s)),
+            work: CaseWork::Load(self.open(*rate_per_s)),
             time: self.time,
         };
         // For a comparison, every third number tells as much as all of them.

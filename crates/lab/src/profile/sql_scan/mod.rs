@@ -14,15 +14,15 @@ use volume::config::{Size, Time};
 
 pub(crate) use sweep::Sweep;
 
-use super::{Case, Experiment, Needs, Runner, Work, check_time, within};
+use super::{Case, CaseWork, Experiment, Needs, Runner, check_time, within};
 use crate::{
     LabError, LabResult,
     databases::ServerKind,
-    drive_stats::Source,
+    drive_stats::RowSource,
     load::Stop,
     progress::ProgressOutput,
     report::Findings,
-    sqlite::{Settings, Store},
+    sqlite::{DatabaseStore, Settings},
     statements::{Statement, StatementKind, Survey, check, statements},
     target::MeasuredDisk,
 };
@@ -52,7 +52,7 @@ pub(super) struct SqlScan {
     statements: Vec<Chosen>,
     /// Data that replaces generated rows.
     #[serde(skip)]
-    data: Option<Source>,
+    data: Option<RowSource>,
     /// The result of the first pass over the data.
     #[serde(skip)]
     survey: OnceCell<Survey>,
@@ -141,13 +141,13 @@ impl Chosen {
 }
 
 impl SqlScan {
-    pub(super) fn set_data(&mut self, source: Source) {
+    pub(super) fn set_data(&mut self, source: RowSource) {
         self.data = Some(source);
         self.survey = OnceCell::new();
     }
 
-    fn source(&self) -> Source {
-        let made = Source::Generated {
+    fn source(&self) -> RowSource {
+        let made = RowSource::Generated {
             rows: self.rows,
             seed: 1,
         };
@@ -222,7 +222,7 @@ impl Experiment for SqlScan {
 
     fn needs(&self) -> Needs {
         let bytes = match self.database {
-            Database::Sqlite => Store::disk_bytes_for(self.database_bytes()),
+            Database::Sqlite => DatabaseStore::disk_bytes_for(self.database_bytes()),
             Database::Mariadb | Database::Postgresql => {
                 let rows = self.survey.get().map_or(self.rows, |survey| survey.rows);
                 SERVER_BYTES + rows * SERVED_ROW_BYTES
@@ -238,7 +238,7 @@ impl Experiment for SqlScan {
     fn check_disks(&self, targets: &[MeasuredDisk]) -> LabResult<()> {
         for target in targets {
             let (name, is) = (&target.name, target.len_bytes());
-            if is < Store::disk_bytes_for(self.database_bytes()) {
+            if is < DatabaseStore::disk_bytes_for(self.database_bytes()) {
                 return Err(LabError::Call(format!(
                     "{name} has {} MiB, but these rows need {} MiB with everything created from them: \
                      name a larger disk, or load fewer (rows = {})",
@@ -271,7 +271,7 @@ impl Experiment for SqlScan {
         let case = |sweep: Sweep| Case {
             name: sweep.name(),
             time: sweep.time,
-            work: Work::Statements(sweep.once()),
+            work: CaseWork::Statements(sweep.once()),
         };
         self.sweeps().into_iter().map(case).collect()
     }

@@ -18,7 +18,7 @@ use volume::{
 use crate::{
     IN_FLIGHT_BYTES, LabError, LabResult, VolumeDisk,
     databases::ServerKind,
-    drive_stats::Source,
+    drive_stats::RowSource,
     load::{Stop, mark_as_ours},
     machine::Watch,
     nameless::nameless_file,
@@ -29,8 +29,8 @@ use crate::{
     speed::Speed,
     sqlite::{DatabaseDisk, Settings},
     statements::{
-        Experiment, MeasuredShare, Report, SetUp, Statement, StatementReport, Survey, Traffic,
-        score_s,
+        Experiment, ExperimentReport, MeasuredShare, SetUp, Statement, StatementReport, Survey,
+        Traffic, score_s,
     },
 };
 
@@ -42,7 +42,7 @@ pub(crate) struct Sweep {
     pub(super) page: Size,
     pub(super) cache: Size,
     pub(super) settings: Settings,
-    pub(super) source: Source,
+    pub(super) source: RowSource,
     pub(super) statements: Vec<Statement>,
     pub(super) time: Time,
 }
@@ -289,7 +289,7 @@ impl Sweep {
         Ok(Rc::new(Cache::new(volume.clone(), &config)?))
     }
 
-    fn measured(&self, report: &Report) -> SweepPoint {
+    fn measured(&self, report: &ExperimentReport) -> SweepPoint {
         let statement = |share: usize, statement: &StatementReport| {
             let (read, written) = statement.throughput(share);
             MeasuredStatement {

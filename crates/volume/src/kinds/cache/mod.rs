@@ -43,7 +43,8 @@ use self::{
     store::Store,
 };
 use crate::{
-    Compared, Durability, Error, ErrorKind, Result, SetClaim, Shape, SharedVolume, Volume, layers,
+    CompareOutcome, Durability, Error, ErrorKind, Result, SetClaim, Shape, SharedVolume, Volume,
+    layers,
     planted::{Bug, is_planted},
 };
 
@@ -241,7 +242,7 @@ impl Volume for Cache {
         at: u64,
         data: Payload,
         durability: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         LaneFuture::new(async move {
             let len = data.len() as u64 / 2;
             self.0.shape.check(at, len)?;

@@ -15,7 +15,7 @@ use engine::{LaneFuture, Payload, time};
 use serde::Deserialize;
 
 use crate::{
-    Compared, Durability, Error, ErrorKind, Result, SharedVolume, Volume,
+    CompareOutcome, Durability, Error, ErrorKind, Result, SharedVolume, Volume,
     flush_failure::FlushFailure,
 };
 
@@ -272,7 +272,7 @@ impl Volume for Fault {
         at: u64,
         data: Payload,
         durability: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         let range = (at, data.len() as u64 / 2);
         LaneFuture::new(self.change(FaultOperation::Write, range, move |inner| {
             inner.compare_and_write(at, data, durability)

@@ -35,7 +35,7 @@ use std::{io, ops::Range, sync::Arc};
 use engine::{Buf, LaneFuture, Payload, op::AllocateMode, spend};
 
 use crate::{
-    Allocation, AtomicWrites, Compared, Durability, Error, ErrorKind, Result, Shape, Volume,
+    Allocation, AtomicWrites, CompareOutcome, Durability, Error, ErrorKind, Result, Shape, Volume,
     fallback,
     flush_epochs::Epoch,
     local_claim,
@@ -453,7 +453,7 @@ impl<B: Backing> Volume for FileVolume<B> {
         _: u64,
         _: Payload,
         _: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         fallback::compare_and_write()
     }
 

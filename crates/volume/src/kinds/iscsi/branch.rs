@@ -27,8 +27,8 @@ use super::{
     unflushed::Written,
 };
 use crate::{
-    Allocation, AtomicWrites, Claim, Compared, Durability, Error, ErrorKind, Result, Shape, Volume,
-    fallback,
+    Allocation, AtomicWrites, Claim, CompareOutcome, Durability, Error, ErrorKind, Result, Shape,
+    Volume, fallback,
     flush_failure::FlushFailure,
     member::{Order, Report},
     part::Resident,
@@ -324,7 +324,7 @@ impl Volume for Branch {
         at: u64,
         data: Payload,
         durability: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         let data = data.into_buf();
         self.at_home(move |disk| async move {
             disk.compare_and_write(at, data.into(), durability).await

@@ -12,7 +12,7 @@ use engine::{Duration, LaneFuture, LaneHandle};
 use super::{
     IscsiDisk,
     config::Sessions,
-    path_settings::{Addresses, PathSettings, Written},
+    path_settings::{Addresses, PathSettings, WrittenPaths},
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -70,7 +70,7 @@ impl OpenDisk {
 }
 
 /// What changes about an open disk if its paths and sessions become those of `new`.
-pub(super) fn of_paths(old: &Written, new: &Written) -> Change {
+pub(super) fn of_paths(old: &WrittenPaths, new: &WrittenPaths) -> Change {
     let (was, is) = (&old.paths, &new.paths);
     let (added, removed) = (without(is, was), without(was, is));
     let added = added.map(|path| format!("a path to {path} is added"));
@@ -99,7 +99,7 @@ fn without<'a>(
 /// Other paths for an open disk.
 pub(super) struct PathChange {
     open: OpenDisk,
-    written: Written,
+    written: WrittenPaths,
     /// How long the name of a portal may take to be resolved.
     limit: Duration,
     /// The sessions that the disk is to have, and the addresses of their portals.
@@ -111,7 +111,7 @@ pub(super) struct PathChange {
 }
 
 impl PathChange {
-    pub(super) fn new(open: OpenDisk, written: Written, limit: Duration) -> PathChange {
+    pub(super) fn new(open: OpenDisk, written: WrittenPaths, limit: Duration) -> PathChange {
         PathChange {
             open,
             written,

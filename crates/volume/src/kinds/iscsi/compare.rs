@@ -14,7 +14,7 @@ use super::{
     transfer::{self, Way, whole},
     unflushed::Unflushed,
 };
-use crate::{Compared, Durability, Error, ErrorKind, Result, Volume};
+use crate::{CompareOutcome, Durability, Error, ErrorKind, Result, Volume};
 
 /// Writes the second half of `data` at byte `at` of `disk` if the first half is there; writes that its cache may lose are
 /// noted in `unflushed`.
@@ -24,7 +24,7 @@ pub(super) async fn compare_and_write(
     at: u64,
     data: Payload,
     durability: Durability,
-) -> Result<Compared> {
+) -> Result<CompareOutcome> {
     let (facts, len) = (disk.facts(), data.len());
     let half = len as u64 / 2;
     transfer::check_write(disk, at, half).await?;
@@ -41,7 +41,7 @@ pub(super) async fn compare_and_write(
     let command = cdb::compare_and_write(lba, blocks, fua);
     let sent = disk.run(&command, Data::Out(data)).await;
     if let Some(offset_bytes) = sent.as_ref().ok().and_then(|it| it.first_difference()) {
-        return Ok(Compared::Differs { offset_bytes });
+        return Ok(CompareOutcome::Differs { offset_bytes });
     }
     let written = whole(sent, len);
     if is_volatile {
@@ -51,5 +51,5 @@ pub(super) async fn compare_and_write(
     if is_lax {
         disk.flush().await?;
     }
-    Ok(Compared::Written)
+    Ok(CompareOutcome::Written)
 }

@@ -23,8 +23,8 @@ use super::{
     unit::RemoteUnit,
 };
 use crate::{
-    Allocation, AtomicWrites, Compared, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
-    Volume, fallback,
+    Allocation, AtomicWrites, CompareOutcome, Durability, Error, ErrorKind, Result, Shape,
+    SharedVolume, Volume, fallback,
     member::{Order, Report},
     part::HomeVolume,
 };
@@ -413,7 +413,7 @@ impl Volume for IscsiDisk {
         at: u64,
         data: Payload,
         durability: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         LaneFuture::new(compare::compare_and_write(
             self,
             &self.unit.unflushed,

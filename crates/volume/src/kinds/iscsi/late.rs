@@ -7,8 +7,8 @@ use engine::{LaneFuture, LaneHandle, Payload, sync::Budget};
 
 use super::{IscsiConfig, IscsiDisk};
 use crate::{
-    Allocation, AtomicWrites, Compared, Durability, Error, ErrorKind, ReadOnly, Result, Shape,
-    Volume,
+    Allocation, AtomicWrites, CompareOutcome, Durability, Error, ErrorKind, ReadOnly, Result,
+    Shape, Volume,
     announcer::Announcer,
     member::{Order, Report},
 };
@@ -115,7 +115,7 @@ impl Volume for Late {
         at: u64,
         data: Payload,
         durability: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         LaneFuture::new(async move {
             self.disk()
                 .await?

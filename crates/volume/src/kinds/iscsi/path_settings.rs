@@ -177,13 +177,13 @@ pub(super) struct SessionSettings<'a> {
 
 /// The paths to a disk and the number of its sessions, as they are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Written {
+pub(super) struct WrittenPaths {
     url: IscsiUrl,
     pub(super) paths: Vec<PathSettings>,
     pub(super) sessions: Option<usize>,
 }
 
-impl Written {
+impl WrittenPaths {
     /// The number of sessions: at least one per path and, unless configured, one per lane up to a limit.
     fn session_count(&self, paths: usize, lanes: usize) -> usize {
         let lanes = lanes.min(SESSIONS_DEFAULT_MAX);
@@ -250,8 +250,8 @@ impl SessionSettings<'_> {
     }
 
     /// The paths and the number of sessions.
-    pub(super) fn written(&self) -> Written {
-        Written {
+    pub(super) fn written(&self) -> WrittenPaths {
+        WrittenPaths {
             url: self.url.get_ref().clone(),
             paths: self.written_paths(),
             sessions: self.sessions.map(|count| *count.get_ref()),

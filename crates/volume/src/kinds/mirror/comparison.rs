@@ -17,7 +17,7 @@ pub struct Compared {
 
 /// Somebody asks for the part that begins at `at_bytes`.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct ComparisonRequest {
     pub(super) at_bytes: u64,
     pub(super) answer: mpsc::Sender<Result<Compared>>,
 }

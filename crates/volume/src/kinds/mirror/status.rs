@@ -7,7 +7,7 @@ use std::{
 
 use ::mirror::Stand;
 
-use super::comparison::{Asked, Compared};
+use super::comparison::{Compared, ComparisonRequest};
 use crate::Result;
 
 /// What is known of a mirror now.
@@ -69,7 +69,7 @@ pub struct MirrorHandle(Arc<Shared>);
 #[derive(Debug, Default)]
 struct Shared {
     status: Mutex<MirrorStatus>,
-    asked: Mutex<VecDeque<Asked>>,
+    asked: Mutex<VecDeque<ComparisonRequest>>,
 }
 
 impl MirrorHandle {
@@ -82,7 +82,7 @@ impl MirrorHandle {
     /// takes a second or two. A mirror that ends meanwhile may not answer.
     pub fn compare(&self, at_bytes: u64) -> mpsc::Receiver<Result<Compared>> {
         let (answer, compared) = mpsc::channel();
-        locked(&self.0.asked).push_back(Asked { at_bytes, answer });
+        locked(&self.0.asked).push_back(ComparisonRequest { at_bytes, answer });
         compared
     }
 
@@ -92,7 +92,7 @@ impl MirrorHandle {
     }
 
     /// Who has asked for a comparison.
-    pub(super) fn take_asked(&self) -> Option<Asked> {
+    pub(super) fn take_asked(&self) -> Option<ComparisonRequest> {
         locked(&self.0.asked).pop_front()
     }
 }

@@ -38,7 +38,7 @@ use engine::{
 use smallvec::SmallVec;
 
 use crate::{
-    Allocation, AtomicWrites, Compared, Discard, Durability, Error, ErrorKind, Len, ReadOnly,
+    Allocation, AtomicWrites, CompareOutcome, Discard, Durability, Error, ErrorKind, Len, ReadOnly,
     Result, Shape, Volume, fallback,
     member::{Order, Report},
 };
@@ -630,7 +630,7 @@ impl Volume for Ram {
         _: u64,
         _: Payload,
         _: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         fallback::compare_and_write()
     }
 

@@ -44,8 +44,8 @@ use self::{
     superblock::{RESERVED_BYTES, SUPERBLOCK_BYTES, Superblock, SuperblockRefusal},
 };
 use crate::{
-    Allocation, AtomicWrites, Compared, Durability, Error, ErrorKind, Result, Shape, SharedVolume,
-    Volume, fallback,
+    Allocation, AtomicWrites, CompareOutcome, Durability, Error, ErrorKind, Result, Shape,
+    SharedVolume, Volume, fallback,
     flush_epochs::{Epoch, FlushEpochs},
     member::{Order, Report},
     volume::DATABASE_PAGE_BYTES,
@@ -318,7 +318,7 @@ impl Volume for Stripe {
         _: u64,
         _: Payload,
         _: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         fallback::compare_and_write()
     }
 

@@ -15,7 +15,7 @@ use std::{cell::Cell, time::Duration};
 
 use engine::{LaneFuture, Payload, time};
 
-use crate::{Compared, Durability, Result, SharedVolume, Volume, values::Rate};
+use crate::{CompareOutcome, Durability, Result, SharedVolume, Volume, values::Rate};
 
 /// The idle time that a link may catch up on.
 pub const CREDIT: Duration = Duration::from_millis(1);
@@ -150,7 +150,7 @@ impl Volume for Throttle {
         at: u64,
         data: Payload,
         durability: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         LaneFuture::new(async move {
             self.shape().check(at, data.len() as u64 / 2)?;
             self.cross(&self.writes, data.len()).await;

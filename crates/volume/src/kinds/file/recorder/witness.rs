@@ -10,7 +10,7 @@ use std::{cell::RefCell, rc::Rc, sync::Arc};
 use engine::{LaneFuture, Payload};
 
 use super::{Content, Recording, SECTOR_BYTES};
-use crate::{Compared, Durability, Result, SharedVolume, Volume, fallback};
+use crate::{CompareOutcome, Durability, Result, SharedVolume, Volume, fallback};
 
 /// A volume that records what it acknowledges.
 pub struct Witness {
@@ -178,7 +178,7 @@ impl Volume for Witness {
         _: u64,
         _: Payload,
         _: Durability,
-    ) -> LaneFuture<'_, Result<Compared>> {
+    ) -> LaneFuture<'_, Result<CompareOutcome>> {
         fallback::compare_and_write()
     }
 

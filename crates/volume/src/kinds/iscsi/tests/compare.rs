@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use super::*;
-use crate::Compared;
+use crate::CompareOutcome;
 
 const COMPARE_AND_WRITE: u8 = 0x89;
 const READ_10: u8 = 0x28;
@@ -16,7 +16,7 @@ fn change(old: u8, new: u8) -> Payload {
     engine::Buf::copy_of(&[[old; 512], [new; 512]].concat()).into()
 }
 
-async fn exchange(disk: &IscsiDisk, old: u8, new: u8) -> Result<Compared, ErrorKind> {
+async fn exchange(disk: &IscsiDisk, old: u8, new: u8) -> Result<CompareOutcome, ErrorKind> {
     let compared = disk.compare_and_write(512, change(old, new), Durability::Cached);
     compared.await.map_err(|error| error.kind())
 }
@@ -41,14 +41,14 @@ fn the_disk_compares_and_says_where_it_differs() {
     Foreign::new(Claims::default()).with(async |disk, foreign| {
         assert_eq!(disk.shape().compare_and_write_max_bytes, 512);
         let sent = happens(foreign, &[]);
-        assert_eq!(exchange(disk, 0, 1).await, Ok(Compared::Written));
-        let differs = Compared::Differs { offset_bytes: 0 };
+        assert_eq!(exchange(disk, 0, 1).await, Ok(CompareOutcome::Written));
+        let differs = CompareOutcome::Differs { offset_bytes: 0 };
         assert_eq!(exchange(disk, 0, 2).await, Ok(differs));
         let mut expected = [[1; 512], [3; 512]].concat();
         expected[17] = 9;
         let data = engine::Buf::copy_of(&expected).into();
         let compared = disk.compare_and_write(512, data, Durability::Fua).await;
-        let differs = Compared::Differs { offset_bytes: 17 };
+        let differs = CompareOutcome::Differs { offset_bytes: 17 };
         assert_eq!(compared.expect("it compares"), differs);
         assert_eq!((foreign.first_byte(1), sent.get()), (1, 3));
     });
@@ -77,7 +77,7 @@ fn what_was_not_tried_is_sent_again() {
     ];
     Foreign::new(Claims::default()).with(async |disk, foreign| {
         let sent = happens(foreign, &refusals);
-        assert_eq!(exchange(disk, 0, 1).await, Ok(Compared::Written));
+        assert_eq!(exchange(disk, 0, 1).await, Ok(CompareOutcome::Written));
         assert_eq!((foreign.first_byte(1), sent.get()), (1, 4));
     });
 }
