@@ -2,8 +2,8 @@
 //! older fences can land any more.
 //!
 //! READ KEYS; REGISTER; RESERVE, or PREEMPT AND ABORT of the holder's older key; PREEMPT AND ABORT of every other older
-//! key; LOGICAL UNIT RESET; keys and reservation are read again and must show this fence alone. A newer key seen at any
-//! point ends it for good. A step that conflicts with another fence's begins it again.
+//! key, and of what guests have left behind; LOGICAL UNIT RESET; keys and reservation are read again and must show this
+//! fence alone. A newer key seen at any point ends it for good. A step that conflicts with another fence's begins it again.
 
 use crate::key::FenceKey;
 
@@ -130,7 +130,7 @@ impl Fence {
     fn read_keys(&mut self, keys: &[u64]) -> Result<FenceCommand, FenceProgress> {
         self.older.clear();
         for &raw in keys {
-            match FenceKey::from_raw(raw) {
+            match FenceKey::from_raw(raw).or(FenceKey::guest_from_raw(raw)) {
                 None => return Err(FenceProgress::Failed(Some(raw))),
                 Some(newer) if newer > self.key => return Err(FenceProgress::Superseded(newer)),
                 Some(older) if older < self.key => self.older.push(older),

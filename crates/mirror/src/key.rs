@@ -8,6 +8,10 @@ const TAG: u64 = 0xA5;
 const TAG_SHIFT: u32 = 56;
 const EPOCH_SHIFT: u32 = 24;
 
+/// The upper half of the keys of guests.
+const GUEST: u64 = 0x4753_5453;
+const GUEST_SHIFT: u32 = 32;
+
 /// The highest epoch that a key has room for: one claim a second for 136 years.
 pub const EPOCH_MAX: u64 = (1 << (TAG_SHIFT - EPOCH_SHIFT)) - 1;
 /// The highest number of a fence within its epoch.
@@ -38,6 +42,17 @@ impl FenceKey {
     pub fn from_raw(raw: u64) -> Option<FenceKey> {
         let key = FenceKey(raw);
         FenceKey::ALL.contains(&raw).then_some(key)
+    }
+
+    /// A key of somebody who only looks at a copy that others have reserved, and registers for as long. One that is killed
+    /// meanwhile leaves it behind: it is older than the key of any fence, and none of it.
+    pub fn guest(number: u32) -> FenceKey {
+        FenceKey(GUEST << GUEST_SHIFT | u64::from(number))
+    }
+
+    /// The key that a copy reported as `raw`, if it is a guest's.
+    pub fn guest_from_raw(raw: u64) -> Option<FenceKey> {
+        (raw >> GUEST_SHIFT == GUEST).then_some(FenceKey(raw))
     }
 
     /// As it is registered.
@@ -75,6 +90,17 @@ mod tests {
             assert_eq!((key.epoch(), key.number()), made);
             assert_eq!(FenceKey::from_raw(key.raw()), Some(key));
         }
+    }
+
+    #[test]
+    fn keys_of_guests_are_older_than_those_of_fences() {
+        for guest in [0, 1, u32::MAX].map(FenceKey::guest) {
+            assert!(guest < FenceKey::new(1, 0), "{guest:?}");
+            assert_eq!(FenceKey::guest_from_raw(guest.raw()), Some(guest));
+            assert_eq!(FenceKey::from_raw(guest.raw()), None);
+        }
+        assert_eq!(FenceKey::guest_from_raw(FenceKey::new(1, 0).raw()), None);
+        assert_eq!(FenceKey::guest_from_raw(0), None);
     }
 
     #[test]

@@ -31,6 +31,13 @@ pub enum MirrorAction {
         /// The step.
         step: FenceCommand,
     },
+    /// Say that the fence on this copy cannot be made; it counts as failed.
+    Unusable {
+        /// Where.
+        copy: CopyId,
+        /// The key of what uses it, which is no mirror; `None`: others kept changing its reservation.
+        by: Option<u64>,
+    },
     /// Read what the copy keeps, under its fence: [`MirrorEvent::Metadata`].
     ReadMetadata {
         /// Where.

@@ -194,3 +194,15 @@ fn a_key_of_other_software_ends_the_fence() {
     let progress = fence.answer(FenceAnswer::Keys(vec![0x1234]));
     assert_eq!(progress, FenceProgress::Failed(Some(0x1234)));
 }
+
+#[test]
+fn what_a_killed_guest_has_left_is_preempted() {
+    let guest = FenceKey::guest(7);
+    let mut world = World::new();
+    world.keys.push(guest.raw());
+    while let Some(next) = world.step_of(0, true) {
+        world = next;
+    }
+    assert_eq!(world.makers[0], Some(Maker::Made));
+    assert_eq!(world.keys, [key(0).raw()]);
+}

@@ -191,7 +191,10 @@ impl Mirror {
             }
             FenceProgress::Made => self.look(copy, key),
             FenceProgress::Superseded(_) => self.stop(Stopped::Fenced(copy)),
-            FenceProgress::Failed(_) => self.failed.insert(copy),
+            FenceProgress::Failed(by) => {
+                self.failed.insert(copy);
+                self.actions.push_back(MirrorAction::Unusable { copy, by });
+            }
         }
     }
 

@@ -190,6 +190,7 @@ impl World {
                         .retain(|one| (one.node, one.id) != (node, request));
                 }
                 MirrorAction::Compared { .. } => unreachable!("nobody compares"),
+                MirrorAction::Unusable { .. } => unreachable!("mirrors alone use the copies"),
                 MirrorAction::Fail(id) => {
                     let is_it = |one: &Request| (one.node, one.id) == (node, id);
                     if self

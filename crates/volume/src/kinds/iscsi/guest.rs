@@ -3,6 +3,8 @@
 
 use std::rc::Rc;
 
+use ::mirror::key::FenceKey;
+
 use super::{cdb, claim::ClaimAnswer, nexus::Nexus, session::Data, unit::RemoteUnit};
 use crate::{Error, ErrorKind, Result};
 
@@ -25,14 +27,15 @@ impl RemoteUnit {
         nexus: &Rc<Nexus>,
         asks: impl AsyncFnOnce() -> Result<T>,
     ) -> Result<T> {
-        let mut key = [1; 8];
-        engine::random::fill(&mut key[1..]).map_err(|error| {
+        let mut number = [0; 4];
+        engine::random::fill(&mut number).map_err(|error| {
             Error::new(
                 ErrorKind::Medium,
                 format!("cannot generate random bytes for a key: {error}"),
             )
         })?;
-        let key = u64::from_be_bytes(key);
+        // Whoever is killed with it leaves it to the next fence.
+        let key = FenceKey::guest(u32::from_be_bytes(number)).raw();
         let is_registered = self.register_key(nexus, key).await?;
         let asked = asks().await;
         if is_registered {

@@ -330,6 +330,7 @@ impl Driver {
             MirrorAction::Fence { copy, key, step } => {
                 spawn(async move { this.fence(copy, key, step).await });
             }
+            MirrorAction::Unusable { copy, by } => self.unusable(copy, by),
             MirrorAction::ReadMetadata { copy, key } => {
                 spawn(async move { this.read_metadata(copy, key).await });
             }
@@ -499,11 +500,27 @@ impl Driver {
 
     /// `copy` is given up.
     pub(super) fn give_up(&self, copy: CopyId, error: &Error) {
+        self.say_why(copy, error);
+        self.tell(MirrorEvent::Failed(copy));
+    }
+
+    fn say_why(&self, copy: CopyId, error: &Error) {
         let place = &self.copies[copy.place()];
         if place.suffers(error) && self.check().is_ok() {
             tracing::warn!(mirror = self.name, copy = place.name, %error, "a copy is given up");
         }
-        self.tell(MirrorEvent::Failed(copy));
+    }
+
+    /// `copy` cannot be fenced: others use it, who are no mirror if their key is known.
+    fn unusable(&self, copy: CopyId, by: Option<u64>) {
+        let why = match by {
+            Some(key) => format!(
+                "something that is no mirror has registered with it, under key {key:016x}h; if nothing else shall use it, \
+                 clear its registrations (sg_persist --out --clear)"
+            ),
+            None => "others change its reservation again and again".to_owned(),
+        };
+        self.say_why(copy, &Error::new(ErrorKind::ReservationConflict, why));
     }
 
     /// `copy` has carried out a command: if it is in sync, its trouble is over.
