@@ -10,7 +10,6 @@ use scsi::{Attention, NexusId, QueueError};
 
 use crate::{
     disk::{Shared, Unit},
-    execute::learn_floor,
     lane::LaneUnits,
     nexus::{How, Mark, Nexus, Which},
     running::{CommandId, RunningId},
@@ -231,7 +230,7 @@ impl Abort {
 /// Whether the nexus has been superseded at none of these units.
 async fn may_reset(nexus: &Nexus, units: &[Rc<Unit>]) -> bool {
     for unit in units {
-        let learned = learn_floor(&unit.disk).await;
+        let learned = unit.disk.learn_floor().await;
         if learned.is_ok() && !unit.logical.borrow().may_reset(nexus.id) {
             return false;
         }

@@ -11,7 +11,7 @@ use volume::Durability;
 
 use crate::{
     disk::Unit,
-    execute::{Io, learn_floor},
+    execute::Io,
     lane::LaneUnits,
     nexus::Nexus,
     running::CommandId,
@@ -170,7 +170,7 @@ impl Ends<'_> {
         let len = from.len_bytes() as usize;
         let disks = [self.source.0.memory(), self.destination.0.memory()];
         for disk in [source, destination] {
-            learn_floor(disk).await.map_err(|error| failed(&error))?;
+            disk.learn_floor().await.map_err(|error| failed(&error))?;
         }
         let paid = self.nexus.memory.take_for_copy(disks, len);
         let paid = while_wanted(wanted, paid).await;

@@ -9,7 +9,7 @@ use volume::layers::{Watch, watched};
 
 use crate::{
     abort::{Abort, Disks, Whose},
-    disk::{Disk, Unit},
+    disk::Unit,
     error::IoError,
     lane::LaneUnits,
     medium,
@@ -107,7 +107,7 @@ impl LaneUnits {
     ) -> Executed {
         let executed = async {
             let (nexus, unit) = (&io.nexus, &io.unit);
-            if let Err(error) = learn_floor(&unit.disk).await {
+            if let Err(error) = unit.disk.learn_floor().await {
                 return Executed {
                     result: Err(IoError::of_volume(&error, IoError::StorageFailed)),
                     at_work: None,
@@ -181,7 +181,9 @@ impl LaneUnits {
     ) -> Option<Ending> {
         let (nexus, unit) = (io.nexus.clone(), io.unit.clone());
         let state = &unit.disk.shared.state;
-        let made = state.change(&unit, change, wanted).await;
+        let made = state
+            .change(&*unit.disk.volume, &unit.logical, change, wanted)
+            .await;
         share::charge(unit.logical.borrow().take_work());
         // Before aborting others, because they may be waiting for the end of this I/O in the same way.
         io.finish();
@@ -247,16 +249,6 @@ impl LaneUnits {
             sanitize::overwrite(&units, &unit, lock, &overwrite).await;
         });
         Ending::GOOD
-    }
-}
-
-/// Finds out whom `disk` lets in, unless that is known.
-pub(crate) async fn learn_floor(disk: &Disk) -> volume::Result<()> {
-    let state = &disk.shared.state;
-    match state.knows_floor() {
-        true => Ok(()),
-        // Boxed, so that only the first commands pay for the memory.
-        false => LaneFuture::new(state.learn_floor(&*disk.volume)).await,
     }
 }
 

@@ -7,13 +7,11 @@ use std::sync::{
 };
 
 use engine::{LaneFuture, range_lock::RangeLocks};
-use scsi::{Change, Changed, Ending, Kept, KeyFloor, Prepared, SharedUnit};
+use scsi::{Change, Changed, Ending, Kept, KeyFloor, LogicalUnit, Prepared, SharedUnit};
 use volume::{
     ErrorKind, Volume,
     floor::{self, CopyFloor},
 };
-
-use crate::disk::Unit;
 
 /// Stores the persistent state of a volume's logical unit under the volume's name; `None` when
 /// there is nothing left to store. The state is on persistent media when the future completes,
@@ -83,7 +81,8 @@ impl DiskState {
     /// How the command ends; nothing has changed then.
     pub(crate) async fn change(
         &self,
-        of: &Unit,
+        volume: &dyn Volume,
+        view: &std::cell::RefCell<LogicalUnit>,
         change: &Change,
         wanted: impl FnOnce() -> bool,
     ) -> Option<Result<Changed, Ending>> {
@@ -91,7 +90,6 @@ impl DiskState {
         if !wanted() {
             return None;
         }
-        let volume = &*of.disk.volume;
         if let Err(error) = self.learn_floor_alone(volume).await {
             return Some(Err(self.no_floor(&error)));
         }
@@ -99,7 +97,6 @@ impl DiskState {
             Ok(floor) => floor,
             Err(ending) => return Some(Err(ending)),
         };
-        let view = &of.logical;
         let prepared = change.prepare(&view.borrow());
         let prepared = match prepared {
             Ok(prepared) => prepared,

@@ -16,17 +16,13 @@
 //! by reading the mark again a second later, and an owner that is taken over can still write until it notices, within
 //! about a second.
 
-use std::{
-    rc::{Rc, Weak},
-    sync::{Arc, atomic::Ordering::Relaxed},
-};
+use std::rc::{Rc, Weak};
 
-use engine::{Buf, Duration, LaneFuture, Payload, spawn, time};
+use engine::{Buf, Duration, LaneFuture, spawn, time};
 
 use super::{
     cdb::{self, CdbBytes, ReserveOut},
     claimed::{Fenced, Held},
-    facts::DiskFacts,
     machine::{Event, Subject},
     nexus::Nexus,
     path::Path,
@@ -38,8 +34,8 @@ use super::{
 use crate::{
     Claim, Error, ErrorKind, Result,
     claim::{
-        LABEL_AT, LABEL_BYTES, LabelStanding, Others, refuse_alive, refuse_data, refuse_ours,
-        refuse_running, refuse_unfenced, tell_replaced,
+        LABEL_BYTES, LabelStanding, Others, refuse_alive, refuse_data, refuse_ours, refuse_running,
+        refuse_unfenced, tell_replaced,
     },
 };
 
@@ -494,12 +490,6 @@ impl RemoteUnit {
         }
     }
 
-    /// LBA and number of blocks of the mark.
-    fn mark_place(&self) -> (u64, u32) {
-        let block = self.extent.get().map_or(512, |(block, _)| *block);
-        (LABEL_AT / u64::from(block), LABEL_BYTES as u32 / block)
-    }
-
     fn lose(&self, claim: &Claim, by: &str) -> Error {
         claim.lose(&self.config().target_name, by)
     }
@@ -571,46 +561,6 @@ impl RemoteUnit {
     ) -> Result<ClaimAnswer> {
         let list = Buf::copy_of(&out.list).into();
         self.tell(nexus, &out.cdb, Data::Out(list)).await
-    }
-
-    async fn read_mark(&self, nexus: &Rc<Nexus>) -> Result<ClaimAnswer> {
-        let (lba, blocks) = self.mark_place();
-        let read = cdb::read(lba, blocks);
-        match self.tell(nexus, &read, Data::In(LABEL_BYTES)).await? {
-            ClaimAnswer::Good(block) if block.len() != LABEL_BYTES => {
-                let why = format!("the target sent {} of {LABEL_BYTES} bytes", block.len());
-                Err(Error::new(ErrorKind::Protocol, why))
-            }
-            told => Ok(told),
-        }
-    }
-
-    /// Reads the mark; a reservation conflict is an error here.
-    async fn must_read_mark(&self, nexus: &Rc<Nexus>) -> Result<Vec<u8>> {
-        match self.read_mark(nexus).await? {
-            ClaimAnswer::Good(block) => Ok(block),
-            ClaimAnswer::Conflict => Err(refuse_alive(&self.holder(nexus).await)),
-            ClaimAnswer::Refused(why) => Err(Error::new(ErrorKind::Medium, why)),
-        }
-    }
-
-    /// Writes the mark's block durably.
-    async fn write_mark(&self, nexus: &Rc<Nexus>, block: Payload) -> Result<()> {
-        let (lba, blocks) = self.mark_place();
-        let is_volatile = self.claimed.is_volatile.get();
-        let takes_fua = |facts: &Arc<DiskFacts>| facts.takes_fua.load(Relaxed);
-        let takes_fua = self.facts.get().is_some_and(takes_fua);
-        let write = cdb::write(lba, blocks, is_volatile && takes_fua);
-        let mut told = self.tell(nexus, &write, Data::Out(block)).await?;
-        if is_volatile && !takes_fua && matches!(told, ClaimAnswer::Good(_)) {
-            let flush = cdb::synchronize_cache();
-            told = self.tell(nexus, &flush, Data::None).await?;
-        }
-        match told {
-            ClaimAnswer::Good(_) => Ok(()),
-            ClaimAnswer::Conflict => Err(refuse_alive(&self.holder(nexus).await)),
-            ClaimAnswer::Refused(why) => Err(Error::new(ErrorKind::Medium, why)),
-        }
     }
 
     /// Sends one command on this very nexus, retrying past unit attentions. What it returns is from the disk of this

@@ -60,6 +60,7 @@ mod link;
 mod login;
 pub mod luns;
 mod machine;
+mod mark;
 mod mode_page;
 mod nexus;
 mod own;

@@ -40,13 +40,13 @@ use crate::{
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// A mirror on its home lane.
-pub(crate) struct Mirror {
+pub(crate) struct MirrorVolume {
     driver: Rc<Driver>,
     shape: Shape,
 }
 
-impl Mirror {
-    fn new(driver: Rc<Driver>) -> Mirror {
+impl MirrorVolume {
+    fn new(driver: Rc<Driver>) -> MirrorVolume {
         let looks = || driver.copies.iter().filter_map(copy::Copy::looks);
         let most = |of: fn(&Looks) -> u32| looks().map(of).max().unwrap_or(512);
         let block = most(|looks| looks.block_size_bytes);
@@ -61,7 +61,7 @@ impl Mirror {
             optimal_io_bytes: most(|looks| looks.optimal_io_bytes),
             compare_and_write_max_bytes: 0,
         };
-        Mirror { driver, shape }
+        MirrorVolume { driver, shape }
     }
 
     /// Waits until no region is marked any more, so that the next start has nothing to equalise.
@@ -81,7 +81,7 @@ impl Mirror {
     }
 }
 
-impl Volume for Mirror {
+impl Volume for MirrorVolume {
     crate::fall_back!();
 
     fn shape(&self) -> &Shape {
@@ -135,7 +135,7 @@ impl Volume for Mirror {
     }
 }
 
-impl Drop for Mirror {
+impl Drop for MirrorVolume {
     fn drop(&mut self) {
         self.driver.end(Error::new(
             ErrorKind::Preempted,

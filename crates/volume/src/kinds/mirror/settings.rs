@@ -9,7 +9,7 @@ use toml::Spanned;
 use uuid::Uuid;
 
 use super::{
-    Mirror as MirrorVolume,
+    MirrorVolume,
     copy::Copy,
     create::{New, create},
     driver::Limits,
