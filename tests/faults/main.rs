@@ -3,7 +3,6 @@
 
 mod attentions;
 mod claims;
-mod floors;
 mod kill;
 mod link;
 mod mirrors;

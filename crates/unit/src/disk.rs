@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use engine::{LaneFuture, range_lock::RangeLocks};
+use engine::range_lock::RangeLocks;
 use scsi::{Extent, Identity, LogicalUnit, TargetPort};
 use volume::SharedVolume;
 
@@ -65,16 +65,6 @@ impl Disk {
     /// Waits until no other exclusive operation holds or awaits any of these blocks.
     pub(crate) async fn lock(&self, extent: Extent) -> BlockLock {
         BlockLock::take(&self.shared.locks, extent).await
-    }
-
-    /// Finds out whom the disk lets in, unless that is known.
-    pub(crate) async fn learn_floor(&self) -> volume::Result<()> {
-        let state = &self.shared.state;
-        match state.knows_floor() {
-            true => Ok(()),
-            // Boxed, so that only the first commands pay for the memory.
-            false => LaneFuture::new(state.learn_floor(&*self.volume)).await,
-        }
     }
 
     /// Creates a logical unit of the disk behind a port, with the port's `read_only` and
