@@ -466,8 +466,8 @@ async fn daemon(meter: &mut Meter<'_>) {
     let calls = include_str!("../../../crates/sanstone/src/admin/protocol.rs");
     let requests = include_str!("../../../crates/front-iscsi/src/request.rs");
     for (known, source, name) in [
-        (&CALLS[..], calls, "Asked"),
-        (&ASKED_OF_LANES, requests, "Request"),
+        (&CALLS[..], calls, "AdminCall"),
+        (&ASKED_OF_LANES, requests, "LaneRequest"),
     ] {
         let all = variants(source, name);
         assert_eq!(all, known, "write the longest form of a new one here");
