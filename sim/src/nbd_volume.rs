@@ -27,31 +27,30 @@ pub struct NbdVolume {
     /// Connections that were made so far.
     connections: Cell<usize>,
     connected: Notify,
-    /// What a lost connection fails is reported when there is the next.
-    fails_late: bool,
-    has_trim: bool,
+    /// See [`NbdVolume::durable`].
+    is_durable: bool,
 }
 
 impl NbdVolume {
     /// A volume of `len_bytes`, not connected yet.
     pub fn new(len_bytes: u64) -> Rc<NbdVolume> {
-        // The protocol does not tell of caches.
-        NbdVolume::over(len_bytes, true, false)
+        NbdVolume::over(len_bytes, false)
     }
 
-    /// The same over a mirror, which has no volatile cache and no TRIM. What a lost connection fails is reported with the next connection:
-    /// before that it may still happen.
+    /// The same over a mirror, which has no volatile cache and no TRIM. What a lost connection fails is reported with the
+    /// next connection: before that it may still happen.
     pub fn durable(len_bytes: u64) -> Rc<NbdVolume> {
-        NbdVolume::over(len_bytes, false, true)
+        NbdVolume::over(len_bytes, true)
     }
 
-    fn over(len_bytes: u64, volatile_cache: bool, fails_late: bool) -> Rc<NbdVolume> {
+    fn over(len_bytes: u64, is_durable: bool) -> Rc<NbdVolume> {
         Rc::new(NbdVolume {
             shape: Shape {
                 block_size_bytes: SECTOR_BYTES as u32,
                 physical_block_bytes: SECTOR_BYTES as u32,
                 len: Len::new(len_bytes),
-                volatile_cache,
+                // The protocol does not tell of caches.
+                volatile_cache: !is_durable,
                 read_only: volume::ReadOnly::default(),
                 discard: None,
                 optimal_io_bytes: SECTOR_BYTES as u32,
@@ -60,8 +59,7 @@ impl NbdVolume {
             client: RefCell::default(),
             connections: Cell::new(0),
             connected: Notify::new(),
-            fails_late,
-            has_trim: !fails_late,
+            is_durable,
         })
     }
 
@@ -96,7 +94,7 @@ impl NbdVolume {
             Some(Ok(data)) => Ok(data),
             Some(Err(IO)) => Err(Error::new(ErrorKind::Medium, "NBD_EIO")),
             None => {
-                if self.fails_late {
+                if self.is_durable {
                     let is_next = || (self.connections.get() > before).then_some(());
                     self.connected.wait_for(is_next).await;
                 }
@@ -164,9 +162,9 @@ impl Volume for NbdVolume {
     }
 
     fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
-        match self.has_trim {
-            true => self.tell((TRIM, 0), (at, len)),
-            false => LaneFuture::new(async { Ok(()) }),
+        match self.is_durable {
+            true => LaneFuture::new(async { Ok(()) }),
+            false => self.tell((TRIM, 0), (at, len)),
         }
     }
 

@@ -17,7 +17,7 @@ use sim::{
 };
 use volume::ErrorKind;
 
-use self::mishaps::{Happening, Met, Mishap, Places, count};
+use self::mishaps::{Happening, Met, Mishap, count};
 use crate::{MS, log};
 
 const SEEDS: u64 = 150;
@@ -66,11 +66,8 @@ fn log_mishaps(mishaps: &[Mishap]) {
 
 /// One thing, or two at once.
 fn draw_mishaps(site: &Mirrored, random: &mut engine::sim::Random) -> Vec<Mishap> {
-    let places = Places {
-        second: site.second(),
-    };
-    let first = Mishap::draw(random, places);
-    let second = Mishap::draw(random, places);
+    let mut draw = || Mishap::draw(random, site.second());
+    let (first, second) = (draw(), draw());
     // Two falls of one machine at once are one.
     let is_possible = !(first.is_alone() || second.is_alone() || first.falls() && second.falls());
     match random.chance(0.5) && is_possible {

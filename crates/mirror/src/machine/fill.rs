@@ -4,6 +4,7 @@
 
 use super::{
     CopyStanding, Mirror,
+    set_back::is_set_back,
     work::{OperationKind, Work},
 };
 use crate::{
@@ -18,10 +19,8 @@ impl Mirror {
         let since = self.record.all_in_sync_since;
         let member = &mut self.members[copy.place()];
         let kept = member.kept.as_mut().expect("what it keeps was read");
-        let is_set_back =
-            kept.heartbeats[copy.place()] < known[copy.place()] && !is_planted(Bug::SetBackIgnored);
         let is_older = kept.in_sync_since != since && !is_planted(Bug::AnyVersion);
-        if is_set_back || is_older {
+        if is_set_back(copy, kept, &known) || is_older {
             // The bitmaps do not count, also for the owner after this one.
             member.has_lost_sync = true;
             self.fill.insert(Range::new(0, self.config.blocks));

@@ -3,9 +3,16 @@
 
 use super::Mirror;
 use crate::{
-    copy_set::{COPIES_MAX, CopySet},
+    copy::CopyState,
+    copy_set::{COPIES_MAX, CopyId, CopySet},
     planted::{Bug, is_planted},
 };
+
+/// Whether `copy`, which keeps `kept`, was set back to before its heartbeat in `known`.
+pub(super) fn is_set_back(copy: CopyId, kept: &CopyState, known: &[u64; COPIES_MAX]) -> bool {
+    let place = copy.place();
+    kept.heartbeats[place] < known[place] && !is_planted(Bug::SetBackIgnored)
+}
 
 impl Mirror {
     /// The newest heartbeat of each copy that any copy remembers.
@@ -29,8 +36,7 @@ impl Mirror {
         let mut older = CopySet::EMPTY;
         for copy in copies.iter() {
             let kept = self.members[copy.place()].kept.as_ref();
-            let own = kept.map_or(0, |kept| kept.heartbeats[copy.place()]);
-            if own < known[copy.place()] && !is_planted(Bug::SetBackIgnored) {
+            if is_set_back(copy, kept.expect("what it keeps was read"), &known) {
                 older.insert(copy);
                 self.failed.insert(copy);
             }

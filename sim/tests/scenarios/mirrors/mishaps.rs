@@ -57,18 +57,12 @@ pub(super) enum Mishap {
     Orphan(Which),
 }
 
-/// Where things may happen.
-#[derive(Clone, Copy)]
-pub(super) struct Places {
-    /// The machine with the second copy.
-    pub(super) second: Which,
-}
-
 impl Mishap {
-    pub(super) fn draw(random: &mut Random, places: Places) -> Mishap {
-        let disk = [Which::A, places.second][random.index(2)];
+    /// One for a mirror whose second copy is on the machine `second`.
+    pub(super) fn draw(random: &mut Random, second: Which) -> Mishap {
+        let disk = [Which::A, second][random.index(2)];
         let storage = if disk == Which::Owner { Which::A } else { disk };
-        let any = [Which::A, places.second, Which::Owner][random.index(3)];
+        let any = [Which::A, second, Which::Owner][random.index(3)];
         let end = [End::PowerCut, End::PowerCut, End::Killed, End::Stopped][random.index(4)];
         let sudden = [End::PowerCut, End::Killed][random.index(2)];
         match random.below(24) {
@@ -180,7 +174,8 @@ impl Happening {
             Mishap::AllCut => self.cut_all().await,
             Mishap::Partition(which) => self.part(which).await,
             Mishap::OneWay(which, is_in) => self.cut_one_way(which, is_in).await,
-            Mishap::Stall(_) | Mishap::Hang(_) => self.slow_down(mishap).await,
+            Mishap::Stall(which) => self.stall(which).await,
+            Mishap::Hang(which) => self.hang(which).await,
             Mishap::Fault(which) => self.fail(which, false).await,
             Mishap::Full(which) => self.fail(which, true).await,
             Mishap::Late(which, how) => self.land_late(which, how).await,
@@ -211,11 +206,19 @@ impl Happening {
 
     async fn cut_all(&mut self) {
         self.count("power cuts of all");
+        self.all_fall(&mut |this, _| this.up_to(10 * SECOND)).await;
+    }
+
+    /// All lose power, for as long as `down` says of each. They have begun to when this returns.
+    fn all_fall(
+        &mut self,
+        down: &mut dyn FnMut(&mut Happening, Which) -> Duration,
+    ) -> impl Future<Output = ()> + use<> {
         let falls = [Which::A, Which::B, Which::Owner].map(|which| {
-            let (site, down) = (self.site.clone(), self.up_to(10 * SECOND));
+            let (site, down) = (self.site.clone(), down(self, which));
             spawn(async move { site.fall(which, End::PowerCut, down).await })
         });
-        task::join_all(falls).await;
+        async move { drop(task::join_all(falls).await) }
     }
 
     async fn part(&mut self, which: Which) {
@@ -240,25 +243,21 @@ impl Happening {
         other.mend(other.ip());
     }
 
-    async fn slow_down(&mut self, mishap: Mishap) {
-        match mishap {
-            Mishap::Stall(which) => {
-                self.count("disks that stall");
-                let host = self.site.host(which).clone();
-                host.stall_disk(self.up_to(8 * SECOND));
-                time::sleep(self.down()).await;
-                host.stall_disk(Duration::ZERO);
-            }
-            Mishap::Hang(which) => {
-                self.count("disks whose writes hang");
-                let host = self.site.host(which).clone();
-                let longest = [900 * MS, 8 * SECOND][self.random.index(2)];
-                host.hang_writes([0.1, 0.4][self.random.index(2)], longest);
-                time::sleep(self.down()).await;
-                host.hang_writes(0.0, Duration::ZERO);
-            }
-            _ => unreachable!("no other mishap is slow"),
-        }
+    async fn stall(&mut self, which: Which) {
+        self.count("disks that stall");
+        let host = self.site.host(which).clone();
+        host.stall_disk(self.up_to(8 * SECOND));
+        time::sleep(self.down()).await;
+        host.stall_disk(Duration::ZERO);
+    }
+
+    async fn hang(&mut self, which: Which) {
+        self.count("disks whose writes hang");
+        let host = self.site.host(which).clone();
+        let longest = [900 * MS, 8 * SECOND][self.random.index(2)];
+        host.hang_writes([0.1, 0.4][self.random.index(2)], longest);
+        time::sleep(self.down()).await;
+        host.hang_writes(0.0, Duration::ZERO);
     }
 
     async fn fail(&mut self, which: Which, is_full: bool) {
@@ -367,16 +366,10 @@ impl Happening {
         host.hang_writes(1.0, 8 * SECOND);
         time::sleep(self.up_to(30 * MS)).await;
         let away = GIVEN_UP + self.up_to(10 * SECOND);
-        let falls = [Which::A, Which::B, Which::Owner].map(|one| {
-            let down = if one == which {
-                away
-            } else {
-                self.up_to(SECOND)
-            };
-            let site = self.site.clone();
-            spawn(async move { site.fall(one, End::PowerCut, down).await })
+        let falling = self.all_fall(&mut |this, one| match one == which {
+            true => away,
+            false => this.up_to(SECOND),
         });
-        let falling = task::join_all(falls);
         // They fall at once.
         time::sleep(Duration::ZERO).await;
         host.hang_writes(0.0, Duration::ZERO);
@@ -431,14 +424,7 @@ impl Happening {
             self.count("power cuts of all as a copy has returned");
         }
         time::sleep(self.up_to(20 * MS)).await;
-        let falling = {
-            let site = self.site.clone();
-            let falls = [Which::A, Which::B, Which::Owner].map(|one| {
-                let (site, down) = (site.clone(), self.up_to(SECOND));
-                spawn(async move { site.fall(one, End::PowerCut, down).await })
-            });
-            task::join_all(falls)
-        };
+        let falling = self.all_fall(&mut |this, _| this.up_to(SECOND));
         host.hang_writes(0.0, Duration::ZERO);
         falling.await;
         loading.await;
