@@ -1,6 +1,6 @@
 //! Who owns the mirror, and what is in sync (rules 1, 2, 3, 5 and, for copies that leave, 7).
 
-use super::{CopyMember, CopyStanding, Mirror, MirrorConfig, MirrorPhase};
+use super::{CopyMember, CopyStanding, Mirror, MirrorConfig, MirrorPhase, Sequences};
 use crate::{
     bitmap::Bitmap,
     copy::CopyState,
@@ -41,6 +41,7 @@ impl Mirror {
             fill: Ranges::default(),
             has_room: false,
             touched,
+            sequences: Sequences::default(),
             next: 0,
             actions: [MirrorAction::Swap(swap)].into(),
         }

@@ -10,6 +10,7 @@
 //! looks only at the state; so no rule depends on the order of events.
 
 mod acknowledge;
+mod ahead;
 mod claim;
 mod compare;
 mod doubt;
@@ -29,7 +30,7 @@ use std::collections::VecDeque;
 use uuid::Uuid;
 
 pub use self::report::Stand;
-use self::work::Work;
+use self::{ahead::Sequences, work::Work};
 use crate::{
     bitmap::Bitmap,
     copy::CopyState,
@@ -57,6 +58,8 @@ pub struct MirrorConfig {
     pub piece_blocks: u64,
     /// How many regions may be marked before recently written ones are cleared too.
     pub marked_max: usize,
+    /// The most blocks that are marked ahead of a sequential write; 0: none are.
+    pub ahead_blocks: u64,
     /// The copy that is read when nobody prefers one.
     pub nearest: CopyId,
 }
@@ -161,6 +164,7 @@ pub struct Mirror {
     has_room: bool,
     /// Regions that were written since the last tick.
     touched: Regions,
+    sequences: Sequences,
     next: u64,
     actions: VecDeque<MirrorAction>,
 }

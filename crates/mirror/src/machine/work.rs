@@ -162,6 +162,7 @@ impl Mirror {
             OperationKind::Write => {
                 let targets = self.targets();
                 self.works[at].data = Some(self.works[at].id);
+                self.mark_ahead(self.works[at].range, targets);
                 self.write_to(at, targets);
             }
             OperationKind::Compare => self.read_all(at),
@@ -226,7 +227,13 @@ impl Mirror {
     pub(super) fn write_to(&mut self, at: usize, targets: CopySet) {
         let work = &mut self.works[at];
         work.unsent = targets;
-        for region in self.config.regions_of(work.range) {
+        let range = work.range;
+        self.touch(range, targets);
+    }
+
+    /// The regions of `range` are to be marked on `targets`.
+    pub(super) fn touch(&mut self, range: Range, targets: CopySet) {
+        for region in self.config.regions_of(range) {
             self.touched.set(region, true);
             for copy in targets.iter().filter(|_| !is_planted(Bug::Unmarked)) {
                 self.members[copy.place()].bitmap.wanted.set(region, true);

@@ -114,6 +114,7 @@ impl World {
             region_blocks: 1,
             piece_blocks: 1,
             marked_max: 1,
+            ahead_blocks: 0,
             nearest: CopyId::new(node),
         };
         let machine = Mirror::claim(config, self.register);

@@ -6,7 +6,7 @@ use mirror::{
     CopyCommand, CopySet, MirrorAction, MirrorEvent, MirrorPhase, Outcome, Range, Stopped,
 };
 
-use self::rig::{REGIONS, Rig, at, copy};
+use self::rig::{REGION_BLOCKS, REGIONS, Rig, at, copy};
 
 fn is_write(command: &CopyCommand) -> bool {
     matches!(command, CopyCommand::Write { .. })
@@ -227,6 +227,40 @@ fn writes_to_marked_regions_cost_no_metadata() {
         rig.disks.iter().map(|disk| disk.marks).collect::<Vec<_>>(),
         [1, 1]
     );
+}
+
+#[test]
+fn sequential_writes_mark_ahead_what_they_reach() {
+    let mut rig = Rig::new();
+    let marks = |rig: &Rig| rig.disks[0].marks;
+    for block in 0..REGION_BLOCKS * REGIONS as u64 {
+        rig.write(Range::new(block, 1));
+        rig.settle();
+    }
+    // With regions 0, 1 (and 2), 3 (to 6), 7, 15, 31 (to 62) and 63.
+    assert_eq!(marks(&rig), 7);
+    // Others do not, wherever they are.
+    let mut rig = Rig::new();
+    for region in [9, 8, 10, 40, 39, 41] {
+        rig.write(at(region, 1));
+        rig.settle();
+    }
+    assert_eq!(marks(&rig), 6);
+    assert_eq!(rig.disks[0].marked.len(), 6);
+}
+
+#[test]
+fn sequential_writers_beside_each_other_are_told_apart() {
+    let mut rig = Rig::new();
+    for block in 0..REGION_BLOCKS * REGIONS as u64 / 4 {
+        for writer in 0..4 {
+            let first = writer * REGION_BLOCKS * REGIONS as u64 / 4;
+            rig.write(Range::new(first + block, 1));
+        }
+        rig.settle();
+    }
+    // Each with its regions 0, 1, 3, 7 and 15.
+    assert!(rig.disks[0].marks <= 4 * 5, "{}", rig.disks[0].marks);
 }
 
 #[test]

@@ -12,6 +12,8 @@ use uuid::Uuid;
 
 pub(crate) const REGIONS: usize = 64;
 pub(crate) const REGION_BLOCKS: u64 = 16;
+/// As far as half of the regions.
+pub(crate) const AHEAD_BLOCKS: u64 = 32 * REGION_BLOCKS;
 
 /// What a copy keeps, and how often it was written.
 #[derive(Clone)]
@@ -71,6 +73,7 @@ impl Rig {
             region_blocks: REGION_BLOCKS,
             piece_blocks: REGION_BLOCKS / 2,
             marked_max: 8,
+            ahead_blocks: AHEAD_BLOCKS,
             nearest: copy(0),
         };
         let mut rig = Rig {
