@@ -5,6 +5,7 @@
 //! again, it does not happen any more.
 
 mod bugs;
+mod complaints;
 mod mishaps;
 
 use std::{rc::Rc, time::Duration};
