@@ -298,6 +298,29 @@ fn a_slow_share_of_a_stripe_is_named() {
     }
 }
 
+#[test]
+fn a_slow_copy_of_a_mirror_is_named() {
+    let directories = [Directory::new(), Directory::new()];
+    let durable =
+        |delay| late("throttle", delay).replace("\"80MiB\"", "\"80MiB\", cache = \"direct-sync\"");
+    let slow = Sanstone::serve(directories[0].path(), &durable(DELAY), &["v"]);
+    let plain = Sanstone::serve(directories[1].path(), &durable(Duration::ZERO), &["v"]);
+    let place = Place::new();
+    // Each commit waits for the first copy from the beginning: the other one is filled from it.
+    let text = format!(
+        "state = \"state\"\n[volume.db]\nmirror = {{ of = [\n  {{ iscsi = {{ url = \"{}\" }} }},\n  {{ iscsi = {{ url = \
+         \"{}\" }} }},\n] }}\n",
+        slow.url(0),
+        plain.url(0)
+    );
+    let path = place.directory.write("db.toml", text);
+    let path = path.to_string_lossy();
+    call(&["volume", "create", "-c", &path, "db"]).success();
+    let json = commit(&place, &["-c", &path, "--on", "db"]);
+    assert_planted_in(&json, "target");
+    assert_advises(&json, &["of db/mirror/0/iscsi", "sanstone show"]);
+}
+
 /// A slow path to `to`, in both directions. It ends with its connections.
 fn slow_way(to: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

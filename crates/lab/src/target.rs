@@ -17,7 +17,6 @@ use rustix::fs::{major, minor};
 use serde::Deserialize;
 use volume::{
     Advice, SharedVolume,
-    claim::{Owner, name_of},
     config::{Caching, Size, Volumes},
     graph::{Graph, NodeView, Tree},
     layer::stats::{Stats, StatsHandle},
@@ -187,9 +186,8 @@ impl MeasuredDisk {
         home: &LaneHandle,
         opening: Opening,
     ) -> LabResult<MeasuredDisk> {
-        let mut graph = (configured.graph)()?;
+        let mut graph = (configured.graph)(name)?;
         graph.set_watched(opening.is_watched);
-        graph.set_owner(Owner::passing(name_of("sanstone lab")));
         let opened = graph.open(name, home).await;
         let tree = opened.map_err(|error| LabError::Call((configured.located)(&error)))?;
         let volume = on_lane(&tree).await?;
@@ -474,8 +472,8 @@ pub struct Configured<'a> {
     pub path: &'a Path,
     /// The volumes' names.
     pub names: Vec<String>,
-    /// Builds their graph.
-    pub graph: &'a dyn Fn() -> LabResult<Graph>,
+    /// Builds their graph, for the use of the named one.
+    pub graph: &'a dyn Fn(&str) -> LabResult<Graph>,
     /// Formats a configuration error with its place in the file.
     pub located: &'a dyn Fn(&volume::config::ConfigError) -> String,
 }

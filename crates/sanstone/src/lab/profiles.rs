@@ -17,9 +17,8 @@ use ::lab::{
 };
 use anyhow::Context;
 use clap::Args;
-use node::Config;
+use node::{Config, Measuring};
 use serde_json::Value;
-use volume::graph::Graph;
 
 use crate::{
     descriptors,
@@ -319,8 +318,9 @@ impl Common {
         let found = match config {
             None => work(None, &stop, progress, &keep),
             Some(config) => {
-                let graph = || -> ::lab::LabResult<Graph> {
-                    let graph = config.graph();
+                let measuring = Measuring::new(config);
+                let graph = |name: &str| {
+                    let graph = measuring.graph(name);
                     graph.map_err(|error| ::lab::LabError::Call(error.to_string()))
                 };
                 let configured = Configured {

@@ -168,13 +168,14 @@ impl Graph {
         self.context.state_directory = Some(directory.to_owned());
     }
 
-    /// Whether the volume called `name` contains a mirror, which has a register.
+    /// Whether the volume called `name` contains a mirror or uses one, which has a register.
     pub fn keeps_register(&self, name: &str) -> bool {
         let node = self.volumes.0.get(name);
         let nodes = node.into_iter().flat_map(Node::all);
-        nodes
-            .filter_map(Node::inline)
-            .any(|kind| matches!(kind, Kind::Mirror(_)))
+        nodes.into_iter().any(|node| match &node.what {
+            NodeForm::Named(name) => self.keeps_register(name),
+            NodeForm::Inline(kind) => matches!(**kind, Kind::Mirror(_)),
+        })
     }
 
     /// Sets the lanes over which volumes opened from now on are spread; they must run for as long as those are open.
