@@ -3,7 +3,7 @@
 
 use harness::directory::Directory;
 use harness::process::{Daemon, program};
-use harness::run::run;
+use harness::run::{Ran, run};
 use harness::sanstone::{binary, call};
 use serde_json::Value;
 use std::fs;
@@ -45,13 +45,13 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
-    /// Creates the stripe of `volumes`, attaches `db`, and makes a file system on it.
-    pub(crate) fn create(volumes: &str, file_system: FileSystem) -> Attached {
+    /// Creates the volume `created` of `volumes`, attaches `db`, and makes a file system on it.
+    pub(crate) fn create(volumes: &str, created: &str, file_system: FileSystem) -> Attached {
         let directory = Directory::new();
         let configuration = format!("state = \"state\"\n{volumes}");
         let file = directory.write("attach.toml", configuration);
         fs::create_dir(directory.join("data")).expect("a fresh directory");
-        call(&["volume", "create", "-c", text(&file), "stripe"]).success();
+        call(&["volume", "create", "-c", text(&file), created]).success();
         let mut attached = Attached {
             directory,
             process: None,
@@ -109,6 +109,12 @@ impl Attached {
             hits: count("hits") + count("late_hits"),
             misses: count("misses"),
         }
+    }
+
+    /// Runs `sanstone volume COMMAND` for `db`.
+    pub(crate) fn volume(&self, command: &str) -> Ran {
+        let file = self.directory.join("attach.toml");
+        call(&["volume", command, "-c", text(&file), "db"])
     }
 
     /// How often the log of `attach` contains `what`.

@@ -15,7 +15,7 @@ fn holds_what_is_written(file_system: FileSystem, seeds: [u64; 2]) {
         return;
     }
     let shares = Shares::serve();
-    let attached = Attached::create(&shares.volumes(), file_system);
+    let attached = Attached::create(&shares.volumes(), "stripe", file_system);
     std::thread::scope(|scope| {
         for seed in seeds {
             let file = attached.data().join(seed.to_string());

@@ -34,7 +34,7 @@ impl Rounds {
         }
     }
 
-    fn has_more(&self) -> bool {
+    pub(crate) fn has_more(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() < until)
     }
 }
@@ -86,7 +86,7 @@ struct Scene<D> {
 impl<D: Database> Scene<D> {
     fn create(file_system: FileSystem) -> Scene<D> {
         let shares = Shares::serve();
-        let attached = Attached::create(&shares.volumes(), file_system);
+        let attached = Attached::create(&shares.volumes(), "stripe", file_system);
         let directory = Directory::new();
         let run = directory.join("run");
         std::fs::create_dir(&run).expect("a fresh directory");

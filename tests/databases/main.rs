@@ -6,14 +6,18 @@
 //! loss of a path or a target, and must recover from the others; its own checker must find no fault, and no transaction
 //! acknowledged to a client may be missing. The tables are larger than the database's memory and the cache, so that a
 //! stale block would show. These tests need root, for mounts and loop devices.
+//!
+//! The same databases on a mirror of two storage machines ([`mirrored`]), which fail one after the other.
 
 mod attached;
 mod fsx;
 mod kills;
 mod ledger;
 mod load;
+mod mirrored;
 mod postgresql;
 mod shares;
+mod storage;
 
 use attached::FileSystem;
 use harness::mariadb::MariaDb;
@@ -27,6 +31,28 @@ fn mariadb_on_ext4() {
 #[test]
 fn postgresql_on_xfs() {
     survives::<postgresql::PostgreSql>(FileSystem::Xfs, Rounds::once());
+}
+
+#[test]
+fn mariadb_on_a_mirror() {
+    mirrored::outlives::<MariaDb>(FileSystem::Xfs, Rounds::once());
+}
+
+#[test]
+fn postgresql_on_a_mirror() {
+    mirrored::outlives::<postgresql::PostgreSql>(FileSystem::Ext4, Rounds::once());
+}
+
+#[test]
+#[ignore = "ten minutes: `make test-long` runs it"]
+fn mariadb_on_a_mirror_for_ten_minutes() {
+    mirrored::outlives::<MariaDb>(FileSystem::Ext4, Rounds::minutes(10));
+}
+
+#[test]
+#[ignore = "ten minutes: `make test-long` runs it"]
+fn postgresql_on_a_mirror_for_ten_minutes() {
+    mirrored::outlives::<postgresql::PostgreSql>(FileSystem::Xfs, Rounds::minutes(10));
 }
 
 #[test]

@@ -67,6 +67,8 @@ impl Database for PostgreSql {
         // Next to no memory of its own, so that it reads the volume. It would accept 128 kB, but these few buffers may
         // all be in use at a time, which is an error.
         command.args(["-c", "listen_addresses=", "-c", "shared_buffers=1MB"]);
+        // Its log must not fill a volume of a test.
+        command.args(["-c", "max_wal_size=128MB"]);
         command.arg("-c");
         command.arg(format!("unix_socket_directories={}", self.run.display()));
         let mut server = Daemon::start(&command, self.run.join("server.log"));

@@ -28,6 +28,15 @@ pub struct Carried {
     pub sent: u64,
 }
 
+/// A direction of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Towards {
+    /// To the namespace that stands for another machine.
+    FarEnd,
+    /// From there.
+    NearEnd,
+}
+
 impl Carried {
     /// In both directions.
     pub fn both(self) -> u64 {
@@ -165,11 +174,23 @@ impl Links {
     /// # Panics
     /// If there is no `nft`, or the system refuses.
     pub fn swallow(&self, link: u32) {
+        self.swallow_towards(link, Towards::FarEnd);
+        self.swallow_towards(link, Towards::NearEnd);
+    }
+
+    /// From now on a link drops every packet in one direction, while both ends believe that it works.
+    ///
+    /// # Panics
+    /// Like [`Links::swallow`].
+    pub fn swallow_towards(&self, link: u32, towards: Towards) {
+        let (hook, interface) = match towards {
+            Towards::FarEnd => ("input", "iifname"),
+            Towards::NearEnd => ("output", "oifname"),
+        };
         let port = self.far_port(link);
         self.nft(&format!(
-            "table inet hole {{\n\
-               chain in {{ type filter hook input priority 0; iifname \"{port}\" drop; }}\n\
-               chain out {{ type filter hook output priority 0; oifname \"{port}\" drop; }}\n\
+            "table inet hole_{hook} {{\n\
+               chain drops {{ type filter hook {hook} priority 0; {interface} \"{port}\" drop; }}\n\
              }}\n"
         ));
     }
