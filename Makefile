@@ -7,7 +7,7 @@ MEASURE = tools/install bench && tools/with-rust env SANSTONE_BIN="$$(tools/buil
 	$(CARGO) run --quiet --locked --package sanstone-tests --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build deb demo test test-long conformance bench bench-kernel links attach-bench oltp lab fuzz clean
+.PHONY: help build deb demo test test-long conformance bench bench-kernel links attach-bench mirror-bench oltp lab fuzz clean
 
 help: ## show this list
 	@echo 'Sanstone: block storage for databases over iSCSI.'
@@ -58,6 +58,11 @@ links: build ## measure bandwidth over 1, 2 and 4 virtual links, the loss of one
 
 attach-bench: build ## compare an attached volume (file, NBD) with nbdkit, nbdfuse, qemu-nbd and the bare file; needs root
 	@$(MEASURE) attach-bench -- $(ARGS)
+
+mirror-bench: build ## compare a mirror with each of its copies alone: latency and CPU time of 4 KiB writes and reads
+	@tools/install bench
+	@tools/with-rust env SANSTONE_BIN="$$(tools/built release)" $(CARGO) run --quiet --release --locked --package sanstone-tests \
+		--bin mirror-bench -- $(ARGS)
 
 oltp: build ## compare database transactions on a file, on attach over a file and over iSCSI, on nbdfuse; needs root
 	@tools/install bench
