@@ -111,7 +111,7 @@ impl AttachmentMachine {
     pub async fn try_once(&self) -> Result<(), DaemonFailure> {
         let (process, lanes) = (self.machine.process(), self.lane_handles());
         let tried = self.machine.host.spawn(async move {
-            let attachment = Attachment::open(&load()?, VOLUME, &process, &lanes).await?;
+            let attachment = Attachment::open(load()?, VOLUME, &process, &lanes).await?;
             attachment.stop().await.expect("nothing was written");
             Ok(())
         });
@@ -211,7 +211,7 @@ async fn open(process: &Process, lanes: &[LaneHandle], refused: &Cell<usize>) ->
     let mut last = String::new();
     for _ in 0..ATTEMPTS_MAX {
         let config = load().unwrap_or_else(|failure| panic!("{failure}"));
-        match Attachment::open(&config, VOLUME, process, lanes).await {
+        match Attachment::open(config, VOLUME, process, lanes).await {
             Ok(attachment) => return attachment,
             // The configuration is right, so only remote disks can be missing.
             Err(DaemonFailure::Wrong(message)) => panic!("{message}"),
@@ -237,7 +237,7 @@ async fn attend(attachment: &Attachment, told: &Receiver<Told>) {
                     place: String::new(),
                     read_only: false,
                 };
-                answer.send(attachment.view(attached).describe());
+                answer.send(attachment.onlooker(attached).view().await.describe());
             }
             Some(Told::Stop) | None => return,
         }

@@ -150,25 +150,73 @@ fn ran_umount(path: &Path) {
     ran("umount", "mount", &[text(path)]).success();
 }
 
+/// A volume in a cache of this size over a file of that size, and whatever else the configuration says.
+fn cached(cache: &str, file: &str, more: &str) -> String {
+    format!(
+        "[volume.db.cache]\nsize = \"{cache}\"\nof = {{ file = {{ path = \"db.img\", size = \"{file}\" }} }}\n{more}"
+    )
+}
+
 #[test]
-fn a_configuration_is_not_applied() {
+fn another_configuration_is_applied_as_far_as_it_concerns_the_volume() {
     if !can_attach() {
         return;
     }
-    let mut attached = Attached::start(THIN);
-    let other = THIN.replace("64MiB", "128MiB");
-    attached.directory.write("sanstone.toml", other);
-    let ran = ask("apply", &attached.directory, &[]);
-    assert_eq!(ran.code(), Some(2), "{ran}");
-    let pid = attached.daemon.pid();
-    for part in [
-        &*format!("process {pid} is `sanstone attach` of volume \"db\""),
-        &format!("stop it (kill {pid})"),
+    let mut attached = Attached::start(&cached("8MiB", "64MiB", ""));
+    let other = "[volume.other]\nfile = { path = \"nowhere.img\" }\n";
+    let larger = cached("16MiB", "128MiB", other);
+    attached.directory.write("sanstone.toml", &larger);
+    let len = || fs::metadata(&attached.path).expect("it is attached").len();
+    let changes = "~ volume db grows from 64 MiB to 128 MiB\n";
+    for (more, end, len_mib) in [
+        (&["--dry-run"][..], "nothing was changed: this was a dry run", 64),
+        (&[], "applied\n", 128),
+        (&[], "nothing changes\n", 128),
     ] {
-        assert!(ran.stderr.contains(part), "no {part:?} in {ran}");
+        let ran = ask("apply", &attached.directory, more).success();
+        assert!(ran.stdout.contains(end), "{ran}");
+        let is_same = end.starts_with("nothing changes");
+        for change in ["~ volume db: its cache's size 8MiB → 16MiB\n", changes] {
+            assert_eq!(ran.stdout.contains(change), !is_same, "{ran}");
+        }
+        while len() != len_mib << 20 {
+            thread::sleep(std::time::Duration::from_millis(50));
+        }
     }
-    let length = fs::metadata(&attached.path).expect("it is attached").len();
-    assert_eq!(length, 64 << 20);
+    let file = writable(&attached.path);
+    file.write_all_at(b"beyond what it was", 100 << 20)
+        .and_then(|()| file.sync_all())
+        .expect("it is as long as it says");
+    let shown = shown(&attached.directory);
+    assert_eq!(shown["volumes"]["db"]["tree"]["memory_bytes"], 16 << 20);
+    for (text, parts) in [
+        (
+            larger.replace("db.img", "other.img"),
+            ["cannot change while it is served", "cache.of.file.path \"db.img\" → \"other.img\""],
+        ),
+        (
+            larger.replace("128MiB", "64MiB"),
+            ["do not expect a disk to shrink", "size = \"128MiB\""],
+        ),
+        (
+            larger.replace("volume.db", "volume.wal"),
+            ["no volume \"db\", which is attached", "end its `attach`"],
+        ),
+        (
+            format!("lanes = 7\n{larger}"),
+            ["lanes: set only at startup", "restart"],
+        ),
+    ] {
+        attached.directory.write("sanstone.toml", text);
+        let ran = ask("apply", &attached.directory, &[]);
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        for part in parts {
+            assert!(ran.stderr.contains(part), "no {part:?} in {ran}");
+        }
+    }
+    attached.daemon.signal("HUP");
+    let said = "`sanstone apply -c` with this path puts into effect what concerns the volume";
+    attached.daemon.log_with(said);
     attached.stop();
 }
 

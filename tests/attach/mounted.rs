@@ -125,6 +125,25 @@ fn its_loop_device_follows_a_volume_that_grows() {
 }
 
 #[test]
+fn its_loop_device_follows_a_size_that_is_applied() {
+    if !can_attach() {
+        return;
+    }
+    let (directory, files) = prepared();
+    let mut attached = start(directory, &files, &[]);
+    let _guard = Mounted(files.clone());
+    let config = attached
+        .directory
+        .write("sanstone.toml", THIN.replace("64MiB", "96MiB"));
+    call(&["apply", "-c", text(&config)]).success();
+    let log = attached
+        .daemon
+        .log_with("the loop device is as long as the volume");
+    assert!(log.contains("resize2fs /dev/loop"), "{log}");
+    attached.stop();
+}
+
+#[test]
 fn a_file_system_is_mounted_with_the_volume_and_goes_before_it() {
     if !can_attach() {
         return;

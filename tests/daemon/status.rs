@@ -95,6 +95,15 @@ fn requests_that_hang_are_seen_in_status_show_and_top_until_they_end() {
 
 #[test]
 fn a_target_that_is_away_is_down_until_it_is_back() {
+    is_down_until_it_is_back("");
+}
+
+#[test]
+fn a_target_with_one_session_and_no_requests_is_down_until_it_is_back() {
+    is_down_until_it_is_back(", sessions = 1");
+}
+
+fn is_down_until_it_is_back(more: &str) {
     let directories = [Directory::new(), Directory::new()];
     let ports = [harness::free_port(), harness::free_port()];
     let below = |port| {
@@ -104,7 +113,7 @@ fn a_target_that_is_away_is_down_until_it_is_back() {
     };
     let target = below(ports[0]);
     let volumes = format!(
-        "[volume.db]\niscsi = {{ url = \"{}\", reconnect_timeout = \"100s\" }}\n",
+        "[volume.db]\niscsi = {{ url = \"{}\", reconnect_timeout = \"100s\"{more} }}\n",
         target.url(0)
     );
     let configuration = format!("{volumes}{}", target_table(ports[1], &["db"]));

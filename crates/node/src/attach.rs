@@ -7,24 +7,26 @@ use std::{
     sync::Arc,
 };
 
-use engine::{LaneHandle, time};
+use engine::{LaneFuture, LaneHandle};
 use unit::Units;
 use volume::{
     config::{ConfigError, Node, NodeForm},
-    graph::Graph,
+    graph::{Graph, Live},
 };
 
 use crate::{
     DaemonFailure,
+    changed::{ConfigChange, Warning},
     config::Config,
-    daemon::{close, units_config},
+    daemon::{close, deadline::Deadline, units_config},
     description::Attached,
+    difference::Difference,
     ending::{Ending, StopError},
     open::{self, ReadyDisk},
     process::Process,
     shared_state::SharedState,
     unit_files::UnitFiles,
-    view::{Seen, View},
+    view::{Onlooker, Seen},
 };
 
 /// The name under which the target port number of a local front is stored.
@@ -33,7 +35,7 @@ const PORT: &str = "attach";
 /// An open volume, until [`Attachment::stop`].
 pub struct Attachment {
     volume: String,
-    configuration: PathBuf,
+    config: Config,
     state_directory: PathBuf,
     /// How many there are.
     lanes: usize,
@@ -52,14 +54,14 @@ impl Attachment {
     /// # Errors
     /// Whatever keeps it from being opened; nothing stays claimed then.
     pub async fn open(
-        config: &Config,
+        config: Config,
         volume: &str,
         process: &Process,
         lanes: &[LaneHandle],
     ) -> Result<Attachment, DaemonFailure> {
         let mut graph = config.graph()?;
         let mut disks = Vec::new();
-        match open(config, volume, process, &mut graph, &mut disks, lanes).await {
+        match open(&config, volume, process, &mut graph, &mut disks, lanes).await {
             Ok(AttachedParts {
                 units,
                 relative_port,
@@ -67,8 +69,8 @@ impl Attachment {
                 unit_files,
             }) => Ok(Attachment {
                 volume: volume.to_owned(),
-                configuration: config.path().to_owned(),
                 state_directory: config.state_directory(),
+                config,
                 lanes: lanes.len(),
                 graph,
                 disks,
@@ -106,11 +108,17 @@ impl Attachment {
         &self.state_directory
     }
 
-    /// A snapshot of the volume, whose front has it `attached`. No lane is asked.
-    pub fn view(&self, attached: Attached) -> View {
+    /// Its length, in bytes.
+    pub fn len_bytes(&self) -> u64 {
+        let lens = self.disks.iter().map(|disk| disk.tree.shape().len_bytes());
+        lens.sum()
+    }
+
+    /// A handle for observing the volume, whose front has it `attached`, as it is now.
+    pub fn onlooker(&self, attached: Attached) -> Onlooker {
         let tree = self.graph.view(&self.volume);
         let seen = Seen {
-            configuration: self.configuration.clone(),
+            configuration: self.config.path().to_owned(),
             state: self.state_directory.clone(),
             lanes: self.lanes,
             trees: tree
@@ -121,10 +129,9 @@ impl Attachment {
             attached: Some(attached),
             units: self.units.clone(),
         };
-        View {
+        Onlooker {
             seen,
-            reports: Vec::new(),
-            at: time::now(),
+            fronts: Vec::new(),
         }
     }
 
@@ -133,9 +140,73 @@ impl Attachment {
         format!("{}{}", self.units.stage_times(), self.graph.report())
     }
 
-    /// Lets the volume grow with its files. Returns whether any file has another length, even one that
-    /// could not be followed.
+    /// Switches to `config`, which must have been [loaded for that](Config::load_to_attach_anew), as far as it concerns the
+    /// volume, and returns the changes. Whoever has the volume notices nothing but that it is longer. A dry run changes
+    /// nothing. Once `give_up` is ready, because the volume is to be released, this ends within seconds.
+    ///
+    /// Do not drop the future before its end: half a change would stay.
+    ///
+    /// # Errors
+    /// Changes that are not possible while it is attached, or that failed; nothing has changed then.
+    pub async fn apply(
+        &mut self,
+        config: Config,
+        is_dry_run: bool,
+        give_up: impl Future<Output = ()>,
+    ) -> Result<Vec<ConfigChange>, DaemonFailure> {
+        let mut deadline = Deadline::new(LaneFuture::new(give_up));
+        let comparing = Difference::of_volume(&self.config, &config, &self.volume);
+        let difference = deadline.unless_given_up(comparing).await??;
+        let Difference {
+            mut made,
+            refused,
+            live: changes,
+            ..
+        } = difference;
+        if !refused.is_empty() {
+            let path = config.path().to_owned();
+            return Err(DaemonFailure::Refused { path, refused });
+        }
+        if is_dry_run {
+            return Ok(made);
+        }
+        let mut live = Live::default();
+        let preparing = self.graph.prepare(&changes, &mut live);
+        let prepared = deadline.unless_given_up(preparing).await;
+        let prepared = prepared.and_then(|it| it.map_err(|error| config.failed(&error)));
+        let replaced = prepared.and_then(|()| {
+            let replaced = self.graph.replace_volumes(config.volumes().clone());
+            replaced.map_err(|error| config.wrong(&error))
+        });
+        if let Err(failure) = replaced {
+            if deadline.wait(live.undo()).await.is_none() {
+                tracing::warn!("what a failed change has prepared is still being undone");
+            }
+            return Err(failure);
+        }
+        live.take_effect().await;
+        deadline.wait(self.state.note_growth()).await;
+        self.units.tell_changes();
+        self.config = config;
+        let warnings = deadline.wait(live.finish()).await.into_iter().flatten();
+        made.extend(warnings.map(|warning| ConfigChange::Warning(Warning::VolumeLive(warning))));
+        if deadline.is_given_up {
+            made.push(ConfigChange::Warning(Warning::Stopping));
+        }
+        Ok(made)
+    }
+
+    /// Says in the log whether the configuration file has changed, and lets the volume grow with its files. Returns whether
+    /// any file has another length, even one that could not be followed.
     pub async fn look_again(&self) -> bool {
+        if let Ok(Some(_)) = self.config.changed().await {
+            let path = self.config.path().display();
+            tracing::warn!(
+                %path,
+                "the configuration file has changed; `sanstone apply -c` with this path puts into effect what concerns \
+                 the volume"
+            );
+        }
         let found = self.graph.look_at_lengths().await;
         for file in &found {
             match file {

@@ -142,6 +142,11 @@ pub enum Refused {
     /// A volume that stays open cannot change so, as its kind says.
     #[error("{0}")]
     VolumeLive(String),
+    /// The volume that is attached is not there.
+    #[error(
+        "there is no volume \"{0}\", which is attached: write it as it was, or end its `attach`"
+    )]
+    AttachedMissing(String),
     /// A volume that would be closed is being sanitized.
     #[error("volume \"{0}\" is being sanitized: wait until the sanitize has finished")]
     Sanitizing(String),

@@ -3,11 +3,11 @@
 //! system but knows nothing of the process: signals, descriptors and the terminal are up to the caller.
 
 mod apply;
-mod deadline;
+pub(crate) mod deadline;
 mod noticed;
 mod steps;
 
-use std::{io, path::PathBuf, sync::Arc};
+use std::{path::PathBuf, sync::Arc};
 
 use engine::{LaneFuture, LaneHandle};
 use unit::{DiskSpec, Keep, OpenVolume, Units, UnitsConfig};
@@ -147,7 +147,7 @@ impl Daemon {
     /// remote disks (the disks follow), and of the files' paths (logged). Returns whether a file or disk has changed, even
     /// in a way that could not be followed.
     pub async fn look_again(&self) -> bool {
-        self.tell_changed_configuration().await;
+        self.config().tell_changed().await;
         let has_found = self.follow_lengths().await;
         self.tell_lost_paths().await;
         self.units.tell_changes();
@@ -181,36 +181,6 @@ impl Daemon {
         let ended = ending.over(flushed);
         drop((units, disks, unit_files));
         ended
-    }
-
-    /// Logs whether the configuration file differs from the one being served, and any errors in it.
-    async fn tell_changed_configuration(&self) {
-        let path = self.config().path().display();
-        match self.config().changed().await {
-            Ok(None) => {}
-            Ok(Some(Ok(()))) => tracing::warn!(
-                %path,
-                "the configuration file has changed; `sanstone apply -c` with this path, or a restart, \
-                 puts it into effect"
-            ),
-            Ok(Some(Err(failure))) => {
-                for line in failure.to_string().lines() {
-                    tracing::error!(
-                        "the configuration file has changed, and a restart would fail: {line}"
-                    );
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::TimedOut => tracing::warn!(
-                %path,
-                %error,
-                "whether the configuration file has changed could not be determined"
-            ),
-            Err(error) => tracing::warn!(
-                %path,
-                %error,
-                "the configuration file can no longer be read; a restart would fail"
-            ),
-        }
     }
 
     /// Lets the volumes grow with their files, and logs and records any changes. Returns whether there are any, even one

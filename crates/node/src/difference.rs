@@ -51,8 +51,27 @@ impl Served {
 
     /// The served volumes, and all volumes they are made of.
     pub(crate) fn open(&self) -> BTreeSet<String> {
-        let served = self.volumes();
-        let parts = served.iter().flat_map(|name| self.parts(name));
+        self.side().open()
+    }
+
+    fn side(&self) -> Side<'_> {
+        Side {
+            config: &self.config,
+            shown: self.volumes(),
+        }
+    }
+}
+
+/// A configuration with the names of those of its volumes that fronts show.
+struct Side<'a> {
+    config: &'a Config,
+    shown: BTreeSet<String>,
+}
+
+impl Side<'_> {
+    /// The shown volumes, and all volumes they are made of.
+    fn open(&self) -> BTreeSet<String> {
+        let parts = self.shown.iter().flat_map(|name| self.parts(name));
         parts.collect()
     }
 
@@ -85,9 +104,12 @@ impl Difference {
             texts: (before.config.written(), after.config.written()),
             ..Difference::default()
         };
-        difference.directories(before, after).await?;
+        difference
+            .directories(&before.config, &after.config)
+            .await?;
+        difference.at_start(&before.config, &after.config);
         difference.settings(before, after);
-        difference.volumes(before, after);
+        difference.volumes(&before.side(), &after.side());
         difference.targets(before, after);
         if before.discovery != after.discovery {
             let written = difference.written(&["discovery"]);
@@ -98,9 +120,42 @@ impl Difference {
         Ok(difference)
     }
 
+    /// What changes about the attached volume called `name`, from `before` to `after`. Whatever else they say does not matter
+    /// to it.
+    ///
+    /// # Errors
+    /// As [`Difference::between`].
+    pub(crate) async fn of_volume(
+        before: &Config,
+        after: &Config,
+        name: &str,
+    ) -> Result<Difference, StateError> {
+        let mut difference = Difference {
+            texts: (before.written(), after.written()),
+            ..Difference::default()
+        };
+        difference.directories(before, after).await?;
+        difference.at_start(before, after);
+        if !after.volumes().0.contains_key(name) {
+            difference
+                .refused
+                .push(Refused::AttachedMissing(name.to_owned()));
+            return Ok(difference);
+        }
+        let side = |config| Side {
+            config,
+            shown: BTreeSet::from([name.to_owned()]),
+        };
+        let (before, after) = (side(before), side(after));
+        let open = after.open();
+        for part in before.open().intersection(&open) {
+            difference.live(&before, &after, part, &open);
+        }
+        Ok(difference)
+    }
+
     /// Compares the state directories, and those that relative paths start from.
-    async fn directories(&mut self, before: &Served, after: &Served) -> Result<(), StateError> {
-        let (before, after) = (&before.config, &after.config);
+    async fn directories(&mut self, before: &Config, after: &Config) -> Result<(), StateError> {
         let (was, is) = (before.state_directory(), after.state_directory());
         let (base_was, base_is) = (before.directory().to_owned(), after.directory().to_owned());
         let paths = [was.clone(), is.clone(), base_was, base_is];
@@ -124,8 +179,8 @@ impl Difference {
         Ok(())
     }
 
-    fn settings(&mut self, before: &Served, after: &Served) {
-        let (before, after) = (&before.config, &after.config);
+    /// What is read at the start only.
+    fn at_start(&mut self, before: &Config, after: &Config) {
         let memory = |config: &Config| config.unit_limits().ok();
         for (what, is_other) in [
             ("lanes", before.lanes() != after.lanes()),
@@ -136,6 +191,10 @@ impl Difference {
                 self.refused.push(Refused::AtStart(what));
             }
         }
+    }
+
+    fn settings(&mut self, before: &Served, after: &Served) {
+        let (before, after) = (&before.config, &after.config);
         if before.limits() != after.limits() {
             let keys = ["connections", "ping_interval", "peer_timeout", "limits"];
             let written = keys.iter().flat_map(|key| self.written(&[key]));
@@ -148,7 +207,7 @@ impl Difference {
         }
     }
 
-    fn volumes(&mut self, before: &Served, after: &Served) {
+    fn volumes(&mut self, before: &Side<'_>, after: &Side<'_>) {
         let (was, is) = (before.config.volumes(), after.config.volumes());
         let names: BTreeSet<&String> = was.0.keys().chain(is.0.keys()).collect();
         let (was_open, is_open) = (before.open(), after.open());
@@ -175,8 +234,7 @@ impl Difference {
                 self.warn(Warning::MemoryDiscarded(name.clone()));
             }
         }
-        let stays = after.volumes();
-        for name in before.volumes().difference(&stays) {
+        for name in before.shown.difference(&after.shown) {
             // The volume gets closed, together with its parts.
             let parts = before.parts(name);
             if is_open.contains(name) {
@@ -191,11 +249,16 @@ impl Difference {
     }
 
     /// Compares the settings of a volume that stays open.
-    fn live(&mut self, before: &Served, after: &Served, name: &str, open: &BTreeSet<String>) {
+    fn live(&mut self, before: &Side<'_>, after: &Side<'_>, name: &str, open: &BTreeSet<String>) {
         let (was, is) = (before.config.volumes(), after.config.volumes());
         let changes = was.changes(is, name, open);
-        let refused = changes.refused.iter().cloned();
-        self.refused.extend(refused.map(Refused::VolumeLive));
+        let written = match &self.written(&["volume", name])[..] {
+            [] => String::new(),
+            written => format!(" ({})", written.join("; ")),
+        };
+        let refused = changes.refused.iter();
+        let refused = refused.map(|why| Refused::VolumeLive(format!("{why}{written}")));
+        self.refused.extend(refused);
         let made = changes.made.iter().cloned();
         self.made.extend(made.map(ConfigChange::VolumeLive));
         self.live.extend(changes);

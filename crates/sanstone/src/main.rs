@@ -28,6 +28,7 @@ mod output;
 mod pages;
 mod probe;
 mod quantity;
+mod requests;
 mod serve;
 mod service;
 mod show;
@@ -83,7 +84,8 @@ enum Verb {
     /// ends it at once. What a killed one has left is removed: its mount at the path, and with --mount its loop device
     /// and its file system on the directory.
     ///
-    /// SIGHUP: use the space that files and devices have grown by. The configuration is not reread.
+    /// SIGHUP: use the space that files and devices have grown by. The configuration is not reread: `sanstone apply` changes
+    /// what concerns the volume.
     ///
     /// `sanstone show` and `top` look at it while it runs.
     Attach(attach::AttachCall),
@@ -98,10 +100,11 @@ enum Verb {
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Have a running daemon serve another configuration.
+    /// Have a running `serve` or `attach` take another configuration.
     ///
     /// Prints what changes. Sessions that are not affected continue undisturbed. A change that cannot be made
-    /// while the daemon serves is refused before anything is done. `attach` cannot change its configuration.
+    /// while the daemon serves is refused before anything is done. Of an `attach`, its volume changes: paths, time limits,
+    /// secrets, the size of a cache, growth.
     Apply(apply::ApplyCall),
     /// Show what a running `serve` or `attach` serves, to whom, and how much I/O it has done.
     ///

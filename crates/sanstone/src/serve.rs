@@ -4,26 +4,26 @@
 //! admin socket.
 
 use std::{
-    collections::VecDeque,
+    cell::RefCell,
+    fmt::Display,
     io::{self, Write},
     path::Path,
-    pin::{Pin, pin},
-    sync::mpsc,
+    sync::Arc,
 };
 
 use engine::{
-    LaneHandle,
-    cross::{OneshotSender, Receiver, Sender, channel, oneshot},
-    task::{self, Either},
+    LaneFuture, LaneHandle,
+    cross::{Receiver, Sender, channel},
 };
-use node::{Config, Daemon, Level, Onlooker, Process, StopError, View};
+use node::{Config, Daemon, DaemonFailure, Level, Process, StopError};
 
 use crate::{
-    admin::{self, ApplyRequest},
-    descriptors,
+    admin, descriptors,
     failure::VerbFailure,
     lanes::Lanes,
-    log, probe, service,
+    log, probe,
+    requests::{self, Request, Requests},
+    service,
     signals::{self, SignalRequest},
 };
 
@@ -60,13 +60,15 @@ pub(crate) fn run(path: &Path, supervised: bool) -> Result<(), VerbFailure> {
 async fn serve(
     config: Config,
     lanes: &[LaneHandle],
-    (teller, wanted): (Sender<DaemonRequest>, &Receiver<DaemonRequest>),
+    (teller, wanted): (Sender<Request>, &Receiver<Request>),
     supervised: bool,
 ) -> Result<(), VerbFailure> {
     let process = Process::this(config.path());
     let mut daemon = Daemon::start(config, &process, lanes, !supervised).await?;
     let looks = teller.clone();
-    let admin = open_admin(&daemon, teller);
+    // The daemon serves even without it.
+    let asked = requests::asked(teller, Arc::new(load_to_apply));
+    let admin = admin::AdminServer::start(&daemon.state_directory(), asked);
     for portal in daemon.places() {
         tracing::info!(%portal, "serving");
     }
@@ -79,9 +81,9 @@ async fn serve(
         let status = format!("serving at {}", daemon.places().join(", "));
         service::serving(&status);
         service::report_health(status, move |answer| {
-            looks.send(DaemonRequest::View(answer)).is_ok()
+            looks.send(Request::View(answer)).is_ok()
         })?;
-        attend(&mut daemon, wanted).await;
+        attend(&mut daemon, Requests::new(wanted)).await;
         tracing::info!(
             "stopping: finishing the accepted commands; a second SIGTERM or SIGINT ends at once"
         );
@@ -101,134 +103,46 @@ async fn serve(
     Ok(())
 }
 
-/// Opens the admin socket. The daemon serves even without it.
-fn open_admin(daemon: &Daemon, teller: Sender<DaemonRequest>) -> Option<admin::AdminServer> {
-    let looks = teller.clone();
-    let asked = admin::Daemon {
-        view: Box::new(move |answer| looks.send(DaemonRequest::View(answer)).is_ok()),
-        apply: Ok(Box::new(move |change| {
-            teller.send(DaemonRequest::Apply(change)).is_ok()
-        })),
-    };
-    admin::AdminServer::start(&daemon.state_directory(), asked)
+/// The configuration in the file at `path`, checked as a start does, with what is to be said about it.
+fn load_to_apply(path: &Path) -> Result<(Box<Config>, Vec<String>), DaemonFailure> {
+    let notes = RefCell::new(Vec::new());
+    let note = |_, note: &dyn Display| notes.borrow_mut().push(note.to_string());
+    let (config, disks) = Config::load_to_apply(path, note)?;
+    config.require_targets()?;
+    let mut notes = notes.take();
+    let disks = disks.iter();
+    notes.extend(disks.map(|note| config.located(&note.text).to_string()));
+    Ok((Box::new(config), notes))
 }
 
 /// Handles requests to `daemon` until it is told to stop.
-async fn attend(daemon: &mut Daemon, wanted: &Receiver<DaemonRequest>) {
-    // Requests that arrived while a configuration was being applied.
-    let mut later = VecDeque::new();
+async fn attend(daemon: &mut Daemon, mut requests: Requests<'_>) {
     loop {
-        let next = match later.pop_front() {
-            Some(next) => Some(next),
-            None => wanted.receive().await,
-        };
-        match next {
-            Some(DaemonRequest::Told(SignalRequest::Report)) => {
+        match requests.next().await {
+            Some(Request::Told(SignalRequest::Report)) => {
                 tracing::info!("where the time went\n{}", daemon.report());
             }
-            Some(DaemonRequest::Told(SignalRequest::LookAgain)) => {
+            Some(Request::Told(SignalRequest::LookAgain)) => {
                 if !daemon.look_again().await {
                     tracing::info!("SIGHUP: no file or remote disk has changed");
                 }
             }
-            Some(DaemonRequest::View(answer)) => {
+            Some(Request::View(answer)) => {
                 // The client may have gone.
                 let _ = answer.send(daemon.view().await);
             }
-            Some(DaemonRequest::Apply(ApplyRequest {
-                config,
-                is_dry_run,
-                answer,
-            })) => {
-                let path = config.path().display().to_string();
-                let onlooker = daemon.onlooker();
-                let (stop, told) = oneshot();
-                let give_up = async {
-                    let _ = told.outcome().await;
-                };
-                let applying = pin!(daemon.apply(*config, is_dry_run, give_up));
-                let (applied, is_stopping) =
-                    attend_others(applying, stop, &onlooker, wanted, &mut later).await;
-                tell_applied(&path, is_dry_run, &applied);
-                let _ = answer.send(applied);
-                if is_stopping {
+            Some(Request::Apply(request)) => {
+                let (onlooker, is_dry_run) = (daemon.onlooker(), request.is_dry_run);
+                let daemon = &mut *daemon;
+                let applying = requests.apply(request, &onlooker, move |config, give_up| {
+                    LaneFuture::new(daemon.apply(*config, is_dry_run, give_up))
+                });
+                if applying.await {
                     return;
                 }
             }
-            Some(DaemonRequest::Told(SignalRequest::Stop)) | None => return,
+            Some(Request::Told(SignalRequest::Stop)) | None => return,
         }
-    }
-}
-
-/// Runs `work`, which may wait for a disk for a long time. Returns its output, and whether the daemon is to stop: when
-/// that request comes, `stop` passes it on, so that `work` ends soon. Meanwhile, this answers views from `onlooker`, and
-/// queues other requests in `later`: signals, and those of the few admin clients.
-async fn attend_others<T>(
-    mut work: Pin<&mut impl Future<Output = T>>,
-    stop: OneshotSender<()>,
-    onlooker: &Onlooker,
-    wanted: &Receiver<DaemonRequest>,
-    later: &mut VecDeque<DaemonRequest>,
-) -> (T, bool) {
-    let mut stop = Some(stop);
-    loop {
-        match task::either(work.as_mut(), wanted.receive()).await {
-            Either::One(done) => return (done, stop.is_none()),
-            Either::Other(Some(DaemonRequest::Told(SignalRequest::Stop))) => {
-                if let Some(stop) = stop.take() {
-                    tracing::info!(
-                        "stopping once the apply in progress has ended; a second SIGTERM or SIGINT ends at once"
-                    );
-                    stop.send(());
-                }
-            }
-            Either::Other(Some(DaemonRequest::View(answer))) => {
-                let _ = answer.send(onlooker.view().await);
-            }
-            Either::Other(Some(other)) => later.push_back(other),
-            // Nobody is left who could make requests, such as the one to stop.
-            Either::Other(None) => {
-                drop(stop);
-                return (work.await, true);
-            }
-        }
-    }
-}
-
-/// Logs what another configuration changed.
-fn tell_applied(
-    path: &str,
-    is_dry_run: bool,
-    applied: &Result<Vec<node::ConfigChange>, node::DaemonFailure>,
-) {
-    match applied {
-        Ok(_) if is_dry_run => {}
-        Ok(changes) => {
-            for change in changes {
-                tracing::info!(path, "applied: {change}");
-            }
-        }
-        Err(failure) => {
-            for line in failure.to_string().lines() {
-                tracing::warn!(path, "not applied: {line}");
-            }
-        }
-    }
-}
-
-/// A request to the daemon.
-enum DaemonRequest {
-    /// From a signal or the process that started us.
-    Told(SignalRequest),
-    /// From a client of the admin socket: return the current view.
-    View(mpsc::Sender<View>),
-    /// From a client of the admin socket: apply another configuration.
-    Apply(ApplyRequest),
-}
-
-impl From<SignalRequest> for DaemonRequest {
-    fn from(told: SignalRequest) -> DaemonRequest {
-        DaemonRequest::Told(told)
     }
 }
 

@@ -21,6 +21,8 @@ pub enum Bug {
     DoorsNotWaitedFor,
     /// `iscsi`: other lanes do not check whether the claim still stands.
     ClaimUncheckedByLanes,
+    /// `iscsi`: a lone path that is lost while nothing is asked stays lost until something is.
+    IdlePathForgotten,
     /// `cache`: it answers from memory although another owner may have written.
     CacheKeptInDoubt,
     /// `mirror`, rule 1: a swap whose answer was an error is answered by what the register shows.

@@ -14,13 +14,13 @@ use crate::DaemonFailure;
 const GIVE_UP_TIME: Duration = Duration::from_secs(5);
 
 /// How long the waits of a change may take.
-pub(super) struct Deadline<'a> {
+pub(crate) struct Deadline<'a> {
     give_up: LaneFuture<'a, ()>,
-    pub(super) is_given_up: bool,
+    pub(crate) is_given_up: bool,
 }
 
 impl<'a> Deadline<'a> {
-    pub(super) fn new(give_up: LaneFuture<'a, ()>) -> Self {
+    pub(crate) fn new(give_up: LaneFuture<'a, ()>) -> Self {
         Deadline {
             give_up,
             is_given_up: false,
@@ -28,7 +28,7 @@ impl<'a> Deadline<'a> {
     }
 
     /// The output of `work`; `None` if it did not end within [`GIVE_UP_TIME`] after the change was given up.
-    pub(super) async fn wait<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn wait<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         if !self.is_given_up {
             match task::either(work.as_mut(), &mut self.give_up).await {
@@ -43,7 +43,7 @@ impl<'a> Deadline<'a> {
     ///
     /// # Errors
     /// If the change was given up. All the same `work` has had time to end, so that what it began can be undone in order.
-    pub(super) async fn unless_given_up<T>(
+    pub(crate) async fn unless_given_up<T>(
         &mut self,
         work: impl Future<Output = T>,
     ) -> Result<T, DaemonFailure> {

@@ -3,8 +3,6 @@
 //! another one needs its place.
 
 use std::{
-    cell::RefCell,
-    fmt::Display,
     fs,
     io::{self, ErrorKind, Read, Write},
     os::unix::{
@@ -56,9 +54,15 @@ const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(100);
 pub(crate) struct Daemon {
     /// Returns the current view.
     pub(crate) view: Hand<mpsc::Sender<View>>,
-    /// Applies another configuration; or the message that refuses it.
-    pub(crate) apply: Result<Hand<ApplyRequest>, String>,
+    /// Applies another configuration.
+    pub(crate) apply: Hand<ApplyRequest>,
+    /// Reads and checks a configuration that is to be applied.
+    pub(crate) load: Load,
 }
+
+/// Reads and checks the configuration in a file, where no lane waits for it; also returns what is to be said about it.
+pub(crate) type Load =
+    Arc<dyn Fn(&Path) -> Result<(Box<Config>, Vec<String>), DaemonFailure> + Send + Sync>;
 
 /// Passes a request to the daemon; false once it no longer takes any.
 type Hand<T> = Box<dyn Fn(T) -> bool + Send + Sync>;
@@ -331,34 +335,18 @@ fn apply(
     path: &Path,
     is_dry_run: bool,
 ) -> Result<Applied, AdminRefusal> {
-    let hand = daemon.apply.as_ref().map_err(|message| AdminRefusal {
-        is_wrong: true,
-        message: message.clone(),
-    })?;
     let _admitted = hall.admit()?;
     let what = path.display().to_string();
-    let path = path.to_owned();
+    let (path, load) = (path.to_owned(), daemon.load.clone());
     let loaded = hall.aside.run(&what, LOAD_TIMEOUT, move || load(&path))?;
     let (config, notes) = loaded?;
-    let changes = call(hand, timeout, |answer| ApplyRequest {
+    let changes = call(&daemon.apply, timeout, |answer| ApplyRequest {
         config,
         is_dry_run,
         answer,
     })??;
     let changes = changes.iter().map(ToString::to_string).collect();
     Ok(Applied { changes, notes })
-}
-
-/// The configuration in the file at `path`, with what is to be said about it.
-fn load(path: &Path) -> Result<(Box<Config>, Vec<String>), DaemonFailure> {
-    let notes = RefCell::new(Vec::new());
-    let note = |_, note: &dyn Display| notes.borrow_mut().push(note.to_string());
-    let (config, disks) = Config::load_to_apply(path, note)?;
-    config.require_targets()?;
-    let mut notes = notes.take();
-    let disks = disks.iter();
-    notes.extend(disks.map(|note| config.located(&note.text).to_string()));
-    Ok((Box::new(config), notes))
 }
 
 impl From<DaemonFailure> for AdminRefusal {

@@ -9,18 +9,16 @@ mod release;
 mod util_linux;
 
 use std::{
-    convert::Infallible,
-    future::{Future, pending},
+    future::Future,
     path::{Path, PathBuf},
     pin::pin,
-    process,
-    sync::mpsc,
+    sync::Arc,
 };
 
 use anyhow::anyhow;
 use clap::Args;
 use engine::{
-    LaneHandle,
+    LaneFuture, LaneHandle,
     cross::{Receiver, Sender, channel},
     mounts::Mount,
     task::{self, Either},
@@ -28,13 +26,15 @@ use engine::{
 use front::{Ended, Front, FrontConfig};
 use front_fuse::Spec;
 use front_nbd::{Address, Tls, TlsFiles};
-use node::{Attachment, Config, Ending, Process, StopError, View, description::Attached};
+use node::{Attachment, Config, Ending, Process, StopError, description::Attached};
 
 use crate::{
     admin, descriptors,
     failure::VerbFailure,
     lanes::Lanes,
-    log, service,
+    log,
+    requests::{self, Request, Requests},
+    service,
     signals::{self, SignalRequest},
 };
 use file_system::{FileSystem, MountOptions, MountPoint};
@@ -170,28 +170,34 @@ pub(crate) fn run(call: &AttachCall) -> Result<(), VerbFailure> {
     let (teller, told) = channel();
     signals::listen(&teller, false)?;
     let config = Config::load(&call.config)?;
+    let waiting = config.waiting();
     let tls = call.tls.load(&call.to)?;
     let limits = front_nbd::NbdLimits::default();
     descriptors::raise((limits.connections_max + 2 * limits.handshakes_max) as u64);
     log::abort_at_panic();
     // The setting is inherited by threads that this one starts.
     let flusher = rustix::process::configure_io_flusher_behavior(true);
-    let lanes = Lanes::start(config.lanes(), config.waiting())?;
+    let lanes = Lanes::start(config.lanes(), waiting)?;
     let handles = lanes.handles();
     service::watch(&handles)?;
-    let attached = lanes
-        .first
-        .block_on(attach(call, &config, tls, &handles, &told, flusher));
+    let attached = lanes.first.block_on(attach(
+        call,
+        config,
+        tls,
+        &handles,
+        (teller, &told),
+        flusher,
+    ));
     lanes.stop();
     attached
 }
 
 async fn attach(
     call: &AttachCall,
-    config: &Config,
+    config: Config,
     tls: Option<Tls>,
     lanes: &[LaneHandle],
-    told: &Receiver<SignalRequest>,
+    (teller, wanted): (Sender<Request>, &Receiver<Request>),
     flusher: rustix::io::Result<()>,
 ) -> Result<(), VerbFailure> {
     let mount_point = call.mount.find()?;
@@ -200,12 +206,18 @@ async fn attach(
         point.check()?;
     }
     let process = Process::attaching(config.path(), &call.volume);
-    let volume = Attachment::open(config, &call.volume, &process, lanes).await?;
+    let mut volume = Attachment::open(config, &call.volume, &process, lanes).await?;
     let started = match make_front(&volume).start(volume.units()).await {
         Ok(front) => {
-            let (looks, wanted) = channel();
-            let seen = looks.clone();
-            let admin = open_admin(&volume, looks);
+            let seen = teller.clone();
+            let name = call.volume.clone();
+            let load = move |path: &Path| {
+                let (config, notes) = Config::load_to_attach_anew(path, &name)?;
+                Ok((Box::new(config), notes))
+            };
+            // The volume is served even without it.
+            let asked = requests::asked(teller, Arc::new(load));
+            let admin = admin::AdminServer::start(volume.state_directory(), asked);
             let (front_name, place) = (front.name(), front.places().join(", "));
             tracing::info!(
                 volume = volume.volume(),
@@ -215,13 +227,16 @@ async fn attach(
             );
             warn_of_standstill(flusher);
             let status = format!("volume {} is attached", volume.volume());
-            service::report_health(status, move |answer| seen.send(answer).is_ok())?;
-            let serving = serve(&*front, mount_point, &volume, told);
-            let answering = answer(wanted, || volume.view(call.describe(&*front)));
-            let served = match task::either(serving, answering).await {
-                Either::One(served) => served,
-                Either::Other(never) => match never {},
+            service::report_health(status, move |answer| {
+                seen.send(Request::View(answer)).is_ok()
+            })?;
+            let desk = Desk {
+                attached: call.describe(&*front),
+                volume: &mut volume,
+                requests: Requests::new(wanted),
+                is_stopping: false,
             };
+            let served = serve(&*front, mount_point, desk).await;
             if let Some(admin) = admin {
                 admin.stop();
             }
@@ -241,52 +256,24 @@ async fn attach(
     Ok(())
 }
 
-/// Opens the admin socket. The volume is served even without it.
-fn open_admin(
-    volume: &Attachment,
-    looks: Sender<mpsc::Sender<View>>,
-) -> Option<admin::AdminServer> {
-    let (name, pid) = (volume.volume(), process::id());
-    let refusal = format!(
-        "process {pid} is `sanstone attach` of volume \"{name}\", which cannot change its configuration while it \
-         runs: stop it (kill {pid}), then attach with the new one"
-    );
-    let asked = admin::Daemon {
-        view: Box::new(move |answer| looks.send(answer).is_ok()),
-        apply: Err(refusal),
-    };
-    admin::AdminServer::start(volume.state_directory(), asked)
-}
-
-/// Answers the clients of the admin socket until it is dropped.
-async fn answer(wanted: Receiver<mpsc::Sender<View>>, view: impl Fn() -> View) -> Infallible {
-    while let Some(answer) = wanted.receive().await {
-        // The client may have gone.
-        let _ = answer.send(view());
-    }
-    // The admin socket could not be opened.
-    pending().await
-}
-
 /// Mounts the file system, if requested, and serves the volume until told to stop and nobody has it any more.
 async fn serve(
     front: &dyn Front,
     mount_point: Option<MountPoint>,
-    volume: &Attachment,
-    told: &Receiver<SignalRequest>,
+    mut desk: Desk<'_>,
 ) -> Result<(), VerbFailure> {
-    let file_system = match mounted(front, mount_point).await {
+    let file_system = match desk.see_out(mounted(front, mount_point), None).await {
         Ok(file_system) => file_system,
         Err(error) => {
             tracing::error!("{error:#}");
             // Somebody may have opened the file meanwhile.
-            let _ = see_out(release(front, None), (volume, None), told).await;
+            let _ = desk.see_out(release(front, None), None).await;
             return Err(error.into());
         }
     };
-    service::serving(&format!("volume {} is attached", volume.volume()));
-    let seen = (volume, file_system.as_ref());
-    let lost = match attend(front.ended(), seen, told).await {
+    service::serving(&format!("volume {} is attached", desk.volume.volume()));
+    let seen = file_system.as_ref();
+    let lost = match desk.attend(front.ended(), seen).await {
         Some(lost @ Ended::Lost(_)) => Some(lost),
         ended => {
             if ended.is_some() {
@@ -296,8 +283,7 @@ async fn serve(
                 "stopping: finishing the accepted requests; a second SIGTERM or SIGINT ends at once"
             );
             service::stopping();
-            let released = release(front, file_system.as_ref());
-            see_out(released, seen, told).await.err()
+            desk.see_out(release(front, seen), seen).await.err()
         }
     };
     match lost {
@@ -324,45 +310,87 @@ async fn mounted(
     }
 }
 
-/// What is attached, and the file system that is mounted from it.
-type Seen<'a> = (&'a Attachment, Option<&'a FileSystem>);
-
-/// Handles what this process is told until `until` ends. Returns `None` if told to stop before.
-async fn attend<T>(
-    until: impl Future<Output = T>,
-    (volume, file_system): Seen<'_>,
-    told: &Receiver<SignalRequest>,
-) -> Option<T> {
-    let mut until = pin!(until);
-    loop {
-        let what = match task::either(until.as_mut(), told.receive()).await {
-            Either::One(output) => return Some(output),
-            Either::Other(what) => what,
-        };
-        match what {
-            Some(SignalRequest::LookAgain) => match (volume.look_again().await, file_system) {
-                (false, _) => tracing::info!("SIGHUP: no file or remote disk has changed"),
-                (true, Some(file_system)) => file_system.follow_length().await,
-                (true, None) => {}
-            },
-            Some(SignalRequest::Report) => {
-                tracing::info!("where the time went\n{}", volume.report());
-            }
-            Some(SignalRequest::Stop) | None => return None,
-        }
-    }
+/// What is attached, and those who want something of it.
+struct Desk<'a> {
+    volume: &'a mut Attachment,
+    /// Where it is attached.
+    attached: Attached,
+    requests: Requests<'a>,
+    /// Whether it was told to stop and that has not been heard yet.
+    is_stopping: bool,
 }
 
-/// The same after it was told to stop: it is told no more than that.
-async fn see_out<T>(
-    until: impl Future<Output = T>,
-    seen: Seen<'_>,
-    told: &Receiver<SignalRequest>,
-) -> T {
-    let mut until = pin!(until);
-    loop {
-        if let Some(output) = attend(until.as_mut(), seen, told).await {
-            return output;
+impl Desk<'_> {
+    /// Handles what this process is asked for until `until` ends; the `file_system` is mounted from the volume. Returns `None`
+    /// if told to stop before.
+    async fn attend<T>(
+        &mut self,
+        until: impl Future<Output = T>,
+        file_system: Option<&FileSystem>,
+    ) -> Option<T> {
+        let mut until = pin!(until);
+        loop {
+            if std::mem::take(&mut self.is_stopping) {
+                return None;
+            }
+            match task::either(until.as_mut(), self.requests.next()).await {
+                Either::One(output) => return Some(output),
+                Either::Other(request) => self.handle(request, file_system).await,
+            }
+        }
+    }
+
+    async fn handle(&mut self, request: Option<Request>, file_system: Option<&FileSystem>) {
+        match request {
+            Some(Request::Told(SignalRequest::LookAgain)) => {
+                match (self.volume.look_again().await, file_system) {
+                    (false, _) => tracing::info!("SIGHUP: no file or remote disk has changed"),
+                    (true, Some(file_system)) => file_system.follow_length().await,
+                    (true, None) => {}
+                }
+            }
+            Some(Request::Told(SignalRequest::Report)) => {
+                tracing::info!("where the time went\n{}", self.volume.report());
+            }
+            Some(Request::View(answer)) => {
+                let onlooker = self.volume.onlooker(self.attached.clone());
+                // The client may have gone.
+                let _ = answer.send(onlooker.view().await);
+            }
+            Some(Request::Apply(request)) => {
+                let onlooker = self.volume.onlooker(self.attached.clone());
+                let (is_dry_run, before) = (request.is_dry_run, self.volume.len_bytes());
+                let volume = &mut *self.volume;
+                let applying = self
+                    .requests
+                    .apply(request, &onlooker, move |config, give_up| {
+                        LaneFuture::new(volume.apply(*config, is_dry_run, give_up))
+                    });
+                self.is_stopping = applying.await;
+                let has_grown = self.volume.len_bytes() != before;
+                if let Some(file_system) = file_system.filter(|_| has_grown) {
+                    file_system.follow_length().await;
+                }
+            }
+            Some(Request::Told(SignalRequest::Stop)) | None => self.is_stopping = true,
+        }
+    }
+
+    /// As [`Desk::attend`], but `until` ends before it stops, or after it was told to.
+    async fn see_out<T>(
+        &mut self,
+        until: impl Future<Output = T>,
+        file_system: Option<&FileSystem>,
+    ) -> T {
+        let (mut until, mut was_told) = (pin!(until), false);
+        loop {
+            match self.attend(until.as_mut(), file_system).await {
+                Some(output) => {
+                    self.is_stopping |= was_told;
+                    return output;
+                }
+                None => was_told = true,
+            }
         }
     }
 }

@@ -49,7 +49,7 @@ pub enum ChapAlgorithm {
 }
 
 /// CHAP settings, which a target, discovery and an `iscsi` leaf have in common.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ChapSettings<'a> {
     /// The credentials that authenticate the initiator.
     pub chap: Option<&'a Spanned<Credentials>>,

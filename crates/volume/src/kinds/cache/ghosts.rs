@@ -26,6 +26,14 @@ impl Ghosts {
         }
     }
 
+    /// From now on it knows the last `count_max` evictions, above zero.
+    pub(super) fn set_count_max(&mut self, count_max: usize) {
+        self.count_max = count_max;
+        while self.evicted.len() > count_max {
+            self.forget_first();
+        }
+    }
+
     /// Records that `block` was evicted.
     pub(super) fn put(&mut self, block: u64) {
         if self.evicted.len() == self.count_max {

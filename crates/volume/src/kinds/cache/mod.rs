@@ -23,6 +23,7 @@ mod ghosts;
 mod in_flight;
 mod queue;
 mod read_ahead;
+mod resize;
 pub mod settings;
 mod store;
 #[cfg(test)]
@@ -75,6 +76,28 @@ impl Default for CacheConfig {
             read_ahead_max_bytes: 8 << 20,
         }
     }
+}
+
+/// How many blocks a cache holds.
+fn capacity(config: &CacheConfig) -> Result<usize> {
+    let block = u64::from(config.block_bytes);
+    let capacity = config.size_bytes / block;
+    match (BLOCKS_MIN..=u64::from(u32::MAX)).contains(&capacity) {
+        true => Ok(capacity as usize),
+        false => Err(Error::new(
+            ErrorKind::Configuration,
+            format!(
+                "a cache of {} bytes is not possible: it needs at least {} with blocks of {block}",
+                config.size_bytes,
+                BLOCKS_MIN * block
+            ),
+        )),
+    }
+}
+
+/// How far a cache reads ahead at most, in bytes.
+fn window_bytes(config: &CacheConfig) -> u64 {
+    config.read_ahead_max_bytes.min(config.size_bytes / 8)
 }
 
 /// A volume with a cache in front of it.
@@ -130,23 +153,20 @@ impl Cache {
                  1048576"
             ));
         }
-        let capacity = config.size_bytes / u64::from(block);
-        if capacity < BLOCKS_MIN || capacity > u64::from(u32::MAX) {
-            return refuse(format!(
-                "a cache of {} bytes is not possible: it needs at least {} with blocks of {block}",
-                config.size_bytes,
-                BLOCKS_MIN * u64::from(block)
-            ));
-        }
+        let capacity = capacity(config)?;
         let shape = child.shape().clone();
         let blocks = Blocks::new(block, shape.block_size_bytes);
-        let window = config.read_ahead_max_bytes.min(config.size_bytes / 8);
         let open = handle.open();
         let counters = open.counters().clone();
         let state = State {
-            store: Store::new(blocks, capacity as usize, counters.clone()),
+            store: Store::new(blocks, capacity, counters.clone()),
             in_flight: InFlight::new(blocks),
-            read_ahead: ReadAhead::new(blocks, shape.len.clone(), shape.optimal_io_bytes, window),
+            read_ahead: ReadAhead::new(
+                blocks,
+                shape.len.clone(),
+                shape.optimal_io_bytes,
+                window_bytes(config),
+            ),
             counters,
         };
         Ok(Cache(Rc::new(Inner {

@@ -89,6 +89,11 @@ impl ReadAhead {
         }
     }
 
+    /// From now on it reads ahead so far at most, in bytes; zero: not at all.
+    pub(super) fn set_window_max(&mut self, window_max_bytes: u64) {
+        self.window_max_bytes = window_max_bytes;
+    }
+
     /// Records a read of the bytes `range`.
     pub(super) fn observe(&mut self, range: &Range<u64>) -> StreamRelation {
         if let Some(found) = self.streams.iter().position(|stream| stream.takes(range)) {

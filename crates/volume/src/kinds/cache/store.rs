@@ -82,6 +82,18 @@ impl Store {
         self.capacity
     }
 
+    /// From now on it holds so many blocks at most; returns how many have left. What is reserved stays so until it is
+    /// released, even if it is more.
+    pub(super) fn set_capacity(&mut self, capacity: usize) -> usize {
+        self.capacity = capacity;
+        self.ghosts.set_count_max(capacity);
+        let before = self.held();
+        while self.held() > 0 && self.held() + self.reserved > self.capacity {
+            self.evict();
+        }
+        before - self.held()
+    }
+
     /// The number of blocks it holds.
     pub(super) fn held(&self) -> usize {
         self.index.len()
@@ -351,6 +363,23 @@ mod tests {
         store.release(8);
         store.insert(102, page(1), false);
         assert_eq!(store.held(), 1);
+    }
+
+    #[test]
+    fn it_holds_no_more_than_another_capacity_and_keeps_what_fits() {
+        let mut store = store(8);
+        (0..8).for_each(|block| store.insert(block, page(block as u8), false));
+        assert!(store.reserve(2));
+        assert_eq!(store.set_capacity(4), 4);
+        assert_eq!((store.held(), value(&mut store, 7)), (2, Some(7)));
+        assert_eq!(store.set_capacity(1), 2, "even what is reserved is more");
+        assert!(!store.reserve(1));
+        store.insert(9, page(9), false);
+        assert_eq!(store.held(), 0);
+        store.release(2);
+        store.set_capacity(16);
+        (0..20).for_each(|block| store.insert(block, page(block as u8), false));
+        assert_eq!(store.held(), 16);
     }
 
     #[test]

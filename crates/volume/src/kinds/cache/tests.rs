@@ -553,3 +553,46 @@ fn what_is_in_memory_counts_only_while_the_child_is_seen_to_be_ours() {
         assert_eq!(child.count(CallKind::Read), 3);
     });
 }
+
+#[test]
+fn another_size_keeps_what_fits_and_no_more() {
+    on_lane(async {
+        let child = filled(4 * MIB);
+        let cache = cache(&child, 2 * MIB, 0);
+        for at in (0..2 * MIB).step_by(BLOCK) {
+            cache.read(at as u64, BLOCK).await.expect("it reads");
+        }
+        let resized = |size: usize| CacheConfig {
+            size_bytes: size as u64,
+            block_bytes: BLOCK as u32,
+            read_ahead_max_bytes: 0,
+        };
+        cache.0.resize(&resized(MIB)).await.expect("it is possible");
+        assert!(cache.stats().held_bytes <= MIB as u64);
+        let calls = child.calls.borrow().len();
+        let last = (2 * MIB - BLOCK) as u64;
+        cache.read(last, BLOCK).await.expect("it reads");
+        assert_eq!(
+            child.calls.borrow().len(),
+            calls,
+            "the newest is still there"
+        );
+        cache
+            .0
+            .resize(&resized(4 * MIB))
+            .await
+            .expect("it is possible");
+        for _ in 0..2 {
+            for at in (0..4 * MIB).step_by(BLOCK) {
+                cache.read(at as u64, BLOCK).await.expect("it reads");
+            }
+        }
+        let held = cache.stats().held_bytes;
+        assert!(held > 2 * MIB as u64, "{held}");
+        cache
+            .0
+            .resize(&resized(BLOCK))
+            .await
+            .expect_err("too few blocks");
+    });
+}

@@ -1,18 +1,20 @@
-//! Other paths for a disk that is in use, as a step of a new configuration.
+//! Other paths, time limits and secrets for a disk that is in use, as a step of a new configuration.
 
 use std::{
     cell::{Cell, RefCell},
     fmt,
+    path::PathBuf,
     rc::{Rc, Weak},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use engine::{Duration, LaneFuture, LaneHandle};
+use engine::{LaneFuture, LaneHandle, blocking};
 
 use super::{
     IscsiDisk,
-    config::Sessions,
+    config::{LoginTerms, Sessions},
     path_settings::{Addresses, PathSettings, WrittenPaths},
+    settings::Iscsi,
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -26,6 +28,8 @@ pub(super) struct OpenDisk {
     disk: Arc<Resident<Weak<IscsiDisk>>>,
     /// How many lanes use it.
     lanes: usize,
+    /// The directory that the paths of its secrets start from.
+    base: PathBuf,
     /// The portals of its paths. A name that is in use is not resolved anew: a path that stays keeps its sessions.
     known: Arc<Mutex<Addresses>>,
 }
@@ -34,11 +38,13 @@ impl OpenDisk {
     pub(super) fn new(
         disk: Arc<Resident<Weak<IscsiDisk>>>,
         lanes: usize,
+        base: PathBuf,
         known: Addresses,
     ) -> Self {
         OpenDisk {
             disk,
             lanes,
+            base,
             known: Arc::new(Mutex::new(known)),
         }
     }
@@ -69,8 +75,25 @@ impl OpenDisk {
     }
 }
 
-/// What changes about an open disk if its paths and sessions become those of `new`.
-pub(super) fn of_paths(old: &WrittenPaths, new: &WrittenPaths) -> Change {
+/// What changes about an open disk if its settings become those of `new`, of which only these are others: paths, sessions,
+/// time limits, secrets.
+pub(super) fn between(old: &Iscsi, new: &Iscsi) -> Change {
+    let [was, is] = [old, new].map(|it| it.session_settings().written());
+    let mut made = of_paths(&was, &is);
+    let limits = old.limits().into_iter().zip(new.limits());
+    let limits = limits.filter(|(was, is)| was != is);
+    made.extend(limits.map(|((name, was), (_, is))| format!("{name} {was} → {is}")));
+    if old.chap() != new.chap() {
+        made.push("the secrets of its next logins".to_owned());
+    }
+    match made.is_empty() {
+        true => Change::None,
+        false => Change::Live(made),
+    }
+}
+
+/// What changes about the paths and sessions.
+fn of_paths(old: &WrittenPaths, new: &WrittenPaths) -> Vec<String> {
     let (was, is) = (&old.paths, &new.paths);
     let (added, removed) = (without(is, was), without(was, is));
     let added = added.map(|path| format!("a path to {path} is added"));
@@ -82,10 +105,7 @@ pub(super) fn of_paths(old: &WrittenPaths, new: &WrittenPaths) -> Change {
     if old.sessions != new.sessions {
         made.push("sessions".to_owned());
     }
-    match made.is_empty() {
-        true => Change::None,
-        false => Change::Live(made),
-    }
+    made
 }
 
 /// Those of `all` that are not among `others`.
@@ -96,26 +116,23 @@ fn without<'a>(
     all.iter().filter(|path| !others.contains(path))
 }
 
-/// Other paths for an open disk.
-pub(super) struct PathChange {
+/// Other settings for an open disk.
+pub(super) struct DiskChange {
     open: OpenDisk,
-    written: WrittenPaths,
-    /// How long the name of a portal may take to be resolved.
-    limit: Duration,
-    /// The sessions that the disk is to have, and the addresses of their portals.
-    next: RefCell<Option<(Sessions, Addresses)>>,
+    settings: Iscsi,
+    /// The sessions that the disk is to have, the addresses of their portals, and how they log in.
+    next: RefCell<Option<(Sessions, Addresses, LoginTerms)>>,
     /// What is wrong with the new paths.
     problems: RefCell<Vec<String>>,
     /// Whether the disk was told.
     is_begun: Cell<bool>,
 }
 
-impl PathChange {
-    pub(super) fn new(open: OpenDisk, written: WrittenPaths, limit: Duration) -> PathChange {
-        PathChange {
+impl DiskChange {
+    pub(super) fn new(open: OpenDisk, settings: Iscsi) -> DiskChange {
+        DiskChange {
             open,
-            written,
-            limit,
+            settings,
             next: RefCell::default(),
             problems: RefCell::default(),
             is_begun: Cell::new(false),
@@ -123,14 +140,19 @@ impl PathChange {
     }
 
     async fn add(&self) -> Result<()> {
+        let (settings, base) = (self.settings.clone(), self.open.base.clone());
+        let reading = blocking::run(blocking::WorkKind::Files, move || settings.terms(&base));
+        let terms = reading
+            .await
+            .map_err(|error| Error::io("reading the secrets", &error))??;
+        let written = self.settings.session_settings().written();
         let mut known = self.open.known().clone();
-        let next = self
-            .written
-            .resolve(self.open.lanes, &mut known, self.limit)
+        let next = written
+            .resolve(self.open.lanes, &mut known, terms.connect_timeout)
             .await?;
-        let paths = &self.written.paths;
+        let paths = &written.paths;
         known.retain(|portal, _| paths.iter().any(|path| path.portal == *portal));
-        self.next.replace(Some((next.clone(), known)));
+        self.next.replace(Some((next.clone(), known, terms)));
         self.is_begun.set(true);
         let added = self.open.ask(async move |disk| disk.add_paths(&next).await);
         self.problems.replace(added.await??);
@@ -138,28 +160,29 @@ impl PathChange {
     }
 }
 
-impl fmt::Debug for PathChange {
+impl fmt::Debug for DiskChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PathChange({:?})", self.written)
+        write!(f, "DiskChange({:?})", self.settings)
     }
 }
 
-impl Step for PathChange {
+impl Step for DiskChange {
     fn prepare(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(self.add())
     }
 
     fn take_effect(&self) -> LaneFuture<'_, ()> {
         LaneFuture::new(async move {
-            let Some((next, known)) = self.next.take() else {
+            let Some((next, known, terms)) = self.next.take() else {
                 return;
             };
             *self.open.known() = known;
+            let adopted = self.open.ask(async move |disk| {
+                disk.adopt_terms(terms);
+                disk.adopt_paths(&next);
+            });
             // An error: it was closed.
-            let _ = self
-                .open
-                .ask(async move |disk| disk.adopt_paths(&next))
-                .await;
+            let _ = adopted.await;
         })
     }
 

@@ -77,6 +77,21 @@ pub struct Multipath {
     pub lease: Option<Arc<()>>,
 }
 
+/// How long the sessions of a disk wait, and with which secrets they log in. It may change while the disk is open.
+#[derive(Clone, Debug)]
+pub struct LoginTerms {
+    /// As [`IscsiConfig::chap`].
+    pub chap: Option<Secrets>,
+    /// As [`IscsiConfig::connect_timeout`].
+    pub connect_timeout: Duration,
+    /// As [`IscsiConfig::request_timeout`].
+    pub request_timeout: Duration,
+    /// As [`IscsiConfig::reconnect_timeout`].
+    pub reconnect_timeout: Duration,
+    /// The user's setting of [`Multipath::ping_timeout`].
+    pub ping_timeout: Option<Duration>,
+}
+
 /// One session with a disk.
 #[derive(Clone, Debug)]
 pub struct PathConfig {
@@ -146,6 +161,23 @@ impl IscsiConfig {
             ways: std::iter::once(first).chain(more).collect(),
             spare: self.multipath.spare,
         }
+    }
+
+    /// From now on these are its terms. Those of open sessions that limit them change, too.
+    pub(super) fn adopt(&mut self, terms: LoginTerms) {
+        let LoginTerms {
+            chap,
+            connect_timeout,
+            request_timeout,
+            reconnect_timeout,
+            ping_timeout,
+        } = terms;
+        let limits = &self.multipath.ping_timeout;
+        limits.set(ping_timeout, request_timeout);
+        self.chap = chap;
+        self.connect_timeout = connect_timeout;
+        self.request_timeout = request_timeout;
+        self.reconnect_timeout = reconnect_timeout;
     }
 
     /// The same sessions from other initiator ports: `port` gives the ISID of each by its number. Who opens a disk anew

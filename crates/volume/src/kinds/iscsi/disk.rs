@@ -12,7 +12,7 @@ use super::{
     branch::{AtHome, BranchCommand, Trouble},
     cdb::{self, CdbBytes},
     compare,
-    config::{IscsiConfig, Sessions},
+    config::{IscsiConfig, LoginTerms, Sessions},
     facts::DiskFacts,
     identity::DiskIdentity,
     inquiry, lanes,
@@ -150,6 +150,11 @@ impl IscsiDisk {
             "{} LUN {} has changed: it has {} bytes{protected}",
             config.target_name, config.lun, now.0
         ))
+    }
+
+    /// From now on it waits so long, and logs in so.
+    pub fn adopt_terms(&self, terms: LoginTerms) {
+        self.unit.paths.reconfigure(|config| config.adopt(terms));
     }
 
     /// Adds the paths that `next` has and the disk has not. Those that it has beside stay for now. Returns what is wrong

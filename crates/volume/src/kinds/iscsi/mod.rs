@@ -89,7 +89,9 @@ mod unit;
 pub mod url;
 mod withdraw;
 
-pub use config::{IscsiConfig, Multipath, PathConfig, Policy, Sessions, Transport, next_isid};
+pub use config::{
+    IscsiConfig, LoginTerms, Multipath, PathConfig, Policy, Sessions, Transport, next_isid,
+};
 pub use disk::IscsiDisk;
 pub use identity::DiskIdentity;
 pub use paths::PathCounts;

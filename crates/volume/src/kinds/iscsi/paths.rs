@@ -59,7 +59,7 @@ type Numbers = Box<dyn Fn(Option<&LaneHandle>) -> usize>;
 
 /// All paths to a logical unit.
 pub(super) struct Paths {
-    config: IscsiConfig,
+    config: RefCell<Rc<IscsiConfig>>,
     /// One for each initiator port.
     pub(super) ports: Vec<Path>,
     /// How many of these have ever been used.
@@ -123,7 +123,7 @@ impl Paths {
             used: Cell::new(all.len()),
             lanes: lanes.iter().take(all.len()).cloned().collect(),
             sessions: RefCell::new(sessions),
-            config,
+            config: RefCell::new(Rc::new(config)),
             turn: Cell::new(0),
             machine: machine.clone(),
             nexuses: RefCell::default(),
@@ -134,8 +134,15 @@ impl Paths {
         }
     }
 
-    pub(super) fn config(&self) -> &IscsiConfig {
-        &self.config
+    pub(super) fn config(&self) -> Rc<IscsiConfig> {
+        self.config.borrow().clone()
+    }
+
+    /// From now on this is other about the configuration, for what begins now.
+    pub(super) fn reconfigure(&self, change: impl FnOnce(&mut IscsiConfig)) {
+        let mut config = IscsiConfig::clone(&self.config());
+        change(&mut config);
+        self.config.replace(Rc::new(config));
     }
 
     /// All that have ever been used.
@@ -166,7 +173,8 @@ impl Paths {
     /// Logs in on the path, at its portal or wherever the target redirects us.
     pub(super) async fn log_in(&self, path: &Path, deadline: Instant) -> Result<SessionLink> {
         let (portal, way) = (path.portal.borrow().clone(), path.config());
-        let who = (&self.config, &way);
+        let config = self.config();
+        let who = (&*config, &way);
         let lane = path.lane();
         let log_in = async {
             match &lane {
@@ -207,8 +215,8 @@ impl Paths {
             isid: path.isid(),
             ..other.config()
         };
-        let portal = Portal::new(other.address());
-        let log_in = portal.log_in(&self.config, &borrowed, deadline);
+        let (portal, config) = (Portal::new(other.address()), self.config());
+        let log_in = portal.log_in(&config, &borrowed, deadline);
         let session = self.unless_ended(log_in).await??;
         Ok(SessionLink::Here(session))
     }
@@ -448,7 +456,7 @@ impl Paths {
         let count = all.len();
         let candidates = (0..count).map(|n| &all[(first + n) % count]);
         let candidates = candidates.filter_map(|path| Some((path.access.get(), path.usable()?)));
-        let policy = self.config.multipath.policy;
+        let policy = self.config().multipath.policy;
         // A silent target is probably lost. Sessions of other lanes are left to them, unless there is no other.
         let rank = |access: PathAccess, nexus: &Nexus| {
             let link = nexus.link();
@@ -481,7 +489,7 @@ impl Paths {
             .iter()
             .any(|path| path.is_missed() && is_due(path))
         {
-            true => left.max(self.config.connect_timeout),
+            true => left.max(self.config().connect_timeout),
             false => left,
         };
         let has_session = || self.live().next().is_some();
@@ -537,7 +545,7 @@ impl Paths {
     }
 
     fn late(&self, writes: bool) -> Error {
-        let waited = self.config.reconnect_timeout;
+        let waited = self.config().reconnect_timeout;
         if self.waits_for_answer() {
             let message = "the target reported that the LUN may be another disk, and did not answer in time which \
                            one it is";
@@ -557,12 +565,12 @@ impl Paths {
 
     /// The patience of one request.
     pub(super) fn patience(&self) -> Patience {
-        Patience::new(self.config.reconnect_timeout)
+        Patience::new(self.config().reconnect_timeout)
     }
 
     /// The time limit for a login that a request waits for.
     pub(super) fn login_limit(&self) -> Duration {
-        self.config.connect_timeout
+        self.config().connect_timeout
     }
 }
 

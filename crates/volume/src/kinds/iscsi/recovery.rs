@@ -161,10 +161,13 @@ impl RemoteUnit {
         if self.paths.usable().next().is_none() && self.paths.live().next().is_some() {
             self.look_at_access();
         }
-        // A lone path is brought back on demand only: two initiators that log in as the same port would end each
-        // other's sessions forever. But writes left in flight must be fenced at once.
+        // Writes left in flight must be fenced at once. A lone path for which nobody waits is brought back at leisure: two
+        // initiators that log in as the same port end each other's sessions, and must not do that all the time.
         if self.paths.are_several() || nexus.may_still_write() {
             self.bring_back();
+        } else if !is_planted(Bug::IdlePathForgotten) {
+            self.idle_losses.borrow_mut().failed(time::now());
+            spawn(come_back(self.me.clone()));
         }
     }
 
@@ -373,6 +376,15 @@ async fn watch_access(unit: Weak<RemoteUnit>) {
         if let Some(this) = unit.upgrade() {
             this.look_at_access();
         }
+    }
+}
+
+/// Brings a lone path back although nobody waits for it, so that whoever looks at the disk sees that it is there.
+async fn come_back(unit: Weak<RemoteUnit>) {
+    let due_in = unit.upgrade().map(|it| it.idle_losses.borrow().due_in());
+    time::sleep(due_in.unwrap_or_default()).await;
+    if let Some(this) = unit.upgrade().filter(|it| !it.paths.is_at_rest()) {
+        this.bring_back();
     }
 }
 

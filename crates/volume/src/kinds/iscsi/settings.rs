@@ -15,8 +15,8 @@ use toml::Spanned;
 
 use super::{
     IscsiConfig, IscsiDisk, SessionStatus,
-    change::{self, OpenDisk, PathChange},
-    config::{Policy, own_name},
+    change::{self, DiskChange, OpenDisk},
+    config::{LoginTerms, Policy, own_name},
     disks::{Disks, normalised},
     isids::{Isids, Openings},
     late::Late,
@@ -141,9 +141,9 @@ impl Iscsi {
         let written = session_settings.written();
         let sessions = written.resolve(lanes, known, limit).await?;
         let (first, multipath) = session_settings.configuration(sessions, isids);
-        let chap = self.secrets(base)?;
+        let terms = self.terms(base)?;
         Ok(IscsiConfig {
-            chap,
+            chap: terms.chap,
             header_digest: self.header_digest,
             data_digest: self.data_digest,
             address: first.address,
@@ -156,10 +156,40 @@ impl Iscsi {
             isid: first.isid,
             multipath,
             stage_times: false,
+            connect_timeout: terms.connect_timeout,
+            request_timeout: terms.request_timeout,
+            reconnect_timeout: terms.reconnect_timeout,
+        })
+    }
+
+    /// The time limits and secrets of its sessions. Paths of secret files are relative to `base`, and they are read.
+    pub(super) fn terms(&self, base: &Path) -> Result<LoginTerms> {
+        Ok(LoginTerms {
+            chap: self.secrets(base)?,
             connect_timeout: self.connect_timeout.get_ref().duration(),
             request_timeout: self.request_timeout.get_ref().duration(),
             reconnect_timeout: self.reconnect_timeout.get_ref().limit(),
+            ping_timeout: self.ping_timeout.as_ref().map(|it| it.get_ref().duration()),
         })
+    }
+
+    /// The time limits by their names, for people.
+    pub(super) fn limits(&self) -> [(&'static str, String); 5] {
+        let ping = self.ping_timeout.as_ref();
+        let shown = |time: &Spanned<Time>| match time.get_ref().duration().is_zero() {
+            true => "0s".to_owned(),
+            false => time.get_ref().to_string(),
+        };
+        [
+            ("connect_timeout", shown(&self.connect_timeout)),
+            ("request_timeout", shown(&self.request_timeout)),
+            ("ping_timeout", ping.map_or("(not set)".to_owned(), shown)),
+            (
+                "reconnect_timeout",
+                self.reconnect_timeout.get_ref().to_string(),
+            ),
+            ("wait_at_start", shown(&self.wait_at_start)),
+        ]
     }
 
     /// Where each login takes its secrets from; they are right now.
@@ -261,7 +291,8 @@ impl Settings for Iscsi {
                 return Ok(part);
             };
             opening.kept::<Remotes>().add(&disk);
-            opening.put(OpenDisk::new(disk, lane_count, known));
+            let base = opening.base().to_owned();
+            opening.put(OpenDisk::new(disk, lane_count, base, known));
             part.branch(branches);
             if let Some(name) = identity.worldwide_name() {
                 part.carry(Carried::Remote(name));
@@ -319,25 +350,28 @@ impl Settings for Iscsi {
     }
 
     fn change(&self, new: &Iscsi) -> Change {
-        let with_paths = Iscsi {
+        let with_live = Iscsi {
             paths: new.paths.clone(),
             sessions: new.sessions.clone(),
+            chap: new.chap.clone(),
+            mutual: new.mutual.clone(),
+            chap_algorithms: new.chap_algorithms.clone(),
+            connect_timeout: new.connect_timeout.clone(),
+            request_timeout: new.request_timeout.clone(),
+            ping_timeout: new.ping_timeout.clone(),
+            reconnect_timeout: new.reconnect_timeout.clone(),
+            wait_at_start: new.wait_at_start.clone(),
             ..self.clone()
         };
-        match with_paths == *new {
-            true => {
-                let [was, is] = [self, new].map(|it| it.session_settings().written());
-                change::of_paths(&was, &is)
-            }
+        match with_live == *new {
+            true => change::between(self, new),
             false => Change::between(self, new),
         }
     }
 
     fn step<'a>(&'a self, changing: Changing<'a>) -> LaneFuture<'a, Result<Box<dyn Step>>> {
         let open = changing.handle::<OpenDisk>().cloned();
-        let written = self.session_settings().written();
-        let limit = self.connect_timeout.get_ref().duration();
-        let step = open.map(|open| Box::new(PathChange::new(open, written, limit)) as _);
+        let step = open.map(|open| Box::new(DiskChange::new(open, self.clone())) as _);
         let error = || Error::new(ErrorKind::Unreachable, "it is not open");
         LaneFuture::new(async move { step.ok_or_else(error) })
     }

@@ -25,7 +25,7 @@ use super::{
     nexus::Nexus,
     own::SessionEnd,
     paths::Paths,
-    patience::Patience,
+    patience::{Backoff, Patience},
     sense::{Sense, Verdict},
     session::{Data, RESERVATION_CONFLICT, Reply},
     unflushed::Unflushed,
@@ -60,6 +60,8 @@ pub(super) struct RemoteUnit {
     pub(super) access_is_asked: Cell<bool>,
     /// A task repeats that query from time to time.
     pub(super) access_is_watched: Cell<bool>,
+    /// The losses of a lone path for which nobody waited.
+    pub(super) idle_losses: RefCell<Backoff>,
     /// Serializes resets.
     pub(super) resetting: Rc<Budget>,
     /// What is wrong with the capacity, as last logged; empty: nothing.
@@ -96,6 +98,7 @@ impl RemoteUnit {
             identity: OnceCell::new(),
             access_is_asked: Cell::new(false),
             access_is_watched: Cell::new(false),
+            idle_losses: RefCell::default(),
             resetting: Budget::new(1),
             problem: RefCell::default(),
         })
@@ -157,7 +160,7 @@ impl RemoteUnit {
         self.handle(Event::Doubted(Subject::Capacity));
     }
 
-    pub(super) fn config(&self) -> &IscsiConfig {
+    pub(super) fn config(&self) -> Rc<IscsiConfig> {
         self.paths.config()
     }
 
@@ -234,7 +237,7 @@ impl RemoteUnit {
     /// Waits until looking for a path again is worthwhile.
     async fn wait(&self, writes: bool, patience: &mut Patience) -> Result<()> {
         self.paths.check_ended()?;
-        // A disk that was closed and is used again has let its paths go, and a lone path comes back on demand only.
+        // A disk that was closed and is used again has let its paths go, and a lone path comes back at leisure only.
         if self.paths.is_at_rest() || self.paths.live().next().is_none() {
             self.bring_back();
         }

@@ -54,14 +54,20 @@ pub(super) enum Data {
 #[derive(Clone, Debug)]
 pub(super) struct Timeouts {
     pub(super) connect: Duration,
+    /// For commands, until another has been set for the disk.
     pub(super) request: Duration,
     pub(super) ping: PingTimeout,
 }
 
 impl Timeouts {
+    /// How long the answer to a command may take.
+    fn request(&self) -> Duration {
+        self.ping.request(self.request)
+    }
+
     /// How long the target may be silent.
     fn silence(&self) -> Duration {
-        self.ping.limit(self.request)
+        self.ping.limit(self.request())
     }
 }
 
@@ -356,7 +362,7 @@ impl Session {
             Some((task, response)) if task == function => Some(Ok(response)),
             _ => self.error().map(Err),
         });
-        let limit = self.timeouts.request;
+        let limit = self.timeouts.request();
         time::timeout(limit, answer).await.unwrap_or_else(|| {
             let message = format!(
                 "the target has not answered a reset within {:?}",
@@ -371,7 +377,7 @@ impl Session {
         self.machine.borrow_mut().discover().map_err(protocol)?;
         self.transmit.notify();
         let take = || self.found.take().or_else(|| self.error().map(Err));
-        let limit = self.timeouts.request;
+        let limit = self.timeouts.request();
         let found = time::timeout(limit, self.changed.wait_for(take)).await;
         found.unwrap_or_else(|| {
             let message = format!(
@@ -605,8 +611,8 @@ async fn write(session: Rc<Session>) {
 
 /// Ends a session whose target does not answer.
 async fn watch(session: Rc<Session>) {
-    let limit = session.timeouts.request;
     loop {
+        let limit = session.timeouts.request();
         let silence_max = session.timeouts.silence();
         let interval = (limit.min(silence_max) / 8).clamp(INTERVAL_MIN, INTERVAL_MAX);
         let over = session.changed.wait_for(|| session.is_over().then_some(()));

@@ -34,6 +34,35 @@ fn sessions_that_are_dropped_at_once_are_not_had_in_a_hot_loop() {
     });
 }
 
+/// Whether a disk with one session has one again a while after it was lost, although nobody asks for anything.
+fn comes_back_unasked() -> bool {
+    let comes_back = std::cell::Cell::new(false);
+    Foreign::new(Claims::default()).with(async |disk, foreign| {
+        foreign.drop_connections();
+        time::sleep(Duration::from_secs(5)).await;
+        comes_back.set(disk.live_paths() == 1);
+        let before = foreign.logins.get();
+        for _ in 0..600 {
+            foreign.drop_connections();
+            time::sleep(Duration::from_secs(1)).await;
+        }
+        let logins = foreign.logins.get() - before;
+        assert!(
+            logins < 20,
+            "{logins} logins: another may use the same port"
+        );
+        disk.read(0, 512).await.expect("it is there");
+    });
+    comes_back.get()
+}
+
+#[test]
+fn a_lone_session_that_nobody_waits_for_comes_back_and_not_all_the_time() {
+    assert!(comes_back_unasked());
+    let _planted = crate::planted::Planted::new(crate::planted::Bug::IdlePathForgotten);
+    assert!(!comes_back_unasked());
+}
+
 fn to_the_other_group(address: String) -> impl FnMut(Group) -> AtLogin {
     move |group| match group {
         Group(1) => AtLogin::Redirect(address.clone()),

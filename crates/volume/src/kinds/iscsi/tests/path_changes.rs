@@ -10,7 +10,7 @@ use super::{
 use crate::kinds::{
     Settings,
     change::Change,
-    iscsi::{Sessions, Transport, settings::Iscsi},
+    iscsi::{LoginTerms, Sessions, Transport, settings::Iscsi},
 };
 
 const REFUSE: AtLogin = AtLogin::Refuse(LoginStatus::SERVICE_UNAVAILABLE);
@@ -405,4 +405,67 @@ fn paths_and_sessions_may_change_and_nothing_else() {
     let other = format!("{two}\nrequest_timeout = \"4s\"");
     let found = settings("").change(&settings(&other));
     assert!(matches!(found, Change::Refused(_)), "{found:?}");
+}
+
+#[test]
+fn a_limit_that_is_changed_holds_for_sessions_that_are_open() {
+    with_one_path(async |site, disk| {
+        disk.adopt_terms(LoginTerms {
+            chap: None,
+            connect_timeout: Duration::from_secs(5),
+            request_timeout: Duration::from_secs(2),
+            reconnect_timeout: Duration::from_secs(20),
+            ping_timeout: None,
+        });
+        // The first command is answered with the second, which nobody sends.
+        site.foreign.answer(|_| Some(Instead::Overtaken));
+        let disk = disk.clone();
+        let reading = spawn({
+            let disk = disk.clone();
+            async move { disk.read(0, 512).await.map(drop) }
+        });
+        time::sleep(Duration::from_secs(5)).await;
+        assert!(
+            disk.path_counts().lost > 0,
+            "with the old limit it takes 10 s"
+        );
+        site.foreign.answer(|_| None);
+        reading.await.expect("it is sent again");
+    });
+}
+
+#[test]
+fn limits_and_secrets_may_change_and_a_url_may_not() {
+    let change = |more: &str| {
+        let parsed = |url: &str, more: &str| -> Iscsi {
+            let text = format!("url = \"iscsi://{url}/iqn.2026-11.example:a/0\"\n{more}");
+            toml::from_str(&text).expect("it parses")
+        };
+        let is = match more.strip_prefix("url ") {
+            Some(url) => parsed(url, ""),
+            None => parsed("a", more),
+        };
+        parsed("a", "").change(&is)
+    };
+    let live = |made: &str| Change::Live(vec![made.to_owned()]);
+    for (more, expected) in [
+        ("", Change::None),
+        ("connect_timeout = \"9s\"", live("connect_timeout 5s → 9s")),
+        ("request_timeout = \"9s\"", live("request_timeout 30s → 9s")),
+        ("ping_timeout = \"9s\"", live("ping_timeout (not set) → 9s")),
+        (
+            "reconnect_timeout = \"forever\"",
+            live("reconnect_timeout 2min → forever"),
+        ),
+        ("wait_at_start = \"9s\"", live("wait_at_start 0s → 9s")),
+        (
+            "chap = { user = \"a\", secret_file = \"b\" }",
+            live("the secrets of its next logins"),
+        ),
+    ] {
+        assert_eq!(change(more), expected, "{more}");
+    }
+    for more in ["url b", "initiator = \"iqn.2026-11.example:i\""] {
+        assert!(matches!(change(more), Change::Refused(_)), "{more}");
+    }
 }

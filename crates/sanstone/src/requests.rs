@@ -1,0 +1,151 @@
+//! What a running `serve` or `attach` is asked for, by signals and over the admin socket, and how another configuration is
+//! applied meanwhile.
+
+use std::{
+    collections::VecDeque,
+    pin::{Pin, pin},
+    sync::mpsc,
+};
+
+use engine::{
+    LaneFuture,
+    cross::{OneshotReceiver, OneshotSender, Receiver, Sender, oneshot},
+    task::{self, Either},
+};
+use node::{ConfigChange, DaemonFailure, Onlooker, View};
+
+use crate::{
+    admin::{self, ApplyRequest, Load},
+    signals::SignalRequest,
+};
+
+/// A request to this process.
+pub(crate) enum Request {
+    /// From a signal or the process that started us.
+    Told(SignalRequest),
+    /// From a client of the admin socket: return the current view.
+    View(mpsc::Sender<View>),
+    /// From a client of the admin socket: apply another configuration.
+    Apply(ApplyRequest),
+}
+
+impl From<SignalRequest> for Request {
+    fn from(told: SignalRequest) -> Request {
+        Request::Told(told)
+    }
+}
+
+/// What clients of the admin socket ask, passed on to `teller`; `load` reads the configurations that are to be applied.
+pub(crate) fn asked(teller: Sender<Request>, load: Load) -> admin::Daemon {
+    let looks = teller.clone();
+    admin::Daemon {
+        view: Box::new(move |answer| looks.send(Request::View(answer)).is_ok()),
+        apply: Box::new(move |change| teller.send(Request::Apply(change)).is_ok()),
+        load,
+    }
+}
+
+/// The requests, in their order.
+pub(crate) struct Requests<'a> {
+    wanted: &'a Receiver<Request>,
+    /// Those that came while another configuration was being applied.
+    later: VecDeque<Request>,
+}
+
+impl<'a> Requests<'a> {
+    pub(crate) fn new(wanted: &'a Receiver<Request>) -> Requests<'a> {
+        Requests {
+            wanted,
+            later: VecDeque::new(),
+        }
+    }
+
+    /// The next one; `None`: nobody is left who could make any.
+    pub(crate) async fn next(&mut self) -> Option<Request> {
+        match self.later.pop_front() {
+            Some(next) => Some(next),
+            None => self.wanted.receive().await,
+        }
+    }
+
+    /// Runs `apply`, which may wait for a disk for a long time, and tells the log and whoever has asked what has come of it.
+    /// Returns the outcome, and whether the process is to stop: `apply` hears of that, so that it ends soon. Meanwhile,
+    /// views are answered from `onlooker`.
+    pub(crate) async fn apply<'b>(
+        &mut self,
+        request: ApplyRequest,
+        onlooker: &Onlooker,
+        apply: impl FnOnce(
+            Box<node::Config>,
+            LaneFuture<'b, ()>,
+        ) -> LaneFuture<'b, Result<Vec<ConfigChange>, DaemonFailure>>,
+    ) -> bool {
+        let ApplyRequest {
+            config,
+            is_dry_run,
+            answer,
+        } = request;
+        let path = config.path().display().to_string();
+        let (stop, told) = oneshot();
+        let give_up = |told: OneshotReceiver<()>| async move {
+            let _ = told.outcome().await;
+        };
+        let applying = pin!(apply(config, LaneFuture::new(give_up(told))));
+        let (applied, is_stopping) = self.attend_others(applying, stop, onlooker).await;
+        tell_applied(&path, is_dry_run, &applied);
+        // The client may have gone.
+        let _ = answer.send(applied);
+        is_stopping
+    }
+
+    /// Runs `work`. Returns its output, and whether the process is to stop: when that request comes, `stop` passes it on.
+    /// Meanwhile, this answers views from `onlooker`, and queues other requests: signals, and those of the few admin
+    /// clients.
+    async fn attend_others<T>(
+        &mut self,
+        mut work: Pin<&mut impl Future<Output = T>>,
+        stop: OneshotSender<()>,
+        onlooker: &Onlooker,
+    ) -> (T, bool) {
+        let mut stop = Some(stop);
+        loop {
+            match task::either(work.as_mut(), self.wanted.receive()).await {
+                Either::One(done) => return (done, stop.is_none()),
+                Either::Other(Some(Request::Told(SignalRequest::Stop))) => {
+                    if let Some(stop) = stop.take() {
+                        tracing::info!(
+                            "stopping once the apply in progress has ended; a second SIGTERM or SIGINT ends at once"
+                        );
+                        stop.send(());
+                    }
+                }
+                Either::Other(Some(Request::View(answer))) => {
+                    let _ = answer.send(onlooker.view().await);
+                }
+                Either::Other(Some(other)) => self.later.push_back(other),
+                // Nobody is left who could make requests, such as the one to stop.
+                Either::Other(None) => {
+                    drop(stop);
+                    return (work.await, true);
+                }
+            }
+        }
+    }
+}
+
+/// Logs what another configuration changed.
+fn tell_applied(path: &str, is_dry_run: bool, applied: &Result<Vec<ConfigChange>, DaemonFailure>) {
+    match applied {
+        Ok(_) if is_dry_run => {}
+        Ok(changes) => {
+            for change in changes {
+                tracing::info!(path, "applied: {change}");
+            }
+        }
+        Err(failure) => {
+            for line in failure.to_string().lines() {
+                tracing::warn!(path, "not applied: {line}");
+            }
+        }
+    }
+}
