@@ -2,6 +2,7 @@
 //! here and reported with its file, line and a remedy.
 
 mod access;
+mod initiator;
 mod limits;
 mod luns;
 mod machine;
@@ -29,7 +30,10 @@ use front_iscsi::{Chap, Limits};
 use serde::Deserialize;
 use toml::Spanned;
 use volume::{
-    config::{ChapAlgorithm, ChapSettings, ConfigError, Credentials, Size, Time, Volumes},
+    config::{
+        ChapAlgorithm, ChapSettings, ConfigError, Credentials, IscsiDefaults, Node, NodeForm, Size,
+        Time, Volumes,
+    },
     graph::Graph,
 };
 
@@ -92,6 +96,9 @@ struct ConfigFile {
     limits: limits::LimitsTable,
     #[serde(default)]
     discovery: access::Discovery,
+    /// What `iscsi` volumes have in common. It is in their tables by the time these are read.
+    #[serde(rename = "initiator")]
+    _initiator: Option<IscsiDefaults>,
     #[serde(default)]
     volume: Volumes,
     #[serde(default)]
@@ -588,6 +595,20 @@ impl Config {
     /// All its volumes.
     pub(crate) fn volumes(&self) -> &Volumes {
         &self.file.volume
+    }
+
+    /// Who logs in to each remote disk, and how, for people: a line for each, after the name of its volume.
+    pub fn logins(&self) -> Vec<String> {
+        let nodes = |(name, node): (&String, &Node)| {
+            let kinds = node.all().into_iter().filter_map(|node| match &node.what {
+                NodeForm::Inline(kind) => kind.login(),
+                NodeForm::Named(_) => None,
+            });
+            kinds
+                .map(|login| format!("volume {name}: {login}"))
+                .collect::<Vec<_>>()
+        };
+        self.file.volume.0.iter().flat_map(nodes).collect()
     }
 
     /// The names of its volumes.

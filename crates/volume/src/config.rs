@@ -15,8 +15,8 @@
 
 pub use crate::{
     kinds::{
-        Kind, Node, NodeForm, VolumeIdentity, Volumes, file::Caching, ram::settings::Ram,
-        starts::Starts,
+        Kind, Node, NodeForm, VolumeIdentity, Volumes, file::Caching, iscsi::IscsiDefaults,
+        ram::settings::Ram, starts::Starts,
     },
     values::{
         BlockSize, ChapAlgorithm, ChapSettings, ConfigError, Credentials, Rate, Size, Time, Wait,

@@ -8,7 +8,7 @@ use toml::{
 };
 use volume::config::{BlockSize, ConfigError, Kind, Node, NodeForm, Ram, Size};
 
-use super::{ConfigFile, syntax};
+use super::{ConfigFile, initiator, syntax};
 
 /// The settings that belong above all tables.
 const ABOVE: [&str; 8] = [
@@ -23,7 +23,7 @@ const ABOVE: [&str; 8] = [
 ];
 
 /// The tables.
-const TABLES: [&str; 4] = ["limits", "discovery", "volume", "target"];
+const TABLES: [&str; 5] = ["limits", "discovery", initiator::TABLE, "volume", "target"];
 
 type SpannedKey<'a> = Spanned<std::borrow::Cow<'a, str>>;
 
@@ -44,6 +44,7 @@ pub(super) fn read(text: &str) -> Result<Sections, ConfigError> {
     let mut errors = Vec::new();
     name_sections(root.get_mut(), &mut errors);
     take_misplaced(root.get_mut(), &mut errors);
+    give_common(root.get_mut(), &mut errors);
 
     let mut good = DeTable::new();
     let mut unread = Vec::new();
@@ -83,6 +84,26 @@ pub(super) fn read(text: &str) -> Result<Sections, ConfigError> {
             .or_insert(node);
     }
     Ok(Sections { file, errors })
+}
+
+/// Gives remote disks what they have in common. What is wrong with it is said once, and not for each of them.
+fn give_common<'a>(root: &mut DeTable<'a>, errors: &mut Vec<ConfigError>) {
+    let is_common = |key: &&SpannedKey<'a>| key.get_ref() == initiator::TABLE;
+    let Some(key) = root.keys().find(is_common).cloned() else {
+        return;
+    };
+    let Some(common) = root.remove(&key) else {
+        return;
+    };
+    let mut alone = DeTable::from_iter([(key.clone(), common)]);
+    if !is_readable(&mut alone, errors) {
+        return;
+    }
+    let common = alone.get_mut(&key).and_then(inner_table);
+    let volumes = root.get_mut("volume").and_then(inner_table);
+    if let (Some(common), Some(volumes)) = (common, volumes) {
+        initiator::give(volumes, common);
+    }
 }
 
 fn file_of(table: Spanned<DeTable<'_>>) -> Result<ConfigFile, toml::de::Error> {
@@ -337,6 +358,46 @@ mod tests {
             wrong("[volume.memory]\nram = { size = \"1MiB\" }\n"),
             [""; 0]
         );
+    }
+
+    #[test]
+    fn remote_disks_have_what_is_common_to_them_unless_they_write_it_themselves() {
+        let url = |letter: char| format!("url = \"iscsi://10.0.0.1/iqn.x:{letter}/0\"");
+        let text = format!(
+            "[initiator]\nname = \"iqn.x:host\"\nrequest_timeout = \"9s\"\nchap = {{ user = \"u\", secret_file = \"s\" }}\n\
+             [volume.a.iscsi]\n{}\n[volume.iscsi]\nstripe = {{ of = [\n  {{ iscsi = {{ {}, initiator = \"iqn.x:other\" }} }},\n  \"a\",\n] }}\n",
+            url('a'),
+            url('b')
+        );
+        let sections = read(&text).expect("TOML");
+        assert!(sections.errors.is_empty(), "{:?}", sections.errors);
+        let login = |node: &Node| match &node.what {
+            NodeForm::Inline(kind) => kind.login(),
+            NodeForm::Named(_) => None,
+        };
+        let nodes = sections.file.volume.0.values().flat_map(Node::all);
+        let logins: Vec<_> = nodes.filter_map(login).collect();
+        let line = |letter: char, name: &str| {
+            format!(
+                "iscsi://10.0.0.1:3260/iqn.x:{letter}/0 as iqn.x:{name}, CHAP as \"u\", by 10.0.0.1:3260"
+            )
+        };
+        assert_eq!(logins, [line('a', "host"), line('b', "other")]);
+        for (slip, said) in [
+            (
+                "nmae = \"iqn.x:host\"",
+                "2: unknown key `nmae`; write `name`",
+            ),
+            (
+                "url = \"iscsi://a/iqn.x:y/0\"",
+                "2: unknown key `url`; the keys here are ",
+            ),
+            ("request_timeout = 9", "2: "),
+        ] {
+            let volumes = "[volume.a.iscsi]\nurl = \"iscsi://a/iqn.x:a/0\"\n[volume.b.iscsi]\nurl = \"iscsi://a/iqn.x:b/0\"\n";
+            let wrong = wrong(&format!("[initiator]\n{slip}\n{volumes}"));
+            assert!(wrong.len() == 1 && wrong[0].starts_with(said), "{wrong:#?}");
+        }
     }
 
     #[test]

@@ -127,6 +127,14 @@ impl Kind {
         self.settings().children()
     }
 
+    /// For a disk on an iSCSI target: who logs in there, and how, for people.
+    pub fn login(&self) -> Option<String> {
+        match self {
+            Kind::Iscsi(disk) => Some(disk.login()),
+            _ => None,
+        }
+    }
+
     /// The memory that it may use.
     pub fn memory(&self) -> Option<&toml::Spanned<Size>> {
         self.settings().memory()

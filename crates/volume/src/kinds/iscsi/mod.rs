@@ -38,6 +38,7 @@ mod claim;
 mod claimed;
 mod compare;
 mod config;
+mod defaults;
 pub mod discovery;
 mod disk;
 mod disks;
@@ -92,6 +93,7 @@ mod withdraw;
 pub use config::{
     IscsiConfig, LoginTerms, Multipath, PathConfig, Policy, Sessions, Transport, next_isid,
 };
+pub use defaults::IscsiDefaults;
 pub use disk::IscsiDisk;
 pub use identity::DiskIdentity;
 pub use paths::PathCounts;
