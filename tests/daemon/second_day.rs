@@ -247,3 +247,36 @@ fn help_says_what_exit_codes_mean() {
         "{ran}"
     );
 }
+
+#[test]
+fn programs_are_told_what_is_wrong_with_a_configuration_and_who_logs_in_where() {
+    let directory = Directory::new();
+    let disk = "[volume.db.iscsi]\nurl = \"iscsi://10.0.0.1/iqn.x:y/0\"\n";
+    let common = "[initiator]\nname = \"iqn.2026-11.example:host\"\n";
+    for (text, code, errors) in [
+        (format!("{common}{disk}"), 0, 0),
+        (
+            format!("{common}{disk}policy = \"best\"\nlanes = 0\n"),
+            2,
+            2,
+        ),
+    ] {
+        let path = directory.write("sanstone.toml", text);
+        let path = path.to_str().expect("plain text");
+        let ran = call(&["check", "-c", path, "--json", "-"]);
+        assert_eq!(ran.code(), Some(code), "{ran}");
+        let told: Value = serde_json::from_str(&ran.stdout).expect("it is JSON");
+        assert_eq!(told["valid"], code == 0, "{told}");
+        let said = told["errors"].as_array().expect("a list");
+        assert_eq!(said.len(), errors, "{told}");
+        let notes = told["notes"].to_string();
+        assert!(code != 0 || notes.contains("there is no target"), "{told}");
+        let login = "volume db: iscsi://10.0.0.1:3260/iqn.x:y/0 as iqn.2026-11.example:host, by 10.0.0.1:3260";
+        let logins = told["logins"].to_string();
+        assert_eq!(logins.contains(login), code == 0, "{told}");
+        if code == 0 {
+            let ran = call(&["check", "-c", path]).success();
+            assert!(ran.stdout.contains(login), "{ran}");
+        }
+    }
+}

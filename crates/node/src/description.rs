@@ -153,6 +153,9 @@ pub struct NodeSession {
     pub address: Option<String>,
     /// How often it was lost and re-established.
     pub relogins: u64,
+    /// Whether the disk is claimed, and its target has no persistent reservations to keep other owners out.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub lacks_fence: bool,
     /// Why it was lost.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,

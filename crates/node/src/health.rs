@@ -57,6 +57,8 @@ pub enum About {
     Mirror,
     /// The sessions and paths of a remote disk.
     Path,
+    /// What keeps other owners from a disk that is claimed.
+    Fence,
     /// Requests that hang.
     Request,
     /// What a file system has left.
@@ -300,6 +302,11 @@ fn judge_sessions(node: &Node, add: &mut impl FnMut(About, Health, String, &str)
         );
         return;
     }
+    if session.lacks_fence {
+        let what = "its target has no persistent reservations, so nothing keeps another owner from writing to it";
+        let mend = "serve it from a target that has them; until then, be sure that an old server is off before you take over";
+        add(About::Fence, Health::Degraded, what.to_owned(), mend);
+    }
     let is_missing = |path: &&PathSession| path.state == "none";
     for path in node.sessions.iter().filter(is_missing) {
         let why = path.error.as_deref().unwrap_or("no reason is known");
@@ -428,6 +435,7 @@ mod tests {
             state: state.to_owned(),
             address: None,
             relogins: 0,
+            lacks_fence: false,
             error: (state != "logged in").then(|| "no answer within 5s".to_owned()),
         }
     }
@@ -496,6 +504,11 @@ mod tests {
             lane: 0,
             error: Some("no answer within 5s".to_owned()),
         }];
+        let mut open = node("db/stripe/0/iscsi");
+        open.session = Some(NodeSession {
+            lacks_fence: true,
+            ..session("logged in")
+        });
         let mut stuck = node("db/stripe");
         stuck.requests = hanging(45.0);
         let mut child = node("db/stripe/0/file");
@@ -550,6 +563,11 @@ mod tests {
                 limping,
                 Health::Degraded,
                 "the path to 10.0.2.2:3260 is lost: no answer",
+            ),
+            (
+                open,
+                Health::Degraded,
+                "db/stripe/0/iscsi: its target has no persistent reservations, so nothing keeps",
             ),
             (
                 stuck,

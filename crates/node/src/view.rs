@@ -155,7 +155,8 @@ fn absolute(path: &Path) -> String {
 /// What is seen of a node at that time; the paths of its files begin in the directory `base`.
 fn node(view: &NodeView, at: Instant, base: &Path) -> Node {
     let shape = view.shape.as_ref();
-    let sessions = view.facts.get().map(SessionStatus::all);
+    let status: Option<&SessionStatus> = view.facts.get();
+    let sessions = status.map(SessionStatus::all);
     Node {
         path: view.path.clone(),
         name: view.name.clone(),
@@ -177,9 +178,10 @@ fn node(view: &NodeView, at: Instant, base: &Path) -> Node {
                 error: lost.map(|error| error.to_string()),
             }
         }),
-        session: sessions
-            .as_ref()
-            .map(|(state, paths)| session_of(state, paths)),
+        session: sessions.as_ref().map(|(state, paths)| NodeSession {
+            lacks_fence: status.is_some_and(SessionStatus::lacks_fence),
+            ..session_of(state, paths)
+        }),
         sessions: sessions
             .iter()
             .flat_map(|(_, paths)| paths.iter().map(path_session))
@@ -236,6 +238,7 @@ fn session_of(state: &SessionState, paths: &[PathStatus]) -> NodeSession {
         state: word.to_owned(),
         address: address.map(|address| address.to_string()),
         relogins,
+        lacks_fence: false,
         error,
     }
 }

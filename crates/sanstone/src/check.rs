@@ -1,21 +1,84 @@
 //! `sanstone check`: everything that would keep `serve` from serving a configuration on this machine, at once.
 
-use std::{fmt::Display, io::ErrorKind, net::SocketAddr, path::Path};
+use std::{
+    cell::RefCell,
+    fmt::Display,
+    io::ErrorKind,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+};
 
+use clap::Args;
 use engine::{Lane, LaneConfig};
 use front::{Address, StartError};
 use node::{Config, DaemonFailure as Wrong};
+use serde::Serialize;
 
-use crate::{admin, failure::VerbFailure, kernel, log, output, probe};
+use crate::{
+    admin,
+    failure::VerbFailure,
+    kernel, log,
+    output::{self, OutputFile},
+    probe,
+};
 
-/// Checks the configuration in `path`.
-pub(crate) fn run(path: &Path) -> Result<(), VerbFailure> {
-    let tell = |note: &dyn Display| log::say(format_args!("note: {note}"));
+#[derive(Args)]
+pub(crate) struct CheckCall {
+    /// The configuration file.
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// Write JSON to FILE instead; - is standard output.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// What programs are told.
+#[derive(Serialize)]
+struct CheckOutput {
+    product_version: &'static str,
+    configuration: String,
+    valid: bool,
+    errors: Vec<String>,
+    notes: Vec<String>,
+    logins: Vec<String>,
+}
+
+/// Checks the configuration that `call` names.
+pub(crate) fn run(call: &CheckCall) -> Result<(), VerbFailure> {
+    let notes = RefCell::new(Vec::new());
+    let Some(file) = &call.json else {
+        let config = check(&call.config, &|note| log::say(format_args!("note: {note}")))?;
+        let logins = config.logins().into_iter();
+        let logins: String = logins.map(|line| format!("{line}\n")).collect();
+        return Ok(output::print(format!("{logins}{}\n", config.summary()))?);
+    };
+    let mut file = OutputFile::open_or_standard(file)?;
+    let checked = check(&call.config, &|note| {
+        notes.borrow_mut().push(note.to_string())
+    });
+    let message = checked.as_ref().err().map(ToString::to_string);
+    let told = CheckOutput {
+        product_version: env!("CARGO_PKG_VERSION"),
+        configuration: call.config.display().to_string(),
+        valid: message.is_none(),
+        errors: message
+            .iter()
+            .flat_map(|message| message.lines().map(str::to_owned))
+            .collect(),
+        notes: notes.take(),
+        logins: checked.as_ref().map(Config::logins).unwrap_or_default(),
+    };
+    file.append(&format!("{}\n", serde_json::to_string_pretty(&told)?))?;
+    checked.map(drop)
+}
+
+/// Checks the configuration in `path`; `tell` hears what is to be said about it.
+fn check(path: &Path, tell: &dyn Fn(&dyn Display)) -> Result<Config, VerbFailure> {
     // It is read once: what comes through a pipe is gone then.
     let loaded = Config::load_to_check(
         path,
         |_, note| tell(note),
-        |state, portal| try_portal(portal, admin::is_held(state), &tell),
+        |state, portal| try_portal(portal, admin::is_held(state), tell),
     );
     let ring = Lane::new(&LaneConfig::default()).err();
     let ring = ring.map(|error| format!("the I/O of a lane cannot be started: {error}"));
@@ -36,12 +99,12 @@ pub(crate) fn run(path: &Path) -> Result<(), VerbFailure> {
     }
     if !config.has_targets() {
         let note = "there is no target; `serve` needs one, such as [target.\"iqn.2026-11.io.sanstone:t0\"]";
-        log::say(format_args!("note: {}: {note}", path.display()));
+        tell(&format_args!("{}: {note}", path.display()));
     }
     if let Some(note) = kernel::note(&rustix::system::uname().release().to_string_lossy()) {
         tell(&note);
     }
-    Ok(output::print(format!("{}\n", config.summary()))?)
+    Ok(config)
 }
 
 /// Why no server could listen on `portal`. A port that is in use now, by the daemon of this configuration perhaps, need not

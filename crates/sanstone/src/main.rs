@@ -95,11 +95,7 @@ enum Verb {
     /// comments. No disk is reserved or written to.
     Discover(discover::DiscoverCall),
     /// Check a configuration: report every error, open nothing.
-    Check {
-        /// The configuration file.
-        #[arg(short, long, value_name = "FILE")]
-        config: PathBuf,
-    },
+    Check(check::CheckCall),
     /// Have a running `serve` or `attach` take another configuration.
     ///
     /// Prints what changes. Sessions that are not affected continue undisturbed. A change that cannot be made
@@ -247,7 +243,7 @@ fn run(verb: Verb) -> Result<u8, VerbFailure> {
         Verb::Serve { config, supervised } => serve::run(&config, supervised),
         Verb::Attach(call) => attach::run(&call),
         Verb::Discover(call) => discover::run(&call),
-        Verb::Check { config } => check::run(&config),
+        Verb::Check(call) => check::run(&call),
         Verb::Apply(call) => apply::run(&call),
         Verb::Show(call) => show::run(&call),
         Verb::Top(call) => top::run(&call),

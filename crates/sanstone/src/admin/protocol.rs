@@ -3,12 +3,16 @@
 //! daemon sends spaces, which JSON ignores, as a sign of life.
 
 use std::{
+    collections::BTreeMap,
     io::{self, BufRead, Read, Write},
     path::PathBuf,
     time::Duration,
 };
 
-use node::{description::CounterSnapshot, health::Verdict};
+use node::{
+    description::{CounterSnapshot, PathSession},
+    health::Verdict,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -53,7 +57,7 @@ pub(crate) struct Compared {
 }
 
 /// What was changed, or would be in a dry run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Applied {
     /// One line per change; empty if there is none.
     pub(crate) changes: Vec<String>,
@@ -71,6 +75,9 @@ pub(crate) struct Sample {
     /// The part of it in which lanes looked for work in vain, in nanoseconds.
     #[serde(default)]
     pub(crate) looked_ns: u64,
+    /// The sessions of each remote disk, by the path of its node.
+    #[serde(default)]
+    pub(crate) paths: BTreeMap<String, Vec<PathSession>>,
     pub(crate) counters: CounterSnapshot,
     /// How everything is.
     #[serde(default)]

@@ -3,6 +3,7 @@
 //! another one needs its place.
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{self, ErrorKind, Read, Write},
     os::unix::{
@@ -20,7 +21,11 @@ use std::{
 };
 
 use engine::lane::looked;
-use node::{Config, DaemonFailure, View, health::Verdict};
+use node::{
+    Config, DaemonFailure, View,
+    description::{Node, PathSession},
+    health::Verdict,
+};
 use rustix::{
     net::sockopt::socket_peercred,
     process::geteuid,
@@ -359,12 +364,28 @@ impl From<DaemonFailure> for AdminRefusal {
 }
 
 fn sample(view: &View) -> Sample {
+    let description = view.describe();
+    let mut paths = BTreeMap::new();
+    for volume in description.volumes.values() {
+        note_paths(&volume.tree, &mut paths);
+    }
     Sample {
+        paths,
         at_ns: clock_ns(ClockId::Monotonic),
         cpu_ns: clock_ns(ClockId::ProcessCPUTime),
         looked_ns: looked().as_nanos() as u64,
         counters: view.counters(),
-        verdict: Verdict::of(&view.describe()),
+        verdict: Verdict::of(&description),
+    }
+}
+
+/// Collects the sessions of a node and of everything below it.
+fn note_paths(node: &Node, paths: &mut BTreeMap<String, Vec<PathSession>>) {
+    if !node.sessions.is_empty() {
+        paths.insert(node.path.clone(), node.sessions.clone());
+    }
+    for child in &node.children {
+        note_paths(child, paths);
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use node::{
-    description::{CacheDescription, RequestCounts},
+    description::{CacheDescription, PathSession, RequestCounts},
     health::Verdict,
 };
 use serde::Serialize;
@@ -41,6 +41,8 @@ pub(crate) struct Interval {
     pub(crate) volumes: BTreeMap<String, ActivityRow>,
     /// By the initiator.
     pub(crate) initiators: BTreeMap<String, ActivityRow>,
+    /// The sessions of each remote disk at its end, by the path of the node.
+    pub(crate) paths: BTreeMap<String, Vec<PathSession>>,
     /// How everything is at its end.
     pub(crate) verdict: Verdict,
 }
@@ -228,6 +230,7 @@ impl Interval {
                 .collect(),
             volumes,
             initiators: rows(&was.initiators, &is.initiators, seconds, |_| {}),
+            paths: after.paths.clone(),
             verdict: after.verdict.clone(),
         }
     }

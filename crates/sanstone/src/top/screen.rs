@@ -11,6 +11,7 @@ use ratatui::{
 
 use super::interval::{ActivityRow, CacheRates, Interval, Rates};
 use crate::quantity::seconds;
+use node::description::PathSession;
 
 /// How many of the reasons for not being well are shown.
 const REASONS_MAX: usize = 3;
@@ -19,6 +20,9 @@ const REASONS_MAX: usize = 3;
 const HEADINGS: &str = "     IOPS      MB/s   queue       p50       p99";
 /// The same for caches, with the same width.
 const CACHE_HEADINGS: &str = "    HIT %  MISSES/s  LATE/s     AHEAD    WASTED";
+
+/// The same for the sessions of remote disks.
+const PATH_HEADINGS: &str = "                                           STATE";
 
 /// Draws `interval` of the daemon called `of`, starting at row `first`; returns the largest useful value of
 /// `first`.
@@ -94,11 +98,21 @@ fn lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
         let name = shortened(name, name_width);
         Line::from(format!("{name:<name_width$} {}", cache_columns(rates)))
     };
+    let path = |name: &String, path: &PathSession| {
+        let name = shortened(&format!("{name} {}", path.portal), name_width);
+        let width = PATH_HEADINGS.len();
+        Line::from(format!("{name:<name_width$} {:>width$}", path.state))
+    };
     let mut lines = vec![heading("NODE", HEADINGS)];
     lines.extend(interval.nodes.iter().map(row));
     if !interval.caches.is_empty() {
         lines.push(heading("CACHE", CACHE_HEADINGS));
         lines.extend(interval.caches.iter().map(cache));
+    }
+    if !interval.paths.is_empty() {
+        lines.push(heading("PATH", PATH_HEADINGS));
+        let paths = interval.paths.iter();
+        lines.extend(paths.flat_map(|(name, paths)| paths.iter().map(|it| path(name, it))));
     }
     lines.push(heading("INITIATOR", HEADINGS));
     lines.extend(interval.initiators.iter().map(row));
@@ -196,6 +210,7 @@ mod tests {
                 volumes: BTreeMap::from([("db".to_owned(), kinds.clone())]),
                 initiators: BTreeMap::from([(name, kinds.clone())]),
             },
+            paths: BTreeMap::new(),
             verdict: Verdict::default(),
         };
         Interval::between(&Sample::default(), &after)
@@ -225,6 +240,38 @@ mod tests {
         );
         assert!(rows[8].contains(&figures[..30]), "{rows:?}");
         assert!(rows[23].starts_with("q quits"), "{rows:?}");
+    }
+
+    #[test]
+    fn each_path_of_a_remote_disk_has_its_state() {
+        let mut interval = interval(1);
+        let session = |portal: &str, state: &str| PathSession {
+            state: state.to_owned(),
+            portal: portal.to_owned(),
+            local: None,
+            lane: 0,
+            error: None,
+        };
+        let sessions = vec![
+            session("10.0.1.2:3260", "logged in"),
+            session("10.0.2.2:3260", "none"),
+        ];
+        interval.paths = BTreeMap::from([("db/iscsi".to_owned(), sessions)]);
+        let (rows, _) = shown(&interval, 0);
+        let found: Vec<_> = rows
+            .iter()
+            .filter(|row| row.starts_with("db/iscsi"))
+            .collect();
+        assert_eq!(found.len(), 2, "{rows:?}");
+        for (row, portal, state) in [
+            (found[0], "10.0.1.2:3260", "logged in"),
+            (found[1], "10.0.2.2:3260", "none"),
+        ] {
+            assert!(
+                row.contains(portal) && row.trim_end().ends_with(state),
+                "{row}"
+            );
+        }
     }
 
     #[test]

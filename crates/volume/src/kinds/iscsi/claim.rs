@@ -110,6 +110,7 @@ impl RemoteUnit {
         claim.proved(at);
         let claim = claim.clone();
         spawn(watch(Rc::downgrade(self), claim.clone()));
+        self.paths.tell_fence(!is_fenced);
         self.claimed.held.replace(Some(Held { claim, is_fenced }));
         self.handle(Event::Claimed);
         // Registrations are per I_T nexus (SPC-4 5.13.7).
@@ -130,6 +131,7 @@ impl RemoteUnit {
     /// Releases the claim: takes our name off the mark first, while the fence still stands.
     pub(super) async fn release_claim(&self) -> Result<()> {
         let held = self.claimed.held.borrow().clone();
+        self.paths.tell_fence(false);
         let Some(Held { claim, is_fenced }) = held.filter(|held| held.claim.is_held()) else {
             return Ok(());
         };

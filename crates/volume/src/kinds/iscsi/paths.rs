@@ -303,6 +303,13 @@ impl Paths {
         self.tell_paths();
     }
 
+    /// The disk is claimed, with or without a reservation that keeps others out; or it is not any more.
+    pub(super) fn tell_fence(&self, lacks_fence: bool) {
+        if let Some((status, _)) = self.status.get() {
+            status.set_lacks_fence(lacks_fence);
+        }
+    }
+
     pub(super) fn tell_paths(&self) {
         if let Some((status, number)) = self.status.get() {
             let mut shown: Vec<_> = self.all().iter().filter(|path| !path.is_gone()).collect();

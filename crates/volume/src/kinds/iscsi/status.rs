@@ -14,6 +14,7 @@ pub struct SessionStatus(Arc<Mutex<Status>>);
 struct Status {
     volume: SessionState,
     paths: Vec<PathStatus>,
+    lacks_fence: bool,
 }
 
 /// One configured session of a volume, established or not.
@@ -79,6 +80,15 @@ impl SessionStatus {
     pub fn all(&self) -> (SessionState, Vec<PathStatus>) {
         let status = self.lock();
         (status.volume.clone(), status.paths.clone())
+    }
+
+    /// Whether the disk is claimed, and its target has no persistent reservations that would keep other owners out.
+    pub fn lacks_fence(&self) -> bool {
+        self.lock().lacks_fence
+    }
+
+    pub(super) fn set_lacks_fence(&self, lacks_fence: bool) {
+        self.lock().lacks_fence = lacks_fence;
     }
 
     pub(super) fn set_paths(&self, paths: Vec<PathStatus>) {
