@@ -13,7 +13,7 @@ use harness::{
     directory::Directory,
     process::{Daemon, program},
     run::Ran,
-    sanstone::call,
+    sanstone::{binary, call},
 };
 use serde_json::Value;
 
@@ -32,7 +32,7 @@ fn shown(directory: &Directory) -> Value {
 }
 
 fn socket(directory: &Directory) -> PathBuf {
-    directory.join("sanstone.state/admin.sock")
+    directory.join("sanstone.state/attached/db/admin.sock")
 }
 
 fn writable(path: &Path) -> fs::File {
@@ -169,7 +169,11 @@ fn another_configuration_is_applied_as_far_as_it_concerns_the_volume() {
     let len = || fs::metadata(&attached.path).expect("it is attached").len();
     let changes = "~ volume db grows from 64 MiB to 128 MiB\n";
     for (more, end, len_mib) in [
-        (&["--dry-run"][..], "nothing was changed: this was a dry run", 64),
+        (
+            &["--dry-run"][..],
+            "nothing was changed: this was a dry run",
+            64,
+        ),
         (&[], "applied\n", 128),
         (&[], "nothing changes\n", 128),
     ] {
@@ -192,7 +196,10 @@ fn another_configuration_is_applied_as_far_as_it_concerns_the_volume() {
     for (text, parts) in [
         (
             larger.replace("db.img", "other.img"),
-            ["cannot change while it is served", "cache.of.file.path \"db.img\" → \"other.img\""],
+            [
+                "cannot change while it is served",
+                "cache.of.file.path \"db.img\" → \"other.img\"",
+            ],
         ),
         (
             larger.replace("128MiB", "64MiB"),
@@ -218,6 +225,96 @@ fn another_configuration_is_applied_as_far_as_it_concerns_the_volume() {
     let said = "`sanstone apply -c` with this path puts into effect what concerns the volume";
     attached.daemon.log_with(said);
     attached.stop();
+}
+
+/// Two processes attach volumes of one configuration, and are told apart.
+#[test]
+fn two_volumes_of_one_configuration_are_attached_at_the_same_time() {
+    if !can_attach() {
+        return;
+    }
+    let files = |size: &str| {
+        let file = |name: &str| format!("file = {{ path = \"{name}.img\", size = \"{size}\" }}");
+        format!(
+            "[volume.db]\nstats = {{ of = \"disk\" }}\n[volume.disk]\n{}\n[volume.wal]\n{}\n",
+            file("disk"),
+            file("wal")
+        )
+    };
+    let mut db = Attached::start(&files("64MiB"));
+    let configuration = db.directory.join("sanstone.toml");
+    let path = db.path.with_file_name("wal.disk");
+    let wal = |volume: &str| {
+        let mut command = Command::new(binary());
+        command.args([
+            "attach",
+            "-c",
+            text(&configuration),
+            volume,
+            "--fuse",
+            text(&path),
+        ]);
+        command
+    };
+    let mut other = Daemon::start(&wal("wal"), db.directory.join("wal.log"));
+    other.log_with(" attached ");
+    let _guard = Mounted(path.clone());
+    writable(&path)
+        .write_all_at(b"wal", 0)
+        .expect("it is attached");
+    // One of several has to be named.
+    let ran = ask("show", &db.directory, &[]);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    for part in [
+        "several volumes are attached",
+        "db, wal",
+        "--attached VOLUME",
+    ] {
+        assert!(ran.stderr.contains(part), "no {part:?} in {ran}");
+    }
+    let ran = ask("show", &db.directory, &["--attached", "wal"]).success();
+    assert!(ran.stdout.contains("attached wal as the file"), "{ran}");
+    // What is attached, or part of it, is nobody else's.
+    for (volume, held) in [("wal", "wal"), ("disk", "disk")] {
+        let elsewhere = db.path.with_file_name("elsewhere");
+        let arguments = [
+            "attach",
+            "-c",
+            text(&configuration),
+            volume,
+            "--fuse",
+            text(&elsewhere),
+        ];
+        let ran = call(&arguments);
+        assert_eq!(ran.code(), Some(1), "{ran}");
+        let said = format!("volume \"{held}\" is attached by process ");
+        assert!(ran.stderr.contains(&said), "{ran}");
+    }
+    let target = "[target.\"iqn.2026-11.io.sanstone:t\"]\nportals = [\"127.0.0.1:1\"]\nluns = []\nallow = [\"*\"]\n";
+    db.directory
+        .write("sanstone.toml", format!("{}{target}", files("64MiB")));
+    let ran = call(&["serve", "-c", text(&configuration)]);
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    // Both take another configuration.
+    db.directory.write("sanstone.toml", files("96MiB"));
+    let ran = ask("apply", &db.directory, &[]).success();
+    for volume in ["disk", "wal"] {
+        let grows = format!("~ volume {volume} grows from 64 MiB to 96 MiB\n");
+        assert!(ran.stdout.contains(&grows), "{ran}");
+    }
+    db.stop();
+    let ran = ask("show", &db.directory, &[]).success();
+    assert!(ran.stdout.contains("attached wal as the file"), "{ran}");
+    other.signal("TERM");
+    let status = other.wait(LONG).expect("it ends");
+    assert_eq!(status.code(), Some(0), "{}", other.log());
+    // Neither has forgotten what the other has recorded.
+    let records = fs::read_to_string(db.directory.join("sanstone.state/volumes.toml"));
+    let records = records.expect("it is there");
+    for volume in ["volume = \"db\"", "volume = \"wal\""] {
+        assert!(records.contains(volume), "{records}");
+    }
+    assert_eq!(records.matches("bytes = 100663296").count(), 2, "{records}");
 }
 
 #[test]

@@ -41,18 +41,22 @@ fn two_attaches_do_not_share_a_path() {
         &[text(&attached.path), "already attached", "stop it"],
     );
     overwrite(&attached.path, b"still served").expect("a write");
-    // Nor a state directory.
+    // Nor a volume.
     let config = attached.directory.join("sanstone.toml");
     let elsewhere = other.join("disk");
-    let second = call(&[
+    let arguments = [
         "attach",
         "-c",
         text(&config),
-        "other",
+        "db",
         "--fuse",
         text(&elsewhere),
-    ]);
-    refused(&second, 1, &["sanstone.state"]);
+    ];
+    let said = format!(
+        "volume \"db\" is attached by process {}",
+        attached.daemon.pid()
+    );
+    refused(&call(&arguments), 1, &[&said]);
     assert!(!elsewhere.exists(), "what was made for nothing is gone");
     attached.stop();
 }

@@ -25,6 +25,8 @@ use crate::{
     open::{self, ReadyDisk},
     process::Process,
     shared_state::SharedState,
+    state::StateDirectory,
+    state_lock::attached_directory,
     unit_files::UnitFiles,
     view::{Onlooker, Seen},
 };
@@ -37,6 +39,8 @@ pub struct Attachment {
     volume: String,
     config: Config,
     state_directory: PathBuf,
+    /// Below it, of the volume.
+    own_directory: PathBuf,
     /// How many there are.
     lanes: usize,
     graph: Graph,
@@ -69,6 +73,7 @@ impl Attachment {
                 unit_files,
             }) => Ok(Attachment {
                 volume: volume.to_owned(),
+                own_directory: attached_directory(&config.state_directory(), volume),
                 state_directory: config.state_directory(),
                 config,
                 lanes: lanes.len(),
@@ -103,9 +108,9 @@ impl Attachment {
         self.relative_port
     }
 
-    /// The state directory, which this process holds the lock of.
-    pub fn state_directory(&self) -> &Path {
-        &self.state_directory
+    /// The directory of the volume in the state directory, which this process holds the lock of.
+    pub fn own_directory(&self) -> &Path {
+        &self.own_directory
     }
 
     /// Its length, in bytes.
@@ -281,7 +286,15 @@ async fn open(
         return Err(DaemonFailure::Wrong(format!("{path}: {}", error.message())));
     }
     let refused = |refusal| config.refused(refusal);
-    let mut state = open::prepare(&site, true).map_err(refused)?;
+    open::look(&site).map_err(refused)?;
+    let parts: Vec<String> = site
+        .volumes
+        .parts(volume)
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
+    let state = StateDirectory::open_for(&directory, true, &parts);
+    let mut state = state.map_err(|error| refused(error.into()))?;
     let opened = open::open(&site, process, &mut state, graph, lanes).await;
     *disks = opened.map_err(refused)?;
     let relative_port = state.relative_ports([PORT])?[0];

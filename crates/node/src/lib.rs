@@ -29,6 +29,7 @@ mod record;
 mod shared_state;
 mod space;
 mod state;
+mod state_lock;
 mod stored;
 mod survey;
 mod take_over;
@@ -52,6 +53,7 @@ pub use measuring::Measuring;
 pub use open::{ReadyDisk, look, open, prepare};
 pub use process::Process;
 pub use state::StateDirectory;
+pub use state_lock::{attached_directories, attached_directory};
 pub use take_over::{TakenOver, take_over};
 pub use view::{Onlooker, View};
 

@@ -180,6 +180,18 @@ impl Records {
         directory.join(FILE)
     }
 
+    /// Keeps what others have stored since the records were as `before`, and are as `now`.
+    pub(crate) fn keep_those_of_others(&mut self, before: &Records, now: &Records) {
+        let theirs = |uuid: &Uuid| now.disks.get(uuid) != before.disks.get(uuid);
+        for uuid in now.disks.keys().chain(before.disks.keys()).copied() {
+            match now.disks.get(&uuid).filter(|_| theirs(&uuid)) {
+                Some(record) => drop(self.disks.insert(uuid, record.clone())),
+                None if theirs(&uuid) => drop(self.disks.remove(&uuid)),
+                None => {}
+            }
+        }
+    }
+
     /// The records in the state directory `directory`, which need not exist.
     pub(crate) fn read(directory: &Path) -> Result<Records, StateError> {
         let mut records = Records {

@@ -1,24 +1,21 @@
 //! The state directory of a running daemon: the disks it has served ([`crate::record`]), the
 //! persistent state of their logical units ([`crate::unit_files`]), and the numbers of target
-//! ports. Small versioned files, replaced atomically, in a directory that is locked while in use.
+//! ports. Small versioned files, replaced atomically, in a directory that is [locked](crate::state_lock) while in use.
 
 use std::{
     collections::BTreeMap,
-    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use engine::{
-    fs::{OpenOptions, SharedFile},
-    store,
-};
+use engine::{fs::SharedFile, store};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
     ServedSite, StateError, private,
     record::{Records, new_identity, read_versioned, write_toml},
+    state_lock,
     stored::Stored,
     unit_files::UnitFiles,
 };
@@ -35,6 +32,8 @@ pub struct StateDirectory {
     records: Stored<Records>,
     ports: Stored<Ports>,
     pub(crate) unit_files: Arc<UnitFiles>,
+    /// Whether others use it as well, for other volumes: what they have stored since stays.
+    is_shared: bool,
 }
 
 /// What is stored of all disks and targets, for a change that may fail.
@@ -98,6 +97,38 @@ pub(crate) fn sharer(site: &ServedSite<'_>) -> Option<PathBuf> {
         .then_some(other)
 }
 
+impl Ports {
+    fn read(directory: &Path) -> Result<Stored<Ports>, StateError> {
+        let file = directory.join(PORTS_FILE);
+        let ports = read_versioned(&file, PORTS_VERSION)?.unwrap_or(Ports {
+            version: PORTS_VERSION,
+            port: BTreeMap::new(),
+        });
+        Ok(Stored::new(file, ports))
+    }
+}
+
+/// Creates `directory`, unless it is there and [ours alone](private::check).
+fn make(directory: &Path, with_parents: bool) -> Result<(), StateError> {
+    let shown = directory.display();
+    let made = store::make_directory(directory, with_parents);
+    made.map_err(StateError::io(format!(
+        "the state directory {shown} cannot be created"
+    )))?;
+    private::check(directory)
+}
+
+fn used_by_another(directory: &Path) -> StateError {
+    let known = read_versioned(&directory.join(OWNER_FILE), OWNER_VERSION);
+    let known: Option<OwnerFile> = known.ok().flatten();
+    let of = known.and_then(|known| known.configuration);
+    let of = of.map_or(String::new(), |of| format!(", that of {of},"));
+    StateError::Refused(format!(
+        "another daemon{of} uses the state directory {}; stop it, or give each its own with state = \"…\"",
+        directory.display()
+    ))
+}
+
 impl StateDirectory {
     /// Checks that `directory`, which need not exist, is [ours alone](private::check), and that this release can read its
     /// files.
@@ -117,42 +148,60 @@ impl StateDirectory {
     /// # Errors
     /// If it cannot be written, belongs to a running daemon or to somebody else, or has a newer version.
     pub fn open(directory: &Path, with_parents: bool) -> Result<StateDirectory, StateError> {
-        let shown = directory.display();
-        store::make_directory(directory, with_parents).map_err(StateError::io(format!(
-            "the state directory {shown} cannot be created"
-        )))?;
-        private::check(directory)?;
-        let options = OpenOptions {
-            write: true,
-            create: true,
-            lock: true,
-            ..OpenOptions::default()
-        };
-        let lock = SharedFile::open(&directory.join("lock"), &options);
-        let lock = lock.map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock => {
-                let known = read_versioned(&directory.join(OWNER_FILE), OWNER_VERSION);
-                let known: Option<OwnerFile> = known.ok().flatten();
-                let of = known.and_then(|known| known.configuration);
-                let of = of.map_or(String::new(), |of| format!(", that of {of},"));
-                StateError::Refused(format!(
-                    "another daemon{of} uses the state directory {shown}; stop it, or give each its own \
-                     with state = \"…\""
-                ))
-            }
-            _ => StateError::io(format!("the state directory {shown} cannot be written"))(error),
-        })?;
-        let ports_file = directory.join(PORTS_FILE);
-        let ports = read_versioned(&ports_file, PORTS_VERSION)?.unwrap_or(Ports {
-            version: PORTS_VERSION,
-            port: BTreeMap::new(),
-        });
+        make(directory, with_parents)?;
+        let lock = state_lock::whole(directory)?.ok_or_else(|| used_by_another(directory))?;
+        state_lock::refuse_attached(directory)?;
+        StateDirectory::read(directory, vec![lock], false)
+    }
+
+    /// As [`StateDirectory::open`], for a process that attaches a volume made of `volumes`: others may attach other volumes
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// As [`StateDirectory::open`], and a volume that another process has attached.
+    pub fn open_for(
+        directory: &Path,
+        with_parents: bool,
+        volumes: &[String],
+    ) -> Result<StateDirectory, StateError> {
+        make(directory, with_parents)?;
+        let whole = state_lock::whole_for_a_moment(directory)?;
+        let whole = whole.ok_or_else(|| used_by_another(directory))?;
+        let locks = state_lock::volumes(directory, volumes)?;
+        let state = StateDirectory::read(directory, locks, true)?;
+        // There is one from now on, which nobody changes.
+        state.owner_file()?;
+        drop(whole);
+        Ok(state)
+    }
+
+    /// What `directory` holds, which is locked by `locks`.
+    fn read(
+        directory: &Path,
+        locks: Vec<SharedFile>,
+        is_shared: bool,
+    ) -> Result<StateDirectory, StateError> {
         Ok(StateDirectory {
             directory: directory.to_owned(),
             records: Stored::new(Records::file(directory), Records::read(directory)?),
-            ports: Stored::new(ports_file, ports),
-            unit_files: Arc::new(UnitFiles::new(directory.to_owned(), lock)),
+            ports: Ports::read(directory)?,
+            unit_files: Arc::new(UnitFiles::new(directory.to_owned(), locks)),
+            is_shared,
         })
+    }
+
+    /// To be called before anything is stored that others store as well. Nobody else does while the result lives, and what
+    /// they have stored is known.
+    fn alone(&mut self) -> Result<Option<SharedFile>, StateError> {
+        if !self.is_shared {
+            return Ok(None);
+        }
+        let whole = state_lock::whole_for_a_moment(&self.directory)?;
+        let whole = whole.ok_or_else(|| used_by_another(&self.directory))?;
+        let records = Records::read(&self.directory)?;
+        self.records = Stored::new(Records::file(&self.directory), records);
+        self.ports = Ports::read(&self.directory)?;
+        Ok(Some(whole))
     }
 
     /// The identity of the directory, and of this daemon while it holds the lock. The daemon claims
@@ -165,7 +214,8 @@ impl StateDirectory {
     }
 
     /// Records that `site` is served from here.
-    pub(crate) fn serves(&self, site: &ServedSite<'_>) -> Result<(), StateError> {
+    pub(crate) fn serves(&mut self, site: &ServedSite<'_>) -> Result<(), StateError> {
+        let _alone = self.alone()?;
         let known = self.owner_file()?;
         let places = StatePaths::of(site);
         let new = OwnerFile {
@@ -204,6 +254,7 @@ impl StateDirectory {
         &mut self,
         names: impl IntoIterator<Item = &'a str>,
     ) -> Result<Vec<u16>, StateError> {
+        let _alone = self.alone()?;
         let mut ports = self.ports.get().clone();
         let mut last = ports.port.values().max().copied().unwrap_or(0);
         let mut numbers = Vec::new();
@@ -232,6 +283,10 @@ impl StateDirectory {
 
     /// Stores the records of disks, unless they are stored already.
     pub(crate) fn set_records(&mut self, mut records: Records) -> Result<(), StateError> {
+        let before = self.records().clone();
+        if self.alone()?.is_some() {
+            records.keep_those_of_others(&before, self.records());
+        }
         records.is_as_stored(self.records());
         self.records.set(records)
     }
@@ -247,6 +302,9 @@ impl StateDirectory {
     /// Goes back to what was stored `before` a change that failed, and keeps the records of the disks in `later` that are
     /// marked, except for those whose files were `removed` again. The ports of the change were never served.
     pub(crate) fn take_back(&mut self, mut before: Before, later: &Records, removed: &[PathBuf]) {
+        if self.is_shared {
+            return; // what others have stored since would go as well
+        }
         before.records.keep_marked(later, removed);
         before.records.is_as_stored(self.records());
         let records = self.records.put_back(before.records);
@@ -308,6 +366,52 @@ mod tests {
             let state = StateDirectory::open(directory, true).expect("a state directory");
             assert_eq!(state.kept("other").expect("nothing"), None);
             state.keep("other", None).expect_err("it has no identity");
+        });
+    }
+
+    #[test]
+    fn volumes_are_attached_beside_each_other_and_not_beside_a_daemon() {
+        let attach = |directory: &Path, volumes: &[&str]| {
+            let volumes: Vec<String> = volumes.iter().map(|&name| name.to_owned()).collect();
+            StateDirectory::open_for(directory, true, &volumes)
+        };
+        let record = |state: &mut StateDirectory, number: u128, bytes: u64| {
+            let mut records = state.records().clone();
+            let new = toml::from_str(&format!("volume = \"db\"\nbytes = {bytes}"));
+            let new = new.expect("a record");
+            records.disks.insert(Uuid::from_u128(number), new);
+            state.set_records(records).expect("room");
+        };
+        on_a_machine(|directory| {
+            let mut db = attach(directory, &["db", "disk"]).expect("nobody else is there");
+            let mut wal = attach(directory, &["wal"]).expect("it is another volume");
+            for taken in [&["db"][..], &["other", "disk"]] {
+                let refused = attach(directory, taken).expect_err("it is attached");
+                let name = taken.last().expect("a name");
+                let said = format!("volume \"{name}\" is attached");
+                assert!(refused.to_string().contains(&said), "{refused}");
+            }
+            let refused = StateDirectory::open(directory, true).expect_err("two are attached");
+            assert!(
+                refused.to_string().contains("end its `attach`"),
+                "{refused}"
+            );
+            // Each keeps what the other has stored.
+            record(&mut db, 1, 10);
+            record(&mut wal, 2, 20);
+            record(&mut db, 1, 11);
+            assert_eq!(db.owner().expect("one"), wal.owner().expect("the same"));
+            assert_eq!(
+                db.relative_ports(["a"]).expect("room"),
+                wal.relative_ports(["a"]).expect("room")
+            );
+            drop((db, wal));
+            let state = StateDirectory::open(directory, true).expect("nobody is there");
+            let disks = &state.records().disks;
+            let bytes = |number| disks[&Uuid::from_u128(number)].bytes;
+            assert_eq!((bytes(1), bytes(2)), (Some(11), Some(20)));
+            let refused = attach(directory, &["db"]).expect_err("a daemon has all of it");
+            assert!(refused.to_string().contains("another daemon"), "{refused}");
         });
     }
 

@@ -42,16 +42,16 @@ pub(crate) struct UnitFiles {
     /// The identities of the served disks, by volume name.
     served: Mutex<BTreeMap<String, Uuid>>,
     /// Of the directory: nobody else uses it as long as somebody may write here.
-    _lock: SharedFile,
+    _locks: Vec<SharedFile>,
 }
 
 impl UnitFiles {
-    /// The files in `directory`, which is locked by `lock`.
-    pub(crate) fn new(directory: PathBuf, lock: SharedFile) -> UnitFiles {
+    /// The files in `directory`, which is locked by `locks`, at least for the disks that are served.
+    pub(crate) fn new(directory: PathBuf, locks: Vec<SharedFile>) -> UnitFiles {
         UnitFiles {
             directory,
             served: Mutex::default(),
-            _lock: lock,
+            _locks: locks,
         }
     }
 

@@ -1,7 +1,8 @@
 //! `sanstone apply`: has a running daemon serve another configuration.
 
-use std::path::{self, PathBuf};
+use std::path::{self, Path, PathBuf};
 
+use anyhow::anyhow;
 use clap::Args;
 use node::Config;
 use serde::Serialize;
@@ -35,6 +36,36 @@ struct Told<'a> {
     notes: &'a [String],
 }
 
+/// Asks the process that uses the state directory `state`, or each of those that have a volume of it attached. What each of
+/// these changes is its volume's own, and named so; one that refuses does not keep the others from it.
+fn ask_all(state: &Path, asked: &AdminCall) -> Result<Applied, VerbFailure> {
+    let directories = admin::directories(state);
+    if let [one] = &directories[..] {
+        return admin::ask(one, asked.clone());
+    }
+    let mut all = Applied::default();
+    let (mut refused, mut is_wrong) = (Vec::new(), true);
+    for directory in &directories {
+        match admin::ask::<Applied>(directory, asked.clone()) {
+            Ok(applied) => {
+                all.changes.extend(applied.changes);
+                all.notes.extend(applied.notes);
+            }
+            Err(failure) => {
+                is_wrong &= matches!(failure, VerbFailure::Wrong(_));
+                let volume = admin::name_of(directory);
+                let lines = failure.to_string();
+                refused.extend(lines.lines().map(|line| format!("{volume}: {line}")));
+            }
+        }
+    }
+    match (refused.is_empty(), is_wrong) {
+        (true, _) => Ok(all),
+        (false, true) => Err(VerbFailure::Wrong(refused.join("\n"))),
+        (false, false) => Err(anyhow!(refused.join("\n")).into()),
+    }
+}
+
 /// Applies the configuration in `call` to the running daemon that uses its state directory.
 pub(crate) fn run(call: &ApplyCall) -> Result<(), VerbFailure> {
     let state = Config::state_directory_to_apply(&call.config)?;
@@ -44,7 +75,7 @@ pub(crate) fn run(call: &ApplyCall) -> Result<(), VerbFailure> {
     };
     let file = call.json.as_deref().map(OutputFile::open_or_standard);
     let file = file.transpose()?;
-    let Applied { changes, notes } = admin::ask(&state, asked)?;
+    let Applied { changes, notes } = ask_all(&state, &asked)?;
     if let Some(mut file) = file {
         let told = Told {
             product_version: env!("CARGO_PKG_VERSION"),

@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::anyhow;
 use clap::Args;
-use node::Config;
+use node::{Config, attached_directories, attached_directory};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_to, socket_with,
     sockopt::{Timeout, set_socket_timeout, socket_peercred},
@@ -28,27 +28,72 @@ const ANSWER_BYTES_MAX: u64 = 1 << 30;
 
 /// Which daemon is meant.
 #[derive(Args)]
-#[group(multiple = false)]
+#[group(skip)]
 pub(crate) struct DaemonAddress {
     /// The configuration file that `serve` or `attach` was started with.
     #[arg(short, long, value_name = "FILE", default_value = "sanstone.toml")]
     config: PathBuf,
     /// The state directory of that process.
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "config")]
     state: Option<PathBuf>,
+    /// The volume, where several are attached.
+    #[arg(long, value_name = "VOLUME")]
+    attached: Option<String>,
 }
 
 impl DaemonAddress {
-    /// The daemon's state directory.
+    /// The directory of the process that is meant.
     ///
     /// # Errors
-    /// The configuration cannot be read.
+    /// The configuration cannot be read, or there are several processes.
     pub(crate) fn state(&self) -> Result<PathBuf, VerbFailure> {
-        match &self.state {
-            Some(state) => Ok(state.clone()),
-            None => Ok(Config::state_directory_of(&self.config)?),
+        let state = match &self.state {
+            Some(state) => state.clone(),
+            None => Config::state_directory_of(&self.config)?,
+        };
+        if let Some(volume) = &self.attached {
+            return Ok(attached_directory(&state, volume));
+        }
+        match &mut directories(&state)[..] {
+            [one] => Ok(std::mem::take(one)),
+            several => {
+                let names: Vec<_> = several.iter().map(|it| name_of(it)).collect();
+                Err(VerbFailure::Wrong(format!(
+                    "several volumes are attached with {}: {}; name one with --attached VOLUME",
+                    state.display(),
+                    names.join(", ")
+                )))
+            }
         }
     }
+}
+
+/// The directories of the processes that use the state directory `state`: those of volumes that are attached, or else the
+/// state directory itself. At least one.
+pub(crate) fn directories(state: &Path) -> Vec<PathBuf> {
+    let mut attached = attached_directories(state);
+    attached.retain(|directory| socket::path(directory).exists());
+    let is_answered = |directory: &PathBuf| {
+        let connected = socket::address(directory).and_then(|at| connect_in_time(&at));
+        connected.is_ok()
+    };
+    let answered: Vec<_> = attached
+        .iter()
+        .filter(|it| is_answered(it))
+        .cloned()
+        .collect();
+    match (answered.is_empty(), socket::path(state).exists()) {
+        (false, _) => answered,
+        // Whoever was killed has left its socket, which says so.
+        (true, false) if attached.len() == 1 => attached,
+        (true, _) => vec![state.to_owned()],
+    }
+}
+
+/// The volume of a directory of an attached volume.
+pub(crate) fn name_of(directory: &Path) -> String {
+    let name = directory.file_name().unwrap_or_default();
+    name.to_string_lossy().into_owned()
 }
 
 /// Sends a request to the daemon whose state directory is `state`, and returns its answer.
@@ -137,7 +182,12 @@ fn connect_in_time(at: &Short) -> io::Result<UnixStream> {
 /// Explains why nobody listens in a state directory.
 fn not_listening(state: &Path) -> String {
     let (shown, path) = (state.display(), socket::path(state));
-    let Some(pid) = lock::holder(state) else {
+    let attached = || {
+        attached_directories(state)
+            .into_iter()
+            .find_map(|it| lock::holder(&it))
+    };
+    let Some(pid) = lock::holder(state).or_else(attached) else {
         return format!(
             "no `sanstone serve` or `attach` runs with the state directory {shown}: there is no {}; start one, or \
              name another with -c or --state",

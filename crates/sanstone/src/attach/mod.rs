@@ -217,7 +217,7 @@ async fn attach(
             };
             // The volume is served even without it.
             let asked = requests::asked(teller, Arc::new(load));
-            let admin = admin::AdminServer::start(volume.state_directory(), asked);
+            let admin = admin::AdminServer::start(volume.own_directory(), asked);
             let (front_name, place) = (front.name(), front.places().join(", "));
             tracing::info!(
                 volume = volume.volume(),

@@ -191,7 +191,9 @@ fn collect_names<'a>(node: &'a Node, names: &mut Vec<(&'a str, &'a Node)>) {
 
 fn check_name(name: &str, node: &Node) -> Result<(), ConfigError> {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(allowed) {
+    let is_directory = name == "." || name == "..";
+    if is_directory || name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(allowed)
+    {
         return Err(ConfigError::new(
             node.span.clone(),
             format!(

@@ -379,7 +379,7 @@ fn settings(more: &str) -> Iscsi {
 }
 
 #[test]
-fn paths_and_sessions_may_change_and_nothing_else() {
+fn paths_and_sessions_may_change_and_not_what_a_login_negotiates() {
     let live = |made: &[&str]| Change::Live(made.iter().map(|it| (*it).to_owned()).collect());
     let one = "paths = [{ portal = \"10.0.0.1\" }]";
     let two = "paths = [{ portal = \"10.0.0.1\" }, { portal = \"10.0.0.2\", from = \"eth1\" }]";
@@ -402,7 +402,7 @@ fn paths_and_sessions_may_change_and_nothing_else() {
         let found = settings(before).change(&settings(after));
         assert_eq!(found, change, "{before} to {after}");
     }
-    let other = format!("{two}\nrequest_timeout = \"4s\"");
+    let other = format!("{two}\ndata_digest = true");
     let found = settings("").change(&settings(&other));
     assert!(matches!(found, Change::Refused(_)), "{found:?}");
 }

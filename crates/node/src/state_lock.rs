@@ -1,0 +1,114 @@
+//! Who uses a state directory. `serve` locks all of it for as long as it runs. An `attach` locks the volumes that its own is made
+//! of, each in a directory of its own below `attached`, and all of it only while it changes a file that others change as
+//! well. So several of them run at the same time, and never beside a `serve`.
+
+use std::{
+    io,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+use engine::{
+    fs::{OpenOptions, SharedFile},
+    store,
+};
+
+use crate::StateError;
+
+/// The directory of the volumes that are attached.
+const ATTACHED: &str = "attached";
+const LOCK: &str = "lock";
+/// How long an `attach` waits for others that start or stop, or change a file.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// The directory of the volume called `volume` in the state directory `state`: there is the admin socket of its `attach`.
+pub fn attached_directory(state: &Path, volume: &str) -> PathBuf {
+    state.join(ATTACHED).join(volume)
+}
+
+/// The directories of all volumes that are, or were, attached with the state directory `state`, or parts of such.
+pub fn attached_directories(state: &Path) -> Vec<PathBuf> {
+    store::list(&state.join(ATTACHED)).unwrap_or_default()
+}
+
+/// Locks all of `directory`, which exists; `holder` is told of whoever has it. `None`: somebody has.
+///
+/// # Errors
+/// If it cannot be written.
+pub(crate) fn whole(directory: &Path) -> Result<Option<SharedFile>, StateError> {
+    let options = OpenOptions {
+        write: true,
+        create: true,
+        lock: true,
+        ..OpenOptions::default()
+    };
+    match SharedFile::open(&directory.join(LOCK), &options) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+        Err(error) => Err(StateError::io(format!(
+            "the state directory {} cannot be written",
+            directory.display()
+        ))(error)),
+    }
+}
+
+/// As [`whole`], for a moment: waits for others that have it for a moment as well.
+///
+/// # Errors
+/// As [`whole`].
+pub(crate) fn whole_for_a_moment(directory: &Path) -> Result<Option<SharedFile>, StateError> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let lock = whole(directory)?;
+        if lock.is_some() || Instant::now() > until {
+            return Ok(lock);
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Refuses `directory`, all of which this process has locked, if a volume is attached with it.
+///
+/// # Errors
+/// The first volume that is.
+pub(crate) fn refuse_attached(directory: &Path) -> Result<(), StateError> {
+    for volume in attached_directories(directory) {
+        if store::look(&volume.join(LOCK)).is_ok() && whole(&volume)?.is_none() {
+            return Err(StateError::Refused(format!(
+                "{}, with the state directory {}: end its `attach`, or give each its own with state = \"…\"",
+                taken(&volume),
+                directory.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Locks the volumes called `volumes` in `directory`, all of which this process has locked for now.
+///
+/// # Errors
+/// A volume that another `attach` has.
+pub(crate) fn volumes(directory: &Path, volumes: &[String]) -> Result<Vec<SharedFile>, StateError> {
+    let mut locks = Vec::new();
+    for volume in volumes {
+        let its = attached_directory(directory, volume);
+        let made = store::make_directory(&its, true);
+        made.map_err(StateError::io(format!(
+            "{} cannot be created",
+            its.display()
+        )))?;
+        let lock = whole(&its)?;
+        locks.push(lock.ok_or_else(|| StateError::Refused(taken(&its)))?);
+    }
+    Ok(locks)
+}
+
+/// That another `attach` has the volume of this directory.
+fn taken(directory: &Path) -> String {
+    let volume = directory.file_name().unwrap_or_default().to_string_lossy();
+    let by = store::lock_holder(&directory.join(LOCK));
+    let by = by.map_or(String::new(), |pid| format!(" by process {pid}"));
+    format!("volume \"{volume}\" is attached{by}, or a part of a volume that is")
+}
