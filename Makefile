@@ -7,7 +7,7 @@ MEASURE = tools/install bench && tools/with-rust env SANSTONE_BIN="$$(tools/buil
 	$(CARGO) run --quiet --locked --package sanstone-tests --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build deb demo test test-long conformance bench bench-kernel links attach-bench mirror-bench oltp lab fuzz clean
+.PHONY: help build install deb demo test test-long conformance bench bench-kernel links attach-bench mirror-bench oltp lab fuzz clean
 
 help: ## show this list
 	@echo 'Sanstone: block storage for databases over iSCSI.'
@@ -19,6 +19,13 @@ help: ## show this list
 build: ## build target/release/sanstone (installs the compiler if missing)
 	@tools/install build
 	@tools/with-rust $(CARGO) build --release --locked --package sanstone
+
+# Where `make install` puts things: DESTDIR is the root, PREFIX below it.
+DESTDIR ?=
+PREFIX ?= /usr/local
+
+install: build ## install it here, without a package: PREFIX=/usr/local, DESTDIR for a root elsewhere
+	@tools/install-here "$(DESTDIR)" "$(PREFIX)"
 
 deb: build ## build the Debian package, target/debian/*.deb
 	@tools/with-rust tools/deb

@@ -13,6 +13,7 @@ mod in_use;
 mod lanes;
 mod links;
 mod memory;
+mod mount_helper;
 mod mounted;
 mod orphans;
 mod refusals;

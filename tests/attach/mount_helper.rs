@@ -1,0 +1,96 @@
+//! `mount -t sanstone` and /etc/fstab: the helpers of the package, run by the system's own `mount` and `umount`, in a mount
+//! namespace in which they are installed.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use harness::directory::Directory;
+use harness::process::program;
+use harness::run::run;
+use harness::sanstone::binary;
+
+use crate::attached::{LONG, can_attach, ran, text};
+
+/// Installs the helpers in a namespace of its own: `/usr/sbin` shows everything that it has, and them.
+const INSTALLED: &str = r#"
+set -eu
+cd "$1"
+mkdir real sbin files
+mount --bind /usr/sbin real
+for program in real/*; do ln -s "$1/$program" sbin/; done
+cp mount.sanstone umount.sanstone sbin/
+mount --bind sbin /usr/sbin
+options=config=$1/sanstone.toml,disk=$1/db.disk
+fail() { echo "$*"; cat db.disk.log 2>/dev/null; exit 1; }
+attached() { grep -qz '^attach$' "/proc/$(cat db.disk.pid)/cmdline"; }
+"#;
+
+/// Runs `steps` where the helpers are installed and a volume `db` has a file system.
+#[track_caller]
+fn with_helpers(steps: &str) {
+    let directory = Directory::new();
+    let root = directory.path().canonicalize().expect("it is there");
+    let image = directory.sparse("db.img", 64 << 20);
+    ran("mkfs.ext4", "e2fsprogs", &["-q", "-F", text(&image)]).success();
+    directory.write(
+        "sanstone.toml",
+        "[volume.db]\nfile = { path = \"db.img\", size = \"64MiB\" }\n",
+    );
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging");
+    for name in ["mount.sanstone", "umount.sanstone"] {
+        let helper = fs::read_to_string(packaging.join(name)).expect(name);
+        let helper = helper.replace("/usr/bin/sanstone", text(&binary()));
+        let path = directory.write(name, helper);
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(path, mode).expect("its mode");
+    }
+    let mut command = Command::new(program("unshare", "util-linux"));
+    command.args(["--mount", "sh", "-c", &format!("{INSTALLED}{steps}"), "sh", text(&root)]);
+    run(&mut command, LONG).success();
+}
+
+#[test]
+fn a_volume_is_mounted_by_mount_and_detached_by_umount() {
+    if !can_attach() {
+        return;
+    }
+    with_helpers(
+        r#"
+mount -t sanstone db "$1/files" -o "$options,noatime,_netdev"
+attached || fail "nothing is attached"
+grep -q " $1/files ext4 rw,noatime" /proc/self/mounts || fail "$(cat /proc/self/mounts)"
+echo content >files/file
+# In use, it stays as it is.
+if (cd files && umount "$1/files"); then fail "it was in use"; fi
+attached || fail "it is still mounted"
+pid=$(cat db.disk.pid)
+umount "$1/files"
+mountpoint -q files && fail "it is mounted"
+[ ! -e "/proc/$pid" ] || grep -q '^State:.Z' "/proc/$pid/status" || fail "it is attached"
+[ ! -e db.disk.pid ] || fail "its number is left"
+echo "db $1/files sanstone $options,ro,_netdev,x-systemd.automount 0 0" >fstab
+mount -T fstab "$1/files"
+[ "$(cat files/file)" = content ] || fail "it has lost something"
+if touch files/other 2>/dev/null; then fail "it is read-only"; fi
+umount "$1/files"
+"#,
+    );
+}
+
+#[test]
+fn what_cannot_be_mounted_is_said_by_mount() {
+    if !can_attach() {
+        return;
+    }
+    with_helpers(
+        r#"
+code=0
+mount -t sanstone wal "$1/files" -o "$options" 2>said || code=$?
+[ "$code" = 32 ] || fail "$code: $(cat said)"
+grep -q 'no volume.*"wal"\|"wal".*no' said || fail "$(cat said)"
+mountpoint -q files && fail "it is mounted"
+[ ! -e db.disk.pid ] || fail "its number is left"
+"#,
+    );
+}
