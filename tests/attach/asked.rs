@@ -191,6 +191,7 @@ fn another_configuration_is_applied_as_far_as_it_concerns_the_volume() {
     file.write_all_at(b"beyond what it was", 100 << 20)
         .and_then(|()| file.sync_all())
         .expect("it is as long as it says");
+    drop(file);
     let shown = shown(&attached.directory);
     assert_eq!(shown["volumes"]["db"]["tree"]["memory_bytes"], 16 << 20);
     for (text, parts) in [
@@ -290,7 +291,7 @@ fn two_volumes_of_one_configuration_are_attached_at_the_same_time() {
         let said = format!("volume \"{held}\" is attached by process ");
         assert!(ran.stderr.contains(&said), "{ran}");
     }
-    let target = "[target.\"iqn.2026-11.io.sanstone:t\"]\nportals = [\"127.0.0.1:1\"]\nluns = []\nallow = [\"*\"]\n";
+    let target = "[target.\"iqn.2026-11.io.sanstone:t\"]\nportals = [\"127.0.0.1:1\"]\nluns = [\"wal\"]\nallow = [\"*\"]\n";
     db.directory
         .write("sanstone.toml", format!("{}{target}", files("64MiB")));
     let ran = call(&["serve", "-c", text(&configuration)]);

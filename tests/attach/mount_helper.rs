@@ -46,7 +46,16 @@ fn with_helpers(steps: &str) {
         fs::set_permissions(path, mode).expect("its mode");
     }
     let mut command = Command::new(program("unshare", "util-linux"));
-    command.args(["--mount", "sh", "-c", &format!("{INSTALLED}{steps}"), "sh", text(&root)]);
+    command.args([
+        "--mount",
+        "--propagation",
+        "slave",
+        "sh",
+        "-c",
+        &format!("{INSTALLED}{steps}"),
+        "sh",
+        text(&root),
+    ]);
     run(&mut command, LONG).success();
 }
 

@@ -2,6 +2,7 @@
 //! here and reported with its file, line and a remedy.
 
 mod access;
+mod anew;
 mod initiator;
 mod limits;
 mod luns;
@@ -31,8 +32,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use volume::{
     config::{
-        ChapAlgorithm, ChapSettings, ConfigError, Credentials, IscsiDefaults, Node, NodeForm, Size,
-        Time, Volumes,
+        ChapAlgorithm, ChapSettings, ConfigError, Credentials, IscsiDefaults, Size, Time, Volumes,
     },
     graph::Graph,
 };
@@ -240,32 +240,6 @@ impl Config {
         Config::look((config, errors), false, tell, |_, _| None)
     }
 
-    /// As [`Config::load_to_apply`], for the process that has the volume called `volume` attached: nothing but this volume
-    /// is looked at. Returns the warnings about it.
-    ///
-    /// # Errors
-    /// Everything that is wrong with the file, or with the volume.
-    pub fn load_to_attach_anew(
-        path: &Path,
-        volume: &str,
-    ) -> Result<(Config, Vec<String>), DaemonFailure> {
-        let (mut config, mut errors) = Config::read_file(path)?;
-        config.is_successor = true;
-        let mut warnings = Vec::new();
-        if errors.is_empty() {
-            let mut volumes = config.file.volume.clone();
-            let parts = config.file.volume.parts(volume);
-            volumes.0.retain(|name, _| parts.contains(name.as_str()));
-            let graph = Graph::new(volumes, config.directory());
-            let findings = graph.map_err(|error| config.wrong(&error))?.check_again();
-            errors = findings.errors;
-            let located = findings.warnings.iter();
-            warnings.extend(located.map(|warning| config.located(warning).to_string()));
-        }
-        config.refuse(errors)?;
-        Ok((config, warnings))
-    }
-
     /// Checks a configuration that was [read](Self::read), as [`Config::load_to_serve`] does.
     fn look(
         (mut config, mut errors): (Config, Vec<ConfigError>),
@@ -349,36 +323,6 @@ impl Config {
             Ok(Some(looked.map(drop)))
         };
         blocking::run_within(COMPARE_LIMIT, blocking::WorkKind::Files, look).await?
-    }
-
-    /// Logs whether the configuration file differs from this one, which is served, and any errors in it.
-    pub(crate) async fn tell_changed(&self) {
-        let path = self.path.display();
-        match self.changed().await {
-            Ok(None) => {}
-            Ok(Some(Ok(()))) => tracing::warn!(
-                %path,
-                "the configuration file has changed; `sanstone apply -c` with this path, or a restart, \
-                 puts it into effect"
-            ),
-            Ok(Some(Err(failure))) => {
-                for line in failure.to_string().lines() {
-                    tracing::error!(
-                        "the configuration file has changed, and a restart would fail: {line}"
-                    );
-                }
-            }
-            Err(error) if error.kind() == ErrorKind::TimedOut => tracing::warn!(
-                %path,
-                %error,
-                "whether the configuration file has changed could not be determined"
-            ),
-            Err(error) => tracing::warn!(
-                %path,
-                %error,
-                "the configuration file can no longer be read; a restart would fail"
-            ),
-        }
     }
 
     /// Determines which disks are served; returns the notes about them, or the errors, and what keeps the state directory
@@ -595,20 +539,6 @@ impl Config {
     /// All its volumes.
     pub(crate) fn volumes(&self) -> &Volumes {
         &self.file.volume
-    }
-
-    /// Who logs in to each remote disk, and how, for people: a line for each, after the name of its volume.
-    pub fn logins(&self) -> Vec<String> {
-        let nodes = |(name, node): (&String, &Node)| {
-            let kinds = node.all().into_iter().filter_map(|node| match &node.what {
-                NodeForm::Inline(kind) => kind.login(),
-                NodeForm::Named(_) => None,
-            });
-            kinds
-                .map(|login| format!("volume {name}: {login}"))
-                .collect::<Vec<_>>()
-        };
-        self.file.volume.0.iter().flat_map(nodes).collect()
     }
 
     /// The names of its volumes.

@@ -15,7 +15,7 @@ use engine::{
 use node::{ConfigChange, DaemonFailure, Onlooker, View};
 
 use crate::{
-    admin::{self, ApplyRequest, Load},
+    admin::{self, ApplyRequest, LoadConfig},
     signals::SignalRequest,
 };
 
@@ -36,7 +36,7 @@ impl From<SignalRequest> for Request {
 }
 
 /// What clients of the admin socket ask, passed on to `teller`; `load` reads the configurations that are to be applied.
-pub(crate) fn asked(teller: Sender<Request>, load: Load) -> admin::Daemon {
+pub(crate) fn asked(teller: Sender<Request>, load: LoadConfig) -> admin::Daemon {
     let looks = teller.clone();
     admin::Daemon {
         view: Box::new(move |answer| looks.send(Request::View(answer)).is_ok()),

@@ -20,4 +20,4 @@ mod socket;
 pub(crate) use client::{DaemonAddress, ask, directories, name_of};
 pub(crate) use lock::is_held;
 pub(crate) use protocol::{AdminCall, Applied, Compared, Sample};
-pub(crate) use server::{AdminServer, ApplyRequest, Daemon, Load};
+pub(crate) use server::{AdminServer, ApplyRequest, Daemon, LoadConfig};

@@ -62,11 +62,11 @@ pub(crate) struct Daemon {
     /// Applies another configuration.
     pub(crate) apply: Hand<ApplyRequest>,
     /// Reads and checks a configuration that is to be applied.
-    pub(crate) load: Load,
+    pub(crate) load: LoadConfig,
 }
 
 /// Reads and checks the configuration in a file, where no lane waits for it; also returns what is to be said about it.
-pub(crate) type Load =
+pub(crate) type LoadConfig =
     Arc<dyn Fn(&Path) -> Result<(Box<Config>, Vec<String>), DaemonFailure> + Send + Sync>;
 
 /// Passes a request to the daemon; false once it no longer takes any.

@@ -3,7 +3,7 @@
 use std::{
     cell::{Cell, RefCell},
     fmt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     rc::{Rc, Weak},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -14,13 +14,8 @@ use super::{
     IscsiDisk,
     config::{LoginTerms, Sessions},
     path_settings::{Addresses, PathSettings, WrittenPaths},
-    settings::Iscsi,
 };
-use crate::{
-    Error, ErrorKind, Result,
-    kinds::change::{Change, Step},
-    part::Resident,
-};
+use crate::{Error, ErrorKind, Result, kinds::change::Step, part::Resident};
 
 /// The handle on an open disk whose paths may change.
 #[derive(Clone, Debug)]
@@ -75,25 +70,8 @@ impl OpenDisk {
     }
 }
 
-/// What changes about an open disk if its settings become those of `new`, of which only these are others: paths, sessions,
-/// time limits, secrets.
-pub(super) fn between(old: &Iscsi, new: &Iscsi) -> Change {
-    let [was, is] = [old, new].map(|it| it.session_settings().written());
-    let mut made = of_paths(&was, &is);
-    let limits = old.limits().into_iter().zip(new.limits());
-    let limits = limits.filter(|(was, is)| was != is);
-    made.extend(limits.map(|((name, was), (_, is))| format!("{name} {was} → {is}")));
-    if old.chap() != new.chap() {
-        made.push("the secrets of its next logins".to_owned());
-    }
-    match made.is_empty() {
-        true => Change::None,
-        false => Change::Live(made),
-    }
-}
-
 /// What changes about the paths and sessions.
-fn of_paths(old: &WrittenPaths, new: &WrittenPaths) -> Vec<String> {
+pub(super) fn of_paths(old: &WrittenPaths, new: &WrittenPaths) -> Vec<String> {
     let (was, is) = (&old.paths, &new.paths);
     let (added, removed) = (without(is, was), without(was, is));
     let added = added.map(|path| format!("a path to {path} is added"));
@@ -116,10 +94,14 @@ fn without<'a>(
     all.iter().filter(|path| !others.contains(path))
 }
 
+/// Reads time limits and secrets; the paths of secrets start from this directory.
+pub(super) type ReadTerms = dyn Fn(&Path) -> Result<LoginTerms> + Send + Sync;
+
 /// Other settings for an open disk.
 pub(super) struct DiskChange {
     open: OpenDisk,
-    settings: Iscsi,
+    written: WrittenPaths,
+    terms: Arc<ReadTerms>,
     /// The sessions that the disk is to have, the addresses of their portals, and how they log in.
     next: RefCell<Option<(Sessions, Addresses, LoginTerms)>>,
     /// What is wrong with the new paths.
@@ -129,10 +111,11 @@ pub(super) struct DiskChange {
 }
 
 impl DiskChange {
-    pub(super) fn new(open: OpenDisk, settings: Iscsi) -> DiskChange {
+    pub(super) fn new(open: OpenDisk, written: WrittenPaths, terms: Arc<ReadTerms>) -> DiskChange {
         DiskChange {
             open,
-            settings,
+            written,
+            terms,
             next: RefCell::default(),
             problems: RefCell::default(),
             is_begun: Cell::new(false),
@@ -140,12 +123,12 @@ impl DiskChange {
     }
 
     async fn add(&self) -> Result<()> {
-        let (settings, base) = (self.settings.clone(), self.open.base.clone());
-        let reading = blocking::run(blocking::WorkKind::Files, move || settings.terms(&base));
+        let (terms, base) = (self.terms.clone(), self.open.base.clone());
+        let reading = blocking::run(blocking::WorkKind::Files, move || terms(&base));
         let terms = reading
             .await
             .map_err(|error| Error::io("reading the secrets", &error))??;
-        let written = self.settings.session_settings().written();
+        let written = &self.written;
         let mut known = self.open.known().clone();
         let next = written
             .resolve(self.open.lanes, &mut known, terms.connect_timeout)
@@ -162,7 +145,7 @@ impl DiskChange {
 
 impl fmt::Debug for DiskChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "DiskChange({:?})", self.settings)
+        write!(f, "DiskChange({:?})", self.written)
     }
 }
 

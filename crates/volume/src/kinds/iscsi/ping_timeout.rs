@@ -17,11 +17,11 @@ const WITH_ANOTHER_WAY: Duration = Duration::from_millis(3500);
 
 /// The limit on the silence of a disk's sessions, on whichever lanes, and on their commands once another has been set.
 #[derive(Clone, Debug, Default)]
-pub struct PingTimeout(Arc<Limits>);
+pub struct PingTimeout(Arc<SharedLimits>);
 
 // Relaxed throughout: a watchdog may as well see a change a moment later.
 #[derive(Debug, Default)]
-struct Limits {
+struct SharedLimits {
     /// The user's setting; 0: none.
     written_ns: AtomicU64,
     /// The limit on commands that was set while the disk was open; 0: none was.

@@ -186,7 +186,7 @@ impl Iscsi {
     }
 
     /// The time limits and secrets of its sessions. Paths of secret files are relative to `base`, and they are read.
-    pub(super) fn terms(&self, base: &Path) -> Result<LoginTerms> {
+    fn terms(&self, base: &Path) -> Result<LoginTerms> {
         Ok(LoginTerms {
             chap: self.secrets(base)?,
             connect_timeout: self.connect_timeout.get_ref().duration(),
@@ -197,7 +197,7 @@ impl Iscsi {
     }
 
     /// The time limits by their names, for people.
-    pub(super) fn limits(&self) -> [(&'static str, String); 5] {
+    fn limits(&self) -> [(&'static str, String); 5] {
         let ping = self.ping_timeout.as_ref();
         let shown = |time: &Spanned<Time>| match time.get_ref().duration().is_zero() {
             true => "0s".to_owned(),
@@ -213,6 +213,23 @@ impl Iscsi {
             ),
             ("wait_at_start", shown(&self.wait_at_start)),
         ]
+    }
+
+    /// What changes about an open disk if its settings become those of `new`, of which only these are others: paths,
+    /// sessions, time limits, secrets.
+    fn live_change(&self, new: &Iscsi) -> Change {
+        let [was, is] = [self, new].map(|it| it.session_settings().written());
+        let mut made = change::of_paths(&was, &is);
+        let limits = self.limits().into_iter().zip(new.limits());
+        let limits = limits.filter(|(was, is)| was != is);
+        made.extend(limits.map(|((name, was), (_, is))| format!("{name} {was} → {is}")));
+        if self.chap() != new.chap() {
+            made.push("the secrets of its next logins".to_owned());
+        }
+        match made.is_empty() {
+            true => Change::None,
+            false => Change::Live(made),
+        }
     }
 
     /// Where each login takes its secrets from; they are right now.
@@ -387,14 +404,16 @@ impl Settings for Iscsi {
             ..self.clone()
         };
         match with_live == *new {
-            true => change::between(self, new),
+            true => self.live_change(new),
             false => Change::between(self, new),
         }
     }
 
     fn step<'a>(&'a self, changing: Changing<'a>) -> LaneFuture<'a, Result<Box<dyn Step>>> {
         let open = changing.handle::<OpenDisk>().cloned();
-        let step = open.map(|open| Box::new(DiskChange::new(open, self.clone())) as _);
+        let (written, settings) = (self.session_settings().written(), self.clone());
+        let terms = Arc::new(move |base: &Path| settings.terms(base));
+        let step = open.map(|open| Box::new(DiskChange::new(open, written, terms)) as _);
         let error = || Error::new(ErrorKind::Unreachable, "it is not open");
         LaneFuture::new(async move { step.ok_or_else(error) })
     }
