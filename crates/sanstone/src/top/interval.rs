@@ -290,6 +290,7 @@ mod tests {
             at_ns: at_s * 1_000_000_000,
             cpu_ns,
             looked_ns: cpu_ns / 4,
+            paths: BTreeMap::new(),
             counters: CounterSnapshot {
                 nodes: rows("db/file"),
                 caches: BTreeMap::new(),
@@ -353,6 +354,7 @@ mod tests {
             at_ns: at_s * 1_000_000_000,
             cpu_ns: 0,
             looked_ns: 0,
+            paths: BTreeMap::new(),
             counters: CounterSnapshot {
                 caches: BTreeMap::from([(
                     "db/cache".to_owned(),
