@@ -3,6 +3,7 @@
 
 mod attentions;
 mod claims;
+mod floors;
 mod kill;
 mod link;
 mod mirrors;

@@ -63,19 +63,24 @@ async fn perform(connection: &Connection, request: &TaskManagementRequest, befor
             nexus.wait_ended(&running).await;
         }
         (CLEAR_TASK_SET, Some(lun)) => {
-            units.clear_task_set(nexus, lun, before).await;
+            if !units.clear_task_set(nexus, lun, before).await {
+                return TaskManagementRequest::AUTHORIZATION_FAILED;
+            }
         }
         (LOGICAL_UNIT_RESET, Some(lun)) => {
-            units.reset(nexus, lun, before).await;
+            if !units.reset(nexus, lun, before).await {
+                return TaskManagementRequest::AUTHORIZATION_FAILED;
+            }
         }
-        (TARGET_WARM_RESET, _) => {
-            units.reset_target(nexus, target.name(), before).await;
-        }
-        (TARGET_COLD_RESET, _) => {
-            units.reset_target(nexus, target.name(), before).await;
-            connection.service.lanes.tell(|| LaneRequest::EndTarget {
-                target: target.name().to_owned(),
-            });
+        (TARGET_WARM_RESET | TARGET_COLD_RESET, _) => {
+            if !units.reset_target(nexus, target.name(), before).await {
+                return TaskManagementRequest::AUTHORIZATION_FAILED;
+            }
+            if request.function == TARGET_COLD_RESET {
+                connection.service.lanes.tell(|| LaneRequest::EndTarget {
+                    target: target.name().to_owned(),
+                });
+            }
         }
         _ => return TaskManagementRequest::NOT_SUPPORTED,
     }

@@ -1,6 +1,8 @@
 //! Reservation keys. A key names one fence: the epoch of the owner that makes it, and its number within the epoch
 //! (rule 2). Keys are ordered as the fences were made, so that whoever sees a higher one knows that it is superseded.
 
+use std::ops::RangeInclusive;
+
 /// The top byte of our keys: no other software that is known to reserve disks uses it.
 const TAG: u64 = 0xA5;
 const TAG_SHIFT: u32 = 56;
@@ -20,6 +22,10 @@ pub const NUMBER_MAX: u32 = (1 << EPOCH_SHIFT) - 1;
 pub struct FenceKey(u64);
 
 impl FenceKey {
+    /// All keys of mirrors.
+    pub const ALL: RangeInclusive<u64> =
+        TAG << TAG_SHIFT | 1 << EPOCH_SHIFT..=TAG << TAG_SHIFT | ((1 << TAG_SHIFT) - 1);
+
     /// The key of fence `number` within `epoch`.
     ///
     /// # Panics
@@ -35,7 +41,7 @@ impl FenceKey {
     /// The key that a copy reported as `raw`, if it is one of a mirror.
     pub fn from_raw(raw: u64) -> Option<FenceKey> {
         let key = FenceKey(raw);
-        (raw >> TAG_SHIFT == TAG && key.epoch() > 0).then_some(key)
+        FenceKey::ALL.contains(&raw).then_some(key)
     }
 
     /// A key of somebody who only looks at a copy that others have reserved, and registers for as long. One that is killed

@@ -64,6 +64,22 @@ pub struct Changed {
 }
 
 impl Change {
+    /// The key that it registers, if it does.
+    pub fn registers(&self) -> Option<u64> {
+        match &self.what {
+            ChangeKind::Reservations(request) => request.registers(),
+            _ => None,
+        }
+    }
+
+    /// The key of the nexus that ends all registrations and the reservation (CLEAR), if it does.
+    pub fn clears(&self) -> Option<u64> {
+        match &self.what {
+            ChangeKind::Reservations(request) => request.clears(),
+            _ => None,
+        }
+    }
+
     /// Works out the change against the unit's current state, without changing anything.
     ///
     /// # Errors
@@ -79,6 +95,10 @@ impl Change {
         let (after, keep) = match &self.what {
             ChangeKind::Reservations(request) => {
                 not_reserved(&state)?;
+                let floor = state.floor.as_ref();
+                if floor.is_some_and(|floor| request.keys().any(|key| floor.is_below(key))) {
+                    return Err(Ending::CONFLICT);
+                }
                 let name = unit.name_of(&state, self.nexus);
                 let mut reservations = state.reservations.clone();
                 let effects = request.perform(&mut reservations, &state.ports, &name)?;

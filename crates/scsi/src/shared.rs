@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::attention::{Attention, Attentions};
 use crate::copy::CopyResult;
 use crate::kept::Kept;
+use crate::key_floor::KeyFloor;
 use crate::mode::ModeParameters;
 use crate::nexus::{NexusId, NexusName};
 use crate::remembered::Remembered;
@@ -46,6 +47,8 @@ pub(crate) struct UnitState {
     /// Relative identifiers of the target ports that lead to the unit.
     pub(crate) ports: BTreeSet<u16>,
     pub(crate) reservations: Reservations,
+    /// The lowest key that is let in, where there is one.
+    pub(crate) floor: Option<KeyFloor>,
     /// The holder of the unit by RESERVE (6).
     pub(crate) reserved_by: Option<NexusId>,
     /// The same of a nexus whose port only reads, which keeps out only those of its kind.
@@ -65,10 +68,15 @@ pub(crate) struct UnitState {
     pub(crate) is_protected: Option<bool>,
 }
 
-/// The persistent reservation's type, and the nexuses exempt from its restrictions.
+/// The type of the persistent reservation, or of what a floor amounts to, and the nexuses exempt from its restrictions.
 type Exempt = Option<(ReservationType, Arc<BTreeSet<NexusId>>)>;
-/// What [`Exempt`] follows from: who is registered, who holds the reservation, who is logged in.
-type ExemptBasis = ((u64, Option<(ReservationType, NexusName)>), u64);
+/// What [`Exempt`] follows from: who is registered, who holds the reservation, which keys are let in and in which generation
+/// of the registrations, who is logged in.
+type ExemptBasis = (
+    (u64, Option<(ReservationType, NexusName)>),
+    Option<(KeyFloor, u32)>,
+    u64,
+);
 
 /// All of the state that an extract shows or follows from.
 #[derive(PartialEq)]
@@ -112,6 +120,16 @@ impl SharedUnit {
     pub fn save(&self) -> Option<String> {
         let state = self.look();
         text(&state.reservations, &state.mode, state.sanitize)
+    }
+
+    /// The floor under the keys that are let in has become this one.
+    pub fn set_floor(&self, floor: Option<KeyFloor>) {
+        self.change(|state| state.floor = floor);
+    }
+
+    /// The floor under the keys that are let in.
+    pub fn floor(&self) -> Option<KeyFloor> {
+        self.look().floor.clone()
     }
 
     /// Lets no sanitize begin until [`SharedUnit::admit_sanitize`]; false if one is running, which changes nothing.
@@ -306,7 +324,7 @@ impl UnitState {
 
     fn shown(&self) -> Shown {
         Shown {
-            exempt: (self.reservations.rights(), self.namings),
+            exempt: self.exempt_basis(),
             attentions: self.attentions.posted(),
             reserved_by: self.reserved_by,
             reserved_by_reader: self.reserved_by_reader,
@@ -318,15 +336,26 @@ impl UnitState {
         }
     }
 
-    /// The nexuses that the persistent reservation lets in, and how many were asked about for that.
+    fn exempt_basis(&self) -> ExemptBasis {
+        let (reservations, floor) = (&self.reservations, self.floor.clone());
+        // A nexus that changes its key stays registered, but may be let in by the new one.
+        let floor = floor.map(|floor| (floor, reservations.generation()));
+        (reservations.rights(), floor, self.namings)
+    }
+
+    /// The nexuses that the persistent reservation and the floor let in, and how many were asked about for that.
     fn exempt(&mut self) -> (Exempt, usize) {
-        let by = (self.reservations.rights(), self.namings);
+        let by = self.exempt_basis();
         if let Some((_, exempt)) = self.exempt.as_ref().filter(|(of, _)| *of == by) {
             return (exempt.clone(), 0);
         }
-        let reservations = &self.reservations;
-        let exempt = reservations.held().map(|kind| {
-            let nexuses = self.nexuses(|name| reservations.exempts(name));
+        let (reservations, floor) = (&self.reservations, self.floor.as_ref());
+        // Over a floor nobody gets in unregistered, whatever has become of the reservation.
+        let by_floor = floor.map(|_| ReservationType::ExclusiveAccessRegistrantsOnly);
+        let exempt = by_floor.or(reservations.held()).map(|kind| {
+            let admits =
+                |name: &NexusName| floor.is_none_or(|it| it.admits(reservations.key_of(name)));
+            let nexuses = self.nexuses(|name| reservations.exempts(name) && admits(name));
             (kind, Arc::new(nexuses))
         });
         let visited = exempt.as_ref().map_or(0, |_| self.names.len());

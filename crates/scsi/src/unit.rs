@@ -318,6 +318,18 @@ impl LogicalUnit {
         })
     }
 
+    /// Whether the floor under the keys, if there is one, lets in `nexus`.
+    pub(crate) fn admits(&self, state: &UnitState, nexus: NexusId) -> bool {
+        let key = || state.reservations.key_of(&self.name_of(state, nexus));
+        let floor = state.floor.as_ref();
+        floor.is_none_or(|floor| floor.admits(key()))
+    }
+
+    /// Whether `nexus` may reset the unit, or end the commands of others there: it may unless it has been superseded.
+    pub fn may_reset(&self, nexus: NexusId) -> bool {
+        self.admits(&self.shared.look(), nexus)
+    }
+
     /// Brings the view up to date with the shared state.
     pub(crate) fn refresh(&mut self) {
         if let Some(visited) = self.shared.refresh(&mut self.rights) {

@@ -227,6 +227,17 @@ impl Abort {
     }
 }
 
+/// Whether the nexus has been superseded at none of these units.
+async fn may_reset(nexus: &Nexus, units: &[Rc<Unit>]) -> bool {
+    for unit in units {
+        let learned = unit.disk.learn_floor().await;
+        if learned.is_ok() && !unit.logical.borrow().may_reset(nexus.id) {
+            return false;
+        }
+    }
+    true
+}
+
 async fn end(all: Vec<Taken>) {
     for taken in all {
         taken.nexus.wait_ended(&taken.running).await;
@@ -238,36 +249,44 @@ async fn end(all: Vec<Taken>) {
 
 impl LaneUnits {
     /// CLEAR TASK SET for the unit at `lun`, requested by `nexus`. That nexus' own commands from `before` on are not
-    /// affected (SAM-5 7.4). Returns when all I/O of the aborted commands has ended, on all lanes.
-    pub async fn clear_task_set(&self, nexus: &Nexus, lun: u32, before: Mark) {
+    /// affected (SAM-5 7.4). Returns when all I/O of the aborted commands has ended, on all lanes; false if nothing was
+    /// done, because the nexus has been superseded there.
+    pub async fn clear_task_set(&self, nexus: &Nexus, lun: u32, before: Mark) -> bool {
         let units: Vec<_> = nexus.unit(lun).into_iter().collect();
+        if !may_reset(nexus, &units).await {
+            return false;
+        }
         let abort = Abort {
             attention: Some(Attention::CommandsCleared),
             ..Abort::all(nexus, &units, before)
         };
         abort.everywhere(self).await;
+        true
     }
 
     /// Resets the unit at `lun`. The requesting initiator is affected as well (SAM-5 6.3.3). Returns as
     /// [`LaneUnits::clear_task_set`] does.
-    pub async fn reset(&self, nexus: &Nexus, lun: u32, before: Mark) {
+    pub async fn reset(&self, nexus: &Nexus, lun: u32, before: Mark) -> bool {
         let units: Vec<_> = nexus.unit(lun).into_iter().collect();
-        self.reset_all(Abort::all(nexus, &units, before), &units)
-            .await;
+        let abort = Abort::all(nexus, &units, before);
+        self.reset_all(abort, nexus, &units).await
     }
 
     /// Resets all units that the nexus reaches in `target`, as [`reset`](Self::reset) does, and waits also for the I/O
     /// at units that this target does not show any more.
-    pub async fn reset_target(&self, nexus: &Nexus, target: &str, before: Mark) {
+    pub async fn reset_target(&self, nexus: &Nexus, target: &str, before: Mark) -> bool {
         let units: Vec<_> = nexus.luns().values().cloned().collect();
         let abort = Abort {
             target: Some(target.to_owned()),
             ..Abort::all(nexus, &units, before)
         };
-        self.reset_all(abort, &units).await;
+        self.reset_all(abort, nexus, &units).await
     }
 
-    async fn reset_all(&self, abort: Abort, units: &[Rc<Unit>]) {
+    async fn reset_all(&self, abort: Abort, nexus: &Nexus, units: &[Rc<Unit>]) -> bool {
+        if !may_reset(nexus, units).await {
+            return false;
+        }
         abort.everywhere(self).await;
         for unit in units {
             spend(LOOK_BYTES).await;
@@ -275,6 +294,7 @@ impl LaneUnits {
             logical.post(Attention::BusDeviceReset, None);
             charge(logical.take_work());
         }
+        true
     }
 
     /// Called when `command` of a nexus ends with CHECK CONDITION at `unit`. Aborts the commands that QERR

@@ -86,7 +86,9 @@ async fn open_more(
 ) -> Result<(), OpenError> {
     for (shared, open) in disks {
         let disk = Disk::open(shared, &open, &units.memory).await?;
-        units.add_disk(Rc::new(disk));
+        let disk = Rc::new(disk);
+        disk.look_ahead();
+        units.add_disk(disk);
     }
     Ok(())
 }

@@ -169,6 +169,9 @@ impl Ends<'_> {
         let (source, destination) = (&self.source.0.disk, &self.destination.0.disk);
         let len = from.len_bytes() as usize;
         let disks = [self.source.0.memory(), self.destination.0.memory()];
+        for disk in [source, destination] {
+            disk.learn_floor().await.map_err(|error| failed(&error))?;
+        }
         let paid = self.nexus.memory.take_for_copy(disks, len);
         let paid = while_wanted(wanted, paid).await;
         let Some(_paid) = paid.filter(|_| wanted.is_wanted()) else {

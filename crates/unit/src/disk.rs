@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, atomic::AtomicBool},
 };
 
-use engine::range_lock::RangeLocks;
+use engine::{LaneFuture, range_lock::RangeLocks, spawn};
 use scsi::{Extent, Identity, LogicalUnit, TargetPort};
 use volume::SharedVolume;
 
@@ -65,6 +65,27 @@ impl Disk {
     /// Waits until no other exclusive operation holds or awaits any of these blocks.
     pub(crate) async fn lock(&self, extent: Extent) -> BlockLock {
         BlockLock::take(&self.shared.locks, extent).await
+    }
+
+    /// Begins to find out whom the disk lets in, so that the first commands need not wait for it. A disk that hangs holds
+    /// up no start, and whatever keeps it from answering meets the first command as well.
+    pub(crate) fn look_ahead(self: &Rc<Self>) {
+        if self.shared.state.begins_to_learn_floor() {
+            let disk = self.clone();
+            spawn(async move {
+                let _ = disk.learn_floor().await;
+            });
+        }
+    }
+
+    /// Finds out whom the disk lets in, unless that is known.
+    pub(crate) async fn learn_floor(&self) -> volume::Result<()> {
+        let state = &self.shared.state;
+        match state.knows_floor() {
+            true => Ok(()),
+            // Boxed, so that only the first commands pay for the memory.
+            false => LaneFuture::new(state.learn_floor(&*self.volume)).await,
+        }
     }
 
     /// Creates a logical unit of the disk behind a port, with the port's `read_only` and

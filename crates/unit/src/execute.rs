@@ -107,6 +107,13 @@ impl LaneUnits {
     ) -> Executed {
         let executed = async {
             let (nexus, unit) = (&io.nexus, &io.unit);
+            if let Err(error) = unit.disk.learn_floor().await {
+                return Executed {
+                    result: Err(IoError::of_volume(&error, IoError::StorageFailed)),
+                    at_work: None,
+                    medium: None,
+                };
+            }
             let at_work = Cell::new(None);
             // While it waited for its data or a lock, the nexus may have been fenced off or a sanitize started.
             let recheck = || unit.logical.borrow_mut().recheck(nexus.id, op);
@@ -174,7 +181,9 @@ impl LaneUnits {
     ) -> Option<Ending> {
         let (nexus, unit) = (io.nexus.clone(), io.unit.clone());
         let state = &unit.disk.shared.state;
-        let made = state.change(&unit.logical, change, wanted).await;
+        let made = state
+            .change(&*unit.disk.volume, &unit.logical, change, wanted)
+            .await;
         share::charge(unit.logical.borrow().take_work());
         // Before aborting others, because they may be waiting for the end of this I/O in the same way.
         io.finish();

@@ -1,10 +1,17 @@
 //! State of a unit that must survive a restart: reservations with APTPL, saved mode pages, an unfinished sanitize.
 //! Changes are made one at a time, and each takes effect once it has been stored.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use engine::{LaneFuture, range_lock::RangeLocks};
-use scsi::{Change, Changed, Ending, Kept, LogicalUnit, Prepared, SharedUnit};
+use scsi::{Change, Changed, Ending, Kept, KeyFloor, LogicalUnit, Prepared, SharedUnit};
+use volume::{
+    ErrorKind, Volume,
+    floor::{self, CopyFloor},
+};
 
 /// Stores the persistent state of a volume's logical unit under the volume's name; `None` when
 /// there is nothing left to store. The state is on persistent media when the future completes,
@@ -24,6 +31,10 @@ pub(crate) struct DiskState {
     pub(crate) unit: Arc<SharedUnit>,
     keep: Option<Keep>,
     note: Option<Note>,
+    /// Whether the floor of the volume is being asked for, or was.
+    is_floor_asked: AtomicBool,
+    /// Whether it is known.
+    is_floor_known: AtomicBool,
     /// Held by whoever changes the state, from checking the present state until the change has been
     /// stored and made, so that an older state never overwrites a newer one.
     changing: RangeLocks,
@@ -47,6 +58,8 @@ impl DiskState {
             unit,
             keep,
             note,
+            is_floor_asked: AtomicBool::new(false),
+            is_floor_known: AtomicBool::new(false),
             changing: RangeLocks::default(),
         }
     }
@@ -71,6 +84,7 @@ impl DiskState {
     /// How the command ends; nothing has changed then.
     pub(crate) async fn change(
         &self,
+        volume: &dyn Volume,
         view: &std::cell::RefCell<LogicalUnit>,
         change: &Change,
         wanted: impl FnOnce() -> bool,
@@ -79,11 +93,28 @@ impl DiskState {
         if !wanted() {
             return None;
         }
+        if let Err(error) = self.learn_floor_alone(volume).await {
+            return Some(Err(self.no_floor(&error)));
+        }
+        let floor = match self.look_at_floor(volume, change).await {
+            Ok(floor) => floor,
+            Err(ending) => return Some(Err(ending)),
+        };
         let prepared = change.prepare(&view.borrow());
         let prepared = match prepared {
             Ok(prepared) => prepared,
             Err(ending) => return Some(Err(ending)),
         };
+        let next = floor.and_then(|floor| match change.registers() {
+            Some(key) => floor.raised_to(key),
+            None => Some(floor.lifted()),
+        });
+        if let Some(next) = next {
+            if let Err(error) = next.write(volume).await {
+                return Some(Err(self.no_floor(&error)));
+            }
+            self.let_in(&next);
+        }
         let to_keep = prepared.to_keep();
         let keeps = to_keep.is_some();
         if let Some(text) = to_keep {
@@ -98,6 +129,90 @@ impl DiskState {
             self.keep_text(self.unit.save()).await;
         }
         Some(made)
+    }
+
+    /// Whether [`DiskState::learn_floor`] has nothing more to do.
+    pub(crate) fn knows_floor(&self) -> bool {
+        self.is_floor_known.load(Ordering::Acquire)
+    }
+
+    /// Whether nobody has begun [`DiskState::learn_floor`] yet; the caller does.
+    pub(crate) fn begins_to_learn_floor(&self) -> bool {
+        !self.is_floor_asked.swap(true, Ordering::Relaxed)
+    }
+
+    /// Finds out whom the disk lets in, before it is first used: a copy of a mirror lets in nobody who was superseded
+    /// before a restart, whatever became of the reservation.
+    ///
+    /// # Errors
+    /// Those of the volume, but for a medium that cannot be read where a copy would say it: a mirror could not use such a
+    /// copy either.
+    pub(crate) async fn learn_floor(&self, volume: &dyn Volume) -> volume::Result<()> {
+        let _lock = RangeLocks::lock_all(&self.changing).await;
+        self.learn_floor_alone(volume).await
+    }
+
+    /// The same for whoever holds the lock.
+    async fn learn_floor_alone(&self, volume: &dyn Volume) -> volume::Result<()> {
+        if self.knows_floor() {
+            return Ok(());
+        }
+        match floor::of(volume).await {
+            Ok(Some(floor)) => self.let_in(&floor),
+            Ok(None) => {}
+            Err(error) if matches!(error.kind(), ErrorKind::Medium | ErrorKind::Configuration) => {
+                let volume = &self.volume;
+                tracing::warn!(
+                    volume,
+                    %error,
+                    "whether this disk is a copy of a mirror, and who may use it, cannot be read at its end"
+                );
+            }
+            Err(error) => return Err(error),
+        }
+        self.is_floor_known.store(true, Ordering::Release);
+        Ok(())
+    }
+
+    /// The floor of a copy as it is there, if `change` may change it, and is to be judged by it.
+    async fn look_at_floor(
+        &self,
+        volume: &dyn Volume,
+        change: &Change,
+    ) -> Result<Option<CopyFloor>, Ending> {
+        let is_fences = |key: u64| floor::KEYS.contains(&key);
+        let raises = change.registers().is_some_and(is_fences);
+        // Nobody ends a fence by its own key; whoever clears it has another use for the disk.
+        let lifts = change.clears().is_some_and(|key| !is_fences(key));
+        let is_concerned = raises || (lifts && self.unit.floor().is_some());
+        if !is_concerned {
+            return Ok(None);
+        }
+        let found = floor::of(volume).await;
+        let found = found.map_err(|error| self.no_floor(&error))?;
+        match &found {
+            Some(floor) => self.let_in(floor),
+            None => self.unit.set_floor(None),
+        }
+        Ok(found)
+    }
+
+    fn let_in(&self, floor: &CopyFloor) {
+        self.unit.set_floor(floor.lowest().map(|lowest| KeyFloor {
+            family: floor::KEYS,
+            lowest,
+        }));
+    }
+
+    fn no_floor(&self, error: &volume::Error) -> Ending {
+        let volume = &self.volume;
+        tracing::error!(
+            volume,
+            %error,
+            "the floor of a mirror's copy, below which nobody is let in, could not be read or written; the \
+             reservation stays as it is"
+        );
+        Prepared::not_kept()
     }
 
     async fn keep_text(&self, text: Option<String>) -> bool {

@@ -252,7 +252,9 @@ async fn open_here(
     for (shared, open) in disks {
         let name = shared.name.clone();
         let disk = Disk::open(shared, &open, memory).await?;
-        opened.insert(name, Rc::new(disk));
+        let disk = Rc::new(disk);
+        disk.look_ahead();
+        opened.insert(name, disk);
     }
     Ok(opened)
 }

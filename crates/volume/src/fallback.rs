@@ -28,7 +28,7 @@ pub fn allocation(volume: &dyn Volume, at: u64, len: u64) -> LaneFuture<'_, Resu
 pub fn member(volume: &dyn Volume, order: Order) -> LaneFuture<'_, Result<Report>> {
     LaneFuture::new(async move {
         match order {
-            Order::Read(at) => {
+            Order::Read(at) | Order::Peek(at) => {
                 let block = volume.read(at, BLOCK_BYTES).await?;
                 Ok(Report::Block(block.to_vec()))
             }

@@ -15,6 +15,7 @@
 //! trace            the timeline of a traced request
 //! volume, values   the trait and its contract; the value types of settings, and their error messages
 //! member, claim    what a set asks of its members, such as a stripe of its children; who owns them
+//! floor            which keys a mirror's copy lets in
 //! ```
 
 mod announcer;
@@ -24,6 +25,7 @@ pub mod config;
 pub mod contract;
 mod error;
 pub mod fallback;
+pub mod floor;
 mod flush_epochs;
 mod flush_failure;
 pub mod graph;

@@ -15,7 +15,7 @@ use crate::{
 /// Follows an order for a member that has no fence. `is_locked`: as for [`Claim::standing`].
 pub(crate) async fn follow(volume: &dyn Volume, order: &Order, is_locked: bool) -> Result<Report> {
     match order {
-        Order::Read(_) | Order::Fence(..) | Order::Prove | Order::Look => {
+        Order::Read(_) | Order::Peek(_) | Order::Fence(..) | Order::Prove | Order::Look => {
             fallback::member(volume, order.clone()).await
         }
         Order::Take(claim) => {

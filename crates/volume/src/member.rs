@@ -10,6 +10,9 @@ pub enum Order {
     /// To read [`BLOCK_BYTES`] at this byte, even if another owner has reserved the member: during a registration that
     /// ends with the read and takes nothing away from the owner.
     Read(u64),
+    /// To read [`BLOCK_BYTES`] at this byte as anybody may. It is no request of its user's, so it is counted and delayed
+    /// nowhere on its way.
+    Peek(u64),
     /// To keep everyone else out until [`Volume::close`], and to write this claim's label, or to fail with the name of
     /// the current owner: see [`crate::claim`].
     Take(Claim),
@@ -41,7 +44,7 @@ pub struct Looks {
     pub read_only: bool,
 }
 
-/// How many bytes [`Order::Read`] reads: a superblock.
+/// How many bytes [`Order::Read`] and [`Order::Peek`] read: a superblock.
 pub const BLOCK_BYTES: usize = set::envelope::BLOCK_BYTES;
 
 /// What a member has done.

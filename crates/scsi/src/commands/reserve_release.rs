@@ -25,6 +25,9 @@ pub(crate) fn decode_release(cdb: &Cdb) -> Result<Command, Sense> {
 
 pub(super) fn reserve(unit: &LogicalUnit, nexus: NexusId) -> Action {
     Action::End(unit.shared().change(|state| {
+        if !unit.admits(state, nexus) {
+            return Ending::CONFLICT;
+        }
         if !state.reservations.registrations().is_empty() {
             let name = unit.name_of(state, nexus);
             return match state.reservations.key_of(&name) {

@@ -36,6 +36,33 @@ impl ReserveRequest {
         self.action == ReserveOutAction::PreemptAndAbort
     }
 
+    /// The key that it registers, if it does.
+    pub(crate) fn registers(&self) -> Option<u64> {
+        let registers = matches!(
+            self.action,
+            ReserveOutAction::Register
+                | ReserveOutAction::RegisterAndIgnore
+                | ReserveOutAction::RegisterAndMove
+        );
+        let key = self.list.action_key;
+        (registers && key != 0).then_some(key)
+    }
+
+    /// The key of who clears, if it does.
+    pub(crate) fn clears(&self) -> Option<u64> {
+        (self.action == ReserveOutAction::Clear).then_some(self.list.key)
+    }
+
+    /// The keys in whose name it acts afterwards, or already does. To unregister takes none.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = u64> {
+        let acts = !matches!(
+            self.action,
+            ReserveOutAction::Register | ReserveOutAction::RegisterAndIgnore
+        );
+        let acting = acts.then_some(self.list.key);
+        acting.into_iter().chain(self.registers())
+    }
+
     /// How many registrations performing the request visits, at most.
     pub(crate) fn visits(&self, reservations: &Reservations, ports: &BTreeSet<u16>) -> usize {
         reservations.registrations().len() + self.named(ports).min(2 * REGISTRATIONS_MAX)

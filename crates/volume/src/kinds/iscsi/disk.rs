@@ -25,7 +25,7 @@ use super::{
 use crate::{
     Allocation, AtomicWrites, CompareOutcome, Durability, Error, ErrorKind, Result, Shape,
     SharedVolume, Volume, fallback,
-    member::{Order, Report},
+    member::{BLOCK_BYTES, Order, Report},
     part::HomeVolume,
 };
 
@@ -345,6 +345,10 @@ impl Volume for IscsiDisk {
         LaneFuture::new(async move {
             match order {
                 Order::Read(at) => Ok(Report::Block(self.unit.read_as_registrant(at).await?)),
+                Order::Peek(at) => {
+                    let block = Volume::read(self, at, BLOCK_BYTES).await?;
+                    Ok(Report::Block(block.to_vec()))
+                }
                 Order::Take(claim) => {
                     self.unit.claim(&claim, is_volatile).await?;
                     Ok(Report::Taken(Some(claim.generation())))

@@ -223,14 +223,16 @@ impl Volume for Stripe {
     /// A nested stripe has claimed its children when it was opened, so whoever owns the outer one owns them. If it was
     /// only looked at, a block that another owner's reservation hides is read from the child that has it.
     fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
-        let Order::Read(at) = order else {
-            return fallback::member(self, order);
+        let (at, below): (u64, fn(u64) -> Order) = match order {
+            Order::Read(at) => (at, Order::Read),
+            Order::Peek(at) => (at, Order::Peek),
+            order => return fallback::member(self, order),
         };
         LaneFuture::new(async move {
             let Some(place) = self.state.map.single(at, SUPERBLOCK_BYTES as u64) else {
-                return fallback::member(self, order).await;
+                return fallback::member(self, below(at)).await;
             };
-            let order = Order::Read(RESERVED_BYTES + place.at);
+            let order = below(RESERVED_BYTES + place.at);
             let read = self.children[place.child].member(order).await;
             read.map_err(|error| self.blame(place.child, error))
         })
