@@ -1,6 +1,7 @@
 //! Ranges in doubt (rules 5 and 8): what a bitmap marked when the mirror was claimed, and what a failed write may have
-//! changed. Requests wait until one content is on all copies. It is read from one copy and written to the others, when
-//! nothing else can happen to the range; each range by itself, because no request depends on two.
+//! changed. Requests wait until one content is on all copies. It is read from one copy and written to all, also to that one,
+//! where it may not be durable yet, when nothing else can happen to the range; each range by itself, because no request
+//! depends on two.
 
 use super::{
     Mirror,
@@ -28,7 +29,7 @@ impl Mirror {
     pub(super) fn settle_equalised(&mut self, at: usize) -> bool {
         let needed = self.needed_by_writes();
         let work = &mut self.works[at];
-        if work.data.is_some() && needed.is_within(work.done.union(work.source_set())) {
+        if work.data.is_some() && needed.is_within(work.done) {
             work.is_answered = true;
             let range = work.range;
             self.doubts.remove(range);

@@ -102,11 +102,6 @@ impl Work {
         matches!(self.kind, OperationKind::Read(_) | OperationKind::Compare)
     }
 
-    /// The copy that it has read, or is reading.
-    pub(super) fn source_set(&self) -> CopySet {
-        self.source.map_or(CopySet::EMPTY, CopySet::from)
-    }
-
     /// The copy at which its command `id` is on its way.
     pub(super) fn copy_of(&self, id: OpId) -> Option<CopyId> {
         let sent = self.sent.iter().find(|(_, one)| *one == id);
@@ -293,8 +288,10 @@ impl Mirror {
                     work.done = self.record.all();
                 }
                 OperationKind::Equalise => {
-                    let others = self.targets().without(copy.into());
-                    self.write_to(at, others);
+                    // Also to this one: what a failed write has left there can be read, but a power cut may take it back.
+                    work.done = CopySet::EMPTY;
+                    let targets = self.targets();
+                    self.write_to(at, targets);
                 }
                 OperationKind::Fill(copy) => self.write_to(at, copy.into()),
                 OperationKind::Read(_) | OperationKind::Write | OperationKind::Compare => {}

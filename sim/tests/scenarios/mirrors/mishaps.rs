@@ -2,7 +2,7 @@
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
-use ::mirror::CopySet;
+use ::mirror::{CopyId, CopySet};
 use engine::{
     sim::{FaultKind, InjectedFault, Random, TrafficDirection},
     spawn, task, time,
@@ -407,7 +407,10 @@ impl Happening {
         time::sleep(waits).await;
         self.site.end(which, End::PowerCut).await;
         let has_left = self.until_in_sync(false).await;
-        self.load(1, MS).await;
+        // If the other one is out as well, nothing is answered before this one is back.
+        if self.site.record().in_sync.contains(CopyId::new(1 - place)) {
+            self.load(1, MS).await;
+        }
         let host = self.site.host(which).clone();
         host.hang_writes(0.4, 900 * MS);
         self.site.restart(which).await;
