@@ -5,6 +5,8 @@
 //!  client: iscsi ──► owner: serve ──┬─► mirror ──┬─► iscsi ──► storage a: file
 //!  or      NBD ────► owner: attach ─┘            └─► iscsi ──► storage b: file      (or a file of the owner)
 //! ```
+//!
+//! Of some, the register is a LUN of a fourth machine.
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
@@ -42,6 +44,9 @@ pub const STATE: &str = "/srv/state";
 const LOST_STATE: &str = "/srv/lost";
 /// The record: in its directory, under the identity of volumes that [`DaemonMachine`] creates.
 const REGISTER: &str = "/srv/state/mirror-00000000-0000-0000-0000-000000000057.register";
+/// The register on a LUN, where it is, with its slots.
+const LUN_REGISTER: &str = "/srv/register";
+const SLOT_BYTES: usize = 4096;
 /// How long the client waits for the owner, which may be waiting itself.
 const CLIENT_WAITS: Duration = Duration::from_secs(3000);
 
@@ -79,6 +84,22 @@ fn storage_text(random: &mut Random, lanes: usize, caches: Caches) -> String {
     )
 }
 
+/// The LUN with the register.
+fn register_text() -> String {
+    let settings = settings(1);
+    format!(
+        "{settings}{LIMITS}[volume.register]\nfile = {{ path = \"register\", size = \"1MiB\", cache = \"direct-sync\" }}\n\
+         [target.\"{STORAGE}\"]\nluns = [\"register\"]\nallow = [\"*\"]\n"
+    )
+}
+
+fn remote(name: &str) -> String {
+    format!(
+        "{{ iscsi = {{ url = \"iscsi://{name}/{STORAGE}/0\", initiator = \"{OWNER}\", connect_timeout = \"1s\", \
+         request_timeout = \"2s\", reconnect_timeout = \"4s\" }} }}"
+    )
+}
+
 /// How the mirror is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Use {
@@ -88,24 +109,25 @@ struct Use {
     is_attached: bool,
     /// Requests fail while the last copy may still answer.
     is_hasty: bool,
+    /// Its register is a LUN.
+    has_lun: bool,
 }
 
 impl Use {
-    fn draw(random: &mut Random) -> Use {
+    fn draw(random: &mut Random, seed: u64) -> Use {
         let is_attached = random.chance(0.75);
         Use {
             is_local: random.chance(0.3),
             is_attached,
             is_hasty: is_attached && random.chance(0.25),
+            has_lun: seed % 5 == 4,
         }
     }
 
     fn owner_text(self, random: &mut Random, lanes: usize, caches: Caches) -> String {
-        let remote = |name: &str| {
-            format!(
-                "{{ iscsi = {{ url = \"iscsi://{name}/{STORAGE}/0\", initiator = \"{OWNER}\", connect_timeout = \"1s\", \
-                 request_timeout = \"2s\", reconnect_timeout = \"4s\" }} }}"
-            )
+        let register = match self.has_lun {
+            true => format!("register = {}, ", remote("register")),
+            false => String::new(),
         };
         let second = match self.is_local {
             true => format!("{{ {} }}", file(random, caches)),
@@ -123,7 +145,7 @@ impl Use {
         let settings = settings(lanes);
         format!(
             "{settings}{limits}[volume.{VOLUME}]\nmirror = {{ copy_timeout = \"{copy}\", request_timeout = \"{request}\", \
-             of = [ {}, {second} ] }}\n{target}",
+             {register}of = [ {}, {second} ] }}\n{target}",
             remote("a")
         )
     }
@@ -153,6 +175,7 @@ pub struct Mirrored {
     client: Host,
     a: DaemonMachine,
     b: DaemonMachine,
+    register: Option<DaemonMachine>,
     owner: Owner,
     used: Use,
     /// The second copy held something else before.
@@ -176,13 +199,17 @@ impl Mirrored {
     pub fn new(seed: u64, caches: Caches) -> Rc<Mirrored> {
         let world = World::new(seed);
         let mut random = world.random();
-        let used = Use::draw(&mut random);
+        let used = Use::draw(&mut random, seed);
         let mut storage = |name: &str| {
             let lanes = 1 + random.index(2);
             let host = world.host_with_lanes(name, lanes);
             DaemonMachine::new(host, &storage_text(&mut random, lanes, caches))
         };
         let (a, b) = (storage("a"), storage("b"));
+        let register = used.has_lun.then(|| {
+            let host = world.host_with_lanes("register", 1);
+            DaemonMachine::new(host, &register_text())
+        });
         let lanes = 1 + random.index(2);
         let host = world.host_with_lanes("owner", lanes);
         let text = used.owner_text(&mut random, lanes, caches);
@@ -200,6 +227,7 @@ impl Mirrored {
             client: world.host("client"),
             a,
             b,
+            register,
             owner,
             used,
             is_dirty: random.chance(0.2),
@@ -228,6 +256,11 @@ impl Mirrored {
     /// Whether requests may fail although a copy lives: they do not wait as long as it may hang.
     pub fn is_hasty(&self) -> bool {
         self.used.is_hasty
+    }
+
+    /// Whether its register is a LUN.
+    pub fn has_lun_register(&self) -> bool {
+        self.used.has_lun
     }
 
     /// Whether the second copy has to be filled first.
@@ -259,7 +292,7 @@ impl Mirrored {
             let dirt = vec![0xD1; COPY_BYTES as usize];
             self.host(self.second()).put_file(COPY, &dirt);
         }
-        for storage in [&self.a, &self.b] {
+        for storage in [&self.a, &self.b].into_iter().chain(&self.register) {
             storage.start();
             storage.ready().await;
         }
@@ -398,8 +431,15 @@ impl Mirrored {
 
     /// What the register has.
     pub fn record(&self) -> Record {
-        let sector = self.host(Which::Owner).read_file(REGISTER);
-        Record::decode(&sector.expect("it has a register")).expect("it has a record")
+        let Some(machine) = &self.register else {
+            let sector = self.host(Which::Owner).read_file(REGISTER);
+            return Record::decode(&sector.expect("it has a register")).expect("it has a record");
+        };
+        let lun = machine.host().read_file(LUN_REGISTER).expect("a LUN");
+        let mut records = lun
+            .chunks(SLOT_BYTES)
+            .filter_map(|slot| Record::decode(slot).ok());
+        records.next().expect("it has a record")
     }
 
     /// Waits until the storages serve and both copies are in sync again.

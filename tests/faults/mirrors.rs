@@ -49,21 +49,38 @@ impl Node {
         Node::new("copy", format!("[volume.copy]\nfile = {{ {file} }}\n"))
     }
 
+    /// One that serves a register.
+    fn register() -> Node {
+        let file = "path = \"register\", size = \"1MiB\", cache = \"direct-sync\"";
+        Node::new(
+            "register",
+            format!("[volume.register]\nfile = {{ {file} }}\n"),
+        )
+    }
+
+    /// What it serves, as a volume of another one.
+    fn remote(&self) -> String {
+        let url = format!(
+            "iscsi://127.0.0.1:{}/{}/0",
+            self.port,
+            harness::sanstone::IQN
+        );
+        let times =
+            "connect_timeout = \"2s\", request_timeout = \"2s\", reconnect_timeout = \"2s\"";
+        format!("{{ iscsi = {{ url = \"{url}\", {times} }} }}")
+    }
+
     /// One that has a mirror of what others serve.
     fn owner(storages: [&Node; 2]) -> Node {
-        let of = storages.map(|storage| {
-            let url = format!(
-                "iscsi://127.0.0.1:{}/{}/0",
-                storage.port,
-                harness::sanstone::IQN
-            );
-            let times =
-                "connect_timeout = \"2s\", request_timeout = \"2s\", reconnect_timeout = \"2s\"";
-            format!("{{ iscsi = {{ url = \"{url}\", {times} }} }}")
-        });
-        let of = of.join(", ");
+        Node::owner_with(storages, "")
+    }
+
+    /// The same, with further settings of the mirror.
+    fn owner_with(storages: [&Node; 2], settings: &str) -> Node {
+        let of = storages.map(Node::remote).join(", ");
         let mirror = format!("copy_timeout = \"2s\", request_timeout = \"100s\", of = [{of}]");
-        Node::new("db", format!("[volume.db]\nmirror = {{ {mirror} }}\n"))
+        let mirror = format!("[volume.db]\nmirror = {{ {mirror}{settings} }}\n");
+        Node::new("db", mirror)
     }
 
     fn configuration(&self) -> PathBuf {
@@ -94,6 +111,14 @@ impl Node {
 
     fn kill(&mut self) {
         self.ends_by("KILL");
+    }
+
+    /// Tries to start it, which it refuses.
+    fn serves_not(&self) -> Ran {
+        let file = self.configuration();
+        let refused = call(&["serve", "-c", file.to_str().expect("plain text")]);
+        assert_ne!(refused.code(), Some(0), "{refused}");
+        refused
     }
 
     /// What it tells of its volume.
@@ -289,4 +314,63 @@ fn a_mirror_outlives_its_copies_and_loses_nothing() {
         copy[..DATA_BYTES].to_vec()
     });
     assert!(copies[0] == copies[1], "the copies differ");
+}
+
+/// The disk that a node serves, for requests that may fail at once.
+async fn disk_of(node: &Node) -> Rc<IscsiDisk> {
+    let mut config = on_port(node.port);
+    config.request_timeout = LIMIT;
+    opened(config).await
+}
+
+#[test]
+fn of_two_hosts_with_a_register_one_has_the_mirror_and_who_takes_it_over_stops_the_other() {
+    let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("direct-sync"));
+    let mut register = Node::register();
+    let settings = format!(", register = {}", register.remote());
+    let hosts = || Node::owner_with([&a, &b], &settings);
+    let (mut first, mut second) = (hosts(), hosts());
+    for node in [&mut a, &mut b, &mut register] {
+        node.start();
+    }
+    first.volume("create").success();
+    first.start();
+    on_lane(async {
+        first.is(0, "in sync").await;
+        let load = Load::new(disk_of(&first).await);
+        load.write(3).await.expect("it has the mirror");
+        let refused = second.serves_not();
+        assert!(refused.stderr.contains("has another owner"), "{refused}");
+        assert!(refused.stderr.contains("volume take-over"), "{refused}");
+        load.write(3).await.expect("nothing has happened to it");
+
+        // Also while a copy is away: the register says that the other one has all.
+        a.kill();
+        second.volume("take-over").success();
+        a.start();
+        load.write(4).await.expect_err("it was taken over");
+        let refused = first.volume("status");
+        assert_eq!(refused.code(), Some(2), "{refused}");
+        second.start();
+        let there = Load {
+            disk: disk_of(&second).await,
+            source: load.source.clone(),
+            ledger: load.ledger.clone(),
+            is_over: Cell::new(false),
+        };
+        there.check(3).await.expect("a read");
+        there.write(3).await.expect("it has the mirror now");
+        first.kill();
+        let refused = first.serves_not();
+        assert!(refused.stderr.contains("has another owner"), "{refused}");
+
+        // Without a register the mirror goes on as it is, and changes no owner.
+        register.kill();
+        there.write(5).await.expect("both copies are there");
+        register.start();
+        a.kill();
+        there.write(7).await.expect("the other copy lives");
+        second.is(1, "out").await;
+        there.disk.close().await;
+    });
 }

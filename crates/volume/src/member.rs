@@ -42,6 +42,8 @@ pub struct Looks {
     pub volatile_cache: bool,
     /// Whether writes are refused.
     pub read_only: bool,
+    /// The longest COMPARE AND WRITE that the disk itself decides, in bytes; 0: none.
+    pub compare_and_write_max_bytes: u32,
 }
 
 /// How many bytes [`Order::Read`] and [`Order::Peek`] read: a superblock.

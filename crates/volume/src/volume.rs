@@ -217,6 +217,7 @@ impl Shape {
             len_bytes: self.len_bytes(),
             volatile_cache: self.volatile_cache,
             read_only: self.read_only.is_on(),
+            compare_and_write_max_bytes: self.compare_and_write_max_bytes,
         }
     }
 

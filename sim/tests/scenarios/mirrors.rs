@@ -25,7 +25,7 @@ const SEEDS: u64 = 150;
 const ROUNDS: usize = 3;
 const SECOND: Duration = Duration::from_secs(1);
 /// The hard cases, each of which occurs.
-const CASES: [&str; 24] = [
+const CASES: [&str; 25] = [
     "power cuts of the owner",
     "kills of the owner",
     "stops of the owner",
@@ -48,6 +48,7 @@ const CASES: [&str; 24] = [
     "writes in flight",
     "copies that left",
     "local copies",
+    "registers on a LUN",
     "copies that were filled first",
     "requests that failed",
 ];
@@ -95,6 +96,8 @@ async fn rounds(site: &Rc<Mirrored>, met: &Met) {
     let volume = site.begin().await;
     site.in_sync().await;
     count(met, "local copies", usize::from(site.is_local()));
+    let has_lun = usize::from(site.has_lun_register());
+    count(met, "registers on a LUN", has_lun);
     let is_dirty = usize::from(site.is_dirty());
     count(met, "copies that were filled first", is_dirty);
     let mut backups = Vec::new();

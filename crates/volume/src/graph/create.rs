@@ -133,7 +133,8 @@ impl Graph {
             .try_for_each(|superblocks| superblocks.0.check_lasting(&self.volumes))
     }
 
-    /// Opens the children of `outermost`, which is within the volume called `name`, and makes a claim for them.
+    /// Opens the children of `outermost`, which is within the volume called `name`, and makes a claim for them. Those of a
+    /// mirror that is only looked at may be missing.
     async fn children_of(
         &mut self,
         name: &str,
@@ -143,10 +144,16 @@ impl Graph {
         let of = outermost.superblocks.0.children();
         let mut children = Vec::new();
         let lanes = self.context.lanes_from(home);
+        let may_miss =
+            self.context.look.is_some() && outermost.kind.settings().stands_without_children();
         for (index, child) in of.get_ref().iter().enumerate() {
             let path = format!("{name}/{}/{index}", outermost.kind.name());
             let lanes = part::rotated(&lanes, index);
-            children.push(self.open_node(child, &path, &lanes).await?);
+            self.context.may_come_later = may_miss;
+            children.push(match self.open_node(child, &path, &lanes).await {
+                Err(error) if may_miss => Part::missing(&error),
+                opened => opened?,
+            });
         }
         let claim = self.context.new_claim(children.len());
         let claim = claim.map_err(|error| ConfigError::new(of.span(), error.to_string()))?;

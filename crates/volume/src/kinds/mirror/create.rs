@@ -4,8 +4,6 @@
 //! The header comes last: a copy without one is no copy. The register comes first, so that a copy that has a header has a
 //! register.
 
-use std::path::Path;
-
 use ::mirror::{
     CopyId, CopySet,
     copy::{
@@ -15,10 +13,7 @@ use ::mirror::{
 };
 use uuid::Uuid;
 
-use super::{
-    copy::Copy,
-    register::{Register, StateRegister},
-};
+use super::{copy::Copy, register_place::RegisterPlace};
 use crate::{Error, ErrorKind, Result, member::Looks};
 
 /// What is read at a time to see whether a copy is blank, in bytes.
@@ -33,7 +28,7 @@ pub(super) struct New<'a> {
     pub(super) from: Option<usize>,
     /// Overwrite what the others hold, and the end of this one.
     pub(super) force: bool,
-    pub(super) state_directory: &'a Path,
+    pub(super) register: &'a RegisterPlace,
 }
 
 /// Makes `copies` a mirror.
@@ -63,8 +58,7 @@ pub(super) async fn create(copies: &[Copy], new: &New<'_>) -> Result<()> {
     if !(new.from.is_none() && are_blank(copies, data_bytes).await?) {
         record.in_sync = CopySet::from(CopyId::new(new.from.unwrap_or(0)));
     }
-    let register = StateRegister::new(new.state_directory, new.mirror);
-    register.begin(record).await?;
+    new.register.of(new.mirror).begin(record).await?;
     for (place, copy) in copies.iter().enumerate() {
         let written = write(copy, CopyId::new(place), record, data_bytes).await;
         written.map_err(|error| copy.blame(error))?;

@@ -34,6 +34,7 @@ use super::{
     comparison::Differences,
     copy::Copy,
     register::Register,
+    register_place::RegisterPlace,
     status::{CopyStatus, MirrorHandle, MirrorStatus},
 };
 use crate::{
@@ -68,6 +69,8 @@ pub(super) struct Driver {
     /// By their place in the mirror.
     pub(super) copies: Vec<Copy>,
     register: Box<dyn Register>,
+    /// Where it is.
+    pub(super) register_place: RegisterPlace,
     machine: RefCell<Mirror>,
     /// Requests that wait for their answers.
     requests: RefCell<HashMap<OpId, Rc<Reply>>>,
@@ -144,6 +147,7 @@ pub(super) struct Parts {
     pub(super) block_bytes: u64,
     pub(super) copies: Vec<Copy>,
     pub(super) register: Box<dyn Register>,
+    pub(super) register_place: RegisterPlace,
     pub(super) machine: Mirror,
     pub(super) handle: MirrorHandle,
 }
@@ -164,6 +168,7 @@ impl Driver {
             block_bytes: parts.block_bytes,
             copies: parts.copies,
             register: parts.register,
+            register_place: parts.register_place,
             machine: RefCell::new(parts.machine),
             requests: RefCell::default(),
             data: RefCell::default(),

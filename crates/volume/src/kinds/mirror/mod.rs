@@ -2,8 +2,8 @@
 //! with one of them; a copy that fails leaves, and is filled with what it has missed when it returns.
 //!
 //! What may be acknowledged, read and cleared, and when, is decided by the pure machine in `crates/mirror`; `driver` carries
-//! it out, `upkeep` gives it time. `register` keeps the record of who owns the mirror and which copies are in sync, `copy`
-//! what lies at the end of each. `open` claims a mirror, `create` makes one. `docs/internals/mirror.md` has the rules.
+//! it out, `upkeep` gives it time. `register` and `lun_register` keep the record of who owns the mirror and which copies are in
+//! sync, `copy` what lies at the end of each. `open` claims a mirror, `create` makes one. `docs/internals/mirror.md` has the rules.
 //!
 //! The state is on one lane, which orders what overlaps.
 
@@ -12,8 +12,10 @@ mod comparison;
 mod copy;
 mod create;
 mod driver;
+mod lun_register;
 mod open;
 mod register;
+mod register_place;
 mod replace;
 pub mod settings;
 mod status;
@@ -125,6 +127,7 @@ impl Volume for MirrorVolume {
             ));
             let copies = self.driver.copies.iter();
             let closed = join_all(copies.map(|copy| copy.volume.close())).await;
+            self.driver.register_place.close().await;
             closed.into_iter().collect()
         })
     }

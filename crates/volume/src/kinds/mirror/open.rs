@@ -1,6 +1,6 @@
 //! Opens a mirror: finds out which one its copies are, and claims it.
 
-use std::{path::PathBuf, rc::Rc};
+use std::rc::Rc;
 
 use ::mirror::{CopyId, Mirror, MirrorConfig, MirrorPhase, copy::Header, register::Record};
 use engine::{Duration, time};
@@ -9,7 +9,8 @@ use uuid::Uuid;
 use super::{
     copy::Copy,
     driver::{Driver, Limits, Parts},
-    register::{Register, StateRegister},
+    register::Register,
+    register_place::RegisterPlace,
     status::MirrorHandle,
     upkeep,
 };
@@ -28,7 +29,7 @@ pub(super) struct Options {
     /// What messages call it.
     pub(super) name: String,
     pub(super) limits: Limits,
-    pub(super) state_directory: PathBuf,
+    pub(super) register: RegisterPlace,
     /// This node.
     pub(super) node: Uuid,
     pub(super) others: Others,
@@ -112,10 +113,10 @@ fn in_order(copies: Vec<Copy>, found: &[Result<Header>]) -> Vec<Copy> {
 /// # Errors
 /// When there is none, or not the newest one.
 async fn record_of(
-    register: &StateRegister,
+    register: &dyn Register,
     header: &Header,
     copies: &[Copy],
-    others: Others,
+    (node, others): (Uuid, Others),
 ) -> Result<Record> {
     let held = register.read().await?;
     if let Some(record) = held {
@@ -130,12 +131,18 @@ async fn record_of(
             return Err(Error::new(ErrorKind::Configuration, message));
         }
         if others == Others::Refuse {
+            check_owner(register, &record, node)?;
+        }
+        if others == Others::Refuse || register.is_shared() {
             return Ok(record);
         }
     } else if others == Others::Refuse {
+        let why = match register.is_shared() {
+            true => "has no record of this mirror: it was last used with another register",
+            false => "does not exist: this mirror was last used with another state directory",
+        };
         let message = format!(
-            "{} does not exist: this mirror was last used with another state directory. If nobody uses it any more, make \
-             it this one's with `sanstone volume take-over -c FILE NAME`",
+            "{} {why}. If nobody uses it any more, make it this one's with `sanstone volume take-over -c FILE NAME`",
             register.describe()
         );
         return Err(Error::new(ErrorKind::Configuration, message));
@@ -147,6 +154,21 @@ async fn record_of(
     };
     register.begin(record).await?;
     Ok(record)
+}
+
+/// Refuses a mirror that another node has, as a register says that others reach as well.
+fn check_owner(register: &dyn Register, record: &Record, node: Uuid) -> Result<()> {
+    if !register.is_shared() || record.owner.is_nil() || record.owner == node {
+        return Ok(());
+    }
+    let message = format!(
+        "the mirror has another owner, node {} (epoch {}), as {} says: stop it there; then, or if it is gone, make the mirror \
+         this host's with `sanstone volume take-over -c FILE NAME`, which fences the other one off",
+        record.owner,
+        record.epoch,
+        register.describe()
+    );
+    Err(Error::new(ErrorKind::Claimed, message))
 }
 
 /// The newest record that any copy has seen. A copy that cannot be asked may have seen a newer one, in which another set is
@@ -186,8 +208,9 @@ pub(super) async fn open(copies: Vec<Copy>, options: Options) -> Result<Rc<Drive
     copies
         .iter()
         .try_for_each(|copy| copy.check(&header, block_bytes))?;
-    let register = StateRegister::new(&options.state_directory, header.mirror);
-    let record = record_of(&register, &header, &copies, options.others).await?;
+    let register = options.register.of(header.mirror);
+    let asked = (options.node, options.others);
+    let record = record_of(&*register, &header, &copies, asked).await?;
     let mut nonce = [0; 8];
     engine::random::fill(&mut nonce).map_err(|error| Error::io("a nonce for a claim", &error))?;
     let config = MirrorConfig {
@@ -206,7 +229,8 @@ pub(super) async fn open(copies: Vec<Copy>, options: Options) -> Result<Rc<Drive
         header,
         block_bytes,
         copies,
-        register: Box::new(register),
+        register,
+        register_place: options.register,
         machine: Mirror::claim(config, record),
         handle: options.handle,
     });

@@ -1,5 +1,5 @@
 //! The register of a mirror: one record, changed by compare-and-swap alone. [`StateRegister`] keeps it in the state
-//! directory, whose lock leaves it to one process.
+//! directory, whose lock leaves it to one process; `lun_register` has one for several nodes.
 //!
 //! An answer means that the record lies on persistent media. A file that was replaced, but whose directory could not be
 //! synced, shows a record that a power cut may take back: so every read and every swap writes what it answers.
@@ -15,7 +15,7 @@ use engine::{LaneFuture, blocking, store};
 use uuid::Uuid;
 
 use crate::{
-    Error, ErrorKind, Result,
+    Error, Result,
     planted::{Bug, is_planted},
 };
 
@@ -29,6 +29,9 @@ pub(super) trait Register {
 
     /// Stores the first record that this register has of the mirror.
     fn begin(&self, record: Record) -> LaneFuture<'_, Result<()>>;
+
+    /// Whether other nodes reach it too, so that its record is the newest there is, whoever has written it.
+    fn is_shared(&self) -> bool;
 
     /// What messages call it.
     fn describe(&self) -> String;
@@ -104,15 +107,11 @@ impl Register for StateRegister {
         LaneFuture::new(self.aside(move |path| store::replace(path, &record.encode())))
     }
 
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     fn describe(&self) -> String {
         format!("the register {}", self.path.display())
     }
-}
-
-/// Why a mirror cannot be used without a state directory.
-pub(super) fn no_directory() -> Error {
-    Error::new(
-        ErrorKind::Configuration,
-        "a mirror keeps its register in a state directory, and this program has none: use `sanstone serve` or `attach`",
-    )
 }

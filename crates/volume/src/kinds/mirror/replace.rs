@@ -2,8 +2,6 @@
 //! nobody reads the new disk before it is filled; then the disk is made the copy, which is filled whole when the mirror is
 //! next served.
 
-use std::path::Path;
-
 use ::mirror::{
     CopyId, CopySet,
     copy::Header,
@@ -13,7 +11,8 @@ use ::mirror::{
 use super::{
     copy::Copy,
     create::{check_blank, write},
-    register::{Register, StateRegister},
+    register::Register,
+    register_place::RegisterPlace,
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -26,7 +25,7 @@ pub(super) async fn replace(
     copies: &[Copy],
     at: usize,
     force: bool,
-    state_directory: &Path,
+    register: &RegisterPlace,
 ) -> Result<()> {
     let Some(new) = copies.get(at) else {
         let message = format!(
@@ -50,10 +49,11 @@ pub(super) async fn replace(
     }
     let header = known.expect("a mirror has other copies");
     let place = free.iter().next().expect("one place is left");
-    let register = StateRegister::new(state_directory, header.mirror);
+    let register = register.of(header.mirror);
     let record = register.read().await?.ok_or_else(|| {
         let message = format!(
-            "{} does not exist: run this where the mirror is used, or take it over first with `sanstone volume take-over`",
+            "{} has no record of this mirror: run this where the mirror is used, or take it over first with `sanstone volume \
+             take-over`",
             register.describe()
         );
         Error::new(ErrorKind::Configuration, message)
@@ -74,7 +74,7 @@ pub(super) async fn replace(
     if !force {
         check_blank(new, header.data_bytes, false).await?;
     }
-    let record = without(&register, record, place).await?;
+    let record = without(&*register, record, place).await?;
     let written = write(new, place, record, header.data_bytes).await;
     written.map_err(|error| new.blame(error))
 }
@@ -102,7 +102,7 @@ fn check(record: &Record, header: &Header, copies: &[Copy], place: CopyId) -> Re
 }
 
 /// Has the register say that the copy at `place` is not in sync.
-async fn without(register: &StateRegister, record: Record, place: CopyId) -> Result<Record> {
+async fn without(register: &dyn Register, record: Record, place: CopyId) -> Result<Record> {
     if !record.in_sync.contains(place) {
         return Ok(record);
     }

@@ -14,7 +14,7 @@ use super::{
     create::{New, create},
     driver::Limits,
     open::{Options, look, open},
-    register::no_directory,
+    register_place::{RegisterPlace, no_directory},
     replace::replace,
     status::MirrorHandle,
 };
@@ -34,16 +34,43 @@ const COPIES: usize = 2;
 
 /// `mirror = { of = [ …, … ] }`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "MirrorText")]
 pub struct Mirror {
-    /// The copies; which is which is written on them.
-    pub of: Spanned<Vec<Node>>,
+    /// The copies; which is which is written on them. Then the disk with the register, if it has one.
+    children: Spanned<Vec<Node>>,
+    has_register: bool,
+    copy_timeout: Spanned<Time>,
+    request_timeout: Spanned<Time>,
+}
+
+/// What is written in a configuration.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MirrorText {
+    /// The copies.
+    of: Spanned<Vec<Node>>,
+    /// The disk with the register. `None`: it is in the state directory.
+    register: Option<Node>,
     /// How long a copy may take to answer before the mirror goes on without it.
     #[serde(default = "seconds::<10>")]
-    pub copy_timeout: Spanned<Time>,
+    copy_timeout: Spanned<Time>,
     /// How long a request waits for a copy before it fails.
     #[serde(default = "seconds::<60>")]
-    pub request_timeout: Spanned<Time>,
+    request_timeout: Spanned<Time>,
+}
+
+impl From<MirrorText> for Mirror {
+    fn from(text: MirrorText) -> Mirror {
+        let (span, mut children) = (text.of.span(), text.of.into_inner());
+        let has_register = text.register.is_some();
+        children.extend(text.register);
+        Mirror {
+            children: Spanned::new(span, children),
+            has_register,
+            copy_timeout: text.copy_timeout,
+            request_timeout: text.request_timeout,
+        }
+    }
 }
 
 fn seconds<const N: u64>() -> Spanned<Time> {
@@ -60,22 +87,57 @@ impl Mirror {
         Ok(copies)
     }
 
+    /// Where its register is, on the current lane.
+    async fn register_place(
+        &self,
+        parts: &[Arc<Part>],
+        state_directory: Option<&Path>,
+    ) -> Result<RegisterPlace> {
+        match (self.register(), parts.last()) {
+            (Some(node), Some(part)) => {
+                let volume = part.on_lane().await?;
+                Ok(RegisterPlace::Lun(name_register(node), volume))
+            }
+            _ => {
+                let directory = state_directory.ok_or_else(no_directory)?;
+                Ok(RegisterPlace::State(directory.to_owned()))
+            }
+        }
+    }
+
+    /// The nodes of its copies.
+    fn of(&self) -> &[Node] {
+        let children = self.children.get_ref();
+        &children[..children.len() - usize::from(self.has_register)]
+    }
+
+    /// The node of the disk with its register.
+    fn register(&self) -> Option<&Node> {
+        let last = self.children.get_ref().last();
+        last.filter(|_| self.has_register)
+    }
+
     /// What messages call the copies.
     fn names(&self) -> Vec<String> {
-        let nodes = self.of.get_ref().iter().enumerate();
+        let nodes = self.of().iter().enumerate();
         nodes
             .map(|(index, node)| format!("mirror copy {index} ({})", node.describe()))
             .collect()
     }
 }
 
+/// What messages call the disk with a register.
+fn name_register(node: &Node) -> String {
+    format!("the register on {}", node.describe())
+}
+
 impl HasSuperblocks for &Mirror {
     fn children(&self) -> &Spanned<Vec<Node>> {
-        &self.of
+        &self.children
     }
 
     fn check_lasting(&self, volumes: &Volumes) -> std::result::Result<(), ConfigError> {
-        let children = self.of.get_ref().iter();
+        let children = self.children.get_ref().iter();
         let mut volatile = children.filter(|node| is_in_memory(node, volumes));
         match volatile.next() {
             None => Ok(()),
@@ -109,6 +171,12 @@ impl HasSuperblocks for &Mirror {
                     tracing::warn!(copy = copy.name, %error, "a copy could not be closed");
                 }
             }
+            if let (Some(node), Some(part)) = (self.register(), children.last()) {
+                let volume = part.on_lane().await?;
+                RegisterPlace::Lun(name_register(node), volume)
+                    .close()
+                    .await;
+            }
             Ok(Some(looked?.0.mirror))
         })
     }
@@ -121,20 +189,20 @@ impl HasSuperblocks for &Mirror {
         state_directory: Option<&'b Path>,
     ) -> LaneFuture<'b, Result<()>> {
         LaneFuture::new(async move {
-            let state_directory = state_directory.ok_or_else(no_directory)?;
+            let register = self.register_place(children, state_directory).await?;
             let copies = self.copies(children).await?;
             let from = match new.from {
                 Some(Source::Copy(from)) => Some(from),
                 _ => None,
             };
             let created = match new.from {
-                Some(Source::AllBut(at)) => replace(&copies, at, new.force, state_directory).await,
+                Some(Source::AllBut(at)) => replace(&copies, at, new.force, &register).await,
                 _ => {
                     let new = New {
                         mirror: new.uuid,
                         from,
                         force: new.force,
-                        state_directory,
+                        register: &register,
                     };
                     create(&copies, &new).await
                 }
@@ -144,6 +212,7 @@ impl HasSuperblocks for &Mirror {
                     tracing::warn!(copy = copy.name, %error, "a copy could not be closed");
                 }
             }
+            register.close().await;
             created
         })
     }
@@ -166,28 +235,43 @@ impl Settings for Mirror {
             if opening.only_looks() {
                 return Err(opening.is_hidden());
             }
-            let state_directory = opening.state_directory().ok_or_else(no_directory)?;
-            let state_directory = state_directory.to_owned();
+            let state_directory = opening.state_directory().map(Path::to_owned);
+            if !self.has_register && state_directory.is_none() {
+                return Err(no_directory());
+            }
             let claim = opening.new_claim(1)?;
             let handle: MirrorHandle = opening.handle();
-            let options = Options {
-                name: opening.volume().to_owned(),
-                limits: Limits {
-                    copy: self.copy_timeout.get_ref().duration(),
-                    request: self.request_timeout.get_ref().duration(),
-                },
-                state_directory,
-                node: opening.owner(),
-                others: opening.others(),
-                claim: claim.clone(),
-                handle,
+            let limits = Limits {
+                copy: self.copy_timeout.get_ref().duration(),
+                request: self.request_timeout.get_ref().duration(),
             };
+            let (name, node) = (opening.volume().to_owned(), opening.owner());
+            let (others, above) = (opening.others(), claim.clone());
+            let register = self.register().map(name_register);
             let names = self.names();
             let mirror = Arc::new(std::sync::OnceLock::new());
             let told = mirror.clone();
             let part = opening
                 .at_home(move |volumes| {
                     LaneFuture::new(async move {
+                        let mut volumes = volumes;
+                        let register = match (register, state_directory) {
+                            (Some(name), _) => {
+                                RegisterPlace::Lun(name, volumes.pop().expect("it comes last"))
+                            }
+                            (None, directory) => {
+                                RegisterPlace::State(directory.expect("it was there before"))
+                            }
+                        };
+                        let options = Options {
+                            name,
+                            limits,
+                            register,
+                            node,
+                            others,
+                            claim: above,
+                            handle,
+                        };
                         let copies = names.into_iter().zip(volumes);
                         let copies = copies.map(|(name, volume)| Copy::new(name, volume));
                         let driver = open(copies.collect(), options).await?;
@@ -215,7 +299,8 @@ impl Settings for Mirror {
 
     fn over(&self, other: &Mirror) -> Mirror {
         Mirror {
-            of: other.of.clone(),
+            children: other.children.clone(),
+            has_register: other.has_register,
             ..self.clone()
         }
     }
@@ -225,17 +310,17 @@ impl Settings for Mirror {
     }
 
     fn children(&self) -> &[Node] {
-        self.of.get_ref()
+        self.children.get_ref()
     }
 
     fn check(&self) -> std::result::Result<(), ConfigError> {
-        let copies = self.of.get_ref();
+        let copies = self.of();
         if copies.len() != COPIES {
             let message = format!(
                 "a mirror of {} copies is not possible; name {COPIES}",
                 copies.len()
             );
-            return Err(ConfigError::at(&self.of, message));
+            return Err(ConfigError::at(&self.children, message));
         }
         let mut seen = BTreeSet::new();
         for node in copies {
@@ -246,6 +331,14 @@ impl Settings for Mirror {
                     );
                     return Err(ConfigError::new(node.span.clone(), message));
                 }
+            }
+        }
+        if let Some(node) = self.register() {
+            let is_remote = node.inline().is_some_and(|kind| kind.name() == "iscsi");
+            if !is_remote {
+                let message = "a register is on an iSCSI disk, which the target keeps for all nodes: write register = { iscsi \
+                               = { url = \"…\" } }, or leave it out, and it is in the state directory";
+                return Err(ConfigError::new(node.span.clone(), message));
             }
         }
         for limit in [&self.copy_timeout, &self.request_timeout] {
@@ -271,7 +364,7 @@ impl Settings for Mirror {
     }
 
     fn span(&self) -> Option<Range<usize>> {
-        Some(self.of.span())
+        Some(self.children.span())
     }
 
     fn stands_without_children(&self) -> bool {
