@@ -266,10 +266,46 @@ impl Register for LunRegister {
 
 #[cfg(test)]
 mod tests {
+    use std::rc::Rc;
+
     use ::mirror::copy::BLOCK_BYTES;
 
     use super::*;
-    use crate::test_volume::{TestVolume, on_lane};
+    use crate::{
+        Shape, Volume,
+        test_volume::{TestVolume, on_lane},
+    };
+
+    /// A disk that compares before it writes.
+    struct Comparing(Rc<TestVolume>);
+
+    impl Volume for Comparing {
+        crate::pass_on! {
+            self => self.0;
+            shape, read, write, write_atomic, write_zeroes, discard, flush, allocation, atomic_writes, member, close
+        }
+
+        fn compare_and_write(
+            &self,
+            at: u64,
+            data: Payload,
+            durability: Durability,
+        ) -> LaneFuture<'_, Result<CompareOutcome>> {
+            LaneFuture::new(async move {
+                let data = data.to_vec();
+                let (expected, new) = data.split_at(data.len() / 2);
+                let held = self.read(at, expected.len()).await?.to_vec();
+                let differs = held.iter().zip(expected).position(|(a, b)| a != b);
+                if let Some(offset) = differs {
+                    return Ok(CompareOutcome::Differs {
+                        offset_bytes: offset as u64,
+                    });
+                }
+                self.write(at, Buf::copy_of(new).into(), durability).await?;
+                Ok(CompareOutcome::Written)
+            })
+        }
+    }
 
     fn record(mirror: u128, nonce: u64) -> Record {
         Record::first(Uuid::from_u128(mirror), 2, nonce)
@@ -288,14 +324,16 @@ mod tests {
         LunRegister::new(name, volume.clone(), Uuid::from_u128(mirror))
     }
 
-    fn lun_of(len_bytes: u64) -> SharedVolume {
-        TestVolume::with(len_bytes as usize, |shape| {
+    fn lun_of(len_bytes: u64, change: fn(&mut Shape)) -> SharedVolume {
+        let volume = TestVolume::with(len_bytes as usize, |shape| {
             (shape.volatile_cache, shape.compare_and_write_max_bytes) = (false, 512);
-        })
+            change(shape);
+        });
+        Rc::new(Comparing(volume))
     }
 
     fn lun() -> SharedVolume {
-        lun_of(AREA_BYTES)
+        lun_of(AREA_BYTES, |_| {})
     }
 
     #[test]
@@ -349,17 +387,14 @@ mod tests {
             let begun = register(&volume, 1).begin(record(1, 7)).await;
             let error = begun.expect_err("it holds something").to_string();
             assert!(error.contains("something else at byte 524288"), "{error}");
-            let with = |change: fn(&mut crate::Shape)| -> SharedVolume {
-                TestVolume::with(AREA_BYTES as usize, |shape| {
-                    (shape.volatile_cache, shape.compare_and_write_max_bytes) = (false, 512);
-                    change(shape);
-                })
-            };
             let cases = [
-                (lun_of(AREA_BYTES - 512), "1MiB"),
-                (with(|shape| shape.volatile_cache = true), "WCE = 0"),
+                (lun_of(AREA_BYTES - 512, |_| {}), "1MiB"),
                 (
-                    with(|shape| shape.compare_and_write_max_bytes = 0),
+                    lun_of(AREA_BYTES, |shape| shape.volatile_cache = true),
+                    "WCE = 0",
+                ),
+                (
+                    lun_of(AREA_BYTES, |shape| shape.compare_and_write_max_bytes = 0),
                     "COMPARE AND WRITE",
                 ),
             ];
