@@ -105,8 +105,12 @@ impl CopySet {
 
     /// Its copies, in the order of the configuration.
     pub fn iter(self) -> impl Iterator<Item = CopyId> {
-        let all = (0..COPIES_MAX).map(CopyId::new);
-        all.filter(move |copy| self.contains(*copy))
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let first = (left != 0).then(|| CopyId(left.trailing_zeros() as u8))?;
+            left &= left - 1;
+            Some(first)
+        })
     }
 }
 

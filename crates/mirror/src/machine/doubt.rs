@@ -14,7 +14,10 @@ const EQUALISED_MAX: usize = 4;
 impl Mirror {
     pub(super) fn equalise(&mut self) -> bool {
         let is_one = |work: &&Work| work.kind == OperationKind::Equalise;
-        if self.is_stalled || self.works.iter().filter(is_one).count() >= EQUALISED_MAX {
+        if self.doubts.is_empty()
+            || self.is_stalled
+            || self.works.iter().filter(is_one).count() >= EQUALISED_MAX
+        {
             return false;
         }
         let Some(piece) = self.free_piece(&self.doubts) else {

@@ -64,13 +64,19 @@ impl Mirror {
         marked.len()
     }
 
-    /// Whether the data that is called `id`, a write or a command that reads, may still be needed.
+    /// Whether the data that is called `id`, a write or a command that reads, may still be needed. Works are in the order of
+    /// their names, so that of a write is found at once.
     pub fn uses(&self, id: OpId) -> bool {
-        self.works.iter().any(|work| {
-            let has_data =
-                work.data == Some(id) || work.kind == OperationKind::Write && work.id == id;
+        if let Ok(at) = self.works.binary_search_by_key(&id, |work| work.id) {
+            return self.works[at].kind == OperationKind::Write;
+        }
+        let mut readers = self
+            .works
+            .iter()
+            .filter(|work| work.kind != OperationKind::Write);
+        readers.any(|work| {
             let is_compared = work.compared.iter().any(|(_, one)| *one == id);
-            has_data || is_compared || work.copy_of(id).is_some()
+            work.data == Some(id) || is_compared || work.copy_of(id).is_some()
         })
     }
 

@@ -126,6 +126,13 @@ impl Work {
         self.kind != OperationKind::Fill(copy)
     }
 
+    /// Whether it can only wait for what is on its way: of many requests at once, most do. `needed` have to have a write.
+    fn waits(&self, needed: CopySet) -> bool {
+        let is_write = self.kind == OperationKind::Write && self.failed.is_empty();
+        let is_waiting = is_write && !needed.is_within(self.done);
+        self.unsent.is_empty() && (self.is_answered || is_waiting)
+    }
+
     /// Whether nothing of it can still happen.
     fn is_over(&self) -> bool {
         let is_still = self.unsent.is_empty() && self.sent.is_empty();
@@ -137,12 +144,13 @@ impl Mirror {
     /// Moves works on. Returns whether anything moved.
     pub(super) fn work(&mut self) -> bool {
         let mut has_moved = false;
+        let needed = self.needed_by_writes();
         for at in 0..self.works.len() {
             if !self.works[at].has_begun && !self.is_held_up(at) {
                 self.begin(at);
                 has_moved = true;
             }
-            if self.works[at].has_begun {
+            if self.works[at].has_begun && !self.works[at].waits(needed) {
                 has_moved |= self.advance(at);
             }
         }
