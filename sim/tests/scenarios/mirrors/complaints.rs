@@ -65,7 +65,7 @@ fn a_slow_copy_is_no_dead_one() {
         |_| true,
         async |site, volume| {
             let version = site.record().version;
-            site.host(Which::A).hang_writes(1.0, 400 * MS);
+            site.host(Which::A).hang_writes(1.0, 150 * MS);
             load(site, volume, 60).await;
             site.host(Which::A).hang_writes(0.0, Duration::ZERO);
             assert_eq!(site.record().version, version, "it has left");
