@@ -385,8 +385,8 @@ mod tests {
         assert_eq!(logins, [line('a', "host"), line('b', "other")]);
         for (slip, said) in [
             (
-                "nmae = \"iqn.x:host\"",
-                "2: unknown key `nmae`; write `name`",
+                "chapp = { user = \"u\", secret_file = \"s\" }",
+                "2: unknown key `chapp`; write `chap`",
             ),
             (
                 "url = \"iscsi://a/iqn.x:y/0\"",
