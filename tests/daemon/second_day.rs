@@ -280,3 +280,42 @@ fn programs_are_told_what_is_wrong_with_a_configuration_and_who_logs_in_where() 
         }
     }
 }
+
+#[test]
+fn a_disk_says_what_it_is_while_it_is_used() {
+    let directory = Directory::new();
+    let child = |name: &str| format!("{{ file = {{ path = \"{name}.img\", size = \"16MiB\" }} }}");
+    let volumes = format!(
+        "[volume.db]\nstripe = {{ unit = \"64KiB\", of = [{}, {}] }}\n",
+        child("a"),
+        child("b")
+    );
+    let port = harness::free_port();
+    let configuration = format!("{volumes}{}", target_table(port, &["db"]));
+    let file = directory.write("sanstone.toml", &configuration);
+    call(&["volume", "create", "-c", text(&file), "db"]).success();
+    let path = directory.join("b.img");
+    let before = call(&["volume", "inspect", text(&path)]).success();
+    assert!(
+        before.stdout.contains("child 1 of 2 of the stripe "),
+        "{before}"
+    );
+    let server = Sanstone::serve_configuration(directory.path(), &configuration, port);
+    let ran = call(&["volume", "inspect", text(&path)]).success();
+    assert!(
+        ran.stdout.contains("claimed by sanstone serve -c "),
+        "{ran}"
+    );
+    let told = json(&["volume", "inspect", text(&path)]);
+    assert_eq!(
+        (&told["set"]["child"], &told["set"]["unit_bytes"]),
+        (&1.into(), &65536.into())
+    );
+    assert!(told["owner"]["generation"].as_u64() >= Some(1), "{told}");
+    // Over the network it is an empty disk.
+    let ran = call(&["volume", "inspect", &server.url(0)]).success();
+    assert!(ran.stdout.contains("its first MiB is blank"), "{ran}");
+    let ran = call(&["volume", "inspect", text(&directory.join("nowhere"))]);
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(ran.stderr.contains("nowhere"), "{ran}");
+}

@@ -18,6 +18,7 @@ mod descriptors;
 mod diary;
 mod discover;
 mod failure;
+mod inspect;
 mod kernel;
 mod lab;
 mod lanes;
@@ -182,6 +183,9 @@ enum VolumeVerb {
         #[arg(long)]
         force: bool,
     },
+    /// Say what a disk is: which stripe, concat or mirror it belongs to and as which part, who owns that, and what is on it.
+    /// Nothing is claimed or written, and whoever uses the disk notices nothing.
+    Inspect(inspect::InspectCall),
     /// Tell whether the copies of a mirror are in sync, as the program that uses it knows. Exit code 0: they are and all is
     /// well, 1: the volume is served, but a copy is not or something else limps, 2: it is down.
     Status(mirror_status::StatusCall),
@@ -279,6 +283,9 @@ fn run(verb: Verb) -> Result<u8, VerbFailure> {
                     force,
                 },
         } => create::replace(&config, &name, copy, force),
+        Verb::Volume {
+            verb: VolumeVerb::Inspect(call),
+        } => inspect::run(&call),
         Verb::Volume {
             verb: VolumeVerb::Compare(call),
         } => return mirror_compare::run(&call),

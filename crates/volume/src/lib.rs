@@ -30,6 +30,7 @@ mod flush_epochs;
 mod flush_failure;
 pub mod graph;
 pub mod histogram;
+pub mod inspect;
 pub mod kinds;
 pub mod layers;
 mod len;

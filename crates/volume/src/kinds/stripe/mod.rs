@@ -12,6 +12,7 @@ mod claim;
 #[cfg(test)]
 mod claim_tests;
 mod create;
+mod describe;
 mod grow;
 mod look;
 mod map;
@@ -30,6 +31,8 @@ use std::{fmt, sync::Arc};
 use engine::{LaneFuture, Payload, task::join_all};
 use uuid::Uuid;
 
+pub use self::describe::SetMember;
+pub(crate) use self::describe::{Described, describe};
 pub(crate) use self::open::WantedLayout;
 pub use self::{
     claim::{claim_all, give_up},
