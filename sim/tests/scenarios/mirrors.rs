@@ -21,7 +21,7 @@ use volume::ErrorKind;
 use self::mishaps::{Happening, Met, Mishap, count};
 use crate::{MS, log};
 
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 500;
 const ROUNDS: usize = 3;
 const SECOND: Duration = Duration::from_secs(1);
 /// The hard cases, each of which occurs.
