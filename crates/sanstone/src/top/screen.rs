@@ -21,9 +21,6 @@ const HEADINGS: &str = "     IOPS      MB/s   queue       p50       p99";
 /// The same for caches, with the same width.
 const CACHE_HEADINGS: &str = "    HIT %  MISSES/s  LATE/s     AHEAD    WASTED";
 
-/// The same for the sessions of remote disks.
-const PATH_HEADINGS: &str = "                                           STATE";
-
 /// Draws `interval` of the daemon called `of`, starting at row `first`; returns the largest useful value of
 /// `first`.
 pub(crate) fn draw(frame: &mut Frame<'_>, of: &str, interval: &Interval, first: u16) -> u16 {
@@ -100,8 +97,7 @@ fn lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     };
     let path = |name: &String, path: &PathSession| {
         let name = shortened(&format!("{name} {}", path.portal), name_width);
-        let width = PATH_HEADINGS.len();
-        Line::from(format!("{name:<name_width$} {:>width$}", path.state))
+        Line::from(format!("{name:<name_width$} {}", path_columns(&path.state)))
     };
     let mut lines = vec![heading("NODE", HEADINGS)];
     lines.extend(interval.nodes.iter().map(row));
@@ -110,7 +106,7 @@ fn lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
         lines.extend(interval.caches.iter().map(cache));
     }
     if !interval.paths.is_empty() {
-        lines.push(heading("PATH", PATH_HEADINGS));
+        lines.push(heading("PATH", &path_columns("STATE")));
         let paths = interval.paths.iter();
         lines.extend(paths.flat_map(|(name, paths)| paths.iter().map(|it| path(name, it))));
     }
@@ -143,6 +139,11 @@ fn cache_columns(rates: &CacheRates) -> String {
         rates.read_ahead_bytes / 1e6,
         rates.read_ahead_wasted_bytes / 1e6
     )
+}
+
+/// What is said of a session of a remote disk, below its heading.
+fn path_columns(state: &str) -> String {
+    format!("{state:>width$}", width = HEADINGS.len())
 }
 
 /// Keeps the end of a long name, where names differ.
