@@ -87,12 +87,7 @@ impl<D: Database> Scene<D> {
     fn create(file_system: FileSystem) -> Scene<D> {
         let shares = Shares::serve();
         let attached = Attached::create(&shares.volumes(), "stripe", file_system);
-        let directory = Directory::new();
-        let run = directory.join("run");
-        std::fs::create_dir(&run).expect("a fresh directory");
-        let database = D::create(&attached.data(), &run);
-        load::prepare(&database);
-        let ledger = Ledger::create(&database);
+        let (directory, database, ledger) = load::prepared(&attached.data());
         Scene {
             shares,
             attached,

@@ -1,6 +1,7 @@
 //! A load beside the ledger: sysbench's OLTP transactions, on tables that fit neither into the memory of the database
 //! nor into the cache of the volume.
 
+use crate::ledger::Ledger;
 use harness::database::Database;
 use harness::directory::Directory;
 use harness::process::{Daemon, program};
@@ -27,9 +28,15 @@ fn sysbench(database: &impl Database, verb: &str) -> Command {
     command
 }
 
-/// Makes the tables.
-pub(crate) fn prepare(database: &impl Database) {
-    run(&mut sysbench(database, "prepare"), LIMIT).success();
+/// A new database in `data`, with the tables of the load and an empty ledger. The directory has its socket and the logs.
+pub(crate) fn prepared<D: Database>(data: &Path) -> (Directory, D, Ledger) {
+    let directory = Directory::new();
+    let own = directory.join("run");
+    std::fs::create_dir(&own).expect("a fresh directory");
+    let database = D::create(data, &own);
+    run(&mut sysbench(&database, "prepare"), LIMIT).success();
+    let ledger = Ledger::create(&database);
+    (directory, database, ledger)
 }
 
 /// Starts transactions, until it is dropped or the database is gone.

@@ -77,12 +77,7 @@ impl<D: Database> Scene<D> {
         let mirror = format!("copy_timeout = \"2s\", of = [{}]", of.join(", "));
         let volumes = format!("[volume.db]\nmirror = {{ {mirror} }}\n");
         let attached = Attached::create(&volumes, "db", file_system);
-        let directory = Directory::new();
-        let run = directory.join("run");
-        std::fs::create_dir(&run).expect("a fresh directory");
-        let database = D::create(&attached.data(), &run);
-        load::prepare(&database);
-        let ledger = Ledger::create(&database);
+        let (directory, database, ledger) = load::prepared(&attached.data());
         Scene {
             attached,
             database,
