@@ -42,20 +42,31 @@ pub(crate) struct Reads {
 pub(crate) struct Attached {
     directory: Directory,
     process: Option<Daemon>,
+    file_system: FileSystem,
 }
 
 impl Attached {
     /// Creates the volume `created` of `volumes`, attaches `db`, and makes a file system on it.
     pub(crate) fn create(volumes: &str, created: &str, file_system: FileSystem) -> Attached {
-        let directory = Directory::new();
-        let configuration = format!("state = \"state\"\n{volumes}");
-        let file = directory.write("attach.toml", configuration);
-        fs::create_dir(directory.join("data")).expect("a fresh directory");
-        call(&["volume", "create", "-c", text(&file), created]).success();
+        Attached::create_with(volumes, Some(created), file_system)
+    }
+
+    /// The same with a `created` volume only if there is one.
+    pub(crate) fn create_with(
+        volumes: &str,
+        created: Option<&str>,
+        file_system: FileSystem,
+    ) -> Attached {
         let mut attached = Attached {
-            directory,
+            directory: Directory::new(),
             process: None,
+            file_system,
         };
+        attached.write(volumes);
+        fs::create_dir(attached.data()).expect("a fresh directory");
+        if let Some(name) = created {
+            attached.volume_called("create", name).success();
+        }
         attached.attach();
         let (mkfs, arguments): (_, &[&str]) = match file_system {
             FileSystem::Ext4 => ("mkfs.ext4", &["-q", "-F"]),
@@ -74,10 +85,10 @@ impl Attached {
     }
 
     /// Unmounts the file system, runs its own checker on the volume, and ends.
-    pub(crate) fn check_and_end(mut self, file_system: FileSystem) {
+    pub(crate) fn check_and_end(mut self) {
         self.stop();
         self.attach();
-        let (checker, arguments): (_, &[&str]) = match file_system {
+        let (checker, arguments): (_, &[&str]) = match self.file_system {
             FileSystem::Ext4 => ("e2fsck", &["-f", "-n"]),
             FileSystem::Xfs => ("xfs_repair", &["-n", "-f"]),
         };
@@ -113,8 +124,50 @@ impl Attached {
 
     /// Runs `sanstone volume COMMAND` for `db`.
     pub(crate) fn volume(&self, command: &str) -> Ran {
+        self.volume_called(command, "db")
+    }
+
+    fn volume_called(&self, command: &str, name: &str) -> Ran {
         let file = self.directory.join("attach.toml");
-        call(&["volume", command, "-c", text(&file), "db"])
+        call(&["volume", command, "-c", text(&file), name])
+    }
+
+    fn write(&self, volumes: &str) -> PathBuf {
+        let configuration = format!("state = \"state\"\n{volumes}");
+        self.directory.write("attach.toml", configuration)
+    }
+
+    /// Puts these volumes into effect; returns what `apply` has said.
+    pub(crate) fn apply(&self, volumes: &str) -> String {
+        let file = self.write(volumes);
+        call(&["apply", "-c", text(&file)]).success().stdout
+    }
+
+    /// Waits until the loop device has followed the volume, and has the file system use it.
+    pub(crate) fn use_what_has_grown(&self) {
+        self.wait_for_log("the loop device is as long as the volume", 1);
+        self.extend_file_system();
+    }
+
+    /// Grows the volume `name` below `db` to what its children have room for, while nobody uses it.
+    pub(crate) fn grow(&mut self, name: &str) {
+        self.stop();
+        self.volume_called("grow", name).success();
+        self.attach_and_mount();
+        self.extend_file_system();
+    }
+
+    fn extend_file_system(&self) {
+        // resize2fs needs a capability, CAP_SYS_RESOURCE, that root lacks in many containers.
+        assert!(matches!(self.file_system, FileSystem::Xfs), "it is mounted");
+        let mut command = Command::new(program("xfs_growfs", "xfsprogs"));
+        run(command.arg(self.data()), LIMIT).success();
+    }
+
+    /// How much the file system holds, in bytes.
+    pub(crate) fn file_system_bytes(&self) -> u64 {
+        let found = rustix::fs::statvfs(self.data()).expect("it is mounted");
+        found.f_blocks * found.f_frsize
     }
 
     /// How often the log of `attach` contains `what`.

@@ -27,7 +27,7 @@ fn holds_what_is_written(file_system: FileSystem, seeds: [u64; 2]) {
             });
         }
     });
-    attached.check_and_end(file_system);
+    attached.check_and_end();
 }
 
 #[test]

@@ -182,5 +182,5 @@ pub(crate) fn survives<D: Database>(file_system: FileSystem, rounds: Rounds) {
         }
     }
     scene.database.kill();
-    scene.attached.check_and_end(file_system);
+    scene.attached.check_and_end();
 }

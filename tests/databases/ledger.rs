@@ -24,6 +24,8 @@ struct State {
     is_over: bool,
     /// Connections that ended before they were told to.
     losses: usize,
+    /// The longest that a commit has taken.
+    longest: Duration,
 }
 
 /// Running clients, until [`Clients::stop`].
@@ -54,6 +56,11 @@ impl Ledger {
     /// How often a client lost its connection.
     pub(crate) fn losses(&self) -> usize {
         self.with(|state| state.losses)
+    }
+
+    /// The longest that a commit has taken since this was asked before, those of connections that were lost included.
+    pub(crate) fn longest_commit(&self) -> Duration {
+        self.with(|state| std::mem::take(&mut state.longest))
     }
 
     /// Waits until `more` rows of each client have been acknowledged, for this long at most.
@@ -106,7 +113,10 @@ impl Ledger {
                     state.next[client] += 1;
                     state.next[client]
                 });
-                if !connection.commits(client, number) {
+                let begun = Instant::now();
+                let is_committed = connection.commits(client, number);
+                self.with(|state| state.longest = state.longest.max(begun.elapsed()));
+                if !is_committed {
                     self.with(|state| state.losses += 1);
                     // A database that is down stays down for a moment at least.
                     sleep(Duration::from_millis(50));

@@ -7,7 +7,8 @@
 //! acknowledged to a client may be missing. The tables are larger than the database's memory and the cache, so that a
 //! stale block would show. These tests need root, for mounts and loop devices.
 //!
-//! The same databases on a mirror of two storage machines ([`mirrored`]), which fail one after the other.
+//! The same databases on a mirror of two storage machines ([`mirrored`]), which fail one after the other, and on disks whose
+//! administrator changes all that can be changed ([`second_day`]).
 
 mod attached;
 mod fsx;
@@ -16,12 +17,16 @@ mod ledger;
 mod load;
 mod mirrored;
 mod postgresql;
+mod second_day;
 mod shares;
 mod storage;
+mod storage_server;
 
 use attached::FileSystem;
 use harness::mariadb::MariaDb;
 use kills::{Rounds, survives};
+use second_day::Below;
+use std::time::Duration;
 
 #[test]
 fn mariadb_on_ext4() {
@@ -41,6 +46,32 @@ fn mariadb_on_a_mirror() {
 #[test]
 fn postgresql_on_a_mirror() {
     mirrored::outlives::<postgresql::PostgreSql>(FileSystem::Ext4, Rounds::once());
+}
+
+#[test]
+fn mariadb_on_a_stripe_whose_servers_change_and_are_rebooted() {
+    let away = Duration::from_secs(10);
+    second_day::outlives::<MariaDb>(Below::Stripe, away);
+}
+
+#[test]
+fn postgresql_on_a_disk_whose_server_changes_and_is_rebooted() {
+    let away = Duration::from_secs(10);
+    second_day::outlives::<postgresql::PostgreSql>(Below::Disk, away);
+}
+
+#[test]
+#[ignore = "five minutes: `make test-long` runs it"]
+fn mariadb_on_a_stripe_whose_servers_are_away_for_90_seconds() {
+    let away = Duration::from_secs(90);
+    second_day::outlives::<MariaDb>(Below::Stripe, away);
+}
+
+#[test]
+#[ignore = "four minutes: `make test-long` runs it"]
+fn mariadb_on_a_disk_whose_server_is_away_for_90_seconds() {
+    let away = Duration::from_secs(90);
+    second_day::outlives::<MariaDb>(Below::Disk, away);
 }
 
 #[test]

@@ -171,7 +171,7 @@ pub(crate) fn outlives<D: Database>(file_system: FileSystem, rounds: Rounds) {
     scene.costs_a_difference();
     scene.database.check(Extent::All);
     scene.database.kill();
-    scene.attached.check_and_end(file_system);
+    scene.attached.check_and_end();
     let [one, other] = scene.storages.map(Storage::end);
     assert!(one == other, "the copies differ");
 }

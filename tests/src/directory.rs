@@ -54,6 +54,17 @@ impl Directory {
         path
     }
 
+    /// Writes a file that only its user may read, as one with a secret has to be; returns its path.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn secret(&self, name: &str, contents: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.write(name, contents);
+        let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+        std::fs::set_permissions(&path, private).expect("it is ours");
+        path
+    }
+
     /// Makes a sparse file of `size_bytes` zeroes in it and returns its path.
     ///
     /// # Panics

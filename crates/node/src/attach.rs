@@ -113,6 +113,16 @@ impl Attachment {
         &self.own_directory
     }
 
+    /// From now on `teller` is called, from any thread, when the volume may have changed by itself, after the units.
+    pub fn tell_changes(&mut self, teller: impl Fn() + Send + Sync + 'static) {
+        let units = self.units.clone();
+        let both = move || {
+            units.tell_changes();
+            teller();
+        };
+        self.graph.tell_changes(Some(Arc::new(both)));
+    }
+
     /// Its length, in bytes.
     pub fn len_bytes(&self) -> u64 {
         let lens = self.disks.iter().map(|disk| disk.tree.shape().len_bytes());

@@ -5,6 +5,7 @@
 //! kernel then releases it on unmount, whoever unmounts it, even after this process has died.
 
 use std::{
+    cell::Cell,
     fs, io,
     path::{Path, PathBuf},
     process::Stdio,
@@ -125,11 +126,19 @@ impl MountPoint {
         block_size_bytes: u32,
     ) -> anyhow::Result<FileSystem> {
         let (file, here) = (file.to_owned(), self.clone());
-        let mounting = move || here.mount_now(&file, block_size_bytes);
-        let mount = blocking::run(blocking::WorkKind::Files, mounting).await??;
+        let on = file.clone();
+        let mounting = move || {
+            let len_bytes = fs::metadata(&on)?.len();
+            Ok::<_, anyhow::Error>((here.mount_now(&on, block_size_bytes)?, len_bytes))
+        };
+        let (mount, len_bytes) = blocking::run(blocking::WorkKind::Files, mounting).await??;
         let (kind, device) = (&mount.kind, mount.source.display());
         tracing::info!(directory = %mount.point.display(), kind, %device, "mounted");
-        Ok(FileSystem(mount))
+        Ok(FileSystem {
+            mount,
+            file,
+            device_len_bytes: Cell::new(len_bytes),
+        })
     }
 
     fn mount_now(&self, file: &Path, block_size_bytes: u32) -> anyhow::Result<Mount> {
@@ -216,31 +225,53 @@ fn kind_on(file: &Path) -> anyhow::Result<String> {
 }
 
 /// A mounted file system.
-pub(super) struct FileSystem(Mount);
+pub(super) struct FileSystem {
+    mount: Mount,
+    /// What its loop device is on.
+    file: PathBuf,
+    /// How long the file was when the loop device was told.
+    device_len_bytes: Cell<u64>,
+}
 
 impl FileSystem {
     /// Its mount, as it was when it was mounted.
     pub(super) fn mount(&self) -> &Mount {
-        &self.0
+        &self.mount
     }
 
-    /// Has its loop device follow a file that has grown. The file system has to be told by somebody who knows it.
-    pub(super) async fn follow_length(&self) {
-        let (device, kind) = (self.0.source.clone(), self.0.kind.clone());
+    /// Whether its loop device is as long as a volume of `len_bytes`.
+    pub(super) fn is_as_long_as(&self, len_bytes: u64) -> bool {
+        self.device_len_bytes.get() == len_bytes
+    }
+
+    /// Has its loop device follow a volume that is `len_bytes` long, as soon as the file is: that takes until the requests end
+    /// that are in progress. The file system has to be told by somebody who knows it.
+    pub(super) async fn follow_length(&self, len_bytes: u64) {
+        let (device, kind) = (self.mount.source.clone(), self.mount.kind.clone());
         let shown = device.display().to_string();
-        let following = move || -> anyhow::Result<()> {
+        let file = self.file.clone();
+        let following = move || -> anyhow::Result<bool> {
+            if fs::metadata(&file)?.len() != len_bytes {
+                return Ok(false);
+            }
             let mut losetup = program("losetup", "mount")?;
             ran(losetup.arg("--set-capacity").arg(&device))?;
-            Ok(())
+            Ok(true)
         };
         let followed = blocking::run(blocking::WorkKind::Files, following).await;
+        let followed = followed.map_err(anyhow::Error::from).and_then(|ran| ran);
+        if !matches!(followed, Ok(false)) {
+            // It is tried once, and not again and again.
+            self.device_len_bytes.set(len_bytes);
+        }
         let mend = match kind.as_str() {
-            "xfs" => format!("xfs_growfs {}", self.0.point.display()),
-            "btrfs" => format!("btrfs filesystem resize max {}", self.0.point.display()),
+            "xfs" => format!("xfs_growfs {}", self.mount.point.display()),
+            "btrfs" => format!("btrfs filesystem resize max {}", self.mount.point.display()),
             _ => format!("resize2fs {shown}"),
         };
-        match followed.map_err(anyhow::Error::from).and_then(|ran| ran) {
-            Ok(()) => tracing::info!(
+        match followed {
+            Ok(false) => {}
+            Ok(true) => tracing::info!(
                 device = shown,
                 "the loop device is as long as the volume; to have the file system use that: {mend}"
             ),
@@ -254,7 +285,7 @@ impl FileSystem {
     /// Unmounts it, if nobody uses it. Unmounting writes back dirty pages, so the file must still be served
     /// meanwhile.
     pub(super) async fn unmount(&self) -> Unmounted {
-        let mount = self.0.clone();
+        let mount = self.mount.clone();
         let unmounting =
             move || unmount_now(&mount).unwrap_or_else(|error| Unmounted::No(error.to_string()));
         let unmounted = blocking::run(blocking::WorkKind::Files, unmounting).await;
@@ -263,8 +294,8 @@ impl FileSystem {
 
     /// Takes it off its directory after its file was lost. Whoever uses it gets errors.
     pub(super) async fn detach(self) {
-        let directory = self.0.point.clone();
-        let detaching = move || detach_now(&self.0);
+        let directory = self.mount.point.clone();
+        let detaching = move || detach_now(&self.mount);
         let detached = blocking::run(blocking::WorkKind::Files, detaching).await;
         if let Err(error) | Ok(Err(error)) = detached {
             tracing::error!(directory = %directory.display(), %error, "it cannot be unmounted");

@@ -13,6 +13,7 @@ use std::{
     path::{Path, PathBuf},
     pin::pin,
     sync::Arc,
+    time::Duration,
 };
 
 use anyhow::anyhow;
@@ -39,6 +40,9 @@ use crate::{
 };
 use file_system::{FileSystem, MountOptions, MountPoint};
 use release::release;
+
+/// How often a file is looked at that has not followed the length of its volume yet.
+const FOLLOW_EVERY: Duration = Duration::from_millis(100);
 
 /// `sanstone attach`.
 #[derive(Args)]
@@ -207,6 +211,12 @@ async fn attach(
     }
     let process = Process::attaching(config.path(), &call.volume);
     let mut volume = Attachment::open(config, &call.volume, &process, lanes).await?;
+    let (changed, changes) = channel();
+    let of_volume = changed.clone();
+    volume.tell_changes(move || {
+        // Nobody listens any more when it ends.
+        let _ = of_volume.send(());
+    });
     let started = match make_front(&volume).start(volume.units()).await {
         Ok(front) => {
             let seen = teller.clone();
@@ -234,6 +244,7 @@ async fn attach(
                 attached: call.describe(&*front),
                 volume: &mut volume,
                 requests: Requests::new(wanted),
+                changes: &changes,
                 is_stopping: false,
             };
             let served = serve(&*front, mount_point, desk).await;
@@ -316,6 +327,8 @@ struct Desk<'a> {
     /// Where it is attached.
     attached: Attached,
     requests: Requests<'a>,
+    /// The volume may have changed by itself, as when a remote disk has grown.
+    changes: &'a Receiver<()>,
     /// Whether it was told to stop and that has not been heard yet.
     is_stopping: bool,
 }
@@ -333,20 +346,25 @@ impl Desk<'_> {
             if std::mem::take(&mut self.is_stopping) {
                 return None;
             }
-            match task::either(until.as_mut(), self.requests.next()).await {
+            let moved = moved(self.changes, file_system, self.volume.len_bytes());
+            let asked = task::either(self.requests.next(), moved);
+            match task::either(until.as_mut(), asked).await {
                 Either::One(output) => return Some(output),
-                Either::Other(request) => self.handle(request, file_system).await,
+                Either::Other(Either::One(request)) => self.handle(request).await,
+                Either::Other(Either::Other(())) => {}
+            }
+            let len_bytes = self.volume.len_bytes();
+            if let Some(file_system) = file_system.filter(|it| !it.is_as_long_as(len_bytes)) {
+                file_system.follow_length(len_bytes).await;
             }
         }
     }
 
-    async fn handle(&mut self, request: Option<Request>, file_system: Option<&FileSystem>) {
+    async fn handle(&mut self, request: Option<Request>) {
         match request {
             Some(Request::Told(SignalRequest::LookAgain)) => {
-                match (self.volume.look_again().await, file_system) {
-                    (false, _) => tracing::info!("SIGHUP: no file or remote disk has changed"),
-                    (true, Some(file_system)) => file_system.follow_length().await,
-                    (true, None) => {}
+                if !self.volume.look_again().await {
+                    tracing::info!("SIGHUP: no file or remote disk has changed");
                 }
             }
             Some(Request::Told(SignalRequest::Report)) => {
@@ -359,7 +377,7 @@ impl Desk<'_> {
             }
             Some(Request::Apply(request)) => {
                 let onlooker = self.volume.onlooker(self.attached.clone());
-                let (is_dry_run, before) = (request.is_dry_run, self.volume.len_bytes());
+                let is_dry_run = request.is_dry_run;
                 let volume = &mut *self.volume;
                 let applying = self
                     .requests
@@ -367,10 +385,6 @@ impl Desk<'_> {
                         LaneFuture::new(volume.apply(*config, is_dry_run, give_up))
                     });
                 self.is_stopping = applying.await;
-                let has_grown = self.volume.len_bytes() != before;
-                if let Some(file_system) = file_system.filter(|_| has_grown) {
-                    file_system.follow_length().await;
-                }
             }
             Some(Request::Told(SignalRequest::Stop)) | None => self.is_stopping = true,
         }
@@ -393,6 +407,16 @@ impl Desk<'_> {
             }
         }
     }
+}
+
+/// Waits until the volume, which is `len_bytes` long, may have changed, or until it is time to look whether the file has
+/// followed it, and the device of the `file_system` can.
+async fn moved(changes: &Receiver<()>, file_system: Option<&FileSystem>, len_bytes: u64) {
+    if file_system.is_some_and(|it| !it.is_as_long_as(len_bytes)) {
+        return engine::time::sleep(FOLLOW_EVERY).await;
+    }
+    // This function's caller keeps a sender.
+    let _ = changes.receive().await;
 }
 
 /// Warns if PR_SET_IO_FLUSHER was refused. Allocations of this process must not write back to a file system
