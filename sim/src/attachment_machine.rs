@@ -164,6 +164,11 @@ impl AttachmentMachine {
         self.start();
     }
 
+    /// Whether it has attached the volume, or is trying to.
+    pub fn runs(&self) -> bool {
+        self.running.borrow().is_some()
+    }
+
     /// Whether clients find the volume.
     pub fn is_attached(&self) -> bool {
         self.is_attached.get()

@@ -11,7 +11,7 @@
 //! No part of the product is replaced: the same code runs here as on a ring. A [`Site`] is one such world, drawn from a
 //! seed; the scenarios in `tests/` define what happens to it. [`daemons::Daemons`] is another kind of world, with whole
 //! daemons started from configuration files, [`mirrored::Mirrored`] one with a mirror over such
-//! daemons, and [`attached::Attached`] one with a volume of such a daemon that another machine has attached.
+//! daemons, [`two_owners::TwoOwners`] one with two owners of a mirror, and [`attached::Attached`] one with a volume of such a daemon that another machine has attached.
 #![forbid(unsafe_code)]
 
 pub mod attached;
@@ -22,6 +22,7 @@ pub mod daemon_machine;
 pub mod daemons;
 pub mod drawn_tree;
 pub mod machine;
+mod mirror_parts;
 pub mod mirrored;
 pub mod model;
 pub mod nbd_client;
@@ -34,6 +35,7 @@ pub mod site;
 pub mod slow_disk;
 pub mod target_machine;
 pub mod two_fronts;
+pub mod two_owners;
 pub mod windows;
 pub mod workload;
 

@@ -10,11 +10,7 @@
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
-use ::mirror::{
-    CopyId, CopySet,
-    copy::{CopyState, METADATA_BYTES, MetadataBlock, newest},
-    register::Record,
-};
+use ::mirror::{CopyId, CopySet, register::Record};
 use engine::{
     sim::{Host, Random, World},
     time,
@@ -26,79 +22,23 @@ use crate::{
     client,
     daemon_machine::DaemonMachine,
     machine::End,
+    mirror_parts::{
+        COPY_BYTES, DATA_KIB, LIMITS, LOST_STATE, compare, copy_on, file, kept, record_in,
+        record_on, register_text, remote, settings, storage_text,
+    },
     model::Model,
     nbd_volume::NbdVolume,
     workload::Watched,
 };
 
-const STORAGE: &str = "iqn.2026-11.io.sanstone:storage";
+pub use crate::mirror_parts::{COPY, Caches, STATE};
+
 const OWNER: &str = "iqn.2026-11.io.sanstone:owner";
 const PORT: u16 = 3260;
-/// The length of the mirror's data: eight regions.
-const DATA_KIB: u64 = 512;
-const COPY_BYTES: u64 = METADATA_BYTES + (DATA_KIB << 10);
-/// The file of a copy, where it is.
-pub const COPY: &str = "/srv/copy";
-/// Where the owner keeps what it knows.
-pub const STATE: &str = "/srv/state";
-const LOST_STATE: &str = "/srv/lost";
 /// The record: in its directory, under the identity of volumes that [`DaemonMachine`] creates.
 const REGISTER: &str = "/srv/state/mirror-00000000-0000-0000-0000-000000000057.register";
-/// The register on a LUN, where it is, with its slots.
-const LUN_REGISTER: &str = "/srv/register";
-const SLOT_BYTES: usize = 4096;
 /// How long the client waits for the owner, which may be waiting itself.
 const CLIENT_WAITS: Duration = Duration::from_secs(3000);
-
-/// The start of all configurations: low limits, so that they are reached, and short timeouts.
-fn settings(lanes: usize) -> String {
-    format!(
-        "lanes = {lanes}\nstate = \"{STATE}\"\nmemory = \"32MiB\"\nping_interval = \"2s\"\npeer_timeout = \"5s\"\n"
-    )
-}
-
-const LIMITS: &str = "[limits]\ncommands = 16\ntransfer = \"64KiB\"\ndata_segment = \"16KiB\"\n";
-
-/// What a world is drawn for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Caches {
-    /// As a mirror requires it.
-    None,
-    /// Every copy has a volatile cache, which only a mirror with a bug accepts.
-    Volatile,
-}
-
-fn file(random: &mut Random, caches: Caches) -> String {
-    let mode = ["write-through", "direct-sync"][random.index(2)];
-    let mode = match caches {
-        Caches::None => mode,
-        Caches::Volatile => "write-back",
-    };
-    format!("file = {{ path = \"copy\", size = \"{COPY_BYTES}B\", cache = \"{mode}\" }}")
-}
-
-fn storage_text(random: &mut Random, lanes: usize, caches: Caches) -> String {
-    let (settings, file) = (settings(lanes), file(random, caches));
-    format!(
-        "{settings}{LIMITS}[volume.copy]\n{file}\n[target.\"{STORAGE}\"]\nluns = [\"copy\"]\nallow = [\"*\"]\n"
-    )
-}
-
-/// The LUN with the register.
-fn register_text() -> String {
-    let settings = settings(1);
-    format!(
-        "{settings}{LIMITS}[volume.register]\nfile = {{ path = \"register\", size = \"1MiB\", cache = \"direct-sync\" }}\n\
-         [target.\"{STORAGE}\"]\nluns = [\"register\"]\nallow = [\"*\"]\n"
-    )
-}
-
-fn remote(name: &str) -> String {
-    format!(
-        "{{ iscsi = {{ url = \"iscsi://{name}/{STORAGE}/0\", initiator = \"{OWNER}\", connect_timeout = \"1s\", \
-         request_timeout = \"2s\", reconnect_timeout = \"4s\" }} }}"
-    )
-}
 
 /// How the mirror is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -126,12 +66,12 @@ impl Use {
 
     fn owner_text(self, random: &mut Random, lanes: usize, caches: Caches) -> String {
         let register = match self.has_lun {
-            true => format!("register = {}, ", remote("register")),
+            true => format!("register = {}, ", remote("register", OWNER)),
             false => String::new(),
         };
         let second = match self.is_local {
             true => format!("{{ {} }}", file(random, caches)),
-            false => remote("b"),
+            false => remote("b", OWNER),
         };
         let [copy, request] = match self.is_hasty {
             true => ["1s", "4s"],
@@ -146,7 +86,7 @@ impl Use {
         format!(
             "{settings}{limits}[volume.{VOLUME}]\nmirror = {{ copy_timeout = \"{copy}\", request_timeout = \"{request}\", \
              {register}of = [ {}, {second} ] }}\n{target}",
-            remote("a")
+            remote("a", OWNER)
         )
     }
 }
@@ -403,8 +343,7 @@ impl Mirrored {
 
     /// What the file of the copy at `place` holds.
     pub fn backup(&self, place: usize) -> Vec<u8> {
-        let host = self.host(self.with_copy(place));
-        host.read_file(COPY).expect("a copy")
+        copy_on(self.host(self.with_copy(place)))
     }
 
     /// Whether the copy at `place` keeps the record that the register has.
@@ -431,15 +370,10 @@ impl Mirrored {
 
     /// What the register has.
     pub fn record(&self) -> Record {
-        let Some(machine) = &self.register else {
-            let sector = self.host(Which::Owner).read_file(REGISTER);
-            return Record::decode(&sector.expect("it has a register")).expect("it has a record");
-        };
-        let lun = machine.host().read_file(LUN_REGISTER).expect("a LUN");
-        let mut records = lun
-            .chunks(SLOT_BYTES)
-            .filter_map(|slot| Record::decode(slot).ok());
-        records.next().expect("it has a record")
+        match &self.register {
+            Some(machine) => record_on(machine.host()),
+            None => record_in(self.host(Which::Owner), REGISTER),
+        }
     }
 
     /// Waits until the storages serve and both copies are in sync again.
@@ -464,23 +398,6 @@ impl Mirrored {
     /// # Panics
     /// Where they differ.
     pub fn compare(&self) {
-        let data = |place: usize| {
-            let mut copy = self.backup(place);
-            copy.truncate((DATA_KIB << 10) as usize);
-            copy
-        };
-        let (first, second) = (data(0), data(1));
-        let differs = first.iter().zip(&second).position(|(a, b)| a != b);
-        assert_eq!(differs, None, "the copies differ from this byte on");
+        compare([self.backup(0), self.backup(1)]);
     }
-}
-
-/// What is kept in a copy.
-fn kept(copy: &[u8]) -> CopyState {
-    let slot = |slot: usize| {
-        let at = MetadataBlock::Kept(slot).at(COPY_BYTES) as usize;
-        CopyState::decode(&copy[at..])
-    };
-    let found = newest([slot(0), slot(1)]);
-    found.expect("a copy of a mirror keeps something").1
 }

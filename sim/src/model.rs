@@ -76,6 +76,7 @@ pub enum Ending {
 #[derive(Debug)]
 pub struct Write {
     version: u64,
+    began: u64,
     sectors: Range<usize>,
 }
 
@@ -106,6 +107,8 @@ pub struct Model {
     /// Whether a flush may succeed after another one has failed.
     flushes_may_fail_once: bool,
     sync_failed: bool,
+    /// When the last [`Model::relieved`] came.
+    relieved: u64,
 }
 
 impl Model {
@@ -134,6 +137,7 @@ impl Model {
             flush_failed: None,
             flushes_may_fail_once: false,
             sync_failed: false,
+            relieved: 0,
         }
     }
 
@@ -173,7 +177,12 @@ impl Model {
                 live: true,
             });
         }
-        (Write { version, sectors }, bytes)
+        let write = Write {
+            version,
+            began,
+            sectors,
+        };
+        (write, bytes)
     }
 
     /// A write has ended.
@@ -184,8 +193,13 @@ impl Model {
                 .entries
                 .iter_mut()
                 .find(|e| e.version == write.version);
-            let entry = found.expect("a pending write is not forgotten");
-            entry.ended = Some(now);
+            let Some(entry) = found else {
+                // What it has left was overwritten before the answer came.
+                let is_late = write.began < self.relieved;
+                assert!(is_late, "a pending write is not forgotten");
+                continue;
+            };
+            entry.ended.get_or_insert(now);
             entry.fate = match ending {
                 Ending::Acknowledged => Fate::Acknowledged,
                 Ending::Durable => Fate::Durable,
@@ -313,6 +327,17 @@ impl Model {
         let entries = self.sectors.iter_mut().flat_map(|s| &mut s.entries);
         for entry in entries.filter(|entry| entry.fate == Fate::Pending) {
             (entry.ended, entry.fate) = (Some(now), Fate::Unknown);
+        }
+    }
+
+    /// Another server of the volume has relieved the one that was asked so far: what is in flight may have happened, and
+    /// does not happen any more. It may still be answered.
+    pub fn relieved(&mut self) {
+        let now = self.now();
+        self.relieved = now;
+        let entries = self.sectors.iter_mut().flat_map(|s| &mut s.entries);
+        for entry in entries.filter(|entry| entry.fate == Fate::Pending) {
+            entry.ended.get_or_insert(now);
         }
     }
 

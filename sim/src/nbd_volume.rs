@@ -17,7 +17,9 @@ use volume::{
 
 use crate::{
     content::SECTOR_BYTES,
-    nbd_client::{Answer, FLUSH, FUA, IO, NO_SPACE, NbdClient, READ, SHUTDOWN, TRIM, WRITE_ZEROES},
+    nbd_client::{
+        Answer, FLUSH, FUA, IO, NO_SPACE, NbdClient, PERMISSION, READ, SHUTDOWN, TRIM, WRITE_ZEROES,
+    },
 };
 
 /// The volume.
@@ -29,6 +31,8 @@ pub struct NbdVolume {
     connected: Notify,
     /// See [`NbdVolume::durable`].
     is_durable: bool,
+    /// See [`NbdVolume::supersede`].
+    is_superseded: Cell<bool>,
 }
 
 impl NbdVolume {
@@ -60,6 +64,7 @@ impl NbdVolume {
             connections: Cell::new(0),
             connected: Notify::new(),
             is_durable,
+            is_superseded: Cell::new(false),
         })
     }
 
@@ -71,8 +76,16 @@ impl NbdVolume {
         let client = NbdClient::start(address, is_structured).await?;
         self.client.replace(Some(client));
         self.connections.set(self.connections.get() + 1);
+        self.is_superseded.set(false);
         self.connected.notify();
         Ok(())
+    }
+
+    /// Until the next connection somebody else has what the server shows. What a lost connection fails does not happen any
+    /// more, and the server may not read or write anything for a request that comes from now on.
+    pub fn supersede(&self) {
+        self.is_superseded.set(true);
+        self.connected.notify();
     }
 
     /// Ends the connection.
@@ -82,20 +95,33 @@ impl NbdVolume {
         }
     }
 
-    /// The answer to a request.
-    async fn ask(&self, request: impl AsyncFnOnce(&NbdClient) -> Answer) -> Result<Vec<u8>> {
+    /// The answer to a request, which is a flush or not.
+    async fn ask(
+        &self,
+        is_flush: bool,
+        request: impl AsyncFnOnce(&NbdClient) -> Answer,
+    ) -> Result<Vec<u8>> {
         let client = self.client.borrow().clone();
         let before = self.connections.get();
+        let is_late = self.is_superseded.get();
         let answer = match client {
             Some(client) => request(&client).await,
             None => None,
         };
         match answer {
-            Some(Ok(data)) => Ok(data),
+            Some(Ok(data)) => {
+                assert!(!is_late || is_flush, "a former owner has answered");
+                Ok(data)
+            }
+            // Another owner has it.
+            Some(Err(PERMISSION)) => Err(Error::new(ErrorKind::Preempted, "NBD_EPERM")),
             Some(Err(IO)) => Err(Error::new(ErrorKind::Medium, "NBD_EIO")),
             None => {
                 if self.is_durable {
-                    let is_next = || (self.connections.get() > before).then_some(());
+                    let is_next = || {
+                        let is_over = self.connections.get() > before || self.is_superseded.get();
+                        is_over.then_some(())
+                    };
                     self.connected.wait_for(is_next).await;
                 }
                 Err(Error::new(ErrorKind::Unreachable, "no connection"))
@@ -114,7 +140,10 @@ impl NbdVolume {
         (at, len): (u64, u64),
     ) -> LaneFuture<'a, Result<()>> {
         LaneFuture::new(async move {
-            let asked = self.ask(async |client| client.ask((kind, flags), at, len as u32).await);
+            let is_flush = kind == FLUSH;
+            let asked = self.ask(is_flush, async |client| {
+                client.ask((kind, flags), at, len as u32).await
+            });
             asked.await.map(drop)
         })
     }
@@ -134,7 +163,9 @@ impl Volume for NbdVolume {
 
     fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
         LaneFuture::new(async move {
-            let asked = self.ask(async |client| client.ask((READ, 0), at, len as u32).await);
+            let asked = self.ask(false, async |client| {
+                client.ask((READ, 0), at, len as u32).await
+            });
             Ok(Buf::copy_of(&asked.await?).into())
         })
     }
@@ -142,7 +173,7 @@ impl Volume for NbdVolume {
     fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             let (data, flags) = (data.to_vec(), flags(durability));
-            let asked = self.ask(async |client| client.write(at, &data, flags).await);
+            let asked = self.ask(false, async |client| client.write(at, &data, flags).await);
             asked.await.map(drop)
         })
     }

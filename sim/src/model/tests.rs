@@ -175,3 +175,27 @@ fn a_failed_flush_is_sticky_and_its_writes_are_never_promised() {
     one.crash();
     assert!(!one.permits(ZEROES), "it was seen, and flushed");
 }
+
+#[test]
+fn what_a_relieved_server_had_in_flight_does_not_happen_later() {
+    let mut one = One::new();
+    let before = one.write(Durable);
+    let write = one.begin();
+    let version = write.version;
+    one.0.relieved();
+    assert!(one.permits(before) && one.permits(version));
+    one.read(before).expect("it has not happened");
+    assert!(!one.permits(version), "it has happened later");
+    one.0.end_write(write, Durable);
+    assert!(!one.permits(before), "it was lost, but acknowledged");
+}
+
+#[test]
+fn a_write_of_a_relieved_server_may_be_answered_after_it_was_overwritten() {
+    let mut one = One::new();
+    let write = one.begin();
+    one.0.relieved();
+    let newer = one.write(Durable);
+    one.0.end_write(write, Durable);
+    assert!(one.permits(newer));
+}

@@ -7,6 +7,8 @@
 mod bugs;
 mod complaints;
 mod mishaps;
+mod reliefs;
+mod two_owners;
 
 use std::{rc::Rc, time::Duration};
 

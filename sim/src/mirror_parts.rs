@@ -1,0 +1,121 @@
+//! What mirrors over simulated machines are made of: the configurations of storages and registers, and what lies in their
+//! files.
+
+use std::path::Path;
+
+use ::mirror::{
+    copy::{CopyState, METADATA_BYTES, MetadataBlock, newest},
+    register::Record,
+};
+use engine::sim::{Host, Random};
+
+/// The target of a storage.
+pub(crate) const STORAGE: &str = "iqn.2026-11.io.sanstone:storage";
+/// The length of the mirror's data: eight regions.
+pub(crate) const DATA_KIB: u64 = 512;
+pub(crate) const COPY_BYTES: u64 = METADATA_BYTES + (DATA_KIB << 10);
+/// The file of a copy, where it is.
+pub const COPY: &str = "/srv/copy";
+/// Where a daemon keeps what it knows.
+pub const STATE: &str = "/srv/state";
+/// A state directory that was lost.
+pub(crate) const LOST_STATE: &str = "/srv/lost";
+/// The register on a LUN, where it is, with its slots.
+const LUN_REGISTER: &str = "/srv/register";
+const SLOT_BYTES: usize = 4096;
+pub(crate) const LIMITS: &str =
+    "[limits]\ncommands = 16\ntransfer = \"64KiB\"\ndata_segment = \"16KiB\"\n";
+
+/// What a world is drawn for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Caches {
+    /// As a mirror requires it.
+    None,
+    /// Every copy has a volatile cache, which only a mirror with a bug accepts.
+    Volatile,
+}
+
+/// The start of all configurations: low limits, so that they are reached, and short timeouts.
+pub(crate) fn settings(lanes: usize) -> String {
+    format!(
+        "lanes = {lanes}\nstate = \"{STATE}\"\nmemory = \"32MiB\"\nping_interval = \"2s\"\npeer_timeout = \"5s\"\n"
+    )
+}
+
+/// A file with a copy.
+pub(crate) fn file(random: &mut Random, caches: Caches) -> String {
+    let mode = ["write-through", "direct-sync"][random.index(2)];
+    let mode = match caches {
+        Caches::None => mode,
+        Caches::Volatile => "write-back",
+    };
+    format!("file = {{ path = \"copy\", size = \"{COPY_BYTES}B\", cache = \"{mode}\" }}")
+}
+
+/// A storage that serves it.
+pub(crate) fn storage_text(random: &mut Random, lanes: usize, caches: Caches) -> String {
+    let (settings, file) = (settings(lanes), file(random, caches));
+    format!(
+        "{settings}{LIMITS}[volume.copy]\n{file}\n[target.\"{STORAGE}\"]\nluns = [\"copy\"]\nallow = [\"*\"]\n"
+    )
+}
+
+/// The LUN with the register.
+pub(crate) fn register_text() -> String {
+    let settings = settings(1);
+    format!(
+        "{settings}{LIMITS}[volume.register]\nfile = {{ path = \"register\", size = \"1MiB\", cache = \"direct-sync\" }}\n\
+         [target.\"{STORAGE}\"]\nluns = [\"register\"]\nallow = [\"*\"]\n"
+    )
+}
+
+/// The disk of the storage, or the register, at `address`, as `initiator` uses it.
+pub(crate) fn remote(address: &str, initiator: &str) -> String {
+    format!(
+        "{{ iscsi = {{ url = \"iscsi://{address}/{STORAGE}/0\", initiator = \"{initiator}\", connect_timeout = \"1s\", \
+         request_timeout = \"2s\", reconnect_timeout = \"4s\" }} }}"
+    )
+}
+
+/// The record on the LUN that `machine` serves.
+pub(crate) fn record_on(machine: &Host) -> Record {
+    let lun = machine.read_file(LUN_REGISTER).expect("a LUN");
+    let mut records = lun
+        .chunks(SLOT_BYTES)
+        .filter_map(|slot| Record::decode(slot).ok());
+    records.next().expect("it has a record")
+}
+
+/// The record in the file `path` of `machine`.
+pub(crate) fn record_in(machine: &Host, path: impl AsRef<Path>) -> Record {
+    let sector = machine.read_file(path);
+    Record::decode(&sector.expect("it has a register")).expect("it has a record")
+}
+
+/// What the file of a copy on `machine` holds.
+pub(crate) fn copy_on(machine: &Host) -> Vec<u8> {
+    machine.read_file(COPY).expect("a copy")
+}
+
+/// What is kept in a copy.
+pub(crate) fn kept(copy: &[u8]) -> CopyState {
+    let slot = |slot: usize| {
+        let at = MetadataBlock::Kept(slot).at(COPY_BYTES) as usize;
+        CopyState::decode(&copy[at..])
+    };
+    let found = newest([slot(0), slot(1)]);
+    found.expect("a copy of a mirror keeps something").1
+}
+
+/// Compares the data of two copies.
+///
+/// # Panics
+/// Where they differ.
+pub(crate) fn compare(copies: [Vec<u8>; 2]) {
+    let [first, second] = copies.map(|mut copy| {
+        copy.truncate((DATA_KIB << 10) as usize);
+        copy
+    });
+    let differs = first.iter().zip(&second).position(|(a, b)| a != b);
+    assert_eq!(differs, None, "the copies differ from this byte on");
+}
