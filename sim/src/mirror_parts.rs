@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use ::mirror::{
-    copy::{CopyState, METADATA_BYTES, MetadataBlock, newest},
+    copy::{CopyState, METADATA_BYTES, MetadataBlock, decode_bits, newest},
     register::Record,
 };
 use engine::sim::{Host, Random};
@@ -105,6 +105,13 @@ pub(crate) fn kept(copy: &[u8]) -> CopyState {
     };
     let found = newest([slot(0), slot(1)]);
     found.expect("a copy of a mirror keeps something").1
+}
+
+/// Whether the bitmap of a copy marks `region`.
+pub(crate) fn is_marked(copy: &[u8], region: usize) -> bool {
+    let at = MetadataBlock::Bitmap(0).at(COPY_BYTES) as usize;
+    let bits = decode_bits(&copy[at..]);
+    bits[region / 8] & 1 << (region % 8) != 0
 }
 
 /// Compares the data of two copies.

@@ -30,8 +30,8 @@ use crate::{
     daemon_machine::DaemonMachine,
     machine::End,
     mirror_parts::{
-        COPY_BYTES, Caches, DATA_KIB, LOST_STATE, STATE, compare, copy_on, record_on,
-        register_text, remote, settings, storage_text,
+        COPY_BYTES, Caches, DATA_KIB, LOST_STATE, STATE, compare, copy_on, is_marked, kept,
+        record_on, register_text, remote, settings, storage_text,
     },
     model::Model,
     nbd_volume::NbdVolume,
@@ -41,6 +41,8 @@ use crate::{
 const OWNERS: usize = 2;
 /// The place of the machine with the register; the storages' are 0 and 1.
 pub const REGISTER: usize = 2;
+/// How long it takes at most until both copies are in sync, once all is well.
+const IN_SYNC_WITHIN_S: usize = 900;
 /// Attempts to take the mirror over, at most.
 const ATTEMPTS_MAX: usize = 200;
 
@@ -291,13 +293,13 @@ impl TwoOwners {
         record_on(self.host(REGISTER))
     }
 
-    /// Waits until all that is served from serves, and, for so many seconds at most, until both copies are in sync again.
+    /// Waits until all that is served from serves, and until both copies are in sync again, for a quarter of an hour.
     /// Returns whether they are.
-    pub async fn in_sync(&self, seconds_max: usize) -> bool {
+    pub async fn comes_in_sync(&self) -> bool {
         for served in &self.served {
             served.ready().await;
         }
-        for _ in 0..10 * seconds_max {
+        for _ in 0..10 * IN_SYNC_WITHIN_S {
             if self.record().in_sync == CopySet::first(2) {
                 return true;
             }
@@ -306,11 +308,34 @@ impl TwoOwners {
         false
     }
 
+    /// Waits until both copies are in sync again.
+    ///
+    /// # Panics
+    /// If that takes more than a quarter of an hour.
+    pub async fn in_sync(&self) {
+        let are_they = self.comes_in_sync().await;
+        assert!(
+            are_they,
+            "the copies do not come in sync again: {:?}",
+            self.record()
+        );
+    }
+
     /// What the file of a copy holds.
     pub fn copy(&self, place: usize) -> Vec<u8> {
         let copy = copy_on(self.host(place));
         assert_eq!(copy.len() as u64, COPY_BYTES, "a copy keeps its length");
         copy
+    }
+
+    /// Whether a copy keeps the record that the register has.
+    pub fn has_noted(&self, place: usize) -> bool {
+        kept(&self.copy(place)).record == self.record()
+    }
+
+    /// Whether a copy's bitmap marks `region`.
+    pub fn is_marked(&self, place: usize, region: usize) -> bool {
+        is_marked(&self.copy(place), region)
     }
 
     /// Compares the copies of a mirror that nobody writes to.

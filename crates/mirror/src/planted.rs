@@ -10,6 +10,10 @@ pub enum Bug {
     OldKeyOnReturn,
     /// Rule 3: the claimer does not fence.
     Unfenced,
+    /// Rule 3: one copy is used without a fence.
+    OneUnfenced,
+    /// Rule 4: a copy keeps no floor.
+    NoFloor,
     /// Rule 5: what was not fenced is not swapped out.
     UnfencedStays,
     /// Rule 5: marked ranges are used as they are.

@@ -27,6 +27,12 @@ pub enum Bug {
     CacheKeptInDoubt,
     /// `mirror`, rule 1: a swap whose answer was an error is answered by what the register shows.
     RegisterUnsettled,
+    /// `mirror`, rule 1: a swap that has no answer counts as made.
+    UnansweredIsMade,
+    /// `iscsi`, rule 3 of `mirror`: a fence keeps others out, and ends nothing that is under way.
+    FenceEndsNothing,
+    /// `iscsi`, rule 4 of `mirror`: a fence that the target has lost is made again under its key.
+    FencedAgain,
     /// `mirror`, rule 13: a copy that is lost while nothing is asked of the mirror stays in sync.
     LostWhileIdle,
     /// `mirror`, rule 6: copies may have volatile caches, and writes leave data there.

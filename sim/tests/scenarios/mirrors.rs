@@ -6,6 +6,7 @@
 
 mod bugs;
 mod complaints;
+mod hard_cases;
 mod mishaps;
 mod reliefs;
 mod two_owners;

@@ -171,7 +171,8 @@ impl Mirror {
         };
         let (fence, step) = Fence::new(key);
         member.standing = CopyStanding::Fencing(fence);
-        if is_planted(Bug::Unfenced) {
+        let is_passed_by = is_planted(Bug::OneUnfenced) && copy.place() == 1;
+        if is_planted(Bug::Unfenced) || is_passed_by {
             return self.look(copy, key);
         }
         self.actions

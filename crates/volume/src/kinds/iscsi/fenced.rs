@@ -22,7 +22,10 @@ use super::{
     session::Data,
     unit::RemoteUnit,
 };
-use crate::{Error, ErrorKind, Result};
+use crate::{
+    Error, ErrorKind, Result,
+    planted::{Bug, is_planted},
+};
 
 /// The longest list of keys that is read, in bytes: its length has 16 bits.
 const KEYS_LEN: u16 = 8 + 8 * 1000;
@@ -53,9 +56,11 @@ impl RemoteUnit {
             }
             FenceCommand::Preempt(older) => {
                 let (key, older) = (key.raw(), older.raw());
-                let preempt = ReserveOut::preempt(EXCLUSIVE_REGISTRANTS, key, older, true);
+                let aborts = !is_planted(Bug::FenceEndsNothing);
+                let preempt = ReserveOut::preempt(EXCLUSIVE_REGISTRANTS, key, older, aborts);
                 self.reserve_step(&nexus, preempt).await
             }
+            FenceCommand::Reset if is_planted(Bug::FenceEndsNothing) => Ok(FenceAnswer::Good),
             FenceCommand::Reset => match self.reset_for_fence(&nexus).await? {
                 true => Ok(FenceAnswer::Good),
                 false => Err(lacks("LOGICAL UNIT RESET", "it was refused")),
@@ -138,6 +143,11 @@ impl RemoteUnit {
             match holder {
                 Some(holder) if holder == key.raw() => {}
                 Some(holder) if is_newer(holder) => return self.lose_fence(Fenced::Superseded),
+                None if is_planted(Bug::FencedAgain) => {
+                    self.register_fence(nexus, key).await?;
+                    let reserve = ReserveOut::reserve(EXCLUSIVE_REGISTRANTS, key.raw());
+                    self.reserve_step(nexus, reserve).await?;
+                }
                 _ => return self.lose_fence(Fenced::Gone),
             }
             let registered = self.register_fence(nexus, key).await?;
