@@ -68,6 +68,43 @@ fn a_stripe_takes_the_length_of_its_grown_children() {
 }
 
 #[test]
+fn a_concat_takes_another_child() {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let configured = |names: &[&str]| {
+        let child = |name: &&str| format!("{{ file = {{ path = \"{name}\" }} }}");
+        let of: Vec<String> = names.iter().map(child).collect();
+        let volumes = format!("[volume.db]\nconcat = {{ of = [{}] }}\n", of.join(", "));
+        format!("{volumes}{}", target_table(port, &["db"]))
+    };
+    for name in ["a", "b", "c"] {
+        directory.sparse(name, 9 << 20);
+    }
+    let file = directory.write("sanstone.toml", configured(&["a", "b"]));
+    let file = text(&file);
+    call(&["volume", "create", "-c", file, "db"]).success();
+    directory.write("sanstone.toml", configured(&["a", "b", "c"]));
+    let ran = call(&["serve", "-c", file]);
+    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(
+        ran.stderr
+            .contains("to add it to a concat `sanstone volume grow`"),
+        "{ran}"
+    );
+    let ran = call(&["volume", "grow", "-c", file, "db"]).success();
+    assert!(
+        ran.stdout
+            .contains("has grown from 16777216 to 25165824 bytes"),
+        "{ran}"
+    );
+    let configuration = configured(&["a", "b", "c"]);
+    let server = Sanstone::serve_configuration(directory.path(), &configuration, port);
+    let _server = server.answering(&directory.join("sanstone.state"));
+    let shown = json(&["show", "-c", file]);
+    assert_eq!(shown["volumes"]["db"]["tree"]["size_bytes"], 24 << 20);
+}
+
+#[test]
 fn space_is_set_aside_or_the_daemon_does_not_start() {
     let directory = Directory::new();
     let port = harness::free_port();

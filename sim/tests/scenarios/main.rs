@@ -5,6 +5,7 @@
 mod apply;
 mod attached;
 mod claims;
+mod concats;
 mod crowds;
 mod daemons;
 mod determinism;

@@ -1,4 +1,4 @@
-//! Creates a stripe or concat from blank children: the only code that writes superblocks.
+//! Creates a stripe or concat from blank children.
 
 use engine::{Buf, Payload, task::join_all};
 use uuid::Uuid;
@@ -44,24 +44,7 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
     let mut usable_bytes = Vec::new();
     let mut before = Vec::new();
     for child in children {
-        let shape = child.volume.shape();
-        let usable = shape.len_bytes().saturating_sub(RESERVED_BYTES) / unit * unit;
-        if usable == 0 {
-            return Err(child.refuse(format!(
-                "it has {} bytes; a child needs its first {RESERVED_BYTES} for the superblock and \
-                 at least one unit of {unit} for data",
-                shape.len_bytes()
-            )));
-        }
-        if u64::from(shape.physical_block_bytes) > unit {
-            return Err(child.refuse(format!(
-                "its blocks of {} bytes are larger than the unit of {unit}; choose a larger unit",
-                shape.physical_block_bytes
-            )));
-        }
-        if shape.read_only.is_on() {
-            return Err(child.refuse("it is read-only"));
-        }
+        let usable = usable_bytes_of(child, unit)?;
         usable_bytes.push(usable);
         let start = child.volume.read(0, RESERVED_BYTES as usize).await;
         let start = start.map_err(|error| child.blame(error))?;
@@ -104,6 +87,32 @@ pub async fn create(children: &[Child], options: &CreateOptions) -> Result<()> {
     }
 }
 
+/// How much of a child can be data, in units of `unit` bytes.
+///
+/// # Errors
+/// `Configuration` when it is too short or has larger blocks, `ReadOnly`; with the child.
+pub(super) fn usable_bytes_of(child: &Child, unit: u64) -> Result<u64> {
+    let shape = child.volume.shape();
+    let usable = shape.len_bytes().saturating_sub(RESERVED_BYTES) / unit * unit;
+    if usable == 0 {
+        return Err(child.refuse(format!(
+            "it has {} bytes; a child needs its first {RESERVED_BYTES} for the superblock and \
+             at least one unit of {unit} for data",
+            shape.len_bytes()
+        )));
+    }
+    if u64::from(shape.physical_block_bytes) > unit {
+        return Err(child.refuse(format!(
+            "its blocks of {} bytes are larger than the unit of {unit}; choose a larger unit",
+            shape.physical_block_bytes
+        )));
+    }
+    if shape.read_only.is_on() {
+        return Err(child.refuse("it is read-only"));
+    }
+    Ok(usable)
+}
+
 /// Refuses children that are not blank, before anything is written to them. A child that is claimed or cannot be read
 /// is skipped: claiming it will report the owner.
 ///
@@ -142,7 +151,7 @@ fn check_options(children: usize, options: &CreateOptions) -> Result<()> {
     Ok(())
 }
 
-fn check_blank(child: &Child, start: &Payload) -> Result<()> {
+pub(super) fn check_blank(child: &Child, start: &Payload) -> Result<()> {
     if let Ok(found) = Superblock::decode(&start.slice(0..SUPERBLOCK_BYTES).to_vec()) {
         return Err(child.refuse(format!(
             "it is already child {} of {} of {} {}; use another disk, or --force to give up that \
@@ -190,15 +199,14 @@ fn ended(children: &[Child], results: PerChild<Result<()>>) -> Result<()> {
 }
 
 /// If one disk has two names, both now show the superblock that was written last.
-async fn check_distinct(children: &[Child], superblocks: &[Superblock]) -> Result<()> {
+pub(super) async fn check_distinct(children: &[Child], superblocks: &[Superblock]) -> Result<()> {
     for (child, superblock) in children.iter().zip(superblocks) {
         let found = child.read_superblock(superblock.layout.name()).await?;
         if found == *superblock {
             continue;
         }
-        // The superblock read back was written by someone else, so do not trust its index.
-        let same = children.get(found.child_index as usize);
-        if let Some(same) = same.filter(|_| found.volume == superblock.volume) {
+        let same = superblocks.iter().position(|it| *it == found);
+        if let Some(same) = same.and_then(|same| children.get(same)) {
             return Err(child.refuse(format!(
                 "it is the same disk as {}; give each child its own disk",
                 same.name

@@ -1,17 +1,16 @@
 //! Gives a stripe or concat the length that its grown children have room for: writes their superblocks again. A stripe takes
 //! as much of each child as the smallest has. In a concat only the last child may grow: what is behind the others begins
-//! where they end.
+//! where they end. New children of a concat [join](super::join) it instead.
 //!
 //! The write may be interrupted. Then the children of a stripe say different lengths, of which the smallest holds: the data
 //! below it lies where it did. The next attempt ends the work.
 
-use engine::Payload;
-
 use super::{
-    Child, OpenStripe, WantedLayout, give_up,
+    Child, OpenStripe, WantedLayout, give_up, join,
     superblock::{Layout, RESERVED_BYTES, Superblock},
+    write_superblock,
 };
-use crate::{Durability, Error, ErrorKind, Result, SetClaim, kinds::NewLength};
+use crate::{Error, ErrorKind, Result, SetClaim, kinds::NewLength};
 
 /// Grows the volume of `children` under `claim`.
 ///
@@ -21,9 +20,12 @@ use crate::{Durability, Error, ErrorKind, Result, SetClaim, kinds::NewLength};
 pub(super) async fn grow(
     children: &[Child],
     wanted: WantedLayout,
-    claim: &SetClaim,
+    claim: SetClaim,
 ) -> Result<NewLength> {
-    let opened = OpenStripe::claimed_as(children, wanted, claim).await?;
+    if let Some(joining) = join::Joining::of(children, wanted).await? {
+        return joining.join(claim).await;
+    }
+    let opened = OpenStripe::claimed_as(children, wanted, &claim).await?;
     let grown = write(children, wanted, &opened).await;
     give_up(children).await;
     grown
@@ -44,11 +46,7 @@ async fn write(children: &[Child], wanted: WantedLayout, opened: &OpenStripe) ->
         if before == next {
             continue;
         }
-        let block = Payload::from(engine::Buf::copy_of(&next.encode()));
-        let written = child.volume.write(0, block, Durability::Fua).await;
-        written.map_err(|error| child.blame(error))?;
-        let flushed = child.volume.flush().await;
-        flushed.map_err(|error| child.blame(error))?;
+        write_superblock(child, next).await?;
     }
     let to_bytes = match opened.layout() {
         Layout::Stripe { .. } => next[0].usable_bytes * children.len() as u64,
@@ -271,6 +269,107 @@ mod tests {
                 filled(CONCAT, &scratch, &home, (4 * MIB, false)).await,
                 7 * MIB
             );
+        });
+    }
+
+    /// `CONCAT` with a third child.
+    const LONGER: &str = r#"db.concat = { of = [
+        { file = { path = "c" } }, { file = { path = "a" } }, { file = { path = "b" } },
+    ] }"#;
+
+    async fn refused(text: &str, scratch: &Scratch, home: &LaneHandle) -> String {
+        let mut graph = graph(text, scratch.path());
+        let refused = match graph.open("db", home).await {
+            Ok(_) => panic!("it opens"),
+            Err(error) => error.to_string(),
+        };
+        graph.close().await;
+        refused
+    }
+
+    fn superblock(scratch: &Scratch, name: &str) -> Vec<u8> {
+        let block = fs::read(scratch.file(name)).expect("ours");
+        block[..SUPERBLOCK_BYTES].to_vec()
+    }
+
+    #[test]
+    fn a_concat_takes_another_child_and_its_data_stays() {
+        let (scratch, lane) = (
+            Scratch::new(),
+            Lane::new(&LaneConfig::default()).expect("a ring"),
+        );
+        let home = lane.handle();
+        lane.block_on(async {
+            for name in ["a", "b", "c"] {
+                set_len(&scratch, name, 3);
+            }
+            create(CONCAT, &scratch, &home).await;
+            filled(CONCAT, &scratch, &home, (4 * MIB, true)).await;
+            let told = refused(LONGER, &scratch, &home).await;
+            assert!(told.contains("`sanstone volume grow`"), "{told}");
+            let before = ["a", "b"].map(|name| superblock(&scratch, name));
+            let grown = NewLength {
+                from_bytes: 4 * MIB,
+                to_bytes: 6 * MIB,
+            };
+            assert_eq!(grow(LONGER, &scratch, &home).await, grown);
+            assert_eq!(
+                filled(LONGER, &scratch, &home, (4 * MIB, false)).await,
+                6 * MIB
+            );
+            let told = refused(CONCAT, &scratch, &home).await;
+            assert!(told.contains("has 3 children"), "{told}");
+            // It was interrupted after the first, or before any, of the old children was told.
+            for interrupted in [&["b"][..], &["a", "b"]] {
+                for (name, before) in ["a", "b"].iter().zip(&before) {
+                    if interrupted.contains(name) {
+                        let file = File::options().write(true).open(scratch.file(name));
+                        file.and_then(|file| file.write_all_at(before, 0))
+                            .expect("ours");
+                    }
+                }
+                let len = filled(LONGER, &scratch, &home, (4 * MIB, false)).await;
+                assert_eq!(len, 6 * MIB, "{interrupted:?}");
+                // Whoever opens it ends the work before it is used.
+                let told = refused(CONCAT, &scratch, &home).await;
+                assert!(told.contains("has 3 children"), "{told}");
+            }
+        });
+    }
+
+    #[test]
+    fn what_is_not_blank_or_too_short_does_not_join_a_concat() {
+        let (scratch, lane) = (
+            Scratch::new(),
+            Lane::new(&LaneConfig::default()).expect("a ring"),
+        );
+        let home = lane.handle();
+        lane.block_on(async {
+            for name in ["a", "b", "c"] {
+                set_len(&scratch, name, 3);
+            }
+            create(CONCAT, &scratch, &home).await;
+            let refused = async || {
+                let mut graph = graph(LONGER, scratch.path());
+                let grown = graph.grow_stripe("db", &home).await;
+                graph.close().await;
+                grown.expect_err("it does not join").to_string()
+            };
+            let file = File::options().write(true).open(scratch.file("c"));
+            let file = file.expect("ours");
+            file.write_all_at(&[1], 8192).expect("room");
+            let told = refused().await;
+            assert!(told.contains("nonzero byte at 8192"), "{told}");
+            file.write_all_at(&[0], 8192).expect("room");
+            file.set_len(MIB).expect("room");
+            let told = refused().await;
+            assert!(told.contains("at least one unit"), "{told}");
+            // A child that the concat has is missing, and two are blank.
+            set_len(&scratch, "c", 3);
+            fs::rename(scratch.file("b"), scratch.file("away")).expect("ours");
+            set_len(&scratch, "b", 3);
+            let told = refused().await;
+            assert!(told.contains("child 1 is missing"), "{told}");
         });
     }
 }

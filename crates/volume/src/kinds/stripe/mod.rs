@@ -14,6 +14,8 @@ mod claim_tests;
 mod create;
 mod describe;
 mod grow;
+mod join;
+mod joined;
 mod look;
 mod map;
 mod open;
@@ -112,6 +114,15 @@ impl Child {
             Ok(_) => Ok(None),
         }
     }
+}
+
+/// Writes a superblock, durably.
+async fn write_superblock(child: &Child, superblock: &Superblock) -> Result<()> {
+    let block = Payload::from(engine::Buf::copy_of(&superblock.encode()));
+    let written = child.volume.write(0, block, Durability::Fua).await;
+    written.map_err(|error| child.blame(error))?;
+    let flushed = child.volume.flush().await;
+    flushed.map_err(|error| child.blame(error))
 }
 
 /// The error for rejecting the child that messages call `name`.

@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::{
     Child, Stripe,
     claim::check_age,
-    claim_all, give_up,
+    claim_all, give_up, joined,
     map::Map,
     refuse,
     round_robin::RoundRobin,
@@ -130,13 +130,17 @@ impl OpenStripe {
         }
         claim_all(children, claim).await?;
         let opened = OpenStripe::read(children, wanted, Some(claim)).await;
+        let opened = match (opened, wanted) {
+            (Ok(opened), WantedLayout::Concat) => joined::finish(children).await.map(|()| opened),
+            (opened, _) => opened,
+        };
         if opened.is_err() {
             give_up(children).await;
         }
         opened
     }
 
-    async fn read(
+    pub(super) async fn read(
         children: &[Child],
         wanted: WantedLayout,
         claim: Option<&SetClaim>,
@@ -325,8 +329,9 @@ pub(super) fn check_together(found: &[Listed], listed: usize, wanted: WantedLayo
     if found.len() == listed {
         check_complete(found)?;
     }
+    let may_join = may_join(found, listed);
     for (at, child) in found.iter().enumerate() {
-        check_agrees(child, listed, first)?;
+        check_agrees(child, listed, first, may_join)?;
         let Superblock {
             child_index: index,
             child_count: count,
@@ -358,8 +363,20 @@ pub(super) fn check_together(found: &[Listed], listed: usize, wanted: WantedLayo
     }
 }
 
+/// Whether children may say that they are fewer than are `listed`, because others have [joined](super::join) them and these say so, or
+/// have not been found.
+fn may_join(found: &[Listed], listed: usize) -> bool {
+    let counts = || found.iter().map(|it| it.superblock.child_count);
+    let is_concat = |it: &Listed| it.superblock.layout == Layout::Concat;
+    let all = listed as u32;
+    let before = counts().filter(|count| *count != all).min();
+    found.iter().all(is_concat)
+        && (found.len() < listed || counts().any(|count| count == all))
+        && counts().all(|count| count == all || Some(count) == before && count < all)
+}
+
 /// Checks that a child belongs to the same volume as the `first` one.
-fn check_agrees(child: &Listed, listed: usize, first: &Listed) -> Result<()> {
+fn check_agrees(child: &Listed, listed: usize, first: &Listed, may_join: bool) -> Result<()> {
     let Listed { name, superblock } = child;
     let (first_name, first) = (&first.name, &first.superblock);
     let Superblock {
@@ -377,15 +394,22 @@ fn check_agrees(child: &Listed, listed: usize, first: &Listed) -> Result<()> {
         );
         return Err(refuse(name, why));
     }
-    if *count as usize != listed {
+    if *count as usize != listed && !may_join {
+        let mend = match superblock.layout {
+            Layout::Concat if (*count as usize) < listed => {
+                "; `sanstone volume grow -c FILE NAME` adds the others to it"
+            }
+            _ => "",
+        };
         let why = format!(
             "it is child {index} of a {kind} of {count}, but {listed} are listed; list all {count} \
-             and no others"
+             and no others{mend}"
         );
         return Err(refuse(name, why));
     }
     let same_layout = Superblock {
         child_index: first.child_index,
+        child_count: first.child_count,
         // Those of a stripe differ where it was being grown: the smallest holds.
         usable_bytes: first.usable_bytes,
         ..superblock.clone()

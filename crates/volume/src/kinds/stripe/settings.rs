@@ -163,7 +163,7 @@ impl HasSuperblocks for Family<'_> {
     ) -> LaneFuture<'b, Result<NewLength>> {
         LaneFuture::new(async move {
             let children = self.named(children).await?;
-            grow(&children, self.wanted, &claim).await
+            grow(&children, self.wanted, claim).await
         })
     }
 

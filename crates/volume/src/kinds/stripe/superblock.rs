@@ -108,8 +108,8 @@ struct OnDisk {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SuperblockRefusal {
     #[error(
-        "it is blank; to make it part of a new volume, run `sanstone volume create -c FILE NAME`; \
-         otherwise find the child that belongs here"
+        "it is blank; to make it part of a new volume, run `sanstone volume create -c FILE NAME`, and \
+         to add it to a concat `sanstone volume grow`; otherwise find the child that belongs here"
     )]
     Blank,
     #[error(

@@ -1,0 +1,191 @@
+//! A concat takes another child, and the power fails after each change of a disk that this makes, and again while it is opened
+//! afterwards: it is the old volume or the new one, with its data, and never neither.
+
+use std::path::Path;
+
+use engine::{
+    Buf, Payload,
+    sim::{Host, Random, World, seeds},
+};
+use sim::assert_occurred;
+use uuid::Uuid;
+use volume::{
+    Durability,
+    claim::Owner,
+    config::Volumes,
+    graph::{Graph, NewStripe},
+};
+
+const MIB: u64 = 1 << 20;
+const UNIT_BYTES: usize = 64 << 10;
+const OLD: &str = r#"db.concat = { of = [{ file = { path = "a" } }, { file = { path = "b" } }] }"#;
+const NEW: &str = r#"db.concat = { of = [{ file = { path = "a" } }, { file = { path = "b" } },
+                     { file = { path = "c" } }] }"#;
+const OLD_BYTES: u64 = 4 * MIB;
+const NEW_BYTES: u64 = 6 * MIB;
+/// More changes than opening it makes.
+const CHANGES_OF_AN_OPENING: u64 = 30;
+
+/// How often what is hard has occurred.
+#[derive(Default)]
+struct Met {
+    cut_as_old: u64,
+    cut_as_new: u64,
+    cut_while_opened: u64,
+    opened_without_the_new: u64,
+}
+
+/// A process on the machine, in the boot with this number.
+fn graph(text: &str, host: &Host, boot: u128) -> Graph {
+    let volumes: Volumes = toml::from_str(text).expect("a configuration");
+    let mut graph = Graph::new(volumes, Path::new("/")).expect("a configuration");
+    graph.set_lanes(&[host.lane(0)]);
+    let boot = Uuid::from_u128(boot);
+    graph.set_owner(Owner::new(Uuid::from_u128(1), boot, "the machine"));
+    graph
+}
+
+/// What is done with the volume of `text` in one process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Deed {
+    Create,
+    Fill,
+    Grow,
+    /// Finds what was filled in, and writes to its end.
+    Use,
+}
+
+fn byte_at(at: u64) -> u8 {
+    (at >> 16) as u8 | 1
+}
+
+/// Does it. Returns the length of the volume.
+async fn process(text: &str, host: Host, boot: u128, deed: Deed) -> Result<u64, String> {
+    let mut graph = graph(text, &host, boot);
+    let home = host.lane(0);
+    let new = NewStripe {
+        uuid: Uuid::from_u128(7),
+        created_unix_s: 1,
+        force: false,
+        from: None,
+    };
+    let done = match deed {
+        Deed::Create => graph.create_stripe("db", &home, &new).await.map(|()| 0),
+        Deed::Grow => graph.grow_stripe("db", &home).await.map(|it| it.to_bytes),
+        Deed::Fill | Deed::Use => match graph.open("db", &home).await {
+            Err(error) => Err(error),
+            Ok(tree) => {
+                let len = tree.shape().len_bytes();
+                let volume = tree.on_lane().await.expect("it is open");
+                for at in (0..OLD_BYTES).step_by(UNIT_BYTES) {
+                    if deed == Deed::Fill {
+                        let data = Payload::from(Buf::copy_of(&[byte_at(at); UNIT_BYTES]));
+                        let written = volume.write(at, data, Durability::Cached).await;
+                        written.map_err(|error| error.to_string())?;
+                    } else {
+                        let read = volume.read(at, UNIT_BYTES).await;
+                        let read = read.map_err(|error| error.to_string())?.to_vec();
+                        assert!(read.iter().all(|it| *it == byte_at(at)), "{at}");
+                    }
+                }
+                let at = len - UNIT_BYTES as u64;
+                let data = Payload::from(Buf::copy_of(&[byte_at(at); UNIT_BYTES]));
+                let written = volume.write(at, data, Durability::Cached).await;
+                written.map_err(|error| error.to_string())?;
+                volume.flush().await.map_err(|error| error.to_string())?;
+                Ok(len)
+            }
+        },
+    };
+    graph.close().await;
+    done.map_err(|error| error.to_string())
+}
+
+/// Adds the child on a disk that makes this many changes more. Returns whether that were too few.
+fn joins_until(seed: u64, changes: u64, met: &mut Met) -> bool {
+    let world = World::new(seed);
+    let mut random = world.random();
+    let machine = world.host("machine");
+    for name in ["a", "b", "c"] {
+        machine.put_file(format!("/{name}"), &vec![0; 3 * MIB as usize]);
+    }
+    let bench = world.host("bench");
+    let is_cut = world.block_on(&bench, async {
+        let mut boot = 1;
+        let run = async |text, boot, deed| {
+            let work = machine.spawn(process(text, machine.clone(), boot, deed));
+            work.await
+        };
+        run(OLD, boot, Deed::Create).await.expect("blank files");
+        run(OLD, boot, Deed::Fill).await.expect("a new volume");
+        machine.doom_after(changes);
+        let grown = run(NEW, boot, Deed::Grow).await;
+        let is_cut = machine.is_doomed();
+        assert!(grown.is_ok() || is_cut, "{grown:?}");
+        restart(&machine, &mut boot);
+        if random.chance(0.5) {
+            // The next process is cut as well.
+            machine.doom_after(random.below(CHANGES_OF_AN_OPENING));
+            let text = pick(&mut random);
+            let _ = run(text, boot, Deed::Use).await;
+            met.cut_while_opened += u64::from(machine.is_doomed());
+            restart(&machine, &mut boot);
+        }
+        let first = pick(&mut random);
+        let second = if first == OLD { NEW } else { OLD };
+        let opened = match run(first, boot, Deed::Use).await {
+            Ok(_) => first,
+            Err(_) => {
+                let opened = run(second, boot, Deed::Use).await;
+                opened.unwrap_or_else(|error| panic!("neither: {error}"));
+                second
+            }
+        };
+        if opened == NEW {
+            met.cut_as_new += u64::from(is_cut);
+            // What is written to the new child is not left out by anybody.
+            run(OLD, boot, Deed::Use)
+                .await
+                .expect_err("it has a child more");
+        } else {
+            assert!(is_cut, "it has grown");
+            met.cut_as_old += 1;
+            met.opened_without_the_new += u64::from(first == OLD);
+            let grown = run(NEW, boot, Deed::Grow).await;
+            assert_eq!(grown, Ok(NEW_BYTES));
+        }
+        assert_eq!(run(NEW, boot, Deed::Use).await, Ok(NEW_BYTES));
+        is_cut
+    });
+    world.end();
+    is_cut
+}
+
+fn pick(random: &mut Random) -> &'static str {
+    if random.chance(0.5) { OLD } else { NEW }
+}
+
+fn restart(machine: &Host, boot: &mut u128) {
+    machine.power_cut();
+    machine.doom_after(u64::MAX);
+    machine.restart();
+    *boot += 1;
+}
+
+#[test]
+fn a_concat_that_takes_a_child_is_the_old_or_the_new_one_wherever_the_power_fails() {
+    let mut met = Met::default();
+    seeds(20, |seed| {
+        let mut changes = 0;
+        while joins_until(seed, changes, &mut met) {
+            changes += 1;
+        }
+        assert!(changes > 10, "it was done after {changes} changes");
+    });
+    assert_occurred([
+        ("cut before it was the new one", met.cut_as_old),
+        ("cut when it was the new one", met.cut_as_new),
+        ("cut while it was opened", met.cut_while_opened),
+        ("used without the new child", met.opened_without_the_new),
+    ]);
+}
