@@ -7,7 +7,7 @@ MEASURE = tools/install bench && tools/with-rust env SANSTONE_BIN="$$(tools/buil
 	$(CARGO) run --quiet --locked --package sanstone-tests --bin
 
 .DEFAULT_GOAL := help
-.PHONY: help build install deb demo test test-long conformance bench bench-kernel links attach-bench mirror-bench oltp lab fuzz clean
+.PHONY: help build install deb demo test test-long test-package conformance bench bench-kernel links attach-bench mirror-bench oltp lab fuzz clean
 
 help: ## show this list
 	@echo 'Sanstone: block storage for databases over iSCSI.'
@@ -43,6 +43,12 @@ test-long: ## run the hour-long tests: the mirror's rules explored deeper and si
 	@tools/with-rust $(CARGO) test --locked --package sanstone-mirror --test explore -- --ignored --nocapture
 	@tools/with-rust env SANSTONE_SEEDS=10000 $(CARGO) test --workspace --locked --profile tested --test scenarios -- mirrors::a_mirror
 	@tools/with-rust $(CARGO) test --locked --package sanstone-tests --test databases -- --ignored --nocapture --test-threads 1
+
+test-package: deb ## test the Debian package: built twice, in clean Debians, booted by systemd in a virtual machine; needs root
+	@tools/install package
+	@tests/package/twice
+	@tests/package/installs
+	@tests/package/boots
 
 conformance: build ## run libiscsi's conformance suite on Sanstone, tgt and istgt, and count the results
 	@tools/install test
