@@ -18,7 +18,26 @@ const ANOTHER: &str = "or name another state directory with state = \"…\"";
 /// # Errors
 /// Everything that speaks against it, with the mend.
 pub(crate) fn check(directory: &Path) -> Result<(), StateError> {
-    let user = rustix::process::geteuid().as_raw();
+    check_for(rustix::process::geteuid().as_raw(), directory)
+}
+
+/// As [`check`], for who only looks: root does so for a service with a user of its own, to whom the directory belongs.
+///
+/// # Errors
+/// As [`check`].
+pub(crate) fn look(directory: &Path) -> Result<(), StateError> {
+    let user = stranger(directory).unwrap_or(rustix::process::geteuid().as_raw());
+    check_for(user, directory)
+}
+
+/// Whose `directory` is, if this is root and it is not root's.
+pub(crate) fn stranger(directory: &Path) -> Option<u32> {
+    let is_root = rustix::process::geteuid().is_root();
+    let found = is_root.then(|| store::look(directory).ok()).flatten()?;
+    found.stranger_to(0)
+}
+
+fn check_for(user: u32, directory: &Path) -> Result<(), StateError> {
     let shown = directory.display();
     let failed = |error| StateError::io(format!("looking at the state directory {shown}"))(error);
     let found = match store::look(directory) {
@@ -46,8 +65,14 @@ pub(crate) fn check(directory: &Path) -> Result<(), StateError> {
     if wrong.is_empty() {
         return Ok(());
     }
+    let service = match stranger(directory) {
+        Some(owner) if owner != user => {
+            format!("if it is that of a service, run this as its user {owner}; otherwise ")
+        }
+        _ => String::new(),
+    };
     let mend = format!(
-        "check whether its files are the daemon's, remove what is not, and run: chown -R {user} {shown}; chmod -R go-w \
+        "{service}check whether its files are the daemon's, remove what is not, and run: chown -R {user} {shown}; chmod -R go-w \
          {shown}; {ANOTHER}"
     );
     Err(StateError::Refused(format!("{}; {mend}", wrong.join("; "))))
@@ -209,6 +234,29 @@ mod tests {
         set_mode(&directory, 0o755);
         fs::create_dir(directory.join("ports.toml")).expect("room");
         refused(&directory, &["ports.toml is a directory"]);
+    }
+
+    /// As root; others own what they make.
+    #[test]
+    fn root_looks_at_that_of_another_user_and_does_not_use_it() {
+        let scratch = scratch("service");
+        let directory = scratch.0.join("state");
+        fs::create_dir(&directory).expect("room");
+        set_mode(&directory, 0o700);
+        let file = directory.join("ports.toml");
+        fs::write(&file, "version = 1\n").expect("room");
+        let give = |path: &Path| std::os::unix::fs::chown(path, Some(7), None);
+        if give(&file).is_err() || give(&directory).is_err() {
+            return;
+        }
+        StateDirectory::look(&directory).expect("a service of user 7 has it");
+        let error = StateDirectory::open(&directory, false).expect_err("root is another user");
+        let error = error.to_string();
+        assert!(error.contains("run this as its user 7"), "{error}");
+        // A third one's is nobody's.
+        std::os::unix::fs::chown(&file, Some(8), None).expect("root may");
+        let error = StateDirectory::look(&directory).expect_err("user 8 can change it");
+        assert!(error.to_string().contains("belongs to user 8"), "{error}");
     }
 
     #[test]

@@ -130,16 +130,22 @@ fn used_by_another(directory: &Path) -> StateError {
 }
 
 impl StateDirectory {
-    /// Checks that `directory`, which need not exist, is [ours alone](private::check), and that this release can read its
-    /// files.
+    /// Checks that `directory`, which need not exist, is [one user's alone](private::look), and that this release can read
+    /// its files.
     ///
     /// # Errors
     /// The first file that is damaged or newer, with a remedy.
     pub(crate) fn look(directory: &Path) -> Result<(), StateError> {
-        private::check(directory)?;
+        private::look(directory)?;
         let _: Option<Ports> = read_versioned(&directory.join(PORTS_FILE), PORTS_VERSION)?;
         let _: Option<OwnerFile> = read_versioned(&directory.join(OWNER_FILE), OWNER_VERSION)?;
         Ok(())
+    }
+
+    /// The user whose `directory` is, if this process is root and it is another's: what serves from it has to run as that
+    /// user.
+    pub fn user_of_service(directory: &Path) -> Option<u32> {
+        private::stranger(directory)
     }
 
     /// Opens and locks `directory`, creating it if needed. `with_parents` also creates missing

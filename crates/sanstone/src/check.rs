@@ -11,7 +11,7 @@ use std::{
 use clap::Args;
 use engine::{Lane, LaneConfig};
 use front::{Address, StartError};
-use node::{Config, DaemonFailure as Wrong};
+use node::{Config, DaemonFailure as Wrong, StateDirectory};
 use serde::Serialize;
 
 use crate::{
@@ -96,6 +96,14 @@ fn check(path: &Path, tell: &dyn Fn(&dyn Display)) -> Result<Config, VerbFailure
     }
     for note in config.scarce_space() {
         tell(&note);
+    }
+    let state = config.state_directory();
+    if let Some(user) = StateDirectory::user_of_service(&state) {
+        let shown = state.display();
+        tell(&format_args!(
+            "the state directory {shown} belongs to user {user}, so what serves this has to run as that user, and be \
+             allowed to use its disks and secrets"
+        ));
     }
     if !config.has_targets() {
         let note = "there is no target; `serve` needs one, such as [target.\"iqn.2026-11.io.sanstone:t0\"]";
