@@ -62,8 +62,14 @@ struct Line(Map<String, Value>);
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let text = format!("{value:?}");
+        // A string that a line of text has in quotes; what is formatted, as the message, is none.
+        let string = match field.name() {
+            "message" => None,
+            _ => serde_json::from_str::<String>(&text).ok(),
+        };
         self.0
-            .insert(field.name().to_owned(), format!("{value:?}").into());
+            .insert(field.name().to_owned(), string.unwrap_or(text).into());
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
@@ -84,5 +90,52 @@ impl Visit for Line {
 
     fn record_f64(&mut self, field: &Field, value: f64) {
         self.0.insert(field.name().to_owned(), value.into());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        sync::{Arc, Mutex},
+    };
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("no panic").write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_string_is_a_string_however_it_was_logged() {
+        let written = Written::default();
+        let writer = written.clone();
+        let lines = tracing_subscriber::fmt()
+            .event_format(Lines)
+            .with_writer(move || writer.clone())
+            .finish();
+        tracing::subscriber::with_default(lines, || {
+            tracing::warn!(user = ?"a \"b\"", peer = %"10.0.1.9", known = ?Some(1), "\"db\" failed");
+        });
+        let written = written.0.lock().expect("no panic").clone();
+        let line: Value = serde_json::from_slice(&written).expect("an object");
+        for (field, value) in [
+            ("user", "a \"b\""),
+            ("peer", "10.0.1.9"),
+            ("known", "Some(1)"),
+            ("message", "\"db\" failed"),
+            ("level", "WARN"),
+        ] {
+            assert_eq!(line[field], value, "{line}");
+        }
     }
 }
