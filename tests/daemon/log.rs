@@ -57,6 +57,14 @@ fn a_log_that_nobody_reads_holds_nothing_up() {
     serve_without_a_log("mkfifo log", "2<>log");
 }
 
+#[test]
+fn why_a_command_has_failed_is_an_error_in_its_json_log() {
+    let mut command = Command::new(binary());
+    command.args(["--log-format", "json", "check", "-c", "/none/sanstone.toml"]);
+    let ran = harness::run::run(&mut command, Duration::from_secs(120));
+    assert!(ran.stderr.contains(r#""level":"ERROR""#), "{ran}");
+}
+
 /// An EXTENDED COPY of 8 blocks within a unit; FFFFh is the unit that receives it.
 fn copy_within_a_unit() -> ([u8; 16], Vec<u8>) {
     let mut segment = vec![0x02, 0, 0, 24, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 8];

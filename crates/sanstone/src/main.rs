@@ -221,7 +221,7 @@ fn main() -> ExitCode {
         Err(VerbFailure::Failed(error)) => (1, Some(failure::in_a_line(&error))),
     };
     for line in message.iter().flat_map(|message| message.lines()) {
-        log::say(format_args!("sanstone: {line}"));
+        log::complain(format_args!("sanstone: {line}"));
     }
     log::flush();
     ExitCode::from(code)

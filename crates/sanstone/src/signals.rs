@@ -73,7 +73,7 @@ pub(crate) fn listen<T: From<SignalRequest> + Send + 'static>(
 
 /// Ends the process with code 1, whatever its lanes wait for.
 pub(crate) fn end_at_once(why: impl Display) -> ! {
-    log::say(format_args!("sanstone: {why}"));
+    log::complain(format_args!("sanstone: {why}"));
     log::flush();
     std::process::exit(1);
 }

@@ -55,7 +55,7 @@ fn end_in_time() {
 /// Ends the process, whatever its threads wait for. A file that is being replaced is whole.
 fn end(why: impl Display) -> ! {
     output::settle();
-    log::say(format_args!("sanstone: {why}"));
+    log::complain(format_args!("sanstone: {why}"));
     log::flush();
     process::exit(INTERRUPTED)
 }

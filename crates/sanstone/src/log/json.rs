@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::{Map, Value};
 use tracing::{
-    Event, Subscriber,
+    Event, Level, Subscriber,
     field::{Field, Visit},
 };
 use tracing_subscriber::{
@@ -40,8 +40,8 @@ where
 }
 
 /// A line that is no event: what the command itself says.
-pub(super) fn said(message: &str) -> String {
-    let mut line = started("INFO");
+pub(super) fn said(level: Level, message: &str) -> String {
+    let mut line = started(level.as_str());
     line.insert("message".to_owned(), message.into());
     Value::Object(line).to_string()
 }

@@ -19,7 +19,7 @@ use std::{
 };
 
 use clap::ValueEnum;
-use tracing::subscriber;
+use tracing::{Level, subscriber};
 use tracing_subscriber::{EnvFilter, filter::LevelFilter, layer::SubscriberExt};
 
 mod flood;
@@ -55,10 +55,10 @@ pub(crate) fn abort_at_panic() {
     std::panic::set_hook(Box::new(|panic| {
         let thread = thread::current();
         let name = thread.name().unwrap_or("an unnamed thread");
-        say(format_args!("sanstone: {name} {panic}"));
+        complain(format_args!("sanstone: {name} {panic}"));
         let backtrace = Backtrace::capture();
         if backtrace.status() == BacktraceStatus::Captured {
-            say(backtrace);
+            complain(backtrace);
         }
         flush();
         std::process::abort();
@@ -134,20 +134,29 @@ static IS_JSON: AtomicBool = AtomicBool::new(false);
 /// Writes a line that is not a log event and is too rare to be dropped.
 pub(crate) fn say(line: impl Display) {
     let mut state = QUEUE.lock();
-    QUEUE.push(&mut state, text_of(line));
+    QUEUE.push(&mut state, text_of(Level::INFO, line));
 }
 
-fn text_of(line: impl Display) -> Vec<u8> {
+/// As [`say`], of why the command or the process has failed.
+pub(crate) fn complain(line: impl Display) {
+    let mut state = QUEUE.lock();
+    QUEUE.push(&mut state, text_of(Level::ERROR, line));
+}
+
+fn text_of(level: Level, line: impl Display) -> Vec<u8> {
     let line = plain(line);
     match IS_JSON.load(Ordering::Relaxed) {
-        true => format!("{}\n", json::said(&line)).into_bytes(),
+        true => format!("{}\n", json::said(level, &line)).into_bytes(),
         false => format!("{line}\n").into_bytes(),
     }
 }
 
 /// Waits until the queue is written, for at most a second.
 pub(crate) fn flush() {
-    QUEUE.flood.tell().into_iter().for_each(say);
+    for left_out in QUEUE.flood.tell() {
+        let mut state = QUEUE.lock();
+        QUEUE.push(&mut state, text_of(Level::WARN, left_out));
+    }
     QUEUE.flush(FLUSH_TIMEOUT);
 }
 
@@ -242,7 +251,7 @@ impl LineQueue {
         loop {
             if self.flood.due_in() == Some(Duration::ZERO) {
                 for left_out in self.flood.tell() {
-                    self.push(&mut state, text_of(left_out));
+                    self.push(&mut state, text_of(Level::WARN, left_out));
                 }
             }
             if let Some(line) = state.lines.pop_front() {
