@@ -534,8 +534,6 @@ fn every_locked_package_comes_from_crates_io() {
     );
 }
 
-/// The last cell of each row of docs/internals/conformance.md names tests: `file.rs::function`,
-/// where the file may be named by the end of its path, and suites or single tests of libiscsi.
 #[test]
 fn every_test_program_has_its_stage() {
     let read = |path: &str| std::fs::read_to_string(root().join(path)).expect("a file of ours");
@@ -549,12 +547,14 @@ fn every_test_program_has_its_stage() {
     for program in programs {
         let has_stage = stages
             .lines()
-            .filter_map(|line| line.strip_prefix("tests_of "))
+            .filter_map(|line| line.trim_start().strip_prefix("tests_of "))
             .any(|line| line.split(' ').next() == Some(program));
         assert!(has_stage, "tools/test has no stage that runs {program}");
     }
 }
 
+/// The last cell of each row of docs/internals/conformance.md names tests: `file.rs::function`,
+/// where the file may be named by the end of its path, and suites or single tests of libiscsi.
 #[test]
 fn every_test_that_the_conformance_tables_name_exists() {
     let suite = include_str!("conformance/expected-sanstone-thin.txt");
