@@ -85,7 +85,7 @@ fn a_concat_takes_another_child() {
     call(&["volume", "create", "-c", file, "db"]).success();
     directory.write("sanstone.toml", configured(&["a", "b", "c"]));
     let ran = call(&["serve", "-c", file]);
-    assert_eq!(ran.code(), Some(1), "{ran}");
+    assert_eq!(ran.code(), Some(2), "{ran}");
     assert!(
         ran.stderr
             .contains("to add it to a concat `sanstone volume grow`"),
