@@ -77,10 +77,20 @@ impl Node {
 
     /// The same, with further settings of the mirror.
     fn owner_with(storages: [&Node; 2], settings: &str) -> Node {
+        Node::new("db", Node::mirror_of(storages, settings))
+    }
+
+    fn mirror_of(storages: [&Node; 2], settings: &str) -> String {
         let of = storages.map(Node::remote).join(", ");
         let mirror = format!("copy_timeout = \"2s\", request_timeout = \"100s\", of = [{of}]");
-        let mirror = format!("[volume.db]\nmirror = {{ {mirror}{settings} }}\n");
-        Node::new("db", mirror)
+        format!("[volume.db]\nmirror = {{ {mirror}{settings} }}\n")
+    }
+
+    /// Its mirror is one of these from now on, while it serves.
+    fn changes_to(&mut self, storages: [&Node; 2]) {
+        self.volumes = Node::mirror_of(storages, "");
+        let file = self.configuration();
+        call(&["apply", "-c", file.to_str().expect("plain text")]).success();
     }
 
     fn configuration(&self) -> PathBuf {
@@ -257,6 +267,24 @@ async fn troubles(load: &Load, [a, b]: [&mut Node; 2], owner: &mut Node) {
     owner.is(0, "in sync").await;
 }
 
+/// A storage is gone for good, and a blank one takes its place while the mirror is used.
+async fn another_storage(load: &Load, [a, b, c]: [&mut Node; 3], owner: &mut Node) {
+    b.kill();
+    load.goes_on(200).await;
+    owner.is(1, "out").await;
+    c.start();
+    owner.changes_to([a, c]);
+    load.goes_on(200).await;
+    owner.is(0, "in sync").await;
+    owner.volume("compare").success();
+    // It is a copy as any other now.
+    a.kill();
+    load.goes_on(200).await;
+    owner.is(1, "out").await;
+    a.start();
+    owner.is(0, "in sync").await;
+}
+
 /// A copy that was away while little was written costs little.
 async fn a_difference(load: &Load, a: &mut Node, owner: &Node) {
     // What the first fill has marked is cleared after a while.
@@ -283,6 +311,7 @@ async fn a_difference(load: &Load, a: &mut Node, owner: &Node) {
 #[test]
 fn a_mirror_outlives_its_copies_and_loses_nothing() {
     let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("write-through"));
+    let mut c = Node::storage("direct-sync");
     let mut owner = Node::owner([&a, &b]);
     a.start();
     b.start();
@@ -298,6 +327,7 @@ fn a_mirror_outlives_its_copies_and_loses_nothing() {
         let writers = (0..WRITERS).map(|writer| task::spawn(load.clone().work(writer)));
         let writers: Vec<_> = writers.collect();
         troubles(&load, [&mut a, &mut b], &mut owner).await;
+        another_storage(&load, [&mut a, &mut b, &mut c], &mut owner).await;
         load.is_over.set(true);
         for ended in task::join_all(writers).await {
             ended.expect("a copy lived all the time");
@@ -308,7 +338,7 @@ fn a_mirror_outlives_its_copies_and_loses_nothing() {
         load.disk.close().await;
     });
     owner.ends_by("TERM");
-    let copies = [&mut a, &mut b].map(|storage| {
+    let copies = [&mut a, &mut c].map(|storage| {
         storage.ends_by("TERM");
         let copy = std::fs::read(storage.directory.join("copy")).expect("a copy");
         copy[..DATA_BYTES].to_vec()

@@ -194,7 +194,7 @@ impl Attachment {
             replaced.map_err(|error| config.wrong(&error))
         });
         if let Err(failure) = replaced {
-            if deadline.wait(live.undo()).await.is_none() {
+            if deadline.wait(self.graph.undo(live)).await.is_none() {
                 tracing::warn!("what a failed change has prepared is still being undone");
             }
             return Err(failure);

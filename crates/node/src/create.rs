@@ -38,8 +38,8 @@ pub async fn create_stripe(
     let state = state.flatten();
     if matches!(new.from, Some(Source::AllBut(_))) && state.is_none() {
         return Err(StateError::Refused(format!(
-            "the state directory {} does not exist or is in use: a copy is replaced where its mirror is used, while that \
-             daemon is stopped",
+            "the state directory {} does not exist or is in use: a copy is replaced where its mirror is used; the daemon that \
+             uses it replaces it by a blank disk with `sanstone apply -c FILE`",
             directory.display()
         ))
         .into());

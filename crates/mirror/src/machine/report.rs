@@ -42,6 +42,12 @@ impl Mirror {
         }
     }
 
+    /// Whether nothing is asked of `copy` any more, and nobody counts on it: it is out by the record, too.
+    pub fn is_out(&self, copy: CopyId) -> bool {
+        let is_counted = self.swap.is_some() || self.record.in_sync.contains(copy);
+        !is_counted && self.stand(copy) == Stand::Out
+    }
+
     /// How many blocks the copy that returns has still to get.
     pub fn left_to_fill(&self) -> u64 {
         blocks_of(&self.fill)

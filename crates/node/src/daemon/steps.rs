@@ -237,7 +237,7 @@ impl<'a, 'd> Steps<'a, 'd> {
             }
             ApplyStep::Live => {
                 let live = std::mem::take(&mut self.live);
-                if self.deadline.wait(live.undo()).await.is_none() {
+                if self.deadline.wait(daemon.graph.undo(live)).await.is_none() {
                     tracing::warn!("what a failed change has prepared is still being undone");
                 }
             }

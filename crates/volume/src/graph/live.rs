@@ -2,16 +2,20 @@
 //! here trees are compared node by node, and the steps of all nodes are done together: first all that may fail, in every
 //! node, then what others can see.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Weak,
+};
 
 use engine::task;
 
 use super::{Graph, child_paths};
 use crate::{
     kinds::{
-        Kind, Node, Volumes,
-        change::{Change, Changing, Step},
+        Node, Volumes,
+        change::{Change, Changing, OtherChild, Step},
     },
+    part::{self, Facts},
     values::{ConfigError, Size},
 };
 
@@ -24,6 +28,19 @@ pub struct Changes {
     pub refused: Vec<String>,
     /// The nodes that get new settings, by their paths.
     nodes: Vec<(String, Node)>,
+    /// The nodes of which a child becomes another disk.
+    exchanged: Vec<Exchanged>,
+}
+
+/// A node of which one child becomes another disk.
+#[derive(Clone, Debug)]
+struct Exchanged {
+    path: String,
+    node: Node,
+    /// Which child, its path, and what the old one is called.
+    index: usize,
+    child_path: String,
+    was: String,
 }
 
 impl Changes {
@@ -32,37 +49,55 @@ impl Changes {
         self.made.extend(other.made);
         self.refused.extend(other.refused);
         self.nodes.extend(other.nodes);
+        self.exchanged.extend(other.exchanged);
+    }
+
+    /// How many there are of each sort.
+    fn lens(&self) -> [usize; 4] {
+        let Changes {
+            made,
+            refused,
+            nodes,
+            exchanged,
+        } = self;
+        [made.len(), refused.len(), nodes.len(), exchanged.len()]
+    }
+
+    /// Drops those that came after there were so many.
+    fn truncate(&mut self, [made, refused, nodes, exchanged]: [usize; 4]) {
+        self.made.truncate(made);
+        self.refused.truncate(refused);
+        self.nodes.truncate(nodes);
+        self.exchanged.truncate(exchanged);
     }
 }
 
-/// The steps of open volumes to their new settings, prepared, each with the name of its volume.
+/// The steps of open volumes to their new settings, prepared.
 #[derive(Debug, Default)]
-pub struct Live(Vec<(String, Box<dyn Step>)>);
+pub struct Live {
+    /// Each with the name of its volume.
+    steps: Vec<(String, Box<dyn Step>)>,
+    /// What nodes have said of themselves in whose place others are now, by their paths.
+    before: Vec<(String, BTreeMap<String, Facts>)>,
+}
 
 impl Live {
     /// Puts the new settings into use, without delay.
     pub async fn take_effect(&self) {
-        for (_, step) in &self.0 {
+        for (_, step) in &self.steps {
             step.take_effect().await;
         }
     }
 
     /// Waits, after [`Live::take_effect`], until nothing is left of the old settings. Returns warnings for the user.
     pub async fn finish(self) -> Vec<String> {
-        let finished = self.0.iter().map(|(volume, step)| async move {
+        let finished = self.steps.iter().map(|(volume, step)| async move {
             let warnings = step.finish().await.into_iter();
             let warnings = warnings.map(|warning| format!("volume {volume}: {warning}"));
             warnings.collect::<Vec<_>>()
         });
         let finished = task::join_all(finished.map(Box::pin)).await;
         finished.into_vec().concat()
-    }
-
-    /// Takes back what was prepared.
-    pub async fn undo(self) {
-        for (_, step) in self.0.iter().rev() {
-            step.undo().await;
-        }
     }
 }
 
@@ -108,7 +143,8 @@ struct Comparison<'a> {
 }
 
 impl Comparison<'_> {
-    fn node(&mut self, was: &Node, is: &Node, path: &str) {
+    fn node(&mut self, was: &Node, node: &Node, path: &str) {
+        let is = node;
         let (Some(old), Some(new)) = (was.inline(), is.inline()) else {
             return self.found(Change::between(was, is), is, path);
         };
@@ -120,9 +156,31 @@ impl Comparison<'_> {
         let keeper = self.keeper;
         let keeps = new.settings().keeps_length();
         self.keeper = keeper.or(keeps.map(|why| (self.name, why)));
-        let children = child_paths(new, &path);
-        for (was, (is, path)) in old.children().iter().zip(children) {
-            self.node(was, is, &path);
+        let children = old.children().iter().zip(child_paths(new, &path));
+        let mut exchanged = Vec::new();
+        for (index, (was, (is, child_path))) in children.enumerate() {
+            let before = self.changes.lens();
+            self.node(was, is, &child_path);
+            let is_other = was.describe() != is.describe();
+            let is_refused = self.changes.refused.len() > before[1];
+            let told = new.settings().exchanges(index, [was, is]);
+            if let Some(told) = told.filter(|_| is_other && is_refused) {
+                let at = Exchanged {
+                    path: path.clone(),
+                    node: node.clone(),
+                    index,
+                    child_path,
+                    was: was.describe(),
+                };
+                exchanged.push((before, told, at));
+            }
+        }
+        // One at a time: the others have what it is filled with.
+        if let Some((before, told, at)) = exchanged.pop().filter(|_| exchanged.is_empty()) {
+            self.changes.truncate(before);
+            let name = self.name;
+            self.changes.made.push(format!("volume {name}: {told}"));
+            self.changes.exchanged.push(at);
         }
         self.keeper = keeper;
     }
@@ -167,34 +225,82 @@ fn spaced(size: Size) -> String {
 
 impl Graph {
     /// Prepares `changes` of open volumes, none of which is refused: does everything that may fail, unseen by their users.
-    /// The steps are added to `live`, which has to be [undone](Live::undo) if this fails or is not waited for.
+    /// The steps are added to `live`, which has to be [undone](Graph::undo) if this fails or is not waited for.
     ///
     /// # Errors
     /// What keeps a volume from changing, with the place in the configuration.
-    pub async fn prepare(&self, changes: &Changes, live: &mut Live) -> Result<(), ConfigError> {
+    pub async fn prepare(&mut self, changes: &Changes, live: &mut Live) -> Result<(), ConfigError> {
         for (path, node) in &changes.nodes {
-            let Some(kind) = node.inline() else {
+            self.prepare_node(path, node, None, live).await?;
+        }
+        for exchanged in &changes.exchanged {
+            let Some(child) = exchanged
+                .node
+                .inline()
+                .and_then(|kind| kind.children().get(exchanged.index))
+            else {
                 continue;
             };
-            if let Err(error) = self.prepare_node(path, kind, live).await {
-                let span = kind.settings().span();
-                let span = span.unwrap_or_else(|| node.span.clone());
-                return Err(ConfigError::new(span, error.to_string()));
-            }
+            let path = &exchanged.child_path;
+            let before = self.context.handles.take_below(path);
+            live.before.push((path.clone(), before));
+            let volume = exchanged.path.split('/').next().unwrap_or_default();
+            let open = self.named.get(volume).and_then(Weak::upgrade);
+            let home = open.and_then(|part| part.only_lane().cloned());
+            let Some(home) = home.or_else(|| self.context.lanes.first().cloned()) else {
+                continue;
+            };
+            let lanes = self.context.lanes_from(&home);
+            let lanes = part::rotated(&lanes, exchanged.index);
+            let other = OtherChild {
+                index: exchanged.index,
+                was: exchanged.was.clone(),
+                part: self.open_node(child, path, &lanes).await?,
+            };
+            self.prepare_node(&exchanged.path, &exchanged.node, Some(other), live)
+                .await?;
         }
         Ok(())
     }
 
-    async fn prepare_node(&self, path: &str, kind: &Kind, live: &mut Live) -> crate::Result<()> {
+    async fn prepare_node(
+        &self,
+        path: &str,
+        node: &Node,
+        other_child: Option<OtherChild>,
+        live: &mut Live,
+    ) -> Result<(), ConfigError> {
+        let Some(kind) = node.inline() else {
+            return Ok(());
+        };
         let changing = Changing {
             handles: &self.context.handles,
             path,
+            other_child,
         };
         let volume = path.split('/').next().unwrap_or_default().to_owned();
-        live.0.push((volume, kind.settings().step(changing).await?));
-        match live.0.last() {
-            Some((_, step)) => step.prepare().await,
-            None => Ok(()),
+        let prepared = match kind.settings().step(changing).await {
+            Ok(step) => {
+                live.steps.push((volume, step));
+                let step = &live.steps.last().expect("it was just added").1;
+                step.prepare().await
+            }
+            Err(error) => Err(error),
+        };
+        prepared.map_err(|error| {
+            let span = kind.settings().span();
+            ConfigError::new(span.unwrap_or_else(|| node.span.clone()), error.to_string())
+        })
+    }
+
+    /// Takes back what was prepared, instead of [`Live::take_effect`].
+    pub async fn undo(&mut self, live: Live) {
+        for (path, before) in live.before.into_iter().rev() {
+            self.context.handles.take_below(&path);
+            self.context.handles.put_back(before);
+        }
+        for (_, step) in live.steps.iter().rev() {
+            step.undo().await;
         }
     }
 }

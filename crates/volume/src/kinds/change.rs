@@ -1,11 +1,15 @@
 //! What a new configuration changes about a volume that stays open. Each kind says in its own folder which of its settings
 //! may change while it is used, and how; [`graph`](crate::graph) applies that to trees.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use engine::LaneFuture;
 
-use crate::{Result, part::Handles, values::Size};
+use crate::{
+    Result,
+    part::{Handles, Part},
+    values::Size,
+};
 
 /// What becomes of the settings of an open volume, apart from its children.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,11 +62,24 @@ pub(crate) trait Step: fmt::Debug {
 }
 
 /// Access to an open volume that is to be changed.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Changing<'a> {
     pub(crate) handles: &'a Handles,
     /// The path of kinds, starting with the volume's name.
     pub(crate) path: &'a str,
+    /// The other disk that one of its children becomes, where [it may](crate::kinds::Settings::exchanges).
+    pub(crate) other_child: Option<OtherChild>,
+}
+
+/// Another disk in the place of a child.
+#[derive(Clone, Debug)]
+pub(crate) struct OtherChild {
+    /// Which child.
+    pub(crate) index: usize,
+    /// What the old one is called in the configuration.
+    pub(crate) was: String,
+    /// The new one, which is open.
+    pub(crate) part: Arc<Part>,
 }
 
 impl<'a> Changing<'a> {

@@ -54,6 +54,13 @@ pub(crate) trait Settings: fmt::Debug {
         LaneFuture::new(async { Err(Error::new(ErrorKind::Configuration, message)) })
     }
 
+    /// What happens if the child at `index`, the first of the two, becomes another disk, the second, while it is open, after
+    /// "volume …: ". `None`: that is impossible.
+    fn exchanges(&self, index: usize, nodes: [&Node; 2]) -> Option<String> {
+        let _ = (index, nodes);
+        None
+    }
+
     /// Whether it gets longer with its children. If not, why, after "it is part of volume …: ".
     fn keeps_length(&self) -> Option<&'static str> {
         None

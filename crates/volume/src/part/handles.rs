@@ -63,6 +63,23 @@ impl Handles {
         facts.get().cloned().unwrap_or_default()
     }
 
+    /// Takes out everything that the volumes at `path` and below it say of themselves.
+    pub(crate) fn take_below(&mut self, path: &str) -> BTreeMap<String, Facts> {
+        let is_below = |at: &str| {
+            at.strip_prefix(path)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        let all = std::mem::take(&mut self.0).into_iter();
+        let (taken, rest) = all.partition(|(at, _)| is_below(at));
+        self.0 = rest;
+        taken
+    }
+
+    /// Puts back what was taken out.
+    pub(crate) fn put_back(&mut self, taken: BTreeMap<String, Facts>) {
+        self.0.extend(taken);
+    }
+
     /// Sets the handle of the volume at `path`.
     pub(crate) fn put<H: Send + Sync + 'static>(&mut self, path: String, handle: H) {
         self.0.entry(path).or_default().set(handle);

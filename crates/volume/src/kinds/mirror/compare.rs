@@ -40,7 +40,7 @@ async fn part(driver: &Driver, at_bytes: u64) -> Result<Compared> {
     let (began, mut at) = (time::now(), at_bytes.min(len_bytes));
     let mut found = Differences::default();
     while at < len_bytes && time::now() - began < PART_TIME && found.0.len() < RANGES_MAX {
-        if driver.machine(|it| it.record().in_sync.len()) < driver.copies.len() {
+        if driver.machine(|it| it.record().in_sync.len()) < driver.places().count() {
             let message = format!(
                 "mirror {}: a copy is not in sync, so there is nothing to compare it with: `sanstone volume status` says why",
                 driver.name

@@ -1,6 +1,9 @@
 //! One copy of a mirror: the volume that holds it, and what the mirror keeps at its end.
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::{
+    cell::{Cell, OnceCell, RefCell},
+    sync::Arc,
+};
 
 use ::mirror::{
     CopyId, Regions,
@@ -14,6 +17,7 @@ use engine::{Buf, sync::Notify};
 use crate::{
     Durability, Error, ErrorKind, Result, SharedVolume,
     member::{Looks, Order, Report},
+    part::Part,
     planted::{Bug, is_planted},
 };
 
@@ -25,6 +29,8 @@ pub(super) struct Copy {
     /// What messages call it.
     pub(super) name: String,
     pub(super) volume: SharedVolume,
+    /// What keeps the volume open, if that is not the mirror's own part.
+    _held: Option<Arc<Part>>,
     /// Calls on their way.
     running: Cell<usize>,
     is_idle: Notify,
@@ -34,6 +40,8 @@ pub(super) struct Copy {
     trouble: RefCell<Option<Error>>,
     /// Since it could first be reached.
     looks: OnceCell<Looks>,
+    /// Whether another disk is about to take its place: it does not return meanwhile.
+    pub(super) is_leaving: Cell<bool>,
 }
 
 /// A call that is on its way to a copy.
@@ -51,12 +59,23 @@ impl Copy {
         Copy {
             name,
             volume,
+            _held: None,
             running: Cell::new(0),
             is_idle: Notify::new(),
             sequence: Cell::new(0),
             trouble: RefCell::default(),
             looks: OnceCell::new(),
+            is_leaving: Cell::new(false),
         }
+    }
+
+    /// The copy on `part`, which stays open for as long as this is there.
+    pub(super) async fn of(name: String, part: Arc<Part>) -> Result<Copy> {
+        let copy = Copy::new(name, part.on_lane().await?);
+        Ok(Copy {
+            _held: Some(part),
+            ..copy
+        })
     }
 
     /// A call begins, and is on its way until the result is dropped.

@@ -67,7 +67,7 @@ pub(super) struct Driver {
     pub(super) header: Header,
     block_bytes: u64,
     /// By their place in the mirror.
-    pub(super) copies: Vec<Copy>,
+    copies: Vec<RefCell<Rc<Copy>>>,
     register: Box<dyn Register>,
     /// Where it is.
     pub(super) register_place: RegisterPlace,
@@ -166,7 +166,11 @@ impl Driver {
             limits: parts.limits,
             header: parts.header,
             block_bytes: parts.block_bytes,
-            copies: parts.copies,
+            copies: parts
+                .copies
+                .into_iter()
+                .map(|copy| RefCell::new(Rc::new(copy)))
+                .collect(),
             register: parts.register,
             register_place: parts.register_place,
             machine: RefCell::new(parts.machine),
@@ -208,6 +212,26 @@ impl Driver {
         is_first
     }
 
+    /// The unit of the machine's ranges, in bytes.
+    pub(super) fn block_bytes(&self) -> u64 {
+        self.block_bytes
+    }
+
+    /// The copy in that place now: another disk may [take it](Self::put).
+    pub(super) fn copy(&self, copy: CopyId) -> Rc<Copy> {
+        self.copies[copy.place()].borrow().clone()
+    }
+
+    /// All places.
+    pub(super) fn places(&self) -> impl Iterator<Item = CopyId> + use<> {
+        (0..self.copies.len()).map(CopyId::new)
+    }
+
+    /// Puts `new` in the place of a copy that is out, which is returned. What it has still to answer concerns nobody.
+    pub(super) fn put(&self, copy: CopyId, new: Copy) -> Rc<Copy> {
+        self.copies[copy.place()].replace(Rc::new(new))
+    }
+
     /// Whether anything was written since the last call.
     pub(super) fn take_written(&self) -> bool {
         self.has_written.take()
@@ -221,8 +245,8 @@ impl Driver {
     /// Whether a copy is being filled.
     pub(super) fn is_filling(&self) -> bool {
         let machine = self.machine.borrow();
-        let mut places = (0..self.copies.len()).map(CopyId::new);
-        places.any(|copy| machine.stand(copy) == Stand::Filling)
+        self.places()
+            .any(|copy| machine.stand(copy) == Stand::Filling)
     }
 
     /// Reads `len` bytes at `at`, which were checked.
@@ -370,7 +394,7 @@ impl Driver {
     /// Why a request has failed.
     fn why(&self) -> Error {
         let trouble_of = |id: CopyId| {
-            let copy = &self.copies[id.place()];
+            let copy = self.copy(id);
             let trouble = copy.trouble()?;
             Some(trouble.context(&copy.name))
         };
@@ -399,13 +423,13 @@ impl Driver {
             Stopped::Fenced(copy) => format!(
                 "mirror {name} was taken over: {} refuses this owner; this volume now refuses all I/O; stop this daemon, \
                  or restart it after the other owner has stopped",
-                self.copies[copy.place()].name
+                self.copy(*copy).name
             ),
             Stopped::RegisterIsOlder { copy, seen } => format!(
                 "mirror {name}: {} has seen version {seen} of the mirror's record, which {} does not have: it was restored \
                  from an older state, or the mirror has another owner; put back the right one, or run `sanstone volume \
                  take-over -c FILE NAME`",
-                self.copies[copy.place()].name,
+                self.copy(*copy).name,
                 self.register.describe()
             ),
         };
@@ -434,25 +458,25 @@ impl Driver {
     }
 
     async fn fence(&self, copy: CopyId, key: FenceKey, step: FenceCommand) {
-        let place = &self.copies[copy.place()];
+        let place = self.copy(copy);
         // Nothing that is queued for an older key may come after it.
         place.idle().await;
         let _running = place.begin();
         let step = place.volume.member(Order::Fence(key, step));
         let limit = self.limits.copy.max(FENCE_LIMIT);
-        match self.within(copy, limit, step).await {
+        match self.within((copy, &place), limit, step).await {
             Ok(Report::Fence(answer)) => self.tell(MirrorEvent::FenceAnswer { copy, key, answer }),
-            Ok(_) => self.give_up(copy, &place.refuse("it has no fence")),
-            Err(error) => self.give_up(copy, &error),
+            Ok(_) => self.give_up((copy, &place), &place.refuse("it has no fence")),
+            Err(error) => self.give_up((copy, &place), &error),
         }
     }
 
     async fn read_metadata(&self, copy: CopyId, key: FenceKey) {
-        let place = &self.copies[copy.place()];
+        let place = self.copy(copy);
         let _running = place.begin();
         let read = place.read_metadata(&self.header, copy, self.block_bytes);
         match self
-            .within(copy, self.limits.copy, LaneFuture::new(read))
+            .within((copy, &place), self.limits.copy, LaneFuture::new(read))
             .await
         {
             Ok((kept, marked)) => {
@@ -464,14 +488,14 @@ impl Driver {
                 });
             }
             // If it is fenced for somebody else by now, the next fence tells by whom.
-            Err(error) => self.give_up(copy, &error),
+            Err(error) => self.give_up((copy, &place), &error),
         }
     }
 
     /// Waits for a call at `copy`, which is given up if that takes longer than `limit`.
     async fn within<T>(
         &self,
-        copy: CopyId,
+        copy: (CopyId, &Copy),
         limit: Duration,
         call: LaneFuture<'_, Result<T>>,
     ) -> Result<T> {
@@ -488,17 +512,17 @@ impl Driver {
     /// Asks `copy` whether it is still ours. One that cannot be reached is given up though nothing else is asked of it: it
     /// may come back as it was long ago, and only a new fence looks at what it keeps.
     pub(super) async fn prove(&self, copy: CopyId) -> Result<()> {
-        let place = &self.copies[copy.place()];
+        let place = self.copy(copy);
         let _running = place.begin();
         let proof = place.volume.member(Order::Prove);
         if is_planted(Bug::LostWhileIdle) {
             return proof.await.map(drop);
         }
-        match self.within(copy, self.limits.copy, proof).await {
+        match self.within((copy, &place), self.limits.copy, proof).await {
             Ok(_) => self.answers(copy),
             Err(error) => {
                 if let Judged::Unknown = judge(&error) {
-                    self.give_up(copy, &error);
+                    self.give_up((copy, &place), &error);
                 }
                 return Err(error);
             }
@@ -506,14 +530,17 @@ impl Driver {
         Ok(())
     }
 
-    /// `copy` is given up.
-    pub(super) fn give_up(&self, copy: CopyId, error: &Error) {
+    /// `copy` is given up, unless another disk has taken its place meanwhile.
+    pub(super) fn give_up(&self, (copy, place): (CopyId, &Copy), error: &Error) {
+        if !std::ptr::eq(&raw const **self.copies[copy.place()].borrow(), place) {
+            return;
+        }
         self.say_why(copy, error);
         self.tell(MirrorEvent::Failed(copy));
     }
 
     fn say_why(&self, copy: CopyId, error: &Error) {
-        let place = &self.copies[copy.place()];
+        let place = self.copy(copy);
         if place.suffers(error) && self.check().is_ok() {
             tracing::warn!(mirror = self.name, copy = place.name, %error, "a copy is given up");
         }
@@ -534,7 +561,7 @@ impl Driver {
     /// `copy` has carried out a command: if it is in sync, its trouble is over.
     pub(super) fn answers(&self, copy: CopyId) {
         if self.machine(|it| it.stand(copy)) == Stand::InSync {
-            self.copies[copy.place()].recovers();
+            self.copy(copy).recovers();
         }
     }
 
@@ -553,7 +580,7 @@ impl Driver {
             _ => None,
         };
         spawn(async move {
-            let place = &this.copies[copy.place()];
+            let place = this.copy(copy);
             let _running = place.begin();
             let outcome = this.run((copy, key), id, &command, data).await;
             if let Some(outcome) = outcome {
@@ -570,11 +597,11 @@ impl Driver {
         command: &CopyCommand,
         data: Option<Payload>,
     ) -> Option<Outcome> {
-        let place = &self.copies[copy.place()];
+        let place = self.copy(copy);
         let is_wanted = || self.check().is_ok() && self.machine(|it| it.key(copy)) == Some(key);
         loop {
-            let call = LaneFuture::new(self.call(place, id, command, data.clone()));
-            let error = match self.within(copy, self.limits.copy, call).await {
+            let call = LaneFuture::new(self.call(&place, id, command, data.clone()));
+            let error = match self.within((copy, &place), self.limits.copy, call).await {
                 Ok(()) => {
                     self.answers(copy);
                     return Some(Outcome::Good);
@@ -588,7 +615,7 @@ impl Driver {
                     return Some(Outcome::Failed);
                 }
                 Judged::Unknown if !is_wanted() => return None,
-                Judged::Unknown => self.give_up(copy, &error),
+                Judged::Unknown => self.give_up((copy, &place), &error),
             }
             let out = self.changed.wait_for(|| (!is_wanted()).then_some(()));
             if time::timeout(RETRY, out).await.is_some() {
@@ -641,6 +668,7 @@ impl Driver {
     pub(super) fn report(&self) {
         let machine = self.machine.borrow();
         let copies = self.copies.iter().enumerate().map(|(place, copy)| {
+            let copy = copy.borrow();
             let stand = machine.stand(CopyId::new(place));
             CopyStatus {
                 name: copy.name.clone(),

@@ -12,6 +12,7 @@ mod comparison;
 mod copy;
 mod create;
 mod driver;
+mod exchange;
 mod lun_register;
 mod open;
 mod register;
@@ -49,8 +50,12 @@ pub(crate) struct MirrorVolume {
 
 impl MirrorVolume {
     fn new(driver: Rc<Driver>) -> MirrorVolume {
-        let looks = || driver.copies.iter().filter_map(copy::Copy::looks);
-        let most = |of: fn(&Looks) -> u32| looks().map(of).max().unwrap_or(512);
+        let looks = || {
+            driver
+                .places()
+                .filter_map(|copy| driver.copy(copy).looks().copied())
+        };
+        let most = |of: fn(&Looks) -> u32| looks().map(|looks| of(&looks)).max().unwrap_or(512);
         let block = most(|looks| looks.block_size_bytes);
         let shape = Shape {
             block_size_bytes: block,
@@ -125,8 +130,9 @@ impl Volume for MirrorVolume {
                 ErrorKind::Preempted,
                 "the volume has been closed",
             ));
-            let copies = self.driver.copies.iter();
-            let closed = join_all(copies.map(|copy| copy.volume.close())).await;
+            let copies = self.driver.places().map(|copy| self.driver.copy(copy));
+            let closed = copies.map(|copy| Box::pin(async move { copy.volume.close().await }));
+            let closed = join_all(closed).await;
             self.driver.register_place.close().await;
             closed.into_iter().collect()
         })

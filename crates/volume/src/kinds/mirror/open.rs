@@ -254,7 +254,7 @@ fn missing(driver: &Driver, limit: Duration) -> Error {
     let names: Vec<String> = in_sync
         .iter()
         .map(|copy| {
-            let copy = &driver.copies[copy.place()];
+            let copy = driver.copy(copy);
             match copy.trouble() {
                 Some(trouble) => format!("{} ({trouble})", copy.name),
                 None => copy.name.clone(),

@@ -13,17 +13,20 @@ use super::{
     copy::Copy,
     create::{New, create},
     driver::Limits,
+    exchange::{Exchange, OpenMirror},
     open::{Options, look, open},
     register_place::{RegisterPlace, no_directory},
     replace::replace,
     status::MirrorHandle,
 };
 use crate::{
-    Result, SetClaim,
+    Error, ErrorKind, Result, SetClaim,
     claim::Others,
     kinds::{
         HasSuperblocks, Look, NewStripe, Node, NodeForm, Settings, Source, Superblocks,
-        VolumeIdentity, Volumes, starts::Starts,
+        VolumeIdentity, Volumes,
+        change::{Changing, OtherChild, Step},
+        starts::Starts,
     },
     part::{Carried, Opening, Part},
     values::{ConfigError, Time},
@@ -121,9 +124,14 @@ impl Mirror {
     fn names(&self) -> Vec<String> {
         let nodes = self.of().iter().enumerate();
         nodes
-            .map(|(index, node)| format!("mirror copy {index} ({})", node.describe()))
+            .map(|(index, node)| name_copy(index, &node.describe()))
             .collect()
     }
+}
+
+/// What messages call the copy at `index`.
+fn name_copy(index: usize, node: &str) -> String {
+    format!("mirror copy {index} ({node})")
 }
 
 /// What messages call the disk with a register.
@@ -249,8 +257,9 @@ impl Settings for Mirror {
             let (others, above) = (opening.others(), claim.clone());
             let register = self.register().map(name_register);
             let names = self.names();
-            let mirror = Arc::new(std::sync::OnceLock::new());
-            let told = mirror.clone();
+            let opened = Arc::new(std::sync::OnceLock::new());
+            let told = opened.clone();
+            let home = opening.lanes[0].clone();
             let part = opening
                 .at_home(move |volumes| {
                     LaneFuture::new(async move {
@@ -275,13 +284,14 @@ impl Settings for Mirror {
                         let copies = names.into_iter().zip(volumes);
                         let copies = copies.map(|(name, volume)| Copy::new(name, volume));
                         let driver = open(copies.collect(), options).await?;
-                        let _ = told.set(driver.header.mirror);
+                        let _ = told.set((driver.header.mirror, OpenMirror::keep(home, &driver)));
                         Ok(Rc::new(MirrorVolume::new(driver)) as _)
                     })
                 })
                 .await?;
-            if let Some(mirror) = mirror.get() {
+            if let Some((mirror, open)) = opened.get() {
                 part.carry(Carried::Stripe(*mirror));
+                opening.put(open.clone());
             }
             part.claim(claim);
             opening.keep_until_closed(&part);
@@ -303,6 +313,26 @@ impl Settings for Mirror {
             has_register: other.has_register,
             ..self.clone()
         }
+    }
+
+    fn exchanges(&self, index: usize, [was, is]: [&Node; 2]) -> Option<String> {
+        self.of().get(index)?;
+        let (was, is) = (was.describe(), is.describe());
+        Some(format!(
+            "copy {index} ({was}) is replaced by {is}, which must be blank, and is filled whole"
+        ))
+    }
+
+    fn step<'a>(&'a self, changing: Changing<'a>) -> LaneFuture<'a, Result<Box<dyn Step>>> {
+        let open = changing.handle::<OpenMirror>().cloned();
+        LaneFuture::new(async move {
+            let open = open.ok_or_else(|| Error::new(ErrorKind::Unreachable, "it is not open"))?;
+            let OtherChild { index, was, part } = changing
+                .other_child
+                .expect("nothing else of a mirror changes");
+            let names = [name_copy(index, &was), self.names().swap_remove(index)];
+            Ok(Box::new(Exchange::new(open, names, part)) as _)
+        })
     }
 
     fn keeps_length(&self) -> Option<&'static str> {

@@ -1,5 +1,7 @@
 //! A mirror over files of a simulated machine, from its creation on.
 
+mod exchanges;
+
 use std::{ops::Range, path::Path};
 
 use engine::{

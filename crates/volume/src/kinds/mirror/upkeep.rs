@@ -35,8 +35,8 @@ pub(super) fn begin(driver: &Rc<Driver>, claim: SetClaim) {
     spawn(fill(Rc::downgrade(driver)));
     spawn(prove(Rc::downgrade(driver), claim));
     spawn(compare::answer(Rc::downgrade(driver)));
-    for place in 0..driver.copies.len() {
-        spawn(look(Rc::downgrade(driver), CopyId::new(place)));
+    for copy in driver.places() {
+        spawn(look(Rc::downgrade(driver), copy));
     }
 }
 
@@ -66,22 +66,23 @@ fn log(driver: &Driver, told: &RefCell<Option<Vec<Stand>>>) {
     if driver.machine(|it| it.phase()) != MirrorPhase::Serving {
         return;
     }
-    let places = (0..driver.copies.len()).map(CopyId::new);
+    let places = driver.places();
     let stands: Vec<Stand> = places.map(|it| driver.machine(|m| m.stand(it))).collect();
     let before = told.replace(Some(stands.clone()));
-    for (place, stand) in stands.iter().enumerate() {
-        let was = before.as_ref().map(|before| before[place]);
+    for (place, stand) in driver.places().zip(&stands) {
+        let was = before.as_ref().map(|before| before[place.place()]);
         if was == Some(*stand) {
             continue;
         }
-        let (mirror, copy) = (&driver.name, &driver.copies[place].name);
+        let of = driver.copy(place);
+        let (mirror, copy) = (&driver.name, &of.name);
         match stand {
             Stand::InSync => {
-                driver.copies[place].recovers();
+                of.recovers();
                 tracing::info!(mirror, copy, "the copy is in sync");
             }
             Stand::Filling => {
-                driver.copies[place].recovers();
+                of.recovers();
                 tracing::info!(
                     mirror,
                     copy,
@@ -104,7 +105,7 @@ async fn look(driver: Weak<Driver>, copy: CopyId) {
     loop {
         time::sleep(pause).await;
         let Some(this) = living(&driver) else { return };
-        let place = &this.copies[copy.place()];
+        let place = this.copy(copy);
         if !this.machine(|it| it.misses(copy)) {
             // One that comes and goes is not taken back each time at once.
             if time::now() - missed >= LOOK_MAX {
@@ -113,7 +114,7 @@ async fn look(driver: Weak<Driver>, copy: CopyId) {
             continue;
         }
         missed = time::now();
-        if !place.is_idle() {
+        if !place.is_idle() || place.is_leaving.get() {
             continue;
         }
         let asked = {
