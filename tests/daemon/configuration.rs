@@ -369,8 +369,11 @@ fn the_targets_of_the_guide_may_be_copied() {
                 false => RAM.replace("disk", name),
             });
         let volumes = missing.concat();
-        let example = target.replace("/srv/", "");
-        let ran = call_with("check", &directory, &format!("{volumes}{example}"));
+        std::fs::create_dir(directory.join("sanstone")).expect("room");
+        // Wherever the tests run there is room for so much.
+        let example = target.replace("/srv/", "").replace("20GiB", "20MiB");
+        // After it: what it says before its first table belongs to none.
+        let ran = call_with("check", &directory, &format!("{example}\n{volumes}"));
         assert!(is_right(&ran), "{ran}");
     }
 }
