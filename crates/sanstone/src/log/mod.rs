@@ -133,14 +133,17 @@ static IS_JSON: AtomicBool = AtomicBool::new(false);
 
 /// Writes a line that is not a log event and is too rare to be dropped.
 pub(crate) fn say(line: impl Display) {
-    let mut state = QUEUE.lock();
-    QUEUE.push(&mut state, text_of(Level::INFO, line));
+    queue(Level::INFO, line);
 }
 
 /// As [`say`], of why the command or the process has failed.
 pub(crate) fn complain(line: impl Display) {
+    queue(Level::ERROR, line);
+}
+
+fn queue(level: Level, line: impl Display) {
     let mut state = QUEUE.lock();
-    QUEUE.push(&mut state, text_of(Level::ERROR, line));
+    QUEUE.push(&mut state, text_of(level, line));
 }
 
 fn text_of(level: Level, line: impl Display) -> Vec<u8> {
@@ -154,8 +157,7 @@ fn text_of(level: Level, line: impl Display) -> Vec<u8> {
 /// Waits until the queue is written, for at most a second.
 pub(crate) fn flush() {
     for left_out in QUEUE.flood.tell() {
-        let mut state = QUEUE.lock();
-        QUEUE.push(&mut state, text_of(Level::WARN, left_out));
+        queue(Level::WARN, left_out);
     }
     QUEUE.flush(FLUSH_TIMEOUT);
 }

@@ -37,10 +37,12 @@ pub struct Changes {
 struct Exchanged {
     path: String,
     node: Node,
-    /// Which child, its path, and what the old one is called.
+    /// Which child, and its path.
     index: usize,
     child_path: String,
+    /// What the old one is called, and what describes the new one.
     was: String,
+    child: Node,
 }
 
 impl Changes {
@@ -50,25 +52,6 @@ impl Changes {
         self.refused.extend(other.refused);
         self.nodes.extend(other.nodes);
         self.exchanged.extend(other.exchanged);
-    }
-
-    /// How many there are of each sort.
-    fn lens(&self) -> [usize; 4] {
-        let Changes {
-            made,
-            refused,
-            nodes,
-            exchanged,
-        } = self;
-        [made.len(), refused.len(), nodes.len(), exchanged.len()]
-    }
-
-    /// Drops those that came after there were so many.
-    fn truncate(&mut self, [made, refused, nodes, exchanged]: [usize; 4]) {
-        self.made.truncate(made);
-        self.refused.truncate(refused);
-        self.nodes.truncate(nodes);
-        self.exchanged.truncate(exchanged);
     }
 }
 
@@ -159,28 +142,35 @@ impl Comparison<'_> {
         let children = old.children().iter().zip(child_paths(new, &path));
         let mut exchanged = Vec::new();
         for (index, (was, (is, child_path))) in children.enumerate() {
-            let before = self.changes.lens();
+            let others = std::mem::take(&mut self.changes);
             self.node(was, is, &child_path);
-            let is_other = was.describe() != is.describe();
-            let is_refused = self.changes.refused.len() > before[1];
-            let told = new.settings().exchanges(index, [was, is]);
-            if let Some(told) = told.filter(|_| is_other && is_refused) {
-                let at = Exchanged {
-                    path: path.clone(),
-                    node: node.clone(),
-                    index,
-                    child_path,
-                    was: was.describe(),
-                };
-                exchanged.push((before, told, at));
+            let of_child = std::mem::replace(&mut self.changes, others);
+            let is_other = was.describe() != is.describe() && !of_child.refused.is_empty();
+            match new.settings().exchanges(index, [was, is]) {
+                Some(told) if is_other => {
+                    let at = Exchanged {
+                        path: path.clone(),
+                        node: node.clone(),
+                        index,
+                        child_path,
+                        was: was.describe(),
+                        child: is.clone(),
+                    };
+                    exchanged.push((told, at, of_child));
+                }
+                _ => self.changes.extend(of_child),
             }
         }
-        // One at a time: the others have what it is filled with.
-        if let Some((before, told, at)) = exchanged.pop().filter(|_| exchanged.is_empty()) {
-            self.changes.truncate(before);
-            let name = self.name;
-            self.changes.made.push(format!("volume {name}: {told}"));
-            self.changes.exchanged.push(at);
+        let is_one = exchanged.len() == 1;
+        for (told, at, of_child) in exchanged {
+            if is_one {
+                let name = self.name;
+                self.changes.made.push(format!("volume {name}: {told}"));
+                self.changes.exchanged.push(at);
+            } else {
+                // Nothing would be left to fill them with.
+                self.changes.extend(of_child);
+            }
         }
         self.keeper = keeper;
     }
@@ -234,28 +224,23 @@ impl Graph {
             self.prepare_node(path, node, None, live).await?;
         }
         for exchanged in &changes.exchanged {
-            let Some(child) = exchanged
-                .node
-                .inline()
-                .and_then(|kind| kind.children().get(exchanged.index))
-            else {
-                continue;
-            };
             let path = &exchanged.child_path;
             let before = self.context.handles.take_below(path);
             live.before.push((path.clone(), before));
             let volume = exchanged.path.split('/').next().unwrap_or_default();
             let open = self.named.get(volume).and_then(Weak::upgrade);
             let home = open.and_then(|part| part.only_lane().cloned());
-            let Some(home) = home.or_else(|| self.context.lanes.first().cloned()) else {
-                continue;
-            };
+            let home = home.or_else(|| self.context.lanes.first().cloned());
+            let home = home.ok_or_else(|| {
+                let message = format!("volume \"{volume}\" is not open");
+                ConfigError::new(exchanged.node.span.clone(), message)
+            })?;
             let lanes = self.context.lanes_from(&home);
             let lanes = part::rotated(&lanes, exchanged.index);
             let other = OtherChild {
                 index: exchanged.index,
                 was: exchanged.was.clone(),
-                part: self.open_node(child, path, &lanes).await?,
+                part: self.open_node(&exchanged.child, path, &lanes).await?,
             };
             self.prepare_node(&exchanged.path, &exchanged.node, Some(other), live)
                 .await?;

@@ -2,6 +2,7 @@
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
+    rc::Rc,
     sync::Arc,
 };
 
@@ -40,8 +41,8 @@ pub(super) struct Copy {
     trouble: RefCell<Option<Error>>,
     /// Since it could first be reached.
     looks: OnceCell<Looks>,
-    /// Whether another disk is about to take its place: it does not return meanwhile.
-    pub(super) is_leaving: Cell<bool>,
+    /// The disk that is about to take its place: it does not return meanwhile.
+    pub(super) next: RefCell<Option<Rc<Copy>>>,
 }
 
 /// A call that is on its way to a copy.
@@ -65,7 +66,7 @@ impl Copy {
             sequence: Cell::new(0),
             trouble: RefCell::default(),
             looks: OnceCell::new(),
-            is_leaving: Cell::new(false),
+            next: RefCell::default(),
         }
     }
 

@@ -228,8 +228,8 @@ impl Driver {
     }
 
     /// Puts `new` in the place of a copy that is out, which is returned. What it has still to answer concerns nobody.
-    pub(super) fn put(&self, copy: CopyId, new: Copy) -> Rc<Copy> {
-        self.copies[copy.place()].replace(Rc::new(new))
+    pub(super) fn put(&self, copy: CopyId, new: Rc<Copy>) -> Rc<Copy> {
+        self.copies[copy.place()].replace(new)
     }
 
     /// Whether anything was written since the last call.

@@ -17,6 +17,7 @@ use super::{
     copy::Copy,
     create::{check_blank, write},
     driver::Driver,
+    replace::look_at_new,
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -92,16 +93,14 @@ impl Step for Exchange {
     fn prepare(&self) -> LaneFuture<'_, Result<()>> {
         let (name, part) = (self.new.clone(), self.part.clone());
         self.with(async move |driver, copy| {
-            let new = Copy::of(name, part).await?;
-            driver.prepare_exchange(copy, &new).await
+            let new = Rc::new(Copy::of(name, part).await?);
+            driver.prepare_exchange(copy, new).await
         })
     }
 
     fn take_effect(&self) -> LaneFuture<'_, ()> {
-        let (name, part) = (self.new.clone(), self.part.clone());
         let taken = self.with(async move |driver, copy| {
-            let new = Copy::of(name, part).await?;
-            new.ask_looks().await?;
+            let new = driver.copy(copy).next.take().expect("it was prepared");
             let old = driver.put(copy, new);
             tracing::warn!(
                 mirror = driver.name,
@@ -128,7 +127,7 @@ impl Step for Exchange {
         let part = self.part.clone();
         let undone = self.with(async move |driver, copy| {
             // It returns by itself, and has missed little.
-            driver.copy(copy).is_leaving.set(false);
+            driver.copy(copy).next.take();
             part.on_lane().await?.close().await
         });
         LaneFuture::new(async move {
@@ -144,7 +143,7 @@ fn closed() -> Error {
 
 impl Driver {
     /// Has `copy` leave, and makes `new`, which is blank, a copy in its place that has missed everything.
-    async fn prepare_exchange(&self, copy: CopyId, new: &Copy) -> Result<()> {
+    async fn prepare_exchange(&self, copy: CopyId, new: Rc<Copy>) -> Result<()> {
         self.check()?;
         if self.machine(|it| it.phase()) != MirrorPhase::Serving {
             return Err(Error::new(
@@ -156,7 +155,7 @@ impl Driver {
             copy,
             ..self.header
         };
-        self.check_new(&header, new).await?;
+        self.check_new(&header, &new).await?;
         let old = self.copy(copy);
         if self.machine(|it| it.record().in_sync) == copy.into() {
             return Err(old.refuse(
@@ -164,7 +163,7 @@ impl Driver {
                  is in sync, which `sanstone status` tells",
             ));
         }
-        old.is_leaving.set(true);
+        old.next.replace(Some(new.clone()));
         let why = Error::new(ErrorKind::Configuration, "another disk takes its place");
         self.give_up((copy, &old), &why);
         let is_out = || {
@@ -180,23 +179,15 @@ impl Driver {
             ));
         }
         let record = self.machine(|it| *it.record());
-        let written = write(new, copy, record, header.data_bytes).await;
+        let written = write(&new, copy, record, header.data_bytes).await;
         written.map_err(|error| new.blame(error))
     }
 
     /// Refuses a disk that cannot be the copy with this header, or holds something.
     async fn check_new(&self, header: &Header, new: &Copy) -> Result<()> {
-        new.ask_looks().await?;
-        new.check(header, self.block_bytes())?;
-        match new.look().await {
-            // Left from an attempt that was taken back, or the same disk under another name.
-            Ok(found) if found == *header => return Ok(()),
-            Ok(found) if found.mirror == header.mirror => {
-                return Err(
-                    new.refuse("it is another copy of this mirror; list a disk that is none")
-                );
-            }
-            _ => {}
+        // Left from an attempt that was taken back, or the same disk under another name.
+        if look_at_new(new, header, self.block_bytes()).await? == Some(*header) {
+            return Ok(());
         }
         let blank = check_blank(new, header.data_bytes, false).await;
         blank.map_err(|error| {

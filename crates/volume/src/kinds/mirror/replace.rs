@@ -59,24 +59,36 @@ pub(super) async fn replace(
         Error::new(ErrorKind::Configuration, message)
     })?;
     check(&record, &header, copies, place)?;
-    new.ask_looks().await?;
-    new.check(
-        &Header {
-            copy: place,
-            ..header
-        },
-        4096,
-    )?;
-    let found = new.look().await.ok();
-    if found.is_some_and(|found| found.mirror == header.mirror && found.copy != place) {
-        return Err(new.refuse("it is another copy of this mirror; list a disk that is none"));
-    }
+    let wanted = Header {
+        copy: place,
+        ..header
+    };
+    look_at_new(new, &wanted, 4096).await?;
     if !force {
         check_blank(new, header.data_bytes, false).await?;
     }
     let record = without(&*register, record, place).await?;
     let written = write(new, place, record, header.data_bytes).await;
     written.map_err(|error| new.blame(error))
+}
+
+/// Which copy `new` is already, if it is one, that shall be the one with `header` in blocks of `block_bytes`.
+///
+/// # Errors
+/// When it cannot be that, or is another copy of the same mirror.
+pub(super) async fn look_at_new(
+    new: &Copy,
+    header: &Header,
+    block_bytes: u64,
+) -> Result<Option<Header>> {
+    new.ask_looks().await?;
+    new.check(header, block_bytes)?;
+    let found = new.look().await.ok();
+    let is_other = |found: Header| found.mirror == header.mirror && found.copy != header.copy;
+    if found.is_some_and(is_other) {
+        return Err(new.refuse("it is another copy of this mirror; list a disk that is none"));
+    }
+    Ok(found)
 }
 
 /// Refuses to give up what the copy at `place` holds if it is the only one that holds it.

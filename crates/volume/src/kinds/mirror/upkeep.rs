@@ -114,7 +114,7 @@ async fn look(driver: Weak<Driver>, copy: CopyId) {
             continue;
         }
         missed = time::now();
-        if !place.is_idle() || place.is_leaving.get() {
+        if !place.is_idle() || place.next.borrow().is_some() {
             continue;
         }
         let asked = {

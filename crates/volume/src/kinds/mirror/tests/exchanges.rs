@@ -59,14 +59,9 @@ fn a_blank_disk_takes_the_place_of_a_copy_while_the_mirror_is_used() {
         let made = changed(&mut graph, &text, &other)
             .await
             .expect("c is blank");
-        let told = "volume db: copy 1 (/srv/b) is replaced by /srv/c";
-        assert!(
-            made[0]
-                .replace("(b)", "(/srv/b)")
-                .replace(" by c", " by /srv/c")
-                .starts_with(told),
-            "{made:?}"
-        );
+        let told =
+            "volume db: copy 1 (b) is replaced by c, which must be blank, and is filled whole";
+        assert_eq!(made, [told]);
         writing.await;
         in_sync(&graph).await;
         assert_eq!(compared(&graph).await, Ok(Vec::new()));
@@ -120,6 +115,24 @@ fn a_disk_that_holds_something_replaces_nothing_and_the_copy_stays() {
         assert_eq!(compared(&graph).await, Ok(Vec::new()));
         assert_eq!(host.read_file("/srv/c").expect("it is there"), old);
     });
+}
+
+#[test]
+fn what_else_changes_beside_an_exchange_is_neither_lost_nor_let_in() {
+    let text = text("3MiB", "write-through");
+    let changes = |to: &str| {
+        let [was, is]: [Volumes; 2] =
+            [&text, to].map(|text| toml::from_str(text).expect("it parses"));
+        was.changes(&is, "db", &BTreeSet::from(["db".to_owned()]))
+    };
+    // Copy 0 is exchanged, and copy 1 after it cannot change so in use.
+    let other = text.replace("path = \"a\"", "path = \"c\"");
+    assert_eq!(changes(&other).refused, [""; 0]);
+    let (first, second) = other.split_once("path = \"b\"").expect("two copies");
+    let second = second.replace("write-through", "direct-sync");
+    let refused = changes(&format!("{first}path = \"b\"{second}")).refused;
+    assert_eq!(refused.len(), 1, "{refused:?}");
+    assert!(refused[0].contains("restart to apply them"), "{refused:?}");
 }
 
 #[test]
