@@ -135,7 +135,7 @@ pub fn look(site: &ServedSite<'_>) -> Result<Vec<Note>, OpenRefusal> {
 /// Why the directory cannot be used, or why its volumes must not be served.
 pub fn prepare(site: &ServedSite<'_>, with_parents: bool) -> Result<StateDirectory, OpenRefusal> {
     look(site)?;
-    Ok(StateDirectory::open(site.state, with_parents)?)
+    Ok(StateDirectory::open_to_serve(site.state, with_parents)?)
 }
 
 /// Opens what `site` serves for `process`, and records it in `state`. The volumes' home lanes are

@@ -84,7 +84,7 @@ fn is_of_state(path: &Path) -> bool {
     let whole = name.strip_suffix(".new").unwrap_or(&name);
     let is_table = ["ports", "volumes", "owner"].contains(&whole.trim_end_matches(".toml"));
     let is_of_disk = ["unit-", "told-"].iter().any(|it| whole.starts_with(it));
-    is_table || is_of_disk || ["lock", "admin.sock"].contains(&whole)
+    is_table || is_of_disk || ["lock", "served.lock", "admin.sock"].contains(&whole)
 }
 
 /// Why a file of a state directory must not be used by `user`.
@@ -208,6 +208,7 @@ mod tests {
         let (directory, other) = (scratch.0.join("state"), scratch.0.join("other"));
         let names = [
             "lock",
+            "served.lock",
             "ports.toml",
             "ports.new",
             "volumes.toml",

@@ -34,6 +34,8 @@ pub struct StateDirectory {
     pub(crate) unit_files: Arc<UnitFiles>,
     /// Whether others use it as well, for other volumes: what they have stored since stays.
     is_shared: bool,
+    /// Who finds it locked knows by this that waiting is in vain.
+    _served: Option<SharedFile>,
 }
 
 /// What is stored of all disks and targets, for a change that may fail.
@@ -160,6 +162,21 @@ impl StateDirectory {
         StateDirectory::read(directory, vec![lock], false)
     }
 
+    /// As [`StateDirectory::open`], for as long as a `serve` runs.
+    ///
+    /// # Errors
+    /// As [`StateDirectory::open`].
+    pub fn open_to_serve(
+        directory: &Path,
+        with_parents: bool,
+    ) -> Result<StateDirectory, StateError> {
+        let state = StateDirectory::open(directory, with_parents)?;
+        Ok(StateDirectory {
+            _served: state_lock::served(directory)?,
+            ..state
+        })
+    }
+
     /// As [`StateDirectory::open`], for a process that attaches a volume made of `volumes`: others may attach other volumes
     /// meanwhile.
     ///
@@ -193,6 +210,7 @@ impl StateDirectory {
             ports: Ports::read(directory)?,
             unit_files: Arc::new(UnitFiles::new(directory.to_owned(), locks)),
             is_shared,
+            _served: None,
         })
     }
 
@@ -416,8 +434,15 @@ mod tests {
             let disks = &state.records().disks;
             let bytes = |number| disks[&Uuid::from_u128(number)].bytes;
             assert_eq!((bytes(1), bytes(2)), (Some(11), Some(20)));
+            // Somebody else may have it for a moment only.
+            assert!(!state_lock::is_served(directory));
+            drop(state);
+            let state = StateDirectory::open_to_serve(directory, true).expect("nobody is there");
+            assert!(state_lock::is_served(directory), "that is waited for");
             let refused = attach(directory, &["db"]).expect_err("a daemon has all of it");
             assert!(refused.to_string().contains("another daemon"), "{refused}");
+            drop(state);
+            assert!(!state_lock::is_served(directory));
         });
     }
 

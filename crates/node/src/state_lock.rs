@@ -19,6 +19,8 @@ use crate::StateError;
 /// The directory of the volumes that are attached.
 const ATTACHED: &str = "attached";
 const LOCK: &str = "lock";
+/// Locked by a `serve` as well, so that nobody waits for what lasts.
+const SERVED: &str = "served.lock";
 /// How long an `attach` waits for others that start or stop, or change a file.
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
@@ -33,18 +35,35 @@ pub fn attached_directories(state: &Path) -> Vec<PathBuf> {
     store::list(&state.join(ATTACHED)).unwrap_or_default()
 }
 
-/// Locks all of `directory`, which exists; `holder` is told of whoever has it. `None`: somebody has.
+/// Locks all of `directory`, which exists. `None`: somebody has.
 ///
 /// # Errors
 /// If it cannot be written.
 pub(crate) fn whole(directory: &Path) -> Result<Option<SharedFile>, StateError> {
+    lock(directory, LOCK)
+}
+
+/// Shows others that `directory`, [all](whole) of which this process has locked, stays so for long.
+///
+/// # Errors
+/// If it cannot be written.
+pub(crate) fn served(directory: &Path) -> Result<Option<SharedFile>, StateError> {
+    lock(directory, SERVED)
+}
+
+/// Whether a `serve` has `directory`, as far as the system tells who has a lock.
+pub(crate) fn is_served(directory: &Path) -> bool {
+    store::lock_holder(&directory.join(SERVED)).is_some()
+}
+
+fn lock(directory: &Path, name: &str) -> Result<Option<SharedFile>, StateError> {
     let options = OpenOptions {
         write: true,
         create: true,
         lock: true,
         ..OpenOptions::default()
     };
-    match SharedFile::open(&directory.join(LOCK), &options) {
+    match SharedFile::open(&directory.join(name), &options) {
         Ok(lock) => Ok(Some(lock)),
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
         Err(error) => Err(StateError::io(format!(
@@ -54,7 +73,7 @@ pub(crate) fn whole(directory: &Path) -> Result<Option<SharedFile>, StateError> 
     }
 }
 
-/// As [`whole`], for a moment: waits for others that have it for a moment as well.
+/// As [`whole`], for a moment: waits for others that have it for a moment as well, and not for a `serve`.
 ///
 /// # Errors
 /// As [`whole`].
@@ -62,7 +81,7 @@ pub(crate) fn whole_for_a_moment(directory: &Path) -> Result<Option<SharedFile>,
     let until = Instant::now() + PATIENCE;
     loop {
         let lock = whole(directory)?;
-        if lock.is_some() || Instant::now() > until {
+        if lock.is_some() || Instant::now() > until || is_served(directory) {
             return Ok(lock);
         }
         thread::sleep(PAUSE);

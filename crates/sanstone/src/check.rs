@@ -106,7 +106,8 @@ fn check(path: &Path, tell: &dyn Fn(&dyn Display)) -> Result<Config, VerbFailure
         ));
     }
     if !config.has_targets() {
-        let note = "there is no target; `serve` needs one, such as [target.\"iqn.2026-11.io.sanstone:t0\"]";
+        let note = "there is no target: its volumes are for `attach`; `serve` needs one, such as \
+                    [target.\"iqn.2026-11.io.sanstone:t0\"]";
         tell(&format_args!("{}: {note}", path.display()));
     }
     if let Some(note) = kernel::note(&rustix::system::uname().release().to_string_lossy()) {
