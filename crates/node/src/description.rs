@@ -324,6 +324,22 @@ pub struct CounterSnapshot {
     pub volumes: BTreeMap<String, BTreeMap<String, RequestCounts>>,
     /// Commands of current sessions, by initiator and kind.
     pub initiators: BTreeMap<String, BTreeMap<String, RequestCounts>>,
+    /// By volume, what is in progress in it now.
+    #[serde(default)]
+    pub volumes_in_progress: BTreeMap<String, InProgress>,
+    /// By initiator, what it waits for now.
+    #[serde(default)]
+    pub initiators_in_progress: BTreeMap<String, InProgress>,
+}
+
+/// Commands that have not ended yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct InProgress {
+    /// How many.
+    pub pending: u64,
+    /// For how long the oldest of them has been in progress, at a resolution of a second.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub oldest_s: Option<f64>,
 }
 
 /// Requests or commands of one kind.

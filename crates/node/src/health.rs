@@ -2,16 +2,20 @@
 //! [`Description`] alone, so everybody who has one comes to the same verdict.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt::{self, Display},
 };
 
 use serde::{Deserialize, Serialize};
+use volume::SHOWN_WITHIN;
 
-use crate::description::{Description, Node, PathSession, Volume};
+use crate::description::{Description, Node, Volume};
 
-/// A request that has been in progress for so long hangs. Its age is known to the second.
-const HANGS_S: f64 = 3.0;
+/// A request that has been in progress for so long hangs.
+const HANGS_S: u64 = 3;
+/// At what resolution its age is known.
+const AGE_S: u64 = 1;
+const _: () = assert!(HANGS_S + AGE_S < SHOWN_WITHIN.as_secs());
 /// Less free space than this part of a file's length, for a file that may still need it, is worth a warning.
 const SCARCE_PART: u64 = 20;
 /// With less than this no further request is sure to find space.
@@ -228,7 +232,8 @@ fn judge(node: &Node, reasons: &mut Vec<Reason>) {
         add(About::Open, Health::Down, "not open".to_owned(), mend);
     }
     if let Some(error) = node.claim.as_ref().and_then(|claim| claim.error.as_ref()) {
-        let mend = "one daemon owns a stripe: stop the other owner, then start this one again";
+        let mend = "one daemon owns a stripe or concat: stop the other owner, then start this one again; if that one is gone, \
+                    `sanstone volume take-over` comes first";
         add(
             About::Claim,
             Health::Down,
@@ -307,16 +312,27 @@ fn judge_sessions(node: &Node, add: &mut impl FnMut(About, Health, String, &str)
         let mend = "serve it from a target that has them; until then, be sure that an old server is off before you take over";
         add(About::Fence, Health::Degraded, what.to_owned(), mend);
     }
-    let is_missing = |path: &&PathSession| path.state == "none";
-    for path in node.sessions.iter().filter(is_missing) {
-        let why = path.error.as_deref().unwrap_or("no reason is known");
-        let what = format!("the path to {} is lost: {why}", path.portal);
-        add(
-            About::Path,
-            Health::Degraded,
-            what,
-            "look at that portal and its network; it logs in by itself",
-        );
+    // Several sessions may go the same way.
+    let mut told = BTreeSet::new();
+    for path in &node.sessions {
+        let (what, mend) = match &*path.state {
+            "none" => {
+                let why = path.error.as_deref().unwrap_or("no reason is known");
+                let what = format!("the path to {} is lost: {why}", path.portal);
+                let mend = "look at that portal and its network; it logs in by itself";
+                (what, mend)
+            }
+            "silent" => {
+                let what = format!("{} is silent: it does not answer a ping", path.portal);
+                let mend =
+                    "look at that portal and its network; it counts as lost after `ping_timeout`";
+                (what, mend)
+            }
+            _ => continue,
+        };
+        if told.insert(what.clone()) {
+            add(About::Path, Health::Degraded, what, mend);
+        }
     }
 }
 
@@ -326,7 +342,7 @@ fn judge_requests(node: &Node, add: &mut impl FnMut(About, Health, String, &str)
         return;
     }
     for (kind, requests) in &node.requests {
-        let Some(oldest_s) = requests.oldest_s.filter(|age_s| *age_s >= HANGS_S) else {
+        let Some(oldest_s) = requests.oldest_s.filter(|age_s| hangs_at(*age_s)) else {
             continue;
         };
         let what = format!(
@@ -344,7 +360,11 @@ fn hangs(node: &Node) -> bool {
         .requests
         .values()
         .filter_map(|requests| requests.oldest_s);
-    ages_s.into_iter().any(|age_s| age_s >= HANGS_S) || node.children.iter().any(hangs)
+    ages_s.into_iter().any(hangs_at) || node.children.iter().any(hangs)
+}
+
+fn hangs_at(age_s: f64) -> bool {
+    age_s >= HANGS_S as f64
 }
 
 fn judge_space(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) {
@@ -373,8 +393,8 @@ fn judge_space(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) {
 mod tests {
     use super::*;
     use crate::description::{
-        ClaimDescription, MirrorCopy, MirrorDescription, NodeSession, ReportedSession, Requests,
-        Space, UnitDescription, VERSION,
+        ClaimDescription, MirrorCopy, MirrorDescription, NodeSession, PathSession, ReportedSession,
+        Requests, Space, UnitDescription, VERSION,
     };
 
     fn node(path: &str) -> Node {
@@ -497,13 +517,18 @@ mod tests {
         silent.session = Some(session("lost"));
         let mut limping = node("db/iscsi");
         limping.session = Some(session("logged in"));
-        limping.sessions = vec![PathSession {
-            state: "none".to_owned(),
+        let path = |state: &str, lane| PathSession {
+            state: state.to_owned(),
             portal: "10.0.2.2:3260".to_owned(),
             local: None,
-            lane: 0,
-            error: Some("no answer within 5s".to_owned()),
-        }];
+            lane,
+            error: (state == "none").then(|| "no answer within 5s".to_owned()),
+        };
+        // One for each lane, all of them the same way.
+        limping.sessions = vec![path("none", 0), path("none", 1), path("logged in", 2)];
+        let mut mute = node("db/iscsi");
+        mute.session = Some(session("logged in"));
+        mute.sessions = vec![path("silent", 0), path("silent", 1)];
         let mut open = node("db/stripe/0/iscsi");
         open.session = Some(NodeSession {
             lacks_fence: true,
@@ -563,6 +588,11 @@ mod tests {
                 limping,
                 Health::Degraded,
                 "the path to 10.0.2.2:3260 is lost: no answer",
+            ),
+            (
+                mute,
+                Health::Degraded,
+                "10.0.2.2:3260 is silent: it does not answer a ping; look at that portal",
             ),
             (
                 open,

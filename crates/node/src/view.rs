@@ -22,8 +22,9 @@ use volume::{
 
 use crate::description::{
     Attached, CacheDescription, ClaimDescription, Commands, CounterSnapshot, Description,
-    MirrorCopy, MirrorDescription, Node, NodeSession, PathSession, RegistrationDescription,
-    RequestCounts, Requests, ReservationDescription, UnitDescription, VERSION, Volume,
+    InProgress, MirrorCopy, MirrorDescription, Node, NodeSession, PathSession,
+    RegistrationDescription, RequestCounts, Requests, ReservationDescription, UnitDescription,
+    VERSION, Volume,
 };
 use crate::{process, space};
 
@@ -125,6 +126,13 @@ impl View {
         self.seen.trees.values().find_map(|tree| find(tree, path))
     }
 
+    fn in_progress(&self, (pending, oldest): (u64, Option<Instant>)) -> InProgress {
+        InProgress {
+            pending,
+            oldest_s: age_s(oldest, self.at),
+        }
+    }
+
     /// Counters since the start.
     pub fn counters(&self) -> CounterSnapshot {
         let stages = self.seen.units.stage_times();
@@ -139,8 +147,22 @@ impl View {
             initiators: by_kind(&stages.initiators),
             ..CounterSnapshot::default()
         };
-        for tree in self.seen.trees.values() {
+        for (initiator, in_progress) in &stages.in_progress {
+            let in_progress = self.in_progress(*in_progress);
+            counters
+                .initiators_in_progress
+                .insert(initiator.clone(), in_progress);
+        }
+        for (name, tree) in &self.seen.trees {
             count(tree, self.at, &mut counters);
+            // What is in a volume that nobody reaches comes from one that it is part of.
+            if self.seen.disks.contains_key(name) || self.seen.attached.is_some() {
+                let all = tree.counters.snapshot().in_progress();
+                let in_progress = self.in_progress(all);
+                counters
+                    .volumes_in_progress
+                    .insert(name.clone(), in_progress);
+            }
         }
         counters
     }
@@ -216,7 +238,7 @@ fn session_of(state: &SessionState, paths: &[PathStatus]) -> NodeSession {
     };
     let of_path = |path: &PathStatus| match &path.state {
         PathState::None(error) => Err(error.clone()),
-        PathState::LoggedIn | PathState::Standby => Ok(path.portal),
+        PathState::LoggedIn | PathState::Standby | PathState::Silent => Ok(path.portal),
     };
     let live: Vec<SocketAddr> = paths.iter().filter_map(|path| of_path(path).ok()).collect();
     let is_logged_in = match paths.is_empty() {
@@ -247,6 +269,7 @@ fn path_session(path: &PathStatus) -> PathSession {
     let (state, error) = match &path.state {
         PathState::LoggedIn => ("logged in", None),
         PathState::Standby => ("standby", None),
+        PathState::Silent => ("silent", None),
         PathState::None(error) => ("none", error.clone()),
     };
     PathSession {

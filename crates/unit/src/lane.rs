@@ -144,6 +144,8 @@ impl LaneUnits {
             Steps::of_nexus(&self.memory),
             commands,
         ));
+        let stages = &self.everywhere.stages;
+        stages.follow(initiator, nexus.running.pending());
         let other = self.nexuses.borrow_mut().insert(id, nexus.clone());
         // A fence is for a nexus by this number.
         assert!(other.is_none(), "two nexuses have the number {number}");
@@ -160,6 +162,7 @@ impl LaneUnits {
             unit.charge().await;
         }
         nexus.end_counts(&self.everywhere.stages);
+        self.everywhere.stages.leave(nexus.running.pending());
         self.nexuses.borrow_mut().remove(&nexus.id);
     }
 

@@ -5,9 +5,11 @@ use std::{
     cell::{Cell, RefCell},
     collections::BTreeSet,
     rc::Rc,
+    sync::Arc,
 };
 
-use engine::sync::Notify;
+use engine::{sync::Notify, time};
+use volume::pending::{Pending, Slot};
 
 use crate::{disk::Unit, places::Places};
 
@@ -28,6 +30,7 @@ struct RunningIo {
     lun: u32,
     unit: Rc<Unit>,
     command: CommandId,
+    counted: Slot,
 }
 
 /// A running I/O, to decide about.
@@ -53,6 +56,8 @@ impl RunningIo {
 pub(crate) struct NexusIos {
     entries: RefCell<Places<RunningIo>>,
     serial: Cell<u64>,
+    /// How many there are, for other threads.
+    pending: Arc<Pending>,
     /// Notified when an I/O has ended.
     ended: Notify,
 }
@@ -67,6 +72,7 @@ impl NexusIos {
             lun,
             unit: unit.clone(),
             command,
+            counted: self.pending.begin(time::last_known()),
         });
         RunningId { index, serial }
     }
@@ -74,11 +80,14 @@ impl NexusIos {
     /// Records that the I/O has ended.
     pub(crate) fn end(&self, id: RunningId) {
         let ended = self.entries.borrow_mut().leave(id.index);
-        assert!(
-            ended.is_some_and(|entry| entry.serial == id.serial),
-            "an I/O ends once"
-        );
+        let ended = ended.filter(|entry| entry.serial == id.serial);
+        self.pending.end(ended.expect("an I/O ends once").counted);
         self.ended.notify();
+    }
+
+    /// How many are running, and since when, for other threads.
+    pub(crate) fn pending(&self) -> &Arc<Pending> {
+        &self.pending
     }
 
     /// Whether any I/O is running.

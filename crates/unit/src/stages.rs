@@ -16,7 +16,10 @@ use std::{
 
 use engine::{Instant, time};
 use hdrhistogram::Histogram;
-use volume::histogram::{self, LaneHistogram, add};
+use volume::{
+    histogram::{self, LaneHistogram, add},
+    pending::{self, Pending},
+};
 
 /// A stage in a command's life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -149,6 +152,8 @@ struct Counters {
     sessions: Vec<Arc<SessionCounters>>,
     /// By volume, for sessions that have ended.
     ended: BTreeMap<String, StageTable>,
+    /// What has not ended yet of each nexus, with its initiator.
+    pending: Vec<(String, Arc<Pending>)>,
 }
 
 impl Stages {
@@ -177,12 +182,30 @@ impl Stages {
             .retain(|session| !Arc::ptr_eq(session, counted));
     }
 
+    /// A nexus of `initiator` begins, whose running I/Os are `pending`.
+    pub(crate) fn follow(&self, initiator: &str, pending: &Arc<Pending>) {
+        let followed = (initiator.to_owned(), pending.clone());
+        self.lock().pending.push(followed);
+    }
+
+    /// It ends.
+    pub(crate) fn leave(&self, pending: &Arc<Pending>) {
+        let mut state = self.lock();
+        state.pending.retain(|(_, its)| !Arc::ptr_eq(its, pending));
+    }
+
     pub(crate) fn report(&self) -> StageReport {
         let state = self.lock();
         let mut report = StageReport {
             volumes: state.ended.clone(),
             initiators: BTreeMap::new(),
+            in_progress: BTreeMap::new(),
         };
+        for (initiator, pending) in &state.pending {
+            let (count, oldest) = pending.all();
+            let sum = report.in_progress.entry(initiator.clone()).or_default();
+            *sum = (sum.0 + count, pending::earlier(sum.1, oldest));
+        }
         for counted in &state.sessions {
             let volume = report.volumes.entry(counted.volume.clone());
             counted.add_to(volume.or_default());
@@ -200,6 +223,8 @@ pub struct StageReport {
     pub volumes: BTreeMap<String, StageTable>,
     /// By initiator name, over its current sessions.
     pub initiators: BTreeMap<String, StageTable>,
+    /// By initiator: how many I/Os have not ended yet, and the beginning of the second in which the oldest of them began.
+    pub in_progress: BTreeMap<String, (u64, Option<Instant>)>,
 }
 
 /// Times by kind and stage, in nanoseconds, and bytes by kind.

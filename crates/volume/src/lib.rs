@@ -41,7 +41,7 @@ mod measure;
 pub mod member;
 mod part;
 mod pass_on;
-mod pending;
+pub mod pending;
 pub mod planted;
 mod read_only;
 #[cfg(test)]
@@ -54,6 +54,10 @@ mod test_volume;
 mod trace;
 mod values;
 mod volume;
+
+/// Within this time of its begin and of its end a trouble is shown, and shown no more, by whoever is asked: that is promised to
+/// users. The limits on which it depends are bound to it where they are set.
+pub const SHOWN_WITHIN: std::time::Duration = std::time::Duration::from_secs(5);
 
 pub use claim::{Claim, SetClaim};
 pub use error::{Advice, Error, ErrorKind, Result};

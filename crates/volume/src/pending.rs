@@ -11,11 +11,11 @@ const SLOTS: usize = 8;
 
 /// Where a request is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Slot(u8);
+pub struct Slot(u8);
 
 /// The requests of one thread.
 #[derive(Debug, Default)]
-pub(crate) struct Pending([OfSecond; SLOTS]);
+pub struct Pending([OfSecond; SLOTS]);
 
 /// Requests that came within one second.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ struct OfSecond {
 
 impl Pending {
     /// A request came at `now`. Called by one thread only.
-    pub(crate) fn begin(&self, now: Instant) -> Slot {
+    pub fn begin(&self, now: Instant) -> Slot {
         let second = Duration::from_nanos(now.as_ns()).as_secs();
         let (mut free, mut latest) = (None, (0, 0));
         for (index, slot) in self.0.iter().enumerate() {
@@ -55,7 +55,7 @@ impl Pending {
     }
 
     /// A request was answered, or given up. Called by the same thread.
-    pub(crate) fn end(&self, Slot(index): Slot) {
+    pub fn end(&self, Slot(index): Slot) {
         let count = &self.0[usize::from(index)].count;
         let before = count.load(Ordering::Relaxed);
         debug_assert!(before > 0, "a request ends once");
@@ -63,7 +63,7 @@ impl Pending {
     }
 
     /// How many have not been answered, and the beginning of the second in which the oldest of them came.
-    pub(crate) fn all(&self) -> (u64, Option<Instant>) {
+    pub fn all(&self) -> (u64, Option<Instant>) {
         let mut all = (0, None);
         for slot in &self.0 {
             let count = slot.count.load(Ordering::Acquire);
@@ -78,7 +78,7 @@ impl Pending {
 }
 
 /// The earlier of two that there may be.
-pub(crate) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
+pub fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     one.into_iter().chain(other).min()
 }
 

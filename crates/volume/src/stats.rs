@@ -170,6 +170,16 @@ impl fmt::Display for KindSnapshot {
 pub struct Snapshot([KindSnapshot; KINDS]);
 
 impl Snapshot {
+    /// How many requests of all kinds have not been answered yet, and the beginning of the second in which the oldest of
+    /// these came.
+    pub fn in_progress(&self) -> (u64, Option<Instant>) {
+        let kinds = self.0.iter();
+        kinds.fold((0, None), |(pending, oldest), counts| {
+            let oldest = pending::earlier(oldest, counts.oldest);
+            (pending + counts.pending, oldest)
+        })
+    }
+
     /// The counters of one kind.
     pub fn of(&self, kind: RequestKind) -> &KindSnapshot {
         &self.0[kind as usize]

@@ -1,10 +1,10 @@
 //! What happened between two samples: rates, and latencies of the requests that completed in between.
 //! Counters only grow; one that has shrunk belongs to a restarted daemon, and counts as unchanged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use node::{
-    description::{CacheDescription, PathSession, RequestCounts},
+    description::{CacheDescription, InProgress, PathSession, RequestCounts},
     health::Verdict,
 };
 use serde::Serialize;
@@ -65,9 +65,9 @@ pub(crate) struct Rates {
     pub(crate) bytes: f64,
     /// Failed requests per second.
     pub(crate) errors: f64,
-    /// Average number in progress in the daemon; of a node also those that do not end.
+    /// Average number in progress in the daemon, also of those that do not end.
     pub(crate) queue: f64,
-    /// For how long the oldest request of a node has been in progress, if that is longer than the interval.
+    /// For how long the oldest of them has been in progress, if that is longer than the interval.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) oldest_s: Option<f64>,
     /// Median latency; absent if nothing completed.
@@ -157,6 +157,11 @@ impl Delta {
         }
     }
 
+    fn wait(&mut self, in_progress: InProgress) {
+        self.pending += in_progress.pending;
+        self.oldest_s = self.oldest_s.max(in_progress.oldest_s.unwrap_or_default());
+    }
+
     fn count(&self) -> u64 {
         self.times_ns.values().sum()
     }
@@ -195,6 +200,9 @@ impl Delta {
 }
 
 type Kinds = BTreeMap<String, RequestCounts>;
+type ByName<T> = BTreeMap<String, T>;
+/// The counts before and after, and what is in progress besides, of whatever kind.
+type Counted<'a> = (&'a ByName<Kinds>, &'a ByName<Kinds>, &'a ByName<InProgress>);
 
 impl Interval {
     /// What happened from `before` to `after`.
@@ -206,7 +214,10 @@ impl Interval {
         let busy_ns = cpu_ns.saturating_sub(after.looked_ns.saturating_sub(before.looked_ns));
         let mut total = Delta::default();
         let (was, is) = (&before.counters, &after.counters);
-        let volumes = rows(&was.volumes, &is.volumes, seconds, |delta| total.add(delta));
+        let none = BTreeMap::new();
+        let volumes = (&was.volumes, &is.volumes, &is.volumes_in_progress);
+        let volumes = rows(volumes, seconds, |delta| total.add(delta));
+        let initiators = (&was.initiators, &is.initiators, &is.initiators_in_progress);
         let commands = total.count();
         let percent = |of_ns: u64| of_ns as f64 * 100.0 / ns as f64;
         let us_per_io =
@@ -219,7 +230,7 @@ impl Interval {
             cpu_us_per_io: us_per_io(cpu_ns),
             busy_us_per_io: us_per_io(busy_ns),
             total: total.rates(seconds),
-            nodes: rows(&was.nodes, &is.nodes, seconds, |_| {}),
+            nodes: rows((&was.nodes, &is.nodes, &none), seconds, |_| {}),
             caches: is
                 .caches
                 .iter()
@@ -229,7 +240,7 @@ impl Interval {
                 })
                 .collect(),
             volumes,
-            initiators: rows(&was.initiators, &is.initiators, seconds, |_| {}),
+            initiators: rows(initiators, seconds, |_| {}),
             paths: after.paths.clone(),
             verdict: after.verdict.clone(),
         }
@@ -238,17 +249,20 @@ impl Interval {
 
 /// The rows of everything that exists now; `each` receives the counts of each.
 fn rows(
-    before: &BTreeMap<String, Kinds>,
-    after: &BTreeMap<String, Kinds>,
+    (before, after, in_progress): Counted<'_>,
     seconds: f64,
     mut each: impl FnMut(&Delta),
 ) -> BTreeMap<String, ActivityRow> {
+    // One whose first commands hang has no counts yet.
+    let waiting = in_progress.iter().filter(|(_, it)| it.pending > 0);
+    let names: BTreeSet<&String> = after.keys().chain(waiting.map(|(name, _)| name)).collect();
     let mut rows = BTreeMap::new();
-    for (name, kinds) in after {
+    for name in names {
         let known = before.get(name);
         let mut all = Delta::default();
+        all.wait(in_progress.get(name).copied().unwrap_or_default());
         let mut by_kind = BTreeMap::new();
-        for (kind, counted) in kinds {
+        for (kind, counted) in after.get(name).into_iter().flatten() {
             let known = known.and_then(|known| known.get(kind));
             let delta = Delta::between(known, counted);
             all.add(&delta);
@@ -293,9 +307,9 @@ mod tests {
             paths: BTreeMap::new(),
             counters: CounterSnapshot {
                 nodes: rows("db/file"),
-                caches: BTreeMap::new(),
                 volumes: rows("db"),
                 initiators: rows("iqn.a"),
+                ..CounterSnapshot::default()
             },
             verdict: Verdict::default(),
         }
@@ -346,6 +360,30 @@ mod tests {
         );
         let busy = rates(&interval(1.9));
         assert_eq!((busy.queue, busy.oldest_s), (0.0, None));
+    }
+
+    #[test]
+    fn neither_a_volume_whose_first_commands_hang_nor_who_waits_for_it_is_idle() {
+        let waits = InProgress {
+            pending: 3,
+            oldest_s: Some(45.2),
+        };
+        let (before, mut after) = (Sample::default(), Sample::default());
+        after.at_ns = 2_000_000_000;
+        after.counters.volumes_in_progress = BTreeMap::from([
+            ("db".to_owned(), waits),
+            ("spare".to_owned(), InProgress::default()),
+        ]);
+        after.counters.initiators_in_progress = BTreeMap::from([("host".to_owned(), waits)]);
+        let interval = Interval::between(&before, &after);
+        assert_eq!(interval.volumes.keys().collect::<Vec<_>>(), ["db"]);
+        for rates in [
+            &interval.total,
+            &interval.volumes["db"].all,
+            &interval.initiators["host"].all,
+        ] {
+            assert_eq!((rates.queue, rates.oldest_s), (3.0, Some(45.2)));
+        }
     }
 
     #[test]

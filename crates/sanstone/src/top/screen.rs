@@ -24,14 +24,14 @@ const CACHE_HEADINGS: &str = "    HIT %  MISSES/s  LATE/s     AHEAD    WASTED";
 /// Draws `interval` of the daemon called `of`, starting at row `first`; returns the largest useful value of
 /// `first`.
 pub(crate) fn draw(frame: &mut Frame<'_>, of: &str, interval: &Interval, first: u16) -> u16 {
-    let head = head(of, interval);
+    let width = usize::from(frame.area().width);
+    let head = head(of, interval, width);
     let areas = Layout::vertical([
         Constraint::Length(u16::try_from(head.len()).unwrap_or(u16::MAX)),
         Constraint::Min(1),
         Constraint::Length(1),
     ]);
     let [top, body, foot] = areas.areas(frame.area());
-    let width = usize::from(frame.area().width);
     frame.render_widget(Paragraph::new(head), top);
     let lines = lines(interval, width);
     let last = lines.len().saturating_sub(usize::from(body.height));
@@ -46,7 +46,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, of: &str, interval: &Interval, first: 
 }
 
 /// What it is about, how that is, and the totals.
-fn head(of: &str, interval: &Interval) -> Vec<Line<'static>> {
+fn head(of: &str, interval: &Interval, width: usize) -> Vec<Line<'static>> {
     let total = &interval.total;
     let mut totals = format!(
         "{:.0} IOPS  {:.1} MB/s  CPU {:.0} % (busy {:.0} %)",
@@ -59,10 +59,13 @@ fn head(of: &str, interval: &Interval) -> Vec<Line<'static>> {
         let [cpu, busy] = [cpu_us, busy_us].map(|us| seconds(us / 1e6));
         totals += &format!("  {cpu} per I/O (busy {busy})");
     }
+    if let Some(oldest_s) = total.oldest_s {
+        totals += &format!("  hangs for {}", seconds(oldest_s));
+    }
     let verdict = &interval.verdict;
     let mut head = vec![Line::from(format!("sanstone top  {of}  {}", verdict.health)).bold()];
     let reasons = verdict.reasons.iter().take(REASONS_MAX);
-    head.extend(reasons.map(|reason| Line::from(reason.to_string())));
+    head.extend(reasons.flat_map(|reason| wrapped(&reason.to_string(), width)));
     let left_out = verdict.reasons.len().saturating_sub(REASONS_MAX);
     if left_out > 0 {
         head.push(Line::from(format!(
@@ -146,6 +149,25 @@ fn path_columns(state: &str) -> String {
     format!("{state:>width$}", width = HEADINGS.len())
 }
 
+/// As many lines as `text` needs, broken between words; those after the first are indented.
+fn wrapped(text: &str, width: usize) -> Vec<Line<'static>> {
+    const INDENT: &str = "  ";
+    let (mut lines, mut line) = (Vec::new(), String::new());
+    for word in text.split(' ') {
+        let has_words = !line.trim().is_empty();
+        match line.chars().count() + 1 + word.chars().count() > width {
+            true if has_words => {
+                lines.push(Line::from(std::mem::replace(&mut line, INDENT.to_owned())));
+            }
+            false if has_words => line.push(' '),
+            _ => {}
+        }
+        line.push_str(word);
+    }
+    lines.push(Line::from(line));
+    lines
+}
+
 /// Keeps the end of a long name, where names differ.
 fn shortened(name: &str, width: usize) -> String {
     let chars = name.chars().count();
@@ -210,6 +232,7 @@ mod tests {
                 )]),
                 volumes: BTreeMap::from([("db".to_owned(), kinds.clone())]),
                 initiators: BTreeMap::from([(name, kinds.clone())]),
+                ..CounterSnapshot::default()
             },
             paths: BTreeMap::new(),
             verdict: Verdict::default(),
@@ -292,12 +315,14 @@ mod tests {
         };
         let (rows, _) = shown(&interval, 0);
         assert_eq!(rows[0].trim_end(), "sanstone top  /srv/state  degraded");
+        // Also the mend, which does not fit beside it.
         assert!(
-            rows[3].starts_with("degraded: db/stripe/2/file: 1 write"),
+            rows[5].starts_with("degraded: db/stripe/2/file: 1 write"),
             "{rows:?}"
         );
-        assert_eq!(rows[4].trim_end(), "and 2 more: `sanstone status` has all");
-        assert!(rows[5].starts_with("100000 IOPS"), "{rows:?}");
+        assert_eq!(rows[6].trim_end(), "  the disk");
+        assert_eq!(rows[7].trim_end(), "and 2 more: `sanstone status` has all");
+        assert!(rows[8].starts_with("100000 IOPS"), "{rows:?}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::{
     cell::{Cell, RefCell},
     fmt,
     path::{Path, PathBuf},
-    rc::{Rc, Weak},
+    rc::Rc,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -13,6 +13,7 @@ use engine::{LaneFuture, LaneHandle, blocking};
 use super::{
     IscsiDisk,
     config::{LoginTerms, Sessions},
+    late::KeptDisk,
     path_settings::{Addresses, PathSettings, WrittenPaths},
 };
 use crate::{Error, ErrorKind, Result, kinds::change::Step, part::Resident};
@@ -20,7 +21,7 @@ use crate::{Error, ErrorKind, Result, kinds::change::Step, part::Resident};
 /// The handle on an open disk whose paths may change.
 #[derive(Clone, Debug)]
 pub(super) struct OpenDisk {
-    disk: Arc<Resident<Weak<IscsiDisk>>>,
+    disk: Arc<Resident<KeptDisk>>,
     /// How many lanes use it.
     lanes: usize,
     /// The directory that the paths of its secrets start from.
@@ -31,7 +32,7 @@ pub(super) struct OpenDisk {
 
 impl OpenDisk {
     pub(super) fn new(
-        disk: Arc<Resident<Weak<IscsiDisk>>>,
+        disk: Arc<Resident<KeptDisk>>,
         lanes: usize,
         base: PathBuf,
         known: Addresses,
@@ -45,26 +46,29 @@ impl OpenDisk {
     }
 
     /// Keeps `disk` on `home`, the current lane, for as long as there is a handle on it.
-    pub(super) fn keep(home: LaneHandle, disk: &Rc<IscsiDisk>) -> Arc<Resident<Weak<IscsiDisk>>> {
-        Resident::keep(home, Rc::downgrade(disk))
+    pub(super) fn keep(home: LaneHandle, disk: KeptDisk) -> Arc<Resident<KeptDisk>> {
+        Resident::keep(home, disk)
     }
 
     fn known(&self) -> MutexGuard<'_, Addresses> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a request on the disk's home lane.
+    /// Runs a request on the disk's home lane. `None`: it is not there yet.
     async fn ask<R, F>(
         &self,
         request: impl FnOnce(Rc<IscsiDisk>) -> F + Send + 'static,
-    ) -> Result<R>
+    ) -> Result<Option<R>>
     where
         R: Send + 'static,
         F: Future<Output = R> + 'static,
     {
-        let asked = self.disk.call(|disk: Weak<IscsiDisk>| async move {
+        let asked = self.disk.call(|kept: KeptDisk| async move {
             let closed = || Error::new(ErrorKind::Unreachable, "the volume has been closed");
-            Ok(request(disk.upgrade().ok_or_else(closed)?).await)
+            match kept.disk() {
+                Some(disk) => Ok(Some(request(disk).await)),
+                None => kept.late().map(|_| None).ok_or_else(closed),
+            }
         });
         asked.await
     }
@@ -108,6 +112,8 @@ pub(super) struct DiskChange {
     problems: RefCell<Vec<String>>,
     /// Whether the disk was told.
     is_begun: Cell<bool>,
+    /// Whether it was not there yet.
+    is_late: Cell<bool>,
 }
 
 impl DiskChange {
@@ -119,6 +125,7 @@ impl DiskChange {
             next: RefCell::default(),
             problems: RefCell::default(),
             is_begun: Cell::new(false),
+            is_late: Cell::new(false),
         }
     }
 
@@ -138,7 +145,10 @@ impl DiskChange {
         self.next.replace(Some((next.clone(), known, terms)));
         self.is_begun.set(true);
         let added = self.open.ask(async move |disk| disk.add_paths(&next).await);
-        self.problems.replace(added.await??);
+        match added.await? {
+            Some(problems) => drop(self.problems.replace(problems?)),
+            None => self.is_late.set(true),
+        }
         Ok(())
     }
 }
@@ -160,9 +170,25 @@ impl Step for DiskChange {
                 return;
             };
             *self.open.known() = known;
-            let adopted = self.open.ask(async move |disk| {
-                disk.adopt_terms(terms);
-                disk.adopt_paths(&next);
+            let was_late = self.is_late.get();
+            let adopted = self.open.disk.call(move |kept: KeptDisk| async move {
+                // An attempt that is being made may find it with the old ones.
+                let late = kept.late();
+                let _turn = match &late {
+                    Some(late) => Some(late.turn().await),
+                    None => None,
+                };
+                if let Some(late) = kept.late() {
+                    late.adopt(terms, &next);
+                } else if let Some(disk) = kept.disk() {
+                    if was_late {
+                        // It has come meanwhile. What is wrong with a path is retried.
+                        let _ = disk.add_paths(&next).await;
+                    }
+                    disk.adopt_terms(terms);
+                    disk.adopt_paths(&next);
+                }
+                Ok(())
             });
             // An error: it was closed.
             let _ = adopted.await;
@@ -173,7 +199,7 @@ impl Step for DiskChange {
         LaneFuture::new(async move {
             let left = self.open.ask(async |disk| disk.parted().await).await;
             let mut problems = self.problems.take();
-            problems.extend(left.unwrap_or_default());
+            problems.extend(left.ok().flatten().unwrap_or_default());
             problems
         })
     }

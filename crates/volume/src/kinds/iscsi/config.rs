@@ -180,6 +180,27 @@ impl IscsiConfig {
         self.reconnect_timeout = reconnect_timeout;
     }
 
+    /// From now on these are its sessions, each with an ISID of its own; the first keeps the one it has.
+    pub(super) fn adopt_sessions(&mut self, sessions: &Sessions) {
+        let isids: Vec<_> = self.isids().collect();
+        let paths = sessions
+            .ways
+            .iter()
+            .zip(&isids)
+            .map(|(way, isid)| PathConfig {
+                address: way.address,
+                source: way.source.clone(),
+                isid: *isid,
+            });
+        let mut paths = paths.collect::<Vec<_>>().into_iter();
+        let Some(first) = paths.next() else { return };
+        self.address = first.address;
+        self.multipath.source = first.source;
+        self.multipath.more = paths.collect();
+        self.multipath.later_isids = isids.into_iter().skip(sessions.ways.len()).collect();
+        self.multipath.spare = sessions.spare;
+    }
+
     /// The same sessions from other initiator ports: `port` gives the ISID of each by its number. Who opens a disk anew
     /// behind a fence gives ports that none of its earlier sessions has had, so that nothing of these is taken for theirs.
     #[must_use]

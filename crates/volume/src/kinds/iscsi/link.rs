@@ -205,11 +205,11 @@ impl SessionLink {
         }
     }
 
-    /// Whether its target is silent.
-    pub(super) fn is_silent(&self) -> bool {
+    /// Whether its target is silent, which changes with time.
+    pub(super) fn silence(&self) -> &Silence {
         match self {
-            SessionLink::Here(session) => session.silence().is_on(),
-            SessionLink::There(distant) => distant.silence.is_on(),
+            SessionLink::Here(session) => session.silence(),
+            SessionLink::There(distant) => &distant.silence,
         }
     }
 

@@ -16,6 +16,7 @@ use super::{
     login::Portal,
     nexus::Nexus,
     patience::{Backoff, Pace},
+    silence::Silence,
     status::{PathState, PathStatus},
 };
 use crate::{Error, ErrorKind};
@@ -217,20 +218,23 @@ impl Path {
         self.error.borrow().clone().or_else(lost)
     }
 
-    /// Its state for reports; `lane` is the number of its lane.
-    pub(super) fn status(&self, lane: usize) -> PathStatus {
+    /// Its state for reports, and whether its target is silent, which changes with time; `lane` is the number of its lane.
+    pub(super) fn status(&self, lane: usize) -> (PathStatus, Silence) {
         let port = self.last().map(|nexus| nexus.port());
-        let state = match self.live() {
+        let live = self.live();
+        let silence = live.as_ref().map(|nexus| nexus.link().silence().clone());
+        let state = match live {
             None => PathState::None(self.error().map(|error| error.to_string())),
             Some(_) if self.access.get() == PathAccess::No => PathState::Standby,
             Some(_) => PathState::LoggedIn,
         };
-        PathStatus {
+        let status = PathStatus {
             portal: port.map_or(self.address(), |port| port.address()),
             local: port.and_then(|port| port.local()),
             lane,
             state,
-        }
+        };
+        (status, silence.unwrap_or_default())
     }
 
     /// Whether waiting for it is in vain. A target that has let us in before and refuses us now may be starting, and its

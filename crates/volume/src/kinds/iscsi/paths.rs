@@ -60,6 +60,8 @@ type Numbers = Box<dyn Fn(Option<&LaneHandle>) -> usize>;
 /// All paths to a logical unit.
 pub(super) struct Paths {
     config: RefCell<Rc<IscsiConfig>>,
+    /// [`IscsiConfig::reconnect_timeout`], for requests that wait already.
+    reconnect_timeout: Rc<Cell<Duration>>,
     /// One for each initiator port.
     pub(super) ports: Vec<Path>,
     /// How many of these have ever been used.
@@ -123,6 +125,7 @@ impl Paths {
             used: Cell::new(all.len()),
             lanes: lanes.iter().take(all.len()).cloned().collect(),
             sessions: RefCell::new(sessions),
+            reconnect_timeout: Rc::new(Cell::new(config.reconnect_timeout)),
             config: RefCell::new(Rc::new(config)),
             turn: Cell::new(0),
             machine: machine.clone(),
@@ -138,11 +141,13 @@ impl Paths {
         self.config.borrow().clone()
     }
 
-    /// From now on this is other about the configuration, for what begins now.
+    /// From now on this is other about the configuration, for what begins now; requests that wait obey their new limit.
     pub(super) fn reconfigure(&self, change: impl FnOnce(&mut IscsiConfig)) {
         let mut config = IscsiConfig::clone(&self.config());
         change(&mut config);
+        self.reconnect_timeout.set(config.reconnect_timeout);
         self.config.replace(Rc::new(config));
+        self.changed.notify();
     }
 
     /// All that have ever been used.
@@ -468,7 +473,7 @@ impl Paths {
         let rank = |access: PathAccess, nexus: &Nexus| {
             let link = nexus.link();
             let is_there = link.there().is_some();
-            (link.is_silent(), access, is_there, nexus.load(policy))
+            (link.silence().is_on(), access, is_there, nexus.load(policy))
         };
         let (_, chosen) = candidates.min_by_key(|(access, nexus)| rank(*access, nexus))?;
         self.turn.set((chosen.path() + 1) % count);
@@ -501,9 +506,11 @@ impl Paths {
         };
         let has_session = || self.live().next().is_some();
         let had_session = has_session();
+        let patience_was = self.reconnect_timeout.get();
         let changed = self.changed.wait_for(|| {
             let is_over = self.attempts.get() != attempts
                 || (had_session && !has_session())
+                || self.reconnect_timeout.get() != patience_was
                 || self.check_ended().is_err();
             (is_over || self.can_pick(writes)).then_some(())
         });
@@ -572,7 +579,7 @@ impl Paths {
 
     /// The patience of one request.
     pub(super) fn patience(&self) -> Patience {
-        Patience::new(self.config().reconnect_timeout)
+        Patience::new(&self.reconnect_timeout)
     }
 
     /// The time limit for a login that a request waits for.

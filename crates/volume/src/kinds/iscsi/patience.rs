@@ -1,6 +1,8 @@
 //! Retry limits. Whatever the target answers, a request sends a bounded number of commands and ends in bounded time:
 //! the first few retries are immediate, later ones back off, and the clock starts with the first unsuccessful answer.
 
+use std::{cell::Cell, rc::Rc};
+
 use engine::{Duration, Instant, time};
 
 use crate::{Error, ErrorKind, Result};
@@ -22,7 +24,8 @@ const AT_ONCE_TIME: Duration = Duration::from_secs(1);
 /// The retry budget of one request, over all its attempts and sessions.
 #[derive(Debug)]
 pub(super) struct Patience {
-    limit: Duration,
+    /// It may change meanwhile.
+    limit: Rc<Cell<Duration>>,
     /// When it first needed a retry.
     since: Option<Instant>,
     at_once_left: u32,
@@ -31,10 +34,10 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// For a request that gives up after `limit` of trouble.
-    pub(super) fn new(limit: Duration) -> Patience {
+    /// For a request that gives up after `limit` of trouble, as it is by then.
+    pub(super) fn new(limit: &Rc<Cell<Duration>>) -> Patience {
         Patience {
-            limit,
+            limit: limit.clone(),
             since: None,
             at_once_left: AT_ONCE_MAX,
             attempts: 0,
@@ -51,13 +54,16 @@ impl Patience {
     /// The time left for a target that is there and answers, whatever the limit; starts the clock on the first call. `None`:
     /// it is up.
     pub(super) fn left_to_answer(&mut self) -> Option<Duration> {
-        self.limit.max(AT_ONCE_TIME).checked_sub(self.elapsed())
+        self.limit
+            .get()
+            .max(AT_ONCE_TIME)
+            .checked_sub(self.elapsed())
     }
 
     /// The time left; starts the clock on the first call. `None`: it is up. A limit of zero still leaves one retry,
     /// because no time has passed at the first trouble.
     pub(super) fn left(&mut self) -> Option<Duration> {
-        self.limit.checked_sub(self.elapsed())
+        self.limit.get().checked_sub(self.elapsed())
     }
 
     /// The session that carried a command was lost, with `why`, before the command was answered. The clock runs from the
@@ -70,7 +76,7 @@ impl Patience {
         if self.left().is_some() {
             return Ok(());
         }
-        let (losses, limit) = (self.losses, time::brief(self.limit));
+        let (losses, limit) = (self.losses, time::brief(self.limit.get()));
         let message = format!(
             "{why}; {losses} sessions were lost with this request, for more than {limit:?}"
         );
@@ -83,7 +89,8 @@ impl Patience {
     /// [`ErrorKind::TimedOut`] with `why`, when the time is up.
     pub(super) async fn again(&mut self, at_once: bool, why: &str) -> Result<()> {
         self.attempts += 1;
-        if at_once && self.at_once_left > 0 && self.elapsed() <= self.limit.max(AT_ONCE_TIME) {
+        if at_once && self.at_once_left > 0 && self.elapsed() <= self.limit.get().max(AT_ONCE_TIME)
+        {
             self.at_once_left -= 1;
             return Ok(());
         }
@@ -92,7 +99,7 @@ impl Patience {
             let message = format!(
                 "{why}; it gave this answer {} times within {:?}",
                 self.attempts,
-                time::brief(self.limit)
+                time::brief(self.limit.get())
             );
             return Err(Error::new(ErrorKind::TimedOut, message));
         }

@@ -11,9 +11,12 @@ use std::sync::{
 
 use engine::Duration;
 
+use crate::SHOWN_WITHIN;
+
 /// The default where there is another way. The watchdog looks eight times as often, so a loss is noticed within four
 /// seconds, and the other way carries the load within five.
 const WITH_ANOTHER_WAY: Duration = Duration::from_millis(3500);
+const _: () = assert!(WITH_ANOTHER_WAY.as_millis() / 8 * 9 < SHOWN_WITHIN.as_millis());
 
 /// The limit on the silence of a disk's sessions, on whichever lanes, and on their commands once another has been set.
 #[derive(Clone, Debug, Default)]

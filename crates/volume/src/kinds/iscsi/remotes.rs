@@ -5,10 +5,10 @@ use std::sync::{Arc, Weak};
 
 use engine::{Duration, task, time};
 
-use super::IscsiDisk;
+use super::late::KeptDisk;
 use crate::part::Resident;
 
-type Home = Resident<std::rc::Weak<IscsiDisk>>;
+type Home = Resident<KeptDisk>;
 
 /// The open disks; those no longer in use drop out.
 #[derive(Debug, Default)]
@@ -26,8 +26,8 @@ impl Remotes {
     pub(crate) async fn look_again(&self, limit: Duration) -> Vec<String> {
         let open = self.all.iter().filter_map(Weak::upgrade);
         let asked = open.map(|disk| {
-            let asked = disk.call(|disk: std::rc::Weak<IscsiDisk>| async move {
-                Ok(match disk.upgrade() {
+            let asked = disk.call(|kept: KeptDisk| async move {
+                Ok(match kept.disk() {
                     Some(disk) => disk.look_again().await,
                     None => None,
                 })

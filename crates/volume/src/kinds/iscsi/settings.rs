@@ -19,7 +19,7 @@ use super::{
     config::{LoginTerms, Policy, own_name},
     disks::{Disks, normalised},
     isids::{Isids, Openings},
-    late::Late,
+    late::{KeptDisk, Late},
     path_settings::{Addresses, PathSettings, SessionSettings},
     remotes::Remotes,
     secrets::Secrets,
@@ -306,33 +306,48 @@ impl Settings for Iscsi {
             let part = opening
                 .at_home(move |_| {
                     LaneFuture::new(async move {
+                        let (on, shown) = (lanes.clone(), status.clone());
+                        let show = move |disk: &Rc<IscsiDisk>| {
+                            disk.unit.announce_to(announcer.clone());
+                            let (on, numbers) = (on.clone(), numbers.clone());
+                            disk.unit.paths.report_to(&shown, move |lane| {
+                                let at = on.iter().position(|it| Some(it) == lane);
+                                numbers[at.unwrap_or(0)]
+                            });
+                        };
+                        let home = lanes[0].clone();
                         let disk = match open(config.clone(), &lanes, wait_at_start).await {
                             Err(error) if may_come_later && is_away(&error) => {
                                 tracing::warn!(%error, "the disk is not there yet");
-                                return Ok(Rc::new(Late::new(config, lanes, announcer)) as _);
+                                status.lost(error.to_string());
+                                let late = Rc::new(Late::new(config, lanes, show));
+                                let kept = KeptDisk::Late(Rc::downgrade(&late));
+                                let _ = told.set((OpenDisk::keep(home, kept), None));
+                                return Ok(late as _);
                             }
                             opened => opened?,
                         };
-                        let kept = OpenDisk::keep(lanes[0].clone(), &disk);
-                        disk.unit.announce_to(announcer);
-                        disk.unit.paths.report_to(&status, move |lane| {
-                            let at = lanes.iter().position(|it| Some(it) == lane);
-                            numbers[at.unwrap_or(0)]
-                        });
+                        show(&disk);
+                        let kept = KeptDisk::Open(Rc::downgrade(&disk));
+                        let kept = OpenDisk::keep(home, kept);
                         let branches = disk.branches().await?;
-                        let _ = told.set((disk.identity().clone(), branches, kept));
+                        let _ = told.set((kept, Some((disk.identity().clone(), branches))));
                         Ok(disk as _)
                     })
                 })
                 .await?;
-            let Some((identity, branches, disk)) = found.get().cloned() else {
+            let (disk, opened) = found
+                .get()
+                .cloned()
+                .expect("it was opened, or is looked for");
+            opening.kept::<Remotes>().add(&disk);
+            let base = opening.base().to_owned();
+            opening.put(OpenDisk::new(disk, lane_count, base, known));
+            let Some((identity, branches)) = opened else {
                 part.share();
                 part.tell_layers();
                 return Ok(part);
             };
-            opening.kept::<Remotes>().add(&disk);
-            let base = opening.base().to_owned();
-            opening.put(OpenDisk::new(disk, lane_count, base, known));
             part.branch(branches);
             if let Some(name) = identity.worldwide_name() {
                 part.carry(Carried::Remote(name));

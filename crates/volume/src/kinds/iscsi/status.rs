@@ -5,6 +5,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use super::silence::Silence;
+
 /// Whether an `iscsi` volume has a session, and the state of each; clones share it. Updated when a session begins or
 /// is lost, never per command.
 #[derive(Clone, Debug, Default)]
@@ -13,7 +15,8 @@ pub struct SessionStatus(Arc<Mutex<Status>>);
 #[derive(Debug, Default)]
 struct Status {
     volume: SessionState,
-    paths: Vec<PathStatus>,
+    /// A silence begins and ends without being told.
+    paths: Vec<(PathStatus, Silence)>,
     lacks_fence: bool,
 }
 
@@ -37,6 +40,8 @@ pub enum PathState {
     LoggedIn,
     /// Logged in at a target port that cannot be used now.
     Standby,
+    /// Logged in, but the target has not answered a ping for a while.
+    Silent,
     /// Not logged in, and why, if known.
     None(Option<String>),
 }
@@ -73,13 +78,20 @@ impl SessionStatus {
 
     /// The state of each session, in configuration order.
     pub fn paths(&self) -> Vec<PathStatus> {
-        self.lock().paths.clone()
+        self.all().1
     }
 
     /// Both, of one moment.
     pub fn all(&self) -> (SessionState, Vec<PathStatus>) {
         let status = self.lock();
-        (status.volume.clone(), status.paths.clone())
+        let paths = status.paths.iter().map(|(path, silence)| {
+            let mut path = path.clone();
+            if silence.is_on() && !matches!(path.state, PathState::None(_)) {
+                path.state = PathState::Silent;
+            }
+            path
+        });
+        (status.volume.clone(), paths.collect())
     }
 
     /// Whether the disk is claimed, and its target has no persistent reservations that would keep other owners out.
@@ -91,7 +103,7 @@ impl SessionStatus {
         self.lock().lacks_fence = lacks_fence;
     }
 
-    pub(super) fn set_paths(&self, paths: Vec<PathStatus>) {
+    pub(super) fn set_paths(&self, paths: Vec<(PathStatus, Silence)>) {
         self.lock().paths = paths;
     }
 
@@ -114,7 +126,7 @@ impl SessionStatus {
         self.change(|before| SessionState::LoggedIn {
             address,
             relogins: match before {
-                SessionState::None => 0,
+                SessionState::None | SessionState::Lost { address: None, .. } => 0,
                 SessionState::LoggedIn { relogins, .. } | SessionState::Lost { relogins, .. } => {
                     relogins + 1
                 }

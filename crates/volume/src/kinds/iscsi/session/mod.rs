@@ -34,12 +34,17 @@ use super::{
 };
 pub(super) use reply::{RESERVATION_CONFLICT, Reply};
 
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, SHOWN_WITHIN};
 
 const SEND_BYTES: usize = 1 << 20;
 /// How often the watchdog looks.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// A target is pinged after this silence at the latest, however long it may be silent: at the next look it counts as silent,
+/// which others see.
+const PING_AFTER_MAX: Duration = Duration::from_millis(1750);
+const _: () =
+    assert!(PING_AFTER_MAX.as_millis() + 2 * INTERVAL_MAX.as_millis() < SHOWN_WITHIN.as_millis());
 
 /// What a command carries besides its CDB.
 #[derive(Clone, Debug)]
@@ -611,6 +616,7 @@ async fn write(session: Rc<Session>) {
 
 /// Ends a session whose target does not answer.
 async fn watch(session: Rc<Session>) {
+    let mut pinged = time::now();
     loop {
         let limit = session.timeouts.request();
         let silence_max = session.timeouts.silence();
@@ -636,19 +642,23 @@ async fn watch(session: Rc<Session>) {
         }
         let mut machine = session.machine.borrow_mut();
         let silence = now - session.last_heard.get();
-        if silence > silence_max / 2 {
-            // A ping has been on its way since an earlier look.
-            if machine.next_timeout().is_some() {
+        // A ping that is on its way has been since an earlier look.
+        let is_pinged = machine.next_timeout().is_some();
+        if !is_pinged {
+            pinged = now;
+        }
+        if silence > (silence_max / 2).min(PING_AFTER_MAX) {
+            if is_pinged {
                 session.silence.begin();
             }
-            let left = silence_max.saturating_sub(silence).max(silence_max / 4);
-            machine.ping(now.as_ns(), left.as_nanos() as u64);
+            // The limit is looked at here: it may change meanwhile.
+            machine.ping(now.as_ns(), u64::MAX);
         }
-        let is_due = machine.next_timeout().is_some_and(|due| now.as_ns() >= due);
-        // A ping may wait behind other PDUs, each of which shows that the target is there.
+        drop(machine);
+        // After a standstill of ours there is some time for the answer. A ping may wait behind other PDUs, each of which shows
+        // that the target is there.
+        let is_due = is_pinged && now - pinged >= silence_max / 4;
         if is_due && silence >= silence_max {
-            machine.handle_timeout(now.as_ns());
-            drop(machine);
             let message = format!(
                 "the target has been silent for {:?}",
                 time::brief(silence_max)
