@@ -1,21 +1,15 @@
 //! A secret is changed while a client has the disk: the target takes both, says who still uses the old one, and nobody has to be
 //! stopped.
 
-use std::{
-    fs,
-    os::unix::fs::PermissionsExt,
-    path::Path,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use harness::{
     directory::Directory,
+    health::Health,
     run::Ran,
     sanstone::{IQN, Sanstone, call, target_table},
 };
 
-const LIMIT: Duration = Duration::from_secs(120);
 const OLD: &str = "the secret of last year";
 const NEW: &str = "the secret of this year";
 
@@ -36,18 +30,8 @@ fn apply(directory: &Path, text: &str) -> Ran {
     call(&["apply", "-c", path.to_str().expect("plain text")]).success()
 }
 
-#[track_caller]
-fn seen(directory: &Path, code: i32, part: &str) {
-    let begun = Instant::now();
-    let state = directory.join("sanstone.state");
-    loop {
-        let ran = call(&["status", "--state", state.to_str().expect("plain text")]);
-        if ran.code() == Some(code) && ran.stdout.contains(part) {
-            return;
-        }
-        assert!(begun.elapsed() < LIMIT, "no {code} with {part}: {ran}");
-        thread::sleep(Duration::from_millis(200));
-    }
+fn health(directory: &Directory) -> Health {
+    Health::of(&directory.join("sanstone.state"))
 }
 
 #[test]
@@ -78,7 +62,8 @@ fn a_secret_is_changed_while_the_disk_is_used() {
     );
     let client = Sanstone::serve_configuration(above.path(), &client, ports[1]);
     let _client = client.answering(&above.join("sanstone.state"));
-    seen(below.path(), 0, "ok");
+    let (below_is, above_is) = (health(&below), health(&above));
+    below_is.is_ok();
     // Without the old one the client would be lost at its next login.
     let ran = apply(below.path(), &after);
     let of = format!("target {IQN}: 2 sessions of iqn.2026-11.io.sanstone:client");
@@ -86,8 +71,7 @@ fn a_secret_is_changed_while_the_disk_is_used() {
         "! {of} with a secret that is not accepted any more: their next login fails, unless"
     );
     assert!(ran.stdout.contains(&lost), "{ran}");
-    seen(
-        below.path(),
+    below_is.shows(
         1,
         "2 sessions of iqn.2026-11.io.sanstone:client with a secret that is not accepted any more",
     );
@@ -97,22 +81,21 @@ fn a_secret_is_changed_while_the_disk_is_used() {
             .contains(&format!("! {of} still with the old secret: ")),
         "{ran}"
     );
-    seen(
-        below.path(),
+    below_is.shows(
         1,
         "2 sessions of iqn.2026-11.io.sanstone:client still with the old secret; ",
     );
     // It logs in with the old one after a restart of its target, and then with what its file says by then.
     drop(server);
     let server = serve(&both);
-    seen(above.path(), 0, "ok");
-    seen(below.path(), 1, "still with the old secret; ");
+    above_is.is_ok();
+    below_is.shows(1, "still with the old secret; ");
     secret(above.path(), "secret", NEW);
     drop(server);
     let _server = serve(&both);
-    seen(above.path(), 0, "ok");
-    seen(below.path(), 0, "ok");
+    above_is.is_ok();
+    below_is.is_ok();
     let ran = apply(below.path(), &after);
     assert!(!ran.stdout.contains('!'), "{ran}");
-    seen(below.path(), 0, "ok");
+    below_is.is_ok();
 }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use harness::directory::Directory;
 use harness::process::Daemon;
-use harness::sanstone::{binary, target_table};
+use harness::sanstone::{IQN, binary, target_table};
+use harness::wire::Session;
 
 const RAM: &str = "[volume.disk]\nram = { size = \"16MiB\" }\n";
 /// How long a message may take on a busy machine.
@@ -82,6 +83,39 @@ fn an_attached_volume_is_ready_when_its_clients_can_connect() {
     std::os::unix::net::UnixStream::connect(&socket).expect("it listens when it is ready");
     daemon.signal("TERM");
     manager.told("STOPPING=1");
+}
+
+#[test]
+fn the_manager_is_told_of_a_trouble_and_of_its_end() {
+    const MODE_SELECT: [u8; 6] = [0x15, 0x10, 0, 0, 16, 0];
+    const SWP: u8 = 0x08;
+    let directory = Directory::new();
+    let manager = Manager::at(&directory.join("notify"));
+    let port = harness::free_port();
+    let table = target_table(port, &["disk"]);
+    let file = directory.write("serve.toml", format!("{RAM}{table}"));
+    let file = file.to_str().expect("plain text");
+    let _daemon = started(&directory, &["serve", "-c", file], None);
+    let ready = manager.told("READY=1");
+    let status = ready.lines().find_map(|line| line.strip_prefix("STATUS="));
+    let status = status.expect("it says what it does");
+    let portal = format!("127.0.0.1:{port}");
+    let mut session = Session::login(&portal, IQN, 0, 1, &[]).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    let mut control_page = |byte: u8| {
+        let page = [
+            0, 0, 0, 0, 0x0A, 0x0A, 0x02, 0x10, byte, 0x40, 0, 0, 0xFF, 0xFF, 0, 0,
+        ];
+        let set = session.execute(&MODE_SELECT, &page, 0);
+        assert_eq!(set.expect("a response").0, 0);
+    };
+    control_page(SWP);
+    manager.told(&format!(
+        "STATUS=degraded: disk: write-protected by an initiator (SWP); an initiator that may write takes it back: \
+         `sdparm --clear SWP --save /dev/sdX` ({status})"
+    ));
+    control_page(0);
+    manager.told(&format!("STATUS={status}"));
 }
 
 #[test]

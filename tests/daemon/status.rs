@@ -1,96 +1,144 @@
 //! `sanstone status`: one word, a line for each reason with its mend, and an exit code; `show` and `top` say the same. Each
-//! trouble is brought about, seen, and seen to end.
+//! trouble of a disk, its sessions and its requests is brought about, seen, and seen to end; those of several disks together
+//! are in `status_of_sets`, and of secrets in `rotation`.
 
-use std::{
-    path::Path,
-    process::Command,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, path::Path, process::Command};
 
 use harness::{
+    attachment::{Attachment, Front},
     directory::Directory,
-    run::Ran,
+    health::Health,
     sanstone::{IQN, Sanstone, call, target_table},
     wire::{Direction, Session, write_10},
 };
 use serde_json::Value;
 
-/// How long something may take to be seen on a busy machine.
-const LIMIT: Duration = Duration::from_secs(120);
+use crate::far::{Far, PATIENT};
 
-fn state(directory: &Path) -> String {
+const GOOD: u8 = 0x00;
+const CHECK_CONDITION: u8 = 0x02;
+
+/// Serves this configuration, which has a portal at `port`.
+fn serve(directory: &Path, configuration: &str, port: u16) -> (Sanstone, Health) {
     let state = directory.join("sanstone.state");
-    state.to_str().expect("plain text").to_owned()
+    let server = Sanstone::serve_configuration(directory, configuration, port);
+    (server.answering(&state), Health::of(&state))
 }
 
-fn status(directory: &Path) -> Ran {
-    call(&["status", "--state", &state(directory)])
+/// Serves this volume, called `db`.
+fn serve_volume(directory: &Path, volume: &str) -> (Sanstone, Health) {
+    let port = harness::free_port();
+    let configuration = format!("[volume.db]\n{volume}\n{}", target_table(port, &["db"]));
+    serve(directory, &configuration, port)
 }
 
-/// Waits for this exit code, with a line that has `part`.
-#[track_caller]
-fn seen(directory: &Path, code: i32, part: &str) -> Ran {
-    let begun = Instant::now();
-    loop {
-        let ran = status(directory);
-        if ran.code() == Some(code) && (ran.stdout.contains(part) || ran.stderr.contains(part)) {
-            return ran;
-        }
-        assert!(begun.elapsed() < LIMIT, "no {code} with {part}: {ran}");
-        thread::sleep(Duration::from_millis(200));
-    }
+fn login(server: &Sanstone) -> Session {
+    let portal = format!("127.0.0.1:{}", server.port());
+    let mut session = Session::login(&portal, IQN, 0, 1, &[]).expect("a login");
+    session.wait_until_ready().expect("a ready disk");
+    session
+}
+
+fn execute(session: &mut Session, cdb: &[u8], data: &[u8]) -> u8 {
+    session.execute(cdb, data, 0).expect("a response").0
 }
 
 #[test]
 fn a_daemon_that_does_not_answer_is_down() {
     let directory = Directory::new();
-    std::fs::create_dir(directory.join("sanstone.state")).expect("a directory of ours");
-    let ran = status(directory.path());
+    fs::create_dir(directory.join("sanstone.state")).expect("a directory of ours");
+    let state = directory.join("sanstone.state");
+    let ran = call(&["status", "--state", state.to_str().expect("plain text")]);
     assert_eq!(ran.code(), Some(2), "{ran}");
     assert!(ran.stderr.contains("sanstone: down: "), "{ran}");
 }
 
 #[test]
-fn requests_that_hang_are_seen_in_status_show_and_top_until_they_end() {
-    let directory = Directory::new();
-    let port = harness::free_port();
-    let volumes = "[volume.db]\nfault = { rules = [{ on = \"write\", delay = \"20s\", times = 1 }], \
-                   of = { file = { path = \"db.img\", size = \"16MiB\" } } }\n";
-    let configuration = format!("{volumes}{}", target_table(port, &["db"]));
-    let server = Sanstone::serve_configuration(directory.path(), &configuration, port);
-    let _server = server.answering(&directory.join("sanstone.state"));
-    assert_eq!(seen(directory.path(), 0, "ok").stdout, "ok\n");
-    let portal = format!("127.0.0.1:{port}");
-    let mut session = Session::login(&portal, IQN, 0, 1, &[]).expect("a login");
-    session.wait_until_ready().expect("a ready disk");
+fn requests_that_hang_are_seen_until_they_end_and_nothing_above_them_is_idle() {
+    let (directory, far) = (Directory::new(), Far::new(1));
+    let volume = format!("stats = {{ of = {{ {} }} }}", far.volume(PATIENT));
+    let (server, health) = serve_volume(directory.path(), &volume);
+    health.is_ok();
+    let mut session = login(&server);
+    far.ways[0].stall();
     let task = session.command(&write_10(0, 8), Direction::Write, 4096, &[0x5A; 4096]);
     let task = task.expect("a command");
-    // A fault below which nothing is reached yet: the node that hangs is the lowest that has the request.
-    let ran = seen(directory.path(), 1, "1 write in progress, the oldest for");
+    let line = health.shows(1, "1 write in progress, the oldest for");
+    // The lowest node that has the request, and where that is.
     assert!(
-        ran.stdout.starts_with("degraded\n  degraded: db/fault"),
-        "{ran}"
+        line.starts_with("degraded: db/stats/iscsi (iscsi://127.0.0.1"),
+        "{line}"
     );
-    let show = call(&["show", "--state", &state(directory.path())]).success();
-    assert!(show.stdout.contains("health        degraded\n"), "{show}");
-    assert!(show.stdout.contains("1 in progress for up to"), "{show}");
-    let arguments = [
-        "top",
-        "--once",
-        "--json",
-        "-",
-        "--state",
-        &state(directory.path()),
-    ];
-    let top: Value = serde_json::from_str(&call(&arguments).success().stdout).expect("JSON");
-    let node = &top["nodes"]["db/fault"]["all"];
-    assert_eq!(node["queue"], 1.0, "{top}");
-    assert!(node["oldest_s"].as_f64().is_some_and(|s| s >= 3.0), "{top}");
-    assert_eq!(top["verdict"]["health"], "degraded", "{top}");
+    assert!(
+        line.ends_with("; look at the disk or the target below: it has not answered"),
+        "{line}"
+    );
+    let top = health.top();
+    let initiator = top["initiators"]
+        .as_object()
+        .expect("a table")
+        .values()
+        .next();
+    for row in [
+        &top["nodes"]["db/stats"]["all"],
+        &top["nodes"]["db/stats/iscsi"]["all"],
+        &top["volumes"]["db"]["all"],
+        &initiator.expect("it is logged in")["all"],
+        &top["total"],
+    ] {
+        assert_eq!(row["queue"], 1.0, "{top:#}");
+        assert_eq!(row["iops"], 0.0, "{top:#}");
+        assert!(
+            row["oldest_s"].as_f64().is_some_and(|s| s >= 3.0),
+            "{top:#}"
+        );
+    }
+    far.ways[0].mend();
     let answers = session.responses_to(&[task]).expect("it ends");
-    assert_eq!(answers[0].0, 0);
-    assert_eq!(seen(directory.path(), 0, "ok").stdout, "ok\n");
+    assert_eq!(answers[0].0, GOOD);
+    health.is_ok();
+    let top = health.top();
+    assert_eq!(top["volumes"]["db"]["all"]["queue"], 0.0, "{top:#}");
+}
+
+#[test]
+fn the_screen_of_top_has_the_whole_line_and_its_mend() {
+    let (directory, far) = (Directory::new(), Far::new(1));
+    let (_server, health) = serve_volume(directory.path(), &far.volume(PATIENT));
+    far.ways[0].break_all();
+    health.shows(2, "no session: ");
+    let top = format!(
+        "stty cols 80 rows 24; exec {} top --once --state {}",
+        harness::sanstone::binary().display(),
+        directory.join("sanstone.state").display()
+    );
+    let mut terminal = Command::new("script");
+    terminal
+        .args(["-qec", &top, "/dev/null"])
+        .env("TERM", "xterm");
+    let screen = harness::run::run(&mut terminal, std::time::Duration::from_secs(60)).success();
+    let screen = words(&screen.stdout);
+    assert!(
+        screen.contains("down: db/iscsi (iscsi://127.0.0.1"),
+        "{screen}"
+    );
+    assert!(screen.contains("and it logs in by itself"), "{screen}");
+}
+
+/// What stands on a terminal, without where it stands.
+fn words(drawn: &str) -> String {
+    let mut text = String::new();
+    let mut rest = drawn.chars();
+    while let Some(char) = rest.next() {
+        if char == '\x1b' {
+            // To the letter that ends the sequence.
+            let _ = rest.by_ref().skip(1).find(char::is_ascii_alphabetic);
+            text.push(' ');
+        } else {
+            text.push(char);
+        }
+    }
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 #[test]
@@ -104,42 +152,141 @@ fn a_target_with_one_session_and_no_requests_is_down_until_it_is_back() {
 }
 
 fn is_down_until_it_is_back(more: &str) {
-    let directories = [Directory::new(), Directory::new()];
-    let ports = [harness::free_port(), harness::free_port()];
-    let below = |port| {
-        let volumes = "[volume.disk]\nfile = { path = \"disk.img\", size = \"16MiB\" }\n";
-        let configuration = format!("{volumes}{}", target_table(port, &["disk"]));
-        Sanstone::serve_configuration(directories[0].path(), &configuration, port)
-    };
-    let target = below(ports[0]);
-    let volumes = format!(
-        "[volume.db]\niscsi = {{ url = \"{}\", reconnect_timeout = \"100s\"{more} }}\n",
-        target.url(0)
-    );
-    let configuration = format!("{volumes}{}", target_table(ports[1], &["db"]));
-    let upper = directories[1].path();
-    let server = Sanstone::serve_configuration(upper, &configuration, ports[1]);
-    let _server = server.answering(&upper.join("sanstone.state"));
-    assert_eq!(seen(upper, 0, "ok").stdout, "ok\n");
-    drop(target);
-    let ran = seen(upper, 2, "no session: ");
+    let (directory, far) = (Directory::new(), Far::new(1));
+    let (_server, health) =
+        serve_volume(directory.path(), &far.volume(&format!("{PATIENT}{more}")));
+    health.is_ok();
+    let back = far.away();
+    let line = health.shows(2, "no session: ");
     assert!(
-        ran.stdout
-            .starts_with("down\n  down: db/iscsi (iscsi://127.0.0.1"),
-        "{ran}"
+        line.starts_with("down: db/iscsi (iscsi://127.0.0.1"),
+        "{line}"
     );
     assert!(
-        ran.stdout.contains("; look at the target and the network"),
-        "{ran}"
+        line.contains("; look at the target and the network"),
+        "{line}"
     );
-    let arguments = ["status", "--json", "-", "--state", &state(upper)];
+    let state = directory.join("sanstone.state");
+    let arguments = [
+        "status",
+        "--json",
+        "-",
+        "--state",
+        state.to_str().expect("plain text"),
+    ];
     let json: Value = serde_json::from_str(&call(&arguments).stdout).expect("it is JSON");
     assert_eq!(
         (&json["health"], &json["reasons"][0]["health"]),
         (&"down".into(), &"down".into())
     );
-    let _target = below(ports[0]);
-    assert_eq!(seen(upper, 0, "ok").stdout, "ok\n");
+    let _far = back();
+    health.is_ok();
+}
+
+#[test]
+fn a_lost_path_is_seen_until_it_is_back() {
+    let (directory, far) = (Directory::new(), Far::new(2));
+    let (_server, health) =
+        serve_volume(directory.path(), &far.volume("reconnect_timeout = \"1h\""));
+    health.is_ok();
+    let lost = format!("the path to {} is lost: ", far.ways[1].address());
+    far.ways[1].break_all();
+    let line = health.shows(1, &lost);
+    assert!(line.starts_with("degraded: db/iscsi (iscsi://"), "{line}");
+    assert!(
+        line.ends_with("; look at that portal and its network; it logs in by itself"),
+        "{line}"
+    );
+    far.ways[1].mend();
+    health.is_ok();
+    // A cut cable, of which nobody is told.
+    far.ways[1].stall();
+    health.shows(1, &lost);
+    far.ways[1].mend();
+    health.is_ok();
+}
+
+#[test]
+fn what_an_initiator_has_set_for_all_is_seen_until_one_takes_it_back() {
+    const MODE_SELECT: [u8; 6] = [0x15, 0x10, 0, 0, 16, 0];
+    const EJECT: [u8; 6] = [0x1B, 0, 0, 0, 0x02, 0];
+    const LOAD: [u8; 6] = [0x1B, 0, 0, 0, 0x03, 0];
+    /// A control page, with SWP or without.
+    const fn page(swp: u8) -> [u8; 16] {
+        [
+            0, 0, 0, 0, 0x0A, 0x0A, 0x02, 0x10, swp, 0x40, 0, 0, 0xFF, 0xFF, 0, 0,
+        ]
+    }
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let target = target_table(port, &["db"]).replace(
+        "luns = [\"db\"]",
+        "luns = [{ volume = \"db\", removable = true }]",
+    );
+    let configuration = format!("[volume.db]\nram = {{ size = \"16MiB\" }}\n{target}");
+    let (server, health) = serve(directory.path(), &configuration, port);
+    let mut session = login(&server);
+    assert_eq!(execute(&mut session, &MODE_SELECT, &page(0x08)), GOOD);
+    let line = health.shows(
+        1,
+        "write-protected by an initiator (SWP); an initiator that may",
+    );
+    assert!(line.starts_with("degraded: db: "), "{line}");
+    assert_eq!(execute(&mut session, &MODE_SELECT, &page(0)), GOOD);
+    health.is_ok();
+    assert_eq!(execute(&mut session, &EJECT, &[]), GOOD);
+    let line = health.shows(
+        2,
+        "an initiator has ejected it; an initiator loads it again",
+    );
+    assert!(line.starts_with("down: db: "), "{line}");
+    assert_eq!(execute(&mut session, &LOAD, &[]), GOOD);
+    health.is_ok();
+}
+
+/// SANITIZE (SBC-3 5.30) with OVERWRITE, of one pass of zeroes.
+fn overwrite(session: &mut Session, immed: u8) -> u8 {
+    const LIST: [u8; 8] = [1, 0, 0, 4, 0, 0, 0, 0];
+    const AUSE: u8 = 0x20;
+    let cdb = [
+        0x48,
+        immed | AUSE | 0x01,
+        0,
+        0,
+        0,
+        0,
+        0,
+        0,
+        LIST.len() as u8,
+        0,
+    ];
+    execute(session, &cdb, &LIST)
+}
+
+#[test]
+fn a_sanitize_is_seen_while_it_runs_and_when_it_has_failed() {
+    const IMMED: u8 = 0x80;
+    const EXIT_FAILURE_MODE: [u8; 10] = [0x48, 0x1F, 0, 0, 0, 0, 0, 0, 0, 0];
+    let (directory, far) = (Directory::new(), Far::new(1));
+    let volume = format!(
+        "fault = {{ rules = [{{ on = \"write\", fail = \"medium\", times = 1 }}], of = {{ {} }} }}",
+        far.volume(PATIENT)
+    );
+    let (server, health) = serve_volume(directory.path(), &volume);
+    let mut session = login(&server);
+    assert_eq!(overwrite(&mut session, 0), CHECK_CONDITION);
+    let line = health.shows(
+        2,
+        "a sanitize has failed; sanitize it again, or leave the failure mode",
+    );
+    assert!(line.starts_with("down: db: "), "{line}");
+    assert_eq!(execute(&mut session, &EXIT_FAILURE_MODE, &[]), GOOD);
+    health.is_ok();
+    far.ways[0].stall();
+    assert_eq!(overwrite(&mut session, IMMED), GOOD);
+    health.shows(2, "a sanitize is running 0 %; it ends by itself");
+    far.ways[0].mend();
+    health.is_ok();
 }
 
 #[test]
@@ -150,28 +297,27 @@ fn a_file_system_that_is_full_is_down_and_one_that_fills_up_degraded() {
     }
     let directory = Directory::new();
     let small = directory.join("small");
-    std::fs::create_dir(&small).expect("a directory of ours");
+    fs::create_dir(&small).expect("a directory of ours");
     let mut mount = Command::new("mount");
     mount
         .args(["-t", "tmpfs", "-o", "size=40m", "none"])
         .arg(&small);
     assert!(mount.status().expect("mount").success());
-    let port = harness::free_port();
-    let volumes = "[volume.db]\nfile = { path = \"small/db.img\", size = \"1GiB\", cache = \"write-back\" }\n";
-    let configuration = format!("{volumes}{}", target_table(port, &["db"]));
-    let server = Sanstone::serve_configuration(directory.path(), &configuration, port);
-    let server = server.answering(&directory.join("sanstone.state"));
-    let filling = seen(directory.path(), 1, "its file system has ");
+    let volume = "file = { path = \"small/db.img\", size = \"1GiB\", cache = \"write-back\" }";
+    let (server, health) = serve_volume(directory.path(), volume);
+    let line = health.shows(1, "its file system has ");
     assert!(
-        filling
-            .stdout
-            .contains("its file may still grow by 1023 MiB"),
-        "{filling}"
+        line.contains("its file may still grow by 1023 MiB"),
+        "{line}"
     );
-    std::fs::write(small.join("other"), vec![1; 30 << 20]).expect("there is room");
-    seen(directory.path(), 2, "its file system has ");
-    std::fs::remove_file(small.join("other")).expect("ours");
-    seen(directory.path(), 1, "its file system has ");
+    fs::write(small.join("other"), vec![1; 30 << 20]).expect("there is room");
+    health.shows(2, "its file system has ");
+    fs::remove_file(small.join("other")).expect("ours");
+    health.shows(1, "its file system has ");
+    let mut grow = Command::new("mount");
+    grow.args(["-o", "remount,size=2g"]).arg(&small);
+    assert!(grow.status().expect("mount").success());
+    health.is_ok();
     drop(server);
     assert!(
         Command::new("umount")
@@ -180,4 +326,17 @@ fn a_file_system_that_is_full_is_down_and_one_that_fills_up_degraded() {
             .expect("umount")
             .success()
     );
+}
+
+#[test]
+fn an_attached_volume_says_the_same_of_itself() {
+    let far = Far::new(1);
+    let configuration = format!("[volume.db]\n{}\n", far.volume(PATIENT));
+    let attached = Attachment::start(Front::Nbd, &configuration);
+    let health = Health::of(&attached.state());
+    health.is_ok();
+    far.ways[0].break_all();
+    health.shows(2, "no session: ");
+    far.ways[0].mend();
+    health.is_ok();
 }

@@ -50,6 +50,8 @@ impl Attachment {
             Front::Fuse => drop(daemon.log_with(" attached ")),
             Front::Nbd => daemon.wait_for_socket(&path),
         }
+        let socket = directory.join("state/attached/db/admin.sock");
+        daemon.wait_for_socket(&socket);
         Attachment {
             daemon,
             front,
@@ -60,6 +62,11 @@ impl Attachment {
     /// The file, or the socket.
     pub fn path(&self) -> PathBuf {
         self.directory.join("disk")
+    }
+
+    /// Where its admin socket is.
+    pub fn state(&self) -> PathBuf {
+        self.directory.join("state").join("attached").join("db")
     }
 
     /// Its process.

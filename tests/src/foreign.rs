@@ -29,23 +29,28 @@ impl ForeignTarget {
     ) -> ForeignTarget {
         let hostile = Arc::new(AtomicBool::new(false));
         let asked = hostile.clone();
-        let (ready, port) = mpsc::channel();
-        std::thread::spawn(move || {
-            on_lane(async {
-                let foreign = Rc::new(Foreign::new(claims));
-                make(&foreign);
-                foreign.answer(move |_| asked.load(Ordering::Relaxed).then(|| instead.clone()));
-                let listener = TcpListener::bind(([127, 0, 0, 1], 0).into());
-                let listener = listener.expect("a free port");
-                let port = listener.local_addr().port();
-                foreign.serve(listener, Group(1));
-                ready.send(port).expect("the test waits for it");
-                std::future::pending::<()>().await;
-            });
-        });
+        let choose = move |_: &[u8]| asked.load(Ordering::Relaxed).then(|| instead.clone());
         ForeignTarget {
-            port: port.recv().expect("it has a port"),
+            port: started(claims, make, choose),
             hostile,
+        }
+    }
+
+    /// Serves a disk of this length that has no persistent reservations.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn serve_without_reservations(len_bytes: u64) -> ForeignTarget {
+        const PERSISTENT_RESERVE: [u8; 2] = [0x5E, 0x5F];
+        const INVALID_COMMAND_OPERATION_CODE: [u8; 3] = [0x05, 0x20, 0];
+        let make = move |foreign: &Foreign| foreign.len_blocks.set(len_bytes / 512);
+        let choose = |cdb: &[u8]| {
+            let is_theirs = PERSISTENT_RESERVE.contains(&cdb[0]);
+            is_theirs.then_some(Instead::Sense(INVALID_COMMAND_OPERATION_CODE))
+        };
+        ForeignTarget {
+            port: started(Claims::default(), make, choose),
+            hostile: Arc::default(),
         }
     }
 
@@ -61,4 +66,27 @@ impl ForeignTarget {
     pub fn be_hostile(&self, hostile: bool) {
         self.hostile.store(hostile, Ordering::Relaxed);
     }
+}
+
+/// Starts one that answers as `choose` says; returns its port.
+fn started(
+    claims: Claims,
+    make: impl FnOnce(&Foreign) + Send + 'static,
+    choose: impl FnMut(&[u8]) -> Option<Instead> + Send + 'static,
+) -> u16 {
+    let (ready, port) = mpsc::channel();
+    std::thread::spawn(move || {
+        on_lane(async {
+            let foreign = Rc::new(Foreign::new(claims));
+            make(&foreign);
+            foreign.answer(choose);
+            let listener = TcpListener::bind(([127, 0, 0, 1], 0).into());
+            let listener = listener.expect("a free port");
+            let port = listener.local_addr().port();
+            foreign.serve(listener, Group(1));
+            ready.send(port).expect("the test waits for it");
+            std::future::pending::<()>().await;
+        });
+    });
+    port.recv().expect("it has a port")
 }

@@ -17,6 +17,7 @@ pub mod fio;
 pub mod foreign;
 pub mod forwarder;
 pub mod guest;
+pub mod health;
 pub mod initiator;
 pub mod istgt;
 pub mod libiscsi;
