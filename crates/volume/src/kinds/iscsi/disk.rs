@@ -188,7 +188,7 @@ impl IscsiDisk {
             let target_name = &self.unit.config().target_name;
             tracing::warn!(target_name, %error, "the claim could not be released");
         }
-        self.unit.paths.rest(true);
+        self.unit.paths.rest();
         self.unit.closed_doors(|| true).await;
         self.unit.paths.log_out().await;
     }

@@ -13,7 +13,7 @@ use std::rc::{Rc, Weak};
 use engine::{Duration, spawn, task, time};
 
 use super::{
-    machine::{Event, QUIET},
+    machine::{Event, PathEvent, QUIET},
     nexus::Nexus,
     path::Path,
     unit::RemoteUnit,
@@ -91,13 +91,10 @@ impl RemoteUnit {
         session.logout().await;
     }
 
-    /// How long until a reset over `path` may be tried again. It holds up the commands of the other paths; if there are
-    /// none, it may be tried at any time.
+    /// How long until a reset over `path` may be tried again.
     fn reset_due_in(&self, path: &Path) -> Duration {
-        match self.paths.usable().next() {
-            Some(_) => path.resets.borrow().due_in(),
-            None => Duration::ZERO,
-        }
+        self.paths.notice();
+        self.machine.borrow().reset_due_in(path.id(), time::now())
     }
 
     /// Sends LOGICAL UNIT RESET over `nexus` of `path`, after draining it; returns whether it was done, or no longer
@@ -121,10 +118,8 @@ impl RemoteUnit {
         }
         let began = time::now();
         let done = self.reset_for(&ghosts, nexus).await;
-        match done {
-            Ok(true) => path.resets.borrow_mut().succeeded(),
-            _ => path.resets.borrow_mut().failed(began),
-        }
+        let is_done = matches!(done, Ok(true));
+        self.on_path(path, PathEvent::ResetTried { began, is_done });
         done
     }
 

@@ -35,7 +35,7 @@ impl RemoteUnit {
     pub(super) async fn holding_index(&self) -> Option<usize> {
         let nexus = self.paths.usable().next()?;
         let path = self.holding_path(&nexus).await?;
-        Some(self.paths.index_of(path))
+        Some(path.id().0)
     }
 
     async fn holding_port(&self, nexus: &Rc<Nexus>) -> Option<String> {

@@ -213,17 +213,6 @@ impl SessionLink {
         }
     }
 
-    /// Whether it has ended with writes outstanding at the target.
-    pub(super) fn has_left_writes(&self) -> bool {
-        match self {
-            SessionLink::Here(session) => session.has_left_writes(),
-            SessionLink::There(distant) => {
-                let end = distant.end.borrow();
-                end.as_ref().is_some_and(|end| end.left_writes)
-            }
-        }
-    }
-
     /// Waits until it is over.
     pub(super) async fn over(&self) -> SessionEnd {
         match self {

@@ -12,7 +12,7 @@
 //!  secrets   what each login proves itself with
 //!  claim     who owns the disk: the mark and the fence, re-established on each nexus; holder: who has it reserved
 //!  fenced    the fence of a mirror's owner
-//!  paths     which nexus a command takes; path: one of them; recovery: what a loss means, and how a path comes back
+//!  paths     the nexuses that commands take; path: one of them; recovery: what a loss means, and how a path comes back
 //!  path_changes adds and removes paths; change: as a step of a new configuration; withdraw: their part of the claim
 //!  same_disk whether a path still leads to the same disk
 //!  ghosts    how writes of a lost nexus are ended before others are sent

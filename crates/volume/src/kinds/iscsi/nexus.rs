@@ -14,7 +14,8 @@ use super::{
     ended,
     in_flight::InFlight,
     link::SessionLink,
-    machine::{Event, Machine, NexusId},
+    machine::{Event, Machine, NexusId, PathId},
+    own::SessionEnd,
     session::{Data, Port, Reply},
 };
 use crate::{Error, ErrorKind, Result};
@@ -22,8 +23,7 @@ use crate::{Error, ErrorKind, Result};
 /// A single-use connection to one logical unit: once ended, it stays ended.
 pub(super) struct Nexus {
     link: SessionLink,
-    /// The index of its path.
-    path: usize,
+    path: PathId,
     /// While it is being prepared: until when commands may be sent, and how long that is.
     ready_within: Cell<Option<(Instant, Duration)>>,
     /// What is known of it: it has an entry there while it lives.
@@ -36,12 +36,12 @@ pub(super) struct Nexus {
 
 impl Nexus {
     /// One that has just logged in.
-    pub(super) fn new(link: SessionLink, path: usize, machine: &Rc<RefCell<Machine>>) -> Nexus {
+    pub(super) fn new(link: SessionLink, path: PathId, machine: &Rc<RefCell<Machine>>) -> Nexus {
         Nexus {
             link,
             path,
             ready_within: Cell::new(None),
-            id: machine.borrow_mut().admit(),
+            id: machine.borrow_mut().admit(path),
             machine: machine.clone(),
             doubted: Notify::new(),
             in_flight: InFlight::default(),
@@ -62,7 +62,7 @@ impl Nexus {
         &self.link
     }
 
-    pub(super) fn path(&self) -> usize {
+    pub(super) fn path(&self) -> PathId {
         self.path
     }
 
@@ -127,7 +127,8 @@ impl Nexus {
     /// Whether requests may be sent on it: it is not over, it leads to the disk as far as we know, and the target has
     /// not asked for a logout.
     pub(super) fn takes_requests(&self) -> bool {
-        !self.is_over() && !self.is_in_doubt() && !self.link.is_asked_to_log_out()
+        self.notice();
+        self.machine.borrow().takes_requests(self.id)
     }
 
     /// The target has reported over its session, `doubts` times in all, that the disk may not be what it was.
@@ -162,25 +163,29 @@ impl Nexus {
 
     /// Whether it is lost and writes that were in flight may still take effect.
     pub(super) fn may_still_write(&self) -> bool {
-        self.notice_end() && self.machine.borrow().may_still_write(self.id)
+        self.notice() && self.machine.borrow().may_still_write(self.id)
     }
 
-    /// Whether its session has ended; if it has, that is known from now on.
-    pub(super) fn notice_end(&self) -> bool {
+    /// Tells the machine what its session has come to. Returns whether it has ended.
+    pub(super) fn notice(&self) -> bool {
         let is_over = self.is_over();
-        if is_over {
-            let left_writes = self.link.has_left_writes();
+        if is_over && !self.machine.borrow().has_ended(self.id) {
+            let end = self.link.end_now().expect("it is over");
+            let SessionEnd { error, left_writes } = end;
             self.note(Event::Ended {
                 nexus: self.id,
                 left_writes,
+                why: error,
             });
+        } else if self.link.is_asked_to_log_out() && !self.machine.borrow().is_retired(self.id) {
+            self.note(Event::Retires(self.id));
         }
         is_over
     }
 
     /// Whether it left writes that could not be fenced.
     pub(super) fn is_unfenced(&self) -> bool {
-        self.notice_end() && self.machine.borrow().is_unfenced(self.id)
+        self.notice() && self.machine.borrow().is_unfenced(self.id)
     }
 
     /// Whether a login of its initiator port has ended it at the target, though perhaps not its work.
@@ -208,11 +213,6 @@ impl Nexus {
 
     pub(super) fn is_new(&self) -> bool {
         self.machine.borrow().is_new(self.id)
-    }
-
-    /// From now on requests may be sent on it.
-    pub(super) fn goes_into_use(&self) {
-        self.note(Event::InUse(self.id));
     }
 
     /// Whether it reported a restart that has not been taken since.

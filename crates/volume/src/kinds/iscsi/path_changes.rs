@@ -8,7 +8,13 @@ use std::rc::Weak;
 
 use engine::{Duration, LaneHandle, spawn, task, time};
 
-use super::{config::Sessions, path::Path, paths::Paths, unit::RemoteUnit};
+use super::{
+    config::Sessions,
+    machine::{Event, PathEvent, Place},
+    path::Path,
+    paths::Paths,
+    unit::RemoteUnit,
+};
 use crate::{Error, ErrorKind, Result};
 
 /// How much longer than its last command a session may take to end: the watchdog, and the logout.
@@ -58,10 +64,13 @@ impl Paths {
             };
             let lane = (0..self.lanes.len().max(1)).min_by_key(load);
             let Some(path) = free.next() else { break };
-            path.begin(way, self.lane(lane.unwrap_or(0)));
             // Behind all others until it is adopted.
-            path.stand_at(usize::MAX, sessions.is_spare(rank));
-            self.used.set(self.used.get().max(self.index_of(path) + 1));
+            let place = Place {
+                rank: Place::LAST,
+                is_spare: sessions.is_spare(rank),
+            };
+            self.begin(path, way, self.lane(lane.unwrap_or(0)), place);
+            self.note_on(path, PathEvent::RecoveryBegins);
             stay.push(path);
             begun.push(path);
         }
@@ -82,12 +91,12 @@ impl Paths {
         let is_removed =
             |&index: &usize| self.all()[index].is_wanted() && !matched.contains(&Some(index));
         let removed: Vec<_> = (0..self.all().len()).filter(is_removed).collect();
-        removed.iter().for_each(|&index| self.all()[index].let_go());
-        for (rank, index) in matched.into_iter().enumerate() {
-            if let Some(index) = index {
-                self.all()[index].stand_at(rank, sessions.is_spare(rank));
-            }
-        }
+        let numbered = matched.into_iter().enumerate();
+        let places = numbered.filter_map(|(rank, index)| {
+            let is_spare = sessions.is_spare(rank);
+            Some((self.all()[index?].id(), Place { rank, is_spare }))
+        });
+        self.note_at(Event::Adopted(places.collect()), time::now());
         let ping_timeout = &self.config().multipath.ping_timeout;
         ping_timeout.follow(sessions.have_another_way());
         self.sessions.replace(sessions.clone());
@@ -104,16 +113,15 @@ impl RemoteUnit {
     /// When a path leads to another disk, or when `next` leaves out a path, and none of its own works.
     pub(super) async fn add_paths(&self, next: &Sessions) -> Result<Vec<String>> {
         let begun = self.paths.begin_missing(next)?;
-        begun.iter().for_each(|path| path.is_recovering.set(true));
         self.paths.tell_paths();
         if !begun.is_empty() {
-            self.look_at_access();
+            self.handle(Event::AccessDoubted);
             // A lone path that was lost, and on which a new one may depend, is no longer alone.
             self.bring_back();
         }
         let opened = begun.iter().map(async |path| {
             let opened = self.open_path(path).await;
-            path.is_recovering.set(false);
+            self.on_path(path, PathEvent::RecoveryEnds);
             opened
         });
         let opened = task::join_all(opened.map(Box::pin)).await;

@@ -1,5 +1,5 @@
-//! The paths to a logical unit: chooses the path for each command, and bounds how long a command waits when no path is
-//! usable.
+//! The paths to a logical unit with their connections: logs in, has the [`machine`](super::machine) choose the path for each
+//! command, and bounds how long a command waits when no path is usable.
 //!
 //! A lost nexus whose writes may still take effect blocks all writes, on the other paths too: a new write could be
 //! acknowledged and then be overwritten by the old one. Reads go on.
@@ -17,12 +17,11 @@ use engine::{
 };
 
 use super::{
-    access::PathAccess,
-    config::{IscsiConfig, PathConfig, Sessions},
+    config::{IscsiConfig, PathConfig, Sessions, Transport},
     ended,
     link::{Distant, SessionLink},
     login::Portal,
-    machine::{Event, Machine, NexusId},
+    machine::{Event, Machine, NexusId, PathEvent, PathId, Place},
     nexus::Nexus,
     path::Path,
     patience::Patience,
@@ -64,18 +63,12 @@ pub(super) struct Paths {
     reconnect_timeout: Rc<Cell<Duration>>,
     /// One for each initiator port.
     pub(super) ports: Vec<Path>,
-    /// How many of these have ever been used.
-    pub(super) used: Cell<usize>,
     /// The sessions that the disk should have.
     pub(super) sessions: RefCell<Sessions>,
     /// The lanes that may have sessions, the home lane first.
     pub(super) lanes: Vec<LaneHandle>,
-    /// Where the search starts, to rotate among equal paths.
-    turn: Cell<usize>,
     machine: Rc<RefCell<Machine>>,
     nexuses: RefCell<Vec<Weak<Nexus>>>,
-    /// Login attempts that have finished.
-    attempts: Cell<u64>,
     changed: Rc<Notify>,
     /// The externally visible status, and the numbers of lanes.
     status: OnceCell<(SessionStatus, Numbers)>,
@@ -110,31 +103,47 @@ impl Paths {
         // The configured paths rotate through the routes, so the first repetition gives their number.
         let again = all.iter().skip(1).position(|way| *way == all[0]);
         let ways = again.map_or(all.len(), |skipped| skipped + 1);
-        let unused = config.isids().map(|isid| Path::unused(isid, &all[0]));
+        let numbered = config.isids().enumerate();
+        let unused =
+            numbered.map(|(index, isid)| Path::unused(PathId(index), isid, &all[0], machine));
         let ports: Vec<_> = unused.collect();
-        for (index, (path, way)) in ports.iter().zip(all).enumerate() {
+        machine.borrow_mut().provide_ports(ports.len());
+        let paths = Paths {
+            ports,
+            lanes: lanes.iter().take(all.len()).cloned().collect(),
+            sessions: RefCell::new(sessions.clone()),
+            reconnect_timeout: Rc::new(Cell::new(config.reconnect_timeout)),
+            config: RefCell::new(Rc::new(config)),
+            machine: machine.clone(),
+            nexuses: RefCell::default(),
+            changed: Rc::default(),
+            status: OnceCell::new(),
+            counts: RefCell::default(),
+        };
+        for (index, (path, way)) in paths.ports.iter().zip(all).enumerate() {
             let lane = match lane_of(index, ways, lanes.len()) {
                 0 => None,
                 lane => Some(lanes[lane].clone()),
             };
-            path.begin(way, lane);
-            path.stand_at(index, sessions.is_spare(index));
+            let place = Place {
+                rank: index,
+                is_spare: sessions.is_spare(index),
+            };
+            paths.begin(path, way, lane, place);
         }
-        Paths {
-            ports,
-            used: Cell::new(all.len()),
-            lanes: lanes.iter().take(all.len()).cloned().collect(),
-            sessions: RefCell::new(sessions),
-            reconnect_timeout: Rc::new(Cell::new(config.reconnect_timeout)),
-            config: RefCell::new(Rc::new(config)),
-            turn: Cell::new(0),
-            machine: machine.clone(),
-            nexuses: RefCell::default(),
-            attempts: Cell::new(0),
-            changed: Rc::default(),
-            status: OnceCell::new(),
-            counts: RefCell::default(),
-        }
+        paths
+    }
+
+    /// From now on a session is wanted for `path`, which is free, this way and on this lane.
+    pub(super) fn begin(
+        &self,
+        path: &Path,
+        way: &Transport,
+        lane: Option<LaneHandle>,
+        place: Place,
+    ) {
+        self.note_on(path, PathEvent::Begins(place));
+        path.lead(way, lane);
     }
 
     pub(super) fn config(&self) -> Rc<IscsiConfig> {
@@ -152,7 +161,17 @@ impl Paths {
 
     /// All that have ever been used.
     pub(super) fn all(&self) -> &[Path] {
-        &self.ports[..self.used.get()]
+        &self.ports[..self.machine.borrow().paths_used()]
+    }
+
+    /// The path of this number.
+    pub(super) fn path(&self, path: PathId) -> &Path {
+        &self.ports[path.0]
+    }
+
+    /// Tells the machine what the sessions have come to, before it decides anything.
+    pub(super) fn notice(&self) {
+        self.all().iter().for_each(Path::notice);
     }
 
     /// Those for which a session is wanted.
@@ -162,7 +181,7 @@ impl Paths {
 
     /// Whether more than one session is wanted.
     pub(super) fn are_several(&self) -> bool {
-        self.wanted().nth(1).is_some()
+        self.machine.borrow().are_several()
     }
 
     /// The nexuses on which commands may be sent.
@@ -202,13 +221,6 @@ impl Paths {
         }
     }
 
-    /// The index of `path`.
-    pub(super) fn index_of(&self, path: &Path) -> usize {
-        let is_it = |other: &Path| std::ptr::eq(other, path);
-        let index = self.ports.iter().position(is_it);
-        index.expect("it is one of them")
-    }
-
     /// Logs in with the initiator port of `path` over the route of `other`.
     pub(super) async fn log_in_over(
         &self,
@@ -243,9 +255,9 @@ impl Paths {
         }
     }
 
-    /// A new nexus over `link`, which was logged in on the path with this index.
-    pub(super) fn nexus_over(&self, link: SessionLink, index: usize) -> Rc<Nexus> {
-        let nexus = Rc::new(Nexus::new(link, index, &self.machine));
+    /// A new nexus over `link`, which was logged in on `path`.
+    pub(super) fn nexus_over(&self, link: SessionLink, path: PathId) -> Rc<Nexus> {
+        let nexus = Rc::new(Nexus::new(link, path, &self.machine));
         let mut all = self.nexuses.borrow_mut();
         all.retain(|nexus| nexus.strong_count() > 0);
         all.push(Rc::downgrade(&nexus));
@@ -271,8 +283,17 @@ impl Paths {
     /// Tells the machine of something that has no consequence but to be known, whenever it happens, and that may be waited
     /// for.
     fn note(&self, event: Event) {
+        self.note_at(event, Instant::default());
+    }
+
+    /// As that, of something that happens to a path now.
+    pub(super) fn note_on(&self, path: &Path, event: PathEvent) {
+        self.note_at(Event::Path(path.id(), event), time::now());
+    }
+
+    pub(super) fn note_at(&self, event: Event, now: Instant) {
         let mut machine = self.machine.borrow_mut();
-        let actions = machine.handle(event, Instant::default());
+        let actions = machine.handle(event, now);
         assert!(actions.is_empty(), "{actions:?}");
         drop(machine);
         self.changed.notify();
@@ -280,11 +301,16 @@ impl Paths {
 
     /// Puts `nexus` into use.
     pub(super) fn take_into_use(&self, nexus: &Rc<Nexus>) {
-        let path = &self.all()[nexus.path()];
-        nexus.goes_into_use();
-        path.replace(nexus);
+        self.note(Event::InUse(nexus.id()));
+        self.path(nexus.path()).replace(nexus);
         self.tell_in_use(nexus);
-        self.changed.notify();
+    }
+
+    /// Keeps `nexus`, whose target port may not be used now.
+    pub(super) fn park(&self, nexus: &Rc<Nexus>) {
+        self.note(Event::Parked(nexus.id()));
+        self.path(nexus.path()).replace(nexus);
+        self.tell_paths();
     }
 
     /// Publishes the sessions' state in `status` from now on. `number` maps a lane to its number; `None` is the home
@@ -344,22 +370,6 @@ impl Paths {
         self.tell_paths();
     }
 
-    /// Keeps `nexus`, whose target port may not be used now.
-    pub(super) fn park(&self, nexus: &Rc<Nexus>) {
-        let path = &self.all()[nexus.path()];
-        path.replace(nexus);
-        self.tell_paths();
-        self.changed.notify();
-    }
-
-    /// A recovery attempt has ended.
-    pub(super) fn attempted(&self, path: &Path, failed: Option<Error>) {
-        path.error.replace(failed);
-        self.tell_paths();
-        self.attempts.set(self.attempts.get() + 1);
-        self.changed.notify();
-    }
-
     /// Wakes requests that wait for a change.
     pub(super) fn notify(&self) {
         self.changed.notify();
@@ -373,7 +383,8 @@ impl Paths {
     /// Whether nothing holds commands back.
     pub(super) fn is_well(&self) -> bool {
         let is_kept_back = self.may_lost_ones_write() && !is_planted(Bug::DoorsOpenWhileHaunted);
-        !self.is_held() && !self.is_at_rest() && !is_kept_back
+        let is_held = self.machine.borrow().is_held();
+        !is_held && !self.is_at_rest() && !is_kept_back
     }
 
     /// The live sessions on other lanes.
@@ -390,9 +401,8 @@ impl Paths {
                 .iter()
                 .filter_map(|path| Some((path, path.usable()?)))
         };
-        let best = usable().map(|(path, _)| path.access.get()).min();
-        let best =
-            usable().filter(|(path, nexus)| Some(path.access.get()) == best && !nexus.is_new());
+        let best = usable().map(|(path, _)| path.access()).min();
+        let best = usable().filter(|(path, nexus)| Some(path.access()) == best && !nexus.is_new());
         best.filter_map(|(_, nexus)| Some((nexus.link().there()?.clone(), nexus.doubts())))
             .collect()
     }
@@ -411,7 +421,7 @@ impl Paths {
 
     /// Whether no other nexus has taken the place of this one.
     pub(super) fn is_latest(&self, nexus: &Rc<Nexus>) -> bool {
-        let latest = self.all()[nexus.path()].last();
+        let latest = self.path(nexus.path()).last();
         latest.is_some_and(|latest| Rc::ptr_eq(&latest, nexus))
     }
 
@@ -421,22 +431,18 @@ impl Paths {
         Frozen(self)
     }
 
-    /// Whether lost paths stay lost (the disk is not in use).
-    pub(super) fn rest(&self, is_at_rest: bool) {
-        self.note(Event::Rests(is_at_rest));
+    /// From now on lost paths stay lost: the disk is not in use.
+    pub(super) fn rest(&self) {
+        self.note(Event::Rests);
     }
 
     pub(super) fn is_at_rest(&self) -> bool {
         self.machine.borrow().is_at_rest()
     }
 
-    fn is_held(&self) -> bool {
-        self.machine.borrow().is_held()
-    }
-
     /// Logs out of all live sessions.
     pub(super) async fn log_out(&self) {
-        self.rest(true);
+        self.rest();
         let live: Vec<_> = self.live().collect();
         let logouts = live.iter().map(|nexus| Box::pin(nexus.link().logout()));
         task::join_all(logouts).await;
@@ -444,42 +450,25 @@ impl Paths {
 
     /// Ends all live sessions with `error`.
     pub(super) fn end(&self, error: &Error) {
-        self.rest(true);
+        self.rest();
         self.live().for_each(|nexus| nexus.end(error.clone()));
     }
 
     /// Whether a lost nexus has left writes that may still take effect.
     fn may_lost_ones_write(&self) -> bool {
-        self.all().iter().any(Path::may_still_write)
+        self.notice();
+        self.machine.borrow().is_any_stale()
     }
 
     /// Chooses the nexus for a command; `None`: the command has to wait.
     pub(super) fn pick(&self, writes: bool) -> Option<Rc<Nexus>> {
-        if self.is_held() {
-            return None;
-        }
-        if let [only] = self.all() {
-            return only.usable();
-        }
-        if writes && self.may_lost_ones_write() {
-            return None;
-        }
-        let (all, first) = (self.all(), self.turn.get());
-        let count = all.len();
-        let candidates = (0..count).map(|n| &all[(first + n) % count]);
-        let candidates = candidates.filter_map(|path| Some((path.access.get(), path.usable()?)));
-        let policy = self.config().multipath.policy;
-        // A silent target is probably lost. Sessions of other lanes are left to them, unless there is no other.
-        let rank = |access: PathAccess, nexus: &Nexus| {
-            let link = nexus.link();
-            let is_there = link.there().is_some();
-            (link.silence().is_on(), access, is_there, nexus.load(policy))
-        };
-        let (_, chosen) = candidates.min_by_key(|(access, nexus)| rank(*access, nexus))?;
-        self.turn.set((chosen.path() + 1) % count);
-        let beside = u64::from(chosen.path() != 0);
+        self.notice();
+        let policy = self.config.borrow().multipath.policy;
+        let offer = |path| self.path(path).offer(policy);
+        let chosen = self.machine.borrow_mut().pick(writes, offer)?;
+        let beside = u64::from(chosen.0 != 0);
         self.counts.borrow_mut().beside_first += beside;
-        Some(chosen)
+        self.path(chosen).last()
     }
 
     /// Waits until a command that could not be sent is worth another try: until `patience` runs out, or until a login
@@ -494,13 +483,11 @@ impl Paths {
             false => patience.left(),
         };
         let left = left.ok_or_else(|| self.late(writes))?;
-        let attempts = self.attempts.get();
-        let is_due = |path: &Path| path.pace.borrow().due_in() <= left;
-        let limit = match self
-            .all()
-            .iter()
-            .any(|path| path.is_missed() && is_due(path))
-        {
+        self.notice();
+        let attempts = || self.machine.borrow().attempts();
+        let attempts_before = attempts();
+        let is_due = self.machine.borrow().is_login_due_within(left, time::now());
+        let limit = match is_due {
             true => left.max(self.config().connect_timeout),
             false => left,
         };
@@ -508,7 +495,7 @@ impl Paths {
         let had_session = has_session();
         let patience_was = self.reconnect_timeout.get();
         let changed = self.changed.wait_for(|| {
-            let is_over = self.attempts.get() != attempts
+            let is_over = attempts() != attempts_before
                 || (had_session && !has_session())
                 || self.reconnect_timeout.get() != patience_was
                 || self.check_ended().is_err();
@@ -516,7 +503,7 @@ impl Paths {
         });
         let changed = time::timeout(limit, changed).await;
         changed.ok_or_else(|| self.late(writes))?;
-        let are_refused = !self.can_pick(writes) && self.wanted().all(Path::is_refused);
+        let are_refused = !self.can_pick(writes) && self.machine.borrow().are_all_refused();
         match are_refused {
             true => Err(self.why()),
             false => Ok(()),
@@ -529,33 +516,14 @@ impl Paths {
     }
 
     fn can_pick(&self, writes: bool) -> bool {
-        let is_kept_back = self.is_held() || (writes && self.may_lost_ones_write());
-        !is_kept_back && self.usable().next().is_some()
+        self.notice();
+        self.machine.borrow().can_pick(writes)
     }
 
-    /// Why no path can be used: the first one's reason, and those of the others.
+    /// Why no path can be used.
     pub(super) fn why(&self) -> Error {
-        let unknown = || Error::new(ErrorKind::Unreachable, "there is no session");
-        let mut paths: Vec<_> = self.wanted().collect();
-        paths.sort_by_key(|path| path.rank());
-        let count = paths.len();
-        let mut paths = paths.into_iter();
-        let error = paths.next().and_then(Path::error).unwrap_or_else(unknown);
-        let mut others: Vec<_> = paths
-            .filter_map(Path::error)
-            .map(|e| e.without_advice())
-            .collect();
-        others.retain(|other| *other != error.without_advice());
-        others.dedup();
-        match (count, others.join("; ")) {
-            (0 | 1, _) => error,
-            (_, others) if others.is_empty() => error.context(format_args!(
-                "none of the {count} paths can be used; the first"
-            )),
-            (_, others) => error.context(format_args!(
-                "none of the {count} paths can be used ({others}); the first"
-            )),
-        }
+        self.notice();
+        self.machine.borrow().why()
     }
 
     fn late(&self, writes: bool) -> Error {

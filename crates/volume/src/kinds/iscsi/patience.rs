@@ -13,11 +13,6 @@ const PAUSE_FIRST: Duration = Duration::from_millis(10);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Between these two a pause is this part of the time since the first trouble.
 const PAUSE_PART: u32 = 8;
-/// Pause after a refused login while there is another path.
-const PAUSE_REFUSED: Duration = Duration::from_secs(10);
-/// Pause after a failed attempt that held others up; it doubles with each further one.
-const BACKOFF_FIRST: Duration = Duration::from_secs(1);
-const BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// Immediate retries are allowed for at least this long: a unit attention is no outage.
 const AT_ONCE_TIME: Duration = Duration::from_secs(1);
 
@@ -107,81 +102,5 @@ impl Patience {
         let pause = (self.elapsed() / PAUSE_PART).clamp(PAUSE_FIRST, PAUSE_MAX);
         time::sleep(pause.min(left)).await;
         Ok(())
-    }
-}
-
-/// The pace of logins to one target, shared by all requests that wait for a session: immediate after a session that
-/// lasted for a while, and backing off when sessions fail or are lost in quick succession.
-#[derive(Debug)]
-pub(super) struct Pace {
-    /// When the last login began.
-    began: Instant,
-    pause: Duration,
-}
-
-impl Pace {
-    /// A login begins now.
-    pub(super) fn begin() -> Pace {
-        Pace {
-            began: time::now(),
-            pause: Duration::ZERO,
-        }
-    }
-
-    /// How long until the next login is due.
-    pub(super) fn due_in(&self) -> Duration {
-        self.pause.saturating_sub(time::now() - self.began)
-    }
-
-    /// The last login was refused and no request depends on the next.
-    pub(super) fn refused(&mut self) {
-        self.pause = PAUSE_REFUSED;
-    }
-
-    /// The next login begins now.
-    pub(super) fn next(&mut self) {
-        let now = time::now();
-        self.pause = match now - self.began > self.pause + PAUSE_MAX {
-            true => Duration::ZERO,
-            false => (self.pause * 2).clamp(PAUSE_FIRST, PAUSE_MAX),
-        };
-        self.began = now;
-    }
-}
-
-/// The pace of attempts that hold others up, and so may fail only so often: the pause grows with each failure in a row.
-#[derive(Debug, Default)]
-pub(super) struct Backoff(Option<LastFailure>);
-
-/// The last failure.
-#[derive(Debug)]
-struct LastFailure {
-    at: Instant,
-    /// The pause after it.
-    pause: Duration,
-}
-
-impl Backoff {
-    /// How long until the next attempt is due.
-    pub(super) fn due_in(&self) -> Duration {
-        let due_in = |failure: &LastFailure| failure.pause.saturating_sub(time::now() - failure.at);
-        self.0.as_ref().map(due_in).unwrap_or_default()
-    }
-
-    /// The attempt that `began` then and ends now has failed.
-    pub(super) fn failed(&mut self, began: Instant) {
-        let pause = match &self.0 {
-            Some(last) if began - last.at <= last.pause + BACKOFF_MAX => last.pause * 2,
-            _ => BACKOFF_FIRST,
-        };
-        self.0 = Some(LastFailure {
-            at: time::now(),
-            pause: pause.min(BACKOFF_MAX),
-        });
-    }
-
-    /// The attempt that ends now has succeeded.
-    pub(super) fn succeeded(&mut self) {
-        self.0 = None;
     }
 }

@@ -12,7 +12,7 @@ use super::{
     cdb,
     claim::ClaimAnswer,
     link::SessionLink,
-    machine::{Event, QUIET},
+    machine::{Action, Actions, Event, PathEvent, PathId, QUIET},
     nexus::Nexus,
     own::SessionEnd,
     path::Path,
@@ -22,16 +22,7 @@ use super::{
     session::{Data, Unused},
     unit::RemoteUnit,
 };
-use crate::{
-    Error, ErrorKind, Result,
-    planted::{Bug, is_planted},
-};
-
-/// Interval between two queries of a target that lets no path be used.
-const ACCESS_PAUSE: Duration = Duration::from_secs(1);
-/// Interval between two access-state queries while some target ports are not optimal. A target announces a state
-/// change with the commands that come through the affected port (LIO: only there), and an unused port carries none.
-const ACCESS_INTERVAL: Duration = Duration::from_secs(10);
+use crate::{Error, ErrorKind, Result};
 
 impl RemoteUnit {
     /// Logs in on the first path that works, trying path `begin` first.
@@ -43,7 +34,9 @@ impl RemoteUnit {
         for path in from.iter().chain(before) {
             match self.bring_up(path, self.paths.login_limit()).await {
                 Ok(()) => return Ok(()),
-                Err(error) => self.paths.attempted(path, Some(error)),
+                Err(error) => {
+                    self.on_path(path, PathEvent::LoginFailed(error));
+                }
             }
         }
         Err(self.paths.why())
@@ -57,7 +50,7 @@ impl RemoteUnit {
         let missing = || self.paths.wanted().filter(|path| path.live().is_none());
         let opened = missing().map(|path| Box::pin(self.open_path(path)));
         if self.paths.are_several() {
-            self.look_at_access();
+            self.handle(Event::AccessDoubted);
         }
         let opened = engine::task::join_all(opened).await;
         let opened: Result<Vec<_>> = opened.into_iter().collect();
@@ -75,100 +68,75 @@ impl RemoteUnit {
         let Err(error) = self.bring_up(path, self.paths.login_limit()).await else {
             return Ok(None);
         };
-        self.paths.attempted(path, Some(error.clone()));
-        if path.leads_elsewhere.get() {
+        let tells = self.on_path(path, PathEvent::OpenFailed(error.clone()));
+        if self.machine.borrow().leads_elsewhere(path.id()) {
             return Err(error.context(format_args!("the path through {}", path.address())));
         }
-        if path.is_spare() && error.kind() == ErrorKind::Configuration {
+        if tells.contains(&Action::TellGivenUp(path.id())) {
             let target_name = &self.config().target_name;
             tracing::warn!(
                 target_name,
                 %error,
                 "the target accepts no more sessions; set `sessions` to the number that it accepts"
             );
-            path.is_given_up.set(true);
             return Ok(None);
         }
-        self.told_lost(path, &error);
+        self.tell_lost(path, &tells, &error);
         Ok(Some(error))
     }
 
     /// Starts the recovery of every lost path that is still wanted.
     pub(super) fn bring_back(&self) {
-        self.paths.rest(false);
-        if self.paths.is_at_rest() {
-            return; // its owner has ended it
-        }
-        for (index, path) in self.paths.all().iter().enumerate() {
-            let is_lost = path.live().is_none() && path.is_missed() && !path.is_given_up.get();
-            if is_lost && !path.is_recovering.replace(true) {
-                spawn(recover(self.me.clone(), index));
-            }
-        }
+        self.paths.notice();
+        self.handle(Event::BringBack);
     }
 
-    fn told_lost(&self, path: &Path, error: &Error) {
-        if !path.loss_is_told.replace(true) {
+    /// Brings `path` back in the background.
+    pub(super) fn recover(&self, path: PathId) {
+        spawn(recover(self.me.clone(), path));
+    }
+
+    /// Queries every path's access state in the background.
+    pub(super) fn ask_all_access(&self) {
+        spawn(follow_access(self.me.clone()));
+    }
+
+    /// Has the machine take an event of `path`, whose state is shown. Returns what is left to do.
+    pub(super) fn on_path(&self, path: &Path, event: PathEvent) -> Actions {
+        self.paths.notice();
+        let left = self.handle(Event::Path(path.id(), event));
+        self.paths.tell_paths();
+        left
+    }
+
+    /// Logs the loss of `path` if that is among `tells`.
+    fn tell_lost(&self, path: &Path, tells: &Actions, error: &Error) {
+        if tells.contains(&Action::TellLoss(path.id())) {
             let (target_name, address) = (&self.config().target_name, path.address());
             tracing::warn!(target_name, %address, %error, "session lost; logging in again");
         }
     }
 
-    /// The target refused the path with `error`: logs each distinct reason once, and retries less often while there
-    /// is another path.
-    fn told_refused(&self, path: &Path, error: &Error) {
-        if error.kind() != ErrorKind::Configuration {
-            return;
-        }
-        let before = path.error();
-        if before.is_none_or(|before| before.to_string() != error.to_string()) {
-            let (target_name, address) = (&self.config().target_name, path.address());
-            tracing::warn!(target_name, %address, %error,
-                "a path is refused; it will be retried from time to time");
-        }
-        self.try_less_often(path);
-    }
-
-    /// Nobody misses the path while there is another one.
-    fn try_less_often(&self, path: &Path) {
-        if self.paths.usable().next().is_some() {
-            path.pace.borrow_mut().refused();
-        }
-    }
-
     /// The session of `nexus` has ended with `error`.
     fn lost(&self, nexus: &Rc<Nexus>, error: &Error) {
-        nexus.notice_end();
-        let path = &self.paths.all()[nexus.path()];
-        if !path.is_wanted() && is_planted(Bug::RemovedPathForgotten) {
-            let (stale, live) = (vec![nexus.id()], Vec::new());
-            self.handle(Event::ResetDone { stale, live });
-        }
-        if self.paths.is_at_rest() {
+        self.paths.notice();
+        nexus.notice();
+        let is_at_rest = self.paths.is_at_rest();
+        let tells = self.handle(Event::Lost(nexus.id()));
+        if is_at_rest {
             return;
         }
+        let path = self.paths.path(nexus.path());
         {
             let mut counts = self.paths.counts.borrow_mut();
             counts.lost += u64::from(path.is_wanted());
             counts.lost_with_writes += u64::from(nexus.may_still_write());
         }
         match path.is_wanted() {
-            true => self.told_lost(path, error),
+            true => self.tell_lost(path, &tells, error),
             false => self.paths.tell_first(),
         }
         self.paths.tell_lost(error);
-        self.paths.notify();
-        if self.paths.usable().next().is_none() && self.paths.live().next().is_some() {
-            self.look_at_access();
-        }
-        // Writes left in flight must be fenced at once. A lone path for which nobody waits is brought back at leisure: two
-        // initiators that log in as the same port end each other's sessions, and must not do that all the time.
-        if self.paths.are_several() || nexus.may_still_write() {
-            self.bring_back();
-        } else if !is_planted(Bug::IdlePathForgotten) {
-            self.idle_losses.borrow_mut().failed(time::now());
-            spawn(come_back(self.me.clone()));
-        }
     }
 
     /// Logs in on `path` within `limit`. Takes it into use once we know what the target has to report and no write of
@@ -180,8 +148,7 @@ impl RemoteUnit {
             // It ends by itself when its last owner drops it.
             SessionLink::There(_) => None,
         };
-        let index = self.paths.index_of(path);
-        let nexus = self.paths.nexus_over(link, index);
+        let nexus = self.paths.nexus_over(link, path.id());
         let before = path.last();
         if let Some(lost) = before.filter(|lost| lost.port().is_same(&nexus.port())) {
             self.handle(Event::Reinstated(lost.id()));
@@ -207,7 +174,7 @@ impl RemoteUnit {
         // Not every target tells a new nexus that they have changed.
         self.doubt_cache();
         self.doubt_capacity();
-        match path.access.get() {
+        match path.access() {
             PathAccess::No => self.paths.park(&nexus),
             _ => self.paths.take_into_use(&nexus),
         }
@@ -230,8 +197,9 @@ impl RemoteUnit {
     async fn leave(&self, nexus: &Rc<Nexus>) {
         // Nobody sends on it any more.
         self.paths.notify();
-        let path = &self.paths.all()[nexus.path()];
-        if path.is_wanted() && !path.loss_is_told.replace(true) {
+        let path = self.paths.path(nexus.path());
+        let tells = self.on_path(path, PathEvent::LogoutRequested);
+        if tells.contains(&Action::TellLoss(path.id())) {
             let (target_name, address) = (&self.config().target_name, path.address());
             tracing::info!(target_name, %address,
                 "the target requested a logout; logging in again when it is back");
@@ -276,7 +244,7 @@ impl RemoteUnit {
         if self.paths.are_several() && self.identity.get().is_some() {
             self.ask_access(path, nexus).await?;
         }
-        if path.access.get() == PathAccess::No {
+        if path.access() == PathAccess::No {
             if path.ghost().is_none() {
                 return Ok(());
             }
@@ -298,17 +266,19 @@ impl RemoteUnit {
     async fn ask_access(&self, path: &Path, nexus: &Rc<Nexus>) -> Result<()> {
         const PAGE_LEN: u8 = 252;
         const LEN: u32 = 4096;
-        if path.port_group.get().is_none() {
+        let mut group = self.machine.borrow().port_group(path.id());
+        if group.is_none() {
             let inquiry = cdb::inquiry(Some(0x83), PAGE_LEN);
             if let ClaimAnswer::Good(page) = self
                 .tell(nexus, &inquiry, Data::In(PAGE_LEN.into()))
                 .await?
             {
-                path.port_group.set(access::port_group(&page));
+                group = access::port_group(&page);
+                self.on_path(path, PathEvent::PortGroup(group));
             }
         }
         let mut access = None;
-        if let Some(group) = path.port_group.get() {
+        if let Some(group) = group {
             let report = cdb::report_target_port_groups(LEN);
             if let ClaimAnswer::Good(data) =
                 self.tell(nexus, &report, Data::In(LEN as usize)).await?
@@ -317,20 +287,13 @@ impl RemoteUnit {
             }
         }
         let access = access.unwrap_or_default();
-        if path.access.replace(access) != access {
+        let tells = self.on_path(path, PathEvent::Access(access));
+        if tells.contains(&Action::TellAccess(path.id())) {
             let (target_name, address) = (&self.config().target_name, path.address());
             tracing::info!(target_name, %address, ?access,
                 "the access state of the path has changed");
-            self.paths.tell_paths();
         }
         Ok(())
-    }
-
-    /// Schedules a query of every path's access state.
-    pub(super) fn look_at_access(&self) {
-        if !self.access_is_asked.replace(true) {
-            spawn(follow_access(self.me.clone()));
-        }
     }
 }
 
@@ -343,101 +306,59 @@ async fn follow_access(unit: Weak<RemoteUnit>) {
             let asked = this.ask_access(path, &nexus).await;
             this.account_for(&nexus).await;
             // It was not prepared for use; another login does that.
-            if asked.is_ok() && path.access.get() != PathAccess::No && nexus.is_new() {
+            if asked.is_ok() && path.access() != PathAccess::No && nexus.is_new() {
                 let message = "its target port has become usable";
                 nexus.end(Error::new(ErrorKind::Unreachable, message));
             }
         }
-        this.paths.notify();
-        let is_known = this.paths.usable().next().is_some() || this.paths.live().next().is_none();
-        if is_known || this.paths.is_at_rest() {
-            this.access_is_asked.set(false);
-            if !this.access_is_watched.replace(true) {
-                spawn(watch_access(unit));
-            }
+        this.paths.notice();
+        let left = this.handle(Event::AccessAsked);
+        let Some(Action::AskAccessAgainIn(pause)) = left.first() else {
             return;
-        }
+        };
         drop(this);
-        time::sleep(ACCESS_PAUSE).await;
-    }
-}
-
-/// Repeats the query from time to time while some path's target port is not optimal.
-async fn watch_access(unit: Weak<RemoteUnit>) {
-    loop {
-        let Some(this) = unit.upgrade() else { return };
-        let is_second_best = |path: &Path| path.access.get() != PathAccess::Optimized;
-        if this.paths.is_at_rest() || !this.paths.wanted().any(is_second_best) {
-            this.access_is_watched.set(false);
-            return;
-        }
-        drop(this);
-        time::sleep(ACCESS_INTERVAL).await;
-        if let Some(this) = unit.upgrade() {
-            this.look_at_access();
-        }
-    }
-}
-
-/// Brings a lone path back although nobody waits for it, so that whoever looks at the disk sees that it is there.
-async fn come_back(unit: Weak<RemoteUnit>) {
-    let due_in = unit.upgrade().map(|it| it.idle_losses.borrow().due_in());
-    time::sleep(due_in.unwrap_or_default()).await;
-    if let Some(this) = unit.upgrade().filter(|it| !it.paths.is_at_rest()) {
-        this.bring_back();
+        time::sleep(*pause).await;
     }
 }
 
 /// Brings a lost path back, for as long as the disk exists and is in use.
-async fn recover(unit: Weak<RemoteUnit>, index: usize) {
+async fn recover(unit: Weak<RemoteUnit>, path: PathId) {
     // Writes that another path can end at once need not wait for this one.
     if let Some(this) = unit.upgrade() {
-        let path = &this.paths.all()[index];
+        let path = this.paths.path(path);
         if let Some(lost) = path.ghost() {
             this.fence(path, &lost, false).await;
         }
     }
     loop {
         let Some(this) = unit.upgrade() else { return };
-        let path = &this.paths.all()[index];
-        let due_in = path.pace.borrow().due_in();
-        if !due_in.is_zero() && path.is_missed() {
-            drop(this);
-            time::sleep(due_in).await;
-            continue;
+        let path = this.paths.path(path);
+        let left = this.on_path(path, PathEvent::Due);
+        match left.first() {
+            Some(Action::LogInLater(pause)) => {
+                drop(this);
+                time::sleep(*pause).await;
+                continue;
+            }
+            Some(Action::LogIn) => {}
+            _ => return,
         }
-        if this.paths.is_at_rest() || !path.is_missed() {
-            path.is_recovering.set(false);
-            this.paths.notify();
-            return;
-        }
-        path.pace.borrow_mut().next();
         let has_others = this.paths.live().next().is_some();
         let limit = match path.ghost() {
             Some(_) if has_others => QUIET.min(this.paths.login_limit()),
             _ => this.paths.login_limit(),
         };
         let failed = this.bring_up(path, limit).await.err();
-        let is_back = failed.is_none();
-        if is_back {
-            let (target_name, address) = (&this.config().target_name, path.address());
+        let (target_name, address) = (&this.config().target_name, path.address());
+        let Some(error) = failed else {
             tracing::info!(target_name, %address, "logged in again");
-            path.loss_is_told.set(false);
-            path.is_recovering.set(false);
-        }
-        if let Some(error) = &failed {
-            this.told_refused(path, error);
-            if path.is_spare() && path.last().is_none() {
-                this.try_less_often(path);
-            }
-        }
-        this.paths.attempted(path, failed);
-        if is_back {
-            // It may have been lost again before anyone noticed.
-            if path.live().is_none() {
-                this.bring_back();
-            }
+            this.on_path(path, PathEvent::Recovered(None));
             return;
+        };
+        let tells = this.on_path(path, PathEvent::Recovered(Some(error.clone())));
+        if tells.contains(&Action::TellRefusal(path.id())) {
+            tracing::warn!(target_name, %address, %error,
+                "a path is refused; it will be retried from time to time");
         }
         if let Some(lost) = path.ghost() {
             this.fence(path, &lost, true).await;

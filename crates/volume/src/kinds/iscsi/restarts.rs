@@ -60,7 +60,7 @@ impl RemoteUnit {
         if !nexus.is_new() || !nexus.take_restart() {
             return;
         }
-        let path = &self.paths.all()[nexus.path()];
+        let path = self.paths.path(nexus.path());
         let is_first = path.last().is_none();
         let mut asked: Vec<Rc<Nexus>> = Vec::new();
         // One that goes into use while others are asked may be the only one that answers.

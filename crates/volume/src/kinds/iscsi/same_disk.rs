@@ -10,6 +10,7 @@ use super::{
     cdb::{self, CdbBytes},
     claim::ClaimAnswer,
     identity::DiskIdentity,
+    machine::PathEvent,
     nexus::Nexus,
     session::{Data, Reply},
     unit::RemoteUnit,
@@ -43,7 +44,7 @@ impl RemoteUnit {
     /// `Configuration` when it leads to another one; otherwise whatever kept us from finding out.
     pub(super) async fn check_identity(&self, nexus: &Rc<Nexus>) -> Result<()> {
         const LEN: u8 = 252;
-        let (path, doubts) = (&self.paths.all()[nexus.path()], nexus.doubts());
+        let (path, doubts) = (self.paths.path(nexus.path()), nexus.doubts());
         let Some(known) = self.identity.get() else {
             // It will be asked for anyway.
             nexus.is_sure(doubts);
@@ -58,18 +59,21 @@ impl RemoteUnit {
             }
             _ => Vec::new(),
         };
-        path.leads_elsewhere.set(false);
-        // A redirection may have led to another one.
-        path.port_group.set(access::port_group(&page));
         let config = self.config();
         let found = DiskIdentity::parse(&config.target_name, config.lun, &page);
         // Two portals lead to one disk only if names say so.
         let is_placed = path.address() == config.address || known.is_named();
-        if is_placed && known.is_shown_by(&found) {
+        let is_it = is_placed && known.is_shown_by(&found);
+        let identified = PathEvent::Identified {
+            // A redirection may have led to another one.
+            port_group: access::port_group(&page),
+            is_elsewhere: !is_it,
+        };
+        self.on_path(path, identified);
+        if is_it {
             nexus.is_sure(doubts);
             return Ok(());
         }
-        path.leads_elsewhere.set(true);
         let message = format!(
             "LUN {} at {} is another disk: it identifies itself as {found}, but the disk of this \
              volume is {known}; check the portals in `paths`, and what the target serves there",

@@ -5,13 +5,13 @@
 //! a bounded number, and all attempts of a request share its [`Patience`].
 
 use std::{
-    cell::{Cell, OnceCell, RefCell},
+    cell::{OnceCell, RefCell},
     fmt::Display,
     rc::{Rc, Weak},
     sync::Arc,
 };
 
-use engine::{LaneFuture, LaneHandle, sync::Budget, task, time};
+use engine::{Duration, LaneFuture, LaneHandle, spawn, sync::Budget, task, time};
 use scsi::Status;
 
 use super::{
@@ -25,7 +25,7 @@ use super::{
     nexus::Nexus,
     own::SessionEnd,
     paths::Paths,
-    patience::{Backoff, Patience},
+    patience::Patience,
     sense::{Sense, Verdict},
     session::{Data, RESERVATION_CONFLICT, Reply},
     unflushed::Unflushed,
@@ -56,12 +56,6 @@ pub(super) struct RemoteUnit {
     announcer: OnceCell<Announcer>,
     /// The disk's identity, once known: every path has to lead to it.
     pub(super) identity: OnceCell<DiskIdentity>,
-    /// A task is querying which target ports may be used.
-    pub(super) access_is_asked: Cell<bool>,
-    /// A task repeats that query from time to time.
-    pub(super) access_is_watched: Cell<bool>,
-    /// The losses of a lone path for which nobody waited.
-    pub(super) idle_losses: RefCell<Backoff>,
     /// Serializes resets.
     pub(super) resetting: Rc<Budget>,
     /// What is wrong with the capacity, as last logged; empty: nothing.
@@ -96,9 +90,6 @@ impl RemoteUnit {
             facts: OnceCell::new(),
             announcer: OnceCell::new(),
             identity: OnceCell::new(),
-            access_is_asked: Cell::new(false),
-            access_is_watched: Cell::new(false),
-            idle_losses: RefCell::default(),
             resetting: Budget::new(1),
             problem: RefCell::default(),
         })
@@ -129,16 +120,40 @@ impl RemoteUnit {
                 }
                 Action::AskOthers { told, others } => self.hear_others(told, others),
                 Action::AskAboutAborts(told) => self.hear_of_aborts(told),
-                Action::AskAccess => self.look_at_access(),
+                Action::AskAccess => self.ask_all_access(),
+                Action::WatchAccess(pause) => self.tell_after(pause, Event::AccessDue),
+                Action::ComeBackIn(pause) => self.tell_after(pause, Event::ComeBack),
+                Action::Recover(path) => self.recover(path),
                 Action::RefuseWrites => self.refuse_writes(),
                 Action::Follow(mode) => self.follow(mode),
                 Action::EndAll => self.paths.abort(),
-                Action::LoseOfRound | Action::AskAgain | Action::OurReset => left.push(action),
+                Action::LoseOfRound
+                | Action::AskAgain
+                | Action::OurReset
+                | Action::AskAccessAgainIn(_)
+                | Action::LogIn
+                | Action::LogInLater(_)
+                | Action::TellLoss(_)
+                | Action::TellRefusal(_)
+                | Action::TellGivenUp(_)
+                | Action::TellAccess(_) => left.push(action),
             }
         }
         // Whatever is known now, some request or lane may have waited for it.
         self.paths.notify();
         left
+    }
+
+    /// Takes `event` after `pause`.
+    fn tell_after(&self, pause: Duration, event: Event) {
+        let unit = self.me.clone();
+        spawn(async move {
+            time::sleep(pause).await;
+            if let Some(unit) = unit.upgrade() {
+                unit.paths.notice();
+                unit.handle(event);
+            }
+        });
     }
 
     /// Something may have ended the claim. Returns whether there is one.

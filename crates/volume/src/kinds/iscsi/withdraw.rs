@@ -22,7 +22,7 @@ impl RemoteUnit {
         };
         {
             let _establishing = self.claimed.begin_establishing().await;
-            let path = &self.paths.all()[nexus.path()];
+            let path = self.paths.path(nexus.path());
             let holding = self.holding_path(nexus).await;
             let is_holding = holding.is_some_and(|holding| std::ptr::eq(holding, path));
             let other = self.paths.wanted().find_map(Path::usable);

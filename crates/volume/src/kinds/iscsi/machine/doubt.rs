@@ -43,7 +43,7 @@ impl Doubt {
     }
 
     /// Whether there is none to a question asked after the last event.
-    fn is_open(self) -> bool {
+    pub(super) fn is_open(self) -> bool {
         !self.is_settled(self.events)
     }
 

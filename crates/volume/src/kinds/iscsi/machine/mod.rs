@@ -10,22 +10,34 @@
 //!  mode      what it says of its write cache, FUA and write protection
 //!  restarts  which restarts of the target count, whoever reports them and how late; resets of ours and of others
 //!  stale     writes that lost nexuses have left, and when they can no longer take effect
+//!  paths     which sessions are wanted, which may be used, which is brought back; pace: how often that is tried
+//!  access    when the target is asked which of its ports may be used
 //! ```
 
+mod access;
 mod doubt;
 mod mode;
+mod pace;
+mod paths;
 mod restarts;
 mod service;
 mod stale;
 #[cfg(test)]
 mod tests;
 
-use engine::Instant;
+use engine::{Duration, Instant};
 use smallvec::SmallVec;
 
-use self::{doubt::Doubt, mode::Modes, restarts::Hearing, service::Service, stale::Left};
+use self::{
+    doubt::Doubt, mode::Modes, paths::KnownPaths, restarts::Hearing, service::Service, stale::Left,
+};
+use crate::Error;
 
-pub(super) use self::{mode::Mode, stale::QUIET};
+pub(super) use self::{
+    mode::Mode,
+    paths::{Offer, PathEvent, PathId, Place},
+    stale::QUIET,
+};
 
 /// A nexus, from its login until nobody refers to it any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +74,7 @@ pub(super) struct Report {
 }
 
 /// What has happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Event {
     /// The disk is open: what it is, is known, and what its mode parameters say.
     Opened(Mode),
@@ -70,8 +82,8 @@ pub(super) enum Event {
     Mode(Mode),
     /// There is a claim on it.
     Claimed,
-    /// It is not used from now on, and lost nexuses stay lost; or it is used again.
-    Rests(bool),
+    /// It is not used from now on, and lost nexuses stay lost.
+    Rests,
     /// Its owner ends it for good.
     Ends,
     /// All commands are held back, for a reset.
@@ -82,17 +94,25 @@ pub(super) enum Event {
     Doubted(Subject),
     /// It is known again, from an answer to a question that was asked after so many events.
     Settled(Subject, u64),
-    /// Requests may be sent over the nexus from now on.
+    /// Requests may be sent over the nexus from now on. It takes the place of the previous one of its path.
     InUse(NexusId),
+    /// The nexus takes that place, but its target port may not be used now.
+    Parked(NexusId),
     /// Its LUN was the disk when it was asked, after so many of its doubts.
     Sure(NexusId, u64),
+    /// The target has asked for a logout on the nexus, or its path is not wanted any more: it takes no more requests.
+    Retires(NexusId),
     /// The session of the nexus has ended, perhaps with writes in flight.
     Ended {
         /// It.
         nexus: NexusId,
         /// Writes were at the target.
         left_writes: bool,
+        /// What has ended it.
+        why: Error,
     },
+    /// The nexus, whose session has ended, had taken its place, and is lost.
+    Lost(NexusId),
     /// Its initiator port has logged in again at the same target port.
     Reinstated(NexusId),
     /// LOGICAL UNIT RESET is about to be sent; these nexuses will report it.
@@ -135,6 +155,20 @@ pub(super) enum Event {
     LanesJudged,
     /// All nexuses have reported what another initiator has aborted.
     AbortsHeard,
+    /// This has happened to a path.
+    Path(PathId, PathEvent),
+    /// These paths are wanted from now on, each at its place, and no others.
+    Adopted(Vec<(PathId, Place)>),
+    /// It is used, or used again: lost paths are needed.
+    BringBack,
+    /// A lone path that was lost has rested for long enough.
+    ComeBack,
+    /// The target ports' access states may have changed.
+    AccessDoubted,
+    /// They were asked for on every path.
+    AccessAsked,
+    /// They were not for long.
+    AccessDue,
 }
 
 /// What is to be done.
@@ -156,8 +190,28 @@ pub(super) enum Action {
     AskAgain,
     /// Have every other nexus report which commands were aborted, then [`Event::AbortsHeard`] is due.
     AskAboutAborts(NexusId),
-    /// Ask for the access states of all target ports.
+    /// Ask for the access states of all target ports, then [`Event::AccessAsked`] is due.
     AskAccess,
+    /// Do so again, after this pause.
+    AskAccessAgainIn(Duration),
+    /// After so long, [`Event::AccessDue`] is due.
+    WatchAccess(Duration),
+    /// Bring the path back: [`PathEvent::Due`] says when.
+    Recover(PathId),
+    /// Log in now, then [`PathEvent::Recovered`] is due.
+    LogIn,
+    /// Ask again after so long.
+    LogInLater(Duration),
+    /// After so long, [`Event::ComeBack`] is due.
+    ComeBackIn(Duration),
+    /// Tell the user that the path is lost.
+    TellLoss(PathId),
+    /// Tell the user that it is refused.
+    TellRefusal(PathId),
+    /// Tell the user that the disk is used without it.
+    TellGivenUp(PathId),
+    /// Tell the user that its access state has changed.
+    TellAccess(PathId),
     /// A volatile write cache has appeared that is not flushed: writes and flushes must fail.
     RefuseWrites,
     /// The mode parameters have changed.
@@ -172,8 +226,9 @@ pub(super) enum Action {
 pub(super) type Actions = SmallVec<[Action; 2]>;
 
 /// What is known of one nexus.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Known {
+    path: PathId,
     /// Whether it still leads to the disk.
     disk: Doubt,
     hearing: Hearing,
@@ -200,20 +255,33 @@ pub(super) struct Machine {
     asks_about_aborts: bool,
     /// Writes are left that may take effect at any time, and the target cannot be kept from it.
     has_unfenced: bool,
+    paths: KnownPaths,
 }
 
 impl Machine {
-    /// A new nexus, which has just logged in.
-    pub(super) fn admit(&mut self) -> NexusId {
+    /// There are so many initiator ports.
+    pub(super) fn provide_ports(&mut self, count: usize) {
+        self.paths.provide(count);
+    }
+
+    /// A new nexus, which has just logged in over `path`.
+    pub(super) fn admit(&mut self, path: PathId) -> NexusId {
         let nexus = NexusId(self.admitted);
         self.admitted += 1;
-        self.nexuses.push((nexus, Known::default()));
+        let known = Known {
+            path,
+            disk: Doubt::default(),
+            hearing: Hearing::default(),
+            left: Left::default(),
+        };
+        self.nexuses.push((nexus, known));
         nexus
     }
 
     /// Nobody refers to it any more.
     pub(super) fn forget(&mut self, nexus: NexusId) {
         self.nexuses.retain(|(it, _)| *it != nexus);
+        self.paths.forget(nexus);
     }
 
     /// Takes an event that happens `now`.
@@ -232,7 +300,7 @@ impl Machine {
             }
             Event::Mode(mode) => self.modes.tell(mode, &mut actions),
             Event::Claimed => self.is_claimed = true,
-            Event::Rests(is_at_rest) => self.service.rest(is_at_rest),
+            Event::Rests => self.service.rest(true),
             Event::Ends => self.service.end(&mut actions),
             Event::Held => self.service.hold(),
             Event::LetGo => self.service.let_go(),
@@ -241,11 +309,17 @@ impl Machine {
             Event::InUse(nexus) => {
                 assert!(!self.is_ended(), "what has ended is not used again");
                 self.known_mut(nexus).hearing.goes_into_use();
+                self.logged_in(nexus);
             }
+            Event::Parked(nexus) => self.logged_in(nexus),
             Event::Sure(nexus, doubts) => self.known_mut(nexus).disk.settle(doubts),
-            Event::Ended { nexus, left_writes } => {
-                self.known_mut(nexus).left.ended(left_writes, now);
-            }
+            Event::Retires(nexus) => self.known_mut(nexus).left.retires(),
+            Event::Ended {
+                nexus,
+                left_writes,
+                why,
+            } => self.known_mut(nexus).left.ended(left_writes, why, now),
+            Event::Lost(nexus) => self.lost(nexus, now, &mut actions),
             Event::Reinstated(nexus) => self.known_mut(nexus).left.reinstated(),
             Event::GivenUp(nexus) => {
                 self.has_unfenced |= self.known_mut(nexus).left.given_up();
@@ -269,6 +343,16 @@ impl Machine {
             } => self.heard_again(told, &others, in_time, &mut actions),
             Event::LanesJudged => self.judging -= 1,
             Event::AbortsHeard => self.asks_about_aborts = false,
+            Event::Path(path, event) => self.on_path(path, event, now, &mut actions),
+            Event::Adopted(places) => self.adopt(&places),
+            Event::BringBack => {
+                self.service.rest(false);
+                self.bring_back(&mut actions);
+            }
+            Event::ComeBack => self.bring_back(&mut actions),
+            Event::AccessDoubted => self.doubt_access(&mut actions),
+            Event::AccessAsked => self.access_asked(&mut actions),
+            Event::AccessDue => self.access_due(&mut actions),
         }
         actions
     }
@@ -318,5 +402,6 @@ impl Machine {
             rounds == 0 || self.judging > 0,
             "flushes wait while nexuses are asked about a restart"
         );
+        self.check_paths();
     }
 }

@@ -96,7 +96,7 @@ impl Machine {
             self.doubt(subject);
         }
         if report.access {
-            actions.push(Action::AskAccess);
+            self.doubt_access(actions);
         }
         let hearing = &mut self.known_mut(nexus).hearing;
         // Each nexus is told once of our reset, which is no restart: that would have ended this session.

@@ -8,7 +8,10 @@
 use engine::{Duration, Instant};
 
 use super::{Machine, NexusId};
-use crate::planted::{Bug, is_planted};
+use crate::{
+    Error,
+    planted::{Bug, is_planted},
+};
 
 /// How long a lost connection must have been silent, with nothing of it leaving this machine, before the reset: by then its
 /// last packet has arrived at the target or never will.
@@ -17,8 +20,10 @@ pub(in super::super) const QUIET: Duration = Duration::from_secs(1);
 /// How a nexus has ended, and what became of the writes that it has left.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Left {
-    /// When its end was noticed.
-    ended: Option<Instant>,
+    /// It takes no more requests: it is about to log out.
+    is_retired: bool,
+    /// When its end was noticed, and what it was.
+    ended: Option<(Instant, Error)>,
     /// There were writes at the target.
     has_writes: bool,
     /// Its initiator port has logged in again at the same target port, so nothing more of its connection can arrive.
@@ -39,9 +44,13 @@ enum Fate {
 }
 
 impl Left {
-    pub(super) fn ended(&mut self, left_writes: bool, now: Instant) {
+    pub(super) fn retires(&mut self) {
+        self.is_retired = true;
+    }
+
+    pub(super) fn ended(&mut self, left_writes: bool, why: Error, now: Instant) {
         if self.ended.is_none() {
-            (self.ended, self.has_writes) = (Some(now), left_writes);
+            (self.ended, self.has_writes) = (Some((now, why)), left_writes);
         }
     }
 
@@ -90,6 +99,30 @@ impl Left {
 }
 
 impl Machine {
+    /// Whether requests may be sent on the nexus: it has not ended, it leads to the disk as far as we know, and the target
+    /// has not asked for a logout.
+    pub(in super::super) fn takes_requests(&self, nexus: NexusId) -> bool {
+        let known = self.known(nexus);
+        let left = &known.left;
+        !left.has_ended() && !left.is_retired && !known.disk.is_open()
+    }
+
+    /// Whether it is known that it is about to log out.
+    pub(in super::super) fn is_retired(&self, nexus: NexusId) -> bool {
+        self.known(nexus).left.is_retired
+    }
+
+    /// Whether its end was noticed.
+    pub(in super::super) fn has_ended(&self, nexus: NexusId) -> bool {
+        self.known(nexus).left.has_ended()
+    }
+
+    /// What has ended it.
+    pub(super) fn ended_with(&self, nexus: NexusId) -> Option<&Error> {
+        let ended = self.known(nexus).left.ended.as_ref();
+        ended.map(|(_, why)| why)
+    }
+
     /// Whether the nexus is lost, and writes that were in flight may still take effect.
     pub(in super::super) fn may_still_write(&self, nexus: NexusId) -> bool {
         self.known(nexus).left.is_open() && !is_planted(Bug::ResendAtOnce)
@@ -113,10 +146,10 @@ impl Machine {
     /// From when on a reset ends the writes that the nexus has left.
     pub(in super::super) fn can_be_ended_at(&self, nexus: NexusId) -> Option<Instant> {
         let left = &self.known(nexus).left;
-        let ended = left.ended?;
+        let (ended, _) = left.ended.as_ref()?;
         Some(match left.is_reinstated {
-            true => ended,
-            false => ended + QUIET,
+            true => *ended,
+            false => *ended + QUIET,
         })
     }
 }

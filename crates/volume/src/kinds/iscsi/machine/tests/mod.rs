@@ -1,0 +1,329 @@
+//! The machine under a million random events ([`world`]), and scripts of what the leaf once did wrong: here with sessions
+//! and what they report, in [`paths`] with the paths that they take.
+
+mod paths;
+mod world;
+
+use engine::Duration;
+
+use super::*;
+use crate::{
+    ErrorKind,
+    planted::{Bug, Planted},
+};
+
+const RESTART: Report = Report {
+    capacity: true,
+    mode: false,
+    reservations: true,
+    access: false,
+    reset: true,
+    aborts: true,
+    restart: true,
+};
+const RESET: Report = Report {
+    restart: false,
+    ..RESTART
+};
+
+/// A disk without a volatile cache.
+const THROUGH: Mode = Mode {
+    is_volatile: false,
+    is_protected: false,
+    takes_fua: true,
+};
+
+/// How many initiator ports there are.
+const PORTS: usize = 4;
+
+/// A machine, and the clock that it is told.
+#[derive(Default)]
+struct Driven {
+    machine: Machine,
+    now: Instant,
+    /// How many paths are wanted.
+    paths: usize,
+}
+
+fn gone() -> Error {
+    Error::new(ErrorKind::Unreachable, "the target is gone")
+}
+
+impl Driven {
+    fn open() -> Driven {
+        let mut driven = Driven::default();
+        driven.machine.provide_ports(PORTS);
+        driven.tell(Event::Opened(THROUGH));
+        driven
+    }
+
+    fn tell(&mut self, event: Event) -> Actions {
+        self.now += Duration::from_millis(1);
+        self.machine.handle(event, self.now)
+    }
+
+    /// One more path, for which a session is wanted.
+    fn path(&mut self, is_spare: bool) -> PathId {
+        let rank = self.paths;
+        self.paths += 1;
+        self.on(PathId(rank), PathEvent::Begins(Place { rank, is_spare }));
+        PathId(rank)
+    }
+
+    fn on(&mut self, path: PathId, event: PathEvent) -> Actions {
+        self.tell(Event::Path(path, event))
+    }
+
+    /// A nexus of `path` that is in use.
+    fn log_in(&mut self, path: PathId) -> NexusId {
+        let nexus = self.machine.admit(path);
+        self.tell(Event::InUse(nexus));
+        nexus
+    }
+
+    /// A nexus that is in use, on a path of its own.
+    fn nexus(&mut self) -> NexusId {
+        let path = self.path(false);
+        self.log_in(path)
+    }
+
+    /// Its session has ended, which is noticed.
+    fn end(&mut self, nexus: NexusId, left_writes: bool) {
+        let why = gone();
+        self.tell(Event::Ended {
+            nexus,
+            left_writes,
+            why,
+        });
+    }
+
+    /// As that, and it is lost.
+    fn lose(&mut self, nexus: NexusId, left_writes: bool) -> Actions {
+        self.end(nexus, left_writes);
+        self.tell(Event::Lost(nexus))
+    }
+
+    /// Whether a write may be sent, as far as lost sessions are concerned.
+    fn may_write(&self, all: &[NexusId]) -> bool {
+        let is_held = |nexus: &NexusId| self.machine.may_still_write(*nexus);
+        !all.iter().any(is_held)
+    }
+}
+
+/// What this nexus is asked because of what was reported.
+fn asked(actions: &Actions) -> Option<(NexusId, Vec<NexusId>)> {
+    actions.iter().find_map(|action| match action {
+        Action::AskOthers { told, others } => Some((*told, others.clone())),
+        _ => None,
+    })
+}
+
+/// Decision 22: a write must not be sent again while the session that lost it may still carry it out.
+#[test]
+fn no_write_is_sent_before_the_lost_ones_have_ended() {
+    let mut driven = Driven::open();
+    let [lost, other] = [driven.nexus(), driven.nexus()];
+    driven.lose(lost, true);
+    assert!(!driven.may_write(&[lost, other]));
+    // A login alone ends the session, and perhaps not its work.
+    driven.tell(Event::Reinstated(lost));
+    assert!(!driven.may_write(&[lost, other]));
+    let (stale, live) = (vec![lost], vec![other]);
+    driven.tell(Event::ResetDone { stale, live });
+    assert!(driven.may_write(&[lost, other]));
+}
+
+/// Decision 22: writes that cannot be ended are no longer waited for, but not forgotten either.
+#[test]
+fn what_cannot_be_ended_is_known_to_be_left() {
+    let mut driven = Driven::open();
+    let [elsewhere, here] = [driven.nexus(), driven.nexus()];
+    for nexus in [elsewhere, here] {
+        driven.lose(nexus, true);
+    }
+    // The target refuses the reset, and has let the same port in again.
+    driven.tell(Event::Reinstated(here));
+    driven.tell(Event::GivenUp(here));
+    assert!(!driven.machine.is_unfenced(here) && !driven.machine.has_unfenced());
+    driven.tell(Event::GivenUp(elsewhere));
+    assert!(driven.machine.is_unfenced(elsewhere) && driven.machine.has_unfenced());
+    assert!(driven.may_write(&[elsewhere, here]));
+}
+
+/// Decision 22: the reset comes once nothing of the lost connection can arrive any more.
+#[test]
+fn a_reset_waits_for_what_is_on_the_way_but_not_after_a_login() {
+    let mut driven = Driven::open();
+    let [silent, reinstated] = [driven.nexus(), driven.nexus()];
+    for nexus in [silent, reinstated] {
+        driven.lose(nexus, true);
+    }
+    driven.tell(Event::Reinstated(reinstated));
+    let at = |nexus| driven.machine.can_be_ended_at(nexus).expect("it has ended");
+    assert!(at(silent) > driven.now && at(reinstated) <= driven.now);
+}
+
+/// Decision 22: a unit attention for our own reset, which each nexus is told once, is no restart.
+#[test]
+fn our_own_reset_counts_once_for_each_nexus_and_only_if_it_was_done() {
+    let mut driven = Driven::open();
+    let nexus = driven.nexus();
+    for is_done in [true, false] {
+        let before = driven.machine.restarts();
+        driven.tell(Event::ResetBegins(vec![nexus]));
+        if !is_done {
+            driven.tell(Event::ResetFailed(vec![nexus]));
+        }
+        let told = driven.tell(Event::Reported(nexus, RESTART));
+        assert_eq!(told.contains(&Action::OurReset), is_done);
+        assert_eq!(driven.machine.restarts(), before + u64::from(!is_done));
+        if !is_done {
+            driven.tell(Event::LanesJudged);
+        }
+    }
+}
+
+/// Decision 26: a restart that idle sessions report later is the same one.
+#[test]
+fn a_restart_that_every_session_reports_counts_once() {
+    let mut driven = Driven::open();
+    let nexuses: Vec<_> = (0..4).map(|_| driven.nexus()).collect();
+    let told = driven.tell(Event::Reported(nexuses[2], RESTART));
+    assert!(told.contains(&Action::Lose));
+    let (told, others) = asked(&told).expect("the others are asked");
+    assert_eq!((told, others.len()), (nexuses[2], 3));
+    for other in &others {
+        assert_eq!(asked(&driven.tell(Event::Reported(*other, RESTART))), None);
+    }
+    let heard = Event::Heard {
+        told,
+        others: others.clone(),
+    };
+    assert_eq!(driven.tell(heard)[..], [Action::AskAgain]);
+    let again = Event::HeardAgain {
+        told,
+        others,
+        in_time: true,
+    };
+    assert!(
+        driven.tell(again).is_empty(),
+        "nothing written since is lost"
+    );
+    assert_eq!(driven.machine.restarts(), 1);
+    assert!(driven.machine.is_judging(), "other lanes have written too");
+    driven.tell(Event::LanesJudged);
+    assert!(!driven.machine.is_judging());
+}
+
+/// Decision 26: unless the first session then reports another restart.
+#[test]
+fn a_second_restart_during_the_questions_loses_what_was_written_since() {
+    for (tells_again, in_time) in [(true, true), (false, false)] {
+        let mut driven = Driven::open();
+        let [one, other] = [driven.nexus(), driven.nexus()];
+        let told = driven.tell(Event::Reported(one, RESTART));
+        let (told, others) = asked(&told).expect("the other is asked");
+        driven.tell(Event::Reported(other, RESTART));
+        let heard = Event::Heard {
+            told,
+            others: others.clone(),
+        };
+        assert_eq!(driven.tell(heard)[..], [Action::AskAgain]);
+        if tells_again {
+            driven.tell(Event::Reported(one, RESTART));
+        }
+        let again = Event::HeardAgain {
+            told,
+            others,
+            in_time,
+        };
+        assert_eq!(driven.tell(again)[..], [Action::LoseOfRound]);
+    }
+}
+
+/// Decision 28: a cache above may answer only while nothing may have ended the claim.
+#[test]
+fn a_claim_is_settled_only_by_an_answer_to_a_question_asked_after_the_event() {
+    let mut driven = Driven::open();
+    let nexus = driven.nexus();
+    driven.tell(Event::Reported(nexus, RESET));
+    assert!(!driven.machine.is_open(Subject::Claim), "there is none");
+    driven.tell(Event::Claimed);
+    driven.tell(Event::Reported(nexus, RESET));
+    let asked = driven.machine.events(Subject::Claim);
+    driven.tell(Event::Reported(nexus, RESET));
+    driven.tell(Event::Settled(Subject::Claim, asked));
+    assert!(
+        driven.machine.is_open(Subject::Claim),
+        "it was asked before"
+    );
+    let asked = driven.machine.events(Subject::Claim);
+    driven.tell(Event::Settled(Subject::Claim, asked));
+    assert!(!driven.machine.is_open(Subject::Claim));
+}
+
+/// Decision 32: a reset loses nothing, and a new session may report what happened long ago.
+#[test]
+fn neither_a_reset_nor_the_old_news_of_a_new_session_is_a_restart() {
+    let mut driven = Driven::open();
+    let nexus = driven.nexus();
+    assert_eq!(
+        driven.tell(Event::Reported(nexus, RESET))[..],
+        [Action::AskAboutAborts(nexus)]
+    );
+    let new = driven.machine.admit(PathId(0));
+    assert!(driven.tell(Event::Reported(new, RESTART)).is_empty());
+    assert_eq!(driven.machine.restarts(), 0);
+    assert!(driven.machine.take_restart(new), "somebody looks at it");
+}
+
+#[test]
+fn each_former_defect_is_found_by_its_script() {
+    let scripts: [(Bug, fn()); 6] = [
+        (
+            Bug::ResendAtOnce,
+            no_write_is_sent_before_the_lost_ones_have_ended,
+        ),
+        (
+            Bug::RestartCountedByEach,
+            a_restart_that_every_session_reports_counts_once,
+        ),
+        (
+            Bug::SettledByOldAnswer,
+            a_claim_is_settled_only_by_an_answer_to_a_question_asked_after_the_event,
+        ),
+        (
+            Bug::ResetLoses,
+            neither_a_reset_nor_the_old_news_of_a_new_session_is_a_restart,
+        ),
+        (
+            Bug::RemovedPathForgotten,
+            paths::what_a_removed_path_has_left_holds_writes_back,
+        ),
+        (
+            Bug::IdlePathForgotten,
+            paths::a_lone_path_that_nobody_waits_for_comes_back_at_leisure,
+        ),
+    ];
+    for (bug, script) in scripts {
+        script();
+        let _planted = Planted::new(bug);
+        let found = std::panic::catch_unwind(script);
+        found.expect_err(&format!("{bug:?} is found"));
+    }
+}
+
+/// What its owner has ended is not used again, whatever else happens.
+#[test]
+fn an_end_is_for_good() {
+    let mut driven = Driven::open();
+    driven.nexus();
+    assert_eq!(driven.tell(Event::Ends)[..], [Action::EndAll]);
+    for again in [Event::Rests, Event::BringBack] {
+        driven.tell(again);
+        assert!(driven.machine.is_ended() && driven.machine.is_at_rest());
+    }
+    let late = driven.machine.admit(PathId(0));
+    let used = std::panic::AssertUnwindSafe(|| driven.tell(Event::InUse(late)));
+    std::panic::catch_unwind(used).expect_err("no nexus is used any more");
+}
