@@ -7,6 +7,9 @@
 //! claim too, or is not the disk that it was. Then the owner raises the generation on all members, and only when all
 //! have it, it calls that claim complete on each; data is written after that. So a claim that was interrupted anywhere
 //! never makes a member look older than it is.
+//!
+//! A set that is owned may get more members. Each is taken and labelled as the others are, and until all of them
+//! [join](Ownership::join) the set, nothing that becomes of them is its concern.
 
 use crate::{label::Generation, policy::Policy};
 
@@ -76,6 +79,8 @@ struct OwnedMember {
     is_taken: bool,
     /// It cannot be used: refused, failed, older or lost.
     is_missing: bool,
+    /// It is added to the set, and not part of it yet.
+    is_added: bool,
     /// `None`: it has no label.
     generation: Option<Generation>,
     /// The last proof that it is ours, in nanoseconds; `None`: it needs none.
@@ -149,7 +154,16 @@ impl<P: Policy> Ownership<P> {
                     };
                     behind(to).map(|it| (it, MemberOrder::Label(to)))
                 }
-                ClaimStep::Owning(_) => return None,
+                // Those that are added.
+                ClaimStep::Owning(to) => {
+                    let to = Generation {
+                        claimed: to,
+                        complete: to,
+                    };
+                    let untaken = first(&|it| it.is_added && !it.is_missing && !it.is_asked);
+                    let take = untaken.map(|it| (it, MemberOrder::Take));
+                    take.or_else(|| behind(to).map(|it| (it, MemberOrder::Label(to))))
+                }
                 ClaimStep::Leaving => first(&|it| it.is_taken).map(|it| (it, MemberOrder::Release)),
             };
             match (next, step) {
@@ -210,10 +224,15 @@ impl<P: Policy> Ownership<P> {
     /// A member that cannot be used: whether the set stands without it is the policy's decision.
     fn miss(&mut self, at: usize, end: OwnershipEnd) {
         self.members[at].is_missing = true;
-        let is_there: Vec<bool> = self.members.iter().map(|it| !it.is_missing).collect();
-        if !self.policy.stands(&is_there) {
+        if !self.stands() {
             self.leave(end);
         }
+    }
+
+    fn stands(&self) -> bool {
+        let members = self.members.iter().filter(|it| !it.is_added);
+        let is_there: Vec<bool> = members.map(|it| !it.is_missing).collect();
+        self.policy.stands(&is_there)
     }
 
     fn leave(&mut self, end: OwnershipEnd) {
@@ -235,6 +254,56 @@ impl<P: Policy> Ownership<P> {
         self.check();
     }
 
+    /// Adds this many members to the set, which is owned: the next orders are for them. Returns the number of the first.
+    ///
+    /// # Panics
+    /// If the set is not owned.
+    pub fn add(&mut self, members: usize) -> usize {
+        assert!(self.is_owner(), "only who owns a set adds to it");
+        let first = self.members.len();
+        let added = OwnedMember {
+            is_added: true,
+            ..OwnedMember::default()
+        };
+        self.members.resize(first + members, added);
+        self.check();
+        first
+    }
+
+    /// Makes the members that were added from the one with number `first` on part of the set, if the set is owned and all of
+    /// them are taken and labelled. Returns whether they are.
+    pub fn join(&mut self, first: usize) -> bool {
+        let ClaimStep::Owning(to) = self.step else {
+            return false;
+        };
+        let to = Generation {
+            claimed: to,
+            complete: to,
+        };
+        let is_ready = |it: &OwnedMember| {
+            it.is_taken && !it.is_missing && it.generation.is_none_or(|is| is == to)
+        };
+        let added = &mut self.members[first..];
+        if !added.iter().all(is_ready) {
+            return false;
+        }
+        added.iter_mut().for_each(|it| it.is_added = false);
+        self.check();
+        true
+    }
+
+    /// Gives up a member that was added, if this is one that has not joined. Returns whether it is.
+    pub fn withdraw(&mut self, member: usize) -> bool {
+        let member = &mut self.members[member];
+        member.is_missing |= member.is_added;
+        member.is_added
+    }
+
+    /// Whether this member was added, and has not joined.
+    pub fn is_added(&self, member: usize) -> bool {
+        self.members[member].is_added
+    }
+
     /// This member of ours was still ours at `at_ns`; from now on that has to be proved again and again.
     pub fn prove(&mut self, member: usize, at_ns: u64) {
         let proved_ns = &mut self.members[member].proved_ns;
@@ -243,7 +312,8 @@ impl<P: Policy> Ownership<P> {
 
     /// The oldest of the last proofs of all members; `None`: none needs any.
     pub fn proved_ns(&self) -> Option<u64> {
-        let there = self.members.iter().filter(|it| !it.is_missing);
+        let there = self.members.iter();
+        let there = there.filter(|it| !it.is_missing && !it.is_added);
         there.filter_map(|it| it.proved_ns).min()
     }
 
@@ -259,11 +329,11 @@ impl<P: Policy> Ownership<P> {
 
     /// What must hold after each step.
     fn check(&self) {
-        let is_there: Vec<bool> = self.members.iter().map(|it| !it.is_missing).collect();
         let is_leaving = self.step == ClaimStep::Leaving;
         assert_eq!(self.end.is_some(), is_leaving, "an end has a reason");
-        assert!(is_leaving || self.policy.stands(&is_there), "it stands");
-        for it in self.members.iter().filter(|it| !it.is_missing) {
+        assert!(is_leaving || self.stands(), "it stands");
+        let members = self.members.iter();
+        for it in members.filter(|it| !it.is_missing && !it.is_added) {
             let generation = it.generation.map(|it| (it.claimed, it.complete));
             let holds = match (self.step, generation) {
                 (ClaimStep::Taking | ClaimStep::Leaving, _) => true,

@@ -212,3 +212,79 @@ fn a_member_without_a_label_is_as_old_as_its_set() {
     assert!(ownership.is_owner());
     assert_eq!(labelled, [(1, 8, 7), (1, 8, 8)]);
 }
+
+/// Takes and labels what was added, and returns the orders.
+fn follow(ownership: &mut Ownership<All>, disks: &mut [Disk]) -> Vec<(usize, MemberOrder)> {
+    std::iter::from_fn(|| {
+        let (at, order) = ownership.select()?;
+        ownership.apply(match order {
+            MemberOrder::Take => OrderReport::Taken(Some(disks[at].generation)),
+            MemberOrder::Label(generation) => {
+                disks[at].generation = generation;
+                OrderReport::Labelled
+            }
+            MemberOrder::Release => OrderReport::Released,
+        });
+        Some((at, order))
+    })
+    .collect()
+}
+
+#[test]
+fn an_added_member_is_of_no_concern_until_it_joins_and_is_as_new_as_the_others_then() {
+    let mut disks = [Disk::default(); 3];
+    for _ in 0..4 {
+        claim(&mut disks[..2], UNBROKEN, false);
+    }
+    let mut ownership = claim(&mut disks[..2], UNBROKEN, false);
+    let all = disks[0].generation;
+    assert_eq!(ownership.add(1), 2);
+    assert!(!ownership.join(2), "it is not taken");
+    let orders = follow(&mut ownership, &mut disks);
+    assert_eq!(
+        orders,
+        [(2, MemberOrder::Take), (2, MemberOrder::Label(all))]
+    );
+    ownership.prove(0, 70);
+    ownership.prove(2, 50);
+    assert_eq!(ownership.proved_ns(), Some(70), "it does not count yet");
+    assert!(ownership.is_added(2) && ownership.join(2) && !ownership.is_added(2));
+    assert_eq!(ownership.proved_ns(), Some(50));
+    assert!(!ownership.withdraw(2), "it is one of them");
+    assert!(claim(&mut disks, UNBROKEN, false).is_owner());
+    ownership.lose(2);
+    assert_eq!(ownership.end(), Some(OwnershipEnd::Lost(2)));
+}
+
+#[test]
+fn what_was_added_and_is_refused_lost_or_given_up_does_not_join_and_ends_nothing() {
+    type Fate = fn(&mut Ownership<All>);
+    let fates: [Fate; 3] = [
+        |it| {
+            it.select().expect("it is to be taken");
+            it.apply(OrderReport::Failed);
+        },
+        |it| {
+            follow(it, &mut [Disk::default(); 4]);
+            it.lose(2);
+        },
+        |it| {
+            follow(it, &mut [Disk::default(); 4]);
+            assert!(it.withdraw(2));
+        },
+    ];
+    for fate in fates {
+        let mut disks = [Disk::default(); 4];
+        let mut ownership = claim(&mut disks[..2], UNBROKEN, false);
+        ownership.add(1);
+        fate(&mut ownership);
+        assert!(!ownership.join(2) && ownership.is_owner());
+        assert_eq!((ownership.end(), ownership.select()), (None, None));
+        // Another one is.
+        assert_eq!(ownership.add(1), 3);
+        follow(&mut ownership, &mut disks);
+        assert!(ownership.join(3));
+        ownership.lose(0);
+        assert_eq!(ownership.end(), Some(OwnershipEnd::Lost(0)));
+    }
+}
