@@ -20,10 +20,10 @@ use harness::{
 
 const BEFORE: u64 = 16 << 20;
 const AFTER: u64 = 40 << 20;
-const BLOCK: u64 = 512;
-const GOOD: u8 = 0;
+pub(crate) const BLOCK: u64 = 512;
+pub(crate) const GOOD: u8 = 0;
 const TEST_UNIT_READY: [u8; 6] = [0; 6];
-const CAPACITY_CHANGED: &[u8] = &[6, 0x2a, 0x09];
+pub(crate) const CAPACITY_CHANGED: &[u8] = &[6, 0x2a, 0x09];
 
 fn set_len(directory: &Directory, name: &str, len: u64) {
     let file = File::options().write(true).open(directory.join(name));
@@ -31,7 +31,7 @@ fn set_len(directory: &Directory, name: &str, len: u64) {
 }
 
 /// A command without data; its sense key, code and qualifier if it was not good.
-fn test(session: &mut Session) -> Vec<u8> {
+pub(crate) fn test(session: &mut Session) -> Vec<u8> {
     let sent = session.command(&TEST_UNIT_READY, Direction::None, 0, &[]);
     sent.expect("a command");
     let response = session.receive().expect("a response");
@@ -44,7 +44,7 @@ fn test(session: &mut Session) -> Vec<u8> {
 }
 
 /// READ CAPACITY (16), in bytes.
-fn capacity(session: &mut Session) -> u64 {
+pub(crate) fn capacity(session: &mut Session) -> u64 {
     let mut cdb = [0; 16];
     (cdb[0], cdb[1], cdb[13]) = (0x9e, 0x10, 32);
     let (status, data) = session.execute(&cdb, &[], 32).expect("a reply");
@@ -53,7 +53,7 @@ fn capacity(session: &mut Session) -> u64 {
     (last + 1) * BLOCK
 }
 
-fn write_and_read(session: &mut Session, at: u64, seed: u64) {
+pub(crate) fn write_and_read(session: &mut Session, at: u64, seed: u64) {
     let (lba, data) = ((at / BLOCK) as u32, harness::noise(seed, 4096));
     let (status, _) = session
         .execute(&write_10(lba, 8), &data, 0)

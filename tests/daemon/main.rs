@@ -5,6 +5,7 @@ mod apply;
 mod atomic;
 mod both_ways;
 mod caches;
+mod concats;
 mod configuration;
 mod dry_run;
 mod far;

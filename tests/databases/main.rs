@@ -61,6 +61,12 @@ fn postgresql_on_a_disk_whose_server_changes_and_is_rebooted() {
 }
 
 #[test]
+fn postgresql_on_a_concat_that_takes_the_disk_of_another_server() {
+    let away = Duration::from_secs(1);
+    second_day::outlives::<postgresql::PostgreSql>(Below::Concat, away);
+}
+
+#[test]
 #[ignore = "five minutes: `make test-long` runs it"]
 fn mariadb_on_a_stripe_whose_servers_are_away_for_90_seconds() {
     let away = Duration::from_secs(90);

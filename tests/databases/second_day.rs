@@ -28,12 +28,14 @@ pub(crate) enum Below {
     Disk,
     /// A stripe of the disks of two servers, which is out of use while it grows.
     Stripe,
+    /// A concat of the disk of one server, which takes that of another while it is used.
+    Concat,
 }
 
 impl Below {
     fn servers(self) -> usize {
         match self {
-            Below::Disk => 1,
+            Below::Disk | Below::Concat => 1,
             Below::Stripe => 2,
         }
     }
@@ -81,10 +83,14 @@ fn volumes(below: Below, servers: &[StorageServer], settings: &Settings) -> Stri
     });
     let below = match below {
         Below::Disk => format!("[volume]\nbelow = {}\n", disks.next().expect("a server")),
-        Below::Stripe => {
+        Below::Stripe | Below::Concat => {
+            let kind = match below {
+                Below::Stripe => "stripe",
+                _ => "concat",
+            };
             let disks: Vec<String> = disks.collect();
             format!(
-                "[volume.below]\nstripe = {{ of = [{}] }}\n",
+                "[volume.below]\n{kind} = {{ of = [{}] }}\n",
                 disks.join(", ")
             )
         }
@@ -108,7 +114,7 @@ impl<D: Database> Scene<D> {
         let text = volumes(below, &servers, &settings);
         let attached = match below {
             Below::Disk => Attached::create_with(&text, None, FileSystem::Xfs),
-            Below::Stripe => Attached::create(&text, "below", FileSystem::Xfs),
+            Below::Stripe | Below::Concat => Attached::create(&text, "below", FileSystem::Xfs),
         };
         let (directory, database, ledger) = load::prepared(&attached.data());
         let mut scene = Scene {
@@ -208,6 +214,15 @@ impl<D: Database> Scene<D> {
 
     fn grows(&mut self) {
         let before = self.attached.file_system_bytes();
+        if self.below == Below::Concat {
+            self.under_load("the concat takes the disk of another server", |scene| {
+                scene.servers.push(StorageServer::start(NEW));
+                scene.apply();
+                scene.attached.use_what_has_grown();
+            });
+            let after = self.attached.file_system_bytes();
+            return assert!(after > before + before / 2, "{after} after {before}");
+        }
         self.under_load("the servers' disks grow", |scene| {
             for server in &mut scene.servers {
                 server.grow();

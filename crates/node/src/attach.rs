@@ -185,20 +185,25 @@ impl Attachment {
         if is_dry_run {
             return Ok(made);
         }
+        // First: a new child may be a volume with a name.
+        let before = self.graph.replace_volumes(config.volumes().clone());
+        let before = before.map_err(|error| config.wrong(&error))?;
+        // What it creates is removed again if it fails.
+        self.graph.begin_trial();
         let mut live = Live::default();
         let preparing = self.graph.prepare(&changes, &mut live);
         let prepared = deadline.unless_given_up(preparing).await;
         let prepared = prepared.and_then(|it| it.map_err(|error| config.failed(&error)));
-        let replaced = prepared.and_then(|()| {
-            let replaced = self.graph.replace_volumes(config.volumes().clone());
-            replaced.map_err(|error| config.wrong(&error))
-        });
-        if let Err(failure) = replaced {
+        if let Err(failure) = prepared {
             if deadline.wait(self.graph.undo(live)).await.is_none() {
                 tracing::warn!("what a failed change has prepared is still being undone");
             }
+            deadline.wait(self.graph.remove_made()).await;
+            let back = self.graph.replace_volumes(before);
+            back.expect("they were the volumes before");
             return Err(failure);
         }
+        self.graph.keep_made();
         live.take_effect().await;
         deadline.wait(self.state.note_growth()).await;
         self.units.tell_changes();
@@ -296,7 +301,7 @@ async fn open(
         return Err(DaemonFailure::Wrong(format!("{path}: {}", error.message())));
     }
     let refused = |refusal| config.refused(refusal);
-    open::look(&site).map_err(refused)?;
+    open::look(&site, false).map_err(refused)?;
     let parts: Vec<String> = site
         .volumes
         .parts(volume)

@@ -342,7 +342,7 @@ impl Config {
             ConfigError::new(span, error.to_string())
         };
         let unusable = machine::check_state(&directory).map_err(|error| of_state(&error));
-        match crate::look(&self.site(&directory, &served)) {
+        match crate::look(&self.site(&directory, &served), self.is_successor) {
             Ok(notes) => (Ok(notes), unusable.err()),
             Err(OpenRefusal::Volumes(errors)) => (Err(errors), unusable.err()),
             Err(OpenRefusal::State(error)) => (Ok(Vec::new()), Some(of_state(&error))),

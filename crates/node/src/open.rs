@@ -108,11 +108,12 @@ impl Survey {
     }
 }
 
-/// Determines which disks `site` serves, as far as possible without opening them. Changes nothing.
+/// Determines which disks `site` serves, as far as possible without opening them; what this process may have open already
+/// `may_grow`. Changes nothing.
 ///
 /// # Errors
 /// All reasons why they must not be served.
-pub fn look(site: &ServedSite<'_>) -> Result<Vec<Note>, OpenRefusal> {
+pub fn look(site: &ServedSite<'_>, may_grow: bool) -> Result<Vec<Note>, OpenRefusal> {
     StateDirectory::look(site.state)?;
     let records = Records::read(site.state)?;
     let starts = Starts::default();
@@ -120,7 +121,7 @@ pub fn look(site: &ServedSite<'_>) -> Result<Vec<Note>, OpenRefusal> {
     let (volumes, base) = (site.volumes, site.base());
     let served = site.served.iter();
     let errors: Vec<_> = served
-        .flat_map(|name| volumes.look_at_children(name, &base, &starts))
+        .flat_map(|name| volumes.look_at_children(name, &base, &starts, may_grow))
         .collect();
     match errors.is_empty() {
         true => Ok([survey.notes, survey.notes_before].concat()),
@@ -134,7 +135,7 @@ pub fn look(site: &ServedSite<'_>) -> Result<Vec<Note>, OpenRefusal> {
 /// # Errors
 /// Why the directory cannot be used, or why its volumes must not be served.
 pub fn prepare(site: &ServedSite<'_>, with_parents: bool) -> Result<StateDirectory, OpenRefusal> {
-    look(site)?;
+    look(site, false)?;
     Ok(StateDirectory::open_to_serve(site.state, with_parents)?)
 }
 

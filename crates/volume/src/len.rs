@@ -1,6 +1,6 @@
 //! The length of a volume, which may change while it is open, but only upwards. All copies
 //! of a leaf's shape share it, so that everything above the leaf (a layer, a volume's home, a remote of it) always
-//! has the leaf's current length without being notified.
+//! has the leaf's current length without being notified. Whoever sees a length also sees what was done before it was given.
 
 use std::{
     fmt,
@@ -22,12 +22,12 @@ impl Len {
 
     /// The current length. After notification of a new length by a message or under a lock, it is visible here.
     pub fn bytes(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.load(Ordering::Acquire)
     }
 
     /// Increases the length for all who share it; never decreases it.
     pub(crate) fn grow(&self, bytes: u64) {
-        self.0.fetch_max(bytes, Ordering::Relaxed);
+        self.0.fetch_max(bytes, Ordering::Release);
     }
 
     /// Whether both share one length, so that growing one grows the other.

@@ -1,19 +1,21 @@
-//! A concat takes another child, and the power fails after each change of a disk that this makes, and again while it is opened
-//! afterwards: it is the old volume or the new one, with its data, and never neither.
+//! A concat takes another child, out of use or in use, and the power fails after each change of a disk that this makes, and again
+//! while it is opened afterwards: it is the old volume or the new one, with its data, and never neither.
 
-use std::path::Path;
+use std::{cell::Cell, collections::BTreeSet, path::Path, rc::Rc};
 
 use engine::{
-    Buf, Payload,
+    Buf, Duration, LaneHandle, Payload,
     sim::{Host, Random, World, seeds},
+    spawn,
+    time::sleep,
 };
 use sim::assert_occurred;
 use uuid::Uuid;
 use volume::{
-    Durability,
+    Durability, SharedVolume,
     claim::Owner,
     config::Volumes,
-    graph::{Graph, NewStripe},
+    graph::{Graph, Live, NewStripe},
 };
 
 const MIB: u64 = 1 << 20;
@@ -33,6 +35,7 @@ struct Met {
     cut_as_new: u64,
     cut_while_opened: u64,
     opened_without_the_new: u64,
+    used_the_new: u64,
 }
 
 /// A process on the machine, in the boot with this number.
@@ -51,6 +54,10 @@ enum Deed {
     Create,
     Fill,
     Grow,
+    /// Has it take the child while it is used.
+    Join,
+    /// The same, taken back before it takes effect.
+    JoinNot,
     /// Finds what was filled in, and writes to its end.
     Use,
 }
@@ -59,8 +66,73 @@ fn byte_at(at: u64) -> u8 {
     (at >> 16) as u8 | 1
 }
 
-/// Does it. Returns the length of the volume.
-async fn process(text: &str, host: Host, boot: u128, deed: Deed) -> Result<u64, String> {
+/// Opens the old volume, and has it take the child while something reads and writes it, unless that is taken back.
+async fn join(
+    graph: &mut Graph,
+    home: &LaneHandle,
+    takes_effect: bool,
+    used: &Rc<Cell<bool>>,
+) -> Result<u64, String> {
+    let tree = graph.open("db", home).await;
+    let tree = tree.map_err(|error| error.to_string())?;
+    let volume = tree.on_lane().await.expect("it is open");
+    let using = spawn(uses(volume, used.clone()));
+    let [was, is]: [Volumes; 2] = [OLD, NEW].map(|text| toml::from_str(text).expect("it parses"));
+    let changes = was.changes(&is, "db", &BTreeSet::from(["db".to_owned()]));
+    assert_eq!(changes.refused, [""; 0]);
+    let mut live = Live::default();
+    let prepared = graph.prepare(&changes, &mut live).await;
+    if prepared.is_err() || !takes_effect {
+        graph.undo(live).await;
+        using.await?;
+        return prepared
+            .map(|()| tree.shape().len_bytes())
+            .map_err(|error| error.to_string());
+    }
+    graph.replace_volumes(is).expect("they are valid");
+    live.take_effect().await;
+    let warnings = live.finish().await;
+    using.await?;
+    match warnings.is_empty() {
+        true => Ok(tree.shape().len_bytes()),
+        false => Err(warnings.join("; ")),
+    }
+}
+
+/// Reads and writes the old volume for a while, and the end of the new one as soon as it is there, from when on it is `used`.
+async fn uses(volume: SharedVolume, used: Rc<Cell<bool>>) -> Result<(), String> {
+    let told = |error: volume::Error| error.to_string();
+    for round in 0..24u64 {
+        let at = round * 7 % (OLD_BYTES / UNIT_BYTES as u64) * UNIT_BYTES as u64;
+        let read = volume.read(at, UNIT_BYTES).await.map_err(told)?.to_vec();
+        assert!(read.iter().all(|it| *it == byte_at(at)), "{at}");
+        let end = volume.shape().len_bytes() - UNIT_BYTES as u64;
+        let places = if end < OLD_BYTES {
+            &[at][..]
+        } else {
+            &[at, end]
+        };
+        for at in places {
+            let data = Payload::from(Buf::copy_of(&[byte_at(*at); UNIT_BYTES]));
+            volume
+                .write(*at, data, Durability::Cached)
+                .await
+                .map_err(told)?;
+        }
+        volume.flush().await.map_err(told)?;
+        used.set(end > OLD_BYTES);
+        sleep(Duration::from_micros(200)).await;
+    }
+    Ok(())
+}
+
+/// Does it. Returns the length of the volume. What was written to the new child is there once it was `used`.
+async fn process(
+    text: &str,
+    host: Host,
+    (boot, deed): (u128, Deed),
+    used: Rc<Cell<bool>>,
+) -> Result<u64, String> {
     let mut graph = graph(text, &host, boot);
     let home = host.lane(0);
     let new = NewStripe {
@@ -72,6 +144,11 @@ async fn process(text: &str, host: Host, boot: u128, deed: Deed) -> Result<u64, 
     let done = match deed {
         Deed::Create => graph.create_stripe("db", &home, &new).await.map(|()| 0),
         Deed::Grow => graph.grow_stripe("db", &home).await.map(|it| it.to_bytes),
+        Deed::Join | Deed::JoinNot => {
+            let joined = join(&mut graph, &home, deed == Deed::Join, &used).await;
+            graph.close().await;
+            return joined;
+        }
         Deed::Fill | Deed::Use => match graph.open("db", &home).await {
             Err(error) => Err(error),
             Ok(tree) => {
@@ -89,6 +166,12 @@ async fn process(text: &str, host: Host, boot: u128, deed: Deed) -> Result<u64, 
                     }
                 }
                 let at = len - UNIT_BYTES as u64;
+                if used.get() {
+                    assert_eq!(len, NEW_BYTES, "the new child is not left out");
+                    let read = volume.read(at, UNIT_BYTES).await;
+                    let read = read.map_err(|error| error.to_string())?.to_vec();
+                    assert!(read.iter().all(|it| *it == byte_at(at)), "the end");
+                }
                 let data = Payload::from(Buf::copy_of(&[byte_at(at); UNIT_BYTES]));
                 let written = volume.write(at, data, Durability::Cached).await;
                 written.map_err(|error| error.to_string())?;
@@ -101,8 +184,8 @@ async fn process(text: &str, host: Host, boot: u128, deed: Deed) -> Result<u64, 
     done.map_err(|error| error.to_string())
 }
 
-/// Adds the child on a disk that makes this many changes more. Returns whether that were too few.
-fn joins_until(seed: u64, changes: u64, met: &mut Met) -> bool {
+/// Adds the child, by `deed`, on a disk that makes this many changes more. Returns whether that were too few.
+fn joins_until(seed: u64, changes: u64, deed: Deed, met: &mut Met) -> bool {
     let world = World::new(seed);
     let mut random = world.random();
     let machine = world.host("machine");
@@ -112,16 +195,19 @@ fn joins_until(seed: u64, changes: u64, met: &mut Met) -> bool {
     let bench = world.host("bench");
     let is_cut = world.block_on(&bench, async {
         let mut boot = 1;
+        let used = Rc::new(Cell::new(false));
         let run = async |text, boot, deed| {
-            let work = machine.spawn(process(text, machine.clone(), boot, deed));
-            work.await
+            let done = process(text, machine.clone(), (boot, deed), used.clone());
+            machine.spawn(done).await
         };
         run(OLD, boot, Deed::Create).await.expect("blank files");
         run(OLD, boot, Deed::Fill).await.expect("a new volume");
         machine.doom_after(changes);
-        let grown = run(NEW, boot, Deed::Grow).await;
+        let text = if deed == Deed::Grow { NEW } else { OLD };
+        let grown = run(text, boot, deed).await;
         let is_cut = machine.is_doomed();
         assert!(grown.is_ok() || is_cut, "{grown:?}");
+        met.used_the_new += u64::from(used.get());
         restart(&machine, &mut boot);
         if random.chance(0.5) {
             // The next process is cut as well.
@@ -148,7 +234,8 @@ fn joins_until(seed: u64, changes: u64, met: &mut Met) -> bool {
                 .await
                 .expect_err("it has a child more");
         } else {
-            assert!(is_cut, "it has grown");
+            assert!(is_cut || deed == Deed::JoinNot, "it has grown");
+            assert!(!used.get(), "the new child is left out");
             met.cut_as_old += 1;
             met.opened_without_the_new += u64::from(first == OLD);
             let grown = run(NEW, boot, Deed::Grow).await;
@@ -172,20 +259,45 @@ fn restart(machine: &Host, boot: &mut u128) {
     *boot += 1;
 }
 
-#[test]
-fn a_concat_that_takes_a_child_is_the_old_or_the_new_one_wherever_the_power_fails() {
+fn joins_wherever_the_power_fails(count: u64, deed: Deed) -> Met {
     let mut met = Met::default();
-    seeds(20, |seed| {
+    seeds(count, |seed| {
         let mut changes = 0;
-        while joins_until(seed, changes, &mut met) {
+        while joins_until(seed, changes, deed, &mut met) {
             changes += 1;
         }
         assert!(changes > 10, "it was done after {changes} changes");
     });
+    met
+}
+
+#[test]
+fn a_concat_that_takes_a_child_is_the_old_or_the_new_one_wherever_the_power_fails() {
+    let met = joins_wherever_the_power_fails(20, Deed::Grow);
     assert_occurred([
         ("cut before it was the new one", met.cut_as_old),
         ("cut when it was the new one", met.cut_as_new),
         ("cut while it was opened", met.cut_while_opened),
         ("used without the new child", met.opened_without_the_new),
     ]);
+}
+
+#[test]
+fn a_concat_that_takes_a_child_while_it_is_used_is_the_old_or_the_new_one_wherever_the_power_fails()
+{
+    let met = joins_wherever_the_power_fails(4, Deed::Join);
+    assert_occurred([
+        ("cut before it was the new one", met.cut_as_old),
+        ("cut when it was the new one", met.cut_as_new),
+        ("cut while it was opened", met.cut_while_opened),
+        ("used without the new child", met.opened_without_the_new),
+        ("the new child was used", met.used_the_new),
+    ]);
+}
+
+#[test]
+fn a_child_that_is_taken_back_is_no_part_of_its_concat_wherever_the_power_fails() {
+    let met = joins_wherever_the_power_fails(2, Deed::JoinNot);
+    assert_occurred([("used without the new child", met.opened_without_the_new)]);
+    assert_eq!(met.used_the_new, 0);
 }

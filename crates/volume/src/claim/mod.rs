@@ -49,6 +49,8 @@ pub struct SetClaim(Arc<SharedClaim>);
 pub struct Claim {
     set: SetClaim,
     child: usize,
+    /// Why the child does not become part of the set that it was added to.
+    not_joined: Arc<OnceLock<Error>>,
 }
 
 struct SharedClaim {
@@ -69,6 +71,8 @@ struct ClaimState {
     ownership: Ownership<All>,
     /// By child: what its label says, or is to say next.
     generations: Vec<Generation>,
+    /// By child: see [`Claim`].
+    not_joined: Vec<Arc<OnceLock<Error>>>,
 }
 
 impl SetClaim {
@@ -102,6 +106,7 @@ impl SetClaim {
             state: Mutex::new(ClaimState {
                 ownership,
                 generations: vec![Generation::default(); children],
+                not_joined: (0..children).map(|_| Arc::default()).collect(),
             }),
         })))
     }
@@ -125,7 +130,42 @@ impl SetClaim {
         Claim {
             set: self.clone(),
             child,
+            not_joined: self.0.state().not_joined[child].clone(),
         }
+    }
+
+    /// Adds this many children to the set, of which all are claimed: the next orders are for them. Until they
+    /// [join](SetClaim::join), it does not matter to the set what becomes of them. Returns the number of the first.
+    ///
+    /// # Errors
+    /// When the claim no longer stands.
+    pub(crate) fn add(&self, children: usize) -> Result<usize> {
+        self.check()?;
+        let mut state = self.0.state();
+        if !state.ownership.is_owner() {
+            let why = "it is not claimed";
+            return Err(Error::new(ErrorKind::Unreachable, why));
+        }
+        let first = state.ownership.add(children);
+        let all = first + children;
+        state.generations.resize(all, Generation::default());
+        state.not_joined.resize_with(all, Arc::default);
+        Ok(first)
+    }
+
+    /// Makes the children that were added from the one with number `first` on part of the set.
+    ///
+    /// # Errors
+    /// When the claim, or that on one of them, no longer stands.
+    pub(crate) fn join(&self, first: usize) -> Result<()> {
+        self.check()?;
+        let mut state = self.0.state();
+        if state.ownership.join(first) {
+            return Ok(());
+        }
+        let mut ends = state.not_joined[first..].iter();
+        let end = ends.find_map(|it| it.get().cloned());
+        Err(end.unwrap_or_else(|| Error::new(ErrorKind::Claimed, "a new child is not claimed")))
     }
 
     /// The next child to be asked, and what.
@@ -185,7 +225,10 @@ impl Claim {
     /// # Errors
     /// As [`SetClaim::check`].
     pub fn check(&self) -> Result<()> {
-        self.set.check()
+        match self.not_joined.get() {
+            None => self.set.check(),
+            Some(error) => Err(error.clone()),
+        }
     }
 
     /// Records that this child was ours at `at`. Once called for a child, it must be called again regularly.
@@ -198,8 +241,19 @@ impl Claim {
         shared.proved_ns.store(oldest_ns, Relaxed);
     }
 
-    /// Records that another owner has taken over, which ends all I/O; logs it once.
+    /// Records that another owner has taken over, which ends all I/O, unless the child is yet to join; logs it once.
     pub(crate) fn lose(&self, child: impl fmt::Display, by: &str) -> Error {
+        let shared = &self.set.0;
+        let is_added = {
+            let mut state = shared.state();
+            state.ownership.lose(self.child);
+            state.ownership.is_added(self.child)
+        };
+        if is_added {
+            let message = format!("{child} was taken over by {by} before it was part of a volume");
+            let error = Error::new(ErrorKind::Preempted, message);
+            return self.not_joined.get_or_init(|| error).clone();
+        }
         let error = Error::new(
             ErrorKind::Preempted,
             format!(
@@ -207,18 +261,20 @@ impl Claim {
                  daemon, or restart it after the other owner has stopped"
             ),
         );
-        let shared = &self.set.0;
-        shared.state().ownership.lose(self.child);
         if shared.ended.set(error.clone()).is_ok() {
             tracing::error!("{error}");
         }
         shared.ended.get().cloned().unwrap_or(error)
     }
 
-    /// Releases the claim cleanly: later requests are refused.
+    /// Releases the claim cleanly: later requests are refused. A child that is yet to join leaves the set's claim as it is.
     pub(crate) fn close(&self) {
         let shared = &self.set.0;
         let closed = Error::new(ErrorKind::Preempted, "the volume has been closed");
+        if shared.state().ownership.withdraw(self.child) {
+            let _ = self.not_joined.set(closed);
+            return;
+        }
         let _ = shared.ended.set(closed);
         shared.state().ownership.release();
         shared.leave();
@@ -226,7 +282,7 @@ impl Claim {
 
     /// Whether it was not taken over. Still true while it is being released, so that the label can be written.
     pub(crate) fn is_held(&self) -> bool {
-        !matches!(self.set.end(), Some(OwnershipEnd::Lost(_)))
+        !matches!(self.set.end(), Some(OwnershipEnd::Lost(_))) && self.not_joined.get().is_none()
     }
 
     pub(crate) fn others(&self) -> Others {

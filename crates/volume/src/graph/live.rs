@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Weak,
+    sync::{Arc, Weak},
 };
 
 use engine::task;
@@ -15,7 +15,7 @@ use crate::{
         Node, Volumes,
         change::{Change, Changing, OtherChild, Step},
     },
-    part::{self, Facts},
+    part::{self, Facts, Part},
     values::{ConfigError, Size},
 };
 
@@ -30,6 +30,17 @@ pub struct Changes {
     nodes: Vec<(String, Node)>,
     /// The nodes of which a child becomes another disk.
     exchanged: Vec<Exchanged>,
+    /// The nodes with more children.
+    longer: Vec<Longer>,
+}
+
+/// A node with children that follow those that it has.
+#[derive(Clone, Debug)]
+struct Longer {
+    path: String,
+    node: Node,
+    /// How many it has.
+    had: usize,
 }
 
 /// A node of which one child becomes another disk.
@@ -52,6 +63,7 @@ impl Changes {
         self.refused.extend(other.refused);
         self.nodes.extend(other.nodes);
         self.exchanged.extend(other.exchanged);
+        self.longer.extend(other.longer);
     }
 }
 
@@ -132,8 +144,24 @@ impl Comparison<'_> {
             return self.found(Change::between(was, is), is, path);
         };
         let path = format!("{path}/{}", new.name());
-        if old.children().len() != new.children().len() {
+        let (had, has) = (old.children().len(), new.children().len());
+        if old.name() != new.name() {
             return self.found(Change::between(was, is), is, &path);
+        }
+        if had != has {
+            match new.settings().other_number(old.children()) {
+                Change::Live(told) => {
+                    let at = Longer {
+                        path: path.clone(),
+                        node: node.clone(),
+                        had,
+                    };
+                    if !self.is_longer(told, at) {
+                        return;
+                    }
+                }
+                change => return self.found(change, is, &path),
+            }
         }
         self.found(old.change(new), is, &path);
         let keeper = self.keeper;
@@ -173,6 +201,22 @@ impl Comparison<'_> {
             }
         }
         self.keeper = keeper;
+    }
+
+    /// A node has more children. Returns whether it may.
+    fn is_longer(&mut self, told: Vec<String>, at: Longer) -> bool {
+        let name = self.name;
+        if let Some((keeper, why)) = self.keeper {
+            self.changes.refused.push(format!(
+                "volume \"{name}\": its concat takes no other child, because it is part of volume \"{keeper}\", and {why}: \
+                 create a new one to use more space"
+            ));
+            return false;
+        }
+        let told = told.iter().map(|told| format!("volume {name}: {told}"));
+        self.changes.made.extend(told);
+        self.changes.longer.push(at);
+        true
     }
 
     fn found(&mut self, change: Change, node: &Node, path: &str) {
@@ -221,38 +265,63 @@ impl Graph {
     /// What keeps a volume from changing, with the place in the configuration.
     pub async fn prepare(&mut self, changes: &Changes, live: &mut Live) -> Result<(), ConfigError> {
         for (path, node) in &changes.nodes {
-            self.prepare_node(path, node, None, live).await?;
+            let with = (None, Vec::new());
+            self.prepare_node(path, node, with, live).await?;
         }
         for exchanged in &changes.exchanged {
-            let path = &exchanged.child_path;
-            let before = self.context.handles.take_below(path);
-            live.before.push((path.clone(), before));
-            let volume = exchanged.path.split('/').next().unwrap_or_default();
-            let open = self.named.get(volume).and_then(Weak::upgrade);
-            let home = open.and_then(|part| part.only_lane().cloned());
-            let home = home.or_else(|| self.context.lanes.first().cloned());
-            let home = home.ok_or_else(|| {
-                let message = format!("volume \"{volume}\" is not open");
-                ConfigError::new(exchanged.node.span.clone(), message)
-            })?;
-            let lanes = self.context.lanes_from(&home);
-            let lanes = part::rotated(&lanes, exchanged.index);
+            let Exchanged {
+                path, node, index, ..
+            } = exchanged;
+            let child = (&exchanged.child, &exchanged.child_path[..]);
             let other = OtherChild {
-                index: exchanged.index,
+                index: *index,
                 was: exchanged.was.clone(),
-                part: self.open_node(&exchanged.child, path, &lanes).await?,
+                part: self.open_child((path, node), *index, child, live).await?,
             };
-            self.prepare_node(&exchanged.path, &exchanged.node, Some(other), live)
-                .await?;
+            let with = (Some(other), Vec::new());
+            self.prepare_node(path, node, with, live).await?;
+        }
+        for Longer { path, node, had } in &changes.longer {
+            let mut more = Vec::new();
+            let kind = node.inline().expect("it has children");
+            let children = child_paths(kind, path).enumerate().skip(*had);
+            for (index, (child, child_path)) in children {
+                let child = (child, &child_path[..]);
+                more.push(self.open_child((path, node), index, child, live).await?);
+            }
+            self.prepare_node(path, node, (None, more), live).await?;
         }
         Ok(())
+    }
+
+    /// Opens another child of the node that is open at a path: the one at `index`, with its own path.
+    async fn open_child(
+        &mut self,
+        (path, node): (&str, &Node),
+        index: usize,
+        (child, child_path): (&Node, &str),
+        live: &mut Live,
+    ) -> Result<Arc<Part>, ConfigError> {
+        let before = self.context.handles.take_below(child_path);
+        live.before.push((child_path.to_owned(), before));
+        let volume = path.split('/').next().unwrap_or_default();
+        let open = self.named.get(volume).and_then(Weak::upgrade);
+        let home = open.and_then(|part| part.only_lane().cloned());
+        let home = home.or_else(|| self.context.lanes.first().cloned());
+        let home = home.ok_or_else(|| {
+            let message = format!("volume \"{volume}\" is not open");
+            ConfigError::new(node.span.clone(), message)
+        })?;
+        let lanes = self.context.lanes_from(&home);
+        let lanes = part::rotated(&lanes, index);
+        self.open_node(child, child_path, &lanes).await
     }
 
     async fn prepare_node(
         &self,
         path: &str,
         node: &Node,
-        other_child: Option<OtherChild>,
+        (other_child, more_children): (Option<OtherChild>, Vec<Arc<Part>>),
         live: &mut Live,
     ) -> Result<(), ConfigError> {
         let Some(kind) = node.inline() else {
@@ -262,6 +331,7 @@ impl Graph {
             handles: &self.context.handles,
             path,
             other_child,
+            more_children,
         };
         let volume = path.split('/').next().unwrap_or_default().to_owned();
         let prepared = match kind.settings().step(changing).await {

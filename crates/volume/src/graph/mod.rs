@@ -451,8 +451,8 @@ impl Graph {
 /// The children of `kind` at `path`, with the path of each in the graph.
 fn child_paths<'a>(kind: &'a Kind, path: &'a str) -> impl Iterator<Item = (&'a Node, String)> {
     let children = kind.children();
-    let has_several = children.len() > 1;
-    let path_of = move |index| match has_several {
+    let are_numbered = kind.settings().numbers_children();
+    let path_of = move |index| match are_numbered {
         true => format!("{path}/{index}"),
         false => path.to_owned(),
     };

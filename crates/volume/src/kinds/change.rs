@@ -34,10 +34,14 @@ impl Change {
     pub(crate) fn between<S: PartialEq>(old: &S, new: &S) -> Change {
         match old == new {
             true => Change::None,
-            false => Change::Refused(
-                "these settings cannot change while it is served: restart to apply them".to_owned(),
-            ),
+            false => Change::needs_restart(),
         }
+    }
+
+    /// No change of an open volume.
+    pub(crate) fn needs_restart() -> Change {
+        let why = "these settings cannot change while it is served: restart to apply them";
+        Change::Refused(why.to_owned())
     }
 }
 
@@ -69,6 +73,8 @@ pub(crate) struct Changing<'a> {
     pub(crate) path: &'a str,
     /// The other disk that one of its children becomes, where [it may](crate::kinds::Settings::exchanges).
     pub(crate) other_child: Option<OtherChild>,
+    /// The children, which are open, that follow those that it has, where [they may](crate::kinds::Settings::other_number).
+    pub(crate) more_children: Vec<Arc<Part>>,
 }
 
 /// Another disk in the place of a child.

@@ -82,10 +82,15 @@ pub(crate) trait HasSuperblocks: fmt::Debug {
     /// opened as a volume, locked or claimed.
     fn carried(&self, base: &Path, volumes: &Volumes, starts: &Starts) -> Option<Uuid>;
 
-    /// What would keep the volume from opening, as far as its children that are files tell. Otherwise as
-    /// [`HasSuperblocks::carried`].
-    fn look_at_children(&self, base: &Path, volumes: &Volumes, starts: &Starts)
-    -> Vec<ConfigError>;
+    /// What would keep the volume from opening, as far as its children that are files tell; it `may_grow` by others that are
+    /// blank, if its kind may. Otherwise as [`HasSuperblocks::carried`].
+    fn look_at_children(
+        &self,
+        base: &Path,
+        volumes: &Volumes,
+        starts: &Starts,
+        may_grow: bool,
+    ) -> Vec<ConfigError>;
 
     /// The volume's identity, from the superblocks of `children`, which are open. Claims nothing; `others` is what a
     /// claim would do. `None`: another owner's reservation hides it from everybody.
@@ -160,12 +165,19 @@ impl Volumes {
     }
 
     /// What would keep volumes with superblocks within the volume called `name` from opening, as far as their children
-    /// that are files tell. Paths are relative to `base`. Nothing is opened as a volume, locked or claimed.
-    pub fn look_at_children(&self, name: &str, base: &Path, starts: &Starts) -> Vec<ConfigError> {
+    /// that are files tell. If this process may have them open, they `may_grow` by children that are blank. Paths are
+    /// relative to `base`. Nothing is opened as a volume, locked or claimed.
+    pub fn look_at_children(
+        &self,
+        name: &str,
+        base: &Path,
+        starts: &Starts,
+        may_grow: bool,
+    ) -> Vec<ConfigError> {
         let parts = self.parts(name).into_iter();
         let nodes = parts.flat_map(|part| self.0[part].all());
         let all = nodes.filter_map(Node::superblocks);
-        all.flat_map(|superblocks| superblocks.0.look_at_children(base, self, starts))
-            .collect()
+        let look = |of: Superblocks<'_>| of.0.look_at_children(base, self, starts, may_grow);
+        all.flat_map(look).collect()
     }
 }

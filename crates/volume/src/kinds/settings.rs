@@ -36,6 +36,12 @@ pub(crate) trait Settings: fmt::Debug {
         Change::between(self, new)
     }
 
+    /// What becomes of it if its children, which `were` others, are of another number while it is open.
+    fn other_number(&self, were: &[Node]) -> Change {
+        let _ = were;
+        Change::needs_restart()
+    }
+
     /// These settings over the children of `other`; a leaf has none.
     fn over(&self, other: &Self) -> Self
     where
@@ -69,6 +75,11 @@ pub(crate) trait Settings: fmt::Debug {
     /// Its child nodes, in order; a leaf has none.
     fn children(&self) -> &[Node] {
         &[]
+    }
+
+    /// Whether the paths of its children have their numbers.
+    fn numbers_children(&self) -> bool {
+        self.children().len() > 1
     }
 
     /// Rejects settings that parse but make no sense, without looking at the system.

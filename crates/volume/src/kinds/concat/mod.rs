@@ -5,6 +5,8 @@
 //! It is the volume of a [stripe](crate::kinds::stripe) with another map, and has the same superblocks and claims: a
 //! missing, foreign or duplicate child is refused, and the order of the list does not matter.
 
+#[cfg(test)]
+mod join_tests;
 pub mod settings;
 #[cfg(test)]
 mod tests;

@@ -8,10 +8,11 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::{
-    Result,
+    Error, ErrorKind, Result,
     kinds::{
         HasSuperblocks, Look, Node, Settings, Superblocks, VolumeIdentity,
-        stripe::{Layout, WantedLayout, settings::Family},
+        change::{Change, Changing, Step},
+        stripe::{Joins, Layout, OpenConcat, WantedLayout, settings::Family},
     },
     part::{Opening, Part},
     values::ConfigError,
@@ -53,6 +54,40 @@ impl Settings for Concat {
         Concat {
             of: other.of.clone(),
         }
+    }
+
+    fn other_number(&self, were: &[Node]) -> Change {
+        let (of, had) = (self.of.get_ref(), were.len());
+        let Some(new) = of.get(had..) else {
+            return Change::Refused(format!(
+                "a concat keeps its {had} children, each of which has a part of its data: list all of them"
+            ));
+        };
+        let is_kept = |(was, is): (&Node, &Node)| was.describe() == is.describe();
+        if !were.iter().zip(of).all(is_kept) {
+            let why = "a concat that is used takes another child only behind those that it has: leave the list as it is, and \
+                       write the new one at its end";
+            return Change::Refused(why.to_owned());
+        }
+        let new: Vec<String> = new.iter().map(Node::describe).collect();
+        Change::Live(vec![format!(
+            "its concat has {had} → {} children, and is longer: behind the others comes {}, which must be blank",
+            of.len(),
+            new.join(", then ")
+        )])
+    }
+
+    fn numbers_children(&self) -> bool {
+        true
+    }
+
+    fn step<'a>(&'a self, changing: Changing<'a>) -> LaneFuture<'a, Result<Box<dyn Step>>> {
+        let open = changing.handle::<OpenConcat>().cloned();
+        LaneFuture::new(async move {
+            let open = open.ok_or_else(|| Error::new(ErrorKind::Unreachable, "it is not open"))?;
+            let joins = Joins::new(&open, self.family().names(), changing.more_children)?;
+            Ok(Box::new(joins) as _)
+        })
     }
 
     fn keeps_length(&self) -> Option<&'static str> {

@@ -162,7 +162,7 @@ impl HasSuperblocks for &Mirror {
         None
     }
 
-    fn look_at_children(&self, _: &Path, _: &Volumes, _: &Starts) -> Vec<ConfigError> {
+    fn look_at_children(&self, _: &Path, _: &Volumes, _: &Starts, _: bool) -> Vec<ConfigError> {
         Vec::new()
     }
 

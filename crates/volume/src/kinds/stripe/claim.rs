@@ -28,6 +28,30 @@ pub async fn claim_all(children: &[Child], claim: &SetClaim) -> Result<()> {
     }
 }
 
+/// Claims `children` that were added to a set, of which the first has this number there.
+///
+/// # Errors
+/// That of the first child that refuses, with its name; when the claim on the set no longer stands.
+pub(super) async fn claim_added(children: &[Child], claim: &SetClaim, first: usize) -> Result<()> {
+    let mut refused = None;
+    while let Some((at, order)) = claim.select() {
+        claim.apply(match (order, at.checked_sub(first)) {
+            (set::MemberOrder::Take | set::MemberOrder::Label(_), Some(added)) => {
+                match follow(&children[added], order, claim, at).await {
+                    Ok(report) => report,
+                    Err(error) => {
+                        refused.get_or_insert(error);
+                        set::OrderReport::Failed
+                    }
+                }
+            }
+            // The set is lost; who has its children open closes them.
+            _ => set::OrderReport::Failed,
+        });
+    }
+    refused.map_or_else(|| claim.check(), Err)
+}
+
 async fn follow(
     child: &Child,
     order: set::MemberOrder,

@@ -1,4 +1,5 @@
-//! Adds children to a concat, behind those that it has. Each superblock says how many children there are, so the blocks are
+//! Adds children to a concat, behind those that it has, while nobody uses it; [`join_in_use`](super::join_in_use) does it while
+//! it is used. Each superblock says how many children there are, so the blocks are
 //! written in an order in which a power cut leaves the old volume or the new one:
 //!
 //! 1. The superblocks of the new children. The volume is the old one still: its own children say nothing of them, and it opens
@@ -103,6 +104,22 @@ impl Joining {
 
     async fn write(&self) -> Result<NewLength> {
         let opened = OpenStripe::read(&self.old, WantedLayout::Concat, None).await?;
+        let added_bytes = self.write_new().await?;
+        finish(&self.all).await?;
+        let from_bytes = opened.shape().len_bytes();
+        Ok(NewLength {
+            from_bytes,
+            to_bytes: from_bytes + added_bytes,
+        })
+    }
+
+    /// All children, as they are listed.
+    pub(super) fn all(&self) -> &[Child] {
+        &self.all
+    }
+
+    /// The first step. Returns how many bytes they add.
+    pub(super) async fn write_new(&self) -> Result<u64> {
         let first = self.old[0].read_superblock(Layout::Concat.name()).await?;
         let all = self.all.len() as u32;
         let mut superblocks = Vec::new();
@@ -118,13 +135,7 @@ impl Joining {
             write_superblock(child, superblock).await?;
         }
         check_distinct(&self.new, &superblocks).await?;
-        finish(&self.all).await?;
-        let from_bytes = opened.shape().len_bytes();
-        let added: u64 = superblocks.iter().map(|it| it.usable_bytes).sum();
-        Ok(NewLength {
-            from_bytes,
-            to_bytes: from_bytes + added,
-        })
+        Ok(superblocks.iter().map(|it| it.usable_bytes).sum())
     }
 }
 

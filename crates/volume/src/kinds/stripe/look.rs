@@ -10,6 +10,7 @@ use super::{
     open::{Listed, check_together},
     refuse,
     settings::Family,
+    superblock::{Superblock, SuperblockRefusal},
     superblock_of,
 };
 use crate::{
@@ -22,13 +23,14 @@ use crate::{
 };
 
 impl Family<'_> {
-    /// What would keep the volume from opening, as far as its children that are files tell. Paths are relative to
-    /// `base`.
+    /// What would keep the volume from opening, as far as its children that are files tell, of which some `may_be_blank`, as they
+    /// are yet to [join](super::join_in_use). Paths are relative to `base`.
     pub(super) fn errors_in_files(
         &self,
         base: &Path,
         volumes: &Volumes,
         starts: &Starts,
+        may_be_blank: bool,
     ) -> Vec<ConfigError> {
         let mut errors = Vec::new();
         let mut found = Vec::new();
@@ -36,6 +38,9 @@ impl Family<'_> {
             let Some(file) = file_of(node, volumes) else {
                 continue;
             };
+            if may_be_blank && is_blank(&file, (base, starts)) {
+                continue;
+            }
             let name = self.name_of(index, node);
             match listed(name, self.kind(), &file, (base, starts)) {
                 Ok(listed) => found.extend(listed),
@@ -88,6 +93,17 @@ fn file_of<'a>(mut node: &'a Node, volumes: &'a Volumes) -> Option<FileIdentity<
                 | VolumeIdentity::Name => return None,
             },
         }
+    }
+}
+
+/// Whether the child in `file` is there and blank, or would be created.
+fn is_blank(file: &FileIdentity<'_>, (base, starts): (&Path, &Starts)) -> bool {
+    match starts.of(&base.join(file.path.get_ref())) {
+        Start::Block { block, .. } => {
+            matches!(Superblock::decode(&block), Err(SuperblockRefusal::Blank))
+        }
+        Start::Nothing => file.is_made,
+        Start::Unknown => false,
     }
 }
 

@@ -15,9 +15,12 @@ mod create;
 mod describe;
 mod grow;
 mod join;
+mod join_in_use;
 mod joined;
 mod look;
 mod map;
+mod members;
+mod on_lane;
 mod open;
 mod place;
 mod rope;
@@ -35,7 +38,6 @@ use uuid::Uuid;
 
 pub use self::describe::SetMember;
 pub(crate) use self::describe::{Described, describe};
-pub(crate) use self::open::WantedLayout;
 pub use self::{
     claim::{claim_all, give_up},
     create::{CreateOptions, create, look},
@@ -43,15 +45,20 @@ pub use self::{
     settings::UnitBytes,
     superblock::Layout,
 };
+pub(crate) use self::{
+    join_in_use::{Joins, OpenConcat},
+    open::WantedLayout,
+};
 use self::{
+    on_lane::OnLane,
     open::StripeState,
-    place::{PerChild, Place, Run},
+    place::{PerChild, Place},
     superblock::{RESERVED_BYTES, SUPERBLOCK_BYTES, Superblock, SuperblockRefusal},
 };
 use crate::{
     Allocation, AtomicWrites, CompareOutcome, Durability, Error, ErrorKind, Result, Shape,
     SharedVolume, Volume, fallback,
-    flush_epochs::{Epoch, FlushEpochs},
+    flush_epochs::Epoch,
     member::{Order, Report},
     volume::DATABASE_PAGE_BYTES,
 };
@@ -162,8 +169,8 @@ impl fmt::Debug for Child {
 /// A stripe or concat on one lane.
 pub struct Stripe {
     state: Arc<StripeState>,
-    /// By child index.
-    children: Vec<SharedVolume>,
+    /// Its children when it was opened, and those that came later.
+    opened: OnLane,
 }
 
 impl Volume for Stripe {
@@ -175,19 +182,26 @@ impl Volume for Stripe {
         if let Err(error) = self.check(at, len as u64) {
             return LaneFuture::new(async { Err(error) });
         }
-        if let Some(place) = self.state.map.single(at, len as u64) {
-            return LaneFuture::new(self.read_child(place, len));
+        let Some(lane) = self.opened.newest() else {
+            return LaneFuture::new(async move {
+                self.opened.followed().await?;
+                self.read(at, len).await
+            });
+        };
+        if let Some(place) = lane.members.map.single(at, len as u64) {
+            return LaneFuture::new(read_child(lane, place, len));
         }
         LaneFuture::new(async move {
-            let runs = self.state.map.runs(at, len as u64);
+            let map = &lane.members.map;
+            let runs = map.runs(at, len as u64);
             let reads = join_all(runs.iter().map(|run| {
-                self.children[run.child].read(RESERVED_BYTES + run.at, run.len as usize)
+                lane.children[run.child].read(RESERVED_BYTES + run.at, run.len as usize)
             }));
             let mut parts: PerChild<Payload> = PerChild::new();
             for (run, part) in runs.iter().zip(reads.await) {
-                parts.push(self.checked(run.child, part, run.len as usize)?);
+                parts.push(lane.checked(run.child, part, run.len as usize)?);
             }
-            Ok(rope::interleave(&self.state.map, at, len, &parts))
+            Ok(rope::interleave(map, at, len, &parts))
         })
     }
 
@@ -196,37 +210,45 @@ impl Volume for Stripe {
         if let Err(error) = self.check_write(at, len) {
             return LaneFuture::new(async { Err(error) });
         }
-        if let Some(place) = self.state.map.single(at, len) {
+        let Some(lane) = self.opened.newest() else {
             return LaneFuture::new(async move {
-                let child = &self.children[place.child];
+                self.opened.followed().await?;
+                self.write(at, data, durability).await
+            });
+        };
+        if let Some(place) = lane.members.map.single(at, len) {
+            return LaneFuture::new(async move {
+                let child = &lane.children[place.child];
                 let result = child.write(RESERVED_BYTES + place.at, data, durability);
-                self.wrote(place.child, result.await, durability)
+                lane.wrote(place.child, result.await, durability)
             });
         }
         LaneFuture::new(async move {
-            let runs = self.state.map.runs(at, len);
-            let parts = rope::split(&self.state.map, at, &data, runs.len());
+            let map = &lane.members.map;
+            let runs = map.runs(at, len);
+            let parts = rope::split(map, at, &data, runs.len());
             let writes = runs.iter().zip(parts).map(|(run, part)| {
-                self.children[run.child].write(RESERVED_BYTES + run.at, part, durability)
+                lane.children[run.child].write(RESERVED_BYTES + run.at, part, durability)
             });
             let results = join_all(writes).await;
-            self.all_wrote(&runs, results, durability)
+            lane.all_wrote(&runs, results, durability)
         })
     }
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.state.check_claim()?;
-            let StripeState { epochs, failed, .. } = &*self.state;
+            let lane = self.opened.followed().await?;
+            let (epochs, failed) = (&lane.members.epochs, &self.state.failed);
             failed.check()?;
-            let begun = epochs.iter().map(FlushEpochs::begin).enumerate();
+            let begun = epochs.iter().map(|it| it.begin()).enumerate();
             let begun = begun.filter_map(|(child, covers)| Some((child, covers?)));
             let dirty: PerChild<(usize, Epoch)> = begun.collect();
-            let flushes = dirty.iter().map(|&(child, _)| self.children[child].flush());
+            let flushes = dirty.iter().map(|&(child, _)| lane.children[child].flush());
             for (&(child, covers), result) in dirty.iter().zip(join_all(flushes).await) {
                 match result {
                     Ok(()) => epochs[child].flushed(covers),
-                    Err(error) => self.flush_failed(&self.blame(child, error)),
+                    Err(error) => self.flush_failed(&lane.blame(child, error)),
                 }
             }
             // Fails even if only a concurrent flush failed: what it lost may have been ours.
@@ -243,21 +265,23 @@ impl Volume for Stripe {
             order => return fallback::member(self, order),
         };
         LaneFuture::new(async move {
-            let Some(place) = self.state.map.single(at, SUPERBLOCK_BYTES as u64) else {
+            let lane = self.opened.followed().await?;
+            let Some(place) = lane.members.map.single(at, SUPERBLOCK_BYTES as u64) else {
                 return fallback::member(self, below(at)).await;
             };
             let order = below(RESERVED_BYTES + place.at);
-            let read = self.children[place.child].member(order).await;
-            read.map_err(|error| self.blame(place.child, error))
+            let read = lane.children[place.child].member(order).await;
+            read.map_err(|error| lane.blame(place.child, error))
         })
     }
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
-            let results = join_all(self.children.iter().map(|child| child.close())).await;
+            let lane = self.opened.followed().await?;
+            let results = join_all(lane.children.iter().map(|child| child.close())).await;
             let mut closed = Ok(());
             for (child, result) in results.into_iter().enumerate() {
-                closed = closed.and(result.map_err(|error| self.blame(child, error)));
+                closed = closed.and(result.map_err(|error| lane.blame(child, error)));
             }
             closed
         })
@@ -269,12 +293,13 @@ impl Volume for Stripe {
             if self.shape().discard.is_none() {
                 return Ok(());
             }
-            let runs = self.state.map.runs(at, len);
+            let lane = self.opened.followed().await?;
+            let runs = lane.members.map.runs(at, len);
             let discards = runs
                 .iter()
-                .map(|run| self.children[run.child].discard(RESERVED_BYTES + run.at, run.len));
+                .map(|run| lane.children[run.child].discard(RESERVED_BYTES + run.at, run.len));
             let results = join_all(discards).await;
-            self.all_wrote(&runs, results, Durability::Cached)
+            lane.all_wrote(&runs, results, Durability::Cached)
         })
     }
 
@@ -282,9 +307,11 @@ impl Volume for Stripe {
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
         LaneFuture::new(async move {
             self.check(at, len)?;
-            let place = self.state.map.place(at);
-            let len = len.min(self.state.map.reach(at));
-            let child = &self.children[place.child];
+            let lane = self.opened.followed().await?;
+            let map = &lane.members.map;
+            let place = map.place(at);
+            let len = len.min(map.reach(at));
+            let child = &lane.children[place.child];
             child.allocation(RESERVED_BYTES + place.at, len).await
         })
     }
@@ -292,19 +319,7 @@ impl Volume for Stripe {
     /// Only a single child can write atomically, so such a write must lie within one unit of a stripe or one grain of
     /// a concat. Every write permitted here does: it has one length, a power of two, and is aligned to it.
     fn atomic_writes(&self) -> Option<AtomicWrites> {
-        let unit = self.state.layout.grain_bytes().min(RESERVED_BYTES);
-        let children = self.children.iter().map(|child| child.atomic_writes());
-        let children: PerChild<AtomicWrites> = children.collect::<Option<_>>()?;
-        let longest = children.iter().filter_map(|child| child.max_bytes);
-        let longest = u64::from(longest.min().unwrap_or(u32::MAX)).min(unit);
-        let shortest = children.iter().map(|child| child.unit_bytes).max()?;
-        let wanted = u64::from(shortest.max(DATABASE_PAGE_BYTES));
-        let bytes = 1 << longest.min(wanted).checked_ilog2()?;
-        let fits = |child: &AtomicWrites| bytes % child.unit_bytes == 0;
-        children.iter().all(fits).then_some(AtomicWrites {
-            unit_bytes: bytes,
-            max_bytes: Some(bytes),
-        })
+        atomic_writes(&self.state.layout, &self.opened.children)
     }
 
     fn write_atomic(
@@ -320,10 +335,11 @@ impl Volume for Stripe {
                 return fallback::write_atomic().await;
             };
             atomic.check(at, len)?;
-            let place = self.state.map.place(at);
-            let child = &self.children[place.child];
+            let lane = self.opened.followed().await?;
+            let place = lane.members.map.place(at);
+            let child = &lane.children[place.child];
             let result = child.write_atomic(RESERVED_BYTES + place.at, data, durability);
-            self.wrote(place.child, result.await, durability)
+            lane.wrote(place.child, result.await, durability)
         })
     }
 
@@ -347,13 +363,14 @@ impl Volume for Stripe {
     ) -> LaneFuture<'_, Result<()>> {
         LaneFuture::new(async move {
             self.check_write(at, len)?;
-            let runs = self.state.map.runs(at, len);
+            let lane = self.opened.followed().await?;
+            let runs = lane.members.map.runs(at, len);
             let writes = runs.iter().map(|run| {
                 let at = RESERVED_BYTES + run.at;
-                self.children[run.child].write_zeroes(at, run.len, may_discard, durability)
+                lane.children[run.child].write_zeroes(at, run.len, may_discard, durability)
             });
             let results = join_all(writes).await;
-            self.all_wrote(&runs, results, durability)
+            lane.all_wrote(&runs, results, durability)
         })
     }
 }
@@ -375,46 +392,6 @@ impl Stripe {
         self.state.failed.check()
     }
 
-    async fn read_child(&self, place: Place, len: usize) -> Result<Payload> {
-        let read = self.children[place.child].read(RESERVED_BYTES + place.at, len);
-        self.checked(place.child, read.await, len)
-    }
-
-    /// Checks a child's answer to a read, including its length.
-    fn checked(&self, child: usize, part: Result<Payload>, len: usize) -> Result<Payload> {
-        let part = part.map_err(|error| self.blame(child, error))?;
-        if part.len() != len {
-            let short = Error::new(
-                ErrorKind::Protocol,
-                format!("it returned {} bytes instead of {len}", part.len()),
-            );
-            return Err(self.blame(child, short));
-        }
-        Ok(part)
-    }
-
-    /// Records a child's completed write: unless it is already durable, the next flush has to cover it.
-    fn wrote(&self, child: usize, result: Result<()>, durability: Durability) -> Result<()> {
-        if result.is_err() || durability == Durability::Cached {
-            self.state.epochs[child].wrote();
-        }
-        result.map_err(|error| self.blame(child, error))
-    }
-
-    fn all_wrote(
-        &self,
-        runs: &[Run],
-        results: PerChild<Result<()>>,
-        durability: Durability,
-    ) -> Result<()> {
-        let mut ended = Ok(());
-        for (run, result) in runs.iter().zip(results) {
-            let result = self.wrote(run.child, result, durability);
-            ended = ended.and(result);
-        }
-        ended
-    }
-
     /// A child's flush has failed: it is unknown which writes are lost, so all later writes and flushes are refused.
     fn flush_failed(&self, error: &Error) {
         self.state.failed.set(format!(
@@ -422,14 +399,33 @@ impl Stripe {
              check the data, then open the volume again"
         ));
     }
+}
 
-    fn blame(&self, child: usize, error: Error) -> Error {
-        error.context(format_args!("{}", self.state.names[child]))
-    }
+async fn read_child(lane: &OnLane, place: Place, len: usize) -> Result<Payload> {
+    let read = lane.children[place.child].read(RESERVED_BYTES + place.at, len);
+    lane.checked(place.child, read.await, len)
+}
+
+/// Which atomic writes a volume with this layout has over `children`.
+fn atomic_writes(layout: &Layout, children: &[SharedVolume]) -> Option<AtomicWrites> {
+    let unit = layout.grain_bytes().min(RESERVED_BYTES);
+    let children = children.iter().map(|child| child.atomic_writes());
+    let children: PerChild<AtomicWrites> = children.collect::<Option<_>>()?;
+    let longest = children.iter().filter_map(|child| child.max_bytes);
+    let longest = u64::from(longest.min().unwrap_or(u32::MAX)).min(unit);
+    let shortest = children.iter().map(|child| child.unit_bytes).max()?;
+    let wanted = u64::from(shortest.max(DATABASE_PAGE_BYTES));
+    let bytes = 1 << longest.min(wanted).checked_ilog2()?;
+    let fits = |child: &AtomicWrites| bytes % child.unit_bytes == 0;
+    children.iter().all(fits).then_some(AtomicWrites {
+        unit_bytes: bytes,
+        max_bytes: Some(bytes),
+    })
 }
 
 impl fmt::Debug for Stripe {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Stripe({} of {:?})", self.state.uuid, self.state.names)
+        let names = &self.state.members.newest().names;
+        write!(f, "Stripe({} of {names:?})", self.state.uuid)
     }
 }

@@ -11,6 +11,8 @@ use super::{
     claim::check_age,
     claim_all, give_up, joined,
     map::Map,
+    members::Members,
+    on_lane::OnLane,
     refuse,
     round_robin::RoundRobin,
     sequence::Sequence,
@@ -18,7 +20,7 @@ use super::{
 };
 use crate::{
     Discard, Error, ErrorKind, Len, ReadOnly, Result, SetClaim, Shape, SharedVolume, claim::Others,
-    flush_epochs::FlushEpochs, flush_failure::FlushFailure,
+    flush_failure::FlushFailure, part::Part,
 };
 
 /// A stripe or concat whose superblocks have been verified. It may be sent to any lane; [`OpenStripe::on_lane`] returns
@@ -56,15 +58,12 @@ pub(super) struct StripeState {
     pub(super) uuid: Uuid,
     pub(super) layout: Layout,
     pub(super) shape: Shape,
-    pub(super) map: Map,
-    /// By child index.
-    pub(super) epochs: Box<[FlushEpochs]>,
+    /// Its children when it was opened.
+    pub(super) members: Arc<Members>,
     pub(super) failed: FlushFailure,
     /// The claim on the children, on which all I/O depends; `None`: it was opened without.
     claim: Option<SetClaim>,
-    /// Names by child index.
-    pub(super) names: Vec<String>,
-    /// Each child's position in the configuration, by child index.
+    /// Each child's position in the configuration, by child index, when it was opened.
     listed_at: Vec<usize>,
 }
 
@@ -72,6 +71,24 @@ impl StripeState {
     /// Fails once a child is another owner's.
     pub(super) fn check_claim(&self) -> Result<()> {
         self.claim.as_ref().map_or(Ok(()), SetClaim::check)
+    }
+
+    /// The claim on its children.
+    ///
+    /// # Errors
+    /// When it was opened without, as one of them is read-only.
+    pub(super) fn claim(&self) -> Result<&SetClaim> {
+        let why = "a child is read-only, so nothing can be written to it";
+        let claim = self.claim.as_ref();
+        claim.ok_or_else(|| Error::new(ErrorKind::ReadOnly, why))
+    }
+
+    /// From now on it is as long as `read`, what its superblocks say now; the last of its children are those that have `joined`.
+    pub(super) fn extend(&self, read: &OpenStripe, joined: Vec<Arc<Part>>) {
+        let members = self.members.newest();
+        members.extend(&read.0.members, joined);
+        // Whoever sees the length sees the children.
+        self.shape.len.grow(read.shape().len_bytes());
     }
 }
 
@@ -211,22 +228,23 @@ impl OpenStripe {
             }
         };
         let smallest = superblocks.iter().map(|it| it.usable_bytes).min();
-        let first = Superblock {
-            usable_bytes: smallest.unwrap_or(first.usable_bytes),
-            ..first
+        let len_bytes = match &map {
+            Map::RoundRobin(_) => smallest.unwrap_or(0) * children.len() as u64,
+            Map::Sequence(sequence) => sequence.len_bytes(),
         };
         Ok(OpenStripe(Arc::new(StripeState {
             uuid: first.volume,
             layout: first.layout,
-            shape: shape(children, &first, &map),
-            map,
-            epochs: children.iter().map(|_| FlushEpochs::default()).collect(),
+            shape: shape(children, &first.layout, len_bytes),
+            members: Members::new(
+                map,
+                listed_at
+                    .iter()
+                    .map(|&i| children[i].name.clone())
+                    .collect(),
+            ),
             failed: FlushFailure::default(),
             claim: claim.cloned(),
-            names: listed_at
-                .iter()
-                .map(|&i| children[i].name.clone())
-                .collect(),
             listed_at,
         })))
     }
@@ -251,7 +269,7 @@ impl OpenStripe {
         let in_order = self.0.listed_at.iter().map(|&i| children[i].clone());
         Ok(Stripe {
             state: self.0.clone(),
-            children: in_order.collect(),
+            opened: OnLane::new(self.0.members.clone(), in_order.collect()),
         })
     }
 
@@ -452,19 +470,17 @@ fn check_fits(child: &Child, superblock: &Superblock) -> Result<()> {
     Ok(())
 }
 
-fn shape(children: &[Child], superblock: &Superblock, map: &Map) -> Shape {
+/// The shape of the volume of `children`.
+pub(super) fn shape(children: &[Child], layout: &Layout, len_bytes: u64) -> Shape {
     let shapes = || children.iter().map(|child| child.volume.shape());
-    let count = superblock.child_count;
+    let count = children.len() as u32;
     let most = |of: fn(&Shape) -> u32| shapes().map(of).max().unwrap_or(0);
     Shape {
         block_size_bytes: most(|shape| shape.block_size_bytes),
         physical_block_bytes: most(|shape| shape.physical_block_bytes),
         // Independent of the children's lengths: when a child grows, the volume does not, because the superblocks fix
         // its size.
-        len: Len::new(match map {
-            Map::RoundRobin(_) => superblock.usable_bytes * u64::from(count),
-            Map::Sequence(sequence) => sequence.len_bytes(),
-        }),
+        len: Len::new(len_bytes),
         volatile_cache: shapes().any(|shape| shape.volatile_cache),
         read_only: ReadOnly::new(shapes().any(|shape| shape.read_only.is_on())),
         discard: shapes()
@@ -478,7 +494,7 @@ fn shape(children: &[Child], superblock: &Superblock, map: &Map) -> Shape {
             })
             .flatten()
             .map(|discard| Discard {
-                granularity_bytes: match superblock.layout {
+                granularity_bytes: match *layout {
                     // A granule of several units on each child corresponds to that much on every child, hence this
                     // much of the volume.
                     Layout::Stripe { unit_bytes } if discard.granularity_bytes > unit_bytes => {
@@ -488,7 +504,7 @@ fn shape(children: &[Child], superblock: &Superblock, map: &Map) -> Shape {
                 },
                 ..discard
             }),
-        optimal_io_bytes: match superblock.layout {
+        optimal_io_bytes: match *layout {
             Layout::Stripe { unit_bytes } => unit_bytes.saturating_mul(count),
             Layout::Concat => most(|shape| shape.optimal_io_bytes),
         },

@@ -13,9 +13,11 @@ use super::{
     create::{CreateOptions, create, look},
     give_up,
     grow::grow,
+    join_in_use::OpenConcat,
 };
 use crate::{
     Error, ErrorKind, Result, SetClaim,
+    announcer::Announcer,
     claim::Others,
     kinds::{
         HasSuperblocks, Look, NewLength, NewStripe, Node, NodeForm, Settings, Source, Superblocks,
@@ -90,6 +92,14 @@ impl Family<'_> {
         Ok(named)
     }
 
+    /// The names of all children in messages.
+    pub(crate) fn names(&self) -> Vec<String> {
+        let nodes = self.of.get_ref().iter().enumerate();
+        nodes
+            .map(|(index, node)| self.name_of(index, node))
+            .collect()
+    }
+
     /// A child's name in messages.
     pub(super) fn name_of(&self, index: usize, node: &Node) -> String {
         format!("{} child {index} ({})", self.kind(), node.describe())
@@ -109,8 +119,13 @@ impl Family<'_> {
         let opened = OpenStripe::claimed_as(&children, self.wanted, &claim).await?;
         let uuid = opened.uuid();
         let claim = opened.claim().cloned();
-        if let Layout::Stripe { unit_bytes } = opened.layout() {
-            opening.put(UnitBytes(*unit_bytes));
+        match opened.layout() {
+            Layout::Stripe { unit_bytes } => opening.put(UnitBytes(*unit_bytes)),
+            Layout::Concat => {
+                let announcer = opening.kept::<Announcer>().clone();
+                let open = OpenConcat::new(&opened, opening.children(), announcer);
+                opening.put(open);
+            }
         }
         let part = opening
             .on_every_lane(move |inner| Ok(Rc::new(opened.on_lane(&inner)?)))
@@ -196,8 +211,10 @@ impl HasSuperblocks for Family<'_> {
         base: &Path,
         volumes: &Volumes,
         starts: &Starts,
+        may_grow: bool,
     ) -> Vec<ConfigError> {
-        self.errors_in_files(base, volumes, starts)
+        let may_be_blank = may_grow && matches!(self.wanted, WantedLayout::Concat);
+        self.errors_in_files(base, volumes, starts, may_be_blank)
     }
 
     fn identify<'b>(

@@ -109,7 +109,8 @@ struct OnDisk {
 pub(super) enum SuperblockRefusal {
     #[error(
         "it is blank; to make it part of a new volume, run `sanstone volume create -c FILE NAME`, and \
-         to add it to a concat `sanstone volume grow`; otherwise find the child that belongs here"
+         to add it to a concat `sanstone volume grow`, or `sanstone apply` while the concat is used; otherwise find the child \
+         that belongs here"
     )]
     Blank,
     #[error(
