@@ -10,7 +10,7 @@ use engine::{Duration, LaneHandle, spawn, task, time};
 
 use super::{
     config::Sessions,
-    machine::{Event, PathEvent, Place},
+    machine::{Event, PathEvent, PathPlace},
     path::Path,
     paths::Paths,
     unit::RemoteUnit,
@@ -65,8 +65,8 @@ impl Paths {
             let lane = (0..self.lanes.len().max(1)).min_by_key(load);
             let Some(path) = free.next() else { break };
             // Behind all others until it is adopted.
-            let place = Place {
-                rank: Place::LAST,
+            let place = PathPlace {
+                rank: PathPlace::LAST,
                 is_spare: sessions.is_spare(rank),
             };
             self.begin(path, way, self.lane(lane.unwrap_or(0)), place);
@@ -94,7 +94,7 @@ impl Paths {
         let numbered = matched.into_iter().enumerate();
         let places = numbered.filter_map(|(rank, index)| {
             let is_spare = sessions.is_spare(rank);
-            Some((self.all()[index?].id(), Place { rank, is_spare }))
+            Some((self.all()[index?].id(), PathPlace { rank, is_spare }))
         });
         self.note_at(Event::Adopted(places.collect()), time::now());
         let ping_timeout = &self.config().multipath.ping_timeout;

@@ -21,7 +21,7 @@ use super::{
     ended,
     link::{Distant, SessionLink},
     login::Portal,
-    machine::{Event, Machine, NexusId, PathEvent, PathId, Place},
+    machine::{Event, Machine, NexusId, PathEvent, PathId, PathPlace},
     nexus::Nexus,
     path::Path,
     patience::Patience,
@@ -125,7 +125,7 @@ impl Paths {
                 0 => None,
                 lane => Some(lanes[lane].clone()),
             };
-            let place = Place {
+            let place = PathPlace {
                 rank: index,
                 is_spare: sessions.is_spare(index),
             };
@@ -140,7 +140,7 @@ impl Paths {
         path: &Path,
         way: &Transport,
         lane: Option<LaneHandle>,
-        place: Place,
+        place: PathPlace,
     ) {
         self.note_on(path, PathEvent::Begins(place));
         path.lead(way, lane);

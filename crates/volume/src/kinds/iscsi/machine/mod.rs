@@ -35,7 +35,7 @@ use crate::Error;
 
 pub(super) use self::{
     mode::Mode,
-    paths::{Offer, PathEvent, PathId, Place},
+    paths::{Offer, PathEvent, PathId, PathPlace},
     stale::QUIET,
 };
 
@@ -158,7 +158,7 @@ pub(super) enum Event {
     /// This has happened to a path.
     Path(PathId, PathEvent),
     /// These paths are wanted from now on, each at its place, and no others.
-    Adopted(Vec<(PathId, Place)>),
+    Adopted(Vec<(PathId, PathPlace)>),
     /// It is used, or used again: lost paths are needed.
     BringBack,
     /// A lone path that was lost has rested for long enough.

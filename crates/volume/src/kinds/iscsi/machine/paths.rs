@@ -29,14 +29,14 @@ pub(in super::super) struct PathId(pub(in super::super) usize);
 
 /// The place of a path among those that are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Place {
+pub(in super::super) struct PathPlace {
     /// How many stand before it.
     pub(in super::super) rank: usize,
     /// If the target refuses it, the disk is used without it.
     pub(in super::super) is_spare: bool,
 }
 
-impl Place {
+impl PathPlace {
     /// The rank of those that were added, and stand behind all others until they are adopted.
     pub(in super::super) const LAST: usize = usize::MAX;
 }
@@ -45,7 +45,7 @@ impl Place {
 #[derive(Clone, Debug)]
 pub(in super::super) enum PathEvent {
     /// A session is wanted for it from now on. It was free.
-    Begins(Place),
+    Begins(PathPlace),
     /// Somebody brings it into use who sees to it alone.
     RecoveryBegins,
     /// That is over.
@@ -125,7 +125,7 @@ struct KnownPath {
 
 #[derive(Clone, Copy, Debug)]
 struct Wanted {
-    place: Place,
+    place: PathPlace,
     /// The target has refused it for good.
     is_given_up: bool,
 }
@@ -173,7 +173,7 @@ impl Machine {
     /// Its place among those that are wanted.
     pub(in super::super) fn rank(&self, path: PathId) -> usize {
         let wanted = self.path(path).wanted;
-        wanted.map_or(Place::LAST, |wanted| wanted.place.rank)
+        wanted.map_or(PathPlace::LAST, |wanted| wanted.place.rank)
     }
 
     fn is_spare(&self, path: PathId) -> bool {
@@ -416,7 +416,7 @@ impl Machine {
         }
     }
 
-    fn begin(&mut self, path: PathId, place: Place, now: Instant) {
+    fn begin(&mut self, path: PathId, place: PathPlace, now: Instant) {
         assert!(self.is_free(path), "what is left of it must be ended");
         *self.path_mut(path) = KnownPath {
             wanted: Some(Wanted {
@@ -430,7 +430,7 @@ impl Machine {
     }
 
     /// From now on `places` are wanted, which were wanted before, and no others.
-    pub(super) fn adopt(&mut self, places: &[(PathId, Place)]) {
+    pub(super) fn adopt(&mut self, places: &[(PathId, PathPlace)]) {
         for path in self.used_paths() {
             let mut places = places.iter();
             let place = places.find(|(it, _)| *it == path).map(|(_, place)| *place);
@@ -547,7 +547,7 @@ impl Machine {
                 !(self.is_given_up(path) && self.is_live(path)),
                 "what is let in is not given up"
             );
-            ranks.extend(Some(self.rank(path)).filter(|rank| *rank != Place::LAST));
+            ranks.extend(Some(self.rank(path)).filter(|rank| *rank != PathPlace::LAST));
         }
         ranks.sort_unstable();
         assert!(

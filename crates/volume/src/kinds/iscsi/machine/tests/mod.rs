@@ -66,7 +66,10 @@ impl Driven {
     fn path(&mut self, is_spare: bool) -> PathId {
         let rank = self.paths;
         self.paths += 1;
-        self.on(PathId(rank), PathEvent::Begins(Place { rank, is_spare }));
+        self.on(
+            PathId(rank),
+            PathEvent::Begins(PathPlace { rank, is_spare }),
+        );
         PathId(rank)
     }
 

@@ -41,7 +41,7 @@ impl Driven {
         let numbered = paths.iter().enumerate();
         let place = |(rank, path): (usize, &PathId)| {
             let is_spare = false;
-            (*path, Place { rank, is_spare })
+            (*path, PathPlace { rank, is_spare })
         };
         self.tell(Event::Adopted(numbered.map(place).collect()))
     }
@@ -130,6 +130,24 @@ fn a_lost_path_is_brought_back_by_one_and_told_once() {
     let told = driven.on(one, PathEvent::Recovered(None));
     assert_eq!(told[..], [Action::Recover(one)]);
     assert_eq!(driven.tell(Event::Lost(nexus))[..], [Action::TellLoss(one)]);
+}
+
+/// Whoever reads the log is told of a loss by one line, and not of that which follows from a logout.
+#[test]
+fn a_loss_is_told_once_until_the_path_is_back() {
+    let mut driven = Driven::open();
+    let path = driven.path(false);
+    for _ in 0..2 {
+        let nexus = driven.log_in(path);
+        driven.tell(Event::Retires(nexus));
+        let told = driven.on(path, PathEvent::LogoutRequested);
+        assert_eq!(told[..], [Action::TellLoss(path)]);
+        let told = driven.lose(nexus, true);
+        assert_eq!(told[..], [Action::Recover(path)]);
+        driven.until_due(path);
+        driven.log_in(path);
+        driven.on(path, PathEvent::Recovered(None));
+    }
 }
 
 /// A target that lets us in on one path only is not asked all the time, unless that path is gone.

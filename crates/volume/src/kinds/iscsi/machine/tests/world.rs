@@ -388,8 +388,8 @@ impl World {
             return;
         }
         let is_spare = self.dice.coin();
-        let rank = Place::LAST;
-        let begins = PathEvent::Begins(Place { rank, is_spare });
+        let rank = PathPlace::LAST;
+        let begins = PathEvent::Begins(PathPlace { rank, is_spare });
         self.tell(Event::Path(path, begins));
         self.tell(Event::Path(path, PathEvent::RecoveryBegins));
         self.paths[path.0] = PathTruth {
@@ -443,7 +443,7 @@ impl World {
             truth.is_given_up &= truth.is_wanted;
             if truth.is_wanted {
                 let (rank, is_spare) = (PORTS - index, self.dice.coin());
-                places.push((PathId(index), Place { rank, is_spare }));
+                places.push((PathId(index), PathPlace { rank, is_spare }));
             }
         }
         self.tell(Event::Adopted(places));
@@ -644,10 +644,11 @@ impl World {
         if is_at_work || truth.is_given_up || self.is_at_rest || !self.is_missed(path) {
             return;
         }
-        // Its loss is not known yet, or it is a lone path that comes back at leisure.
+        // Its loss is not known yet, or it is a lone path that comes back at leisure, for it has left nothing.
         let is_news = self.latest(path).is_some_and(|(_, it)| !it.is_lost);
+        let is_at_leisure = self.timers.come_backs > 0 && !self.may_land(path);
         assert!(
-            is_news || self.timers.come_backs > 0,
+            is_news || is_at_leisure,
             "a path that is missed is brought back"
         );
     }
