@@ -173,7 +173,9 @@ impl Comparison<'_> {
             let others = std::mem::take(&mut self.changes);
             self.node(was, is, &child_path);
             let of_child = std::mem::replace(&mut self.changes, others);
-            let is_other = was.describe() != is.describe() && !of_child.refused.is_empty();
+            let is_other = was.describe() != is.describe()
+                && !of_child.refused.is_empty()
+                && !have_a_disk_in_common(was, is);
             match new.settings().exchanges(index, [was, is]) {
                 Some(told) if is_other => {
                     let at = Exchanged {
@@ -247,6 +249,16 @@ impl Comparison<'_> {
             .refused
             .push(format!("volume \"{name}\": {refused}"));
     }
+}
+
+/// Whether both are, or are made of, one disk: then neither can take the other's place.
+fn have_a_disk_in_common(was: &Node, is: &Node) -> bool {
+    let disks = |node: &Node| -> BTreeSet<String> {
+        let is_disk = |node: &&Node| node.inline().is_none_or(|kind| kind.children().is_empty());
+        let disks = node.all().into_iter().filter(is_disk);
+        disks.map(Node::describe).collect()
+    };
+    !disks(was).is_disjoint(&disks(is))
 }
 
 /// For people: "20 GiB".

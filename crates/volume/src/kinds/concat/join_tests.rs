@@ -176,6 +176,7 @@ fn what_is_no_blank_disk_is_refused_and_the_concat_goes_on_and_takes_another() {
         .map(|it| concat("", it));
         create(&old, scratch, &home).await;
         let mut graph = graph(&old, scratch.path());
+        graph.set_lanes(std::slice::from_ref(&home));
         let tree = graph.open("db", &home).await.expect("it opens");
         let volume = tree.on_lane().await.expect("a volume");
         fill(&volume, 0, 4 * MIB, 1).await;
@@ -206,6 +207,7 @@ fn a_child_that_was_taken_back_is_blank_again_and_the_concat_is_as_it_was() {
         let [old, new] = [&["a", "b"][..], &["a", "b", "c"]].map(|it| concat("", it));
         create(&old, scratch, &home).await;
         let mut graph = graph(&old, scratch.path());
+        graph.set_lanes(std::slice::from_ref(&home));
         let tree = graph.open("db", &home).await.expect("it opens");
         let volume = tree.on_lane().await.expect("a volume");
         let (changes, _) = changes(&old, &new);
