@@ -74,6 +74,8 @@ pub enum MirrorAction {
     },
     /// The request has failed. A write may have been carried out in part.
     Fail(OpId),
+    /// Nothing needs the data of this write any more, or what this command has read.
+    Release(OpId),
     /// This owner is none any more. All its requests have failed; nothing more will be done.
     Stop(Stopped),
 }

@@ -253,7 +253,7 @@ impl Mirror {
         if was_filled {
             self.fill = Ranges::default();
         }
-        self.works.retain_mut(|work| work.forget(copy));
+        self.retain_works(|work| work.forget(copy));
     }
 
     /// `copy` can be reached: it is fenced anew, unless it is in use.

@@ -21,8 +21,13 @@ impl Mirror {
         }
         work.compared.sort_unstable();
         let request = work.id;
-        let data: Vec<OpId> = work.compared.iter().map(|(_, id)| *id).collect();
-        if data.len() < 2 || data.len() < self.record.in_sync.len() {
+        let in_sync = self.record.in_sync;
+        let compared = work.compared.iter();
+        let data: Vec<OpId> = compared
+            .filter(|(copy, _)| in_sync.contains(*copy))
+            .map(|(_, id)| *id)
+            .collect();
+        if data.len() < 2 || data.len() < in_sync.len() {
             self.give_up(at);
             return true;
         }

@@ -110,7 +110,7 @@ impl Mirror {
             return;
         };
         // Writes that were answered without it. Those that are not, need it.
-        let is_late = |work: &Work| work.is_answered && work.is_at(copy);
+        let is_late = |work: &Work| work.is_answered && work.pending().contains(copy);
         let is_drained = is_planted(Bug::NotDrained) || !self.works.iter().any(is_late);
         if self.swap.is_none() && is_drained && self.failed.is_empty() {
             self.propose(self.record.in_sync.union(joining));

@@ -280,21 +280,28 @@ impl Mirror {
     }
 
     fn ended(&mut self, id: OpId, outcome: Outcome) {
-        let Some(copy) = self.copy_of(id) else {
-            return; // Of a copy that is out by now.
+        let of_work = self.work_of(id);
+        let of_member = || {
+            let place = self.members.iter().position(|member| member.has(id))?;
+            Some(CopyId::new(place))
+        };
+        let Some(copy) = of_work.map(|(_, copy)| copy).or_else(of_member) else {
+            // Of a copy that is out by now, or of a work that is over.
+            return self.actions.push_back(MirrorAction::Release(id));
         };
         let is_good = outcome == Outcome::Good;
+        let is_given_up = of_work.is_some_and(|(at, _)| self.works[at].is_given_up);
         match outcome {
             Outcome::Fenced => return self.stop(Stopped::Fenced(copy)),
             // Nobody waits for what was given up: it is equalised, and that may fail the copy.
-            Outcome::Failed if self.is_given_up(id) => {}
+            Outcome::Failed if is_given_up => {}
             Outcome::Failed => self.failed.insert(copy),
             Outcome::Good => self.proved(copy, id),
         }
-        let member = &mut self.members[copy.place()];
-        if !member.has(id) {
-            return self.work_ended(copy, id, outcome);
+        if let Some((at, _)) = of_work {
+            return self.work_ended(at, copy, id, outcome);
         }
+        let member = &mut self.members[copy.place()];
         member.proof.take_if(|one| *one == id);
         let kept = member.keeping.take_if(|(one, _)| *one == id);
         member.bitmap.ended(id, is_good);
@@ -304,13 +311,10 @@ impl Mirror {
         member.is_stalled |= !is_good;
     }
 
-    /// The copy at which the command `id` is on its way.
-    fn copy_of(&self, id: OpId) -> Option<CopyId> {
-        let of_work = self.works.iter().find_map(|work| work.copy_of(id));
-        of_work.or_else(|| {
-            let place = self.members.iter().position(|member| member.has(id))?;
-            Some(CopyId::new(place))
-        })
+    /// The place of the work to which the command `id` belongs, and the copy at which it is on its way.
+    fn work_of(&self, id: OpId) -> Option<(usize, CopyId)> {
+        let mut works = self.works.iter().enumerate();
+        works.find_map(|(at, work)| Some((at, work.copy_of(id)?)))
     }
 
     fn with_standing(&self, wanted: impl Fn(&CopyStanding) -> bool) -> CopySet {

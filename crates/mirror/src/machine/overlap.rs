@@ -42,9 +42,9 @@ impl Mirror {
 
     pub(super) fn check_overlap(&self) {
         if cfg!(debug_assertions) {
-            let running: Vec<_> = self.works.iter().filter(|work| work.has_begun).collect();
-            for (at, work) in running.iter().enumerate() {
-                let other = running[..at].iter().find(|other| excludes(work, other));
+            let running = || self.works.iter().filter(|work| work.has_begun);
+            for (at, work) in running().enumerate() {
+                let other = running().take(at).find(|other| excludes(work, other));
                 assert!(other.is_none(), "{work:?} and {other:?} run at once");
             }
         }

@@ -4,7 +4,7 @@
 //! The proof is a READ of 0 blocks, which runs beside the read; any other command counts as well, and one proof
 //! serves all that wait.
 
-use super::{Mirror, work::OperationKind};
+use super::Mirror;
 use crate::{
     copy_set::{CopyId, CopySet},
     op::{CopyCommand, MirrorAction, OpId},
@@ -33,14 +33,14 @@ impl Mirror {
 
     /// Sends the proofs for which reads wait, one at a time to each copy.
     pub(super) fn prove(&mut self) {
-        for copy in self.needed_by_reads().without(self.failed).iter() {
-            let waits = self.works.iter().any(|work| {
-                matches!(work.kind, OperationKind::Read(_))
-                    && work.has_begun
-                    && !work.done.contains(copy)
-                    && !work.is_at(copy)
-            });
-            if waits && self.members[copy.place()].proof.is_none() {
+        let needed = self.needed_by_reads().without(self.failed);
+        let reads = self
+            .works
+            .iter()
+            .filter(|work| work.is_read() && work.has_begun);
+        let missing = reads.map(|work| needed.without(work.done).without(work.pending()));
+        for copy in missing.fold(CopySet::EMPTY, CopySet::union).iter() {
+            if self.members[copy.place()].proof.is_none() {
                 let id = self.send(copy, CopyCommand::Prove);
                 self.members[copy.place()].proof = Some(id);
             }

@@ -1,7 +1,7 @@
 //! What the driver and people ask of the machine. Nothing here changes it.
 
-use super::{CopyStanding, Mirror, work::OperationKind};
-use crate::{bitmap::Bitmap, copy_set::CopyId, op::OpId, ranges::Ranges, regions::Regions};
+use super::{CopyStanding, Mirror};
+use crate::{bitmap::Bitmap, copy_set::CopyId, ranges::Ranges, regions::Regions};
 
 /// How far the owner is with a copy, as people see it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -68,22 +68,6 @@ impl Mirror {
             }
         }
         marked.len()
-    }
-
-    /// Whether the data that is called `id`, a write or a command that reads, may still be needed. Works are in the order of
-    /// their names, so that of a write is found at once.
-    pub fn uses(&self, id: OpId) -> bool {
-        if let Ok(at) = self.works.binary_search_by_key(&id, |work| work.id) {
-            return self.works[at].kind == OperationKind::Write;
-        }
-        let mut readers = self
-            .works
-            .iter()
-            .filter(|work| work.kind != OperationKind::Write);
-        readers.any(|work| {
-            let is_compared = work.compared.iter().any(|(_, one)| *one == id);
-            work.data == Some(id) || is_compared || work.copy_of(id).is_some()
-        })
     }
 
     /// Whether nothing is under way, and no region is marked that could be cleared: the next owner has nothing to equalise.

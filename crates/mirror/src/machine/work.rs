@@ -1,10 +1,14 @@
 //! What is done to a range of blocks: a request, equalisation, or filling. Each goes through the same steps: it waits
 //! for what overlaps, reads from a copy (but for a write), and writes to others (but for a read).
 
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
 use super::{CopyStanding, Mirror};
 use crate::{
     copy_set::{CopyId, CopySet},
-    op::{CopyCommand, OpId, Outcome},
+    op::{CopyCommand, MirrorAction, OpId, Outcome},
     planted::{Bug, is_planted},
     ranges::Range,
 };
@@ -36,8 +40,8 @@ pub(super) struct Work {
     pub(super) data: Option<OpId>,
     /// Copies to which the data goes once its regions are marked there.
     pub(super) unsent: CopySet,
-    /// Commands on their way.
-    pub(super) sent: Vec<(CopyId, OpId)>,
+    /// Commands on their way, one to a copy.
+    pub(super) sent: SmallVec<[(CopyId, OpId); 2]>,
     /// Copies that have the data; for a read, those that have answered since it came.
     pub(super) done: CopySet,
     pub(super) failed: CopySet,
@@ -58,7 +62,7 @@ impl Work {
             source: None,
             data: None,
             unsent: CopySet::EMPTY,
-            sent: Vec::new(),
+            sent: SmallVec::new(),
             done: CopySet::EMPTY,
             failed: CopySet::EMPTY,
             is_answered: false,
@@ -108,16 +112,10 @@ impl Work {
         sent.map(|(copy, _)| *copy)
     }
 
-    /// Whether a command is on its way to `copy`, or will be.
-    pub(super) fn is_at(&self, copy: CopyId) -> bool {
-        self.unsent.contains(copy) || self.sent.iter().any(|(one, _)| *one == copy)
-    }
-
     /// `copy` is out: what is on its way there counts no more. Returns whether the work goes on.
     pub(super) fn forget(&mut self, copy: CopyId) -> bool {
         self.unsent.remove(copy);
         self.sent.retain(|(one, _)| *one != copy);
-        self.compared.retain(|(one, _)| *one != copy);
         self.done.remove(copy);
         self.failed.remove(copy);
         if self.source == Some(copy) && self.data.is_none() {
@@ -133,6 +131,22 @@ impl Work {
         self.unsent.is_empty() && (self.is_answered || is_waiting)
     }
 
+    /// Copies to which a command is on its way, or will be.
+    pub(super) fn pending(&self) -> CopySet {
+        let sent = self.sent.iter().map(|(copy, _)| CopySet::from(*copy));
+        sent.fold(self.unsent, CopySet::union)
+    }
+
+    /// Nothing needs its data any more.
+    fn release(&self, actions: &mut VecDeque<MirrorAction>) {
+        let data = match self.kind {
+            OperationKind::Write => Some(self.id),
+            _ => self.data,
+        };
+        let compared = self.compared.iter().map(|(_, id)| *id);
+        actions.extend(data.into_iter().chain(compared).map(MirrorAction::Release));
+    }
+
     /// Whether nothing of it can still happen.
     fn is_over(&self) -> bool {
         let is_still = self.unsent.is_empty() && self.sent.is_empty();
@@ -141,22 +155,36 @@ impl Work {
 }
 
 impl Mirror {
-    /// Moves works on. Returns whether anything moved.
+    /// Moves works on. Returns whether one has ended, so that another might move: what begins or is sent only holds
+    /// others up.
     pub(super) fn work(&mut self) -> bool {
-        let mut has_moved = false;
+        let (mut has_settled, mut is_any_over) = (false, false);
         let needed = self.needed_by_writes();
         for at in 0..self.works.len() {
             if !self.works[at].has_begun && !self.is_held_up(at) {
                 self.begin(at);
-                has_moved = true;
             }
             if self.works[at].has_begun && !self.works[at].waits(needed) {
-                has_moved |= self.advance(at);
+                has_settled |= self.advance(at);
             }
+            is_any_over |= self.works[at].is_over();
         }
-        let before = self.works.len();
-        self.works.retain(|work| !work.is_over());
-        has_moved || self.works.len() < before
+        if is_any_over {
+            self.retain_works(|work| !work.is_over());
+        }
+        has_settled || is_any_over
+    }
+
+    /// Keeps the works for which `goes_on` holds.
+    pub(super) fn retain_works(&mut self, mut goes_on: impl FnMut(&mut Work) -> bool) {
+        let actions = &mut self.actions;
+        self.works.retain_mut(|work| {
+            let goes_on = goes_on(work);
+            if !goes_on {
+                work.release(actions);
+            }
+            goes_on
+        });
     }
 
     fn begin(&mut self, at: usize) {
@@ -179,27 +207,27 @@ impl Mirror {
         self.needed_by_writes().union(returning)
     }
 
+    /// Sends what can be sent for the work. Returns whether it has settled.
     fn advance(&mut self, at: usize) -> bool {
-        let reads_one =
-            self.works[at].data.is_none() && self.works[at].kind != OperationKind::Compare;
-        let has_read = reads_one && self.read_source(at);
-        let has_sent = self.send_writes(at);
-        let has_settled = !self.works[at].is_answered
+        if self.works[at].data.is_none() && self.works[at].kind != OperationKind::Compare {
+            self.read_source(at);
+        }
+        self.send_writes(at);
+        !self.works[at].is_answered
             && match self.works[at].kind {
                 OperationKind::Read(_) => self.settle_read(at),
                 OperationKind::Write => self.settle_write(at),
                 OperationKind::Compare => self.settle_compared(at),
                 OperationKind::Equalise => self.settle_equalised(at),
                 OperationKind::Fill(copy) => self.settle_filled(at, copy),
-            };
-        has_read || has_sent || has_settled
+            }
     }
 
     /// Reads what the work needs, from a copy that is in sync.
-    fn read_source(&mut self, at: usize) -> bool {
+    fn read_source(&mut self, at: usize) {
         let work = &self.works[at];
         if work.source.is_some() || work.is_answered {
-            return false;
+            return;
         }
         let good = self
             .record
@@ -216,14 +244,13 @@ impl Mirror {
             good.iter().next()
         };
         let Some(source) = source else {
-            return false;
+            return;
         };
         let range = work.range;
         let id = self.send(source, CopyCommand::Read(range));
         let work = &mut self.works[at];
         work.source = Some(source);
         work.sent.push((source, id));
-        true
     }
 
     /// The data of the work is there: it goes to `targets`, where its regions are marked first.
@@ -244,13 +271,12 @@ impl Mirror {
         }
     }
 
-    fn send_writes(&mut self, at: usize) -> bool {
+    fn send_writes(&mut self, at: usize) {
         let work = &self.works[at];
         let Some(data) = work.data else {
-            return false;
+            return;
         };
         let range = work.range;
-        let mut has_sent = false;
         for copy in work.unsent.iter() {
             let bitmap = &self.members[copy.place()].bitmap;
             let mut regions = self.config.regions_of(range);
@@ -259,21 +285,12 @@ impl Mirror {
                 let work = &mut self.works[at];
                 work.unsent.remove(copy);
                 work.sent.push((copy, id));
-                has_sent = true;
             }
         }
-        has_sent
     }
 
-    /// The command `id` of a work has ended.
-    pub(super) fn work_ended(&mut self, copy: CopyId, id: OpId, outcome: Outcome) {
-        let Some(at) = self
-            .works
-            .iter()
-            .position(|work| work.copy_of(id).is_some())
-        else {
-            return; // Of a work that is over.
-        };
+    /// The command `id` at `copy`, of the work at `at`, has ended.
+    pub(super) fn work_ended(&mut self, at: usize, copy: CopyId, id: OpId, outcome: Outcome) {
         let work = &mut self.works[at];
         work.sent.retain(|(_, one)| *one != id);
         let has_read = work.data.is_none();
@@ -305,12 +322,6 @@ impl Mirror {
                 OperationKind::Read(_) | OperationKind::Write | OperationKind::Compare => {}
             }
         }
-    }
-
-    /// Whether the command `id` belongs to a request that was given up.
-    pub(super) fn is_given_up(&self, id: OpId) -> bool {
-        let mut given_up = self.works.iter().filter(|work| work.is_given_up);
-        given_up.any(|work| work.copy_of(id).is_some())
     }
 
     /// Whether a work that has to read can do so nowhere: the last copy in sync has failed to read it. That copy may have

@@ -203,6 +203,9 @@ impl World {
                     }
                     self.requests.retain(|one| !is_it(one));
                 }
+                MirrorAction::Release(id) => {
+                    self.data.retain(|(of, one, _)| (*of, *one) != (node, id));
+                }
                 MirrorAction::Stop(_) => {
                     self.nodes[node] = Some(Rc::new(Node::new(machine)));
                     return self.end(node);

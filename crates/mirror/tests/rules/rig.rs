@@ -186,6 +186,7 @@ impl Rig {
                 MirrorAction::Command {
                     id, copy, command, ..
                 } => self.command(id, copy, command),
+                MirrorAction::Release(_) => None,
                 other => {
                     self.done.push(other);
                     None

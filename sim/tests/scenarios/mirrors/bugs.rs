@@ -63,7 +63,7 @@ bugs! {
     marks_that_are_ignored: MarksIgnored, 300;
     others_that_are_not_equalised: OthersNotEqualised, 300;
     an_acknowledgement_before_the_swap: AcknowledgedBeforeOut, 300;
-    an_acknowledgement_before_the_rest_has_noted_the_record: Unnoted, 300;
+    an_acknowledgement_before_the_rest_has_noted_the_record: Unnoted, 600;
     overlap_after_the_answer: OverlapAfterAnswer, 300;
     data_before_its_bit: Unmarked, 300;
     a_bit_that_is_cleared_without_all_copies: ClearedAlone, 300;

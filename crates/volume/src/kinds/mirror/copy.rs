@@ -13,8 +13,9 @@ use ::mirror::{
         decode_bits, encode_bits, newest,
     },
 };
-use engine::{Buf, sync::Notify};
+use engine::Buf;
 
+use super::calls::Calls;
 use crate::{
     Durability, Error, ErrorKind, Result, SharedVolume,
     member::{Looks, Order, Report},
@@ -32,9 +33,7 @@ pub(super) struct Copy {
     pub(super) volume: SharedVolume,
     /// What keeps the volume open, if that is not the mirror's own part.
     _held: Option<Arc<Part>>,
-    /// Calls on their way.
-    running: Cell<usize>,
-    is_idle: Notify,
+    pub(super) calls: Calls,
     /// Of the next slot of what is kept.
     sequence: Cell<u64>,
     /// Why it was last given up.
@@ -45,24 +44,13 @@ pub(super) struct Copy {
     pub(super) next: RefCell<Option<Rc<Copy>>>,
 }
 
-/// A call that is on its way to a copy.
-pub(super) struct Running<'a>(&'a Copy);
-
-impl Drop for Running<'_> {
-    fn drop(&mut self) {
-        self.0.running.set(self.0.running.get() - 1);
-        self.0.is_idle.notify();
-    }
-}
-
 impl Copy {
     pub(super) fn new(name: String, volume: SharedVolume) -> Copy {
         Copy {
             name,
             volume,
             _held: None,
-            running: Cell::new(0),
-            is_idle: Notify::new(),
+            calls: Calls::default(),
             sequence: Cell::new(0),
             trouble: RefCell::default(),
             looks: OnceCell::new(),
@@ -77,23 +65,6 @@ impl Copy {
             _held: Some(part),
             ..copy
         })
-    }
-
-    /// A call begins, and is on its way until the result is dropped.
-    pub(super) fn begin(&self) -> Running<'_> {
-        self.running.set(self.running.get() + 1);
-        Running(self)
-    }
-
-    /// Whether nothing is on its way to it.
-    pub(super) fn is_idle(&self) -> bool {
-        self.running.get() == 0
-    }
-
-    /// Waits until nothing is on its way to it.
-    pub(super) async fn idle(&self) {
-        let is_idle = || self.is_idle().then_some(());
-        self.is_idle.wait_for(is_idle).await;
     }
 
     /// It has answered: whatever its trouble was, it is over. Returns that.

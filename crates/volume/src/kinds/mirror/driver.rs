@@ -5,6 +5,9 @@
 //!  a request ─► tell(Event) ─► machine ─► Action ─► a task for each call ─► tell(Event) ─► … ─► the request's answer
 //! ```
 //!
+//! A command at a copy begins where it is given out, without waiting for its task's turn. If it has ended by then, its event
+//! comes while actions are being carried out, and those that follow from it are carried out after them.
+//!
 //! **Ended.** An outcome means that nothing of a command can happen any more. An error of a copy that is out of reach does
 //! not say that, so the copy is given up at once, and the command is sent again, unchanged, for as long as the copy is not
 //! out: its range stays locked meanwhile, and once it has succeeded, no earlier attempt can land any more. When the copy
@@ -14,13 +17,12 @@
 //! any more, and what still is at the target is ended by the fence's reset.
 //!
 //! **Time.** A call that takes longer than `copy_timeout` gives its copy up, but is waited for. A request that takes longer
-//! than `request_timeout` fails.
+//! than `request_timeout` fails. Neither has a timer of its own: `upkeep` looks at the oldest.
 
 use std::{
     cell::{Cell, RefCell},
-    collections::HashMap,
+    collections::BTreeMap,
     ops,
-    pin::pin,
     rc::{Rc, Weak},
 };
 
@@ -28,13 +30,15 @@ use ::mirror::{
     CopyCommand, CopyId, CopySet, Mirror, MirrorAction, MirrorEvent, MirrorPhase, OpId, Outcome,
     Range, Stand, Stopped, copy::Header, fence::FenceCommand, key::FenceKey, register::Swap,
 };
-use engine::{Duration, LaneFuture, Payload, share, spawn, sync::Notify, time};
+use engine::{Duration, Instant, Payload, share, spawn, sync::Notify, task, time};
 
 use super::{
+    calls::Call,
     comparison::Differences,
     copy::Copy,
     register::Register,
     register_place::RegisterPlace,
+    requests::RequestTable,
     status::{CopyStatus, MirrorHandle, MirrorStatus},
 };
 use crate::{
@@ -72,12 +76,12 @@ pub(super) struct Driver {
     /// Where it is.
     pub(super) register_place: RegisterPlace,
     machine: RefCell<Mirror>,
-    /// Requests that wait for their answers.
-    requests: RefCell<HashMap<OpId, Rc<Reply>>>,
+    is_carrying_out: Cell<bool>,
+    requests: RequestTable,
     /// What is written: the data of requests, and of commands that have read it.
-    data: RefCell<HashMap<OpId, Payload>>,
+    data: RefCell<BTreeMap<OpId, Payload>>,
     /// What comparisons have found, until it is fetched.
-    differences: RefCell<HashMap<OpId, Differences>>,
+    differences: RefCell<BTreeMap<OpId, Differences>>,
     /// Notified after each event.
     pub(super) changed: Notify,
     /// Why it serves nothing any more.
@@ -89,24 +93,6 @@ pub(super) struct Driver {
     /// The copy that the next read prefers.
     turn: Cell<usize>,
     handle: MirrorHandle,
-}
-
-/// Where a request's answer arrives.
-#[derive(Default)]
-struct Reply {
-    answer: RefCell<Option<Result<Payload>>>,
-    is_there: Notify,
-}
-
-impl Reply {
-    fn put(&self, answer: Result<Payload>) {
-        self.answer.borrow_mut().get_or_insert(answer);
-        self.is_there.notify();
-    }
-
-    async fn get(&self) -> Result<Payload> {
-        self.is_there.wait_for(|| self.answer.take()).await
-    }
 }
 
 /// What an error of a copy says.
@@ -174,7 +160,8 @@ impl Driver {
             register: parts.register,
             register_place: parts.register_place,
             machine: RefCell::new(parts.machine),
-            requests: RefCell::default(),
+            is_carrying_out: Cell::new(false),
+            requests: RequestTable::default(),
             data: RefCell::default(),
             differences: RefCell::default(),
             changed: Notify::new(),
@@ -203,9 +190,7 @@ impl Driver {
         let is_first = self.ended.borrow().is_none();
         if is_first {
             self.ended.replace(Some(why.clone()));
-            for (_, reply) in self.requests.take() {
-                reply.put(Err(why.clone()));
-            }
+            self.requests.fail_all(&why);
         }
         self.report();
         self.changed.notify();
@@ -295,7 +280,7 @@ impl Driver {
             found.add(&first, &other, self.block_bytes as usize);
         }
         self.differences.borrow_mut().insert(request, found);
-        self.answer(request, Ok(Payload::new()));
+        self.requests.answer(request, Ok(Payload::new()));
     }
 
     /// What others ask of the mirror, and see of it.
@@ -318,16 +303,20 @@ impl Driver {
         if let Some(data) = data {
             self.data.borrow_mut().insert(id, data);
         }
-        let reply = Rc::new(Reply::default());
-        self.requests.borrow_mut().insert(id, reply.clone());
+        let deadline = time::turn_began() + self.limits.request;
+        let answer = self.requests.begin(id, deadline);
         self.tell(event(id));
-        match time::timeout(self.limits.request, reply.get()).await {
-            Some(answer) => answer,
-            None => {
-                self.tell(MirrorEvent::Expired(id));
-                reply.get().await
-            }
+        answer.await
+    }
+
+    /// Fails requests that have taken too long. Returns when to look again: none that comes before may have to fail then.
+    pub(super) fn expire(&self) -> Instant {
+        let now = time::now();
+        for id in self.requests.take_overdue(now) {
+            self.tell(MirrorEvent::Expired(id));
         }
+        let next = self.requests.next_deadline();
+        next.unwrap_or(now + self.limits.request)
     }
 
     /// Something has happened.
@@ -337,6 +326,9 @@ impl Driver {
     }
 
     fn carry_out_all(&self) {
+        if self.is_carrying_out.replace(true) {
+            return; // Whoever carries out the action that led here goes on with the next.
+        }
         loop {
             let action = self.machine.borrow_mut().select();
             match action {
@@ -344,9 +336,7 @@ impl Driver {
                 None => break,
             }
         }
-        let machine = self.machine.borrow();
-        self.data.borrow_mut().retain(|id, _| machine.uses(*id));
-        drop(machine);
+        self.is_carrying_out.set(false);
         self.changed.notify();
     }
 
@@ -369,25 +359,22 @@ impl Driver {
                 key,
                 command,
             } => self.command(this, id, (copy, key), command),
-            MirrorAction::Acknowledge(id) => self.answer(id, Ok(Payload::new())),
+            MirrorAction::Acknowledge(id) => self.requests.answer(id, Ok(Payload::new())),
             MirrorAction::Answer { request, data } => {
-                let read = self.data.borrow().get(&data).cloned();
-                self.answer(request, Ok(read.expect("it was read")));
+                let read = self.data.borrow_mut().remove(&data);
+                self.requests
+                    .answer(request, Ok(read.expect("it was read")));
             }
             MirrorAction::Compared { request, data } => self.compared(request, &data),
-            MirrorAction::Fail(id) => self.answer(id, Err(self.why())),
+            MirrorAction::Fail(id) => self.requests.answer(id, Err(self.why())),
+            MirrorAction::Release(id) => drop(self.data.borrow_mut().remove(&id)),
             MirrorAction::Stop(stopped) => {
+                self.data.take();
                 let why = self.stopped(&stopped);
                 if self.end(why.clone()) {
                     tracing::error!("{why}");
                 }
             }
-        }
-    }
-
-    fn answer(&self, id: OpId, answer: Result<Payload>) {
-        if let Some(reply) = self.requests.borrow_mut().remove(&id) {
-            reply.put(answer);
         }
     }
 
@@ -460,11 +447,10 @@ impl Driver {
     async fn fence(&self, copy: CopyId, key: FenceKey, step: FenceCommand) {
         let place = self.copy(copy);
         // Nothing that is queued for an older key may come after it.
-        place.idle().await;
-        let _running = place.begin();
-        let step = place.volume.member(Order::Fence(key, step));
-        let limit = self.limits.copy.max(FENCE_LIMIT);
-        match self.within((copy, &place), limit, step).await {
+        place.calls.over().await;
+        let call = place.calls.begin();
+        call.may_take(self.limits.copy.max(FENCE_LIMIT));
+        match place.volume.member(Order::Fence(key, step)).await {
             Ok(Report::Fence(answer)) => self.tell(MirrorEvent::FenceAnswer { copy, key, answer }),
             Ok(_) => self.give_up((copy, &place), &place.refuse("it has no fence")),
             Err(error) => self.give_up((copy, &place), &error),
@@ -473,12 +459,10 @@ impl Driver {
 
     async fn read_metadata(&self, copy: CopyId, key: FenceKey) {
         let place = self.copy(copy);
-        let _running = place.begin();
+        let call = place.calls.begin();
+        call.may_take(self.limits.copy);
         let read = place.read_metadata(&self.header, copy, self.block_bytes);
-        match self
-            .within((copy, &place), self.limits.copy, LaneFuture::new(read))
-            .await
-        {
+        match read.await {
             Ok((kept, marked)) => {
                 self.tell(MirrorEvent::Metadata {
                     copy,
@@ -492,33 +476,30 @@ impl Driver {
         }
     }
 
-    /// Waits for a call at `copy`, which is given up if that takes longer than `limit`.
-    async fn within<T>(
-        &self,
-        copy: (CopyId, &Copy),
-        limit: Duration,
-        call: LaneFuture<'_, Result<T>>,
-    ) -> Result<T> {
-        let mut call = pin!(call);
-        if let Some(result) = time::timeout(limit, call.as_mut()).await {
-            return result;
+    /// Gives `copy` up if one of its calls has taken too long. Returns when to look again: none that begins before may have
+    /// taken too long then.
+    pub(super) fn give_up_late(&self, copy: CopyId) -> Instant {
+        let (place, now) = (self.copy(copy), time::now());
+        while let Some(limit) = place.calls.take_overdue(now) {
+            let limit = time::brief(limit);
+            let message = format!("it has not answered within {limit:?}");
+            self.give_up((copy, &place), &Error::new(ErrorKind::TimedOut, message));
         }
-        let limit = time::brief(limit);
-        let message = format!("it has not answered within {limit:?}");
-        self.give_up(copy, &Error::new(ErrorKind::TimedOut, message));
-        call.await
+        let latest = now + self.limits.copy;
+        place.calls.next_deadline().unwrap_or(latest).min(latest)
     }
 
     /// Asks `copy` whether it is still ours. One that cannot be reached is given up though nothing else is asked of it: it
     /// may come back as it was long ago, and only a new fence looks at what it keeps.
     pub(super) async fn prove(&self, copy: CopyId) -> Result<()> {
         let place = self.copy(copy);
-        let _running = place.begin();
+        let call = place.calls.begin();
         let proof = place.volume.member(Order::Prove);
         if is_planted(Bug::LostWhileIdle) {
             return proof.await.map(drop);
         }
-        match self.within((copy, &place), self.limits.copy, proof).await {
+        call.may_take(self.limits.copy);
+        match proof.await {
             Ok(_) => self.answers(copy),
             Err(error) => {
                 if let Judged::Unknown = judge(&error) {
@@ -579,11 +560,11 @@ impl Driver {
             }
             _ => None,
         };
-        spawn(async move {
+        task::begin(async move {
             let place = this.copy(copy);
-            let _running = place.begin();
-            let outcome = this.run((copy, key), id, &command, data).await;
-            if let Some(outcome) = outcome {
+            let call = place.calls.begin();
+            let outcome = this.run((&place, &call), (copy, key), id, &command, data);
+            if let Some(outcome) = outcome.await {
                 this.tell(MirrorEvent::Ended { id, outcome });
             }
         });
@@ -592,22 +573,20 @@ impl Driver {
     /// Carries out a command; `None`: its copy is out, and nobody waits for it.
     async fn run(
         &self,
+        (place, call): (&Copy, &Call<'_>),
         (copy, key): (CopyId, FenceKey),
         id: OpId,
         command: &CopyCommand,
         data: Option<Payload>,
     ) -> Option<Outcome> {
-        let place = self.copy(copy);
         let is_wanted = || self.check().is_ok() && self.machine(|it| it.key(copy)) == Some(key);
         loop {
-            let call = LaneFuture::new(self.call(&place, id, command, data.clone()));
-            let error = match self.within((copy, &place), self.limits.copy, call).await {
-                Ok(()) => {
-                    self.answers(copy);
-                    return Some(Outcome::Good);
-                }
-                Err(error) => error,
+            call.may_take(self.limits.copy);
+            let Err(error) = self.attempt(place, id, command, data.clone()).await else {
+                self.answers(copy);
+                return Some(Outcome::Good);
             };
+            call.is_answered();
             match judge(&error) {
                 Judged::Fenced => return Some(Outcome::Fenced),
                 Judged::Failed => {
@@ -615,7 +594,7 @@ impl Driver {
                     return Some(Outcome::Failed);
                 }
                 Judged::Unknown if !is_wanted() => return None,
-                Judged::Unknown => self.give_up((copy, &place), &error),
+                Judged::Unknown => self.give_up((copy, place), &error),
             }
             let out = self.changed.wait_for(|| (!is_wanted()).then_some(()));
             if time::timeout(RETRY, out).await.is_some() {
@@ -625,7 +604,7 @@ impl Driver {
     }
 
     /// One attempt at a command.
-    async fn call(
+    async fn attempt(
         &self,
         place: &Copy,
         id: OpId,
@@ -641,7 +620,9 @@ impl Driver {
                     let message = format!("it returned {} bytes instead of {len}", read.len());
                     return Err(Error::new(ErrorKind::Medium, message));
                 }
-                self.data.borrow_mut().insert(id, read);
+                if self.machine(|it| it.phase()) != MirrorPhase::Stopped {
+                    self.data.borrow_mut().insert(id, read);
+                }
                 Ok(())
             }
             CopyCommand::Prove => volume.member(Order::Prove).await.map(drop),

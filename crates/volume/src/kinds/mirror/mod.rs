@@ -7,6 +7,7 @@
 //!
 //! The state is on one lane, which orders what overlaps.
 
+mod calls;
 mod compare;
 mod comparison;
 mod copy;
@@ -18,6 +19,7 @@ mod open;
 mod register;
 mod register_place;
 mod replace;
+mod requests;
 pub mod settings;
 mod status;
 #[cfg(test)]

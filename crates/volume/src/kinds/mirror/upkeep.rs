@@ -1,5 +1,6 @@
-//! What a mirror does by itself, from time to time: it clears regions that are cold, sends heartbeats, looks whether a copy
-//! in sync is lost, and whether one that is out can be reached, sets the pace at which a copy is filled, and tells how it is.
+//! What a mirror does by itself, from time to time: it looks whether calls and requests take too long, clears regions that are
+//! cold, sends heartbeats, looks whether a copy in sync is lost, and whether one that is out can be reached, sets the pace at
+//! which a copy is filled, and tells how it is.
 
 use std::{
     cell::RefCell,
@@ -35,7 +36,9 @@ pub(super) fn begin(driver: &Rc<Driver>, claim: SetClaim) {
     spawn(fill(Rc::downgrade(driver)));
     spawn(prove(Rc::downgrade(driver), claim));
     spawn(compare::answer(Rc::downgrade(driver)));
+    spawn(expire(Rc::downgrade(driver)));
     for copy in driver.places() {
+        spawn(give_up_late(Rc::downgrade(driver), copy));
         spawn(look(Rc::downgrade(driver), copy));
     }
 }
@@ -99,6 +102,24 @@ fn log(driver: &Driver, told: &RefCell<Option<Vec<Stand>>>) {
     }
 }
 
+/// Fails requests that take too long.
+async fn expire(driver: Weak<Driver>) {
+    while let Some(this) = living(&driver) {
+        let next = this.expire();
+        drop(this);
+        time::sleep_until(next).await;
+    }
+}
+
+/// Gives `copy` up when a call takes too long there.
+async fn give_up_late(driver: Weak<Driver>, copy: CopyId) {
+    while let Some(this) = living(&driver) {
+        let next = this.give_up_late(copy);
+        drop(this);
+        time::sleep_until(next).await;
+    }
+}
+
 /// Looks whether `copy` can be reached while it is out, less and less often if it is of no use.
 async fn look(driver: Weak<Driver>, copy: CopyId) {
     let (mut pause, mut missed) = (LOOK_FIRST, time::now());
@@ -114,11 +135,11 @@ async fn look(driver: Weak<Driver>, copy: CopyId) {
             continue;
         }
         missed = time::now();
-        if !place.is_idle() || place.next.borrow().is_some() {
+        if !place.calls.are_over() || place.next.borrow().is_some() {
             continue;
         }
         let asked = {
-            let _running = place.begin();
+            let _call = place.calls.begin();
             place.volume.member(Order::Look).await
         };
         match asked {
