@@ -96,6 +96,7 @@ const TESTS_MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 const UNSAFE_ALLOWED: &[&str] = &[
     "crates/engine/",
     "crates/volume/src/kinds/ram",
+    "crates/volume/tests/mirror_cost.rs",
     "crates/lab/src/sqlite",
     "crates/iscsi/tests/allocations.rs",
     "crates/front-iscsi/tests/cost.rs",
