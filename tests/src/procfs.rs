@@ -20,6 +20,25 @@ pub fn cpu_time(pid: u32) -> Duration {
     Duration::from_nanos(nanoseconds)
 }
 
+/// How often the threads of a process, the kernel's for it among them, have gone to sleep so far (`voluntary_ctxt_switches`
+/// of `/proc/PID/task/TID/status`). Each was woken in between. As for [`cpu_time`], threads that have ended are not in it.
+///
+/// # Panics
+/// If the process has gone.
+pub fn sleeps(pid: u32) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .unwrap_or_else(|error| panic!("process {pid} has gone: {error}"));
+    let count_of = |status: &str| {
+        let mut lines = status.lines();
+        let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        count?.trim().parse::<u64>().ok()
+    };
+    tasks
+        .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("status")).ok())
+        .filter_map(|status| count_of(&status))
+        .sum()
+}
+
 /// CPU time that a process has ever used, also by threads that have ended, in steps of the clock tick
 /// (`/proc/PID/stat`, fields 14 and 15).
 ///

@@ -3,11 +3,13 @@
 //!
 //! The files are in memory, so that the two media are no one disk; a second set has 500 µs imposed on each of them. A
 //! mirrored write ends with the later one of its two writes, so it is compared with the greater of a local and a remote
-//! latency, drawn at random again and again. Parts: `plain`, `delayed`, `cached`.
+//! latency, drawn at random again and again. So is a read, whose proof the other copy gives; what the proof costs shows
+//! beside reads of the two copies alone in turn, the best that a mirror could do which proves nothing. First touches are writes
+//! to regions that are not marked, each to another one. Parts: `plain`, `delayed`, `cached`, `marks`.
 
-use engine::{Buf, Lane, LaneConfig, LaneHandle, Payload, task};
+use engine::{Buf, Lane, LaneConfig, LaneHandle, Payload, task, time};
 use harness::directory::Directory;
-use harness::procfs::cpu_time;
+use harness::procfs::{cpu_time, sleeps};
 use harness::samples::{Call, Samples};
 use harness::sanstone::Sanstone;
 use std::cell::{Cell, RefCell};
@@ -18,45 +20,74 @@ use uuid::Uuid;
 use volume::claim::Owner;
 use volume::config::Volumes;
 use volume::graph::{Graph, NewStripe, Tree};
-use volume::{Durability, SharedVolume};
+use volume::stats::RequestKind;
+use volume::{Durability, MirrorHandle, SharedVolume};
 
 const BLOCK: usize = 4096;
 const SPAN_BYTES: u64 = 64 << 20;
+/// As the mirror has them.
+const REGION_BYTES: u64 = 64 << 10;
+const REGIONS: u64 = SPAN_BYTES / REGION_BYTES;
 /// Pairs of a local and a remote latency that are drawn.
 const PAIRS: u64 = 20_000;
 /// In this order, everywhere.
 const VOLUMES: [&str; 3] = ["local", "remote", "mirror"];
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    RandomWrite,
+    SequentialWrite,
+    FirstTouch,
+    RandomRead,
+}
+
 #[derive(Clone, Copy)]
 struct Load {
-    name: &'static str,
-    reads: bool,
-    is_random: bool,
+    access: Access,
     depth: usize,
 }
 
-const LOADS: [Load; 6] = [
-    load("random write", false, true, 1),
-    load("random write", false, true, 32),
-    load("sequential write", false, false, 1),
-    load("sequential write", false, false, 32),
-    load("random read", true, true, 1),
-    load("random read", true, true, 32),
+const ACCESSES: [Access; 4] = [
+    Access::RandomWrite,
+    Access::SequentialWrite,
+    Access::FirstTouch,
+    Access::RandomRead,
 ];
+const DEPTHS: [usize; 2] = [1, 32];
 
-const fn load(name: &'static str, reads: bool, is_random: bool, depth: usize) -> Load {
-    Load {
-        name,
-        reads,
-        is_random,
-        depth,
+impl Access {
+    fn name(self) -> &'static str {
+        match self {
+            Access::RandomWrite => "random write",
+            Access::SequentialWrite => "sequential write",
+            Access::FirstTouch => "first touch",
+            Access::RandomRead => "random read",
+        }
     }
+
+    /// Where the request of this number begins, in bytes. `None`: there is none.
+    fn at(self, number: u64) -> Option<u64> {
+        let blocks = SPAN_BYTES / BLOCK as u64;
+        match self {
+            Access::RandomWrite | Access::RandomRead => Some(mixed(number) % blocks * BLOCK as u64),
+            Access::SequentialWrite => Some(number % blocks * BLOCK as u64),
+            // Each region once: their number is a power of two.
+            Access::FirstTouch => (number < REGIONS).then(|| number * 389 % REGIONS * REGION_BYTES),
+        }
+    }
+}
+
+fn loads() -> impl Iterator<Item = Load> {
+    let at_depths = |access| DEPTHS.map(|depth| Load { access, depth });
+    ACCESSES.into_iter().flat_map(at_depths)
 }
 
 /// What a load took on one volume.
 struct Taken {
     latencies_us: Vec<f64>,
     cpu_us: f64,
+    /// How often a thread went to sleep, the kernel's for these processes among them.
+    sleeps: f64,
 }
 
 /// One set of media.
@@ -106,7 +137,7 @@ fn main() {
     let call = Call::read(6, 1.0);
     let mut samples = Samples::default();
     println!(
-        "{} rounds of {} s for each load and volume; latency in µs\n",
+        "{} rounds of {} s for each load and volume; latency and CPU time in µs\n",
         call.rounds, call.seconds
     );
     for media in MEDIA {
@@ -117,44 +148,75 @@ fn main() {
             lane.block_on(measure(&call, &media, &home, &mut samples));
         }
     }
+    if call.wants("marks") {
+        let lane = Lane::new(&LaneConfig::default());
+        let lane = lane.expect("the kernel gives a ring");
+        let home = lane.handle();
+        lane.block_on(count_marks(&home));
+    }
     samples.write(&call);
 }
 
+/// A target, and the configuration of the volumes here.
+struct Setting {
+    here: Directory,
+    target: Sanstone,
+    /// The target's.
+    _there: Directory,
+    text: String,
+}
+
+impl Setting {
+    fn new(media: &Media) -> Setting {
+        let (here, there) = (Directory::in_memory(), Directory::in_memory());
+        let served = format!(
+            "[volume.alone]\n{}\n[volume.copy]\n{}\n",
+            media.file(there.path(), "alone"),
+            media.file(there.path(), "copy")
+        );
+        let target = Sanstone::serve(there.path(), &served, &["alone", "copy"]);
+        let remote = |lun: u32| format!("iscsi = {{ url = \"{}\" }}", target.url(lun));
+        let text = format!(
+            "[local]\n{}\n[remote]\n{}\n[mirror]\nmirror = {{ of = [ {{ {} }}, {{ {} }} ] }}\n",
+            media.file(here.path(), "alone"),
+            remote(0),
+            media.file(here.path(), "copy"),
+            remote(1)
+        );
+        Setting {
+            here,
+            target,
+            _there: there,
+            text,
+        }
+    }
+}
+
 async fn measure(call: &Call, media: &Media, home: &LaneHandle, samples: &mut Samples) {
-    let (here, there) = (Directory::in_memory(), Directory::in_memory());
-    let served = format!(
-        "[volume.alone]\n{}\n[volume.copy]\n{}\n",
-        media.file(there.path(), "alone"),
-        media.file(there.path(), "copy")
-    );
-    let target = Sanstone::serve(there.path(), &served, &["alone", "copy"]);
-    let remote = |lun: u32| format!("iscsi = {{ url = \"{}\" }}", target.url(lun));
-    let text = format!(
-        "[local]\n{}\n[remote]\n{}\n[mirror]\nmirror = {{ of = [ {{ {} }}, {{ {} }} ] }}\n",
-        media.file(here.path(), "alone"),
-        remote(0),
-        media.file(here.path(), "copy"),
-        remote(1)
-    );
-    let mut opened = Opened::open(&text, here.path(), home).await;
+    let setting = Setting::new(media);
+    setting.create(home).await;
+    let mut opened = setting.open(home).await;
     for volume in &opened.volumes {
         fill(volume).await;
     }
     for round in 0..call.rounds {
-        for load in LOADS {
+        for load in loads() {
             let mut taken = Vec::new();
             // What goes first changes from round to round.
             for turn in 0..VOLUMES.len() {
                 let at = (turn + round) % VOLUMES.len();
-                if VOLUMES[at] == "mirror" && !load.reads {
-                    // First touches are measured by themselves.
-                    touch(&opened.volumes[at]).await;
+                match load.access {
+                    _ if VOLUMES[at] != "mirror" => {}
+                    Access::FirstTouch => {
+                        // What is closed has no marks.
+                        opened.close().await;
+                        opened = setting.open(home).await;
+                    }
+                    _ => touch(&opened.volumes[at]).await,
                 }
-                let seconds = call.seconds;
-                taken.push((
-                    at,
-                    run(&opened.volumes[at], load, seconds, target.pid()).await,
-                ));
+                let pid = setting.target.pid();
+                let one = run(&opened.volumes[at], load, call.seconds, pid).await;
+                taken.push((at, one));
             }
             taken.sort_by_key(|one| one.0);
             let taken: Vec<Taken> = taken.into_iter().map(|one| one.1).collect();
@@ -165,6 +227,32 @@ async fn measure(call: &Call, media: &Media, home: &LaneHandle, samples: &mut Sa
     report(media, samples);
 }
 
+/// Says how many writes of metadata sequential writes cost each copy.
+async fn count_marks(home: &LaneHandle) {
+    let [plain, ..] = MEDIA;
+    let setting = Setting::new(&plain);
+    setting.create(home).await;
+    let mut opened = setting.open(home).await;
+    println!("## metadata writes of each copy, for 1,000 sequential writes\n");
+    println!("| writes | local | remote |");
+    println!("| --- | --- | --- |");
+    let mut before = opened.written();
+    for first in (0..SPAN_BYTES / BLOCK as u64 / 1000).map(|thousand| thousand * 1000) {
+        let [.., mirror] = &opened.volumes[..] else {
+            unreachable!("it comes last");
+        };
+        for number in first..first + 1000 {
+            let written = mirror.write(number * BLOCK as u64, block(), Durability::Fua);
+            written.await.expect("it writes");
+        }
+        let after = opened.written();
+        let [here, there] = [0, 1].map(|copy| after[copy] - before[copy] - 1000);
+        println!("| from {first} on | {here} | {there} |");
+        before = after;
+    }
+    opened.close().await;
+}
+
 /// The open volumes.
 struct Opened {
     graph: Graph,
@@ -172,20 +260,30 @@ struct Opened {
     volumes: Vec<SharedVolume>,
 }
 
-impl Opened {
-    async fn open(text: &str, state: &Path, home: &LaneHandle) -> Opened {
-        let volumes: Volumes = toml::from_str(text).expect("a configuration");
-        let mut graph = Graph::new(volumes, state).expect("it is valid");
-        graph.set_state_directory(state);
+impl Setting {
+    fn graph(&self) -> Graph {
+        let volumes: Volumes = toml::from_str(&self.text).expect("a configuration");
+        let mut graph = Graph::new(volumes, self.here.path()).expect("it is valid");
+        graph.set_state_directory(self.here.path());
         graph.set_owner(Owner::passing("mirror-bench"));
+        graph
+    }
+
+    async fn create(&self, home: &LaneHandle) {
         let new = NewStripe {
             uuid: Uuid::new_v4(),
             created_unix_s: 0,
             force: false,
             from: None,
         };
+        let mut graph = self.graph();
         let created = graph.create_stripe("mirror", home, &new).await;
         created.unwrap_or_else(|error| panic!("{error}"));
+        graph.close().await;
+    }
+
+    async fn open(&self, home: &LaneHandle) -> Opened {
+        let mut graph = self.graph();
         let (mut trees, mut opened) = (Vec::new(), Vec::new());
         for name in VOLUMES {
             let tree = graph.open(name, home).await;
@@ -193,11 +291,29 @@ impl Opened {
             opened.push(tree.on_lane().await.expect("its lane is this one"));
             trees.push(tree);
         }
+        // Nobody knows whether a remote disk is blank, so that a new copy there is filled at first.
+        let mirror = graph.handles().get::<MirrorHandle>("mirror/mirror");
+        let mirror = mirror.expect("it is open");
+        while !mirror.status().is_in_sync() {
+            time::sleep(Duration::from_millis(10)).await;
+        }
         Opened {
             graph,
             trees,
             volumes: opened,
         }
+    }
+}
+
+impl Opened {
+    /// How many writes each copy of the mirror has had.
+    fn written(&self) -> [u64; 2] {
+        let report = self.graph.report();
+        ["mirror/mirror/0", "mirror/mirror/1"].map(|copy| {
+            let of_copy = report.0.iter().find(|(path, _)| path.starts_with(copy));
+            let (_, counts) = of_copy.expect("it is counted");
+            counts.of(RequestKind::Write).requests
+        })
     }
 
     async fn close(&mut self) {
@@ -222,7 +338,7 @@ async fn fill(volume: &SharedVolume) {
 
 /// Writes one block of each region.
 async fn touch(volume: &SharedVolume) {
-    for at in (0..SPAN_BYTES).step_by(64 << 10) {
+    for at in (0..SPAN_BYTES).step_by(REGION_BYTES as usize) {
         volume
             .write(at, block(), Durability::Fua)
             .await
@@ -233,23 +349,22 @@ async fn touch(volume: &SharedVolume) {
 async fn run(volume: &SharedVolume, load: Load, seconds: f64, target: u32) -> Taken {
     let (next, latencies_us) = (Rc::new(Cell::new(0_u64)), Rc::new(RefCell::new(Vec::new())));
     let cpu = || cpu_time(std::process::id()) + cpu_time(target);
-    let (cpu_start, end) = (cpu(), Instant::now() + Duration::from_secs_f64(seconds));
+    let slept = || sleeps(std::process::id()) + sleeps(target);
+    let (cpu_start, slept_before) = (cpu(), slept());
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
     let workers = (0..load.depth).map(|_| {
         let (volume, next, latencies_us) = (volume.clone(), next.clone(), latencies_us.clone());
         task::spawn(async move {
             while Instant::now() < end {
                 let number = next.replace(next.get() + 1);
-                let block = if load.is_random {
-                    mixed(number)
-                } else {
-                    number
+                let Some(at) = load.access.at(number) else {
+                    break;
                 };
-                let at = block % (SPAN_BYTES / BLOCK as u64) * BLOCK as u64;
                 let start = Instant::now();
-                match load.reads {
-                    true => drop(volume.read(at, BLOCK).await.expect("it reads")),
-                    false => {
-                        let written = volume.write(at, self::block(), Durability::Fua);
+                match load.access {
+                    Access::RandomRead => drop(volume.read(at, BLOCK).await.expect("it reads")),
+                    _ => {
+                        let written = volume.write(at, block(), Durability::Fua);
                         written.await.expect("it writes");
                     }
                 }
@@ -261,8 +376,10 @@ async fn run(volume: &SharedVolume, load: Load, seconds: f64, target: u32) -> Ta
     let workers: Vec<_> = workers.collect();
     task::join_all(workers).await;
     let latencies_us = latencies_us.take();
+    let count = latencies_us.len() as f64;
     Taken {
-        cpu_us: (cpu() - cpu_start).as_secs_f64() * 1e6 / latencies_us.len() as f64,
+        cpu_us: cpu().saturating_sub(cpu_start).as_secs_f64() * 1e6 / count,
+        sleeps: slept().saturating_sub(slept_before) as f64 / count,
         latencies_us,
     }
 }
@@ -281,7 +398,8 @@ fn percentile(values: &mut [f64], part: f64) -> f64 {
 }
 
 fn name_of(media: &Media, load: Load, what: &str) -> String {
-    format!("{}: {} at {}: {what}", media.name, load.name, load.depth)
+    let access = load.access.name();
+    format!("{}: {access} at {}: {what}", media.name, load.depth)
 }
 
 fn note(samples: &mut Samples, media: &Media, load: Load, taken: &[Taken], seed: u64) {
@@ -292,8 +410,12 @@ fn note(samples: &mut Samples, media: &Media, load: Load, taken: &[Taken], seed:
         let at = mixed(seed << 32 | number) % from.latencies_us.len() as u64;
         from.latencies_us[at as usize]
     };
-    let pairs = (0..PAIRS).map(|pair| draw(local, 2 * pair).max(draw(remote, 2 * pair + 1)));
-    let mut later: Vec<f64> = pairs.collect();
+    let pairs = (0..PAIRS).map(|pair| [draw(local, 2 * pair), draw(remote, 2 * pair + 1)]);
+    let (mut later, mut either) = (Vec::new(), Vec::new());
+    for [local, remote] in pairs {
+        later.push(local.max(remote));
+        either.extend([local, remote]);
+    }
     for (name, one) in VOLUMES.iter().zip(taken) {
         let mut latencies = one.latencies_us.clone();
         for (percent, part) in [("p50", 0.5), ("p99", 0.99)] {
@@ -301,35 +423,42 @@ fn note(samples: &mut Samples, media: &Media, load: Load, taken: &[Taken], seed:
             samples.note(name_of(media, load, &format!("{name} {percent}")), value);
         }
         samples.note(name_of(media, load, &format!("{name} CPU")), one.cpu_us);
+        samples.note(name_of(media, load, &format!("{name} sleeps")), one.sleeps);
     }
     let mut mirrored = mirror.latencies_us.clone();
     for (percent, part) in [("p50", 0.5), ("p99", 0.99)] {
         let ratio = percentile(&mut mirrored, part) / percentile(&mut later, part);
         samples.note(name_of(media, load, &format!("ratio {percent}")), ratio);
     }
+    let price = percentile(&mut mirrored, 0.5) / percentile(&mut either, 0.5);
+    samples.note(name_of(media, load, "price p50"), price);
     let sum = local.cpu_us + remote.cpu_us;
     samples.note(name_of(media, load, "ratio CPU"), mirror.cpu_us / sum);
 }
 
 fn report(media: &Media, samples: &Samples) {
     println!("## {} ({})\n", media.name, media.cache);
-    println!("| load | local | remote | mirror | of the later one: 50 % | 99 % | CPU of the sum |");
-    println!("| --- | --- | --- | --- | --- | --- | --- |");
-    for load in LOADS {
+    println!(
+        "| load | local | remote | mirror | of the later one: 50 % | 99 % | CPU of the sum | of either: 50 % |"
+    );
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
+    for load in loads() {
         let of = |what: &str| {
             samples
                 .median(&name_of(media, load, what))
                 .expect("measured")
         };
         let times = VOLUMES.map(|volume| {
-            let [p50, p99, cpu] =
-                ["p50", "p99", "CPU"].map(|what| of(&format!("{volume} {what}")).median);
-            format!("{p50:.0} / {p99:.0} ({cpu:.0} CPU)")
+            let [p50, p99, cpu, sleeps] =
+                ["p50", "p99", "CPU", "sleeps"].map(|what| of(&format!("{volume} {what}")).median);
+            format!("{p50:.0} / {p99:.0} ({cpu:.1} CPU, {sleeps:.2} sleeps)")
         });
-        let ratios = ["p50", "p99", "CPU"].map(|what| of(&format!("ratio {what}")).to_string());
-        let (name, depth) = (load.name, load.depth);
+        let ratios = ["ratio p50", "ratio p99", "ratio CPU", "price p50"];
+        let ratios = ratios.map(|what| of(what).to_string());
         println!(
-            "| {name} at {depth} | {} | {} |",
+            "| {} at {} | {} | {} |",
+            load.access.name(),
+            load.depth,
             times.join(" | "),
             ratios.join(" | ")
         );
