@@ -7,7 +7,7 @@ use std::{
 };
 
 use ::mirror::{
-    CopyId, Regions,
+    CopyId, Regions, Unreadable,
     copy::{
         BITMAP_BLOCKS, BLOCK_BYTES, Bits, CopyState, Header, METADATA_BYTES, MetadataBlock,
         decode_bits, encode_bits, newest,
@@ -156,11 +156,18 @@ impl Copy {
             )));
         }
         let block = self.read_unfenced(MetadataBlock::Header).await?;
-        Header::decode(&block).map_err(|why| {
-            self.refuse(format_args!(
+        Header::decode(&block).map_err(|why| match why {
+            // Whoever makes it longer, moves the end away from what is kept there.
+            Unreadable::Blank => self.refuse(format_args!(
+                "its last block is blank, and a copy of a mirror has the mirror's own there. It has {len_bytes} bytes: if it \
+                 was made longer, make it as long as it was before, for nothing else is missing; if it is a new disk, give \
+                 it its place with `sanstone volume replace -c FILE NAME`, or make a new mirror with `sanstone volume create \
+                 -c FILE NAME`"
+            )),
+            why => self.refuse(format_args!(
                 "its last block is not that of a copy of a mirror: {why}; find the disk that belongs here, or make it a \
                  copy with `sanstone volume create -c FILE NAME`"
-            ))
+            )),
         })
     }
 

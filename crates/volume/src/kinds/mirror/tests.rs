@@ -110,6 +110,31 @@ fn a_volatile_cache_is_refused_with_the_setting_to_change() {
 }
 
 #[test]
+fn copies_that_were_made_longer_are_those_of_the_mirror_again_once_they_are_as_long_as_before() {
+    on_a_machine(8, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let all_have = |len: usize| {
+            for name in ["/srv/a", "/srv/b"] {
+                let mut copy = host.read_file(name).expect("a copy");
+                copy.resize(len, 0);
+                host.put_file(name, &copy);
+            }
+        };
+        all_have(4 << 20);
+        let longer = text.replace("3MiB", "4MiB");
+        let opened = open(&mut graph(&longer), &host).await;
+        let refused = opened.err().expect("nobody finds what was at the end");
+        let mend = "It has 4194304 bytes: if it was made longer, make it as long as it was before";
+        assert!(refused.contains(mend), "{refused}");
+        all_have(3 << 20);
+        let mut graph = graph(&text);
+        open(&mut graph, &host).await.expect("it is what it was");
+        assert!(status(&graph).is_in_sync(), "{:?}", status(&graph));
+    });
+}
+
+#[test]
 fn the_data_of_a_disk_in_use_is_kept_and_copied() {
     on_a_machine(3, async |host| {
         let mut old = vec![9; 2 << 20];
