@@ -160,7 +160,8 @@ impl Store for SimReactor {
     }
 
     fn lock_holder(&self, path: &Path) -> Option<u32> {
-        let state = self.state.borrow();
+        let mut state = self.state.borrow_mut();
+        state.settle();
         let file = state.hosts[self.host.0].disk.names.file(path)?;
         let mut open = state.files.values();
         let is_locked =
