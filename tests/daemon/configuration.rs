@@ -63,7 +63,8 @@ fn a_valid_configuration_passes_the_check() {
     let ran = call_with("check", &directory, RAM);
     assert_eq!(ran.code(), Some(0), "{ran}");
     assert!(
-        ran.stderr.contains("there is no target; `serve` needs one"),
+        ran.stderr
+            .contains("there is no target: its volumes are for `attach`; `serve` needs one"),
         "{ran}"
     );
 }
