@@ -46,6 +46,16 @@ pub struct Generation {
     pub complete: u64,
 }
 
+impl Generation {
+    /// That of every member once `claim` has taken them all.
+    pub(crate) fn completed(claim: u64) -> Generation {
+        Generation {
+            claimed: claim,
+            complete: claim,
+        }
+    }
+}
+
 /// What a member says of its set's owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Label {

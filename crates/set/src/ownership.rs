@@ -148,18 +148,12 @@ impl<P: Policy> Ownership<P> {
                     behind(to).map(|it| (it, MemberOrder::Label(to)))
                 }
                 ClaimStep::Completing(to) => {
-                    let to = Generation {
-                        claimed: to,
-                        complete: to,
-                    };
+                    let to = Generation::completed(to);
                     behind(to).map(|it| (it, MemberOrder::Label(to)))
                 }
                 // Those that are added.
                 ClaimStep::Owning(to) => {
-                    let to = Generation {
-                        claimed: to,
-                        complete: to,
-                    };
+                    let to = Generation::completed(to);
                     let untaken = first(&|it| it.is_added && !it.is_missing && !it.is_asked);
                     let take = untaken.map(|it| (it, MemberOrder::Take));
                     take.or_else(|| behind(to).map(|it| (it, MemberOrder::Label(to))))
@@ -276,10 +270,7 @@ impl<P: Policy> Ownership<P> {
         let ClaimStep::Owning(to) = self.step else {
             return false;
         };
-        let to = Generation {
-            claimed: to,
-            complete: to,
-        };
+        let to = Generation::completed(to);
         let is_ready = |it: &OwnedMember| {
             it.is_taken && !it.is_missing && it.generation.is_none_or(|is| is == to)
         };
