@@ -57,8 +57,9 @@ pub(crate) fn is_mounted(path: &Path) -> bool {
 
 /// A `sanstone attach` of a test's own.
 pub(crate) struct Attached {
-    pub(crate) directory: Directory,
+    /// Goes before the directory, where its log is: a test that fails shows it.
     pub(crate) daemon: Daemon,
+    pub(crate) directory: Directory,
     /// Where the volume is.
     pub(crate) path: PathBuf,
 }
@@ -85,8 +86,8 @@ impl Attached {
         let path = path.join("disk");
         let daemon = start(command, &directory, volume, &path, arguments);
         Attached {
-            directory,
             daemon,
+            directory,
             path,
         }
     }

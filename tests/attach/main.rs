@@ -17,6 +17,7 @@ mod mount_helper;
 mod mounted;
 mod orphans;
 mod refusals;
+mod reused;
 mod stalled;
 mod stop;
 mod truncated;

@@ -77,6 +77,14 @@ pub fn loop_of(path: &Path) -> io::Result<Option<(PathBuf, Option<PathBuf>)>> {
     Ok(Some((found.path(), mount.map(|mount| mount.point))))
 }
 
+/// The number of what the disk `device` is now, which no other has until the next boot: another file on the same loop
+/// device has another one. `None` if there is no such disk.
+pub fn sequence_of(device: &Path) -> Option<u64> {
+    let sysfs = Path::new("/sys/block").join(device.file_name()?);
+    let text = fs::read_to_string(sysfs.join("diskseq")).ok()?;
+    text.trim().parse().ok()
+}
+
 /// The device that holds the file of `device`, an open loop device, as `MAJOR:MINOR`, the form of
 /// [`Mount::device`](crate::mounts::Mount::device).
 ///

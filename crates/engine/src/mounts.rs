@@ -51,9 +51,10 @@ pub fn mount_at(path: &Path) -> io::Result<Option<Mount>> {
 }
 
 impl Mount {
-    /// Whether `other` is this mount, wherever it is now.
+    /// Whether `other` is this mount, wherever it is now. The kernel gives both numbers to the next mount as soon as this
+    /// one is gone, so what tells them apart for certain is a source that no two mounts share.
     pub fn is(&self, other: &Mount) -> bool {
-        (self.id, &self.device) == (other.id, &other.device)
+        (self.id, &self.device, &self.source) == (other.id, &other.device, &other.source)
     }
 
     /// Where this mount is now, as `mounts` has it, and what is mounted over it there, if anything is.
@@ -140,5 +141,10 @@ mod tests {
             ..ours.clone()
         };
         assert_eq!(ours.find(&[reused]), None);
+        let next = Mount {
+            source: "y".into(),
+            ..ours.clone()
+        };
+        assert_eq!(ours.find(&[next]), None);
     }
 }

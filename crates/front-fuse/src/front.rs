@@ -102,7 +102,8 @@ impl FuseFront {
         };
         let changes = Arc::new(Changes::new(units.lanes(), facts.len_bytes));
         let path = place.path().to_owned();
-        let mounting = move || mount::mount(&path, mode, facts.read_only);
+        let source = mount::unique_source().map_err(not_mounted)?;
+        let mounting = move || mount::mount(&path, &source, mode, facts.read_only);
         let mounted = blocking::run(blocking::WorkKind::Files, mounting).await;
         let (device, mount) = mounted.map_err(not_mounted)?.map_err(StartError::Mount)?;
         let (end, ends) = channel();

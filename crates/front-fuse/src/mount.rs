@@ -18,29 +18,35 @@ use crate::fusermount;
 
 /// The file system type that `mount` shows.
 pub(crate) const TYPE: &str = "fuse.sanstone";
-/// The device name that `mount` shows.
-const SOURCE: &str = "sanstone";
 
-/// Mounts on the file at `path`, with permissions `mode`. Returns the descriptor from which to read requests, and
-/// the mount.
+/// A device name for `mount` to show that no other mount has, by which this one is known as long as it is there.
+pub(crate) fn unique_source() -> io::Result<String> {
+    let mut number = [0; 8];
+    engine::random::fill(&mut number)?;
+    Ok(format!("sanstone-{:016x}", u64::from_ne_bytes(number)))
+}
+
+/// Mounts on the file at `path`, with permissions `mode`, from a [`unique_source`]. Returns the descriptor from which to
+/// read requests, and the mount.
 pub(crate) fn mount(
     path: &Path,
+    source: &str,
     mode: u32,
     read_only: bool,
 ) -> Result<(SharedDevice, Mount), String> {
-    let device = mounted(path, mode, read_only)?;
+    let device = mounted(path, source, mode, read_only)?;
     match mount_at(path) {
-        Ok(Some(mount)) if mount.kind == TYPE => Ok((device, mount)),
+        Ok(Some(mount)) if mount.source == Path::new(source) => Ok((device, mount)),
         Ok(_) => Err(format!("{} was unmounted at once", path.display())),
         Err(error) => Err(error.to_string()),
     }
 }
 
-fn mounted(path: &Path, mode: u32, read_only: bool) -> Result<SharedDevice, String> {
+fn mounted(path: &Path, source: &str, mode: u32, read_only: bool) -> Result<SharedDevice, String> {
     if !is_root() {
         let access = if read_only { "ro" } else { "rw" };
         let options = format!(
-            "{access},nosuid,nodev,noatime,default_permissions,fsname={SOURCE},subtype=sanstone"
+            "{access},nosuid,nodev,noatime,default_permissions,fsname={source},subtype=sanstone"
         );
         let fd = fusermount::mount(path, &options)?;
         return SharedDevice::adopt(fd).map_err(|error| error.to_string());
@@ -63,7 +69,7 @@ fn mounted(path: &Path, mode: u32, read_only: bool) -> Result<SharedDevice, Stri
     let options = CString::new(options).map_err(|error| error.to_string())?;
     let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME;
     flags.set(MountFlags::RDONLY, read_only);
-    rustix::mount::mount(SOURCE, path, TYPE, flags, options.as_c_str()).map_err(|error| {
+    rustix::mount::mount(source, path, TYPE, flags, options.as_c_str()).map_err(|error| {
         let mend = match error {
             rustix::io::Errno::PERM => "; mounting needs CAP_SYS_ADMIN",
             rustix::io::Errno::NODEV => "; load FUSE with `modprobe fuse`, if this kernel has it",

@@ -230,6 +230,10 @@ async fn clear(
             cause,
         };
         clear_above(path, &dead).await.map_err(failed)?;
+        // Meanwhile somebody else may have removed it, and mounted a live one there.
+        if mount_at(path).map_err(self::failed(path))?.as_ref() != Some(&dead) {
+            continue;
+        }
         mount::unmount(path, true).map_err(failed)?;
         tracing::warn!(
             path = %path.display(),

@@ -15,6 +15,7 @@ use anyhow::{Context, anyhow, bail};
 use clap::Args;
 use engine::{
     blocking,
+    loops::sequence_of,
     mounts::{Mount, mount_at, mounts},
 };
 use front_fuse::Unmounted;
@@ -131,17 +132,18 @@ impl MountPoint {
             let len_bytes = fs::metadata(&on)?.len();
             Ok::<_, anyhow::Error>((here.mount_now(&on, block_size_bytes)?, len_bytes))
         };
-        let (mount, len_bytes) = blocking::run(blocking::WorkKind::Files, mounting).await??;
+        let (mounted, len_bytes) = blocking::run(blocking::WorkKind::Files, mounting).await??;
+        let mount = &mounted.mount;
         let (kind, device) = (&mount.kind, mount.source.display());
         tracing::info!(directory = %mount.point.display(), kind, %device, "mounted");
         Ok(FileSystem {
-            mount,
+            mounted,
             file,
             device_len_bytes: Cell::new(len_bytes),
         })
     }
 
-    fn mount_now(&self, file: &Path, block_size_bytes: u32) -> anyhow::Result<Mount> {
+    fn mount_now(&self, file: &Path, block_size_bytes: u32) -> anyhow::Result<MountedLoop> {
         let kind = kind_on(file)?;
         let mut mount = program("mount", "mount")?;
         let mut losetup = program("losetup", "mount")?;
@@ -149,6 +151,7 @@ impl MountPoint {
         // The file system writes in whole sectors, and a part of a block would have to be read first.
         losetup.args(["--sector-size", &block_size_bytes.to_string()]);
         let device = ran(losetup.arg(file))?.trim().to_owned();
+        let sequence = sequence_of(Path::new(&device));
         mount.args(["-t", &kind]);
         if let Some(options) = &self.options {
             mount.args(["-o", options]);
@@ -162,7 +165,7 @@ impl MountPoint {
             // Nothing is left behind.
             let _ = rustix::mount::unmount(&self.directory, UnmountFlags::NOFOLLOW);
         }
-        mount
+        mount.map(|mount| MountedLoop { mount, sequence })
     }
 
     fn mounted_from(&self, device: &Path) -> anyhow::Result<Mount> {
@@ -224,9 +227,43 @@ fn kind_on(file: &Path) -> anyhow::Result<String> {
     }
 }
 
+/// A file system's mount, and what its loop device was then.
+#[derive(Clone)]
+struct MountedLoop {
+    mount: Mount,
+    /// The loop device's [`sequence_of`].
+    sequence: Option<u64>,
+}
+
+impl MountedLoop {
+    /// Whether the loop device is still that one. As soon as it is unmounted, by whomever, its number is anybody's, and so
+    /// is the mount's.
+    fn is_there(&self) -> bool {
+        sequence_of(&self.mount.source) == self.sequence
+    }
+
+    fn unmount(&self) -> io::Result<Unmounted> {
+        match self.is_there() {
+            true => unmount_now(&self.mount),
+            false => Ok(Unmounted::Yes),
+        }
+    }
+
+    fn detach(&self) -> io::Result<()> {
+        match self.mount.find(&mounts()?) {
+            Some((here, None)) if self.is_there() => {
+                rustix::mount::unmount(&here.point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
+                Ok(())
+            }
+            // What is mounted over it would go instead.
+            _ => Ok(()),
+        }
+    }
+}
+
 /// A mounted file system.
 pub(super) struct FileSystem {
-    mount: Mount,
+    mounted: MountedLoop,
     /// What its loop device is on.
     file: PathBuf,
     /// How long the file was when the loop device was told.
@@ -236,7 +273,7 @@ pub(super) struct FileSystem {
 impl FileSystem {
     /// Its mount, as it was when it was mounted.
     pub(super) fn mount(&self) -> &Mount {
-        &self.mount
+        &self.mounted.mount
     }
 
     /// Whether its loop device is as long as a volume of `len_bytes`.
@@ -247,12 +284,16 @@ impl FileSystem {
     /// Has its loop device follow a volume that is `len_bytes` long, as soon as the file is: that takes until the requests end
     /// that are in progress. The file system has to be told by somebody who knows it.
     pub(super) async fn follow_length(&self, len_bytes: u64) {
-        let (device, kind) = (self.mount.source.clone(), self.mount.kind.clone());
+        let mounted = self.mounted.clone();
+        let (device, kind) = (mounted.mount.source.clone(), mounted.mount.kind.clone());
         let shown = device.display().to_string();
         let file = self.file.clone();
         let following = move || -> anyhow::Result<bool> {
             if fs::metadata(&file)?.len() != len_bytes {
                 return Ok(false);
+            }
+            if !mounted.is_there() {
+                bail!("it was unmounted");
             }
             let mut losetup = program("losetup", "mount")?;
             ran(losetup.arg("--set-capacity").arg(&device))?;
@@ -265,8 +306,11 @@ impl FileSystem {
             self.device_len_bytes.set(len_bytes);
         }
         let mend = match kind.as_str() {
-            "xfs" => format!("xfs_growfs {}", self.mount.point.display()),
-            "btrfs" => format!("btrfs filesystem resize max {}", self.mount.point.display()),
+            "xfs" => format!("xfs_growfs {}", self.mount().point.display()),
+            "btrfs" => format!(
+                "btrfs filesystem resize max {}",
+                self.mount().point.display()
+            ),
             _ => format!("resize2fs {shown}"),
         };
         match followed {
@@ -285,31 +329,23 @@ impl FileSystem {
     /// Unmounts it, if nobody uses it. Unmounting writes back dirty pages, so the file must still be served
     /// meanwhile.
     pub(super) async fn unmount(&self) -> Unmounted {
-        let mount = self.mount.clone();
-        let unmounting =
-            move || unmount_now(&mount).unwrap_or_else(|error| Unmounted::No(error.to_string()));
+        let mounted = self.mounted.clone();
+        let unmounting = move || {
+            mounted
+                .unmount()
+                .unwrap_or_else(|error| Unmounted::No(error.to_string()))
+        };
         let unmounted = blocking::run(blocking::WorkKind::Files, unmounting).await;
         unmounted.unwrap_or_else(|error| Unmounted::No(error.to_string()))
     }
 
     /// Takes it off its directory after its file was lost. Whoever uses it gets errors.
     pub(super) async fn detach(self) {
-        let directory = self.mount.point.clone();
-        let detaching = move || detach_now(&self.mount);
+        let directory = self.mount().point.clone();
+        let detaching = move || self.mounted.detach();
         let detached = blocking::run(blocking::WorkKind::Files, detaching).await;
         if let Err(error) | Ok(Err(error)) = detached {
             tracing::error!(directory = %directory.display(), %error, "it cannot be unmounted");
         }
-    }
-}
-
-fn detach_now(mount: &Mount) -> io::Result<()> {
-    match mount.find(&mounts()?) {
-        Some((here, None)) => {
-            rustix::mount::unmount(&here.point, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?;
-            Ok(())
-        }
-        // What is mounted over it would go instead.
-        Some((_, Some(_))) | None => Ok(()),
     }
 }
