@@ -156,3 +156,62 @@ fn a_log_filter_that_would_log_nothing_is_refused() {
         assert!(ran.stderr.contains(said), "{ran}");
     }
 }
+
+#[test]
+fn what_is_logged_changes_while_the_daemon_serves() {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let volume = "[volume.disk]\nram = { size = \"16MiB\" }\n";
+    let configuration = format!("{volume}{}", target_table(port, &["disk"]));
+    let server = Sanstone::serve_configuration(directory.path(), &configuration, port);
+    let state = directory.join("sanstone.state");
+    let mut server = server.answering(&state);
+    let state = state.to_str().expect("plain text");
+    let level = |more: &[&str]| call(&[&["log-level", "--state", state], more].concat());
+    let log_in = |isid| {
+        let address = format!("127.0.0.1:{port}");
+        Session::login(&address, IQN, 0, isid, &[]).expect("a login");
+    };
+    assert_eq!(level(&[]).success().stdout, "info\n");
+    log_in(1);
+    assert!(
+        !server.daemon().log().contains("DEBUG"),
+        "{}",
+        server.daemon().log()
+    );
+    let ran = level(&["front_iscsi=debug,warn"]).success();
+    let changed = "log level: info → front_iscsi=debug,warn, until it ends or the next log-level\n";
+    assert_eq!(ran.stdout, changed);
+    log_in(2);
+    server.daemon().log_with("DEBUG");
+    assert_eq!(level(&[]).success().stdout, "front_iscsi=debug,warn\n");
+    let wrong = level(&["loud"]);
+    assert_eq!(wrong.code(), Some(2), "{wrong}");
+    let said = "log-level \"loud\": \"loud\" is not a level; write off, ";
+    assert!(wrong.stderr.contains(said), "{wrong}");
+    assert_eq!(level(&[]).success().stdout, "front_iscsi=debug,warn\n");
+}
+
+/// systemd names the journal's socket by device and inode; a program that has another standard error writes plain lines.
+#[test]
+fn the_journal_is_told_how_grave_each_line_is() {
+    let directory = Directory::new();
+    let ranks = |stream: &str| -> Vec<String> {
+        let file = directory.join("standard-error");
+        let mut command = Command::new("sh");
+        command.args([
+            "-c",
+            &format!("{stream} exec \"$0\" serve -c nowhere.toml 2>\"$1\""),
+        ]);
+        command.arg(binary()).arg(&file);
+        harness::run::run(&mut command, Duration::from_secs(60));
+        let text = std::fs::read_to_string(file).expect("a log");
+        let start = |line: &str| line.chars().take(3).collect();
+        text.lines().map(start).collect()
+    };
+    let journal = "JOURNAL_STREAM=$(: >\"$1\"; stat -c %d:%i \"$1\"); export JOURNAL_STREAM;";
+    assert_eq!(ranks(journal), ["<3>"]);
+    let other = "JOURNAL_STREAM=8:1; export JOURNAL_STREAM;";
+    assert_eq!(ranks(other), ["san"]);
+    assert_eq!(ranks(""), ["san"]);
+}

@@ -23,6 +23,7 @@ mod kernel;
 mod lab;
 mod lanes;
 mod log;
+mod log_level;
 mod mirror_compare;
 mod mirror_status;
 mod output;
@@ -112,6 +113,10 @@ enum Verb {
     /// Exit code 0: ok. 1: degraded: everything is served, but something hangs, is missing a spare, or soon ends. 2: down:
     /// something is not served, or the daemon does not answer.
     Status(status::StatusCall),
+    /// Say what a running `serve` or `attach` logs, or have it log more or less while it runs.
+    ///
+    /// The change holds until the process ends: then `--log` decides again.
+    LogLevel(log_level::LogLevelCall),
     /// Watch a running `serve` or `attach`: IOPS, MB/s, queue and times of every node and every initiator.
     ///
     /// q quits. The queue of an initiator counts the commands that the daemon is working on, but not those
@@ -251,6 +256,7 @@ fn run(verb: Verb) -> Result<u8, VerbFailure> {
         Verb::Apply(call) => apply::run(&call),
         Verb::Show(call) => show::run(&call),
         Verb::Top(call) => top::run(&call),
+        Verb::LogLevel(call) => log_level::run(&call),
         Verb::Volume {
             verb:
                 VolumeVerb::Create {

@@ -37,6 +37,8 @@ pub(crate) enum AdminCall {
     Counters,
     /// Compare the copies of the mirror at the path `mirror` of a tree, from `at_bytes` on. Answer: a [`Compared`].
     Compare { mirror: String, at_bytes: u64 },
+    /// Log from here on what the filter says, if there is one. Answer: the filter before.
+    Log { filter: Option<String> },
     /// Serve the configuration at the absolute path `path`. Answer: an [`Applied`].
     Apply {
         path: PathBuf,
@@ -88,7 +90,10 @@ impl AdminCall {
     /// How long the daemon may take to answer this request.
     pub(crate) fn timeout(&self) -> Duration {
         match self {
-            AdminCall::Show | AdminCall::Counters | AdminCall::Compare { .. } => ANSWER_TIMEOUT,
+            AdminCall::Show
+            | AdminCall::Counters
+            | AdminCall::Compare { .. }
+            | AdminCall::Log { .. } => ANSWER_TIMEOUT,
             AdminCall::Apply { .. } => CHANGE_TIMEOUT,
         }
     }
@@ -238,7 +243,10 @@ mod tests {
             mirror: "db/cache/mirror".to_owned(),
             at_bytes: 1 << 40,
         };
-        for sent in [AdminCall::Show, AdminCall::Counters, compare, apply] {
+        let log = AdminCall::Log {
+            filter: Some("debug".to_owned()),
+        };
+        for sent in [AdminCall::Show, AdminCall::Counters, compare, log, apply] {
             let line = request(sent.clone()).expect("it is JSON");
             assert_eq!(asked(&line).expect("ours"), sent);
         }

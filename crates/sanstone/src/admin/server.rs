@@ -240,6 +240,13 @@ fn attend(
                 AdminCall::Compare { mirror, at_bytes } => {
                     reply(compare(daemon, timeout, &mirror, at_bytes))
                 }
+                AdminCall::Log { filter } => {
+                    let changed = crate::log::change_level(filter.as_deref());
+                    reply(changed.map_err(|message| AdminRefusal {
+                        is_wrong: true,
+                        message,
+                    }))
+                }
                 AdminCall::Apply { path, dry_run } => {
                     reply(apply(daemon, hall, timeout, &path, dry_run))
                 }

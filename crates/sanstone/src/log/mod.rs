@@ -9,7 +9,6 @@ use std::{
     fmt::Display,
     io::{self, Write},
     mem,
-    str::FromStr,
     sync::{
         Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -20,10 +19,14 @@ use std::{
 
 use clap::ValueEnum;
 use tracing::{Level, subscriber};
-use tracing_subscriber::{EnvFilter, filter::LevelFilter, layer::SubscriberExt};
+use tracing_subscriber::{layer::SubscriberExt, reload};
 
 mod flood;
+mod journal;
 mod json;
+mod level;
+
+pub(crate) use level::change as change_level;
 
 use crate::{accounts::hidden, failure::VerbFailure, output::plain};
 
@@ -31,22 +34,6 @@ use crate::{accounts::hidden, failure::VerbFailure, output::plain};
 const QUEUE_MAX_BYTES: usize = 1 << 20;
 /// How long the process waits at its end for the queue to drain.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// The parts for which `--log` can set a level: our crates.
-const PARTS: [&str; 12] = [
-    "engine",
-    "front_fuse",
-    "front_iscsi",
-    "front_nbd",
-    "iscsi",
-    "lab",
-    "nbd",
-    "node",
-    "sanstone",
-    "scsi",
-    "unit",
-    "volume",
-];
-
 static QUEUE: LineQueue = LineQueue::new();
 
 /// Makes a panic on any thread end the process, with its message in the log. A lane that panicked has lost
@@ -65,32 +52,6 @@ pub(crate) fn abort_at_panic() {
     }));
 }
 
-/// Parses `--log`: a level, or `PART=LEVEL`, or several of them.
-fn filter(text: &str) -> Result<EnvFilter, String> {
-    for directive in text.split(',') {
-        let (part, level) = match directive.split_once('=') {
-            Some((part, level)) => (Some(part), level),
-            None => (None, directive),
-        };
-        // EnvFilter would read an empty level as `error`.
-        if level.is_empty() || LevelFilter::from_str(level).is_err() {
-            return Err(format!(
-                "--log \"{text}\": \"{level}\" is not a level; write off, error, warn, info, debug or \
-                 trace, as in --log info"
-            ));
-        }
-        let known = |part: &str| PARTS.contains(&part.split("::").next().unwrap_or_default());
-        if let Some(part) = part.filter(|part| !known(part)) {
-            return Err(format!(
-                "--log \"{text}\": there is no part \"{part}\"; write one of {}, as in --log \
-                 front_iscsi=debug",
-                PARTS.join(", ")
-            ));
-        }
-    }
-    EnvFilter::try_new(text).map_err(|error| format!("--log \"{text}\": {error}; write --log info"))
-}
-
 /// Starts the writer thread and collects the program's log events from here on.
 pub(crate) fn start(wanted: &str, format: LogFormat) -> Result<(), VerbFailure> {
     thread::Builder::new()
@@ -100,19 +61,22 @@ pub(crate) fn start(wanted: &str, format: LogFormat) -> Result<(), VerbFailure> 
             // There is no thread to write what is queued.
             let _ = writeln!(io::stderr(), "sanstone: starting the log's thread: {error}");
         })?;
-    let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter(wanted).map_err(VerbFailure::Wrong)?)
-        .with_writer(|| LogEntry);
+    let wrong = |error| VerbFailure::Wrong(format!("--log {error}"));
+    let filter = level::filter(wanted).map_err(wrong)?;
+    let (filter, handle) = reload::Layer::new(filter);
+    level::may_change(wanted, handle);
+    let chosen = tracing_subscriber::registry().with(filter);
+    let lines = tracing_subscriber::fmt::layer().with_writer(|| LogEntry);
     let limit = flood::Limit(&QUEUE.flood);
     match format {
         LogFormat::Text => {
-            let lines = lines.with_target(false).finish();
-            subscriber::set_global_default(lines.with(limit))?;
+            let lines = lines.with_target(false).map_event_format(journal::Ranked);
+            subscriber::set_global_default(chosen.with(lines).with(limit))?;
         }
         LogFormat::Json => {
             IS_JSON.store(true, Ordering::Relaxed);
-            let lines = lines.event_format(json::Lines).finish();
-            subscriber::set_global_default(lines.with(limit))?;
+            let lines = lines.event_format(journal::Ranked(json::Lines));
+            subscriber::set_global_default(chosen.with(lines).with(limit))?;
         }
     }
     Ok(())
@@ -147,10 +111,10 @@ fn queue(level: Level, line: impl Display) {
 }
 
 fn text_of(level: Level, line: impl Display) -> Vec<u8> {
-    let line = plain(line);
+    let (rank, line) = (journal::rank(level), plain(line));
     match IS_JSON.load(Ordering::Relaxed) {
-        true => format!("{}\n", json::said(level, &line)).into_bytes(),
-        false => format!("{line}\n").into_bytes(),
+        true => format!("{rank}{}\n", json::said(level, &line)).into_bytes(),
+        false => format!("{rank}{line}\n").into_bytes(),
     }
 }
 
@@ -385,34 +349,5 @@ mod tests {
         queue.offer(b"line\n");
         queue.flush(Duration::ZERO);
         assert_eq!(queue.lock().lines.len(), 1);
-    }
-
-    #[test]
-    fn a_filter_is_levels_for_our_parts() {
-        for right in [
-            "info",
-            "DEBUG",
-            "off",
-            "front_iscsi=debug,volume=warn",
-            "info,front_iscsi::login=trace",
-        ] {
-            assert!(filter(right).is_ok(), "{right}");
-        }
-        for (wrong, said) in [
-            (
-                "debg",
-                "--log \"debg\": \"debg\" is not a level; write off, error, warn, info",
-            ),
-            ("", "--log \"\": \"\" is not a level; write off"),
-            ("info,", "\"\" is not a level"),
-            ("front_iscsi=", "\"\" is not a level"),
-            (
-                "tagret=debug",
-                "there is no part \"tagret\"; write one of engine, ",
-            ),
-        ] {
-            let message = filter(wrong).expect_err(wrong);
-            assert!(message.contains(said), "{message}");
-        }
     }
 }
