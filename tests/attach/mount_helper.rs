@@ -46,6 +46,7 @@ fn with_helpers(steps: &str) {
         fs::set_permissions(path, mode).expect("its mode");
     }
     let mut command = Command::new(program("unshare", "util-linux"));
+    command.env("SANSTONE", binary());
     command.args([
         "--mount",
         "--propagation",
@@ -83,6 +84,31 @@ mount -T fstab "$1/files"
 [ "$(cat files/file)" = content ] || fail "it has lost something"
 if touch files/other 2>/dev/null; then fail "it is read-only"; fi
 umount "$1/files"
+"#,
+    );
+}
+
+#[test]
+fn a_number_that_another_attach_has_by_now_is_left_alone() {
+    if !can_attach() {
+        return;
+    }
+    with_helpers(
+        r#"
+mount -t sanstone db "$1/files" -o "$options"
+pid=$(cat db.disk.pid)
+mkdir other
+truncate -s 16M other/db.img
+sed s/64MiB/16MiB/ sanstone.toml >other/sanstone.toml
+"$SANSTONE" attach -c other/sanstone.toml db --fuse other/disk 2>other/log &
+other=$!
+until grep -q ' attached ' other/log; do sleep 0.1; done
+echo "$other" >db.disk.pid
+umount "$1/files"
+sleep 1
+mountpoint -q other/disk || fail "the other one was ended: $(cat other/log)"
+kill "$pid" "$other"
+wait "$other"
 "#,
     );
 }
