@@ -89,6 +89,50 @@ umount "$1/files"
 }
 
 #[test]
+fn whoever_mounts_it_once_more_leaves_the_first_as_it_is() {
+    if !can_attach() {
+        return;
+    }
+    with_helpers(
+        r#"
+echo "db $1/files sanstone $options 0 0" >fstab
+mount -T fstab "$1/files"
+pid=$(cat db.disk.pid)
+mount -a -T fstab || fail "it is mounted already"
+mkdir other
+if mount -t sanstone db "$1/other" -o "$options"; then fail "it is mounted elsewhere"; fi
+[ "$(cat db.disk.pid)" = "$pid" ] || fail "another number: $(cat db.disk.pid)"
+grep -q ' INFO mounted ' db.disk.log || fail "the log of the first is gone"
+umount "$1/files"
+[ ! -e "/proc/$pid" ] || grep -q '^State:.Z' "/proc/$pid/status" || fail "it is attached"
+mount -T fstab "$1/files"
+umount "$1/files"
+ls db.disk* 2>/dev/null && fail "something is left"
+true
+"#,
+    );
+}
+
+#[test]
+fn what_is_left_of_a_killed_one_is_not_taken_for_a_mount() {
+    if !can_attach() {
+        return;
+    }
+    with_helpers(
+        r#"
+mount -t sanstone db "$1/files" -o "$options"
+kill -9 "$(cat db.disk.pid)"
+# No file system any more.
+dd if=/dev/zero of=db.img bs=1k count=8 conv=notrunc status=none
+if mount -t sanstone db "$1/files" -o "$options" 2>said; then fail "nothing can be mounted"; fi
+grep -q "no file system" said || fail "$(cat said)"
+mountpoint -q files && fail "it is mounted"
+true
+"#,
+    );
+}
+
+#[test]
 fn a_number_that_another_attach_has_by_now_is_left_alone() {
     if !can_attach() {
         return;
