@@ -4,9 +4,9 @@ use std::fs;
 
 use harness::directory::Directory;
 use harness::run::Ran;
-use harness::sanstone::call;
+use harness::sanstone::{Sanstone, call};
 
-use crate::attached::{Attached, can_attach, is_mounted, overwrite, text};
+use crate::attached::{Attached, can_attach, is_mounted, overwrite, ran, text};
 
 const TWO: &str =
     "[volume.db]\nram = { size = \"1MiB\" }\n[volume.other]\nram = { size = \"1MiB\" }\n";
@@ -101,4 +101,85 @@ fn a_call_that_is_wrong_says_how_it_is_right() {
     for word in ["SIGTERM", "SIGHUP", "--fuse <PATH>", "--read-only"] {
         assert!(help.stdout.contains(word), "no {word:?}\n{help}");
     }
+}
+
+/// Two attachments with one state directory are one owner: what the first has claimed is not what a dead one has left.
+#[test]
+fn what_one_attach_has_claimed_another_volume_over_the_same_disks_does_not_get() {
+    if !can_attach() {
+        return;
+    }
+    let storage = Directory::new();
+    let file = |name: &str| {
+        let how = "size = \"64MiB\", cache = \"direct-sync\"";
+        format!("[volume.{name}]\nfile = {{ path = \"{name}.img\", {how} }}\n")
+    };
+    let names = ["a", "b", "c", "d"];
+    let files = names.map(file).concat();
+    let storage = Sanstone::serve(storage.path(), &files, &names).owning(storage);
+    let disk = |lun| format!("{{ iscsi = {{ url = \"{}\" }} }}", storage.url(lun));
+    for (kind, first) in [("mirror", 0), ("stripe", 2)] {
+        let set = format!(
+            "{kind} = {{ of = [ {}, {} ] }}",
+            disk(first),
+            disk(first + 1)
+        );
+        // By another name, so that only what is on the disks tells that they are the same.
+        let renamed = set.replace("127.0.0.1", "localhost");
+        let cached = format!("cache = {{ size = \"8MiB\", of = {{ {renamed} }} }}");
+        let volumes =
+            format!("[volume.db]\n{set}\n[volume.again]\n{set}\n[volume.cached]\n{cached}\n");
+        let directory = Directory::new();
+        let config = directory.write("sanstone.toml", &volumes);
+        let create = ["volume", "create", "--force", "-c", text(&config), "db"];
+        call(&create).success();
+        let mut first = Attached::start_in(directory, &volumes, &[]);
+        overwrite(&first.path, b"the first").expect("a write");
+        let elsewhere = first.directory.join("elsewhere");
+        let process = format!("process {}", first.daemon.pid());
+        for other in ["again", "cached"] {
+            let place = [other, "--fuse", text(&elsewhere)];
+            let second = [&["attach", "-c", text(&config)], &place[..]].concat();
+            refused(&call(&second), 1, &[&process]);
+        }
+        overwrite(&first.path, b"goes on").expect("a write");
+        // What it has left, another one takes over.
+        first.daemon.signal("KILL");
+        first.daemon.wait(crate::attached::LONG).expect("it ends");
+        first.start_again(&volumes);
+        first.stop();
+        let claims = first.directory.join("sanstone.state/claims");
+        let left = fs::read_dir(claims).expect("it is there").count();
+        assert_eq!(left, 0, "a claim that does not stand is shown");
+    }
+}
+
+#[test]
+fn two_attaches_do_not_share_a_directory() {
+    if !can_attach() {
+        return;
+    }
+    let directory = Directory::new();
+    for name in ["db.img", "wal.img"] {
+        let image = directory.sparse(name, 64 << 20);
+        ran("mkfs.ext4", "e2fsprogs", &["-q", "-F", text(&image)]).success();
+    }
+    let files = directory.path().canonicalize().expect("it is there");
+    let files = files.join("files");
+    fs::create_dir(&files).expect("a directory");
+    let file = |name: &str| {
+        format!("[volume.{name}]\nfile = {{ path = \"{name}.img\", size = \"64MiB\" }}\n")
+    };
+    let volumes = format!("{}{}", file("db"), file("wal"));
+    let mut first = Attached::start_in(directory, &volumes, &["--mount", text(&files)]);
+    first.daemon.log_with(" mounted ");
+    // Nothing is mounted any more, but it is the first one's still.
+    ran("umount", "mount", &[text(&files)]).success();
+    let config = first.directory.join("sanstone.toml");
+    let elsewhere = first.directory.join("elsewhere");
+    let place = ["wal", "--fuse", text(&elsewhere), "--mount", text(&files)];
+    let second = [&["attach", "-c", text(&config)], &place[..]].concat();
+    let said = "another `sanstone attach` mounts its file system on";
+    refused(&call(&second), 1, &[said, text(&files)]);
+    first.stop();
 }

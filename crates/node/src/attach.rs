@@ -26,7 +26,7 @@ use crate::{
     process::Process,
     shared_state::SharedState,
     state::StateDirectory,
-    state_lock::attached_directory,
+    state_lock::{self, attached_directory},
     unit_files::UnitFiles,
     view::{Onlooker, Seen},
 };
@@ -310,6 +310,7 @@ async fn open(
         .collect();
     let state = StateDirectory::open_for(&directory, true, &parts);
     let mut state = state.map_err(|error| refused(error.into()))?;
+    graph.show_claims(&state_lock::claims(&directory)?);
     let opened = open::open(&site, process, &mut state, graph, lanes).await;
     *disks = opened.map_err(refused)?;
     let relative_port = state.relative_ports([PORT])?[0];

@@ -18,6 +18,8 @@ use crate::StateError;
 
 /// The directory of the volumes that are attached.
 const ATTACHED: &str = "attached";
+/// The directory in which each `attach` shows what it has claimed.
+const CLAIMS: &str = "claims";
 const LOCK: &str = "lock";
 /// Locked by a `serve` as well, so that nobody waits for what lasts.
 const SERVED: &str = "served.lock";
@@ -122,6 +124,20 @@ pub(crate) fn volumes(directory: &Path, volumes: &[String]) -> Result<Vec<Shared
         locks.push(lock.ok_or_else(|| StateError::Refused(taken(&its)))?);
     }
     Ok(locks)
+}
+
+/// The directory in which each `attach` with the state directory `directory` shows what it has claimed.
+///
+/// # Errors
+/// If it cannot be made.
+pub(crate) fn claims(directory: &Path) -> Result<PathBuf, StateError> {
+    let claims = directory.join(CLAIMS);
+    let made = store::make_directory(&claims, true);
+    made.map_err(StateError::io(format!(
+        "{} cannot be created",
+        claims.display()
+    )))?;
+    Ok(claims)
 }
 
 /// That another `attach` has the volume of this directory.

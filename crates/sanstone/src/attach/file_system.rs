@@ -6,9 +6,11 @@
 
 use std::{
     cell::Cell,
-    fs, io,
+    fs::{self, File},
+    io,
     path::{Path, PathBuf},
     process::Stdio,
+    sync::Arc,
 };
 
 use anyhow::{Context, anyhow, bail};
@@ -19,7 +21,11 @@ use engine::{
     mounts::{Mount, mount_at, mounts},
 };
 use front_fuse::Unmounted;
-use rustix::mount::UnmountFlags;
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+    mount::UnmountFlags,
+};
 
 use super::{
     leftovers,
@@ -59,6 +65,8 @@ impl MountOptions {
 pub(super) struct MountPoint {
     directory: PathBuf,
     options: Option<String>,
+    /// The locked directory, as soon as it was checked.
+    lock: Option<Arc<File>>,
 }
 
 impl MountPoint {
@@ -74,7 +82,11 @@ impl MountPoint {
             };
             anyhow!("--mount {shown}: {error}{mend}")
         })?;
-        Ok(MountPoint { directory, options })
+        Ok(MountPoint {
+            directory,
+            options,
+            lock: None,
+        })
     }
 
     /// Removes what a dead process has left above its mount on `file`.
@@ -89,13 +101,22 @@ impl MountPoint {
         cleared.map_err(|error| format!("{error:#}"))
     }
 
-    /// Checks that it is an empty directory on which nothing is mounted.
+    /// Checks that it is an empty directory on which nothing is mounted, and keeps others of our kind from mounting there.
     ///
     /// # Errors
     /// Why it cannot be used.
-    pub(super) fn check(&self) -> anyhow::Result<()> {
+    pub(super) fn checked(mut self) -> anyhow::Result<MountPoint> {
         let directory = &self.directory;
         let shown = directory.display();
+        let lock = File::open(directory).with_context(|| shown.to_string())?;
+        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) => bail!(
+                "another `sanstone attach` mounts its file system on {shown}; end it, or name another directory"
+            ),
+            // Some file systems have no locks.
+            Ok(()) | Err(_) => {}
+        }
+        // Where something was mounted meanwhile, its directory is what was locked.
         if let Some(other) = mount_at(directory)? {
             bail!(
                 "{shown} has {} mounted on it ({}); run: umount {shown}",
@@ -114,7 +135,8 @@ impl MountPoint {
                 entry?.file_name()
             );
         }
-        Ok(())
+        self.lock = Some(Arc::new(lock));
+        Ok(self)
     }
 
     /// Mounts the file system on `file`, whose volume has blocks of `block_size_bytes`.
@@ -127,6 +149,7 @@ impl MountPoint {
         block_size_bytes: u32,
     ) -> anyhow::Result<FileSystem> {
         let (file, here) = (file.to_owned(), self.clone());
+        let lock = self.lock;
         let on = file.clone();
         let mounting = move || {
             let len_bytes = fs::metadata(&on)?.len();
@@ -140,6 +163,7 @@ impl MountPoint {
             mounted,
             file,
             device_len_bytes: Cell::new(len_bytes),
+            _lock: lock,
         })
     }
 
@@ -160,12 +184,15 @@ impl MountPoint {
         // Detach in any case: while the device is mounted, the kernel defers it.
         let detached = ran(program("losetup", "mount")?.args(["--detach", &device]));
         mounted.map_err(|error| not_mounted(error, block_size_bytes))?;
-        let mount = detached.and_then(|_| self.mounted_from(Path::new(&device)));
-        if mount.is_err() {
+        let mounted = MountedLoop {
+            mount: self.mounted_from(Path::new(&device))?,
+            sequence,
+        };
+        if detached.is_err() {
             // Nothing is left behind.
-            let _ = rustix::mount::unmount(&self.directory, UnmountFlags::NOFOLLOW);
+            let _ = mounted.unmount();
         }
-        mount.map(|mount| MountedLoop { mount, sequence })
+        detached.map(|_| mounted)
     }
 
     fn mounted_from(&self, device: &Path) -> anyhow::Result<Mount> {
@@ -268,6 +295,8 @@ pub(super) struct FileSystem {
     file: PathBuf,
     /// How long the file was when the loop device was told.
     device_len_bytes: Cell<u64>,
+    /// Of the directory.
+    _lock: Option<Arc<File>>,
 }
 
 impl FileSystem {

@@ -206,9 +206,7 @@ async fn attach(
 ) -> Result<(), VerbFailure> {
     let mount_point = call.mount.find()?;
     let make_front = call.take(mount_point.as_ref(), tls).await?;
-    if let Some(point) = &mount_point {
-        point.check()?;
-    }
+    let mount_point = mount_point.map(MountPoint::checked).transpose()?;
     let process = Process::attaching(config.path(), &call.volume);
     let mut volume = Attachment::open(config, &call.volume, &process, lanes).await?;
     let (changed, changes) = channel();

@@ -4,8 +4,9 @@
 //! A claim is a [label](set::label) on the child, written durably and read back. Where the child's target has
 //! persistent reservations, a fence additionally keeps everyone else out (`kinds/iscsi/claim.rs`; children without a
 //! fence are in `local_claim.rs`). Another owner's claim is replaced only if that owner is *certainly* dead, which no
-//! clock can tell: either it has our own identity, whose state directory we hold locked, or the child is a regular
-//! file that we hold locked and the owner ran on this machine since the last boot. (Locking a device node does not
+//! clock can tell: either it has our own identity, whose state directory we hold locked or where the claim would be
+//! [shown](standing_file), or the child is a regular file that we hold locked and the owner ran on this machine since the last
+//! boot. (Locking a device node does not
 //! lock the device, which may have other nodes.) Any other claim is refused with the owner's name, unless the user
 //! orders a take-over.
 //!
@@ -15,9 +16,11 @@
 //! owner, the whole stripe refuses all I/O for good.
 
 mod owner;
+mod standing_file;
 
 use std::{
     fmt,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -29,8 +32,10 @@ use engine::{Buf, Instant, Payload};
 pub use set::Others;
 use set::{All, Claimant, FoundLabel, Generation, Label, Ownership, OwnershipEnd, claimant};
 pub(crate) use set::{LABEL_AT, LABEL_BYTES, LabelStanding};
+use uuid::Uuid;
 
 pub use self::owner::{Owner, boot_id, name_of};
+pub(crate) use self::standing_file::StandingFile;
 use crate::{Error, ErrorKind, Result};
 
 /// How long after the last proof of the claim a cache may still answer without asking its child.
@@ -60,11 +65,18 @@ struct SharedClaim {
     others: Others,
     /// Whether data found in the label's place may be overwritten.
     may_overwrite: bool,
+    /// Where other processes that have our identity see that it stands, if there may be any.
+    shown: Option<ShownClaim>,
     /// Why it no longer stands.
     ended: OnceLock<Error>,
     /// The oldest of the children's last proofs, in the lane's nanoseconds, or [`NEEDS_NO_PROOF`].
     proved_ns: AtomicU64,
     state: Mutex<ClaimState>,
+}
+
+struct ShownClaim {
+    directory: PathBuf,
+    files: Mutex<Vec<StandingFile>>,
 }
 
 struct ClaimState {
@@ -101,6 +113,7 @@ impl SetClaim {
             since_unix_s,
             others,
             may_overwrite: false,
+            shown: None,
             ended: OnceLock::new(),
             proved_ns: AtomicU64::new(NEEDS_NO_PROOF),
             state: Mutex::new(ClaimState {
@@ -109,6 +122,34 @@ impl SetClaim {
                 not_joined: (0..children).map(|_| Arc::default()).collect(),
             }),
         })))
+    }
+
+    /// The same, shown in `directory` to other processes that have the owner's identity. Only before any child is claimed.
+    ///
+    /// # Errors
+    /// When nothing can be written there.
+    pub(crate) fn shown_in(mut self, directory: &Path) -> Result<SetClaim> {
+        if let Some(shared) = Arc::get_mut(&mut self.0) {
+            let file = StandingFile::lock(directory, shared.nonce)?;
+            shared.shown = Some(ShownClaim {
+                directory: directory.to_owned(),
+                files: Mutex::new(file.into_iter().collect()),
+            });
+        }
+        Ok(self)
+    }
+
+    /// Has the whole set called `set`, whose members have no labels, for as long as the claim stands.
+    ///
+    /// # Errors
+    /// When another process that has the owner's identity has it.
+    pub(crate) fn alone_with(&self, set: Uuid) -> Result<()> {
+        let Some(shown) = &self.0.shown else {
+            return Ok(());
+        };
+        // No label names the claim, so nobody asks for it by its nonce.
+        *shown.files() = vec![StandingFile::alone(&shown.directory, set.as_u128())?];
+        Ok(())
     }
 
     /// The same for the children of a new set: they may have been part of others, and `may_overwrite` permits
@@ -312,7 +353,12 @@ impl Claim {
             standing: &standing,
             may_overwrite: shared.may_overwrite,
         };
-        claimant.standing(found, is_locked, owner::is_running)
+        match claimant.standing(found, is_locked, owner::is_running) {
+            LabelStanding::Dead(label) if shared.stands_elsewhere(label.nonce) => {
+                LabelStanding::Running(label.describe())
+            }
+            standing => standing,
+        }
     }
 
     /// How far the child has come.
@@ -354,10 +400,25 @@ impl SharedClaim {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a claim of this nonce is that of another process that has our identity.
+    fn stands_elsewhere(&self, nonce: u128) -> bool {
+        let shown = self.shown.as_ref();
+        shown.is_some_and(|shown| standing_file::stands(&shown.directory, nonce))
+    }
+
     /// The claim has ended: labels left on children now count as those of a dead owner.
     fn leave(&self) {
         let nonce = self.nonce;
         self.owner.standing().retain(|standing| *standing != nonce);
+        if let Some(shown) = &self.shown {
+            shown.files().clear();
+        }
+    }
+}
+
+impl ShownClaim {
+    fn files(&self) -> MutexGuard<'_, Vec<StandingFile>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

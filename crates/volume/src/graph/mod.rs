@@ -168,6 +168,11 @@ impl Graph {
         self.context.state_directory = Some(directory.to_owned());
     }
 
+    /// Shows claims in `directory`, which exists, to other processes that have the owner's identity, and looks there for theirs.
+    pub fn show_claims(&mut self, directory: &Path) {
+        self.context.claims = Some(directory.to_owned());
+    }
+
     /// Whether the volume called `name` contains a mirror or uses one, which has a register.
     pub fn keeps_register(&self, name: &str) -> bool {
         let node = self.volumes.0.get(name);

@@ -23,6 +23,8 @@ pub(crate) struct Context {
     pub(crate) lanes: Vec<LaneHandle>,
     /// Where the program keeps its state, if it does.
     pub(crate) state_directory: Option<PathBuf>,
+    /// Where claims are shown to other processes that have the owner's identity.
+    pub(crate) claims: Option<PathBuf>,
     /// The owner that claims the children of stripes.
     pub(crate) owner: Owner,
     /// What to do about other owners of a stripe's children.
@@ -77,6 +79,11 @@ impl Opening<'_> {
     /// Where the program keeps its state, if it does.
     pub(crate) fn state_directory(&self) -> Option<&Path> {
         self.context.state_directory.as_deref()
+    }
+
+    /// Where claims are shown to other processes that have the owner's identity, if there may be any.
+    pub(crate) fn claims(&self) -> Option<&Path> {
+        self.context.claims.as_deref()
     }
 
     /// Whether missing files are created.
@@ -217,6 +224,7 @@ impl Context {
             base: base.to_owned(),
             lanes: Vec::new(),
             state_directory: None,
+            claims: None,
             owner: Owner::passing("a program that will not come back"),
             others: Others::Refuse,
             may_make: true,
@@ -240,7 +248,11 @@ impl Context {
     /// A claim on `children` volumes for the owner.
     pub(crate) fn new_claim(&self, children: usize) -> Result<SetClaim> {
         let since_unix_s = time::since_unix_epoch().as_secs();
-        SetClaim::new(&self.owner, children, self.others, since_unix_s)
+        let claim = SetClaim::new(&self.owner, children, self.others, since_unix_s)?;
+        match &self.claims {
+            Some(directory) => claim.shown_in(directory),
+            None => Ok(claim),
+        }
     }
 }
 

@@ -201,6 +201,7 @@ async fn newest(copies: &[Copy], without_some: bool) -> Result<Record> {
 /// When they form no mirror, another owner has it, or no copy in sync can be reached.
 pub(super) async fn open(copies: Vec<Copy>, options: Options) -> Result<Rc<Driver>> {
     let (header, found) = look(&copies).await?;
+    options.claim.alone_with(header.mirror)?;
     let copies = in_order(copies, &found);
     let looks = copies.iter().filter_map(Copy::looks);
     let blocks = looks.map(|looks| u64::from(looks.block_size_bytes));
