@@ -4,11 +4,9 @@
 use harness::directory::Directory;
 use harness::sanstone::{IQN, Sanstone, call, target_table};
 use harness::wire::{Session, read_10, write_10};
-use std::fs;
+use std::fs::{self, File};
 use std::time::Duration;
 
-const COPY: &str =
-    "[volume.copy]\nfile = { path = \"copy\", size = \"8MiB\", cache = \"direct-sync\" }\n";
 const GOOD: u8 = 0x00;
 const CONFLICT: u8 = 0x18;
 const REGISTER: u8 = 6;
@@ -76,19 +74,29 @@ impl Initiator {
     }
 }
 
+/// The volumes of a server of a copy.
+fn copy(mib: u64) -> String {
+    format!(
+        "[volume.copy]\nfile = {{ path = \"copy\", size = \"{mib}MiB\", cache = \"direct-sync\" }}\n"
+    )
+}
+
 /// A server of a copy, whose power can be cut.
 struct Target {
     directory: Directory,
     server: Option<Sanstone>,
+    mib: u64,
 }
 
 impl Target {
     fn start() -> Target {
         let directory = Directory::new();
-        let server = Sanstone::serve(directory.path(), COPY, &["copy"]);
+        let mib = 8;
+        let server = Sanstone::serve(directory.path(), &copy(mib), &["copy"]);
         Target {
             directory,
             server: Some(server),
+            mib,
         }
     }
 
@@ -98,14 +106,47 @@ impl Target {
 
     /// Restarts it without its state directory.
     fn loses_its_state(&mut self) {
+        self.restarts(|target| target.forgets());
+    }
+
+    fn forgets(&mut self) {
+        fs::remove_dir_all(self.directory.join("sanstone.state")).expect("it was there");
+    }
+
+    /// Its file has this length, and so has its disk from the next start on.
+    fn has(&mut self, mib: u64) {
+        let file = File::options()
+            .write(true)
+            .open(self.directory.join("copy"));
+        let set = file.and_then(|file| file.set_len(mib << 20));
+        set.expect("room");
+        self.mib = mib;
+    }
+
+    /// Its disk becomes this long while it is served.
+    fn grows(&mut self, mib: u64) {
+        self.mib = mib;
+        let text = format!(
+            "{}{}",
+            copy(mib),
+            target_table(self.server().port(), &["copy"])
+        );
+        let file = self.directory.write("sanstone.toml", text);
+        call(&["apply", "-c", file.to_str().expect("plain text")]).success();
+        let server = self.server.as_mut().expect("it runs");
+        server.daemon().log_with("a disk has grown");
+    }
+
+    /// Kills it, and starts it again after this.
+    fn restarts(&mut self, meanwhile: impl FnOnce(&mut Target)) {
         let mut server = self.server.take().expect("it runs");
         let port = server.port();
         server.daemon().signal("KILL");
         let ended = server.daemon().wait(Duration::from_secs(60));
         ended.expect("it ends");
         drop(server);
-        fs::remove_dir_all(self.directory.join("sanstone.state")).expect("it was there");
-        let server = Sanstone::serve_on(port, self.directory.path(), COPY, &["copy"]);
+        meanwhile(self);
+        let server = Sanstone::serve_on(port, self.directory.path(), &copy(self.mib), &["copy"]);
         self.server = Some(server);
     }
 }
@@ -153,6 +194,60 @@ fn a_copy_that_has_lost_its_reservations_lets_in_nobody_with_an_older_key() {
     target.loses_its_state();
     let mut guest = Initiator::login(target.server(), 4);
     assert!(guest.is_let_in());
+}
+
+#[test]
+fn a_copy_that_has_become_longer_keeps_out_whom_it_has_kept_out_before() {
+    let (mut target, other) = (Target::start(), Target::start());
+    make_a_mirror([&target, &other]);
+    let mut old = Initiator::login(target.server(), 1);
+    assert_eq!(old.reserve_out(REGISTER, 0, key(4)), GOOD);
+    let mut new = Initiator::login(target.server(), 2);
+    assert_eq!(new.reserve_out(REGISTER, 0, key(5)), GOOD);
+
+    target.grows(12);
+    assert!(new.is_let_in() && !old.is_let_in());
+    // A higher key goes where the floor was, not where it would be.
+    assert_eq!(new.reserve_out(REGISTER, 0, key(6)), GOOD);
+    assert!(new.is_let_in() && !old.is_let_in());
+    let keeps = |target: &Target| {
+        let mut old = Initiator::login(target.server(), 1);
+        assert!(!old.is_let_in(), "without a key");
+        assert_eq!(old.reserve_out(REGISTER, 0, key(5)), CONFLICT);
+        let mut new = Initiator::login(target.server(), 2);
+        assert_eq!(new.reserve_out(REGISTER, 0, key(6)), GOOD);
+        assert!(new.is_let_in());
+    };
+    target.loses_its_state();
+    keeps(&target);
+    // While nobody serves it: its server remembers, and then the file system tells.
+    target.restarts(|target| target.has(20));
+    keeps(&target);
+    target.restarts(|target| {
+        target.has(33);
+        target.forgets();
+    });
+    keeps(&target);
+    target.loses_its_state();
+    keeps(&target);
+    // It is cut off where it was longer, and then where the floor is.
+    target.restarts(|target| {
+        target.has(8);
+        target.forgets();
+    });
+    keeps(&target);
+    target.restarts(|target| target.mib = 7);
+    let mut old = Initiator::login(target.server(), 1);
+    assert!(!old.is_let_in(), "its server remembers");
+    let server = target.server.as_mut().expect("it runs");
+    server.daemon().log_with("has become shorter");
+    // Whoever clears it has another use for the disk.
+    let mut guest = Initiator::login(target.server(), 3);
+    assert_eq!(guest.reserve_out(REGISTER, 0, 0x1234), GOOD);
+    assert_eq!(guest.reserve_out(CLEAR, 0x1234, 0), GOOD);
+    assert!(guest.is_let_in());
+    target.restarts(|_| {});
+    assert!(Initiator::login(target.server(), 4).is_let_in());
 }
 
 #[test]

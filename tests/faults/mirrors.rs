@@ -9,6 +9,7 @@ use harness::run::Ran;
 use harness::sanstone::{Sanstone, call, target_table};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
+use std::fs::File;
 use std::path::PathBuf;
 use std::rc::Rc;
 use volume::{Durability, IscsiDisk, Result, Volume};
@@ -44,9 +45,28 @@ impl Node {
 
     /// One that serves a copy of a mirror.
     fn storage(cache: &str) -> Node {
-        let size = format!("{}MiB", (DATA_BYTES >> 20) + 1);
-        let file = format!("path = \"copy\", size = \"{size}\", cache = \"{cache}\"");
-        Node::new("copy", format!("[volume.copy]\nfile = {{ {file} }}\n"))
+        Node::new("copy", Node::copy_of((DATA_BYTES >> 20) + 1, cache))
+    }
+
+    fn copy_of(mib: usize, cache: &str) -> String {
+        let file = format!("path = \"copy\", size = \"{mib}MiB\", cache = \"{cache}\"");
+        format!("[volume.copy]\nfile = {{ {file} }}\n")
+    }
+
+    /// The copy that it serves becomes so long, while it is used or while it is not.
+    fn grows(&mut self, mib: usize) {
+        self.volumes = Node::copy_of(mib, "direct-sync");
+        let file = self.configuration();
+        if self.server.is_some() {
+            call(&["apply", "-c", file.to_str().expect("plain text")]).success();
+            self.server().daemon().log_with("a disk has grown");
+        } else {
+            let copy = File::options()
+                .write(true)
+                .open(self.directory.join("copy"));
+            let set = copy.and_then(|copy| copy.set_len((mib as u64) << 20));
+            set.expect("room");
+        }
     }
 
     /// One that serves a register.
@@ -344,6 +364,45 @@ fn a_mirror_outlives_its_copies_and_loses_nothing() {
         copy[..DATA_BYTES].to_vec()
     });
     assert!(copies[0] == copies[1], "the copies differ");
+}
+
+#[test]
+fn copies_that_their_targets_make_longer_are_the_same_mirror_at_its_next_start() {
+    let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("direct-sync"));
+    let mut owner = Node::owner([&a, &b]);
+    a.start();
+    b.start();
+    owner.volume("create").success();
+    owner.start();
+    on_lane(async {
+        owner.is(0, "in sync").await;
+        let load = Load::new(disk_of(&owner).await);
+        load.write(3).await.expect("both copies are there");
+        // One while it is used, and the other while it is away.
+        a.grows(100);
+        load.write(SLOTS - 1).await.expect("both copies are there");
+        b.kill();
+        load.write(4).await.expect("the other copy lives");
+        owner.is(1, "out").await;
+        b.grows(90);
+        b.start();
+        owner.is(0, "in sync").await;
+        load.disk.close().await;
+        owner.kill();
+        owner.start();
+        owner.is(0, "in sync").await;
+        let again = Load {
+            disk: disk_of(&owner).await,
+            source: load.source.clone(),
+            ledger: load.ledger.clone(),
+            is_over: Cell::new(false),
+        };
+        for slot in [3, 4, SLOTS - 1] {
+            again.check(slot).await.expect("a read");
+        }
+        again.disk.close().await;
+        owner.volume("compare").success();
+    });
 }
 
 /// The disk that a node serves, for requests that may fail at once.

@@ -6,6 +6,9 @@
 //!       └────────────────── METADATA_BYTES ────────────────────┘
 //! ```
 //!
+//! A disk that becomes longer keeps all of it where it is, and has a [`Signpost`] in its last block, where otherwise the header
+//! would be.
+//!
 //! The [`Header`] never changes. The [`Floor`] is written by whoever serves the copy, the rest by the mirror's owner. What
 //! changes as a whole has two slots that are written in turn ([`newest`]), so that a torn write leaves the older one.
 //! A block of the bitmap has one; if it is torn, all of it counts as marked.
@@ -69,6 +72,7 @@ const fn format(kind: [u8; 8]) -> Format {
     }
 }
 const HEADER: Format = format(*b"MIRRORHD");
+const SIGNPOST: Format = format(*b"MIRRORSP");
 const FLOOR: Format = format(*b"MIRRORFL");
 const KEPT: Format = format(*b"MIRRORKP");
 const BITMAP: Format = format(*b"MIRRORBM");
@@ -140,6 +144,40 @@ impl Header {
         (is_ours && copy < COPIES_MAX)
             .then_some(header)
             .ok_or(Unreadable::Foreign)
+    }
+}
+
+/// What the last block of a copy that has become longer says of the place where its metadata ends. Whoever serves the disk
+/// writes it, before anybody learns of the new length.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Signpost {
+    /// Where the block of the [`Header`] ends.
+    pub end_bytes: u64,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct StoredSignpost {
+    end_bytes: U64,
+}
+
+impl Signpost {
+    /// The block in the place of [`MetadataBlock::Header`].
+    pub fn encode(self) -> Vec<u8> {
+        SIGNPOST.seal(&StoredSignpost {
+            end_bytes: self.end_bytes.into(),
+        })
+    }
+
+    /// The signpost in `block`.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn decode(block: &[u8]) -> Result<Signpost, Unreadable> {
+        let stored: StoredSignpost = SIGNPOST.open(block)?;
+        Ok(Signpost {
+            end_bytes: stored.end_bytes.get(),
+        })
     }
 }
 
@@ -349,6 +387,16 @@ mod tests {
         assert_eq!(Floor::decode(&floor.encode(3)), Ok((3, floor)));
         let none = Floor::default();
         assert_eq!(Floor::decode(&none.encode(0)), Ok((0, none)));
+    }
+
+    #[test]
+    fn a_signpost_is_no_header_and_a_header_no_signpost() {
+        let signpost = Signpost { end_bytes: 3 << 20 };
+        let block = signpost.encode();
+        assert_eq!(Signpost::decode(&block), Ok(signpost));
+        assert_eq!(Header::decode(&block), Err(Unreadable::Foreign));
+        let header = Header::new(Uuid::from_u128(7), CopyId::new(1), 1 << 20).encode();
+        assert_eq!(Signpost::decode(&header), Err(Unreadable::Foreign));
     }
 
     #[test]

@@ -1,19 +1,23 @@
 //! What must survive a restart of a logical unit, as lines of text: registrations made with APTPL with their
-//! reservation, saved mode pages, an unfinished sanitize. Text that this release would not have written is refused as
+//! reservation, saved mode pages, an unfinished sanitize, where a floor was found. Text that this release would not have written is refused as
 //! a whole: a line that was lost or passed over could be the one that fences an initiator off.
 
 use std::str::FromStr;
 
+use crate::key_floor::SavedFloor;
 use crate::mode::ModeParameters;
 use crate::reservations::Reservations;
 use crate::sanitize_state::SanitizeState;
 
-/// What [`SharedUnit::save`](crate::SharedUnit::save) returned before a restart; parsed from its text.
+/// What [`SharedUnit::save`](crate::SharedUnit::save) and [`KeyFloor::save`](crate::KeyFloor::save) returned before a
+/// restart; parsed from their text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kept {
     pub(crate) reservations: Reservations,
     pub(crate) mode: ModeParameters,
     pub(crate) sanitize: Option<SanitizeState>,
+    /// The floor under the unit's keys, and where it was found.
+    pub floor: Option<SavedFloor>,
 }
 
 /// Why text is not what a logical unit saves.
@@ -47,6 +51,11 @@ impl FromStr for Kept {
                     let restored = SanitizeState::restore(values);
                     restored.map(|progress| kept.sanitize = Some(progress))
                 }
+                ["floor", ..] if kept.floor.is_some() => Err("is there for the second time"),
+                ["floor", ref values @ ..] => {
+                    let restored = SavedFloor::restore(values);
+                    restored.map(|floor| kept.floor = Some(floor))
+                }
                 _ => Err("is of no kind that this release knows"),
             };
             read.map_err(|why| KeptError {
@@ -62,18 +71,28 @@ impl FromStr for Kept {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::KeyFloor;
 
     const FENCE: &str = "registration 000000000000000a 1 0 iqn.a,i,0x1\n\
                          registration 000000000000000b 2 1 iqn.b,i,0x1\n\
                          reservation 5 1 iqn.a,i,0x1\n\
                          control 0 1 3 1\n\
-                         sanitize 1\n";
+                         sanitize 1\n\
+                         floor a500000005000000 8388608\n";
 
     #[test]
     fn what_was_saved_is_read_and_is_saved_the_same_again() {
         let kept: Kept = FENCE.parse().expect("as saved");
-        let again =
-            kept.reservations.save() + &kept.mode.save() + &SanitizeState::save(kept.sanitize);
+        let SavedFloor { lowest, kept_at } = kept.floor.expect("as saved");
+        let floor = KeyFloor {
+            family: 0..=u64::MAX,
+            lowest,
+            kept_at,
+        };
+        let again = kept.reservations.save()
+            + &kept.mode.save()
+            + &SanitizeState::save(kept.sanitize)
+            + &floor.save();
         assert_eq!(again, FENCE);
         assert_eq!("".parse(), Ok(Kept::default()));
     }
@@ -103,6 +122,9 @@ mod tests {
             ("control 0 1 3 1", "", 4),
             ("sanitize 1", "sanitize", 5),
             ("sanitize 1", "control 0 1 3 1", 5),
+            ("floor a5", "floor zz", 6),
+            (" 8388608", "", 6),
+            ("sanitize 1", "floor 1 1", 6),
         ];
         for (from, to, line) in damaged {
             let text = FENCE.replacen(from, to, 1);

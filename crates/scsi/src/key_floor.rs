@@ -6,6 +6,8 @@
 
 use std::ops::RangeInclusive;
 
+use crate::saved::MALFORMED;
+
 /// A floor, as whoever keeps it durably tells it to the unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyFloor {
@@ -13,9 +15,25 @@ pub struct KeyFloor {
     pub family: RangeInclusive<u64>,
     /// The lowest of them that is let in.
     pub lowest: u64,
+    /// Where whoever keeps it has found it, as a byte of the disk.
+    pub kept_at: u64,
+}
+
+/// What is saved of a floor beside the state of its unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedFloor {
+    /// The lowest key that was let in.
+    pub lowest: u64,
+    /// Where the floor was found.
+    pub kept_at: u64,
 }
 
 impl KeyFloor {
+    /// The line to save.
+    pub fn save(&self) -> String {
+        format!("floor {:016x} {}\n", self.lowest, self.kept_at)
+    }
+
     /// Whether `key` belongs to somebody who has been superseded.
     pub(crate) fn is_below(&self, key: u64) -> bool {
         self.family.contains(&key) && key < self.lowest
@@ -24,6 +42,20 @@ impl KeyFloor {
     /// Whether a nexus that is registered with `key` (`None`: not at all) may use and reset the unit.
     pub(crate) fn admits(&self, key: Option<u64>) -> bool {
         key.is_some_and(|key| !self.is_below(key))
+    }
+}
+
+impl SavedFloor {
+    /// What was saved, given in words. The error says what is wrong with it.
+    pub(crate) fn restore(values: &[&str]) -> Result<SavedFloor, &'static str> {
+        let saved = match *values {
+            [lowest, kept_at] => u64::from_str_radix(lowest, 16)
+                .ok()
+                .zip(kept_at.parse().ok()),
+            _ => None,
+        };
+        let (lowest, kept_at) = saved.ok_or(MALFORMED)?;
+        Ok(SavedFloor { lowest, kept_at })
     }
 }
 
@@ -50,6 +82,7 @@ mod tests {
         KeyFloor {
             family: key(0)..=key(99),
             lowest,
+            kept_at: 0,
         }
     }
 

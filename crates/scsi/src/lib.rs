@@ -68,7 +68,7 @@ pub use copy::{Copy, CopyError, Segment};
 pub use ending::{Ending, Status};
 pub use identity::{Identity, TargetPort};
 pub use kept::{Kept, KeptError};
-pub use key_floor::KeyFloor;
+pub use key_floor::{KeyFloor, SavedFloor};
 pub use lun::{Lun, LunError};
 pub use medium::{Denied, Extent, MediumOp};
 pub use mode::QueueError;

@@ -184,7 +184,8 @@ impl Unit {
     }
 
     /// Updates the length of the logical unit, on all lanes and ports, from the volume, and tells its
-    /// initiators if it has changed. A sanitize keeps the length it began with, so this waits for it.
+    /// initiators if it has changed. A sanitize keeps the length it began with, so this waits for it. A copy of a mirror has
+    /// to be found from its new end first.
     pub(crate) async fn tell_length(&self) {
         let disk = &self.disk;
         let _lock = disk.lock(disk.whole()).await;
@@ -192,6 +193,15 @@ impl Unit {
         let block = u64::from(shape.block_size_bytes);
         let blocks = shape.len_bytes() / block;
         let volume = disk.name();
+        let grown = disk.shared.state.grow(&*disk.volume, blocks * block).await;
+        if let Err(error) = grown {
+            tracing::error!(
+                volume,
+                %error,
+                "a disk keeps its length, although its volume has grown: whether it is a copy of a mirror cannot be read, or                  not be noted at its new end; SIGHUP tries it again"
+            );
+            return;
+        }
         match self.logical.borrow_mut().resize(blocks) {
             Ok(None) => {}
             Ok(Some(before)) => {

@@ -1,4 +1,5 @@
-//! State of a unit that must survive a restart: reservations with APTPL, saved mode pages, an unfinished sanitize.
+//! State of a unit that must survive a restart: reservations with APTPL, saved mode pages, an unfinished sanitize, where the
+//! floor of a mirror's copy was found.
 //! Changes are made one at a time, and each takes effect once it has been stored.
 
 use std::sync::{
@@ -40,6 +41,33 @@ pub(crate) struct DiskState {
     changing: RangeLocks,
 }
 
+/// What was found of a mirror's copy.
+enum CopyFound {
+    Here(CopyFloor),
+    Nowhere,
+    /// Its metadata was found before, and ended where the disk has nothing any more.
+    CutOff {
+        end_bytes: u64,
+    },
+}
+
+fn is_fences(key: u64) -> bool {
+    floor::KEYS.contains(&key)
+}
+
+/// Whether `change` lifts a floor: nobody ends a fence by its own key, so whoever clears it has another use for the disk.
+fn lifts(change: &Change) -> bool {
+    change.clears().is_some_and(|key| !is_fences(key))
+}
+
+fn floor_of(lowest: u64, kept_at: u64) -> KeyFloor {
+    KeyFloor {
+        family: floor::KEYS,
+        lowest,
+        kept_at,
+    }
+}
+
 impl DiskState {
     /// A state that starts from what was `kept` before a restart; the ports `told` know of the last power-on.
     pub(crate) fn new(
@@ -50,6 +78,11 @@ impl DiskState {
     ) -> DiskState {
         let unit = Arc::<SharedUnit>::default();
         if let Some(kept) = kept {
+            // In force until the disk itself has told.
+            unit.set_floor(
+                kept.floor
+                    .map(|saved| floor_of(saved.lowest, saved.kept_at)),
+            );
             unit.restore(kept);
         }
         unit.resume(told);
@@ -109,13 +142,19 @@ impl DiskState {
             Some(key) => floor.raised_to(key),
             None => Some(floor.lifted()),
         });
+        let floor_before = self.unit.floor();
         if let Some(next) = next {
             if let Err(error) = next.write(volume).await {
                 return Some(Err(self.no_floor(&error)));
             }
             self.let_in(&next);
+        } else if lifts(change) {
+            // Nothing is left to write of a copy whose end was cut off.
+            self.unit.set_floor(None);
         }
         let to_keep = prepared.to_keep();
+        let is_other_floor = self.unit.floor() != floor_before;
+        let to_keep = to_keep.or_else(|| is_other_floor.then(|| self.unit.save()));
         let keeps = to_keep.is_some();
         if let Some(text) = to_keep {
             if !self.keep_text(text).await {
@@ -157,9 +196,16 @@ impl DiskState {
         if self.knows_floor() {
             return Ok(());
         }
-        match floor::of(volume).await {
-            Ok(Some(floor)) => self.let_in(&floor),
-            Ok(None) => {}
+        let before = self.unit.floor();
+        match self.find_floor(volume).await {
+            Ok(CopyFound::CutOff { end_bytes }) => self.tell_cut_off(volume, end_bytes),
+            Ok(CopyFound::Here(floor)) => {
+                self.let_in(&floor);
+                if !floor.is_told() {
+                    self.point(volume, &floor, self.len_bytes(volume)).await?;
+                }
+            }
+            Ok(CopyFound::Nowhere) => self.unit.set_floor(None),
             Err(error) if matches!(error.kind(), ErrorKind::Medium | ErrorKind::Configuration) => {
                 let volume = &self.volume;
                 tracing::warn!(
@@ -170,8 +216,78 @@ impl DiskState {
             }
             Err(error) => return Err(error),
         }
+        if self.unit.floor() != before {
+            self.keep_text(self.unit.save()).await;
+        }
         self.is_floor_known.store(true, Ordering::Release);
         Ok(())
+    }
+
+    /// Prepares for the volume to be served with `to_bytes`, more than before: if it is a copy of a mirror, what is kept on it
+    /// is found from its new end as well, durably.
+    ///
+    /// # Errors
+    /// Those of the volume; it must not be served with that length then.
+    pub(crate) async fn grow(&self, volume: &dyn Volume, to_bytes: u64) -> volume::Result<()> {
+        let _lock = RangeLocks::lock_all(&self.changing).await;
+        self.learn_floor_alone(volume).await?;
+        if to_bytes <= self.len_bytes(volume) {
+            return Ok(());
+        }
+        match self.find_floor(volume).await? {
+            CopyFound::Here(floor) => self.point(volume, &floor, to_bytes).await,
+            CopyFound::Nowhere | CopyFound::CutOff { .. } => Ok(()),
+        }
+    }
+
+    /// Has the end of `volume` with `len_bytes` lead to the copy.
+    async fn point(
+        &self,
+        volume: &dyn Volume,
+        floor: &CopyFloor,
+        len_bytes: u64,
+    ) -> volume::Result<()> {
+        let (name, end_bytes) = (&self.volume, floor.end_bytes());
+        tracing::info!(
+            volume = name,
+            end_bytes,
+            len_bytes,
+            "a copy of a mirror has become longer; what the mirror keeps on it stays where it is"
+        );
+        // What cannot be written, cannot be fenced either.
+        match volume.shape().read_only.is_on() {
+            true => Ok(()),
+            false => floor.point_from(volume, len_bytes).await,
+        }
+    }
+
+    fn tell_cut_off(&self, volume: &dyn Volume, end_bytes: u64) {
+        let (name, len_bytes) = (&self.volume, self.len_bytes(volume));
+        tracing::error!(
+            volume = name,
+            end_bytes,
+            len_bytes,
+            "this disk was a copy of a mirror and has become shorter, so that the mirror does not find what it keeps on it:              make it as long as it was; until then nobody is let in whom it has kept out, and if it is to be used for              something else, clear its reservation (PERSISTENT RESERVE OUT, CLEAR)"
+        );
+    }
+
+    /// The length with which it is served, in bytes.
+    fn len_bytes(&self, volume: &dyn Volume) -> u64 {
+        let shape = volume.shape();
+        let len_blocks = self.unit.len_blocks();
+        let served = len_blocks.map(|blocks| blocks * u64::from(shape.block_size_bytes));
+        served.map_or(shape.len_bytes(), |served| served.min(shape.len_bytes()))
+    }
+
+    /// Looks for the copy from the end of what is served on.
+    async fn find_floor(&self, volume: &dyn Volume) -> volume::Result<CopyFound> {
+        let len_bytes = self.len_bytes(volume);
+        let known_bytes = self.unit.floor().map(|floor| floor.kept_at);
+        if let Some(end_bytes) = known_bytes.filter(|end_bytes| *end_bytes > len_bytes) {
+            return Ok(CopyFound::CutOff { end_bytes });
+        }
+        let found = floor::of(volume, len_bytes, known_bytes).await?;
+        Ok(found.map_or(CopyFound::Nowhere, CopyFound::Here))
     }
 
     /// The floor of a copy as it is there, if `change` may change it, and is to be judged by it.
@@ -180,28 +296,27 @@ impl DiskState {
         volume: &dyn Volume,
         change: &Change,
     ) -> Result<Option<CopyFloor>, Ending> {
-        let is_fences = |key: u64| floor::KEYS.contains(&key);
         let raises = change.registers().is_some_and(is_fences);
-        // Nobody ends a fence by its own key; whoever clears it has another use for the disk.
-        let lifts = change.clears().is_some_and(|key| !is_fences(key));
-        let is_concerned = raises || (lifts && self.unit.floor().is_some());
+        let is_concerned = raises || (lifts(change) && self.unit.floor().is_some());
         if !is_concerned {
             return Ok(None);
         }
-        let found = floor::of(volume).await;
-        let found = found.map_err(|error| self.no_floor(&error))?;
-        match &found {
-            Some(floor) => self.let_in(floor),
-            None => self.unit.set_floor(None),
+        let found = self.find_floor(volume).await;
+        match found.map_err(|error| self.no_floor(&error))? {
+            CopyFound::Here(floor) => {
+                self.let_in(&floor);
+                return Ok(Some(floor));
+            }
+            CopyFound::Nowhere => self.unit.set_floor(None),
+            CopyFound::CutOff { .. } => {}
         }
-        Ok(found)
+        Ok(None)
     }
 
     fn let_in(&self, floor: &CopyFloor) {
-        self.unit.set_floor(floor.lowest().map(|lowest| KeyFloor {
-            family: floor::KEYS,
-            lowest,
-        }));
+        let lowest = floor.lowest();
+        let floor = lowest.map(|lowest| floor_of(lowest, floor.end_bytes()));
+        self.unit.set_floor(floor);
     }
 
     fn no_floor(&self, error: &volume::Error) -> Ending {
@@ -218,6 +333,11 @@ impl DiskState {
     async fn keep_text(&self, text: Option<String>) -> bool {
         let Some(keep) = &self.keep else {
             return true;
+        };
+        let floor = self.unit.floor().map(|floor| floor.save());
+        let text = match (text, floor) {
+            (Some(text), Some(floor)) => Some(text + &floor),
+            (text, floor) => text.or(floor),
         };
         let kept = keep(&self.volume, text).await;
         if let Err(error) = &kept {

@@ -1,18 +1,20 @@
 //! The floor of a mirror's copy: the highest key that it was ever fenced with, in what the mirror keeps at the copy's end.
 //! Whoever serves the copy keeps it there, so that it is lost only together with the data, and lets in nobody below it.
 //!
-//! The copy's header tells a copy from any other volume. Where there is none, there is no floor, whatever keys are used.
+//! The copy's header tells a copy from any other volume, also once the disk has become longer ([`copy_end`]). Where there is
+//! none, there is no floor, whatever keys are used.
 
 use std::ops::RangeInclusive;
 
 use engine::Buf;
 use mirror::{
-    copy::{BLOCK_BYTES, Floor, Header, METADATA_BYTES, MetadataBlock, newest},
+    copy::{Floor, MetadataBlock, newest},
     key::FenceKey,
 };
 
 use crate::{
     Durability, Error, ErrorKind, Result, Volume,
+    copy_end::{self, FoundCopy},
     member::{Order, Report},
 };
 
@@ -24,6 +26,7 @@ pub const KEYS: RangeInclusive<u64> = FenceKey::ALL;
 pub struct CopyFloor {
     pub(crate) floor: Floor,
     sequence: u64,
+    found: FoundCopy,
 }
 
 impl CopyFloor {
@@ -46,38 +49,60 @@ impl CopyFloor {
         }
     }
 
+    /// Where the copy's metadata ends, in bytes: that stays.
+    pub fn end_bytes(&self) -> u64 {
+        self.found.end_bytes
+    }
+
+    /// Whether the last block of the disk leads to the copy; otherwise it was found without it.
+    pub fn is_told(&self) -> bool {
+        self.found.is_told
+    }
+
+    /// Has the last block of the first `len_bytes` of `volume` lead to the copy, so that it is found there when the disk is
+    /// that long. On return it is on persistent media.
+    ///
+    /// # Errors
+    /// Those of the volume.
+    pub async fn point_from(&self, volume: &dyn Volume, len_bytes: u64) -> Result<()> {
+        copy_end::point(volume, len_bytes, self.end_bytes()).await
+    }
+
     /// Writes it in the place of the one that was read. On return it is on persistent media.
     ///
     /// # Errors
     /// Those of the volume; either floor may be there then.
     pub async fn write(&self, volume: &dyn Volume) -> Result<()> {
         let next = self.sequence + 1;
-        let at = MetadataBlock::Floor((next % 2) as usize).at(end_of(volume));
+        let at = MetadataBlock::Floor((next % 2) as usize).at(self.end_bytes());
         let block = Buf::copy_of(&self.floor.encode(next));
         volume.write(at, block.into(), Durability::Fua).await
     }
 }
 
-/// The floor of `volume`; `None`: it is no copy of a mirror. It is looked for without a request that would be counted: one
-/// read where there is no copy.
+/// The floor of the copy on the first `len_bytes` of `volume`, whose metadata ended at `known_bytes` when it was last found;
+/// `None`: there is no copy of a mirror. It is looked for without a request that would be counted: one read on most other
+/// disks.
 ///
 /// # Errors
 /// Those of the volume; [`ErrorKind::Configuration`] if it is a copy whose floor is damaged.
-pub async fn of(volume: &dyn Volume) -> Result<Option<CopyFloor>> {
-    if volume.shape().len_bytes() <= METADATA_BYTES {
-        return Ok(None);
-    }
-    match Header::decode(&peek(volume, MetadataBlock::Header).await?) {
-        Ok(_) => read(volume).await.map(Some),
+pub async fn of(
+    volume: &dyn Volume,
+    len_bytes: u64,
+    known_bytes: Option<u64>,
+) -> Result<Option<CopyFloor>> {
+    let peeks = async |at| peek(volume, at).await;
+    match copy_end::find(volume, len_bytes, known_bytes, peeks).await? {
+        Ok(found) => read(volume, found).await.map(Some),
         Err(_) => Ok(None),
     }
 }
 
 /// The floor of a copy.
-pub(crate) async fn read(volume: &dyn Volume) -> Result<CopyFloor> {
+async fn read(volume: &dyn Volume, found: FoundCopy) -> Result<CopyFloor> {
     let mut slots = Vec::with_capacity(2);
     for slot in 0..2 {
-        let block = peek(volume, MetadataBlock::Floor(slot)).await?;
+        let block = peek(volume, MetadataBlock::Floor(slot).at(found.end_bytes)).await?;
         slots.push(Floor::decode(&block));
     }
     let slots: [_; 2] = slots.try_into().expect("two slots");
@@ -85,12 +110,15 @@ pub(crate) async fn read(volume: &dyn Volume) -> Result<CopyFloor> {
         let message = format!("it has no floor: {why}");
         Error::new(ErrorKind::Configuration, message)
     })?;
-    Ok(CopyFloor { floor, sequence })
+    Ok(CopyFloor {
+        floor,
+        sequence,
+        found,
+    })
 }
 
 /// Reads a block of what may be a copy.
-async fn peek(volume: &dyn Volume, place: MetadataBlock) -> Result<Vec<u8>> {
-    let at = place.at(end_of(volume));
+async fn peek(volume: &dyn Volume, at: u64) -> Result<Vec<u8>> {
     match volume.member(Order::Peek(at)).await? {
         Report::Block(block) => Ok(block),
         _ => Err(Error::new(
@@ -100,14 +128,12 @@ async fn peek(volume: &dyn Volume, place: MetadataBlock) -> Result<Vec<u8>> {
     }
 }
 
-/// Where the metadata of a copy ends: at its last whole block.
-fn end_of(volume: &dyn Volume) -> u64 {
-    volume.shape().len_bytes() / BLOCK_BYTES as u64 * BLOCK_BYTES as u64
-}
-
 #[cfg(test)]
 mod tests {
-    use mirror::CopyId;
+    use mirror::{
+        CopyId,
+        copy::{BLOCK_BYTES, Header, METADATA_BYTES},
+    };
     use uuid::Uuid;
 
     use super::*;
@@ -125,20 +151,21 @@ mod tests {
     fn a_floor_is_kept_on_copies_alone_and_a_torn_write_of_it_leaves_the_older_one() {
         on_lane(async {
             let volume = TestVolume::new(LEN_BYTES);
-            assert!(of(&*volume).await.expect("it is read").is_none());
+            let found = async || of(&*volume, LEN_BYTES as u64, None).await;
+            assert!(found().await.expect("it is read").is_none());
             let header = Header::new(
                 Uuid::from_u128(7),
                 CopyId::new(0),
                 LEN_BYTES as u64 - METADATA_BYTES,
             );
             put(&*volume, MetadataBlock::Header, &header.encode()).await;
-            let damaged = of(&*volume).await.expect_err("no floor");
+            let damaged = found().await.expect_err("no floor");
             assert_eq!(damaged.kind(), ErrorKind::Configuration, "{damaged}");
             for sequence in 0..2 {
                 let block = Floor::default().encode(sequence);
                 put(&*volume, MetadataBlock::Floor(sequence as usize), &block).await;
             }
-            let floor = async || of(&*volume).await.expect("it is read").expect("a copy");
+            let floor = async || found().await.expect("it is read").expect("a copy");
             assert_eq!(floor().await.lowest(), None);
             let [older, newer] =
                 [(4, 0), (5, 0)].map(|(epoch, number)| FenceKey::new(epoch, number).raw());

@@ -16,6 +16,7 @@
 //! volume, values   the trait and its contract; the value types of settings, and their error messages
 //! member, claim    what a set asks of its members, such as a stripe of its children; who owns them
 //! floor            which keys a mirror's copy lets in
+//! copy_end         where on a disk that is found
 //! ```
 
 mod announcer;
@@ -23,6 +24,7 @@ pub mod claim;
 pub mod config;
 #[cfg(any(test, feature = "testing"))]
 pub mod contract;
+mod copy_end;
 mod error;
 pub mod fallback;
 pub mod floor;

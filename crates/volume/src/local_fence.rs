@@ -6,7 +6,11 @@ use mirror::{
     key::FenceKey,
 };
 
-use crate::{Result, Volume, floor, member::Report};
+use crate::{
+    Error, ErrorKind, Result, Volume,
+    floor::{self, CopyFloor},
+    member::Report,
+};
 
 /// Carries out a step of the fence under `key`.
 pub(crate) async fn follow(
@@ -14,7 +18,7 @@ pub(crate) async fn follow(
     key: FenceKey,
     step: FenceCommand,
 ) -> Result<Report> {
-    let held = async || Ok(floor::read(volume).await?.lowest());
+    let held = async || Ok(floor_of(volume).await?.lowest());
     let answer = match step {
         FenceCommand::ReadKeys => FenceAnswer::Keys(held().await?.into_iter().collect()),
         FenceCommand::ReadReservation => FenceAnswer::Reservation(held().await?),
@@ -25,9 +29,15 @@ pub(crate) async fn follow(
     Ok(Report::Fence(answer))
 }
 
+async fn floor_of(volume: &dyn Volume) -> Result<CopyFloor> {
+    let found = floor::of(volume, volume.shape().len_bytes(), None).await?;
+    let why = "it has no floor: what a mirror keeps on each copy is not found any more";
+    found.ok_or_else(|| Error::new(ErrorKind::Configuration, why))
+}
+
 /// Raises the floor to `key`, durably, if it is not higher.
 async fn raise(volume: &dyn Volume, key: FenceKey) -> Result<FenceAnswer> {
-    let held = floor::read(volume).await?;
+    let held = floor_of(volume).await?;
     if !held.floor.admits(key) {
         return Ok(FenceAnswer::Conflict);
     }

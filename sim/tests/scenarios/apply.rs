@@ -4,6 +4,7 @@
 
 mod drawn;
 mod failures;
+mod floors;
 mod growth;
 mod latency;
 mod luns;

@@ -1,4 +1,4 @@
-//! One copy of a mirror: the volume that holds it, and what the mirror keeps at its end.
+//! One copy of a mirror: the volume that holds it, and what the mirror keeps at its end, or at its former end.
 
 use std::{
     cell::{Cell, OnceCell, RefCell},
@@ -18,6 +18,7 @@ use engine::Buf;
 use super::calls::Calls;
 use crate::{
     Durability, Error, ErrorKind, Result, SharedVolume,
+    copy_end::{self, FoundCopy},
     member::{Looks, Order, Report},
     part::Part,
     planted::{Bug, is_planted},
@@ -40,6 +41,8 @@ pub(super) struct Copy {
     trouble: RefCell<Option<Error>>,
     /// Since it could first be reached.
     looks: OnceCell<Looks>,
+    /// Where the metadata was found to end. `None`: it lies, or shall lie, at the end.
+    found_at: Cell<Option<u64>>,
     /// The disk that is about to take its place: it does not return meanwhile.
     pub(super) next: RefCell<Option<Rc<Copy>>>,
 }
@@ -54,6 +57,7 @@ impl Copy {
             sequence: Cell::new(0),
             trouble: RefCell::default(),
             looks: OnceCell::new(),
+            found_at: Cell::new(None),
             next: RefCell::default(),
         }
     }
@@ -109,11 +113,17 @@ impl Copy {
         Ok(self.looks.get().expect("it was just set"))
     }
 
-    /// Where the metadata ends: at its last whole block.
+    /// Where the metadata ends.
     fn end_bytes(&self) -> u64 {
         let len_bytes = self.looks.get().map_or(0, |looks| looks.len_bytes);
         assert!(len_bytes > METADATA_BYTES, "it was looked at before");
-        len_bytes / BLOCK_BYTES as u64 * BLOCK_BYTES as u64
+        let found = self.found_at.get();
+        found.unwrap_or_else(|| copy_end::last_end(len_bytes))
+    }
+
+    /// It becomes a copy anew: whatever it was, its metadata shall lie at its end.
+    pub(super) fn begins_anew(&self) {
+        self.found_at.set(None);
     }
 
     /// Refuses it if it cannot be a copy of a mirror with `header`, in blocks of `block_bytes`.
@@ -149,15 +159,20 @@ impl Copy {
 
     /// The header, read without a fence: it never changes.
     pub(super) async fn look(&self) -> Result<Header> {
+        self.find().await.map(|found| found.header)
+    }
+
+    async fn find(&self) -> Result<FoundCopy> {
         let len_bytes = self.ask_looks().await?.len_bytes;
         if len_bytes <= METADATA_BYTES {
             return Err(self.refuse(format_args!(
                 "it has {len_bytes} bytes, too few for what a mirror keeps at the end of each copy ({METADATA_BYTES})"
             )));
         }
-        let block = self.read_unfenced(MetadataBlock::Header).await?;
-        Header::decode(&block).map_err(|why| match why {
-            // Whoever makes it longer, moves the end away from what is kept there.
+        let reads = async |at| self.read_unfenced(at).await;
+        let found = copy_end::find(&*self.volume, len_bytes, self.found_at.get(), reads).await;
+        let found = found.map_err(|error| self.blame(error))?.map_err(|why| match why {
+            // A foreign target that makes it longer, moves the end away from what is kept there, and tells nobody.
             Unreadable::Blank => self.refuse(format_args!(
                 "its last block is blank, and a copy of a mirror has the mirror's own there. It has {len_bytes} bytes: if it \
                  was made longer, make it as long as it was before, for nothing else is missing; if it is a new disk, give \
@@ -168,30 +183,33 @@ impl Copy {
                 "its last block is not that of a copy of a mirror: {why}; find the disk that belongs here, or make it a \
                  copy with `sanstone volume create -c FILE NAME`"
             )),
-        })
+        })?;
+        self.found_at.set(Some(found.end_bytes));
+        Ok(found)
     }
 
     /// What is kept on it, read without a fence: another owner may be changing it.
     pub(super) async fn look_at_kept(&self) -> Result<CopyState> {
         // It may not have been there when it was looked at before.
         self.look().await?;
-        let slots = [
-            CopyState::decode(&self.read_unfenced(MetadataBlock::Kept(0)).await?),
-            CopyState::decode(&self.read_unfenced(MetadataBlock::Kept(1)).await?),
-        ];
-        let (_, kept) = newest(slots).map_err(|why| self.refuse(why))?;
+        let slot = async |slot| {
+            let at = MetadataBlock::Kept(slot).at(self.end_bytes());
+            let block = self.read_unfenced(at).await;
+            block.map(|block| CopyState::decode(&block))
+        };
+        let slots = [slot(0).await, slot(1).await].map(|it| it.map_err(|error| self.blame(error)));
+        let [first, second] = slots;
+        let (_, kept) = newest([first?, second?]).map_err(|why| self.refuse(why))?;
         Ok(kept)
     }
 
-    async fn read_unfenced(&self, place: MetadataBlock) -> Result<Vec<u8>> {
-        let at = place.at(self.end_bytes());
+    async fn read_unfenced(&self, at: u64) -> Result<Vec<u8>> {
         match self.volume.read(at, BLOCK_BYTES).await {
             Ok(block) => return Ok(block.to_vec()),
             Err(error) if error.kind() == ErrorKind::ReservationConflict => {}
-            Err(error) => return Err(self.blame(error)),
+            Err(error) => return Err(error),
         }
-        let read = self.volume.member(Order::Read(at)).await;
-        match read.map_err(|error| self.blame(error))? {
+        match self.volume.member(Order::Read(at)).await? {
             Report::Block(block) => Ok(block),
             _ => Err(self.refuse("it has not read the block that it was asked for")),
         }
@@ -205,7 +223,11 @@ impl Copy {
         place: CopyId,
         block_bytes: u64,
     ) -> Result<(CopyState, Regions)> {
-        let found = self.look().await?;
+        let FoundCopy {
+            header: found,
+            end_bytes,
+            is_told,
+        } = self.find().await?;
         self.check(header, block_bytes)?;
         let expected = Header {
             copy: place,
@@ -219,6 +241,11 @@ impl Copy {
                 place.place(),
                 header.mirror
             )));
+        }
+        if !is_told {
+            // It was made longer where nobody noted that.
+            let len_bytes = self.ask_looks().await?.len_bytes;
+            copy_end::point(&*self.volume, len_bytes, end_bytes).await?;
         }
         let mut slots = Vec::with_capacity(2);
         for slot in 0..2 {

@@ -186,6 +186,7 @@ pub(super) async fn write(
     record: Record,
     data_bytes: u64,
 ) -> Result<()> {
+    copy.begins_anew();
     let is_in_sync = record.in_sync.contains(place);
     let mut kept = CopyState::first(record);
     if !is_in_sync {
