@@ -405,6 +405,56 @@ fn copies_that_their_targets_make_longer_are_the_same_mirror_at_its_next_start()
     });
 }
 
+#[test]
+fn a_mirror_whose_copies_have_become_longer_is_given_their_length_while_nobody_uses_it() {
+    let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("direct-sync"));
+    let mut owner = Node::owner([&a, &b]);
+    a.start();
+    b.start();
+    owner.volume("create").success();
+    owner.start();
+    on_lane(async {
+        let load = Load::new(disk_of(&owner).await);
+        load.write(SLOTS - 1).await.expect("both copies are there");
+        load.disk.close().await;
+        a.grows(100);
+        owner.ends_by("TERM");
+        let stays = owner.volume("grow").success();
+        assert!(stays.stdout.contains("stays as it is"), "{stays}");
+        b.grows(90);
+        owner.start();
+        let refused = owner.volume("grow");
+        assert!(refused.stderr.contains("is in use"), "{refused}");
+        owner.is(0, "in sync").await;
+        owner.ends_by("TERM");
+        let grown = owner.volume("grow").success();
+        let (from, to) = (DATA_BYTES, 89 << 20);
+        let told = format!("has grown from {from} to {to} bytes");
+        assert!(grown.stdout.contains(&told), "{grown}");
+        // Whoever serves a copy finds what is kept there at its new place, also without a state directory.
+        a.kill();
+        std::fs::remove_dir_all(a.directory.join("sanstone.state")).expect("it was there");
+        a.start();
+        owner.start();
+        owner.is(0, "in sync").await;
+        let longer = Load {
+            disk: disk_of(&owner).await,
+            source: load.source.clone(),
+            ledger: load.ledger.clone(),
+            is_over: Cell::new(false),
+        };
+        assert_eq!(longer.disk.shape().len_bytes(), to);
+        longer.check(SLOTS - 1).await.expect("a read");
+        let data = Buf::copy_of(&longer.contents(0, 1));
+        let at = to - SLOT_BYTES as u64;
+        let written = longer.disk.write(at, data.into(), Durability::Fua).await;
+        written.expect("there is room");
+        longer.disk.close().await;
+        owner.is(0, "in sync").await;
+        owner.volume("compare").success();
+    });
+}
+
 /// The disk that a node serves, for requests that may fail at once.
 async fn disk_of(node: &Node) -> Rc<IscsiDisk> {
     let mut config = on_port(node.port);

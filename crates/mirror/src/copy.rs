@@ -9,7 +9,7 @@
 //! A disk that becomes longer keeps all of it where it is, and has a [`Signpost`] in its last block, where otherwise the header
 //! would be.
 //!
-//! The [`Header`] never changes. The [`Floor`] is written by whoever serves the copy, the rest by the mirror's owner. What
+//! The [`Header`] changes only when the mirror is given another length. The [`Floor`] is written by whoever serves the copy, the rest by the mirror's owner. What
 //! changes as a whole has two slots that are written in turn ([`newest`]), so that a torn write leaves the older one.
 //! A block of the bitmap has one; if it is torn, all of it counts as marked.
 

@@ -67,7 +67,7 @@ pub async fn create_stripe(
     created.map_err(|error| config.failed(&error))
 }
 
-/// Gives the stripe or concat in the volume of `config` called `name` the length that its children have room for now, on the
+/// Gives the stripe, concat or mirror in the volume of `config` called `name` the length that its children have room for now, on the
 /// home lane `home`, with `process` as its owner. Nobody may use it meanwhile.
 ///
 /// # Errors
@@ -83,6 +83,13 @@ pub async fn grow_stripe(
         store::look(&directory).is_ok_and(|look| look.kind == store::PathKind::Directory);
     let state = is_there.then(|| StateDirectory::open(&directory, false).ok());
     let uuid = state.as_ref().and_then(Option::as_ref);
+    if config.graph()?.keeps_register(name) && uuid.is_none() {
+        return Err(StateError::Refused(format!(
+            "the state directory {} does not exist or is in use: a mirror grows where it is used, while nobody uses it",
+            directory.display()
+        ))
+        .into());
+    }
     let owner = match uuid.and_then(|state| state.owner().ok()) {
         Some(uuid) => Owner::new(uuid, process.boot, &process.name),
         None => Owner::passing(&process.name),

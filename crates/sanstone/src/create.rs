@@ -1,4 +1,4 @@
-//! `sanstone volume create` and `grow`: write the superblocks of the children of a stripe or concat.
+//! `sanstone volume create` and `grow`: write the superblocks of the children of a stripe, concat or mirror.
 
 use std::{
     path::Path,
@@ -62,7 +62,7 @@ fn make(path: &Path, name: &str, from: Option<Source>, force: bool) -> Result<Uu
     Ok(new.uuid)
 }
 
-/// Gives the stripe or concat in the volume called `name` the length that its children have room for now.
+/// Gives the stripe, concat or mirror in the volume called `name` the length that its children have room for now.
 pub(crate) fn grow(path: &Path, name: &str) -> Result<(), VerbFailure> {
     let config = Config::load(path)?;
     let process = Process {

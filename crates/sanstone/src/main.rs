@@ -163,10 +163,10 @@ enum VolumeVerb {
         #[arg(long)]
         force: bool,
     },
-    /// Give a stripe or concat the length that its children have now, or a concat more children.
+    /// Give a stripe, concat or mirror the length that its children have now, or a concat more children.
     ///
-    /// Extend the disks below it first, with nobody using the volume. A stripe takes as much of each child as the smallest
-    /// has; of a concat only the last child may have grown. A concat also takes new children that its list ends with.
+    /// Extend the disks below it first, with nobody using the volume. A stripe or mirror takes as much of each child as the
+    /// smallest has; of a concat only the last child may have grown. A concat also takes new children that its list ends with.
     Grow {
         /// The configuration file.
         #[arg(short, long, value_name = "FILE")]

@@ -6,6 +6,7 @@
 
 mod bugs;
 mod complaints;
+mod growth;
 mod hard_cases;
 mod mishaps;
 mod reliefs;

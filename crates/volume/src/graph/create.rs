@@ -48,10 +48,10 @@ impl Graph {
         created.map_err(told)
     }
 
-    /// Gives the stripe or concat called `name` the length that its children have room for now. Creates no files.
+    /// Gives the stripe, concat or mirror called `name` the length that its children have room for now. Creates no files.
     ///
     /// # Errors
-    /// When it is not a stripe or concat, or what its kind refuses.
+    /// When it is none of these, or what its kind refuses.
     pub async fn grow_stripe(
         &mut self,
         name: &str,
@@ -60,7 +60,7 @@ impl Graph {
         let node = self.volumes.find(name, &Node::named(name))?.clone();
         let Some(outermost) = outermost(&node) else {
             let message = format!(
-                "volume \"{name}\" contains no stripe or concat: a `file` grows with its `size`, or, without one, \
+                "volume \"{name}\" contains no stripe, concat or mirror: a `file` grows with its `size`, or, without one, \
                  with its file"
             );
             return Err(ConfigError::new(node.span.clone(), message));
@@ -68,7 +68,11 @@ impl Graph {
         self.context.may_make = false;
         let (children, claim) = self.children_of(name, home, &outermost).await?;
         let Superblocks(superblocks) = outermost.superblocks;
-        let grown = superblocks.grow(&children, claim).await;
+        let owner = self.context.owner.uuid();
+        let state_directory = self.context.state_directory.clone();
+        let grown = superblocks
+            .grow(&children, claim, owner, state_directory.as_deref())
+            .await;
         let place = superblocks.children().span();
         self.context.until_closed.clear();
         grown.map_err(|error| ConfigError::new(place, error.to_string()))

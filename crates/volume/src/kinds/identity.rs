@@ -12,7 +12,7 @@ use toml::Spanned;
 use uuid::Uuid;
 
 use super::{Kind, Node, NodeForm, Volumes, starts::Starts};
-use crate::{Error, ErrorKind, Result, SetClaim, claim::Others, part::Part, values::ConfigError};
+use crate::{Result, SetClaim, claim::Others, part::Part, values::ConfigError};
 
 /// What the disk that a volume is can be recognised by when it is served again.
 #[derive(Debug)]
@@ -110,17 +110,15 @@ pub(crate) trait HasSuperblocks: fmt::Debug {
         state_directory: Option<&'b Path>,
     ) -> LaneFuture<'b, Result<()>>;
 
-    /// Gives the volume the length that `children`, which are open, have room for now, under `claim`.
+    /// Gives the volume the length that `children`, which are open, have room for now, under `claim` of `owner`. A kind with
+    /// a register has it in `state_directory`.
     fn grow<'b>(
         &'b self,
-        _children: &'b [Arc<Part>],
-        _claim: SetClaim,
-    ) -> LaneFuture<'b, Result<NewLength>> {
-        LaneFuture::new(async {
-            let why = "only a stripe and a concat can be given another length";
-            Err(Error::new(ErrorKind::Configuration, why))
-        })
-    }
+        children: &'b [Arc<Part>],
+        claim: SetClaim,
+        owner: Uuid,
+        state_directory: Option<&'b Path>,
+    ) -> LaneFuture<'b, Result<NewLength>>;
 }
 
 /// How long a volume was, and is now.

@@ -13,7 +13,7 @@ use ::mirror::{
         decode_bits, encode_bits, newest,
     },
 };
-use engine::Buf;
+use engine::{Buf, Payload};
 
 use super::calls::Calls;
 use crate::{
@@ -114,7 +114,7 @@ impl Copy {
     }
 
     /// Where the metadata ends.
-    fn end_bytes(&self) -> u64 {
+    pub(super) fn end_bytes(&self) -> u64 {
         let len_bytes = self.looks.get().map_or(0, |looks| looks.len_bytes);
         assert!(len_bytes > METADATA_BYTES, "it was looked at before");
         let found = self.found_at.get();
@@ -157,7 +157,7 @@ impl Copy {
         Ok(())
     }
 
-    /// The header, read without a fence: it never changes.
+    /// The header, read without a fence: it changes only when the mirror is given another length.
     pub(super) async fn look(&self) -> Result<Header> {
         self.find().await.map(|found| found.header)
     }
@@ -229,11 +229,10 @@ impl Copy {
             is_told,
         } = self.find().await?;
         self.check(header, block_bytes)?;
-        let expected = Header {
-            copy: place,
-            ..*header
-        };
-        if found != expected {
+        // It may have grown already, in an attempt that was cut short.
+        let is_it = (found.mirror, found.copy) == (header.mirror, place)
+            && found.data_bytes >= header.data_bytes;
+        if !is_it {
             return Err(self.refuse(format_args!(
                 "it is copy {} of mirror {}, not copy {} of {}: give each copy its own disk",
                 found.copy.place(),
@@ -284,12 +283,43 @@ impl Copy {
 
     /// Writes a block of the bitmap, durably.
     pub(super) async fn mark(&self, block: usize, regions: &[u64]) -> Result<()> {
-        let mut bits: Bits = [0; size_of::<Bits>()];
-        for (eight, word) in bits.chunks_exact_mut(8).zip(regions) {
-            eight.copy_from_slice(&word.to_le_bytes());
+        let bits = encode_bits(&bits_of(regions));
+        self.write(MetadataBlock::Bitmap(block), &bits).await
+    }
+
+    /// Writes all but the header so that it ends at `end_bytes`, with these regions marked; it is not looked for there yet.
+    pub(super) async fn move_to(&self, end_bytes: u64, marks: &Regions) -> Result<()> {
+        let write = async |place: MetadataBlock, block: Vec<u8>| {
+            let block = Buf::copy_of(&block).into();
+            let written = self
+                .volume
+                .write(place.at(end_bytes), block, Durability::Fua);
+            written.await
+        };
+        for block in 0..BITMAP_BLOCKS {
+            let words = marks.0.chunks(WORDS_PER_BLOCK).nth(block);
+            let bits = encode_bits(&bits_of(words.unwrap_or_default()));
+            write(MetadataBlock::Bitmap(block), bits).await?;
         }
-        self.write(MetadataBlock::Bitmap(block), &encode_bits(&bits))
-            .await
+        for slot in 0..2 {
+            for place in [MetadataBlock::Kept(slot), MetadataBlock::Floor(slot)] {
+                write(place, self.read(place).await?).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the metadata that was [moved](Copy::move_to) to `end_bytes` be what counts, by its header.
+    pub(super) async fn head(&self, end_bytes: u64, header: &Header) -> Result<()> {
+        self.found_at.set(Some(end_bytes));
+        self.write(MetadataBlock::Header, &header.encode()).await
+    }
+
+    /// Erases what is left of the metadata that ended at `end_bytes`.
+    pub(super) async fn erase(&self, end_bytes: u64) -> Result<()> {
+        let at = MetadataBlock::Bitmap(BITMAP_BLOCKS - 1).at(end_bytes);
+        let zeroes = Payload::zeroes((end_bytes - at) as usize);
+        self.volume.write(at, zeroes, Durability::Fua).await
     }
 
     /// Writes a block of metadata, durably.
@@ -298,6 +328,15 @@ impl Copy {
         let block = Buf::copy_of(block).into();
         self.volume.write(at, block, Durability::Fua).await
     }
+}
+
+/// The bits of a block of the bitmap with these words.
+fn bits_of(words: &[u64]) -> Bits {
+    let mut bits: Bits = [0; size_of::<Bits>()];
+    for (eight, word) in bits.chunks_exact_mut(8).zip(words) {
+        eight.copy_from_slice(&word.to_le_bytes());
+    }
+    bits
 }
 
 /// The first `regions` regions of `words`.

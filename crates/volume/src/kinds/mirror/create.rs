@@ -4,6 +4,8 @@
 //! The header comes last: a copy without one is no copy. The register comes first, so that a copy that has a header has a
 //! register.
 
+use std::ops::Range;
+
 use ::mirror::{
     CopyId, CopySet,
     copy::{
@@ -19,7 +21,7 @@ use crate::{Error, ErrorKind, Result, member::Looks};
 /// What is read at a time to see whether a copy is blank, in bytes.
 const PIECE_BYTES: u64 = 1 << 20;
 /// No block of a disk is larger, in bytes.
-const GRAIN_BYTES: u64 = 4096;
+pub(super) const GRAIN_BYTES: u64 = 4096;
 
 /// What a new mirror is made with.
 pub(super) struct New<'a> {
@@ -55,7 +57,8 @@ pub(super) async fn create(copies: &[Copy], new: &New<'_>) -> Result<()> {
     let mut nonce = [0; 8];
     engine::random::fill(&mut nonce).map_err(|error| Error::io("a nonce", &error))?;
     let mut record = Record::first(new.mirror, copies.len(), u64::from_le_bytes(nonce));
-    if !(new.from.is_none() && are_blank(copies, data_bytes).await?) {
+    if !(new.from.is_none() && are_blank(&copies.iter().collect::<Vec<_>>(), 0..data_bytes).await?)
+    {
         record.in_sync = CopySet::from(CopyId::new(new.from.unwrap_or(0)));
     }
     new.register.of(new.mirror).begin(record).await?;
@@ -163,12 +166,12 @@ fn first_nonzero(payload: &engine::Payload) -> Option<usize> {
     None
 }
 
-/// Whether the copies are certainly equal, because nothing was ever written to them.
-async fn are_blank(copies: &[Copy], data_bytes: u64) -> Result<bool> {
+/// Whether the copies are certainly equal in `range`, because nothing was ever written there.
+pub(super) async fn are_blank(copies: &[&Copy], range: Range<u64>) -> Result<bool> {
     for copy in copies {
-        let mut at = 0;
-        while at < data_bytes {
-            let found = copy.volume.allocation(at, data_bytes - at).await;
+        let mut at = range.start;
+        while at < range.end {
+            let found = copy.volume.allocation(at, range.end - at).await;
             let found = found.map_err(|error| copy.blame(error))?;
             if found.is_mapped {
                 return Ok(false);

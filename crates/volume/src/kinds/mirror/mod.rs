@@ -3,7 +3,8 @@
 //!
 //! What may be acknowledged, read and cleared, and when, is decided by the pure machine in `crates/mirror`; `driver` carries
 //! it out, `upkeep` gives it time. `register` and `lun_register` keep the record of who owns the mirror and which copies are in
-//! sync, `copy` what lies at the end of each. `open` claims a mirror, `create` makes one. `docs/internals/mirror.md` has the rules.
+//! sync, `copy` what lies at the end of each. `open` claims a mirror, `create` makes one,
+//! `grow` gives it another length. `docs/internals/mirror.md` has the rules.
 //!
 //! The state is on one lane, which orders what overlaps.
 
@@ -14,6 +15,7 @@ mod copy;
 mod create;
 mod driver;
 mod exchange;
+mod grow;
 mod lun_register;
 mod open;
 mod register;

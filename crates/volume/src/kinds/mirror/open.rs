@@ -69,18 +69,12 @@ pub(super) async fn look(copies: &[Copy]) -> Result<(Header, Vec<Result<Header>>
                 header.copy.place()
             )));
         }
-        let same = Header {
-            copy: first.copy,
-            ..header
-        };
-        if same != first {
-            return Err(copy.refuse(format_args!(
-                "it has {} bytes of data, but {} has {}: they are not what they were when the mirror was created",
-                header.data_bytes, first_copy.name, first.data_bytes
-            )));
-        }
     }
-    Ok((first, found))
+    // One that has grown alone has to wait for the other.
+    let headers = found.iter().filter_map(|header| header.as_ref().ok());
+    let shortest = headers.min_by_key(|header| header.data_bytes);
+    let shortest = *shortest.expect("there is one");
+    Ok((shortest, found))
 }
 
 /// Puts `copies` in the order in which the mirror has them. Those whose place is not known get what is left.

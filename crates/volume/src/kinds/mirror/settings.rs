@@ -14,16 +14,17 @@ use super::{
     create::{New, create},
     driver::Limits,
     exchange::{Exchange, OpenMirror},
+    grow::grow,
     open::{Options, look, open},
     register_place::{RegisterPlace, no_directory},
     replace::replace,
     status::MirrorHandle,
 };
 use crate::{
-    Error, ErrorKind, Result, SetClaim,
+    Error, ErrorKind, Result, SetClaim, Volume,
     claim::Others,
     kinds::{
-        HasSuperblocks, Look, NewStripe, Node, NodeForm, Settings, Source, Superblocks,
+        HasSuperblocks, Look, NewLength, NewStripe, Node, NodeForm, Settings, Source, Superblocks,
         VolumeIdentity, Volumes,
         change::{Changing, OtherChild, Step},
         starts::Starts,
@@ -88,6 +89,13 @@ impl Mirror {
             copies.push(Copy::new(name, part.on_lane().await?));
         }
         Ok(copies)
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            copy: self.copy_timeout.get_ref().duration(),
+            request: self.request_timeout.get_ref().duration(),
+        }
     }
 
     /// Where its register is, on the current lane.
@@ -224,6 +232,31 @@ impl HasSuperblocks for &Mirror {
             created
         })
     }
+
+    fn grow<'b>(
+        &'b self,
+        children: &'b [Arc<Part>],
+        claim: SetClaim,
+        owner: Uuid,
+        state_directory: Option<&'b Path>,
+    ) -> LaneFuture<'b, Result<NewLength>> {
+        LaneFuture::new(async move {
+            let options = Options {
+                name: "the mirror".to_owned(),
+                limits: self.limits(),
+                register: self.register_place(children, state_directory).await?,
+                node: owner,
+                others: Others::Refuse,
+                claim,
+                handle: MirrorHandle::default(),
+            };
+            let driver = open(self.copies(children).await?, options).await?;
+            let grown = grow(&driver).await;
+            let closed = MirrorVolume::new(driver).close().await;
+            let grown = grown?;
+            closed.map(|()| grown)
+        })
+    }
 }
 
 /// Whether `node` keeps blocks in memory.
@@ -249,10 +282,7 @@ impl Settings for Mirror {
             }
             let claim = opening.new_claim(1)?;
             let handle: MirrorHandle = opening.handle();
-            let limits = Limits {
-                copy: self.copy_timeout.get_ref().duration(),
-                request: self.request_timeout.get_ref().duration(),
-            };
+            let limits = self.limits();
             let (name, node) = (opening.volume().to_owned(), opening.owner());
             let (others, above) = (opening.others(), claim.clone());
             let register = self.register().map(name_register);
@@ -336,7 +366,9 @@ impl Settings for Mirror {
     }
 
     fn keeps_length(&self) -> Option<&'static str> {
-        Some("a mirror keeps the length that it was created with")
+        Some(
+            "a mirror keeps the length that it was created with, until `sanstone volume grow` gives it another",
+        )
     }
 
     fn children(&self) -> &[Node] {

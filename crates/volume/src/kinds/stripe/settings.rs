@@ -175,6 +175,8 @@ impl HasSuperblocks for Family<'_> {
         &'b self,
         children: &'b [Arc<Part>],
         claim: SetClaim,
+        _: Uuid,
+        _: Option<&'b Path>,
     ) -> LaneFuture<'b, Result<NewLength>> {
         LaneFuture::new(async move {
             let children = self.named(children).await?;
