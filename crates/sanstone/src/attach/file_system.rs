@@ -109,12 +109,11 @@ impl MountPoint {
         let directory = &self.directory;
         let shown = directory.display();
         let lock = File::open(directory).with_context(|| shown.to_string())?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => bail!(
+        // Some file systems have no locks.
+        if flock(&lock, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+            bail!(
                 "another `sanstone attach` mounts its file system on {shown}; end it, or name another directory"
-            ),
-            // Some file systems have no locks.
-            Ok(()) | Err(_) => {}
+            );
         }
         // Where something was mounted meanwhile, its directory is what was locked.
         if let Some(other) = mount_at(directory)? {
