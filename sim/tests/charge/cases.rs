@@ -431,8 +431,8 @@ async fn nbd(meter: &mut Meter<'_>) {
     }
 }
 
-/// What an administrator can ask of the daemon. The counters are read beside the lanes.
-const CALLS: [&str; 4] = ["Show", "Counters", "Compare", "Apply"];
+/// What an administrator can ask of the daemon. The counters are read beside the lanes, and what is logged changes there.
+const CALLS: [&str; 5] = ["Show", "Counters", "Compare", "Log", "Apply"];
 /// What lanes are asked on that account, or by each other.
 const ASKED_OF_LANES: [&str; 9] = [
     "Serve",
