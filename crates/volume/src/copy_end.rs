@@ -104,20 +104,33 @@ async fn search(
     len_bytes: u64,
     told_at: impl AsyncFn(u64) -> Result<Finding>,
 ) -> Result<Option<FoundCopy>> {
+    let last = last_end(len_bytes);
     let mut below = len_bytes;
     for _ in 0..RUNS_MAX {
+        // Of most disks that are blank at their end, nothing else is asked, as their first command waits for it.
+        if is_free(volume, below).await {
+            return Ok(None);
+        }
         let Some(run) = last_used(volume, below).await else {
             return Ok(None);
         };
         let mut end_bytes = run.end.next_multiple_of(BLOCK);
-        if end_bytes >= last_end(len_bytes) && run.end - run.start > BLANK_BLOCKS_MAX * BLOCK {
+        if end_bytes >= last && run.end - run.start > BLANK_BLOCKS_MAX * BLOCK {
             return Ok(None); // All of it occupies space.
         }
         for _ in 0..BLANK_BLOCKS_MAX {
-            match told_at(end_bytes).await? {
+            let told = match end_bytes == last {
+                // It was read before anything was searched.
+                true => Err(Unreadable::Blank),
+                false => told_at(end_bytes).await?,
+            };
+            match told {
                 Ok(found) => return Ok(Some(found)),
-                Err(Unreadable::Blank) if end_bytes > run.start => end_bytes -= BLOCK,
+                Err(Unreadable::Blank) => end_bytes -= BLOCK,
                 Err(_) => break,
+            }
+            if end_bytes <= run.start {
+                break;
             }
         }
         if end_bytes > run.start {
@@ -142,6 +155,14 @@ pub(crate) async fn point(volume: &dyn Volume, len_bytes: u64, end_bytes: u64) -
     let block = Buf::copy_of(&Signpost { end_bytes }.encode());
     let at = MetadataBlock::Header.at(last);
     volume.write(at, block.into(), Durability::Fua).await
+}
+
+/// Whether nothing of the first `len_bytes` occupies space.
+async fn is_free(volume: &dyn Volume, len_bytes: u64) -> bool {
+    let block = u64::from(volume.shape().block_size_bytes);
+    let len_bytes = len_bytes / block * block;
+    let found = volume.allocation(0, len_bytes).await;
+    found.is_ok_and(|found| !found.is_mapped && found.len_bytes >= len_bytes)
 }
 
 /// The last part of the first `len_bytes` that occupies space, or the end of it; `None`: there is none, or it cannot be found
