@@ -220,13 +220,10 @@ fn a_copy_that_has_become_longer_keeps_out_whom_it_has_kept_out_before() {
     };
     target.loses_its_state();
     keeps(&target);
-    // While nobody serves it: its server remembers, and then the file system tells.
+    // While nobody serves it: its server remembers.
     target.restarts(|target| target.has(20));
     keeps(&target);
-    target.restarts(|target| {
-        target.has(33);
-        target.forgets();
-    });
+    target.restarts(|target| target.has(33));
     keeps(&target);
     target.loses_its_state();
     keeps(&target);

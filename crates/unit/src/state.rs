@@ -11,7 +11,7 @@ use engine::{LaneFuture, range_lock::RangeLocks};
 use scsi::{Change, Changed, Ending, Kept, KeyFloor, LogicalUnit, Prepared, SharedUnit};
 use volume::{
     ErrorKind, Volume,
-    floor::{self, CopyFloor},
+    floor::{self, CopyFloor, Search},
 };
 
 /// Stores the persistent state of a volume's logical unit under the volume's name; `None` when
@@ -287,7 +287,7 @@ impl DiskState {
         if let Some(end_bytes) = known_bytes.filter(|end_bytes| *end_bytes > len_bytes) {
             return Ok(CopyFound::CutOff { end_bytes });
         }
-        let found = floor::of(volume, len_bytes, known_bytes).await?;
+        let found = floor::of(volume, len_bytes, known_bytes, Search::Told).await?;
         Ok(found.map_or(CopyFound::Nowhere, CopyFound::Here))
     }
 

@@ -4,7 +4,7 @@
 //! 1. the last block: the header itself, or a [`Signpost`];
 //! 2. the one who looks, if it has found the copy before;
 //! 3. the file system, if nobody was there when the disk became longer: what it has grown by occupies no space, and the
-//!    header is the last that does.
+//!    header is the last that does. It is asked where nobody waits for a first command.
 
 use std::ops::Range;
 
@@ -44,6 +44,15 @@ pub(crate) fn last_end(len_bytes: u64) -> u64 {
     len_bytes / BLOCK * BLOCK
 }
 
+/// How a copy is looked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Search {
+    /// Where it is told to be: a read or two.
+    Told,
+    /// Also by asking the file system, which takes its time.
+    Everywhere,
+}
+
 /// Finds the copy on the first `len_bytes` of `volume`, where it was found before with its metadata ending at `known_bytes`.
 /// Blocks are read by `read`.
 ///
@@ -53,6 +62,7 @@ pub(crate) async fn find(
     volume: &dyn Volume,
     len_bytes: u64,
     known_bytes: Option<u64>,
+    search: Search,
     read: impl AsyncFn(u64) -> Result<Vec<u8>>,
 ) -> Result<Finding> {
     let last = last_end(len_bytes);
@@ -91,15 +101,15 @@ pub(crate) async fn find(
             return Ok(Ok(found));
         }
     }
-    if none != Unreadable::Blank {
+    if none != Unreadable::Blank || search == Search::Told {
         return Ok(Err(none));
     }
-    let found = search(volume, len_bytes, told_at).await?;
+    let found = search_used(volume, len_bytes, told_at).await?;
     Ok(found.ok_or(none))
 }
 
 /// The copy whose header is the last block that is used. `told_at` says what is told by the block that ends at a byte.
-async fn search(
+async fn search_used(
     volume: &dyn Volume,
     len_bytes: u64,
     told_at: impl AsyncFn(u64) -> Result<Finding>,
@@ -233,7 +243,7 @@ mod tests {
         /// Where a copy is found on a disk of this length, and whether its end leads there.
         async fn found(&self, len_bytes: u64, known_bytes: Option<u64>) -> Option<(u64, bool)> {
             let read = async |at| Ok(self.0.read(at, BLOCK_BYTES).await?.to_vec());
-            let found = find(&*self.0, len_bytes, known_bytes, read).await;
+            let found = find(&*self.0, len_bytes, known_bytes, Search::Everywhere, read).await;
             let found = found.expect("it is read").ok();
             found.map(|found| (found.end_bytes, found.is_told))
         }

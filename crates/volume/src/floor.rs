@@ -12,6 +12,7 @@ use mirror::{
     key::FenceKey,
 };
 
+pub use crate::copy_end::Search;
 use crate::{
     Durability, Error, ErrorKind, Result, Volume,
     copy_end::{self, FoundCopy},
@@ -90,9 +91,10 @@ pub async fn of(
     volume: &dyn Volume,
     len_bytes: u64,
     known_bytes: Option<u64>,
+    search: Search,
 ) -> Result<Option<CopyFloor>> {
     let peeks = async |at| peek(volume, at).await;
-    match copy_end::find(volume, len_bytes, known_bytes, peeks).await? {
+    match copy_end::find(volume, len_bytes, known_bytes, search, peeks).await? {
         Ok(found) => read(volume, found).await.map(Some),
         Err(_) => Ok(None),
     }
@@ -151,7 +153,7 @@ mod tests {
     fn a_floor_is_kept_on_copies_alone_and_a_torn_write_of_it_leaves_the_older_one() {
         on_lane(async {
             let volume = TestVolume::new(LEN_BYTES);
-            let found = async || of(&*volume, LEN_BYTES as u64, None).await;
+            let found = async || of(&*volume, LEN_BYTES as u64, None, Search::Told).await;
             assert!(found().await.expect("it is read").is_none());
             let header = Header::new(
                 Uuid::from_u128(7),

@@ -8,7 +8,7 @@ use mirror::{
 
 use crate::{
     Error, ErrorKind, Result, Volume,
-    floor::{self, CopyFloor},
+    floor::{self, CopyFloor, Search},
     member::Report,
 };
 
@@ -30,7 +30,7 @@ pub(crate) async fn follow(
 }
 
 async fn floor_of(volume: &dyn Volume) -> Result<CopyFloor> {
-    let found = floor::of(volume, volume.shape().len_bytes(), None).await?;
+    let found = floor::of(volume, volume.shape().len_bytes(), None, Search::Everywhere).await?;
     let why = "it has no floor: what a mirror keeps on each copy is not found any more";
     found.ok_or_else(|| Error::new(ErrorKind::Configuration, why))
 }

@@ -190,7 +190,8 @@ impl Run<'_> {
             true => self.met.borrow_mut().longer_after_cut += 1,
             false => self.met.borrow_mut().shorter_after_cut += 1,
         }
-        if self.may_lose_state() && !was_cut {
+        // Cut off before the signpost, only the server knows the place.
+        if !was_cut && self.may_lose_state() {
             // All of it occupies space: only what was written at its new end tells.
             let bytes = server.read_file(FILE).expect("it stays");
             server.put_file(FILE, &bytes);
@@ -205,11 +206,9 @@ impl Run<'_> {
 
         lengthen(&server, THIRD_KIB).await;
         server.put_file(CONFIG, text(THIRD_KIB).as_bytes());
-        self.may_lose_state();
         let changes_of_start = 1 + self.random.below(CHANGES_OF_A_START);
         let is_cut_at_start = start_in_vain(&server, changes_of_start).await;
         self.met.borrow_mut().cut_at_start += u64::from(is_cut_at_start);
-        self.may_lose_state();
         if self.random.chance(0.3) {
             self.met.borrow_mut().shorter_again += 1;
             server.put_file(CONFIG, text(FIRST_KIB).as_bytes());

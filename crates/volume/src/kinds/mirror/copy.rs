@@ -18,7 +18,7 @@ use engine::{Buf, Payload};
 use super::calls::Calls;
 use crate::{
     Durability, Error, ErrorKind, Result, SharedVolume,
-    copy_end::{self, FoundCopy},
+    copy_end::{self, FoundCopy, Search},
     member::{Looks, Order, Report},
     part::Part,
     planted::{Bug, is_planted},
@@ -170,7 +170,14 @@ impl Copy {
             )));
         }
         let reads = async |at| self.read_unfenced(at).await;
-        let found = copy_end::find(&*self.volume, len_bytes, self.found_at.get(), reads).await;
+        let found = copy_end::find(
+            &*self.volume,
+            len_bytes,
+            self.found_at.get(),
+            Search::Everywhere,
+            reads,
+        )
+        .await;
         let found = found.map_err(|error| self.blame(error))?.map_err(|why| match why {
             // A foreign target that makes it longer, moves the end away from what is kept there, and tells nobody.
             Unreadable::Blank => self.refuse(format_args!(
