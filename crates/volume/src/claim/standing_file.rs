@@ -15,7 +15,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// The file of a claim that stands. It goes with the claim, and its lock with the process.
 #[derive(Debug)]
-pub(crate) struct StandingFile {
+pub(super) struct StandingFile {
     path: PathBuf,
     _lock: SharedFile,
 }
@@ -43,7 +43,7 @@ impl StandingFile {
     ///
     /// # Errors
     /// Another one has it.
-    pub(crate) fn alone(directory: &Path, number: u128) -> Result<StandingFile> {
+    pub(super) fn alone(directory: &Path, number: u128) -> Result<StandingFile> {
         if let Some(file) = StandingFile::lock(directory, number)? {
             return Ok(file);
         }

@@ -1,7 +1,6 @@
 //! The configuration of a disk's sessions: where the disk is, who we are to its target, and the time limits.
 
 use std::{
-    any::Any,
     net::SocketAddr,
     path::Path,
     sync::{
@@ -75,7 +74,7 @@ pub struct Multipath {
     /// The sizes of the connections' buffers in the kernel.
     pub buffers: SocketBuffers,
     /// Keeps the ISIDs reserved while it lives.
-    pub lease: Option<Arc<dyn Any + Send + Sync>>,
+    pub lease: Option<Arc<()>>,
 }
 
 /// How long the sessions of a disk wait, and with which secrets they log in. It may change while the disk is open.

@@ -2,13 +2,11 @@
 //! across its own power loss, per initiator port, which is a name and an ISID (RFC 7143 §4.4.3). It also ends a stale
 //! session when its port logs in again. LIO lets in no other port of the initiator name that has reserved the disk.
 //!
-//! An ISID is derived from the owner of the disk and the disk. While a process already has the disk open, further openings get
-//! different ports. Another process that has the owner's identity is refused: the two would end each other's sessions.
+//! An ISID is derived from the owner of the disk, unique among running processes, and the disk. While a process
+//! already has the disk open, further openings get different ports.
 
 use std::{
-    any::Any,
     collections::HashMap,
-    path::Path,
     sync::{Arc, Weak},
 };
 
@@ -16,7 +14,7 @@ use iscsi::Isid;
 use uuid::Uuid;
 
 use super::{disks::normalised, url::IscsiUrl};
-use crate::{Error, ErrorKind, Result, claim::StandingFile};
+use crate::{Error, ErrorKind, Result};
 
 /// How many concurrent openings of a disk an ISID can tell apart.
 const OPENINGS_MAX: u8 = 8;
@@ -26,34 +24,23 @@ pub(super) const ISIDS_MAX: usize = 32;
 
 /// The live openings of each disk, by its URL.
 #[derive(Debug, Default)]
-pub(super) struct Openings(HashMap<String, Vec<(u8, Weak<Lease>)>>);
-
-/// Keeps the ISIDs of one opening; all openings of a disk share what shows other processes that this one has it.
-#[derive(Debug)]
-struct Lease(Option<Arc<StandingFile>>);
+pub(super) struct Openings(HashMap<String, Vec<(u8, Weak<()>)>>);
 
 /// The ISIDs of one opening of a disk.
 #[derive(Clone, Debug)]
 pub(super) struct Isids {
     disk: u32,
     opening: u8,
-    lease: Arc<Lease>,
+    lease: Arc<()>,
 }
 
 impl Openings {
-    /// Allocates ISIDs for the disk at `url`, which `owner` opens now. Other processes that have its identity show what they have
-    /// in `claims`, if there may be any.
+    /// Allocates ISIDs for the disk at `url`, which `owner` opens now.
     ///
     /// # Errors
-    /// When the disk has more openings than ISIDs can tell apart, or another process has it.
-    pub(super) fn next(
-        &mut self,
-        owner: Uuid,
-        url: &IscsiUrl,
-        claims: Option<&Path>,
-    ) -> Result<Isids> {
+    /// When the disk has more openings than ISIDs can tell apart.
+    pub(super) fn next(&mut self, owner: Uuid, url: &IscsiUrl) -> Result<Isids> {
         let url = normalised(url).to_string();
-        let of_url = crc32c::crc32c(url.as_bytes());
         let disk = crc32c::crc32c_append(crc32c::crc32c(owner.as_bytes()), url.as_bytes());
         let open = self.0.entry(url.clone()).or_default();
         open.retain(|(_, lease)| lease.strong_count() > 0);
@@ -63,18 +50,7 @@ impl Openings {
                 format!("{url}: this process has it open {OPENINGS_MAX} times; restart it");
             return Err(Error::new(ErrorKind::Configuration, message));
         };
-        let mut leases = open.iter().filter_map(|(_, lease)| lease.upgrade());
-        let shown = match (leases.next(), claims) {
-            (Some(lease), _) => lease.0.clone(),
-            (None, Some(claims)) => {
-                let number = u128::from(disk) << 32 | u128::from(of_url);
-                let alone = StandingFile::alone(claims, number);
-                let alone = alone.map_err(|error| error.context(&url))?;
-                Some(Arc::new(alone))
-            }
-            (None, None) => None,
-        };
-        let lease = Arc::new(Lease(shown));
+        let lease = Arc::new(());
         open.push((opening, Arc::downgrade(&lease)));
         Ok(Isids {
             disk,
@@ -86,7 +62,7 @@ impl Openings {
 
 impl Isids {
     /// While this lives, no other opening of the disk gets the same ISIDs.
-    pub(super) fn lease(&self) -> Arc<dyn Any + Send + Sync> {
+    pub(super) fn lease(&self) -> Arc<()> {
         self.lease.clone()
     }
 
@@ -116,21 +92,17 @@ mod tests {
             let ports = (0..ISIDS_MAX).map(|session| format!("{:?}", isids.of(session)));
             ports.collect()
         };
-        let of = |owner, url| {
-            Openings::default()
-                .next(owner, url, None)
-                .expect("it is free")
-        };
+        let of = |owner, url| Openings::default().next(owner, url).expect("it is free");
         assert_eq!(ports_of(&of(owner, &one)), ports_of(&of(owner, &one)));
         let mut again = Openings::default();
         let mut open: Vec<_> = (0..OPENINGS_MAX)
-            .map(|_| again.next(owner, &one, None).expect("one is free"))
+            .map(|_| again.next(owner, &one).expect("one is free"))
             .collect();
-        let error = again.next(owner, &one, None).expect_err("all are in use");
+        let error = again.next(owner, &one).expect_err("all are in use");
         assert!(error.to_string().contains("10.0.1.2"), "{error}");
         // An opening that has ended is reused.
         let ended = ports_of(&open.remove(0));
-        open.push(again.next(owner, &one, None).expect("the first is free"));
+        open.push(again.next(owner, &one).expect("the first is free"));
         assert_eq!(ports_of(&open[7]), ended);
         open.extend([of(owner, &other), of(Uuid::from_u128(2), &one)]);
         let ports = open.iter().flat_map(ports_of);

@@ -409,7 +409,7 @@ mod tests {
         let settings = parsed(more).expect("the configuration is valid");
         let lane = engine::Lane::new(&engine::LaneConfig::default()).expect("a ring");
         let session_settings = settings.session_settings();
-        let isids = Openings::default().next(Uuid::nil(), settings.url.get_ref(), None);
+        let isids = Openings::default().next(Uuid::nil(), settings.url.get_ref());
         let isids = isids.expect("it is the first");
         let mut known = Addresses::new();
         let written = session_settings.written();

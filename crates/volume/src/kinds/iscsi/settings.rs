@@ -290,9 +290,7 @@ impl Settings for Iscsi {
         LaneFuture::new(async move {
             let lanes = opening.lanes.to_vec();
             let owner = opening.owner();
-            let claims = opening.claims().map(Path::to_owned);
-            let openings = opening.kept::<Openings>();
-            let isids = openings.next(owner, self.url.get_ref(), claims.as_deref())?;
+            let isids = opening.kept::<Openings>().next(owner, self.url.get_ref())?;
             let mut known = Addresses::new();
             let resolved = self.resolve(opening.base(), lanes.len(), &isids, &mut known);
             let mut config = resolved.await?;
