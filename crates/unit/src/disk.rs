@@ -198,7 +198,7 @@ impl Unit {
             tracing::error!(
                 volume,
                 %error,
-                "a disk keeps its length, although its volume has grown: whether it is a copy of a mirror cannot be read, or                  not be noted at its new end; SIGHUP tries it again"
+                "a disk keeps its length, although its volume has grown: whether it is a copy of a mirror cannot be read, or not be noted at its new end; SIGHUP tries it again"
             );
             return;
         }

@@ -268,7 +268,7 @@ impl DiskState {
             volume = name,
             end_bytes,
             len_bytes,
-            "this disk was a copy of a mirror and has become shorter, so that the mirror does not find what it keeps on it:              make it as long as it was; until then nobody is let in whom it has kept out, and if it is to be used for              something else, clear its reservation (PERSISTENT RESERVE OUT, CLEAR)"
+            "this disk was a copy of a mirror and has become shorter, so that the mirror does not find what it keeps on it: make it as long as it was; until then nobody is let in whom it has kept out, and if it is to be used for something else, clear its reservation (PERSISTENT RESERVE OUT, CLEAR)"
         );
     }
 

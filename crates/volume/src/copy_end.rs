@@ -117,7 +117,7 @@ async fn search_used(
     let last = last_end(len_bytes);
     let mut below = len_bytes;
     for _ in 0..RUNS_MAX {
-        // Of most disks that are blank at their end, nothing else is asked, as their first command waits for it.
+        // A disk of which nothing is used is asked once.
         if is_free(volume, below).await {
             return Ok(None);
         }

@@ -34,6 +34,7 @@ use crate::{accounts::hidden, failure::VerbFailure, output::plain};
 const QUEUE_MAX_BYTES: usize = 1 << 20;
 /// How long the process waits at its end for the queue to drain.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+
 static QUEUE: LineQueue = LineQueue::new();
 
 /// Makes a panic on any thread end the process, with its message in the log. A lane that panicked has lost
