@@ -114,35 +114,49 @@ fn what_one_attach_has_claimed_another_volume_over_the_same_disks_does_not_get()
         let how = "size = \"64MiB\", cache = \"direct-sync\"";
         format!("[volume.{name}]\nfile = {{ path = \"{name}.img\", {how} }}\n")
     };
-    let names = ["a", "b", "c", "d"];
+    let names = ["a", "b", "c", "d", "e"];
     let files = names.map(file).concat();
     let storage = Sanstone::serve(storage.path(), &files, &names).owning(storage);
-    let disk = |lun| format!("{{ iscsi = {{ url = \"{}\" }} }}", storage.url(lun));
-    for (kind, first) in [("mirror", 0), ("stripe", 2)] {
-        let set = format!(
+    let remote = |lun| format!("{{ iscsi = {{ url = \"{}\" }} }}", storage.url(lun));
+    let set = |kind, first| {
+        format!(
             "{kind} = {{ of = [ {}, {} ] }}",
-            disk(first),
-            disk(first + 1)
-        );
+            remote(first),
+            remote(first + 1)
+        )
+    };
+    let plain = format!("iscsi = {{ url = \"{}\" }}", storage.url(4));
+    for (set, is_labelled) in [
+        (set("mirror", 0), true),
+        (set("stripe", 2), true),
+        (plain, false),
+    ] {
         // By another name, so that only what is on the disks tells that they are the same.
         let renamed = set.replace("127.0.0.1", "localhost");
-        let cached = format!("cache = {{ size = \"8MiB\", of = {{ {renamed} }} }}");
+        let other = match is_labelled {
+            true => format!("cache = {{ size = \"8MiB\", of = {{ {renamed} }} }}"),
+            false => renamed,
+        };
         let volumes =
-            format!("[volume.db]\n{set}\n[volume.again]\n{set}\n[volume.cached]\n{cached}\n");
+            format!("[volume.db]\n{set}\n[volume.again]\n{set}\n[volume.other]\n{other}\n");
         let directory = Directory::new();
         let config = directory.write("sanstone.toml", &volumes);
         let create = ["volume", "create", "--force", "-c", text(&config), "db"];
-        call(&create).success();
+        if is_labelled {
+            call(&create).success();
+        }
         let mut first = Attached::start_in(directory, &volumes, &[]);
         overwrite(&first.path, b"the first").expect("a write");
         let elsewhere = first.directory.join("elsewhere");
         let process = format!("process {}", first.daemon.pid());
-        for other in ["again", "cached"] {
+        for other in ["again", "other"] {
             let place = [other, "--fuse", text(&elsewhere)];
             let second = [&["attach", "-c", text(&config)], &place[..]].concat();
             refused(&call(&second), 1, &[&process]);
         }
         overwrite(&first.path, b"goes on").expect("a write");
+        let log = first.daemon.log();
+        assert!(!log.contains("session lost"), "they disturb it: {log}");
         // What it has left, another one takes over.
         first.daemon.signal("KILL");
         first.daemon.wait(crate::attached::LONG).expect("it ends");

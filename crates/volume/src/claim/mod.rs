@@ -35,7 +35,7 @@ pub(crate) use set::{LABEL_AT, LABEL_BYTES, LabelStanding};
 use uuid::Uuid;
 
 pub use self::owner::{Owner, boot_id, name_of};
-use self::standing_file::StandingFile;
+pub(crate) use self::standing_file::StandingFile;
 use crate::{Error, ErrorKind, Result};
 
 /// How long after the last proof of the claim a cache may still answer without asking its child.

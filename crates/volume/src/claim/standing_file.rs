@@ -7,6 +7,7 @@ use std::{
 };
 
 use engine::{
+    blocking::{self, WorkKind},
     fs::{OpenOptions, SharedFile, remove},
     store,
 };
@@ -15,7 +16,7 @@ use crate::{Error, ErrorKind, Result};
 
 /// The file of a claim that stands. It goes with the claim, and its lock with the process.
 #[derive(Debug)]
-pub(super) struct StandingFile {
+pub(crate) struct StandingFile {
     path: PathBuf,
     _lock: SharedFile,
 }
@@ -52,6 +53,18 @@ impl StandingFile {
         let message =
             format!("it is part of another volume that is attached{by}; end that `attach` first");
         Err(Error::new(ErrorKind::Claimed, message))
+    }
+
+    /// The same where it holds up no lane.
+    ///
+    /// # Errors
+    /// Another one has it.
+    pub(crate) async fn alone_aside(directory: &Path, number: u128) -> Result<StandingFile> {
+        let shown = path_of(directory, number);
+        let directory = directory.to_owned();
+        let alone = move || StandingFile::alone(&directory, number);
+        let done = blocking::run(WorkKind::Files, alone).await;
+        done.map_err(|error| Error::io(shown.display(), &error))?
     }
 }
 

@@ -81,6 +81,11 @@ impl Opening<'_> {
         self.context.state_directory.as_deref()
     }
 
+    /// Where claims are shown to other processes that have the owner's identity, if there may be any.
+    pub(crate) fn claims(&self) -> Option<&Path> {
+        self.context.claims.as_deref()
+    }
+
     /// Whether missing files are created.
     pub(crate) fn may_make(&self) -> bool {
         self.context.may_make

@@ -17,7 +17,7 @@ use engine::{
 use iscsi::Isid;
 use serde::Deserialize;
 
-use super::{ping_timeout::PingTimeout, secrets::Secrets};
+use super::{isids::Lease, ping_timeout::PingTimeout, secrets::Secrets};
 
 /// Where the disk is, who we are, and how long to wait.
 #[derive(Clone, Debug)]
@@ -74,7 +74,7 @@ pub struct Multipath {
     /// The sizes of the connections' buffers in the kernel.
     pub buffers: SocketBuffers,
     /// Keeps the ISIDs reserved while it lives.
-    pub lease: Option<Arc<()>>,
+    pub lease: Option<Arc<Lease>>,
 }
 
 /// How long the sessions of a disk wait, and with which secrets they log in. It may change while the disk is open.

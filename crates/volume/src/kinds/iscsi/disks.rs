@@ -2,15 +2,16 @@
 //! other's writes, and a stripe would overwrite itself.
 //!
 //! A repeated URL is detected before anything is opened. Aliases and multiple portals of one disk are detected once
-//! the disks are open, by the names they report.
+//! the disks are open, by the names they report; also those of another process that has the owner's identity.
 
 use std::{
     net::IpAddr,
+    path::Path,
     sync::{Arc, Weak},
 };
 
 use super::{DiskIdentity, url::IscsiUrl};
-use crate::{Error, ErrorKind, Result, kinds::USE_IT_TWICE, part::Part};
+use crate::{Error, ErrorKind, Result, claim::StandingFile, kinds::USE_IT_TWICE, part::Part};
 
 /// The open disks.
 #[derive(Debug, Default)]
@@ -23,29 +24,38 @@ struct OpenDisk {
     volume: String,
     url: String,
     identity: DiskIdentity,
+    /// Shows other processes that this one has it.
+    _shown: Option<StandingFile>,
 }
 
 impl Disks {
-    /// Registers the disk at `url`, which is `part` of `volume`.
+    /// Registers the disk at `url`, which is `part` of `volume`, and shows it in `claims`.
     ///
     /// # Errors
     /// When it is already open, unless it is write-protected.
-    pub(super) fn add(
+    pub(super) async fn add(
         &mut self,
         volume: &str,
         url: &IscsiUrl,
         identity: DiskIdentity,
         part: &Arc<Part>,
+        claims: Option<&Path>,
     ) -> Result<()> {
         self.0.retain(|open| open.part.strong_count() > 0);
-        let disk = OpenDisk {
+        let mut disk = OpenDisk {
             part: Arc::downgrade(part),
             volume: volume.to_owned(),
             url: url.to_string(),
             identity,
+            _shown: None,
         };
         if !part.shape().read_only.is_on() {
             self.0.iter().try_for_each(|open| disk.is_not(open))?;
+            if let (Some(claims), Some(name)) = (claims, disk.identity.worldwide_name()) {
+                let number = u128::from(crc32c::crc32c(name.as_bytes())) << 64;
+                let shown = StandingFile::alone_aside(claims, number).await;
+                disk._shown = Some(shown.map_err(|error| error.context(url))?);
+            }
         }
         self.0.push(disk);
         Ok(())

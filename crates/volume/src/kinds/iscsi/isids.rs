@@ -2,19 +2,20 @@
 //! across its own power loss, per initiator port, which is a name and an ISID (RFC 7143 §4.4.3). It also ends a stale
 //! session when its port logs in again. LIO lets in no other port of the initiator name that has reserved the disk.
 //!
-//! An ISID is derived from the owner of the disk, unique among running processes, and the disk. While a process
-//! already has the disk open, further openings get different ports.
+//! An ISID is derived from the owner of the disk and the disk. While a process already has the disk open, further openings get
+//! different ports. Another process that has the owner's identity is refused: the two would end each other's sessions.
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    path::Path,
+    sync::{Arc, OnceLock, Weak},
 };
 
 use iscsi::Isid;
 use uuid::Uuid;
 
 use super::{disks::normalised, url::IscsiUrl};
-use crate::{Error, ErrorKind, Result};
+use crate::{Error, ErrorKind, Result, claim::StandingFile};
 
 /// How many concurrent openings of a disk an ISID can tell apart.
 const OPENINGS_MAX: u8 = 8;
@@ -24,14 +25,18 @@ pub(super) const ISIDS_MAX: usize = 32;
 
 /// The live openings of each disk, by its URL.
 #[derive(Debug, Default)]
-pub(super) struct Openings(HashMap<String, Vec<(u8, Weak<()>)>>);
+pub(super) struct Openings(HashMap<String, Vec<(u8, Weak<Lease>)>>);
+
+/// Keeps the ISIDs of one opening. All openings of a disk share the file that shows other processes that this one has it.
+#[derive(Debug)]
+pub struct Lease(Arc<OnceLock<StandingFile>>);
 
 /// The ISIDs of one opening of a disk.
 #[derive(Clone, Debug)]
 pub(super) struct Isids {
     disk: u32,
     opening: u8,
-    lease: Arc<()>,
+    lease: Arc<Lease>,
 }
 
 impl Openings {
@@ -50,7 +55,9 @@ impl Openings {
                 format!("{url}: this process has it open {OPENINGS_MAX} times; restart it");
             return Err(Error::new(ErrorKind::Configuration, message));
         };
-        let lease = Arc::new(());
+        let mut leases = open.iter().filter_map(|(_, lease)| lease.upgrade());
+        let file = leases.next().map_or_else(Arc::default, |it| it.0.clone());
+        let lease = Arc::new(Lease(file));
         open.push((opening, Arc::downgrade(&lease)));
         Ok(Isids {
             disk,
@@ -62,8 +69,20 @@ impl Openings {
 
 impl Isids {
     /// While this lives, no other opening of the disk gets the same ISIDs.
-    pub(super) fn lease(&self) -> Arc<()> {
+    pub(super) fn lease(&self) -> Arc<Lease> {
         self.lease.clone()
+    }
+
+    /// Shows in `claims` to other processes that have the owner's identity that this one has the disk.
+    ///
+    /// # Errors
+    /// Another one has it.
+    pub(super) async fn show(&self, claims: &Path) -> Result<()> {
+        if self.lease.0.get().is_none() {
+            let file = StandingFile::alone_aside(claims, self.disk.into()).await?;
+            let _ = self.lease.0.set(file);
+        }
+        Ok(())
     }
 
     /// The ISID with this number, below [`ISIDS_MAX`].

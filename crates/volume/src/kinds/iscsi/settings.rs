@@ -290,7 +290,12 @@ impl Settings for Iscsi {
         LaneFuture::new(async move {
             let lanes = opening.lanes.to_vec();
             let owner = opening.owner();
-            let isids = opening.kept::<Openings>().next(owner, self.url.get_ref())?;
+            let url = self.url.get_ref();
+            let isids = opening.kept::<Openings>().next(owner, url)?;
+            if let Some(claims) = opening.claims() {
+                let shown = isids.show(claims).await;
+                shown.map_err(|error| error.context(url))?;
+            }
             let mut known = Addresses::new();
             let resolved = self.resolve(opening.base(), lanes.len(), &isids, &mut known);
             let mut config = resolved.await?;
@@ -354,9 +359,11 @@ impl Settings for Iscsi {
             }
             part.share();
             part.tell_layers();
-            let volume = opening.volume().to_owned();
+            let (volume, claims) = (opening.volume().to_owned(), opening.claims());
+            let claims = claims.map(Path::to_owned);
             let disks: &mut Disks = opening.kept();
-            disks.add(&volume, self.url.get_ref(), identity, &part)?;
+            let added = disks.add(&volume, url, identity, &part, claims.as_deref());
+            added.await?;
             Ok(part)
         })
     }
