@@ -1,6 +1,6 @@
 //! A block device in use is neither attached nor served, because its mounted file system would not know of our writes.
 
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::PathBuf;
 
@@ -137,6 +137,34 @@ fn the_lab_measures_no_mounted_device() {
     ];
     refused(&call(&compare), &[&at]);
     assert!(!other.exists(), "a file was left");
+}
+
+#[test]
+fn a_file_that_is_written_through_a_loop_device_is_refused() {
+    if !can_attach() {
+        return;
+    }
+    let (directory, device) = with_file_system();
+    // By another name than the device knows.
+    fs::hard_link(directory.join("db.img"), directory.join("other.img")).expect("a link");
+    let configured = |more: &str| {
+        let volume = format!("[volume.db]\nfile = {{ path = \"other.img\"{more} }}\n");
+        directory.write("sanstone.toml", volume)
+    };
+    let check = || call(&["check", "-c", text(&configured(""))]);
+    {
+        let (_mounted, place) = mounted(&directory, &device);
+        let at = format!("{}, mounted at {}", device.0, place.display());
+        refused(&check(), &[&at, "umount"]);
+        let config = configured("");
+        let path = directory.join("disk");
+        let attach = ["attach", "-c", text(&config), "db", "--fuse", text(&path)];
+        refused(&call(&attach), &[&at, "umount"]);
+        call(&["check", "-c", text(&configured(", read_only = true"))]).success();
+    }
+    refused(&check(), &[&device.0, "losetup -d"]);
+    drop(device);
+    check().success();
 }
 
 #[test]

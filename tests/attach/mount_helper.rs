@@ -114,6 +114,40 @@ true
 }
 
 #[test]
+fn a_mount_that_is_interrupted_leaves_nothing() {
+    if !can_attach() {
+        return;
+    }
+    with_helpers(
+        r#"
+cat >>sanstone.toml <<'far'
+[volume.far]
+iscsi = { url = "iscsi://127.0.0.1:1/iqn.2026-11.example:far/0", wait_at_start = "10min" }
+far
+attaches() { grep -lzxF far /proc/[0-9]*/cmdline 2>/dev/null | xargs -r grep -lzxF "$1/sanstone.toml" 2>/dev/null; }
+setsid mount -t sanstone far "$1/files" -o "config=$1/sanstone.toml,disk=$1/far.disk" &
+tries=0
+until grep -q 'waiting for the disk' far.disk.?????? 2>/dev/null; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 300 ] || fail "it does not wait"
+    sleep 0.1
+done
+[ -n "$(attaches "$1")" ] || fail "it is not there"
+kill -TERM "-$!"
+wait "$!" && fail "it is mounted"
+tries=0
+while [ -n "$(attaches "$1")" ]; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 300 ] || fail "it is attached: $(attaches "$1")"
+    sleep 0.1
+done
+ls far.disk.* 2>/dev/null && fail "something is left"
+true
+"#,
+    );
+}
+
+#[test]
 fn what_is_left_of_a_killed_one_is_not_taken_for_a_mount() {
     if !can_attach() {
         return;

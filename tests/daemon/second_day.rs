@@ -110,24 +110,35 @@ fn space_is_set_aside_or_the_daemon_does_not_start() {
     let port = harness::free_port();
     let volume = |size: &str| {
         let volumes = format!(
-            "[volume.db]\nfile = {{ path = \"db.img\", size = \"{size}\", preallocate = true }}\n"
+            "[volume.db]\nfile = {{ path = \"db.img\", size = \"{size}\", preallocate = true }}\n\
+             [volume.own]\nfile = {{ path = \"own.img\", preallocate = true }}\n"
         );
-        format!("{volumes}{}", target_table(port, &["db"]))
+        format!("{volumes}{}", target_table(port, &["db", "own"]))
     };
     {
+        let own = directory.sparse("own.img", 16 << 20);
+        let db = directory.join("db.img");
         let server = Sanstone::serve_configuration(directory.path(), &volume("16MiB"), port);
-        let _server = server.answering(&directory.join("sanstone.state"));
-        let allocated = || {
-            fs::metadata(directory.join("db.img"))
-                .expect("it is there")
-                .blocks()
-                * 512
+        let mut server = server.answering(&directory.join("sanstone.state"));
+        let allocated = |path| fs::metadata(path).expect("it is there").blocks() * 512;
+        let lengthened = |path, len| {
+            let file = fs::File::options().write(true).open(path);
+            let lengthened = file.and_then(|file| file.set_len(len));
+            lengthened.expect("a longer file");
         };
-        assert!(allocated() >= 16 << 20, "{}", allocated());
-        // When it grows as well.
+        assert!(allocated(&db) >= 16 << 20, "{}", allocated(&db));
+        assert!(allocated(&own) >= 16 << 20, "{}", allocated(&own));
+        // When it grows as well, whoever has made the file longer.
         let file = directory.write("sanstone.toml", volume("24MiB"));
         call(&["apply", "-c", text(&file)]).success();
-        assert!(allocated() >= 24 << 20, "{}", allocated());
+        assert!(allocated(&db) >= 24 << 20, "{}", allocated(&db));
+        lengthened(&db, 32 << 20);
+        directory.write("sanstone.toml", volume("32MiB"));
+        call(&["apply", "-c", text(&file)]).success();
+        assert!(allocated(&db) >= 32 << 20, "{}", allocated(&db));
+        lengthened(&own, 24 << 20);
+        server.daemon().signal("HUP");
+        server.daemon().wait_until(|| allocated(&own) >= 24 << 20);
         let told = json(&["apply", "-c", text(&file)]);
         assert_eq!(
             (&told["changes"], &told["dry_run"]),
@@ -144,7 +155,9 @@ fn space_is_set_aside_or_the_daemon_does_not_start() {
         .args(["-t", "tmpfs", "-o", "size=8m", "none"])
         .arg(&small);
     assert!(mount.status().expect("mount").success());
+    let own = "file = { path = \"own.img\", preallocate = true }";
     let full = volume("16MiB").replace("db.img", "small/db.img");
+    let full = full.replace(own, "ram = { size = \"1MiB\" }");
     let file = directory.write("full.toml", &full);
     let ran = call(&["serve", "-c", text(&file)]);
     let sparse = directory.write("sparse.toml", full.replace(", preallocate = true", ""));

@@ -3,9 +3,10 @@
 
 use harness::directory::Directory;
 use harness::disk::Disk;
-use harness::process::wait_until_free;
-use harness::sanstone::{IQN, Sanstone};
+use harness::process::{Daemon, wait_until_free};
+use harness::sanstone::{IQN, Sanstone, binary, target_table};
 use harness::wire::{Direction, Session, opcode, write_10};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 const BLOCKS: u16 = 64;
@@ -204,4 +205,23 @@ fn sigterm_does_not_wait_for_ever_for_a_disk_that_hangs() {
     );
     // The other one was flushed, which its rule makes known.
     assert!(log.contains("a fault rule made this"), "{log}");
+}
+
+#[test]
+fn a_start_that_waits_for_a_disk_ends_when_it_is_told_to_stop() {
+    let directory = Directory::new();
+    let url = format!("iscsi://127.0.0.1:{}/{IQN}/0", harness::free_port());
+    let volume = format!(
+        "[volume.far]\niscsi = {{ url = \"{url}\", wait_at_start = \"10min\" }}\n{}",
+        target_table(harness::free_port(), &["far"])
+    );
+    let config = directory.write("sanstone.toml", volume);
+    let mut command = Command::new(binary());
+    command.args(["serve", "-c"]).arg(config);
+    let mut daemon = Daemon::start(&command, directory.join("log"));
+    daemon.log_with("waiting for the disk");
+    daemon.signal("TERM");
+    let status = daemon.wait(Duration::from_secs(60)).expect("it ends");
+    assert_eq!(status.code(), Some(1), "{}", daemon.log());
+    daemon.log_with("told to stop before its disks were there");
 }

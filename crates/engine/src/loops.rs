@@ -43,6 +43,15 @@ impl Loop {
     fn path(&self) -> PathBuf {
         Path::new("/dev").join(self.sysfs.file_name().unwrap_or_default())
     }
+
+    fn is_read_only(&self) -> bool {
+        self.fact("ro") == "1"
+    }
+
+    fn fact(&self, name: &str) -> String {
+        let text = fs::read_to_string(self.sysfs.join(name)).unwrap_or_default();
+        text.trim().to_owned()
+    }
 }
 
 fn in_use() -> io::Result<Vec<Loop>> {
@@ -59,22 +68,41 @@ fn in_use() -> io::Result<Vec<Loop>> {
     Ok(found)
 }
 
-/// The loop device on the file at `path`, whatever name the device knows it by, and where it is mounted. Looks at the
-/// files of all loop devices, so it may wait for a file system. Blocks.
+/// A loop device on a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoopDevice {
+    /// The device.
+    pub path: PathBuf,
+    /// Where it is mounted.
+    pub mounted: Option<PathBuf>,
+    /// Nothing is written through it.
+    pub is_read_only: bool,
+}
+
+/// The loop device on the file at `path`, whatever directory and link the device knows it by; of several, one that writes. Looks
+/// at the files of other loop devices only where it cannot be told by their names, so it seldom waits for another file system.
+/// Blocks.
 ///
 /// # Errors
 /// Any error the system reports for `path` or the tables of devices and mounts.
-pub fn loop_of(path: &Path) -> io::Result<Option<(PathBuf, Option<PathBuf>)>> {
-    let file = fs::metadata(path)?;
+pub fn loop_of(path: &Path) -> io::Result<Option<LoopDevice>> {
+    let path = path.canonicalize()?;
+    let file = fs::metadata(&path)?;
+    let may_be_it = |it: &Loop| file.nlink() > 1 || it.file.file_name() == path.file_name();
     let is_it = |it: fs::Metadata| (it.dev(), it.ino()) == (file.dev(), file.ino());
-    let mut in_use = in_use()?.into_iter();
-    let Some(found) = in_use.find(|it| fs::metadata(&it.file).is_ok_and(is_it)) else {
+    let in_use = in_use()?.into_iter().filter(may_be_it);
+    let found = in_use.filter(|it| fs::metadata(&it.file).is_ok_and(is_it));
+    let Some(found) = found.min_by_key(Loop::is_read_only) else {
         return Ok(None);
     };
-    let number = fs::read_to_string(found.sysfs.join("dev")).unwrap_or_default();
+    let number = found.fact("dev");
     let mut mounted = mounts()?.into_iter();
-    let mount = mounted.find(|it| it.device == number.trim());
-    Ok(Some((found.path(), mount.map(|mount| mount.point))))
+    let mount = mounted.find(|it| it.device == number);
+    Ok(Some(LoopDevice {
+        path: found.path(),
+        mounted: mount.map(|mount| mount.point),
+        is_read_only: found.is_read_only(),
+    }))
 }
 
 /// The number of what the disk `device` is now, which no other has until the next boot: another file on the same loop

@@ -14,6 +14,7 @@ use crate::{
     extent,
     handle::{Handle, Keeper},
     instant::Instant,
+    loops::LoopDevice,
     op::Op,
 };
 
@@ -302,6 +303,7 @@ pub(crate) trait Store {
     fn file_system(&self, path: &Path) -> io::Result<FileSystem>;
     fn read_start(&self, path: &Path, len: usize) -> io::Result<(PathInfo, Vec<u8>)>;
     fn lock_holder(&self, path: &Path) -> Option<u32>;
+    fn loop_of(&self, path: &Path) -> Option<LoopDevice>;
     fn is_blank(&self, path: &Path) -> io::Result<bool>;
     fn list(&self, directory: &Path) -> io::Result<Vec<PathBuf>>;
     /// Creates the file `path` with `bytes`, and syncs it. What had this name is removed, not written to.

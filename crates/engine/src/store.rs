@@ -14,6 +14,7 @@ use std::{
 use crate::{
     given,
     lane::try_with,
+    loops::LoopDevice,
     reactor::{FileMark, Reactor, Store, must_be_file, too_long},
     ring::System,
 };
@@ -140,6 +141,11 @@ pub fn read_start(path: &Path, len: usize) -> io::Result<(PathInfo, Vec<u8>)> {
 /// The process that has [locked](crate::fs::OpenOptions::lock) the file at `path`, if any and if the system tells.
 pub fn lock_holder(path: &Path) -> Option<u32> {
     with(|store| store.lock_holder(path))
+}
+
+/// The loop device on the file at `path`, if any and if the system tells: see [`loop_of`](crate::loops::loop_of).
+pub fn loop_of(path: &Path) -> Option<LoopDevice> {
+    with(|store| store.loop_of(path))
 }
 
 /// Whether nothing was ever written to the file at `path`, as far as its file system tells without reading all of it.

@@ -394,11 +394,11 @@ impl MeasuredDisk {
 /// Refuses a file that a loop device uses: a file system that is mounted there would not know of our writes.
 fn refuse_below_loop(name: &str, path: &Path) -> LabResult<()> {
     let found = loop_of(path).map_err(|error| failed(name, error))?;
-    let Some((device, mounted)) = found else {
+    let Some(found) = found else {
         return Ok(());
     };
-    let device = device.display();
-    let (used, unmount) = match mounted {
+    let device = found.path.display();
+    let (used, unmount) = match found.mounted {
         Some(point) => {
             let point = point.display();
             let unmount = format!("unmount it (umount {point}), release the loop device");

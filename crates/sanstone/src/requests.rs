@@ -5,19 +5,24 @@ use std::{
     collections::VecDeque,
     pin::{Pin, pin},
     sync::mpsc,
+    time::Duration,
 };
 
 use engine::{
     LaneFuture,
     cross::{OneshotReceiver, OneshotSender, Receiver, Sender, oneshot},
     task::{self, Either},
+    time,
 };
 use node::{ConfigChange, DaemonFailure, Onlooker, View};
 
 use crate::{
     admin::{self, ApplyRequest, LoadConfig},
-    signals::SignalRequest,
+    signals::{self, SignalRequest},
 };
+
+/// How long a start may take once the process is to stop: enough for what waits for no disk.
+const START_TIME: Duration = Duration::from_secs(2);
 
 /// A request to this process.
 pub(crate) enum Request {
@@ -48,7 +53,7 @@ pub(crate) fn asked(teller: Sender<Request>, load: LoadConfig) -> admin::Daemon 
 /// The requests, in their order.
 pub(crate) struct Requests<'a> {
     wanted: &'a Receiver<Request>,
-    /// Those that came while another configuration was being applied.
+    /// Those that came during the start, or while another configuration was being applied.
     later: VecDeque<Request>,
 }
 
@@ -57,6 +62,27 @@ impl<'a> Requests<'a> {
         Requests {
             wanted,
             later: VecDeque::new(),
+        }
+    }
+
+    /// Runs `start`, which may wait long for a disk that is away. Told to stop meanwhile, it may still take [`START_TIME`]; then the
+    /// process ends at once, because nobody has been served yet.
+    pub(crate) async fn see_started<T>(&mut self, start: impl Future<Output = T>) -> T {
+        let mut start = pin!(start);
+        loop {
+            let request = match task::either(start.as_mut(), self.wanted.receive()).await {
+                Either::One(started) => return started,
+                Either::Other(None) => return start.await,
+                Either::Other(Some(request)) => request,
+            };
+            let stops = matches!(request, Request::Told(SignalRequest::Stop));
+            self.later.push_back(request);
+            if stops {
+                let started = time::timeout(START_TIME, start).await;
+                return started.unwrap_or_else(|| {
+                    signals::end_at_once("told to stop before its disks were there")
+                });
+            }
         }
     }
 

@@ -64,7 +64,9 @@ async fn serve(
     supervised: bool,
 ) -> Result<(), VerbFailure> {
     let process = Process::this(config.path());
-    let mut daemon = Daemon::start(config, &process, lanes, !supervised).await?;
+    let mut requests = Requests::new(wanted);
+    let starting = Daemon::start(config, &process, lanes, !supervised);
+    let mut daemon = requests.see_started(starting).await?;
     let looks = teller.clone();
     // The daemon serves even without it.
     let asked = requests::asked(teller, Arc::new(load_to_apply));
@@ -83,7 +85,7 @@ async fn serve(
         service::report_health(status, move |answer| {
             looks.send(Request::View(answer)).is_ok()
         })?;
-        attend(&mut daemon, Requests::new(wanted)).await;
+        attend(&mut daemon, requests).await;
         tracing::info!(
             "stopping: finishing the accepted commands; a second SIGTERM or SIGINT ends at once"
         );

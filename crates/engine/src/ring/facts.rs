@@ -2,18 +2,24 @@
 //! because a promise of the layers above depends on it.
 
 use std::{
+    ffi::{CStr, CString, c_int},
     fs, io,
     ops::RangeInclusive,
-    os::{fd::AsRawFd, unix::fs::FileTypeExt},
+    os::{
+        fd::{AsRawFd, RawFd},
+        unix::{ffi::OsStrExt, fs::FileTypeExt},
+    },
+    path::Path,
 };
 
-use crate::reactor::FileState;
+use crate::{mounts::mounts, reactor::FileState};
 
 /// Read-only state, sector size and physical sector size of a block device (`_IO(0x12, …)`).
 const BLKROGET: libc::c_ulong = 0x125e;
 const BLKSSZGET: libc::c_ulong = 0x1268;
 const BLKPBSZGET: libc::c_ulong = 0x127b;
 
+const STATX_MNT_ID: u32 = 0x1000;
 const STATX_DIOALIGN: u32 = 0x2000;
 const STATX_WRITE_ATOMIC: u32 = 0x1_0000;
 /// The alignment where the system does not say: what nearly every disk takes.
@@ -120,19 +126,32 @@ fn is_mounted_read_only(file: &fs::File) -> bool {
     failed == 0 && stat.f_flag & libc::ST_RDONLY != 0
 }
 
+/// The device numbers of the file system that holds the file at `path`, as the kernel's own tables have them. On btrfs and
+/// overlayfs a file shows others.
+pub(super) fn file_system_of(path: &Path) -> io::Result<(u32, u32)> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    let stat = statx_at(libc::AT_FDCWD, &path, 0, STATX_MNT_ID)?;
+    let known = stat.stx_mask & STATX_MNT_ID != 0;
+    let mount = mounts()?.into_iter();
+    let mount = mount.filter(|mount| known && mount.id == stat.stx_mnt_id);
+    let mut told = mount.filter_map(|mount| {
+        let (major, minor) = mount.device.split_once(':')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    });
+    Ok(told
+        .next()
+        .unwrap_or((stat.stx_dev_major, stat.stx_dev_minor)))
+}
+
 fn statx(file: &fs::File, mask: u32) -> io::Result<libc::statx> {
+    statx_at(file.as_raw_fd(), c"", libc::AT_EMPTY_PATH, mask)
+}
+
+fn statx_at(directory: RawFd, path: &CStr, flags: c_int, mask: u32) -> io::Result<libc::statx> {
     // SAFETY: statx is plain data for which zero is valid.
     let mut stat: libc::statx = unsafe { std::mem::zeroed() };
-    // SAFETY: an empty path with AT_EMPTY_PATH names the descriptor; `stat` lives through the call.
-    let failed = unsafe {
-        libc::statx(
-            file.as_raw_fd(),
-            c"".as_ptr(),
-            libc::AT_EMPTY_PATH,
-            mask,
-            &mut stat,
-        )
-    };
+    // SAFETY: an open descriptor or AT_FDCWD; `path` and `stat` live through the call.
+    let failed = unsafe { libc::statx(directory, path.as_ptr(), flags, mask, &raw mut stat) };
     match failed {
         0 => Ok(stat),
         _ => Err(io::Error::last_os_error()),

@@ -18,6 +18,7 @@ use super::{facts, files};
 use crate::{
     extent,
     handle::{Handle, Keeper},
+    loops::{self, LoopDevice},
     reactor::{
         AccessRequest, FileMark, FileState, FileSystem, OpenOptions, OpenedFile, PathInfo,
         PathKind, Store, TAIL_BYTES_MAX, must_be_file, too_long,
@@ -162,9 +163,13 @@ impl Store for System {
 
     fn lock_holder(&self, path: &Path) -> Option<u32> {
         let file = fs::metadata(path).ok()?;
-        let (first, second) = (libc::major(file.dev()), libc::minor(file.dev()));
+        let (first, second) = facts::file_system_of(path).ok()?;
         let place = format!("{first:02x}:{second:02x}:{}", file.ino());
         holder_of(&place, &fs::read_to_string("/proc/locks").ok()?)
+    }
+
+    fn loop_of(&self, path: &Path) -> Option<LoopDevice> {
+        loops::loop_of(path).ok().flatten()
     }
 
     fn is_blank(&self, path: &Path) -> io::Result<bool> {

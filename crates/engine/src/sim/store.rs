@@ -17,6 +17,7 @@ use super::{
 use crate::{
     blocking,
     handle::Handle,
+    loops::LoopDevice,
     reactor::{
         AccessRequest, FileMark, FileState, FileSystem, OpenOptions, OpenedFile, PathInfo,
         PathKind, Store, TAIL_BYTES_MAX,
@@ -157,6 +158,10 @@ impl Store for SimReactor {
             state.current.read(0, &mut bytes);
             Ok((disk.look(file), bytes))
         })
+    }
+
+    fn loop_of(&self, _: &Path) -> Option<LoopDevice> {
+        None
     }
 
     fn lock_holder(&self, path: &Path) -> Option<u32> {

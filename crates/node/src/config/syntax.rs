@@ -106,6 +106,10 @@ fn with_mend(message: &str) -> String {
     if let Some((number, _)) = quoted(message, "integer `", '`').zip(message.find("` as i128")) {
         return format!("{number} is too large; write a smaller number");
     }
+    // What was written there may be the secret itself.
+    if message.ends_with(", expected struct Credentials") {
+        return "this is no table; write it as { user = \"…\", secret_file = \"FILE\" }".to_owned();
+    }
     let given = quoted(message, "string \"", '"').unwrap_or("…");
     if message == "invalid type: sequence, expected a map" {
         return "this is a list of tables; write each as [volume.NAME], in single brackets"
@@ -261,6 +265,10 @@ mod tests {
             (
                 "invalid type: string \"a.img\", expected struct File",
                 "invalid type: string \"a.img\", expected a table; write it as { path = \"a.img\" }",
+            ),
+            (
+                "invalid type: string \"db:a secret\", expected struct Credentials",
+                "this is no table; write it as { user = \"…\", secret_file = \"FILE\" }",
             ),
             (
                 "unknown variant `turbo`, expected one of `direct`, `write-back`",

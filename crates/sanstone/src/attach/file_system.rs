@@ -116,6 +116,15 @@ impl MountPoint {
             );
         }
         // Where something was mounted meanwhile, its directory is what was locked.
+        self.refuse_used()?;
+        self.lock = Some(Arc::new(lock));
+        Ok(self)
+    }
+
+    /// Refuses a directory that holds anything, or is mounted on.
+    fn refuse_used(&self) -> anyhow::Result<()> {
+        let directory = &self.directory;
+        let shown = directory.display();
         if let Some(other) = mount_at(directory)? {
             bail!(
                 "{shown} has {} mounted on it ({}); run: umount {shown}",
@@ -134,8 +143,7 @@ impl MountPoint {
                 entry?.file_name()
             );
         }
-        self.lock = Some(Arc::new(lock));
-        Ok(self)
+        Ok(())
     }
 
     /// Mounts the file system on `file`, whose volume has blocks of `block_size_bytes`.
@@ -168,6 +176,8 @@ impl MountPoint {
 
     fn mount_now(&self, file: &Path, block_size_bytes: u32) -> anyhow::Result<MountedLoop> {
         let kind = kind_on(file)?;
+        // Again: what was waited for may have taken long.
+        self.refuse_used()?;
         let mut mount = program("mount", "mount")?;
         let mut losetup = program("losetup", "mount")?;
         losetup.args(["--find", "--show", "--direct-io=on"]);

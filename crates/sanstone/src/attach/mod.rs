@@ -208,7 +208,9 @@ async fn attach(
     let make_front = call.take(mount_point.as_ref(), tls).await?;
     let mount_point = mount_point.map(MountPoint::checked).transpose()?;
     let process = Process::attaching(config.path(), &call.volume);
-    let mut volume = Attachment::open(config, &call.volume, &process, lanes).await?;
+    let mut requests = Requests::new(wanted);
+    let opening = Attachment::open(config, &call.volume, &process, lanes);
+    let mut volume = requests.see_started(opening).await?;
     let (changed, changes) = channel();
     let of_volume = changed.clone();
     volume.tell_changes(move || {
@@ -241,7 +243,7 @@ async fn attach(
             let desk = Desk {
                 attached: call.describe(&*front),
                 volume: &mut volume,
-                requests: Requests::new(wanted),
+                requests,
                 changes: &changes,
                 is_stopping: false,
             };

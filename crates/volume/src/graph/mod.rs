@@ -311,11 +311,21 @@ impl Graph {
     ///
     /// Returns those that grew, and why others were not followed: see
     /// [`OpenFile::follow_length`](crate::kinds::file::OpenFile::follow_length). Returns soon, even if a file system
-    /// hangs; its files are not followed then.
+    /// hangs; its files are not followed then. Space that is to be set aside for what a file has grown may be so later.
     pub async fn look_at_lengths(&self) -> Vec<Result<Grown>> {
-        let lengths = self.ask_files(OpenFile::len_bytes_now).await.into_iter();
-        let found = lengths.map(|(file, found)| file.follow_length(found.and_then(|len| len)));
-        found.filter_map(Result::transpose).collect()
+        let mut all = Vec::new();
+        for (file, found) in self.ask_files(OpenFile::len_bytes_now).await {
+            let followed = file.follow_length(found.and_then(|len| len));
+            if matches!(followed, Ok(Some(_))) && file.is_set_aside() {
+                engine::spawn(async move {
+                    if let Err(error) = file.set_aside().await {
+                        tracing::error!("{error}");
+                    }
+                });
+            }
+            all.extend(followed.transpose());
+        }
+        all
     }
 
     /// Calls `teller`, from any thread, whenever the shape of an open volume may have changed without a request of ours;

@@ -99,8 +99,6 @@ impl OpenFile {
 pub(super) struct Growth {
     file: Arc<OpenFile>,
     size: Size,
-    /// Whether its space is set aside.
-    preallocates: bool,
     /// Locked by whoever changes the file's length.
     extension: Arc<Mutex<Extension>>,
 }
@@ -117,11 +115,10 @@ enum Extension {
 }
 
 impl Growth {
-    pub(super) fn new(file: Arc<OpenFile>, size: Size, preallocates: bool) -> Growth {
+    pub(super) fn new(file: Arc<OpenFile>, size: Size) -> Growth {
         Growth {
             file,
             size,
-            preallocates,
             extension: Arc::new(Mutex::new(Extension::None)),
         }
     }
@@ -136,7 +133,7 @@ impl Growth {
         extension.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Extends the file if it is shorter than the new size. Blocks.
+    /// Extends the file if it is shorter than the new size, and sets its space aside if that is wanted. Blocks.
     fn extend(&self) -> Result<()> {
         let mut extension = self.extension();
         let (file, wanted) = (&self.file, self.wanted_bytes());
@@ -150,7 +147,12 @@ impl Growth {
         // A truncated file has lost data, which must not look like zeroes.
         file.check_whole(found)?;
         if found >= wanted {
-            return Ok(());
+            return self.set_aside(wanted).map_err(|error| {
+                let what = format_args!(
+                    "{shown}: no space for all of its {wanted} bytes could be set aside"
+                );
+                Error::io(what, &error)
+            });
         }
         if !file.is_regular() {
             return Err(configuration(format!(
@@ -165,10 +167,7 @@ impl Growth {
             )));
         }
         let lengthened = self.set_len_bytes(wanted);
-        let allocated = lengthened.and_then(|()| match self.preallocates {
-            true => self.writable()?.allocate(wanted),
-            false => Ok(()),
-        });
+        let allocated = lengthened.and_then(|()| self.set_aside(wanted));
         allocated.map_err(|error| {
             // It may be longer all the same, but not durably.
             let _ = self.set_len_bytes(found);
@@ -185,6 +184,13 @@ impl Growth {
         })?;
         *extension = Extension::Of(found);
         Ok(())
+    }
+
+    fn set_aside(&self, len_bytes: u64) -> io::Result<()> {
+        match self.file.is_set_aside() && self.file.is_regular() {
+            true => self.writable()?.allocate(len_bytes),
+            false => Ok(()),
+        }
     }
 
     /// A description of its own, as a sync would consume an error that the leaf's next flush must see.
@@ -274,7 +280,7 @@ mod tests {
                 let found = fs::metadata(&options.path).expect("it is there");
                 (found.len(), file.shape().len_bytes())
             };
-            let growth = Growth::new(file.clone(), Size::from_bytes(3 * MIB), false);
+            let growth = Growth::new(file.clone(), Size::from_bytes(3 * MIB));
             growth.prepare().await.expect("room");
             assert_eq!(lens(), (3 * MIB, MIB));
             growth.undo().await;
@@ -283,7 +289,7 @@ mod tests {
             growth.prepare().await.expect("nobody waits for it");
             assert_eq!(lens(), (MIB, MIB));
 
-            let growth = Growth::new(file.clone(), Size::from_bytes(3 * MIB), false);
+            let growth = Growth::new(file.clone(), Size::from_bytes(3 * MIB));
             growth.prepare().await.expect("room");
             growth.take_effect().await;
             assert_eq!(lens(), (3 * MIB, 3 * MIB));
@@ -292,7 +298,7 @@ mod tests {
             assert!(seen.expect("it is as long as it should be").is_none());
 
             // A file that is longer already keeps its content.
-            let growth = Growth::new(file.clone(), Size::from_bytes(2 * MIB), false);
+            let growth = Growth::new(file.clone(), Size::from_bytes(2 * MIB));
             growth.prepare().await.expect("there is nothing to do");
             growth.undo().await;
             assert_eq!(lens(), (3 * MIB, 3 * MIB));
@@ -308,7 +314,7 @@ mod tests {
             let cut = fs::File::options().write(true).open(&options.path);
             cut.and_then(|file| file.set_len(MIB / 2))
                 .expect("a file of ours");
-            let growth = Growth::new(file.clone(), Size::from_bytes(3 * MIB), false);
+            let growth = Growth::new(file.clone(), Size::from_bytes(3 * MIB));
             let refused = growth.prepare().await.expect_err("it has lost data");
             assert!(refused.to_string().contains("was truncated"), "{refused}");
             assert_eq!(file.len_bytes_now().expect("a look"), MIB / 2);

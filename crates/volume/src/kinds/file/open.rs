@@ -7,7 +7,7 @@ use std::{
     process,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
 };
 
@@ -80,6 +80,8 @@ pub struct OpenFile {
     pub(super) opened_bytes: AtomicU64,
     /// The volume's length is configured, whatever the file's length.
     pub(super) has_size: bool,
+    /// Space is set aside for all of the file.
+    is_set_aside: AtomicBool,
     pub(super) backing: SharedBackingFile,
     /// The claim whose mark the file carries.
     claim: Mutex<Option<Claim>>,
@@ -197,9 +199,15 @@ impl OpenFile {
             atomic_writes,
             opened_bytes: AtomicU64::new(file_bytes),
             has_size: options.len_bytes.is_some(),
+            is_set_aside: AtomicBool::new(false),
             backing,
             claim: Mutex::default(),
         }))
+    }
+
+    /// Whether space is set aside for all of the file, also when it grows.
+    pub(crate) fn is_set_aside(&self) -> bool {
+        self.is_set_aside.load(Relaxed)
     }
 
     /// Has the file system set aside the space for all of the file, which may take as long as writing it, where it has no
@@ -207,10 +215,11 @@ impl OpenFile {
     ///
     /// # Errors
     /// The file system is full, or cannot do it.
-    pub(super) async fn allocate(&self) -> Result<()> {
+    pub(crate) async fn set_aside(&self) -> Result<()> {
         if !self.is_regular() || self.is_read_only {
             return Ok(());
         }
+        self.is_set_aside.store(true, Relaxed);
         let (file, len_bytes) = (self.backing.sync.clone(), self.shape.len_bytes());
         let allocating = move || file.allocate(len_bytes);
         let allocated = blocking::run(blocking::WorkKind::Files, allocating).await;

@@ -123,7 +123,7 @@ impl Settings for File {
                 Err(error) => return Err(blame_open(open_files, options.path, error).await),
             };
             if self.preallocate {
-                file.allocate().await?;
+                file.set_aside().await?;
             }
             open_files.add(&file);
             opening.put(Arc::downgrade(&file));
@@ -221,7 +221,7 @@ impl Settings for File {
         let file = changing.handle::<Weak<OpenFile>>().and_then(Weak::upgrade);
         let size = self.size.as_ref().map(|size| *size.get_ref());
         let step = file.zip(size);
-        let step = step.map(|(file, size)| Growth::new(file, size, self.preallocate));
+        let step = step.map(|(file, size)| Growth::new(file, size));
         let step = step.map(|step| Box::new(step) as _);
         let error = || Error::new(ErrorKind::Unreachable, "it is not open");
         LaneFuture::new(async move { step.ok_or_else(error) })
