@@ -48,6 +48,8 @@ pub enum Bug {
     NeededWhenIn,
     /// Rule 13: heartbeats are not compared.
     SetBackIgnored,
+    /// Rule 13: a claim leaves no trace on the copies that are in sync.
+    ClaimNotNoted,
 }
 
 /// Whether `bug` is planted in the current thread.

@@ -133,7 +133,10 @@ impl Mirror {
             .common(set);
         let ready = ready.without(self.set_back(ready));
         let missing = set.without(ready);
-        if missing.is_empty() {
+        if missing.is_empty() && set == self.record.all() && !self.is_fresh() {
+            // A copy that is set back to before this claim is known by that, in the set or out of it.
+            self.propose(set);
+        } else if missing.is_empty() {
             self.serve();
         } else if !ready.is_empty() && missing.is_within(self.failed) {
             if is_planted(Bug::UnfencedStays) {
@@ -142,6 +145,11 @@ impl Mirror {
             }
             self.propose(ready);
         }
+    }
+
+    /// Whether the record says that all are in sync since now.
+    fn is_fresh(&self) -> bool {
+        self.record.all_in_sync_since == self.record.version || is_planted(Bug::ClaimNotNoted)
     }
 
     fn serve(&mut self) {

@@ -33,10 +33,17 @@ impl Mirror {
     /// Of `copies`, whose fences are made and what they keep is read, those that were set back. They count as failed.
     pub(super) fn set_back(&mut self, copies: CopySet) -> CopySet {
         let known = self.known_heartbeats();
+        let kept_by = |copy: CopyId| {
+            let kept = self.members[copy.place()].kept;
+            (copy, kept.expect("what it keeps was read"))
+        };
+        let all: Vec<_> = copies.iter().map(kept_by).collect();
+        // They are in sync, so all of them were told so since the same version, unless their owner crashed at that moment.
+        let since = all.iter().map(|(_, kept)| kept.in_sync_since).max();
         let mut older = CopySet::EMPTY;
-        for copy in copies.iter() {
-            let kept = self.members[copy.place()].kept.as_ref();
-            if is_set_back(copy, kept.expect("what it keeps was read"), &known) {
+        for (copy, kept) in all {
+            let is_behind = Some(kept.in_sync_since) < since && !is_planted(Bug::SetBackIgnored);
+            if is_behind || is_set_back(copy, &kept, &known) {
                 older.insert(copy);
                 self.failed.insert(copy);
             }

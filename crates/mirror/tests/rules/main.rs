@@ -4,6 +4,7 @@ mod rig;
 
 use mirror::{
     CopyCommand, CopySet, MirrorAction, MirrorEvent, MirrorPhase, Outcome, Range, Stopped,
+    planted::{Bug, Planted},
 };
 
 use self::rig::{REGION_BLOCKS, REGIONS, Rig, at, copy};
@@ -402,6 +403,41 @@ fn a_claim_takes_out_a_copy_that_was_set_back() {
     let next = Rig::claim(rig.register, rig.disks);
     assert_eq!(next.mirror.phase(), MirrorPhase::Serving);
     assert_eq!(next.mirror.record().in_sync, CopySet::from(copy(0)));
+}
+
+#[test]
+fn a_claim_that_leaves_no_trace_takes_an_older_copy_for_the_current_one() {
+    let _planted = Planted::new(Bug::ClaimNotNoted);
+    let rig = Rig::new();
+    let snapshot = rig.disks[1].clone();
+    let mut last = Rig::claim(rig.register, rig.disks);
+    last.disks[1] = snapshot;
+    let next = Rig::claim(last.register, last.disks);
+    assert_eq!(next.mirror.record().in_sync, CopySet::first(2));
+}
+
+/// What it missed since then is marked nowhere any more.
+#[test]
+fn a_copy_that_was_set_back_to_before_the_last_claim_is_filled_whole() {
+    let whole = REGIONS as u64 * rig::REGION_BLOCKS;
+    let rig = Rig::new();
+    let snapshot = rig.disks[1].clone();
+    let last = Rig::claim(rig.register, rig.disks);
+    assert_eq!(last.mirror.record().in_sync, CopySet::first(2));
+    let mut disks = last.disks.clone();
+    disks[1] = snapshot.clone();
+    let mut next = Rig::claim(last.register, disks);
+    assert_eq!(next.mirror.record().in_sync, CopySet::from(copy(0)));
+    assert_eq!(filled_blocks(&mut next), whole);
+    // So it is when it was away at the time. As it was left, it lacks nothing.
+    for (returns, missed) in [(Some(snapshot), whole), (None, 0)] {
+        let mut next = Rig::claim(last.register, last.disks.clone());
+        next.apply(MirrorEvent::Failed(copy(1)));
+        if let Some(returns) = returns {
+            next.disks[1] = returns;
+        }
+        assert_eq!(filled_blocks(&mut next), missed);
+    }
 }
 
 #[test]

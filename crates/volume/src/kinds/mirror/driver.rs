@@ -86,8 +86,8 @@ pub(super) struct Driver {
     pub(super) changed: Notify,
     /// Why it serves nothing any more.
     ended: RefCell<Option<Error>>,
-    /// Whether anything was written since the last heartbeat.
-    has_written: Cell<bool>,
+    /// How many heartbeats are to come after the last write: the other copies remember the one before the last.
+    heartbeats: Cell<u8>,
     /// Whether a request came since the last piece was filled.
     is_busy: Cell<bool>,
     /// The copy that the next read prefers.
@@ -166,7 +166,7 @@ impl Driver {
             differences: RefCell::default(),
             changed: Notify::new(),
             ended: RefCell::default(),
-            has_written: Cell::new(false),
+            heartbeats: Cell::new(0),
             is_busy: Cell::new(false),
             turn: Cell::new(0),
             handle: parts.handle,
@@ -217,9 +217,11 @@ impl Driver {
         self.copies[copy.place()].replace(new)
     }
 
-    /// Whether anything was written since the last call.
-    pub(super) fn take_written(&self) -> bool {
-        self.has_written.take()
+    /// Whether a heartbeat is due. Called once for each.
+    pub(super) fn takes_heartbeat(&self) -> bool {
+        let left = self.heartbeats.get();
+        self.heartbeats.set(left.saturating_sub(1));
+        left > 0
     }
 
     /// Whether a request came since the last call.
@@ -246,7 +248,7 @@ impl Driver {
 
     /// Writes `data` at `at`, which was checked.
     pub(super) async fn write(&self, at: u64, data: Payload) -> Result<()> {
-        self.has_written.set(true);
+        self.heartbeats.set(2);
         let range = self.range(at, data.len() as u64);
         let written = self.request(Some(data), |id| MirrorEvent::Write { id, range });
         written.await.map(drop)

@@ -52,7 +52,7 @@ async fn turns(driver: Weak<Driver>) {
             ticked = now;
             // What is cleared at the next tick is older than this heartbeat: a copy that was set back to before it was
             // written is known by that, once the bitmap tells of it no more.
-            if this.take_written() {
+            if this.takes_heartbeat() {
                 this.tell(MirrorEvent::Beat);
             }
             this.tell(MirrorEvent::Tick);
