@@ -81,16 +81,19 @@ pub async fn grow_stripe(
     let directory = config.state_directory();
     let is_there =
         store::look(&directory).is_ok_and(|look| look.kind == store::PathKind::Directory);
-    let state = is_there.then(|| StateDirectory::open(&directory, false).ok());
-    let uuid = state.as_ref().and_then(Option::as_ref);
-    if config.graph()?.keeps_register(name) && uuid.is_none() {
-        return Err(StateError::Refused(format!(
-            "the state directory {} does not exist or is in use: a mirror grows where it is used, while nobody uses it",
-            directory.display()
-        ))
-        .into());
-    }
-    let owner = match uuid.and_then(|state| state.owner().ok()) {
+    let state = match config.graph()?.keeps_register(name) {
+        true if !is_there => {
+            return Err(StateError::Refused(format!(
+                "the state directory {} does not exist: a mirror grows where it is used, while nobody uses it",
+                directory.display()
+            ))
+            .into());
+        }
+        true => Some(StateDirectory::open(&directory, false)?),
+        false if is_there => StateDirectory::open(&directory, false).ok(),
+        false => None,
+    };
+    let owner = match state.as_ref().and_then(|state| state.owner().ok()) {
         Some(uuid) => Owner::new(uuid, process.boot, &process.name),
         None => Owner::passing(&process.name),
     };

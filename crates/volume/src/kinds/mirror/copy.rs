@@ -183,7 +183,7 @@ impl Copy {
             Unreadable::Blank => self.refuse(format_args!(
                 "its last block is blank, and a copy of a mirror has the mirror's own there. It has {len_bytes} bytes: if it \
                  was made longer, make it as long as it was before, for nothing else is missing; if it is a new disk, give \
-                 it its place with `sanstone volume replace -c FILE NAME`, or make a new mirror with `sanstone volume create \
+                 it its place with `sanstone volume replace -c FILE NAME COPY`, or make a new mirror with `sanstone volume create \
                  -c FILE NAME`"
             )),
             why => self.refuse(format_args!(

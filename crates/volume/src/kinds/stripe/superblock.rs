@@ -114,8 +114,8 @@ pub(super) enum SuperblockRefusal {
     )]
     Blank,
     #[error(
-        "it holds something other than a Sanstone superblock; find the child that belongs here \
-         (`sanstone volume create -c FILE NAME --force` would overwrite this one)"
+        "it holds something other than a Sanstone superblock; find the child that belongs here. A new child of a concat is \
+         blank: erase its first MiB. `sanstone volume create -c FILE NAME --force` makes all children anew, and their data is lost"
     )]
     Foreign,
     #[error(
