@@ -156,8 +156,8 @@ fn what_is_left_of_a_killed_one_is_not_taken_for_a_mount() {
         r#"
 mount -t sanstone db "$1/files" -o "$options"
 kill -9 "$(cat db.disk.pid)"
-# No file system any more.
-dd if=/dev/zero of=db.img bs=1k count=8 conv=notrunc status=none
+# No file system any more. What the dead one has in flight is written before its lock is gone.
+flock --wait 60 db.img dd if=/dev/zero of=db.img bs=1k count=8 conv=notrunc status=none
 if mount -t sanstone db "$1/files" -o "$options" 2>said; then fail "nothing can be mounted"; fi
 grep -q "no file system" said || fail "$(cat said)"
 mountpoint -q files && fail "it is mounted"

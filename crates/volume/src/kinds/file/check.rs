@@ -90,7 +90,7 @@ pub(super) fn check_openable(
 
 /// Refuses a file to which others write through a loop device: a file system that is mounted there would not know of our
 /// writes. No lock keeps them out.
-fn check_no_loop(options: &FileOptions) -> Result<(), String> {
+pub(super) fn check_no_loop(options: &FileOptions) -> Result<(), String> {
     let found = store::loop_of(&options.path).filter(|it| !it.is_read_only && !options.read_only);
     let Some(found) = found else {
         return Ok(());

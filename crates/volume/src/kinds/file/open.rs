@@ -21,7 +21,7 @@ use engine::{
 
 use super::{
     Backing, BackingFile, Caching, FileVolume, backing::SharedBackingFile, blocks::check_blocks,
-    flushes::Flushes, made::Made,
+    check::check_no_loop, flushes::Flushes, made::Made,
 };
 use crate::{
     AtomicWrites, Claim, Discard, Error, ErrorKind, Len, ReadOnly, Result, Shape,
@@ -355,10 +355,15 @@ async fn open_aside(options: &FileOptions, made: &Arc<Made>) -> Result<SharedBac
     loop {
         let (options, made) = (options.clone(), made.clone());
         let is_last = time::now() - begun >= LOCKED_LIMIT;
-        let open = move || match open_now(&options, &made) {
-            Err(error) if !is_last && is_locked(&error) => None,
-            Err(error) => Some(Err(explain_open(&options, &error))),
-            Ok(backing) => Some(Ok(backing)),
+        let open = move || {
+            if let Err(used) = check_no_loop(&options) {
+                return Some(Err(configuration(used)));
+            }
+            match open_now(&options, &made) {
+                Err(error) if !is_last && is_locked(&error) => None,
+                Err(error) => Some(Err(explain_open(&options, &error))),
+                Ok(backing) => Some(Ok(backing)),
+            }
         };
         let opened = blocking::run(blocking::WorkKind::Files, open).await;
         match opened.map_err(|error| Error::io("opening a file", &error))? {
