@@ -424,7 +424,8 @@ fn a_mirror_whose_copies_have_become_longer_is_given_their_length_while_nobody_u
         b.grows(90);
         owner.start();
         let refused = owner.volume("grow");
-        assert!(refused.stderr.contains("is in use"), "{refused}");
+        let stopped = refused.stderr.contains("uses the state directory");
+        assert!(stopped && refused.stderr.contains("stop it"), "{refused}");
         owner.is(0, "in sync").await;
         owner.ends_by("TERM");
         let grown = owner.volume("grow").success();
