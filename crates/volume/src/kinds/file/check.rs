@@ -11,7 +11,7 @@ use engine::{
     store::{self, AccessRequest, FileSystem, PathInfo, PathKind},
 };
 
-use super::{FileOptions, blocks::check_blocks, open::read_only};
+use super::{FileOptions, blocks::check_blocks, loops::check_no_loop, open::read_only};
 
 /// The identity of what a path leads to, independent of the path.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -84,32 +84,8 @@ pub(super) fn check_openable(
             blame(options, &error)
         ));
     }
-    check_no_loop(options)?;
+    check_no_loop(path, options.read_only)?;
     check_len(found.len_bytes, options, system.as_ref(), may_grow)
-}
-
-/// Refuses a file to which others write through a loop device: a file system that is mounted there would not know of our
-/// writes. No lock keeps them out.
-pub(super) fn check_no_loop(options: &FileOptions) -> Result<(), String> {
-    let found = store::loop_of(&options.path).filter(|it| !it.is_read_only && !options.read_only);
-    let Some(found) = found else {
-        return Ok(());
-    };
-    let (shown, device) = (options.path.display(), found.path.display());
-    let (used, unmount) = match found.mounted {
-        Some(at) => {
-            let at = at.display();
-            (
-                format!(", mounted at {at},"),
-                format!("unmount it (umount {at}), release"),
-            )
-        }
-        None => (String::new(), "release".to_owned()),
-    };
-    Err(format!(
-        "{shown} is in use by the loop device {device}{used} and both would overwrite each other; {unmount} the loop device \
-         (losetup -d {device}), or name another file"
-    ))
 }
 
 /// Refuses what is no regular file, except a block device that may be used. Its length is known only once it is opened.

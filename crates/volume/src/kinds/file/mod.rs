@@ -20,6 +20,7 @@ mod device_tests;
 mod fault_tests;
 mod flushes;
 mod growth;
+mod loops;
 mod made;
 mod open;
 mod open_files;

@@ -21,7 +21,7 @@ use engine::{
 
 use super::{
     Backing, BackingFile, Caching, FileVolume, backing::SharedBackingFile, blocks::check_blocks,
-    check::check_no_loop, flushes::Flushes, made::Made,
+    flushes::Flushes, loops::check_no_loop, made::Made,
 };
 use crate::{
     AtomicWrites, Claim, Discard, Error, ErrorKind, Len, ReadOnly, Result, Shape,
@@ -356,7 +356,7 @@ async fn open_aside(options: &FileOptions, made: &Arc<Made>) -> Result<SharedBac
         let (options, made) = (options.clone(), made.clone());
         let is_last = time::now() - begun >= LOCKED_LIMIT;
         let open = move || {
-            if let Err(used) = check_no_loop(&options) {
+            if let Err(used) = check_no_loop(&options.path, options.read_only) {
                 return Some(Err(configuration(used)));
             }
             match open_now(&options, &made) {
