@@ -9,7 +9,8 @@ use std::ops::Range;
 use ::mirror::{
     CopyId, CopySet,
     copy::{
-        BITMAP_BLOCKS, Bits, CopyState, Floor, Header, METADATA_BYTES, MetadataBlock, encode_bits,
+        BITMAP_BLOCKS, BLOCK_BYTES, Bits, CopyState, Floor, Header, METADATA_BYTES, MetadataBlock,
+        encode_bits,
     },
     register::Record,
 };
@@ -22,6 +23,9 @@ use crate::{Error, ErrorKind, Result, member::Looks};
 const PIECE_BYTES: u64 = 1 << 20;
 /// No block of a disk is larger, in bytes.
 pub(super) const GRAIN_BYTES: u64 = 4096;
+
+/// No region is marked.
+const NO_BITS: Bits = [0; size_of::<Bits>()];
 
 /// What a new mirror is made with.
 pub(super) struct New<'a> {
@@ -49,10 +53,8 @@ pub(super) async fn create(copies: &[Copy], new: &New<'_>) -> Result<()> {
             block_bytes,
         )?;
     }
-    for (place, copy) in copies.iter().enumerate() {
-        if !new.force {
-            check_blank(copy, data_bytes, new.from == Some(place)).await?;
-        }
+    if !new.force {
+        check_all_blank(copies, data_bytes, new.from).await?;
     }
     let mut nonce = [0; 8];
     engine::random::fill(&mut nonce).map_err(|error| Error::io("a nonce", &error))?;
@@ -118,17 +120,52 @@ fn looks_of(copy: &Copy) -> &Looks {
     copy.looks().expect("every copy was asked")
 }
 
+/// Refuses copies that hold something, other than what an attempt to make just this mirror has left that was cut short.
+async fn check_all_blank(copies: &[Copy], data_bytes: u64, from: Option<usize>) -> Result<()> {
+    let mut begun: Option<Uuid> = None;
+    let mut made = 0;
+    for (place, copy) in copies.iter().enumerate() {
+        if let Ok(found) = copy.look().await {
+            let is_one = *begun.get_or_insert(found.mirror) == found.mirror;
+            let is_it = is_one && found.copy.place() == place;
+            if !is_it || copy.look_at_kept().await?.record.epoch > 0 {
+                return Err(taken(copy, &found));
+            }
+            made += 1;
+        }
+        check_unused(copy, data_bytes, from == Some(place)).await?;
+    }
+    if let Some(mirror) = begun.filter(|_| made == copies.len()) {
+        let message = format!(
+            "this is already done: the copies belong to mirror {mirror}, which was not used so far; serve it, or use --force to \
+             make it anew"
+        );
+        return Err(Error::new(ErrorKind::Configuration, message));
+    }
+    Ok(())
+}
+
+/// A copy cannot be part of a new mirror.
+fn taken(copy: &Copy, found: &Header) -> Error {
+    copy.refuse(format_args!(
+        "it is already copy {} of mirror {}; use another disk, or --force to give up that mirror",
+        found.copy.place(),
+        found.mirror
+    ))
+}
+
+/// Refuses a copy that holds anything.
+pub(super) async fn check_blank(copy: &Copy, data_bytes: u64) -> Result<()> {
+    match copy.look().await {
+        Ok(found) => Err(taken(copy, &found)),
+        Err(_) => check_unused(copy, data_bytes, false).await,
+    }
+}
+
 /// Refuses a copy that holds something where that would be overwritten: in its first MiB, unless its data `is_kept`, and
 /// in its last.
-pub(super) async fn check_blank(copy: &Copy, data_bytes: u64, is_kept: bool) -> Result<()> {
+async fn check_unused(copy: &Copy, data_bytes: u64, is_kept: bool) -> Result<()> {
     let len_bytes = looks_of(copy).len_bytes;
-    if let Ok(found) = copy.look().await {
-        return Err(copy.refuse(format_args!(
-            "it is already copy {} of mirror {}; use another disk, or --force to give up that mirror",
-            found.copy.place(),
-            found.mirror
-        )));
-    }
     let first = 0..PIECE_BYTES.min(data_bytes);
     let last = data_bytes.max(len_bytes - METADATA_BYTES) / GRAIN_BYTES * GRAIN_BYTES..len_bytes;
     for (range, is_data) in [(first, true), (last, false)] {
@@ -137,9 +174,16 @@ pub(super) async fn check_blank(copy: &Copy, data_bytes: u64, is_kept: bool) -> 
         }
         let len = (range.end - range.start) as usize;
         let read = copy.volume.read(range.start, len).await;
-        let found = first_nonzero(&read.map_err(|error| copy.blame(error))?);
-        if let Some(within) = found {
-            let at = range.start + within as u64;
+        let read = read.map_err(|error| copy.blame(error))?.to_vec();
+        let blocks = read
+            .chunks(BLOCK_BYTES)
+            .zip((range.start..).step_by(BLOCK_BYTES));
+        let mut foreign = blocks.filter(|(block, at)| is_data || !is_left(copy, *at, block));
+        let found = foreign.find_map(|(block, at)| {
+            let within = block.iter().position(|&byte| byte != 0)?;
+            Some(at + within as u64)
+        });
+        if let Some(at) = found {
             return Err(copy.refuse(match is_data {
                 true => format!(
                     "it holds data (a nonzero byte at {at}); use a blank disk, --from to keep the data of one copy, or \
@@ -155,15 +199,19 @@ pub(super) async fn check_blank(copy: &Copy, data_bytes: u64, is_kept: bool) -> 
     Ok(())
 }
 
-fn first_nonzero(payload: &engine::Payload) -> Option<usize> {
-    let mut before = 0;
-    for slice in payload.slices() {
-        if let Some(within) = slice.iter().position(|&byte| byte != 0) {
-            return Some(before + within);
-        }
-        before += slice.len();
-    }
-    None
+/// Whether the `block` at `at` is one that [`write`] has left when it was cut short, of a copy that was not in use.
+fn is_left(copy: &Copy, at: u64, block: &[u8]) -> bool {
+    let is_at = |place: MetadataBlock| place.at(copy.end_bytes()) == at;
+    let is_unused = |kept: &CopyState| kept.record.epoch == 0 || kept.in_sync_since == 0;
+    let is_slot = |slot| {
+        let kept = || CopyState::decode(block).is_ok_and(|(_, kept)| is_unused(&kept));
+        let floor = || Floor::decode(block).is_ok_and(|(_, floor)| floor == Floor::default());
+        (is_at(MetadataBlock::Kept(slot)) && kept())
+            || (is_at(MetadataBlock::Floor(slot)) && floor())
+    };
+    let is_of_bitmap = (0..BITMAP_BLOCKS).any(|index| is_at(MetadataBlock::Bitmap(index)));
+    let is_header = is_at(MetadataBlock::Header) && Header::decode(block).is_ok();
+    (0..2).any(is_slot) || is_header || (is_of_bitmap && block == encode_bits(&NO_BITS))
 }
 
 /// Whether the copies are certainly equal in `range`, because nothing was ever written there.
@@ -195,9 +243,8 @@ pub(super) async fn write(
     if !is_in_sync {
         kept.in_sync_since = 0;
     }
-    let bits: Bits = [0; size_of::<Bits>()];
     for block in 0..BITMAP_BLOCKS {
-        copy.write(MetadataBlock::Bitmap(block), &encode_bits(&bits))
+        copy.write(MetadataBlock::Bitmap(block), &encode_bits(&NO_BITS))
             .await?;
     }
     for sequence in 0..2 {

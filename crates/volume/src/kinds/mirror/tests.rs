@@ -99,6 +99,56 @@ fn it_is_a_volume_and_both_copies_hold_its_data() {
     });
 }
 
+/// What lies in the last blocks of a copy, the header last, in the order in which it is written.
+const METADATA: [usize; 9] = [6, 7, 8, 9, 4, 2, 5, 3, 1];
+
+/// Leaves of the metadata of a copy, with `blank` data, what was written first.
+fn cut_short(host: &Host, path: &str, written: usize) {
+    let mut copy = host.read_file(path).expect("a copy");
+    for &from_the_end in &METADATA[written..] {
+        let at = copy.len() - 4096 * from_the_end;
+        copy[at..at + 4096].fill(0);
+    }
+    host.put_file(path, &copy);
+}
+
+#[test]
+fn an_attempt_to_make_it_that_was_cut_short_is_repeated_and_one_that_was_not_is_told() {
+    on_a_machine(13, async |host| {
+        let text = text("3MiB", "write-through");
+        let from = NewStripe {
+            from: Some(Source::Copy(0)),
+            ..NEW
+        };
+        let mut old = vec![9; 2 << 20];
+        old.resize(3 << 20, 0);
+        for [of_a, of_b] in (0..9).map(|a| [a, 0]).chain((0..9).map(|b| [9, b])) {
+            host.put_file("/srv/a", &old);
+            host.put_file("/srv/b", &vec![0; 3 << 20]);
+            create(&host, &text, &from).await.expect("room");
+            cut_short(&host, "/srv/a", of_a);
+            cut_short(&host, "/srv/b", of_b);
+            let again = NewStripe {
+                uuid: Uuid::from_u128(0x3118),
+                ..from
+            };
+            let created = create(&host, &text, &again).await;
+            created.unwrap_or_else(|why| panic!("{of_a} and {of_b} blocks: {why}"));
+            let a = host.read_file("/srv/a").expect("a copy");
+            assert_eq!(a[..2 << 20], old[..2 << 20]);
+        }
+        let refused = create(&host, &text, &from).await;
+        let refused = refused.expect_err("nothing is left to do");
+        assert!(refused.contains("this is already done"), "{refused}");
+        let mut graph = graph(&text);
+        drop(open(&mut graph, &host).await.expect("it is a mirror"));
+        graph.close().await;
+        cut_short(&host, "/srv/b", 8);
+        let refused = create(&host, &text, &from).await.expect_err("it was used");
+        assert!(refused.contains("already copy 0 of mirror"), "{refused}");
+    });
+}
+
 #[test]
 fn a_volatile_cache_is_refused_with_the_setting_to_change() {
     on_a_machine(2, async |host| {
@@ -297,6 +347,12 @@ fn a_disk_that_replaces_a_copy_is_filled_whole_and_never_read_before() {
         assert!(refused.contains("already copy 1"), "{refused}");
         host.put_file("/srv/b", &vec![0; 3 << 20]);
         create(&host, &text, &replaces(1)).await.expect("blank");
+        for written in 0..9 {
+            cut_short(&host, "/srv/b", written);
+            let again = create(&host, &text, &replaces(1)).await;
+            again.unwrap_or_else(|why| panic!("{written} blocks: {why}"));
+        }
+        create(&host, &text, &replaces(1)).await.expect("once more");
         let mut next = graph(&text);
         let (tree, volume) = open(&mut next, &host).await.expect("it opens");
         assert!(!status(&next).is_in_sync(), "{:?}", status(&next));
