@@ -16,7 +16,7 @@ use volume::{
 
 use crate::{
     DaemonFailure,
-    changed::{ConfigChange, Warning},
+    changed::{ConfigChange, Refused, Warning},
     config::Config,
     daemon::{close, deadline::Deadline, units_config},
     description::Attached,
@@ -174,10 +174,12 @@ impl Attachment {
         let difference = deadline.unless_given_up(comparing).await??;
         let Difference {
             mut made,
-            refused,
+            mut refused,
             live: changes,
             ..
         } = difference;
+        let barred = self.graph.in_the_way_of(&changes).into_iter();
+        refused.extend(barred.map(Refused::VolumeLive));
         if !refused.is_empty() {
             let path = config.path().to_owned();
             return Err(DaemonFailure::Refused { path, refused });

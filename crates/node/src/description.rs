@@ -212,6 +212,9 @@ pub struct MirrorDescription {
     pub in_doubt_bytes: u64,
     /// Bytes that a copy which is back has still to get.
     pub left_to_fill_bytes: u64,
+    /// Why its register does not change, for which a copy that leaves or returns waits.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub register_error: Option<String>,
     /// Why it serves nothing any more.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<String>,
@@ -222,7 +225,7 @@ pub struct MirrorDescription {
 pub struct MirrorCopy {
     /// Its place in the configuration, and what it is.
     pub name: String,
-    /// `in sync`, `being filled`, `being fenced` or `out`.
+    /// `in sync`, `in trouble` (it has failed, and leaves if it can, or does not answer at the moment), `being filled`, `being fenced` or `out`.
     pub state: String,
     /// Why it is not in sync.
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -276,6 +276,18 @@ fn judge_mirror(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) 
         let mend = "bring that copy back; what the others hold is older";
         add(About::Mirror, Health::Down, what.to_owned(), mend);
     }
+    if let Some(error) = &mirror.register_error {
+        let (health, what) = match mirror.copies.iter().any(|copy| copy.state == "in trouble") {
+            true => (
+                Health::Down,
+                "a copy that has failed cannot leave, and requests wait",
+            ),
+            false => (Health::Degraded, "a copy cannot leave or return"),
+        };
+        let what = format!("the mirror's register does not change, so {what}: {error}");
+        let mend = "bring the register back; if it is lost for good, stop this, name a new one and run `sanstone volume take-over`";
+        add(About::Mirror, health, what, mend);
+    }
     if mirror.in_doubt_bytes > 0 {
         let what = format!(
             "{} KiB may differ between the copies, and are being made equal",
@@ -476,6 +488,7 @@ mod tests {
             marked_bytes: 0,
             in_doubt_bytes: 0,
             left_to_fill_bytes: 0,
+            register_error: None,
             error: error.map(str::to_owned),
         }
     }
@@ -561,6 +574,15 @@ mod tests {
         alone.mirror = Some(sole);
         let (found, lines) = verdict(alone);
         assert_eq!((found, lines.len()), (Health::Down, 3), "{lines:?}");
+        let register = |state: &str| {
+            let mut mirror = mirror(state, None);
+            mirror.register_error = Some("no answer".to_owned());
+            let mut above = node("db/mirror");
+            above.mirror = Some(mirror);
+            verdict(above).0
+        };
+        assert_eq!(register("in trouble"), Health::Down);
+        assert_eq!(register("out"), Health::Degraded);
         let mut above = node("db/mirror");
         above.mirror = Some(mirror("out", None));
         let mut away = node("db/mirror/1/iscsi");

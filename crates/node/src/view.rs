@@ -294,6 +294,7 @@ fn mirror(status: MirrorStatus) -> MirrorDescription {
         marked_bytes: status.marked_bytes,
         in_doubt_bytes: status.in_doubt_bytes,
         left_to_fill_bytes: status.left_to_fill_bytes,
+        register_error: status.register_trouble,
         error: status.stopped,
     }
 }

@@ -174,9 +174,9 @@ enum VolumeVerb {
         /// The name of the volume in the configuration.
         name: String,
     },
-    /// Take over a stripe or concat from an owner that is gone for good: one that was not stopped cleanly and
+    /// Take over a stripe, concat or mirror from an owner that is gone for good: one that was not stopped cleanly and
     /// whose state directory is lost, or that ran on another machine. The old owner is fenced off where the
-    /// children's targets support it.
+    /// children's targets support it, as those of a mirror's copies must.
     TakeOver {
         /// The configuration file of the new owner.
         #[arg(short, long, value_name = "FILE")]
@@ -184,7 +184,8 @@ enum VolumeVerb {
         /// The volume's name in it.
         name: String,
         /// Take over even where the old owner cannot be fenced off, or is a process that runs on this machine: it is
-        /// off for certain, or is to lose the volume now.
+        /// off for certain, or is to lose the volume now. A mirror whose register is lost: even if a copy cannot be
+        /// asked, and what it alone holds is lost.
         #[arg(long)]
         force: bool,
     },

@@ -95,6 +95,9 @@ fn said(mirror: &MirrorDescription) -> String {
         }
         text.push('\n');
     }
+    if let Some(error) = &mirror.register_error {
+        let _ = writeln!(text, "the register does not change: {error}");
+    }
     let _ = write!(
         text,
         "epoch {}, marked {}, in doubt {}, left to fill {}",

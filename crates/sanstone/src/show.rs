@@ -275,6 +275,9 @@ fn show_mirror(
             Some(error) => writeln!(f, ": {error}")?,
         }
     }
+    if let Some(error) = &mirror.register_error {
+        writeln!(f, "{indent}    the register does not change: {error}")?;
+    }
     writeln!(
         f,
         "{indent}    marked {}  in doubt {}  left to fill {}",

@@ -1,4 +1,4 @@
-//! `sanstone volume take-over`: takes over a stripe whose owner is gone for good and could not release its
+//! `sanstone volume take-over`: takes over a stripe, concat or mirror whose owner is gone for good and could not release its
 //! claim. The new claim is made under the identity of the state directory, so that the daemon started next
 //! can use it.
 

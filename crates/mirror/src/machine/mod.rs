@@ -253,12 +253,13 @@ impl Mirror {
     fn stop(&mut self, why: Stopped) {
         self.phase = MirrorPhase::Stopped;
         self.actions.clear();
+        // First: it is why they fail.
+        self.actions.push_back(MirrorAction::Stop(why));
         for work in self.works.drain(..) {
             if work.is_request() && !work.is_answered {
                 self.actions.push_back(MirrorAction::Fail(work.id));
             }
         }
-        self.actions.push_back(MirrorAction::Stop(why));
     }
 
     /// Sends a command to `copy`.

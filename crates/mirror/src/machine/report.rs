@@ -14,6 +14,8 @@ pub enum Stand {
     Filling,
     /// It holds everything that was acknowledged.
     InSync,
+    /// It is in sync and has failed: it leaves as soon as the register says so.
+    Leaving,
 }
 
 impl Mirror {
@@ -27,6 +29,7 @@ impl Mirror {
             CopyStanding::Noting | CopyStanding::Returning | CopyStanding::Joining => {
                 Stand::Filling
             }
+            CopyStanding::InSync if self.failed.contains(copy) => Stand::Leaving,
             CopyStanding::InSync => Stand::InSync,
         }
     }

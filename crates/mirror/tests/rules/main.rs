@@ -489,9 +489,9 @@ fn a_fenced_owner_fails_all_requests_and_stops() {
     assert_eq!(
         rig.done,
         [
+            MirrorAction::Stop(Stopped::Fenced(copy(1))),
             MirrorAction::Fail(write),
             MirrorAction::Fail(read),
-            MirrorAction::Stop(Stopped::Fenced(copy(1)))
         ]
     );
     let late = rig.mirror.next_id();

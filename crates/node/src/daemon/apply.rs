@@ -56,6 +56,8 @@ impl Daemon {
         if let Err(running) = &no_sanitize {
             refused.extend(running.iter().cloned().map(Refused::Sanitizing));
         }
+        let barred = self.graph.in_the_way_of(&live).into_iter();
+        refused.extend(barred.map(Refused::VolumeLive));
         if !refused.is_empty() {
             let path = next.config.path().to_owned();
             return Err(DaemonFailure::Refused { path, refused });

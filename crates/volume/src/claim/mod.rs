@@ -308,6 +308,13 @@ impl Claim {
         shared.ended.get().cloned().unwrap_or(error)
     }
 
+    /// The claim does not stand any more, for a reason that says so, and that was logged.
+    pub(crate) fn end(&self, why: Error) {
+        let shared = &self.set.0;
+        shared.state().ownership.lose(self.child);
+        let _ = shared.ended.set(why);
+    }
+
     /// Releases the claim cleanly: later requests are refused. A child that is yet to join leaves the set's claim as it is.
     pub(crate) fn close(&self) {
         let shared = &self.set.0;

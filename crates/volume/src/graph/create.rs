@@ -71,7 +71,7 @@ impl Graph {
         let owner = self.context.owner.uuid();
         let state_directory = self.context.state_directory.clone();
         let grown = superblocks
-            .grow(&children, claim, owner, state_directory.as_deref())
+            .grow(name, &children, claim, owner, state_directory.as_deref())
             .await;
         let place = superblocks.children().span();
         self.context.until_closed.clear();

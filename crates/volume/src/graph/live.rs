@@ -186,23 +186,41 @@ impl Comparison<'_> {
                         was: was.describe(),
                         child: is.clone(),
                     };
-                    exchanged.push((told, at, of_child));
+                    exchanged.push((told, at));
                 }
                 _ => self.changes.extend(of_child),
             }
         }
-        let is_one = exchanged.len() == 1;
-        for (told, at, of_child) in exchanged {
-            if is_one {
-                let name = self.name;
-                self.changes.made.push(format!("volume {name}: {told}"));
-                self.changes.exchanged.push(at);
-            } else {
-                // Nothing would be left to fill them with.
-                self.changes.extend(of_child);
-            }
-        }
+        self.exchange(exchanged, [old.children(), new.children()]);
         self.keeper = keeper;
+    }
+
+    /// Children of a node have become other disks, `exchanged`, which it can bear of one of them.
+    fn exchange(&mut self, mut exchanged: Vec<(String, Exchanged)>, children: [&[Node]; 2]) {
+        let name = self.name;
+        if exchanged.len() > 1 {
+            let [was, is] = children.map(|nodes| {
+                let described = nodes.iter().map(Node::describe);
+                described.collect::<BTreeSet<_>>()
+            });
+            let why = match was == is {
+                true => {
+                    "its copies are listed in another order, which means nothing to it: keep the order while it is used"
+                }
+                false => {
+                    "two of its copies cannot become other disks at once, as nothing would be left to fill them with: change \
+                     one, wait until `sanstone volume status` says that it is in sync, and then the other"
+                }
+            };
+            return self
+                .changes
+                .refused
+                .push(format!("volume \"{name}\": {why}"));
+        }
+        if let Some((told, at)) = exchanged.pop() {
+            self.changes.made.push(format!("volume {name}: {told}"));
+            self.changes.exchanged.push(at);
+        }
     }
 
     /// A node has more children. Returns whether it may.
@@ -270,6 +288,20 @@ fn spaced(size: Size) -> String {
 }
 
 impl Graph {
+    /// What keeps `changes` of open volumes from being made as those are now, for people.
+    pub fn in_the_way_of(&self, changes: &Changes) -> Vec<String> {
+        let bars = changes.exchanged.iter().filter_map(|exchanged| {
+            let Exchanged {
+                path, index, was, ..
+            } = exchanged;
+            let settings = exchanged.node.inline()?.settings();
+            let why = settings.bars_exchange(&self.context.handles, path, (*index, was))?;
+            let volume = path.split('/').next().unwrap_or_default();
+            Some(format!("volume \"{volume}\": {why}"))
+        });
+        bars.collect()
+    }
+
     /// Prepares `changes` of open volumes, none of which is refused: does everything that may fail, unseen by their users.
     /// The steps are added to `live`, which has to be [undone](Graph::undo) if this fails or is not waited for.
     ///

@@ -110,10 +110,11 @@ pub(crate) trait HasSuperblocks: fmt::Debug {
         state_directory: Option<&'b Path>,
     ) -> LaneFuture<'b, Result<()>>;
 
-    /// Gives the volume the length that `children`, which are open, have room for now, under `claim` of `owner`. A kind with
-    /// a register has it in `state_directory`.
+    /// Gives the volume, which messages call `name`, the length that `children`, which are open, have room for now, under
+    /// `claim` of `owner`. A kind with a register has it in `state_directory`.
     fn grow<'b>(
         &'b self,
+        name: &'b str,
         children: &'b [Arc<Part>],
         claim: SetClaim,
         owner: Uuid,

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     Error, ErrorKind, Result,
-    part::{Opening, Part},
+    part::{Handles, Opening, Part},
     values::{ConfigError, Size},
 };
 
@@ -64,6 +64,13 @@ pub(crate) trait Settings: fmt::Debug {
     /// "volume …: ". `None`: that is impossible.
     fn exchanges(&self, index: usize, nodes: [&Node; 2]) -> Option<String> {
         let _ = (index, nodes);
+        None
+    }
+
+    /// Why the child at an index, described so, cannot become another disk now, although it [may](Self::exchanges), while the
+    /// volume is open at `path`.
+    fn bars_exchange(&self, handles: &Handles, path: &str, child: (usize, &str)) -> Option<String> {
+        let _ = (handles, path, child);
         None
     }
 

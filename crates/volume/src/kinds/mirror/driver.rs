@@ -53,6 +53,9 @@ pub(super) const RETRY: Duration = Duration::from_secs(1);
 /// How long a step of a fence may take at least: a reset waits for what was lost to be silent, and for what is under way.
 const FENCE_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long the register may take to change before that is told.
+const REGISTER_PATIENCE: Duration = Duration::from_secs(2);
+
 /// The time limits.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
@@ -84,6 +87,8 @@ pub(super) struct Driver {
     differences: RefCell<BTreeMap<OpId, Differences>>,
     /// Notified after each event.
     pub(super) changed: Notify,
+    /// Since when the register is to change, and the error of the last attempt.
+    swapping: RefCell<Option<(Instant, Option<Error>)>>,
     /// Why it serves nothing any more.
     ended: RefCell<Option<Error>>,
     /// How many heartbeats are to come after the last write: the other copies remember the one before the last.
@@ -165,6 +170,7 @@ impl Driver {
             data: RefCell::default(),
             differences: RefCell::default(),
             changed: Notify::new(),
+            swapping: RefCell::default(),
             ended: RefCell::default(),
             heartbeats: Cell::new(0),
             is_busy: Cell::new(false),
@@ -227,6 +233,14 @@ impl Driver {
     /// Whether a request came since the last call.
     pub(super) fn take_busy(&self) -> bool {
         self.is_busy.take()
+    }
+
+    /// Has the marks cleared, as the last request has been answered.
+    pub(super) fn clear_marks(&self) {
+        // Regions that were written since the last tick are cleared by the one after it.
+        for _ in 0..2 {
+            self.tell(MirrorEvent::Tick);
+        }
     }
 
     /// Whether a copy is being filled.
@@ -382,6 +396,9 @@ impl Driver {
 
     /// Why a request has failed.
     fn why(&self) -> Error {
+        if let Err(ended) = self.check() {
+            return ended;
+        }
         let trouble_of = |id: CopyId| {
             let copy = self.copy(id);
             let trouble = copy.trouble()?;
@@ -391,6 +408,13 @@ impl Driver {
         let in_sync = self.machine(|it| it.record().in_sync);
         let others = CopySet::first(self.copies.len()).without(in_sync);
         let trouble = in_sync.iter().chain(others.iter()).find_map(trouble_of);
+        // A copy that fails leaves first.
+        let trouble = trouble.map(|trouble| match self.register_trouble() {
+            Some(register) => trouble.context(format_args!(
+                "the mirror cannot go on without it ({register})"
+            )),
+            None => trouble,
+        });
         match trouble {
             Some(trouble) => trouble.context(format_args!("mirror {}", self.name)),
             None => {
@@ -428,9 +452,17 @@ impl Driver {
     /// Sends `swap` until it is answered.
     async fn swap(&self, swap: Swap) {
         let mut is_told = false;
+        let began = time::now();
+        self.swapping.replace(Some((began, None)));
         loop {
             match self.register.swap(swap).await {
-                Ok(found) => return self.tell(MirrorEvent::Swapped(found)),
+                Ok(found) => {
+                    if is_told {
+                        tracing::info!(mirror = self.name, "the register has changed");
+                    }
+                    self.swapping.take();
+                    return self.tell(MirrorEvent::Swapped(found));
+                }
                 Err(_) if is_planted(Bug::UnansweredIsMade) => {
                     return self.tell(MirrorEvent::Swapped(swap.new));
                 }
@@ -439,6 +471,7 @@ impl Driver {
                         tracing::error!(mirror = self.name, %error, "the register cannot be changed, which is tried again");
                         is_told = true;
                     }
+                    self.swapping.replace(Some((began, Some(error))));
                     time::sleep(RETRY).await;
                 }
                 Err(_) => return,
@@ -647,6 +680,22 @@ impl Driver {
         (range.start * self.block_bytes, blocks * self.block_bytes)
     }
 
+    /// Why the register has not changed yet as it shall, if that takes long.
+    pub(super) fn register_trouble(&self) -> Option<String> {
+        let swapping = self.swapping.borrow();
+        let (began, error) = swapping.as_ref()?;
+        let waited = time::now() - *began;
+        match error {
+            Some(error) => Some(error.to_string()),
+            None if waited < REGISTER_PATIENCE => None,
+            None => Some(format!(
+                "{} has not answered for {:?}",
+                self.register.describe(),
+                Duration::from_secs(waited.as_secs())
+            )),
+        }
+    }
+
     /// Tells those outside how it is.
     pub(super) fn report(&self) {
         let machine = self.machine.borrow();
@@ -670,6 +719,7 @@ impl Driver {
             },
             in_doubt_bytes: machine.in_doubt() * self.block_bytes,
             left_to_fill_bytes: machine.left_to_fill() * self.block_bytes,
+            register_trouble: self.register_trouble(),
             stopped: self.ended.borrow().as_ref().map(Error::to_string),
         });
     }

@@ -28,6 +28,10 @@ use crate::{
 /// How long the old disk may take to be closed before nobody waits for it any more.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
+/// Why the last copy in sync cannot be replaced, after its name.
+pub(super) const ONLY_IN_SYNC: &str = "it is the only copy in sync: what was written since the other is out is on it alone; wait until the other is in sync, \
+     which `sanstone status` tells";
+
 /// The handle on an open mirror.
 #[derive(Clone, Debug)]
 pub(super) struct OpenMirror(Arc<Resident<Weak<Driver>>>);
@@ -158,10 +162,7 @@ impl Driver {
         self.check_new(&header, &new).await?;
         let old = self.copy(copy);
         if self.machine(|it| it.record().in_sync) == copy.into() {
-            return Err(old.refuse(
-                "it is the only copy in sync: what was written since the other is out is on it alone; wait until the other \
-                 is in sync, which `sanstone status` tells",
-            ));
+            return Err(old.refuse(ONLY_IN_SYNC));
         }
         old.next.replace(Some(new.clone()));
         let why = Error::new(ErrorKind::Configuration, "another disk takes its place");
@@ -189,7 +190,7 @@ impl Driver {
         if look_at_new(new, header, self.block_bytes()).await? == Some(*header) {
             return Ok(());
         }
-        let blank = check_blank(new, header.data_bytes, false).await;
+        let blank = check_blank(new, header.data_bytes).await;
         blank.map_err(|error| {
             error.context(
                 "a copy in use is replaced by a blank disk only (to overwrite one, stop whoever serves the mirror, and run \

@@ -101,19 +101,26 @@ pub(super) async fn grow(driver: &Rc<Driver>) -> Result<NewLength> {
 
 /// Waits until all copies are in sync, and nothing is marked in the bitmaps.
 async fn wait_until_settled(driver: &Driver) -> Result<()> {
-    let is_settled = || {
-        let is_over = driver.check().is_err();
-        let is_complete = driver.machine(|it| it.record().in_sync == it.record().all());
-        let is_settled = is_complete && driver.machine(|it| it.is_settled());
-        (is_over || is_settled).then_some(())
-    };
-    let settled = time::timeout(driver.limits.request, driver.changed.wait_for(is_settled)).await;
-    driver.check()?;
-    settled.ok_or_else(|| {
+    let is_complete = || driver.machine(|it| it.record().in_sync == it.record().all());
+    wait_until(driver, is_complete).await?.ok_or_else(|| {
         let why = "its copies are not all in sync: serve it until `sanstone volume status` says that they are, and stop it \
                    properly";
         Error::new(ErrorKind::Configuration, why)
+    })?;
+    driver.clear_marks();
+    let is_settled = || is_complete() && driver.machine(|it| it.is_settled());
+    wait_until(driver, is_settled).await?.ok_or_else(|| {
+        let why = "its copies are still being made equal after a crash: serve it until `sanstone volume status` says that \
+                   nothing is in doubt, and stop it properly";
+        Error::new(ErrorKind::Configuration, why)
     })
+}
+
+/// Waits until it `is_so`; `None`: it took too long.
+async fn wait_until(driver: &Driver, is_so: impl Fn() -> bool) -> Result<Option<()>> {
+    let is_so = || (driver.check().is_err() || is_so()).then_some(());
+    let waited = time::timeout(driver.limits.request, driver.changed.wait_for(is_so)).await;
+    driver.check().map(|()| waited)
 }
 
 /// Where the metadata of `copy` can end: at the end of the disk as it is now, unless that is so near that the old would be

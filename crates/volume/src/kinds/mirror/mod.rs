@@ -30,7 +30,7 @@ mod upkeep;
 
 use std::rc::Rc;
 
-use ::mirror::{MirrorEvent, MirrorPhase};
+use ::mirror::MirrorPhase;
 use engine::{Duration, LaneFuture, Payload, task::join_all, time};
 
 use self::driver::Driver;
@@ -78,10 +78,7 @@ impl MirrorVolume {
     /// Waits until no region is marked any more, so that the next start has nothing to equalise.
     async fn settle(&self) {
         let driver = &self.driver;
-        // Regions that were written since the last tick are cleared by the one after it.
-        for _ in 0..2 {
-            driver.tell(MirrorEvent::Tick);
-        }
+        driver.clear_marks();
         let is_settled = || {
             let is_over = driver.check().is_err();
             let is_clear = driver.machine(|it| it.is_settled());

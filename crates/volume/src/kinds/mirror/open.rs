@@ -243,8 +243,15 @@ pub(super) async fn open(copies: Vec<Copy>, options: Options) -> Result<Rc<Drive
     Ok(driver)
 }
 
-/// No copy in sync can be reached.
+/// No copy in sync can be reached, or not the register.
 fn missing(driver: &Driver, limit: Duration) -> Error {
+    if let Some(trouble) = driver.register_trouble() {
+        let message = format!(
+            "the mirror could not be claimed in its register within {:?}: {trouble}",
+            time::brief(limit)
+        );
+        return Error::new(ErrorKind::Unreachable, message);
+    }
     let in_sync = driver.machine(|it| it.record().in_sync);
     let names: Vec<String> = in_sync
         .iter()

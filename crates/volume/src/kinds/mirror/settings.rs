@@ -13,7 +13,7 @@ use super::{
     copy::Copy,
     create::{New, create},
     driver::Limits,
-    exchange::{Exchange, OpenMirror},
+    exchange::{Exchange, ONLY_IN_SYNC, OpenMirror},
     grow::grow,
     open::{Options, look, open},
     register_place::{RegisterPlace, no_directory},
@@ -29,7 +29,7 @@ use crate::{
         change::{Changing, OtherChild, Step},
         starts::Starts,
     },
-    part::{Carried, Opening, Part},
+    part::{Carried, Handles, Opening, Part},
     values::{ConfigError, Time},
 };
 
@@ -235,6 +235,7 @@ impl HasSuperblocks for &Mirror {
 
     fn grow<'b>(
         &'b self,
+        name: &'b str,
         children: &'b [Arc<Part>],
         claim: SetClaim,
         owner: Uuid,
@@ -242,7 +243,7 @@ impl HasSuperblocks for &Mirror {
     ) -> LaneFuture<'b, Result<NewLength>> {
         LaneFuture::new(async move {
             let options = Options {
-                name: "the mirror".to_owned(),
+                name: name.to_owned(),
                 limits: self.limits(),
                 register: self.register_place(children, state_directory).await?,
                 node: owner,
@@ -351,6 +352,18 @@ impl Settings for Mirror {
         Some(format!(
             "copy {index} ({was}) is replaced by {is}, which must be blank, and is filled whole"
         ))
+    }
+
+    fn bars_exchange(
+        &self,
+        handles: &Handles,
+        path: &str,
+        (index, was): (usize, &str),
+    ) -> Option<String> {
+        let status = handles.get::<MirrorHandle>(path)?.status();
+        let name = name_copy(index, was);
+        let is_only = status.is_only_in_sync(&name);
+        is_only.then(|| format!("{name}: {ONLY_IN_SYNC}"))
     }
 
     fn step<'a>(&'a self, changing: Changing<'a>) -> LaneFuture<'a, Result<Box<dyn Step>>> {

@@ -25,6 +25,8 @@ pub struct MirrorStatus {
     pub in_doubt_bytes: u64,
     /// Bytes that the copy which returns has still to get.
     pub left_to_fill_bytes: u64,
+    /// Why the register does not change, for which a copy that leaves or returns waits.
+    pub register_trouble: Option<String>,
     /// Why this owner is none any more.
     pub stopped: Option<String>,
 }
@@ -47,8 +49,8 @@ impl CopyStatus {
             Stand::Out => "out",
             Stand::Fencing => "being fenced",
             Stand::Filling => "being filled",
-            Stand::InSync if self.trouble.is_some() => "in trouble",
-            Stand::InSync => "in sync",
+            Stand::InSync if self.trouble.is_none() => "in sync",
+            Stand::InSync | Stand::Leaving => "in trouble",
         }
     }
 }
@@ -59,6 +61,15 @@ impl MirrorStatus {
         let is_in_sync = |copy: &CopyStatus| copy.stand == Stand::InSync && copy.trouble.is_none();
         let all_are = !self.copies.is_empty() && self.copies.iter().all(is_in_sync);
         self.stopped.is_none() && self.in_doubt_bytes == 0 && all_are
+    }
+
+    /// Whether the copy called `name` alone holds everything that was acknowledged.
+    pub(super) fn is_only_in_sync(&self, name: &str) -> bool {
+        let mut in_sync = self
+            .copies
+            .iter()
+            .filter(|copy| copy.stand == Stand::InSync);
+        in_sync.next().is_some_and(|copy| copy.name == name) && in_sync.next().is_none()
     }
 }
 

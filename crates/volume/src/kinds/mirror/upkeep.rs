@@ -97,7 +97,7 @@ fn log(driver: &Driver, told: &RefCell<Option<Vec<Stand>>>) {
                 copy,
                 "the copy is out: the mirror goes on without it"
             ),
-            Stand::Fencing => {}
+            Stand::Fencing | Stand::Leaving => {}
         }
     }
 }
@@ -181,8 +181,7 @@ async fn prove(driver: Weak<Driver>, claim: SetClaim) {
         time::sleep(PROOF).await;
         let Some(this) = driver.upgrade() else { return };
         if let Err(error) = this.check() {
-            claim.lose(&this.name, &error.to_string());
-            return;
+            return claim.end(error);
         }
         if this.machine(|it| it.phase()) != MirrorPhase::Serving {
             continue; // Fences are being made.

@@ -173,6 +173,7 @@ impl Family<'_> {
 impl HasSuperblocks for Family<'_> {
     fn grow<'b>(
         &'b self,
+        _: &'b str,
         children: &'b [Arc<Part>],
         claim: SetClaim,
         _: Uuid,

@@ -12,6 +12,10 @@ async fn changed(graph: &mut Graph, from: &str, to: &str) -> Result<Vec<String>,
     if !changes.refused.is_empty() {
         return Err(changes.refused.join("; "));
     }
+    let barred = graph.in_the_way_of(&changes);
+    if !barred.is_empty() {
+        return Err(barred.join("; "));
+    }
     let mut live = Live::default();
     if let Err(error) = graph.prepare(&changes, &mut live).await {
         graph.undo(live).await;
@@ -111,7 +115,7 @@ fn a_disk_that_holds_something_replaces_nothing_and_the_copy_stays() {
         let both = both.replace("path = \"b\"", "path = \"c\"");
         let refused = changed(&mut graph, &text, &both).await;
         let refused = refused.expect_err("nothing would be left to fill them with");
-        assert!(refused.contains("restart to apply them"), "{refused}");
+        assert!(refused.contains("change one, wait until"), "{refused}");
         assert_eq!(compared(&graph).await, Ok(Vec::new()));
         assert_eq!(host.read_file("/srv/c").expect("it is there"), old);
     });
@@ -278,4 +282,66 @@ fn wherever_the_power_fails_in_an_exchange_nothing_is_lost() {
         as_copy > 10 && as_none > 10,
         "{as_copy} and {as_none} of {changes}"
     );
+}
+
+#[test]
+fn copies_in_another_order_and_two_others_at_once_are_refused_with_what_to_do() {
+    on_a_machine(19, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let mut graph = graph(&text);
+        let (_tree, _volume) = open(&mut graph, &host).await.expect("it opens");
+        let named = |a: &str, b: &str| {
+            let text = text.replace("path = \"a\"", "path = \"x\"");
+            let text = text.replace("path = \"b\"", &format!("path = \"{b}\""));
+            text.replace("path = \"x\"", &format!("path = \"{a}\""))
+        };
+        for (to, mend) in [
+            (named("b", "a"), "keep the order while it is used"),
+            (named("c", "d"), "change one, wait until"),
+        ] {
+            let refused = changed(&mut graph, &text, &to).await.expect_err(mend);
+            assert!(refused.contains(mend), "{refused}");
+            assert!(!refused.contains("restart"), "{refused}");
+        }
+    });
+}
+
+#[test]
+fn a_register_that_is_gone_is_told_as_soon_as_it_is_missed() {
+    on_a_machine(20, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let mut graph = graph(&text);
+        let (_tree, volume) = open(&mut graph, &host).await.expect("it opens");
+        let path = format!("{STATE}/mirror-{}.register", NEW.uuid);
+        let register = host.read_file(&path).expect("it has a register");
+        assert_eq!(status(&graph).register_trouble, None);
+        host.remove_file(&path);
+        let other = text.replace("path = \"b\"", "path = \"c\"");
+        let refused = changed(&mut graph, &text, &other).await;
+        let refused = refused.expect_err("the old copy cannot leave");
+        assert!(
+            refused.contains("the register does not take it out"),
+            "{refused}"
+        );
+        let seen = status(&graph);
+        let trouble = seen.register_trouble.as_deref().unwrap_or_default();
+        assert!(trouble.contains(&path), "{seen:?}");
+        assert_eq!(seen.copies[1].state(), "in trouble");
+        host.put_file("/srv/b", &[]);
+        let refused = volume.read(1 << 20, 4096).await;
+        let refused = refused.expect_err("b has failed, and stays").to_string();
+        assert!(refused.contains(&path), "{refused}");
+        host.put_file(&path, &register);
+        while status(&graph).register_trouble.is_some() {
+            engine::time::sleep(engine::Duration::from_millis(100)).await;
+        }
+        assert_ne!(
+            status(&graph).copies[1].state(),
+            "in trouble",
+            "it has left"
+        );
+        write(&volume, 0, 2).await;
+    });
 }
