@@ -300,7 +300,8 @@ fn judge_mirror(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) 
     for copy in missing {
         let why = copy.error.as_ref().map(|error| format!(": {error}"));
         let what = format!("{} is {}{}", copy.name, copy.state, why.unwrap_or_default());
-        let mend = "look at that copy and its network; it is filled by itself when it is back";
+        let mend = "look at that copy and its network; it is filled by itself when it is back, and if it is lost, `sanstone apply` or \
+                    `volume replace` gives its place to a blank disk";
         add(About::Mirror, Health::Degraded, what, mend);
     }
 }

@@ -28,7 +28,7 @@ use crate::{
     announcer::Announcer,
     claim::Owner,
     kinds::{
-        Kind, Node, NodeForm, Volumes,
+        Kind, Node, NodeForm, VolumeIdentity, Volumes,
         file::{Grown, OpenFile, OpenFiles},
         iscsi::Remotes,
     },
@@ -408,10 +408,16 @@ impl Graph {
             let path = format!("{path}/{}", kind.name());
             let settings = kind.settings();
             let (mut children, mut missing) = (Vec::new(), Vec::new());
+            // What makes it a volume is on its children, so a blank one is none.
+            let may_make = self.context.may_make;
+            let has_superblocks = matches!(settings.identity(), VolumeIdentity::Superblocks(_));
             for (index, (child, child_path)) in child_paths(kind, &path).enumerate() {
                 let lanes = part::rotated(lanes, index);
                 self.context.may_come_later = settings.stands_without_children();
-                match self.open_node(child, &child_path, &lanes).await {
+                self.context.may_make = may_make && !has_superblocks;
+                let opened = self.open_node(child, &child_path, &lanes).await;
+                self.context.may_make = may_make;
+                match opened {
                     Ok(part) => children.push(part),
                     Err(error) if settings.stands_without_children() => {
                         tracing::warn!(volume = child_path, %error, "it is missing until the next start");

@@ -284,6 +284,33 @@ fn a_blank_or_foreign_disk_in_place_of_a_copy_is_never_used() {
     });
 }
 
+#[test]
+fn a_copy_whose_file_is_missing_is_not_made_anew() {
+    on_a_machine(14, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let b = host.read_file("/srv/b").expect("a copy");
+        assert!(host.remove_file("/srv/b"), "it was there");
+        let mut first = graph(&text);
+        let opened = open(&mut first, &host).await.expect("one copy is enough");
+        let seen = status(&first);
+        let trouble = seen.copies[1].trouble.as_deref().unwrap_or_default();
+        assert!(trouble.contains("mount its file system"), "{seen:?}");
+        assert!(
+            host.read_file("/srv/b").is_none(),
+            "nothing is in its place"
+        );
+        drop(opened);
+        first.close().await;
+        host.put_file("/srv/b", &b);
+        let mut next = graph(&text);
+        let _opened = open(&mut next, &host).await.expect("it opens");
+        while !status(&next).is_in_sync() {
+            engine::time::sleep(engine::Duration::from_millis(100)).await;
+        }
+    });
+}
+
 /// Compares everything.
 async fn compared(graph: &Graph) -> Result<Vec<Range<u64>>, String> {
     let handle = graph.handles().get::<MirrorHandle>("db/mirror");
