@@ -73,6 +73,12 @@ impl Mirror {
         marked.len()
     }
 
+    /// Whether each copy in sync keeps what it shall: the present record, and the last heartbeats.
+    pub fn has_noted_all(&self) -> bool {
+        let mut in_sync = self.record.in_sync.iter();
+        in_sync.all(|copy| self.has_noted(copy))
+    }
+
     /// Whether nothing is under way, and no region is marked that could be cleared: the next owner has nothing to equalise.
     pub fn is_settled(&self) -> bool {
         let is_complete = self.record.in_sync == self.record.all();

@@ -28,9 +28,9 @@ mod status;
 mod tests;
 mod upkeep;
 
-use std::rc::Rc;
+use std::{pin::pin, rc::Rc};
 
-use ::mirror::MirrorPhase;
+use ::mirror::{MirrorEvent, MirrorPhase};
 use engine::{Duration, LaneFuture, Payload, task::join_all, time};
 
 use self::driver::Driver;
@@ -43,7 +43,7 @@ use crate::{
     member::{Looks, Order, Report},
 };
 
-/// How long closing waits for the marks to be cleared.
+/// How long closing waits for the last heartbeats, and for the marks to be cleared.
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// A mirror on its home lane.
@@ -75,17 +75,25 @@ impl MirrorVolume {
         MirrorVolume { driver, shape }
     }
 
-    /// Waits until no region is marked any more, so that the next start has nothing to equalise.
+    /// Sends the heartbeats that are still due, so that each copy remembers one of the other that is newer than the last write;
+    /// then waits until no region is marked any more, so that the next start has nothing to equalise.
     async fn settle(&self) {
         let driver = &self.driver;
-        driver.clear_marks();
         let is_settled = || {
             let is_over = driver.check().is_err();
             let is_clear = driver.machine(|it| it.is_settled());
             (is_over || is_clear).then_some(())
         };
-        let settled = driver.changed.wait_for(is_settled);
-        let _ = time::timeout(CLOSE_LIMIT, settled).await;
+        let has_noted = || {
+            let has_noted = driver.machine(|it| it.has_noted_all());
+            (driver.check().is_err() || has_noted).then_some(())
+        };
+        while driver.takes_heartbeat() {
+            driver.tell(MirrorEvent::Beat);
+            driver.changed.wait_for(has_noted).await;
+        }
+        driver.clear_marks();
+        driver.changed.wait_for(is_settled).await;
     }
 }
 
@@ -125,7 +133,7 @@ impl Volume for MirrorVolume {
             if self.driver.check().is_ok()
                 && self.driver.machine(|it| it.phase()) == MirrorPhase::Serving
             {
-                self.settle().await;
+                let _ = time::timeout(CLOSE_LIMIT, pin!(self.settle())).await;
             }
             self.driver.end(Error::new(
                 ErrorKind::Preempted,

@@ -285,6 +285,36 @@ fn a_blank_or_foreign_disk_in_place_of_a_copy_is_never_used() {
 }
 
 #[test]
+fn a_copy_that_lacks_the_last_writes_before_a_stop_is_filled() {
+    on_a_machine(15, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let mut first = graph(&text);
+        let (tree, volume) = open(&mut first, &host).await.expect("it opens");
+        let written = volume.write(0, block(1), Durability::Fua).await;
+        written.expect("both are there");
+        // Its marks are cleared by then, and its heartbeats sent.
+        engine::time::sleep(engine::Duration::from_secs(40)).await;
+        let older = host.read_file("/srv/b").expect("a copy");
+        let written = volume.write(0, block(2), Durability::Fua).await;
+        written.expect("both are there");
+        drop((tree, volume));
+        first.close().await;
+        host.put_file("/srv/b", &older);
+        let mut next = graph(&text);
+        let (_tree, volume) = open(&mut next, &host).await.expect("it opens");
+        for _ in 0..4 {
+            let read = volume.read(0, 4096).await.expect("it reads").to_vec();
+            assert_eq!(read, [2; 4096]);
+        }
+        while !status(&next).is_in_sync() {
+            engine::time::sleep(engine::Duration::from_millis(100)).await;
+        }
+        assert_eq!(compared(&next).await, Ok(Vec::new()));
+    });
+}
+
+#[test]
 fn a_copy_whose_file_is_missing_is_not_made_anew() {
     on_a_machine(14, async |host| {
         let text = text("3MiB", "write-through");
