@@ -10,7 +10,7 @@ use harness::{
     health::Health,
     run::Ran,
     sanstone::{IQN, Sanstone, call, target_table},
-    wire::{Direction, Session, write_10},
+    wire::{Direction, Session, read_10, write_10},
 };
 
 const GOOD: u8 = 0x00;
@@ -216,7 +216,7 @@ fn a_copy_that_is_away_is_seen_until_it_is_in_sync_again() {
     let line = health.shows(1, " is out: ");
     assert!(line.starts_with("degraded: db/mirror: "), "{line}");
     assert!(
-        line.ends_with(
+        line.contains(
             "; look at that copy and its network; it is filled by itself when it is back"
         ),
         "{line}"
@@ -302,4 +302,74 @@ fn a_mirror_that_another_owner_has_taken_is_down_until_it_is_ours_again() {
     hosts[0].volume(&["take-over"]).success();
     let (_server, health) = hosts[0].serve();
     health.is_ok();
+}
+
+#[test]
+fn a_copy_whose_file_is_missing_and_a_register_that_is_lost_are_seen_until_they_are_back() {
+    let mirror = |first: &str| {
+        let copy = |path: &str| {
+            format!(
+                "{{ file = {{ path = \"{path}\", size = \"17MiB\", cache = \"direct-sync\" }} }}"
+            )
+        };
+        format!("mirror = {{ of = [{}, {}] }}", copy(first), copy("b"))
+    };
+    let host = Host::new(&mirror("a"));
+    host.volume(&["create"]).success();
+    let (server, health) = host.serve();
+    health.is_ok();
+    end(server, "TERM");
+    let moves = |from: &str, to: &str| {
+        let [from, to] = [from, to].map(|name| host.directory.join(name));
+        std::fs::rename(from, to).expect("it is there");
+    };
+    moves("b", "away");
+    let (server, health) = host.serve();
+    let line = health.shows(1, ": not open");
+    assert!(line.starts_with("degraded: db/mirror/1/file"), "{line}");
+    health.shows(1, "mount its file system");
+    // What was written since is on the first copy alone, which a dry run knows.
+    let c = std::fs::File::create(host.directory.join("c"));
+    c.and_then(|c| c.set_len(17 * MIB as u64)).expect("room");
+    host.configure(&mirror("c"));
+    for command in [&["apply", "--dry-run"][..], &["apply"]] {
+        let file = host.directory.join("sanstone.toml");
+        let file = file.to_str().expect("plain text");
+        let ran = call(&[command, &["-c", file]].concat());
+        assert_eq!(ran.code(), Some(2), "{ran}");
+        assert!(ran.stderr.contains("the only copy in sync"), "{ran}");
+    }
+    host.configure(&mirror("a"));
+    end(server, "TERM");
+    moves("away", "b");
+    let (_server, health) = host.serve();
+    health.is_ok();
+    let state = host.directory.join("sanstone.state");
+    let registers = std::fs::read_dir(&state).expect("it has a state directory");
+    let names = registers.map(|entry| entry.expect("a file").file_name());
+    let mut names = names.filter_map(|name| name.into_string().ok());
+    let register = names.find(|name| name.ends_with(".register"));
+    let register = format!("sanstone.state/{}", register.expect("it has a register"));
+    moves(&register, "register");
+    let b = std::fs::File::options()
+        .write(true)
+        .open(host.directory.join("b"));
+    b.and_then(|b| b.set_len(0)).expect("it is there");
+    let mut session = host.login();
+    let tasks = [0, 1].map(|mib| {
+        let read = read_10(mib * (MIB / 512) as u32, 8);
+        session
+            .command(&read, Direction::Read, 4096, &[])
+            .expect("a command")
+    });
+    let line = health.shows(2, "the mirror's register does not change, so a copy");
+    assert!(line.contains("; bring the register back"), "{line}");
+    moves("register", &register);
+    health.ends("the mirror's register");
+    let answers = session.responses_to(&tasks).expect("they end");
+    assert!(
+        answers.iter().all(|(status, _)| *status == GOOD),
+        "{answers:?}"
+    );
+    health.shows(1, " is out: ");
 }

@@ -207,8 +207,20 @@ fn collect(site: &ServedSite<'_>, node: &Node, base: &Path, leaves: &mut Vec<Lea
             path,
         });
     }
+    let before = leaves.len();
     for child in kind.children() {
         collect(site, child, base, leaves);
+    }
+    // A copy of a mirror may be away, but not all of them.
+    let is_missing = |leaf: &Leaf| leaf.found == FoundAtPath::Nothing;
+    let of_it = &leaves[before..];
+    let has_other = of_it.len() < kind.children().len() || !of_it.iter().all(is_missing);
+    if kind.stands_without_children() && has_other {
+        let mut index = 0;
+        leaves.retain(|leaf| {
+            index += 1;
+            index <= before || !is_missing(leaf)
+        });
     }
 }
 

@@ -137,6 +137,11 @@ impl Kind {
         self.settings().identity()
     }
 
+    /// Whether it opens although some of its children do not.
+    pub fn stands_without_children(&self) -> bool {
+        self.settings().stands_without_children()
+    }
+
     /// Whether the data that it keeps itself is gone when the process ends.
     pub fn is_volatile(&self) -> bool {
         self.settings().is_volatile()

@@ -97,12 +97,20 @@ async fn blame_open(open_files: &OpenFiles, path: PathBuf, error: Error) -> Erro
     Error::new(ErrorKind::Configuration, message)
 }
 
+/// Whether nothing is at `path`, or a file without content.
+fn is_missing(path: &Path) -> bool {
+    let found = store::look(path);
+    found.map_or(true, |found| {
+        found.kind == store::PathKind::File && found.len_bytes == 0
+    })
+}
+
 impl Settings for File {
     fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
         LaneFuture::new(async move {
             let options = self.options(opening.base());
-            if !opening.may_make() && store::look(&options.path).is_err() {
-                let why = "it does not exist, and would be created blank: mount its file system, \
+            if !opening.may_make() && is_missing(&options.path) {
+                let why = "it is missing or empty, and would be created blank: mount its file system, \
                            or restore it";
                 let path = options.path.display();
                 return Err(Error::new(
