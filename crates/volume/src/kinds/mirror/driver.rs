@@ -19,6 +19,8 @@
 //! **Time.** A call that takes longer than `copy_timeout` gives its copy up, but is waited for. A request that takes longer
 //! than `request_timeout` fails. Neither has a timer of its own: `upkeep` looks at the oldest.
 
+mod report;
+
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
@@ -27,19 +29,14 @@ use std::{
 };
 
 use ::mirror::{
-    CopyCommand, CopyId, CopySet, Mirror, MirrorAction, MirrorEvent, MirrorPhase, OpId, Outcome,
-    Range, Stand, Stopped, copy::Header, fence::FenceCommand, key::FenceKey, register::Swap,
+    CopyCommand, CopyId, Mirror, MirrorAction, MirrorEvent, MirrorPhase, OpId, Outcome, Range,
+    Stand, copy::Header, fence::FenceCommand, key::FenceKey, register::Swap,
 };
 use engine::{Duration, Instant, Payload, share, spawn, sync::Notify, task, time};
 
 use super::{
-    calls::Call,
-    comparison::Differences,
-    copy::Copy,
-    register::Register,
-    register_place::RegisterPlace,
-    requests::RequestTable,
-    status::{CopyStatus, MirrorHandle, MirrorStatus},
+    calls::Call, comparison::Differences, copy::Copy, register::Register,
+    register_place::RegisterPlace, requests::RequestTable, status::MirrorHandle,
 };
 use crate::{
     Durability, Error, ErrorKind, Result, SharedVolume,
@@ -52,9 +49,6 @@ pub(super) const RETRY: Duration = Duration::from_secs(1);
 
 /// How long a step of a fence may take at least: a reset waits for what was lost to be silent, and for what is under way.
 const FENCE_LIMIT: Duration = Duration::from_secs(30);
-
-/// How long the register may take to change before that is told.
-const REGISTER_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The time limits.
 #[derive(Clone, Copy, Debug)]
@@ -394,61 +388,6 @@ impl Driver {
         }
     }
 
-    /// Why a request has failed.
-    fn why(&self) -> Error {
-        if let Err(ended) = self.check() {
-            return ended;
-        }
-        let trouble_of = |id: CopyId| {
-            let copy = self.copy(id);
-            let trouble = copy.trouble()?;
-            Some(trouble.context(&copy.name))
-        };
-        // A request fails for what a copy in sync has answered, or has not; others are in trouble for longer.
-        let in_sync = self.machine(|it| it.record().in_sync);
-        let others = CopySet::first(self.copies.len()).without(in_sync);
-        let trouble = in_sync.iter().chain(others.iter()).find_map(trouble_of);
-        // A copy that fails leaves first.
-        let trouble = trouble.map(|trouble| match self.register_trouble() {
-            Some(register) => trouble.context(format_args!(
-                "the mirror cannot go on without it ({register})"
-            )),
-            None => trouble,
-        });
-        match trouble {
-            Some(trouble) => trouble.context(format_args!("mirror {}", self.name)),
-            None => {
-                let limit = time::brief(self.limits.request);
-                let message = format!("mirror {}: no answer within {limit:?}", self.name);
-                Error::new(ErrorKind::TimedOut, message)
-            }
-        }
-    }
-
-    fn stopped(&self, stopped: &Stopped) -> Error {
-        let name = &self.name;
-        let message = match stopped {
-            Stopped::Register(record) => format!(
-                "mirror {name} was taken over by node {} (epoch {}): this volume now refuses all I/O; stop this daemon, or \
-                 restart it after the other owner has stopped",
-                record.owner, record.epoch
-            ),
-            Stopped::Fenced(copy) => format!(
-                "mirror {name} was taken over: {} refuses this owner; this volume now refuses all I/O; stop this daemon, \
-                 or restart it after the other owner has stopped",
-                self.copy(*copy).name
-            ),
-            Stopped::RegisterIsOlder { copy, seen } => format!(
-                "mirror {name}: {} has seen version {seen} of the mirror's record, which {} does not have: it was restored \
-                 from an older state, or the mirror has another owner; put back the right one, or run `sanstone volume \
-                 take-over -c FILE NAME`",
-                self.copy(*copy).name,
-                self.register.describe()
-            ),
-        };
-        Error::new(ErrorKind::Preempted, message)
-    }
-
     /// Sends `swap` until it is answered.
     async fn swap(&self, swap: Swap) {
         let mut is_told = false;
@@ -678,49 +617,5 @@ impl Driver {
     fn bytes(&self, range: Range) -> (u64, u64) {
         let blocks = range.end - range.start;
         (range.start * self.block_bytes, blocks * self.block_bytes)
-    }
-
-    /// Why the register has not changed yet as it shall, if that takes long.
-    pub(super) fn register_trouble(&self) -> Option<String> {
-        let swapping = self.swapping.borrow();
-        let (began, error) = swapping.as_ref()?;
-        let waited = time::now() - *began;
-        match error {
-            Some(error) => Some(error.to_string()),
-            None if waited < REGISTER_PATIENCE => None,
-            None => Some(format!(
-                "{} has not answered for {:?}",
-                self.register.describe(),
-                Duration::from_secs(waited.as_secs())
-            )),
-        }
-    }
-
-    /// Tells those outside how it is.
-    pub(super) fn report(&self) {
-        let machine = self.machine.borrow();
-        let copies = self.copies.iter().enumerate().map(|(place, copy)| {
-            let copy = copy.borrow();
-            let stand = machine.stand(CopyId::new(place));
-            CopyStatus {
-                name: copy.name.clone(),
-                stand,
-                trouble: copy.trouble().map(|error| error.to_string()),
-            }
-        });
-        let is_serving = machine.phase() == MirrorPhase::Serving;
-        self.handle.set(MirrorStatus {
-            epoch: machine.record().epoch,
-            version: machine.record().version,
-            copies: copies.collect(),
-            marked_bytes: match is_serving {
-                true => machine.marked() as u64 * self.header.region_bytes,
-                false => 0,
-            },
-            in_doubt_bytes: machine.in_doubt() * self.block_bytes,
-            left_to_fill_bytes: machine.left_to_fill() * self.block_bytes,
-            register_trouble: self.register_trouble(),
-            stopped: self.ended.borrow().as_ref().map(Error::to_string),
-        });
     }
 }
