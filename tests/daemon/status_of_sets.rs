@@ -287,10 +287,17 @@ fn what_a_copy_has_missed_and_what_may_differ_is_seen_until_both_are_equal() {
 #[test]
 fn a_mirror_that_another_owner_has_taken_is_down_until_it_is_ours_again() {
     let storages = Storage::pair(16, "0s");
-    let hosts = [(); 2].map(|()| Host::new(&mirror(&storages, "5s")));
+    // Neither ends the other's sessions, so only what they ask tells.
+    let hosts = ["one", "other"].map(|host| {
+        let initiator = format!("{{ iscsi = {{ initiator = \"iqn.2026-11.io.sanstone:{host}\",");
+        Host::new(&mirror(&storages, "5s").replace("{ iscsi = {", &initiator))
+    });
     hosts[0].volume(&["create"]).success();
-    let (server, health) = hosts[0].serve();
+    let (mut server, health) = hosts[0].serve();
     health.is_ok();
+    // Both were never written to.
+    let log = server.daemon().log();
+    assert!(!log.contains("gets what it has missed"), "{log}");
     hosts[1].volume(&["take-over"]).success();
     let line = health.shows(2, "the mirror serves nothing: ");
     assert!(line.starts_with("down: db/mirror: "), "{line}");

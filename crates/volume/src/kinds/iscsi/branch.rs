@@ -308,7 +308,7 @@ impl Volume for Branch {
     }
 
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        fallback::allocation(self, at, len)
+        self.at_home(move |disk| async move { disk.allocation(at, len).await })
     }
 
     fn atomic_writes(&self) -> Option<AtomicWrites> {

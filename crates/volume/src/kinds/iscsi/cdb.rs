@@ -102,6 +102,12 @@ pub(super) fn read_capacity_16(allocation_len: u32) -> CdbBytes {
     long(opcode::SERVICE_ACTION_IN_16, action, 0, allocation_len)
 }
 
+/// GET LBA STATUS (SBC-3 5.7).
+pub(super) fn get_lba_status(lba: u64, allocation_len: u32) -> CdbBytes {
+    let action = service_action_in_16::GET_LBA_STATUS;
+    long(opcode::SERVICE_ACTION_IN_16, action, lba, allocation_len)
+}
+
 /// MODE SENSE (6) for a page's current values (SPC-4 6.13), without block descriptors.
 pub(super) fn mode_sense_6(page: u8, allocation_len: u8) -> CdbBytes {
     const DISABLE_BLOCK_DESCRIPTORS: u8 = 0x08;

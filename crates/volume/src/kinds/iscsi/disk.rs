@@ -13,6 +13,7 @@ use super::{
     cdb::{self, CdbBytes},
     compare,
     config::{IscsiConfig, LoginTerms, Sessions},
+    extents,
     facts::DiskFacts,
     identity::DiskIdentity,
     inquiry, lanes,
@@ -402,9 +403,8 @@ impl Volume for IscsiDisk {
         })
     }
 
-    /// Does not send GET LBA STATUS: few targets support it, and none has to answer accurately.
     fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        fallback::allocation(self, at, len)
+        LaneFuture::new(extents::allocation(self, at, len))
     }
 
     /// Resending a write after a lost session would be fine, but we do not query any target's atomic write limits
@@ -444,7 +444,7 @@ impl Volume for IscsiDisk {
             let block = u64::from(self.facts.shape.block_size_bytes);
             let mut same_max = self.facts.write_same_max_blocks;
             let transfer_max = self.facts.transfer_max_bytes as u64;
-            let may_unmap = may_discard && self.facts.zeroes_may_unmap;
+            let may_unmap = may_discard && self.facts.unmapped_reads_zeroes;
             let mut done = 0;
             while done < len {
                 let left = len - done;

@@ -16,8 +16,8 @@ pub(super) struct DiskFacts {
     pub(super) write_same_max_blocks: u64,
     /// WRITE with FUA is durable when it is done (DPOFUA). It may change, and every lane has to know.
     pub(super) takes_fua: AtomicBool,
-    /// WRITE SAME of zeroes may unmap, because unmapped blocks read as zeroes (LBPRZ).
-    pub(super) zeroes_may_unmap: bool,
+    /// Unmapped blocks read as zeroes (LBPRZ), so WRITE SAME of zeroes may unmap.
+    pub(super) unmapped_reads_zeroes: bool,
 }
 
 impl DiskFacts {

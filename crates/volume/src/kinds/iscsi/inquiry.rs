@@ -81,7 +81,7 @@ async fn ask_as_we_are(unit: &RemoteUnit) -> Result<DiskFacts> {
         unmap_max_blocks: 0,
         write_same_max_blocks: 0,
         takes_fua: AtomicBool::new(false),
-        zeroes_may_unmap: capacity.unmapped_reads_zeroes,
+        unmapped_reads_zeroes: capacity.unmapped_reads_zeroes,
     };
     facts.ask_mode(unit, patience).await?;
     facts.ask_limits(unit, capacity.is_thin, patience).await?;

@@ -44,6 +44,7 @@ mod disk;
 mod disks;
 mod doors;
 mod ended;
+mod extents;
 mod facts;
 mod fenced;
 #[cfg(any(test, feature = "testing"))]

@@ -13,7 +13,7 @@ use std::{
 
 use engine::{Duration, net::TcpStream, sync::Notify};
 use iscsi::LoginStatus;
-use scsi::{UnitReport, opcode};
+use scsi::{UnitReport, opcode, opcode::service_action_in_16::READ_CAPACITY};
 
 use self::reservations::Reservations;
 
@@ -352,7 +352,7 @@ impl Foreign {
                 Response::with(&[6, 0, protected | fua, 0, 0x08, 1, wce])
             }
             // READ CAPACITY (16), with LBPME.
-            (opcode::SERVICE_ACTION_IN_16, ..) => {
+            (opcode::SERVICE_ACTION_IN_16, ..) if cdb[1] & 0x1F == READ_CAPACITY => {
                 const LBPME: u8 = 0x80;
                 const LBPRZ: u8 = 0x40;
                 let mut data = [0; 32];
