@@ -8,7 +8,7 @@ use std::process::Command;
 use harness::directory::Directory;
 use harness::process::program;
 use harness::run::run;
-use harness::sanstone::binary;
+use harness::sanstone::{IQN, binary, target_table};
 
 use crate::attached::{LONG, can_attach, ran, text};
 
@@ -145,6 +145,50 @@ ls far.disk.* 2>/dev/null && fail "something is left"
 true
 "#,
     );
+}
+
+#[test]
+fn an_umount_that_is_interrupted_while_its_disk_is_away_detaches_it_nevertheless() {
+    if !can_attach() {
+        return;
+    }
+    let port = harness::free_port();
+    let target = target_table(port, &["disk"]);
+    with_helpers(&format!(
+        r#"
+cat >server.toml <<'server'
+[volume.disk]
+file = {{ path = "db.img", size = "64MiB" }}
+{target}
+server
+cat >far.toml <<'far'
+[volume.db]
+iscsi = {{ url = "iscsi://127.0.0.1:{port}/{IQN}/0" }}
+far
+"$SANSTONE" serve -c server.toml 2>server.log &
+server=$!
+trap 'kill -CONT $server; kill $server' EXIT
+mount -t sanstone db "$1/files" -o "config=$1/far.toml,disk=$1/db.disk"
+pid=$(cat db.disk.pid)
+echo content >files/file
+kill -STOP $server
+setsid umount "$1/files" &
+umounting=$!
+sleep 1
+kill -TERM "-$umounting"
+kill -CONT $server
+tries=0
+# The helper goes on after the `umount` that has called it.
+while ls db.disk* 2>/dev/null; do
+    tries=$((tries + 1))
+    [ "$tries" -lt 600 ] || fail "it is attached"
+    sleep 0.1
+done
+[ ! -e "/proc/$pid" ] || grep -q '^State:.Z' "/proc/$pid/status" || fail "it is attached"
+mountpoint -q files && fail "it is mounted"
+true
+"#
+    ));
 }
 
 #[test]
