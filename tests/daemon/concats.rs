@@ -33,7 +33,15 @@ fn a_concat_that_is_served_takes_another_child_and_every_session_is_told_once() 
     let directory = Directory::new();
     let port = free_port();
     let configured = |names: &[&str]| {
-        let child = |name: &&str| format!("{{ file = {{ path = \"{name}\" }} }}");
+        // c is made when it is added.
+        let child = |name: &&str| {
+            let size = if *name == "c" {
+                ", size = \"9MiB\""
+            } else {
+                ""
+            };
+            format!("{{ file = {{ path = \"{name}\"{size} }} }}")
+        };
         let of: Vec<String> = names.iter().map(child).collect();
         let volumes = format!(
             "lanes = 2\n[volume.db]\nconcat = {{ of = [{}] }}\n",
@@ -41,7 +49,7 @@ fn a_concat_that_is_served_takes_another_child_and_every_session_is_told_once() 
         );
         format!("{volumes}{}", target_table(port, &["db"]))
     };
-    for name in ["a", "b", "c"] {
+    for name in ["a", "b"] {
         directory.sparse(name, 9 * MIB);
     }
     let old = configured(&["a", "b"]);

@@ -75,6 +75,8 @@ pub(crate) struct IdentityContext<'a> {
     pub(crate) at: &'a dyn Fn(&Path) -> FoundAtPath,
     /// Looks up the process that has locked a file.
     pub(crate) holder: &'a dyn Fn(&Path) -> Option<u32>,
+    /// Whether sets may have children that are not there yet.
+    pub(crate) may_grow: bool,
 }
 
 /// Intermediate results of [`IdentityContext::judge`].
@@ -584,7 +586,8 @@ impl IdentityContext<'_> {
 
     /// Handles a missing or empty file: it may be created, unless a disk was recorded there.
     fn judge_missing(&self, asked: &Asked, leaf: &Leaf, judged: &mut Judged) {
-        if leaf.found != FoundAtPath::Nothing {
+        let may_come = self.may_grow && matches!(asked.kind, DiskKind::Superblocks(_));
+        if leaf.found != FoundAtPath::Nothing || may_come {
             return;
         }
         let path = leaf.path.display();
@@ -599,7 +602,7 @@ impl IdentityContext<'_> {
             let forget = self.forget(uuid, record);
             let otherwise = match asked.kind {
                 DiskKind::Superblocks(kind) => format!(
-                    "without it, all data of the {kind} is lost: to create a new one, {forget} and run \
+                    "if it is a new child, `sanstone volume grow` adds it; without one that it had, all data of the {kind} is lost: to create a new one, {forget} and run \
                      `sanstone volume create -c FILE NAME --force`"
                 ),
                 _ => format!("for a new, blank disk, {forget}"),

@@ -53,10 +53,13 @@ pub(crate) struct Survey {
     notes: Vec<Note>,
     /// What is to be said before they are open of what they carry.
     notes_before: Vec<Note>,
+    /// Whether sets may have children that are not there yet.
+    may_grow: bool,
 }
 
 impl Survey {
-    /// Looks at what `site` serves and at what lies beside it: every disk of it may have to be waited for.
+    /// Looks at what `site` serves and at what lies beside it: every disk of it may have to be waited for. What this process
+    /// may have open already `may_grow`, by children that are not there yet.
     ///
     /// # Errors
     /// What keeps it from being served.
@@ -64,6 +67,7 @@ impl Survey {
         site: &ServedSite<'_>,
         records: &Records,
         starts: &Starts,
+        may_grow: bool,
     ) -> Result<Survey, OpenRefusal> {
         let mut survey = Survey {
             all: asked(site, records, starts),
@@ -73,6 +77,7 @@ impl Survey {
             identities: Vec::new(),
             notes: Vec::new(),
             notes_before: Vec::new(),
+            may_grow,
         };
         let known = survey.known(site, records);
         let (identities, notes) = known.judge(&survey.all).map_err(OpenRefusal::Volumes)?;
@@ -83,9 +88,10 @@ impl Survey {
     }
 
     /// As [`Survey::make`], where it holds up no lane.
+    /// A child of a set that is missing is found when it is opened.
     async fn make_aside(site: &ServedSite<'_>, records: &Records) -> Result<Survey, OpenRefusal> {
         let (site, records) = (site.to_send(), records.clone());
-        let make = move || Survey::make(&site.site(), &records, &Starts::default());
+        let make = move || Survey::make(&site.site(), &records, &Starts::default(), true);
         let made = blocking::run(blocking::WorkKind::Files, make).await;
         made.map_err(StateError::io("looking at the disks".to_owned()))?
     }
@@ -104,6 +110,7 @@ impl Survey {
             volumes: site.volumes,
             at: &found,
             holder: &store::lock_holder,
+            may_grow: self.may_grow,
         }
     }
 }
@@ -117,7 +124,7 @@ pub fn look(site: &ServedSite<'_>, may_grow: bool) -> Result<Vec<Note>, OpenRefu
     StateDirectory::look(site.state)?;
     let records = Records::read(site.state)?;
     let starts = Starts::default();
-    let survey = Survey::make(site, &records, &starts)?;
+    let survey = Survey::make(site, &records, &starts, may_grow)?;
     let (volumes, base) = (site.volumes, site.base());
     let served = site.served.iter();
     let errors: Vec<_> = served

@@ -94,7 +94,7 @@ pub async fn take_over(
 /// Refuses a stripe that the daemon started next would refuse.
 fn judge(site: &ServedSite<'_>, stripe: &Identified) -> Result<(), OpenRefusal> {
     let records = Records::read(site.state)?;
-    let survey = Survey::make(site, &records, &Starts::default())?;
+    let survey = Survey::make(site, &records, &Starts::default(), false)?;
     let known = survey.known(site, &records);
     let is_it =
         |asked: &Asked| asked.root == stripe.root && matches!(asked.kind, DiskKind::Superblocks(_));

@@ -146,6 +146,7 @@ impl Case<'_> {
             volumes: &toml::from_str("defined.ram = { size = \"1MiB\" }").expect("it parses"),
             at: &at,
             holder: &|_| None,
+            may_grow: false,
         })
     }
 

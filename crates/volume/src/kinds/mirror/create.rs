@@ -186,8 +186,8 @@ async fn check_unused(copy: &Copy, data_bytes: u64, is_kept: bool) -> Result<()>
         if let Some(at) = found {
             return Err(copy.refuse(match is_data {
                 true => format!(
-                    "it holds data (a nonzero byte at {at}); use a blank disk, --from to keep the data of one copy, or \
-                     --force to overwrite it"
+                    "it holds data (a nonzero byte at {at}); use a blank disk, or with `sanstone volume` --force to \
+                     overwrite it, or --from to keep the data of one copy"
                 ),
                 false => format!(
                     "it holds data in its last MiB (a nonzero byte at {at}), where the mirror keeps its own; make it 1MiB \

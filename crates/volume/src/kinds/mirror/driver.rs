@@ -476,8 +476,11 @@ impl Driver {
         match proof.await {
             Ok(_) => self.answers(copy),
             Err(error) => {
-                if let Judged::Unknown = judge(&error) {
-                    self.give_up((copy, &place), &error);
+                match judge(&error) {
+                    Judged::Unknown => self.give_up((copy, &place), &error),
+                    // By a fence of our own that was made meanwhile, or by another owner's: a read tells.
+                    Judged::Fenced => drop(self.read(0, self.block_bytes).await),
+                    Judged::Failed => {}
                 }
                 return Err(error);
             }

@@ -48,13 +48,13 @@ impl Driver {
         let name = &self.name;
         let message = match stopped {
             Stopped::Register(record) => format!(
-                "mirror {name} was taken over by node {} (epoch {}): this volume now refuses all I/O; stop this daemon, or \
-                 restart it after the other owner has stopped",
+                "mirror {name} was taken over by node {} (epoch {}): this volume now refuses all I/O; stop this daemon, and \
+                 to use it here again, stop the other owner and run `sanstone volume take-over -c FILE NAME`",
                 record.owner, record.epoch
             ),
             Stopped::Fenced(copy) => format!(
-                "mirror {name} was taken over: {} refuses this owner; this volume now refuses all I/O; stop this daemon, \
-                 or restart it after the other owner has stopped",
+                "mirror {name} was taken over: {} refuses this owner; this volume now refuses all I/O; stop this daemon, and \
+                 to use it here again, stop the other owner and run `sanstone volume take-over -c FILE NAME`",
                 self.copy(*copy).name
             ),
             Stopped::RegisterIsOlder { copy, seen } => format!(
