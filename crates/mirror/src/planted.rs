@@ -54,13 +54,13 @@ pub enum Bug {
 
 /// Whether `bug` is planted in the current thread.
 #[cfg(feature = "testing")]
-pub(crate) fn is_planted(bug: Bug) -> bool {
+pub fn is_planted(bug: Bug) -> bool {
     testing::PLANTED.get() == Some(bug)
 }
 
 /// Never: builds for users have no planted bugs.
 #[cfg(not(feature = "testing"))]
-pub(crate) const fn is_planted(_: Bug) -> bool {
+pub const fn is_planted(_: Bug) -> bool {
     false
 }
 

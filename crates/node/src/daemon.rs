@@ -202,8 +202,7 @@ impl Daemon {
             tracing::info!(%path, from, to, "a file has grown");
             let follows = |disk: &ReadyDisk| disk.tree.shape().len.is_shared_with(&grown.len);
             if !self.disks.iter().any(follows) {
-                let why = "a stripe or concat keeps the length that it was created with; create a new \
-                     one to use more space";
+                let why = "a stripe, concat or mirror keeps its length until `sanstone volume grow` gives it another";
                 tracing::warn!(%path, "no served volume grows with this file: {why}");
             }
         }

@@ -228,8 +228,7 @@ impl Comparison<'_> {
         let name = self.name;
         if let Some((keeper, why)) = self.keeper {
             self.changes.refused.push(format!(
-                "volume \"{name}\": its concat takes no other child, because it is part of volume \"{keeper}\", and {why}: \
-                 create a new one to use more space"
+                "volume \"{name}\": its concat takes no other child, because it is part of volume \"{keeper}\", and {why}"
             ));
             return false;
         }
@@ -245,8 +244,7 @@ impl Comparison<'_> {
             (Change::None, _) => return,
             (Change::Refused(why), _) => why,
             (Change::Growth { to, .. }, Some((keeper, why))) => format!(
-                "{} cannot grow to {to}, because it is part of volume \"{keeper}\", and {why}: \
-                 create a new one to use more space",
+                "{} cannot grow to {to}, because it is part of volume \"{keeper}\", and {why}",
                 node.describe()
             ),
             (Change::Live(made), _) => {

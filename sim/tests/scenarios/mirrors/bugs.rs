@@ -141,7 +141,7 @@ fn a_swap_without_an_answer_that_counts_as_made() {
 #[test]
 fn a_fence_that_ends_nothing() {
     let run = |seed| hard_cases::run(seed, &hard_cases::writes_hang_as_it_is_taken_over);
-    in_the_daemon(daemons::Bug::FenceEndsNothing, 40, run);
+    in_the_daemon(daemons::Bug::FenceEndsNothing, 400, run);
 }
 
 /// A floor keeps out an owner that makes its fence again; and one that does not, is kept out without.

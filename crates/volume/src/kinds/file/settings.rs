@@ -98,18 +98,21 @@ async fn blame_open(open_files: &OpenFiles, path: PathBuf, error: Error) -> Erro
 }
 
 /// Whether nothing is at `path`, or a file without content.
-fn is_missing(path: &Path) -> bool {
-    let found = store::look(path);
-    found.map_or(true, |found| {
-        found.kind == store::PathKind::File && found.len_bytes == 0
-    })
+async fn is_missing(path: &Path) -> bool {
+    let path = path.to_owned();
+    let looked = blocking::run(blocking::WorkKind::Files, move || store::look(&path)).await;
+    let is_empty =
+        |found: &store::PathInfo| found.kind == store::PathKind::File && found.len_bytes == 0;
+    looked
+        .and_then(|looked| looked)
+        .map_or(true, |found| is_empty(&found))
 }
 
 impl Settings for File {
     fn open<'a>(&'a self, mut opening: Opening<'a>) -> LaneFuture<'a, Result<Arc<Part>>> {
         LaneFuture::new(async move {
             let options = self.options(opening.base());
-            if !opening.may_make() && is_missing(&options.path) {
+            if !opening.may_make() && is_missing(&options.path).await {
                 let why = "it is missing or empty, and would be created blank: mount its file system, \
                            or restore it";
                 let path = options.path.display();

@@ -183,6 +183,6 @@ fn not_taken_in() -> Error {
 }
 
 fn lacks(what: &str, why: &str) -> Error {
-    let message = format!("a copy of a mirror needs {what}, which its target does not have: {why}");
+    let message = format!("a copy of a mirror needs {what}, and its target refused that: {why}");
     Error::new(ErrorKind::Configuration, message)
 }

@@ -143,7 +143,7 @@ impl Copy {
         }
         if looks.len_bytes < header.data_bytes + METADATA_BYTES {
             return Err(self.refuse(format_args!(
-                "it has {} bytes, but had at least {} when the mirror was created; restore its size",
+                "it has {} bytes, and a copy of this mirror has at least {}: restore its size, or take a disk that is as long",
                 looks.len_bytes,
                 header.data_bytes + METADATA_BYTES
             )));
