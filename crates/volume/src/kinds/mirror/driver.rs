@@ -473,7 +473,9 @@ impl Driver {
             return proof.await.map(drop);
         }
         call.may_take(self.limits.copy);
-        match proof.await {
+        let proved = proof.await;
+        drop(call);
+        match proved {
             Ok(_) => self.answers(copy),
             Err(error) => {
                 match judge(&error) {
