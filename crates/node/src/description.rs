@@ -225,7 +225,8 @@ pub struct MirrorDescription {
 pub struct MirrorCopy {
     /// Its place in the configuration, and what it is.
     pub name: String,
-    /// `in sync`, `in trouble` (it has failed, and leaves if it can, or does not answer at the moment), `being filled`, `being fenced` or `out`.
+    /// `in sync`, `in trouble` (it has failed, and leaves if it can, or does not answer at the moment), `being filled`,
+    /// `being fenced` or `out`.
     pub state: String,
     /// Why it is not in sync.
     #[serde(skip_serializing_if = "Option::is_none", default)]

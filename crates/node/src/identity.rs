@@ -602,7 +602,8 @@ impl IdentityContext<'_> {
             let forget = self.forget(uuid, record);
             let otherwise = match asked.kind {
                 DiskKind::Superblocks(kind) => format!(
-                    "if it is a new child, `sanstone volume grow` adds it; without one that it had, all data of the {kind} is lost: to create a new one, {forget} and run \
+                    "if it is a new child, `sanstone volume grow` adds it; without one that it had, all data of the \
+                     {kind} is lost: to create a new one, {forget} and run \
                      `sanstone volume create -c FILE NAME --force`"
                 ),
                 _ => format!("for a new, blank disk, {forget}"),

@@ -1,6 +1,6 @@
 //! GET LBA STATUS (SBC-3 5.7): which blocks of the disk are certainly blank.
 
-use super::{cdb, session::Data, transfer::Way};
+use super::{cdb, claim::be, session::Data, transfer::Way};
 use crate::{Allocation, ErrorKind, Result};
 
 /// The parameter data with one descriptor, in bytes.
@@ -44,13 +44,9 @@ pub(super) async fn allocation(disk: &impl Way, at: u64, len: u64) -> Result<All
 /// How many blocks from `first` on are deallocated, if parameter data say so.
 fn blank_blocks(data: &[u8], first: u64) -> Option<u64> {
     let data: &[u8; ONE_EXTENT_BYTES] = data.try_into().ok()?;
-    let at = |offset: usize, len: usize| {
-        let bytes = data[offset..offset + len].iter();
-        bytes.fold(0, |value, byte| value << 8 | u64::from(*byte))
-    };
     // What follows this field.
-    let is_whole = at(0, 4) >= ONE_EXTENT_BYTES as u64 - 4;
-    let (start, blocks, status) = (at(8, 8), at(16, 4), data[20] & 0x0F);
+    let is_whole = be(&data[..4]) >= ONE_EXTENT_BYTES as u64 - 4;
+    let (start, blocks, status) = (be(&data[8..16]), be(&data[16..20]), data[20] & 0x0F);
     let left = start.checked_add(blocks)?.checked_sub(first)?;
     (is_whole && status == DEALLOCATED && start <= first && left > 0).then_some(left)
 }

@@ -229,6 +229,12 @@ impl Driver {
         self.is_busy.take()
     }
 
+    /// Waits until it `is_so`, or serves nothing any more.
+    pub(super) async fn until(&self, is_so: impl Fn(&Mirror) -> bool) {
+        let is_over = || self.check().is_err() || self.machine(&is_so);
+        self.changed.wait_for(|| is_over().then_some(())).await;
+    }
+
     /// Has the marks cleared, as the last request has been answered.
     pub(super) fn clear_marks(&self) {
         // Regions that were written since the last tick are cleared by the one after it.

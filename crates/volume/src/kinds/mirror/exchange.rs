@@ -6,6 +6,7 @@
 
 use std::{
     fmt,
+    pin::pin,
     rc::{Rc, Weak},
     sync::Arc,
 };
@@ -29,8 +30,8 @@ use crate::{
 const CLOSE_LIMIT: Duration = Duration::from_secs(5);
 
 /// Why the last copy in sync cannot be replaced, after its name.
-pub(super) const ONLY_IN_SYNC: &str = "it is the only copy in sync: what was written since the other is out is on it alone; wait until the other is in sync, \
-     which `sanstone status` tells";
+pub(super) const ONLY_IN_SYNC: &str = "it is the only copy in sync: what was written since the other is out is on it \
+     alone; wait until the other is in sync, which `sanstone status` tells";
 
 /// The handle on an open mirror.
 #[derive(Clone, Debug)]
@@ -167,11 +168,8 @@ impl Driver {
         old.next.replace(Some(new.clone()));
         let why = Error::new(ErrorKind::Configuration, "another disk takes its place");
         self.give_up((copy, &old), &why);
-        let is_out = || {
-            let is_out = self.machine(|it| it.is_out(copy));
-            (is_out || self.check().is_err()).then_some(())
-        };
-        let left = time::timeout(self.limits.request, self.changed.wait_for(is_out)).await;
+        let out = pin!(self.until(|it| it.is_out(copy)));
+        let left = time::timeout(self.limits.request, out).await;
         self.report();
         self.check()?;
         if left.is_none() {

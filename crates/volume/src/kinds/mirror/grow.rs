@@ -8,10 +8,10 @@
 //!
 //! What the data has gained is marked in the new bitmaps, and so it is made equal when the mirror is next used.
 
-use std::{ops::Range, rc::Rc};
+use std::{ops::Range, pin::pin, rc::Rc};
 
 use ::mirror::{
-    CopyId, Regions,
+    CopyId, Mirror, Regions,
     copy::{Header, METADATA_BYTES},
 };
 use engine::time;
@@ -101,14 +101,14 @@ pub(super) async fn grow(driver: &Rc<Driver>) -> Result<NewLength> {
 
 /// Waits until all copies are in sync, and nothing is marked in the bitmaps.
 async fn wait_until_settled(driver: &Driver) -> Result<()> {
-    let is_complete = || driver.machine(|it| it.record().in_sync == it.record().all());
+    let is_complete = |it: &Mirror| it.record().in_sync == it.record().all();
     wait_until(driver, is_complete).await?.ok_or_else(|| {
         let why = "its copies are not all in sync: serve it until `sanstone volume status` says that they are, and stop it \
                    properly";
         Error::new(ErrorKind::Configuration, why)
     })?;
     driver.clear_marks();
-    let is_settled = || is_complete() && driver.machine(|it| it.is_settled());
+    let is_settled = |it: &Mirror| is_complete(it) && it.is_settled();
     wait_until(driver, is_settled).await?.ok_or_else(|| {
         let why = "its copies are still being made equal after a crash: serve it until `sanstone volume status` says that \
                    nothing is in doubt, and stop it properly";
@@ -117,9 +117,8 @@ async fn wait_until_settled(driver: &Driver) -> Result<()> {
 }
 
 /// Waits until it `is_so`; `None`: it took too long.
-async fn wait_until(driver: &Driver, is_so: impl Fn() -> bool) -> Result<Option<()>> {
-    let is_so = || (driver.check().is_err() || is_so()).then_some(());
-    let waited = time::timeout(driver.limits.request, driver.changed.wait_for(is_so)).await;
+async fn wait_until(driver: &Driver, is_so: impl Fn(&Mirror) -> bool) -> Result<Option<()>> {
+    let waited = time::timeout(driver.limits.request, pin!(driver.until(is_so))).await;
     driver.check().map(|()| waited)
 }
 

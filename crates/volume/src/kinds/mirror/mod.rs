@@ -30,7 +30,7 @@ mod upkeep;
 
 use std::{pin::pin, rc::Rc};
 
-use ::mirror::{MirrorEvent, MirrorPhase};
+use ::mirror::{Mirror, MirrorEvent, MirrorPhase};
 use engine::{Duration, LaneFuture, Payload, task::join_all, time};
 
 use self::driver::Driver;
@@ -79,21 +79,12 @@ impl MirrorVolume {
     /// then waits until no region is marked any more, so that the next start has nothing to equalise.
     async fn settle(&self) {
         let driver = &self.driver;
-        let is_settled = || {
-            let is_over = driver.check().is_err();
-            let is_clear = driver.machine(|it| it.is_settled());
-            (is_over || is_clear).then_some(())
-        };
-        let has_noted = || {
-            let has_noted = driver.machine(|it| it.has_noted_all());
-            (driver.check().is_err() || has_noted).then_some(())
-        };
         while driver.takes_heartbeat() {
             driver.tell(MirrorEvent::Beat);
-            driver.changed.wait_for(has_noted).await;
+            driver.until(Mirror::has_noted_all).await;
         }
         driver.clear_marks();
-        driver.changed.wait_for(is_settled).await;
+        driver.until(Mirror::is_settled).await;
     }
 }
 

@@ -1,6 +1,6 @@
 //! Opens a mirror: finds out which one its copies are, and claims it.
 
-use std::rc::Rc;
+use std::{pin::pin, rc::Rc};
 
 use ::mirror::{CopyId, Mirror, MirrorConfig, MirrorPhase, copy::Header, register::Record};
 use engine::{Duration, time};
@@ -231,11 +231,11 @@ pub(super) async fn open(copies: Vec<Copy>, options: Options) -> Result<Rc<Drive
     });
     upkeep::begin(&driver, options.claim);
     let limit = options.limits.request;
-    let claimed = driver.changed.wait_for(|| {
-        let is_serving = driver.machine(|it| it.phase()) == MirrorPhase::Serving;
-        (is_serving || driver.check().is_err()).then_some(())
-    });
-    if time::timeout(limit, claimed).await.is_none() {
+    let is_serving = |it: &Mirror| it.phase() == MirrorPhase::Serving;
+    if time::timeout(limit, pin!(driver.until(is_serving)))
+        .await
+        .is_none()
+    {
         driver.end(missing(&driver, limit));
     }
     driver.check()?;
