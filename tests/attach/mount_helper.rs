@@ -107,7 +107,7 @@ umount "$1/files"
 [ ! -e "/proc/$pid" ] || grep -q '^State:.Z' "/proc/$pid/status" || fail "it is attached"
 mount -T fstab "$1/files"
 umount "$1/files"
-ls db.disk* 2>/dev/null && fail "something is left"
+ls db.disk db.disk.pid db.disk.log 2>/dev/null && fail "something is left"
 true
 "#,
     );
@@ -127,7 +127,7 @@ far
 attaches() { grep -lzxF far /proc/[0-9]*/cmdline 2>/dev/null | xargs -r grep -lzxF "$1/sanstone.toml" 2>/dev/null; }
 setsid mount -t sanstone far "$1/files" -o "config=$1/sanstone.toml,disk=$1/far.disk" &
 tries=0
-until grep -q 'waiting for the disk' far.disk.?????? 2>/dev/null; do
+until grep -q 'waiting for the disk' far.disk.log 2>/dev/null; do
     tries=$((tries + 1))
     [ "$tries" -lt 300 ] || fail "it does not wait"
     sleep 0.1
@@ -136,12 +136,83 @@ done
 kill -TERM "-$!"
 wait "$!" && fail "it is mounted"
 tries=0
-while [ -n "$(attaches "$1")" ]; do
+# The helper goes on after the `mount` that has called it.
+while [ -n "$(attaches "$1")" ] || ls far.disk far.disk.pid far.disk.log 2>/dev/null; do
     tries=$((tries + 1))
     [ "$tries" -lt 300 ] || fail "it is attached: $(attaches "$1")"
     sleep 0.1
 done
-ls far.disk.* 2>/dev/null && fail "something is left"
+"#,
+    );
+}
+
+#[test]
+fn what_a_killed_mount_has_begun_is_ended_by_umount_and_taken_over_by_the_next_mount() {
+    if !can_attach() {
+        return;
+    }
+    let port = harness::free_port();
+    let target = target_table(port, &["disk"]);
+    with_helpers(&format!(
+        r#"
+cat >server.toml <<'server'
+[volume.disk]
+file = {{ path = "db.img", size = "64MiB" }}
+{target}
+server
+cat >far.toml <<'far'
+[volume.db]
+iscsi = {{ url = "iscsi://127.0.0.1:{port}/{IQN}/0", wait_at_start = "10min" }}
+far
+options=config=$1/far.toml,disk=$1/db.disk
+begin_and_kill() {{
+    setsid mount -t sanstone db "$1/files" -o "$options" &
+    mounting=$!
+    tries=0
+    until grep -q 'waiting for the disk' db.disk.log 2>/dev/null; do
+        tries=$((tries + 1))
+        [ "$tries" -lt 300 ] || fail "it does not wait"
+        sleep 0.1
+    done
+    # The attachment has a session of its own.
+    kill -KILL "-$mounting"
+    pid=$(cat db.disk.pid)
+}}
+begin_and_kill "$1"
+"$SANSTONE" serve -c server.toml 2>server.log &
+server=$!
+trap 'kill $server' EXIT
+mount -t sanstone db "$1/files" -o "$options" || fail "it is not mounted"
+[ "$(cat db.disk.pid)" = "$pid" ] || fail "another one: $(cat db.disk.pid), not $pid"
+umount "$1/files"
+ls db.disk db.disk.pid db.disk.log 2>/dev/null && fail "something is left"
+kill "$server"
+wait "$server"
+begin_and_kill "$1"
+"$SANSTONE" serve -c server.toml 2>server.log &
+server=$!
+until mountpoint -q files; do sleep 0.1; done
+umount "$1/files"
+ls db.disk db.disk.pid db.disk.log 2>/dev/null && fail "something is left"
+[ ! -e "/proc/$pid" ] || grep -q '^State:.Z' "/proc/$pid/status" || fail "it is attached"
+"#
+    ));
+}
+
+#[test]
+fn two_mounts_at_once_are_one() {
+    if !can_attach() {
+        return;
+    }
+    with_helpers(
+        r#"
+mount -t sanstone db "$1/files" -o "$options" & one=$!
+mount -t sanstone db "$1/files" -o "$options" & other=$!
+wait "$one" || fail "the first has failed"
+wait "$other" || fail "the second has failed"
+[ "$(grep -c " $1/files " /proc/self/mounts)" = 1 ] || fail "$(cat /proc/self/mounts)"
+umount "$1/files"
+ls db.disk db.disk.pid db.disk.log 2>/dev/null && fail "something is left"
 true
 "#,
     );
@@ -179,7 +250,7 @@ kill -TERM "-$umounting"
 kill -CONT $server
 tries=0
 # The helper goes on after the `umount` that has called it.
-while ls db.disk* 2>/dev/null; do
+while ls db.disk db.disk.pid db.disk.log 2>/dev/null; do
     tries=$((tries + 1))
     [ "$tries" -lt 600 ] || fail "it is attached"
     sleep 0.1

@@ -253,7 +253,8 @@ fn session_of(state: &SessionState, paths: &[PathStatus]) -> NodeSession {
         (false, SessionState::None) => ("none", address, why),
         (false, _) => {
             let first = || paths.iter().find_map(|path| of_path(path).err()?);
-            ("lost", address, why.or_else(first))
+            // Why the next login fails is news; why the last session ended is not.
+            ("lost", address, first().or(why))
         }
     };
     NodeSession {
@@ -492,7 +493,7 @@ mod tests {
                 Some("refused"),
             ),
             (&logged_in, Vec::new(), "logged in", one, None),
-            (&lost, both(none(), none()), "lost", one, Some("silent")),
+            (&lost, both(none(), none()), "lost", one, Some("refused")),
             (
                 &lost,
                 both(none(), PathState::Standby),
