@@ -275,6 +275,18 @@ fn two_volumes_of_one_configuration_are_attached_at_the_same_time() {
     }
     let ran = ask("show", &db.directory, &["--attached", "wal"]).success();
     assert!(ran.stdout.contains("attached wal as the file"), "{ran}");
+    // How all of them are is one word.
+    let ran = ask("status", &db.directory, &[]);
+    assert_eq!((ran.code(), &ran.stdout[..]), (Some(0), "ok\n"), "{ran}");
+    other.signal("STOP");
+    let ran = ask("status", &db.directory, &[]);
+    assert_eq!(ran.code(), Some(2), "{ran}");
+    assert!(
+        ran.stdout
+            .contains("  down: wal: its process does not answer; "),
+        "{ran}"
+    );
+    other.signal("CONT");
     // What is attached, or part of it, is nobody else's.
     for (volume, held) in [("wal", "wal"), ("disk", "disk")] {
         let elsewhere = db.path.with_file_name("elsewhere");

@@ -54,7 +54,9 @@ fn a_stripe_takes_the_length_of_its_grown_children() {
         let _server = serve().answering(&directory.join("sanstone.state"));
         let ran = call(grow);
         assert_eq!(ran.code(), Some(1), "it is in use: {ran}");
-        assert!(ran.stderr.contains("in use by"), "{ran}");
+        for part in ["in use by", "`sanstone apply -c"] {
+            assert!(ran.stderr.contains(part), "no {part:?} in {ran}");
+        }
     }
     let ran = call(grow).success();
     assert!(
@@ -65,6 +67,38 @@ fn a_stripe_takes_the_length_of_its_grown_children() {
     assert_eq!(size(serve()), 40 << 20);
     let ran = call(grow).success();
     assert!(ran.stdout.contains("stays as it is"), "{ran}");
+}
+
+#[test]
+fn a_stripe_takes_the_length_of_its_disks_while_it_is_served() {
+    let directory = Directory::new();
+    let port = harness::free_port();
+    let configuration = |mib: u64| {
+        let child = |name| format!("{{ file = {{ path = \"{name}\", size = \"{mib}MiB\" }} }}");
+        let of = ["a", "b"].map(child).join(", ");
+        format!(
+            "[volume.db]\nstripe = {{ of = [{of}] }}\n{}",
+            target_table(port, &["db"])
+        )
+    };
+    let file = directory.write("sanstone.toml", configuration(9));
+    let file = text(&file);
+    call(&["volume", "create", "-c", file, "db"]).success();
+    let server = Sanstone::serve_configuration(directory.path(), &configuration(9), port);
+    let _server = server.answering(&directory.join("sanstone.state"));
+    let size = || json(&["show", "-c", file])["volumes"]["db"]["tree"]["size_bytes"].clone();
+    directory.write("sanstone.toml", configuration(21));
+    let dry = call(&["apply", "-c", file, "--dry-run"]).success();
+    let grows = "~ volume db: a grows from 9 MiB to 21 MiB\n";
+    assert!(dry.stdout.contains(grows), "{dry}");
+    assert_eq!(size(), 16 << 20, "it was a dry run");
+    let ran = call(&["apply", "-c", file]).success();
+    for part in [grows, "~ volume db: its stripe grows from 16 MiB to 40 MiB"] {
+        assert!(ran.stdout.contains(part), "no {part:?} in {ran}");
+    }
+    assert_eq!(size(), 40 << 20);
+    let again = call(&["apply", "-c", file]).success();
+    assert!(again.stdout.contains("nothing changes"), "{again}");
 }
 
 #[test]

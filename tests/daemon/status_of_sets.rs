@@ -217,7 +217,7 @@ fn a_copy_that_is_away_is_seen_until_it_is_in_sync_again() {
     assert!(line.starts_with("degraded: db/mirror: "), "{line}");
     assert!(
         line.contains(
-            "; look at that copy and its network; it is filled by itself when it is back"
+            "; look at that copy and its network; once that is mended it is filled by itself"
         ),
         "{line}"
     );

@@ -149,14 +149,6 @@ impl Attached {
         self.extend_file_system();
     }
 
-    /// Grows the volume `name` below `db` to what its children have room for, while nobody uses it.
-    pub(crate) fn grow(&mut self, name: &str) {
-        self.stop();
-        self.volume_called("grow", name).success();
-        self.attach_and_mount();
-        self.extend_file_system();
-    }
-
     fn extend_file_system(&self) {
         // resize2fs needs a capability, CAP_SYS_RESOURCE, that root lacks in many containers.
         assert!(matches!(self.file_system, FileSystem::Xfs), "it is mounted");

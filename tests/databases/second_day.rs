@@ -13,7 +13,7 @@ use harness::directory::Directory;
 use harness::process::Daemon;
 use std::path::PathBuf;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const LIMIT: Duration = Duration::from_secs(300);
 /// Rows that each client commits before and after a change.
@@ -26,7 +26,7 @@ const NEW: &str = "the secret of this year";
 pub(crate) enum Below {
     /// A disk of one server, which grows while it is used.
     Disk,
-    /// A stripe of the disks of two servers, which is out of use while it grows.
+    /// A stripe of the disks of two servers, which grow while it is used.
     Stripe,
     /// A concat of the disk of one server, which takes that of another while it is used.
     Concat,
@@ -144,11 +144,12 @@ impl<D: Database> Scene<D> {
         drop(load);
     }
 
-    /// Puts the settings into effect on the database's machine.
-    fn apply(&self) {
+    /// Puts the settings into effect on the database's machine; returns what has changed.
+    fn apply(&self) -> String {
         let text = volumes(self.below, &self.servers, &self.settings);
         let told = self.attached.apply(&text);
         assert!(!told.contains('!'), "somebody notices:\n{told}");
+        told
     }
 
     /// Makes a change that the database must not feel.
@@ -232,11 +233,15 @@ impl<D: Database> Scene<D> {
             }
         });
         if self.below == Below::Stripe {
-            self.pause();
-            self.database.kill();
-            self.attached.grow("below");
-            self.database.start();
-            self.begin();
+            self.under_load("the stripe takes their new length", |scene| {
+                // The servers tell with what the database does next.
+                let deadline = Instant::now() + LIMIT;
+                while !scene.apply().contains("its stripe grows") {
+                    assert!(Instant::now() < deadline, "{}", scene.attached.log());
+                    sleep(Duration::from_millis(100));
+                }
+                scene.attached.use_what_has_grown();
+            });
         }
         let after = self.attached.file_system_bytes();
         assert!(after > before + before / 4, "{after} after {before}");

@@ -18,7 +18,12 @@ use crate::{
     DaemonFailure,
     changed::{ConfigChange, Refused, Warning},
     config::Config,
-    daemon::{close, deadline::Deadline, units_config},
+    daemon::{
+        apply::{lengthen, may_lengthen},
+        close,
+        deadline::Deadline,
+        units_config,
+    },
     description::Attached,
     difference::Difference,
     ending::{Ending, StopError},
@@ -185,6 +190,7 @@ impl Attachment {
             return Err(DaemonFailure::Refused { path, refused });
         }
         if is_dry_run {
+            made.extend(may_lengthen(&self.graph));
             return Ok(made);
         }
         // First: a new child may be a volume with a name.
@@ -212,6 +218,9 @@ impl Attachment {
         self.config = config;
         let warnings = deadline.wait(live.finish()).await.into_iter().flatten();
         made.extend(warnings.map(|warning| ConfigChange::Warning(Warning::VolumeLive(warning))));
+        let longer = lengthen(&self.graph, &self.state);
+        made.extend(deadline.wait(longer).await.into_iter().flatten());
+        self.units.tell_changes();
         if deadline.is_given_up {
             made.push(ConfigChange::Warning(Warning::Stopping));
         }

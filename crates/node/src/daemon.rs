@@ -2,7 +2,7 @@
 //! end finishes accepted work, flushes, and releases its claims. It uses lanes and the engine's file
 //! system but knows nothing of the process: signals, descriptors and the terminal are up to the caller.
 
-mod apply;
+pub(crate) mod apply;
 pub(crate) mod deadline;
 mod noticed;
 mod steps;
@@ -202,8 +202,9 @@ impl Daemon {
             tracing::info!(%path, from, to, "a file has grown");
             let follows = |disk: &ReadyDisk| disk.tree.shape().len.is_shared_with(&grown.len);
             if !self.disks.iter().any(follows) {
-                let why = "a stripe, concat or mirror keeps its length until `sanstone volume grow` gives it another";
-                tracing::warn!(%path, "no served volume grows with this file: {why}");
+                let why = "a stripe or concat takes its new length with `sanstone apply`, a mirror with `sanstone volume grow`, while \
+                           nobody uses it";
+                tracing::warn!(%path, "no served volume has grown with this file: {why}");
             }
         }
         if has_grown {

@@ -493,19 +493,33 @@ mod tests {
         );
     }
 
+    /// Two files, of which the first has this size.
+    fn two_files(size: &str) -> String {
+        let child = |name: &str, size: &str| {
+            format!("{{ file = {{ path = \"{name}\", size = \"{size}\" }} }}")
+        };
+        format!("[{}, {}]", child("a", size), child("b", "20GiB"))
+    }
+
+    #[test]
+    fn a_disk_of_a_stripe_or_concat_may_grow_while_it_is_served() {
+        for kind in ["stripe", "concat"] {
+            let [before, after] = ["20GiB", "30GiB"]
+                .map(|size| db(&format!("{kind} = {{ of = {} }}", two_files(size))));
+            let found = difference(&before, &after);
+            assert!(found.refused.is_empty(), "{found:?}");
+            let grows = "volume db: a grows from 20 GiB to 30 GiB".to_owned();
+            assert_eq!(found.made, [ConfigChange::VolumeLive(grows)]);
+        }
+    }
+
     #[test]
     fn what_cannot_change_while_it_is_served_is_refused_with_the_reason() {
-        let stripe = |size: &str| {
-            let child = |name: &str, size: &str| {
-                format!("{{ file = {{ path = \"{name}\", size = \"{size}\" }} }}")
-            };
-            let (one, other) = (child("a", size), child("b", "20GiB"));
-            db(&format!("stripe = {{ of = [{one}, {other}] }}"))
-        };
+        let mirrored = |size: &str| db(&format!("mirror = {{ of = {} }}", two_files(size)));
         let of_named = |size: &str| {
             let disk = file(size);
             let other = "{ file = { path = \"b\", size = \"20GiB\" } }";
-            format!("[volume.disk]\n{disk}\n[volume.db]\nconcat = {{ of = [\"disk\", {other}] }}\n")
+            format!("[volume.disk]\n{disk}\n[volume.db]\nmirror = {{ of = [\"disk\", {other}] }}\n")
         };
         let ram = |size: &str| db(&format!("ram = {{ size = \"{size}\" }}"));
         let other_cache = file("30GiB").replace(" }", ", cache = \"write-back\" }");
@@ -520,16 +534,16 @@ mod tests {
                 "volume \"db\": its size cannot become 10GiB while it is served with 20GiB",
             ),
             (
-                stripe("20GiB"),
-                stripe("30GiB"),
+                mirrored("20GiB"),
+                mirrored("30GiB"),
                 "volume \"db\": a cannot grow to 30GiB, because it is part of volume \"db\", and a \
-                 stripe keeps the length",
+                 mirror keeps the length",
             ),
             (
                 of_named("20GiB"),
                 of_named("30GiB"),
                 "volume \"disk\": db.img cannot grow to 30GiB, because it is part of volume \"db\", \
-                 and a concat keeps the length",
+                 and a mirror keeps the length",
             ),
             (
                 ram("20MiB"),

@@ -134,7 +134,8 @@ impl Verdict {
         Verdict::for_reasons(reasons)
     }
 
-    fn for_reasons(mut reasons: Vec<Reason>) -> Verdict {
+    /// For these reasons.
+    pub fn for_reasons(mut reasons: Vec<Reason>) -> Verdict {
         reasons.sort_by_key(|reason| std::cmp::Reverse(reason.health));
         Verdict {
             health: reasons
@@ -303,7 +304,7 @@ fn judge_mirror(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) 
     for copy in missing {
         let why = copy.error.as_ref().map(|error| format!(": {error}"));
         let what = format!("{} is {}{}", copy.name, copy.state, why.unwrap_or_default());
-        let mend = "look at that copy and its network; it is filled by itself when it is back, and if it is lost, `sanstone apply` or \
+        let mend = "look at that copy and its network; once that is mended it is filled by itself, and if it is lost, `sanstone apply` or \
                     `volume replace` gives its place to a blank disk";
         add(About::Mirror, Health::Degraded, what, mend);
     }
@@ -361,8 +362,13 @@ fn judge_requests(node: &Node, add: &mut impl FnMut(About, Health, String, &str)
         let Some(oldest_s) = requests.oldest_s.filter(|age_s| hangs_at(*age_s)) else {
             continue;
         };
+        let several = match (requests.pending, &kind[..]) {
+            (1, _) => "",
+            (_, "flush") => "es",
+            _ => "s",
+        };
         let what = format!(
-            "{} {kind} in progress, the oldest for {oldest_s:.0} s",
+            "{} {kind}{several} in progress, the oldest for {oldest_s:.0} s",
             requests.pending
         );
         let mend = "look at the disk or the target below: it has not answered";

@@ -5,15 +5,16 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use anyhow::anyhow;
 use engine::{Lane, LaneConfig};
-use node::{Config, Process};
+use node::{Config, DaemonFailure, Process};
 use uuid::Uuid;
 use volume::{
     claim::{boot_id, name_of},
     graph::{NewLength, NewStripe, Source},
 };
 
-use crate::{failure::VerbFailure, output};
+use crate::{admin, failure::VerbFailure, output};
 
 /// Creates the stripe, concat or mirror in the volume called `name`, the last with the data of copy `from`.
 pub(crate) fn run(
@@ -71,10 +72,24 @@ pub(crate) fn grow(path: &Path, name: &str) -> Result<(), VerbFailure> {
     };
     let lane = Lane::new(&LaneConfig::default())?;
     let home = lane.handle();
+    let grown = lane.block_on(node::grow_stripe(&config, &process, name, &home));
+    let is_used = || {
+        let processes = admin::directories(&config.state_directory());
+        processes.iter().any(|it| admin::is_held(it))
+    };
     let NewLength {
         from_bytes,
         to_bytes,
-    } = lane.block_on(node::grow_stripe(&config, &process, name, &home))?;
+    } = match grown {
+        Err(DaemonFailure::Failed(why)) if is_used() => {
+            let path = path.display();
+            return Err(anyhow!(
+                "{why}\na stripe or concat in use takes the length of its disks with `sanstone apply -c {path}`"
+            )
+            .into());
+        }
+        grown => grown?,
+    };
     let line = match from_bytes == to_bytes {
         true => format!("volume \"{name}\" stays as it is, with {to_bytes} bytes\n"),
         false => format!("volume \"{name}\" has grown from {from_bytes} to {to_bytes} bytes\n"),

@@ -16,7 +16,7 @@ pub(crate) fn run(call: &StatusCall) -> Result<u8, VerbFailure> {
     let wrong = |error: VerbFailure| {
         VerbFailure::Wrong(format!("volume \"{name}\" cannot be compared: {error}"))
     };
-    let state = call.place.state()?;
+    let state = call.place.state_with(Some(&call.name))?;
     let description: Description = admin::ask(&state, AdminCall::Show).map_err(wrong)?;
     let mut are_equal = true;
     for mirror in mirror_status::paths(&description, name)? {

@@ -28,7 +28,7 @@ pub(crate) struct StatusCall {
 /// Tells the state of the mirrors in the volume that `call` names; returns the exit code.
 pub(crate) fn run(call: &StatusCall) -> Result<u8, VerbFailure> {
     let name = &call.name;
-    let state = call.place.state()?;
+    let state = call.place.state_with(Some(&call.name))?;
     let description: Description = admin::ask(&state, AdminCall::Show)
         .map_err(|error| VerbFailure::Wrong(format!("volume \"{name}\" is down: {error}")))?;
     let volume = volume_of(&description, name)?;

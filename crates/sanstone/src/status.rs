@@ -1,11 +1,14 @@
 //! `sanstone status`: one word on a running `serve` or `attach`, a line for each reason, and an exit code for monitors.
 
-use std::{collections::BTreeMap, path::PathBuf};
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use clap::Args;
 use node::{
     description::Description,
-    health::{Health, Verdict},
+    health::{About, Health, Reason, Verdict},
 };
 use serde::Serialize;
 
@@ -24,8 +27,15 @@ pub(crate) struct StatusCall {
     json: Option<PathBuf>,
 }
 
-/// Says how the daemon selected by `call` is; returns the exit code. One that does not answer is down.
+/// Says how the daemon selected by `call` is, or all that have a volume attached; returns the exit code. One that does not
+/// answer is down.
 pub(crate) fn run(call: &StatusCall) -> Result<u8, VerbFailure> {
+    let all = call.place.all()?;
+    if all.len() > 1 && call.json.is_none() {
+        let verdict = Verdict::for_reasons(all.iter().flat_map(|it| reasons(it)).collect());
+        output::print(lines(&verdict))?;
+        return Ok(exit_code(verdict.health));
+    }
     let state = call.place.state()?;
     let file = call.json.as_deref().map(OutputFile::open_or_standard);
     let mut file = file.transpose()?;
@@ -46,6 +56,20 @@ pub(crate) fn run(call: &StatusCall) -> Result<u8, VerbFailure> {
         None => output::print(lines(&verdict))?,
     }
     Ok(exit_code(verdict.health))
+}
+
+/// Why the volume that is attached with `directory` is not ok.
+fn reasons(directory: &Path) -> Vec<Reason> {
+    match admin::ask::<Description>(directory, AdminCall::Show) {
+        Ok(description) => Verdict::of(&description).reasons,
+        Err(failure) => vec![Reason {
+            health: Health::Down,
+            about: About::Other,
+            of: admin::name_of(directory),
+            what: "its process does not answer".to_owned(),
+            mend: failure.to_string(),
+        }],
+    }
 }
 
 /// What programs are told.

@@ -1,5 +1,6 @@
-//! A concat takes another child, out of use or in use, and the power fails after each change of a disk that this makes, and again
-//! while it is opened afterwards: it is the old volume or the new one, with its data, and never neither.
+//! A concat takes another child, or a stripe or concat in use takes the new length of its children, and the power fails after each
+//! change of a disk that this makes, and again while it is opened afterwards: it is the old volume or the new one, with its data,
+//! and never neither.
 
 use std::{cell::Cell, collections::BTreeSet, path::Path, rc::Rc};
 
@@ -20,9 +21,31 @@ use volume::{
 
 const MIB: u64 = 1 << 20;
 const UNIT_BYTES: usize = 64 << 10;
-const OLD: &str = r#"db.concat = { of = [{ file = { path = "a" } }, { file = { path = "b" } }] }"#;
-const NEW: &str = r#"db.concat = { of = [{ file = { path = "a" } }, { file = { path = "b" } },
-                     { file = { path = "c" } }] }"#;
+
+/// The volume before and after it has grown.
+#[derive(Clone, Copy)]
+struct Texts {
+    old: &'static str,
+    new: &'static str,
+}
+
+const JOINED: Texts = Texts {
+    old: r#"db.concat = { of = [{ file = { path = "a" } }, { file = { path = "b" } }] }"#,
+    new: r#"db.concat = { of = [{ file = { path = "a" } }, { file = { path = "b" } },
+            { file = { path = "c" } }] }"#,
+};
+const LONGER_CONCAT: Texts = Texts {
+    old: r#"db.concat = { of = [{ file = { path = "a", size = "3MiB" } },
+            { file = { path = "b", size = "3MiB" } }] }"#,
+    new: r#"db.concat = { of = [{ file = { path = "a", size = "3MiB" } },
+            { file = { path = "b", size = "5MiB" } }] }"#,
+};
+const LONGER_STRIPE: Texts = Texts {
+    old: r#"db.stripe = { of = [{ file = { path = "a", size = "3MiB" } },
+            { file = { path = "b", size = "3MiB" } }] }"#,
+    new: r#"db.stripe = { of = [{ file = { path = "a", size = "4MiB" } },
+            { file = { path = "b", size = "4MiB" } }] }"#,
+};
 const OLD_BYTES: u64 = 4 * MIB;
 const NEW_BYTES: u64 = 6 * MIB;
 /// More changes than opening it makes.
@@ -54,10 +77,10 @@ enum Deed {
     Create,
     Fill,
     Grow,
-    /// Has it take the child while it is used.
-    Join,
+    /// Has it take the child, or the length, while it is used.
+    Apply,
     /// The same, taken back before it takes effect.
-    JoinNot,
+    ApplyNot,
     /// Finds what was filled in, and writes to its end.
     Use,
 }
@@ -66,8 +89,9 @@ fn byte_at(at: u64) -> u8 {
     (at >> 16) as u8 | 1
 }
 
-/// Opens the old volume, and has it take the child while something reads and writes it, unless that is taken back.
-async fn join(
+/// Opens the old volume, and has it become the new one while something reads and writes it, unless that is taken back.
+async fn apply(
+    texts: Texts,
     graph: &mut Graph,
     home: &LaneHandle,
     takes_effect: bool,
@@ -77,7 +101,8 @@ async fn join(
     let tree = tree.map_err(|error| error.to_string())?;
     let volume = tree.on_lane().await.expect("it is open");
     let using = spawn(uses(volume, used.clone()));
-    let [was, is]: [Volumes; 2] = [OLD, NEW].map(|text| toml::from_str(text).expect("it parses"));
+    let [was, is]: [Volumes; 2] =
+        [texts.old, texts.new].map(|text| toml::from_str(text).expect("it parses"));
     let changes = was.changes(&is, "db", &BTreeSet::from(["db".to_owned()]));
     assert_eq!(changes.refused, [""; 0]);
     let mut live = Live::default();
@@ -91,7 +116,8 @@ async fn join(
     }
     graph.replace_volumes(is).expect("they are valid");
     live.take_effect().await;
-    let warnings = live.finish().await;
+    let mut warnings = live.finish().await;
+    warnings.extend(graph.lengthen().await.1);
     using.await?;
     match warnings.is_empty() {
         true => Ok(tree.shape().len_bytes()),
@@ -128,7 +154,7 @@ async fn uses(volume: SharedVolume, used: Rc<Cell<bool>>) -> Result<(), String> 
 
 /// Does it. Returns the length of the volume. What was written to the new child is there once it was `used`.
 async fn process(
-    text: &str,
+    (texts, text): (Texts, &str),
     host: Host,
     (boot, deed): (u128, Deed),
     used: Rc<Cell<bool>>,
@@ -144,8 +170,9 @@ async fn process(
     let done = match deed {
         Deed::Create => graph.create_stripe("db", &home, &new).await.map(|()| 0),
         Deed::Grow => graph.grow_stripe("db", &home).await.map(|it| it.to_bytes),
-        Deed::Join | Deed::JoinNot => {
-            let joined = join(&mut graph, &home, deed == Deed::Join, &used).await;
+        Deed::Apply | Deed::ApplyNot => {
+            let takes_effect = deed == Deed::Apply;
+            let joined = apply(texts, &mut graph, &home, takes_effect, &used).await;
             graph.close().await;
             return joined;
         }
@@ -167,7 +194,7 @@ async fn process(
                 }
                 let at = len - UNIT_BYTES as u64;
                 if used.get() {
-                    assert_eq!(len, NEW_BYTES, "the new child is not left out");
+                    assert_eq!(len, NEW_BYTES, "the new end is not left out");
                     let read = volume.read(at, UNIT_BYTES).await;
                     let read = read.map_err(|error| error.to_string())?.to_vec();
                     assert!(read.iter().all(|it| *it == byte_at(at)), "the end");
@@ -184,8 +211,10 @@ async fn process(
     done.map_err(|error| error.to_string())
 }
 
-/// Adds the child, by `deed`, on a disk that makes this many changes more. Returns whether that were too few.
-fn joins_until(seed: u64, changes: u64, deed: Deed, met: &mut Met) -> bool {
+/// Has the old volume become the new one, by `deed`, on a disk that makes this many changes more. Returns whether that were too few.
+fn grows_until(texts: Texts, seed: u64, changes: u64, deed: Deed, met: &mut Met) -> bool {
+    let Texts { old, new } = texts;
+    let pick = |random: &mut Random| if random.chance(0.5) { old } else { new };
     let world = World::new(seed);
     let mut random = world.random();
     let machine = world.host("machine");
@@ -197,13 +226,13 @@ fn joins_until(seed: u64, changes: u64, deed: Deed, met: &mut Met) -> bool {
         let mut boot = 1;
         let used = Rc::new(Cell::new(false));
         let run = async |text, boot, deed| {
-            let done = process(text, machine.clone(), (boot, deed), used.clone());
+            let done = process((texts, text), machine.clone(), (boot, deed), used.clone());
             machine.spawn(done).await
         };
-        run(OLD, boot, Deed::Create).await.expect("blank files");
-        run(OLD, boot, Deed::Fill).await.expect("a new volume");
+        run(old, boot, Deed::Create).await.expect("blank files");
+        run(old, boot, Deed::Fill).await.expect("a new volume");
         machine.doom_after(changes);
-        let text = if deed == Deed::Grow { NEW } else { OLD };
+        let text = if deed == Deed::Grow { new } else { old };
         let grown = run(text, boot, deed).await;
         let is_cut = machine.is_doomed();
         assert!(grown.is_ok() || is_cut, "{grown:?}");
@@ -218,38 +247,35 @@ fn joins_until(seed: u64, changes: u64, deed: Deed, met: &mut Met) -> bool {
             restart(&machine, &mut boot);
         }
         let first = pick(&mut random);
-        let second = if first == OLD { NEW } else { OLD };
-        let opened = match run(first, boot, Deed::Use).await {
-            Ok(_) => first,
+        let second = if first == old { new } else { old };
+        let len = match run(first, boot, Deed::Use).await {
+            Ok(len) => len,
             Err(_) => {
                 let opened = run(second, boot, Deed::Use).await;
-                opened.unwrap_or_else(|error| panic!("neither: {error}"));
-                second
+                opened.unwrap_or_else(|error| panic!("neither: {error}"))
             }
         };
-        if opened == NEW {
+        if len == NEW_BYTES {
             met.cut_as_new += u64::from(is_cut);
-            // What is written to the new child is not left out by anybody.
-            run(OLD, boot, Deed::Use)
-                .await
-                .expect_err("it has a child more");
+            // What is written to the new end is not left out by anybody.
+            run(old, boot, Deed::Use).await.expect_err("it is longer");
         } else {
-            assert!(is_cut || deed == Deed::JoinNot, "it has grown");
-            assert!(!used.get(), "the new child is left out");
+            assert!(is_cut || deed == Deed::ApplyNot, "it has grown");
+            assert!(!used.get(), "the new end is left out");
             met.cut_as_old += 1;
-            met.opened_without_the_new += u64::from(first == OLD);
-            let grown = run(NEW, boot, Deed::Grow).await;
+            met.opened_without_the_new += u64::from(first == old);
+            // The files may still be as short as they were, and a start does not extend them.
+            let grown = match run(new, boot, Deed::Grow).await {
+                Err(_) => run(old, boot, Deed::Apply).await,
+                grown => grown,
+            };
             assert_eq!(grown, Ok(NEW_BYTES));
         }
-        assert_eq!(run(NEW, boot, Deed::Use).await, Ok(NEW_BYTES));
+        assert_eq!(run(new, boot, Deed::Use).await, Ok(NEW_BYTES));
         is_cut
     });
     world.end();
     is_cut
-}
-
-fn pick(random: &mut Random) -> &'static str {
-    if random.chance(0.5) { OLD } else { NEW }
 }
 
 fn restart(machine: &Host, boot: &mut u128) {
@@ -259,11 +285,11 @@ fn restart(machine: &Host, boot: &mut u128) {
     *boot += 1;
 }
 
-fn joins_wherever_the_power_fails(count: u64, deed: Deed) -> Met {
+fn grows_wherever_the_power_fails(texts: Texts, count: u64, deed: Deed) -> Met {
     let mut met = Met::default();
     seeds(count, |seed| {
         let mut changes = 0;
-        while joins_until(seed, changes, deed, &mut met) {
+        while grows_until(texts, seed, changes, deed, &mut met) {
             changes += 1;
         }
         assert!(changes > 10, "it was done after {changes} changes");
@@ -273,7 +299,7 @@ fn joins_wherever_the_power_fails(count: u64, deed: Deed) -> Met {
 
 #[test]
 fn a_concat_that_takes_a_child_is_the_old_or_the_new_one_wherever_the_power_fails() {
-    let met = joins_wherever_the_power_fails(20, Deed::Grow);
+    let met = grows_wherever_the_power_fails(JOINED, 20, Deed::Grow);
     assert_occurred([
         ("cut before it was the new one", met.cut_as_old),
         ("cut when it was the new one", met.cut_as_new),
@@ -285,7 +311,7 @@ fn a_concat_that_takes_a_child_is_the_old_or_the_new_one_wherever_the_power_fail
 #[test]
 fn a_concat_that_takes_a_child_while_it_is_used_is_the_old_or_the_new_one_wherever_the_power_fails()
 {
-    let met = joins_wherever_the_power_fails(4, Deed::Join);
+    let met = grows_wherever_the_power_fails(JOINED, 4, Deed::Apply);
     assert_occurred([
         ("cut before it was the new one", met.cut_as_old),
         ("cut when it was the new one", met.cut_as_new),
@@ -296,8 +322,23 @@ fn a_concat_that_takes_a_child_while_it_is_used_is_the_old_or_the_new_one_wherev
 }
 
 #[test]
+fn a_set_that_takes_the_length_of_its_disks_in_use_has_the_old_or_the_new_wherever_the_power_fails()
+{
+    for texts in [LONGER_STRIPE, LONGER_CONCAT] {
+        let met = grows_wherever_the_power_fails(texts, 4, Deed::Apply);
+        assert_occurred([
+            ("cut before it was longer", met.cut_as_old),
+            ("cut when it was longer", met.cut_as_new),
+            ("cut while it was opened", met.cut_while_opened),
+            ("the new end was used", met.used_the_new),
+        ]);
+        grows_wherever_the_power_fails(texts, 2, Deed::ApplyNot);
+    }
+}
+
+#[test]
 fn a_child_that_is_taken_back_is_no_part_of_its_concat_wherever_the_power_fails() {
-    let met = joins_wherever_the_power_fails(2, Deed::JoinNot);
+    let met = grows_wherever_the_power_fails(JOINED, 2, Deed::ApplyNot);
     assert_occurred([("used without the new child", met.opened_without_the_new)]);
     assert_eq!(met.used_the_new, 0);
 }

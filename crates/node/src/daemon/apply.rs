@@ -3,6 +3,7 @@
 //! and each can be cut short when the daemon is to stop.
 
 use engine::{LaneFuture, blocking};
+use volume::graph::Graph;
 
 use super::{
     Daemon,
@@ -16,7 +17,25 @@ use crate::{
     difference::{Difference, Served},
     fronts,
     open::identities,
+    shared_state::SharedState,
 };
+
+/// What [`lengthen`] will do to what has room now.
+pub(crate) fn may_lengthen(graph: &Graph) -> impl Iterator<Item = ConfigChange> {
+    let told = graph.may_lengthen().into_iter();
+    told.map(ConfigChange::VolumeLive)
+}
+
+/// Has the sets in use take the length that their disks have now.
+pub(crate) async fn lengthen(graph: &Graph, state: &SharedState) -> Vec<ConfigChange> {
+    let (made, failed) = graph.lengthen().await;
+    if !made.is_empty() {
+        state.note_growth().await;
+    }
+    let made = made.into_iter().map(ConfigChange::VolumeLive);
+    let failed = failed.into_iter().map(Warning::VolumeLive);
+    made.chain(failed.map(ConfigChange::Warning)).collect()
+}
 
 impl Daemon {
     /// Switches to `config`, which must have been [loaded to be served](Config::load_to_serve), and returns
@@ -67,6 +86,7 @@ impl Daemon {
         if is_dry_run {
             let tried = self.fronts.check(fronts::to_check(&next)).await;
             tried.map_err(|error| next.config.not_started(&error))?;
+            made.extend(may_lengthen(&self.graph));
             return Ok(made);
         }
         let steps = Steps::new(self, &next, &live, &mut deadline);
@@ -89,6 +109,9 @@ impl Daemon {
         }
         let warnings = deadline.wait(live.finish()).await.into_iter().flatten();
         made.extend(warnings.map(|warning| ConfigChange::Warning(Warning::VolumeLive(warning))));
+        let longer = lengthen(&self.graph, &self.state);
+        made.extend(deadline.wait(longer).await.into_iter().flatten());
+        self.units.tell_changes();
         if deadline.is_given_up {
             made.push(ConfigChange::Warning(Warning::Stopping));
         }

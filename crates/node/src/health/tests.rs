@@ -221,7 +221,7 @@ fn each_trouble_has_its_line_and_its_mend() {
         (
             stuck,
             Health::Degraded,
-            "db/stripe/0/file: 32 write in progress, the oldest for 45 s",
+            "db/stripe/0/file: 32 writes in progress, the oldest for 45 s",
         ),
         (
             full,

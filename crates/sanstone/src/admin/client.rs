@@ -47,14 +47,24 @@ impl DaemonAddress {
     /// # Errors
     /// The configuration cannot be read, or there are several processes.
     pub(crate) fn state(&self) -> Result<PathBuf, VerbFailure> {
-        let state = match &self.state {
-            Some(state) => state.clone(),
-            None => Config::state_directory_of(&self.config)?,
-        };
+        self.state_with(None)
+    }
+
+    /// The directory of the process that has the volume called `name`, or the only one.
+    ///
+    /// # Errors
+    /// As [`DaemonAddress::state`], if none of several is attached by that name.
+    pub(crate) fn state_with(&self, name: Option<&str>) -> Result<PathBuf, VerbFailure> {
+        let state = self.root()?;
         if let Some(volume) = &self.attached {
             return Ok(attached_directory(&state, volume));
         }
-        match &mut directories(&state)[..] {
+        let mut running = directories(&state);
+        let is_meant = |it: &PathBuf| name.is_some_and(|name| name_of(it) == name);
+        if running.len() > 1 && running.iter().any(is_meant) {
+            running.retain(is_meant);
+        }
+        match &mut running[..] {
             [one] => Ok(std::mem::take(one)),
             several => {
                 let names: Vec<_> = several.iter().map(|it| name_of(it)).collect();
@@ -64,6 +74,29 @@ impl DaemonAddress {
                     names.join(", ")
                 )))
             }
+        }
+    }
+
+    /// The directories of all processes that are meant, those that were killed included. At least one.
+    ///
+    /// # Errors
+    /// The configuration cannot be read.
+    pub(crate) fn all(&self) -> Result<Vec<PathBuf>, VerbFailure> {
+        let mut attached = match &self.attached {
+            Some(_) => Vec::new(),
+            None => attached_directories(&self.root()?),
+        };
+        attached.retain(|directory| socket::path(directory).exists());
+        match attached.len() {
+            0 | 1 => Ok(vec![self.state()?]),
+            _ => Ok(attached),
+        }
+    }
+
+    fn root(&self) -> Result<PathBuf, VerbFailure> {
+        match &self.state {
+            Some(state) => Ok(state.clone()),
+            None => Ok(Config::state_directory_of(&self.config)?),
         }
     }
 }

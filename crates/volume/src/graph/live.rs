@@ -103,6 +103,7 @@ impl Volumes {
         let mut comparison = Comparison {
             name,
             keeper: next.keeper(name, open),
+            is_in_set: false,
             changes: Changes::default(),
         };
         if let (Some(was), Some(is)) = (self.0.get(name), next.0.get(name)) {
@@ -134,6 +135,8 @@ struct Comparison<'a> {
     name: &'a str,
     /// What keeps its length although this part changes.
     keeper: Option<Keeper<'a>>,
+    /// Whether this is a disk of a set.
+    is_in_set: bool,
     changes: Changes,
 }
 
@@ -164,9 +167,10 @@ impl Comparison<'_> {
             }
         }
         self.found(old.change(new), is, &path);
-        let keeper = self.keeper;
+        let (keeper, is_in_set) = (self.keeper, self.is_in_set);
         let keeps = new.settings().keeps_length();
         self.keeper = keeper.or(keeps.map(|why| (self.name, why)));
+        self.is_in_set |= new.settings().claims_children();
         let children = old.children().iter().zip(child_paths(new, &path));
         let mut exchanged = Vec::new();
         for (index, (was, (is, child_path))) in children.enumerate() {
@@ -192,7 +196,7 @@ impl Comparison<'_> {
             }
         }
         self.exchange(exchanged, [old.children(), new.children()]);
-        self.keeper = keeper;
+        (self.keeper, self.is_in_set) = (keeper, is_in_set);
     }
 
     /// Children of a node have become other disks, `exchanged`, which it can bear of one of them.
@@ -255,7 +259,11 @@ impl Comparison<'_> {
             }
             (Change::Growth { from, to }, None) => {
                 let (from, to) = (spaced(from), spaced(to));
-                let made = format!("volume {name} grows from {from} to {to}");
+                let what = match self.is_in_set {
+                    true => format!("volume {name}: {}", node.describe()),
+                    false => format!("volume {name}"),
+                };
+                let made = format!("{what} grows from {from} to {to}");
                 self.changes.made.push(made);
                 self.changes.nodes.push((path.to_owned(), node.clone()));
                 return;
@@ -278,7 +286,7 @@ fn have_a_disk_in_common(was: &Node, is: &Node) -> bool {
 }
 
 /// For people: "20 GiB".
-fn spaced(size: Size) -> String {
+pub(super) fn spaced(size: Size) -> String {
     let text = size.to_string();
     let unit = text.find(|c: char| c.is_ascii_alphabetic());
     let (number, unit) = text.split_at(unit.unwrap_or(text.len()));

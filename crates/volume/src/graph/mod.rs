@@ -9,6 +9,7 @@
 //! open `Part`.
 
 mod create;
+mod lengths;
 mod live;
 mod report;
 #[cfg(test)]

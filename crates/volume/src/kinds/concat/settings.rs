@@ -12,7 +12,7 @@ use crate::{
     kinds::{
         HasSuperblocks, Look, Node, Settings, Superblocks, VolumeIdentity,
         change::{Change, Changing, Step},
-        stripe::{Joins, Layout, OpenConcat, WantedLayout, settings::Family},
+        stripe::{Joins, Layout, OpenSet, WantedLayout, settings::Family},
     },
     part::{Opening, Part},
     values::ConfigError,
@@ -82,18 +82,12 @@ impl Settings for Concat {
     }
 
     fn step<'a>(&'a self, changing: Changing<'a>) -> LaneFuture<'a, Result<Box<dyn Step>>> {
-        let open = changing.handle::<OpenConcat>().cloned();
+        let open = changing.handle::<OpenSet>().cloned();
         LaneFuture::new(async move {
             let open = open.ok_or_else(|| Error::new(ErrorKind::Unreachable, "it is not open"))?;
             let joins = Joins::new(&open, self.family().names(), changing.more_children)?;
             Ok(Box::new(joins) as _)
         })
-    }
-
-    fn keeps_length(&self) -> Option<&'static str> {
-        Some(
-            "a concat keeps the length that it was created with, until `sanstone volume grow` gives it another",
-        )
     }
 
     fn children(&self) -> &[Node] {

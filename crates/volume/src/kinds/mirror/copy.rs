@@ -86,9 +86,19 @@ impl Copy {
         self.trouble.borrow().clone()
     }
 
-    /// An error about it.
+    /// Why it was last given up, without its name.
+    pub(super) fn trouble_told(&self) -> Option<String> {
+        let told = self.trouble()?.to_string();
+        let name = format!("{}: ", self.name);
+        Some(told.strip_prefix(&name).unwrap_or(&told).to_owned())
+    }
+
+    /// An error about it, with its name once.
     pub(super) fn blame(&self, error: Error) -> Error {
-        error.context(&self.name)
+        match error.to_string().starts_with(&format!("{}: ", self.name)) {
+            true => error,
+            false => error.context(&self.name),
+        }
     }
 
     /// Refuses it.

@@ -110,7 +110,7 @@ async fn wait_until_settled(driver: &Driver) -> Result<()> {
     driver.clear_marks();
     let is_settled = |it: &Mirror| is_complete(it) && it.is_settled();
     wait_until(driver, is_settled).await?.ok_or_else(|| {
-        let why = "its copies are still being made equal after a crash: serve it until `sanstone volume status` says that \
+        let why = "its copies are still being made equal, after a crash or an earlier growth: serve it until `sanstone volume status` says that \
                    nothing is in doubt, and stop it properly";
         Error::new(ErrorKind::Configuration, why)
     })

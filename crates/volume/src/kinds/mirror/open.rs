@@ -257,7 +257,7 @@ fn missing(driver: &Driver, limit: Duration) -> Error {
         .iter()
         .map(|copy| {
             let copy = driver.copy(copy);
-            match copy.trouble() {
+            match copy.trouble_told() {
                 Some(trouble) => format!("{} ({trouble})", copy.name),
                 None => copy.name.clone(),
             }

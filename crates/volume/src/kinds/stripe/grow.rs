@@ -10,7 +10,7 @@ use super::{
     superblock::{Layout, RESERVED_BYTES, Superblock},
     write_superblock,
 };
-use crate::{Error, ErrorKind, Result, SetClaim, kinds::NewLength};
+use crate::{Error, ErrorKind, Result, SetClaim, Shape, kinds::NewLength};
 
 /// Grows the volume of `children` under `claim`.
 ///
@@ -37,17 +37,7 @@ async fn write(children: &[Child], wanted: WantedLayout, opened: &OpenStripe) ->
         let why = "a child is read-only, so nothing can be written to it";
         return Err(Error::new(ErrorKind::ReadOnly, why));
     }
-    let mut superblocks = Vec::new();
-    for child in children {
-        superblocks.push(child.read_superblock(wanted.name()).await?);
-    }
-    let next = next(children, &superblocks);
-    for ((child, before), next) in children.iter().zip(&superblocks).zip(&next) {
-        if before == next {
-            continue;
-        }
-        write_superblock(child, next).await?;
-    }
+    let next = lengthen(children, wanted).await?;
     let to_bytes = match opened.layout() {
         Layout::Stripe { .. } => next[0].usable_bytes * children.len() as u64,
         Layout::Concat => next.iter().map(|child| child.usable_bytes).sum(),
@@ -59,18 +49,35 @@ async fn write(children: &[Child], wanted: WantedLayout, opened: &OpenStripe) ->
     })
 }
 
+/// Writes the superblocks of `children`, which are claimed, with the lengths that they have room for. Returns them.
+///
+/// # Errors
+/// The error of a child that could not be read or written.
+pub(super) async fn lengthen(children: &[Child], wanted: WantedLayout) -> Result<Vec<Superblock>> {
+    let mut superblocks = Vec::new();
+    for child in children {
+        superblocks.push(child.read_superblock(wanted.name()).await?);
+    }
+    let next = next(children, &superblocks);
+    for ((child, before), next) in children.iter().zip(&superblocks).zip(&next) {
+        if before != next {
+            write_superblock(child, next).await?;
+        }
+    }
+    Ok(next)
+}
+
+/// The data that a child of this shape has room for, in bytes.
+pub(super) fn usable_bytes(shape: &Shape, layout: &Layout) -> u64 {
+    let grain = layout.grain_bytes();
+    shape.len_bytes().saturating_sub(RESERVED_BYTES) / grain * grain
+}
+
 /// The superblocks of the same children with the lengths that they have now. Where a child of a concat has grown and is
 /// not the last, a line of the log says that this is not used.
 fn next(children: &[Child], superblocks: &[Superblock]) -> Vec<Superblock> {
     let usable = |child: &Child, superblock: &Superblock| {
-        let grain = superblock.layout.grain_bytes();
-        child
-            .volume
-            .shape()
-            .len_bytes()
-            .saturating_sub(RESERVED_BYTES)
-            / grain
-            * grain
+        usable_bytes(child.volume.shape(), &superblock.layout)
     };
     let all = || children.iter().zip(superblocks);
     let smallest = all()

@@ -11,12 +11,7 @@
 //! What is in progress goes on, and what users were told of the volume stays, except for its length: a child that would change
 //! it is refused.
 
-use std::{
-    cell::RefCell,
-    fmt,
-    rc::Rc,
-    sync::{Arc, Weak},
-};
+use std::{cell::RefCell, fmt, rc::Rc, sync::Arc};
 
 use engine::{LaneFuture, Payload, spawn, sync::Budget, task::JoinHandle};
 
@@ -24,6 +19,7 @@ use super::{
     Child, OpenStripe, WantedLayout, atomic_writes,
     claim::claim_added,
     give_up,
+    in_use::OpenSet,
     join::Joining,
     joined::finish,
     open::{StripeState, shape},
@@ -33,29 +29,6 @@ use crate::{
     Durability, Error, ErrorKind, Result, SharedVolume, announcer::Announcer, kinds::change::Step,
     part::Part,
 };
-
-/// The handle on an open concat.
-#[derive(Clone, Debug)]
-pub(crate) struct OpenConcat {
-    state: Weak<StripeState>,
-    /// The children that it was opened with, as they were listed.
-    children: Vec<Weak<Part>>,
-    announcer: Announcer,
-}
-
-impl OpenConcat {
-    pub(super) fn new(
-        opened: &OpenStripe,
-        children: &[Arc<Part>],
-        announcer: Announcer,
-    ) -> OpenConcat {
-        OpenConcat {
-            state: Arc::downgrade(&opened.0),
-            children: children.iter().map(Arc::downgrade).collect(),
-            announcer,
-        }
-    }
-}
 
 /// More children for an open concat.
 pub(crate) struct Joins {
@@ -89,13 +62,8 @@ impl Joins {
     ///
     /// # Errors
     /// When it is not open, or has other children than those before `new`.
-    pub(crate) fn new(open: &OpenConcat, names: Vec<String>, new: Vec<Arc<Part>>) -> Result<Joins> {
-        let not_open = || Error::new(ErrorKind::Unreachable, "it is not open");
-        let state = open.state.upgrade().ok_or_else(not_open)?;
-        let children = open.children.iter().map(Weak::upgrade);
-        let children: Option<Vec<_>> = children.collect();
-        let mut old = children.ok_or_else(not_open)?;
-        old.extend(state.members.joined_later());
+    pub(crate) fn new(open: &OpenSet, names: Vec<String>, new: Vec<Arc<Part>>) -> Result<Joins> {
+        let (state, old) = open.upgrade()?;
         if old.len() + new.len() != names.len() {
             let message = format!(
                 "it has {} children, and not those that an earlier configuration added: restart to apply this",
@@ -109,7 +77,7 @@ impl Joins {
                 old,
                 new,
                 names,
-                announcer: open.announcer.clone(),
+                announcer: open.announcer().clone(),
                 turn: Budget::new(1),
                 prepared: RefCell::new(None),
             }),

@@ -14,6 +14,9 @@ mod claim_tests;
 mod create;
 mod describe;
 mod grow;
+mod in_use;
+#[cfg(test)]
+mod in_use_tests;
 mod join;
 mod join_in_use;
 mod joined;
@@ -45,10 +48,7 @@ pub use self::{
     settings::UnitBytes,
     superblock::Layout,
 };
-pub(crate) use self::{
-    join_in_use::{Joins, OpenConcat},
-    open::WantedLayout,
-};
+pub(crate) use self::{in_use::OpenSet, join_in_use::Joins, open::WantedLayout};
 use self::{
     on_lane::OnLane,
     open::StripeState,

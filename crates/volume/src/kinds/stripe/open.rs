@@ -83,6 +83,11 @@ impl StripeState {
         claim.ok_or_else(|| Error::new(ErrorKind::ReadOnly, why))
     }
 
+    /// Each child's position in the configuration, by child index, when it was opened.
+    pub(super) fn listed_at(&self) -> &[usize] {
+        &self.listed_at
+    }
+
     /// From now on it is as long as `read`, what its superblocks say now; the last of its children are those that have `joined`.
     pub(super) fn extend(&self, read: &OpenStripe, joined: Vec<Arc<Part>>) {
         let members = self.members.newest();

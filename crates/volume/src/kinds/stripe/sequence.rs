@@ -29,7 +29,8 @@ impl Sequence {
         self.ends.last().copied().unwrap_or(0)
     }
 
-    fn start(&self, child: usize) -> u64 {
+    /// The offset in the volume where a child begins.
+    pub(super) fn start(&self, child: usize) -> u64 {
         match child {
             0 => 0,
             child => self.ends[child - 1],

@@ -13,7 +13,7 @@ use super::{
     create::{CreateOptions, create, look},
     give_up,
     grow::grow,
-    join_in_use::OpenConcat,
+    in_use::OpenSet,
 };
 use crate::{
     Error, ErrorKind, Result, SetClaim,
@@ -119,14 +119,12 @@ impl Family<'_> {
         let opened = OpenStripe::claimed_as(&children, self.wanted, &claim).await?;
         let uuid = opened.uuid();
         let claim = opened.claim().cloned();
-        match opened.layout() {
-            Layout::Stripe { unit_bytes } => opening.put(UnitBytes(*unit_bytes)),
-            Layout::Concat => {
-                let announcer = opening.kept::<Announcer>().clone();
-                let open = OpenConcat::new(&opened, opening.children(), announcer);
-                opening.put(open);
-            }
+        if let Layout::Stripe { unit_bytes } = opened.layout() {
+            opening.put(UnitBytes(*unit_bytes));
         }
+        let announcer = opening.kept::<Announcer>().clone();
+        let open = OpenSet::new(&opened, opening.children(), announcer);
+        opening.put(open);
         let part = opening
             .on_every_lane(move |inner| Ok(Rc::new(opened.on_lane(&inner)?)))
             .await?;
@@ -300,12 +298,6 @@ impl Settings for Stripe {
             of: other.of.clone(),
             ..self.clone()
         }
-    }
-
-    fn keeps_length(&self) -> Option<&'static str> {
-        Some(
-            "a stripe keeps the length that it was created with, until `sanstone volume grow` gives it another",
-        )
     }
 
     fn children(&self) -> &[Node] {

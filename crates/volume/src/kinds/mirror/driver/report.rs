@@ -20,8 +20,7 @@ impl Driver {
         }
         let trouble_of = |id: CopyId| {
             let copy = self.copy(id);
-            let trouble = copy.trouble()?;
-            Some(trouble.context(&copy.name))
+            copy.trouble().map(|trouble| copy.blame(trouble))
         };
         // A request fails for what a copy in sync has answered, or has not; others are in trouble for longer.
         let in_sync = self.machine(|it| it.record().in_sync);
@@ -93,7 +92,7 @@ impl Driver {
             CopyStatus {
                 name: copy.name.clone(),
                 stand,
-                trouble: copy.trouble().map(|error| error.to_string()),
+                trouble: copy.trouble_told(),
             }
         });
         let is_serving = machine.phase() == MirrorPhase::Serving;

@@ -1,0 +1,65 @@
+//! Stripes and concats that are open, and take the length that their children have room for. These may be sets themselves, so
+//! it is done again until none has room.
+
+use std::collections::BTreeSet;
+
+use super::{Graph, live::spaced};
+use crate::{
+    kinds::{NewLength, stripe::OpenSet},
+    values::Size,
+};
+
+impl Graph {
+    /// What [`Graph::lengthen`] does to what has room now, for people.
+    pub fn may_lengthen(&self) -> Vec<String> {
+        let sets = self.context.handles.all::<OpenSet>();
+        let rooms = sets
+            .iter()
+            .filter_map(|(path, set)| Some(told(path, set.room()?)));
+        rooms.collect()
+    }
+
+    /// Has every open stripe and concat take the length that its children have room for. Returns what has become longer, and
+    /// what has not although it has room, each for people.
+    pub async fn lengthen(&self) -> (Vec<String>, Vec<String>) {
+        let (mut made, mut failed) = (Vec::new(), Vec::new());
+        let mut tried = BTreeSet::new();
+        loop {
+            let sets = self.context.handles.all::<OpenSet>().into_iter();
+            let next = sets.filter_map(|(path, set)| {
+                let to_bytes = set.room()?.to_bytes;
+                (!tried.contains(&(path.clone(), to_bytes))).then_some((path, set, to_bytes))
+            });
+            let Some((path, set, to_bytes)) = next.into_iter().next() else {
+                return (made, failed);
+            };
+            match set.lengthen().await {
+                Ok(lengths) => made.push(told(&path, lengths)),
+                Err(error) => failed.push(format!(
+                    "volume {}: its {} keeps its length, although its disks have become longer: {error}; apply this again",
+                    volume_of(&path),
+                    kind_of(&path)
+                )),
+            }
+            tried.insert((path, to_bytes));
+        }
+    }
+}
+
+fn told(path: &str, lengths: NewLength) -> String {
+    let [from, to] =
+        [lengths.from_bytes, lengths.to_bytes].map(|bytes| spaced(Size::from_bytes(bytes)));
+    format!(
+        "volume {}: its {} grows from {from} to {to}, for which its disks have room",
+        volume_of(path),
+        kind_of(path)
+    )
+}
+
+fn volume_of(path: &str) -> &str {
+    path.split('/').next().unwrap_or_default()
+}
+
+fn kind_of(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
