@@ -2,8 +2,12 @@
 //! nothing is left of it afterwards.
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
 
 use harness::directory::Directory;
 use harness::process::{Daemon, program};
@@ -141,6 +145,71 @@ fn its_loop_device_follows_a_size_that_is_applied() {
         .log_with("the loop device is as long as the volume");
     assert!(log.contains("resize2fs /dev/loop"), "{log}");
     attached.stop();
+}
+
+/// While something writes, the kernel takes a new length of the file from us only now and then.
+#[test]
+fn all_that_its_loop_device_has_can_be_read_while_it_grows_under_writes() {
+    if !can_attach() {
+        return;
+    }
+    let (directory, files) = prepared();
+    let mut attached = start(directory, &files, &[]);
+    let _guard = Mounted(files.clone());
+    let [device] = &loops_on(&attached.path)[..] else {
+        panic!("it is mounted through a loop device");
+    };
+    let block = Path::new("/dev").join(device.file_name().expect("its name"));
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for writer in 0..6 {
+            let (file, is_done) = (files.join(format!("written {writer}")), &is_done);
+            scope.spawn(move || {
+                let file = fs::File::create(file).expect("room");
+                for round in 0.. {
+                    if is_done.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let at = round % 256 * 4096;
+                    file.write_all_at(&[7; 4096], at).expect("room");
+                    file.sync_data().expect("a flush");
+                }
+            });
+        }
+        let _done = Done(&is_done);
+        for mib in (68..260).step_by(4) {
+            let size = format!("{mib}MiB");
+            let config = attached
+                .directory
+                .write("sanstone.toml", THIN.replace("64MiB", &size));
+            call(&["apply", "-c", text(&config)]).success();
+            let sectors = (mib << 11).to_string();
+            let deadline = Instant::now() + LONG;
+            while fs::read_to_string(device.join("size")).is_ok_and(|size| size.trim() != sectors) {
+                assert!(Instant::now() < deadline, "it does not follow");
+                sleep(Duration::from_millis(1));
+            }
+            let last = format!("skip={}", (mib << 8) - 1);
+            let input = format!("if={}", text(&block));
+            let read = ["bs=4096", "count=1", "iflag=direct", "of=/dev/null"];
+            ran(
+                "dd",
+                "coreutils",
+                &[&[&input[..], &last][..], &read].concat(),
+            )
+            .success();
+        }
+    });
+    attached.stop();
+}
+
+/// Says so at its end, however that comes.
+struct Done<'a>(&'a AtomicBool);
+
+impl Drop for Done<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[test]

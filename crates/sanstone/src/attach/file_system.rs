@@ -7,7 +7,7 @@
 use std::{
     cell::Cell,
     fs::{self, File},
-    io,
+    io::{self, Seek, SeekFrom},
     path::{Path, PathBuf},
     process::Stdio,
     sync::Arc,
@@ -327,7 +327,9 @@ impl FileSystem {
         let shown = device.display().to_string();
         let file = self.file.clone();
         let following = move || -> anyhow::Result<bool> {
-            if fs::metadata(&file)?.len() != len_bytes {
+            // What the kernel goes by: `stat` shows what the volume has answered, also where the kernel did not take that, as a
+            // write ended meanwhile.
+            if File::open(&file)?.seek(SeekFrom::End(0))? != len_bytes {
                 return Ok(false);
             }
             if !mounted.is_there() {
