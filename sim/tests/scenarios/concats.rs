@@ -128,7 +128,7 @@ async fn apply(
 /// Reads and writes the old volume for a while, and the end of the new one as soon as it is there, from when on it is `used`.
 async fn uses(volume: SharedVolume, used: Rc<Cell<bool>>) -> Result<(), String> {
     let told = |error: volume::Error| error.to_string();
-    for round in 0..24u64 {
+    for round in 0..60u64 {
         let at = round * 7 % (OLD_BYTES / UNIT_BYTES as u64) * UNIT_BYTES as u64;
         let read = volume.read(at, UNIT_BYTES).await.map_err(told)?.to_vec();
         assert!(read.iter().all(|it| *it == byte_at(at)), "{at}");
@@ -147,7 +147,7 @@ async fn uses(volume: SharedVolume, used: Rc<Cell<bool>>) -> Result<(), String> 
         }
         volume.flush().await.map_err(told)?;
         used.set(end > OLD_BYTES);
-        sleep(Duration::from_micros(200)).await;
+        sleep(Duration::from_micros(20)).await;
     }
     Ok(())
 }
