@@ -237,6 +237,8 @@ async fn attend(attachment: &Attachment, told: &Receiver<Told>) {
             Some(Told::LookAgain(answer)) => answer.send(attachment.look_again().await),
             Some(Told::Describe(answer)) => {
                 let attached = Attached {
+                    broken_mount: None,
+                    is_stopping: false,
                     volume: attachment.volume().to_owned(),
                     front: "nbd".to_owned(),
                     place: String::new(),

@@ -10,6 +10,7 @@ use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use harness::directory::Directory;
+use harness::health::Health;
 use harness::process::{Daemon, program};
 use harness::run::Ran;
 use harness::sanstone::call;
@@ -145,6 +146,34 @@ fn its_loop_device_follows_a_size_that_is_applied() {
         .log_with("the loop device is as long as the volume");
     assert!(log.contains("resize2fs /dev/loop"), "{log}");
     attached.stop();
+}
+
+#[test]
+fn a_file_system_that_takes_no_writes_and_an_end_that_waits_are_seen() {
+    if !can_attach() {
+        return;
+    }
+    let (directory, files) = prepared();
+    let mut attached = start(directory, &files, &[]);
+    let _guard = Mounted(files.clone());
+    let state = attached.directory.join("sanstone.state/attached/db");
+    let health = Health::of(&state);
+    health.is_ok();
+    let remount = |how: &str| ran("mount", "mount", &["-o", how, text(&files)]).success();
+    remount("remount,ro");
+    let line = health.shows(2, "takes no writes any more");
+    assert!(line.starts_with("down: db: the file system at "), "{line}");
+    remount("remount,rw");
+    health.is_ok();
+    let mut user = Command::new("sleep");
+    user.arg("600").current_dir(&files);
+    let user = Daemon::start(&user, attached.directory.join("user.log"));
+    attached.daemon.signal("TERM");
+    let line = health.shows(1, "it is to end, and waits until nobody uses it");
+    assert!(line.starts_with("degraded: db: "), "{line}");
+    drop(user);
+    let status = attached.daemon.wait(LONG).expect("it ends");
+    assert_eq!(status.code(), Some(0), "{}", attached.daemon.log());
 }
 
 /// While something writes, the kernel takes a new length of the file from us only now and then.

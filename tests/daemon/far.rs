@@ -1,6 +1,10 @@
 //! The disk of another daemon over ways that can fail, below a volume under test.
 
-use harness::{directory::Directory, forwarder::Forwarder, sanstone::Sanstone};
+use harness::{
+    directory::Directory,
+    forwarder::Forwarder,
+    sanstone::{Sanstone, call, target_table},
+};
 
 /// The patience of an hour: what hangs hangs until the test ends it.
 pub(crate) const PATIENT: &str =
@@ -35,6 +39,19 @@ impl Far {
         let paths: Vec<String> = self.ways.iter().map(path).collect();
         let (url, paths) = (self.server.url(0), paths.join(", "));
         format!("iscsi = {{ url = \"{url}\", paths = [{paths}], {settings} }}")
+    }
+
+    /// Takes the disk away from its target, or gives it back.
+    pub(crate) fn offers(&self, offers: bool) {
+        let target = target_table(self.server.port(), &["disk"]);
+        let target = match offers {
+            true => target,
+            false => target.replace("luns = [\"disk\"]", "luns = { 7 = \"disk\" }"),
+        };
+        let file = self
+            .directory
+            .write("sanstone.toml", format!("{DISK}{target}"));
+        call(&["apply", "-c", file.to_str().expect("plain text")]).success();
     }
 
     /// Ends its server, and starts it again when the result is called.

@@ -2,7 +2,13 @@
 //! trouble of a disk, its sessions and its requests is brought about, seen, and seen to end; those of several disks together
 //! are in `status_of_sets`, and of secrets in `rotation`.
 
-use std::{fs, path::Path, process::Command};
+use std::{
+    fs,
+    path::Path,
+    process::Command,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use harness::{
     attachment::{Attachment, Front},
@@ -207,6 +213,75 @@ fn a_lost_path_is_seen_until_it_is_back() {
 }
 
 #[test]
+fn a_disk_that_its_target_does_not_offer_any_more_is_seen_until_it_does() {
+    let (directory, far) = (Directory::new(), Far::new(1));
+    let (server, health) = serve_volume(directory.path(), &far.volume(PATIENT));
+    let mut session = login(&server);
+    assert_eq!(execute(&mut session, &write_10(0, 1), &[1; 512]), GOOD);
+    health.is_ok();
+    far.offers(false);
+    assert_ne!(execute(&mut session, &write_10(0, 1), &[2; 512]), GOOD);
+    let line = health.shows(2, "its last write has failed: ");
+    assert!(
+        line.starts_with("down: db/iscsi (iscsi://127.0.0.1"),
+        "{line}"
+    );
+    assert!(line.contains("has no LUN 0"), "{line}");
+    far.offers(true);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while execute(&mut session, &write_10(0, 1), &[3; 512]) != GOOD {
+        assert!(Instant::now() < deadline, "it is offered again");
+        sleep(Duration::from_millis(100));
+    }
+    health.is_ok();
+}
+
+#[test]
+fn a_volume_that_refuses_writes_after_a_failed_flush_is_down_until_it_is_opened_anew() {
+    let directory = Directory::new();
+    let volume = |times: u32| {
+        let child = |name: &str| format!("{{ file = {{ path = \"{name}\", size = \"9MiB\" }} }}");
+        format!(
+            "stripe = {{ of = [{{ fault = {{ rules = [{{ on = \"flush\", fail = \"medium\", skip = {times} }}], of = {} }} }}, {}] }}",
+            child("a"),
+            child("b")
+        )
+    };
+    // Its superblock and label are flushed, too.
+    let text = format!("[volume.db]\n{}\n", volume(1000));
+    let file = directory.write("sanstone.toml", &text);
+    call(&[
+        "volume",
+        "create",
+        "-c",
+        file.to_str().expect("plain text"),
+        "db",
+    ])
+    .success();
+    let flush = [0x35, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let (server, health) = serve_volume(directory.path(), &volume(3));
+    let mut session = login(&server);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        assert!(Instant::now() < deadline, "no flush fails");
+        let written = execute(&mut session, &write_10(0, 1), &[2; 512]);
+        if written != GOOD || execute(&mut session, &flush, &[]) != GOOD {
+            break;
+        }
+    }
+    let line = health.shows(
+        2,
+        "writes that were acknowledged may be lost, and it takes no others: ",
+    );
+    assert!(line.starts_with("down: db/stripe"), "{line}");
+    drop((session, server));
+    let (server, health) = serve_volume(directory.path(), &volume(1000));
+    let mut session = login(&server);
+    assert_eq!(execute(&mut session, &write_10(0, 1), &[2; 512]), GOOD);
+    health.is_ok();
+}
+
+#[test]
 fn what_an_initiator_has_set_for_all_is_seen_until_one_takes_it_back() {
     const MODE_SELECT: [u8; 6] = [0x15, 0x10, 0, 0, 16, 0];
     const EJECT: [u8; 6] = [0x1B, 0, 0, 0, 0x02, 0];
@@ -281,6 +356,8 @@ fn a_sanitize_is_seen_while_it_runs_and_when_it_has_failed() {
     );
     assert!(line.starts_with("down: db: "), "{line}");
     assert_eq!(execute(&mut session, &EXIT_FAILURE_MODE, &[]), GOOD);
+    health.shows(1, "its last write has failed: ");
+    assert_eq!(execute(&mut session, &write_10(0, 1), &[1; 512]), GOOD);
     health.is_ok();
     far.ways[0].stall();
     assert_eq!(overwrite(&mut session, IMMED), GOOD);

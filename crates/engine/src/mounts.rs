@@ -50,6 +50,28 @@ pub fn mount_at(path: &Path) -> io::Result<Option<Mount>> {
     Ok(mounts.find(|mount| mount.point == path))
 }
 
+/// Whether nothing can be written to the file system of `mount` any more: by its options, among which a kernel shows what it has
+/// come to after an error, too. `false` if it is not mounted.
+///
+/// # Errors
+/// Any error the system reports.
+pub fn is_read_only(mount: &Mount) -> io::Result<bool> {
+    let table = fs::read("/proc/self/mountinfo")?;
+    let mut lines = table.rsplit(|byte| *byte == b'\n');
+    let line = lines.find(|line| parse(line).is_some_and(|it| mount.is(&it)));
+    Ok(line.is_some_and(shows_read_only))
+}
+
+/// Whether a line of mountinfo has such an option, of the mount or, at its end, of the file system.
+fn shows_read_only(line: &[u8]) -> bool {
+    const NO_WRITES: [&[u8]; 3] = [b"ro", b"emergency_ro", b"shutdown"];
+    let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+    let of_mount = words.get(5).into_iter();
+    let options = of_mount.chain(words.last());
+    let mut options = options.flat_map(|words| words.split(|byte| *byte == b','));
+    options.any(|option| NO_WRITES.contains(&option))
+}
+
 impl Mount {
     /// Whether `other` is this mount, wherever it is now. The kernel gives both numbers to the next mount as soon as this
     /// one is gone, so what tells them apart for certain is a source that no two mounts share.
@@ -120,6 +142,22 @@ mod tests {
         };
         assert_eq!(parse(line), Some(expected));
         assert_eq!(parse(b"36 35"), None);
+    }
+
+    #[test]
+    fn what_an_error_has_made_read_only_is_known_by_its_options() {
+        for (options, of_file_system, is_so) in [
+            ("rw,relatime", "rw,errors=remount-ro", false),
+            ("rw,relatime", "ro,errors=remount-ro", true),
+            ("rw", "rw,emergency_ro", true),
+            ("ro", "rw", true),
+            ("rw", "rw,shutdown", true),
+        ] {
+            let line = format!(
+                "36 35 7:0 / /srv/db {options} shared:1 - ext4 /dev/loop0 {of_file_system}"
+            );
+            assert_eq!(shows_read_only(line.as_bytes()), is_so, "{line}");
+        }
     }
 
     #[test]

@@ -42,7 +42,7 @@ use self::{
     luns::Luns,
     names::{by_number, check_name, wrong_value},
 };
-use crate::{DaemonFailure, Level, Note, OpenRefusal, ServedSite, space, written::Written};
+use crate::{DaemonFailure, Level, Note, OpenRefusal, ServedSite, space, usable, written::Written};
 
 /// The port that IANA assigned to iSCSI targets (RFC 7143 §13.8).
 const PORT: u16 = 3260;
@@ -592,6 +592,11 @@ impl Config {
     /// Where its files may need more than their file systems have left: a line for each file system.
     pub fn scarce_space(&self) -> Vec<String> {
         space::scarce(self.volumes(), self.directory())
+    }
+
+    /// What the user with this number, who is to serve it, may not use: a line for each.
+    pub fn barred_to(&self, uid: u32) -> Vec<String> {
+        usable::barred(uid, self.volumes(), &self.text, self.directory())
     }
 
     /// What it says, as it is written.

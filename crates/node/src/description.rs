@@ -111,6 +111,9 @@ pub struct Node {
     /// For an `iscsi` volume: each session that it should have.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub sessions: Vec<PathSession>,
+    /// How its requests fail, until one succeeds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub failure: Option<Failure>,
     /// For an open `cache`: its counters.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub cache: Option<CacheDescription>,
@@ -303,6 +306,19 @@ pub struct ReservationDescription {
     pub holder: Option<String>,
 }
 
+/// How the requests of a node fail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Failure {
+    /// What the last of these was, such as `write`.
+    pub kind: String,
+    /// Its error.
+    pub error: String,
+    /// Whether writes that were acknowledged may be lost.
+    pub may_have_lost: bool,
+    /// Whether it has none of what it is asked for.
+    pub is_gone: bool,
+}
+
 /// A volume that is attached to this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attached {
@@ -314,6 +330,12 @@ pub struct Attached {
     pub place: String,
     /// Whether writes are refused here.
     pub read_only: bool,
+    /// Where its file system is mounted, if it is and has become read-only by itself.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub broken_mount: Option<String>,
+    /// Whether it is to end, and waits until nobody uses it.
+    #[serde(default)]
+    pub is_stopping: bool,
 }
 
 /// Counters since the start; subtract two snapshots to see what happened in between.

@@ -12,7 +12,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use volume::SHOWN_WITHIN;
 
-use crate::description::{Description, Node, Volume};
+use crate::description::{Attached, Description, Failure, Node, Volume};
 
 /// A request that has been in progress for so long hangs.
 const HANGS_S: u64 = 3;
@@ -68,6 +68,10 @@ pub enum About {
     Fence,
     /// Requests that hang.
     Request,
+    /// Requests that fail.
+    Failure,
+    /// The attachment to this machine.
+    Attachment,
     /// What a file system has left.
     Space,
     /// Secrets with which initiators have logged in.
@@ -123,6 +127,9 @@ impl Verdict {
             }
         }
         judge_secrets(description, &mut reasons);
+        if let Some(attached) = &description.attached {
+            judge_attachment(attached, &mut reasons);
+        }
         Verdict::for_reasons(reasons)
     }
 
@@ -145,6 +152,30 @@ impl Verdict {
                 .unwrap_or_default(),
             reasons,
         }
+    }
+}
+
+fn judge_attachment(attached: &Attached, reasons: &mut Vec<Reason>) {
+    let mut add = |health, what: String, mend: &str| {
+        reasons.push(Reason {
+            health,
+            about: About::Attachment,
+            of: attached.volume.clone(),
+            what,
+            mend: mend.to_owned(),
+        });
+    };
+    if let Some(directory) = &attached.broken_mount {
+        let what = format!(
+            "the file system at {directory} takes no writes any more (read-only, or shut down)"
+        );
+        let mend = "`dmesg` says why; stop what uses it, and attach the volume anew (`systemctl restart`), which mounts it again";
+        add(Health::Down, what, mend);
+    }
+    if attached.is_stopping {
+        let what = "it is to end, and waits until nobody uses it".to_owned();
+        let mend = "the log says who does; a second SIGTERM ends it at once";
+        add(Health::Degraded, what, mend);
     }
 }
 
@@ -248,6 +279,7 @@ fn judge(node: &Node, reasons: &mut Vec<Reason>) {
     judge_mirror(node, &mut add);
     judge_sessions(node, &mut add);
     judge_requests(node, &mut add);
+    judge_failure(node, &mut add);
     judge_space(node, &mut add);
     for child in &node.children {
         let before = reasons.len();
@@ -304,8 +336,13 @@ fn judge_mirror(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) 
     for copy in missing {
         let why = copy.error.as_ref().map(|error| format!(": {error}"));
         let what = format!("{} is {}{}", copy.name, copy.state, why.unwrap_or_default());
-        let mend = "look at that copy and its network; once that is mended it is filled by itself, and if it is lost, `sanstone apply` or \
-                    `volume replace` gives its place to a blank disk";
+        let mend = match &*copy.state {
+            "being filled" | "being fenced" => "it ends by itself",
+            _ => {
+                "look at that copy and its network; once that is mended it is filled by itself, and if it is lost, `sanstone \
+                 apply` or `volume replace` gives its place to a blank disk"
+            }
+        };
         add(About::Mirror, Health::Degraded, what, mend);
     }
 }
@@ -374,6 +411,41 @@ fn judge_requests(node: &Node, add: &mut impl FnMut(About, Health, String, &str)
         let mend = "look at the disk or the target below: it has not answered";
         add(About::Request, Health::Degraded, what, mend);
     }
+}
+
+/// Where requests fail, at the lowest node that says so: those above it have failed for the same.
+fn judge_failure(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) {
+    let Some(failure) = &node.failure else { return };
+    // A node may refuse writes because of another failure below it.
+    let is_told_below = |below: &Failure| below.may_have_lost || !failure.may_have_lost;
+    if node
+        .children
+        .iter()
+        .any(|child| fails(child, &is_told_below))
+    {
+        return;
+    }
+    let Failure { kind, error, .. } = failure;
+    let (what, mend) = match failure.may_have_lost {
+        true => (
+            format!("writes that were acknowledged may be lost, and it takes no others: {error}"),
+            "mend what is below it, check the data, and start this again, which opens it anew",
+        ),
+        false => (
+            format!("its last {kind} has failed: {error}"),
+            "look at the disk or the target below; it is over when a request succeeds",
+        ),
+    };
+    let health = match failure.is_gone {
+        true => Health::Down,
+        false => Health::Degraded,
+    };
+    add(About::Failure, health, what, mend);
+}
+
+/// Whether requests fail so at the node or below it.
+fn fails(node: &Node, so: &impl Fn(&Failure) -> bool) -> bool {
+    node.failure.as_ref().is_some_and(so) || node.children.iter().any(|child| fails(child, so))
 }
 
 /// Whether a request hangs at the node or below it.

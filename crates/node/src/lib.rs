@@ -34,6 +34,7 @@ mod stored;
 mod survey;
 mod take_over;
 mod unit_files;
+mod usable;
 mod view;
 mod written;
 

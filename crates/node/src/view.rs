@@ -13,7 +13,7 @@ use hdrhistogram::Histogram;
 use unit::{SanitizeReport, Stage, StageTable, UnitReport, Units};
 use uuid::Uuid;
 use volume::{
-    MirrorHandle, MirrorStatus, SetClaim,
+    MirrorHandle, MirrorStatus, RequestFailure, SetClaim,
     cache::{CacheHandle, CacheStats},
     graph::NodeView,
     kinds::iscsi::{PathState, PathStatus, SessionState, SessionStatus},
@@ -21,7 +21,7 @@ use volume::{
 };
 
 use crate::description::{
-    Attached, CacheDescription, ClaimDescription, Commands, CounterSnapshot, Description,
+    Attached, CacheDescription, ClaimDescription, Commands, CounterSnapshot, Description, Failure,
     InProgress, MirrorCopy, MirrorDescription, Node, NodeSession, PathSession,
     RegistrationDescription, RequestCounts, Requests, ReservationDescription, UnitDescription,
     VERSION, Volume,
@@ -216,6 +216,7 @@ fn node(view: &NodeView, at: Instant, base: &Path) -> Node {
             .and_then(|_| view.facts.get())
             .map(|handle: &MirrorHandle| mirror(handle.status())),
         requests: requests(&view.counters.snapshot(), at),
+        failure: shape.and_then(|_| view.counters.failure()).map(failure),
         children: view
             .children
             .iter()
@@ -309,6 +310,15 @@ fn cache(stats: CacheStats) -> CacheDescription {
         read_ahead_used_bytes: stats.read_ahead_used_bytes,
         read_ahead_wasted_bytes: stats.read_ahead_wasted_bytes,
         held_bytes: stats.held_bytes,
+    }
+}
+
+fn failure(failure: RequestFailure) -> Failure {
+    Failure {
+        kind: failure.kind.to_owned(),
+        error: failure.error,
+        may_have_lost: failure.may_have_lost,
+        is_gone: failure.is_gone,
     }
 }
 

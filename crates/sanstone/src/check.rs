@@ -104,6 +104,9 @@ fn check(path: &Path, tell: &dyn Fn(&dyn Display)) -> Result<Config, VerbFailure
             "the state directory {shown} belongs to user {user}, so what serves this has to run as that user, and be \
              allowed to use its disks and secrets"
         ));
+        for note in config.barred_to(user) {
+            tell(&note);
+        }
     }
     if !config.has_targets() {
         let note = "there is no target: its volumes are for `attach`; `serve` needs one, such as \

@@ -10,8 +10,8 @@ use crate::{
 
 #[derive(Args)]
 pub(crate) struct LogLevelCall {
-    /// What to log from now on: a level, or levels by part, such as `info` or `front_iscsi=debug,volume=warn`. Without it,
-    /// what is logged now is printed.
+    /// What to log from now on: a level, or levels by part, such as `info` or `front_iscsi=debug,volume=warn`; the parts
+    /// that are not named stay at `info`. Without it, what is logged now is printed.
     #[arg(value_name = "FILTER")]
     filter: Option<String>,
     #[command(flatten)]

@@ -72,10 +72,17 @@ fn mirrors_of<'a>(
     collect(&volume.tree, &mut mirrors);
     match mirrors.is_empty() {
         false => Ok(mirrors),
-        true => Err(VerbFailure::Wrong(format!(
+        true if has_mirror(&volume.tree) => Err(VerbFailure::Wrong(format!(
             "volume \"{name}\" is down: no mirror of it is open"
         ))),
+        true => Err(VerbFailure::Wrong(format!(
+            "volume \"{name}\" has no mirror: `sanstone status` says how it is"
+        ))),
     }
+}
+
+fn has_mirror(node: &Node) -> bool {
+    node.kind == "mirror" || node.children.iter().any(has_mirror)
 }
 
 fn collect<'a>(node: &'a Node, mirrors: &mut Vec<(&'a str, &'a MirrorDescription)>) {

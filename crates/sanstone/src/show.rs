@@ -353,6 +353,7 @@ fn show_attached(f: &mut fmt::Formatter<'_>, attached: &Attached) -> fmt::Result
         front,
         place,
         read_only,
+        ..
     } = attached;
     let how = match &**front {
         "fuse" => "as the file",

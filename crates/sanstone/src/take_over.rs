@@ -39,7 +39,7 @@ pub(crate) fn run(path: &Path, name: &str, force: bool) -> Result<(), VerbFailur
         Ok::<_, VerbFailure>(taken)
     })?;
     let line = format!(
-        "volume \"{name}\" has been taken over: `sanstone serve -c {}` can use it now\n",
+        "volume \"{name}\" has been taken over: `sanstone serve` or `attach` with -c {} can use it now\n",
         path.display()
     );
     Ok(output::print(line)?)

@@ -26,6 +26,7 @@ pub mod config;
 pub mod contract;
 mod copy_end;
 mod error;
+pub(crate) mod failing;
 pub mod fallback;
 pub mod floor;
 mod flush_epochs;
@@ -63,6 +64,7 @@ pub const SHOWN_WITHIN: std::time::Duration = std::time::Duration::from_secs(5);
 
 pub use claim::{Claim, SetClaim};
 pub use error::{Advice, Error, ErrorKind, Result};
+pub use failing::RequestFailure;
 pub use kinds::iscsi::{
     DiskIdentity, IscsiConfig, IscsiDisk, Multipath, PathConfig, PathCounts, Policy, Secrets,
     Sessions, Transport, discovery, luns, next_isid,

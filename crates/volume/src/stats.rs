@@ -23,7 +23,8 @@ use engine::{Instant, LaneFuture, Payload, time};
 use hdrhistogram::Histogram;
 
 use crate::{
-    CompareOutcome, Durability, Result, SharedVolume, Volume,
+    CompareOutcome, Durability, Error, Result, SharedVolume, Volume,
+    failing::{Failing, RequestFailure},
     histogram::{self, LaneHistogram, add},
     layers,
     pending::{self, Pending, Slot},
@@ -66,7 +67,10 @@ impl RequestKind {
 
 /// The counters of a node on all lanes; clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct StatsHandle(Arc<Mutex<Threads>>);
+pub struct StatsHandle {
+    threads: Arc<Mutex<Threads>>,
+    failing: Arc<Failing>,
+}
 
 /// One entry per thread, however often it opens the volume.
 type Threads = Vec<(ThreadId, Arc<LaneCounters>)>;
@@ -114,13 +118,20 @@ impl StatsHandle {
         if let Some((_, counters)) = threads.iter().find(|(thread, _)| *thread == here) {
             return counters.clone();
         }
-        let counters = Arc::new(LaneCounters::default());
+        let counters = Arc::new(LaneCounters(
+            RequestKind::ALL.map(|kind| KindCounters::new(kind, self.failing.clone())),
+        ));
         threads.push((here, counters.clone()));
         counters
     }
 
     fn lock(&self) -> MutexGuard<'_, Threads> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How its requests fail, from one that has until one that has not.
+    pub fn failure(&self) -> Option<RequestFailure> {
+        self.failing.last()
     }
 }
 
@@ -207,11 +218,12 @@ pub struct KindSnapshot {
     pub sum_ns: u64,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct LaneCounters([KindCounters; KINDS]);
 
-#[derive(Default)]
 struct KindCounters {
+    kind: RequestKind,
+    failing: Arc<Failing>,
     errors: AtomicU64,
     unanswered: AtomicU64,
     bytes: AtomicU64,
@@ -226,9 +238,29 @@ impl fmt::Debug for KindCounters {
 }
 
 impl KindCounters {
-    fn record(&self, ok: bool, bytes: u64, took_ns: u64) {
-        let counter = if ok { &self.bytes } else { &self.errors };
-        add(counter, if ok { bytes } else { 1 });
+    fn new(kind: RequestKind, failing: Arc<Failing>) -> KindCounters {
+        KindCounters {
+            kind,
+            failing,
+            errors: AtomicU64::default(),
+            unanswered: AtomicU64::default(),
+            bytes: AtomicU64::default(),
+            pending: Pending::default(),
+            latency: OnceLock::new(),
+        }
+    }
+
+    fn record(&self, error: Option<&Error>, bytes: u64, took_ns: u64) {
+        match error {
+            None => {
+                add(&self.bytes, bytes);
+                self.failing.succeeded(self.kind == RequestKind::Read);
+            }
+            Some(error) => {
+                add(&self.errors, 1);
+                self.failing.failed(self.kind.name(), error);
+            }
+        }
         let latency = self.latency.get_or_init(LaneHistogram::default);
         latency.record(took_ns);
     }
@@ -296,7 +328,7 @@ impl Stats {
             Some((self.path.clone()?, what))
         };
         if let Some(answer) = request.as_ready() {
-            counters.record(answer.is_ok(), bytes, 0);
+            counters.record(answer.as_ref().err(), bytes, 0);
             layers::at_once(what);
             return request;
         }
@@ -340,7 +372,8 @@ impl<T> Future for CountedRequest<'_, T> {
                     let ended = time::turn_began();
                     ended.as_ns().saturating_sub(began.as_ns())
                 });
-                self.counters.record(result.is_ok(), self.bytes, took_ns);
+                self.counters
+                    .record(result.as_ref().err(), self.bytes, took_ns);
             }
             Poll::Pending => {
                 let pending = &self.counters.pending;

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::description::{
-    ClaimDescription, MirrorCopy, MirrorDescription, NodeSession, PathSession, ReportedSession,
-    Requests, Space, UnitDescription, VERSION,
+    ClaimDescription, Failure, MirrorCopy, MirrorDescription, NodeSession, PathSession,
+    ReportedSession, Requests, Space, UnitDescription, VERSION,
 };
 
 fn node(path: &str) -> Node {
@@ -24,6 +24,7 @@ fn node(path: &str) -> Node {
         cache: None,
         mirror: None,
         requests: BTreeMap::new(),
+        failure: None,
         children: Vec::new(),
     }
 }
@@ -149,6 +150,38 @@ fn each_trouble_has_its_line_and_its_mend() {
     let mut child = node("db/stripe/0/file");
     child.requests = hanging(45.0);
     stuck.children.push(child);
+    let failing = |kind: &str, may_have_lost, is_gone| {
+        Some(Failure {
+            kind: kind.to_owned(),
+            error: "the target has no LUN 0".to_owned(),
+            may_have_lost,
+            is_gone,
+        })
+    };
+    let mut failed = node("db/stripe");
+    failed.failure = failing("read", false, true);
+    let mut below = node("db/stripe/0/iscsi");
+    below.failure = failing("read", false, true);
+    failed.children.push(below.clone());
+    let (found, lines) = verdict(failed);
+    assert_eq!((found, lines.len()), (Health::Down, 1), "{lines:?}");
+    assert!(
+        lines[0].starts_with(
+            "down: db/stripe/0/iscsi: its last read has failed: the target has no LUN 0; look at"
+        ),
+        "{lines:?}"
+    );
+    let mut lossy = node("db/cache");
+    lossy.failure = failing("flush", true, true);
+    let mut stripe = node("db/cache/stripe");
+    stripe.failure = failing("flush", true, true);
+    below.failure = failing("flush", false, false);
+    stripe.children.push(below);
+    lossy.children.push(stripe);
+    let (found, lines) = verdict(lossy);
+    assert_eq!((found, lines.len()), (Health::Down, 2), "{lines:?}");
+    let said = "down: db/cache/stripe: writes that were acknowledged may be lost, and it takes no others: ";
+    assert!(lines[0].starts_with(said), "{lines:?}");
     let mut full = node("db/file");
     full.space = Some(Space {
         allocated_bytes: 1 << 20,
@@ -279,6 +312,34 @@ fn who_has_not_changed_to_the_new_secret_is_named() {
         );
     }
     assert_eq!(lines.len(), 2);
+}
+
+#[test]
+fn an_attachment_that_ends_or_has_lost_its_file_system_is_not_ok() {
+    let mut description = described(node("db/file"), None);
+    let attached = Attached {
+        volume: "db".to_owned(),
+        front: "fuse".to_owned(),
+        place: "/run/db.disk".to_owned(),
+        read_only: false,
+        broken_mount: None,
+        is_stopping: true,
+    };
+    description.attached = Some(attached.clone());
+    let verdict = Verdict::of(&description);
+    assert_eq!(verdict.health, Health::Degraded);
+    assert!(
+        verdict.reasons[0]
+            .what
+            .contains("waits until nobody uses it")
+    );
+    description.attached = Some(Attached {
+        broken_mount: Some("/srv/db".to_owned()),
+        ..attached
+    });
+    let verdict = Verdict::of(&description);
+    assert_eq!((verdict.health, verdict.reasons.len()), (Health::Down, 2));
+    assert!(verdict.reasons[0].what.contains("/srv/db takes no writes"));
 }
 
 #[test]

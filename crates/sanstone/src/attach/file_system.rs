@@ -18,7 +18,7 @@ use clap::Args;
 use engine::{
     blocking,
     loops::sequence_of,
-    mounts::{Mount, mount_at, mounts},
+    mounts::{Mount, is_read_only, mount_at, mounts},
 };
 use front_fuse::Unmounted;
 use rustix::{
@@ -166,9 +166,11 @@ impl MountPoint {
         let mount = &mounted.mount;
         let (kind, device) = (&mount.kind, mount.source.display());
         tracing::info!(directory = %mount.point.display(), kind, %device, "mounted");
+        let was_read_only = is_read_only(mount)?;
         Ok(FileSystem {
             mounted,
             file,
+            was_read_only,
             device_len_bytes: Cell::new(len_bytes),
             _lock: lock,
         })
@@ -304,6 +306,8 @@ pub(super) struct FileSystem {
     file: PathBuf,
     /// How long the file was when the loop device was told.
     device_len_bytes: Cell<u64>,
+    /// When it was mounted.
+    was_read_only: bool,
     /// Of the directory.
     _lock: Option<Arc<File>>,
 }
@@ -312,6 +316,12 @@ impl FileSystem {
     /// Its mount, as it was when it was mounted.
     pub(super) fn mount(&self) -> &Mount {
         &self.mounted.mount
+    }
+
+    /// Where it is, if it was mounted for writing and takes no writes any more.
+    pub(super) fn broken(&self) -> Option<&Path> {
+        let is_broken = !self.was_read_only && is_read_only(self.mount()).unwrap_or(false);
+        is_broken.then_some(&self.mount().point)
     }
 
     /// Whether its loop device is as long as a volume of `len_bytes`.

@@ -164,6 +164,8 @@ impl AttachCall {
             front: front.name().to_owned(),
             place: front.places().join(", "),
             read_only: self.read_only,
+            broken_mount: None,
+            is_stopping: false,
         }
     }
 }
@@ -294,6 +296,7 @@ async fn serve(
                 "stopping: finishing the accepted requests; a second SIGTERM or SIGINT ends at once"
             );
             service::stopping();
+            desk.attached.is_stopping = true;
             desk.see_out(release(front, seen), seen).await.err()
         }
     };
@@ -350,7 +353,7 @@ impl Desk<'_> {
             let asked = task::either(self.requests.next(), moved);
             match task::either(until.as_mut(), asked).await {
                 Either::One(output) => return Some(output),
-                Either::Other(Either::One(request)) => self.handle(request).await,
+                Either::Other(Either::One(request)) => self.handle(request, file_system).await,
                 Either::Other(Either::Other(())) => {}
             }
             let len_bytes = self.volume.len_bytes();
@@ -360,7 +363,9 @@ impl Desk<'_> {
         }
     }
 
-    async fn handle(&mut self, request: Option<Request>) {
+    async fn handle(&mut self, request: Option<Request>, file_system: Option<&FileSystem>) {
+        let broken = file_system.and_then(FileSystem::broken);
+        self.attached.broken_mount = broken.map(|path| path.display().to_string());
         match request {
             Some(Request::Told(SignalRequest::LookAgain)) => {
                 if !self.volume.look_again().await {

@@ -55,7 +55,12 @@ pub(super) fn filter(text: &str) -> Result<EnvFilter, String> {
             ));
         }
     }
-    EnvFilter::try_new(text).map_err(|error| format!("\"{text}\": {error}; write info"))
+    // The parts that are not named go on as by default.
+    let whole = match text.split(',').all(|directive| directive.contains('=')) {
+        true => format!("info,{text}"),
+        false => text.to_owned(),
+    };
+    EnvFilter::try_new(whole).map_err(|error| format!("\"{text}\": {error}; write info"))
 }
 
 /// Remembers the filter that the log begins with, and how to replace it.
@@ -116,6 +121,11 @@ mod tests {
         ] {
             assert!(filter(right).is_ok(), "{right}");
         }
+        let some = filter("front_iscsi=debug").expect("it is one").to_string();
+        assert!(
+            some.contains("info") && some.contains("front_iscsi=debug"),
+            "{some}"
+        );
         for (wrong, said) in [
             (
                 "debg",

@@ -246,6 +246,9 @@ impl Comparison<'_> {
         let name = self.name;
         let refused = match (change, self.keeper) {
             (Change::None, _) => return,
+            (Change::Refused(why), Some((keeper, _))) if keeper != name => format!(
+                "{why}; it is part of volume \"{keeper}\", where another disk takes its place under another name in `of`"
+            ),
             (Change::Refused(why), _) => why,
             (Change::Growth { to, .. }, Some((keeper, why))) => format!(
                 "{} cannot grow to {to}, because it is part of volume \"{keeper}\", and {why}",
