@@ -234,7 +234,7 @@ file = {{ path = "db.img", size = "64MiB" }}
 server
 cat >far.toml <<'far'
 [volume.db]
-iscsi = {{ url = "iscsi://127.0.0.1:{port}/{IQN}/0" }}
+iscsi = {{ url = "iscsi://127.0.0.1:{port}/{IQN}/0", wait_at_start = "5min" }}
 far
 "$SANSTONE" serve -c server.toml 2>server.log &
 server=$!
