@@ -1,18 +1,22 @@
 //! Stripes and concats that are open, and take the length that their children have room for. These may be sets themselves, so
 //! it is done again until none has room.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Weak,
+};
 
 use super::{Graph, live::spaced};
 use crate::{
-    kinds::{NewLength, stripe::OpenSet},
+    kinds::{NewLength, mirror::MirrorHandle, stripe::OpenSet},
+    part::Part,
     values::Size,
 };
 
 impl Graph {
     /// What [`Graph::lengthen`] does to what has room now, for people.
     pub fn may_lengthen(&self) -> Vec<String> {
-        let sets = self.context.handles.all::<OpenSet>();
+        let sets = self.sets_of_their_own();
         let rooms = sets
             .iter()
             .filter_map(|(path, set)| Some(told(path, set.room()?)));
@@ -25,7 +29,7 @@ impl Graph {
         let (mut made, mut failed) = (Vec::new(), Vec::new());
         let mut tried = BTreeSet::new();
         loop {
-            let sets = self.context.handles.all::<OpenSet>().into_iter();
+            let sets = self.sets_of_their_own().into_iter();
             let next = sets.filter_map(|(path, set)| {
                 let to_bytes = set.room()?.to_bytes;
                 (!tried.contains(&(path.clone(), to_bytes))).then_some((path, set, to_bytes))
@@ -43,6 +47,22 @@ impl Graph {
             }
             tried.insert((path, to_bytes));
         }
+    }
+
+    /// Those that are part of nothing that keeps its length. A mirror finds what it keeps on a copy by where that ends, so a set that
+    /// is a copy stays as long as it is while the mirror uses it.
+    fn sets_of_their_own(&self) -> BTreeMap<String, OpenSet> {
+        let is_open = |(_, part): &(&String, &Weak<Part>)| part.strong_count() > 0;
+        let open = self.named.iter().filter(is_open);
+        let open: BTreeSet<String> = open.map(|(name, _)| name.clone()).collect();
+        let mirrors = self.context.handles.all::<MirrorHandle>();
+        let is_copy = |path: &str| {
+            let is_above = |mirror: &String| path.starts_with(&format!("{mirror}/"));
+            mirrors.keys().any(is_above) || self.volumes.keeper(volume_of(path), &open).is_some()
+        };
+        let mut sets = self.context.handles.all::<OpenSet>();
+        sets.retain(|path, _| !is_copy(path));
+        sets
     }
 }
 

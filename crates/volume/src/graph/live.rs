@@ -113,7 +113,7 @@ impl Volumes {
     }
 
     /// The open volume that keeps its length whatever the volume called `name` has, of which it is made, and why.
-    fn keeper<'a>(&self, name: &str, open: &'a BTreeSet<String>) -> Option<Keeper<'a>> {
+    pub(super) fn keeper<'a>(&self, name: &str, open: &'a BTreeSet<String>) -> Option<Keeper<'a>> {
         open.iter().find_map(|user| {
             let keeps = self.0.get(user)?.all().into_iter().find_map(|node| {
                 let kind = node.inline()?;

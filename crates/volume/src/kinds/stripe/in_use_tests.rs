@@ -194,3 +194,62 @@ fn a_disk_that_has_grown_alone_changes_nothing_and_one_that_grows_by_itself_is_u
         assert_eq!(tree.shape().len_bytes(), 8 * MIB);
     });
 }
+
+#[test]
+fn a_set_that_is_a_copy_keeps_its_length_while_its_mirror_uses_it() {
+    let set = |name: &str| {
+        format!(
+            "{{ stripe = {{ of = [{{ file = {{ path = \"{name}\", cache = \"write-through\" }} }}] }} }}"
+        )
+    };
+    let named = |name: &str| {
+        format!(
+            "{name}.stripe = {{ of = [{{ file = {{ path = \"{name}\", cache = \"write-through\" }} }}] }}\n"
+        )
+    };
+    let sets = format!("{}{}", named("one"), named("two"));
+    for of in [
+        "\"one\", \"two\"".to_owned(),
+        format!("{}, {}", set("one"), set("two")),
+    ] {
+        on_lane(async |scratch, home| {
+            let set_len = |mib: u64| {
+                for name in ["one", "two"] {
+                    let mut file = File::options();
+                    let file = file.create(true).truncate(false).write(true);
+                    let file = file.open(scratch.file(name)).expect("room");
+                    file.set_len(mib * MIB).expect("room");
+                }
+            };
+            set_len(8);
+            for name in ["one", "two"] {
+                create(&sets, name, scratch, &home).await;
+            }
+            let text = format!("{sets}db.mirror = {{ of = [{of}] }}\n");
+            let new = NewStripe {
+                uuid: uuid::Uuid::new_v4(),
+                created_unix_s: 1,
+                force: false,
+                from: None,
+            };
+            for is_new in [true, false] {
+                let mut graph = graph(&text, scratch.path());
+                graph.set_state_directory(scratch.path());
+                graph.set_lanes(std::slice::from_ref(&home));
+                if is_new {
+                    let created = graph.create_stripe("db", &home, &new).await;
+                    created.expect("blank stripes");
+                }
+                let tree = graph.open("db", &home).await.expect("it finds its copies");
+                if is_new {
+                    set_len(16);
+                    assert_eq!(graph.look_at_lengths().await.len(), 2);
+                    assert_eq!(graph.may_lengthen(), [""; 0]);
+                    assert_eq!(graph.lengthen().await, (Vec::new(), Vec::new()));
+                }
+                drop(tree);
+                graph.close().await;
+            }
+        });
+    }
+}
