@@ -61,6 +61,7 @@ fn the_manager_is_told_when_the_portals_listen_and_that_the_daemon_stops() {
     );
     let file = file.to_str().expect("plain text");
     let mut daemon = started(&directory, &["serve", "-c", file], None);
+    manager.told("STATUS=opening its volumes");
     let ready = manager.told("READY=1");
     assert!(ready.contains("STATUS=serving at 127.0.0.1"), "{ready}");
     std::net::TcpStream::connect(("127.0.0.1", port)).expect("it listens when it is ready");
@@ -79,6 +80,7 @@ fn an_attached_volume_is_ready_when_its_clients_can_connect() {
     let place = format!("unix:{}", socket.display());
     let call = ["attach", "-c", file, "disk", "--nbd", &place];
     let daemon = started(&directory, &call, None);
+    manager.told("STATUS=opening volume disk");
     manager.told("READY=1");
     std::os::unix::net::UnixStream::connect(&socket).expect("it listens when it is ready");
     daemon.signal("TERM");

@@ -221,8 +221,9 @@ fn a_copy_that_is_away_is_seen_until_it_is_in_sync_again() {
         ),
         "{line}"
     );
-    // The daemon goes on without it.
-    health.shows(1, "no session: ");
+    // The daemon goes on without it, and so do requests.
+    let line = health.shows(1, "no session: ");
+    assert!(!line.contains("requests wait"), "{line}");
     storages[1].way.mend();
     health.is_ok();
     // It starts without it, and its settings change meanwhile.

@@ -334,7 +334,7 @@ pub struct Attached {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub broken_mount: Option<String>,
     /// Whether it is to end, and waits until nobody uses it.
-    #[serde(default)]
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     pub is_stopping: bool,
 }
 

@@ -24,6 +24,9 @@ const SCARCE_PART: u64 = 20;
 /// With less than this no further request is sure to find space.
 const FULL_BYTES: u64 = 16 << 20;
 
+/// What becomes of requests to a disk that is away.
+const WAITS: &str = "requests wait for it, and it";
+
 /// How well everything works; the worst that there is counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -285,12 +288,10 @@ fn judge(node: &Node, reasons: &mut Vec<Reason>) {
         let before = reasons.len();
         judge(child, reasons);
         // The mirror above goes on without a copy. Whether it does is its own matter.
-        for reason in reasons
-            .iter_mut()
-            .skip(before)
-            .filter(|_| node.mirror.is_some())
-        {
+        let of_copies = reasons.iter_mut().skip(before);
+        for reason in of_copies.filter(|_| node.mirror.is_some()) {
             reason.health = reason.health.min(Health::Degraded);
+            reason.mend = reason.mend.replace(WAITS, "it");
         }
     }
 }
@@ -351,13 +352,12 @@ fn judge_sessions(node: &Node, add: &mut impl FnMut(About, Health, String, &str)
     let Some(session) = &node.session else { return };
     if node.open && session.state != "logged in" {
         let why = session.error.as_deref().unwrap_or("no reason is known");
-        let mend =
-            "look at the target and the network; requests wait for it, and it logs in by itself";
+        let mend = format!("look at the target and the network; {WAITS} logs in by itself");
         add(
             About::Path,
             Health::Down,
             format!("no session: {why}"),
-            mend,
+            &mend,
         );
         return;
     }

@@ -65,6 +65,7 @@ async fn serve(
 ) -> Result<(), VerbFailure> {
     let process = Process::this(config.path());
     let mut requests = Requests::new(wanted);
+    service::starting("opening its volumes");
     let starting = Daemon::start(config, &process, lanes, !supervised);
     let mut daemon = requests.see_started(starting).await?;
     let looks = teller.clone();

@@ -26,6 +26,11 @@ const LOGGED_EVERY: Duration = Duration::from_secs(4);
 /// How often in the watchdog's time the lanes are asked.
 const ASKED_IN_TIME: u32 = 3;
 
+/// Says what this process does before it serves, which may take long: it waits for its disks.
+pub(crate) fn starting(status: &str) {
+    notify(&[NotifyState::Status(status)]);
+}
+
 /// Says that this process serves, and what.
 pub(crate) fn serving(status: &str) {
     notify(&[NotifyState::Ready, NotifyState::Status(status)]);

@@ -211,6 +211,7 @@ async fn attach(
     let mount_point = mount_point.map(MountPoint::checked).transpose()?;
     let process = Process::attaching(config.path(), &call.volume);
     let mut requests = Requests::new(wanted);
+    service::starting(&format!("opening volume {}", call.volume));
     let opening = Attachment::open(config, &call.volume, &process, lanes);
     let mut volume = requests.see_started(opening).await?;
     let (changed, changes) = channel();

@@ -102,6 +102,14 @@ pub(super) async fn grow(driver: &Rc<Driver>) -> Result<NewLength> {
 /// Waits until all copies are in sync, and nothing is marked in the bitmaps.
 async fn wait_until_settled(driver: &Driver) -> Result<()> {
     let is_complete = |it: &Mirror| it.record().in_sync == it.record().all();
+    if !driver.machine(is_complete) {
+        let limit = time::brief(driver.limits.request);
+        tracing::info!(
+            mirror = driver.name,
+            ?limit,
+            "it grows when all of its copies are in sync, for which it waits"
+        );
+    }
     wait_until(driver, is_complete).await?.ok_or_else(|| {
         let why = "its copies are not all in sync: serve it until `sanstone volume status` says that they are, and stop it \
                    properly";
