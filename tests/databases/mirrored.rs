@@ -140,9 +140,8 @@ impl<D: Database> Scene<D> {
         println!(
             "a copy that was away for {ROWS} rows a client: {written} bytes were written to it"
         );
-        // On a busy machine the database itself writes more meanwhile.
         assert!(
-            (1..DATA_BYTES / 2).contains(&written),
+            (1..DATA_BYTES / 4).contains(&written),
             "{written} of {DATA_BYTES} bytes were written"
         );
     }
