@@ -24,9 +24,6 @@ const SCARCE_PART: u64 = 20;
 /// With less than this no further request is sure to find space.
 const FULL_BYTES: u64 = 16 << 20;
 
-/// What becomes of requests to a disk that is away.
-const WAITS: &str = "requests wait for it, and it";
-
 /// How well everything works; the worst that there is counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -126,7 +123,7 @@ impl Verdict {
         for (name, volume) in &description.volumes {
             if volume.uuid.is_some() || description.attached.is_some() {
                 judge_unit(name, volume, &mut reasons);
-                judge(&volume.tree, &mut reasons);
+                judge(&volume.tree, false, &mut reasons);
             }
         }
         judge_secrets(description, &mut reasons);
@@ -140,7 +137,7 @@ impl Verdict {
     pub fn of_volume(name: &str, volume: &Volume) -> Verdict {
         let mut reasons = Vec::new();
         judge_unit(name, volume, &mut reasons);
-        judge(&volume.tree, &mut reasons);
+        judge(&volume.tree, false, &mut reasons);
         Verdict::for_reasons(reasons)
     }
 
@@ -253,12 +250,15 @@ fn judge_unit(name: &str, volume: &Volume, reasons: &mut Vec<Reason>) {
     }
 }
 
-/// A node, and everything below it.
-fn judge(node: &Node, reasons: &mut Vec<Reason>) {
+/// A node, and everything below it. A mirror goes on without what `is_copy`; whether it does is its own matter.
+fn judge(node: &Node, is_copy: bool, reasons: &mut Vec<Reason>) {
     let mut add = |about, health, what: String, mend: &str| {
         let place = node.place.as_ref().map(|place| format!(" ({place})"));
         reasons.push(Reason {
-            health,
+            health: match is_copy {
+                true => Health::Degraded.min(health),
+                false => health,
+            },
             about,
             of: format!("{}{}", node.path, place.unwrap_or_default()),
             what,
@@ -280,19 +280,12 @@ fn judge(node: &Node, reasons: &mut Vec<Reason>) {
         );
     }
     judge_mirror(node, &mut add);
-    judge_sessions(node, &mut add);
+    judge_sessions(node, is_copy, &mut add);
     judge_requests(node, &mut add);
     judge_failure(node, &mut add);
     judge_space(node, &mut add);
     for child in &node.children {
-        let before = reasons.len();
-        judge(child, reasons);
-        // The mirror above goes on without a copy. Whether it does is its own matter.
-        let of_copies = reasons.iter_mut().skip(before);
-        for reason in of_copies.filter(|_| node.mirror.is_some()) {
-            reason.health = reason.health.min(Health::Degraded);
-            reason.mend = reason.mend.replace(WAITS, "it");
-        }
+        judge(child, is_copy || node.mirror.is_some(), reasons);
     }
 }
 
@@ -348,11 +341,16 @@ fn judge_mirror(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) 
     }
 }
 
-fn judge_sessions(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) {
+fn judge_sessions(node: &Node, is_copy: bool, add: &mut impl FnMut(About, Health, String, &str)) {
     let Some(session) = &node.session else { return };
     if node.open && session.state != "logged in" {
         let why = session.error.as_deref().unwrap_or("no reason is known");
-        let mend = format!("look at the target and the network; {WAITS} logs in by itself");
+        let waits = if is_copy {
+            ""
+        } else {
+            "requests wait for it, and "
+        };
+        let mend = format!("look at the target and the network; {waits}it logs in by itself");
         add(
             About::Path,
             Health::Down,

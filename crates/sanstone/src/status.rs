@@ -30,13 +30,17 @@ pub(crate) struct StatusCall {
 /// Says how the daemon selected by `call` is, or all that have a volume attached; returns the exit code. One that does not
 /// answer is down.
 pub(crate) fn run(call: &StatusCall) -> Result<u8, VerbFailure> {
-    let all = call.place.all()?;
-    if all.len() > 1 && call.json.is_none() {
-        let verdict = Verdict::for_reasons(all.iter().flat_map(|it| reasons(it)).collect());
-        output::print(lines(&verdict))?;
-        return Ok(exit_code(verdict.health));
-    }
-    let state = call.place.state()?;
+    let mut all = call.place.all()?;
+    let state = match &mut all[..] {
+        [one] => std::mem::take(one),
+        several if call.json.is_none() => {
+            let reasons = several.iter().flat_map(|it| reasons(it));
+            let verdict = Verdict::for_reasons(reasons.collect());
+            output::print(lines(&verdict))?;
+            return Ok(exit_code(verdict.health));
+        }
+        _ => call.place.state()?,
+    };
     let file = call.json.as_deref().map(OutputFile::open_or_standard);
     let mut file = file.transpose()?;
     let asked = admin::ask::<Description>(&state, AdminCall::Show);

@@ -111,7 +111,6 @@ impl Daemon {
         made.extend(warnings.map(|warning| ConfigChange::Warning(Warning::VolumeLive(warning))));
         let longer = lengthen(&self.graph, &self.state);
         made.extend(deadline.wait(longer).await.into_iter().flatten());
-        self.units.tell_changes();
         if deadline.is_given_up {
             made.push(ConfigChange::Warning(Warning::Stopping));
         }

@@ -6,7 +6,7 @@ use std::{
     sync::Weak,
 };
 
-use super::{Graph, live::spaced};
+use super::{Graph, live::spaced, volume_of};
 use crate::{
     kinds::{NewLength, mirror::MirrorHandle, stripe::OpenSet},
     part::Part,
@@ -29,23 +29,24 @@ impl Graph {
         let (mut made, mut failed) = (Vec::new(), Vec::new());
         let mut tried = BTreeSet::new();
         loop {
-            let sets = self.sets_of_their_own().into_iter();
-            let next = sets.filter_map(|(path, set)| {
-                let to_bytes = set.room()?.to_bytes;
-                (!tried.contains(&(path.clone(), to_bytes))).then_some((path, set, to_bytes))
+            let mut sets = self.sets_of_their_own().into_iter();
+            let next = sets.find_map(|(path, set)| {
+                let room = (path, set.room()?.to_bytes);
+                (!tried.contains(&room)).then_some((room, set))
             });
-            let Some((path, set, to_bytes)) = next.into_iter().next() else {
+            let Some((room, set)) = next else {
                 return (made, failed);
             };
+            let path = &room.0;
             match set.lengthen().await {
-                Ok(lengths) => made.push(told(&path, lengths)),
+                Ok(lengths) => made.push(told(path, lengths)),
                 Err(error) => failed.push(format!(
                     "volume {}: its {} keeps its length, although its disks have become longer: {error}; apply this again",
-                    volume_of(&path),
-                    kind_of(&path)
+                    volume_of(path),
+                    kind_of(path)
                 )),
             }
-            tried.insert((path, to_bytes));
+            tried.insert(room);
         }
     }
 
@@ -74,10 +75,6 @@ fn told(path: &str, lengths: NewLength) -> String {
         volume_of(path),
         kind_of(path)
     )
-}
-
-fn volume_of(path: &str) -> &str {
-    path.split('/').next().unwrap_or_default()
 }
 
 fn kind_of(path: &str) -> &str {

@@ -9,7 +9,7 @@ use std::{
 
 use engine::task;
 
-use super::{Graph, child_paths};
+use super::{Graph, child_paths, volume_of};
 use crate::{
     kinds::{
         Node, Volumes,
@@ -305,7 +305,7 @@ impl Graph {
             } = exchanged;
             let settings = exchanged.node.inline()?.settings();
             let why = settings.bars_exchange(&self.context.handles, path, (*index, was))?;
-            let volume = path.split('/').next().unwrap_or_default();
+            let volume = volume_of(path);
             Some(format!("volume \"{volume}\": {why}"))
         });
         bars.collect()
@@ -357,7 +357,7 @@ impl Graph {
     ) -> Result<Arc<Part>, ConfigError> {
         let before = self.context.handles.take_below(child_path);
         live.before.push((child_path.to_owned(), before));
-        let volume = path.split('/').next().unwrap_or_default();
+        let volume = volume_of(path);
         let open = self.named.get(volume).and_then(Weak::upgrade);
         let home = open.and_then(|part| part.only_lane().cloned());
         let home = home.or_else(|| self.context.lanes.first().cloned());
@@ -386,7 +386,7 @@ impl Graph {
             other_child,
             more_children,
         };
-        let volume = path.split('/').next().unwrap_or_default().to_owned();
+        let volume = volume_of(path).to_owned();
         let prepared = match kind.settings().step(changing).await {
             Ok(step) => {
                 live.steps.push((volume, step));

@@ -293,10 +293,7 @@ impl Graph {
         let named = named.filter_map(|(name, part)| Some((name, part.upgrade()?)));
         let mut parts: Vec<_> = named.collect();
         let until_closed = std::mem::take(&mut self.context.until_closed);
-        let is_kept = |(path, _): &(String, _)| {
-            let volume = path.split('/').next().unwrap_or_default();
-            kept.contains(volume)
-        };
+        let is_kept = |(path, _): &(String, _)| kept.contains(volume_of(path));
         let (stays, until_closed): (Vec<_>, Vec<_>) = until_closed.into_iter().partition(is_kept);
         self.context.until_closed = stays;
         // Parts of another volume are closed with it; leftovers of a failed start are not, so close them here.
@@ -468,6 +465,11 @@ impl Graph {
         self.named.insert(name.to_owned(), Arc::downgrade(&part));
         Ok(part)
     }
+}
+
+/// The name of the volume that the node at `path` belongs to.
+fn volume_of(path: &str) -> &str {
+    path.split('/').next().unwrap_or_default()
 }
 
 /// The children of `kind` at `path`, with the path of each in the graph.
