@@ -1,7 +1,12 @@
 //! What the driver and people ask of the machine. Nothing here changes it.
 
 use super::{CopyStanding, Mirror};
-use crate::{bitmap::Bitmap, copy_set::CopyId, ranges::Ranges, regions::Regions};
+use crate::{
+    bitmap::Bitmap,
+    copy_set::{CopyId, CopySet},
+    ranges::Ranges,
+    regions::Regions,
+};
 
 /// How far the owner is with a copy, as people see it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -32,6 +37,12 @@ impl Mirror {
             CopyStanding::InSync if self.failed.contains(copy) => Stand::Leaving,
             CopyStanding::InSync => Stand::InSync,
         }
+    }
+
+    /// The copies that stand as [in sync](Stand::InSync).
+    pub fn in_sync(&self) -> CopySet {
+        let in_sync = self.with_standing(|standing| *standing == CopyStanding::InSync);
+        in_sync.without(self.failed)
     }
 
     /// Whether `copy` was given up, so that [`Event::Back`](crate::Event::Back) may be of use once it can be reached.

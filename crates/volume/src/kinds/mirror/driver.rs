@@ -29,8 +29,8 @@ use std::{
 };
 
 use ::mirror::{
-    CopyCommand, CopyId, Mirror, MirrorAction, MirrorEvent, MirrorPhase, OpId, Outcome, Range,
-    Stand, copy::Header, fence::FenceCommand, key::FenceKey, planted, register::Swap,
+    CopyCommand, CopyId, CopySet, Mirror, MirrorAction, MirrorEvent, MirrorPhase, OpId, Outcome,
+    Range, Stand, copy::Header, fence::FenceCommand, key::FenceKey, planted, register::Swap,
 };
 use engine::{Duration, Instant, Payload, share, spawn, sync::Notify, task, time};
 
@@ -92,6 +92,8 @@ pub(super) struct Driver {
     /// The copy that the next read prefers.
     turn: Cell<usize>,
     handle: MirrorHandle,
+    /// The copies that were in sync when the handle was last told.
+    told: Cell<CopySet>,
 }
 
 /// What an error of a copy says.
@@ -170,6 +172,7 @@ impl Driver {
             is_busy: Cell::new(false),
             turn: Cell::new(0),
             handle: parts.handle,
+            told: Cell::default(),
         });
         driver.carry_out_all();
         driver
@@ -347,6 +350,10 @@ impl Driver {
         }
         loop {
             let action = self.machine.borrow_mut().select();
+            if self.machine(Mirror::in_sync) != self.told.get() {
+                // Before anything is acknowledged: nobody is told that a copy is in sync which lacks that.
+                self.report();
+            }
             match action {
                 Some(action) => self.carry_out(action),
                 None => break,

@@ -7,7 +7,7 @@ use std::{ops::Range, path::Path};
 use engine::{
     Buf, Payload,
     fs::{OpenOptions, SharedFile},
-    sim::{Host, World},
+    sim::{FaultKind, Host, InjectedFault, World},
 };
 use uuid::Uuid;
 
@@ -475,6 +475,33 @@ fn what_one_copy_has_missed_is_on_it_when_it_returns() {
         }
         let b = host.read_file("/srv/b").expect("a copy");
         assert_eq!(b[8192..12288], [6; 4096]);
+    });
+}
+
+#[test]
+fn a_copy_is_told_to_be_in_sync_by_nobody_who_knows_of_a_write_that_it_lacks() {
+    on_a_machine(15, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let mut graph = graph(&text);
+        let (_tree, volume) = open(&mut graph, &host).await.expect("it opens");
+        for attempt in 0..20 {
+            while !status(&graph).is_in_sync() {
+                engine::time::sleep(engine::Duration::from_millis(100)).await;
+            }
+            // At whatever time since it was told last.
+            engine::time::sleep(engine::Duration::from_millis(attempt * 17)).await;
+            host.add_fault(InjectedFault {
+                path: Some("/srv/b".into()),
+                range: 0..4096,
+                ..InjectedFault::new(FaultKind::Write, libc::EIO)
+            });
+            let written = volume.write(0, block(6), Durability::Fua).await;
+            written.expect("the other copy is there");
+            let told = status(&graph);
+            assert!(!told.is_in_sync(), "after {attempt}: {told:?}");
+            host.clear_faults();
+        }
     });
 }
 

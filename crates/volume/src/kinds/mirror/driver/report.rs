@@ -86,6 +86,7 @@ impl Driver {
     /// Tells those outside how it is.
     pub(in super::super) fn report(&self) {
         let machine = self.machine.borrow();
+        self.told.set(machine.in_sync());
         let copies = self.copies.iter().enumerate().map(|(place, copy)| {
             let copy = copy.borrow();
             let stand = machine.stand(CopyId::new(place));
