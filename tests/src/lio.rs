@@ -5,8 +5,8 @@ use crate::guest::Guest;
 use crate::sanstone::binary;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{LazyLock, Mutex, PoisonError};
 
 /// The guest's portals, as its target reports them in discovery.
 pub const PORTALS_INSIDE: [&str; 2] = ["10.0.2.15:3260", "10.0.2.15:3261"];
@@ -53,6 +53,10 @@ static MACHINE: LazyLock<Machine> = LazyLock::new(|| {
     }
 });
 
+/// Held while a target comes or goes. One that goes resets the threads of its portals, and for that time the kernel finds
+/// them by their address no more: another would open them a second time, and be refused.
+static CHANGE: Mutex<()> = Mutex::new(());
+
 /// A target with one disk, LUN 0, at two portals in a portal group each.
 #[derive(Debug)]
 pub struct Lio {
@@ -81,6 +85,7 @@ impl Lio {
         let iqn = format!("iqn.2026-11.io.sanstone:lio{number}");
         let (kind, size_mib) = (backing.name(), size_bytes >> 20);
         let serve = format!("lio_serve {iqn} {kind} {size_mib} {block_size_bytes}");
+        let _change = CHANGE.lock().unwrap_or_else(PoisonError::into_inner);
         MACHINE.guest.run(&serve).success();
         Some(Lio { iqn, backing })
     }
@@ -142,7 +147,9 @@ impl Lio {
 impl Drop for Lio {
     fn drop(&mut self) {
         let remove = format!("lio_remove {} {}", self.iqn, self.backing.name());
+        let change = CHANGE.lock().unwrap_or_else(PoisonError::into_inner);
         let removed = MACHINE.guest.run(&remove);
+        drop(change);
         if std::thread::panicking() {
             MACHINE.guest.run("dmesg");
         } else {
