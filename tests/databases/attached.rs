@@ -111,15 +111,25 @@ impl Attached {
 
     /// Reads through the cache since the volume was attached.
     pub(crate) fn reads(&self) -> Reads {
-        let state = self.directory.join("state");
-        let shown = call(&["show", "--state", text(&state), "--json", "-"]).success();
-        let shown: Value = serde_json::from_str(&shown.stdout).expect("JSON");
-        let cache = &shown["volumes"]["db"]["tree"]["cache"];
+        let cache = &self.tree()["cache"];
         let count = |name: &str| cache[name].as_u64().expect("a counter of the cache");
         Reads {
             hits: count("hits") + count("late_hits"),
             misses: count("misses"),
         }
+    }
+
+    /// What is marked in the bitmap of the mirror, in bytes.
+    pub(crate) fn marked_bytes(&self) -> u64 {
+        let marked = &self.tree()["mirror"]["marked_bytes"];
+        marked.as_u64().expect("a number of bytes")
+    }
+
+    fn tree(&self) -> Value {
+        let state = self.directory.join("state");
+        let shown = call(&["show", "--state", text(&state), "--json", "-"]).success();
+        let mut shown: Value = serde_json::from_str(&shown.stdout).expect("JSON");
+        shown["volumes"]["db"]["tree"].take()
     }
 
     /// Runs `sanstone volume COMMAND` for `db`.
