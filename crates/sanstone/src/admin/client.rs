@@ -185,6 +185,8 @@ fn connect(state: &Path) -> Result<UnixStream, VerbFailure> {
         let path = path.display();
         let why = match error.kind() {
             ErrorKind::NotFound => not_listening(state),
+            // The next one removes what is left of the one before only once it listens itself.
+            ErrorKind::ConnectionRefused if lock::holder(state).is_some() => not_listening(state),
             ErrorKind::ConnectionRefused => {
                 format!(
                     "no daemon listens at {path}: the one that created it has exited; start it again"

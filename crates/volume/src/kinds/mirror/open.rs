@@ -88,6 +88,8 @@ fn in_order(copies: Vec<Copy>, found: &[Result<Header>]) -> Vec<Copy> {
             }
             Ok(_) => rest.push(copy),
             Err(error) => {
+                let name = &copy.name;
+                tracing::warn!(copy = name, %error, "the copy cannot be read as the mirror opens");
                 copy.suffers(error);
                 rest.push(copy);
             }
@@ -230,17 +232,27 @@ pub(super) async fn open(copies: Vec<Copy>, options: Options) -> Result<Rc<Drive
         handle: options.handle,
     });
     upkeep::begin(&driver, options.claim);
-    let limit = options.limits.request;
-    let is_serving = |it: &Mirror| it.phase() == MirrorPhase::Serving;
-    if time::timeout(limit, pin!(driver.until(is_serving)))
-        .await
-        .is_none()
-    {
-        driver.end(missing(&driver, limit));
-    }
+    wait_until_serving(&driver).await;
     driver.check()?;
     driver.report();
     Ok(driver)
+}
+
+/// Waits until the mirror is claimed, as long as its requests may wait. Long before the end of that, people are told.
+async fn wait_until_serving(driver: &Driver) {
+    let limit = driver.limits.request;
+    let first = limit.min(driver.limits.copy);
+    let is_serving = |it: &Mirror| it.phase() == MirrorPhase::Serving;
+    let mut serving = pin!(driver.until(is_serving));
+    if time::timeout(first, serving.as_mut()).await.is_some() {
+        return;
+    }
+    let (mirror, why) = (&driver.name, missing(driver, first));
+    let in_all = time::brief(limit);
+    tracing::warn!(mirror, "{why}; it is waited for, {in_all:?} in all");
+    if time::timeout(limit - first, serving).await.is_none() {
+        driver.end(missing(driver, limit));
+    }
 }
 
 /// No copy in sync can be reached, or not the register.

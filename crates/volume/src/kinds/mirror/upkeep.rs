@@ -92,6 +92,11 @@ fn log(driver: &Driver, told: &RefCell<Option<Vec<Stand>>>) {
                     "the copy is back, and gets what it has missed"
                 );
             }
+            Stand::Out if of.trouble().is_none() => tracing::info!(
+                mirror,
+                copy,
+                "the copy lacks what was written without it, and is filled soon"
+            ),
             Stand::Out => tracing::warn!(
                 mirror,
                 copy,
