@@ -4,7 +4,7 @@ use std::{
     fmt::Write as _,
     fs::File,
     io::{Seek, SeekFrom},
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, FileTypeExt},
     path::{Path, PathBuf},
 };
 
@@ -82,6 +82,13 @@ pub(crate) fn run(call: &InspectCall) -> Result<(), VerbFailure> {
 /// The ends of a file or block device, read whoever has it locked.
 fn local_ends(path: &Path) -> anyhow::Result<DiskEnds> {
     let shown = || path.display().to_string();
+    // Looked at before it is opened: a pipe that is opened waits for its other end.
+    let kind = path.metadata().with_context(shown)?.file_type();
+    anyhow::ensure!(
+        kind.is_file() || kind.is_block_device(),
+        "{} is neither a file nor a block device: name a disk",
+        shown()
+    );
     let mut file = File::open(path).with_context(shown)?;
     let len_bytes = file.seek(SeekFrom::End(0)).with_context(shown)?;
     let len = len_bytes.min(END_BYTES);
@@ -140,10 +147,20 @@ fn said(told: &InspectOutput<'_>) -> String {
             bytes(copy.data_bytes)
         ));
     }
+    for one in &found.registered {
+        let owner = match &one.owner {
+            Some(node) => format!("owned by node {node}"),
+            None => "owned by nobody".to_owned(),
+        };
+        line(format!(
+            "the register of the mirror {}, epoch {}, {owner}",
+            one.mirror, one.epoch
+        ));
+    }
     for why in &found.unreadable {
         line(format!("a label of Sanstone's that cannot be read: {why}"));
     }
-    let is_labelled = found.set.is_some() || found.mirror.is_some();
+    let is_labelled = found.set.is_some() || found.mirror.is_some() || !found.registered.is_empty();
     match found.content {
         Some(content) => line(format!("holds {content}")),
         None if found.is_blank => line("its first MiB is blank".to_owned()),

@@ -1,5 +1,5 @@
-//! What a disk is, told from its first and its last MiB: whether it belongs to a stripe, concat or mirror, who owns that, and
-//! what others have put on it. Nothing is claimed, locked or written.
+//! What a disk is, told from its first and its last MiB: whether it belongs to a stripe, concat or mirror or is a register, who owns
+//! that, and what others have put on it. Nothing is claimed, locked or written.
 
 use std::path::Path;
 
@@ -7,6 +7,7 @@ use engine::LaneHandle;
 use mirror::{
     Unreadable,
     copy::{Header, METADATA_BYTES, MetadataBlock},
+    register::Record,
 };
 use serde::Serialize;
 use set::{FoundLabel, LABEL_AT, LABEL_BYTES, Label, envelope::BLOCK_BYTES};
@@ -15,7 +16,10 @@ use crate::{
     Error, ErrorKind, Result,
     config::Volumes,
     graph::Graph,
-    kinds::stripe::{Described, describe},
+    kinds::{
+        mirror::records,
+        stripe::{Described, describe},
+    },
 };
 
 pub use crate::kinds::stripe::SetMember;
@@ -51,6 +55,9 @@ pub struct Inspection {
     /// The mirror that it belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirror: Option<CopyOfMirror>,
+    /// The mirrors whose register is on it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub registered: Vec<RegisteredMirror>,
     /// What others have put on it, such as `ext4`, if it is known here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub content: Option<&'static str>,
@@ -83,6 +90,28 @@ pub struct CopyOfMirror {
     pub copy: usize,
     /// The length of the data.
     pub data_bytes: u64,
+}
+
+/// What a register says of one mirror.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RegisteredMirror {
+    /// The identity of the mirror.
+    pub mirror: String,
+    /// Raised by one with each claim.
+    pub epoch: u64,
+    /// The node that owns it; absent: none has claimed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+}
+
+impl RegisteredMirror {
+    fn of(record: &Record) -> RegisteredMirror {
+        RegisteredMirror {
+            mirror: record.mirror.to_string(),
+            epoch: record.epoch,
+            owner: (!record.owner.is_nil()).then(|| record.owner.to_string()),
+        }
+    }
 }
 
 /// What the disk with these ends is.
@@ -130,6 +159,10 @@ pub fn inspect(ends: &DiskEnds) -> Inspection {
         set,
         owner,
         mirror,
+        registered: records(&ends.start)
+            .iter()
+            .map(RegisteredMirror::of)
+            .collect(),
         unreadable,
     }
 }
@@ -144,10 +177,9 @@ fn owner_of(label: &Label) -> SetOwner {
 }
 
 fn header_of(ends: &DiskEnds) -> Option<&[u8]> {
-    let end_at = ends.len_bytes.checked_sub(ends.end.len() as u64)?;
-    let at = MetadataBlock::Header
-        .at(ends.len_bytes)
-        .checked_sub(end_at)? as usize;
+    // A disk without room for the metadata is no copy.
+    let end_at = ends.len_bytes.checked_sub(METADATA_BYTES)?;
+    let at = (MetadataBlock::Header.at(ends.len_bytes) - end_at) as usize;
     ends.end.get(at..at + mirror::copy::BLOCK_BYTES)
 }
 
@@ -245,6 +277,42 @@ mod tests {
             let found = inspect(&ends);
             assert_eq!((found.content, found.is_blank), (Some(name), false));
         }
+    }
+
+    #[test]
+    fn a_disk_of_any_length_is_told() {
+        for len in [
+            0,
+            1,
+            511,
+            4095,
+            4096,
+            32767,
+            32768,
+            END_BYTES - 1,
+            END_BYTES,
+        ] {
+            let found = inspect(&DiskEnds {
+                len_bytes: len,
+                start: vec![0; len as usize],
+                end: vec![0; len as usize],
+            });
+            assert!(found.is_blank && found.mirror.is_none(), "{len}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_register_says_whose_it_is() {
+        let mut record = Record::first(Uuid::from_u128(7), 2, 1);
+        record.owner = Uuid::from_u128(9);
+        let mut ends = blank();
+        let block = record.encode();
+        ends.start[8192..8192 + block.len()].copy_from_slice(&block);
+        let [found] = &inspect(&ends).registered[..] else {
+            panic!("one mirror is registered there");
+        };
+        assert_eq!(found.mirror, Uuid::from_u128(7).to_string());
+        assert_eq!(found.owner, Some(Uuid::from_u128(9).to_string()));
     }
 
     #[test]

@@ -69,6 +69,12 @@ impl SlotContent {
     }
 }
 
+/// The records in the first MiB of a LUN, or in less of it.
+pub(crate) fn records(area: &[u8]) -> Vec<Record> {
+    let slots = area.chunks_exact(SLOT_BYTES);
+    slots.filter_map(|slot| Record::decode(slot).ok()).collect()
+}
+
 impl LunRegister {
     /// The register of `mirror` on `volume`, which messages call `name`.
     pub(super) fn new(name: String, volume: SharedVolume, mirror: Uuid) -> LunRegister {

@@ -34,6 +34,7 @@ use ::mirror::{Mirror, MirrorEvent, MirrorPhase};
 use engine::{Duration, LaneFuture, Payload, task::join_all, time};
 
 use self::driver::Driver;
+pub(crate) use self::lun_register::records;
 pub use self::{
     comparison::Compared,
     status::{CopyStatus, MirrorHandle, MirrorStatus},
