@@ -193,12 +193,17 @@ fn space_is_set_aside_or_the_daemon_does_not_start() {
     let full = volume("16MiB").replace("db.img", "small/db.img");
     let full = full.replace(own, "ram = { size = \"1MiB\" }");
     let file = directory.write("full.toml", &full);
+    let refused = call(&["check", "-c", text(&file)]);
     let ran = call(&["serve", "-c", text(&file)]);
+    let is_left = small.join("db.img").exists();
     let sparse = directory.write("sparse.toml", full.replace(", preallocate = true", ""));
     let checked = call(&["check", "-c", text(&sparse)]);
     let unmounted = Command::new("umount").arg(&small).status();
     assert!(unmounted.expect("umount").success());
+    let cannot = "16 MiB are to be set aside (preallocate = true) for ";
+    assert!(refused.stderr.contains(cannot), "{refused}");
     assert_eq!(ran.code(), Some(1), "{ran}");
+    assert!(!is_left, "what it has made takes all the space: {ran}");
     assert!(
         ran.stderr.contains("could be set aside; free space there"),
         "{ran}"
@@ -206,7 +211,7 @@ fn space_is_set_aside_or_the_daemon_does_not_start() {
     assert!(
         checked
             .stderr
-            .contains("db.img may still grow by 15 MiB, and the file system has 7 MiB left"),
+            .contains("db.img may still grow by 16 MiB, and the file system has 8 MiB left"),
         "{checked}"
     );
 }
@@ -399,6 +404,17 @@ fn a_disk_says_what_it_is_while_it_is_used() {
     // Over the network it is an empty disk.
     let ran = call(&["volume", "inspect", &server.url(0)]).success();
     assert!(ran.stdout.contains("its first MiB is blank"), "{ran}");
+    let short = directory.write("short", "too short for a label");
+    let ran = call(&["volume", "inspect", text(&short)]).success();
+    assert!(ran.stdout.contains("holds nothing that is known"), "{ran}");
+    let mut mkfifo = Command::new("mkfifo");
+    let pipe = directory.join("pipe");
+    assert!(mkfifo.arg(&pipe).status().expect("mkfifo").success());
+    for no_disk in [&*pipe, Path::new("/dev/null"), directory.path()] {
+        let ran = call(&["volume", "inspect", text(no_disk)]);
+        assert_eq!(ran.code(), Some(1), "{ran}");
+        assert!(ran.stderr.contains("neither a file nor a block"), "{ran}");
+    }
     let ran = call(&["volume", "inspect", text(&directory.join("nowhere"))]);
     assert_eq!(ran.code(), Some(1), "{ran}");
     assert!(ran.stderr.contains("nowhere"), "{ran}");

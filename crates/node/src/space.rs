@@ -2,13 +2,16 @@
 
 use std::{collections::BTreeMap, os::unix::fs::MetadataExt, path::Path};
 
-use rustix::fs::statvfs;
+use rustix::fs::{StatVfsMountFlags, statvfs};
 use volume::config::{Kind, Node, NodeForm, Volumes};
 
 use crate::description::Space;
 
 /// The unit of a file's allocated blocks (stat(2)).
 const STAT_BLOCK_BYTES: u64 = 512;
+
+/// What a state directory needs at most when it changes: each of its files is written anew before the old one goes.
+const STATE_BYTES: u64 = 1 << 20;
 
 /// Of the regular file at `path`; `None` of anything else, and where nothing can be found out.
 pub(crate) fn of(path: &Path) -> Option<Space> {
@@ -20,10 +23,20 @@ pub(crate) fn of(path: &Path) -> Option<Space> {
     })
 }
 
+/// Why no more can be kept in the state directory at `path`, as far as its file system tells.
+pub(crate) fn trouble(path: &Path) -> Option<String> {
+    let system = statvfs(path).ok()?;
+    if system.f_flag.contains(StatVfsMountFlags::RDONLY) {
+        return Some("its file system is read-only".to_owned());
+    }
+    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    (free < STATE_BYTES).then(|| format!("its file system has {} KiB left", free >> 10))
+}
+
 /// What the files of `volumes` may still need, by file system, where that is more than it has left: a line for each. Paths
 /// begin in the directory `base`.
 pub(crate) fn scarce(volumes: &Volumes, base: &Path) -> Vec<String> {
-    let mut systems: BTreeMap<u64, (u64, u64, Vec<String>)> = BTreeMap::new();
+    let mut systems: BTreeMap<u64, Room> = BTreeMap::new();
     for node in volumes.0.values().flat_map(Node::all) {
         let NodeForm::Inline(kind) = &node.what else {
             continue;
@@ -43,25 +56,47 @@ pub(crate) fn scarce(volumes: &Volumes, base: &Path) -> Vec<String> {
         let has = of(&path).map_or(0, |space| space.allocated_bytes);
         let needed = size.get_ref().bytes().saturating_sub(has);
         let free = system.f_bavail.saturating_mul(system.f_frsize);
-        let entry = systems.entry(at.dev()).or_insert((0, free, Vec::new()));
-        entry.0 += needed;
-        entry.2.push(path.display().to_string());
+        let room = systems.entry(at.dev()).or_default();
+        room.free_bytes = free;
+        room.needed_bytes += needed;
+        room.paths.push(path.display().to_string());
+        if file.preallocate {
+            room.at_once_bytes += needed;
+        }
     }
-    let scarce = systems
-        .into_values()
-        .filter(|(needed, free, _)| needed > free);
-    scarce
-        .map(|(needed, free, paths)| {
-            let mib = |bytes: u64| bytes >> 20;
+    systems.values().filter_map(Room::scarcity).collect()
+}
+
+/// What some files may need of their file system.
+#[derive(Default)]
+struct Room {
+    free_bytes: u64,
+    needed_bytes: u64,
+    /// Of that, what is set aside when the files are opened.
+    at_once_bytes: u64,
+    paths: Vec<String>,
+}
+
+impl Room {
+    /// What to say if that is more than it has left.
+    fn scarcity(&self) -> Option<String> {
+        let mib = |bytes: u64| bytes >> 20;
+        let (paths, left) = (self.paths.join(", "), mib(self.free_bytes));
+        if self.at_once_bytes > self.free_bytes {
+            return Some(format!(
+                "{} MiB are to be set aside (preallocate = true) for {paths}, and the file system has {left} MiB left: it \
+                 cannot be opened; free space there, or write a smaller size",
+                mib(self.at_once_bytes)
+            ));
+        }
+        (self.needed_bytes > self.free_bytes).then(|| {
             format!(
-                "{} may still grow by {} MiB, and the file system has {} MiB left: writes fail when it is full; free space \
-                 there, or write preallocate = true, so that it is found now",
-                paths.join(", "),
-                mib(needed),
-                mib(free)
+                "{paths} may still grow by {} MiB, and the file system has {left} MiB left: writes fail when it is full; free \
+                 space there, or write preallocate = true, so that it is found now",
+                mib(self.needed_bytes)
             )
         })
-        .collect()
+    }
 }
 
 #[cfg(test)]
@@ -86,17 +121,23 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let free = statvfs(directory.path()).expect("a file system");
         let free_mib = (free.f_bavail * free.f_frsize) >> 20;
-        let text = |mib: u64| {
+        let text = |mib: u64, more: &str| {
             let file = |name: &str| {
-                format!("{name}.file = {{ path = \"{name}.img\", size = \"{mib}MiB\" }}\n")
+                format!("{name}.file = {{ path = \"{name}.img\", size = \"{mib}MiB\"{more} }}\n")
             };
             let both = file("a") + &file("b");
             toml::from_str::<Volumes>(&both).expect("it is right")
         };
-        let lines = |mib| scarce(&text(mib), directory.path());
-        assert_eq!(lines(1), Vec::<String>::new());
+        let lines = |mib, more| scarce(&text(mib, more), directory.path());
+        const AT_ONCE: &str = ", preallocate = true";
+        assert_eq!(lines(1, ""), [""; 0]);
+        assert_eq!(lines(1, AT_ONCE), [""; 0]);
         // Each alone would fit.
-        let [line] = &lines(free_mib * 3 / 4)[..] else {
+        let [line] = &lines(free_mib * 3 / 4, AT_ONCE)[..] else {
+            panic!("one file system");
+        };
+        assert!(line.contains("it cannot be opened"), "{line}");
+        let [line] = &lines(free_mib * 3 / 4, "")[..] else {
             panic!("one file system");
         };
         assert!(

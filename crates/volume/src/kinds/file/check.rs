@@ -137,7 +137,7 @@ fn check_len(
         )),
         Some(size) if len_bytes > 0 && len_bytes < size && !grows() => wrong(format!(
             "{shown} has {} bytes, less than its configured size of {size}; configure a smaller \
-             size, or extend the file (truncate -s {size})",
+             size, or extend the file (truncate -s {size}), which `sanstone apply` does with one that is served",
             len_bytes
         )),
         None => check_blocks(path, len_bytes, options.block_size_bytes),

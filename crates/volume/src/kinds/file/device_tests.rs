@@ -100,7 +100,7 @@ fn a_file_that_becomes_read_only_protects_its_disk_until_it_is_writable_again() 
             counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         })));
         let options = options(Caching::Direct);
-        let file = OpenFile::open_telling(&options, announcer)
+        let file = OpenFile::open_making(&options, 1, &Arc::default(), announcer)
             .await
             .expect("it opens");
         let disk = file.on_lane();

@@ -100,26 +100,24 @@ impl OpenFile {
         OpenFile::open_aligned(options, 1).await
     }
 
-    /// As [`OpenFile::open`]; tells `announcer` when the file becomes read-only or writable.
-    pub(super) async fn open_telling(
-        options: &FileOptions,
-        announcer: Announcer,
-    ) -> Result<Arc<Self>> {
-        OpenFile::open_or_undo(options, 1, announcer).await
-    }
-
     /// As [`OpenFile::open`], with I/O aligned to at least `align_bytes` (a power of two).
     pub(super) async fn open_aligned(options: &FileOptions, align_bytes: u32) -> Result<Arc<Self>> {
-        OpenFile::open_or_undo(options, align_bytes, Announcer::default()).await
+        let opened = async |made: &Arc<Made>| {
+            OpenFile::open_making(options, align_bytes, made, Announcer::default()).await
+        };
+        OpenFile::or_undone(None, opened).await
     }
 
-    async fn open_or_undo(
-        options: &FileOptions,
-        align_bytes: u32,
-        announcer: Announcer,
+    /// What `opened` opens. If it fails, what it has created is removed: here, or as a part of `trial` by whoever tries.
+    pub(super) async fn or_undone(
+        trial: Option<&Arc<Made>>,
+        opened: impl AsyncFnOnce(&Arc<Made>) -> Result<Arc<Self>>,
     ) -> Result<Arc<Self>> {
+        if let Some(made) = trial {
+            return opened(made).await;
+        }
         let made = Arc::<Made>::default();
-        let opened = OpenFile::open_making(options, align_bytes, &made, announcer).await;
+        let opened = opened(&made).await;
         if opened.is_err() {
             // The first error is the one to report.
             let _ = blocking::run(blocking::WorkKind::Files, move || made.undo()).await;

@@ -17,6 +17,7 @@ use super::{
     Caching, FileOptions, OpenFile, OpenFiles,
     check::{Leads, check_openable},
     growth::Growth,
+    made::Made,
 };
 use crate::{
     Error, ErrorKind, Result,
@@ -122,20 +123,21 @@ impl Settings for File {
                 ));
             }
             let open_files = opening.kept::<OpenFiles>();
-            let made = open_files.trial().cloned();
+            let trial = open_files.trial().cloned();
             let announcer = opening.kept::<Announcer>().clone();
-            let file = match &made {
-                Some(made) => OpenFile::open_making(&options, 1, made, announcer).await,
-                None => OpenFile::open_telling(&options, announcer).await,
+            let opened = async |made: &Arc<Made>| {
+                let file = OpenFile::open_making(&options, 1, made, announcer).await?;
+                if self.preallocate {
+                    file.set_aside().await?;
+                }
+                Ok(file)
             };
+            let file = OpenFile::or_undone(trial.as_ref(), opened).await;
             let open_files = opening.kept::<OpenFiles>();
             let file = match file {
                 Ok(file) => file,
                 Err(error) => return Err(blame_open(open_files, options.path, error).await),
             };
-            if self.preallocate {
-                file.set_aside().await?;
-            }
             open_files.add(&file);
             opening.put(Arc::downgrade(&file));
             #[cfg(any(test, feature = "testing"))]
