@@ -149,6 +149,29 @@ fn its_loop_device_follows_a_size_that_is_applied() {
 }
 
 #[test]
+fn a_file_system_that_shuts_down_is_seen() {
+    if !can_attach() {
+        return;
+    }
+    let (directory, files) = prepared_with(&["mkfs.xfs", "-f"], "xfsprogs", 320);
+    let volume = "[volume.db]\nfile = { path = \"db.img\" }\n";
+    let attached = Attached::start_in(directory, volume, &["--mount", text(&files)]);
+    attached.daemon.log_with("INFO mounted ");
+    let _guard = Mounted(files.clone());
+    let state = attached.directory.join("sanstone.state/attached/db");
+    let health = Health::of(&state);
+    health.is_ok();
+    ran(
+        "xfs_io",
+        "xfsprogs",
+        &["-x", "-c", "shutdown", text(&files)],
+    )
+    .success();
+    let line = health.shows(2, "takes no writes any more");
+    assert!(line.starts_with("down: db: the file system at "), "{line}");
+}
+
+#[test]
 fn a_file_system_that_takes_no_writes_and_an_end_that_waits_are_seen() {
     if !can_attach() {
         return;

@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::Command,
     thread::sleep,
     time::{Duration, Instant},
@@ -15,11 +15,14 @@ use harness::{
     directory::Directory,
     health::Health,
     sanstone::{IQN, Sanstone, call, target_table},
-    wire::{Direction, Session, write_10},
+    wire::{Direction, Session, read_10, write_10},
 };
 use serde_json::Value;
 
-use crate::far::{Far, PATIENT};
+use crate::{
+    atomic::run,
+    far::{Far, PATIENT},
+};
 
 const GOOD: u8 = 0x00;
 const CHECK_CONDITION: u8 = 0x02;
@@ -47,6 +50,30 @@ fn login(server: &Sanstone) -> Session {
 
 fn execute(session: &mut Session, cdb: &[u8], data: &[u8]) -> u8 {
     session.execute(cdb, data, 0).expect("a response").0
+}
+
+/// A file system of its own; gone when this is dropped.
+struct Small(PathBuf);
+
+impl Small {
+    /// `None`: it needs root.
+    fn mounted(directory: &Directory, arguments: &[&str]) -> Option<Small> {
+        if !rustix::process::geteuid().is_root() {
+            harness::skip("a file system of its own needs root");
+            return None;
+        }
+        let place = directory.join("small");
+        fs::create_dir(&place).expect("a directory of ours");
+        run(Command::new("mount").args(arguments).arg(&place)).expect("it is mounted");
+        Some(Small(place))
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        // Whoever was killed may still have something open.
+        run(Command::new("umount").arg("-l").arg(&self.0)).expect("it is ours");
+    }
 }
 
 #[test]
@@ -368,18 +395,12 @@ fn a_sanitize_is_seen_while_it_runs_and_when_it_has_failed() {
 
 #[test]
 fn a_file_system_that_is_full_is_down_and_one_that_fills_up_degraded() {
-    if !rustix::process::geteuid().is_root() {
-        harness::skip("a file system of its own needs root");
-        return;
-    }
     let directory = Directory::new();
-    let small = directory.join("small");
-    fs::create_dir(&small).expect("a directory of ours");
-    let mut mount = Command::new("mount");
-    mount
-        .args(["-t", "tmpfs", "-o", "size=40m", "none"])
-        .arg(&small);
-    assert!(mount.status().expect("mount").success());
+    let Some(mounted) = Small::mounted(&directory, &["-t", "tmpfs", "-o", "size=40m", "none"])
+    else {
+        return;
+    };
+    let small = &mounted.0;
     let volume = "file = { path = \"small/db.img\", size = \"1GiB\", cache = \"write-back\" }";
     let (server, health) = serve_volume(directory.path(), volume);
     let line = health.shows(1, "its file system has ");
@@ -392,17 +413,64 @@ fn a_file_system_that_is_full_is_down_and_one_that_fills_up_degraded() {
     fs::remove_file(small.join("other")).expect("ours");
     health.shows(1, "its file system has ");
     let mut grow = Command::new("mount");
-    grow.args(["-o", "remount,size=2g"]).arg(&small);
+    grow.args(["-o", "remount,size=2g"]).arg(small);
     assert!(grow.status().expect("mount").success());
     health.is_ok();
     drop(server);
-    assert!(
-        Command::new("umount")
-            .arg(&small)
-            .status()
-            .expect("umount")
-            .success()
+}
+
+#[test]
+fn a_state_directory_in_which_nothing_can_be_kept_is_seen() {
+    let directory = Directory::new();
+    let Some(small) = Small::mounted(&directory, &["-t", "tmpfs", "-o", "size=4m", "none"]) else {
+        return;
+    };
+    let port = harness::free_port();
+    let configuration = format!(
+        "state = \"small/state\"\n[volume.db]\nfile = {{ path = \"db.img\", size = \"1MiB\" }}\n{}",
+        target_table(port, &["db"])
     );
+    let server = Sanstone::serve_configuration(directory.path(), &configuration, port);
+    let state = small.0.join("state");
+    let (_server, health) = (server.answering(&state), Health::of(&state));
+    health.is_ok();
+    fs::write(small.0.join("hog"), vec![1; 4 << 20]).expect_err("there is no room for all of it");
+    let line = health.shows(1, "cannot be kept: its file system has ");
+    assert!(line.starts_with("degraded: the state directory "), "{line}");
+    fs::remove_file(small.0.join("hog")).expect("ours");
+    health.is_ok();
+}
+
+#[test]
+fn a_disk_that_takes_no_writes_any_more_is_down_although_reads_go_on() {
+    let directory = Directory::new();
+    let image = directory.sparse("system.img", 64 << 20);
+    run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image)).expect("e2fsprogs");
+    let image = image.to_str().expect("plain text");
+    let options = ["-o", "loop,errors=remount-ro", image];
+    let Some(small) = Small::mounted(&directory, &options) else {
+        return;
+    };
+    let volume = "file = { path = \"small/db.img\", size = \"1MiB\", cache = \"direct\" }";
+    let (server, health) = serve_volume(directory.path(), volume);
+    let mut session = login(&server);
+    let written = |session: &mut Session| execute(session, &write_10(0, 1), &[1; 512]);
+    assert_eq!(written(&mut session), GOOD);
+    health.is_ok();
+    let found = Command::new("findmnt")
+        .args(["-no", "SOURCE"])
+        .arg(&small.0)
+        .output();
+    let device = String::from_utf8(found.expect("util-linux").stdout).expect("plain text");
+    let device = device.trim().trim_start_matches("/dev/");
+    let fail = format!("/sys/fs/ext4/{device}/trigger_fs_error");
+    fs::write(fail, "as a test").expect("it turns read-only");
+    assert_eq!(written(&mut session), CHECK_CONDITION);
+    let line = health.shows(2, "its last write has failed: ");
+    assert!(line.starts_with("down: db/file "), "{line}");
+    let read = session.execute(&read_10(0, 1), &[], 512);
+    assert_eq!(read.expect("a response").0, GOOD);
+    health.shows(2, "its last write has failed: ");
 }
 
 #[test]
@@ -415,5 +483,21 @@ fn an_attached_volume_says_the_same_of_itself() {
     far.ways[0].break_all();
     health.shows(2, "no session: ");
     far.ways[0].mend();
+    health.is_ok();
+}
+
+#[test]
+fn a_file_that_is_removed_or_replaced_while_it_is_served_is_told_until_it_is_back() {
+    let directory = Directory::new();
+    let volume = "file = { path = \"db.img\", size = \"1MiB\" }";
+    let (_server, health) = serve_volume(directory.path(), volume);
+    health.is_ok();
+    let (path, aside) = (directory.join("db.img"), directory.join("aside"));
+    fs::rename(&path, &aside).expect("ours");
+    let line = health.shows(1, "its file was removed, renamed or replaced");
+    assert!(line.starts_with("degraded: db"), "{line}");
+    fs::write(&path, [0; 512]).expect("a directory of ours");
+    health.shows(1, "its file was removed, renamed or replaced");
+    fs::rename(&aside, &path).expect("ours");
     health.is_ok();
 }

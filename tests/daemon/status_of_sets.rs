@@ -247,9 +247,17 @@ fn copies_that_do_not_answer_at_all_are_down_until_they_do() {
     let (_server, health) = host.serve();
     health.is_ok();
     storages.iter().for_each(|storage| storage.way.break_all());
+    // Before one is given up, and after that.
+    let line = health.shows(
+        2,
+        "none of its copies can be reached: requests wait for one",
+    );
+    assert!(line.starts_with("down: db/mirror: "), "{line}");
     let line = health.shows(2, "no copy that is in sync answers: requests wait for it");
     assert!(line.starts_with("down: db/mirror: "), "{line}");
     assert!(line.contains("; bring that copy back"), "{line}");
+    let line = health.shows(2, "is in trouble");
+    assert!(line.contains("nothing takes its place"), "{line}");
     storages.iter().for_each(|storage| storage.way.mend());
     health.is_ok();
 }

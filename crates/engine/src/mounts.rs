@@ -51,7 +51,7 @@ pub fn mount_at(path: &Path) -> io::Result<Option<Mount>> {
 }
 
 /// Whether nothing can be written to the file system of `mount` any more: by its options, among which a kernel shows what it has
-/// come to after an error, too. `false` if it is not mounted.
+/// come to after an error, too; or as nothing is told of it any more, which is how XFS ends. `false` if it is not mounted.
 ///
 /// # Errors
 /// Any error the system reports.
@@ -59,7 +59,13 @@ pub fn is_read_only(mount: &Mount) -> io::Result<bool> {
     let table = fs::read("/proc/self/mountinfo")?;
     let mut lines = table.rsplit(|byte| *byte == b'\n');
     let line = lines.find(|line| parse(line).is_some_and(|it| mount.is(&it)));
-    Ok(line.is_some_and(shows_read_only))
+    Ok(line.is_some_and(|line| shows_read_only(line) || is_shut_down(&mount.point)))
+}
+
+/// Whether the file system at `point` has shut down. Its root is in memory: that is told without its disk.
+fn is_shut_down(point: &Path) -> bool {
+    let looked = point.metadata();
+    looked.is_err_and(|error| error.raw_os_error() == Some(libc::EIO))
 }
 
 /// Whether a line of mountinfo has such an option, of the mount or, at its end, of the file system.

@@ -1,7 +1,7 @@
 //! The description of a running daemon or an attached volume: what it serves, to whom, and its counters. For people
 //! and for programs; `docs/guide/show.md` documents the format for programs.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::Not};
 
 pub use front::report::{PortalGroup, ReportedLun, ReportedSession, ReportedTarget};
 use serde::{Deserialize, Serialize};
@@ -27,6 +27,9 @@ pub struct Description {
     pub configuration: String,
     /// Its state directory.
     pub state: String,
+    /// Why no more can be kept there.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub state_error: Option<String>,
     /// The number of serving threads.
     pub lanes: usize,
     /// The volumes of the configuration by name; where one is attached, that one alone.
@@ -100,6 +103,9 @@ pub struct Node {
     /// For a file: the space that it takes, and what its file system has left.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub space: Option<Space>,
+    /// For an open file: whether its path leads to another one or to none, so that what is served is lost at the end.
+    #[serde(skip_serializing_if = "Not::not", default)]
+    pub lost_path: bool,
     /// Whether it is read-only.
     pub read_only: bool,
     /// For a stripe: whether this daemon still owns its children.

@@ -12,7 +12,7 @@ use std::{
 use serde::{Deserialize, Serialize};
 use volume::SHOWN_WITHIN;
 
-use crate::description::{Attached, Description, Failure, Node, Volume};
+use crate::description::{Attached, Description, Failure, MirrorCopy, Node, NodeSession, Volume};
 
 /// A request that has been in progress for so long hangs.
 const HANGS_S: u64 = 3;
@@ -72,8 +72,12 @@ pub enum About {
     Failure,
     /// The attachment to this machine.
     Attachment,
+    /// The path of a file.
+    Place,
     /// What a file system has left.
     Space,
+    /// The state directory.
+    State,
     /// Secrets with which initiators have logged in.
     Secret,
 }
@@ -125,6 +129,17 @@ impl Verdict {
                 judge_unit(name, volume, &mut reasons);
                 judge(&volume.tree, false, &mut reasons);
             }
+        }
+        if let Some(error) = &description.state_error {
+            reasons.push(Reason {
+                health: Health::Degraded,
+                about: About::State,
+                of: format!("the state directory {}", description.state),
+                what: format!(
+                    "reservations, owners and lengths that change cannot be kept: {error}"
+                ),
+                mend: "make room there, or have it written to again".to_owned(),
+            });
         }
         judge_secrets(description, &mut reasons);
         if let Some(attached) = &description.attached {
@@ -283,6 +298,7 @@ fn judge(node: &Node, is_copy: bool, reasons: &mut Vec<Reason>) {
     judge_sessions(node, is_copy, &mut add);
     judge_requests(node, &mut add);
     judge_failure(node, &mut add);
+    judge_place(node, &mut add);
     judge_space(node, &mut add);
     for child in &node.children {
         judge(child, is_copy || node.mirror.is_some(), reasons);
@@ -304,6 +320,11 @@ fn judge_mirror(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) 
     if !mirror.copies.iter().any(|copy| copy.state == "in sync") {
         let what = "no copy that is in sync answers: requests wait for it";
         let mend = "bring that copy back; what the others hold is older";
+        add(About::Mirror, Health::Down, what.to_owned(), mend);
+    } else if is_away(node) {
+        // They count as in sync until `copy_timeout` is over.
+        let what = "none of its copies can be reached: requests wait for one";
+        let mend = "look at the targets and the network; it goes on by itself";
         add(About::Mirror, Health::Down, what.to_owned(), mend);
     }
     if let Some(error) = &mirror.register_error {
@@ -327,11 +348,18 @@ fn judge_mirror(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) 
         add(About::Mirror, Health::Degraded, what, mend);
     }
     let missing = mirror.copies.iter().filter(|copy| copy.state != "in sync");
+    let counts = |copy: &&MirrorCopy| matches!(&*copy.state, "in sync" | "in trouble");
+    let is_last = mirror.copies.iter().filter(counts).count() == 1;
     for copy in missing {
         let why = copy.error.as_ref().map(|error| format!(": {error}"));
         let what = format!("{} is {}{}", copy.name, copy.state, why.unwrap_or_default());
         let mend = match &*copy.state {
             "being filled" | "being fenced" => "it ends by itself",
+            // It answers: what it lacks was written before this began.
+            "out" if copy.error.is_none() => "it is taken back and filled by itself",
+            "in trouble" if is_last => {
+                "look at that copy and its network: it alone has everything, and nothing takes its place"
+            }
             _ => {
                 "look at that copy and its network; once that is mended it is filled by itself, and if it is lost, `sanstone \
                  apply` or `volume replace` gives its place to a blank disk"
@@ -339,6 +367,13 @@ fn judge_mirror(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) 
         };
         add(About::Mirror, Health::Degraded, what, mend);
     }
+}
+
+/// Whether nothing below it can be reached.
+fn is_away(node: &Node) -> bool {
+    let has_session = |session: &NodeSession| session.state == "logged in";
+    let is_shut = !node.open || !node.session.as_ref().is_none_or(has_session);
+    is_shut || !node.children.is_empty() && node.children.iter().all(is_away)
 }
 
 fn judge_sessions(node: &Node, is_copy: bool, add: &mut impl FnMut(About, Health, String, &str)) {
@@ -431,7 +466,7 @@ fn judge_failure(node: &Node, add: &mut impl FnMut(About, Health, String, &str))
         ),
         false => (
             format!("its last {kind} has failed: {error}"),
-            "look at the disk or the target below; it is over when a request succeeds",
+            "look at the disk or the target below; it is over when such a request succeeds",
         ),
     };
     let health = match failure.is_gone {
@@ -457,6 +492,15 @@ fn hangs(node: &Node) -> bool {
 
 fn hangs_at(age_s: f64) -> bool {
     age_s >= HANGS_S as f64
+}
+
+fn judge_place(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) {
+    if node.lost_path {
+        let what = "its file was removed, renamed or replaced: what is served is lost when this stops, unless the file has \
+                    another name";
+        let mend = "move it back; or copy the volume, through an initiator or from /proc/PID/fd, before anything stops it";
+        add(About::Place, Health::Degraded, what.to_owned(), mend);
+    }
 }
 
 fn judge_space(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) {

@@ -5,6 +5,7 @@ use std::{
     collections::BTreeMap,
     net::SocketAddr,
     path::{self, Path, PathBuf},
+    sync::Weak,
 };
 
 use engine::{Instant, time};
@@ -16,6 +17,7 @@ use volume::{
     MirrorHandle, MirrorStatus, RequestFailure, SetClaim,
     cache::{CacheHandle, CacheStats},
     graph::NodeView,
+    kinds::file::OpenFile,
     kinds::iscsi::{PathState, PathStatus, SessionState, SessionStatus},
     stats::{RequestKind, Snapshot},
 };
@@ -101,6 +103,7 @@ impl View {
             volumes: volumes.collect(),
             configuration,
             state: absolute(&seen.state),
+            state_error: space::trouble(&seen.state),
             lanes: seen.lanes,
             targets: self
                 .reports
@@ -192,6 +195,11 @@ fn node(view: &NodeView, at: Instant, base: &Path) -> Node {
             ("file", Some(place)) => space::of(&base.join(place)),
             _ => None,
         },
+        lost_path: view
+            .facts
+            .get()
+            .and_then(Weak::<OpenFile>::upgrade)
+            .is_some_and(|file| !file.is_at_its_path()),
         read_only: shape.is_some_and(|shape| shape.read_only.is_on()),
         claim: view.facts.get().map(|claim: &SetClaim| {
             let lost = claim.check().err();

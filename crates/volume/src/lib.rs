@@ -47,6 +47,7 @@ mod pass_on;
 pub mod pending;
 pub mod planted;
 mod read_only;
+mod request_kind;
 #[cfg(test)]
 mod scratch;
 #[cfg(test)]

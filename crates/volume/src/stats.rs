@@ -30,40 +30,9 @@ use crate::{
     pending::{self, Pending, Slot},
 };
 
-const KINDS: usize = 4;
+pub use crate::request_kind::RequestKind;
 
-/// A kind of request.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum RequestKind {
-    /// Reads.
-    Read,
-    /// Writes.
-    Write,
-    /// Flushes.
-    Flush,
-    /// Discards and writes of zeroes.
-    Discard,
-}
-
-impl RequestKind {
-    /// Every kind.
-    pub const ALL: [RequestKind; KINDS] = [
-        RequestKind::Read,
-        RequestKind::Write,
-        RequestKind::Flush,
-        RequestKind::Discard,
-    ];
-
-    /// Its name for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            RequestKind::Read => "read",
-            RequestKind::Write => "write",
-            RequestKind::Flush => "flush",
-            RequestKind::Discard => "discard",
-        }
-    }
-}
+const KINDS: usize = RequestKind::ALL.len();
 
 /// The counters of a node on all lanes; clones share them.
 #[derive(Clone, Debug, Default)]
@@ -131,7 +100,7 @@ impl StatsHandle {
 
     /// How its requests fail, from one that has until one that has not.
     pub fn failure(&self) -> Option<RequestFailure> {
-        self.failing.last()
+        self.failing.gravest()
     }
 }
 
@@ -250,15 +219,17 @@ impl KindCounters {
         }
     }
 
-    fn record(&self, error: Option<&Error>, bytes: u64, took_ns: u64) {
+    /// A request to `volume` was answered.
+    fn record(&self, volume: &SharedVolume, error: Option<&Error>, bytes: u64, took_ns: u64) {
         match error {
             None => {
                 add(&self.bytes, bytes);
-                self.failing.succeeded(self.kind == RequestKind::Read);
+                self.failing.succeeded(self.kind);
             }
             Some(error) => {
                 add(&self.errors, 1);
-                self.failing.failed(self.kind.name(), error);
+                let is_read_only = volume.shape().read_only.is_on();
+                self.failing.failed(self.kind, error, is_read_only);
             }
         }
         let latency = self.latency.get_or_init(LaneHistogram::default);
@@ -328,7 +299,7 @@ impl Stats {
             Some((self.path.clone()?, what))
         };
         if let Some(answer) = request.as_ready() {
-            counters.record(answer.as_ref().err(), bytes, 0);
+            counters.record(&self.inner, answer.as_ref().err(), bytes, 0);
             layers::at_once(what);
             return request;
         }
@@ -340,6 +311,7 @@ impl Stats {
         let request = layers::at_node(request, what);
         LaneFuture::new(CountedRequest {
             request,
+            volume: &self.inner,
             counters,
             bytes,
             began: None,
@@ -352,6 +324,7 @@ impl Stats {
 /// every request of every node goes through it.
 struct CountedRequest<'a, T> {
     request: LaneFuture<'a, Result<T>>,
+    volume: &'a SharedVolume,
     counters: &'a KindCounters,
     bytes: u64,
     /// The turn in which it arrived, if it was not answered within that turn, and where it is counted.
@@ -372,8 +345,9 @@ impl<T> Future for CountedRequest<'_, T> {
                     let ended = time::turn_began();
                     ended.as_ns().saturating_sub(began.as_ns())
                 });
+                let error = result.as_ref().err();
                 self.counters
-                    .record(result.as_ref().err(), self.bytes, took_ns);
+                    .record(self.volume, error, self.bytes, took_ns);
             }
             Poll::Pending => {
                 let pending = &self.counters.pending;

@@ -17,6 +17,7 @@ fn node(path: &str) -> Node {
         block_size_bytes: Some(512),
         memory_bytes: None,
         space: None,
+        lost_path: false,
         read_only: false,
         claim: None,
         session: None,
@@ -42,6 +43,7 @@ fn described(tree: Node, unit: Option<UnitDescription>) -> Description {
         version: VERSION,
         configuration: String::new(),
         state: String::new(),
+        state_error: None,
         lanes: 1,
         volumes: BTreeMap::from([("db".to_owned(), volume)]),
         product_version: String::new(),
@@ -215,11 +217,17 @@ fn each_trouble_has_its_line_and_its_mend() {
     assert_eq!(register("out"), Health::Degraded);
     let mut above = node("db/mirror");
     above.mirror = Some(mirror("out", None));
-    let mut away = node("db/mirror/1/iscsi");
-    away.session = Some(session("lost"));
-    above.children.push(away);
-    let (found, lines) = verdict(above);
+    let copy = |place: usize, state: &str| Node {
+        session: Some(session(state)),
+        ..node(&format!("db/mirror/{place}/iscsi"))
+    };
+    above.children = vec![copy(0, "logged in"), copy(1, "lost")];
+    let (found, lines) = verdict(above.clone());
     assert_eq!((found, lines.len()), (Health::Degraded, 2), "{lines:?}");
+    above.children[0] = copy(0, "lost");
+    let (found, lines) = verdict(above);
+    assert_eq!(found, Health::Down, "{lines:?}");
+    assert!(lines[0].contains("none of its copies can be"), "{lines:?}");
     let mut fenced = node("db/mirror");
     fenced.mirror = Some(mirror("out", Some("another owner has claimed it")));
     for (tree, health, part) in [
