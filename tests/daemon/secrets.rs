@@ -95,11 +95,22 @@ fn a_credential_comes_from_systemd() {
     write(&credentials, "db", SECRET, 0o400);
     let setting = "chap = { user = \"host\", credential = \"db\" }";
     call("check", &directory, setting, Some(&credentials)).success();
-    let ran = call("check", &directory, setting, None);
+    // Who checks by hand has none.
+    let ran = call("check", &directory, setting, None).success();
+    let note = "note: credential \"db\" was not looked at";
+    assert!(ran.stderr.contains(note), "{ran}");
+    let ran = call("serve", &directory, setting, None);
     assert!(
-        ran.code() == Some(2) && ran.stderr.contains("LoadCredential=db:"),
+        ran.code() == Some(2) && ran.stderr.contains("add LoadCredential=db:"),
         "{ran}"
     );
+    // A unit gets them when it starts.
+    let new = "chap = { user = \"host\", credential = \"new\" }";
+    for verb in ["check", "serve"] {
+        let ran = call(verb, &directory, new, Some(&credentials));
+        let mend = "LoadCredential=new:/path/to/secret to the unit and restart it";
+        assert!(ran.code() == Some(2) && ran.stderr.contains(mend), "{ran}");
+    }
 }
 
 #[test]

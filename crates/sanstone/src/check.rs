@@ -74,6 +74,7 @@ pub(crate) fn run(call: &CheckCall) -> Result<(), VerbFailure> {
 
 /// Checks the configuration in `path`; `tell` hears what is to be said about it.
 fn check(path: &Path, tell: &dyn Fn(&dyn Display)) -> Result<Config, VerbFailure> {
+    volume::config::imagine_credentials();
     // It is read once: what comes through a pipe is gone then.
     let loaded = Config::load_to_check(
         path,
@@ -93,6 +94,12 @@ fn check(path: &Path, tell: &dyn Fn(&dyn Display)) -> Result<Config, VerbFailure
     };
     for note in disks {
         tell(&config.located(&note.text));
+    }
+    for name in volume::config::imagined_credentials() {
+        tell(&format_args!(
+            "credential \"{name}\" was not looked at: systemd gives it to the service alone, if its unit has \
+             LoadCredential={name}:/path/to/secret"
+        ));
     }
     for note in config.scarce_space() {
         tell(&note);

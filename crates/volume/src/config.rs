@@ -20,6 +20,7 @@ pub use crate::{
     },
     values::{
         BlockSize, ChapAlgorithm, ChapSettings, ConfigError, Credentials, Rate, Size, Time, Wait,
+        imagine_credentials, imagined_credentials,
     },
 };
 

@@ -2,8 +2,10 @@
 //! itself, which gets copied, shown and put under version control.
 
 use std::{
+    collections::BTreeSet,
+    io,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
 use engine::store;
@@ -136,9 +138,9 @@ impl Credentials {
     }
 
     fn read(&self, base: &Path) -> Result<iscsi::ChapAccount, ConfigError> {
-        let (path, span) = match (&self.secret_file, &self.credential) {
-            (Some(file), None) => (base.join(file.get_ref()), file.span()),
-            (None, Some(name)) => (credential(name)?, name.span()),
+        let (secret, span) = match (&self.secret_file, &self.credential) {
+            (Some(file), None) => (secret(&base.join(file.get_ref())), file.span()),
+            (None, Some(name)) => (credential(name.get_ref()), name.span()),
             _ => {
                 return Err(ConfigError::new(
                     self.user.span(),
@@ -147,7 +149,7 @@ impl Credentials {
                 ));
             }
         };
-        let secret = secret(&path).map_err(|message| ConfigError::new(span, message))?;
+        let secret = secret.map_err(|message| ConfigError::new(span, message))?;
         let account = iscsi::ChapAccount::new(self.user.get_ref().clone(), secret);
         account.map_err(|_| {
             let message = format!(
@@ -160,24 +162,53 @@ impl Credentials {
     }
 }
 
-/// The file where systemd has put a credential (LoadCredential= in the unit).
-fn credential(name: &Spanned<String>) -> Result<PathBuf, ConfigError> {
-    let text = name.get_ref();
-    if text.is_empty() || text.contains('/') || text == "." || text == ".." {
-        let message = format!("\"{text}\" is not a credential's name; write one without a slash");
-        return Err(ConfigError::new(name.span(), message));
+/// The credentials that systemd would give a service, and that this process does without: see [`imagine_credentials`].
+static IMAGINED: OnceLock<Mutex<BTreeSet<String>>> = OnceLock::new();
+
+/// From now on a credential counts as given although systemd has given this process none: it only checks what a service
+/// will read.
+pub fn imagine_credentials() {
+    if std::env::var_os("CREDENTIALS_DIRECTORY").is_none() {
+        IMAGINED.get_or_init(Mutex::default);
     }
-    match std::env::var_os("CREDENTIALS_DIRECTORY") {
-        Some(directory) => Ok(Path::new(&directory).join(text)),
-        None => Err(ConfigError::new(
-            name.span(),
-            format!(
-                "credential \"{text}\" comes from systemd, which has not set \
-                 CREDENTIALS_DIRECTORY; add LoadCredential={text}:/path/to/secret to the unit, or \
-                 use secret_file"
-            ),
-        )),
+}
+
+/// The names of those that were read since then.
+pub fn imagined_credentials() -> Vec<String> {
+    let imagined = IMAGINED.get().map(lock);
+    imagined.map_or_else(Vec::new, |names| names.iter().cloned().collect())
+}
+
+fn lock(names: &Mutex<BTreeSet<String>>) -> MutexGuard<'_, BTreeSet<String>> {
+    names.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A secret that systemd has put into a file (LoadCredential= in the unit).
+fn credential(name: &str) -> Result<iscsi::ChapSecret, String> {
+    if name.is_empty() || name.contains('/') || name == "." || name == ".." {
+        return Err(format!(
+            "\"{name}\" is not a credential's name; write one without a slash"
+        ));
     }
+    if let Some(imagined) = IMAGINED.get() {
+        lock(imagined).insert(name.to_owned());
+        let unlike_others = format!("the secret of {name:.200}");
+        return iscsi::ChapSecret::new(unlike_others.as_bytes()).map_err(|error| error.to_string());
+    }
+    let Some(directory) = std::env::var_os("CREDENTIALS_DIRECTORY") else {
+        return Err(format!(
+            "credential \"{name}\" comes from systemd, which has not set CREDENTIALS_DIRECTORY; add \
+             LoadCredential={name}:/path/to/secret to the unit, or use secret_file"
+        ));
+    };
+    let path = Path::new(&directory).join(name);
+    if store::look(&path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return Err(format!(
+            "credential \"{name}\" is not among those that systemd has given; add LoadCredential={name}:/path/to/secret to \
+             the unit and restart it, as it gets them when it starts, or use secret_file, which is read without that"
+        ));
+    }
+    secret(&path)
 }
 
 fn secret(path: &Path) -> Result<iscsi::ChapSecret, String> {

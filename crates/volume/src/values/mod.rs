@@ -7,7 +7,9 @@ mod units;
 mod wait;
 
 pub use block_size::BlockSize;
-pub use credentials::{ChapAlgorithm, ChapSettings, Credentials};
+pub use credentials::{
+    ChapAlgorithm, ChapSettings, Credentials, imagine_credentials, imagined_credentials,
+};
 pub use error::ConfigError;
 pub use units::{Rate, Size, Time};
 pub use wait::Wait;
