@@ -42,7 +42,11 @@ use self::{
     luns::Luns,
     names::{by_number, check_name, wrong_value},
 };
-use crate::{DaemonFailure, Level, Note, OpenRefusal, ServedSite, space, usable, written::Written};
+use crate::{
+    DaemonFailure, Level, Note, OpenRefusal, ServedSite, space,
+    usable::{self, Used},
+    written::Written,
+};
 
 /// The port that IANA assigned to iSCSI targets (RFC 7143 §13.8).
 const PORT: u16 = 3260;
@@ -596,7 +600,14 @@ impl Config {
 
     /// What the user with this number, who is to serve it, may not use: a line for each.
     pub fn barred_to(&self, uid: u32) -> Vec<String> {
-        usable::barred(uid, self.volumes(), &self.text, self.directory())
+        let used = Used {
+            configuration: &self.path,
+            text: &self.text,
+            volumes: self.volumes(),
+            base: self.directory(),
+            state: &self.state_directory(),
+        };
+        usable::barred(uid, &used)
     }
 
     /// What it says, as it is written.

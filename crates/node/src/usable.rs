@@ -20,14 +20,35 @@ struct User {
     groups: Vec<u32>,
 }
 
-/// What `uid` may not use, in `volumes` and in the `text` of their configuration, whose paths begin in `base`: a line for each.
-pub(crate) fn barred(uid: u32, volumes: &Volumes, text: &str, base: &Path) -> Vec<String> {
+/// A configuration, as far as files are concerned.
+pub(crate) struct Used<'a> {
+    /// Its file.
+    pub(crate) configuration: &'a Path,
+    /// What that says.
+    pub(crate) text: &'a str,
+    pub(crate) volumes: &'a Volumes,
+    /// The directory in which the paths in it begin.
+    pub(crate) base: &'a Path,
+    /// Its state directory.
+    pub(crate) state: &'a Path,
+}
+
+/// What `uid` may not use of all that is `used`: a line for each.
+pub(crate) fn barred(uid: u32, used: &Used<'_>) -> Vec<String> {
+    let Used {
+        configuration,
+        text,
+        volumes,
+        base,
+        state,
+    } = *used;
     let user = User::find(uid);
     let mut secrets = Vec::new();
     if let Ok(table) = text.parse::<Table>() {
         collect_secrets(&Value::Table(table), &mut secrets);
     }
     let secrets = secrets.into_iter().map(|path| (base.join(path), false));
+    let read = std::iter::once((configuration.to_owned(), false)).chain(secrets);
     let files = volumes.0.values().flat_map(Node::all);
     let files = files.filter_map(|node| match &node.what {
         NodeForm::Inline(kind) => match &**kind {
@@ -36,7 +57,9 @@ pub(crate) fn barred(uid: u32, volumes: &Volumes, text: &str, base: &Path) -> Ve
         },
         NodeForm::Named(_) => None,
     });
-    let all = secrets.chain(files);
+    let kept = fs::read_dir(state).into_iter().flatten().flatten();
+    let kept = kept.map(|entry| entry.path()).filter(|path| path.is_file());
+    let all = read.chain(files).chain(kept.map(|path| (path, true)));
     all.filter_map(|(path, writes)| user.barred_from(&path, writes))
         .collect()
 }
@@ -85,31 +108,39 @@ impl User {
         let (shown, name) = (path.display(), &self.name);
         let closed = |it: &PathBuf| it.metadata().is_ok_and(|found| !self.may(&found, 0o1));
         if let Some(closed) = file.ancestors().skip(1).map(Path::to_owned).find(closed) {
+            let whose = closed.metadata().map_or("o", |found| self.class(&found).1);
             let closed = closed.display();
             return Some(format!(
-                "{shown} cannot be used by {name}, who is to serve it: {closed} does not let that user pass; chmod o+x {closed}"
+                "{shown} cannot be used by {name}, who is to serve it: {closed} does not let that user pass; chmod {whose}+x {closed}"
             ));
         }
+        let found = file.metadata().ok()?;
+        let is_owner = found.uid() == self.uid;
         let (wanted, what, mend) = match writes {
+            true if is_owner => (0o6, "written", format!("chmod u+rw {shown}")),
             true => (0o6, "written", format!("chown {name} {shown}")),
+            false if is_owner => (0o4, "read", format!("chmod u+r {shown}")),
             false => (
                 0o4,
                 "read",
                 format!("chgrp {name} {shown}; chmod 0640 {shown}"),
             ),
         };
-        let found = file.metadata().ok()?;
         (!self.may(&found, wanted))
             .then(|| format!("{shown} cannot be {what} by {name}, who is to serve it: {mend}"))
     }
 
     fn may(&self, found: &fs::Metadata, wanted: u32) -> bool {
-        let shift = match (found.uid() == self.uid, self.groups.contains(&found.gid())) {
-            (true, _) => 6,
-            (false, true) => 3,
-            (false, false) => 0,
-        };
-        found.mode() >> shift & wanted == wanted
+        found.mode() >> self.class(found).0 & wanted == wanted
+    }
+
+    /// Where in a mode its permissions are, and what chmod(1) calls those who have them.
+    fn class(&self, found: &fs::Metadata) -> (u32, &'static str) {
+        match (found.uid() == self.uid, self.groups.contains(&found.gid())) {
+            (true, _) => (6, "u"),
+            (false, true) => (3, "g"),
+            (false, false) => (0, "o"),
+        }
     }
 }
 
@@ -138,12 +169,31 @@ mod tests {
         let volumes = "one.file = { path = \"disk\" }\ntwo.file = { path = \"open\" }\n\
                        three.file = { path = \"disk\", read_only = true }\nfour.file = { path = \"none\" }\n";
         let volumes: Volumes = toml::from_str(volumes).expect("they parse");
-        let told = barred(4_000_000_000, &volumes, text, &base);
+        let state = base.join("state");
+        fs::create_dir_all(&state).expect("room");
+        for name in ["key", "state/volumes.toml"] {
+            let path = base.join(name);
+            fs::write(&path, "x").expect("room");
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).expect("ours");
+        }
+        let used = Used {
+            configuration: &base.join("open"),
+            text,
+            volumes: &volumes,
+            base: &base,
+            state: &state,
+        };
+        let told = barred(4_000_000_000, &used);
         let at = |name: &str| base.join(name).display().to_string();
         let expected = [
             (at("key"), "cannot be read by 4000000000", "chmod 0640"),
             (
                 at("disk"),
+                "cannot be written by 4000000000",
+                "chown 4000000000",
+            ),
+            (
+                at("state/volumes.toml"),
                 "cannot be written by 4000000000",
                 "chown 4000000000",
             ),
@@ -156,7 +206,7 @@ mod tests {
             );
         }
         fs::set_permissions(&base, fs::Permissions::from_mode(0o700)).expect("ours");
-        let told = barred(4_000_000_000, &volumes, text, &base);
+        let told = barred(4_000_000_000, &used);
         assert!(
             told.iter()
                 .all(|line| line.contains("does not let that user pass")),
