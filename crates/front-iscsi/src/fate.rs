@@ -87,11 +87,21 @@ fn fate(session: &SessionReport, before: &[TargetSpec], next: &ServerConfig) -> 
     if let Some(why) = ends.or(other) {
         return Some(Fate::Ends(why.text()));
     }
+    let lost = was.zip(is).and_then(|(was, is)| lost_lun(was, is));
+    if let Some(number) = lost {
+        return Some(Fate::LosesLun(number));
+    }
     match is?.chap.as_ref()?.takes(session.account.as_ref()) {
         Taken::Current => None,
         Taken::Old => Some(Fate::OldSecret),
         Taken::No => Some(Fate::GoneSecret),
     }
+}
+
+/// The first LUN that there is not any more.
+fn lost_lun(was: &TargetSpec, is: &TargetSpec) -> Option<u32> {
+    let mut numbers = was.luns.keys().copied();
+    numbers.find(|number| !is.luns.contains_key(number))
 }
 
 /// Whether a LUN that both have is another volume.
@@ -191,6 +201,10 @@ mod tests {
             .luns
             .entry(0)
             .and_modify(|lun| lun.volume = "log".to_owned());
+        let mut renumbered = target(None);
+        let lun = renumbered.luns.remove(&0).expect("it has one");
+        renumbered.luns.insert(1, lun);
+        assert_eq!(fates(of_none, renumbered), [Fate::LosesLun(0)]);
         for (next, why) in [
             (others, "no longer allowed"),
             (moved, "now served elsewhere"),

@@ -102,6 +102,8 @@ pub struct Consequence {
 pub enum Fate {
     /// It ends, for this reason.
     Ends(&'static str),
+    /// It stays, and has no LUN of this number any more: what its initiator still asks of it fails.
+    LosesLun(u32),
     /// It stays. Its initiator has authenticated with a secret that is no longer accepted, so its next login fails unless it
     /// knows the new one by then.
     GoneSecret,

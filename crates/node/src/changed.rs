@@ -246,6 +246,10 @@ impl fmt::Display for Warning {
                 )?;
                 match fate {
                     Fate::Ends(why) => write!(f, "{verb}: {why}"),
+                    Fate::LosesLun(number) => write!(
+                        f,
+                        "will not have LUN {number} any more: what {their} initiator still asks of it fails"
+                    ),
                     Fate::OldSecret => f.write_str(
                         "still with the old secret: give it the new one, have it log in again, then remove `old_chap`",
                     ),
