@@ -36,9 +36,10 @@ pub(crate) fn apply(socket: RawFd, to: SocketAddr, options: &ConnectOptions) -> 
                 libc::SO_BINDTODEVICE,
                 name.as_bytes(),
             );
-            bound.map_err(named(format!(
-                "the network interface {name} cannot be used"
-            )))?;
+            bound.map_err(|error| {
+                let message = format!("the network interface {name} cannot be used: {error}");
+                io::Error::new(io::ErrorKind::AddrNotAvailable, message)
+            })?;
         }
     }
     if let Some(name) = &options.congestion {

@@ -84,7 +84,8 @@ pub(crate) fn grow(path: &Path, name: &str) -> Result<(), VerbFailure> {
         Err(DaemonFailure::Failed(why)) if is_used() => {
             let path = path.display();
             return Err(anyhow!(
-                "{why}\na stripe or concat in use takes the length of its disks with `sanstone apply -c {path}`"
+                "{why}\na mirror takes a new length while nobody uses it: stop what does; a stripe or concat in use takes that of its \
+                 disks with `sanstone apply -c {path}`"
             )
             .into());
         }

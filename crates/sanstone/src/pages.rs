@@ -20,6 +20,7 @@ pub(crate) struct PagesCall {
 /// Writes the pages and completions of `command`.
 pub(crate) fn run(call: &PagesCall, mut command: Command) -> Result<(), VerbFailure> {
     let man = made(&call.directory, "man1")?;
+    let mut completed = without_hidden_verbs(&command);
     command.build();
     write_man_pages(&command, &man)?;
     for (shell, name) in [
@@ -28,9 +29,18 @@ pub(crate) fn run(call: &PagesCall, mut command: Command) -> Result<(), VerbFail
         (Shell::Fish, "fish"),
     ] {
         let directory = made(&call.directory, name)?;
-        generate_to(shell, &mut command, "sanstone", directory)?;
+        generate_to(shell, &mut completed, "sanstone", directory)?;
     }
     Ok(())
+}
+
+/// What is completed of `command`. Completions would offer hidden verbs, too.
+fn without_hidden_verbs(command: &Command) -> Command {
+    let verbs = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+    Command::default()
+        .name("sanstone")
+        .args(command.get_arguments().cloned())
+        .subcommands(verbs.cloned())
 }
 
 fn made(directory: &Path, name: &str) -> io::Result<PathBuf> {

@@ -64,7 +64,9 @@ pub enum Advice {
 impl fmt::Display for Advice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Advice::Credentials => f.write_str("set `chap`, or check its user and secret"),
+            Advice::Credentials => f.write_str(
+                "set `chap`, or check its user and secret; a target that asks for none wants neither `chap` nor `mutual`",
+            ),
         }
     }
 }
@@ -215,7 +217,8 @@ mod tests {
         let error = error.context("volume db");
         assert_eq!(error.advice(), Some(Advice::Credentials));
         assert_eq!(error.without_advice(), "volume db: refused");
-        let advised = "volume db: refused; set `chap`, or check its user and secret";
+        let advised = "volume db: refused; set `chap`, or check its user and secret; a target that asks for none wants \
+                       neither `chap` nor `mutual`";
         assert_eq!(error.to_string(), advised);
 
         let made = io::Error::new(io::ErrorKind::TimedOut, "no answer");

@@ -411,8 +411,8 @@ impl Settings for Mirror {
         if let Some(node) = self.register() {
             let is_remote = node.inline().is_some_and(|kind| kind.name() == "iscsi");
             if !is_remote {
-                let message = "a register is on an iSCSI disk, which the target keeps for all nodes: write register = { iscsi \
-                               = { url = \"…\" } }, or leave it out, and it is in the state directory";
+                let message = "a register is on an iSCSI disk, which the target keeps for all nodes, and is written in its place: \
+                               register = { iscsi = { url = \"…\" } }; or leave it out, and it is in the state directory";
                 return Err(ConfigError::new(node.span.clone(), message));
             }
         }

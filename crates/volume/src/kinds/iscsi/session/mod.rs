@@ -476,12 +476,14 @@ impl Session {
 }
 
 fn unreachable(address: SocketAddr, error: &std::io::Error) -> Error {
-    Error::new(
-        ErrorKind::Unreachable,
-        format!(
-            "{address} cannot be reached: {error}; is the target running, and listening there?"
-        ),
-    )
+    let mend = match error.kind() {
+        std::io::ErrorKind::AddrNotAvailable => {
+            "`from` is an address or an interface of this machine: see `ip address`"
+        }
+        _ => "is the target running, and listening there?",
+    };
+    let message = format!("{address} cannot be reached: {error}; {mend}");
+    Error::new(ErrorKind::Unreachable, message)
 }
 
 /// Waits for one task; if dropped early, leaves the task to the session.
