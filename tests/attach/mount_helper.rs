@@ -71,6 +71,12 @@ mount -t sanstone db "$1/files" -o "$options,noatime,_netdev"
 attached || fail "nothing is attached"
 grep -q " $1/files ext4 rw,noatime" /proc/self/mounts || fail "$(cat /proc/self/mounts)"
 echo content >files/file
+# Another mode is the file system's own matter.
+for mode in ro rw; do
+    mount -t sanstone db "$1/files" -o "$options,noatime,_netdev,remount,$mode"
+    grep -q " $1/files ext4 $mode,noatime" /proc/self/mounts || fail "$mode: $(cat /proc/self/mounts)"
+done
+attached || fail "it is not attached any more"
 # In use, it stays as it is.
 if (cd files && umount "$1/files"); then fail "it was in use"; fi
 attached || fail "it is still mounted"
