@@ -23,6 +23,7 @@ mod read;
 mod rename;
 mod report;
 mod set_back;
+mod steady;
 mod work;
 
 use std::collections::VecDeque;
@@ -180,6 +181,7 @@ impl Mirror {
         if self.phase == MirrorPhase::Stopped {
             return;
         }
+        let mut of = None;
         match event {
             MirrorEvent::Swapped(found) => self.swapped(&found),
             MirrorEvent::FenceAnswer { copy, key, answer } => {
@@ -191,18 +193,27 @@ impl Mirror {
                 kept,
                 marked,
             } => self.metadata_read(copy, key, kept, marked),
-            MirrorEvent::Ended { id, outcome } => self.ended(id, outcome),
+            MirrorEvent::Ended { id, outcome } => of = self.ended(id, outcome),
             MirrorEvent::Failed(copy) => self.failed.insert(copy),
             MirrorEvent::Back(copy) => self.back(copy),
-            MirrorEvent::Write { id, range } => self.works.push(Work::write(id, range)),
-            MirrorEvent::Read { id, range, from } => self.works.push(Work::read(id, range, from)),
+            MirrorEvent::Write { id, range } => {
+                self.works.push(Work::write(id, range));
+                of = Some(id);
+            }
+            MirrorEvent::Read { id, range, from } => {
+                self.works.push(Work::read(id, range, from));
+                of = Some(id);
+            }
             MirrorEvent::Compare { id, range } => self.works.push(Work::compare(id, range)),
             MirrorEvent::Expired(id) => self.expired(id),
             MirrorEvent::Room => self.has_room = true,
             MirrorEvent::Tick => self.tick(),
             MirrorEvent::Beat => self.beat(),
         }
-        self.run_rules();
+        match of {
+            Some(request) => self.run_rules_for(request),
+            None => self.run_rules(),
+        }
         self.check();
     }
 
@@ -280,27 +291,36 @@ impl Mirror {
         });
     }
 
-    fn ended(&mut self, id: OpId, outcome: Outcome) {
+    /// A command has ended. Returns the work of which it was, if that concerns no other.
+    fn ended(&mut self, id: OpId, outcome: Outcome) -> Option<OpId> {
         let of_work = self.work_of(id);
+        let own = of_work.map(|(at, _)| at);
         let of_member = || {
             let place = self.members.iter().position(|member| member.has(id))?;
             Some(CopyId::new(place))
         };
         let Some(copy) = of_work.map(|(_, copy)| copy).or_else(of_member) else {
             // Of a copy that is out by now, or of a work that is over.
-            return self.actions.push_back(MirrorAction::Release(id));
+            self.actions.push_back(MirrorAction::Release(id));
+            return None;
         };
         let is_good = outcome == Outcome::Good;
         let is_given_up = of_work.is_some_and(|(at, _)| self.works[at].is_given_up);
+        let mut concerns_others = !is_good;
         match outcome {
-            Outcome::Fenced => return self.stop(Stopped::Fenced(copy)),
+            Outcome::Fenced => {
+                self.stop(Stopped::Fenced(copy));
+                return None;
+            }
             // Nobody waits for what was given up: it is equalised, and that may fail the copy.
             Outcome::Failed if is_given_up => {}
             Outcome::Failed => self.failed.insert(copy),
-            Outcome::Good => self.proved(copy, id),
+            Outcome::Good => concerns_others |= self.proved(copy, id, own),
         }
         if let Some((at, _)) = of_work {
-            return self.work_ended(at, copy, id, outcome);
+            let work = self.works[at].id;
+            self.work_ended(at, copy, id, outcome);
+            return (!concerns_others).then_some(work);
         }
         let member = &mut self.members[copy.place()];
         member.proof.take_if(|one| *one == id);
@@ -310,6 +330,7 @@ impl Mirror {
             member.kept = Some(kept);
         }
         member.is_stalled |= !is_good;
+        None
     }
 
     /// The place of the work to which the command `id` belongs, and the copy at which it is on its way.

@@ -22,13 +22,17 @@ impl Mirror {
         }
     }
 
-    /// `copy` has carried out the command `id`.
-    pub(super) fn proved(&mut self, copy: CopyId, id: OpId) {
-        for work in &mut self.works {
+    /// `copy` has carried out the command `id` of the work at `own`, or of none. Returns whether other reads have waited for
+    /// that.
+    pub(super) fn proved(&mut self, copy: CopyId, id: OpId, own: Option<usize>) -> bool {
+        let mut is_news = false;
+        for (at, work) in self.works.iter_mut().enumerate() {
             if work.is_read() && work.id < id {
+                is_news |= own != Some(at) && !work.done.contains(copy);
                 work.done.insert(copy);
             }
         }
+        is_news
     }
 
     /// Sends the proofs for which reads wait, one at a time to each copy.

@@ -125,7 +125,7 @@ impl Work {
     }
 
     /// Whether it can only wait for what is on its way: of many requests at once, most do. `needed` have to have a write.
-    fn waits(&self, needed: CopySet) -> bool {
+    pub(super) fn waits(&self, needed: CopySet) -> bool {
         let is_write = self.kind == OperationKind::Write && self.failed.is_empty();
         let is_waiting = is_write && !needed.is_within(self.done);
         self.unsent.is_empty() && (self.is_answered || is_waiting)
@@ -138,7 +138,7 @@ impl Work {
     }
 
     /// Nothing needs its data any more.
-    fn release(&self, actions: &mut VecDeque<MirrorAction>) {
+    pub(super) fn release(&self, actions: &mut VecDeque<MirrorAction>) {
         let data = match self.kind {
             OperationKind::Write => Some(self.id),
             _ => self.data,
@@ -148,7 +148,7 @@ impl Work {
     }
 
     /// Whether nothing of it can still happen.
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         let is_still = self.unsent.is_empty() && self.sent.is_empty();
         self.is_answered && (is_still || self.is_read() || is_planted(Bug::OverlapAfterAnswer))
     }
@@ -187,7 +187,7 @@ impl Mirror {
         });
     }
 
-    fn begin(&mut self, at: usize) {
+    pub(super) fn begin(&mut self, at: usize) {
         self.works[at].has_begun = true;
         match self.works[at].kind {
             OperationKind::Write => {
@@ -208,7 +208,7 @@ impl Mirror {
     }
 
     /// Sends what can be sent for the work. Returns whether it has settled.
-    fn advance(&mut self, at: usize) -> bool {
+    pub(super) fn advance(&mut self, at: usize) -> bool {
         if self.works[at].data.is_none() && self.works[at].kind != OperationKind::Compare {
             self.read_source(at);
         }
