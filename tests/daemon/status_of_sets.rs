@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use harness::{
+    attachment::{Attachment, Front},
     directory::Directory,
     foreign::ForeignTarget,
     forwarder::Forwarder,
@@ -237,6 +238,21 @@ fn a_copy_that_is_away_is_seen_until_it_is_in_sync_again() {
     write(&mut host.login(), 1);
     storages[1].way.mend();
     health.is_ok();
+}
+
+#[test]
+fn a_disk_that_somebody_else_has_reserved_is_down() {
+    let storages = Storage::pair(16, "0s");
+    let host = Host::new(&mirror(&storages, "5s"));
+    host.volume(&["create"]).success();
+    let (_server, health) = host.serve();
+    health.is_ok();
+    let url = storages[0].server.url(0);
+    let other = format!("[volume.db]\niscsi = {{ url = \"{url}\" }}\n");
+    let other = Attachment::start(Front::Nbd, &other);
+    let why = "every request fails, as its end cannot be read: ";
+    let line = Health::of(&other.state()).shows(2, why);
+    assert!(line.starts_with("down: db: "), "{line}");
 }
 
 #[test]

@@ -286,6 +286,9 @@ pub struct UnitDescription {
     pub write_protected: bool,
     /// Whether the medium has been ejected.
     pub ejected: bool,
+    /// Why every command fails, as it cannot be found out whom the disk lets in.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub error: Option<String>,
     /// A sanitize: `running 43 %` or `failed`.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub sanitize: Option<String>,

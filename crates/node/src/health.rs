@@ -239,6 +239,11 @@ fn judge_unit(name: &str, volume: &Volume, reasons: &mut Vec<Reason>) {
             mend: mend.to_owned(),
         });
     };
+    if let Some(error) = &unit.error {
+        let what = format!("every request fails, as its end cannot be read: {error}");
+        let mend = "look at the disk or the target below; somebody else may have reserved it";
+        add(Health::Down, &what, mend);
+    }
     if unit.write_protected {
         let mend =
             "an initiator that may write takes it back: `sdparm --clear SWP --save /dev/sdX`";

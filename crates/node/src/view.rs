@@ -2,13 +2,13 @@
 //! is then described off the lanes, where nobody is kept waiting.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     path::{self, Path, PathBuf},
-    sync::Weak,
+    sync::{Arc, Weak},
 };
 
-use engine::{Instant, time};
+use engine::{Instant, task, time};
 use front::{Reporter, report::FrontReport};
 use hdrhistogram::Histogram;
 use unit::{SanitizeReport, Stage, StageTable, UnitReport, Units};
@@ -57,18 +57,38 @@ impl Onlooker {
         for front in &self.fronts {
             reports.push(front.report().await);
         }
+        let mut files = Vec::new();
+        for tree in self.seen.trees.values() {
+            collect_files(tree, &mut files);
+        }
+        let looks = files
+            .into_iter()
+            .map(|(path, file)| Box::pin(async move { file.is_lost().await.then_some(path) }));
+        let lost = task::join_all(looks).await.into_vec();
         View {
             seen: self.seen.clone(),
             reports,
+            lost: lost.into_iter().flatten().collect(),
             at: time::now(),
         }
     }
+}
+
+/// The open files of a tree, each with the path of its node.
+fn collect_files(view: &NodeView, files: &mut Vec<(String, Arc<OpenFile>)>) {
+    let file = view.facts.get().and_then(Weak::<OpenFile>::upgrade);
+    files.extend(file.map(|file| (view.path.clone(), file)));
+    view.children
+        .iter()
+        .for_each(|child| collect_files(child, files));
 }
 
 /// A snapshot of a daemon or of an attached volume. Its counters are read when it is described.
 pub struct View {
     pub(crate) seen: Seen,
     pub(crate) reports: Vec<FrontReport>,
+    /// The nodes whose files are not where they were.
+    pub(crate) lost: BTreeSet<String>,
     /// When it was taken, by the clock of the lanes.
     pub(crate) at: Instant,
 }
@@ -77,7 +97,7 @@ impl View {
     /// Everything there is to see.
     pub fn describe(&self) -> Description {
         let seen = &self.seen;
-        let reports = seen.units.reports();
+        let (reports, refusals) = (seen.units.reports(), seen.units.refusals());
         let stages = seen.units.stage_times().volumes;
         let configuration = absolute(&seen.configuration);
         let base = Path::new(&configuration).parent().unwrap_or(Path::new("/"));
@@ -89,8 +109,11 @@ impl View {
                 uuid: uuid.map(Uuid::to_string),
                 naa,
                 serial,
-                tree: node(tree, self.at, base),
-                unit: reports.get(name).map(unit),
+                tree: node(tree, self.at, base, &self.lost),
+                unit: reports.get(name).map(|report| UnitDescription {
+                    error: refusals.get(name).cloned(),
+                    ..unit(report)
+                }),
                 commands: stages.get(name).map(commands).unwrap_or_default(),
             };
             (name.clone(), volume)
@@ -177,8 +200,9 @@ fn absolute(path: &Path) -> String {
     absolute.display().to_string()
 }
 
-/// What is seen of a node at that time; the paths of its files begin in the directory `base`.
-fn node(view: &NodeView, at: Instant, base: &Path) -> Node {
+/// What is seen of a node at that time; the paths of its files begin in the directory `base`. `lost`: the nodes whose files are
+/// not where they were.
+fn node(view: &NodeView, at: Instant, base: &Path, lost: &BTreeSet<String>) -> Node {
     let shape = view.shape.as_ref();
     let status: Option<&SessionStatus> = view.facts.get();
     let sessions = status.map(SessionStatus::all);
@@ -195,11 +219,7 @@ fn node(view: &NodeView, at: Instant, base: &Path) -> Node {
             ("file", Some(place)) => space::of(&base.join(place)),
             _ => None,
         },
-        lost_path: view
-            .facts
-            .get()
-            .and_then(Weak::<OpenFile>::upgrade)
-            .is_some_and(|file| !file.is_at_its_path()),
+        lost_path: lost.contains(&view.path),
         read_only: shape.is_some_and(|shape| shape.read_only.is_on()),
         claim: view.facts.get().map(|claim: &SetClaim| {
             let lost = claim.check().err();
@@ -228,7 +248,7 @@ fn node(view: &NodeView, at: Instant, base: &Path) -> Node {
         children: view
             .children
             .iter()
-            .map(|child| node(child, at, base))
+            .map(|child| node(child, at, base, lost))
             .collect(),
     }
 }
@@ -383,6 +403,7 @@ fn unit(report: &UnitReport) -> UnitDescription {
         reserved_by: report.reserved_by.clone(),
         write_protected: report.is_write_protected,
         ejected: report.is_ejected,
+        error: None,
         sanitize: report.sanitize.map(|sanitize| match sanitize {
             SanitizeReport::Running { percent } => format!("running {percent} %"),
             SanitizeReport::Failed => "failed".to_owned(),

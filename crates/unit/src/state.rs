@@ -3,7 +3,7 @@
 //! Changes are made one at a time, and each takes effect once it has been stored.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, Ordering},
 };
 
@@ -36,6 +36,8 @@ pub(crate) struct DiskState {
     is_floor_asked: AtomicBool,
     /// Whether it is known.
     is_floor_known: AtomicBool,
+    /// Why it is not, though it was asked for: until then every command fails for that.
+    no_floor: Mutex<Option<String>>,
     /// Held by whoever changes the state, from checking the present state until the change has been
     /// stored and made, so that an older state never overwrites a newer one.
     changing: RangeLocks,
@@ -93,6 +95,7 @@ impl DiskState {
             note,
             is_floor_asked: AtomicBool::new(false),
             is_floor_known: AtomicBool::new(false),
+            no_floor: Mutex::default(),
             changing: RangeLocks::default(),
         }
     }
@@ -188,7 +191,18 @@ impl DiskState {
     /// copy either.
     pub(crate) async fn learn_floor(&self, volume: &dyn Volume) -> volume::Result<()> {
         let _lock = RangeLocks::lock_all(&self.changing).await;
-        self.learn_floor_alone(volume).await
+        let learned = self.learn_floor_alone(volume).await;
+        *self.refusal_slot() = learned.as_ref().err().map(ToString::to_string);
+        learned
+    }
+
+    /// Why every command fails, as it cannot be found out whom the disk lets in.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        self.refusal_slot().clone()
+    }
+
+    fn refusal_slot(&self) -> MutexGuard<'_, Option<String>> {
+        self.no_floor.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The same for whoever holds the lock.

@@ -167,6 +167,16 @@ impl Units {
             .collect()
     }
 
+    /// Why disks fail every command, by the names of their volumes: it cannot be found out whom they let in. Does not involve
+    /// the lanes.
+    pub fn refusals(&self) -> BTreeMap<String, String> {
+        let disks = self.disks();
+        let refusals = disks
+            .iter()
+            .filter_map(|(name, shared)| Some((name.clone(), shared.state.refusal()?)));
+        refusals.collect()
+    }
+
     /// The shared state of a new disk.
     pub(crate) fn shared(&self, spec: &DiskSpec) -> Shared {
         shared(spec, &self.keep, &self.note)

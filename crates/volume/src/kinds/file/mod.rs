@@ -21,6 +21,7 @@ mod fault_tests;
 mod flushes;
 mod growth;
 mod loops;
+mod lost;
 mod made;
 mod open;
 mod open_files;

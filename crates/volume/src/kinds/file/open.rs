@@ -21,7 +21,7 @@ use engine::{
 
 use super::{
     Backing, BackingFile, Caching, FileVolume, backing::SharedBackingFile, blocks::check_blocks,
-    flushes::Flushes, loops::check_no_loop, made::Made,
+    flushes::Flushes, loops::check_no_loop, lost::LastLook, made::Made,
 };
 use crate::{
     AtomicWrites, Claim, Discard, Error, ErrorKind, Len, ReadOnly, Result, Shape,
@@ -85,6 +85,7 @@ pub struct OpenFile {
     pub(super) backing: SharedBackingFile,
     /// The claim whose mark the file carries.
     claim: Mutex<Option<Claim>>,
+    look: Arc<LastLook>,
 }
 
 impl OpenFile {
@@ -200,6 +201,7 @@ impl OpenFile {
             is_set_aside: AtomicBool::new(false),
             backing,
             claim: Mutex::default(),
+            look: Arc::default(),
         }))
     }
 
@@ -275,6 +277,12 @@ impl OpenFile {
     /// Whether the path that it was opened by still leads to it. Blocks for as long as its file system takes.
     pub fn is_at_its_path(&self) -> bool {
         self.is_at(&self.path)
+    }
+
+    /// Whether its path leads elsewhere by now, as far as is known. Returns soon, even if the file system hangs.
+    pub async fn is_lost(self: &Arc<Self>) -> bool {
+        let file = self.clone();
+        self.look.again(move || !file.is_at_its_path()).await
     }
 
     /// Whether `path` leads to it. Blocks as well.
