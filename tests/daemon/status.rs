@@ -451,7 +451,7 @@ fn a_disk_that_takes_no_writes_any_more_is_down_although_reads_go_on() {
     let Some(small) = Small::mounted(&directory, &options) else {
         return;
     };
-    let volume = "file = { path = \"small/db.img\", size = \"1MiB\", cache = \"direct\" }";
+    let volume = "file = { path = \"small/db.img\", size = \"1MiB\", cache = \"direct-sync\" }";
     let (server, health) = serve_volume(directory.path(), volume);
     let mut session = login(&server);
     let written = |session: &mut Session| execute(session, &write_10(0, 1), &[1; 512]);
