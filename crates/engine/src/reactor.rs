@@ -44,6 +44,8 @@ pub(crate) trait Reactor {
     fn now(&self) -> Instant;
     /// The time of day, as the time since 1970-01-01 00:00 UTC.
     fn since_unix_epoch(&self) -> Duration;
+    /// The CPU time that the lane's thread has used so far, in nanoseconds.
+    fn thread_cpu_ns(&self) -> u64;
     /// Fills `bytes` with unpredictable random data.
     fn random(&self, bytes: &mut [u8]) -> io::Result<()>;
     /// Takes ownership of an operation. It may start at once or with the next poll.

@@ -293,6 +293,10 @@ impl Reactor for Ring {
         clock::since_unix_epoch()
     }
 
+    fn thread_cpu_ns(&self) -> u64 {
+        clock::thread_cpu_ns()
+    }
+
     fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
         getrandom::fill(bytes).map_err(|error| io::Error::other(error.to_string()))
     }

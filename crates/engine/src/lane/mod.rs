@@ -36,7 +36,6 @@ use self::{
     timers::{Ahead, Timers},
 };
 use crate::{
-    clock,
     future::LaneFuture,
     instant::Instant,
     op::Op,
@@ -385,7 +384,7 @@ impl LaneInner {
         }
         self.pauses
             .borrow_mut()
-            .ended(began, self.now(), clock::thread_cpu_ns);
+            .ended(began, self.now(), || self.reactor().thread_cpu_ns());
     }
 
     /// Spins. Returns true if work was found or a timer is due.

@@ -41,6 +41,11 @@ impl Reactor for SimReactor {
         BEGAN + Duration::from_nanos(self.now().as_ns())
     }
 
+    fn thread_cpu_ns(&self) -> u64 {
+        // Nothing that was measured: a run would depend on what else the machine does.
+        self.now().as_ns()
+    }
+
     fn random(&self, bytes: &mut [u8]) -> io::Result<()> {
         self.state.borrow_mut().random.fill(bytes);
         Ok(())
