@@ -64,6 +64,24 @@ pub const fn is_planted(_: Bug) -> bool {
     false
 }
 
+/// Whether each step that asks only some rules is followed by all of them, which must find nothing to do.
+#[cfg(feature = "testing")]
+pub(crate) fn is_every_rule_checked() -> bool {
+    testing::IS_EVERY_RULE_CHECKED.get()
+}
+
+/// Never: it takes as long as what it saves.
+#[cfg(not(feature = "testing"))]
+pub(crate) const fn is_every_rule_checked() -> bool {
+    false
+}
+
+/// From now on mirrors in the current thread check that a step that asks only some rules leaves nothing to do for the others.
+#[cfg(feature = "testing")]
+pub fn check_every_rule() {
+    testing::IS_EVERY_RULE_CHECKED.set(true);
+}
+
 #[cfg(feature = "testing")]
 mod testing {
     use std::cell::Cell;
@@ -72,6 +90,7 @@ mod testing {
 
     thread_local! {
         pub(super) static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+        pub(super) static IS_EVERY_RULE_CHECKED: Cell<bool> = const { Cell::new(false) };
     }
 
     /// Plants `bug` in the current thread while this lives.

@@ -2,7 +2,7 @@
 //! they said before, and are not asked. So what a request costs does not depend on how many others there are.
 
 use super::{CopyStanding, Mirror, MirrorPhase, work::OperationKind};
-use crate::op::OpId;
+use crate::{op::OpId, planted::is_every_rule_checked};
 
 impl Mirror {
     /// Whether nothing happens but requests.
@@ -52,9 +52,9 @@ impl Mirror {
         self.check_rules();
     }
 
-    /// The rules have nothing to do.
+    /// The rules have nothing to do, where [that is checked](crate::planted::check_every_rule).
     fn check_rules(&self) {
-        if cfg!(debug_assertions) {
+        if is_every_rule_checked() {
             let mut other = self.clone();
             other.run_rules();
             assert_eq!(

@@ -11,6 +11,7 @@ use mirror::{
     CopyId, Mirror, MirrorAction, MirrorConfig, MirrorEvent, MirrorPhase, OpId, Range,
     copy::CopyState,
     key::FenceKey,
+    planted::check_every_rule,
     register::{Record, Swap},
 };
 use uuid::Uuid;
@@ -120,6 +121,7 @@ impl World {
             ahead_blocks: 0,
             nearest: CopyId::new(node),
         };
+        check_every_rule();
         let machine = Mirror::claim(config, self.register);
         self.settle(node, machine);
     }

@@ -6,6 +6,7 @@ use mirror::{
     Regions,
     copy::CopyState,
     fence::{FenceAnswer, FenceCommand},
+    planted::check_every_rule,
     register::Record,
 };
 use uuid::Uuid;
@@ -77,7 +78,10 @@ impl Rig {
             nearest: copy(0),
         };
         let mut rig = Rig {
-            mirror: Mirror::claim(config, register),
+            mirror: {
+                check_every_rule();
+                Mirror::claim(config, register)
+            },
             register,
             disks,
             waiting: Vec::new(),
