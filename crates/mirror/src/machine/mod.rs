@@ -294,7 +294,6 @@ impl Mirror {
     /// A command has ended. Returns the work of which it was, if that concerns no other.
     fn ended(&mut self, id: OpId, outcome: Outcome) -> Option<OpId> {
         let of_work = self.work_of(id);
-        let own = of_work.map(|(at, _)| at);
         let of_member = || {
             let place = self.members.iter().position(|member| member.has(id))?;
             Some(CopyId::new(place))
@@ -306,17 +305,20 @@ impl Mirror {
         };
         let is_good = outcome == Outcome::Good;
         let is_given_up = of_work.is_some_and(|(at, _)| self.works[at].is_given_up);
-        let mut concerns_others = !is_good;
-        match outcome {
+        let concerns_others = match outcome {
             Outcome::Fenced => {
                 self.stop(Stopped::Fenced(copy));
                 return None;
             }
-            // Nobody waits for what was given up: it is equalised, and that may fail the copy.
-            Outcome::Failed if is_given_up => {}
-            Outcome::Failed => self.failed.insert(copy),
-            Outcome::Good => concerns_others |= self.proved(copy, id, own),
-        }
+            Outcome::Failed => {
+                // Nobody waits for what was given up: it is equalised, and that may fail the copy.
+                if !is_given_up {
+                    self.failed.insert(copy);
+                }
+                true
+            }
+            Outcome::Good => self.proved(copy, id, of_work.map(|(at, _)| at)),
+        };
         if let Some((at, _)) = of_work {
             let work = self.works[at].id;
             self.work_ended(at, copy, id, outcome);

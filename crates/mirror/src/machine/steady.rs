@@ -1,5 +1,5 @@
 //! What most events are: of one request, to a mirror that is as it shall be. Then all rules but those for that request say what
-//! they said before, and are not asked. So what a request costs does not depend on how many others there are.
+//! they said before, and are not asked: for each event they would look at all the requests that are under way.
 
 use super::{CopyStanding, Mirror, MirrorPhase, work::OperationKind};
 use crate::{op::OpId, planted::is_every_rule_checked};

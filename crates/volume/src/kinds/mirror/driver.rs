@@ -341,6 +341,10 @@ impl Driver {
     /// Something has happened.
     pub(super) fn tell(&self, event: MirrorEvent) {
         self.machine.borrow_mut().apply(event);
+        if self.machine(Mirror::in_sync) != self.told.get() {
+            // Before anything is acknowledged: nobody is told that a copy is in sync which lacks that.
+            self.report();
+        }
         self.carry_out_all();
     }
 
@@ -350,10 +354,6 @@ impl Driver {
         }
         loop {
             let action = self.machine.borrow_mut().select();
-            if self.machine(Mirror::in_sync) != self.told.get() {
-                // Before anything is acknowledged: nobody is told that a copy is in sync which lacks that.
-                self.report();
-            }
             match action {
                 Some(action) => self.carry_out(action),
                 None => break,
