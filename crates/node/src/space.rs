@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, os::unix::fs::MetadataExt, path::Path};
 
-use rustix::fs::{StatVfsMountFlags, statvfs};
+use rustix::fs::{StatVfs, StatVfsMountFlags, statvfs};
 use volume::config::{Kind, Node, NodeForm, Volumes};
 
 use crate::description::Space;
@@ -19,8 +19,13 @@ pub(crate) fn of(path: &Path) -> Option<Space> {
     let system = statvfs(path).ok()?;
     Some(Space {
         allocated_bytes: file.blocks() * STAT_BLOCK_BYTES,
-        free_bytes: system.f_bavail.saturating_mul(system.f_frsize),
+        free_bytes: free_bytes(&system),
     })
+}
+
+/// What `system` has left for this user.
+fn free_bytes(system: &StatVfs) -> u64 {
+    system.f_bavail.saturating_mul(system.f_frsize)
 }
 
 /// Why no more can be kept in the state directory at `path`, as far as its file system tells.
@@ -29,7 +34,7 @@ pub(crate) fn trouble(path: &Path) -> Option<String> {
     if system.f_flag.contains(StatVfsMountFlags::RDONLY) {
         return Some("its file system is read-only".to_owned());
     }
-    let free = system.f_bavail.saturating_mul(system.f_frsize);
+    let free = free_bytes(&system);
     (free < STATE_BYTES).then(|| format!("its file system has {} KiB left", free >> 10))
 }
 
@@ -55,7 +60,7 @@ pub(crate) fn scarce(volumes: &Volumes, base: &Path) -> Vec<String> {
         };
         let has = of(&path).map_or(0, |space| space.allocated_bytes);
         let needed = size.get_ref().bytes().saturating_sub(has);
-        let free = system.f_bavail.saturating_mul(system.f_frsize);
+        let free = free_bytes(&system);
         let room = systems.entry(at.dev()).or_default();
         room.free_bytes = free;
         room.needed_bytes += needed;
