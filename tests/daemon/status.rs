@@ -20,7 +20,7 @@ use harness::{
 use serde_json::Value;
 
 use crate::{
-    atomic::run,
+    atomic::{Mounted, run},
     far::{Far, PATIENT},
 };
 
@@ -443,23 +443,22 @@ fn a_state_directory_in_which_nothing_can_be_kept_is_seen() {
 
 #[test]
 fn a_disk_that_takes_no_writes_any_more_is_down_although_reads_go_on() {
-    let directory = Directory::new();
-    let image = directory.sparse("system.img", 64 << 20);
-    run(Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&image)).expect("e2fsprogs");
-    let image = image.to_str().expect("plain text");
-    let options = ["-o", "loop,errors=remount-ro", image];
-    let Some(small) = Small::mounted(&directory, &options) else {
-        return;
+    let mounted = match Mounted::new("ext4") {
+        Ok(mounted) => mounted,
+        Err(why) => return harness::skip(&why),
     };
-    let volume = "file = { path = \"small/db.img\", size = \"1MiB\", cache = \"direct-sync\" }";
-    let (server, health) = serve_volume(directory.path(), volume);
+    let mut errors = Command::new("mount");
+    errors.args(["-o", "remount,errors=remount-ro"]);
+    run(errors.arg(&mounted.place)).expect("it is ours");
+    let volume = "file = { path = \"mounted/db.img\", size = \"1MiB\", cache = \"direct-sync\" }";
+    let (server, health) = serve_volume(mounted.directory.path(), volume);
     let mut session = login(&server);
     let written = |session: &mut Session| execute(session, &write_10(0, 1), &[1; 512]);
     assert_eq!(written(&mut session), GOOD);
     health.is_ok();
     let found = Command::new("findmnt")
         .args(["-no", "SOURCE"])
-        .arg(&small.0)
+        .arg(&mounted.place)
         .output();
     let device = String::from_utf8(found.expect("util-linux").stdout).expect("plain text");
     let device = device.trim().trim_start_matches("/dev/");
