@@ -1,10 +1,7 @@
 //! What is done to disks while no daemon serves them: creating a stripe on its children, and giving it their new length.
 
 use engine::{LaneHandle, store};
-use volume::{
-    claim::Owner,
-    graph::{NewLength, NewStripe, Source},
-};
+use volume::graph::{NewLength, NewStripe, Source};
 
 use crate::{
     DaemonFailure, StateError, config::Config, daemon::close, process::Process,
@@ -44,13 +41,8 @@ pub async fn create_stripe(
         ))
         .into());
     }
-    let uuid = state.as_ref().and_then(|state| state.owner().ok());
-    let owner = match uuid {
-        Some(uuid) => Owner::new(uuid, process.boot, &process.name),
-        None => Owner::passing(&process.name),
-    };
     let mut graph = config.graph()?;
-    graph.set_owner(owner);
+    graph.set_owner(process.owner(state.as_ref())?);
     graph.set_state_directory(&directory);
     graph
         .check_stripes()
@@ -93,12 +85,8 @@ pub async fn grow_stripe(
         false if is_there => StateDirectory::open(&directory, false).ok(),
         false => None,
     };
-    let owner = match state.as_ref().and_then(|state| state.owner().ok()) {
-        Some(uuid) => Owner::new(uuid, process.boot, &process.name),
-        None => Owner::passing(&process.name),
-    };
     let mut graph = config.graph()?;
-    graph.set_owner(owner);
+    graph.set_owner(process.owner(state.as_ref())?);
     graph.set_state_directory(&directory);
     let grown = graph.grow_stripe(name, home).await;
     close(&mut graph).await;

@@ -13,7 +13,6 @@ use std::{
 use engine::{LaneHandle, blocking, store};
 use uuid::Uuid;
 use volume::{
-    claim::Owner,
     config::{ConfigError, Starts},
     graph::{Carried, Graph, Tree},
 };
@@ -158,7 +157,7 @@ pub async fn open(
     graph: &mut Graph,
     lanes: &[LaneHandle],
 ) -> Result<Vec<ReadyDisk>, OpenRefusal> {
-    graph.set_owner(Owner::new(state.owner()?, process.boot, &process.name));
+    graph.set_owner(process.owner(Some(state))?);
     graph.set_state_directory(site.state);
     graph.set_lanes(lanes);
     let records = state.records().clone();

@@ -4,7 +4,9 @@ use std::{path::Path, sync::OnceLock};
 
 use engine::time;
 use uuid::Uuid;
-use volume::claim::{boot_id, name_of};
+use volume::claim::{Owner, boot_id, name_of};
+
+use crate::{error::StateError, record::new_identity, state::StateDirectory};
 
 /// A daemon's process, as described to others that want a stripe it has claimed.
 #[derive(Clone, Debug)]
@@ -36,6 +38,13 @@ impl Process {
                 path.display()
             )),
         }
+    }
+
+    /// This process as an owner of claims, with the identity of `state`; without one, with an identity of its own that nobody
+    /// has again.
+    pub(crate) fn owner(&self, state: Option<&StateDirectory>) -> Result<Owner, StateError> {
+        let uuid = state.map_or_else(new_identity, StateDirectory::owner)?;
+        Ok(Owner::new(uuid, self.boot, &self.name))
     }
 }
 

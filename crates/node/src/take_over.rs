@@ -3,7 +3,7 @@
 
 use engine::{LaneHandle, store};
 use volume::{
-    claim::{Others, Owner},
+    claim::Others,
     config::Starts,
     graph::{Graph, Identified, Tree},
 };
@@ -44,13 +44,10 @@ pub async fn take_over(
     let served = config.served()?;
     let site = config.site(&directory, &served);
     let refused = |refusal| config.refused(refusal);
-    let owner_in = |state: &StateDirectory| {
-        let uuid = state.owner().map_err(|error| refused(error.into()))?;
-        Ok::<_, DaemonFailure>(Owner::new(uuid, process.boot, &process.name))
-    };
-    let graph_of = |owner: Owner| {
+    let graph_of = |state: Option<&StateDirectory>| {
+        let owner = process.owner(state);
         let mut graph = config.graph()?;
-        graph.set_owner(owner);
+        graph.set_owner(owner.map_err(|error| refused(error.into()))?);
         graph.set_state_directory(&directory);
         Ok::<_, DaemonFailure>(graph)
     };
@@ -59,11 +56,7 @@ pub async fn take_over(
         Ok(_) => Some(prepare(&site, true).map_err(refused)?),
         Err(_) => None,
     };
-    let asker = match &existing {
-        Some(state) => owner_in(state)?,
-        None => Owner::passing(&process.name),
-    };
-    let mut graph = graph_of(asker)?;
+    let mut graph = graph_of(existing.as_ref())?;
     let identified = graph.identify(name, home, others).await;
     close(&mut graph).await;
     drop(graph);
@@ -75,7 +68,7 @@ pub async fn take_over(
         Some(state) => state,
         None => prepare(&site, true).map_err(refused)?,
     };
-    let mut graph = graph_of(owner_in(&state)?)?;
+    let mut graph = graph_of(Some(&state))?;
     let tree = match graph.take_over(name, home, others).await {
         Ok(tree) => tree,
         Err(error) => {

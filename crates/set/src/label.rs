@@ -170,9 +170,10 @@ impl Label {
     }
 
     /// The key of the claim's reservations. The upper half identifies the owner, which can thus recognise what it had
-    /// reserved but not yet labelled before a crash; the lower half identifies the claim.
+    /// reserved but not yet labelled before a crash; the lower half identifies the claim. The highest bit is clear: a
+    /// mirror's fences have it set, and a target that keeps a copy judges by that who makes one.
     pub fn key(&self) -> u64 {
-        let own = u64::from(crc32c::crc32c(self.owner.as_bytes()));
+        let own = u64::from(crc32c::crc32c(self.owner.as_bytes()) & !(1 << 31));
         own << 32 | u64::from((self.nonce as u32).max(1))
     }
 

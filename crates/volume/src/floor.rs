@@ -136,6 +136,7 @@ mod tests {
         CopyId,
         copy::{BLOCK_BYTES, Header, METADATA_BYTES},
     };
+    use set::label::{Generation, Label};
     use uuid::Uuid;
 
     use super::*;
@@ -147,6 +148,22 @@ mod tests {
         let at = place.at(LEN_BYTES as u64);
         let written = volume.write(at, Buf::copy_of(block).into(), Durability::Fua);
         written.await.expect("a write");
+    }
+
+    #[test]
+    fn no_key_of_a_stripes_claim_is_taken_for_that_of_a_fence() {
+        for owner in 1..10_000 {
+            let key = Label {
+                nonce: 1,
+                owner: Uuid::from_u128(owner),
+                boot: Uuid::nil(),
+                since_unix_s: 0,
+                name: String::new(),
+                generation: Generation::default(),
+            }
+            .key();
+            assert!(!KEYS.contains(&key), "owner {owner}: {key:#x}");
+        }
     }
 
     #[test]
