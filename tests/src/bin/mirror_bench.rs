@@ -3,9 +3,13 @@
 //!
 //! The files are in memory, so that the two media are no one disk; a second set has 500 µs imposed on each of them. A
 //! mirrored write ends with the later one of its two writes, so it is compared with the greater of a local and a remote
-//! latency, drawn at random again and again. So is a read, whose proof the other copy gives; what the proof costs shows
-//! beside reads of the two copies alone in turn, the best that a mirror could do which proves nothing. First touches are writes
-//! to regions that are not marked, each to another one. Parts: `plain`, `delayed`, `cached`, `marks`.
+//! latency, drawn at random again and again. So is a read, whose proof the other copy gives.
+//!
+//! Beside them goes a pair: the same two copies, used by whoever wants two copies and no mirror. It writes to both at once, and
+//! reads from one and the other in turn, so that a mirror beside it shows what it costs to know that the two are equal; the sum
+//! of two that ran alone also has not what two cost each other on the same cores.
+//!
+//! First touches are writes to regions that are not marked, each to another one. Parts: `plain`, `delayed`, `cached`, `marks`.
 
 use engine::{Buf, Lane, LaneConfig, LaneHandle, Payload, task, time};
 use harness::directory::Directory;
@@ -30,8 +34,10 @@ const REGION_BYTES: u64 = 64 << 10;
 const REGIONS: u64 = SPAN_BYTES / REGION_BYTES;
 /// Pairs of a local and a remote latency that are drawn.
 const PAIRS: u64 = 20_000;
-/// In this order, everywhere.
+/// The volumes, in this order.
 const VOLUMES: [&str; 3] = ["local", "remote", "mirror"];
+/// What is measured, each in turn.
+const WAYS: [&str; 4] = ["local", "remote", "pair", "mirror"];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Access {
@@ -203,19 +209,19 @@ async fn measure(call: &Call, media: &Media, home: &LaneHandle, samples: &mut Sa
         for load in loads() {
             let mut taken = Vec::new();
             // What goes first changes from round to round.
-            for turn in 0..VOLUMES.len() {
-                let at = (turn + round) % VOLUMES.len();
+            for turn in 0..WAYS.len() {
+                let at = (turn + round) % WAYS.len();
                 match load.access {
-                    _ if VOLUMES[at] != "mirror" => {}
+                    _ if WAYS[at] != "mirror" => {}
                     Access::FirstTouch => {
                         // What is closed has no marks.
                         opened.close().await;
                         opened = setting.open(home).await;
                     }
-                    _ => touch(&opened.volumes[at]).await,
+                    _ => touch(opened.mirror()).await,
                 }
                 let pid = setting.target.pid();
-                let one = run(&opened.volumes[at], load, call.seconds, pid).await;
+                let one = run(opened.way(WAYS[at]), load, call.seconds, pid).await;
                 taken.push((at, one));
             }
             taken.sort_by_key(|one| one.0);
@@ -238,9 +244,7 @@ async fn count_marks(home: &LaneHandle) {
     println!("| --- | --- | --- |");
     let mut before = opened.written();
     for first in (0..SPAN_BYTES / BLOCK as u64 / 1000).map(|thousand| thousand * 1000) {
-        let [.., mirror] = &opened.volumes[..] else {
-            unreachable!("it comes last");
-        };
+        let mirror = opened.mirror();
         for number in first..first + 1000 {
             let written = mirror.write(number * BLOCK as u64, block(), Durability::Fua);
             written.await.expect("it writes");
@@ -316,6 +320,18 @@ impl Opened {
         })
     }
 
+    fn mirror(&self) -> &SharedVolume {
+        &self.volumes[2]
+    }
+
+    /// The volumes that are used in this way: each write goes to all of them, each read to one.
+    fn way(&self, name: &str) -> &[SharedVolume] {
+        match VOLUMES.iter().position(|volume| *volume == name) {
+            Some(at) => &self.volumes[at..=at],
+            None => &self.volumes[..2],
+        }
+    }
+
     async fn close(&mut self) {
         self.volumes.clear();
         self.trees.clear();
@@ -346,14 +362,15 @@ async fn touch(volume: &SharedVolume) {
     }
 }
 
-async fn run(volume: &SharedVolume, load: Load, seconds: f64, target: u32) -> Taken {
+async fn run(volumes: &[SharedVolume], load: Load, seconds: f64, target: u32) -> Taken {
     let (next, latencies_us) = (Rc::new(Cell::new(0_u64)), Rc::new(RefCell::new(Vec::new())));
     let cpu = || cpu_time(std::process::id()) + cpu_time(target);
     let slept = || sleeps(std::process::id()) + sleeps(target);
     let (cpu_start, slept_before) = (cpu(), slept());
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     let workers = (0..load.depth).map(|_| {
-        let (volume, next, latencies_us) = (volume.clone(), next.clone(), latencies_us.clone());
+        let volumes = volumes.to_vec();
+        let (next, latencies_us) = (next.clone(), latencies_us.clone());
         task::spawn(async move {
             while Instant::now() < end {
                 let number = next.replace(next.get() + 1);
@@ -362,10 +379,16 @@ async fn run(volume: &SharedVolume, load: Load, seconds: f64, target: u32) -> Ta
                 };
                 let start = Instant::now();
                 match load.access {
-                    Access::RandomRead => drop(volume.read(at, BLOCK).await.expect("it reads")),
+                    Access::RandomRead => {
+                        let volume = &volumes[number as usize % volumes.len()];
+                        drop(volume.read(at, BLOCK).await.expect("it reads"));
+                    }
                     _ => {
-                        let written = volume.write(at, block(), Durability::Fua);
-                        written.await.expect("it writes");
+                        let writes = volumes
+                            .iter()
+                            .map(|volume| volume.write(at, block(), Durability::Fua));
+                        let written = task::join_all(writes).await;
+                        written.into_iter().for_each(|one| one.expect("it writes"));
                     }
                 }
                 let took = start.elapsed();
@@ -403,20 +426,16 @@ fn name_of(media: &Media, load: Load, what: &str) -> String {
 }
 
 fn note(samples: &mut Samples, media: &Media, load: Load, taken: &[Taken], seed: u64) {
-    let [local, remote, mirror] = taken else {
-        unreachable!("one for each volume");
+    let [local, remote, pair, mirror] = taken else {
+        unreachable!("one for each way");
     };
     let draw = |from: &Taken, number: u64| {
         let at = mixed(seed << 32 | number) % from.latencies_us.len() as u64;
         from.latencies_us[at as usize]
     };
     let pairs = (0..PAIRS).map(|pair| [draw(local, 2 * pair), draw(remote, 2 * pair + 1)]);
-    let (mut later, mut either) = (Vec::new(), Vec::new());
-    for [local, remote] in pairs {
-        later.push(local.max(remote));
-        either.extend([local, remote]);
-    }
-    for (name, one) in VOLUMES.iter().zip(taken) {
+    let mut later: Vec<f64> = pairs.map(|[local, remote]| local.max(remote)).collect();
+    for (name, one) in WAYS.iter().zip(taken) {
         let mut latencies = one.latencies_us.clone();
         for (percent, part) in [("p50", 0.5), ("p99", 0.99)] {
             let value = percentile(&mut latencies, part);
@@ -430,30 +449,39 @@ fn note(samples: &mut Samples, media: &Media, load: Load, taken: &[Taken], seed:
         let ratio = percentile(&mut mirrored, part) / percentile(&mut later, part);
         samples.note(name_of(media, load, &format!("ratio {percent}")), ratio);
     }
-    let price = percentile(&mut mirrored, 0.5) / percentile(&mut either, 0.5);
-    samples.note(name_of(media, load, "price p50"), price);
+    let mut paired = pair.latencies_us.clone();
+    let of_pair = percentile(&mut mirrored, 0.5) / percentile(&mut paired, 0.5);
+    samples.note(name_of(media, load, "pair ratio p50"), of_pair);
     let sum = local.cpu_us + remote.cpu_us;
     samples.note(name_of(media, load, "ratio CPU"), mirror.cpu_us / sum);
+    let of_pair = mirror.cpu_us / pair.cpu_us;
+    samples.note(name_of(media, load, "pair ratio CPU"), of_pair);
 }
 
 fn report(media: &Media, samples: &Samples) {
     println!("## {} ({})\n", media.name, media.cache);
     println!(
-        "| load | local | remote | mirror | of the later one: 50 % | 99 % | CPU of the sum | of either: 50 % |"
+        "| load | local | remote | pair | mirror | of the later one: 50 % | 99 % | CPU of the sum | of the pair: 50 % | CPU |"
     );
-    println!("| --- | --- | --- | --- | --- | --- | --- | --- |");
+    println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |");
     for load in loads() {
         let of = |what: &str| {
             samples
                 .median(&name_of(media, load, what))
                 .expect("measured")
         };
-        let times = VOLUMES.map(|volume| {
+        let times = WAYS.map(|volume| {
             let [p50, p99, cpu, sleeps] =
                 ["p50", "p99", "CPU", "sleeps"].map(|what| of(&format!("{volume} {what}")).median);
             format!("{p50:.0} / {p99:.0} ({cpu:.1} CPU, {sleeps:.2} sleeps)")
         });
-        let ratios = ["ratio p50", "ratio p99", "ratio CPU", "price p50"];
+        let ratios = [
+            "ratio p50",
+            "ratio p99",
+            "ratio CPU",
+            "pair ratio p50",
+            "pair ratio CPU",
+        ];
         let ratios = ratios.map(|what| of(what).to_string());
         println!(
             "| {} at {} | {} | {} |",
