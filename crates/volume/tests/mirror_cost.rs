@@ -56,13 +56,13 @@ struct Case {
 const CASES: [Case; 2] = [
     Case {
         depth: 1,
-        polls: 3.05,
+        polls: 0.05,
         allocations: 0.05,
     },
     Case {
         depth: 32,
-        polls: 3.05,
-        allocations: 1.0,
+        polls: 0.05,
+        allocations: 0.05,
     },
 ];
 

@@ -1,5 +1,7 @@
 //! Who owns the mirror, and what is in sync (rules 1, 2, 3, 5 and, for copies that leave, 7).
 
+use std::collections::VecDeque;
+
 use super::{CopyMember, CopyStanding, Mirror, MirrorConfig, MirrorPhase, Sequences};
 use crate::{
     bitmap::Bitmap,
@@ -35,7 +37,7 @@ impl Mirror {
             members: vec![CopyMember::new(); found.copies.into()],
             failed: CopySet::EMPTY,
             fences: 0,
-            works: Vec::new(),
+            works: VecDeque::new(),
             doubts: Ranges::default(),
             is_stalled: false,
             fill: Ranges::default(),

@@ -25,7 +25,7 @@ impl Mirror {
         };
         let id = self.next_id();
         self.works
-            .push(Work::internal(id, OperationKind::Equalise, piece));
+            .push_back(Work::internal(id, OperationKind::Equalise, piece));
         true
     }
 

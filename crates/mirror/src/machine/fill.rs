@@ -65,7 +65,7 @@ impl Mirror {
                 self.has_room = false;
                 let id = self.next_id();
                 self.works
-                    .push(Work::internal(id, OperationKind::Fill(copy), piece));
+                    .push_back(Work::internal(id, OperationKind::Fill(copy), piece));
                 true
             }
             _ => false,

@@ -154,7 +154,7 @@ pub struct Mirror {
     /// The number of the next fence in this epoch.
     fences: u32,
     /// Requests, equalisation and filling, in the order in which they came.
-    works: Vec<Work>,
+    works: VecDeque<Work>,
     /// What may differ between copies in sync.
     doubts: Ranges,
     /// Equalisation or filling has failed, and waits for the next tick.
@@ -197,21 +197,23 @@ impl Mirror {
             MirrorEvent::Failed(copy) => self.failed.insert(copy),
             MirrorEvent::Back(copy) => self.back(copy),
             MirrorEvent::Write { id, range } => {
-                self.works.push(Work::write(id, range));
-                of = Some(id);
+                of = Some(self.works.len());
+                self.works.push_back(Work::write(id, range));
             }
             MirrorEvent::Read { id, range, from } => {
-                self.works.push(Work::read(id, range, from));
-                of = Some(id);
+                of = Some(self.works.len());
+                self.works.push_back(Work::read(id, range, from));
             }
-            MirrorEvent::Compare { id, range } => self.works.push(Work::compare(id, range)),
+            MirrorEvent::Compare { id, range } => {
+                self.works.push_back(Work::compare(id, range));
+            }
             MirrorEvent::Expired(id) => self.expired(id),
             MirrorEvent::Room => self.has_room = true,
             MirrorEvent::Tick => self.tick(),
             MirrorEvent::Beat => self.beat(),
         }
         match of {
-            Some(request) => self.run_rules_for(request),
+            Some(at) => self.run_rules_for(at),
             None => self.run_rules(),
         }
         self.check();
@@ -291,8 +293,8 @@ impl Mirror {
         });
     }
 
-    /// A command has ended. Returns the work of which it was, if that concerns no other.
-    fn ended(&mut self, id: OpId, outcome: Outcome) -> Option<OpId> {
+    /// A command has ended. Returns the place of the work of which it was, if that concerns no other.
+    fn ended(&mut self, id: OpId, outcome: Outcome) -> Option<usize> {
         let of_work = self.work_of(id);
         let of_member = || {
             let place = self.members.iter().position(|member| member.has(id))?;
@@ -320,9 +322,8 @@ impl Mirror {
             Outcome::Good => self.proved(copy, id, of_work.map(|(at, _)| at)),
         };
         if let Some((at, _)) = of_work {
-            let work = self.works[at].id;
             self.work_ended(at, copy, id, outcome);
-            return (!concerns_others).then_some(work);
+            return (!concerns_others).then_some(at);
         }
         let member = &mut self.members[copy.place()];
         member.proof.take_if(|one| *one == id);

@@ -2,7 +2,7 @@
 //! they said before, and are not asked: for each event they would look at all the requests that are under way.
 
 use super::{CopyStanding, Mirror, MirrorPhase, work::OperationKind};
-use crate::{op::OpId, planted::is_every_rule_checked};
+use crate::planted::is_every_rule_checked;
 
 impl Mirror {
     /// Whether nothing happens but requests.
@@ -16,18 +16,15 @@ impl Mirror {
             && self.members.iter().all(|it| is_settled(&it.standing))
     }
 
-    /// An event of the work `id` alone has come, after which the rules have nothing else to do.
-    pub(super) fn run_rules_for(&mut self, id: OpId) {
-        let at = self.works.iter().position(|work| work.id == id);
-        let is_request = |at: &usize| {
-            matches!(
-                self.works[*at].kind,
-                OperationKind::Read(_) | OperationKind::Write
-            )
-        };
-        let Some(at) = at.filter(is_request).filter(|_| self.is_steady()) else {
+    /// An event of the work at `at` alone has come, after which the rules have nothing else to do.
+    pub(super) fn run_rules_for(&mut self, at: usize) {
+        let is_request = matches!(
+            self.works[at].kind,
+            OperationKind::Read(_) | OperationKind::Write
+        );
+        if !is_request || !self.is_steady() {
             return self.run_rules();
-        };
+        }
         let is_read = self.works[at].is_read();
         let needed = self.needed_by_writes();
         if !self.works[at].has_begun && !self.is_held_up(at) {
@@ -40,8 +37,9 @@ impl Mirror {
             self.mark();
         }
         if self.works[at].is_over() {
-            let work = self.works.remove(at);
-            work.release(&mut self.actions);
+            if let Some(work) = self.works.remove(at) {
+                work.release(&mut self.actions);
+            }
             if self.works.iter().any(|work| !work.has_begun) {
                 return self.run_rules();
             }

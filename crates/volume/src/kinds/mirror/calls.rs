@@ -1,12 +1,11 @@
 //! The calls that are on their way to a copy, and until when each may be. Nobody waits for a deadline of its own: whoever
 //! looks from time to time finds those that have passed.
 
-use std::{
-    cell::{Cell, RefCell},
-    collections::BTreeMap,
-};
+use std::cell::{Cell, RefCell};
 
 use engine::{Duration, Instant, sync::Notify, time};
+
+use super::numbered::Numbered;
 
 /// The calls of one copy.
 #[derive(Default)]
@@ -15,7 +14,7 @@ pub(super) struct Calls {
     is_idle: Notify,
     next: Cell<u64>,
     /// Of the calls that may take only so long, and have not yet taken longer.
-    limits: RefCell<BTreeMap<u64, CallLimit>>,
+    limits: RefCell<Numbered<u64, CallLimit>>,
 }
 
 #[derive(Clone, Copy)]
@@ -50,15 +49,15 @@ impl Calls {
     pub(super) fn take_overdue(&self, now: Instant) -> Option<Duration> {
         let mut limits = self.limits.borrow_mut();
         let overdue = limits.iter().find(|(_, one)| one.deadline <= now);
-        let (number, limit) = overdue.map(|(number, one)| (*number, one.limit))?;
-        limits.remove(&number);
+        let (number, limit) = overdue.map(|(number, one)| (number, one.limit))?;
+        limits.remove(number);
         Some(limit)
     }
 
     /// The first deadline.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let limits = self.limits.borrow();
-        limits.values().map(|one| one.deadline).min()
+        limits.iter().map(|(_, one)| one.deadline).min()
     }
 }
 
@@ -78,7 +77,7 @@ impl Call<'_> {
 
     /// It has an answer: from now on it may take as long as it likes.
     pub(super) fn is_answered(&self) {
-        self.calls.limits.borrow_mut().remove(&self.number);
+        self.calls.limits.borrow_mut().remove(self.number);
     }
 }
 

@@ -2,11 +2,11 @@
 //! events.
 //!
 //! ```text
-//!  a request ─► tell(Event) ─► machine ─► Action ─► a task for each call ─► tell(Event) ─► … ─► the request's answer
+//!  a request ─► tell(Event) ─► machine ─► Action ─► a call ─► tell(Event) ─► … ─► the request's answer
 //! ```
 //!
-//! A command at a copy begins where it is given out, without waiting for its task's turn. If it has ended by then, its event
-//! comes while actions are being carried out, and those that follow from it are carried out after them.
+//! The commands at copies that a request leads to at once are driven by the request itself ([`requests`](super::requests));
+//! every other call is a task.
 //!
 //! **Ended.** An outcome means that nothing of a command can happen any more. An error of a copy that is out of reach does
 //! not say that, so the copy is given up at once, and the command is sent again, unchanged, for as long as the copy is not
@@ -23,7 +23,6 @@ mod report;
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
     ops,
     rc::{Rc, Weak},
 };
@@ -32,11 +31,17 @@ use ::mirror::{
     CopyCommand, CopyId, CopySet, Mirror, MirrorAction, MirrorEvent, MirrorPhase, OpId, Outcome,
     Range, Stand, copy::Header, fence::FenceCommand, key::FenceKey, planted, register::Swap,
 };
-use engine::{Duration, Instant, Payload, share, spawn, sync::Notify, task, time};
+use engine::{Duration, Instant, LaneFuture, Payload, share, spawn, sync::Notify, time};
 
 use super::{
-    calls::Call, comparison::Differences, copy::Copy, register::Register,
-    register_place::RegisterPlace, requests::RequestTable, status::MirrorHandle,
+    calls::Call,
+    comparison::Differences,
+    copy::Copy,
+    numbered::Numbered,
+    register::Register,
+    register_place::RegisterPlace,
+    requests::{Commands, RequestTable},
+    status::MirrorHandle,
 };
 use crate::{
     Durability, Error, ErrorKind, Result, SharedVolume,
@@ -73,12 +78,13 @@ pub(super) struct Driver {
     /// Where it is.
     pub(super) register_place: RegisterPlace,
     machine: RefCell<Mirror>,
-    is_carrying_out: Cell<bool>,
     requests: RequestTable,
+    /// The commands of the request that comes just now.
+    coming: RefCell<Option<Commands>>,
     /// What is written: the data of requests, and of commands that have read it.
-    data: RefCell<BTreeMap<OpId, Payload>>,
+    data: RefCell<Numbered<OpId, Payload>>,
     /// What comparisons have found, until it is fetched.
-    differences: RefCell<BTreeMap<OpId, Differences>>,
+    differences: RefCell<Numbered<OpId, Differences>>,
     /// Notified after each event.
     pub(super) changed: Notify,
     /// Since when the register is to change, and the error of the last attempt.
@@ -161,8 +167,8 @@ impl Driver {
             register: parts.register,
             register_place: parts.register_place,
             machine: RefCell::new(parts.machine),
-            is_carrying_out: Cell::new(false),
             requests: RequestTable::default(),
+            coming: RefCell::default(),
             data: RefCell::default(),
             differences: RefCell::default(),
             changed: Notify::new(),
@@ -281,7 +287,7 @@ impl Driver {
             MirrorEvent::Compare { id, range }
         };
         self.request(None, event).await?;
-        let found = asked.and_then(|id| self.differences.borrow_mut().remove(&id));
+        let found = asked.and_then(|id| self.differences.borrow_mut().remove(id));
         Ok(found.expect("it was compared").0)
     }
 
@@ -290,7 +296,7 @@ impl Driver {
         let read = self.data.borrow();
         let mut read = data
             .iter()
-            .map(|id| read.get(id).expect("it was read").to_vec());
+            .map(|id| read.get(*id).expect("it was read").to_vec());
         let first = read.next().expect("two at least");
         let mut found = Differences::default();
         for other in read {
@@ -324,8 +330,10 @@ impl Driver {
         }
         let deadline = time::turn_began() + self.limits.request;
         let answer = self.requests.begin(id, deadline);
+        self.coming.replace(Some(Commands::new()));
         self.tell(event(id));
-        answer.await
+        let commands = self.coming.take().unwrap_or_default();
+        answer.with(commands).await
     }
 
     /// Fails requests that have taken too long. Returns when to look again: none that comes before may have to fail then.
@@ -349,9 +357,6 @@ impl Driver {
     }
 
     fn carry_out_all(&self) {
-        if self.is_carrying_out.replace(true) {
-            return; // Whoever carries out the action that led here goes on with the next.
-        }
         loop {
             let action = self.machine.borrow_mut().select();
             match action {
@@ -359,7 +364,6 @@ impl Driver {
                 None => break,
             }
         }
-        self.is_carrying_out.set(false);
         self.changed.notify();
     }
 
@@ -384,15 +388,15 @@ impl Driver {
             } => self.command(this, id, (copy, key), command),
             MirrorAction::Acknowledge(id) => self.requests.answer(id, Ok(Payload::new())),
             MirrorAction::Answer { request, data } => {
-                let read = self.data.borrow_mut().remove(&data);
+                let read = self.data.borrow_mut().remove(data);
                 self.requests
                     .answer(request, Ok(read.expect("it was read")));
             }
             MirrorAction::Compared { request, data } => self.compared(request, &data),
             MirrorAction::Fail(id) => self.requests.answer(id, Err(self.why())),
-            MirrorAction::Release(id) => drop(self.data.borrow_mut().remove(&id)),
+            MirrorAction::Release(id) => drop(self.data.borrow_mut().remove(id)),
             MirrorAction::Stop(stopped) => {
-                self.data.take();
+                self.data.borrow_mut().clear();
                 let why = self.stopped(&stopped);
                 if self.end(why.clone()) {
                     tracing::error!("{why}");
@@ -549,12 +553,12 @@ impl Driver {
     ) {
         let data = match &command {
             CopyCommand::Write { data, .. } => {
-                let data = self.data.borrow().get(data).cloned();
+                let data = self.data.borrow().get(*data).cloned();
                 Some(data.expect("what is written is kept"))
             }
             _ => None,
         };
-        task::begin(async move {
+        let command = LaneFuture::new(async move {
             let place = this.copy(copy);
             let call = place.calls.begin();
             let outcome = this.run((&place, &call), (copy, key), id, &command, data);
@@ -562,6 +566,10 @@ impl Driver {
                 this.tell(MirrorEvent::Ended { id, outcome });
             }
         });
+        match &mut *self.coming.borrow_mut() {
+            Some(coming) => coming.push(command),
+            None => drop(spawn(command)),
+        }
     }
 
     /// Carries out a command; `None`: its copy is out, and nobody waits for it.

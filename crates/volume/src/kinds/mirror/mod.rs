@@ -17,6 +17,7 @@ mod driver;
 mod exchange;
 mod grow;
 mod lun_register;
+mod numbered;
 mod open;
 mod register;
 mod register_place;
