@@ -489,8 +489,13 @@ fn of_two_hosts_with_a_register_one_has_the_mirror_and_who_takes_it_over_stops_t
         second.volume("take-over").success();
         a.start();
         load.write(4).await.expect_err("it was taken over");
-        let refused = first.volume("status");
-        assert_eq!(refused.code(), Some(2), "{refused}");
+        for command in ["status", "compare"] {
+            let refused = first.volume(command);
+            assert_eq!(refused.code(), Some(2), "{refused}");
+            let said = format!("{}{}", refused.stdout, refused.stderr);
+            assert!(said.contains("taken over"), "{refused}");
+            assert!(!said.contains("in sync"), "nobody knows: {refused}");
+        }
         second.start();
         let there = Load {
             disk: disk_of(&second).await,
@@ -512,5 +517,84 @@ fn of_two_hosts_with_a_register_one_has_the_mirror_and_who_takes_it_over_stops_t
         there.write(7).await.expect("the other copy lives");
         second.is(1, "out").await;
         there.disk.close().await;
+    });
+}
+
+#[test]
+fn a_copy_that_is_set_back_while_its_mirror_is_used_is_filled_and_never_read_before() {
+    let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("direct-sync"));
+    let mut owner = Node::owner([&a, &b]);
+    a.start();
+    b.start();
+    owner.volume("create").success();
+    owner.start();
+    on_lane(async {
+        owner.is(0, "in sync").await;
+        let load = Load::new(disk_of(&owner).await);
+        let file = b.directory.join("copy");
+        for _ in 0..2 {
+            for slot in 0..SLOTS {
+                load.write(slot).await.expect("both are there");
+            }
+            let older = std::fs::read(&file).expect("a copy");
+            for slot in 0..SLOTS {
+                load.write(slot).await.expect("both are there");
+            }
+            // It is away for less time than it takes to give it up.
+            b.kill();
+            std::fs::write(&file, older).expect("room");
+            b.start();
+            for slot in (0..SLOTS).chain(0..SLOTS) {
+                load.check(slot).await.expect("a read");
+            }
+            owner.is(0, "in sync").await;
+            owner.volume("compare").success();
+        }
+        // The only copy goes on as it is.
+        a.kill();
+        load.write(0).await.expect("the other one lives");
+        owner.is(1, "out").await;
+        b.kill();
+        b.start();
+        load.write(0).await.expect("it is back");
+        a.start();
+        owner.is(0, "in sync").await;
+        load.disk.close().await;
+    });
+}
+
+#[test]
+fn the_copy_of_another_mirror_is_left_alone() {
+    let storages = [(); 4].map(|()| Node::storage("direct-sync"));
+    let [mut a, mut b, mut c, mut d] = storages;
+    let (mut one, mut other) = (Node::owner([&a, &b]), Node::owner([&c, &d]));
+    for storage in [&mut a, &mut b, &mut c, &mut d] {
+        storage.start();
+    }
+    for owner in [&mut one, &mut other] {
+        owner.volume("create").success();
+        owner.start();
+    }
+    on_lane(async {
+        for owner in [&one, &other] {
+            owner.is(0, "in sync").await;
+        }
+        other.ends_by("TERM");
+        let load = Load::new(disk_of(&one).await);
+        a.kill();
+        load.write(0).await.expect("the other copy lives");
+        one.is(1, "out").await;
+        // By mistake, and while nobody can tell what it is.
+        other.volumes = Node::mirror_of([&a, &d], "");
+        other.start();
+        a.start();
+        one.is(0, "in sync").await;
+        other.is(1, "it is copy 0 of mirror").await;
+        for slot in 0..SLOTS {
+            load.write(slot).await.expect("nobody has taken it over");
+        }
+        one.is(0, "in sync").await;
+        one.volume("compare").success();
+        load.disk.close().await;
     });
 }

@@ -140,7 +140,7 @@ impl Mirror {
             self.propose(set);
         } else if missing.is_empty() {
             self.serve();
-        } else if !ready.is_empty() && missing.is_within(self.failed) {
+        } else if missing.is_within(self.failed) && ready.iter().any(|it| !self.is_behind(it)) {
             if is_planted(Bug::UnfencedStays) {
                 self.record.in_sync = ready;
                 return self.serve();

@@ -1,6 +1,6 @@
 //! What is kept on the copies: the newest record, since when they are in sync, and the bitmap (rule 11).
 
-use super::{CopyMember, CopyStanding, Mirror};
+use super::{CopyMember, CopyStanding, Mirror, MirrorPhase};
 use crate::{
     copy::CopyState,
     copy_set::CopyId,
@@ -86,6 +86,9 @@ impl Mirror {
         self.is_stalled = false;
         for member in &mut self.members {
             member.is_stalled = false;
+        }
+        if self.phase != MirrorPhase::Serving {
+            return; // What some copies mark is not known yet.
         }
         let regions = self.config.regions();
         let touched = std::mem::replace(&mut self.touched, Regions::none(regions));

@@ -62,6 +62,11 @@ impl Mirror {
         !is_counted && self.stand(copy) == Stand::Out
     }
 
+    /// Whether nobody but `copy` may be in sync.
+    pub fn is_alone(&self, copy: CopyId) -> bool {
+        self.swap.is_none() && self.record.in_sync == copy.into()
+    }
+
     /// How many blocks the copy that returns has still to get.
     pub fn left_to_fill(&self) -> u64 {
         blocks_of(&self.fill)

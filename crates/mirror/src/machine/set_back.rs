@@ -51,6 +51,17 @@ impl Mirror {
         older
     }
 
+    /// Whether `copy`, which the record has in sync with all others, knows neither that record nor the one before: it was set back
+    /// to before a start of the mirror, or is a disk that was replaced; or the owner crashed in that start, before anything was
+    /// acknowledged. Only the others can tell, so alone it does not do.
+    pub fn is_behind(&self, copy: CopyId) -> bool {
+        let since = self.record.all_in_sync_since;
+        let kept = self.members[copy.place()].kept.as_ref();
+        let is_behind =
+            kept.is_some_and(|it| it.in_sync_since < since && it.record.version + 1 < since);
+        self.record.in_sync == self.record.all() && is_behind && !is_planted(Bug::SetBackIgnored)
+    }
+
     /// The mirror is served: each copy goes on with the heartbeats that it keeps.
     pub(super) fn begin_heartbeats(&mut self) {
         for member in &mut self.members {

@@ -6,7 +6,10 @@ use std::cell::{Cell, RefCell};
 use ::mirror::key::FenceKey;
 use engine::sync::Notify;
 
-use crate::{Claim, Error, ErrorKind, Result};
+use crate::{
+    Claim, Error, ErrorKind, Result,
+    planted::{Bug, is_planted},
+};
 
 /// The claim state of a disk.
 #[derive(Default)]
@@ -14,6 +17,9 @@ pub(super) struct Claimed {
     pub(super) held: RefCell<Option<Held>>,
     /// How it is with the fence of a mirror.
     pub(super) fence: Cell<Fenced>,
+    /// The target has restarted since the fence was made: the disk may be as it was long ago, restored from a backup. What a
+    /// mirror keeps on it tells; until its owner has looked, nothing is read or written.
+    pub(super) may_be_older: Cell<bool>,
     /// A re-establishment is running; others wait for its outcome.
     establishing: Cell<bool>,
     established: Notify,
@@ -48,6 +54,10 @@ impl Claimed {
     /// Fails when the claim is lost or released, or the fence is not there any more.
     pub(super) fn check(&self) -> Result<()> {
         let lost = match self.fence.get() {
+            Fenced::Made(_) if self.may_be_older.get() => Some((
+                ErrorKind::Unreachable,
+                "its target has restarted, so that it may be older than it was",
+            )),
             Fenced::Not | Fenced::Made(_) => None,
             Fenced::Gone => Some((ErrorKind::Unreachable, "the target has forgotten its fence")),
             Fenced::Superseded => Some((
@@ -61,6 +71,15 @@ impl Claimed {
         match &*self.held.borrow() {
             None => Ok(()),
             Some(held) => held.claim.check(),
+        }
+    }
+
+    /// The target has restarted.
+    pub(super) fn restarted(&self) {
+        let is_fenced = matches!(self.fence.get(), Fenced::Made(_));
+        let is_ignored = is_planted(Bug::RestartedIsSame) || is_planted(Bug::FencedAgain);
+        if is_fenced && !is_ignored {
+            self.may_be_older.set(true);
         }
     }
 

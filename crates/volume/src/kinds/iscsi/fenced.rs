@@ -4,7 +4,9 @@
 //! All sessions of the disk register the fence's key with APTPL, so that the target remembers it. A session that logs in
 //! later registers too, if the reservation is still this fence's; it is used only if no newer key was registered by then,
 //! because a newer owner registers first and looks for older keys last. A fence that the target has lost is never made
-//! again under its key: the copy has failed, and is fenced anew.
+//! again under its key: the copy has failed, and is fenced anew. So has one whose target has restarted, as the disk may be an
+//! older copy of itself since, with the reservation that was there then; if it is the only copy, its owner says that it goes
+//! on by reading the reservation.
 
 use std::rc::Rc;
 
@@ -47,6 +49,7 @@ impl RemoteUnit {
                 let holder = self.holding_key(&nexus).await?;
                 if holder == Some(key.raw()) {
                     self.claimed.fence.set(Fenced::Made(key));
+                    self.claimed.may_be_older.set(false);
                 }
                 Ok(FenceAnswer::Reservation(holder))
             }
@@ -72,6 +75,7 @@ impl RemoteUnit {
     async fn register_all(&self, nexus: &Rc<Nexus>, key: FenceKey) -> Result<FenceAnswer> {
         // Sessions that log in before the fence is made are taken in after it.
         self.claimed.fence.set(Fenced::Not);
+        self.claimed.may_be_older.set(false);
         self.handle(Event::Claimed);
         let answer = self.register_fence(nexus, key).await?;
         let others: Vec<_> = self.paths.usable().collect();

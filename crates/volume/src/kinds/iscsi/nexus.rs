@@ -215,6 +215,11 @@ impl Nexus {
         self.machine.borrow().is_new(self.id)
     }
 
+    /// Whether it reported a reset, while it was new, that has not been taken since.
+    pub(super) fn take_reset(&self) -> bool {
+        self.machine.borrow_mut().take_reset(self.id)
+    }
+
     /// Whether it reported a restart that has not been taken since.
     pub(super) fn take_restart(&self) -> bool {
         self.machine.borrow_mut().take_restart(self.id)

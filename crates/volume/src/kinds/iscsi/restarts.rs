@@ -8,6 +8,7 @@ use engine::{Duration, Instant, spawn, task, time};
 
 use super::{
     cdb,
+    claimed::Fenced,
     machine::{Action, Event, NexusId},
     nexus::Nexus,
     path::Path,
@@ -55,9 +56,15 @@ impl RemoteUnit {
     }
 
     /// Counts the restart that `nexus` has reported while it was new, unless another nexus has been in use since: that
-    /// one has reported it itself. It may be about to log out.
+    /// one has reported it itself. It may be about to log out. Where a mirror has fenced the disk, a reset counts as well, as that
+    /// may be all that a target reports which was started again.
     pub(super) async fn account_for(&self, nexus: &Rc<Nexus>) {
-        if !nexus.is_new() || !nexus.take_restart() {
+        if !nexus.is_new() {
+            return;
+        }
+        let (has_restarted, was_reset) = (nexus.take_restart(), nexus.take_reset());
+        let is_fenced = self.claimed.fence.get() != Fenced::Not;
+        if !has_restarted && !(was_reset && is_fenced) {
             return;
         }
         let path = self.paths.path(nexus.path());
@@ -71,10 +78,15 @@ impl RemoteUnit {
             asked.push(other);
         }
         // Only now: writes may have been acknowledged while the others were asked.
-        if is_first && self.unflushed.at_stake().is_some() && self.is_old_news(path, nexus).await {
+        let matters =
+            self.unflushed.at_stake().is_some() || self.claimed.fence.get() != Fenced::Not;
+        if is_first && matters && self.is_old_news(path, nexus).await {
             return;
         }
-        self.handle(Event::Restarted);
+        match has_restarted {
+            true => drop(self.handle(Event::Restarted)),
+            false => self.claimed.restarted(),
+        }
     }
 
     /// A nexus in use that is none of `asked`.

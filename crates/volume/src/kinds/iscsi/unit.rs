@@ -114,6 +114,7 @@ impl RemoteUnit {
         for action in actions {
             match action {
                 Action::Lose => {
+                    self.claimed.restarted();
                     let covered = self.unflushed.covered();
                     self.tell_losses(self.unflushed.restarted(covered));
                     self.judge_lanes(covered);

@@ -7,7 +7,7 @@ use engine::{Duration, time};
 
 use super::{
     comparison::{Compared, Differences},
-    driver::{Driver, living},
+    driver::Driver,
 };
 use crate::{Error, ErrorKind, Result};
 
@@ -20,10 +20,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The most ranges that are told of a part: more say no more.
 const RANGES_MAX: usize = 1000;
 
-/// Answers who asks, until the mirror ends.
+/// Answers who asks, also when the mirror serves nothing any more.
 pub(super) async fn answer(driver: Weak<Driver>) {
-    loop {
-        let Some(this) = living(&driver) else { return };
+    while let Some(this) = driver.upgrade() {
         let asked = this.handle().take_asked();
         if let Some(asked) = asked {
             // Nobody may wait for it any more.
@@ -39,6 +38,7 @@ async fn part(driver: &Driver, at_bytes: u64) -> Result<Compared> {
     let len_bytes = driver.header.data_bytes;
     let (began, mut at) = (time::now(), at_bytes.min(len_bytes));
     let mut found = Differences::default();
+    driver.check()?;
     while at < len_bytes && time::now() - began < PART_TIME && found.0.len() < RANGES_MAX {
         if driver.machine(|it| it.record().in_sync.len()) < driver.places().count() {
             let message = format!(

@@ -43,6 +43,8 @@ pub(super) struct Copy {
     looks: OnceCell<Looks>,
     /// Where the metadata was found to end. `None`: it lies, or shall lie, at the end.
     found_at: Cell<Option<u64>>,
+    /// Its header was found to be that of this mirror and place.
+    is_known: Cell<bool>,
     /// The disk that is about to take its place: it does not return meanwhile.
     pub(super) next: RefCell<Option<Rc<Copy>>>,
 }
@@ -58,6 +60,7 @@ impl Copy {
             trouble: RefCell::default(),
             looks: OnceCell::new(),
             found_at: Cell::new(None),
+            is_known: Cell::new(false),
             next: RefCell::default(),
         }
     }
@@ -232,20 +235,18 @@ impl Copy {
         }
     }
 
-    /// Everything that the mirror keeps on it: what was kept last, and the bitmap. It has to be `place` of the mirror
-    /// with `header`.
-    pub(super) async fn read_metadata(
-        &self,
-        header: &Header,
-        place: CopyId,
-        block_bytes: u64,
-    ) -> Result<(CopyState, Regions)> {
-        let FoundCopy {
-            header: found,
-            end_bytes,
-            is_told,
-        } = self.find().await?;
-        self.check(header, block_bytes)?;
+    /// Makes sure, before anything is changed on it, that it is `place` of the mirror with `header`: the reservation of another
+    /// mirror's copy is that mirror's.
+    pub(super) async fn know(&self, header: &Header, place: CopyId) -> Result<()> {
+        match self.is_known.get() {
+            true => Ok(()),
+            false => self.find_as(header, place).await.map(drop),
+        }
+    }
+
+    async fn find_as(&self, header: &Header, place: CopyId) -> Result<FoundCopy> {
+        let copy = self.find().await?;
+        let found = copy.header;
         // It may have grown already, in an attempt that was cut short.
         let is_it = (found.mirror, found.copy) == (header.mirror, place)
             && found.data_bytes >= header.data_bytes;
@@ -258,6 +259,22 @@ impl Copy {
                 header.mirror
             )));
         }
+        self.is_known.set(true);
+        Ok(copy)
+    }
+
+    /// Everything that the mirror keeps on it: what was kept last, and the bitmap. It has to be `place` of the mirror
+    /// with `header`.
+    pub(super) async fn read_metadata(
+        &self,
+        header: &Header,
+        place: CopyId,
+        block_bytes: u64,
+    ) -> Result<(CopyState, Regions)> {
+        let FoundCopy {
+            end_bytes, is_told, ..
+        } = self.find_as(header, place).await?;
+        self.check(header, block_bytes)?;
         if !is_told {
             // It was made longer where nobody noted that.
             let len_bytes = self.ask_looks().await?.len_bytes;

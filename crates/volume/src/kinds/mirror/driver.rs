@@ -34,7 +34,7 @@ use ::mirror::{
 use engine::{Duration, Instant, LaneFuture, Payload, share, spawn, sync::Notify, time};
 
 use super::{
-    calls::Call,
+    calls::{Call, CallKind},
     comparison::Differences,
     copy::Copy,
     numbered::Numbered,
@@ -129,6 +129,16 @@ fn judge(error: &Error) -> Judged {
         | ErrorKind::Protocol
         | ErrorKind::OutcomeUnknown
         | ErrorKind::Configuration => Judged::Unknown,
+    }
+}
+
+fn kind_of(command: &CopyCommand) -> Option<CallKind> {
+    match command {
+        CopyCommand::Read(_) => Some(CallKind::Read),
+        CopyCommand::Write { .. } | CopyCommand::Mark { .. } | CopyCommand::Keep(_) => {
+            Some(CallKind::Write)
+        }
+        CopyCommand::Prove => None,
     }
 }
 
@@ -441,6 +451,9 @@ impl Driver {
         place.calls.over().await;
         let call = place.calls.begin();
         call.may_take(self.limits.copy.max(FENCE_LIMIT));
+        if let Err(error) = place.know(&self.header, copy).await {
+            return self.give_up((copy, &place), &error);
+        }
         match place.volume.member(Order::Fence(key, step)).await {
             Ok(Report::Fence(answer)) => self.tell(MirrorEvent::FenceAnswer { copy, key, answer }),
             Ok(_) => self.give_up((copy, &place), &place.refuse("it has no fence")),
@@ -496,7 +509,10 @@ impl Driver {
             Ok(_) => self.answers(copy),
             Err(error) => {
                 match judge(&error) {
-                    Judged::Unknown => self.give_up((copy, &place), &error),
+                    Judged::Unknown => {
+                        self.give_up((copy, &place), &error);
+                        self.go_on_alone(copy).await;
+                    }
                     // By a fence of our own that was made meanwhile, or by another owner's: a read tells. Where reads need no
                     // proof, none does.
                     Judged::Fenced if planted::is_planted(planted::Bug::Unproven) => {}
@@ -507,6 +523,18 @@ impl Driver {
             }
         }
         Ok(())
+    }
+
+    /// If nothing newer than `copy` can be had, it goes on as it is, also if its target has restarted.
+    async fn go_on_alone(&self, copy: CopyId) {
+        let key = self.machine(|it| it.key(copy).filter(|_| it.is_alone(copy)));
+        if let Some(key) = key {
+            let place = self.copy(copy);
+            let call = place.calls.begin();
+            call.may_take(self.limits.copy);
+            let step = Order::Fence(key, FenceCommand::ReadReservation);
+            drop(place.volume.member(step).await);
+        }
     }
 
     /// `copy` is given up, unless another disk has taken its place meanwhile.
@@ -560,7 +588,7 @@ impl Driver {
         };
         let command = LaneFuture::new(async move {
             let place = this.copy(copy);
-            let call = place.calls.begin();
+            let call = place.calls.begin_as(kind_of(&command));
             let outcome = this.run((&place, &call), (copy, key), id, &command, data);
             if let Some(outcome) = outcome.await {
                 this.tell(MirrorEvent::Ended { id, outcome });
@@ -585,6 +613,7 @@ impl Driver {
         loop {
             call.may_take(self.limits.copy);
             let Err(error) = self.attempt(place, id, command, data.clone()).await else {
+                call.is_done();
                 self.answers(copy);
                 return Some(Outcome::Good);
             };

@@ -130,6 +130,7 @@ async fn record_of(
             check_owner(register, &record, node)?;
         }
         if others == Others::Refuse || register.is_shared() {
+            check_newest(register, &record, copies).await?;
             return Ok(record);
         }
     } else if others == Others::Refuse {
@@ -150,6 +151,25 @@ async fn record_of(
     };
     register.begin(record).await?;
     Ok(record)
+}
+
+/// Refuses a record that is older than one that a copy has seen, before it is claimed: a claim raises its version, so that after
+/// some of them nobody could tell any more. What cannot be asked now is looked at when it is fenced.
+async fn check_newest(register: &dyn Register, record: &Record, copies: &[Copy]) -> Result<()> {
+    for copy in copies {
+        let Ok(kept) = copy.look_at_kept().await else {
+            continue;
+        };
+        let Err(why) = record.check(record.mirror, Some(&kept.record)) else {
+            continue;
+        };
+        // Another owner may have changed it meanwhile: then it is the claim that fails.
+        if register.read().await? == Some(*record) {
+            let message = format!("{} has seen another one: {why}", copy.name);
+            return Err(Error::new(ErrorKind::Configuration, message));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a mirror that another node has, as a register says that others reach as well.
@@ -267,10 +287,15 @@ fn missing(driver: &Driver, limit: Duration) -> Error {
     let in_sync = driver.machine(|it| it.record().in_sync);
     let names: Vec<String> = in_sync
         .iter()
-        .map(|copy| {
-            let copy = driver.copy(copy);
+        .map(|id| {
+            let copy = driver.copy(id);
             match copy.trouble_told() {
                 Some(trouble) => format!("{} ({trouble})", copy.name),
+                None if driver.machine(|it| it.is_behind(id)) => format!(
+                    "{} (it may be older: it has not seen that all copies were in sync as the register says, and only the others \
+                     can tell)",
+                    copy.name
+                ),
                 None => copy.name.clone(),
             }
         })

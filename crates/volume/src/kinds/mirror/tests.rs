@@ -276,7 +276,7 @@ fn a_blank_or_foreign_disk_in_place_of_a_copy_is_never_used() {
         let seen = status(&first);
         assert!(!seen.is_in_sync(), "{seen:?}");
         let trouble = seen.copies[1].trouble.as_deref().unwrap_or_default();
-        assert!(trouble.contains("it has no floor"), "{seen:?}");
+        assert!(trouble.contains("its last block is blank"), "{seen:?}");
         drop((tree, volume));
         first.close().await;
         let b = host.read_file("/srv/b").expect("it is there");
@@ -561,5 +561,42 @@ fn a_volume_that_was_closed_refuses_everything() {
         graph.close().await;
         let refused = volume.write(0, block(1), Durability::Fua).await;
         assert_eq!(refused.expect_err("closed").kind(), ErrorKind::Preempted);
+    });
+}
+
+#[test]
+fn a_register_that_is_older_than_a_copy_is_refused_however_often_it_is_tried() {
+    on_a_machine(17, async |host| {
+        let text = text("3MiB", "write-through");
+        create(&host, &text, &NEW).await.expect("blank files");
+        let register = format!("{STATE}/mirror-{}.register", NEW.uuid);
+        let mut both = graph(&text);
+        drop(open(&mut both, &host).await.expect("it opens"));
+        both.close().await;
+        let older = host.read_file(&register).expect("a register");
+        let mut one = graph(&text.replace("\"a\", size = \"3MiB\"", "\"gone/a\""));
+        let (tree, volume) = open(&mut one, &host).await.expect("one copy is enough");
+        let written = volume.write(0, block(2), Durability::Fua).await;
+        written.expect("it writes");
+        drop((tree, volume));
+        one.close().await;
+        let newest = host.read_file(&register).expect("a register");
+        host.put_file(&register, &older);
+        for attempt in 0..8 {
+            let refused = open(&mut graph(&text), &host).await.err();
+            let refused = refused.unwrap_or_else(|| panic!("attempt {attempt}: it is older"));
+            assert!(refused.contains("from an older state"), "{refused}");
+        }
+        assert!(
+            host.read_file(&register) == Some(older),
+            "nobody has claimed it"
+        );
+        host.put_file(&register, &newest);
+        let mut both = graph(&text);
+        let (_tree, volume) = open(&mut both, &host).await.expect("that is the right one");
+        for _ in 0..4 {
+            let read = volume.read(0, 4096).await.expect("it reads").to_vec();
+            assert_eq!(read, [2; 4096]);
+        }
     });
 }

@@ -15,6 +15,9 @@ pub(super) struct Hearing {
     rounds: u32,
     /// In such a round, or before its use, it reported that the target restarted at some earlier time.
     told_of_restart: bool,
+    /// Before its use it reported a reset of the disk: that of a target that was started again and has lost nothing, or another
+    /// initiator's.
+    told_of_reset: bool,
     /// A unit attention for our own reset is pending.
     expects_reset: bool,
 }
@@ -22,6 +25,7 @@ pub(super) struct Hearing {
 impl Hearing {
     pub(super) fn goes_into_use(&mut self) {
         self.is_in_use = true;
+        self.told_of_reset = false;
         if self.rounds == 0 {
             self.told_of_restart = false;
         }
@@ -77,6 +81,11 @@ impl Machine {
         std::mem::take(&mut self.known_mut(nexus).hearing.told_of_restart)
     }
 
+    /// Whether the nexus has reported a reset, while it was new, that nobody has looked at since.
+    pub(in super::super) fn take_reset(&mut self, nexus: NexusId) -> bool {
+        std::mem::take(&mut self.known_mut(nexus).hearing.told_of_reset)
+    }
+
     pub(super) fn expect_reset(&mut self, told: &[NexusId], is_expected: bool) {
         for nexus in told {
             if let Some(known) = self.find_mut(*nexus) {
@@ -104,6 +113,7 @@ impl Machine {
             actions.push(Action::OurReset);
             return;
         }
+        hearing.told_of_reset |= report.reset && !hearing.is_in_use;
         let is_old = hearing.tells_old_stories() && !is_planted(Bug::RestartCountedByEach);
         if report.aborts
             && !report.restart

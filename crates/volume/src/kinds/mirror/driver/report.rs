@@ -1,6 +1,6 @@
 //! What a driver tells of its mirror: why requests fail, and how it is.
 
-use ::mirror::{CopyId, CopySet, MirrorPhase, Stopped};
+use ::mirror::{CopyId, CopySet, MirrorPhase, Stand, Stopped};
 use engine::{Duration, time};
 
 use super::Driver;
@@ -89,7 +89,10 @@ impl Driver {
         self.told.set(machine.in_sync());
         let copies = self.copies.iter().enumerate().map(|(place, copy)| {
             let copy = copy.borrow();
-            let stand = machine.stand(CopyId::new(place));
+            let stand = match self.check() {
+                Ok(()) => machine.stand(CopyId::new(place)),
+                Err(_) => Stand::Out, // Nobody here uses it any more.
+            };
             CopyStatus {
                 name: copy.name.clone(),
                 stand,

@@ -80,14 +80,22 @@ fn a_blank_disk_takes_the_place_of_a_copy_while_the_mirror_is_used() {
         assert_eq!(a[..2 << 20], c[..2 << 20]);
         assert_eq!(c[8192..12288], [6; 4096]);
         let mut next = self::graph(&other);
-        let (_tree, _volume) = open(&mut next, &host).await.expect("it opens");
+        let opened = open(&mut next, &host).await.expect("it opens");
         assert!(status(&next).is_in_sync(), "{:?}", status(&next));
+        drop(opened);
         next.close().await;
-        let refused = open(&mut self::graph(&text), &host).await.err();
-        assert!(
-            refused.is_none(),
-            "b is older and is filled anew: {refused:?}"
-        );
+        let lone = text.replace("path = \"a\"", "path = \"gone/a\"");
+        let refused = open(&mut self::graph(&lone), &host).await.err();
+        let refused = refused.expect("b was replaced long ago");
+        assert!(refused.contains("(b) (it may be older"), "{refused}");
+        let mut both = self::graph(&text);
+        let (_tree, volume) = open(&mut both, &host).await.expect("a tells");
+        in_sync(&both).await;
+        assert_eq!(compared(&both).await, Ok(Vec::new()));
+        for _ in 0..2 {
+            let read = volume.read(8192, 4096).await.expect("it reads").to_vec();
+            assert_eq!(read, [6; 4096], "b is older and is filled anew");
+        }
     });
 }
 
