@@ -3,6 +3,7 @@
 
 use std::{
     cell::{OnceCell, RefCell},
+    path::PathBuf,
     rc::{Rc, Weak},
 };
 
@@ -14,6 +15,7 @@ use engine::{
 use super::{
     IscsiConfig, IscsiDisk,
     config::{LoginTerms, Sessions},
+    isids::Isids,
 };
 use crate::{
     Allocation, AtomicWrites, CompareOutcome, Durability, Error, ErrorKind, ReadOnly, Result,
@@ -52,6 +54,8 @@ type Tell = Box<dyn Fn(&Rc<IscsiDisk>)>;
 /// A disk that may not be there yet.
 pub(super) struct Late {
     config: RefCell<IscsiConfig>,
+    /// Where other processes are shown that this one has it, and as what.
+    claims: Option<(Isids, PathBuf)>,
     lanes: Vec<LaneHandle>,
     /// Called with the disk when it is there.
     tell: Tell,
@@ -63,14 +67,16 @@ pub(super) struct Late {
 }
 
 impl Late {
-    /// The disk of `config`, whose home is the first of `lanes`; `tell` is called with it when it is there.
+    /// The disk of `config`, which is shown in `claims` and whose home is the first of `lanes`; `tell` is called with it when it is there.
     pub(super) fn new(
         config: IscsiConfig,
+        claims: Option<(Isids, PathBuf)>,
         lanes: Vec<LaneHandle>,
         tell: impl Fn(&Rc<IscsiDisk>) + 'static,
     ) -> Late {
         Late {
             config: RefCell::new(config),
+            claims,
             lanes,
             tell: Box::new(tell),
             disk: OnceCell::new(),
@@ -108,6 +114,9 @@ impl Late {
             return Err(Error::new(ErrorKind::Unreachable, why));
         }
         if self.disk.get().is_none() {
+            if let Some((isids, claims)) = &self.claims {
+                isids.show(claims).await?;
+            }
             let config = self.config.borrow().clone();
             let disk = IscsiDisk::open_on(config, &self.lanes).await?;
             (self.tell)(&disk);

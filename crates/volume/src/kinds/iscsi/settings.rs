@@ -292,9 +292,15 @@ impl Settings for Iscsi {
             let owner = opening.owner();
             let url = self.url.get_ref();
             let isids = opening.kept::<Openings>().next(owner, url)?;
-            if let Some(claims) = opening.claims() {
-                let shown = isids.show(claims).await;
-                shown.map_err(|error| error.context(url))?;
+            let may_come_later = opening.may_come_later();
+            let claims = opening.claims().map(Path::to_owned);
+            let shown = match &claims {
+                Some(claims) => isids.show(claims).await,
+                None => Ok(()),
+            };
+            let held = shown.map_err(|error| error.context(url)).err();
+            if let Some(error) = held.clone().filter(|_| !may_come_later) {
+                return Err(error);
             }
             let mut known = Addresses::new();
             let resolved = self.resolve(opening.base(), lanes.len(), &isids, &mut known);
@@ -305,7 +311,6 @@ impl Settings for Iscsi {
             let status: SessionStatus = opening.handle();
             let numbers: Vec<_> = lanes.iter().map(|lane| opening.number_of(lane)).collect();
             let announcer = opening.kept::<Announcer>().clone();
-            let may_come_later = opening.may_come_later();
             let found = Arc::new(OnceLock::new());
             let told = found.clone();
             let part = opening
@@ -321,11 +326,18 @@ impl Settings for Iscsi {
                             });
                         };
                         let home = lanes[0].clone();
-                        let disk = match open(config.clone(), &lanes, wait_at_start).await {
-                            Err(error) if may_come_later && is_away(&error) => {
+                        // A process that is about to end may still have it.
+                        let is_held = held.is_some();
+                        let opened = match held {
+                            Some(error) => Err(error),
+                            None => open(config.clone(), &lanes, wait_at_start).await,
+                        };
+                        let disk = match opened {
+                            Err(error) if may_come_later && (is_held || is_away(&error)) => {
                                 tracing::warn!(%error, "the disk is not there yet");
                                 status.lost(error.to_string());
-                                let late = Rc::new(Late::new(config, lanes, show));
+                                let claims = claims.map(|claims| (isids, claims));
+                                let late = Rc::new(Late::new(config, claims, lanes, show));
                                 let kept = KeptDisk::Late(Rc::downgrade(&late));
                                 let _ = told.set((OpenDisk::keep(home, kept), None));
                                 return Ok(late as _);
