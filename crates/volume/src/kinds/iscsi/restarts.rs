@@ -64,7 +64,8 @@ impl RemoteUnit {
         }
         let (has_restarted, was_reset) = (nexus.take_restart(), nexus.take_reset());
         let is_fenced = self.claimed.fence.get() != Fenced::Not;
-        if !has_restarted && !(was_reset && is_fenced) {
+        let counts = has_restarted || was_reset && is_fenced;
+        if !counts {
             return;
         }
         let path = self.paths.path(nexus.path());
