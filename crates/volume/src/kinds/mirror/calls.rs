@@ -20,7 +20,7 @@ pub(super) struct Calls {
     /// Of the calls that may take only so long, and have not yet taken longer.
     limits: RefCell<Numbered<u64, CallLimit>>,
     /// What was answered last, by the kind of call.
-    answered: [Cell<Option<Answered>>; 2],
+    answered: [Cell<Option<LastAnswer>>; 2],
 }
 
 /// What a call does that moves data, or what a mirror keeps.
@@ -39,7 +39,7 @@ struct CallLimit {
 
 /// The answers of one kind.
 #[derive(Clone, Copy)]
-struct Answered {
+struct LastAnswer {
     /// The latest call that has one.
     latest: u64,
     /// When the last one came.
@@ -121,7 +121,7 @@ impl Call<'_> {
         if let Some(kind) = self.kind {
             let answered = &self.calls.answered[kind as usize];
             let before = answered.get().map_or(0, |before| before.latest);
-            answered.set(Some(Answered {
+            answered.set(Some(LastAnswer {
                 latest: before.max(self.number),
                 at: time::turn_began(),
             }));
@@ -171,7 +171,7 @@ mod tests {
             let late = time::turn_began() + LIMIT;
             let after = late + Duration::from_millis(1);
             // It was answered just now.
-            calls.answered[CallKind::Write as usize].set(Some(Answered {
+            calls.answered[CallKind::Write as usize].set(Some(LastAnswer {
                 latest: 1,
                 at: late,
             }));

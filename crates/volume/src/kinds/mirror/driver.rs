@@ -40,7 +40,7 @@ use super::{
     numbered::Numbered,
     register::Register,
     register_place::RegisterPlace,
-    requests::{Commands, RequestTable},
+    requests::{RequestCommands, RequestTable},
     status::MirrorHandle,
 };
 use crate::{
@@ -80,7 +80,7 @@ pub(super) struct Driver {
     machine: RefCell<Mirror>,
     requests: RequestTable,
     /// The commands of the request that comes just now.
-    coming: RefCell<Option<Commands>>,
+    coming: RefCell<Option<RequestCommands>>,
     /// What is written: the data of requests, and of commands that have read it.
     data: RefCell<Numbered<OpId, Payload>>,
     /// What comparisons have found, until it is fetched.
@@ -340,7 +340,7 @@ impl Driver {
         }
         let deadline = time::turn_began() + self.limits.request;
         let answer = self.requests.begin(id, deadline);
-        self.coming.replace(Some(Commands::new()));
+        self.coming.replace(Some(RequestCommands::new()));
         self.tell(event(id));
         let commands = self.coming.take().unwrap_or_default();
         answer.with(commands).await

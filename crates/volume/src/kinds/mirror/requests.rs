@@ -17,8 +17,8 @@ use smallvec::SmallVec;
 use super::numbered::Numbered;
 use crate::{Error, Result};
 
-/// Commands at copies.
-pub(super) type Commands = SmallVec<[LaneFuture<'static, ()>; 2]>;
+/// RequestCommands at copies.
+pub(super) type RequestCommands = SmallVec<[LaneFuture<'static, ()>; 2]>;
 
 /// By their names, which are in the order in which they came.
 #[derive(Default)]
@@ -52,7 +52,7 @@ impl RequestTable {
         Waiting {
             requests: self,
             id,
-            commands: Commands::new(),
+            commands: RequestCommands::new(),
         }
     }
 
@@ -99,12 +99,12 @@ pub(super) struct Waiting<'a> {
     requests: &'a RequestTable,
     id: OpId,
     /// What the request has led to, and has not ended.
-    commands: Commands,
+    commands: RequestCommands,
 }
 
 impl Waiting<'_> {
     /// Drives `commands` meanwhile.
-    pub(super) fn with(mut self, commands: Commands) -> Self {
+    pub(super) fn with(mut self, commands: RequestCommands) -> Self {
         self.commands = commands;
         self
     }
