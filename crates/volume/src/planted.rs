@@ -33,8 +33,6 @@ pub enum Bug {
     FenceEndsNothing,
     /// `iscsi`, rule 4 of `mirror`: a fence that the target has lost is made again under its key.
     FencedAgain,
-    /// `iscsi`, rule 13 of `mirror`: a copy whose target has restarted is what it was.
-    RestartedIsSame,
     /// `mirror`, rule 13: a copy that is lost while nothing is asked of the mirror stays in sync.
     LostWhileIdle,
     /// `mirror`, rule 6: copies may have volatile caches, and writes leave data there.

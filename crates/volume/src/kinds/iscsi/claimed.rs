@@ -77,8 +77,8 @@ impl Claimed {
     /// The target has restarted.
     pub(super) fn restarted(&self) {
         let is_fenced = matches!(self.fence.get(), Fenced::Made(_));
-        let is_ignored = is_planted(Bug::RestartedIsSame) || is_planted(Bug::FencedAgain);
-        if is_fenced && !is_ignored {
+        // Otherwise this would hide that bug.
+        if is_fenced && !is_planted(Bug::FencedAgain) {
             self.may_be_older.set(true);
         }
     }
