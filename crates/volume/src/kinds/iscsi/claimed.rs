@@ -17,9 +17,6 @@ pub(super) struct Claimed {
     pub(super) held: RefCell<Option<Held>>,
     /// How it is with the fence of a mirror.
     pub(super) fence: Cell<Fenced>,
-    /// The target has restarted since the fence was made: the disk may be as it was long ago, restored from a backup. What a
-    /// mirror keeps on it tells; until its owner has looked, nothing is read or written.
-    pub(super) may_be_older: Cell<bool>,
     /// A re-establishment is running; others wait for its outcome.
     establishing: Cell<bool>,
     established: Notify,
@@ -37,6 +34,9 @@ pub(super) enum Fenced {
     Not,
     /// It is made, under this key.
     Made(FenceKey),
+    /// It is made, but the target has restarted since: the disk may be as it was long ago, restored from a backup. What a mirror
+    /// keeps on it tells; until its owner has looked, nothing is read or written.
+    Restarted(FenceKey),
     /// The target has forgotten it: nothing is sent until there is another one.
     Gone,
     /// Another owner has made a newer one.
@@ -54,11 +54,11 @@ impl Claimed {
     /// Fails when the claim is lost or released, or the fence is not there any more.
     pub(super) fn check(&self) -> Result<()> {
         let lost = match self.fence.get() {
-            Fenced::Made(_) if self.may_be_older.get() => Some((
+            Fenced::Not | Fenced::Made(_) => None,
+            Fenced::Restarted(_) => Some((
                 ErrorKind::Unreachable,
                 "its target has restarted, so that it may be older than it was",
             )),
-            Fenced::Not | Fenced::Made(_) => None,
             Fenced::Gone => Some((ErrorKind::Unreachable, "the target has forgotten its fence")),
             Fenced::Superseded => Some((
                 ErrorKind::ReservationConflict,
@@ -76,11 +76,18 @@ impl Claimed {
 
     /// The target has restarted.
     pub(super) fn restarted(&self) {
-        let is_fenced = matches!(self.fence.get(), Fenced::Made(_));
-        // Otherwise this would hide that bug.
-        if is_fenced && !is_planted(Bug::FencedAgain) {
-            self.may_be_older.set(true);
+        match self.fence.get() {
+            // Otherwise this would hide that bug.
+            Fenced::Made(key) if !is_planted(Bug::FencedAgain) => {
+                self.fence.set(Fenced::Restarted(key));
+            }
+            _ => {}
         }
+    }
+
+    /// Whether a mirror has fenced it, whatever has become of that.
+    pub(super) fn is_fenced(&self) -> bool {
+        self.fence.get() != Fenced::Not
     }
 
     /// The claim, if there is one.

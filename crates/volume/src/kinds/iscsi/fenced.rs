@@ -49,7 +49,6 @@ impl RemoteUnit {
                 let holder = self.holding_key(&nexus).await?;
                 if holder == Some(key.raw()) {
                     self.claimed.fence.set(Fenced::Made(key));
-                    self.claimed.may_be_older.set(false);
                 }
                 Ok(FenceAnswer::Reservation(holder))
             }
@@ -75,7 +74,6 @@ impl RemoteUnit {
     async fn register_all(&self, nexus: &Rc<Nexus>, key: FenceKey) -> Result<FenceAnswer> {
         // Sessions that log in before the fence is made are taken in after it.
         self.claimed.fence.set(Fenced::Not);
-        self.claimed.may_be_older.set(false);
         self.handle(Event::Claimed);
         let answer = self.register_fence(nexus, key).await?;
         let others: Vec<_> = self.paths.usable().collect();

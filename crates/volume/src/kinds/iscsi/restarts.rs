@@ -8,7 +8,6 @@ use engine::{Duration, Instant, spawn, task, time};
 
 use super::{
     cdb,
-    claimed::Fenced,
     machine::{Action, Event, NexusId},
     nexus::Nexus,
     path::Path,
@@ -63,7 +62,7 @@ impl RemoteUnit {
             return;
         }
         let (has_restarted, was_reset) = (nexus.take_restart(), nexus.take_reset());
-        let is_fenced = self.claimed.fence.get() != Fenced::Not;
+        let is_fenced = self.claimed.is_fenced();
         let counts = has_restarted || was_reset && is_fenced;
         if !counts {
             return;
@@ -79,8 +78,7 @@ impl RemoteUnit {
             asked.push(other);
         }
         // Only now: writes may have been acknowledged while the others were asked.
-        let matters =
-            self.unflushed.at_stake().is_some() || self.claimed.fence.get() != Fenced::Not;
+        let matters = self.unflushed.at_stake().is_some() || is_fenced;
         if is_first && matters && self.is_old_news(path, nexus).await {
             return;
         }

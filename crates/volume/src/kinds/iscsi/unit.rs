@@ -16,7 +16,7 @@ use scsi::Status;
 
 use super::{
     cdb::{self, CdbBytes},
-    claimed::{Claimed, Fenced},
+    claimed::Claimed,
     config::IscsiConfig,
     doors::Doors,
     facts::DiskFacts,
@@ -159,7 +159,7 @@ impl RemoteUnit {
 
     /// Something may have ended the claim. Returns whether there is one.
     pub(super) fn shake_claim(&self) -> bool {
-        let is_claimed = self.claimed.claim().is_some() || self.claimed.fence.get() != Fenced::Not;
+        let is_claimed = self.claimed.claim().is_some() || self.claimed.is_fenced();
         if is_claimed {
             self.handle(Event::Doubted(Subject::Claim));
         }
