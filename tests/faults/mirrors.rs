@@ -128,6 +128,13 @@ impl Node {
         self.server = Some(server.answering(&self.directory.join("sanstone.state")));
     }
 
+    /// Creates its mirror of what `storages` serve from now on, and serves it.
+    fn begins_with(&mut self, storages: [&mut Node; 2]) {
+        storages.into_iter().for_each(Node::start);
+        self.volume("create").success();
+        self.start();
+    }
+
     fn server(&mut self) -> &mut Sanstone {
         self.server.as_mut().expect("it runs")
     }
@@ -333,10 +340,7 @@ fn a_mirror_outlives_its_copies_and_loses_nothing() {
     let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("write-through"));
     let mut c = Node::storage("direct-sync");
     let mut owner = Node::owner([&a, &b]);
-    a.start();
-    b.start();
-    owner.volume("create").success();
-    owner.start();
+    owner.begins_with([&mut a, &mut b]);
     on_lane(async {
         let mut config = on_port(owner.port);
         config.request_timeout = Duration::from_secs(120);
@@ -370,10 +374,7 @@ fn a_mirror_outlives_its_copies_and_loses_nothing() {
 fn copies_that_their_targets_make_longer_are_the_same_mirror_at_its_next_start() {
     let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("direct-sync"));
     let mut owner = Node::owner([&a, &b]);
-    a.start();
-    b.start();
-    owner.volume("create").success();
-    owner.start();
+    owner.begins_with([&mut a, &mut b]);
     on_lane(async {
         owner.is(0, "in sync").await;
         let load = Load::new(disk_of(&owner).await);
@@ -409,10 +410,7 @@ fn copies_that_their_targets_make_longer_are_the_same_mirror_at_its_next_start()
 fn a_mirror_whose_copies_have_become_longer_is_given_their_length_while_nobody_uses_it() {
     let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("direct-sync"));
     let mut owner = Node::owner([&a, &b]);
-    a.start();
-    b.start();
-    owner.volume("create").success();
-    owner.start();
+    owner.begins_with([&mut a, &mut b]);
     on_lane(async {
         let load = Load::new(disk_of(&owner).await);
         load.write(SLOTS - 1).await.expect("both copies are there");
@@ -524,10 +522,7 @@ fn of_two_hosts_with_a_register_one_has_the_mirror_and_who_takes_it_over_stops_t
 fn a_copy_that_is_set_back_while_its_mirror_is_used_is_filled_and_never_read_before() {
     let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("direct-sync"));
     let mut owner = Node::owner([&a, &b]);
-    a.start();
-    b.start();
-    owner.volume("create").success();
-    owner.start();
+    owner.begins_with([&mut a, &mut b]);
     on_lane(async {
         owner.is(0, "in sync").await;
         let load = Load::new(disk_of(&owner).await);
@@ -568,13 +563,8 @@ fn the_copy_of_another_mirror_is_left_alone() {
     let storages = [(); 4].map(|()| Node::storage("direct-sync"));
     let [mut a, mut b, mut c, mut d] = storages;
     let (mut one, mut other) = (Node::owner([&a, &b]), Node::owner([&c, &d]));
-    for storage in [&mut a, &mut b, &mut c, &mut d] {
-        storage.start();
-    }
-    for owner in [&mut one, &mut other] {
-        owner.volume("create").success();
-        owner.start();
-    }
+    one.begins_with([&mut a, &mut b]);
+    other.begins_with([&mut c, &mut d]);
     on_lane(async {
         for owner in [&one, &other] {
             owner.is(0, "in sync").await;
