@@ -64,7 +64,12 @@ impl Mirror {
 
     /// Whether nobody but `copy` may be in sync.
     pub fn is_alone(&self, copy: CopyId) -> bool {
-        self.swap.is_none() && self.record.in_sync == copy.into()
+        self.is_one_left() && self.record.in_sync.contains(copy)
+    }
+
+    /// Whether only one copy may be in sync: it does not leave.
+    pub(super) fn is_one_left(&self) -> bool {
+        self.swap.is_none() && self.record.in_sync.len() == 1
     }
 
     /// How many blocks the copy that returns has still to get.

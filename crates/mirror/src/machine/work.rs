@@ -328,16 +328,14 @@ impl Mirror {
     /// carried out other commands since, which says nothing of this range.
     pub(super) fn has_no_source(&self, at: usize) -> bool {
         let work = &self.works[at];
-        let is_last = self.record.in_sync.len() == 1 && self.swap.is_none();
         let is_read = work.data.is_some() || work.source.is_some();
-        is_last && !is_read && self.record.in_sync.is_within(work.failed)
+        self.is_one_left() && !is_read && self.record.in_sync.is_within(work.failed)
     }
 
     /// Whether a work that needs `needed` can end no more: the last copy in sync has failed it.
     pub(super) fn has_failed(&self, at: usize, needed: CopySet) -> bool {
         let work = &self.works[at];
-        let is_last = self.record.in_sync.len() == 1 && self.swap.is_none();
         let missing = needed.without(work.done);
-        is_last && !missing.is_empty() && missing.is_within(work.failed)
+        self.is_one_left() && !missing.is_empty() && missing.is_within(work.failed)
     }
 }

@@ -156,7 +156,8 @@ async fn record_of(
 /// Refuses a record that is older than one that a copy has seen, before it is claimed: a claim raises its version, so that after
 /// some of them nobody could tell any more. What cannot be asked now is looked at when it is fenced.
 async fn check_newest(register: &dyn Register, record: &Record, copies: &[Copy]) -> Result<()> {
-    for copy in copies {
+    // One that was away a moment ago would be waited for once more.
+    for copy in copies.iter().filter(|copy| copy.looks().is_some()) {
         let Ok(kept) = copy.look_at_kept().await else {
             continue;
         };

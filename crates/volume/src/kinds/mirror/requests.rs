@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use super::numbered::Numbered;
 use crate::{Error, Result};
 
-/// RequestCommands at copies.
+/// Commands at copies.
 pub(super) type RequestCommands = SmallVec<[LaneFuture<'static, ()>; 2]>;
 
 /// By their names, which are in the order in which they came.
