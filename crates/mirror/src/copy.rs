@@ -88,6 +88,8 @@ pub struct Header {
     pub data_bytes: u64,
     /// The length of the region that a bit of the bitmap stands for: a power of two.
     pub region_bytes: u64,
+    /// The length of the blocks in which it is used: a power of two, and no copy's own are longer.
+    pub block_bytes: u64,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -97,11 +99,16 @@ struct StoredHeader {
     data_bytes: U64,
     region_bytes: U64,
     copy: U32,
+    block_bytes: U32,
+    /// Where this block ends on the copy. What a copy is made of, as the last disk of a stripe, has the same block, and is
+    /// none: it lies elsewhere there.
+    end_bytes: U64,
 }
 
 impl Header {
-    /// The header of `copy` of a mirror with `data_bytes` of data. Regions are as small as the bitmap allows.
-    pub fn new(mirror: Uuid, copy: CopyId, data_bytes: u64) -> Header {
+    /// The header of `copy` of a mirror with `data_bytes` of data in blocks of `block_bytes`. Regions are as small as the bitmap
+    /// allows.
+    pub fn new(mirror: Uuid, copy: CopyId, data_bytes: u64, block_bytes: u64) -> Header {
         let regions_max = (BITMAP_BLOCKS * REGIONS_PER_BLOCK) as u64;
         let region_bytes = data_bytes.div_ceil(regions_max).max(REGION_BYTES_MIN);
         Header {
@@ -109,6 +116,7 @@ impl Header {
             copy,
             data_bytes,
             region_bytes: region_bytes.next_power_of_two(),
+            block_bytes,
         }
     }
 
@@ -117,21 +125,23 @@ impl Header {
         self.data_bytes.div_ceil(self.region_bytes) as usize
     }
 
-    /// The block of [`MetadataBlock::Header`].
-    pub fn encode(&self) -> Vec<u8> {
+    /// The block of [`MetadataBlock::Header`], which ends at `end_bytes`.
+    pub fn encode(&self, end_bytes: u64) -> Vec<u8> {
         HEADER.seal(&StoredHeader {
             mirror: *self.mirror.as_bytes(),
             data_bytes: self.data_bytes.into(),
             region_bytes: self.region_bytes.into(),
             copy: (self.copy.place() as u32).into(),
+            block_bytes: (self.block_bytes as u32).into(),
+            end_bytes: end_bytes.into(),
         })
     }
 
-    /// The header in `block`.
+    /// The header in `block`, which ends at `end_bytes`.
     ///
     /// # Errors
-    /// If there is none.
-    pub fn decode(block: &[u8]) -> Result<Header, Unreadable> {
+    /// If there is none of what has this block there.
+    pub fn decode(block: &[u8], end_bytes: u64) -> Result<Header, Unreadable> {
         let stored: StoredHeader = HEADER.open(block)?;
         let copy = stored.copy.get() as usize;
         let header = Header {
@@ -139,9 +149,18 @@ impl Header {
             copy: CopyId::new(copy.min(COPIES_MAX - 1)),
             data_bytes: stored.data_bytes.get(),
             region_bytes: stored.region_bytes.get(),
+            block_bytes: stored.block_bytes.get().into(),
         };
-        let is_ours = header == Header::new(header.mirror, header.copy, header.data_bytes);
-        (is_ours && copy < COPIES_MAX)
+        let Header {
+            mirror,
+            data_bytes,
+            block_bytes,
+            ..
+        } = header;
+        let is_ours = header == Header::new(mirror, header.copy, data_bytes, block_bytes);
+        let has_blocks = block_bytes.is_power_of_two() && block_bytes <= BLOCK_BYTES as u64;
+        let is_here = stored.end_bytes.get() == end_bytes;
+        (is_ours && has_blocks && is_here && copy < COPIES_MAX)
             .then_some(header)
             .ok_or(Unreadable::Foreign)
     }
@@ -350,14 +369,19 @@ mod tests {
     #[test]
     fn the_bitmap_covers_disks_of_any_length() {
         for data_bytes in [4096, 1 << 20, 1 << 30, (1 << 40) + 4096, 1 << 50] {
-            let header = Header::new(Uuid::from_u128(7), CopyId::new(1), data_bytes);
+            let header = Header::new(Uuid::from_u128(7), CopyId::new(1), data_bytes, 512);
             assert!(
                 header.regions() <= BITMAP_BLOCKS * REGIONS_PER_BLOCK,
                 "{header:?}"
             );
-            assert_eq!(Header::decode(&header.encode()), Ok(header));
+            let end_bytes = data_bytes + METADATA_BYTES;
+            let block = header.encode(end_bytes);
+            assert_eq!(Header::decode(&block, end_bytes), Ok(header));
+            let elsewhere = Header::decode(&block, end_bytes + 4096);
+            assert_eq!(elsewhere, Err(Unreadable::Foreign));
         }
-        assert_eq!(Header::decode(&[0; BLOCK_BYTES]), Err(Unreadable::Blank));
+        let blank = Header::decode(&[0; BLOCK_BYTES], 4096);
+        assert_eq!(blank, Err(Unreadable::Blank));
     }
 
     #[test]
@@ -394,8 +418,9 @@ mod tests {
         let signpost = Signpost { end_bytes: 3 << 20 };
         let block = signpost.encode();
         assert_eq!(Signpost::decode(&block), Ok(signpost));
-        assert_eq!(Header::decode(&block), Err(Unreadable::Foreign));
-        let header = Header::new(Uuid::from_u128(7), CopyId::new(1), 1 << 20).encode();
+        assert_eq!(Header::decode(&block, 2 << 20), Err(Unreadable::Foreign));
+        let header = Header::new(Uuid::from_u128(7), CopyId::new(1), 1 << 20, 4096);
+        let header = header.encode(2 << 20);
         assert_eq!(Signpost::decode(&header), Err(Unreadable::Foreign));
     }
 

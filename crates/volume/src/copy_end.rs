@@ -80,7 +80,7 @@ pub(crate) async fn find(
             is_told,
         };
         let block = read(MetadataBlock::Header.at(end_bytes)).await?;
-        let none = match Header::decode(&block) {
+        let none = match Header::decode(&block, end_bytes) {
             Ok(header) => return Ok(Ok(found(header, end_bytes))),
             Err(none) => none,
         };
@@ -89,7 +89,7 @@ pub(crate) async fn find(
             return Ok(Err(none));
         };
         let block = read(MetadataBlock::Header.at(led)).await?;
-        let header = Header::decode(&block);
+        let header = Header::decode(&block, led);
         Ok(header.map(|header| found(header, led)))
     };
     let none = match told_at(last).await? {
@@ -227,8 +227,8 @@ mod tests {
     impl Disk {
         async fn with_copy(end_bytes: u64) -> Disk {
             let disk = Disk(TestVolume::new(LONGEST as usize));
-            let header = Header::new(Uuid::from_u128(7), CopyId::new(0), end_bytes - MIB);
-            disk.put(end_bytes, &header.encode()).await;
+            let header = Header::new(Uuid::from_u128(7), CopyId::new(0), end_bytes - MIB, 512);
+            disk.put(end_bytes, &header.encode(end_bytes)).await;
             disk
         }
 
@@ -285,8 +285,8 @@ mod tests {
                 disk.found(4 * MIB, Some(3 * MIB)).await,
                 Some((3 * MIB, false))
             );
-            let newer = Header::new(Uuid::from_u128(8), CopyId::new(1), 3 * MIB).encode();
-            disk.put(4 * MIB, &newer).await;
+            let newer = Header::new(Uuid::from_u128(8), CopyId::new(1), 3 * MIB, 512);
+            disk.put(4 * MIB, &newer.encode(4 * MIB)).await;
             assert_eq!(
                 disk.found(4 * MIB, Some(3 * MIB)).await,
                 Some((4 * MIB, true))

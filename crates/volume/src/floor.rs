@@ -176,8 +176,14 @@ mod tests {
                 Uuid::from_u128(7),
                 CopyId::new(0),
                 LEN_BYTES as u64 - METADATA_BYTES,
+                512,
             );
-            put(&*volume, MetadataBlock::Header, &header.encode()).await;
+            put(
+                &*volume,
+                MetadataBlock::Header,
+                &header.encode(LEN_BYTES as u64),
+            )
+            .await;
             let damaged = found().await.expect_err("no floor");
             assert_eq!(damaged.kind(), ErrorKind::Configuration, "{damaged}");
             for sequence in 0..2 {

@@ -136,7 +136,7 @@ pub fn inspect(ends: &DiskEnds) -> Inspection {
         }
         _ => None,
     };
-    let mirror = match header_of(ends).map(Header::decode) {
+    let mirror = match header_of(ends) {
         Some(Ok(header)) => Some(CopyOfMirror {
             mirror: header.mirror.to_string(),
             copy: header.copy.place(),
@@ -176,11 +176,12 @@ fn owner_of(label: &Label) -> SetOwner {
     }
 }
 
-fn header_of(ends: &DiskEnds) -> Option<&[u8]> {
+fn header_of(ends: &DiskEnds) -> Option<std::result::Result<Header, Unreadable>> {
     // A disk without room for the metadata is no copy.
     let end_at = ends.len_bytes.checked_sub(METADATA_BYTES)?;
     let at = (MetadataBlock::Header.at(ends.len_bytes) - end_at) as usize;
-    ends.end.get(at..at + mirror::copy::BLOCK_BYTES)
+    let block = ends.end.get(at..at + mirror::copy::BLOCK_BYTES)?;
+    Some(Header::decode(block, ends.len_bytes))
 }
 
 /// What others have put on a disk that begins like this, by the magic numbers of their formats.
@@ -318,9 +319,14 @@ mod tests {
     #[test]
     fn a_copy_of_a_mirror_says_which() {
         let mut ends = blank();
-        let header = Header::new(Uuid::from_u128(7), CopyId::new(1), LEN - METADATA_BYTES);
+        let header = Header::new(
+            Uuid::from_u128(7),
+            CopyId::new(1),
+            LEN - METADATA_BYTES,
+            512,
+        );
         let at = (MetadataBlock::Header.at(LEN) - (LEN - END_BYTES)) as usize;
-        let block = header.encode();
+        let block = header.encode(LEN);
         ends.end[at..at + block.len()].copy_from_slice(&block);
         let found = inspect(&ends).mirror.expect("it is a copy");
         let expected = (Uuid::from_u128(7).to_string(), 1, LEN - METADATA_BYTES);

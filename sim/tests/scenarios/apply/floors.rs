@@ -62,8 +62,8 @@ fn copy_of(kib: u64) -> Vec<u8> {
         bytes[at..at + block.len()].copy_from_slice(&block);
     };
     let data_bytes = len_bytes - METADATA_BYTES;
-    let header = Header::new(Uuid::from_u128(7), CopyId::new(0), data_bytes);
-    put(MetadataBlock::Header, header.encode());
+    let header = Header::new(Uuid::from_u128(7), CopyId::new(0), data_bytes, 512);
+    put(MetadataBlock::Header, header.encode(len_bytes));
     for sequence in 0..2 {
         let slot = MetadataBlock::Floor(sequence as usize);
         put(slot, Floor::default().encode(sequence));

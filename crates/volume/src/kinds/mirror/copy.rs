@@ -139,8 +139,8 @@ impl Copy {
         self.found_at.set(None);
     }
 
-    /// Refuses it if it cannot be a copy of a mirror with `header`, in blocks of `block_bytes`.
-    pub(super) fn check(&self, header: &Header, block_bytes: u64) -> Result<()> {
+    /// Refuses it if it cannot be a copy of a mirror with `header`.
+    pub(super) fn check(&self, header: &Header) -> Result<()> {
         let Some(looks) = self.looks() else {
             return Ok(()); // It is not there yet.
         };
@@ -161,10 +161,11 @@ impl Copy {
                 header.data_bytes + METADATA_BYTES
             )));
         }
-        if u64::from(looks.block_size_bytes) > block_bytes {
+        if u64::from(looks.block_size_bytes) > header.block_bytes {
             return Err(self.refuse(format_args!(
-                "its blocks have {} bytes, and the mirror was opened with blocks of {block_bytes}; start it again",
-                looks.block_size_bytes
+                "its blocks have {} bytes, and those of the mirror {}, which whoever uses it relies on: take a disk whose blocks are \
+                 no larger",
+                looks.block_size_bytes, header.block_bytes
             )));
         }
         Ok(())
@@ -269,12 +270,11 @@ impl Copy {
         &self,
         header: &Header,
         place: CopyId,
-        block_bytes: u64,
     ) -> Result<(CopyState, Regions)> {
         let FoundCopy {
             end_bytes, is_told, ..
         } = self.find_as(header, place).await?;
-        self.check(header, block_bytes)?;
+        self.check(header)?;
         if !is_told {
             // It was made longer where nobody noted that.
             let len_bytes = self.ask_looks().await?.len_bytes;
@@ -343,10 +343,16 @@ impl Copy {
         Ok(())
     }
 
-    /// Has the metadata that was [moved](Copy::move_to) to `end_bytes` be what counts, by its header.
-    pub(super) async fn head(&self, end_bytes: u64, header: &Header) -> Result<()> {
+    /// Has the metadata that was [moved](Copy::move_to) to `end_bytes` be what counts.
+    pub(super) async fn moves_to(&self, end_bytes: u64, header: &Header) -> Result<()> {
         self.found_at.set(Some(end_bytes));
-        self.write(MetadataBlock::Header, &header.encode()).await
+        self.head(header).await
+    }
+
+    /// Has its metadata be what counts, by its header.
+    pub(super) async fn head(&self, header: &Header) -> Result<()> {
+        let block = header.encode(self.end_bytes());
+        self.write(MetadataBlock::Header, &block).await
     }
 
     /// Erases what is left of the metadata that ended at `end_bytes`.

@@ -46,12 +46,10 @@ pub(super) async fn create(copies: &[Copy], new: &New<'_>) -> Result<()> {
         copy.ask_looks().await?;
     }
     let data_bytes = data_bytes(copies, new)?;
+    let block_bytes = block_bytes(copies, new);
+    let header = |place| Header::new(new.mirror, CopyId::new(place), data_bytes, block_bytes);
     for (place, copy) in copies.iter().enumerate() {
-        let block_bytes = 4096;
-        copy.check(
-            &Header::new(new.mirror, CopyId::new(place), data_bytes),
-            block_bytes,
-        )?;
+        copy.check(&header(place))?;
     }
     if !new.force {
         check_all_blank(copies, data_bytes, new.from).await?;
@@ -65,7 +63,7 @@ pub(super) async fn create(copies: &[Copy], new: &New<'_>) -> Result<()> {
     }
     new.register.of(new.mirror).begin(record).await?;
     for (place, copy) in copies.iter().enumerate() {
-        let written = write(copy, CopyId::new(place), record, data_bytes).await;
+        let written = write(copy, record, &header(place)).await;
         written.map_err(|error| copy.blame(error))?;
     }
     // If one disk has two names, both now have the header that was written last.
@@ -114,6 +112,15 @@ fn data_bytes(copies: &[Copy], new: &New<'_>) -> Result<u64> {
         }
     }
     Ok(wanted)
+}
+
+/// The blocks in which it is used: what uses the data that it begins with knows those of its disk.
+fn block_bytes(copies: &[Copy], new: &New<'_>) -> u64 {
+    let known = new.from.map_or(copies, |from| &copies[from..=from]);
+    let known = known
+        .iter()
+        .map(|copy| u64::from(looks_of(copy).block_size_bytes));
+    known.max().expect("a mirror has copies")
 }
 
 fn looks_of(copy: &Copy) -> &Looks {
@@ -210,7 +217,7 @@ fn is_left(copy: &Copy, at: u64, block: &[u8]) -> bool {
             || (is_at(MetadataBlock::Floor(slot)) && floor())
     };
     let is_of_bitmap = (0..BITMAP_BLOCKS).any(|index| is_at(MetadataBlock::Bitmap(index)));
-    let is_header = is_at(MetadataBlock::Header) && Header::decode(block).is_ok();
+    let is_header = is_at(MetadataBlock::Header) && Header::decode(block, copy.end_bytes()).is_ok();
     (0..2).any(is_slot) || is_header || (is_of_bitmap && block == encode_bits(&NO_BITS))
 }
 
@@ -231,14 +238,9 @@ pub(super) async fn are_blank(copies: &[&Copy], range: Range<u64>) -> Result<boo
 }
 
 /// Writes everything that is kept on a copy, durably, the header last.
-pub(super) async fn write(
-    copy: &Copy,
-    place: CopyId,
-    record: Record,
-    data_bytes: u64,
-) -> Result<()> {
+pub(super) async fn write(copy: &Copy, record: Record, header: &Header) -> Result<()> {
     copy.begins_anew();
-    let is_in_sync = record.in_sync.contains(place);
+    let is_in_sync = record.in_sync.contains(header.copy);
     let mut kept = CopyState::first(record);
     if !is_in_sync {
         kept.in_sync_since = 0;
@@ -257,6 +259,5 @@ pub(super) async fn write(
         )
         .await?;
     }
-    let header = Header::new(record.mirror, place, data_bytes);
-    copy.write(MetadataBlock::Header, &header.encode()).await
+    copy.head(header).await
 }

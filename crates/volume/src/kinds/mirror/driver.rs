@@ -71,7 +71,6 @@ pub(super) struct Driver {
     pub(super) name: String,
     pub(super) limits: Limits,
     pub(super) header: Header,
-    block_bytes: u64,
     /// By their place in the mirror.
     copies: Vec<RefCell<Rc<Copy>>>,
     register: Box<dyn Register>,
@@ -147,7 +146,6 @@ pub(super) struct Parts {
     pub(super) name: String,
     pub(super) limits: Limits,
     pub(super) header: Header,
-    pub(super) block_bytes: u64,
     pub(super) copies: Vec<Copy>,
     pub(super) register: Box<dyn Register>,
     pub(super) register_place: RegisterPlace,
@@ -168,7 +166,6 @@ impl Driver {
             name: parts.name,
             limits: parts.limits,
             header: parts.header,
-            block_bytes: parts.block_bytes,
             copies: parts
                 .copies
                 .into_iter()
@@ -218,7 +215,7 @@ impl Driver {
 
     /// The unit of the machine's ranges, in bytes.
     pub(super) fn block_bytes(&self) -> u64 {
-        self.block_bytes
+        self.header.block_bytes
     }
 
     /// The copy in that place now: another disk may [take it](Self::put).
@@ -312,7 +309,7 @@ impl Driver {
         for other in read {
             // Each byte was copied, and looked at.
             share::charge(2 * (first.len() + other.len()));
-            found.add(&first, &other, self.block_bytes as usize);
+            found.add(&first, &other, self.block_bytes() as usize);
         }
         self.differences.borrow_mut().insert(request, found);
         self.requests.answer(request, Ok(Payload::new()));
@@ -324,7 +321,7 @@ impl Driver {
     }
 
     fn range(&self, at: u64, len: u64) -> Range {
-        Range::new(at / self.block_bytes, len / self.block_bytes)
+        Range::new(at / self.block_bytes(), len / self.block_bytes())
     }
 
     async fn request(
@@ -465,7 +462,7 @@ impl Driver {
         let place = self.copy(copy);
         let call = place.calls.begin();
         call.may_take(self.limits.copy);
-        let read = place.read_metadata(&self.header, copy, self.block_bytes);
+        let read = place.read_metadata(&self.header, copy);
         match read.await {
             Ok((kept, marked)) => {
                 self.tell(MirrorEvent::Metadata {
@@ -516,7 +513,7 @@ impl Driver {
                     // By a fence of our own that was made meanwhile, or by another owner's: a read tells. Where reads need no
                     // proof, none does.
                     Judged::Fenced if planted::is_planted(planted::Bug::Unproven) => {}
-                    Judged::Fenced => drop(self.read(0, self.block_bytes).await),
+                    Judged::Fenced => drop(self.read(0, self.block_bytes()).await),
                     Judged::Failed => {}
                 }
                 return Err(error);
@@ -673,6 +670,9 @@ impl Driver {
     /// The bytes of a range: where it begins, and its length.
     fn bytes(&self, range: Range) -> (u64, u64) {
         let blocks = range.end - range.start;
-        (range.start * self.block_bytes, blocks * self.block_bytes)
+        (
+            range.start * self.block_bytes(),
+            blocks * self.block_bytes(),
+        )
     }
 }

@@ -178,14 +178,14 @@ impl Driver {
             ));
         }
         let record = self.machine(|it| *it.record());
-        let written = write(&new, copy, record, header.data_bytes).await;
+        let written = write(&new, record, &header).await;
         written.map_err(|error| new.blame(error))
     }
 
     /// Refuses a disk that cannot be the copy with this header, or holds something.
     async fn check_new(&self, header: &Header, new: &Copy) -> Result<()> {
         // Left from an attempt that was taken back, or the same disk under another name.
-        if look_at_new(new, header, self.block_bytes()).await? == Some(*header) {
+        if look_at_new(new, header).await? == Some(*header) {
             return Ok(());
         }
         let blank = check_blank(new, header.data_bytes).await;

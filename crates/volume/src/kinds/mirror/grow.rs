@@ -71,7 +71,12 @@ pub(super) async fn grow(driver: &Rc<Driver>) -> Result<NewLength> {
         true => from_bytes..used,
         false => from_bytes..data_bytes,
     };
-    let header = |place| Header::new(driver.header.mirror, place, data_bytes);
+    let Header {
+        mirror,
+        block_bytes,
+        ..
+    } = driver.header;
+    let header = |place| Header::new(mirror, place, data_bytes, block_bytes);
     for ((place, copy), end_bytes) in copies.iter().zip(&ends) {
         let marks = marks(&header(*place), &gained);
         let moved = copy.move_to(*end_bytes, &marks).await;
@@ -80,7 +85,7 @@ pub(super) async fn grow(driver: &Rc<Driver>) -> Result<NewLength> {
     let mut left = Vec::new();
     for ((place, copy), end_bytes) in copies.iter().zip(&ends) {
         left.push(copy.end_bytes());
-        let headed = copy.head(*end_bytes, &header(*place)).await;
+        let headed = copy.moves_to(*end_bytes, &header(*place)).await;
         headed.map_err(|error| copy.blame(error))?;
     }
     for (((_, copy), end_bytes), left) in copies.iter().zip(&ends).zip(left) {

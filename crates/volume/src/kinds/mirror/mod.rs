@@ -62,9 +62,8 @@ impl MirrorVolume {
                 .filter_map(|copy| driver.copy(copy).looks().copied())
         };
         let most = |of: fn(&Looks) -> u32| looks().map(|looks| of(&looks)).max().unwrap_or(512);
-        let block = most(|looks| looks.block_size_bytes);
         let shape = Shape {
-            block_size_bytes: block,
+            block_size_bytes: driver.header.block_bytes as u32,
             physical_block_bytes: most(|looks| looks.physical_block_bytes),
             // What the copies were created with, whatever they have become.
             len: Len::new(driver.header.data_bytes),

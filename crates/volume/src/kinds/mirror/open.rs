@@ -220,12 +220,8 @@ pub(super) async fn open(copies: Vec<Copy>, options: Options) -> Result<Rc<Drive
     let (header, found) = look(&copies).await?;
     options.claim.alone_with(header.mirror)?;
     let copies = in_order(copies, &found);
-    let looks = copies.iter().filter_map(Copy::looks);
-    let blocks = looks.map(|looks| u64::from(looks.block_size_bytes));
-    let block_bytes = blocks.max().unwrap_or(512);
-    copies
-        .iter()
-        .try_for_each(|copy| copy.check(&header, block_bytes))?;
+    copies.iter().try_for_each(|copy| copy.check(&header))?;
+    let block_bytes = header.block_bytes;
     let register = options.register.of(header.mirror);
     let asked = (options.node, options.others);
     let record = record_of(&*register, &header, &copies, asked).await?;
@@ -245,7 +241,6 @@ pub(super) async fn open(copies: Vec<Copy>, options: Options) -> Result<Rc<Drive
         name: options.name,
         limits: options.limits,
         header,
-        block_bytes,
         copies,
         register,
         register_place: options.register,

@@ -63,28 +63,24 @@ pub(super) async fn replace(
         copy: place,
         ..header
     };
-    let found = look_at_new(new, &wanted, 4096).await?;
+    let found = look_at_new(new, &wanted).await?;
     // Made by an attempt that was cut short, or known not to hold everything.
     let is_done = found == Some(wanted) && !record.in_sync.contains(place);
     if !force && !is_done {
         check_blank(new, header.data_bytes).await?;
     }
     let record = without(&*register, record, place).await?;
-    let written = write(new, place, record, header.data_bytes).await;
+    let written = write(new, record, &wanted).await;
     written.map_err(|error| new.blame(error))
 }
 
-/// Which copy `new` is already, if it is one, that shall be the one with `header` in blocks of `block_bytes`.
+/// Which copy `new` is already, if it is one, that shall be the one with `header`.
 ///
 /// # Errors
 /// When it cannot be that, or is another copy of the same mirror.
-pub(super) async fn look_at_new(
-    new: &Copy,
-    header: &Header,
-    block_bytes: u64,
-) -> Result<Option<Header>> {
+pub(super) async fn look_at_new(new: &Copy, header: &Header) -> Result<Option<Header>> {
     new.ask_looks().await?;
-    new.check(header, block_bytes)?;
+    new.check(header)?;
     let found = new.look().await.ok();
     let is_other = |found: Header| found.mirror == header.mirror && found.copy != header.copy;
     if found.is_some_and(is_other) {

@@ -1,13 +1,15 @@
 //! A mirror over files of a simulated machine, from its creation on.
 
 mod exchanges;
+mod missing;
 
 use std::{ops::Range, path::Path};
 
 use engine::{
-    Buf, Payload,
+    Buf, Duration, Payload,
     fs::{OpenOptions, SharedFile},
     sim::{FaultKind, Host, InjectedFault, World},
+    time,
 };
 use uuid::Uuid;
 
@@ -19,6 +21,7 @@ use crate::{
 };
 
 const STATE: &str = "/srv/state";
+const MOMENT: Duration = Duration::from_millis(100);
 const NEW: NewStripe = NewStripe {
     uuid: Uuid::from_u128(0x3117),
     created_unix_s: 0,
@@ -47,8 +50,12 @@ fn graph(text: &str) -> Graph {
 }
 
 async fn create(host: &Host, text: &str, new: &NewStripe) -> Result<(), String> {
+    create_called("db", host, text, new).await
+}
+
+async fn create_called(name: &str, host: &Host, text: &str, new: &NewStripe) -> Result<(), String> {
     let mut graph = graph(text);
-    let created = graph.create_stripe("db", &host.lane(0), new).await;
+    let created = graph.create_stripe(name, &host.lane(0), new).await;
     graph.close().await;
     created.map_err(|error| error.to_string())
 }
@@ -63,6 +70,17 @@ async fn open(graph: &mut Graph, host: &Host) -> Result<(Tree, SharedVolume), St
 fn status(graph: &Graph) -> MirrorStatus {
     let handle = graph.handles().get::<MirrorHandle>("db/mirror");
     handle.expect("it is open").status()
+}
+
+/// Looks for what is missing, as a program does, until the mirror is in sync.
+async fn until_in_sync(graph: &mut Graph) {
+    while !status(graph).is_in_sync() {
+        let looks_at = graph.looks_for_missing_at();
+        if time::before(looks_at, time::sleep(MOMENT)).await.is_none() {
+            graph.look_for_missing().await;
+        }
+    }
+    assert_eq!(graph.looks_for_missing_at(), None);
 }
 
 fn block(byte: u8) -> Payload {
@@ -251,9 +269,7 @@ fn the_data_of_a_disk_in_use_is_kept_and_copied() {
         create(&host, &text, &from).await.expect("there is room");
         let mut graph = graph(&text);
         let (_tree, volume) = open(&mut graph, &host).await.expect("it opens");
-        while !status(&graph).is_in_sync() {
-            engine::time::sleep(engine::Duration::from_millis(100)).await;
-        }
+        until_in_sync(&mut graph).await;
         let read = volume.read(4096, 4096).await.expect("it reads").to_vec();
         assert_eq!(read, old[4096..8192]);
         let b = host.read_file("/srv/b").expect("a copy");
@@ -294,7 +310,7 @@ fn a_copy_that_lacks_the_last_writes_before_a_stop_is_filled() {
         let written = volume.write(0, block(1), Durability::Fua).await;
         written.expect("both are there");
         // Its marks are cleared by then, and its heartbeats sent.
-        engine::time::sleep(engine::Duration::from_secs(40)).await;
+        time::sleep(Duration::from_secs(40)).await;
         let older = host.read_file("/srv/b").expect("a copy");
         let written = volume.write(0, block(2), Durability::Fua).await;
         written.expect("both are there");
@@ -307,37 +323,8 @@ fn a_copy_that_lacks_the_last_writes_before_a_stop_is_filled() {
             let read = volume.read(0, 4096).await.expect("it reads").to_vec();
             assert_eq!(read, [2; 4096]);
         }
-        while !status(&next).is_in_sync() {
-            engine::time::sleep(engine::Duration::from_millis(100)).await;
-        }
+        until_in_sync(&mut next).await;
         assert_eq!(compared(&next).await, Ok(Vec::new()));
-    });
-}
-
-#[test]
-fn a_copy_whose_file_is_missing_is_not_made_anew() {
-    on_a_machine(14, async |host| {
-        let text = text("3MiB", "write-through");
-        create(&host, &text, &NEW).await.expect("blank files");
-        let b = host.read_file("/srv/b").expect("a copy");
-        assert!(host.remove_file("/srv/b"), "it was there");
-        let mut first = graph(&text);
-        let opened = open(&mut first, &host).await.expect("one copy is enough");
-        let seen = status(&first);
-        let trouble = seen.copies[1].trouble.as_deref().unwrap_or_default();
-        assert!(trouble.contains("mount its file system"), "{seen:?}");
-        assert!(
-            host.read_file("/srv/b").is_none(),
-            "nothing is in its place"
-        );
-        drop(opened);
-        first.close().await;
-        host.put_file("/srv/b", &b);
-        let mut next = graph(&text);
-        let _opened = open(&mut next, &host).await.expect("it opens");
-        while !status(&next).is_in_sync() {
-            engine::time::sleep(engine::Duration::from_millis(100)).await;
-        }
     });
 }
 
@@ -346,7 +333,7 @@ async fn compared(graph: &Graph) -> Result<Vec<Range<u64>>, String> {
     let handle = graph.handles().get::<MirrorHandle>("db/mirror");
     let answer = handle.expect("it is open").compare(0);
     loop {
-        engine::time::sleep(engine::Duration::from_millis(50)).await;
+        time::sleep(Duration::from_millis(50)).await;
         if let Ok(compared) = answer.try_recv() {
             let compared = compared.map_err(|error| error.to_string())?;
             assert_eq!(compared.next_bytes, compared.len_bytes);
@@ -419,9 +406,7 @@ fn a_disk_that_replaces_a_copy_is_filled_whole_and_never_read_before() {
         }
         let refused = compared(&next).await.expect_err("one is out");
         assert!(refused.contains("nothing to compare"), "{refused}");
-        while !status(&next).is_in_sync() {
-            engine::time::sleep(engine::Duration::from_millis(100)).await;
-        }
+        until_in_sync(&mut next).await;
         assert_eq!(compared(&next).await, Ok(Vec::new()));
         drop((tree, volume));
         next.close().await;
@@ -470,9 +455,7 @@ fn what_one_copy_has_missed_is_on_it_when_it_returns() {
         let (_tree, volume) = open(&mut next, &host).await.expect("it opens");
         let read = volume.read(8192, 4096).await.expect("it reads").to_vec();
         assert_eq!(read, [6; 4096]);
-        while !status(&next).is_in_sync() {
-            engine::time::sleep(engine::Duration::from_millis(100)).await;
-        }
+        until_in_sync(&mut next).await;
         let b = host.read_file("/srv/b").expect("a copy");
         assert_eq!(b[8192..12288], [6; 4096]);
     });
@@ -486,11 +469,9 @@ fn a_copy_is_told_to_be_in_sync_by_nobody_who_knows_of_a_write_that_it_lacks() {
         let mut graph = graph(&text);
         let (_tree, volume) = open(&mut graph, &host).await.expect("it opens");
         for attempt in 0..20 {
-            while !status(&graph).is_in_sync() {
-                engine::time::sleep(engine::Duration::from_millis(100)).await;
-            }
+            until_in_sync(&mut graph).await;
             // At whatever time since it was told last.
-            engine::time::sleep(engine::Duration::from_millis(attempt * 17)).await;
+            time::sleep(Duration::from_millis(attempt * 17)).await;
             host.add_fault(InjectedFault {
                 path: Some("/srv/b".into()),
                 range: 0..4096,

@@ -108,8 +108,8 @@ impl Driver {
                 true => machine.marked() as u64 * self.header.region_bytes,
                 false => 0,
             },
-            in_doubt_bytes: machine.in_doubt() * self.block_bytes,
-            left_to_fill_bytes: machine.left_to_fill() * self.block_bytes,
+            in_doubt_bytes: machine.in_doubt() * self.block_bytes(),
+            left_to_fill_bytes: machine.left_to_fill() * self.block_bytes(),
             register_trouble: self.register_trouble(),
             stopped: self.ended.borrow().as_ref().map(Error::to_string),
         });
