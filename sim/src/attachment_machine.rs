@@ -127,7 +127,7 @@ impl AttachmentMachine {
         let ended = self.machine.host.spawn(async move {
             let place = Listeners::take(&Address::Tcp(address)).await;
             let place = place.expect("nobody else is there");
-            let attachment = open(&process, &lanes, &refused).await;
+            let mut attachment = open(&process, &lanes, &refused).await;
             let config = front_nbd::NbdConfig {
                 volume: attachment.volume().to_owned(),
                 relative_port: attachment.relative_port(),
@@ -138,7 +138,7 @@ impl AttachmentMachine {
             let server = NbdServer::start(config, place, attachment.units()).await;
             let server = server.expect("it listens");
             is_attached.set(true);
-            attend(&attachment, &told).await;
+            attend(&mut attachment, &told).await;
             server.stop().await;
             // A flush that fails is only logged. Clients treat what they have not flushed as lost.
             let _ = attachment.stop().await;
@@ -231,9 +231,14 @@ async fn open(process: &Process, lanes: &[LaneHandle], refused: &Cell<usize>) ->
 }
 
 /// Does what it is told until that is to stop.
-async fn attend(attachment: &Attachment, told: &Receiver<Told>) {
+async fn attend(attachment: &mut Attachment, told: &Receiver<Told>) {
     loop {
-        match told.receive().await {
+        let told = time::before(attachment.looks_for_missing_at(), told.receive());
+        let Some(told) = told.await else {
+            attachment.look_for_missing().await;
+            continue;
+        };
+        match told {
             Some(Told::LookAgain(answer)) => answer.send(attachment.look_again().await),
             Some(Told::Describe(answer)) => {
                 let attached = Attached {

@@ -227,8 +227,12 @@ async fn start(host: &Host, process: &Process, refused: &Cell<usize>) -> Daemon 
 /// Serves until told to stop. A flush that fails then is only logged: the client that wrote the data learns of the loss
 /// when the daemon is back.
 async fn serve(mut daemon: Daemon, told: Receiver<Told>) {
-    while let Some(Told::Apply(answer)) = told.receive().await {
-        answer.send(apply(&mut daemon).await);
+    loop {
+        match time::before(daemon.looks_for_missing_at(), told.receive()).await {
+            None => daemon.look_for_missing().await,
+            Some(Some(Told::Apply(answer))) => answer.send(apply(&mut daemon).await),
+            Some(_) => break,
+        }
     }
     let _ = daemon.stop().await;
 }

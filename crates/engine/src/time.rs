@@ -75,6 +75,14 @@ pub async fn timeout<F: Future>(d: Duration, future: F) -> Option<F::Output> {
     .await
 }
 
+/// Runs `future` until `at` at most, if there is such a time; `None` means that it came and the future was dropped.
+pub async fn before<F: Future>(at: Option<Instant>, future: F) -> Option<F::Output> {
+    match at {
+        Some(at) => timeout(at.since(now()), future).await,
+        None => Some(future.await),
+    }
+}
+
 /// A future that resolves at its deadline. Dropping it removes the timer.
 #[derive(Debug)]
 pub struct Sleep {

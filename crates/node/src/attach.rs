@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use engine::{LaneFuture, LaneHandle};
+use engine::{Instant, LaneFuture, LaneHandle};
 use unit::Units;
 use volume::{
     config::{ConfigError, Node, NodeForm},
@@ -224,6 +224,19 @@ impl Attachment {
             made.push(ConfigChange::Warning(Warning::Stopping));
         }
         Ok(made)
+    }
+
+    /// When [`look_for_missing`](Self::look_for_missing) has something to do, at the earliest; `None`: nothing is missing.
+    pub fn looks_for_missing_at(&self) -> Option<Instant> {
+        self.graph.looks_for_missing_at()
+    }
+
+    /// Looks for what volumes go on without because it did not open with them, such as a copy of a mirror; it takes its place
+    /// if it opens now. May be dropped only when the volumes are no longer used.
+    pub async fn look_for_missing(&mut self) {
+        if self.graph.look_for_missing().await {
+            self.units.tell_changes();
+        }
     }
 
     /// Says in the log whether the configuration file has changed, and lets the volume grow with its files. Returns whether

@@ -9,7 +9,7 @@ mod steps;
 
 use std::{path::PathBuf, sync::Arc};
 
-use engine::{LaneFuture, LaneHandle};
+use engine::{Instant, LaneFuture, LaneHandle};
 use unit::{DiskSpec, Keep, OpenVolume, Units, UnitsConfig};
 use volume::{
     config::ConfigError,
@@ -140,6 +140,19 @@ impl Daemon {
         Onlooker {
             seen,
             fronts: self.fronts.reporters(),
+        }
+    }
+
+    /// When [`look_for_missing`](Self::look_for_missing) has something to do, at the earliest; `None`: nothing is missing.
+    pub fn looks_for_missing_at(&self) -> Option<Instant> {
+        self.graph.looks_for_missing_at()
+    }
+
+    /// Looks for what volumes go on without because it did not open with them, such as a copy of a mirror; it takes its place
+    /// if it opens now. May be dropped only when the volumes are no longer used.
+    pub async fn look_for_missing(&mut self) {
+        if self.graph.look_for_missing().await {
+            self.units.tell_changes();
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use engine::{
-    LaneFuture,
+    Instant, LaneFuture,
     cross::{OneshotReceiver, OneshotSender, Receiver, Sender, oneshot},
     task::{self, Either},
     time,
@@ -94,6 +94,23 @@ impl<'a> Requests<'a> {
         }
     }
 
+    /// As [`Requests::next`], until `at` at most, if there is such a time. `None` inside: it has come.
+    pub(crate) async fn next_before(&mut self, at: Option<Instant>) -> Option<Option<Request>> {
+        time::before(at, self.next()).await
+    }
+
+    /// Runs `work`, which may wait for a disk, and answers views from `onlooker` meanwhile. Returns whether the process is to
+    /// stop: then `work` has been given up.
+    pub(crate) async fn run_beside(
+        &mut self,
+        work: impl Future<Output = ()>,
+        onlooker: &Onlooker,
+    ) -> bool {
+        let (stop, told) = oneshot::<()>();
+        let work = pin!(task::either(work, told.outcome()));
+        self.attend_others(work, stop, onlooker).await.1
+    }
+
     /// Runs `apply`, which may wait for a disk for a long time, and tells the log and whoever has asked what has come of it.
     /// Returns the outcome, and whether the process is to stop: `apply` hears of that, so that it ends soon. Meanwhile,
     /// views are answered from `onlooker`.
@@ -140,7 +157,7 @@ impl<'a> Requests<'a> {
                 Either::Other(Some(Request::Told(SignalRequest::Stop))) => {
                     if let Some(stop) = stop.take() {
                         tracing::info!(
-                            "stopping once the apply in progress has ended; a second SIGTERM or SIGINT ends at once"
+                            "stopping once what is in progress has ended; a second SIGTERM or SIGINT ends at once"
                         );
                         stop.send(());
                     }

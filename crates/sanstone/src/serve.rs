@@ -121,7 +121,18 @@ fn load_to_apply(path: &Path) -> Result<(Box<Config>, Vec<String>), DaemonFailur
 /// Handles requests to `daemon` until it is told to stop.
 async fn attend(daemon: &mut Daemon, mut requests: Requests<'_>) {
     loop {
-        match requests.next().await {
+        let next = requests.next_before(daemon.looks_for_missing_at()).await;
+        let Some(next) = next else {
+            let onlooker = daemon.onlooker();
+            if requests
+                .run_beside(daemon.look_for_missing(), &onlooker)
+                .await
+            {
+                return;
+            }
+            continue;
+        };
+        match next {
             Some(Request::Told(SignalRequest::Report)) => {
                 tracing::info!("where the time went\n{}", daemon.report());
             }

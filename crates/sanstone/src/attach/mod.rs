@@ -351,10 +351,18 @@ impl Desk<'_> {
                 return None;
             }
             let moved = moved(self.changes, file_system, self.volume.len_bytes());
-            let asked = task::either(self.requests.next(), moved);
+            let looks_at = self.volume.looks_for_missing_at();
+            let asked = task::either(self.requests.next_before(looks_at), moved);
             match task::either(until.as_mut(), asked).await {
                 Either::One(output) => return Some(output),
-                Either::Other(Either::One(request)) => self.handle(request, file_system).await,
+                Either::Other(Either::One(Some(request))) => {
+                    self.handle(request, file_system).await;
+                }
+                Either::Other(Either::One(None)) => {
+                    let onlooker = self.volume.onlooker(self.attached.clone());
+                    let looking = self.volume.look_for_missing();
+                    self.is_stopping = self.requests.run_beside(looking, &onlooker).await;
+                }
                 Either::Other(Either::Other(())) => {}
             }
             let len_bytes = self.volume.len_bytes();

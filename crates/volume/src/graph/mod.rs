@@ -11,6 +11,7 @@
 mod create;
 mod lengths;
 mod live;
+mod missing;
 mod report;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -38,6 +39,7 @@ use crate::{
     values::ConfigError,
 };
 
+use self::missing::MissingChild;
 pub use self::{
     create::Identified,
     live::{Changes, Live},
@@ -56,6 +58,8 @@ const LOOK_LIMIT: Duration = Duration::from_secs(5);
 pub struct Graph {
     volumes: Volumes,
     named: BTreeMap<String, Weak<Part>>,
+    /// What open volumes go on without until it opens.
+    missing: Vec<MissingChild>,
     context: Context,
 }
 
@@ -140,6 +144,7 @@ impl Graph {
         Ok(Graph {
             volumes,
             named: BTreeMap::new(),
+            missing: Vec::new(),
             context: Context::new(base),
         })
     }
@@ -418,8 +423,11 @@ impl Graph {
                 match opened {
                     Ok(part) => children.push(part),
                     Err(error) if settings.stands_without_children() => {
-                        tracing::warn!(volume = child_path, %error, "it is missing until the next start");
-                        children.push(Part::missing(&error));
+                        tracing::warn!(volume = child_path, %error, "it is not there yet");
+                        let part = Part::missing(&error);
+                        let child = MissingChild::new(child, child_path, lanes, &part);
+                        self.missing.push(child);
+                        children.push(part);
                         missing.push(error);
                     }
                     Err(error) => return Err(error),
@@ -473,7 +481,7 @@ fn volume_of(path: &str) -> &str {
 }
 
 /// The children of `kind` at `path`, with the path of each in the graph.
-fn child_paths<'a>(kind: &'a Kind, path: &'a str) -> impl Iterator<Item = (&'a Node, String)> {
+fn child_paths<'a>(kind: &'a Kind, path: &str) -> impl Iterator<Item = (&'a Node, String)> {
     let children = kind.children();
     let are_numbered = kind.settings().numbers_children();
     let path_of = move |index| match are_numbered {

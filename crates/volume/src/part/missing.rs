@@ -1,16 +1,71 @@
-//! In place of a volume that did not open, for a kind that goes on without it.
+//! In place of a volume that did not open, for a kind that goes on without it until it does.
+
+use std::{
+    cell::OnceCell,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
 
 use engine::{LaneFuture, Payload};
 
+use super::Part;
 use crate::{
-    Allocation, AtomicWrites, CompareOutcome, Durability, Error, ReadOnly, Result, Shape, Volume,
+    Allocation, AtomicWrites, CompareOutcome, Durability, Error, ErrorKind, ReadOnly, Result,
+    Shape, SharedVolume, Volume,
     member::{Order, Report},
+    values::ConfigError,
 };
 
-/// A volume of no length that fails with one error.
+/// The place of what did not open, on all lanes.
+#[derive(Debug)]
+pub(crate) struct Vacancy {
+    /// Why it did not, the last time.
+    error: Mutex<Error>,
+    /// What has come.
+    part: OnceLock<Arc<Part>>,
+}
+
+impl Vacancy {
+    pub(super) fn new(error: &ConfigError) -> Vacancy {
+        Vacancy {
+            error: Mutex::new(unreachable(error)),
+            part: OnceLock::new(),
+        }
+    }
+
+    /// It has come.
+    pub(crate) fn fill(&self, part: Arc<Part>) {
+        let _ = self.part.set(part);
+    }
+
+    /// It has still not come. Returns whether the reason is another one.
+    pub(crate) fn stays(&self, error: &ConfigError) -> bool {
+        let error = unreachable(error);
+        let mut last = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_other = last.to_string() != error.to_string();
+        *last = error;
+        is_other
+    }
+
+    /// What has come.
+    pub(crate) fn part(&self) -> Option<&Arc<Part>> {
+        self.part.get()
+    }
+
+    fn error(&self) -> Error {
+        let error = self.error.lock().unwrap_or_else(PoisonError::into_inner);
+        error.clone()
+    }
+}
+
+fn unreachable(error: &ConfigError) -> Error {
+    Error::new(ErrorKind::Unreachable, error.message())
+}
+
+/// A lane's access to what has come; until then, a volume of no length that fails with the reason.
 pub(super) struct Missing {
+    vacancy: Arc<Vacancy>,
+    volume: OnceCell<SharedVolume>,
     shape: Shape,
-    error: Error,
 }
 
 /// The shape of what is not there.
@@ -19,69 +74,101 @@ pub(super) fn shape() -> Shape {
 }
 
 impl Missing {
-    pub(super) fn new(error: Error) -> Missing {
+    pub(super) fn new(vacancy: Arc<Vacancy>) -> Missing {
         Missing {
+            vacancy,
+            volume: OnceCell::new(),
             shape: shape(),
-            error,
         }
     }
 
-    fn fail<T: 'static>(&self) -> LaneFuture<'_, Result<T>> {
-        LaneFuture::new(async { Err(self.error.clone()) })
+    async fn volume(&self) -> Result<&SharedVolume> {
+        if self.volume.get().is_none() {
+            let part = self.vacancy.part().ok_or_else(|| self.vacancy.error())?;
+            let _ = self.volume.set(part.on_lane().await?);
+        }
+        Ok(self.volume.get().expect("it was just set"))
     }
 }
 
 impl Volume for Missing {
     fn shape(&self) -> &Shape {
-        &self.shape
+        self.volume
+            .get()
+            .map_or(&self.shape, |volume| volume.shape())
     }
 
-    fn read(&self, _: u64, _: usize) -> LaneFuture<'_, Result<Payload>> {
-        self.fail()
+    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
+        LaneFuture::new(async move { self.volume().await?.read(at, len).await })
     }
 
-    fn write(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
-        self.fail()
+    fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move { self.volume().await?.write(at, data, durability).await })
     }
 
     fn flush(&self) -> LaneFuture<'_, Result<()>> {
-        self.fail()
+        LaneFuture::new(async move { self.volume().await?.flush().await })
     }
 
-    fn member(&self, _: Order) -> LaneFuture<'_, Result<Report>> {
-        self.fail()
+    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
+        LaneFuture::new(async move { self.volume().await?.member(order).await })
     }
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async { Ok(()) })
+        LaneFuture::new(async move {
+            match self.vacancy.part() {
+                Some(_) => self.volume().await?.close().await,
+                None => Ok(()),
+            }
+        })
     }
 
-    fn discard(&self, _: u64, _: u64) -> LaneFuture<'_, Result<()>> {
-        self.fail()
+    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move { self.volume().await?.discard(at, len).await })
     }
 
-    fn allocation(&self, _: u64, _: u64) -> LaneFuture<'_, Result<Allocation>> {
-        self.fail()
+    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
+        LaneFuture::new(async move { self.volume().await?.allocation(at, len).await })
     }
 
     fn atomic_writes(&self) -> Option<AtomicWrites> {
         None
     }
 
-    fn write_atomic(&self, _: u64, _: Payload, _: Durability) -> LaneFuture<'_, Result<()>> {
-        self.fail()
+    fn write_atomic(
+        &self,
+        at: u64,
+        data: Payload,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            let volume = self.volume().await?;
+            volume.write_atomic(at, data, durability).await
+        })
     }
 
     fn compare_and_write(
         &self,
-        _: u64,
-        _: Payload,
-        _: Durability,
+        at: u64,
+        data: Payload,
+        durability: Durability,
     ) -> LaneFuture<'_, Result<CompareOutcome>> {
-        self.fail()
+        LaneFuture::new(async move {
+            let volume = self.volume().await?;
+            volume.compare_and_write(at, data, durability).await
+        })
     }
 
-    fn write_zeroes(&self, _: u64, _: u64, _: bool, _: Durability) -> LaneFuture<'_, Result<()>> {
-        self.fail()
+    fn write_zeroes(
+        &self,
+        at: u64,
+        len: u64,
+        may_discard: bool,
+        durability: Durability,
+    ) -> LaneFuture<'_, Result<()>> {
+        LaneFuture::new(async move {
+            let volume = self.volume().await?;
+            volume.write_zeroes(at, len, may_discard, durability).await
+        })
     }
 }

@@ -21,9 +21,9 @@ use std::{
 use engine::{LaneFuture, LaneHandle};
 use uuid::Uuid;
 
-use self::missing::Missing;
+use self::missing::{Missing, Vacancy};
 use crate::{
-    Error, ErrorKind, Result, SetClaim, Shape, SharedVolume,
+    Result, SetClaim, Shape, SharedVolume,
     stats::{Sight, Stats, StatsHandle},
     values::ConfigError,
 };
@@ -66,6 +66,8 @@ pub(crate) struct Part {
     tells_layers: OnceLock<()>,
     /// Held so that a volume named twice is opened only once, for as long as anyone uses it.
     children: Vec<Arc<Part>>,
+    /// Set if it stands in for one that did not open.
+    vacancy: OnceLock<Arc<Vacancy>>,
     /// Its request counters, over all lanes.
     counters: StatsHandle,
     /// Its path in the graph, once it is open.
@@ -106,17 +108,31 @@ impl Part {
             shared: OnceLock::new(),
             tells_layers: OnceLock::new(),
             children: Vec::new(),
+            vacancy: OnceLock::new(),
             counters: StatsHandle::new(),
             path: OnceLock::new(),
         })
     }
 
-    /// In place of one that did not open: it fails with this error.
+    /// In place of one that did not open: it fails with this error until its [vacancy](Part::vacancy) is filled.
     pub(crate) fn missing(error: &ConfigError) -> Arc<Self> {
-        let error = Error::new(ErrorKind::Unreachable, error.message());
-        Part::leaf_on_every_lane(missing::shape(), move || {
-            Rc::new(Missing::new(error.clone()))
-        })
+        let vacancy = Arc::new(Vacancy::new(error));
+        let shown = vacancy.clone();
+        let make = move || -> SharedVolume { Rc::new(Missing::new(shown.clone())) };
+        let part = Part::leaf_on_every_lane(missing::shape(), make);
+        let _ = part.vacancy.set(vacancy);
+        part
+    }
+
+    /// What it stands in for has not opened yet, or had not at first.
+    pub(crate) fn vacancy(&self) -> Option<&Vacancy> {
+        self.vacancy.get().map(|vacancy| &**vacancy)
+    }
+
+    /// What it is made of.
+    fn below(&self) -> impl Iterator<Item = &Arc<Part>> {
+        let come = self.vacancy().and_then(Vacancy::part);
+        self.children.iter().chain(come)
     }
 
     /// As [`Part::leaf_on_every_lane`] for a layer, over its children's volumes on the same lane.
@@ -141,6 +157,7 @@ impl Part {
             shared: OnceLock::new(),
             tells_layers: OnceLock::new(),
             children,
+            vacancy: OnceLock::new(),
             counters: StatsHandle::new(),
             path: OnceLock::new(),
         }))
@@ -170,6 +187,7 @@ impl Part {
             shared: OnceLock::new(),
             tells_layers: OnceLock::new(),
             children,
+            vacancy: OnceLock::new(),
             counters: StatsHandle::new(),
             path: OnceLock::new(),
         }))
@@ -221,7 +239,7 @@ impl Part {
     /// The claims on which its content depends: its own, and those below it.
     pub(crate) fn claims(&self) -> Vec<SetClaim> {
         let own = self.claim.get().cloned().into_iter();
-        own.chain(self.children.iter().flat_map(|part| part.claims()))
+        own.chain(self.below().flat_map(|part| part.claims()))
             .collect()
     }
 
@@ -233,8 +251,7 @@ impl Part {
     /// Whether others may write to it, or to its children, without a claim that would tell.
     pub(crate) fn is_shared(&self) -> bool {
         let is_own = self.claim.get().is_some();
-        !is_own
-            && (self.shared.get().is_some() || self.children.iter().any(|part| part.is_shared()))
+        !is_own && (self.shared.get().is_some() || self.below().any(|part| part.is_shared()))
     }
 
     /// The one lane that needs no messages to use it, if there is just one.
@@ -266,8 +283,8 @@ impl Part {
     fn sight(&self) -> Sight {
         match (self.tells_layers.get(), self.children.is_empty()) {
             (Some(()), _) => Sight::Initiator,
-            (None, true) => Sight::Medium,
-            (None, false) => Sight::Through,
+            (None, true) if self.vacancy.get().is_none() => Sight::Medium,
+            (None, _) => Sight::Through,
         }
     }
 

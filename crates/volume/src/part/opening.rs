@@ -33,6 +33,8 @@ pub(crate) struct Context {
     pub(crate) may_make: bool,
     /// Whether requests will be [watched](crate::layers).
     pub(crate) is_watched: bool,
+    /// Whether what cannot be reached may be waited for, as its configuration says.
+    pub(crate) may_wait: bool,
     /// Whether the next node to be opened may come later.
     pub(crate) may_come_later: bool,
     /// Set while stripes are opened to be looked at only: nothing is claimed.
@@ -94,6 +96,11 @@ impl Opening<'_> {
     /// Whether its requests will be [watched](crate::layers).
     pub(crate) fn is_watched(&self) -> bool {
         self.context.is_watched
+    }
+
+    /// Whether what cannot be reached may be waited for, as its configuration says.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.context.may_wait
     }
 
     /// Whether stripes are opened to be looked at only.
@@ -229,6 +236,7 @@ impl Context {
             others: Others::Refuse,
             may_make: true,
             is_watched: false,
+            may_wait: true,
             may_come_later: false,
             look: None,
             handles: Handles::default(),

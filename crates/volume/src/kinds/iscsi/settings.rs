@@ -307,7 +307,10 @@ impl Settings for Iscsi {
             let mut config = resolved.await?;
             let lane_count = lanes.len();
             config.stage_times = opening.is_watched();
-            let wait_at_start = self.wait_at_start.get_ref().duration();
+            let wait_at_start = match opening.may_wait() {
+                true => self.wait_at_start.get_ref().duration(),
+                false => Duration::ZERO,
+            };
             let status: SessionStatus = opening.handle();
             let numbers: Vec<_> = lanes.iter().map(|lane| opening.number_of(lane)).collect();
             let announcer = opening.kept::<Announcer>().clone();

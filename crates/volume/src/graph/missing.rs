@@ -1,0 +1,117 @@
+//! Children that did not open with their parent, which goes on without them: they are looked for again, and take their place
+//! when they open.
+
+use std::sync::{Arc, Weak};
+
+use engine::{Duration, Instant, LaneHandle, time};
+
+use super::{Graph, child_paths, volume_of};
+use crate::{
+    kinds::{Node, Volumes},
+    part::Part,
+};
+
+/// Between two looks at one that is missing, at first and at most: each may begin sessions with the disks that it is made of.
+const LOOK_FIRST: Duration = Duration::from_secs(1);
+const LOOK_MAX: Duration = Duration::from_secs(30);
+
+/// One of them.
+#[derive(Debug)]
+pub(super) struct MissingChild {
+    node: Node,
+    path: String,
+    lanes: Vec<LaneHandle>,
+    /// What stands in for it, as long as its parent is open.
+    part: Weak<Part>,
+    /// When it is looked for again, and how long after the last time.
+    next: Instant,
+    pause: Duration,
+}
+
+impl MissingChild {
+    /// The child `node` at `path`, which would live on `lanes`, and in whose place `part` is.
+    pub(super) fn new(
+        node: &Node,
+        path: String,
+        lanes: Vec<LaneHandle>,
+        part: &Arc<Part>,
+    ) -> MissingChild {
+        MissingChild {
+            node: node.clone(),
+            path,
+            lanes,
+            part: Arc::downgrade(part),
+            next: time::now() + LOOK_FIRST,
+            pause: LOOK_FIRST,
+        }
+    }
+
+    /// Whether it is still wanted, and is not there yet.
+    fn is_missing(&self, volumes: &Volumes) -> bool {
+        let part = self.part.upgrade();
+        let vacancy = part.as_ref().and_then(|part| part.vacancy());
+        let is_vacant = vacancy.is_some_and(|vacancy| vacancy.part().is_none());
+        // Another disk may have got its place.
+        is_vacant && node_at(volumes, &self.path) == Some(&self.node)
+    }
+}
+
+impl Graph {
+    /// When a child is looked for that did not open with its parent, at the earliest; `None`: there is none.
+    pub fn looks_for_missing_at(&self) -> Option<Instant> {
+        let missing = self.missing.iter();
+        let missing = missing.filter(|child| child.is_missing(&self.volumes));
+        missing.map(|child| child.next).min()
+    }
+
+    /// Looks for the children that did not open with their parents, as far as it is time for that; those that open now take
+    /// their places. Returns whether there are any.
+    pub async fn look_for_missing(&mut self) -> bool {
+        self.missing.retain(|child| child.is_missing(&self.volumes));
+        let mut is_any = false;
+        for at in 0..self.missing.len() {
+            let child = &mut self.missing[at];
+            if time::now() < child.next {
+                continue;
+            }
+            child.next = time::now() + child.pause;
+            child.pause = (child.pause * 2).min(LOOK_MAX);
+            let (node, path) = (child.node.clone(), child.path.clone());
+            let (lanes, part) = (child.lanes.clone(), child.part.clone());
+            let before = (self.context.may_make, self.context.may_wait);
+            (self.context.may_make, self.context.may_wait) = (false, false);
+            let opened = self.open_node(&node, &path, &lanes).await;
+            (self.context.may_make, self.context.may_wait) = before;
+            let Some(part) = part.upgrade() else { continue };
+            let vacancy = part.vacancy().expect("it stands in for the child");
+            let volume = path;
+            match opened {
+                Ok(part) => {
+                    tracing::info!(volume, "it is there now");
+                    vacancy.fill(part);
+                    is_any = true;
+                }
+                Err(error) if vacancy.stays(&error) => {
+                    tracing::warn!(volume, %error, "it is not there yet");
+                }
+                Err(_) => {}
+            }
+        }
+        is_any
+    }
+}
+
+/// The node at `path`, without those that are described under a name of their own.
+fn node_at<'a>(volumes: &'a Volumes, path: &str) -> Option<&'a Node> {
+    let (mut node, mut at) = (volumes.0.get(volume_of(path))?, volume_of(path).to_owned());
+    while at != path {
+        let kind = node.inline()?;
+        let below = format!("{at}/{}", kind.name());
+        let mut children = child_paths(kind, &below);
+        (node, at) = children.find(|(_, child)| {
+            let rest = path.strip_prefix(&**child);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })?;
+    }
+    Some(node)
+}
