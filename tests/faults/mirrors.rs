@@ -1,18 +1,18 @@
 //! A mirror whose two copies are served by processes of their own, while they are killed and stopped: whoever uses the mirror sees no error as long as one copy lives, nothing that was acknowledged is lost, a copy that
 //! returns gets what it has missed and no more, and in the end both are equal.
 
+mod sets;
+
 use engine::{Buf, Duration, task, time};
 use harness::directory::Directory;
 use harness::initiator::{on_lane, on_port, opened};
 use harness::noise;
-use harness::process::Daemon;
 use harness::run::Ran;
-use harness::sanstone::{Sanstone, binary, call, target_table};
+use harness::sanstone::{Sanstone, call, target_table};
 use serde_json::Value;
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::Command;
 use std::rc::Rc;
 use volume::{Durability, IscsiDisk, Result, Volume};
 
@@ -100,6 +100,16 @@ impl Node {
     /// The same, with further settings of the mirror.
     fn owner_with(storages: [&Node; 2], settings: &str) -> Node {
         Node::new("db", Node::mirror_of(storages, settings))
+    }
+
+    /// The same, whose second copy is a stripe.
+    fn owner_with_set(storage: &Node, set: [&Node; 2]) -> Node {
+        let of = format!("of = [{}, \"set\"]", storage.remote());
+        let set = set.map(Node::remote).join(", ");
+        let mirror = format!("copy_timeout = \"2s\", request_timeout = \"100s\", {of}");
+        let volumes =
+            format!("[volume.set]\nstripe.of = [{set}]\n[volume.db]\nmirror = {{ {mirror} }}\n");
+        Node::new("db", volumes)
     }
 
     fn mirror_of(storages: [&Node; 2], settings: &str) -> String {
@@ -310,6 +320,14 @@ async fn another_storage(load: &Load, [a, b, c]: [&mut Node; 3], owner: &mut Nod
     load.goes_on(200).await;
     owner.is(0, "in sync").await;
     owner.volume("compare").success();
+    // The one that was replaced is back, and takes its place again, and once more.
+    b.start();
+    for other in [&*b, c] {
+        owner.changes_to([a, other]);
+        load.goes_on(200).await;
+        owner.is(0, "in sync").await;
+        owner.volume("compare").success();
+    }
     // It is a copy as any other now.
     a.kill();
     load.goes_on(200).await;
@@ -592,81 +610,5 @@ fn the_copy_of_another_mirror_is_left_alone() {
         one.is(0, "in sync").await;
         one.volume("compare").success();
         load.disk.close().await;
-    });
-}
-
-#[test]
-fn a_copy_that_is_a_stripe_and_not_there_at_the_start_returns_by_itself() {
-    let storages = [(); 3].map(|()| Node::storage("direct-sync"));
-    let [mut a, mut b, mut c] = storages;
-    let mirror = format!("copy_timeout = \"2s\", of = [{}, \"set\"]", a.remote());
-    let set = [&b, &c].map(|node| node.remote()).join(", ");
-    let mut owner = Node::new(
-        "db",
-        format!("[volume.set]\nstripe.of = [{set}]\n[volume.db]\nmirror = {{ {mirror} }}\n"),
-    );
-    [&mut a, &mut b, &mut c].into_iter().for_each(Node::start);
-    owner.volume_called("set", "create").success();
-    owner.volume("create").success();
-    owner.start();
-    on_lane(async {
-        owner.is(0, "in sync").await;
-        for signal in ["TERM", "KILL"] {
-            owner.ends_by(signal);
-            c.kill();
-            owner.start();
-            owner.server().daemon().log_with("it is not there yet");
-            let load = Load::new(disk_of(&owner).await);
-            for slot in 0..SLOTS {
-                load.write(slot).await.expect("the other copy is there");
-            }
-            owner.is(1, "out").await;
-            c.start();
-            owner.is(0, "in sync").await;
-            let shown = owner.shown();
-            let disk = &shown["children"][1]["children"][1];
-            assert_eq!(disk["kind"], "iscsi", "{shown}");
-            assert_ne!(disk["requests"]["write"]["bytes"], 0, "{shown}");
-            owner.volume("compare").success();
-            a.kill();
-            for slot in 0..SLOTS {
-                load.check(slot).await.expect("the stripe has all of it");
-            }
-            a.start();
-            owner.is(0, "in sync").await;
-            load.disk.close().await;
-        }
-    });
-}
-
-#[test]
-fn a_copy_that_another_process_has_at_the_start_returns_when_that_has_ended() {
-    let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("direct-sync"));
-    let mut owner = Node::owner([&a, &b]);
-    let alone = a.remote();
-    let alone = &alone[2..alone.len() - 2];
-    owner.volumes += &format!("[volume.one]\n{alone}\n");
-    [&mut a, &mut b].into_iter().for_each(Node::start);
-    owner.volume("create").success();
-    let file = owner.configuration();
-    let attached = |volume: &str| {
-        let mut command = Command::new(binary());
-        let socket = owner.directory.join(volume);
-        let place = format!("unix:{}", socket.display());
-        command.arg("attach").arg("-c").arg(&file);
-        command.args([volume, "--nbd", &place]);
-        let mut daemon = Daemon::start(&command, owner.directory.join(&format!("{volume}.log")));
-        daemon.wait_for_socket(&socket);
-        daemon
-    };
-    on_lane(async {
-        let mut other = attached("one");
-        let mut mirror = attached("db");
-        owner.is(1, "out").await;
-        other.signal("TERM");
-        other.wait(LIMIT).expect("it ends");
-        owner.is(0, "in sync").await;
-        mirror.signal("TERM");
-        mirror.wait(LIMIT).expect("it ends");
     });
 }

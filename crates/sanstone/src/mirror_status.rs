@@ -56,12 +56,25 @@ pub(crate) fn paths(description: &Description, name: &str) -> Result<Vec<String>
 
 fn volume_of<'a>(description: &'a Description, name: &str) -> Result<&'a Volume, VerbFailure> {
     let missing = || {
-        VerbFailure::Wrong(format!(
-            "there is no volume called \"{name}\" in {}",
-            description.configuration
-        ))
+        let mut all = description.volumes.iter();
+        VerbFailure::Wrong(match all.find(|(_, volume)| has_part(&volume.tree, name)) {
+            Some((whole, _)) => {
+                format!("\"{name}\" is used as a part of volume \"{whole}\": ask for that")
+            }
+            None => format!(
+                "there is no volume called \"{name}\" in {}",
+                description.configuration
+            ),
+        })
     };
     description.volumes.get(name).ok_or_else(missing)
+}
+
+/// Whether the volume called `name` is below `node`.
+fn has_part(node: &Node, name: &str) -> bool {
+    let is_it = |child: &Node| child.name.as_deref() == Some(name);
+    let mut below = node.children.iter();
+    below.any(|child| is_it(child) || has_part(child, name))
 }
 
 fn mirrors_of<'a>(

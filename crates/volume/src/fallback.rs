@@ -37,6 +37,9 @@ pub fn member(volume: &dyn Volume, order: Order) -> LaneFuture<'_, Result<Report
             Order::Fence(key, step) => local_fence::follow(volume, key, step).await,
             Order::Prove => Ok(Report::Proved),
             Order::Look => Ok(Report::Looks(volume.shape().looks())),
+            Order::Renew => Ok(Report::Renewed),
+            Order::Note(..) => Ok(Report::Noted),
+            Order::Notes(_) => Ok(Report::Notes(Vec::new())),
         }
     })
 }

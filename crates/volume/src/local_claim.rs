@@ -15,9 +15,6 @@ use crate::{
 /// Follows an order for a member that has no fence. `is_locked`: as for [`Claim::standing`].
 pub(crate) async fn follow(volume: &dyn Volume, order: &Order, is_locked: bool) -> Result<Report> {
     match order {
-        Order::Read(_) | Order::Peek(_) | Order::Fence(..) | Order::Prove | Order::Look => {
-            fallback::member(volume, order.clone()).await
-        }
         Order::Take(claim) => {
             take(volume, claim, is_locked).await?;
             Ok(Report::Taken(Some(claim.generation())))
@@ -27,6 +24,7 @@ pub(crate) async fn follow(volume: &dyn Volume, order: &Order, is_locked: bool) 
             write_label(volume, claim).await?;
             Ok(Report::Labelled)
         }
+        order => fallback::member(volume, order.clone()).await,
     }
 }
 

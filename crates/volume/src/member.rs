@@ -25,6 +25,14 @@ pub enum Order {
     Prove,
     /// To tell what it looks like now: it may have been opened later than its user.
     Look,
+    /// To be used as it is now, whatever it may have become: its user looks at all that it keeps on it. From now on, a restart
+    /// of its target, which may have set it back, ends its use until the next one.
+    Renew,
+    /// To keep this block of [`BLOCK_BYTES`] in a slot, 0 or 1, on each disk that it is made of, durably. One that is a disk
+    /// itself keeps nothing: what its user writes to it is there.
+    Note(usize, Vec<u8>),
+    /// To read what was noted in this slot.
+    Notes(usize),
 }
 
 /// What a member looks like: the part of its [`Shape`](crate::Shape) that matters to its set.
@@ -64,4 +72,10 @@ pub enum Report {
     Proved,
     /// What it looks like.
     Looks(Looks),
+    /// It can be used.
+    Renewed,
+    /// It is noted on each disk.
+    Noted,
+    /// What is noted on each disk that it is made of.
+    Notes(Vec<Vec<u8>>),
 }

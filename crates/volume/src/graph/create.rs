@@ -34,7 +34,18 @@ impl Graph {
             );
             return Err(ConfigError::new(node.span.clone(), message));
         };
-        let (children, claim) = self.children_of(name, home, &outermost).await?;
+        let opened = self.children_of(name, home, &outermost).await;
+        let (children, claim) = opened.map_err(|error| match outermost.inner() {
+            None => error,
+            Some(inner) => {
+                let why = format!(
+                    "the {inner} inside it is not made with it: write it as a volume of its own, [volume.NAME], create that first, \
+                     and refer to it by its name. {}",
+                    error.message()
+                );
+                ConfigError::new(error.span(), why)
+            }
+        })?;
         let Superblocks(superblocks) = outermost.superblocks;
         let place = superblocks.children().span();
         let told = |error: crate::Error| ConfigError::new(place.clone(), error.to_string());
@@ -179,6 +190,15 @@ struct Outermost<'a> {
     node: &'a Node,
     kind: &'a Kind,
     superblocks: Superblocks<'a>,
+}
+
+impl Outermost<'_> {
+    /// The kind of a stripe, concat or mirror that is described inside it.
+    fn inner(&self) -> Option<&'static str> {
+        let all = self.node.all().into_iter().skip(1);
+        let mut inner = all.filter(|node| node.superblocks().is_some());
+        inner.find_map(|node| Some(node.inline()?.name()))
+    }
 }
 
 fn outermost(node: &Node) -> Option<Outermost<'_>> {

@@ -72,6 +72,8 @@ impl Changes {
 pub struct Live {
     /// Each with the name of its volume.
     steps: Vec<(String, Box<dyn Step>)>,
+    /// The nodes of which a child becomes another one, which one, and that.
+    exchanged: Vec<(Arc<Part>, usize, Arc<Part>)>,
     /// What nodes have said of themselves in whose place others are now, by their paths.
     before: Vec<(String, BTreeMap<String, Facts>)>,
 }
@@ -81,6 +83,9 @@ impl Live {
     pub async fn take_effect(&self) {
         for (_, step) in &self.steps {
             step.take_effect().await;
+        }
+        for (part, index, child) in &self.exchanged {
+            part.exchange(*index, child.clone());
         }
     }
 
@@ -326,10 +331,15 @@ impl Graph {
                 path, node, index, ..
             } = exchanged;
             let child = (&exchanged.child, &exchanged.child_path[..]);
+            let child = self.open_child((path, node), *index, child, live).await?;
+            let open = self.named.get(volume_of(path)).and_then(Weak::upgrade);
+            let part = open.and_then(|open| open.find(path));
+            let exchanged_in = part.map(|part| (part, *index, child.clone()));
+            live.exchanged.extend(exchanged_in);
             let other = OtherChild {
                 index: *index,
                 was: exchanged.was.clone(),
-                part: self.open_child((path, node), *index, child, live).await?,
+                part: child,
             };
             let with = (Some(other), Vec::new());
             self.prepare_node(path, node, with, live).await?;

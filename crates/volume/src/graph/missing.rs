@@ -64,10 +64,15 @@ impl Graph {
         missing.map(|child| child.next).min()
     }
 
+    /// Looks no more for children that are not wanted any more: others may have their places.
+    pub(super) fn forget_unwanted(&mut self) {
+        self.missing.retain(|child| child.is_missing(&self.volumes));
+    }
+
     /// Looks for the children that did not open with their parents, as far as it is time for that; those that open now take
     /// their places. Returns whether there are any.
     pub async fn look_for_missing(&mut self) -> bool {
-        self.missing.retain(|child| child.is_missing(&self.volumes));
+        self.forget_unwanted();
         let mut is_any = false;
         for at in 0..self.missing.len() {
             let child = &mut self.missing[at];

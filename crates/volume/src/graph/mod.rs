@@ -249,7 +249,9 @@ impl Graph {
         volumes: Volumes,
     ) -> std::result::Result<Volumes, ConfigError> {
         volumes.check()?;
-        Ok(std::mem::replace(&mut self.volumes, volumes))
+        let before = std::mem::replace(&mut self.volumes, volumes);
+        self.forget_unwanted();
+        Ok(before)
     }
 
     /// Starts a trial: files created from now on may have to be removed again, until [`Graph::keep_made`] or

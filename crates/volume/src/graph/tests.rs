@@ -149,12 +149,8 @@ fn the_children_of_a_stripe_live_on_lanes_in_turn_from_the_home_of_the_tree_on()
         let created = graph.create_stripe("db", &lanes[1], &new).await;
         created.expect("blank files");
         let tree = graph.open("db", &lanes[1]).await.expect("a stripe");
-        let homes: Vec<_> = tree
-            .part
-            .children()
-            .iter()
-            .map(|part| part.only_lane())
-            .collect();
+        let children = tree.part.below();
+        let homes: Vec<_> = children.iter().map(|part| part.only_lane()).collect();
         assert_eq!(homes, [1, 2, 0, 1].map(|lane| Some(&lanes[lane])));
         drop(tree);
         graph.close().await;

@@ -13,7 +13,7 @@ use std::{
     fmt,
     rc::Rc,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
 };
@@ -64,14 +64,35 @@ pub(crate) struct Part {
     shared: OnceLock<()>,
     /// Set if it reports itself where the time of its requests goes.
     tells_layers: OnceLock<()>,
+    /// What its only child was when it was opened, if it has one: the name that it carries, and the lane that it lives on.
+    inherited: Inherited,
     /// Held so that a volume named twice is opened only once, for as long as anyone uses it.
-    children: Vec<Arc<Part>>,
+    children: Mutex<Vec<Arc<Part>>>,
     /// Set if it stands in for one that did not open.
     vacancy: OnceLock<Arc<Vacancy>>,
     /// Its request counters, over all lanes.
     counters: StatsHandle,
     /// Its path in the graph, once it is open.
     path: OnceLock<Arc<str>>,
+}
+
+/// What a layer has from its only child.
+#[derive(Default)]
+struct Inherited {
+    carried: Option<Carried>,
+    only_lane: Option<LaneHandle>,
+}
+
+impl Inherited {
+    fn from(children: &[Arc<Part>]) -> Inherited {
+        let [child] = children else {
+            return Inherited::default();
+        };
+        Inherited {
+            carried: child.carried().cloned(),
+            only_lane: child.only_lane().cloned(),
+        }
+    }
 }
 
 enum Place {
@@ -107,7 +128,8 @@ impl Part {
             claim: OnceLock::new(),
             shared: OnceLock::new(),
             tells_layers: OnceLock::new(),
-            children: Vec::new(),
+            inherited: Inherited::default(),
+            children: Mutex::default(),
             vacancy: OnceLock::new(),
             counters: StatsHandle::new(),
             path: OnceLock::new(),
@@ -130,9 +152,28 @@ impl Part {
     }
 
     /// What it is made of.
-    fn below(&self) -> impl Iterator<Item = &Arc<Part>> {
+    pub(crate) fn below(&self) -> Vec<Arc<Part>> {
         let come = self.vacancy().and_then(Vacancy::part);
-        self.children.iter().chain(come)
+        self.children().iter().chain(come).cloned().collect()
+    }
+
+    fn children(&self) -> MutexGuard<'_, Vec<Arc<Part>>> {
+        let children = self.children.lock();
+        children.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another child is in the place of the one at `index`.
+    pub(crate) fn exchange(&self, index: usize, child: Arc<Part>) {
+        let was = std::mem::replace(&mut self.children()[index], child);
+        drop(was);
+    }
+
+    /// The part at `path`, if that is this one or below it.
+    pub(crate) fn find(self: &Arc<Part>, path: &str) -> Option<Arc<Part>> {
+        if self.path.get().is_some_and(|own| **own == *path) {
+            return Some(self.clone());
+        }
+        self.below().iter().find_map(|part| part.find(path))
     }
 
     /// As [`Part::leaf_on_every_lane`] for a layer, over its children's volumes on the same lane.
@@ -156,7 +197,8 @@ impl Part {
             claim: OnceLock::new(),
             shared: OnceLock::new(),
             tells_layers: OnceLock::new(),
-            children,
+            inherited: Inherited::from(&children),
+            children: Mutex::new(children),
             vacancy: OnceLock::new(),
             counters: StatsHandle::new(),
             path: OnceLock::new(),
@@ -186,7 +228,8 @@ impl Part {
             claim: OnceLock::new(),
             shared: OnceLock::new(),
             tells_layers: OnceLock::new(),
-            children,
+            inherited: Inherited::from(&children),
+            children: Mutex::new(children),
             vacancy: OnceLock::new(),
             counters: StatsHandle::new(),
             path: OnceLock::new(),
@@ -224,11 +267,7 @@ impl Part {
 
     /// The name that it carries: its own, or that of its only child.
     pub(crate) fn carried(&self) -> Option<&Carried> {
-        match (self.carried.get(), &*self.children) {
-            (Some(own), _) => Some(own),
-            (None, [child]) => child.carried(),
-            (None, _) => None,
-        }
+        self.carried.get().or(self.inherited.carried.as_ref())
     }
 
     /// Declares that its children are claimed.
@@ -239,7 +278,7 @@ impl Part {
     /// The claims on which its content depends: its own, and those below it.
     pub(crate) fn claims(&self) -> Vec<SetClaim> {
         let own = self.claim.get().cloned().into_iter();
-        own.chain(self.below().flat_map(|part| part.claims()))
+        own.chain(self.below().iter().flat_map(|part| part.claims()))
             .collect()
     }
 
@@ -251,23 +290,16 @@ impl Part {
     /// Whether others may write to it, or to its children, without a claim that would tell.
     pub(crate) fn is_shared(&self) -> bool {
         let is_own = self.claim.get().is_some();
-        !is_own && (self.shared.get().is_some() || self.below().any(|part| part.is_shared()))
+        !is_own && (self.shared.get().is_some() || self.below().iter().any(|part| part.is_shared()))
     }
 
     /// The one lane that needs no messages to use it, if there is just one.
     pub(crate) fn only_lane(&self) -> Option<&LaneHandle> {
         let has_branches = || self.branches.get().is_some_and(|ways| !ways.is_empty());
-        match (&self.place, &*self.children) {
-            (Place::Home(home), _) if !has_branches() => Some(home.lane()),
-            (Place::EveryLane(_), [child]) => child.only_lane(),
-            _ => None,
+        match &self.place {
+            Place::Home(home) => (!has_branches()).then(|| home.lane()),
+            Place::EveryLane(_) => self.inherited.only_lane.as_ref(),
         }
-    }
-
-    /// Its children.
-    #[cfg(test)]
-    pub(crate) fn children(&self) -> &[Arc<Part>] {
-        &self.children
     }
 
     pub(crate) fn counters(&self) -> &StatsHandle {
@@ -281,10 +313,11 @@ impl Part {
     }
 
     fn sight(&self) -> Sight {
-        match (self.tells_layers.get(), self.children.is_empty()) {
-            (Some(()), _) => Sight::Initiator,
-            (None, true) if self.vacancy.get().is_none() => Sight::Medium,
-            (None, _) => Sight::Through,
+        let is_leaf = || self.children().is_empty() && self.vacancy.get().is_none();
+        match self.tells_layers.get() {
+            Some(()) => Sight::Initiator,
+            None if is_leaf() => Sight::Medium,
+            None => Sight::Through,
         }
     }
 

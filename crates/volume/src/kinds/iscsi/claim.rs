@@ -419,7 +419,7 @@ impl RemoteUnit {
         let events = self.machine.borrow().events(Subject::Claim);
         let held = self.claimed.held.borrow().clone();
         let Some(Held { claim, is_fenced }) = held else {
-            if let Fenced::Made(key) | Fenced::Restarted(key) = self.claimed.fence.get() {
+            if let Fenced::Made(key) | Fenced::Restarted(Some(key)) = self.claimed.fence.get() {
                 self.take_in(nexus, key).await?;
             }
             self.handle(Event::Settled(Subject::Claim, events));

@@ -32,11 +32,13 @@ pub(super) enum Fenced {
     /// There is none, or it is being made.
     #[default]
     Not,
+    /// There is none, but the user of the disk looks at it anew after a restart of the target.
+    Watched,
     /// It is made, under this key.
     Made(FenceKey),
     /// It is made, but the target has restarted since: the disk may be as it was long ago, restored from a backup. What a mirror
-    /// keeps on it tells; until its owner has looked, nothing is read or written.
-    Restarted(FenceKey),
+    /// keeps on it tells; until its owner has looked, nothing is read or written. Without a key, it was only watched.
+    Restarted(Option<FenceKey>),
     /// The target has forgotten it: nothing is sent until there is another one.
     Gone,
     /// Another owner has made a newer one.
@@ -54,7 +56,7 @@ impl Claimed {
     /// Fails when the claim is lost or released, or the fence is not there any more.
     pub(super) fn check(&self) -> Result<()> {
         let lost = match self.fence.get() {
-            Fenced::Not | Fenced::Made(_) => None,
+            Fenced::Not | Fenced::Watched | Fenced::Made(_) => None,
             Fenced::Restarted(_) => Some((
                 ErrorKind::Unreachable,
                 "its target has restarted, so that it may be older than it was",
@@ -79,14 +81,31 @@ impl Claimed {
         match self.fence.get() {
             // Otherwise this would hide that bug.
             Fenced::Made(key) if !is_planted(Bug::FencedAgain) => {
-                self.fence.set(Fenced::Restarted(key));
+                self.fence.set(Fenced::Restarted(Some(key)));
             }
+            Fenced::Watched => self.fence.set(Fenced::Restarted(None)),
             _ => {}
+        }
+    }
+
+    /// Its user looks at it anew: if it has no fence, nothing keeps that one from using it.
+    pub(super) fn renew(&self) {
+        if !self.is_fenced() {
+            self.fence.set(Fenced::Watched);
         }
     }
 
     /// Whether a mirror has fenced it, whatever has become of that.
     pub(super) fn is_fenced(&self) -> bool {
+        let fence = self.fence.get();
+        !matches!(
+            fence,
+            Fenced::Not | Fenced::Watched | Fenced::Restarted(None)
+        )
+    }
+
+    /// Whether a restart of the target, which may have set it back, ends its use.
+    pub(super) fn is_watched(&self) -> bool {
         self.fence.get() != Fenced::Not
     }
 

@@ -370,6 +370,11 @@ impl Volume for IscsiDisk {
                     self.unit.reach().await?;
                     Ok(Report::Looks(self.facts.shape.looks()))
                 }
+                Order::Renew => {
+                    self.unit.claimed.renew();
+                    Ok(Report::Renewed)
+                }
+                order @ (Order::Note(..) | Order::Notes(_)) => fallback::member(self, order).await,
             }
         })
     }

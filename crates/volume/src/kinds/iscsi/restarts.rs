@@ -55,15 +55,15 @@ impl RemoteUnit {
     }
 
     /// Counts the restart that `nexus` has reported while it was new, unless another nexus has been in use since: that
-    /// one has reported it itself. It may be about to log out. Where a mirror has fenced the disk, a reset counts as well, as that
+    /// one has reported it itself. It may be about to log out. Where a mirror uses the disk, a reset counts as well, as that
     /// may be all that a target reports which was started again.
     pub(super) async fn account_for(&self, nexus: &Rc<Nexus>) {
         if !nexus.is_new() {
             return;
         }
         let (has_restarted, was_reset) = (nexus.take_restart(), nexus.take_reset());
-        let is_fenced = self.claimed.is_fenced();
-        let counts = has_restarted || was_reset && is_fenced;
+        let is_watched = self.claimed.is_watched();
+        let counts = has_restarted || was_reset && is_watched;
         if !counts {
             return;
         }
@@ -78,7 +78,7 @@ impl RemoteUnit {
             asked.push(other);
         }
         // Only now: writes may have been acknowledged while the others were asked.
-        let matters = self.unflushed.at_stake().is_some() || is_fenced;
+        let matters = self.unflushed.at_stake().is_some() || is_watched;
         if is_first && matters && self.is_old_news(path, nexus).await {
             return;
         }

@@ -3,7 +3,6 @@
 use std::{
     cell::{Cell, OnceCell, RefCell},
     rc::Rc,
-    sync::Arc,
 };
 
 use ::mirror::{
@@ -20,7 +19,6 @@ use crate::{
     Durability, Error, ErrorKind, Result, SharedVolume,
     copy_end::{self, FoundCopy, Search},
     member::{Looks, Order, Report},
-    part::Part,
     planted::{Bug, is_planted},
 };
 
@@ -32,8 +30,6 @@ pub(super) struct Copy {
     /// What messages call it.
     pub(super) name: String,
     pub(super) volume: SharedVolume,
-    /// What keeps the volume open, if that is not the mirror's own part.
-    _held: Option<Arc<Part>>,
     pub(super) calls: Calls,
     /// Of the next slot of what is kept.
     sequence: Cell<u64>,
@@ -54,7 +50,6 @@ impl Copy {
         Copy {
             name,
             volume,
-            _held: None,
             calls: Calls::default(),
             sequence: Cell::new(0),
             trouble: RefCell::default(),
@@ -63,15 +58,6 @@ impl Copy {
             is_known: Cell::new(false),
             next: RefCell::default(),
         }
-    }
-
-    /// The copy on `part`, which stays open for as long as this is there.
-    pub(super) async fn of(name: String, part: Arc<Part>) -> Result<Copy> {
-        let copy = Copy::new(name, part.on_lane().await?);
-        Ok(Copy {
-            _held: Some(part),
-            ..copy
-        })
     }
 
     /// It has answered: whatever its trouble was, it is over. Returns that.
@@ -213,15 +199,46 @@ impl Copy {
     pub(super) async fn look_at_kept(&self) -> Result<CopyState> {
         // It may not have been there when it was looked at before.
         self.look().await?;
-        let slot = async |slot| {
+        let read = async |slot| {
             let at = MetadataBlock::Kept(slot).at(self.end_bytes());
             let block = self.read_unfenced(at).await;
-            block.map(|block| CopyState::decode(&block))
+            block.map_err(|error| self.blame(error))
         };
-        let slots = [slot(0).await, slot(1).await].map(|it| it.map_err(|error| self.blame(error)));
-        let [first, second] = slots;
-        let (_, kept) = newest([first?, second?]).map_err(|why| self.refuse(why))?;
+        let (_, kept) = self.kept([read(0).await?, read(1).await?]).await?;
         Ok(kept)
+    }
+
+    /// What was kept last, of which `slots` are on the copy itself, and its sequence number. If the copy is made of several
+    /// disks, it is what the one has that is behind: it may have been set back alone.
+    async fn kept(&self, slots: [Vec<u8>; 2]) -> Result<(u64, CopyState)> {
+        let newest_of = |slots: [&Vec<u8>; 2]| newest(slots.map(|block| CopyState::decode(block)));
+        let own = newest_of([&slots[0], &slots[1]]).map_err(|why| self.refuse(why))?;
+        let (first, second) = (self.notes(0).await?, self.notes(1).await?);
+        let on_disks = first.iter().zip(&second).map(|(first, second)| {
+            // Nothing of this mirror: it holds nothing of what was written since there is one.
+            let lost = CopyState {
+                in_sync_since: 0,
+                heartbeats: Default::default(),
+                ..own.1
+            };
+            match newest_of([first, second]) {
+                Ok(noted) if noted.1.record.mirror == own.1.record.mirror => noted,
+                _ => (own.0, lost),
+            }
+        });
+        let is_whole = |kept: &(u64, CopyState)| kept.1.in_sync_since > 0;
+        let all = on_disks.chain([own]);
+        Ok(all
+            .min_by_key(|kept| (is_whole(kept), kept.0))
+            .expect("there is the copy's own"))
+    }
+
+    async fn notes(&self, slot: usize) -> Result<Vec<Vec<u8>>> {
+        match self.volume.member(Order::Notes(slot)).await {
+            Ok(Report::Notes(notes)) => Ok(notes),
+            Ok(_) => Err(self.refuse("it has not told what is noted on its disks")),
+            Err(error) => Err(self.blame(error)),
+        }
     }
 
     async fn read_unfenced(&self, at: u64) -> Result<Vec<u8>> {
@@ -280,14 +297,8 @@ impl Copy {
             let len_bytes = self.ask_looks().await?.len_bytes;
             copy_end::point(&*self.volume, len_bytes, end_bytes).await?;
         }
-        let mut slots = Vec::with_capacity(2);
-        for slot in 0..2 {
-            slots.push(CopyState::decode(
-                &self.read(MetadataBlock::Kept(slot)).await?,
-            ));
-        }
-        let slots: [_; 2] = slots.try_into().expect("two slots");
-        let (sequence, kept) = newest(slots).map_err(|why| self.refuse(why))?;
+        let slot = async |slot| self.read(MetadataBlock::Kept(slot)).await;
+        let (sequence, kept) = self.kept([slot(0).await?, slot(1).await?]).await?;
         self.sequence.set(sequence + 1);
         let mut words = Vec::with_capacity(BITMAP_BLOCKS * WORDS_PER_BLOCK);
         for block in 0..BITMAP_BLOCKS {
@@ -309,10 +320,17 @@ impl Copy {
     /// what was kept before.
     pub(super) async fn keep(&self, kept: &CopyState) -> Result<()> {
         let sequence = self.sequence.get();
-        let place = MetadataBlock::Kept((sequence % 2) as usize);
-        self.write(place, &kept.encode(sequence)).await?;
+        self.keep_as(sequence, kept).await?;
         self.sequence.set(sequence + 1);
         Ok(())
+    }
+
+    /// Writes `kept` as what is kept `sequence`th, durably, on each disk that it is made of.
+    pub(super) async fn keep_as(&self, sequence: u64, kept: &CopyState) -> Result<()> {
+        let (slot, block) = ((sequence % 2) as usize, kept.encode(sequence));
+        let noted = self.volume.member(Order::Note(slot, block.clone()));
+        noted.await?;
+        self.write(MetadataBlock::Kept(slot), &block).await
     }
 
     /// Writes a block of the bitmap, durably.

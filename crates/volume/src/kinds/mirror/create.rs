@@ -68,7 +68,14 @@ pub(super) async fn create(copies: &[Copy], new: &New<'_>) -> Result<()> {
     }
     // If one disk has two names, both now have the header that was written last.
     for (place, copy) in copies.iter().enumerate() {
-        if copy.look().await?.copy.place() != place {
+        let found = copy.look().await?;
+        if found.mirror != new.mirror {
+            return Err(copy.refuse(format_args!(
+                "meanwhile it was made a copy of mirror {} elsewhere: end that, and run this again with --force",
+                found.mirror
+            )));
+        }
+        if found.copy.place() != place {
             return Err(copy.refuse("it is the same disk as another copy; give each copy its own"));
         }
     }
@@ -251,8 +258,7 @@ pub(super) async fn write(copy: &Copy, record: Record, header: &Header) -> Resul
     }
     for sequence in 0..2 {
         let slot = sequence as usize;
-        copy.write(MetadataBlock::Kept(slot), &kept.encode(sequence))
-            .await?;
+        copy.keep_as(sequence, &kept).await?;
         copy.write(
             MetadataBlock::Floor(slot),
             &Floor::default().encode(sequence),

@@ -448,7 +448,12 @@ impl Driver {
         place.calls.over().await;
         let call = place.calls.begin();
         call.may_take(self.limits.copy.max(FENCE_LIMIT));
-        if let Err(error) = place.know(&self.header, copy).await {
+        let known = async {
+            // All that it keeps is looked at anew.
+            place.volume.member(Order::Renew).await?;
+            place.know(&self.header, copy).await
+        };
+        if let Err(error) = known.await {
             return self.give_up((copy, &place), &error);
         }
         match place.volume.member(Order::Fence(key, step)).await {
@@ -529,8 +534,12 @@ impl Driver {
             let place = self.copy(copy);
             let call = place.calls.begin();
             call.may_take(self.limits.copy);
-            let step = Order::Fence(key, FenceCommand::ReadReservation);
-            drop(place.volume.member(step).await);
+            for order in [
+                Order::Renew,
+                Order::Fence(key, FenceCommand::ReadReservation),
+            ] {
+                drop(place.volume.member(order).await);
+            }
         }
     }
 

@@ -98,7 +98,7 @@ impl Step for Exchange {
     fn prepare(&self) -> LaneFuture<'_, Result<()>> {
         let (name, part) = (self.new.clone(), self.part.clone());
         self.with(async move |driver, copy| {
-            let new = Rc::new(Copy::of(name, part).await?);
+            let new = Rc::new(Copy::new(name, part.on_lane().await?));
             driver.prepare_exchange(copy, new).await
         })
     }

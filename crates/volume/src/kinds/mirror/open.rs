@@ -129,7 +129,8 @@ async fn record_of(
         if others == Others::Refuse {
             check_owner(register, &record, node)?;
         }
-        if others == Others::Refuse || register.is_shared() {
+        // Another owner of the same register is not overruled by what a copy knows, unless somebody says so.
+        if others == Others::Refuse || register.is_shared() && others != Others::Overrule {
             check_newest(register, &record, copies).await?;
             return Ok(record);
         }
@@ -145,12 +146,11 @@ async fn record_of(
         return Err(Error::new(ErrorKind::Configuration, message));
     }
     let seen = newest(copies, others == Others::Overrule).await?;
-    let record = match held {
-        Some(held) if held.version >= seen.version => held,
-        _ => seen,
-    };
-    register.begin(record).await?;
-    Ok(record)
+    if let Some(held) = held.filter(|held| held.version >= seen.version) {
+        return Ok(held);
+    }
+    register.begin(seen).await?;
+    Ok(seen)
 }
 
 /// Refuses a record that is older than one that a copy has seen, before it is claimed: a claim raises its version, so that after

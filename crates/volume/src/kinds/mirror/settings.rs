@@ -35,6 +35,8 @@ use crate::{
 
 /// How many copies a mirror has. The formats have room for more.
 const COPIES: usize = 2;
+/// A disk of platters that others use as well may take so long for one write.
+const COPY_TIMEOUT_MIN: Duration = Duration::from_millis(500);
 
 /// `mirror = { of = [ …, … ] }`
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -416,13 +418,15 @@ impl Settings for Mirror {
                 return Err(ConfigError::new(node.span.clone(), message));
             }
         }
-        for limit in [&self.copy_timeout, &self.request_timeout] {
-            if limit.get_ref().duration().is_zero() {
-                let message = "a time limit of 0 leaves no time for anything; write 10s";
-                return Err(ConfigError::at(limit, message));
-            }
+        let copy = self.copy_timeout.get_ref();
+        if copy.duration() < COPY_TIMEOUT_MIN {
+            let message = format!(
+                "copy_timeout = \"{copy}\": a copy that is well may take longer to answer, and would be given up again and again; \
+                 write 10s, and no less than {COPY_TIMEOUT_MIN:?}"
+            );
+            return Err(ConfigError::at(&self.copy_timeout, message));
         }
-        let (copy, request) = (self.copy_timeout.get_ref(), self.request_timeout.get_ref());
+        let request = self.request_timeout.get_ref();
         if request.duration() < copy.duration() * 2 {
             let message = format!(
                 "request_timeout = \"{request}\" leaves no time to go on without a copy that fails: write at least twice \

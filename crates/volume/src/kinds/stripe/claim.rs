@@ -72,11 +72,7 @@ async fn follow(
     let report = child.volume.member(order).await;
     Ok(match report.map_err(|error| child.blame(error))? {
         member::Report::Taken(generation) => set::OrderReport::Taken(generation),
-        member::Report::Block(_)
-        | member::Report::Labelled
-        | member::Report::Fence(_)
-        | member::Report::Looks(_)
-        | member::Report::Proved => set::OrderReport::Labelled,
+        _ => set::OrderReport::Labelled,
     })
 }
 

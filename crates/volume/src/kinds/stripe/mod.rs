@@ -23,6 +23,7 @@ mod joined;
 mod look;
 mod map;
 mod members;
+mod notes;
 mod on_lane;
 mod open;
 mod place;
@@ -256,22 +257,22 @@ impl Volume for Stripe {
         })
     }
 
-    /// A nested stripe has claimed its children when it was opened, so whoever owns the outer one owns them. If it was
-    /// only looked at, a block that another owner's reservation hides is read from the child that has it.
+    /// A nested stripe has claimed its children when it was opened, so whoever owns the outer one owns them.
     fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
-        let (at, below): (u64, fn(u64) -> Order) = match order {
-            Order::Read(at) => (at, Order::Read),
-            Order::Peek(at) => (at, Order::Peek),
-            order => return fallback::member(self, order),
-        };
         LaneFuture::new(async move {
-            let lane = self.opened.followed().await?;
-            let Some(place) = lane.members.map.single(at, SUPERBLOCK_BYTES as u64) else {
-                return fallback::member(self, below(at)).await;
-            };
-            let order = below(RESERVED_BYTES + place.at);
-            let read = lane.children[place.child].member(order).await;
-            read.map_err(|error| lane.blame(place.child, error))
+            match order {
+                Order::Read(at) => self.read_block(at, Order::Read).await,
+                Order::Peek(at) => self.read_block(at, Order::Peek).await,
+                // It is no more than each of its children is.
+                Order::Prove | Order::Look | Order::Renew => {
+                    self.state.check_claim()?;
+                    self.ask_all(&order).await?;
+                    fallback::member(self, order).await
+                }
+                Order::Note(slot, block) => self.note(slot, &block).await,
+                Order::Notes(slot) => self.notes(slot).await,
+                order => fallback::member(self, order).await,
+            }
         })
     }
 

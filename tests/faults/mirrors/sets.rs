@@ -1,0 +1,125 @@
+//! Copies that are not there at the start, and copies that are stripes.
+
+use std::process::Command;
+
+use harness::{process::Daemon, sanstone::binary};
+
+use super::*;
+
+#[test]
+fn a_copy_that_is_a_stripe_and_not_there_at_the_start_returns_by_itself() {
+    let storages = [(); 3].map(|()| Node::storage("direct-sync"));
+    let [mut a, mut b, mut c] = storages;
+    let mut owner = Node::owner_with_set(&a, [&b, &c]);
+    [&mut a, &mut b, &mut c].into_iter().for_each(Node::start);
+    owner.volume_called("set", "create").success();
+    owner.volume("create").success();
+    owner.start();
+    on_lane(async {
+        owner.is(0, "in sync").await;
+        for signal in ["TERM", "KILL"] {
+            owner.ends_by(signal);
+            c.kill();
+            owner.start();
+            owner.server().daemon().log_with("it is not there yet");
+            let load = Load::new(disk_of(&owner).await);
+            for slot in 0..SLOTS {
+                load.write(slot).await.expect("the other copy is there");
+            }
+            owner.is(1, "out").await;
+            c.start();
+            owner.is(0, "in sync").await;
+            let shown = owner.shown();
+            let disk = &shown["children"][1]["children"][1];
+            assert_eq!(disk["kind"], "iscsi", "{shown}");
+            assert_ne!(disk["requests"]["write"]["bytes"], 0, "{shown}");
+            owner.volume("compare").success();
+            a.kill();
+            for slot in 0..SLOTS {
+                load.check(slot).await.expect("the stripe has all of it");
+            }
+            a.start();
+            owner.is(0, "in sync").await;
+            load.disk.close().await;
+        }
+    });
+}
+
+#[test]
+fn a_copy_of_which_one_disk_is_set_back_is_filled_and_never_read_before() {
+    let storages = [(); 3].map(|()| Node::storage("direct-sync"));
+    let [mut a, mut b, mut c] = storages;
+    let mut owner = Node::owner_with_set(&a, [&b, &c]);
+    [&mut a, &mut b, &mut c].into_iter().for_each(Node::start);
+    owner.volume_called("set", "create").success();
+    owner.volume("create").success();
+    owner.start();
+    on_lane(async {
+        owner.is(0, "in sync").await;
+        let load = Load::new(disk_of(&owner).await);
+        for (is_first, is_used) in [(true, true), (false, true), (true, false), (false, false)] {
+            let member = if is_first { &mut b } else { &mut c };
+            let file = member.directory.join("copy");
+            for slot in 0..SLOTS {
+                load.write(slot).await.expect("both are there");
+            }
+            let older = std::fs::read(&file).expect("a disk of the copy");
+            for slot in 0..SLOTS {
+                load.write(slot).await.expect("both are there");
+            }
+            // Nothing of it is marked any more, so that heartbeats alone tell.
+            let deadline = time::now() + LIMIT;
+            while owner.shown()["mirror"]["marked_bytes"] != 0 {
+                assert!(time::now() < deadline, "{}", owner.shown());
+                time::sleep(Duration::from_millis(500)).await;
+            }
+            if !is_used {
+                owner.ends_by("TERM");
+            }
+            member.kill();
+            std::fs::write(&file, older).expect("room");
+            member.start();
+            if !is_used {
+                owner.start();
+            }
+            for slot in (0..SLOTS).chain(0..SLOTS) {
+                load.check(slot).await.expect("a read");
+            }
+            owner.is(0, "in sync").await;
+            owner.volume("compare").success();
+        }
+        load.disk.close().await;
+    });
+}
+
+#[test]
+fn a_copy_that_another_process_has_at_the_start_returns_when_that_has_ended() {
+    let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("direct-sync"));
+    let mut owner = Node::owner([&a, &b]);
+    let alone = a.remote();
+    let alone = &alone[2..alone.len() - 2];
+    owner.volumes += &format!("[volume.one]\n{alone}\n");
+    [&mut a, &mut b].into_iter().for_each(Node::start);
+    owner.volume("create").success();
+    let file = owner.configuration();
+    let attached = |volume: &str| {
+        let mut command = Command::new(binary());
+        let socket = owner.directory.join(volume);
+        let place = format!("unix:{}", socket.display());
+        command.arg("attach").arg("-c").arg(&file);
+        command.args([volume, "--nbd", &place]);
+        let mut daemon = Daemon::start(&command, owner.directory.join(&format!("{volume}.log")));
+        daemon.wait_for_socket(&socket);
+        daemon
+    };
+    on_lane(async {
+        let mut other = attached("one");
+        let mut mirror = attached("db");
+        owner.is(1, "out").await;
+        other.signal("TERM");
+        other.wait(LIMIT).expect("it ends");
+        owner.is(0, "in sync").await;
+        mirror.signal("TERM");
+        mirror.wait(LIMIT).expect("it ends");
+    });
+}
