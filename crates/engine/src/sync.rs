@@ -5,7 +5,7 @@ use std::{
     collections::VecDeque,
     future::{Future, poll_fn},
     rc::Rc,
-    task::{Poll, Waker},
+    task::{Context, Poll, Waker},
 };
 
 /// Wakes tasks that wait for a condition to change. Waiters check their condition again, so
@@ -42,16 +42,25 @@ impl Notify {
     /// Resolves at the next [`Notify::notify`] after this call.
     pub fn notified(&self) -> impl Future<Output = ()> + '_ {
         let seen = self.epoch.get();
-        poll_fn(move |cx| {
-            if self.epoch.get() != seen {
-                return Poll::Ready(());
-            }
-            let mut waiting = self.waiting.borrow_mut();
-            if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
-                waiting.push(cx.waker().clone());
-            }
-            Poll::Pending
-        })
+        poll_fn(move |cx| self.poll_since(seen, cx))
+    }
+
+    /// The same for a task that begins later: what is notified before its first poll counts.
+    pub fn notified_from_now(self: Rc<Self>) -> impl Future<Output = ()> {
+        let seen = self.epoch.get();
+        poll_fn(move |cx| self.poll_since(seen, cx))
+    }
+
+    /// Whether there was a notification since that epoch.
+    fn poll_since(&self, seen: u64, cx: &mut Context<'_>) -> Poll<()> {
+        if self.epoch.get() != seen {
+            return Poll::Ready(());
+        }
+        let mut waiting = self.waiting.borrow_mut();
+        if !waiting.iter().any(|waker| waker.will_wake(cx.waker())) {
+            waiting.push(cx.waker().clone());
+        }
+        Poll::Pending
     }
 
     /// Waits until `condition` returns a value. Checks it now and after each notification.

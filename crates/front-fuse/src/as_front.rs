@@ -3,10 +3,7 @@
 use std::{any::Any, path::Path};
 
 use engine::{LaneFuture, mounts::Mount};
-use front::{
-    Ended, FrontConfig, LocalFile, Reporter, StartError,
-    report::{Consequence, FrontReport},
-};
+use front::{Ended, FrontConfig, LocalFile, NoSessions, Reporter, StartError, report::Consequence};
 use unit::Units;
 
 use crate::{
@@ -111,14 +108,5 @@ impl LocalFile for FuseFront {
                 Unmounted::No(why) => Err(why),
             }
         })
-    }
-}
-
-/// It has no targets, and no sessions with initiators.
-struct NoSessions;
-
-impl Reporter for NoSessions {
-    fn report(&self) -> LaneFuture<'_, FrontReport> {
-        LaneFuture::new(async { FrontReport::default() })
     }
 }

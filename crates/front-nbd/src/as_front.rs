@@ -4,8 +4,8 @@ use std::{any::Any, future::pending};
 
 use engine::LaneFuture;
 use front::{
-    Address, Ended, Front, FrontConfig, LocalFile, Reporter, StartError,
-    report::{Consequence, FrontReport},
+    Address, Ended, Front, FrontConfig, LocalFile, NoSessions, Reporter, StartError,
+    report::Consequence,
 };
 use unit::Units;
 
@@ -83,14 +83,5 @@ impl Front for NbdServer {
 
     fn stop(self: Box<Self>) -> LaneFuture<'static, ()> {
         LaneFuture::new(NbdServer::stop(*self))
-    }
-}
-
-/// It has no targets, and no sessions with initiators.
-struct NoSessions;
-
-impl Reporter for NoSessions {
-    fn report(&self) -> LaneFuture<'_, FrontReport> {
-        LaneFuture::new(async { FrontReport::default() })
     }
 }

@@ -128,9 +128,19 @@ impl<F: Accepts> Acceptor<F> {
     }
 
     /// Accepts connections until told to stop.
-    pub async fn accept(self: Rc<Self>, listener: Listener, stop: Rc<Notify>) {
+    pub fn accept(
+        self: Rc<Self>,
+        listener: Listener,
+        stop: Rc<Notify>,
+    ) -> impl Future<Output = ()> {
+        // Its task may begin after it was told.
+        let stopped = stop.notified_from_now();
+        self.accept_until(listener, stopped)
+    }
+
+    async fn accept_until(self: Rc<Self>, listener: Listener, stopped: impl Future<Output = ()>) {
         let admission = self.front.admission();
-        let mut stopped = pin!(stop.notified());
+        let mut stopped = pin!(stopped);
         loop {
             match task::either(stopped.as_mut(), listener.accept()).await {
                 Either::One(()) => return,

@@ -80,6 +80,15 @@ pub trait Reporter {
     fn report(&self) -> LaneFuture<'_, FrontReport>;
 }
 
+/// Of a front without targets, and without sessions with initiators.
+pub struct NoSessions;
+
+impl Reporter for NoSessions {
+    fn report(&self) -> LaneFuture<'_, FrontReport> {
+        LaneFuture::new(async { FrontReport::default() })
+    }
+}
+
 /// A file that a front serves on this machine.
 pub trait LocalFile {
     /// Its path.

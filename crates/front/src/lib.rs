@@ -25,7 +25,7 @@ pub use acceptor::{Acceptor, Accepts, Arrival, Newcomer};
 pub use address::{Address, NoAddress};
 pub use admission::{Admission, Displaced, Limit, PlaceLimits, Progress};
 pub use error::StartError;
-pub use front::{Ended, Front, FrontConfig, LocalFile, Reporter};
+pub use front::{Ended, Front, FrontConfig, LocalFile, NoSessions, Reporter};
 pub use lanes::{FrontLanes, LaneFront, OwnLane};
 pub use listener::{IN_USE_LIMIT, Listener, retried};
 pub use notices::Notices;

@@ -4,7 +4,7 @@
 
 use std::{
     any::Any,
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::BTreeMap,
     env,
     future::pending,
@@ -16,6 +16,7 @@ use std::{
     rc::Rc,
     sync::Arc,
     thread,
+    time::Duration,
 };
 
 use engine::{
@@ -29,9 +30,8 @@ use engine::{
 };
 use front::{
     Acceptor, Accepts, Address, Admission, Arrival, Ended, Front, FrontConfig, FrontLanes,
-    LaneFront, Limit, Listener, LocalFile, Newcomer, OwnLane, Peer, PlaceLimits, Reporter,
-    StartError,
-    report::{Consequence, FrontReport},
+    LaneFront, Limit, Listener, LocalFile, Newcomer, NoSessions, OwnLane, Peer, PlaceLimits,
+    Reporter, StartError, report::Consequence,
 };
 use unit::{
     CommandId, DiskSpec, LaneUnits, Luns, MemoryLimits, TargetPort, Units, UnitsConfig, no_commands,
@@ -40,6 +40,8 @@ use volume::{SharedVolume, leaf::ram::Region};
 
 const LUN: u32 = 0;
 const LINE_BYTES_MAX: usize = 64;
+/// How long a client may take for an answer.
+const ANSWER_LIMIT: Duration = Duration::from_millis(200);
 const PORT: &str = "iqn.2026-11.io.sanstone:smallest";
 
 /// What it serves, and where.
@@ -129,9 +131,29 @@ struct Connections {
     luns: Rc<Luns>,
     admission: Arc<Admission<Arrival<Policy>>>,
     /// Each with what makes it leave.
-    open: RefCell<BTreeMap<u64, Rc<Notify>>>,
+    open: RefCell<BTreeMap<u64, Rc<Leave>>>,
     /// Notified when one has left.
     left: Notify,
+}
+
+/// A connection is to leave. It may be told before it waits to be, so that it is a state, and not a notification alone.
+#[derive(Default)]
+struct Leave {
+    is_told: Cell<bool>,
+    told: Notify,
+}
+
+impl Leave {
+    fn tell(&self) {
+        self.is_told.set(true);
+        self.told.notify();
+    }
+
+    async fn is_told(&self) {
+        self.told
+            .wait_for(|| self.is_told.get().then_some(()))
+            .await;
+    }
 }
 
 impl LaneFront for Connections {
@@ -163,17 +185,17 @@ impl LaneFront for Connections {
         while let Some(request) = requests.receive().await {
             match request {
                 Request::Serve(newcomer) => {
-                    let (id, leave) = (newcomer.id, Rc::new(Notify::new()));
+                    let (id, leave) = (newcomer.id, Rc::<Leave>::default());
                     self.open.borrow_mut().insert(id, leave.clone());
                     spawn_for(Share::of(id), self.clone().serve(newcomer, leave));
                 }
                 Request::MakeRoom(id) => {
                     if let Some(leave) = self.open.borrow().get(&id) {
-                        leave.notify();
+                        leave.tell();
                     }
                 }
                 Request::Stop(done) => {
-                    self.open.borrow().values().for_each(|leave| leave.notify());
+                    self.open.borrow().values().for_each(|leave| leave.tell());
                     let none = || self.open.borrow().is_empty().then_some(());
                     self.left.wait_for(none).await;
                     done.send(());
@@ -185,7 +207,7 @@ impl LaneFront for Connections {
 
 impl Connections {
     /// Serves one connection to the end of its last read.
-    async fn serve(self: Rc<Self>, newcomer: Newcomer<String>, leave: Rc<Notify>) {
+    async fn serve(self: Rc<Self>, newcomer: Newcomer<String>, leave: Rc<Leave>) {
         let (id, peer) = (newcomer.id, newcomer.ends);
         self.admission.enter(id, &peer, time::now());
         let nexus = self.units.enter(&peer, &self.luns, no_commands());
@@ -193,7 +215,7 @@ impl Connections {
         self.luns[&LUN].logical.borrow().establish(nexus.id, &port);
         nexus.take_attention(LUN);
         let (stream, mut received) = (newcomer.stream.on_lane(), Vec::new());
-        let mut leave = pin!(leave.notified());
+        let mut leave = pin!(leave.is_told());
         let mut operation = CommandId(0);
         loop {
             // Only the wait is given up: a read that has begun goes to its end.
@@ -209,7 +231,9 @@ impl Connections {
                 Ok((data, _paid)) => answer.push_payload(data, 0..data.len()),
                 Err(error) => answer.push_bytes(format!("error: {error}\n").as_bytes()),
             }
-            if stream.send_all(answer).await.0.is_err() {
+            // One that does not read holds nobody up.
+            let sent = time::timeout(ANSWER_LIMIT, stream.send_all(answer)).await;
+            if !sent.is_some_and(|(sent, _)| sent.is_ok()) {
                 break;
             }
         }
@@ -300,15 +324,6 @@ impl Front for Running {
     }
 }
 
-/// It has no targets, and no sessions with initiators.
-struct NoSessions;
-
-impl Reporter for NoSessions {
-    fn report(&self) -> LaneFuture<'_, FrontReport> {
-        LaneFuture::new(async { FrontReport::default() })
-    }
-}
-
 fn disk() -> DiskSpec {
     let region = Region::new(1 << 20, 512).expect("memory for a small disk");
     DiskSpec {
@@ -352,7 +367,9 @@ fn a_front_of_two_hundred_lines_serves_a_disk_to_its_end() {
         };
         let front = Box::new(config).start(&units).await.expect("it starts");
         let (done, answers) = oneshot();
+        let at = path.clone();
         let client = thread::spawn(move || {
+            let path = at;
             done.send([
                 ask(&path, "read 512 4096\n", 4096),
                 ask(&path, "read 1 512\n", 4096),
@@ -364,6 +381,14 @@ fn a_front_of_two_hundred_lines_serves_a_disk_to_its_end() {
         assert_eq!(data, [0; 4096]);
         assert_eq!(refused, b"error: the range is not in whole blocks\n");
         assert_eq!(nothing, b"");
-        front.stop().await;
+        // One that reads nothing, and one that asks for nothing, are no reason to stay.
+        let mut silent = UnixStream::connect(&path).expect("it listens");
+        for _ in 0..64 {
+            silent.write_all(b"read 0 1048576\n").expect("it reads");
+        }
+        let idle = UnixStream::connect(&path).expect("it listens");
+        let stopped = time::timeout(Duration::from_secs(60), front.stop()).await;
+        stopped.expect("it stops");
+        drop((silent, idle));
     });
 }
