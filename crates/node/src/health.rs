@@ -359,7 +359,7 @@ fn judge_mirror(node: &Node, add: &mut impl FnMut(About, Health, String, &str)) 
         let why = copy.error.as_ref().map(|error| format!(": {error}"));
         let what = format!("{} is {}{}", copy.name, copy.state, why.unwrap_or_default());
         let mend = match &*copy.state {
-            "being filled" | "being fenced" => "it ends by itself",
+            "being filled" | "being fenced" if copy.error.is_none() => "it ends by itself",
             // It answers: what it lacks was written before this began.
             "out" if copy.error.is_none() => "it is taken back and filled by itself",
             "in trouble" if is_last => {

@@ -28,10 +28,21 @@ impl Graph {
     ) -> Result<(), ConfigError> {
         let node = self.volumes.find(name, &Node::named(name))?.clone();
         let Some(outermost) = outermost(&node) else {
-            let message = format!(
-                "volume \"{name}\" contains no stripe or concat: only these need `create`; other \
-                 volumes are created when they are first served"
-            );
+            let of = self.volumes.parts(name).into_iter();
+            let made: Vec<_> = of
+                .filter(|part| outermost(&self.volumes.0[*part]).is_some())
+                .map(|part| format!("\"{part}\""))
+                .collect();
+            let message = match made.is_empty() {
+                true => format!(
+                    "volume \"{name}\" contains no stripe, concat or mirror: only these need `create`; other \
+                     volumes are created when they are first served"
+                ),
+                false => format!(
+                    "volume \"{name}\" itself needs no `create`: create what it is made of, {}, those inside others first",
+                    made.join(", ")
+                ),
+            };
             return Err(ConfigError::new(node.span.clone(), message));
         };
         let opened = self.children_of(name, home, &outermost).await;

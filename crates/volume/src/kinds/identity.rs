@@ -178,10 +178,23 @@ impl Volumes {
         starts: &Starts,
         may_grow: bool,
     ) -> Vec<ConfigError> {
-        let parts = self.parts(name).into_iter();
-        let nodes = parts.flat_map(|part| self.0[part].all());
-        let all = nodes.filter_map(Node::superblocks);
+        let mut needed = Vec::new();
+        self.add_needed(&self.0[name], &mut needed);
+        let all = needed.into_iter().filter_map(Node::superblocks);
         let look = |of: Superblocks<'_>| of.0.look_at_children(base, self, starts, may_grow);
         all.flat_map(look).collect()
+    }
+
+    /// Adds to `needed` what `node` does not open without: a copy of a mirror may be away.
+    fn add_needed<'a>(&'a self, node: &'a Node, needed: &mut Vec<&'a Node>) {
+        let kind = match &node.what {
+            NodeForm::Named(name) => return self.add_needed(&self.0[name], needed),
+            NodeForm::Inline(kind) => kind,
+        };
+        needed.push(node);
+        if !kind.stands_without_children() {
+            let children = kind.children().iter();
+            children.for_each(|child| self.add_needed(child, needed));
+        }
     }
 }

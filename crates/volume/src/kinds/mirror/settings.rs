@@ -24,8 +24,8 @@ use crate::{
     Error, ErrorKind, Result, SetClaim, Volume,
     claim::Others,
     kinds::{
-        HasSuperblocks, Look, NewLength, NewStripe, Node, NodeForm, Settings, Source, Superblocks,
-        VolumeIdentity, Volumes,
+        HasSuperblocks, Kind, Look, NewLength, NewStripe, Node, NodeForm, Settings, Source,
+        Superblocks, VolumeIdentity, Volumes,
         change::{Changing, OtherChild, Step},
         starts::Starts,
     },
@@ -155,16 +155,18 @@ impl HasSuperblocks for &Mirror {
     }
 
     fn check_lasting(&self, volumes: &Volumes) -> std::result::Result<(), ConfigError> {
-        let children = self.children.get_ref().iter();
-        let mut volatile = children.filter(|node| is_in_memory(node, volumes));
-        match volatile.next() {
-            None => Ok(()),
-            Some(node) => Err(ConfigError::new(
-                node.span.clone(),
+        for node in self.children.get_ref() {
+            let why = if has(node, volumes, Kind::is_volatile) {
                 "a copy in memory is gone with the process, and with it what the mirror keeps there; name a file or an iSCSI \
-                 disk",
-            )),
+                 disk"
+            } else if has(node, volumes, |kind| matches!(kind, Kind::Cache(_))) {
+                "a cache would answer for a copy whose disk has become an older one; put the cache above the mirror"
+            } else {
+                continue;
+            };
+            return Err(ConfigError::new(node.span.clone(), why));
         }
+        Ok(())
     }
 
     /// What tells lies at the end of each copy, and is read when it is open.
@@ -262,14 +264,14 @@ impl HasSuperblocks for &Mirror {
     }
 }
 
-/// Whether `node` keeps blocks in memory.
-fn is_in_memory(node: &Node, volumes: &Volumes) -> bool {
+/// Whether `node` is or contains a kind that `is` so.
+fn has(node: &Node, volumes: &Volumes, is: fn(&Kind) -> bool) -> bool {
     node.all().into_iter().any(|node| match &node.what {
         NodeForm::Named(name) => {
             let named = volumes.0.get(name);
-            named.is_some_and(|node| is_in_memory(node, volumes))
+            named.is_some_and(|node| has(node, volumes, is))
         }
-        NodeForm::Inline(kind) => kind.is_volatile(),
+        NodeForm::Inline(kind) => is(kind),
     })
 }
 
