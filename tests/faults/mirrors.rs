@@ -102,13 +102,13 @@ impl Node {
         Node::new("db", Node::mirror_of(storages, settings))
     }
 
-    /// The same, whose second copy is a stripe.
-    fn owner_with_set(storage: &Node, set: [&Node; 2]) -> Node {
+    /// The same, whose second copy is a `kind` of two disks, stripe or concat.
+    fn owner_with_set(storage: &Node, kind: &str, set: [&Node; 2]) -> Node {
         let of = format!("of = [{}, \"set\"]", storage.remote());
         let set = set.map(Node::remote).join(", ");
         let mirror = format!("copy_timeout = \"2s\", request_timeout = \"100s\", {of}");
         let volumes =
-            format!("[volume.set]\nstripe.of = [{set}]\n[volume.db]\nmirror = {{ {mirror} }}\n");
+            format!("[volume.set]\n{kind}.of = [{set}]\n[volume.db]\nmirror = {{ {mirror} }}\n");
         Node::new("db", volumes)
     }
 
@@ -539,6 +539,46 @@ fn of_two_hosts_with_a_register_one_has_the_mirror_and_who_takes_it_over_stops_t
         there.write(7).await.expect("the other copy lives");
         second.is(1, "out").await;
         there.disk.close().await;
+    });
+}
+
+#[test]
+fn a_register_disk_that_was_set_back_is_refused_and_overruled_by_force() {
+    let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("direct-sync"));
+    let mut register = Node::register();
+    let settings = format!(", register = {}", register.remote());
+    let mut owner = Node::owner_with([&a, &b], &settings);
+    register.start();
+    owner.begins_with([&mut a, &mut b]);
+    on_lane(async {
+        owner.is(0, "in sync").await;
+        let file = register.directory.join("register");
+        let older = std::fs::read(&file).expect("a register");
+        let load = Load::new(disk_of(&owner).await);
+        a.kill();
+        load.write(3).await.expect("the other copy lives");
+        owner.is(1, "out").await;
+        a.start();
+        owner.is(0, "in sync").await;
+        load.disk.close().await;
+        owner.ends_by("TERM");
+        register.kill();
+        std::fs::write(&file, older).expect("room");
+        register.start();
+        for refused in [owner.serves_not(), owner.volume("take-over")] {
+            assert_ne!(refused.code(), Some(0), "{refused}");
+            assert!(refused.stderr.contains("--force"), "{refused}");
+        }
+        let file = owner.configuration();
+        let file = file.to_str().expect("plain text");
+        call(&["volume", "take-over", "--force", "-c", file, "db"]).success();
+        owner.start();
+        owner.is(0, "in sync").await;
+        owner.volume("compare").success();
+        let again = Load::new(disk_of(&owner).await);
+        again.ledger.replace(load.ledger.borrow().clone());
+        again.check(3).await.expect("a read");
+        again.disk.close().await;
     });
 }
 

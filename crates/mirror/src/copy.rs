@@ -269,6 +269,7 @@ struct StoredKept {
     record: Stored,
     in_sync_since: U64,
     heartbeats: [U64; COPIES_MAX],
+    end_bytes: U64,
 }
 
 impl CopyState {
@@ -281,13 +282,15 @@ impl CopyState {
         }
     }
 
-    /// The block that is written `sequence`th, to slot `sequence % 2` of [`MetadataBlock::CopyState`].
-    pub fn encode(&self, sequence: u64) -> Vec<u8> {
+    /// The block that is written `sequence`th, to slot `sequence % 2` of [`MetadataBlock::CopyState`], on a copy whose metadata ends
+    /// at `end_bytes`.
+    pub fn encode(&self, sequence: u64, end_bytes: u64) -> Vec<u8> {
         KEPT.seal(&StoredKept {
             sequence: sequence.into(),
             record: self.record.stored(),
             in_sync_since: self.in_sync_since.into(),
             heartbeats: self.heartbeats.map(U64::from),
+            end_bytes: end_bytes.into(),
         })
     }
 
@@ -303,6 +306,12 @@ impl CopyState {
             heartbeats: stored.heartbeats.map(U64::get),
         };
         Ok((stored.sequence.get(), kept))
+    }
+
+    /// Where the metadata of the copy ended as `block` was written, and its sequence number; `None`: it is none.
+    pub fn end_of(block: &[u8]) -> Option<(u64, u64)> {
+        let stored: StoredKept = KEPT.open(block).ok()?;
+        Some((stored.sequence.get(), stored.end_bytes.get()))
     }
 }
 
@@ -391,7 +400,7 @@ mod tests {
             in_sync_since: 2,
             ..older
         };
-        let (a, mut b) = (older.encode(6), newer.encode(7));
+        let (a, mut b) = (older.encode(6, 1 << 20), newer.encode(7, 1 << 20));
         let read = |a: &[u8], b: &[u8]| newest([CopyState::decode(a), CopyState::decode(b)]);
         assert_eq!(read(&a, &b), Ok((7, newer)));
         assert_eq!(read(&b, &a), Ok((7, newer)));

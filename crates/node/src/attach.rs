@@ -213,6 +213,7 @@ impl Attachment {
         }
         self.graph.keep_made();
         live.take_effect().await;
+        self.graph.forget_replaced(&live);
         deadline.wait(self.state.note_growth()).await;
         self.units.tell_changes();
         self.config = config;

@@ -10,7 +10,7 @@ use super::*;
 fn a_copy_that_is_a_stripe_and_not_there_at_the_start_returns_by_itself() {
     let storages = [(); 3].map(|()| Node::storage("direct-sync"));
     let [mut a, mut b, mut c] = storages;
-    let mut owner = Node::owner_with_set(&a, [&b, &c]);
+    let mut owner = Node::owner_with_set(&a, "stripe", [&b, &c]);
     [&mut a, &mut b, &mut c].into_iter().for_each(Node::start);
     owner.volume_called("set", "create").success();
     owner.volume("create").success();
@@ -49,7 +49,7 @@ fn a_copy_that_is_a_stripe_and_not_there_at_the_start_returns_by_itself() {
 fn a_copy_of_which_one_disk_is_set_back_is_filled_and_never_read_before() {
     let storages = [(); 3].map(|()| Node::storage("direct-sync"));
     let [mut a, mut b, mut c] = storages;
-    let mut owner = Node::owner_with_set(&a, [&b, &c]);
+    let mut owner = Node::owner_with_set(&a, "stripe", [&b, &c]);
     [&mut a, &mut b, &mut c].into_iter().for_each(Node::start);
     owner.volume_called("set", "create").success();
     owner.volume("create").success();
@@ -67,13 +67,14 @@ fn a_copy_of_which_one_disk_is_set_back_is_filled_and_never_read_before() {
             for slot in 0..SLOTS {
                 load.write(slot).await.expect("both are there");
             }
-            // Nothing of it is marked any more, so that heartbeats alone tell.
-            let deadline = time::now() + LIMIT;
-            while owner.shown()["mirror"]["marked_bytes"] != 0 {
-                assert!(time::now() < deadline, "{}", owner.shown());
-                time::sleep(Duration::from_millis(500)).await;
-            }
-            if !is_used {
+            if is_used {
+                // Nothing of it is marked any more, so that heartbeats alone tell.
+                let deadline = time::now() + LIMIT;
+                while owner.shown()["mirror"]["marked_bytes"] != 0 {
+                    assert!(time::now() < deadline, "{}", owner.shown());
+                    time::sleep(Duration::from_millis(500)).await;
+                }
+            } else {
                 owner.ends_by("TERM");
             }
             member.kill();
@@ -90,6 +91,68 @@ fn a_copy_of_which_one_disk_is_set_back_is_filled_and_never_read_before() {
         }
         load.disk.close().await;
     });
+}
+
+#[test]
+fn a_copy_whose_disks_become_longer_again_and_again_is_the_copy_that_it_was() {
+    let storages = [(); 3].map(|()| Node::storage("direct-sync"));
+    let [mut a, mut b, mut c] = storages;
+    for kind in ["concat", "stripe"] {
+        let mut owner = Node::owner_with_set(&a, kind, [&b, &c]);
+        [&mut a, &mut b, &mut c].into_iter().for_each(Node::start);
+        owner.volume_called("set", "create").success();
+        owner.volume("create").success();
+        owner.start();
+        on_lane(async {
+            owner.is(0, "in sync").await;
+            let load = Load::new(disk_of(&owner).await);
+            for slot in 0..SLOTS {
+                load.write(slot).await.expect("both copies are there");
+            }
+            load.disk.close().await;
+            for mib in [80, 100] {
+                owner.ends_by("TERM");
+                for disk in [&mut b, &mut c] {
+                    disk.grows(mib);
+                    disk.grows(mib + 8);
+                }
+                owner.volume_called("set", "grow").success();
+                for disk in [&mut b, &mut c] {
+                    disk.grows(mib + 12);
+                }
+                owner.volume_called("set", "grow").success();
+                owner.start();
+                owner.is(0, "in sync").await;
+                owner.volume("compare").success();
+            }
+            a.grows(160);
+            owner.ends_by("TERM");
+            owner.volume("grow").success();
+            b.grows(120);
+            c.grows(120);
+            owner.volume_called("set", "grow").success();
+            owner.start();
+            owner.is(0, "in sync").await;
+            owner.volume("compare").success();
+            let again = Load {
+                disk: disk_of(&owner).await,
+                source: load.source.clone(),
+                ledger: load.ledger.clone(),
+                is_over: Cell::new(false),
+            };
+            a.kill();
+            for slot in 0..SLOTS {
+                again.check(slot).await.expect("it has all of it");
+            }
+            again.disk.close().await;
+        });
+        owner.ends_by("TERM");
+        (a, b, c) = (
+            Node::storage("direct-sync"),
+            Node::storage("direct-sync"),
+            Node::storage("direct-sync"),
+        );
+    }
 }
 
 #[test]

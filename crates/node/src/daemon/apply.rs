@@ -94,6 +94,7 @@ impl Daemon {
         let over = self.fronts.commit();
         self.graph.keep_made();
         live.take_effect().await;
+        self.graph.forget_replaced(&live);
         deadline.wait(self.state.note_growth()).await;
         self.units.tell_changes();
         self.served = next;

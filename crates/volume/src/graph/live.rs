@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Weak},
+    sync::{Arc, Mutex, PoisonError, Weak},
 };
 
 use engine::task;
@@ -74,6 +74,8 @@ pub struct Live {
     steps: Vec<(String, Box<dyn Step>)>,
     /// The nodes of which a child becomes another one, which one, and that.
     exchanged: Vec<(Arc<Part>, usize, Arc<Part>)>,
+    /// Those in whose place they are, once they are, which have been closed.
+    replaced: Mutex<Vec<Arc<Part>>>,
     /// What nodes have said of themselves in whose place others are now, by their paths.
     before: Vec<(String, BTreeMap<String, Facts>)>,
 }
@@ -85,7 +87,9 @@ impl Live {
             step.take_effect().await;
         }
         for (part, index, child) in &self.exchanged {
-            part.exchange(*index, child.clone());
+            let was = part.exchange(*index, child.clone());
+            let replaced = self.replaced.lock();
+            replaced.unwrap_or_else(PoisonError::into_inner).push(was);
         }
     }
 
@@ -409,6 +413,17 @@ impl Graph {
             let span = kind.settings().span();
             ConfigError::new(span.unwrap_or_else(|| node.span.clone()), error.to_string())
         })
+    }
+
+    /// Lets go, after [`Live::take_effect`], of what others have the places of.
+    pub fn forget_replaced(&mut self, live: &Live) {
+        let replaced = live.replaced.lock();
+        let mut replaced = std::mem::take(&mut *replaced.unwrap_or_else(PoisonError::into_inner));
+        while let Some(part) = replaced.pop() {
+            let is_other = |(_, kept): &(String, Arc<Part>)| !Arc::ptr_eq(kept, &part);
+            self.context.until_closed.retain(is_other);
+            replaced.extend(part.below());
+        }
     }
 
     /// Takes back what was prepared, instead of [`Live::take_effect`].

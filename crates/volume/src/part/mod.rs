@@ -162,10 +162,9 @@ impl Part {
         children.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Another child is in the place of the one at `index`.
-    pub(crate) fn exchange(&self, index: usize, child: Arc<Part>) {
-        let was = std::mem::replace(&mut self.children()[index], child);
-        drop(was);
+    /// Another child is in the place of the one at `index`, which is returned.
+    pub(crate) fn exchange(&self, index: usize, child: Arc<Part>) -> Arc<Part> {
+        std::mem::replace(&mut self.children()[index], child)
     }
 
     /// The part at `path`, if that is this one or below it.

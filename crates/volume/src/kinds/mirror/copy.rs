@@ -170,10 +170,14 @@ impl Copy {
             )));
         }
         let reads = async |at| self.read_unfenced(at).await;
+        let known_bytes = match self.found_at.get() {
+            None => self.noted_end().await?,
+            found => found,
+        };
         let found = copy_end::find(
             &*self.volume,
             len_bytes,
-            self.found_at.get(),
+            known_bytes,
             Search::Everywhere,
             reads,
         )
@@ -233,6 +237,16 @@ impl Copy {
             .expect("there is the copy's own"))
     }
 
+    /// Where the metadata ends according to the disks that it is made of: those may have become longer.
+    async fn noted_end(&self) -> Result<Option<u64>> {
+        let notes = [self.notes(0).await?, self.notes(1).await?].concat();
+        let newest = notes
+            .iter()
+            .filter_map(|note| CopyState::end_of(note))
+            .max();
+        Ok(newest.map(|(_, end_bytes)| end_bytes))
+    }
+
     async fn notes(&self, slot: usize) -> Result<Vec<Vec<u8>>> {
         match self.volume.member(Order::Notes(slot)).await {
             Ok(Report::Notes(notes)) => Ok(notes),
@@ -256,10 +270,16 @@ impl Copy {
     /// Makes sure, before anything is changed on it, that it is `place` of the mirror with `header`: the reservation of another
     /// mirror's copy is that mirror's.
     pub(super) async fn know(&self, header: &Header, place: CopyId) -> Result<()> {
-        match self.is_known.get() {
-            true => Ok(()),
-            false => self.find_as(header, place).await.map(drop),
+        if self.is_known.get() {
+            return Ok(());
         }
+        let found = self.find_as(header, place).await?;
+        // Of what is made of several disks, these tell: whoever looks for its floor is not told.
+        if !found.is_told && !self.notes(0).await?.is_empty() {
+            let len_bytes = self.ask_looks().await?.len_bytes;
+            copy_end::point(&*self.volume, len_bytes, found.end_bytes).await?;
+        }
+        Ok(())
     }
 
     async fn find_as(&self, header: &Header, place: CopyId) -> Result<FoundCopy> {
@@ -327,7 +347,10 @@ impl Copy {
 
     /// Writes `kept` as what is kept `sequence`th, durably, on each disk that it is made of.
     pub(super) async fn keep_as(&self, sequence: u64, kept: &CopyState) -> Result<()> {
-        let (slot, block) = ((sequence % 2) as usize, kept.encode(sequence));
+        let (slot, block) = (
+            (sequence % 2) as usize,
+            kept.encode(sequence, self.end_bytes()),
+        );
         let noted = self.volume.member(Order::Note(slot, block.clone()));
         noted.await?;
         self.write(MetadataBlock::Kept(slot), &block).await
@@ -364,7 +387,14 @@ impl Copy {
     /// Has the metadata that was [moved](Copy::move_to) to `end_bytes` be what counts.
     pub(super) async fn moves_to(&self, end_bytes: u64, header: &Header) -> Result<()> {
         self.found_at.set(Some(end_bytes));
-        self.head(header).await
+        self.head(header).await?;
+        for slot in 0..2 {
+            let block = self.read(MetadataBlock::Kept(slot)).await?;
+            if let Ok((sequence, kept)) = CopyState::decode(&block) {
+                self.keep_as(sequence, &kept).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Has its metadata be what counts, by its header.

@@ -120,3 +120,30 @@ fn its_blocks_are_what_it_was_made_with_whichever_copies_are_there() {
         }
     });
 }
+
+#[test]
+fn a_cache_inside_a_copy_is_refused() {
+    let file = |name| {
+        format!("{{ file = {{ path = \"{name}\", size = \"3MiB\", cache = \"write-through\" }} }}")
+    };
+    for copy in [
+        format!("{{ cache = {{ of = {}, memory = \"1MiB\" }} }}", file("a")),
+        "\"inner\"".to_owned(),
+    ] {
+        let inner = format!(
+            "{{ throttle = {{ of = {{ cache = {{ of = {}, memory = \"1MiB\" }} }}, rate = \"1GiB/s\" }} }}",
+            file("c")
+        );
+        let text = format!(
+            "db.mirror = {{ of = [ {copy}, {} ] }}\ninner = {inner}",
+            file("b")
+        );
+        let volumes: Volumes = toml::from_str(&text).expect("it parses");
+        let graph = Graph::new(volumes, Path::new("/srv")).expect("it is valid");
+        let found = graph.check().errors;
+        let told = found
+            .iter()
+            .any(|error| error.message().contains("put the cache above the mirror"));
+        assert!(told, "{found:?}");
+    }
+}
