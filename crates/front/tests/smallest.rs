@@ -233,7 +233,7 @@ impl Connections {
             }
             // One that does not read holds nobody up.
             let sent = time::timeout(ANSWER_LIMIT, stream.send_all(answer)).await;
-            if !sent.is_some_and(|(sent, _)| sent.is_ok()) {
+            if sent.is_none_or(|(sent, _)| sent.is_err()) {
                 break;
             }
         }

@@ -58,7 +58,7 @@ fn a_copy_that_is_a_concat_whose_disk_comes_later_returns_by_itself() {
             let mut graph = graph(&text);
             let (tree, volume) = open(&mut graph, &host).await.expect("one copy is enough");
             for byte in 1..9 {
-                let at = u64::from(byte) * 64 << 10;
+                let at = u64::from(byte) << 16;
                 let written = volume.write(at, block(byte), Durability::Cached).await;
                 written.expect("one copy is there");
             }
@@ -127,11 +127,11 @@ fn a_cache_inside_a_copy_is_refused() {
         format!("{{ file = {{ path = \"{name}\", size = \"3MiB\", cache = \"write-through\" }} }}")
     };
     for copy in [
-        format!("{{ cache = {{ of = {}, memory = \"1MiB\" }} }}", file("a")),
+        format!("{{ cache = {{ of = {}, size = \"1MiB\" }} }}", file("a")),
         "\"inner\"".to_owned(),
     ] {
         let inner = format!(
-            "{{ throttle = {{ of = {{ cache = {{ of = {}, memory = \"1MiB\" }} }}, rate = \"1GiB/s\" }} }}",
+            "{{ throttle = {{ of = {{ cache = {{ of = {}, size = \"1MiB\" }} }}, rate = \"1Gbit/s\" }} }}",
             file("c")
         );
         let text = format!(
