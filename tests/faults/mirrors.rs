@@ -125,6 +125,14 @@ impl Node {
         call(&["apply", "-c", file.to_str().expect("plain text")]).success();
     }
 
+    /// The disks of its set have this instead of `was` from now on, while it serves.
+    fn changes_set(&mut self, was: &str, is: &str) {
+        let (set, mirror) = self.volumes.split_once("[volume.db]").expect("two volumes");
+        self.volumes = format!("{}[volume.db]{mirror}", set.replace(was, is));
+        let file = self.configuration();
+        call(&["apply", "-c", file.to_str().expect("plain text")]).success();
+    }
+
     fn configuration(&self) -> PathBuf {
         let text = format!(
             "{}{}",

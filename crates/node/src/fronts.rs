@@ -107,6 +107,13 @@ impl Fronts {
         Ok(())
     }
 
+    /// Has all of them discard what they have prepared.
+    pub(crate) async fn discard(&mut self) {
+        for front in &mut self.0 {
+            front.discard().await;
+        }
+    }
+
     /// Has all of them serve what they have prepared. The returned future completes when what is no longer served has
     /// ended.
     pub(crate) fn commit(&mut self) -> LaneFuture<'static, ()> {

@@ -27,6 +27,12 @@ fn a_copy_that_is_a_stripe_and_not_there_at_the_start_returns_by_itself() {
                 load.write(slot).await.expect("the other copy is there");
             }
             owner.is(1, "out").await;
+            // What is missing has other settings from when it is there.
+            let limits = ["connect_timeout = \"2s\"", "connect_timeout = \"3s\""];
+            match signal {
+                "TERM" => owner.changes_set(limits[0], limits[1]),
+                _ => owner.changes_set(limits[1], limits[0]),
+            }
             c.start();
             owner.is(0, "in sync").await;
             let shown = owner.shown();

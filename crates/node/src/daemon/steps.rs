@@ -38,12 +38,13 @@ enum ApplyStep {
     PowerOn,
     /// The fronts' ports have numbers; the way back is that of [`ApplyStep::Remember`].
     Ports,
-    /// What changes about open volumes is prepared. Back: undone.
-    Live,
     /// The lanes have the new disks. Back: they are removed.
     Units,
-    /// The fronts have prepared; one that fails leaves nothing.
+    /// The fronts have prepared; one that fails leaves nothing. Back: they discard that.
     Fronts,
+    /// What changes about open volumes is prepared. Back: undone. It comes last, because a copy of a mirror that another disk
+    /// replaces has left by then.
+    Live,
 }
 
 impl ApplyStep {
@@ -55,9 +56,9 @@ impl ApplyStep {
         ApplyStep::Record,
         ApplyStep::PowerOn,
         ApplyStep::Ports,
-        ApplyStep::Live,
         ApplyStep::Units,
         ApplyStep::Fronts,
+        ApplyStep::Live,
     ];
 }
 
@@ -78,6 +79,8 @@ pub(super) struct Steps<'a, 'd> {
     new: Vec<unit::DiskSpec>,
     records: Option<Records>,
     configured: Configured,
+    /// The fronts have prepared all of it.
+    is_configured: bool,
     live: Live,
 }
 
@@ -110,6 +113,7 @@ impl<'a, 'd> Steps<'a, 'd> {
             new: Vec::new(),
             records: None,
             configured: Vec::new(),
+            is_configured: false,
             live: Live::default(),
         }
     }
@@ -176,6 +180,7 @@ impl<'a, 'd> Steps<'a, 'd> {
                 let configured = std::mem::take(&mut self.configured);
                 let prepared = daemon.fronts.prepare(configured).await;
                 prepared.map_err(|error| config.not_started(&error))?;
+                self.is_configured = true;
             }
         }
         Ok(())
@@ -230,7 +235,12 @@ impl<'a, 'd> Steps<'a, 'd> {
     async fn back(&mut self, step: ApplyStep) {
         let daemon = &mut *self.daemon;
         match step {
-            ApplyStep::Record | ApplyStep::Ports | ApplyStep::Fronts => {}
+            ApplyStep::Record | ApplyStep::Ports => {}
+            ApplyStep::Fronts => {
+                if self.is_configured {
+                    daemon.fronts.discard().await;
+                }
+            }
             ApplyStep::Units => {
                 let added: Vec<String> = self.new.iter().map(|spec| spec.name.clone()).collect();
                 self.deadline.wait(daemon.units.remove(&added)).await;

@@ -326,7 +326,8 @@ impl Graph {
     /// # Errors
     /// What keeps a volume from changing, with the place in the configuration.
     pub async fn prepare(&mut self, changes: &Changes, live: &mut Live) -> Result<(), ConfigError> {
-        for (path, node) in &changes.nodes {
+        let nodes = changes.nodes.iter();
+        for (path, node) in nodes.filter(|(path, _)| !self.is_missing(path)) {
             let with = (None, Vec::new());
             self.prepare_node(path, node, with, live).await?;
         }

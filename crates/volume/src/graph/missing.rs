@@ -18,7 +18,6 @@ const LOOK_MAX: Duration = Duration::from_secs(30);
 /// One of them.
 #[derive(Debug)]
 pub(super) struct MissingChild {
-    node: Node,
     path: String,
     lanes: Vec<LaneHandle>,
     /// What stands in for it, as long as its parent is open.
@@ -29,15 +28,9 @@ pub(super) struct MissingChild {
 }
 
 impl MissingChild {
-    /// The child `node` at `path`, which would live on `lanes`, and in whose place `part` is.
-    pub(super) fn new(
-        node: &Node,
-        path: String,
-        lanes: Vec<LaneHandle>,
-        part: &Arc<Part>,
-    ) -> MissingChild {
+    /// The child at `path`, which would live on `lanes`, and in whose place `part` is.
+    pub(super) fn new(path: String, lanes: Vec<LaneHandle>, part: &Arc<Part>) -> MissingChild {
         MissingChild {
-            node: node.clone(),
             path,
             lanes,
             part: Arc::downgrade(part),
@@ -46,13 +39,11 @@ impl MissingChild {
         }
     }
 
-    /// Whether it is still wanted, and is not there yet.
-    fn is_missing(&self, volumes: &Volumes) -> bool {
+    /// Whether it is still wanted, and is not there yet: nothing stands in for what another disk has the place of.
+    fn is_missing(&self) -> bool {
         let part = self.part.upgrade();
         let vacancy = part.as_ref().and_then(|part| part.vacancy());
-        let is_vacant = vacancy.is_some_and(|vacancy| vacancy.part().is_none());
-        // Another disk may have got its place.
-        is_vacant && node_at(volumes, &self.path) == Some(&self.node)
+        vacancy.is_some_and(|vacancy| vacancy.part().is_none())
     }
 }
 
@@ -60,19 +51,37 @@ impl Graph {
     /// When a child is looked for that did not open with its parent, at the earliest; `None`: there is none.
     pub fn looks_for_missing_at(&self) -> Option<Instant> {
         let missing = self.missing.iter();
-        let missing = missing.filter(|child| child.is_missing(&self.volumes));
+        let missing = missing.filter(|child| child.is_missing());
         missing.map(|child| child.next).min()
     }
 
-    /// Looks no more for children that are not wanted any more: others may have their places.
-    pub(super) fn forget_unwanted(&mut self) {
-        self.missing.retain(|child| child.is_missing(&self.volumes));
+    /// Looks for missing children again soon: what kept them away may be mended.
+    pub(super) fn look_soon(&mut self) {
+        for child in &mut self.missing {
+            (child.next, child.pause) = (time::now() + LOOK_FIRST, LOOK_FIRST);
+        }
+    }
+
+    /// Whether the node at `path` is, or is part of, a child that did not open with its parent: it will be opened as it is
+    /// described then.
+    pub(super) fn is_missing(&self, path: &str) -> bool {
+        let volume = volume_of(path);
+        let open = self.named.get(volume);
+        let is_open = open.is_some_and(|part| part.strong_count() > 0);
+        let mut missing = self.missing.iter().filter(|child| child.is_missing());
+        missing.any(|child| {
+            let rest = path.strip_prefix(&*child.path);
+            let is_inside = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+            let name = node_at(&self.volumes, &child.path).and_then(Node::name);
+            let is_named = name.is_some_and(|name| self.volumes.parts(name).contains(volume));
+            is_inside || is_named && !is_open
+        })
     }
 
     /// Looks for the children that did not open with their parents, as far as it is time for that; those that open now take
     /// their places. Returns whether there are any.
     pub async fn look_for_missing(&mut self) -> bool {
-        self.forget_unwanted();
+        self.missing.retain(MissingChild::is_missing);
         let mut is_any = false;
         for at in 0..self.missing.len() {
             let child = &mut self.missing[at];
@@ -81,8 +90,11 @@ impl Graph {
             }
             child.next = time::now() + child.pause;
             child.pause = (child.pause * 2).min(LOOK_MAX);
-            let (node, path) = (child.node.clone(), child.path.clone());
-            let (lanes, part) = (child.lanes.clone(), child.part.clone());
+            let (path, lanes, part) = (child.path.clone(), child.lanes.clone(), child.part.clone());
+            // As it is described now.
+            let Some(node) = node_at(&self.volumes, &path).cloned() else {
+                continue;
+            };
             let before = (self.context.may_make, self.context.may_wait);
             (self.context.may_make, self.context.may_wait) = (false, false);
             let opened = self.open_node(&node, &path, &lanes).await;

@@ -249,9 +249,8 @@ impl Graph {
         volumes: Volumes,
     ) -> std::result::Result<Volumes, ConfigError> {
         volumes.check()?;
-        let before = std::mem::replace(&mut self.volumes, volumes);
-        self.forget_unwanted();
-        Ok(before)
+        self.look_soon();
+        Ok(std::mem::replace(&mut self.volumes, volumes))
     }
 
     /// Starts a trial: files created from now on may have to be removed again, until [`Graph::keep_made`] or
@@ -427,7 +426,7 @@ impl Graph {
                     Err(error) if settings.stands_without_children() => {
                         tracing::warn!(volume = child_path, %error, "it is not there yet");
                         let part = Part::missing(&error);
-                        let child = MissingChild::new(child, child_path, lanes, &part);
+                        let child = MissingChild::new(child_path, lanes, &part);
                         self.missing.push(child);
                         children.push(part);
                         missing.push(error);

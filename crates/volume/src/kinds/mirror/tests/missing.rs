@@ -18,6 +18,12 @@ fn a_copy_whose_file_is_missing_is_not_made_anew() {
             host.read_file("/srv/b").is_none(),
             "nothing is in its place"
         );
+        // Another configuration, and one that is taken back, are no reason to forget it.
+        for text in [super::text("4MiB", "write-through"), text.clone()] {
+            let volumes = toml::from_str(&text).expect("it parses");
+            first.replace_volumes(volumes).expect("it is valid");
+        }
+        assert!(first.looks_for_missing_at().is_some());
         drop(opened);
         first.close().await;
         host.put_file("/srv/b", &b);
