@@ -162,6 +162,35 @@ fn a_copy_whose_disks_become_longer_again_and_again_is_the_copy_that_it_was() {
 }
 
 #[test]
+fn the_last_copy_goes_on_when_its_target_has_restarted_however_long_the_other_is_silent() {
+    let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("direct-sync"));
+    let mut owner = Node::owner([&a, &b]);
+    // What is asked of a disk that is away waits, as by default.
+    let limits = ", request_timeout = \"2s\", reconnect_timeout = \"2s\"";
+    owner.volumes = owner.volumes.replace(limits, "");
+    owner.begins_with([&mut a, &mut b]);
+    on_lane(async {
+        owner.is(0, "in sync").await;
+        let load = Load::new(disk_of(&owner).await);
+        b.kill();
+        load.write(0).await.expect("the other copy lives");
+        owner.is(1, "out").await;
+        for slot in 0..4 {
+            a.kill();
+            a.start();
+            // Its session is back before anything is asked of it.
+            time::sleep(Duration::from_millis(1500)).await;
+            let written = time::timeout(LIMIT / 4, load.write(slot)).await;
+            written.expect("it answers").expect("it is the last one");
+        }
+        b.start();
+        owner.is(0, "in sync").await;
+        owner.volume("compare").success();
+        load.disk.close().await;
+    });
+}
+
+#[test]
 fn a_copy_that_another_process_has_at_the_start_returns_when_that_has_ended() {
     let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("direct-sync"));
     let mut owner = Node::owner([&a, &b]);

@@ -487,16 +487,14 @@ impl Driver {
     pub(super) fn give_up_late(&self, copy: CopyId) -> Instant {
         let (place, now) = (self.copy(copy), time::now());
         while let Some(limit) = place.calls.take_overdue(now) {
-            let limit = time::brief(limit);
-            let message = format!("it has not answered within {limit:?}");
-            self.give_up((copy, &place), &Error::new(ErrorKind::TimedOut, message));
+            self.give_up((copy, &place), &not_answered(limit));
         }
         let latest = now + self.limits.copy;
         place.calls.next_deadline().unwrap_or(latest).min(latest)
     }
 
     /// Asks `copy` whether it is still ours. One that cannot be reached is given up though nothing else is asked of it: it
-    /// may come back as it was long ago, and only a new fence looks at what it keeps.
+    /// may come back as it was long ago, and only a new fence looks at what it keeps. The others are asked again meanwhile.
     pub(super) async fn prove(&self, copy: CopyId) -> Result<()> {
         let place = self.copy(copy);
         let call = place.calls.begin();
@@ -504,10 +502,10 @@ impl Driver {
         if is_planted(Bug::LostWhileIdle) {
             return proof.await.map(drop);
         }
-        call.may_take(self.limits.copy);
-        let proved = proof.await;
+        let limit = self.limits.copy;
+        let proved = time::timeout(limit, proof).await;
         drop(call);
-        match proved {
+        match proved.unwrap_or_else(|| Err(not_answered(limit))) {
             Ok(_) => self.answers(copy),
             Err(error) => {
                 match judge(&error) {
@@ -534,11 +532,10 @@ impl Driver {
             let place = self.copy(copy);
             let call = place.calls.begin();
             call.may_take(self.limits.copy);
-            for order in [
-                Order::Renew,
-                Order::Fence(key, FenceCommand::ReadReservation),
-            ] {
-                drop(place.volume.member(order).await);
+            let step = FenceCommand::ReadReservation;
+            for order in [Order::Renew, Order::Fence(key, step)] {
+                let asked = place.volume.member(order);
+                drop(time::timeout(self.limits.copy, asked).await);
             }
         }
     }
@@ -684,4 +681,11 @@ impl Driver {
             blocks * self.block_bytes(),
         )
     }
+}
+
+/// A copy takes longer than it may.
+fn not_answered(limit: Duration) -> Error {
+    let limit = time::brief(limit);
+    let message = format!("it has not answered within {limit:?}");
+    Error::new(ErrorKind::TimedOut, message)
 }
