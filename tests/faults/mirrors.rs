@@ -155,6 +155,17 @@ impl Node {
         self.start();
     }
 
+    /// Serves, from now on, a mirror of what `storage` serves and of a `kind` of two others, stripe or concat.
+    fn begins_with_set(storage: &mut Node, kind: &str, set: [&mut Node; 2]) -> Node {
+        let [one, other] = set;
+        let mut owner = Node::owner_with_set(storage, kind, [one, other]);
+        [storage, one, other].into_iter().for_each(Node::start);
+        owner.volume_called("set", "create").success();
+        owner.volume("create").success();
+        owner.start();
+        owner
+    }
+
     fn server(&mut self) -> &mut Sanstone {
         self.server.as_mut().expect("it runs")
     }

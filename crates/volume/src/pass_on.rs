@@ -103,3 +103,34 @@ macro_rules! pass_on {
         }
     };
 }
+
+/// In an `impl Volume`: forwards every request to what is below once that is there, which `$below` waits for, or says why it is
+/// not. It has no atomic writes, as they are asked for without waiting.
+#[macro_export]
+macro_rules! pass_on_once_there {
+    ($self:ident => $below:expr; $($call:ident($($name:ident: $type:ty),*) -> $output:ty),* $(,)?) => {
+        $(
+            fn $call(&$self, $($name: $type),*) -> ::engine::LaneFuture<'_, $crate::Result<$output>> {
+                ::engine::LaneFuture::new(async move { $below?.$call($($name),*).await })
+            }
+        )*
+    };
+    ($self:ident => $below:expr) => {
+        $crate::pass_on_once_there! {
+            $self => $below;
+            read(at: u64, len: usize) -> ::engine::Payload,
+            write(at: u64, data: ::engine::Payload, durability: $crate::Durability) -> (),
+            write_atomic(at: u64, data: ::engine::Payload, durability: $crate::Durability) -> (),
+            write_zeroes(at: u64, len: u64, may_discard: bool, durability: $crate::Durability) -> (),
+            compare_and_write(at: u64, data: ::engine::Payload, durability: $crate::Durability) -> $crate::CompareOutcome,
+            flush() -> (),
+            member(order: $crate::member::Order) -> $crate::member::Report,
+            discard(at: u64, len: u64) -> (),
+            allocation(at: u64, len: u64) -> $crate::Allocation,
+        }
+
+        fn atomic_writes(&$self) -> Option<$crate::AtomicWrites> {
+            None
+        }
+    };
+}

@@ -10,11 +10,7 @@ use super::*;
 fn a_copy_that_is_a_stripe_and_not_there_at_the_start_returns_by_itself() {
     let storages = [(); 3].map(|()| Node::storage("direct-sync"));
     let [mut a, mut b, mut c] = storages;
-    let mut owner = Node::owner_with_set(&a, "stripe", [&b, &c]);
-    [&mut a, &mut b, &mut c].into_iter().for_each(Node::start);
-    owner.volume_called("set", "create").success();
-    owner.volume("create").success();
-    owner.start();
+    let mut owner = Node::begins_with_set(&mut a, "stripe", [&mut b, &mut c]);
     on_lane(async {
         owner.is(0, "in sync").await;
         for signal in ["TERM", "KILL"] {
@@ -55,11 +51,7 @@ fn a_copy_that_is_a_stripe_and_not_there_at_the_start_returns_by_itself() {
 fn a_copy_of_which_one_disk_is_set_back_is_filled_and_never_read_before() {
     let storages = [(); 3].map(|()| Node::storage("direct-sync"));
     let [mut a, mut b, mut c] = storages;
-    let mut owner = Node::owner_with_set(&a, "stripe", [&b, &c]);
-    [&mut a, &mut b, &mut c].into_iter().for_each(Node::start);
-    owner.volume_called("set", "create").success();
-    owner.volume("create").success();
-    owner.start();
+    let mut owner = Node::begins_with_set(&mut a, "stripe", [&mut b, &mut c]);
     on_lane(async {
         owner.is(0, "in sync").await;
         let load = Load::new(disk_of(&owner).await);
@@ -104,11 +96,7 @@ fn a_copy_whose_disks_become_longer_again_and_again_is_the_copy_that_it_was() {
     let storages = [(); 3].map(|()| Node::storage("direct-sync"));
     let [mut a, mut b, mut c] = storages;
     for kind in ["concat", "stripe"] {
-        let mut owner = Node::owner_with_set(&a, kind, [&b, &c]);
-        [&mut a, &mut b, &mut c].into_iter().for_each(Node::start);
-        owner.volume_called("set", "create").success();
-        owner.volume("create").success();
-        owner.start();
+        let mut owner = Node::begins_with_set(&mut a, kind, [&mut b, &mut c]);
         on_lane(async {
             owner.is(0, "in sync").await;
             let load = Load::new(disk_of(&owner).await);

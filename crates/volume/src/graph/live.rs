@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Weak},
 };
 
 use engine::task;
@@ -74,8 +74,6 @@ pub struct Live {
     steps: Vec<(String, Box<dyn Step>)>,
     /// The nodes of which a child becomes another one, which one, and that.
     exchanged: Vec<(Arc<Part>, usize, Arc<Part>)>,
-    /// Those in whose place they are, once they are, which have been closed.
-    replaced: Mutex<Vec<Arc<Part>>>,
     /// What nodes have said of themselves in whose place others are now, by their paths.
     before: Vec<(String, BTreeMap<String, Facts>)>,
 }
@@ -85,11 +83,6 @@ impl Live {
     pub async fn take_effect(&self) {
         for (_, step) in &self.steps {
             step.take_effect().await;
-        }
-        for (part, index, child) in &self.exchanged {
-            let was = part.exchange(*index, child.clone());
-            let replaced = self.replaced.lock();
-            replaced.unwrap_or_else(PoisonError::into_inner).push(was);
         }
     }
 
@@ -416,10 +409,12 @@ impl Graph {
         })
     }
 
-    /// Lets go, after [`Live::take_effect`], of what others have the places of.
+    /// Puts other children into their places, after [`Live::take_effect`], and lets go of those that had them, which have been
+    /// closed.
     pub fn forget_replaced(&mut self, live: &Live) {
-        let replaced = live.replaced.lock();
-        let mut replaced = std::mem::take(&mut *replaced.unwrap_or_else(PoisonError::into_inner));
+        let exchanged = live.exchanged.iter();
+        let replaced = exchanged.map(|(part, index, child)| part.exchange(*index, child.clone()));
+        let mut replaced: Vec<_> = replaced.collect();
         while let Some(part) = replaced.pop() {
             let is_other = |(_, kept): &(String, Arc<Part>)| !Arc::ptr_eq(kept, &part);
             self.context.until_closed.retain(is_other);

@@ -8,7 +8,7 @@ use engine::{Duration, Instant, LaneHandle, time};
 use super::{Graph, child_paths, volume_of};
 use crate::{
     kinds::{Node, Volumes},
-    part::Part,
+    part::{Part, is_within},
 };
 
 /// Between two looks at one that is missing, at first and at most: each may begin sessions with the disks that it is made of.
@@ -70,11 +70,9 @@ impl Graph {
         let is_open = open.is_some_and(|part| part.strong_count() > 0);
         let mut missing = self.missing.iter().filter(|child| child.is_missing());
         missing.any(|child| {
-            let rest = path.strip_prefix(&*child.path);
-            let is_inside = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
             let name = node_at(&self.volumes, &child.path).and_then(Node::name);
             let is_named = name.is_some_and(|name| self.volumes.parts(name).contains(volume));
-            is_inside || is_named && !is_open
+            is_within(path, &child.path) || is_named && !is_open
         })
     }
 
@@ -125,10 +123,7 @@ fn node_at<'a>(volumes: &'a Volumes, path: &str) -> Option<&'a Node> {
         let kind = node.inline()?;
         let below = format!("{at}/{}", kind.name());
         let mut children = child_paths(kind, &below);
-        (node, at) = children.find(|(_, child)| {
-            let rest = path.strip_prefix(&**child);
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        })?;
+        (node, at) = children.find(|(_, child)| is_within(path, child))?;
     }
     Some(node)
 }

@@ -65,12 +65,8 @@ impl Handles {
 
     /// Takes out everything that the volumes at `path` and below it say of themselves.
     pub(crate) fn take_below(&mut self, path: &str) -> BTreeMap<String, Facts> {
-        let is_below = |at: &str| {
-            at.strip_prefix(path)
-                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-        };
         let all = std::mem::take(&mut self.0).into_iter();
-        let (taken, rest) = all.partition(|(at, _)| is_below(at));
+        let (taken, rest) = all.partition(|(at, _)| is_within(at, path));
         self.0 = rest;
         taken
     }
@@ -84,4 +80,10 @@ impl Handles {
     pub(crate) fn put<H: Send + Sync + 'static>(&mut self, path: String, handle: H) {
         self.0.entry(path).or_default().set(handle);
     }
+}
+
+/// Whether `path` is that of the node at `top`, or of one below it.
+pub(crate) fn is_within(path: &str, top: &str) -> bool {
+    let rest = path.strip_prefix(top);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

@@ -5,15 +5,10 @@ use std::{
     sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
-use engine::{LaneFuture, Payload};
+use engine::LaneFuture;
 
 use super::Part;
-use crate::{
-    Allocation, AtomicWrites, CompareOutcome, Durability, Error, ErrorKind, ReadOnly, Result,
-    Shape, SharedVolume, Volume,
-    member::{Order, Report},
-    values::ConfigError,
-};
+use crate::{Error, ErrorKind, ReadOnly, Result, Shape, SharedVolume, Volume, values::ConfigError};
 
 /// The place of what did not open, on all lanes.
 #[derive(Debug)]
@@ -92,26 +87,12 @@ impl Missing {
 }
 
 impl Volume for Missing {
+    crate::pass_on_once_there! { self => self.volume().await }
+
     fn shape(&self) -> &Shape {
         self.volume
             .get()
             .map_or(&self.shape, |volume| volume.shape())
-    }
-
-    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
-        LaneFuture::new(async move { self.volume().await?.read(at, len).await })
-    }
-
-    fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async move { self.volume().await?.write(at, data, durability).await })
-    }
-
-    fn flush(&self) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async move { self.volume().await?.flush().await })
-    }
-
-    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
-        LaneFuture::new(async move { self.volume().await?.member(order).await })
     }
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {
@@ -120,55 +101,6 @@ impl Volume for Missing {
                 Some(_) => self.volume().await?.close().await,
                 None => Ok(()),
             }
-        })
-    }
-
-    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async move { self.volume().await?.discard(at, len).await })
-    }
-
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        LaneFuture::new(async move { self.volume().await?.allocation(at, len).await })
-    }
-
-    fn atomic_writes(&self) -> Option<AtomicWrites> {
-        None
-    }
-
-    fn write_atomic(
-        &self,
-        at: u64,
-        data: Payload,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async move {
-            let volume = self.volume().await?;
-            volume.write_atomic(at, data, durability).await
-        })
-    }
-
-    fn compare_and_write(
-        &self,
-        at: u64,
-        data: Payload,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<CompareOutcome>> {
-        LaneFuture::new(async move {
-            let volume = self.volume().await?;
-            volume.compare_and_write(at, data, durability).await
-        })
-    }
-
-    fn write_zeroes(
-        &self,
-        at: u64,
-        len: u64,
-        may_discard: bool,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async move {
-            let volume = self.volume().await?;
-            volume.write_zeroes(at, len, may_discard, durability).await
         })
     }
 }

@@ -31,6 +31,7 @@ use crate::{
 pub use self::handles::{Facts, Handles};
 pub(crate) use self::{
     by_type::ByType,
+    handles::is_within,
     home::HomeVolume,
     opening::{Context, Looked, Opening, rotated},
     resident::Resident,
@@ -111,29 +112,34 @@ impl fmt::Debug for Part {
 }
 
 impl Part {
-    /// A node without lane-bound state: `make` creates each lane's volume.
-    fn leaf_on_every_lane(
-        shape: Shape,
-        make: impl Fn() -> SharedVolume + Send + Sync + 'static,
-    ) -> Arc<Self> {
+    fn new(shape: Shape, place: Place, children: Vec<Arc<Part>>) -> Arc<Self> {
         Arc::new(Part {
             shape,
-            place: Place::EveryLane(Box::new(move || {
-                let volume = make();
-                LaneFuture::new(async { Ok(volume) })
-            })),
+            place,
             branches: OnceLock::new(),
             dealt: AtomicUsize::new(0),
             carried: OnceLock::new(),
             claim: OnceLock::new(),
             shared: OnceLock::new(),
             tells_layers: OnceLock::new(),
-            inherited: Inherited::default(),
-            children: Mutex::default(),
+            inherited: Inherited::from(&children),
+            children: Mutex::new(children),
             vacancy: OnceLock::new(),
             counters: StatsHandle::new(),
             path: OnceLock::new(),
         })
+    }
+
+    /// A node without lane-bound state: `make` creates each lane's volume.
+    fn leaf_on_every_lane(
+        shape: Shape,
+        make: impl Fn() -> SharedVolume + Send + Sync + 'static,
+    ) -> Arc<Self> {
+        let instance = move || -> LaneFuture<'static, Result<SharedVolume>> {
+            let volume = make();
+            LaneFuture::new(async { Ok(volume) })
+        };
+        Part::new(shape, Place::EveryLane(Box::new(instance)), Vec::new())
     }
 
     /// In place of one that did not open: it fails with this error until its [vacancy](Part::vacancy) is filled.
@@ -187,21 +193,12 @@ impl Part {
             LaneFuture::new(async move { make(on_lane_all(&below).await?) })
         };
         let first: SharedVolume = instance().await?;
-        Ok(Arc::new(Part {
-            shape: first.shape().clone(),
-            place: Place::EveryLane(Box::new(instance)),
-            branches: OnceLock::new(),
-            dealt: AtomicUsize::new(0),
-            carried: OnceLock::new(),
-            claim: OnceLock::new(),
-            shared: OnceLock::new(),
-            tells_layers: OnceLock::new(),
-            inherited: Inherited::from(&children),
-            children: Mutex::new(children),
-            vacancy: OnceLock::new(),
-            counters: StatsHandle::new(),
-            path: OnceLock::new(),
-        }))
+        let shape = first.shape().clone();
+        Ok(Part::new(
+            shape,
+            Place::EveryLane(Box::new(instance)),
+            children,
+        ))
     }
 
     /// A node whose state lives on `home`: `make` runs there once, over its children's volumes on that lane; other
@@ -218,21 +215,8 @@ impl Part {
             LaneFuture::new(async move { make(on_lane_all(&below).await?).await })
         })
         .await?;
-        Ok(Arc::new(Part {
-            shape: home.shape().clone(),
-            place: Place::Home(home),
-            branches: OnceLock::new(),
-            dealt: AtomicUsize::new(0),
-            carried: OnceLock::new(),
-            claim: OnceLock::new(),
-            shared: OnceLock::new(),
-            tells_layers: OnceLock::new(),
-            inherited: Inherited::from(&children),
-            children: Mutex::new(children),
-            vacancy: OnceLock::new(),
-            counters: StatsHandle::new(),
-            path: OnceLock::new(),
-        }))
+        let shape = home.shape().clone();
+        Ok(Part::new(shape, Place::Home(home), children))
     }
 
     /// Gives other lanes direct access to the volume.

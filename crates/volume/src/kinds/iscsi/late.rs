@@ -8,7 +8,7 @@ use std::{
 };
 
 use engine::{
-    LaneFuture, LaneHandle, Payload,
+    LaneFuture, LaneHandle,
     sync::{Budget, Permit},
 };
 
@@ -17,11 +17,7 @@ use super::{
     config::{LoginTerms, Sessions},
     isids::Isids,
 };
-use crate::{
-    Allocation, AtomicWrites, CompareOutcome, Durability, Error, ErrorKind, ReadOnly, Result,
-    Shape, Volume,
-    member::{Order, Report},
-};
+use crate::{Error, ErrorKind, ReadOnly, Result, Shape, Volume};
 
 /// A disk of an open volume, which may not be there yet.
 #[derive(Clone, Debug)]
@@ -127,24 +123,10 @@ impl Late {
 }
 
 impl Volume for Late {
+    crate::pass_on_once_there! { self => self.disk().await }
+
     fn shape(&self) -> &Shape {
         self.disk.get().map_or(&self.shape, |disk| disk.shape())
-    }
-
-    fn read(&self, at: u64, len: usize) -> LaneFuture<'_, Result<Payload>> {
-        LaneFuture::new(async move { self.disk().await?.read(at, len).await })
-    }
-
-    fn write(&self, at: u64, data: Payload, durability: Durability) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async move { self.disk().await?.write(at, data, durability).await })
-    }
-
-    fn flush(&self) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async move { self.disk().await?.flush().await })
-    }
-
-    fn member(&self, order: Order) -> LaneFuture<'_, Result<Report>> {
-        LaneFuture::new(async move { self.disk().await?.member(order).await })
     }
 
     fn close(&self) -> LaneFuture<'_, Result<()>> {
@@ -154,54 +136,6 @@ impl Volume for Late {
                 Some(disk) => Volume::close(&**disk).await,
                 None => Ok(()),
             }
-        })
-    }
-
-    fn discard(&self, at: u64, len: u64) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async move { self.disk().await?.discard(at, len).await })
-    }
-
-    fn allocation(&self, at: u64, len: u64) -> LaneFuture<'_, Result<Allocation>> {
-        LaneFuture::new(async move { self.disk().await?.allocation(at, len).await })
-    }
-
-    fn atomic_writes(&self) -> Option<AtomicWrites> {
-        None
-    }
-
-    fn write_atomic(
-        &self,
-        at: u64,
-        data: Payload,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async move { self.disk().await?.write_atomic(at, data, durability).await })
-    }
-
-    fn compare_and_write(
-        &self,
-        at: u64,
-        data: Payload,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<CompareOutcome>> {
-        LaneFuture::new(async move {
-            self.disk()
-                .await?
-                .compare_and_write(at, data, durability)
-                .await
-        })
-    }
-
-    fn write_zeroes(
-        &self,
-        at: u64,
-        len: u64,
-        may_discard: bool,
-        durability: Durability,
-    ) -> LaneFuture<'_, Result<()>> {
-        LaneFuture::new(async move {
-            let disk = self.disk().await?;
-            disk.write_zeroes(at, len, may_discard, durability).await
         })
     }
 }

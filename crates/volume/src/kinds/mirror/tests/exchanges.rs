@@ -23,6 +23,7 @@ async fn changed(graph: &mut Graph, from: &str, to: &str) -> Result<Vec<String>,
     }
     graph.replace_volumes(is).expect("they are valid");
     live.take_effect().await;
+    graph.forget_replaced(&live);
     assert_eq!(live.finish().await, [""; 0]);
     Ok(changes.made)
 }
