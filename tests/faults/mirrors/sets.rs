@@ -47,6 +47,15 @@ fn a_copy_that_is_a_stripe_and_not_there_at_the_start_returns_by_itself() {
     });
 }
 
+/// Waits until nothing is marked any more, so that heartbeats alone tell of what is set back.
+async fn nothing_is_marked(owner: &Node) {
+    let deadline = time::now() + LIMIT;
+    while owner.shown()["mirror"]["marked_bytes"] != 0 {
+        assert!(time::now() < deadline, "{}", owner.shown());
+        time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
 #[test]
 fn a_copy_of_which_one_disk_is_set_back_is_filled_and_never_read_before() {
     let storages = [(); 3].map(|()| Node::storage("direct-sync"));
@@ -66,12 +75,7 @@ fn a_copy_of_which_one_disk_is_set_back_is_filled_and_never_read_before() {
                 load.write(slot).await.expect("both are there");
             }
             if is_used {
-                // Nothing of it is marked any more, so that heartbeats alone tell.
-                let deadline = time::now() + LIMIT;
-                while owner.shown()["mirror"]["marked_bytes"] != 0 {
-                    assert!(time::now() < deadline, "{}", owner.shown());
-                    time::sleep(Duration::from_millis(500)).await;
-                }
+                nothing_is_marked(&owner).await;
             } else {
                 owner.ends_by("TERM");
             }
@@ -176,6 +180,58 @@ fn the_last_copy_goes_on_when_its_target_has_restarted_however_long_the_other_is
         owner.volume("compare").success();
         load.disk.close().await;
     });
+}
+
+#[test]
+fn the_last_copy_stands_still_when_its_target_has_restarted_with_an_older_disk() {
+    for is_used in [true, false] {
+        let (mut a, mut b) = (Node::storage("direct-sync"), Node::storage("direct-sync"));
+        let mut owner = Node::owner([&a, &b]);
+        owner.begins_with([&mut a, &mut b]);
+        on_lane(async {
+            owner.is(0, "in sync").await;
+            let load = Load::new(disk_of(&owner).await);
+            for slot in 0..SLOTS {
+                load.write(slot).await.expect("both are there");
+            }
+            let file = b.directory.join("copy");
+            let older = std::fs::read(&file).expect("a copy");
+            for slot in 0..SLOTS {
+                load.write(slot).await.expect("both are there");
+            }
+            nothing_is_marked(&owner).await;
+            a.kill();
+            if is_used {
+                load.write(0).await.expect("the other copy lives");
+                owner.is(1, "out").await;
+            }
+            b.kill();
+            let newer = std::fs::read(&file).expect("a copy");
+            std::fs::write(&file, older).expect("room");
+            b.start();
+            if is_used {
+                owner.is(2, "set back").await;
+            }
+            a.start();
+            // Whatever is there, nothing older is read, nor does the other copy get it.
+            for slot in 0..4 {
+                let read = time::timeout(Duration::from_secs(1), load.check(slot)).await;
+                assert!(
+                    !matches!(read, Some(Ok(_))) || !is_used,
+                    "slot {slot} was read"
+                );
+            }
+            b.kill();
+            std::fs::write(&file, newer).expect("room");
+            b.start();
+            owner.is(0, "in sync").await;
+            for slot in 0..SLOTS {
+                load.check(slot).await.expect("a read");
+            }
+            owner.volume("compare").success();
+            load.disk.close().await;
+        });
+    }
 }
 
 #[test]

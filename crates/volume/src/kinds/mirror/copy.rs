@@ -31,8 +31,10 @@ pub(super) struct Copy {
     pub(super) name: String,
     pub(super) volume: SharedVolume,
     pub(super) calls: Calls,
-    /// Of the next slot of what is kept.
-    sequence: Cell<u64>,
+    /// What was last kept there, as its owner knows, and its sequence number.
+    last: Cell<Option<(u64, CopyState)>>,
+    /// It was found to keep something older.
+    is_set_back: Cell<bool>,
     /// Why it was last given up.
     trouble: RefCell<Option<Error>>,
     /// Since it could first be reached.
@@ -51,7 +53,8 @@ impl Copy {
             name,
             volume,
             calls: Calls::default(),
-            sequence: Cell::new(0),
+            last: Cell::new(None),
+            is_set_back: Cell::new(false),
             trouble: RefCell::default(),
             looks: OnceCell::new(),
             found_at: Cell::new(None),
@@ -255,12 +258,44 @@ impl Copy {
         }
     }
 
+    /// Looks at what it keeps after its target has restarted, which ends its use otherwise. Returns whether it is at least what
+    /// its owner last kept there; if not, it was set back, and what was written since is not on it.
+    pub(super) async fn is_as_kept(&self) -> Result<bool> {
+        let read = async |slot| {
+            let at = MetadataBlock::Kept(slot).at(self.end_bytes());
+            self.read_as_registrant(at).await
+        };
+        let (sequence, kept) = self.kept([read(0).await?, read(1).await?]).await?;
+        let is_older = |(last, known): (u64, CopyState)| {
+            sequence < last || kept.in_sync_since < known.in_sync_since
+        };
+        let is_set_back = self.last.get().is_some_and(is_older);
+        self.is_set_back.set(is_set_back);
+        Ok(!is_set_back)
+    }
+
+    /// Why it is given up, where its target's `error` says no more than that it may be older.
+    pub(super) fn why(&self, error: Error) -> Error {
+        match self.is_set_back.get() {
+            true => self.refuse(
+                "it was set back to an older state, and nothing newer is in use, so that reads and writes wait: put back its \
+                 disk as it was, or stop what serves the mirror and run `sanstone volume take-over --force`, which accepts \
+                 what there is",
+            ),
+            false => error,
+        }
+    }
+
     async fn read_unfenced(&self, at: u64) -> Result<Vec<u8>> {
         match self.volume.read(at, BLOCK_BYTES).await {
             Ok(block) => return Ok(block.to_vec()),
             Err(error) if error.kind() == ErrorKind::ReservationConflict => {}
             Err(error) => return Err(error),
         }
+        self.read_as_registrant(at).await
+    }
+
+    async fn read_as_registrant(&self, at: u64) -> Result<Vec<u8>> {
         match self.volume.member(Order::Read(at)).await? {
             Report::Block(block) => Ok(block),
             _ => Err(self.refuse("it has not read the block that it was asked for")),
@@ -319,7 +354,7 @@ impl Copy {
         }
         let slot = async |slot| self.read(MetadataBlock::Kept(slot)).await;
         let (sequence, kept) = self.kept([slot(0).await?, slot(1).await?]).await?;
-        self.sequence.set(sequence + 1);
+        self.last.set(Some((sequence, kept)));
         let mut words = Vec::with_capacity(BITMAP_BLOCKS * WORDS_PER_BLOCK);
         for block in 0..BITMAP_BLOCKS {
             let bits = decode_bits(&self.read(MetadataBlock::Bitmap(block)).await?);
@@ -339,9 +374,9 @@ impl Copy {
     /// Writes `kept` to the next slot, durably. After a failure the next one goes to the same slot: the other one has
     /// what was kept before.
     pub(super) async fn keep(&self, kept: &CopyState) -> Result<()> {
-        let sequence = self.sequence.get();
+        let sequence = self.last.get().map_or(0, |(last, _)| last + 1);
         self.keep_as(sequence, kept).await?;
-        self.sequence.set(sequence + 1);
+        self.last.set(Some((sequence, *kept)));
         Ok(())
     }
 

@@ -510,7 +510,7 @@ impl Driver {
             Err(error) => {
                 match judge(&error) {
                     Judged::Unknown => {
-                        self.give_up((copy, &place), &error);
+                        self.give_up((copy, &place), &place.why(error.clone()));
                         self.go_on_alone(copy).await;
                     }
                     // By a fence of our own that was made meanwhile, or by another owner's: a read tells. Where reads need no
@@ -525,13 +525,18 @@ impl Driver {
         Ok(())
     }
 
-    /// If nothing newer than `copy` can be had, it goes on as it is, also if its target has restarted.
+    /// If nothing newer than `copy` is in use, it goes on also if its target has restarted, unless it was set back by that.
     async fn go_on_alone(&self, copy: CopyId) {
         let key = self.machine(|it| it.key(copy).filter(|_| it.is_alone(copy)));
         if let Some(key) = key {
             let place = self.copy(copy);
             let call = place.calls.begin();
             call.may_take(self.limits.copy);
+            match time::timeout(self.limits.copy, place.is_as_kept()).await {
+                Some(Ok(true)) => {}
+                // It is looked at again with the next proof.
+                _ => return,
+            }
             let step = FenceCommand::ReadReservation;
             for order in [Order::Renew, Order::Fence(key, step)] {
                 let asked = place.volume.member(order);

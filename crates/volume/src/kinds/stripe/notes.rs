@@ -65,12 +65,15 @@ impl Stripe {
     /// What is noted in `slot` on each child, and on what those are made of.
     pub(super) async fn notes(&self, slot: usize) -> Result<Report> {
         let lane = self.opened.followed().await?;
+        // They are there to be read also while another owner has the children, or nothing may be read for a restart.
         let reads = lane.children.iter();
-        let reads = reads.map(|child| child.read(place(slot), BLOCK_BYTES));
+        let reads = reads.map(|child| child.member(Order::Read(place(slot))));
         let mut notes = Vec::new();
         for (child, read) in join_all(reads).await.into_iter().enumerate() {
-            let read = read.map_err(|error| lane.blame(child, error))?;
-            notes.push(read.to_vec());
+            match read.map_err(|error| lane.blame(child, error))? {
+                Report::Block(block) => notes.push(block),
+                _ => return fallback::member(self, Order::Notes(slot)).await,
+            }
         }
         for below in self.ask_all(&Order::Notes(slot)).await? {
             if let Report::Notes(below) = below {
