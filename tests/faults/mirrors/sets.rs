@@ -64,13 +64,19 @@ fn a_copy_of_which_one_disk_is_set_back_is_filled_and_never_read_before() {
     on_lane(async {
         owner.is(0, "in sync").await;
         let load = Load::new(disk_of(&owner).await);
-        for (is_first, is_used) in [(true, true), (false, true), (true, false), (false, false)] {
+        // Of two disks, while it is used or not, to before its last start or not.
+        for case in 0..8 {
+            let [is_first, is_used, is_started] = [1, 2, 4].map(|bit| case & bit == 0);
             let member = if is_first { &mut b } else { &mut c };
             let file = member.directory.join("copy");
             for slot in 0..SLOTS {
                 load.write(slot).await.expect("both are there");
             }
             let older = std::fs::read(&file).expect("a disk of the copy");
+            if is_started {
+                owner.ends_by("TERM");
+                owner.start();
+            }
             for slot in 0..SLOTS {
                 load.write(slot).await.expect("both are there");
             }
@@ -263,5 +269,51 @@ fn a_copy_that_another_process_has_at_the_start_returns_when_that_has_ended() {
         owner.is(0, "in sync").await;
         mirror.signal("TERM");
         mirror.wait(LIMIT).expect("it ends");
+    });
+}
+
+#[test]
+fn a_mirror_of_which_both_copies_are_sets_is_taken_over_by_another_host() {
+    let [mut a, mut b, mut c, mut d] = [(); 4].map(|()| Node::storage("direct-sync"));
+    let mut register = Node::register();
+    let set =
+        |kind: &str, of: [&Node; 2]| format!("{kind}.of = [{}]", of.map(Node::remote).join(", "));
+    let volumes = format!(
+        "[volume.one]\n{}\n[volume.two]\n{}\n[volume.db]\nmirror = {{ {}, register = {} }}\n",
+        set("stripe", [&a, &b]),
+        set("concat", [&c, &d]),
+        "copy_timeout = \"2s\", request_timeout = \"100s\", of = [\"one\", \"two\"]",
+        register.remote()
+    );
+    let host = || Node::new("db", volumes.clone());
+    let (mut first, mut second) = (host(), host());
+    for node in [&mut a, &mut b, &mut c, &mut d, &mut register] {
+        node.start();
+    }
+    for volume in ["one", "two", "db"] {
+        first.volume_called(volume, "create").success();
+    }
+    first.start();
+    on_lane(async {
+        first.is(0, "in sync").await;
+        let load = Load::new(disk_of(&first).await);
+        load.write(3).await.expect("it has the mirror");
+        let refused = second.volume("take-over");
+        assert!(
+            refused.stderr.contains("on this machine: stop it"),
+            "{refused}"
+        );
+        load.write(3).await.expect("nothing has happened to it");
+        first.kill();
+        let refused = second.serves_not();
+        assert!(refused.stderr.contains("volume take-over"), "{refused}");
+        second.volume("take-over").success();
+        second.start();
+        let there = Load::new(disk_of(&second).await);
+        there.ledger.replace(load.ledger.borrow().clone());
+        there.check(3).await.expect("a read");
+        second.is(0, "in sync").await;
+        second.volume("compare").success();
+        there.disk.close().await;
     });
 }

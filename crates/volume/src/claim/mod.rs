@@ -158,6 +158,14 @@ impl SetClaim {
     pub fn for_new_set(mut self, may_overwrite: bool) -> SetClaim {
         if let Some(shared) = Arc::get_mut(&mut self.0) {
             shared.may_overwrite = may_overwrite;
+        }
+        self.of_any_age()
+    }
+
+    /// The same for children of which some may be older than others. Only before any child is claimed.
+    #[must_use]
+    pub fn of_any_age(mut self) -> SetClaim {
+        if let Some(shared) = Arc::get_mut(&mut self.0) {
             let state = shared.state.get_mut();
             let state = state.unwrap_or_else(PoisonError::into_inner);
             let children = state.generations.len();
@@ -376,6 +384,11 @@ impl Claim {
     /// Whether `block`, read from the label's place, is this claim's own label; if not, whose it is.
     pub(crate) fn is_marked(&self, block: &[u8]) -> std::result::Result<(), String> {
         claimant::is_claimed_by(self.set.0.nonce, Label::decode(block))
+    }
+
+    /// Whether `block` is a label of anybody's.
+    pub(crate) fn is_label(block: &[u8]) -> bool {
+        matches!(Label::decode(block), FoundLabel::Label(_))
     }
 
     /// The block to write to a child that is ours.

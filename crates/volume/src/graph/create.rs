@@ -170,13 +170,16 @@ impl Graph {
         let of = outermost.superblocks.0.children();
         let mut children = Vec::new();
         let lanes = self.context.lanes_from(home);
-        let may_miss =
-            self.context.look.is_some() && outermost.kind.settings().stands_without_children();
+        let are_copies = outermost.kind.settings().stands_without_children();
+        let may_miss = self.context.look.is_some() && are_copies;
         for (index, child) in of.get_ref().iter().enumerate() {
             let path = format!("{name}/{}/{index}", outermost.kind.name());
             let lanes = part::rotated(&lanes, index);
             self.context.may_come_later = may_miss;
-            children.push(match self.open_node(child, &path, &lanes).await {
+            self.context.is_in_copy = are_copies;
+            let opened = self.open_node(child, &path, &lanes).await;
+            self.context.is_in_copy = false;
+            children.push(match opened {
                 Err(error) if may_miss => Part::missing(&error),
                 opened => opened?,
             });

@@ -375,7 +375,11 @@ impl Graph {
         })?;
         let lanes = self.context.lanes_from(&home);
         let lanes = part::rotated(&lanes, index);
-        self.open_node(child, child_path, &lanes).await
+        let kind = node.inline().expect("it has children");
+        self.context.is_in_copy = kind.settings().stands_without_children();
+        let opened = self.open_node(child, child_path, &lanes).await;
+        self.context.is_in_copy = false;
+        opened
     }
 
     async fn prepare_node(

@@ -95,7 +95,9 @@ impl Graph {
             };
             let before = (self.context.may_make, self.context.may_wait);
             (self.context.may_make, self.context.may_wait) = (false, false);
+            self.context.is_in_copy = true;
             let opened = self.open_node(&node, &path, &lanes).await;
+            self.context.is_in_copy = false;
             (self.context.may_make, self.context.may_wait) = before;
             let Some(part) = part.upgrade() else { continue };
             let vacancy = part.vacancy().expect("it stands in for the child");

@@ -412,6 +412,7 @@ impl Graph {
             let path = format!("{path}/{}", kind.name());
             let settings = kind.settings();
             let (mut children, mut missing) = (Vec::new(), Vec::new());
+            let is_in_copy = self.context.is_in_copy;
             // What makes it a volume is on its children, so a blank one is none.
             let may_make = self.context.may_make;
             let has_superblocks = matches!(settings.identity(), VolumeIdentity::Superblocks(_));
@@ -419,7 +420,9 @@ impl Graph {
                 let lanes = part::rotated(lanes, index);
                 self.context.may_come_later = settings.stands_without_children();
                 self.context.may_make = may_make && !has_superblocks;
+                self.context.is_in_copy = is_in_copy || settings.stands_without_children();
                 let opened = self.open_node(child, &child_path, &lanes).await;
+                self.context.is_in_copy = is_in_copy;
                 self.context.may_make = may_make;
                 match opened {
                     Ok(part) => children.push(part),

@@ -37,6 +37,8 @@ pub(crate) struct Context {
     pub(crate) may_wait: bool,
     /// Whether the next node to be opened may come later.
     pub(crate) may_come_later: bool,
+    /// Whether what is opened is a copy of a mirror, or a part of one: the mirror notes on each disk how far that has come.
+    pub(crate) is_in_copy: bool,
     /// Set while stripes are opened to be looked at only: nothing is claimed.
     pub(crate) look: Option<Looked>,
     pub(crate) handles: Handles,
@@ -111,6 +113,11 @@ impl Opening<'_> {
     /// Whether its user goes on without it until it can be reached.
     pub(crate) fn may_come_later(&self) -> bool {
         self.may_come_later
+    }
+
+    /// Whether the children of a set may be of different age.
+    pub(crate) fn accepts_older(&self) -> bool {
+        self.context.accepts_older()
     }
 
     /// What to do about other owners.
@@ -238,6 +245,7 @@ impl Context {
             is_watched: false,
             may_wait: true,
             may_come_later: false,
+            is_in_copy: false,
             look: None,
             handles: Handles::default(),
             kept: ByType::default(),
@@ -253,10 +261,19 @@ impl Context {
         }
     }
 
+    /// Whether the children of a set may be of different age: the user insists, or a mirror sees it, and fills that copy.
+    pub(crate) fn accepts_older(&self) -> bool {
+        self.others == Others::Overrule || self.is_in_copy
+    }
+
     /// A claim on `children` volumes for the owner.
     pub(crate) fn new_claim(&self, children: usize) -> Result<SetClaim> {
         let since_unix_s = time::since_unix_epoch().as_secs();
         let claim = SetClaim::new(&self.owner, children, self.others, since_unix_s)?;
+        let claim = match self.is_in_copy {
+            true => claim.of_any_age(),
+            false => claim,
+        };
         match &self.claims {
             Some(directory) => claim.shown_in(directory),
             None => Ok(claim),

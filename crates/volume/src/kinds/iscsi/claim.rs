@@ -435,6 +435,12 @@ impl RemoteUnit {
             match self.read_mark(nexus).await? {
                 ClaimAnswer::Good(block) => {
                     if let Err(by) = claim.is_marked(&block) {
+                        // Behind our reservation nobody else has written: the disk was set back, which its user is to look at.
+                        if is_fenced && self.claimed.is_watched() && Claim::is_label(&block) {
+                            self.claimed.restarted();
+                            self.write_mark(nexus, claim.block()).await?;
+                            continue;
+                        }
                         if is_fenced {
                             self.unregister(nexus, &claim).await;
                         }

@@ -151,7 +151,7 @@ fn an_older_copy_of_a_child_is_refused_until_the_user_insists() {
         for others in [Others::Refuse, Others::Refuse, Others::Fence] {
             refused(opened(others).await, told);
         }
-        let looked = OpenStripe::look(&children, WantedLayout::Stripe(None), Others::Fence).await;
+        let looked = OpenStripe::look(&children, WantedLayout::Stripe(None), false).await;
         refused(looked, told);
         volumes[0].shape().read_only.set(true);
         refused(opened(Others::Refuse).await, told);

@@ -19,7 +19,7 @@ use super::{
     superblock::{Layout, RESERVED_BYTES, Superblock},
 };
 use crate::{
-    Discard, Error, ErrorKind, Len, ReadOnly, Result, SetClaim, Shape, SharedVolume, claim::Others,
+    Discard, Error, ErrorKind, Len, ReadOnly, Result, SetClaim, Shape, SharedVolume,
     flush_failure::FlushFailure, part::Part,
 };
 
@@ -177,12 +177,12 @@ impl OpenStripe {
         OpenStripe::of(children, found, wanted, claim)
     }
 
-    /// The volume that `children` form, even if another owner has reserved them. Claims nothing; `others` is what a claim
-    /// would do. `None`: a reservation hides it from everybody.
+    /// The volume that `children` form, even if another owner has reserved them, and if one is older, where that is accepted.
+    /// Claims nothing. `None`: a reservation hides it from everybody.
     pub(super) async fn look(
         children: &[Child],
         wanted: WantedLayout,
-        others: Others,
+        accepts_older: bool,
     ) -> Result<Option<OpenStripe>> {
         let mut found = Vec::with_capacity(children.len());
         for child in children {
@@ -193,7 +193,7 @@ impl OpenStripe {
             }
         }
         let opened = OpenStripe::of(children, found, wanted, None)?;
-        if others != Others::Overrule {
+        if !accepts_older {
             check_age(children).await?;
         }
         Ok(Some(opened))

@@ -109,7 +109,7 @@ impl Family<'_> {
     pub(crate) async fn open(&self, mut opening: Opening<'_>) -> Result<Arc<Part>> {
         let children = self.named(opening.children()).await?;
         if opening.only_looks() {
-            let looked = OpenStripe::look(&children, self.wanted, opening.others()).await?;
+            let looked = OpenStripe::look(&children, self.wanted, opening.accepts_older()).await?;
             let opened = looked.ok_or_else(|| opening.is_hidden())?;
             return opening
                 .on_every_lane(move |inner| Ok(Rc::new(opened.on_lane(&inner)?)))
@@ -225,7 +225,7 @@ impl HasSuperblocks for Family<'_> {
     ) -> LaneFuture<'b, Result<Option<Uuid>>> {
         LaneFuture::new(async move {
             let children = self.named(children).await?;
-            let looked = OpenStripe::look(&children, self.wanted, others).await;
+            let looked = OpenStripe::look(&children, self.wanted, others == Others::Overrule).await;
             give_up(&children).await;
             Ok(looked?.map(|opened| opened.uuid()))
         })
